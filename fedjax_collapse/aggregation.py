@@ -1,0 +1,50 @@
+"""Pure tree reductions over the client axis, and what the server does with their result.
+
+A client's upload has two parts: ``mean`` is averaged with the aggregation weights, ``total`` is summed over the cohort.
+Both are sums of per-client terms, so a cohort may be reduced chunk by chunk, or device by device, without ever holding
+all uploads at once.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fedjax_collapse.records import PyTree
+
+
+class Upload(NamedTuple):
+    """What one client sends; after the reduction, what the server receives."""
+
+    mean: PyTree
+    total: PyTree = ()
+
+
+def weigh(upload: Upload, weight: jax.Array, is_real: jax.Array) -> Upload:
+    """One client's terms of the two sums; a client that only pads a chunk contributes exact zeros."""
+    mean = jax.tree.map(lambda leaf: jnp.where(is_real, weight * leaf, 0).astype(leaf.dtype), upload.mean)
+    total = jax.tree.map(lambda leaf: jnp.where(is_real, leaf, jnp.zeros_like(leaf)), upload.total)
+    return Upload(mean, total)
+
+
+def sum_clients(stacked: PyTree) -> PyTree:
+    """Sum over the leading client axis of every leaf."""
+    return jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0, dtype=leaf.dtype), stacked)
+
+
+def damped_momentum(decay: float) -> optax.GradientTransformation:
+    """FedAvgM as in the released code of FedDecorr and MOON: ``v <- decay v + (1 - decay) delta; w <- w + v``.
+
+    The form of Hsu et al. (2019) has no factor ``(1 - decay)``; it is ``optax.sgd(1.0, momentum=decay)``.
+    """
+    return optax.chain(optax.ema(decay, debias=False), optax.scale(-1.0))
+
+
+def server_step(
+    optimizer: optax.GradientTransformation, state: PyTree, params: PyTree, mean: PyTree
+) -> tuple[PyTree, PyTree]:
+    """New server params and optimizer state: one optimizer step whose gradient is ``params - mean``."""
+    gradient = jax.tree.map(jnp.subtract, params, mean)
+    updates, state = optimizer.update(gradient, state, params)
+    return optax.apply_updates(params, updates), state

@@ -1,0 +1,1 @@
+"""What a person looks at after training: functions of the arrays that the rounds left behind."""

@@ -1,0 +1,130 @@
+"""A federation: examples on the device, who owns which, and the common test set."""
+
+import hashlib
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_collapse.data.partition import Partition
+from fedjax_collapse.records import Examples, Ownership, UserError
+
+
+class Federation(NamedTuple):
+    """Data of a run. Images stay uint8 on the device and are normalised batch by batch."""
+
+    train: Examples
+    ownership: Ownership
+    test: Examples
+    class_names: tuple[str, ...]
+
+    @classmethod
+    def from_arrays(
+        cls,
+        images: np.ndarray,
+        labels: np.ndarray,
+        partition: Partition,
+        test_images: np.ndarray,
+        test_labels: np.ndarray,
+        mean: float | tuple = 0.0,
+        std: float | tuple = 1.0,
+        class_names: tuple[str, ...] | None = None,
+        capacity: int | None = None,
+    ) -> "Federation":
+        """A federation from arrays in memory.
+
+        Args:
+            images: [examples, height, width] or [..., channels], uint8 or float; networks see ``(images - mean) /
+            std``. labels: [examples], integers from 0.
+            partition: for each client the indices of its examples (``data.partition``).
+            test_images, test_labels: the same for the common test set.
+            mean, std: scalars or one per channel, in the units of ``images`` (0 to 255 for uint8).
+            class_names: default "0", "1", ...
+            capacity: rows of the index table, at least the largest client's size, which is the default. Federations of
+                equal shapes share one compiled program; the results do not depend on it.
+
+        Raises:
+            UserError: shapes, labels or indices do not fit together.
+        """
+        labels, test_labels = (_check_labels(name, a) for name, a in (("train", labels), ("test", test_labels)))
+        num_classes = 1 + max(labels.max(), test_labels.max())
+        class_names = tuple(map(str, range(num_classes))) if class_names is None else tuple(class_names)
+        if len(class_names) < num_classes:
+            raise UserError(f"data: label {num_classes - 1} has no name among {len(class_names)} class names")
+        return cls(
+            train=_examples("train", images, labels, mean, std),
+            ownership=_ownership(partition, len(labels), capacity),
+            test=_examples("test", test_images, test_labels, mean, std),
+            class_names=class_names,
+        )
+
+    @property
+    def num_clients(self) -> int:
+        return len(self.ownership.sizes)
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.class_names)
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        return self.train.images.shape[1:]
+
+    def class_counts(self) -> np.ndarray:
+        """Examples of each class at each client: [clients, classes]."""
+        labels, sizes = np.asarray(self.train.labels), np.asarray(self.ownership.sizes)
+        rows = np.asarray(self.ownership.rows)
+        counts = [np.bincount(labels[r[:n]], minlength=self.num_classes) for r, n in zip(rows, sizes, strict=True)]
+        return np.stack(counts)
+
+    def hashes(self) -> dict[str, str]:
+        """SHA-256 of the data and of the partition, to tell whether two runs saw the same."""
+        data = (self.train.images, self.train.labels, self.test.images, self.test.labels)
+        return {"data": _sha256(data), "partition": _sha256(self.ownership)}
+
+
+def _examples(name, images, labels, mean, std):
+    images = np.asarray(images)
+    images = images[..., None] if images.ndim == 3 else images
+    if images.ndim != 4:
+        raise UserError(f"{name} images: shape {images.shape}, expected [examples, height, width(, channels)]")
+    if len(images) != len(labels):
+        raise UserError(f"{name} data: {len(images)} images but {len(labels)} labels")
+    images = images if images.dtype == np.uint8 else images.astype(np.float32)
+    mean, std = (np.broadcast_to(np.asarray(x, np.float32), images.shape[-1:]) for x in (mean, std))
+    return Examples(*map(jnp.asarray, (images, labels, mean, std)))
+
+
+def _check_labels(name, labels):
+    labels = np.asarray(labels)
+    if labels.ndim != 1 or not len(labels) or not np.issubdtype(labels.dtype, np.integer) or labels.min() < 0:
+        raise UserError(
+            f"{name} labels: expected at least one integer >= 0 in one dimension, got {labels.dtype} {labels.shape}"
+        )
+    return labels.astype(np.int32)
+
+
+def _ownership(partition, num_examples, capacity):
+    sizes = np.array([len(rows) for rows in partition], np.int32)
+    if not len(sizes) or not sizes.min():
+        raise UserError(f"partition: every client needs at least one example, got sizes {sizes.tolist()}")
+    every = np.concatenate(partition)
+    if every.min() < 0 or every.max() >= num_examples:
+        raise UserError(f"partition: index {every.max()} or {every.min()} is outside the {num_examples} examples")
+    capacity = sizes.max() if capacity is None else capacity
+    if capacity < sizes.max():
+        raise UserError(
+            f"federation: capacity {capacity} is less than the {sizes.max()} examples of the largest client"
+        )
+    rows = np.zeros((len(sizes), capacity), np.int32)
+    for client, owned in enumerate(partition):
+        rows[client, : len(owned)] = owned
+    return Ownership(jnp.asarray(rows), jnp.asarray(sizes))
+
+
+def _sha256(arrays) -> str:
+    digest = hashlib.sha256()
+    for array in map(np.asarray, jax.tree.leaves(arrays)):
+        digest.update(f"{array.dtype}{array.shape}".encode() + np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,11 @@
+"""How clients are laid onto hardware, and the compiled round."""
+
+from fedjax_collapse.engine.client_maps import Chunked as Chunked
+from fedjax_collapse.engine.client_maps import ClientMap as ClientMap
+from fedjax_collapse.engine.client_maps import Loop as Loop
+from fedjax_collapse.engine.client_maps import Sharded as Sharded
+from fedjax_collapse.engine.client_maps import Vectorized as Vectorized
+from fedjax_collapse.engine.rounds import RoundRecord as RoundRecord
+from fedjax_collapse.engine.rounds import State as State
+from fedjax_collapse.engine.rounds import init as init
+from fedjax_collapse.engine.rounds import run_rounds as run_rounds

@@ -1,0 +1,150 @@
+"""Client maps: how a function of one client is laid out over a cohort.
+
+A client map turns ``function(shared, client) -> (summand, result)`` into a function of a cohort, whose clients are
+stacked on a leading axis: summands are added up, results are stacked. All maps give the same numbers up to the order of
+float summation; they differ in speed and memory:
+
+    total, results = Vectorized()(lambda shared, client: (client * shared, client), 2.0, jnp.arange(3.0))
+    # total == 6.0, results == [0., 1., 2.]
+
+Maps are hashable and equal by value, so they are static arguments of compiled functions. The number of clients must be
+a multiple of ``clients_at_once``; the engine pads a cohort with clients of size 0.
+"""
+
+import dataclasses
+import operator
+from collections.abc import Callable
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from fedjax_collapse.aggregation import sum_clients
+from fedjax_collapse.records import PyTree, UserError
+
+PerClient = Callable[[PyTree, PyTree], tuple[PyTree, PyTree]]
+
+
+class ClientMap:
+    """The contract; its defaults are those of one device."""
+
+    clients_at_once: int
+    is_compiled: ClassVar[bool] = True  # False for the debug map, whose rounds run operation by operation
+
+    def __call__(self, function: PerClient, shared: PyTree, clients: PyTree) -> tuple[PyTree, PyTree]:
+        """The sum of the summands, and the stacked results."""
+        raise NotImplementedError
+
+    def arrange(self, ids: jax.Array) -> jax.Array:
+        """The order in which the map wants clients, given by increasing size."""
+        return ids
+
+    def place(self, tree: PyTree) -> PyTree:
+        """The arrays where the compiled round expects and leaves them, so that it is compiled only once."""
+        return tree
+
+
+@dataclasses.dataclass(frozen=True)
+class Vectorized(ClientMap):
+    """All clients of the cohort at once: ``jax.vmap``. Every client takes as long as the one with most steps."""
+
+    clients_at_once: ClassVar[int] = 1
+
+    def __call__(self, function, shared, clients):
+        summands, results = jax.vmap(function, in_axes=(None, 0))(shared, clients)
+        return sum_clients(summands), results
+
+
+@dataclasses.dataclass(frozen=True)
+class Chunked(ClientMap):
+    """``clients_at_once`` clients at a time, one chunk after another; a chunk takes as long as its longest client.
+
+    Memory grows with the chunk, not with the cohort.
+
+    Raises:
+        UserError: ``clients_at_once`` < 1.
+    """
+
+    clients_at_once: int
+
+    def __post_init__(self):
+        if self.clients_at_once < 1:
+            raise UserError(f"clients_at_once {self.clients_at_once} is too small, expected >= 1")
+
+    def __call__(self, function, shared, clients):
+        chunks = jax.tree.map(lambda leaf: leaf.reshape(-1, self.clients_at_once, *leaf.shape[1:]), clients)
+
+        def add_chunk(total, chunk):
+            if self.clients_at_once == 1:  # without a client axis nothing has to be frozen step by step
+                summand, results = function(shared, jax.tree.map(lambda leaf: leaf[0], chunk))
+                results = jax.tree.map(lambda leaf: leaf[None], results)
+            else:
+                summand, results = Vectorized()(function, shared, chunk)
+            return jax.tree.map(jnp.add, total, summand), results
+
+        summand, _ = jax.eval_shape(function, shared, jax.tree.map(lambda leaf: leaf[0, 0], chunks))
+        zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), summand)
+        total, results = jax.lax.scan(add_chunk, zero, chunks)
+        return total, jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), results)
+
+
+@dataclasses.dataclass(frozen=True)
+class Sharded(ClientMap):
+    """The cohort dealt out over several devices of one host, each of which runs its share by the map ``inner``.
+
+    On a CPU one client rarely keeps several cores busy: as many CPU devices as cores, each running one client at a
+    time, are faster than one device that uses all cores (set ``jax_num_cpu_devices`` before JAX starts).
+
+    Raises:
+        UserError: fewer devices than asked for.
+    """
+
+    num_devices: int
+    inner: ClientMap
+
+    def __post_init__(self):
+        if not 1 <= self.num_devices <= len(jax.devices()):
+            raise UserError(f"num_devices {self.num_devices}: expected 1 to {len(jax.devices())}, as many as JAX finds")
+
+    @property
+    def clients_at_once(self) -> int:
+        return self.num_devices * self.inner.clients_at_once
+
+    @property
+    def mesh(self) -> Mesh:
+        devices = jax.devices()[: self.num_devices]
+        return jax.make_mesh((self.num_devices,), ("clients",), axis_types=(AxisType.Auto,), devices=devices)
+
+    def __call__(self, function, shared, clients):
+        def run_share(shared, clients):
+            total, results = self.inner(function, shared, clients)
+            return jax.lax.psum(total, "clients"), results
+
+        everywhere, dealt = PartitionSpec(), PartitionSpec("clients")
+        return jax.shard_map(
+            run_share, mesh=self.mesh, in_specs=(everywhere, dealt), out_specs=(everywhere, dealt), check_vma=False
+        )(shared, clients)
+
+    def arrange(self, ids):
+        """Deals chunks of neighbours to the devices like cards, turning round after each row, for even loads."""
+        rows = ids.reshape(-1, self.num_devices, self.inner.clients_at_once)
+        rows = rows.at[1::2].set(rows[1::2, ::-1])
+        return rows.swapaxes(0, 1).reshape(-1)
+
+    def place(self, tree):
+        return jax.device_put(tree, NamedSharding(self.mesh, PartitionSpec()))
+
+
+@dataclasses.dataclass(frozen=True)
+class Loop(ClientMap):
+    """The debug map: one client and one operation after another, uncompiled; a failure names its client and step."""
+
+    clients_at_once: ClassVar[int] = 1
+    is_compiled: ClassVar[bool] = False
+
+    def __call__(self, function, shared, clients):
+        count = len(jax.tree.leaves(clients)[0])
+        outcomes = [function(shared, jax.tree.map(operator.itemgetter(i), clients)) for i in range(count)]
+        summands, results = jax.tree.map(lambda *leaves: jnp.stack(leaves), *outcomes)
+        return sum_clients(summands), results

@@ -1,0 +1,49 @@
+"""FedDecorr's loss: the squared Frobenius norm of the batch's feature correlation matrix.
+
+Shi et al., "Towards Understanding and Mitigating Dimensional Collapse in Heterogeneous Federated Learning" (ICLR 2023;
+TPAMI 2023), eq. 9 and algorithm 1. The released code differs from eq. 9 by the factor ``((N-1)^2 / N) d / (d-1)``, 62
+for N = 64 and d = 1280, so strengths do not carry over between variants.
+"""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from fedjax_collapse.losses.moments import centre, squared_gram_norm
+from fedjax_collapse.records import Scalar, UserError
+
+VARIANTS = ("paper", "pseudocode", "official")
+
+
+def correlation_frobenius(
+    features: Float[Array, "batch features"],
+    mask: Bool[Array, " batch"],
+    variant: str = "paper",
+    eps: Scalar = 1e-8,
+) -> Float[Array, ""]:
+    """FedDecorr's penalty on the N true rows of a batch of d features; no row with mask False has any influence.
+
+    With K the d x d correlation matrix and ``Q = (N-1) K``:
+
+    * ``paper`` (eq. 9): ``sum_ij K_ij^2 / d^2``;
+    * ``pseudocode`` (algorithm 1): ``sum_ij (Q_ij / N)^2 / d^2``;
+    * ``official`` (released code): mean over i != j of ``Q_ij^2``, divided by N.
+
+    ``eps`` is added to every variance under the root, in all variants (in the paper there is none): a constant feature
+    then has correlation 0 with everything, itself included. 0 if N < 2. The gradient flows through mean and variance.
+
+    Raises:
+        UserError: unknown variant.
+    """
+    if variant not in VARIANTS:
+        raise UserError(f"feddecorr variant {variant!r}: expected one of {', '.join(VARIANTS)}")
+    dim = features.shape[1]
+    centred, count = centre(features, mask)
+    variance = jnp.sum(centred**2, axis=0) / jnp.maximum(count - 1, 1)
+    standardized = centred / jnp.sqrt(variance + eps)
+    total = squared_gram_norm(standardized)  # sum_ij Q_ij^2
+    if variant == "paper":
+        return total / (dim * jnp.maximum(count - 1, 1)) ** 2
+    if variant == "pseudocode":
+        return total / (dim * jnp.maximum(count, 1)) ** 2
+    diagonal = jnp.sum(jnp.sum(standardized**2, axis=0) ** 2)
+    return (total - diagonal) / (dim * max(dim - 1, 1) * jnp.maximum(count, 1))

@@ -1,0 +1,61 @@
+"""What several losses share: centring over the true rows, Gram norms, distances, and roots that are flat at zero."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+
+def centre(
+    features: Float[Array, "batch features"], mask: Bool[Array, " batch"]
+) -> tuple[Float[Array, "batch features"], Float[Array, ""]]:
+    """The rows minus the mean of the true rows, and the number N of true rows; rows with mask False become zero."""
+    keep = mask[:, None]
+    features = jnp.where(keep, features, 0)
+    count = jnp.sum(mask).astype(features.dtype)
+    mean = jnp.sum(features, axis=0, keepdims=True) / jnp.maximum(count, 1)
+    return jnp.where(keep, features - mean, 0), count
+
+
+def squared_gram_norm(rows: Float[Array, "batch features"]) -> Float[Array, ""]:
+    """``||X^T X||_F^2``, through whichever of ``X^T X`` and ``X X^T`` is smaller: they have the same norm."""
+    batch, dim = rows.shape
+    gram = rows @ rows.T if batch < dim else rows.T @ rows
+    return jnp.sum(gram**2)
+
+
+@jax.custom_jvp
+def squared_distances(
+    a: Float[Array, "rows features"], b: Float[Array, "others features"]
+) -> Float[Array, "rows others"]:
+    """``||a_i - b_j||^2`` for all i, j: exactly 0, with gradient exactly 0, where the rows are equal.
+
+    The value comes from the differences, which XLA fuses into the sum; ``|a|^2 + |b|^2 - 2 a.b`` would lose small
+    distances to rounding. The derivative needs no differences, so no array [rows, others, features] is ever formed.
+    """
+    return jnp.sum((a[:, None] - b[None]) ** 2, axis=2)
+
+
+@squared_distances.defjvp
+def _squared_distances_jvp(primals, tangents):
+    (a, b), (da, db) = primals, tangents
+    squares = squared_distances(a, b)
+    own = jnp.sum(a * da, axis=1)[:, None] + jnp.sum(b * db, axis=1)[None]
+    cross = jnp.matmul(da, b.T, precision="highest") + jnp.matmul(a, db.T, precision="highest")
+    return squares, jnp.where(squares > 0, 2 * (own - cross), 0)
+
+
+def root(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """``sqrt(x)`` for x > 0, else 0 with gradient 0, where ``jnp.sqrt`` has an infinite one."""
+    positive = x > 0
+    return jnp.where(positive, jnp.sqrt(jnp.where(positive, x, 1)), 0)
+
+
+def inverse_root(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """``1 / sqrt(x)``; 0 with gradient 0 where x is ``negligible``."""
+    usable = x > negligible(x)
+    return jnp.where(usable, 1 / jnp.sqrt(jnp.where(usable, x, 1)), 0)
+
+
+def negligible(x: Float[Array, "*shape"]) -> float:
+    """The largest number to treat as 0 in x's type: 1e-19 in float32. Dividing by a smaller one would overflow."""
+    return float(jnp.finfo(x.dtype).tiny) ** 0.5

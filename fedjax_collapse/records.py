@@ -1,0 +1,138 @@
+"""The shared vocabulary: what a batch, a network's output, a model and a local step are.
+
+Everything that crosses a module boundary inside a round is one of these records. They are written for **one**
+client; the client axis exists only in the engine and in aggregation.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import flax.linen
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+PyTree = Any
+Key = jax.Array
+Scalar = float | Float[Array, ""]  # a hyper-parameter: a number, traced inside compiled code
+
+
+class UserError(ValueError):
+    """A wrong input of the user's: one line that names the thing, what was expected and what to do."""
+
+
+class Examples(NamedTuple):
+    """Images and labels on the device, with the constants that turn raw pixels into network inputs."""
+
+    images: jax.Array  # [examples, height, width, channels], uint8 (or float32)
+    labels: jax.Array  # [examples], int32
+    mean: jax.Array  # [channels], in raw pixel units
+    std: jax.Array  # [channels], in raw pixel units
+
+
+class Ownership(NamedTuple):
+    """Who owns which examples."""
+
+    rows: jax.Array  # [clients, capacity] int32 into the examples; padded
+    sizes: jax.Array  # [clients] int32
+
+
+class Batch(NamedTuple):
+    """One minibatch of one client; ``mask`` is False on padding rows, which must not influence anything."""
+
+    images: jax.Array  # [batch, height, width, channels], float, normalised
+    labels: jax.Array  # [batch], int32
+    mask: jax.Array  # [batch], bool
+
+
+class Outputs(NamedTuple):
+    """What every network returns: ``features`` is the input of the classifier, the representation under study."""
+
+    features: jax.Array  # [batch, features]
+    logits: jax.Array  # [batch, classes]
+
+
+class Variables(NamedTuple):
+    """A network's state: what is trained by gradient, and the running statistics of BatchNorm."""
+
+    params: PyTree
+    batch_stats: PyTree
+
+
+class Server(NamedTuple):
+    """What the server keeps between rounds."""
+
+    variables: Variables
+    shared: dict[str, PyTree]  # per regularizer
+    extra: PyTree  # the algorithm's own
+
+
+class ClientState(NamedTuple):
+    """What ONE client keeps between its rounds."""
+
+    memory: dict[str, PyTree]  # per regularizer
+    extra: PyTree  # the algorithm's own
+
+
+class Client(NamedTuple):
+    """All that is one client's in one round."""
+
+    id: jax.Array  # int32 identity; also where its state is stored
+    rows: jax.Array  # [capacity] int32, rows of the examples that it owns; padded
+    size: jax.Array  # number of true rows; 0 for a client that only pads a chunk
+    weight: jax.Array  # aggregation weight, sums to 1 over the cohort
+    state: ClientState
+    key: Key  # of this client in this round
+
+
+class Trained(NamedTuple):
+    """The result of one client's local training."""
+
+    variables: Variables
+    steps: jax.Array  # number of optimizer steps taken
+    metrics: dict[str, jax.Array]  # mean over the examples seen: loss of the task, accuracy and each term by name
+
+
+class LocalView(NamedTuple):
+    """All that a loss term may look at, in one step of one client."""
+
+    params: PyTree  # being trained
+    outputs: Outputs  # of this batch, in training mode
+    batch: Batch
+    server: Variables  # what the server sent at the start of the round
+    shared: PyTree  # the regularizer's own broadcast (prototypes, ...)
+    memory: PyTree  # the regularizer's own memory at this client
+    round: jax.Array  # 0 in the first round
+    forward: Callable[[Variables], Outputs]  # another model on this batch, in evaluation mode
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """A Linen network and the shape of its input, as two pure functions.
+
+    The module is called as ``module(images, mask, train)`` and returns ``Outputs``; ``mask`` marks the true rows,
+    for layers that look across the batch. Two models of equal modules are equal, so nothing recompiles for them.
+    """
+
+    module: flax.linen.Module
+    image_shape: tuple[int, int, int]  # height, width, channels
+
+    def init(self, key: Key) -> Variables:
+        """Initial variables; compiled, because eager initialisation is many times slower."""
+        return _init(self, key)
+
+    def apply(self, variables: Variables, batch: Batch, train: bool) -> tuple[Outputs, PyTree]:
+        """Outputs and the new running statistics (unchanged unless ``train``)."""
+        outputs, updated = self.module.apply(
+            variables._asdict(), batch.images, batch.mask, train=train, mutable=["batch_stats"]
+        )
+        return outputs, updated.get("batch_stats", variables.batch_stats)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _init(model, key):
+    images = jnp.zeros((1, *model.image_shape))
+    variables = model.module.init(key, images, jnp.ones(1, bool), train=False)
+    return Variables(variables["params"], variables.get("batch_stats", {}))

@@ -1,0 +1,84 @@
+"""The contract of a regularizer: one published idea that adds terms to what a client minimises.
+
+A regularizer is a frozen dataclass. Its numbers (strength, temperature) are pytree leaves, so changing one does not
+recompile; its choices (variant names, flags) are declared with ``option`` and are part of the program. A new one is a
+new file with one class; nothing else has to be edited:
+
+    @struct.dataclass
+    class FeatureNorm(Regularizer):
+        strength: float = 0.01
+
+        def penalty(self, view):
+            squares = jnp.sum(view.outputs.features**2, axis=1)
+            return {"norm": Term(self.strength, masked_mean(squares, view.batch.mask))}
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+from flax import struct
+
+from fedjax_collapse.records import Batch, LocalView, Outputs, PyTree, UserError, Variables
+
+
+def option(default: Any) -> Any:
+    """A dataclass field that is fixed for the run and part of the compiled program, such as the name of a variant."""
+    return struct.field(pytree_node=False, default=default)
+
+
+class Term(NamedTuple):
+    """One term of the local loss: ``strength * value`` is minimised, ``value`` is logged."""
+
+    strength: jax.Array | float
+    value: jax.Array
+
+
+class FinishView(NamedTuple):
+    """What a regularizer may look at when a client has finished its local training."""
+
+    trained: Variables
+    server: Variables
+    shared: PyTree
+    memory: PyTree
+    round: jax.Array
+    client: jax.Array  # identity
+    sum_over_data: Callable[[Variables, Callable[[Outputs, Batch], PyTree]], PyTree]  # evaluation mode, each row once
+
+
+class Regularizer:
+    """Defaults: one strength, no memory, nothing shared. Subclasses are final: they override, without ``super``."""
+
+    strength: float
+
+    def check(self) -> None:
+        """Raises UserError for values that make no sense; called once, outside compiled code, before a run."""
+        if self.strength < 0:
+            raise UserError(f"{type(self).__name__}: strength {self.strength:g} is negative, expected >= 0")
+
+    def is_silent(self) -> bool:
+        """Whether every term has strength 0."""
+        return self.strength == 0
+
+    def init_memory(self, variables: Variables, shapes: Outputs) -> PyTree:
+        """What ONE client keeps between its rounds. ``shapes``: features [1, d] and logits [1, classes]."""
+        del variables, shapes
+        return ()
+
+    def init_shared(self, variables: Variables, shapes: Outputs) -> PyTree:
+        """What the server keeps and sends to every client."""
+        del variables, shapes
+        return ()
+
+    def penalty(self, view: LocalView) -> dict[str, Term]:
+        """The terms to add to the loss of one step, by name."""
+        raise NotImplementedError
+
+    def finish(self, view: FinishView) -> tuple[PyTree, PyTree]:
+        """New memory, and a report that is summed over the cohort; a client whose report is dropped adds zero."""
+        return view.memory, ()
+
+    def combine(self, shared: PyTree, report: PyTree) -> PyTree:
+        """What the server keeps after a round, from the sum of the cohort's reports."""
+        del report
+        return shared

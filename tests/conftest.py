@@ -1,0 +1,66 @@
+"""Shared by all tests: two CPU devices, float64 on demand, small federations."""
+
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from fedjax_collapse import Federation, Model, nn, partition
+
+jax.config.update("jax_num_cpu_devices", 2)
+# compiled programs are kept beside pytest's own cache, so that a second run of the tests starts fast
+jax.config.update("jax_compilation_cache_dir", str(Path(__file__).parents[1] / ".pytest_cache" / "jax"))
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+
+
+@pytest.fixture
+def float64():
+    """64-bit floats for the test."""
+    with jax.enable_x64(True):
+        yield
+
+
+@pytest.fixture(scope="session")
+def federation() -> Federation:
+    """Five clients with 7 to 40 coloured images of four classes: ragged, with partial last batches."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 4, 110)
+    images = rng.integers(0, 100, (110, 8, 8, 2)) + 40 * labels[:, None, None, None] * (np.arange(8) % 2)[:, None, None]
+    sizes = [23, 7, 40, 21, 19]
+    parts = np.split(rng.permutation(110), np.cumsum(sizes)[:-1])
+    return Federation.from_arrays(
+        images.astype(np.uint8), labels, parts, images[:30].astype(np.uint8), labels[:30], 100.0, 64.0
+    )
+
+
+@pytest.fixture(scope="session")
+def model(federation) -> Model:
+    return Model(nn.SmallCNN(4, channels=(6,)), federation.image_shape)
+
+
+@pytest.fixture(scope="session")
+def digits() -> Federation:
+    from fedjax_collapse import sources
+
+    source = sources.digits()
+    parts = partition.dirichlet(source.labels, 10, 0.1)
+    return Federation.from_arrays(
+        source.images, source.labels, parts, source.test_images, source.test_labels, source.mean, source.std
+    )
+
+
+def assert_same_bits(first, second) -> None:
+    """Every leaf of two trees is equal bit for bit (NaN equals NaN)."""
+    jax.tree.map(lambda a, b: np.testing.assert_array_equal(np.asarray(a), np.asarray(b)), first, second)
+
+
+def assert_close(first, second, tolerance: float) -> None:
+    """Every leaf of two trees agrees; the tolerance is relative to its largest entry, absolute if that is below 1."""
+
+    def check(a, b):
+        a, b = np.asarray(a), np.asarray(b)
+        largest = np.abs(b[np.isfinite(b)]).max(initial=1.0)
+        np.testing.assert_allclose(a, b, rtol=0, atol=tolerance * largest)
+
+    jax.tree.map(check, first, second)

@@ -1,0 +1,241 @@
+"""The compiled round: layouts agree, padding changes nothing, numbers are traced, failures are named."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from conftest import assert_close, assert_same_bits
+
+from fedjax_collapse import FedAvg, FedDecorr, Federation, LocalTraining, Model, UserError, engine, nn, simulate
+from fedjax_collapse.aggregation import damped_momentum
+from fedjax_collapse.data.batches import shuffled_rows
+from fedjax_collapse.engine import rounds as engine_rounds
+
+TRAINING = LocalTraining(epochs=2, batch_size=8, learning_rate=0.01, momentum=0.9, weight_decay=1e-3)
+CHUNKED = engine.Chunked(2)
+ARMS = {
+    "fedavg": FedAvg(TRAINING),
+    "feddecorr": FedAvg(TRAINING, {"feddecorr": FedDecorr(0.1, "official")}),
+    "fedavgm": FedAvg(TRAINING, server_optimizer=jax.tree_util.Partial(damped_momentum, 0.5)),
+}
+MAPS = {
+    "vectorized": engine.Vectorized(),
+    "chunked1": engine.Chunked(1),
+    "chunked2": engine.Chunked(2),
+    "chunked3": engine.Chunked(3),
+    "sharded": engine.Sharded(2, engine.Chunked(1)),
+    "sharded2": engine.Sharded(2, engine.Chunked(2)),
+    "sharded_vectorized": engine.Sharded(2, engine.Vectorized()),
+}
+
+
+def run(federation, model, algorithm, client_map=CHUNKED, num_rounds=2, cohort_size=None, max_rounds=2):
+    """State, record and watched client's variables after some rounds from a fixed start."""
+    algorithm = client_map.place(jax.tree.map(jnp.asarray, algorithm))
+    state = engine.init(algorithm, model, model.init(jax.random.key(0)), federation.num_clients, jax.random.key(1))
+    data = client_map.place((federation.train, federation.ownership))
+    layout = dict(model=model, client_map=client_map, max_rounds=max_rounds)
+    cohort_size = cohort_size or federation.num_clients
+    outcome = engine.run_rounds(
+        algorithm, client_map.place(state), *data, num_rounds, cohort_size=cohort_size, **layout
+    )
+    state, record, watched = outcome
+    return jax.device_get((state._replace(key=jax.random.key_data(state.key)), record, watched))
+
+
+@pytest.mark.parametrize(
+    ("arm", "cohort_size", "maps", "is_double"),
+    [
+        ("feddecorr", 3, MAPS, True),
+        ("fedavg", 3, MAPS, False),
+        ("fedavgm", 5, ("chunked3", "sharded"), True),
+    ],
+)
+def test_all_maps_agree(federation, model, arm, cohort_size, maps, is_double, request):
+    tolerance = 1e-5
+    if is_double:
+        request.getfixturevalue("float64")
+        tolerance = 1e-12
+    reference = run(federation, model, ARMS[arm], engine.Vectorized(), cohort_size=cohort_size)
+    for name in maps:
+        outcome = run(federation, model, ARMS[arm], MAPS[name], cohort_size=cohort_size)
+        assert_close(outcome, reference, tolerance)
+
+
+def test_the_debug_loop_agrees(federation):
+    model = Model(nn.SmallCNN(4, channels=(3,)), federation.image_shape)
+    algorithm = ARMS["feddecorr"].replace(training=TRAINING.replace(epochs=1))
+    outcome = run(federation, model, algorithm, engine.Loop(), num_rounds=1, cohort_size=2)
+    assert_close(outcome, run(federation, model, algorithm, num_rounds=1, cohort_size=2), 1e-5)
+
+
+@pytest.mark.parametrize("client_map", [engine.Chunked(2), engine.Sharded(2, engine.Chunked(1))])
+def test_strength_zero_is_absent_bit_for_bit(federation, model, client_map):
+    results = {}
+    for strength in (None, 0.0, 0.1):
+        regularizers = {} if strength is None else {"feddecorr": FedDecorr(strength, "official")}
+        key = jax.random.key(0)
+        results[strength] = simulate(
+            federation, model, FedAvg(TRAINING, regularizers), rounds=2, key=key, client_map=client_map
+        )
+    assert_same_bits(results[None].variables, results[0.0].variables)
+    assert results[None].metrics == results[0.0].metrics
+    assert results[None].metrics[-1]["loss"] != results[0.1].metrics[-1]["loss"]
+
+
+def test_strength_near_zero_is_near_absent(federation, model):
+    plain = run(federation, model, ARMS["fedavg"])
+    faint = run(federation, model, FedAvg(TRAINING, {"feddecorr": FedDecorr(1e-9, "official")}))
+    assert_close(plain[0].server.variables, faint[0].server.variables, 1e-6)
+
+
+def test_same_seed_same_bits_and_another_seed_others(federation, model):
+    first, second = (run(federation, model, ARMS["feddecorr"]) for _ in range(2))
+    assert_same_bits(first, second)
+    keys = [jax.random.key(seed) for seed in (1, 2)]
+    results = [
+        simulate(federation, model, ARMS["fedavg"], rounds=1, key=key, variables=first[0].server.variables)
+        for key in keys
+    ]
+    assert results[0].metrics != results[1].metrics
+
+
+def test_capacity_of_the_index_table_changes_nothing(federation, model):
+    """More padding rows: the same batches, the same bits."""
+    ownership = federation.ownership
+    padded = jnp.pad(ownership.rows, ((0, 0), (0, 13)), constant_values=5)
+    wider = federation._replace(ownership=ownership._replace(rows=padded))
+    assert_same_bits(run(federation, model, ARMS["feddecorr"]), run(wider, model, ARMS["feddecorr"]))
+
+
+def test_content_of_padding_rows_changes_nothing(federation, model):
+    rows = np.array(federation.ownership.rows)
+    for row, size in zip(rows, np.asarray(federation.ownership.sizes), strict=True):
+        row[size:] = 77
+    other = federation._replace(ownership=federation.ownership._replace(rows=jnp.asarray(rows)))
+    assert_same_bits(run(federation, model, ARMS["feddecorr"]), run(other, model, ARMS["feddecorr"]))
+
+
+def test_padded_steps_change_nothing(federation, model):
+    """A client in a chunk with a longer one ends as it does in a chunk with its like."""
+    alone = run(federation, model, ARMS["feddecorr"], engine.Vectorized(), num_rounds=1)
+    sizes = federation.ownership.sizes.at[2].set(8)  # the longest client becomes short
+    short = federation._replace(ownership=federation.ownership._replace(sizes=sizes))
+    together = run(short, model, ARMS["feddecorr"], engine.Vectorized(), num_rounds=1)
+    others = [0, 1, 3, 4]
+    assert_same_bits(*({k: v[0][others] for k, v in r[1].metrics.items()} for r in (alone, together)))
+    assert_same_bits(alone[2], together[2])  # the watched client is client 0
+
+
+def test_one_compilation_for_all_rounds_and_hyper_parameters(federation, model):
+    compiled = []
+
+    def count(event, seconds, fun_name="", **_):
+        compiled.append(fun_name) if event.endswith("backend_compile_duration") and "_run_rounds" in fun_name else None
+
+    algorithm = ARMS["feddecorr"]
+    changed = FedAvg(
+        TRAINING.replace(learning_rate=0.1, momentum=0.5, epochs=1), {"feddecorr": FedDecorr(0.7, "official")}
+    )
+    client_map = MAPS["sharded"]
+    for max_rounds in (3, 4):  # 4: a shape that no other test has compiled
+        jax.monitoring.register_event_duration_secs_listener(count)
+        try:
+            simulate(
+                federation,
+                model,
+                algorithm,
+                rounds=7,
+                evaluate_every=max_rounds,
+                key=jax.random.key(0),
+                client_map=client_map,
+            )
+            simulate(
+                federation,
+                model,
+                changed,
+                rounds=5,
+                evaluate_every=max_rounds,
+                key=jax.random.key(1),
+                client_map=client_map,
+            )
+        finally:
+            jax.monitoring.unregister_event_duration_listener(count)
+    assert len(compiled) == 2
+
+
+def test_several_rounds_in_one_call_are_the_same_rounds(federation, model):
+    together = simulate(federation, model, ARMS["fedavgm"], rounds=5, evaluate_every=3, key=jax.random.key(0))
+    single = simulate(federation, model, ARMS["fedavgm"], rounds=5, key=jax.random.key(0))
+    assert_same_bits(together.variables, single.variables)
+    assert_same_bits(together.clients, single.clients)
+    assert [row["round"] for row in together.metrics] == [3, 5]
+    assert together.metrics == [single.metrics[2], single.metrics[4]]
+
+
+def test_cohorts_are_distinct_uniform_and_weighted_by_size(federation, model):
+    draw = jax.vmap(functools.partial(engine_rounds._draw_cohort, num_clients=6, cohort_size=3))
+    cohorts = np.asarray(draw(jax.random.split(jax.random.key(0), 3000)))
+    assert all(len(set(cohort)) == 3 for cohort in cohorts)
+    np.testing.assert_allclose(np.bincount(cohorts.ravel()) / 3000, 0.5, atol=0.04)
+    _, record, _ = run(federation, model, ARMS["fedavg"], cohort_size=3)
+    assert [np.isfinite(row).sum() for row in record.metrics["task_loss"]] == [3, 3]
+    assert ((record.steps > 0) == np.isfinite(record.metrics["task_loss"])).all()
+    np.testing.assert_array_equal(record.watched, [np.flatnonzero(row)[0] for row in record.steps])
+
+
+def test_shuffled_rows():
+    rows = jnp.arange(100, 120)
+    shuffled = shuffled_rows(jax.random.key(0), rows, jnp.array(13))
+    assert sorted(shuffled[:13].tolist()) == list(range(100, 113)) and shuffled[:13].tolist() != list(range(100, 113))
+    other = shuffled_rows(jax.random.key(0), rows[:15], jnp.array(13))
+    np.testing.assert_array_equal(shuffled[:13], other[:13])
+
+
+def test_debug_loop_names_client_and_step(federation):
+    model = Model(nn.MLP(4, hidden=(3,)), federation.image_shape)
+    exploding = FedAvg(LocalTraining(batch_size=8, learning_rate=1e25))
+    with pytest.raises(FloatingPointError, match="is not finite") as error:
+        run(federation, model, exploding, engine.Loop(), num_rounds=1)
+    assert error.value.__notes__[0] == "in local step 1 of client 4"  # client 1, the smaller one, has a single step
+
+
+def test_server_optimizer_numbers_are_traced(federation, model):
+    sizes = set()
+    for momentum in (0.1, 0.2):
+        optimizer = jax.tree_util.Partial(optax.sgd, 1.0, momentum=momentum)
+        run(federation, model, FedAvg(TRAINING, server_optimizer=optimizer))
+        sizes.add(engine_rounds._run_rounds_compiled._cache_size())
+    assert len(sizes) == 1
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda: engine.Chunked(0), "clients_at_once 0"),
+        (lambda: engine.Sharded(9, engine.Chunked(1)), "num_devices 9: expected 1 to 2"),
+    ],
+)
+def test_wrong_layouts(wrong, message):
+    with pytest.raises(UserError, match=message):
+        wrong()
+
+
+def test_federation_checks_its_arrays():
+    images, labels, parts = np.zeros((6, 4, 4), np.uint8), np.arange(6) % 2, [np.arange(3), np.arange(3, 6)]
+    good = dict(images=images, labels=labels, partition=parts, test_images=images, test_labels=labels)
+    assert Federation.from_arrays(**good).class_counts().tolist() == [[2, 1], [1, 2]]
+    for change, message in (
+        (dict(labels=labels[:5]), "6 images but 5 labels"),
+        (dict(labels=labels - 1), "train labels: expected"),
+        (dict(images=images[0]), "expected .examples, height, width"),
+        (dict(partition=[np.arange(7)]), "outside the 6 examples"),
+        (dict(partition=[np.arange(6), np.arange(0)]), "every client needs at least one example"),
+        (dict(capacity=2), "capacity 2 is less than the 3"),
+        (dict(class_names=("a",)), "label 1 has no name"),
+    ):
+        with pytest.raises(UserError, match=message):
+            Federation.from_arrays(**{**good, **change})

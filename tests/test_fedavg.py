@@ -1,0 +1,130 @@
+"""Federated averaging and its server optimizers on two clients with known trajectories, and SGD's test vector."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from fedjax_collapse import FedAvg, Federation, LocalTraining, Model, UserError, simulate
+from fedjax_collapse.aggregation import Upload, damped_momentum, server_step, sum_clients, weigh
+from fedjax_collapse.algorithms import base
+from fedjax_collapse.records import Outputs
+
+
+class Scalar(nn.Module):
+    """One parameter w; an "image" is (curvature, target) of the client's quadratic."""
+
+    @nn.compact
+    def __call__(self, images, mask, train):
+        w = self.param("w", nn.initializers.zeros, ())
+        return Outputs(features=images[:, 0, 0, :], logits=jnp.broadcast_to(w, (len(images), 2)))
+
+
+def quadratic(outputs, batch):
+    """Mean over true rows of ``curvature (w - target)^2 / 2``."""
+    curvature, target = outputs.features[:, 0], outputs.features[:, 1]
+    losses = curvature * (outputs.logits[:, 0] - target) ** 2 / 2
+    return jnp.sum(jnp.where(batch.mask, losses, 0)) / jnp.maximum(jnp.sum(batch.mask), 1)
+
+
+def two_clients(curvatures=(1.0, 3.0), targets=(2.0, -1.0)):
+    images = np.stack([curvatures, targets], axis=1).reshape(-1, 1, 1, 2).astype(np.float64)
+    labels = np.zeros(len(images), int)
+    return Federation.from_arrays(images, labels, [[i] for i in range(len(images))], images, labels)
+
+
+def trajectory(algorithm, rounds=3, **kwargs):
+    federation = two_clients(**kwargs)
+    model = Model(Scalar(), (1, 1, 2))
+    variables = model.init(jax.random.key(0))
+    path = []
+    for count in range(1, rounds + 1):
+        result = simulate(federation, model, algorithm, rounds=count, key=jax.random.key(0), variables=variables)
+        path.append(float(result.variables.params["w"]))
+    return path
+
+
+def training(**changes):
+    return LocalTraining(**{**dict(epochs=2, batch_size=2, learning_rate=0.1, task_loss=quadratic), **changes})
+
+
+PARTIAL = jax.tree_util.Partial
+TABLE = {
+    "fedavg": (FedAvg(training()), [-0.065, -0.10725, -0.1347125]),
+    "momentum": (FedAvg(training(momentum=0.9)), [-0.11, -0.1617, -0.185999]),
+    "damped": (
+        FedAvg(training(), server_optimizer=PARTIAL(damped_momentum, 0.5)),
+        [-0.0325, -0.0755625, -0.1163703125],
+    ),
+    "undamped": (
+        FedAvg(training(), server_optimizer=PARTIAL(optax.sgd, 1.0, momentum=0.5)),
+        [-0.065, -0.13975, -0.1932125],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_two_scalar_clients(float64, name):
+    algorithm, expected = TABLE[name]
+    np.testing.assert_allclose(trajectory(algorithm), expected, atol=1e-7)
+
+
+def test_sgd_is_torchs(float64):
+    """Loss w^2 from w = 1: learning rate 0.1, momentum 0.9, weight decay 0.1."""
+    optimizer = LocalTraining(learning_rate=0.1, momentum=0.9, weight_decay=0.1).optimizer()
+    w, path = jnp.array(1.0), []
+    state = optimizer.init(w)
+    for _ in range(3):
+        updates, state = optimizer.update(2 * w, state, w)
+        w = optax.apply_updates(w, updates)
+        path.append(float(w))
+    np.testing.assert_allclose(path, [0.79, 0.4351, 0.024319], rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "expected"),
+    [
+        (damped_momentum(0.5), [[0.8, 2.1], [0.65, 2.0]]),
+        (optax.sgd(1.0, momentum=0.5), [[0.6, 2.2], [0.3, 2.0]]),
+    ],
+)
+def test_server_momentum(float64, optimizer, expected):
+    params = jnp.array([1.0, 2.0])
+    state = optimizer.init(params)
+    for delta, value in zip(([-0.4, 0.2], [-0.1, -0.3]), expected, strict=True):
+        params, state = server_step(optimizer, state, params, params + jnp.array(delta))
+        np.testing.assert_allclose(params, value, rtol=1e-12)
+
+
+def test_aggregation_is_a_weighted_mean_and_padding_clients_add_nothing():
+    stacked = {"a": jnp.arange(12.0).reshape(3, 2, 2), "n": jnp.array([1, 2, 3])}
+    weights, is_real = jnp.array([0.25, 0.75, 0.0]), jnp.array([True, True, False])
+    stacked["a"] = stacked["a"].at[2].set(jnp.nan)
+    upload = jax.vmap(weigh)(Upload({"a": stacked["a"]}, {"n": stacked["n"]}), weights, is_real)
+    total = sum_clients(upload)
+    np.testing.assert_allclose(
+        total.mean["a"], 0.25 * np.arange(4).reshape(2, 2) + 0.75 * np.arange(4, 8).reshape(2, 2)
+    )
+    assert total.total["n"] == 3 and total.total["n"].dtype == stacked["n"].dtype
+
+
+def test_identical_clients_aggregate_to_themselves(float64):
+    """The same quadratic at every client: the mean is each of them, and leaf shapes stay."""
+    path = trajectory(FedAvg(training()), rounds=1, curvatures=(1.0, 1.0, 1.0), targets=(2.0, 2.0, 2.0))
+    np.testing.assert_allclose(path, [0.38], rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (dict(batch_size=0), "batch_size 0 is too small"),
+        (dict(epochs=0), "epochs 0"),
+        (dict(learning_rate=0.0), "learning_rate 0.0 is not positive"),
+        (dict(weight_decay=-1.0), "weight_decay -1.0"),
+    ],
+)
+def test_wrong_hyper_parameters(changes, message):
+    with pytest.raises(UserError, match=message):
+        base.check(FedAvg(training(**changes)))
