@@ -73,7 +73,7 @@ def simulate(
     """
     base.check(algorithm)
     algorithm = base.without_silent_regularizers(algorithm)
-    _check(rounds, participation, evaluate_every, checkpoint_every)
+    check_schedule(rounds, participation, evaluate_every, checkpoint_every)
     client_map = engine.Chunked(1) if client_map is None else client_map
     key_init, key_rounds = jax.random.split(key)
     variables = model.init(key_init) if variables is None else variables
@@ -123,7 +123,8 @@ def rounds_done(folder: Path | str) -> int:
     return latest or 0
 
 
-def _check(rounds, participation, evaluate_every, checkpoint_every):
+def check_schedule(rounds: int, participation: float, evaluate_every: int, checkpoint_every: int) -> None:
+    """Raises UserError, naming the value, for one that makes no sense."""
     for name, value in (("rounds", rounds), ("evaluate_every", evaluate_every), ("checkpoint_every", checkpoint_every)):
         if value < 1:
             raise UserError(f"{name} {value} is too small, expected >= 1")

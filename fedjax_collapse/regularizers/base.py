@@ -13,6 +13,7 @@ new file with one class; nothing else has to be edited:
             return {"norm": Term(self.strength, masked_mean(squares, view.batch.mask))}
 """
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -22,9 +23,18 @@ from flax import struct
 from fedjax_collapse.records import Batch, LocalView, Outputs, PyTree, UserError, Variables
 
 
-def option(default: Any) -> Any:
+def option(default: Any, choices: tuple = ()) -> Any:
     """A dataclass field that is fixed for the run and part of the compiled program, such as the name of a variant."""
-    return struct.field(pytree_node=False, default=default)
+    return struct.field(pytree_node=False, default=default, metadata={"choices": choices})
+
+
+def check_options(record: Any) -> None:
+    """Raises UserError if a field with choices has another value."""
+    for field in dataclasses.fields(record):
+        choices, value = field.metadata.get("choices"), getattr(record, field.name)
+        if choices and value not in choices:
+            expected = ", ".join(map(str, choices))
+            raise UserError(f"{type(record).__name__}: {field.name} {value!r}: expected one of {expected}")
 
 
 class Term(NamedTuple):
@@ -53,6 +63,7 @@ class Regularizer:
 
     def check(self) -> None:
         """Raises UserError for values that make no sense; called once, outside compiled code, before a run."""
+        check_options(self)
         if self.strength < 0:
             raise UserError(f"{type(self).__name__}: strength {self.strength:g} is negative, expected >= 0")
 

@@ -9,7 +9,7 @@ large at N = 64 and d = 1280 (``losses/correlation.py``).
 
 from flax import struct
 
-from fedjax_collapse.losses import correlation_frobenius
+from fedjax_collapse.losses.correlation import VARIANTS, correlation_frobenius
 from fedjax_collapse.records import LocalView
 from fedjax_collapse.regularizers.base import Regularizer, Term, option
 
@@ -22,7 +22,7 @@ class FedDecorr(Regularizer):
     """
 
     strength: float = 0.1
-    variant: str = option("paper")
+    variant: str = option("paper", choices=VARIANTS)
     eps: float = 1e-8
 
     def penalty(self, view: LocalView) -> dict[str, Term]:

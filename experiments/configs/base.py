@@ -1,0 +1,34 @@
+"""Every config key with its default. A config file starts from here and changes values; a key that is not here is an
+error.
+
+The dicts with a ``name`` choose an object by module name (``experiments/build.py``); their other keys are its
+arguments.
+"""
+
+from ml_collections import ConfigDict, config_dict
+
+
+def get_config(arg: str = "") -> ConfigDict:
+    del arg
+    return ConfigDict(
+        dict(
+            rounds=30,
+            seeds=(0,),  # a run per arm and seed
+            arms=ConfigDict(),  # name -> the values in which this arm differs from the rest of the config
+            clients=10,
+            participation=1.0,  # fraction of the clients in a round
+            data=dict(source="digits"),
+            # seed: of the draw; none is the run's own seed, so that every seed of a study sees another partition
+            partition=dict(name="dirichlet", alpha=0.1, seed=config_dict.placeholder(int)),
+            network=dict(name="small_cnn"),
+            training=dict(epochs=5, batch_size=32, learning_rate=0.01, momentum=0.9, weight_decay=1e-5),
+            algorithm=dict(name="fedavg"),
+            server_optimizer=dict(name="none"),  # or sgd, damped_momentum, adagrad, adam, yogi, ... with its arguments
+            regularizers=ConfigDict(),  # module name -> arguments
+            batch_norm="average",  # how the server treats running statistics
+            evaluate_every=1,
+            checkpoint_every=10,
+            # layout: auto, chunked, vectorized, sharded, loop (debug); clients_at_once: 0 is auto
+            engine=dict(layout="auto", clients_at_once=0),
+        )
+    )

@@ -1,0 +1,209 @@
+"""What a person sees while a study runs: a live display on a terminal, plain lines elsewhere, and the final table."""
+
+import math
+import sys
+from collections.abc import Mapping
+from typing import Any, TextIO
+
+from fedjax_collapse.report.study import Summary, number
+from fedjax_collapse.report.table import final_table, show_number
+
+Row = Mapping[str, Any]
+
+ROUNDS_PER_LINE = 5  # plain output: a line for so many rounds,
+SECONDS_PER_LINE = 60  # or for so much work, whichever comes first
+
+
+class Pace:
+    """How long a round takes: seconds of training and evaluating, without compilation.
+
+    An arm's first update after each start is left out as soon as there is another one, because the device is not warm.
+    """
+
+    def __init__(self) -> None:
+        self._steady: dict[str, tuple[float, int]] = {}  # arm -> seconds, rounds
+        self._first: dict[str, tuple[float, int]] = {}
+
+    def add(self, arm: str, seconds: float, rounds: int, first: bool) -> None:
+        """Counts an update that covers so many rounds; ``first`` of its run."""
+        if not math.isfinite(seconds) or rounds < 1:
+            return
+        counts = self._first if first else self._steady
+        old_seconds, old_rounds = counts.get(arm, (0.0, 0))
+        counts[arm] = old_seconds + seconds, old_rounds + rounds
+
+    def seconds_per_round(self, arm: str | None = None) -> float | None:
+        """Seconds of a round of an arm (of any arm: the mean over arms), or None if there is nothing to go by."""
+        counts = self._first | self._steady
+        if arm is not None:
+            counts = {arm: counts[arm]} if arm in counts else {}
+        means = [seconds / rounds for seconds, rounds in counts.values()]
+        return sum(means) / len(means) if means else None
+
+
+class Console:
+    """Shows the progress of ``num_runs`` runs of ``rounds`` rounds each; with neither, only notes and tables."""
+
+    def __init__(self, num_runs: int = 0, rounds: int = 0, stream: TextIO | None = None) -> None:
+        self.num_runs = num_runs
+        self.rounds = rounds
+        self._stream = stream if stream is not None else sys.stdout
+        self._pace = Pace()
+        self._started, self._finished = 0, False
+        self._arm, self._seed, self._first_round, self._round = "", 0, 0, 0
+        self._update: tuple[Row, Row] | None = None  # None before the first of a run
+        self._shown_round, self._unshown_seconds = 0, 0.0
+        self._rich: Any = None
+        self._live: Any = None
+        if self._stream.isatty():
+            import rich.console
+
+            terminal = rich.console.Console(file=self._stream, highlight=False, markup=False, emoji=False)
+            self._rich = None if terminal.is_dumb_terminal or not terminal.is_terminal else terminal
+
+    def __enter__(self) -> "Console":
+        if self._rich is not None:
+            import rich.live
+
+            self._live = rich.live.Live(console=self._rich, auto_refresh=False)
+            self._live.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._live is not None:
+            self._refresh()
+            self._live.stop()
+            self._live = None
+
+    def start_run(self, arm: str, seed: int, first_round: int = 0) -> None:
+        """Announces a run; ``first_round`` rounds of it were done before (0 unless it is resumed)."""
+        self._started += 1
+        self._arm, self._seed, self._first_round, self._round = arm, seed, first_round, first_round
+        self._finished, self._update, self._shown_round, self._unshown_seconds = False, None, -1, 0.0
+        if self._live is None:
+            self.note(f"{self._name()}: " + (f"resumes after round {first_round}" if first_round else "starts"))
+        self._refresh()
+
+    def update(self, row: Row, timing: Row) -> None:
+        """Shows one evaluated round: its row of ``metrics.jsonl`` and its row of ``timing.jsonl``."""
+        last = self._round
+        self._round = int(row["round"])
+        phases = {phase: number(timing.get(phase)) for phase in ("compile", "train", "evaluate")}
+        steady = phases["train"] + (phases["evaluate"] if math.isfinite(phases["evaluate"]) else 0)
+        self._pace.add(self._arm, steady, self._round - last, first=self._update is None)
+        self._unshown_seconds += sum(seconds for seconds in phases.values() if math.isfinite(seconds))
+        due = (
+            self._update is None
+            or self._round >= self.rounds
+            or self._round - self._shown_round >= ROUNDS_PER_LINE
+            or self._unshown_seconds >= SECONDS_PER_LINE
+        )
+        self._update = row, timing
+        if self._live is None and due:
+            self._show()
+        self._refresh()
+
+    def finish_run(self) -> None:
+        """Shows the last update of the run if that has not been done."""
+        if self._update is not None and (self._live is not None or self._shown_round != self._round):
+            self._show()
+        self._finished = True
+        self._refresh()
+
+    def note(self, text: str) -> None:
+        """Prints a line (or several), above the live display if there is one."""
+        for line in text.splitlines():
+            line = self._printable(line)
+            if self._rich is not None:
+                self._rich.print(line)
+            else:
+                print(line, file=self._stream, flush=True)
+
+    def print_table(self, summary: Summary) -> None:
+        """Prints the final table: mean ± standard deviation over seeds per arm, as in ``summary.json``."""
+        rows = [[self._printable(cell) for cell in row] for row in final_table(summary)]
+        if self._rich is not None:
+            import rich.box
+            import rich.table
+
+            table = rich.table.Table(*rows[0], box=rich.box.SIMPLE_HEAD)
+            for column in table.columns[1:]:
+                column.justify = "right"
+            for row in rows[1:]:
+                table.add_row(*row)
+            self._rich.print(table)
+            return
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        for arm, *cells in rows:
+            padded = [cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True)]
+            self.note("  ".join([arm.ljust(widths[0]), *padded]))
+
+    def time_left(self) -> tuple[float | None, float | None]:
+        """Seconds left of this run and of the whole study, from the rounds so far; None before there are any."""
+        rounds = 0 if self._finished else max(0, self.rounds - self._round)
+        of_arm, of_any = self._pace.seconds_per_round(self._arm), self._pace.seconds_per_round()
+        if of_any is None:
+            return None, None
+        run = rounds * (of_any if of_arm is None else of_arm)
+        return run, run + max(0, self.num_runs - self._started) * self.rounds * of_any
+
+    def _name(self) -> str:
+        return f"[{self._started}/{self.num_runs}] {self._arm} seed {self._seed}"
+
+    def _metrics(self) -> str:
+        row, timing = self._update or ({}, {})
+        return "  ".join(
+            (
+                f"accuracy {show_number(100 * number(row.get('accuracy')), 2)} %",
+                f"effective rank {show_number(row.get('effective_rank'), 1)}",
+                f"R {show_number(row.get('R'), 3)}",
+                f"{show_number(timing.get('samples_per_second'), 0)} samples/s",
+            )
+        )
+
+    def _show(self) -> None:
+        """Prints the current round as a line."""
+        run, study = map(_duration, self.time_left())
+        counter = f"round {self._round:{len(str(self.rounds))}d}/{self.rounds}"
+        self.note(f"{self._name()}  {counter}  {self._metrics()}  left {run} (study {study})")
+        self._shown_round, self._unshown_seconds = self._round, 0.0
+
+    def _refresh(self) -> None:
+        """Draws the live display: a bar for the run, its metrics, and a bar for the study."""
+        if self._live is None:
+            return
+        from rich.console import Group
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
+
+        run, study = map(_duration, self.time_left())
+        done = (self._started - 1) * self.rounds + (self.rounds if self._finished else self._round)
+        bars = Table.grid(padding=(0, 2))
+        bars.add_row(
+            Text(self._printable(self._name())),
+            ProgressBar(total=self.rounds or 1, completed=self._round, width=20),
+            Text(f"round {self._round}/{self.rounds}  left {run}"),
+        )
+        bars.add_row(
+            Text("study"),
+            ProgressBar(total=self.num_runs * self.rounds or 1, completed=max(0, done), width=20),
+            Text(f"run {self._started}/{self.num_runs}  left {study}"),
+        )
+        self._live.update(Group(bars, Text(self._metrics() if self._update else "compiling")), refresh=True)
+
+    def _printable(self, text: str) -> str:
+        """The text without control characters, and in ASCII if the stream is not UTF-8."""
+        text = "".join(c if c.isprintable() else " " for c in text)
+        if (self._stream.encoding or "").lower().replace("-", "").startswith("utf8"):
+            return text
+        return text.replace("±", "+-").encode("ascii", "replace").decode("ascii")
+
+
+def _duration(seconds: float | None) -> str:
+    """Hours, minutes and seconds as ``1:02:03`` or ``2:03``; ``-`` if unknown."""
+    if seconds is None:
+        return "-"
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"

@@ -1,0 +1,178 @@
+"""A study: every arm with every seed, in one folder, with a summary and a report over all of them."""
+
+import itertools
+import json
+import math
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from importlib import metadata
+from pathlib import Path
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from experiments import build
+from experiments.console import Console
+from fedjax_collapse.algorithms import base
+from fedjax_collapse.metrics import write_json, write_npz
+from fedjax_collapse.records import UserError
+from fedjax_collapse.report import write_report
+from fedjax_collapse.simulation import Result, check_schedule, rounds_done, simulate
+
+HEADLINE = ("accuracy", "effective_rank", "significant_dims", "R")  # of the last round
+_PACKAGES = ("fedjax_collapse", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "ml-collections")
+
+
+def run_study(
+    config: ConfigDict,
+    workdir: Path,
+    arms: tuple[str, ...] | None = None,
+    seeds: tuple[int, ...] | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> bool:
+    """Runs what is not done yet, then writes summary and report; False if it was stopped before the end.
+
+    ``arms`` and ``seeds``: those to run, default all that the config declares. Everything that can be wrong with the
+    config is found before the folder is touched.
+
+    Raises:
+        UserError: the config makes no sense, or the folder belongs to another one.
+    """
+    arms, seeds = _choose("arm", str, arms, tuple(config.arms)), _choose("seed", int, seeds, tuple(config.seeds))
+    federations = build.federations(config, config.seeds)
+    resolved = {arm: build.resolve_arm(config, arm) for arm in arms}
+    plans = {arm: _plan(settings, federations[seeds[0]]) for arm, settings in resolved.items()}
+    _claim(workdir, config)
+    write_json(workdir / "provenance.json", provenance(federations))
+    with Console(num_runs=len(arms) * len(seeds), rounds=config.rounds) as console:
+        for arm, seed in itertools.product(arms, seeds):
+            folder = workdir / arm / f"seed{seed}"
+            console.start_run(arm, seed, first_round=rounds_done(folder))
+            result = _run(folder, resolved[arm], plans[arm], federations[seed], seed, console, should_stop)
+            if result.rounds_done < config.rounds:
+                console.note(f"stopped in {arm}, seed {seed}; the same command goes on from there")
+                return False
+            write_json(folder / "summary.json", {name: result.metrics[-1][name] for name in HEADLINE})
+            console.finish_run()
+    summary = summarize(workdir, tuple(config.arms), tuple(config.seeds))
+    write_json(workdir / "summary.json", summary)
+    console.print_table(summary)
+    console.note(f"report: {write_report(workdir)}")
+    return True
+
+
+def summarize(workdir: Path, arms: tuple[str, ...], seeds: tuple[int, ...]) -> dict:
+    """For each arm the mean, standard deviation (n - 1) and number of finished seeds of the headline metrics."""
+    summary = {}
+    for arm in arms:
+        runs = [workdir / arm / f"seed{seed}" / "summary.json" for seed in seeds]
+        rows = [json.loads(run.read_text()) for run in runs if run.exists()]
+        summary[arm] = {name: _statistics([row[name] for row in rows]) for name in HEADLINE}
+    return summary
+
+
+def provenance(federations: Mapping[int, object]) -> dict:
+    """What is needed to know where the numbers come from."""
+    hashes = {f"seed{seed}": federation.hashes() for seed, federation in federations.items()}
+    return {
+        "command": " ".join(sys.argv),
+        "git": _git_revision(),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "devices": [str(device) for device in jax.devices()],
+        "packages": {name: _version(name) for name in _PACKAGES},
+        "sha256": hashes,
+    }
+
+
+def _plan(config, federation):
+    """What of an arm does not depend on the seed, checked."""
+    algorithm = build.algorithm(config)
+    base.check(algorithm)
+    schedule = {key: config[key] for key in ("rounds", "participation", "evaluate_every", "checkpoint_every")}
+    check_schedule(**schedule)
+    return dict(
+        model=build.model(config, federation), algorithm=algorithm, client_map=build.client_map(config), **schedule
+    )
+
+
+def _run(folder, config, plan, federation, seed, console, should_stop) -> Result:
+    folder.mkdir(parents=True, exist_ok=True)
+    write_npz(folder / "partition.npz", {"class_counts": federation.class_counts()})
+
+    def listener(row, timing):
+        console.update(row, timing)
+        if not math.isfinite(row["train/task_loss"]):
+            console.note(
+                f"round {row['round']}: the loss is not finite; --config.engine.layout=loop names client and step"
+            )
+
+    return simulate(
+        federation, key=jax.random.key(seed), folder=folder, listener=listener, should_stop=should_stop, **plan
+    )
+
+
+def _choose(what, kind, asked, declared):
+    """What was asked for, or all that is declared."""
+    for item in asked or ():
+        build.check_name(what, str(item), map(str, declared))
+    if not declared:
+        raise UserError(f"the config declares no {what}s; expected at least one in config.{what}s")
+    if not all(isinstance(item, kind) for item in declared):
+        raise UserError(f"config.{what}s {declared}: expected a tuple of {kind.__name__}")
+    return asked or declared
+
+
+def _claim(workdir, config):
+    """Makes the folder this config's; refuses one that holds something else, and leaves it as it is."""
+    path, content = workdir / "config.json", json.loads(config.to_json_best_effort())
+    try:
+        workdir.mkdir(parents=True, exist_ok=True)
+        if path.exists():
+            there, here = (_flatten(c) for c in (json.loads(path.read_text()), content))
+            keys = sorted(key for key in there.keys() | here.keys() if there.get(key) != here.get(key))
+            if keys:
+                changes = "; ".join(f"{key} is {there.get(key)} there, {here.get(key)} here" for key in keys)
+                raise UserError(f"{workdir} holds a study of another config: {changes}; choose another --workdir")
+        elif any(workdir.iterdir()):
+            raise UserError(f"{workdir} is not empty and holds no study; choose another --workdir")
+        write_json(path, content)
+    except (OSError, json.JSONDecodeError) as error:
+        raise UserError(f"{workdir}: cannot be used as --workdir: {error}; choose another one") from error
+
+
+def _flatten(tree, prefix=""):
+    if not isinstance(tree, Mapping) or not tree:
+        return {prefix.rstrip("."): tree}
+    return {k: v for key, item in tree.items() for k, v in _flatten(item, f"{prefix}{key}.").items()}
+
+
+def _statistics(values):
+    finite = [value for value in values if value is not None and math.isfinite(value)]
+    return {
+        "mean": float(np.mean(finite)) if finite else None,
+        "std": float(np.std(finite, ddof=1)) if len(finite) > 1 else 0.0 if finite else None,
+        "n": len(finite),
+    }
+
+
+def _version(package):
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _git_revision():
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
+    try:
+        return subprocess.run(
+            command, capture_output=True, text=True, check=True, cwd=Path(__file__).parent
+        ).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None

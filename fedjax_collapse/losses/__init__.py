@@ -1,0 +1,19 @@
+"""Pure mathematics on the arrays of one batch: no idea of clients, rounds or servers."""
+
+from fedjax_collapse.losses.classwise import intra_class_correlation as intra_class_correlation
+from fedjax_collapse.losses.contrastive import model_contrastive as model_contrastive
+from fedjax_collapse.losses.correlation import correlation_frobenius as correlation_frobenius
+from fedjax_collapse.losses.covariance import decov as decov
+from fedjax_collapse.losses.covariance import structured_decov as structured_decov
+from fedjax_collapse.losses.covariance import vicreg_covariance as vicreg_covariance
+from fedjax_collapse.losses.covariance import vicreg_variance as vicreg_variance
+from fedjax_collapse.losses.prototypes import class_sums as class_sums
+from fedjax_collapse.losses.prototypes import prototype_cross_entropy as prototype_cross_entropy
+from fedjax_collapse.losses.prototypes import prototype_distance as prototype_distance
+from fedjax_collapse.losses.prototypes import prototype_margin as prototype_margin
+from fedjax_collapse.losses.proximal import proximal_distance as proximal_distance
+from fedjax_collapse.losses.singular import singular_value_variance as singular_value_variance
+from fedjax_collapse.losses.task import cross_entropy as cross_entropy
+from fedjax_collapse.losses.task import masked_mean as masked_mean
+from fedjax_collapse.losses.uniformity import classifier_variance as classifier_variance
+from fedjax_collapse.losses.uniformity import hyperspherical_uniformity as hyperspherical_uniformity

@@ -1,0 +1,75 @@
+"""What figures a report shows, in which order, and the sentence below each."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from fedjax_collapse.report import figures
+from fedjax_collapse.report.study import Study
+
+
+class Plot(NamedTuple):
+    """A figure of the report, and the sentence below it."""
+
+    name: str
+    title: str
+    caption: str
+    draw: Callable[[Study], Any]  # to a matplotlib figure, or None without the data for it
+
+
+_BAND = "a line is the mean over seeds, a band one standard deviation (n - 1) to either side"
+PLOTS = (
+    Plot(
+        "accuracy",
+        "Accuracy",
+        "Share of the test set that the server model classifies correctly after each round, higher is better; "
+        f"{_BAND}.",
+        figures.accuracy,
+    ),
+    Plot(
+        "spectra",
+        "Singular-value spectra",
+        "Natural log of the eigenvalues (= singular values) of the covariance of the test-set features, largest first, "
+        "averaged over seeds, of the server model and of the watched client's model after local training in the same "
+        "round: the earlier a curve falls, the fewer dimensions the features use; the number of significant dimensions "
+        f"is that of eigenvalues with natural log > {figures.SIGNIFICANT:.0f} (dotted); values below "
+        f"{figures.LOWEST:.0f} are cut off.",
+        figures.spectra,
+    ),
+    Plot(
+        "effective-rank",
+        "Effective rank",
+        "Effective rank = exp of the entropy of the normalised eigenvalues (divided by their sum): 1 if one direction "
+        "carries all variance, the number of features if all carry the same, so that a falling curve is dimensional "
+        f"collapse; {_BAND}.",
+        figures.effective_rank,
+    ),
+    Plot(
+        "collapse-ratio",
+        "R: local against global spectrum",
+        "R = mean over k of log(λ_k local / λ_k global), with λ_k the k-th largest eigenvalue of the local and of the "
+        "global (server) model of the same round: 0 means equal spectra, below 0 the local spectrum is the lower one; "
+        f"{_BAND}.",
+        figures.collapse_ratio,
+    ),
+    Plot(
+        "client-loss",
+        "Training loss per client",
+        "Mean training cross-entropy of each client (row) during its local training in each round (column), first seed "
+        "of each arm: a row that stays bright is a client that learns less; grey means not in that round's cohort.",
+        figures.client_loss,
+    ),
+    Plot(
+        "partition",
+        "Partition",
+        "Number of training examples that each client (row) holds of each class (column), first seed: the fewer dark "
+        "cells in a row, the more one-sided that client's data; the sum of a row is the client's size.",
+        figures.partition,
+    ),
+    Plot(
+        "timing",
+        "Time",
+        "Left: seconds of one run spent compiling, training and evaluating, mean over seeds, with their sum; right: "
+        "true training samples (padding not counted) processed per second of training, compilation excluded.",
+        figures.timing,
+    ),
+)

@@ -1,0 +1,136 @@
+"""How the figures of a report look: one colour and marker per arm, one size, and a figure as text."""
+
+import functools
+import re
+from collections.abc import Callable, Sequence
+from io import StringIO
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+WIDTH = 5.6  # inches of a figure in the report: two fit side by side in a wide window
+# Okabe and Ito (2008): distinguishable with any common colour blindness. Yellow is left out, too pale for a line.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+STYLE = {
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],  # comes with matplotlib, so it is everywhere the same
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#e6e6e6",
+    "axes.axisbelow": True,
+    "axes.titlesize": 10,
+    "legend.frameon": False,
+    "lines.linewidth": 1.6,
+    "lines.markersize": 4.5,
+    "svg.fonttype": "path",
+    "svg.hashsalt": "fedjax_collapse",
+}
+
+
+def styled(draw: Callable[..., Any]) -> Callable[..., Any]:
+    """The function with the style of the report in force while it draws."""
+
+    @functools.wraps(draw)
+    def wrapped(*args, **kwargs):
+        import matplotlib
+
+        with matplotlib.rc_context(STYLE):
+            return draw(*args, **kwargs)
+
+    return wrapped
+
+
+def new_figure(height: float, width: float = WIDTH) -> "Figure":
+    """An empty figure (sizes in inches) that no global state knows of."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def arm_colour(arms: Sequence[str], arm: str) -> str:
+    """The arm's colour, the same in every figure and table."""
+    return COLOURS[arms.index(arm) % len(COLOURS)]
+
+
+def arm_line(arms: Sequence[str], arm: str, points: int) -> dict[str, Any]:
+    """Colour and marker of an arm's line; about eight markers, at places that differ from arm to arm."""
+    index = arms.index(arm)
+    lap = index // len(COLOURS)
+    every = max(1, points // 8)
+    return {
+        "color": COLOURS[index % len(COLOURS)],
+        "marker": MARKERS[(index + lap) % len(MARKERS)],
+        "markevery": (min(index * every // max(1, len(arms)), points - 1), every),
+    }
+
+
+def label(text: str, length: int = 36) -> str:
+    """The text for a figure: literally (no mathematics), and cut if too long."""
+    text = "".join(c if c.isprintable() else " " for c in text)
+    text = text if len(text) <= length else text[: length - 1] + "…"
+    return text.replace("$", r"\$")
+
+
+def legend(figure: "Figure", handles: Sequence[Any], labels: Sequence[str]) -> None:
+    """Adds the legend above the axes, in as many columns as fit; the figure grows with its rows."""
+    width = 12 * figure.get_figwidth()  # characters that fit, roughly
+    columns = int(width // (max(map(len, labels)) + 7))
+    columns = min(len(labels), max(1, columns))
+    rows = -(-len(labels) // columns)
+    columns = -(-len(labels) // rows)  # as many rows, but filled evenly
+    figure.set_figheight(figure.get_figheight() + 0.2 * (rows - 1))
+    figure.legend(handles, labels, loc="outside upper center", ncols=columns, columnspacing=1.4, handlelength=2.2)
+
+
+def whole_numbers(axis: Any, most: int = 8) -> None:
+    """Makes the ticks of an axis whole numbers, at most so many."""
+    from matplotlib.ticker import MaxNLocator
+
+    axis.set_major_locator(MaxNLocator(nbins=most, integer=True, min_n_ticks=1))
+
+
+def cell_edges(centres: np.ndarray) -> np.ndarray:
+    """Boundaries of cells around ascending centres; a half beyond the ends where there is no neighbour."""
+    centres = np.asarray(centres, float)
+    between = (centres[1:] + centres[:-1]) / 2
+    first = 2 * centres[0] - between[0] if len(between) else centres[0] - 0.5
+    last = 2 * centres[-1] - between[-1] if len(between) else centres[0] + 0.5
+    return np.concatenate([[first], between, [last]])
+
+
+def heat_map(axes: "Axes", columns: np.ndarray, rows: np.ndarray, values: np.ndarray, **style: Any) -> Any:
+    """What a colour bar takes, after drawing ``values[row, column]`` with row 0 on top and undefined cells in grey."""
+    axes.grid(False)
+    axes.set_facecolor("#dddddd")
+    masked = np.ma.masked_invalid(values)
+    edges = cell_edges(rows)
+    mesh = axes.pcolormesh(cell_edges(columns), edges, masked, rasterized=True, **style)
+    axes.set_ylim(edges[-1], edges[0])
+    axes.spines[:].set_visible(False)
+    return mesh
+
+
+@styled
+def svg(figure: "Figure", name: str, description: str) -> str:
+    """The figure as an ``<svg>`` element for a page: its ids start with ``name``, and no link or date is in it."""
+    from html import escape
+
+    out = StringIO()
+    nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    figure.savefig(out, format="svg", dpi=200, metadata=nothing)
+    text = out.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<!--.*?-->\n?", "", text, flags=re.DOTALL)
+    text = re.sub(r'\s+xmlns(:\w+)?="[^"]*"', "", text)
+    text = text.replace("xlink:href=", "href=")
+    text = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", text)
+    text = re.sub(r'(<svg\b[^>]*?)\s+width="[^"]*"', r"\1", text, count=1)
+    text = re.sub(r'(<svg\b[^>]*?)\s+height="[^"]*"', r"\1", text, count=1)
+    return text.replace("<svg", f'<svg role="img" aria-label="{escape(description)}"', 1).strip()

@@ -1,0 +1,35 @@
+"""The final table of a study as text, for the page and for the console."""
+
+import math
+from typing import Any
+
+from fedjax_collapse.report.study import Summary, number
+
+# Metric, heading, factor, decimals.
+COLUMNS = (
+    ("accuracy", "Accuracy (%)", 100, 2),
+    ("effective_rank", "Effective rank", 1, 1),
+    ("significant_dims", "Significant dimensions", 1, 1),
+    ("R", "R", 1, 3),
+)
+
+
+def show_number(value: Any, decimals: int, missing: str = "-") -> str:
+    """The number with so many decimals; ``missing`` if it is null or not finite."""
+    value = number(value)
+    return f"{value:.{decimals}f}" if math.isfinite(value) else missing
+
+
+def final_table(summary: Summary) -> list[list[str]]:
+    """The heading and one row per arm: mean ± standard deviation over seeds of each metric, number of seeds."""
+    rows = [["Arm", *(heading for _, heading, _, _ in COLUMNS), "Seeds"]]
+    for arm, metrics in summary.items():
+        row, seeds = [arm], 0
+        for metric, _, factor, decimals in COLUMNS:
+            entry = metrics.get(metric) or {}
+            num_seeds = int(entry.get("n") or 0)
+            mean, std = (show_number(factor * number(entry.get(part)), decimals) for part in ("mean", "std"))
+            row.append(mean if "-" in (mean, std) or num_seeds < 2 else f"{mean} ± {std}")
+            seeds = max(seeds, num_seeds)
+        rows.append([*row, str(seeds)])
+    return rows

@@ -1,0 +1,147 @@
+"""Progress and final table, on a terminal and elsewhere."""
+
+import io
+
+import pytest
+
+from experiments.console import Console, Pace
+
+ROW = {"accuracy": 0.61234, "effective_rank": 12.34, "R": -0.41}
+TIMING = {"compile": 0.0, "train": 1.5, "evaluate": 0.5, "samples": 3000, "samples_per_second": 2000.0}
+SUMMARY = {
+    "fedavg": {
+        metric: {"mean": 0.5, "std": 0.01, "n": 3} for metric in ("accuracy", "effective_rank", "significant_dims")
+    },
+    "feddecorr": {"accuracy": {"mean": 0.75, "std": None, "n": 1}, "R": {"mean": None, "std": None, "n": 0}},
+}
+
+
+class Stream(io.TextIOWrapper):
+    """A text stream of a given encoding that may claim to be a terminal."""
+
+    def __init__(self, encoding="utf-8", terminal=False):
+        super().__init__(io.BytesIO(), encoding=encoding, newline="")
+        self.terminal, self.flushed = terminal, 0
+
+    def isatty(self):
+        return self.terminal
+
+    def flush(self):
+        self.flushed += 1
+        super().flush()
+
+    def text(self) -> str:
+        return self.buffer.getvalue().decode(self.encoding)
+
+
+def run(console: Console, arm="fedavg", rounds=range(1, 31), timing=TIMING, row=ROW) -> None:
+    console.start_run(arm, seed=1, first_round=rounds[0] - 1)
+    for r in rounds:
+        console.update({"round": r} | row, {"round": r} | timing)
+    console.finish_run()
+
+
+def test_plain_lines_are_few_flushed_and_without_control_characters():
+    stream = Stream()
+    with Console(num_runs=6, rounds=30, stream=stream) as console:
+        run(console)
+    lines = stream.text().splitlines()
+    assert lines[0] == "[1/6] fedavg seed 1: starts"
+    assert lines[1].startswith(
+        "[1/6] fedavg seed 1  round  1/30  accuracy 61.23 %  effective rank 12.3  R -0.410  2000 samp"
+    )
+    assert [int(line.split("round")[1].split("/")[0]) for line in lines[1:]] == [1, 6, 11, 16, 21, 26, 30]
+    assert lines[1].endswith("left 0:58 (study 5:58)") and lines[-1].endswith("left 0:00 (study 5:00)")
+    assert all(line.isprintable() for line in lines)
+    assert stream.flushed >= len(lines)
+
+
+def test_slow_rounds_and_runs_that_stop_early_are_shown():
+    stream = Stream()
+    with Console(num_runs=1, rounds=30, stream=stream) as console:
+        run(console, rounds=range(1, 4), timing=TIMING | {"train": 61.0})
+        run(console, rounds=range(1, 3))
+    assert stream.text().count("round ") == 3 + 2
+
+
+def test_time_left_excludes_compilation_and_counts_rounds_between_evaluations():
+    console = Console(num_runs=2, rounds=20, stream=Stream())
+    console.start_run("fedavg", seed=0, first_round=10)
+    assert console.time_left() == (None, None)
+    console.update({"round": 12}, {"compile": 100.0, "train": 6.0, "evaluate": 2.0})
+    assert console.time_left() == (8 * 4.0, 8 * 4.0 + 20 * 4.0)
+    console.update({"round": 14}, {"compile": 0.0, "train": 2.0, "evaluate": 0.0})
+    assert console.time_left() == (6 * 1.0, 6 * 1.0 + 20 * 1.0)
+    console.update({"round": 16}, {"compile": None, "train": None, "evaluate": None})
+    assert console.time_left()[0] == 4 * 1.0
+
+
+def test_pace_is_per_arm_and_their_mean_for_what_is_to_come():
+    pace = Pace()
+    assert pace.seconds_per_round() is None
+    pace.add("a", 1.0, 1, first=True)
+    pace.add("b", 9.0, 3, first=True)
+    assert (pace.seconds_per_round("a"), pace.seconds_per_round("b"), pace.seconds_per_round()) == (1.0, 3.0, 2.0)
+    assert pace.seconds_per_round("c") is None
+
+
+def test_resumed_run_and_null_values():
+    stream = Stream()
+    console = Console(num_runs=1, rounds=12, stream=stream)
+    with console:
+        nothing = dict.fromkeys(TIMING)
+        run(console, rounds=range(12, 13), row=dict.fromkeys(ROW), timing=nothing)
+    first, line = stream.text().splitlines()
+    assert first == "[1/1] fedavg seed 1: resumes after round 11"
+    assert line.endswith("round 12/12  accuracy - %  effective rank -  R -  - samples/s  left - (study -)")
+
+
+@pytest.mark.parametrize("encoding, sign", [("utf-8", "±"), ("ascii", "+-"), ("cp1252", "+-")])
+def test_final_table_lines_up_and_fits_the_encoding(encoding, sign):
+    stream = Stream(encoding)
+    Console(stream=stream).print_table(SUMMARY)
+    lines = stream.text().splitlines()
+    assert f"50.00 {sign} 1.00" in lines[1] and lines[2].split() == ["feddecorr", "75.00", "-", "-", "-", "1"]
+    assert len({len(line) for line in lines}) == 1
+
+
+def test_notes_are_safe():
+    stream = Stream("ascii")
+    Console(stream=stream).note("a\x1b[31m é\nb")
+    assert stream.text() == "a [31m ?\nb\n"
+    plain = io.StringIO()
+    Console(stream=plain).note("without an encoding ±")
+    assert plain.getvalue() == "without an encoding +-\n"
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_terminal_shows_a_live_display(monkeypatch, encoding):
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    stream = Stream(encoding, terminal=True)
+    console = Console(num_runs=6, rounds=30, stream=stream)
+    with console:
+        console.note("[bold]literal[/bold]")
+        run(console, arm="[red]é")
+    console.print_table(SUMMARY)
+    text = stream.text()
+    assert "\x1b[" in text and "compiling" in text and "round 30/30" in text and "run 1/6" in text
+    assert "[bold]literal[/bold]" in text and "[red]" in text and "Significant" in text
+
+
+def test_live_display_ends_on_an_error(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    stream = Stream(terminal=True)
+    with pytest.raises(KeyboardInterrupt), Console(num_runs=1, rounds=2, stream=stream) as console:
+        console.start_run("fedavg", seed=0)
+        raise KeyboardInterrupt
+    assert stream.text().rstrip("\n").endswith("\x1b[?25h")  # the cursor is back
+
+
+def test_dumb_terminal_gets_plain_lines(monkeypatch):
+    monkeypatch.setenv("TERM", "dumb")
+    stream = Stream(terminal=True)
+    with Console(num_runs=1, rounds=2, stream=stream) as console:
+        run(console, rounds=range(1, 3))
+    assert "\x1b" not in stream.text()

@@ -1,0 +1,199 @@
+"""The launcher as a user meets it: a study from one command, resuming, and every wrong input in one line."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from experiments import launch
+
+ROOT = Path(__file__).parents[1]
+QUICKSTART = "--config=experiments/configs/quickstart.py:smoke"
+SMALL = (
+    "--config.network.channels=(4,)",
+    "--config.training.epochs=1",
+    "--config.clients=4",
+    "--config.partition.alpha=1.0",
+    "--compilation_cache=",
+)
+
+
+@pytest.fixture(autouse=True)
+def from_the_root(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(launch, "configure_jax", lambda cache: None)  # the tests have started JAX themselves
+
+
+@pytest.fixture(scope="module")
+def config_file(tmp_path_factory):
+    """The quickstart in small."""
+    path = tmp_path_factory.mktemp("configs") / "small.py"
+    path.write_text(
+        "from experiments.configs import quickstart\n"
+        "def get_config(arg=''):\n"
+        "    config = quickstart.get_config('smoke')\n"
+        "    config.network = dict(name='small_cnn', channels=(4,))\n"
+        "    config.training.epochs = 1\n"
+        "    config.clients = 4\n"
+        "    config.partition.alpha = 1.0\n"
+        "    return config\n"
+    )
+    return f"--config={path}"
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def start(*arguments, workdir):
+    return launch.main([*arguments, f"--workdir={workdir}"])
+
+
+def test_a_study_from_one_command(config_file, tmp_path, capsys):
+    study = tmp_path / "study"
+    assert start(config_file, "--config.seeds=(0,1)", workdir=study) == 0
+    output = capsys.readouterr().out
+    assert "fedavg" in output and "feddecorr" in output and f"report: {study}/report.html" in output
+    summary = json.loads((study / "summary.json").read_text())
+    assert list(summary) == ["fedavg", "feddecorr"]
+    for metrics in summary.values():
+        assert list(metrics) == ["accuracy", "effective_rank", "significant_dims", "R"]
+        assert all(set(entry) == {"mean", "std", "n"} and entry["n"] == 2 for entry in metrics.values())
+    expected = {
+        "metrics.jsonl",
+        "timing.jsonl",
+        "clients.npz",
+        "spectra.npz",
+        "partition.npz",
+        "summary.json",
+        "checkpoints",
+    }
+    assert {path.name for path in (study / "feddecorr" / "seed1").iterdir()} == expected
+    assert json.loads((study / "config.json").read_text())["clients"] == 4
+    provenance = json.loads((study / "provenance.json").read_text())
+    assert provenance["packages"]["jax"] and set(provenance["sha256"]) == {"seed0", "seed1"}
+    assert provenance["sha256"]["seed0"]["data"] == provenance["sha256"]["seed1"]["data"]
+    assert provenance["sha256"]["seed0"]["partition"] != provenance["sha256"]["seed1"]["partition"]
+    assert "<svg" in (study / "report.html").read_text()
+
+    before = tree(study)
+    assert start(config_file, "--config.seeds=(0,1)", workdir=study) == 0  # finished: trains nothing
+    after = tree(study)
+    changed = {name for name in before if before[name] != after[name]}
+    assert changed <= {"provenance.json", "report.html"}
+
+    assert start(config_file, "--config.seeds=(0,1)", "--config.rounds=3", workdir=study) == 2
+    error = capsys.readouterr().err
+    assert "rounds is 2 there, 3 here" in error and error.count("\n") == 1
+    assert tree(study) == after
+
+
+def test_one_arm_and_one_seed(config_file, tmp_path):
+    study = tmp_path / "study"
+    assert start(config_file, "--config.seeds=(0,7)", "--arm=feddecorr", "--seed=7", workdir=study) == 0
+    assert {path.parent.name for path in study.glob("*/seed*")} == {"feddecorr"}
+    summary = json.loads((study / "summary.json").read_text())
+    assert summary["feddecorr"]["accuracy"]["n"] == 1 and summary["fedavg"]["accuracy"]["n"] == 0
+    assert start(config_file, "--config.seeds=(0,7)", workdir=study) == 0  # the rest
+    assert json.loads((study / "summary.json").read_text())["fedavg"]["accuracy"]["n"] == 2
+
+
+def test_a_stop_is_a_status_of_its_own(config_file, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(launch, "stop_on_signal", lambda: lambda: True)
+    assert start(config_file, workdir=tmp_path / "study") == launch.STOPPED
+    assert "the same command goes on from there" in capsys.readouterr().out
+    monkeypatch.setattr(launch, "stop_on_signal", lambda: lambda: False)
+    assert start(config_file, workdir=tmp_path / "study") == 0
+
+
+WRONG = {
+    "unknown key": (["--config.rouns=3"], "rouns", "rounds"),
+    "unknown nested key": (["--config.partition.alfa=3"], "alfa", "alpha"),
+    "wrong type": (["--config.rounds=many"], "rounds", "many"),
+    "wrong type of a tuple": (["--config.seeds=five"], "seeds"),
+    "alpha 0": (["--config.partition.alpha=0"], "alpha 0 is not positive"),
+    "too many clients": (["--config.clients=300"], "300 clients", "use at most 143"),
+    "hopeless draw": (["--config.clients=100", "--config.partition.alpha=0.01"], "no draw of", "raise alpha"),
+    "batch 0": (["--config.training.batch_size=0"], "batch_size 0"),
+    "participation 0": (["--config.participation=0"], "participation 0"),
+    "participation 2": (["--config.participation=2"], "participation 2"),
+    "unknown network": (["--config.network.name=small_cn"], "small_cn", "did you mean 'small_cnn'"),
+    "unknown partition": (["--config.partition.name=dirichle"], "dirichle", "did you mean 'dirichlet'"),
+    "unknown algorithm": (["--config.algorithm.name=fedavgg"], "did you mean 'fedavg'"),
+    "unknown layout": (["--config.engine.layout=vmap"], "vmap", "vectorized"),
+    "unknown source": (["--config.data.source=digit"], "did you mean 'digits'"),
+    "negative strength": (["--config.arms.feddecorr.regularizers.feddecorr.strength=-1.0"], "strength -1 is negative"),
+    "unknown variant": (["--config.arms.feddecorr.regularizers.feddecorr.variant=offical"], "offical", "official"),
+    "unknown arm": (["--arm=fedprox"], "fedprox", "fedavg, feddecorr"),
+    "unknown seed": (["--seed=9"], "unknown seed '9'"),
+    "seed that is no number": (["--seed=x"], "--seed=x"),
+    "unknown flag": (["--wrokdir=/tmp/x"], "wrokdir", "workdir"),
+    "no seeds": (["--config.seeds=()"], "at least one"),
+    "stray argument": (["rounds=3"], "unexpected argument 'rounds=3'"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_input_is_one_line_and_status_2(case, tmp_path, capsys):
+    arguments, *words = WRONG[case]
+    workdir = tmp_path / "study"
+    assert start(QUICKSTART, *arguments, workdir=workdir) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith("error: ") and captured.err.count("\n") == 1
+    for word in words:
+        assert word in captured.err
+    assert not workdir.exists()
+
+
+def test_missing_config_file_lists_the_available_ones(tmp_path, capsys):
+    for arguments in ([], ["--config=nowhere.py"], ["--config", "nowhere.py"]):
+        assert start(*arguments, workdir=tmp_path / "study") == 2
+        error = capsys.readouterr().err
+        assert "experiments/configs/quickstart.py" in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("config.rouns = 3", ["rouns", "rounds"]),
+        ("config.arms = dict(a=dict(trainin=dict(epochs=1)))", ["trainin", "did you mean 'training'"]),
+        ("config.arms = dict(a=dict(regularizers=dict(feddecor=dict())))", ["did you mean 'feddecorr'"]),
+        ("config.arms = dict(a=dict(regularizers=dict(feddecorr=dict(strenght=1.0))))", ["did you mean 'strength'"]),
+        ("config.arms = dict(a=dict(regularizers=dict(feddecorr=dict(strength='1'))))", ["expected float, got str"]),
+        ("config.network = dict(name='mlp', channels=(3,))", ["channels", "hidden"]),
+        ("raise RuntimeError('broken')", ["broken"]),
+    ],
+)
+def test_wrong_config_files(text, words, tmp_path, capsys):
+    path = tmp_path / "wrong.py"
+    path.write_text(
+        "from experiments.configs import quickstart\n"
+        f"def get_config(arg=''):\n    config = quickstart.get_config()\n    {text}\n    return config\n"
+    )
+    assert start(f"--config={path}", workdir=tmp_path / "study") == 2
+    error = capsys.readouterr().err
+    assert all(word in error for word in words) and error.count("\n") == 1
+    assert not (tmp_path / "study").exists()
+
+
+def test_unusable_workdirs(tmp_path, capsys):
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.txt").write_text("mine")
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "config.json").write_text("{")
+    before = tree(tmp_path)
+    for name in ("file", "file/below", "full", "broken"):
+        assert start(QUICKSTART, workdir=tmp_path / name) == 2
+        error = capsys.readouterr().err
+        assert name in error and "choose another" in error and error.count("\n") == 1
+    assert tree(tmp_path) == before
+
+
+def test_as_a_process_without_a_traceback(tmp_path):
+    command = [sys.executable, "experiments/launch.py", QUICKSTART, "--config.rouns=3", f"--workdir={tmp_path / 'x'}"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr.count("\n") == 1 and "Traceback" not in done.stderr

@@ -1,0 +1,351 @@
+"""The report of a study, from synthetic files in the layout of a study folder."""
+
+import json
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedjax_collapse.records import UserError
+from fedjax_collapse.report import final_table, read_study, write_report
+from fedjax_collapse.report.contents import PLOTS
+from fedjax_collapse.report.figures import headline
+
+ROOT = Path(__file__).resolve().parents[1]
+STRENGTH = {"fedavg": 0.35, "feddecorr": 1.0}  # of the features: how little they collapse
+
+
+def make_study(
+    path: Path, arms=("fedavg", "feddecorr"), seeds=3, rounds=30, clients=10, classes=10, features=128
+) -> Path:
+    """Writes a study whose arms differ as in the paper: the second collapses less."""
+    regularizers = {"feddecorr": {"strength": 0.1}}
+    config = {
+        "rounds": rounds,
+        "seeds": list(range(seeds)),
+        "clients": clients,
+        "data": {"source": "digits", "test_fraction": 0.2},
+        "partition": {"name": "dirichlet", "alpha": 0.1, "min_size": 10},
+        "network": {"name": "mlp", "hidden": [256, features]},
+        "training": {"epochs": 5, "batch_size": 32, "learning_rate": 0.05},
+        "arms": {arm: {"regularizers": regularizers} if "decorr" in arm else {} for arm in arms},
+    }
+    provenance = {
+        "command": "python experiments/launch.py --config=experiments/configs/quickstart.py",
+        "git": "0123456789abcdef",
+        "python": "3.11.7",
+        "packages": {"jax": "0.10.2", "numpy": "2.4.6"},
+        "devices": ["cpu:0"],
+        "platform": "Linux-6.1-x86_64",
+        "data_sha256": "ab" * 32,
+    }
+    path.mkdir(parents=True)
+    (path / "config.json").write_text(json.dumps(config))
+    (path / "provenance.json").write_text(json.dumps(provenance))
+    for arm in arms:
+        for seed in range(seeds):
+            rng = np.random.default_rng([seed, len(arm)])
+            _make_run(path / arm / f"seed{seed}", rng, STRENGTH.get(arm, 0.6), rounds, clients, classes, features)
+    (path / "summary.json").write_text(json.dumps(read_study(path).summary, allow_nan=False))
+    return path
+
+
+def _make_run(folder: Path, rng, strength, rounds, clients, classes, features) -> None:
+    folder.mkdir(parents=True)
+    time = np.arange(1, rounds + 1)
+    index = np.arange(1, features + 1)
+    decay = (0.02 + 0.13 * (1.15 - strength) * (1 - np.exp(-time / 8)) + rng.normal(0, 0.001, rounds))[:, None]
+    server = 4 * np.exp(-decay * index) * rng.lognormal(0, 0.1, (rounds, 1))
+    server[:, -3:] = 0
+    local = server * np.exp(-0.015 * (1.3 - strength) * index) * rng.lognormal(0, 0.1, (rounds, 1))
+    accuracy = 0.1 + (0.5 + 0.35 * strength) * (1 - np.exp(-time / 6)) + rng.normal(0, 0.015, rounds)
+    watched = int(rng.integers(clients))
+    floor = 1e-12
+    metrics = [
+        {
+            "round": int(r),
+            "accuracy": float(accuracy[i]),
+            "loss": float(2.3 * np.exp(-r / 10)),
+            "effective_rank": _effective_rank(server[i]),
+            "significant_dims": int(np.sum(np.log(np.maximum(server[i], floor)) > -2)),
+            "R": float(np.mean(np.log(np.maximum(local[i], floor) / np.maximum(server[i], floor)))),
+            "local_accuracy": float(accuracy[i] / 2),
+            "local_effective_rank": _effective_rank(local[i]),
+            "watched": watched,
+            "train/task_loss": float(np.exp(-r / 6)),
+            "train/feddecorr/correlation": None,
+        }
+        for i, r in enumerate(time)
+    ]
+    samples = 1437 * 5
+    timing = [
+        {
+            "round": int(r),
+            "compile": 4.2 if r == 1 else 0.0,
+            "train": 0.35 / (0.5 + 0.5 * strength),
+            "evaluate": 0.05,
+            "samples": samples,
+            "samples_per_second": samples / 0.35,
+        }
+        for r in time
+    ]
+    for name, rows in (("metrics", metrics), ("timing", timing)):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    speed = rng.uniform(3, 12, clients)
+    loss = 2.3 * np.exp(-time[:, None] / speed) + 0.01 * rng.random((rounds, clients))
+    if clients > 2:
+        loss[rng.random((rounds, clients)) < 0.2] = np.nan
+    shares = rng.dirichlet(np.full(clients, 0.3), classes).T
+    counts = np.floor(shares * 144).astype(int)
+    steps = np.where(np.isfinite(loss), 25, 0)
+    np.savez(folder / "clients.npz", round=time, task_loss=loss, steps=steps)
+    np.savez(folder / "partition.npz", class_counts=counts)
+    saved = time[4::5] if rounds >= 5 else time
+    np.savez(folder / "spectra.npz", round=saved, server=server[saved - 1], local=local[saved - 1])
+
+
+def _effective_rank(eigenvalues) -> float:
+    shares = eigenvalues[eigenvalues > 0] / eigenvalues.sum()
+    return float(np.exp(-np.sum(shares * np.log(shares))))
+
+
+def rewrite_rows(file: Path, change) -> None:
+    """Replaces the rows of a .jsonl file by ``change`` of them."""
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    file.write_text("".join(json.dumps(row) + "\n" for row in change(rows)))
+
+
+class Page(HTMLParser):
+    """Tags, ids and visible text of a page; fails on tags that are not closed in order."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open, self.tags, self.ids, self.words = [], [], [], []
+        self.feed(text)
+        assert not self.open
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        self.ids += [value for name, value in attributes if name == "id"]
+        if tag not in ("meta", "br"):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.handle_starttag(tag, attributes)
+        self.open.pop()
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.words.append(data)
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory) -> Path:
+    return make_study(tmp_path_factory.mktemp("studies") / "quickstart")
+
+
+@pytest.fixture(scope="module")
+def page(study) -> str:
+    return write_report(study).read_text(encoding="utf-8")
+
+
+def test_page_is_complete_well_formed_and_self_contained(study, page):
+    assert not [file for file in study.iterdir() if file.name.startswith(".report")]
+    parsed = Page(page)
+    text = " ".join(parsed.words)
+    assert parsed.tags.count("svg") == parsed.tags.count("figcaption") == len(PLOTS)
+    assert "script" not in parsed.tags and "link" not in parsed.tags and "iframe" not in parsed.tags
+    assert "http" not in page and "//" not in re.sub(r"data:image/png;base64,[^\"]*", "", page)
+    assert all(target.startswith(("#", "data:")) for target in re.findall(r'(?:href|src)="([^"]*)"', page))
+    assert len(set(parsed.ids)) == len(parsed.ids)
+    assert set(re.findall(r"url\(#([^)]*)\)", page)) <= set(parsed.ids)
+    assert "2 arms (fedavg, feddecorr) ran for 30 rounds with 3 seeds (0, 1, 2) on the data set digits" in text
+    assert "demonstration on small data (digits), not comparable" in text
+    for words in (
+        "training.learning_rate",
+        "0.05",
+        "arms.feddecorr.regularizers.feddecorr.strength",
+        "packages.jax",
+        "0.10.2",
+    ):
+        assert words in text
+    assert "Not recorded" not in text and "ends after" not in text and "nan" not in text.lower()
+
+
+def test_page_is_deterministic(study, page):
+    assert write_report(study).read_text(encoding="utf-8") == page
+
+
+def test_final_table_is_mean_and_deviation_over_seeds(study):
+    accuracies = [
+        json.loads((study / "fedavg" / f"seed{k}" / "metrics.jsonl").read_text().splitlines()[-1])["accuracy"]
+        for k in range(3)
+    ]
+    expected = f"{100 * np.mean(accuracies):.2f} ± {100 * np.std(accuracies, ddof=1):.2f}"
+    head, row, _ = final_table(read_study(study).summary)
+    assert head == ["Arm", "Accuracy (%)", "Effective rank", "Significant dimensions", "R", "Seeds"]
+    assert (row[0], row[1], row[-1]) == ("fedavg", expected, "3")
+    one_seed = {
+        "accuracy": {"mean": 0.5, "std": 0.0, "n": 1},
+        "R": {"mean": None, "std": None, "n": 0},
+        "effective_rank": None,
+    }
+    assert final_table({"a": one_seed})[1] == ["a", "50.00", "-", "-", "-", "1"]
+
+
+def test_curves_and_spectra_average_over_seeds(study):
+    record = read_study(study)
+    curve = record.curve("feddecorr", "R")
+    values = [[row["R"] for row in run.metrics] for run in record.of_arm("feddecorr")]
+    np.testing.assert_allclose(curve.mean, np.mean(values, axis=0))
+    np.testing.assert_allclose(curve.std, np.std(values, axis=0, ddof=1))
+    log = record.log_spectra("feddecorr")
+    assert (log.round, log.num_seeds) == (30, 3)
+    expected = np.mean(
+        [np.log(np.maximum(run.spectra["local"][-1], 1e-12)) for run in record.of_arm("feddecorr")], axis=0
+    )
+    np.testing.assert_allclose(log.local, expected)
+    assert not len(record.curve("feddecorr", "unknown").rounds)
+
+
+def test_figures_leave_no_global_state_and_keep_arm_colours(study):
+    record = read_study(study)
+    for draw in (*(plot.draw for plot in PLOTS), headline):
+        assert draw(record) is not None
+    colours = [
+        [line.get_color() for line in figure.legends[0].get_lines()[:2]]
+        for figure in (draw(record) for draw in (PLOTS[0].draw, PLOTS[1].draw, PLOTS[2].draw, headline))
+    ]
+    assert all(pair == colours[0] for pair in colours) and len(set(colours[0])) == 2
+    code = "import sys, fedjax_collapse.report; assert 'matplotlib' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
+def test_headline_is_saved_as_svg_and_png(study, tmp_path):
+    figure = headline(read_study(study))
+    for name in ("headline.svg", "headline.png"):
+        figure.savefig(tmp_path / name)
+        assert (tmp_path / name).stat().st_size > 10_000
+
+
+@pytest.mark.parametrize("clients, classes", [(1, 10), (100, 100)])
+def test_one_arm_one_seed_one_round_and_other_sizes(tmp_path, clients, classes):
+    study = make_study(tmp_path / "s", arms=("only",), seeds=1, rounds=1, clients=clients, classes=classes, features=4)
+    page = write_report(study).read_text(encoding="utf-8")
+    assert Page(page).tags.count("svg") == len(PLOTS)
+    assert "±" not in "".join(re.findall(r"<td>.*?</td>", page))
+
+
+def test_many_arms(tmp_path):
+    study = make_study(
+        tmp_path / "s", arms=tuple(f"arm {i}, with a name" for i in range(9)), seeds=1, rounds=2, features=4
+    )
+    assert Page(write_report(study).read_text(encoding="utf-8")).tags.count("svg") == len(PLOTS)
+
+
+def test_missing_and_unfinished_parts(tmp_path):
+    study = make_study(tmp_path / "s", rounds=6, features=8)
+    for file in study.glob("*/seed*/spectra.npz"):
+        file.unlink()
+    for name in ("clients.npz", "timing.jsonl"):
+        (study / "fedavg" / "seed0" / name).unlink()
+    rewrite_rows(study / "fedavg" / "seed1" / "metrics.jsonl", lambda rows: rows[:2])
+    rewrite_rows(
+        study / "fedavg" / "seed2" / "metrics.jsonl", lambda rows: [row | {"R": None, "loss": None} for row in rows]
+    )
+    for file in (study / "feddecorr" / "seed2").iterdir():
+        file.unlink()
+    (study / "summary.json").unlink()
+    (study / "provenance.json").unlink()
+    text = " ".join(Page(write_report(study).read_text(encoding="utf-8")).words)
+    assert "fedavg, seed 1: ends after round 2 of 6." in text
+    assert "feddecorr: results of 2 of 3 seeds." in text
+    assert text.count("Not recorded in this study.") == 2  # spectra, environment
+    rows = final_table(read_study(study).summary)
+    assert [row[-1] for row in rows[1:]] == ["2", "2"] and "±" not in rows[1][4]
+
+
+def test_all_null(tmp_path):
+    study = make_study(tmp_path / "s", arms=("only",), seeds=2, rounds=2, features=4)
+    for file in study.glob("only/seed*/*.jsonl"):
+        rewrite_rows(file, lambda rows: [dict.fromkeys(row) | {"round": row["round"]} for row in rows])
+    for file in study.glob("only/seed*/clients.npz"):
+        np.savez(file, round=[1, 2], task_loss=np.full((2, 3), np.nan))
+    for file in study.glob("only/seed*/partition.npz"):
+        np.savez(file, class_counts=np.zeros((3, 2), int))
+    for file in study.glob("only/seed*/spectra.npz"):
+        np.savez(file, round=[2], server=np.full((1, 4), np.nan), local=np.full((1, 4), np.nan))
+    (study / "summary.json").write_text('{"only": {"accuracy": {"mean": null, "std": null, "n": 0}}}')
+    Page(write_report(study).read_text(encoding="utf-8"))
+
+
+def test_everything_is_escaped(tmp_path):
+    arm = "a<b>&'\"$x_1$ --><i>"
+    study = make_study(tmp_path / "<u>&", arms=(arm,), seeds=1, rounds=2, features=4)
+    config = json.loads((study / "config.json").read_text())
+    config["data"]["source"] = "digits<script>alert(1)</script>"
+    config["<b>"] = "<script>"
+    (study / "config.json").write_text(json.dumps(config))
+    (study / "provenance.json").write_text('{"<b>": ["<script>"]}')
+    tags = Page(write_report(study).read_text(encoding="utf-8")).tags
+    assert not {"script", "b", "u", "i"} & set(tags)
+
+
+def test_a_last_line_cut_short_is_left_out(tmp_path):
+    study = make_study(tmp_path / "s", arms=("only",), seeds=1, rounds=3, features=4)
+    file = study / "only" / "seed0" / "metrics.jsonl"
+    file.write_text(file.read_text() + '{"round": 4, "accur')
+    assert read_study(study).runs[0].metrics[-1]["round"] == 3
+
+
+def test_a_round_written_twice_counts_once(tmp_path):
+    study = make_study(tmp_path / "s", arms=("only",), seeds=1, rounds=3, features=4)
+    rewrite_rows(study / "only" / "seed0" / "metrics.jsonl", lambda rows: [*rows, rows[1] | {"accuracy": 0.25}])
+    metrics = read_study(study).runs[0].metrics
+    assert [row["round"] for row in metrics] == [1, 2, 3] and metrics[1]["accuracy"] == 0.25
+
+
+@pytest.mark.parametrize(
+    "name, content",
+    [
+        ("config.json", "{"),
+        ("config.json", "[]"),
+        ("config.json", None),
+        ("summary.json", '{"only": 3}'),
+        ("only/seed0/metrics.jsonl", "{}\n"),
+        ("only/seed0/metrics.jsonl", "\n"),
+        ("only/seed0/metrics.jsonl", '{"round"\n{"round": 1}\n'),
+        ("only/seed0/clients.npz", "no zip"),
+        ("only/seed0/spectra.npz", ""),
+        ("only/seed0/spectra.npz", {"round": [1]}),
+        ("only/seed0/spectra.npz", {"round": [1], "server": np.ones((2, 4)), "local": np.ones((1, 4))}),
+    ],
+)
+def test_broken_input_is_one_line_that_names_the_file(tmp_path, name, content):
+    study = make_study(tmp_path / "s", arms=("only",), seeds=1, rounds=2, features=4)
+    if content is None:
+        (study / name).unlink()
+    elif isinstance(content, dict):
+        np.savez(study / name, **content)
+    else:
+        (study / name).write_text(content)
+    with pytest.raises(UserError) as error:
+        write_report(study)
+    assert "\n" not in str(error.value)
+    assert str(study) in str(error.value) and Path(name).name in str(error.value)
+    assert not (study / "report.html").exists()
+
+
+def test_command_line_rewrites_reports_and_names_bad_folders(study, tmp_path):
+    (study / "report.html").unlink(missing_ok=True)
+    command = [sys.executable, str(ROOT / "experiments" / "report.py"), str(tmp_path / "none"), str(study)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, encoding="utf-8")
+    assert done.returncode == 2
+    assert done.stderr == f"report: {tmp_path / 'none'}: no such folder; expected the folder of a study\n"
+    assert (study / "report.html").exists() and "Significant dimensions" in done.stdout and "feddecorr" in done.stdout
