@@ -1,0 +1,35 @@
+"""MOON's loss: agree with the server's model about a row, rather than with the client's previous one.
+
+Li et al., "Model-Contrastive Federated Learning" (CVPR 2021).
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from fedjax_collapse.losses.task import masked_mean
+from fedjax_collapse.records import Scalar
+
+
+def model_contrastive(
+    features: Float[Array, "batch features"],
+    server_features: Float[Array, "batch features"],
+    previous_features: Float[Array, "batch features"],
+    mask: Bool[Array, " batch"],
+    temperature: Scalar = 0.5,
+) -> Float[Array, ""]:
+    """MOON's loss on the features that three models give the same rows, mean over the true rows.
+
+    ``-log( exp(s_g/t) / (exp(s_g/t) + exp(s_p/t)) )`` with s_g, s_p the cosines with the server's and the previous
+    features, every norm clipped from below at 1e-8 (as in PyTorch), and t the ``temperature``. The server's and the
+    previous features are constants. Where they agree, the loss is ln 2 and its gradient exactly 0.
+    """
+    keep = mask[:, None]
+    server, previous = (jax.lax.stop_gradient(rows) for rows in (server_features, previous_features))
+    rows, server, previous = (_clipped_unit(jnp.where(keep, x, 0)) for x in (features, server, previous))
+    difference = jnp.sum(rows * (previous - server), axis=1)  # s_p - s_g
+    return masked_mean(jax.nn.softplus(difference / temperature), mask)
+
+
+def _clipped_unit(rows, shortest=1e-8):
+    return rows / jnp.sqrt(jnp.maximum(jnp.sum(rows**2, axis=1, keepdims=True), shortest**2))

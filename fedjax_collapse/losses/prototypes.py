@@ -1,0 +1,118 @@
+"""Losses that pull features to class prototypes, and the sums that prototypes are made of.
+
+* FedMR's inter-class loss: Fan et al., "Federated Learning with Partially Class-Disjoint Data via Manifold Reshaping"
+  (TMLR 2023), eq. 4. It is not in the released code.
+* FedProc: Mu et al., "FedProc: Prototypical Contrastive Federated Learning on Non-IID data" (FGCS 2023).
+
+Prototypes are constants: no gradient flows into them.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from fedjax_collapse.losses.moments import root, squared_distances
+from fedjax_collapse.losses.task import cross_entropy
+
+
+def class_sums(
+    features: Float[Array, "batch features"],
+    labels: Int[Array, " batch"],
+    mask: Bool[Array, " batch"],
+    num_classes: int,
+) -> tuple[Float[Array, "classes features"], Float[Array, " classes"]]:
+    """Per class the sum of the features of the true rows, and their number.
+
+    Added up over a client's batches and divided, they are its prototypes; added up over clients first, they are the
+    prototypes weighted by the number of samples.
+    """
+    members = _members(labels, mask, num_classes).astype(features.dtype)
+    features = jnp.where(mask[:, None], features, 0)
+    return jnp.matmul(members.T, features, precision="highest"), jnp.sum(members, axis=0)
+
+
+def prototype_margin(
+    features: Float[Array, "batch features"],
+    labels: Int[Array, " batch"],
+    mask: Bool[Array, " batch"],
+    prototypes: Float[Array, "classes features"],
+    valid: Bool[Array, " classes"],
+    negatives: Bool[Array, " classes"],
+    selected: Bool[Array, " batch"] | None = None,
+) -> Float[Array, ""]:
+    """FedMR's inter-class loss: by how much rows are farther from their own prototype than from another, on average.
+
+    Mean over the pairs of classes (i, j), j != i, of
+
+        ``D_ij = mean over the true rows z of class i of max(||z - g_i|| - ||z - g_j||, 0)``
+
+    where i has rows in the batch and a valid prototype, and j is among the ``negatives`` and has a valid prototype. 0
+    if there is no such pair. ``negatives`` decides what eq. 4 leaves to interpretation: the client's classes (the
+    literal reading) or all classes (which gives the missing ones the role that the text describes). Prototypes that
+    are not valid may hold anything. ``selected`` restricts the loss to some rows (the paper's Lite variants). The
+    norms are Euclidean, not squared, with gradient 0 at distance 0.
+    """
+    distances, members, weights = _distances(features, labels, mask, prototypes, valid, selected)
+    candidates = negatives & valid
+    own = jnp.sum(jnp.where(members, distances, 0), axis=1, keepdims=True)
+    hinges = jnp.where(candidates[None], jax.nn.relu(own - distances), 0)  # 0 for j = i
+    present = jnp.any(members, axis=0)
+    pairs = jnp.sum(present) * jnp.sum(candidates) - jnp.sum(present & candidates)
+    return jnp.sum(weights * jnp.sum(hinges, axis=1)) / jnp.maximum(pairs, 1)
+
+
+def prototype_distance(
+    features: Float[Array, "batch features"],
+    labels: Int[Array, " batch"],
+    mask: Bool[Array, " batch"],
+    prototypes: Float[Array, "classes features"],
+    valid: Bool[Array, " classes"],
+    selected: Bool[Array, " batch"] | None = None,
+) -> Float[Array, ""]:
+    """FedMR's inter-class loss without the margin: the distance of rows to their prototype, averaged class by class.
+
+    Mean over the classes i with rows in the batch and a valid prototype of the mean of ``||z - g_i||`` over these rows
+    (the variant in the discussion of theorem 1); 0 if there is none. Arguments as for ``prototype_margin``.
+    """
+    distances, members, weights = _distances(features, labels, mask, prototypes, valid, selected)
+    own = jnp.sum(jnp.where(members, distances, 0), axis=1)
+    return jnp.sum(weights * own) / jnp.maximum(jnp.sum(jnp.any(members, axis=0)), 1)
+
+
+def prototype_cross_entropy(
+    features: Float[Array, "batch features"],
+    labels: Int[Array, " batch"],
+    mask: Bool[Array, " batch"],
+    prototypes: Float[Array, "classes features"],
+) -> Float[Array, ""]:
+    """FedProc's prototype loss: cross-entropy of the cosines between rows and prototypes, mean over the true rows.
+
+    ``mean_n [ log sum_c exp(z_n . g_c) - z_n . g_label ]``, z and g of unit length, temperature 1.
+
+    A class without a prototype has a zero one, as in the released code: cosine 0, and it stays in the sum over c. A row
+    shorter than 1e-12 counts as zero too, and has no gradient (the released code's grows to 1e12).
+    """
+    rows = _unit(jnp.where(mask[:, None], features, 0))
+    return cross_entropy(rows @ _unit(jax.lax.stop_gradient(prototypes)).T, labels, mask)
+
+
+def _members(labels, mask, num_classes):
+    """Which true row belongs to which class [batch, classes]."""
+    return (labels[:, None] == jnp.arange(num_classes)[None]) & mask[:, None]
+
+
+def _distances(features, labels, mask, prototypes, valid, selected):
+    """Distances and memberships [batch, classes], and the weights 1 / n_class that average a row within its class."""
+    mask = mask if selected is None else mask & selected
+    members = _members(labels, mask, prototypes.shape[0]) & valid[None]
+    features = jnp.where(mask[:, None], features, 0)
+    prototypes = jnp.where(valid[:, None], jax.lax.stop_gradient(prototypes), 0)
+    distances = root(squared_distances(features, prototypes))
+    counts = jnp.maximum(jnp.sum(members, axis=0, keepdims=True), 1)
+    return distances, members, jnp.sum(members / counts.astype(features.dtype), axis=1)
+
+
+def _unit(rows, shortest=1e-12):
+    squares = jnp.sum(rows**2, axis=1, keepdims=True)
+    usable = squares > shortest**2
+    return jnp.where(usable, rows / jnp.sqrt(jnp.where(usable, squares, 1)), 0)

@@ -1,0 +1,103 @@
+"""FedUV's two terms: spread the classifier's outputs over the classes, and the features over the sphere.
+
+Son et al., "FedUV: Uniformity and Variance for Heterogeneous Federated Learning" (CVPR 2024). Details on which the
+paper is silent follow the released code, and are options.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from fedjax_collapse.losses.moments import centre, negligible, root, squared_distances
+from fedjax_collapse.records import UserError
+
+DDOFS = (0, 1)
+HINGES = ("plain", "squared", "none")
+KERNEL_SCALES = (1, 2)
+MEDIANS = ("lower", "average")
+
+
+def classifier_variance(
+    logits: Float[Array, "batch classes"], mask: Bool[Array, " batch"], ddof: int = 1, hinge: str = "plain"
+) -> Float[Array, ""]:
+    """FedUV's variance term: how far the deviations of the class probabilities fall short of those of one-hot rows.
+
+    With ``s_j`` the standard deviation of ``softmax(logits)[:, j]`` over the N true rows and ``c`` the same of the
+    D x D identity (``1/sqrt(D)`` for ``ddof=1``, ``sqrt(D-1)/D`` for ``ddof=0``), the mean over the D classes of
+
+    * ``plain``: ``max(0, c - s_j)``;
+    * ``squared``: ``max(0, c - s_j)^2``;
+    * ``none``: ``c - s_j``, negative where the spread exceeds that of the identity.
+
+    Divisors are ``N - ddof`` and ``D - ddof``; the released code has ``ddof=1``, for which even a balanced one-hot
+    batch has a small loss; for ``ddof=0`` it has none. 0 if N < 2. The gradient is 0 at s_j = 0.
+
+    Raises:
+        UserError: unknown ``ddof`` or ``hinge``.
+    """
+    if ddof not in DDOFS:
+        raise UserError(f"feduv ddof {ddof!r}: expected one of {', '.join(map(str, DDOFS))}")
+    if hinge not in HINGES:
+        raise UserError(f"feduv hinge {hinge!r}: expected one of {', '.join(HINGES)}")
+    classes = logits.shape[1]
+    centred, count = centre(jax.nn.softmax(jnp.where(mask[:, None], logits, 0)), mask)
+    deviations = root(jnp.sum(centred**2, axis=0) / jnp.maximum(count - ddof, 1))
+    shortfalls = ((1 - 1 / classes) / max(classes - ddof, 1)) ** 0.5 - deviations
+    if hinge != "none":
+        shortfalls = jax.nn.relu(shortfalls)
+    if hinge == "squared":
+        shortfalls = shortfalls**2
+    return jnp.where(count < 2, 0, jnp.mean(shortfalls))
+
+
+def hyperspherical_uniformity(
+    features: Float[Array, "batch features"],
+    mask: Bool[Array, " batch"],
+    kernel_scale: int = 2,
+    median: str = "lower",
+    attached: bool = True,
+) -> Float[Array, ""]:
+    """FedUV's uniformity term: mean Gaussian similarity of the pairs i < j of true rows, between 0 and 1.
+
+    ``mean_{i<j} exp(-||z_i - z_j||^2 / (kernel_scale * sigma))``, with sigma the median of the non-zero squared
+    distances. The paper's kernel has ``kernel_scale=2``, the released code 1. ``median``: of an even number of
+    distances take the ``lower`` of the middle two (released code) or their ``average``.
+
+    Rows are not normalised, despite the name: sigma makes the value independent of the features' scale and position.
+    With sigma ``attached`` to the gradient (as in the code) the gradient is orthogonal to a rescaling; otherwise it
+    also inflates the features. Equal rows: 1, gradient 0 (the released code gives NaN). Fewer than two true rows: 0.
+
+    Raises:
+        UserError: unknown ``kernel_scale`` or ``median``.
+    """
+    if kernel_scale not in KERNEL_SCALES:
+        raise UserError(f"feduv kernel_scale {kernel_scale!r}: expected one of {', '.join(map(str, KERNEL_SCALES))}")
+    if median not in MEDIANS:
+        raise UserError(f"feduv median {median!r}: expected one of {', '.join(MEDIANS)}")
+    centred, _ = centre(features, mask)  # the distances are the same, with less rounding in their gradient
+    squares = squared_distances(centred, centred)
+    pairs = jnp.triu(mask[:, None] & mask[None], 1)
+    sigma = _median_of_nonzero(squares, pairs, median)
+    sigma = sigma if attached else jax.lax.stop_gradient(sigma)
+    kernel = jnp.exp(-squares / (kernel_scale * sigma))
+    return jnp.sum(jnp.where(pairs, kernel, 0)) / jnp.maximum(jnp.sum(pairs), 1)
+
+
+def _median_of_nonzero(squares, pairs, median):
+    """Median of ``squares`` over those ``pairs`` (all above the diagonal) where it is not zero; 1 if there is none."""
+    batch = squares.shape[0]
+    if batch < 2:
+        return jnp.ones((), squares.dtype)
+    counted = pairs & (squares > negligible(squares))
+    count = jnp.sum(counted)
+    rows, columns = np.triu_indices(batch, 1)
+    order = jnp.argsort(jax.lax.stop_gradient(jnp.where(counted, squares, jnp.inf))[rows, columns])
+
+    def ranked(rank):  # rank 0 is the smallest; the gradient goes to that one distance
+        position = order[rank]
+        return squares[jnp.asarray(rows)[position], jnp.asarray(columns)[position]]
+
+    lower = ranked(jnp.maximum(count - 1, 0) // 2)
+    middle = lower if median == "lower" else (lower + ranked(count // 2)) / 2
+    return jnp.where(count > 0, middle, 1)

@@ -1,0 +1,57 @@
+"""FedProx's term: the test vector, trees, and no gradient at the reference."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedjax_collapse.losses import proximal_distance
+
+W, W0 = np.array([1, -2, 0.5, 3]), np.array([0.5, -1, 0.5, 1])
+
+
+def test_vector():
+    with jax.enable_x64(True):
+        value, gradient = jax.value_and_grad(lambda w: 0.01 * proximal_distance(w, jnp.asarray(W0)))(jnp.asarray(W))
+    assert float(value) == pytest.approx(0.02625, abs=1e-15) and value.dtype == np.float64
+    np.testing.assert_allclose(gradient, [0.005, -0.01, 0, 0.02], atol=1e-15)
+
+
+def test_tree():
+    def tree(x):
+        return {"dense": {"kernel": jnp.asarray(x[:2, None], jnp.float32)}, "bias": (jnp.asarray(x[2:], jnp.float32),)}
+
+    value, gradient = jax.jit(jax.value_and_grad(proximal_distance))(tree(W), tree(W0))
+    assert float(value) == pytest.approx(2.625, rel=1e-6) and value.dtype == np.float32 and value.shape == ()
+    difference = tree(W - W0)
+    jax.tree.map(lambda g, d: np.testing.assert_allclose(g, d, rtol=1e-6), gradient, difference)
+    with jax.enable_x64(True):
+        assert proximal_distance(tree(W), tree(W0)).dtype == np.float32
+
+
+def test_gradient_is_that_of_finite_differences():
+    with jax.enable_x64(True):
+        w, w0 = jnp.asarray(W), jnp.asarray(W0)
+        gradient = jax.grad(proximal_distance)(w, w0)
+        shifts = 1e-6 * np.eye(4)
+        slopes = [(proximal_distance(w + s, w0) - proximal_distance(w - s, w0)) / 2e-6 for s in shifts]
+    np.testing.assert_allclose(gradient, slopes, atol=1e-8)
+
+
+def test_the_reference_is_a_constant():
+    assert np.all(jax.grad(proximal_distance, argnums=1)(jnp.asarray(W), jnp.asarray(W0)) == 0)
+
+
+def test_at_the_reference_value_and_gradient_are_zero():
+    value, gradient = jax.value_and_grad(proximal_distance)(jnp.asarray(W), jnp.asarray(W))
+    assert value == 0 and np.all(gradient == 0)
+
+
+def test_no_parameters():
+    assert proximal_distance({}, {}) == 0 and proximal_distance({}, {}).shape == ()
+
+
+def test_under_vmap_one_value_a_client():
+    clients = jnp.stack([jnp.asarray(W), jnp.asarray(W0)])
+    values = jax.vmap(proximal_distance, in_axes=(0, None))({"w": clients}, {"w": jnp.asarray(W0)})
+    np.testing.assert_allclose(values, [2.625, 0], rtol=1e-6)
