@@ -10,21 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedjax_collapse import Model, UserError, nn
-from fedjax_collapse.nn.layers import BatchNorm, Conv, convolve, max_pool
+from fedjax_collapse.nn.convolution import convolve
+from fedjax_collapse.nn.layers import BatchNorm, Conv, max_pool
 from fedjax_collapse.records import Batch
 
 
-@settings(max_examples=12, deadline=None)
-@given(
-    size=st.integers(1, 5),
-    stride=st.integers(1, 3),
-    padding=st.integers(0, 3),
-    extent=st.tuples(st.integers(5, 9), st.integers(5, 9)),
-    channels=st.tuples(st.integers(1, 3), st.integers(1, 4)),
-    clients=st.sampled_from([None, 2]),
-)
-def test_convolution_equals_xla_in_value_and_gradient(size, stride, padding, extent, channels, clients):
-    padding = min(padding, size - 1)
+def compare_with_xla(lowering, size, stride, padding, extent, channels, clients):
     rng = np.random.default_rng(0)
     lead = () if clients is None else (clients,)
     images = jnp.asarray(rng.normal(size=(*lead, 2, *extent, channels[0])), jnp.float32)
@@ -37,12 +28,49 @@ def test_convolution_equals_xla_in_value_and_gradient(size, stride, padding, ext
 
         return (one if clients is None else jax.vmap(one))(images, kernel)
 
-    assert_close(outputs_and_gradients("patches"), outputs_and_gradients("xla"), 1e-5)
+    assert_close(outputs_and_gradients(lowering), outputs_and_gradients("xla"), 1e-5)
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    size=st.integers(1, 5),
+    stride=st.integers(1, 3),
+    padding=st.integers(0, 3),
+    extent=st.tuples(st.integers(5, 9), st.integers(5, 9)),
+    channels=st.tuples(st.integers(1, 3), st.integers(1, 4)),
+    clients=st.sampled_from([None, 2]),
+)
+def test_patches_equal_xla_in_value_and_gradient(size, stride, padding, extent, channels, clients):
+    compare_with_xla("patches", size, stride, min(padding, size - 1), extent, channels, clients)
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    padding=st.integers(0, 2),
+    extent=st.tuples(st.integers(3, 9), st.integers(3, 9)),
+    channels=st.tuples(st.integers(1, 3), st.integers(1, 4)),
+    clients=st.sampled_from([None, 2]),
+)
+def test_winograd_equals_xla_in_value_and_gradient(padding, extent, channels, clients):
+    compare_with_xla("winograd", 3, 1, padding, extent, channels, clients)
+
+
+def test_auto_uses_winograd_for_wide_layers_only():
+    """Its matrix products are recognised by their 16 points."""
+
+    def program(channels, size):
+        images, kernel = jnp.zeros((2, 8, 8, channels)), jnp.zeros((size, size, channels, 32))
+        return str(jax.make_jaxpr(lambda i, k: convolve(i, k, 1, 1))(images, kernel))
+
+    assert "f32[16,32,16]" in program(16, 3)
+    assert "f32[16," not in program(15, 3) and "f32[16," not in program(16, 5)
 
 
 def test_unknown_lowering():
-    with pytest.raises(UserError, match="lowering 'winograd': expected one of auto, patches, xla"):
-        Conv(3, lowering="winograd").init(jax.random.key(0), jnp.zeros((1, 8, 8, 1)))
+    with pytest.raises(UserError, match="lowering 'fft': expected one of auto, patches, winograd, xla"):
+        Conv(3, lowering="fft").init(jax.random.key(0), jnp.zeros((1, 8, 8, 1)))
+    with pytest.raises(UserError, match="needs kernel size 3, stride 1"):
+        Conv(3, stride=2, lowering="winograd").init(jax.random.key(0), jnp.zeros((1, 8, 8, 1)))
 
 
 def test_max_pool_equals_torch():

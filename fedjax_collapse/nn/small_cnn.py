@@ -4,7 +4,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from fedjax_collapse.nn.layers import BatchNorm, Conv, Dense, Lowering, max_pool
+from fedjax_collapse.nn.layers import BatchNorm, Conv, Dense, max_pool
 from fedjax_collapse.records import Outputs
 
 
@@ -18,7 +18,7 @@ class SmallCNN(nn.Module):
     num_classes: int
     channels: tuple[int, ...] = (32, 64, 128)
     norm: str = "batch"  # or "none"
-    lowering: Lowering = "auto"
+    lowering: str = "auto"
 
     @nn.compact
     def __call__(self, images: jax.Array, mask: jax.Array, train: bool) -> Outputs:
