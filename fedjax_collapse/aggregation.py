@@ -41,6 +41,47 @@ def damped_momentum(decay: float) -> optax.GradientTransformation:
     return optax.chain(optax.ema(decay, debias=False), optax.scale(-1.0))
 
 
+def damped_adagrad(learning_rate: float, momentum: float = 0.9, tau: float = 1e-3) -> optax.GradientTransformation:
+    """FedAdagrad (Reddi et al., 2021): ``v <- momentum v + (1 - momentum) delta; s <- s + delta^2``, then
+    ``w <- w + learning_rate v / (tau + sqrt(s))``.
+
+    All three adaptive server optimizers differ from optax's of that name, which have no first moment or correct its
+    bias, and start ``s`` above zero.
+    """
+    return _adaptive(learning_rate, momentum, tau, lambda second, square: second + square)
+
+
+def damped_adam(
+    learning_rate: float, momentum: float = 0.9, decay: float = 0.99, tau: float = 1e-3
+) -> optax.GradientTransformation:
+    """FedAdam: as ``damped_adagrad`` with ``s <- decay s + (1 - decay) delta^2``."""
+    return _adaptive(learning_rate, momentum, tau, lambda second, square: decay * second + (1 - decay) * square)
+
+
+def damped_yogi(
+    learning_rate: float, momentum: float = 0.9, decay: float = 0.99, tau: float = 1e-3
+) -> optax.GradientTransformation:
+    """FedYogi: as ``damped_adagrad`` with ``s <- s - (1 - decay) delta^2 sign(s - delta^2)``."""
+    return _adaptive(
+        learning_rate, momentum, tau, lambda second, square: second - (1 - decay) * square * jnp.sign(second - square)
+    )
+
+
+def _adaptive(learning_rate, momentum, tau, accumulate):
+    def init(params):
+        zeros = jax.tree.map(jnp.zeros_like, params)
+        return zeros, zeros
+
+    def update(gradient, state, params=None):
+        del params
+        first = jax.tree.map(lambda v, g: momentum * v + (1 - momentum) * g, state[0], gradient)
+        second = jax.tree.map(lambda s, g: accumulate(s, g**2), state[1], gradient)
+        updates = jax.tree.map(lambda v, s: -learning_rate * v / (tau + jnp.sqrt(s)), first, second)
+        return updates, (first, second)
+
+    return optax.GradientTransformation(init, update)
+
+
 def server_step(
     optimizer: optax.GradientTransformation, state: PyTree, params: PyTree, mean: PyTree
 ) -> tuple[PyTree, PyTree]:

@@ -6,7 +6,6 @@ client; the client axis exists only in the engine and in aggregation.
 
 import dataclasses
 import functools
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import flax.linen
@@ -74,6 +73,7 @@ class ClientState(NamedTuple):
 
     memory: dict[str, PyTree]  # per regularizer
     extra: PyTree  # the algorithm's own
+    private: dict[str, jax.Array]  # what of the network never leaves the client, by path
 
 
 class Client(NamedTuple):
@@ -85,6 +85,13 @@ class Client(NamedTuple):
     weight: jax.Array  # aggregation weight, sums to 1 over the cohort
     state: ClientState
     key: Key  # of this client in this round
+    num_clients: jax.Array  # of the federation, in the cohort or not
+    mean_size: jax.Array  # mean number of true rows over all clients of the federation
+
+    @property
+    def share(self) -> jax.Array:
+        """``K N_i / N``: its size over the mean size; 1 if all clients are equally large."""
+        return self.size / self.mean_size
 
 
 class Trained(NamedTuple):
@@ -92,6 +99,7 @@ class Trained(NamedTuple):
 
     variables: Variables
     steps: jax.Array  # number of optimizer steps taken
+    learning_rate: jax.Array  # of this round
     metrics: dict[str, jax.Array]  # mean over the examples seen: loss of the task, accuracy and each term by name
 
 
@@ -105,7 +113,9 @@ class LocalView(NamedTuple):
     shared: PyTree  # the regularizer's own broadcast (prototypes, ...)
     memory: PyTree  # the regularizer's own memory at this client
     round: jax.Array  # 0 in the first round
-    forward: Callable[[Variables], Outputs]  # another model on this batch, in evaluation mode
+    class_counts: jax.Array  # [classes] int32, examples of each class that the client owns
+    frozen: dict[str, Outputs]  # of this batch, of the models that the regularizer asked for
+    key: Key  # of this step
 
 
 @dataclasses.dataclass(frozen=True)

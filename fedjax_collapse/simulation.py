@@ -71,7 +71,7 @@ def simulate(
     Raises:
         UserError: a value that makes no sense, or a folder of another run.
     """
-    base.check(algorithm)
+    base.check(algorithm, model)
     algorithm = base.without_silent_regularizers(algorithm)
     check_schedule(rounds, participation, evaluate_every, checkpoint_every)
     client_map = engine.Chunked(1) if client_map is None else client_map
@@ -94,7 +94,8 @@ def simulate(
         with _Stopwatch() as stopwatch:
             state, record, watched = jax.block_until_ready(run(algorithm, state, *data, num_rounds))
             stopwatch.lap("train")
-            server, local = (_evaluate(model, v, federation.test) for v in (state.server.variables, watched))
+            models = (algorithm.evaluated(state.server), watched)
+            server, local = (_evaluate(model, v, federation.test) for v in models)
             stopwatch.lap("evaluate")
         done += num_rounds
         record = jax.tree.map(operator.itemgetter(slice(num_rounds)), jax.device_get(record))

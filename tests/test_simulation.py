@@ -34,7 +34,9 @@ def files(folder: Path) -> dict[str, bytes]:
 
 def test_what_comes_back(federation, model):
     seen = []
-    result = run(federation, model, "feddecorr", participation=0.6, listener=lambda row, timing: seen.append((row, timing)))
+    result = run(
+        federation, model, "feddecorr", participation=0.6, listener=lambda row, timing: seen.append((row, timing))
+    )
     assert [row["round"] for row in result.metrics] == [1, 2, 3, 4, 5] == result.clients["round"].tolist()
     assert seen == list(zip(result.metrics, result.timing, strict=True))
     assert result.rounds_done == 5

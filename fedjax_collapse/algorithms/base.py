@@ -11,33 +11,38 @@ import functools
 from collections.abc import Mapping
 
 import jax
-import jax.numpy as jnp
+from flax import struct
 
+from fedjax_collapse import selection
 from fedjax_collapse.aggregation import Upload
-from fedjax_collapse.algorithms.local_training import LocalTraining, sum_over_data, train
+from fedjax_collapse.algorithms.local_training import LocalTraining, output_shapes, sum_over_data, train
 from fedjax_collapse.records import (
-    Batch,
     Client,
     ClientState,
     Examples,
     Model,
-    Outputs,
     PyTree,
+    Scalar,
     Server,
     Trained,
     Variables,
 )
-from fedjax_collapse.regularizers.base import FinishView, Regularizer
+from fedjax_collapse.regularizers.base import FinishView, Regularizer, check_options, option
 
 
+@struct.dataclass
 class Algorithm:
     """Defaults are plain federated averaging. Subclasses are final: they override hooks and never call ``super``.
 
-    Every subclass has the fields ``training`` and ``regularizers``.
+    ``weighting``: of the clients' uploads in ``Upload.mean``, by their number of examples or all equal.
+    ``private``: the part of the network that every client keeps for itself (``selection.py``); ``batch_norm`` is FedBN
+    (Li et al., 2021). The server's own copy of it stays as initialised, and no hook sees a client's.
     """
 
-    training: LocalTraining
-    regularizers: Mapping[str, Regularizer]
+    training: LocalTraining = LocalTraining()
+    regularizers: Mapping[str, Regularizer] = struct.field(default_factory=dict)
+    weighting: str = option("size", choices=("size", "equal"))
+    private: str = option("none", choices=("none", "batch_norm"))
 
     def check(self) -> None:
         """Raises UserError for values that make no sense; called once, outside compiled code, before a run."""
@@ -50,27 +55,39 @@ class Algorithm:
         del variables
         return ()
 
-    def correct(self, gradient: PyTree, params: PyTree, server: Server, client: ClientState) -> PyTree:
-        """The gradient that the local optimizer sees."""
+    def correct(self, gradient: PyTree, params: PyTree, server: Server, client: Client) -> PyTree:
+        """The gradient that the local optimizer sees, before it is clipped."""
         del params, server, client
         return gradient
 
-    def finish(self, server: Server, client: ClientState, trained: Trained) -> tuple[Upload, PyTree]:
-        """One client's upload and new extra state."""
+    def decay(self, client: Client) -> Scalar | None:
+        """Weight decay that the algorithm adds after clipping to the one of ``training``; None is none."""
+        del client
+
+    def finish(self, server: Server, client: Client, trained: Trained) -> tuple[Upload, PyTree]:
+        """One client's upload and new extra state. The state of a client outside the cohort stays as it is."""
         del server
-        return Upload(mean=trained.variables), client.extra
+        return Upload(mean=trained.variables), client.state.extra
 
     def aggregate(self, server: Server, upload: Upload) -> tuple[Variables, PyTree]:
         """The server's new variables and extra state, from the reduced upload."""
         return upload.mean, server.extra
 
+    def evaluated(self, server: Server) -> Variables:
+        """The model that is evaluated."""
+        return server.variables
 
-def check(algorithm: Algorithm) -> None:
-    """Raises UserError, naming the value, if any hyper-parameter of the algorithm or its parts makes no sense."""
+
+def check(algorithm: Algorithm, model: Model | None = None) -> None:
+    """Raises UserError, naming the value, if any hyper-parameter of the algorithm or its parts makes no sense, or if
+    the model lacks a part that one of them names."""
     algorithm.training.check()
+    check_options(algorithm)
     algorithm.check()
     for regularizer in algorithm.regularizers.values():
         regularizer.check()
+    if model is not None:
+        _server_only(algorithm, jax.eval_shape(model.init, jax.random.key(0)))
 
 
 def without_silent_regularizers(algorithm: Algorithm) -> Algorithm:
@@ -84,24 +101,39 @@ def without_silent_regularizers(algorithm: Algorithm) -> Algorithm:
 
 def init(algorithm: Algorithm, model: Model, variables: Variables) -> tuple[Server, ClientState]:
     """The server's state, and the state of ONE client, before the first round."""
-    shapes = _output_shapes(model, variables)
+    shapes = output_shapes(model, variables)
     shared = {name: r.init_shared(variables, shapes) for name, r in algorithm.regularizers.items()}
     memory = {name: r.init_memory(variables, shapes) for name, r in algorithm.regularizers.items()}
     server = Server(variables, shared, algorithm.init_server(variables))
-    return server, ClientState(memory, algorithm.init_client(variables))
+    private = selection.pick(selection.part(algorithm.private, variables), variables)
+    return server, ClientState(memory, algorithm.init_client(variables), private)
+
+
+def personal(algorithm: Algorithm, server: Server, client: ClientState) -> Variables:
+    """The model of ONE client: the server's, with the parts that the client keeps for itself."""
+    return selection.put(selection.part(algorithm.private, server.variables), server.variables, client.private)
 
 
 def local(
-    algorithm: Algorithm, model: Model, examples: Examples, server: Server, round: jax.Array, client: Client
+    algorithm: Algorithm,
+    model: Model,
+    examples: Examples,
+    server: Server,
+    round: jax.Array,
+    client: Client,
+    halve_short_batches: bool = False,
 ) -> tuple[Upload, ClientState, Trained]:
     """One client's round: train from the server's variables, then say what to upload and what to remember."""
-    trained = train(algorithm, model, examples, server, round, client)
-    upload, extra = algorithm.finish(server, client.state, trained)
+    received = server._replace(variables=personal(algorithm, server, client.state))
+    trained = train(algorithm, model, examples, received, round, client, halve_short_batches)
+    private = selection.part(algorithm.private, server.variables)
+    shown = trained._replace(variables=selection.choose(private, server.variables, trained.variables))
+    upload, extra = algorithm.finish(server, client, shown)
     memory, reports = {}, {}
     for name, regularizer in algorithm.regularizers.items():
         view = FinishView(
             trained=trained.variables,
-            server=server.variables,
+            server=received.variables,
             shared=server.shared[name],
             memory=client.state.memory[name],
             round=round,
@@ -110,18 +142,20 @@ def local(
         )
         memory[name], reports[name] = regularizer.finish(view)
     upload = Upload(upload.mean, (upload.total, reports))
-    return upload, ClientState(memory, extra), trained
+    return upload, ClientState(memory, extra, selection.pick(private, trained.variables)), trained
 
 
 def aggregate(algorithm: Algorithm, server: Server, upload: Upload) -> Server:
     """The server after a round, from the cohort's reduced uploads."""
     total, reports = upload.total
     variables, extra = algorithm.aggregate(server, Upload(upload.mean, total))
+    variables = selection.choose(_server_only(algorithm, server.variables), server.variables, variables)
     shared = {name: r.combine(server.shared[name], reports[name]) for name, r in algorithm.regularizers.items()}
     return Server(variables, shared, extra)
 
 
-def _output_shapes(model: Model, variables: Variables) -> Outputs:
-    images = jax.ShapeDtypeStruct((1, *model.image_shape), jnp.float32)
-    batch = Batch(images, jax.ShapeDtypeStruct((1,), jnp.int32), jax.ShapeDtypeStruct((1,), bool))
-    return jax.eval_shape(lambda v, b: model.apply(v, b, train=False)[0], variables, batch)
+def _server_only(algorithm, variables):
+    """What the server never changes: private parts, and what no client trains."""
+    private = selection.part(algorithm.private, variables)
+    freeze = selection.part(algorithm.training.freeze, variables)
+    return jax.tree.map(lambda a, b: a or b, private, freeze)

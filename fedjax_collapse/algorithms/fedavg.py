@@ -7,16 +7,12 @@ acts on params only: BatchNorm's running statistics are averaged plainly. The re
 server momentum to the statistics as well, which can make a running variance negative.
 """
 
-from collections.abc import Mapping
-
 import jax
 from flax import struct
 
 from fedjax_collapse.aggregation import Upload, server_step
 from fedjax_collapse.algorithms.base import Algorithm
-from fedjax_collapse.algorithms.local_training import LocalTraining
 from fedjax_collapse.records import PyTree, Server, Variables
-from fedjax_collapse.regularizers.base import Regularizer
 
 
 @struct.dataclass
@@ -28,8 +24,6 @@ class FedAvg(Algorithm):
     None takes the mean itself.
     """
 
-    training: LocalTraining = LocalTraining()
-    regularizers: Mapping[str, Regularizer] = struct.field(default_factory=dict)
     server_optimizer: jax.tree_util.Partial | None = None
 
     def init_server(self, variables: Variables) -> PyTree:

@@ -31,6 +31,7 @@ class ClientMap:
 
     clients_at_once: int
     is_compiled: ClassVar[bool] = True  # False for the debug map, whose rounds run operation by operation
+    runs_clients_alone: bool = False  # without a client axis, so that a branch costs only the case that is taken
 
     def __call__(self, function: PerClient, shared: PyTree, clients: PyTree) -> tuple[PyTree, PyTree]:
         """The sum of the summands, and the stacked results."""
@@ -72,11 +73,15 @@ class Chunked(ClientMap):
         if self.clients_at_once < 1:
             raise UserError(f"clients_at_once {self.clients_at_once} is too small, expected >= 1")
 
+    @property
+    def runs_clients_alone(self) -> bool:
+        return self.clients_at_once == 1
+
     def __call__(self, function, shared, clients):
         chunks = jax.tree.map(lambda leaf: leaf.reshape(-1, self.clients_at_once, *leaf.shape[1:]), clients)
 
         def add_chunk(total, chunk):
-            if self.clients_at_once == 1:  # without a client axis nothing has to be frozen step by step
+            if self.runs_clients_alone:
                 summand, results = function(shared, jax.tree.map(lambda leaf: leaf[0], chunk))
                 results = jax.tree.map(lambda leaf: leaf[None], results)
             else:
@@ -110,6 +115,10 @@ class Sharded(ClientMap):
     @property
     def clients_at_once(self) -> int:
         return self.num_devices * self.inner.clients_at_once
+
+    @property
+    def runs_clients_alone(self) -> bool:
+        return self.inner.runs_clients_alone
 
     @property
     def mesh(self) -> Mesh:

@@ -93,11 +93,12 @@ def _run_round(algorithm, state, examples, ownership, model, client_map, cohort_
     cohort = _draw_cohort(jax.random.fold_in(key, _COHORT), num_clients, cohort_size)
     watched_id = jnp.min(cohort)
     cohort = client_map.arrange(_pad_and_sort(cohort, ownership.sizes, client_map.clients_at_once))
-    clients = _gather_clients(cohort, ownership, state.clients, jax.random.fold_in(key, _CLIENT))
+    clients = _gather_clients(cohort, ownership, state.clients, jax.random.fold_in(key, _CLIENT), algorithm.weighting)
 
     def run_client(shared, client):
         server, examples = shared
-        upload, client_state, trained = base.local(algorithm, model, examples, server, state.round, client)
+        context = (algorithm, model, examples, server, state.round)
+        upload, client_state, trained = base.local(*context, client, halve_short_batches=client_map.runs_clients_alone)
         upload = weigh(upload, client.weight, client.id < num_clients)
         watched = jax.tree.map(lambda leaf: jnp.where(client.id == watched_id, leaf, 0), trained.variables)
         return (upload, watched), (client_state, trained.steps, trained.metrics)
@@ -138,16 +139,20 @@ def _pad_and_sort(cohort: jax.Array, sizes: jax.Array, multiple: int) -> jax.Arr
     return jnp.concatenate([padding, cohort[jnp.argsort(sizes[cohort])]])
 
 
-def _gather_clients(cohort: jax.Array, ownership: Ownership, states: PyTree, key: Key) -> Client:
+def _gather_clients(cohort: jax.Array, ownership: Ownership, states: PyTree, key: Key, weighting: str) -> Client:
     """The cohort as stacked clients; out-of-range identities get size 0 and weight 0."""
-    is_real = cohort < len(ownership.sizes)
+    num_clients = len(ownership.sizes)
+    is_real = cohort < num_clients
     stored = jnp.where(is_real, cohort, 0)
     sizes = jnp.where(is_real, ownership.sizes[stored], 0)
+    weights = {"size": sizes, "equal": is_real}[weighting]
     return Client(
         id=cohort,
         rows=ownership.rows[stored],
         size=sizes,
-        weight=sizes / jnp.sum(sizes),
+        weight=weights / jnp.sum(weights),
         state=jax.tree.map(lambda leaf: leaf[stored], states),
         key=jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, cohort),
+        num_clients=jnp.full(len(cohort), num_clients),
+        mean_size=jnp.full(len(cohort), jnp.sum(ownership.sizes) / num_clients),
     )

@@ -3,4 +3,12 @@
 from fedjax_collapse.regularizers.base import Regularizer as Regularizer
 from fedjax_collapse.regularizers.base import Term as Term
 from fedjax_collapse.regularizers.base import option as option
+from fedjax_collapse.regularizers.decov import DeCov as DeCov
 from fedjax_collapse.regularizers.feddecorr import FedDecorr as FedDecorr
+from fedjax_collapse.regularizers.fedmr import FedMR as FedMR
+from fedjax_collapse.regularizers.fedproc import FedProc as FedProc
+from fedjax_collapse.regularizers.fedprox import FedProx as FedProx
+from fedjax_collapse.regularizers.feduv import FedUV as FedUV
+from fedjax_collapse.regularizers.moon import MOON as MOON
+from fedjax_collapse.regularizers.structured_decov import StructuredDeCov as StructuredDeCov
+from fedjax_collapse.regularizers.vicreg import VICReg as VICReg

@@ -37,6 +37,20 @@ def check_options(record: Any) -> None:
             raise UserError(f"{type(record).__name__}: {field.name} {value!r}: expected one of {expected}")
 
 
+def check_not_negative(record: Any, *names: str) -> None:
+    """Raises UserError if one of the named numbers is negative or not a number."""
+    for name in names:
+        if not getattr(record, name) >= 0:
+            raise UserError(f"{type(record).__name__}: {name} {getattr(record, name):g} is negative, expected >= 0")
+
+
+def check_positive(record: Any, *names: str) -> None:
+    """Raises UserError if one of the named numbers is not above 0."""
+    for name in names:
+        if not getattr(record, name) > 0:
+            raise UserError(f"{type(record).__name__}: {name} {getattr(record, name):g} is not positive")
+
+
 class Term(NamedTuple):
     """One term of the local loss: ``strength * value`` is minimised, ``value`` is logged."""
 
@@ -64,8 +78,7 @@ class Regularizer:
     def check(self) -> None:
         """Raises UserError for values that make no sense; called once, outside compiled code, before a run."""
         check_options(self)
-        if self.strength < 0:
-            raise UserError(f"{type(self).__name__}: strength {self.strength:g} is negative, expected >= 0")
+        check_not_negative(self, "strength")
 
     def is_silent(self) -> bool:
         """Whether every term has strength 0."""
@@ -80,6 +93,14 @@ class Regularizer:
         """What the server keeps and sends to every client."""
         del variables, shapes
         return ()
+
+    def frozen(self, server: Variables, shared: PyTree, memory: PyTree) -> dict[str, Variables]:
+        """Other models whose outputs on each batch, in evaluation mode, ``penalty`` wants in ``view.frozen``.
+
+        They do not change within a round, so each is run once over the client's examples, not once an epoch.
+        """
+        del server, shared, memory
+        return {}
 
     def penalty(self, view: LocalView) -> dict[str, Term]:
         """The terms to add to the loss of one step, by name."""

@@ -1,0 +1,54 @@
+"""FedProc: begin with learning the server's class prototypes, end with plain cross-entropy.
+
+    loss = a CE + (1 - a) P,     a = min(round / ramp_rounds, 1),     P = prototype_cross_entropy(features, prototypes)
+
+Mu et al., "FedProc: Prototypical Contrastive Federated Learning on Non-IID data" (FGCS 2023). In the first round, which
+has no prototypes, the loss is CE. As a regularizer it is the term ``(1 - a) (P - CE)``: the task loss must be
+cross-entropy, as it is unless one says otherwise.
+
+The released code computes prototypes in training mode on augmented images without the last partial batch, which also
+moves the running statistics; here in evaluation mode on all of the client's examples. Its network feeds the normalised
+features to the classifier too, ours is left as it is. Its temperature is 1, and here too.
+"""
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from fedjax_collapse.losses import cross_entropy, prototype_cross_entropy
+from fedjax_collapse.prototypes import Prototypes, local_class_sums, no_prototypes, update_prototypes
+from fedjax_collapse.records import LocalView, Outputs, PyTree, Variables
+from fedjax_collapse.regularizers.base import FinishView, Regularizer, Term, check_positive
+
+
+@struct.dataclass
+class FedProc(Regularizer):
+    """Prototype loss that fades into cross-entropy over ``ramp_rounds`` rounds (100 in the released code)."""
+
+    ramp_rounds: float = 100.0
+
+    def check(self) -> None:
+        check_positive(self, "ramp_rounds")
+
+    def is_silent(self) -> bool:
+        return self.ramp_rounds <= 1  # cross-entropy from the second round on
+
+    def init_shared(self, variables: Variables, shapes: Outputs) -> Prototypes:
+        del variables
+        return no_prototypes(shapes)
+
+    def penalty(self, view: LocalView) -> dict[str, Term]:
+        labels, mask = view.batch.labels, view.batch.mask
+        prototype = prototype_cross_entropy(view.outputs.features, labels, mask, view.shared.means)
+        difference = prototype - cross_entropy(view.outputs.logits, labels, mask)
+        return {"prototype_minus_task": Term(self.prototype_weight(view.round), difference)}
+
+    def prototype_weight(self, round: jax.Array) -> jax.Array:
+        """``1 - a``: 0 in the first round, then from almost 1 down to 0."""
+        return jnp.where(round == 0, 0, 1 - jnp.minimum(round / self.ramp_rounds, 1))
+
+    def finish(self, view: FinishView) -> tuple[PyTree, PyTree]:
+        return view.memory, local_class_sums(view, num_classes=len(view.shared.valid))
+
+    def combine(self, shared: Prototypes, report: PyTree) -> Prototypes:
+        return update_prototypes(shared, *report)

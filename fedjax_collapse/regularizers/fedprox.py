@@ -1,0 +1,25 @@
+"""FedProx: keep local training near the model that the server sent.
+
+    loss = cross-entropy + strength / 2 * sum (w - w_server)^2        over params, not BatchNorm's running statistics
+
+Li et al., "Federated Optimization in Heterogeneous Networks" (MLSys 2020), eq. 2. The authors' code puts the term into
+the optimizer's step, which is the same for plain SGD; here it is part of the loss, so momentum sees it. In FedDecorr's
+released code the term is always 0 (it measures the local model's distance to itself), and the FedBN repository's does
+not square the norm.
+"""
+
+from flax import struct
+
+from fedjax_collapse.losses import proximal_distance
+from fedjax_collapse.records import LocalView
+from fedjax_collapse.regularizers.base import Regularizer, Term
+
+
+@struct.dataclass
+class FedProx(Regularizer):
+    """Half the squared distance between the local and the server's params; ``strength`` is the papers' mu."""
+
+    strength: float = 0.01
+
+    def penalty(self, view: LocalView) -> dict[str, Term]:
+        return {"proximal": Term(self.strength, proximal_distance(view.params, view.server.params))}

@@ -1,0 +1,528 @@
+"""Algorithms with a state: known trajectories of scalar clients, whole rounds against plain PyTorch, properties."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from conftest import assert_close, assert_same_bits
+from test_fedavg import Scalar, training, two_clients
+from torch_reference import TRAINING, TorchCNN, cohort_of, steps_of
+
+from fedjax_collapse import FedAvg, Federation, LocalTraining, Model, UserError, engine, nn, selection
+from fedjax_collapse.aggregation import (
+    damped_adagrad,
+    damped_adam,
+    damped_yogi,
+    server_step,
+    sum_clients,
+    weigh,
+)
+from fedjax_collapse.algorithms import base
+from fedjax_collapse.algorithms.feddc import FedDC
+from fedjax_collapse.algorithms.feddyn import FedDyn
+from fedjax_collapse.algorithms.fednova import FedNova, effective_steps
+from fedjax_collapse.algorithms.scaffold import Scaffold
+from fedjax_collapse.engine import rounds as engine_rounds
+from fedjax_collapse.records import Client, ClientState, Server, Trained, Variables
+
+SCALAR = Model(Scalar(), (1, 1, 2))
+
+
+def repeated(*sizes):
+    """The two scalar clients, the examples of each repeated."""
+    federation = two_clients()
+    rows = np.repeat([0, 1], sizes)
+    images = np.asarray(federation.train.images)[rows]
+    parts = np.split(np.arange(len(rows)), [sizes[0]])
+    labels = np.zeros(len(rows), int)
+    return Federation.from_arrays(images, labels, parts, images, labels)
+
+
+def states(algorithm, federation, cohorts, monkeypatch):
+    """The state after each round, with the given cohorts (numbered from 1)."""
+
+    def run_round(algorithm, state, cohort):
+        monkeypatch.setattr(engine_rounds, "_draw_cohort", lambda *_: cohort)
+        data = (federation.train, federation.ownership)
+        return engine_rounds._run_round(algorithm, state, *data, SCALAR, engine.Chunked(2), len(cohort))[0]
+
+    algorithm = jax.tree.map(jnp.asarray, algorithm)
+    run_round = jax.jit(run_round)
+    state = engine.init(algorithm, SCALAR, SCALAR.init(jax.random.key(0)), 2, jax.random.key(1))
+    after = []
+    for cohort in cohorts:
+        state = run_round(algorithm, state, jnp.array(cohort) - 1)
+        after.append(state)
+    return after
+
+
+def server_path(after):
+    return [float(state.server.variables.params["w"]) for state in after]
+
+
+def evaluated_path(algorithm, after):
+    return [float(algorithm.evaluated(state.server).params["w"]) for state in after]
+
+
+def extras(state):
+    """The algorithm's own state at server and clients, as plain arrays."""
+    extra = (state.server.extra, state.clients.extra)
+    return jax.tree.map(
+        lambda tree: np.asarray(tree["w"]), extra, is_leaf=lambda tree: isinstance(tree, dict) and "w" in tree
+    )
+
+
+FULL = [(1, 2)] * 3
+TABLE = {
+    "scaffold": (
+        Scaffold(training()),
+        [-0.065, -0.1295, -0.17313],
+        [-0.065, -0.1295, -0.17313],
+        (0.21815, [-2.1428, 2.5791]),
+    ),
+    "feddyn": (
+        FedDyn(training(), alpha=0.5),
+        [-0.125, -0.2208875, -0.2690997813],
+        [-0.0625, -0.14169375, -0.2053967656],
+        (np.mean([1.0723409375, -1.1997469687]), [1.0723409375, -1.1997469687]),
+    ),
+    "feddc": (
+        FedDC(training(), alpha=0.5),
+        [-0.125, -0.2641375, -0.3399616563],
+        [-0.0625, -0.16331875, -0.2516402031],
+        (
+            {"drift": np.mean([0.3198534375, -0.4964963438]), "gradient": -0.0624864844},
+            {"drift": [0.3198534375, -0.4964963438], "gradient": [-2.1033609375, 1.9783879687]},
+        ),
+    ),
+}
+PARTIAL = [(1,), (2,), (1,), (2,), (1,), (1, 2)]
+PARTIAL_TABLE = {
+    "scaffold": (
+        [0.38, -0.1623, -0.2798055, -0.1494532825, -0.1655953118, -0.1848496450],
+        (0.1459407381, [-2.1680480799, 2.4599295561]),
+    ),
+    "feddyn": (
+        [0.56, -0.3765333333, 0.0663182222, -0.4992572681, -0.0470968143, 0.0198433577],
+        (np.mean([1.5176461438, -1.4156863163]), [1.5176461438, -1.4156863163]),
+    ),
+    "feddc": (
+        [0.56, 0.2954666667, 0.3119715556, 0.5562293096, 0.6282212349, 0.5798738787],
+        (
+            {"drift": np.mean([0.3326986141, -0.2895783132]), "gradient": 0.1947299387},
+            {"drift": [0.3326986141, -0.2895783132], "gradient": [-1.2610693335, 4.5621277553]},
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_two_scalar_clients(float64, name, monkeypatch):
+    algorithm, path, evaluated, extra = TABLE[name]
+    after = states(algorithm, two_clients(), FULL, monkeypatch)
+    np.testing.assert_allclose(server_path(after), path, atol=1e-10)
+    np.testing.assert_allclose(evaluated_path(algorithm, after), evaluated, atol=1e-10)
+    assert_close(extras(after[-1]), jax.tree.map(np.asarray, extra, is_leaf=lambda x: isinstance(x, list)), 1e-10)
+    if name != "scaffold":
+        assert algorithm.replace(evaluate="cloud").evaluated(after[-1].server) is after[-1].server.variables
+
+
+@pytest.mark.parametrize("name", PARTIAL_TABLE)
+def test_partial_participation(float64, name, monkeypatch):
+    """Sizes 3 : 1; the state of the client outside the cohort stays as it is."""
+    path, extra = PARTIAL_TABLE[name]
+    algorithm = TABLE[name][0].replace(training=training(batch_size=4))
+    after = states(algorithm, repeated(3, 1), PARTIAL, monkeypatch)
+    np.testing.assert_allclose(server_path(after), path, atol=1e-9)
+    assert_close(extras(after[-1]), jax.tree.map(np.asarray, extra, is_leaf=lambda x: isinstance(x, list)), 1e-9)
+    for client in (0, 1):
+        seen = [jax.tree.map(lambda leaf, i=client: leaf[i], extras(state)[1]) for state in after[:5]]
+        for before, later, cohort in zip(seen, seen[1:], PARTIAL[1:], strict=False):
+            if client + 1 not in cohort:
+                assert_same_bits(before, later)
+
+
+def test_fednova_with_two_and_four_steps(float64, monkeypatch):
+    algorithm = FedNova(training(batch_size=1), weighting="equal")
+    after = states(algorithm, repeated(1, 2), FULL, monkeypatch)
+    np.testing.assert_allclose(server_path(after), [0.0000375, 0.0000589702, 0.0000712626], atol=1e-10)
+
+
+def test_fednova_with_equal_steps_is_federated_averaging(float64, monkeypatch):
+    plain, nova = (states(a(training(momentum=0.9)), two_clients(), FULL, monkeypatch) for a in (FedAvg, FedNova))
+    np.testing.assert_allclose(server_path(nova), server_path(plain), rtol=1e-12)
+
+
+def test_effective_steps(float64):
+    cases = {(3, 0.9): 5.61, (5, 0.9): 13.1441, (10, 0.9): 41.3810596090, (100, 0.9): 910.0023905259, (7, 0): 7}
+    for (steps, momentum), expected in cases.items():
+        np.testing.assert_allclose(effective_steps(jnp.array(steps), momentum), expected, rtol=1e-11)
+
+
+def test_fednova_example(float64):
+    algorithm = FedNova(LocalTraining(momentum=0.9))
+    server = Server(Variables(jnp.array([1.0, 2.0]), {}), {}, ())
+    client = Client(*[None] * len(Client._fields))._replace(state=ClientState({}, (), {}))
+
+    def upload(params, steps, weight):
+        trained = Trained(Variables(params, {}), steps, 0.1, {})
+        return weigh(algorithm.finish(server, client, trained)[0], weight, True)
+
+    reduced = sum_clients(jax.vmap(upload)(jnp.array([[0, 2.5], [2, 1]]), jnp.array([5, 10]), jnp.array([0.25, 0.75])))
+    np.testing.assert_allclose(reduced.mean[1], 34.3218197067, rtol=1e-11)
+    variables, _ = algorithm.aggregate(server, reduced)
+    np.testing.assert_allclose(variables.params, [0.9692577166, 1.7043427990], rtol=1e-9)
+
+
+def test_feddyn_is_the_published_form(float64):
+    """lambda_i at the clients, h at the server, as in the paper: the same models as with h_i."""
+    alpha, w, server_h, path = 0.5, 0.0, 0.0, []
+    multipliers = [0.0, 0.0]
+    for _ in range(3):
+        local = []
+        for i, (curvature, target) in enumerate(((1.0, 2.0), (3.0, -1.0))):
+            w_i = w
+            for _ in range(2):
+                w_i -= 0.1 * (curvature * (w_i - target) - multipliers[i] + alpha * (w_i - w))
+            multipliers[i] -= alpha * (w_i - w)
+            local.append(w_i)
+        server_h -= alpha / 2 * sum(w_i - w for w_i in local)
+        w = np.mean(local) - server_h / alpha
+        path.append(w)
+    np.testing.assert_allclose(path, TABLE["feddyn"][1], atol=1e-10)
+
+
+def test_control_variate_is_the_mean_of_the_clients(float64, monkeypatch):
+    server, clients = extras(states(TABLE["scaffold"][0], two_clients(), FULL, monkeypatch)[-1])
+    np.testing.assert_allclose(server, clients.mean(), rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "expected"),
+    [
+        (damped_adagrad(1.0, 0.5), [0.1383236633, 2.2209294429]),
+        (damped_adam(1.0, 0.5), [-7.4463704434, 4.0592020592]),
+        (damped_yogi(1.0, 0.5), [-7.4299372080, 4.0632509702]),
+    ],
+)
+def test_adaptive_server_optimizers(float64, optimizer, expected):
+    params = jnp.array([1.0, 2.0])
+    state = optimizer.init(params)
+    for delta in ([-0.4, 0.2], [-0.1, -0.3]):
+        params, state = server_step(optimizer, state, params, params + jnp.array(delta))
+    np.testing.assert_allclose(params, expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["scaffold", "fednova", "feddyn", "feddc"])
+def test_drop_last_leaves_small_clients_as_they_are(float64, name, monkeypatch):
+    """Of 3 and 1 examples in batches of 2, one step and none: the second client keeps its weight and moves nothing."""
+    algorithm = {"fednova": FedNova(), **{k: v[0] for k, v in TABLE.items()}}[name]
+    algorithm = algorithm.replace(training=training(batch_size=2, epochs=1, drop_last=True))
+    state = states(algorithm, repeated(3, 1), [(1, 2)], monkeypatch)[0]
+    moved = 0.2  # by one step from 0 with gradient -2
+    expected = {"scaffold": 0.75, "fednova": 0.75 * 0.75, "feddyn": 0.5 + 0.5, "feddc": 0.5 + 0.5}[name] * moved
+    np.testing.assert_allclose(server_path([state]), [expected], rtol=1e-12)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(extras(state)))
+    for leaf in jax.tree.leaves(extras(state)[1]):
+        assert leaf[0] != 0 and leaf[1] == 0
+
+
+def test_drop_last_counts_what_was_seen(float64):
+    federation = repeated(3, 1)
+    algorithm = jax.tree.map(jnp.asarray, FedAvg(training(batch_size=2, drop_last=True)))
+    state = engine.init(algorithm, SCALAR, SCALAR.init(jax.random.key(0)), 2, jax.random.key(1))
+    layout = dict(model=SCALAR, client_map=engine.Vectorized(), cohort_size=2, max_rounds=1)
+    _, record, _ = engine.run_rounds(algorithm, state, federation.train, federation.ownership, 1, **layout)
+    np.testing.assert_array_equal(record.steps, [[2, 0]])
+    losses = [(w - 2) ** 2 / 2 for w in (0, 0.2)]
+    np.testing.assert_allclose(record.metrics["task_loss"], [[np.mean(losses), np.nan]], rtol=1e-12)
+
+
+def test_clipping(float64, monkeypatch):
+    """Gradients -2 and 3: only the second is longer than 2.5."""
+    algorithm = FedAvg(training(epochs=1, clip_norm=2.5))
+    np.testing.assert_allclose(
+        server_path(states(algorithm, two_clients(), FULL[:1], monkeypatch)), [-0.025], rtol=1e-5
+    )
+
+
+def test_schedules(float64):
+    cosine = LocalTraining(learning_rate=0.01, schedule="cosine", schedule_rounds=100)
+    rates = [cosine.learning_rate_in(jnp.array(t)) for t in (0, 1, 50, 99)]
+    np.testing.assert_allclose(rates, [0.01, 0.0099975328, 0.005, 0.0000024672], atol=1e-10)
+    decay = LocalTraining(learning_rate=0.1, schedule="decay", schedule_factor=0.998)
+    np.testing.assert_allclose(
+        [decay.learning_rate_in(jnp.array(t)) for t in (0, 1, 3)], 0.1 * 0.998 ** np.array([0, 1, 3])
+    )
+    assert LocalTraining(learning_rate=0.1).learning_rate_in(7) == 0.1
+    updates, _ = (o := decay.optimizer(2)).update(jnp.array(1.0), o.init(jnp.array(0.0)), jnp.array(0.0))
+    np.testing.assert_allclose(updates, -0.1 * 0.998**2)
+
+
+# Whole rounds in plain PyTorch, on flat vectors
+
+
+class Reference:
+    """Federated averaging; the methods add to it. K clients, ``omega`` and all states by client identity."""
+
+    def __init__(self, num_params, sizes, training):
+        self.K, self.N, self.omega, self.training = len(sizes), sizes, sizes / sizes.mean(), training
+        self.server, self.mean_h = torch.zeros(num_params), torch.zeros(num_params)
+        self.own, self.h = torch.zeros(self.K, num_params), torch.zeros(self.K, num_params)
+
+    def correction(self, i, w, received):
+        return 0
+
+    def decay(self, i):
+        return 0
+
+    def finish(self, i, moved, steps, learning_rate):
+        """``moved``: w_i - w."""
+
+    def average(self, cohort, vectors):
+        weights = self.N[cohort] / self.N[cohort].sum()
+        return sum(p * v for p, v in zip(weights, vectors, strict=True))
+
+    def aggregate(self, cohort, received, vectors, steps):
+        return self.average(cohort, vectors)
+
+    def norm(self, steps):
+        """1-norm of the weights of all gradients in the sum of momentum's buffers."""
+        rho = self.training.momentum
+        return sum(sum(rho**j for j in range(k + 1)) for k in range(steps))
+
+
+class ReferenceScaffold(Reference):
+    def correction(self, i, w, received):
+        return self.server - self.own[i]
+
+    def finish(self, i, moved, steps, learning_rate):
+        new = self.own[i] - self.server - moved / (self.norm(steps) * learning_rate)
+        self.pending = [*getattr(self, "pending", []), (new - self.own[i]) / self.K]
+        self.own[i] = new
+
+    def aggregate(self, cohort, received, vectors, steps):
+        self.server = self.server + sum(self.pending)
+        self.pending = []
+        return self.average(cohort, vectors)
+
+
+class ReferenceNova(Reference):
+    def aggregate(self, cohort, received, vectors, steps):
+        weights = self.N[cohort] / self.N[cohort].sum()
+        tau = sum(p * self.norm(k) for p, k in zip(weights, steps, strict=True))
+        directions = [(received - v) / self.norm(k) for v, k in zip(vectors, steps, strict=True)]
+        return received - tau * self.average(cohort, directions)
+
+
+class ReferenceDyn(Reference):
+    alpha = 0.1
+
+    def average(self, cohort, vectors):
+        return sum(vectors) / len(vectors)
+
+    def correction(self, i, w, received):
+        return self.alpha / self.omega[i] * (self.h[i] - received)
+
+    def decay(self, i):
+        return self.alpha / self.omega[i]
+
+    def finish(self, i, moved, steps, learning_rate):
+        self.h[i] += moved
+
+    def aggregate(self, cohort, received, vectors, steps):
+        return self.average(cohort, vectors) + self.h.mean(0)
+
+
+class ReferenceDC(ReferenceDyn):
+    def decay(self, i):
+        return 0
+
+    def correction(self, i, w, received):
+        pull = self.alpha / self.omega[i] * (w - received + self.h[i])
+        return pull + self.server / self.omega[i] - self.own[i]
+
+    def finish(self, i, moved, steps, learning_rate):
+        self.h[i] += moved
+        all_steps = self.training.epochs * np.ceil(self.N.mean() / self.training.batch_size)
+        change = -self.server / self.omega[i] - moved / (all_steps * self.training.learning_rate)
+        self.own[i] += change
+        self.pending = [*getattr(self, "pending", []), self.omega[i] * change / self.K]
+
+    def aggregate(self, cohort, received, vectors, steps):
+        self.server = self.server + sum(self.pending)
+        self.pending = []
+        return super().aggregate(cohort, received, vectors, steps)
+
+
+def vector(tensors):
+    return torch.nn.utils.parameters_to_vector(tensors).detach().clone()
+
+
+def reference(kind, algorithm, federation, variables, key, rounds=2, cohort_size=3, channels=(5, 8)):
+    """Server's network after the rounds, and every client's private leaves."""
+    options, sizes = algorithm.training, np.asarray(federation.ownership.sizes)
+    images = torch.tensor((np.asarray(federation.train.images, np.float64) - 100) / 64).permute(0, 3, 1, 2)
+    labels = torch.tensor(np.array(federation.train.labels)).long()
+    server = TorchCNN(channels).load(variables)
+    is_private = algorithm.private == "batch_norm"
+    kept = [vector([*server.norms.parameters(), *statistics(server)]) for _ in sizes]
+    initial = kept[0].clone()
+    method = kind(len(vector(server.parameters())), sizes, options)
+    for round in range(rounds):
+        cohort = cohort_of(key, round, len(sizes), cohort_size)
+        received, vectors, buffers, counts = vector(server.parameters()), [], [], []
+        for i in cohort:
+            network = TorchCNN(channels).load(server.dump())
+            load_norms(network, kept[i]) if is_private else None
+            learning_rate = options.learning_rate * (
+                options.schedule_factor**round if options.schedule == "decay" else 1
+            )
+            batches = [rows for rows, _ in steps_of(federation, key, round, i)]
+            batches = [rows for rows in batches if len(rows) == options.batch_size or not options.drop_last]
+            train(network, method, i, received, batches, images, labels, options, learning_rate, is_private)
+            if is_private:
+                kept[i] = vector([*network.norms.parameters(), *statistics(network)])
+                load_norms(network, initial)
+            vectors.append(vector(network.parameters()))
+            buffers.append(vector(statistics(network)))
+            counts.append(len(batches))
+            method.finish(i, vectors[-1] - received, counts[-1], learning_rate)
+        torch.nn.utils.vector_to_parameters(method.aggregate(cohort, received, vectors, counts), server.parameters())
+        torch.nn.utils.vector_to_parameters(method.average(cohort, buffers), statistics(server))
+    return server.dump(), kept
+
+
+def train(network, method, i, received, batches, images, labels, options, learning_rate, is_private):
+    network.train()
+    trainable = [p for name, p in network.named_parameters() if options.freeze == "none" or "head" not in name]
+    is_norm = vector([torch.full_like(p, float("norms" in name)) for name, p in network.named_parameters()]) == 1
+    norms = [p for name, p in network.named_parameters() if "norms" in name and is_private]
+    others = [p for p in trainable if not any(p is norm for norm in norms)]
+    plain = dict(weight_decay=options.weight_decay)
+    decayed = dict(weight_decay=options.weight_decay + method.decay(i))
+    groups = [dict(params=others, **decayed)] + ([dict(params=norms, **plain)] if norms else [])
+    optimizer = torch.optim.SGD(groups, lr=learning_rate, momentum=options.momentum)
+    for rows in batches:
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(network(images[rows])[1], labels[rows]).backward()
+        correction = method.correction(i, vector(network.parameters()), received) + torch.zeros_like(received)
+        correction = torch.where(is_norm & is_private, 0, correction)
+        gradient = vector([p.grad for p in network.parameters()]) + correction
+        start = 0
+        for p in network.parameters():
+            p.grad = gradient[start : start + p.numel()].view_as(p).clone()
+            start += p.numel()
+        if options.clip_norm is not None:
+            torch.nn.utils.clip_grad_norm_(trainable, options.clip_norm)
+        optimizer.step()
+
+
+def statistics(network):
+    return [b for norm in network.norms for b in (norm.running_mean, norm.running_var)]
+
+
+def load_norms(network, values):
+    torch.nn.utils.vector_to_parameters(values, [*network.norms.parameters(), *statistics(network)])
+
+
+CAREFUL = TRAINING.replace(clip_norm=0.5, drop_last=True, schedule="decay", schedule_factor=0.5, freeze="head")
+REFERENCES = {
+    "scaffold": (Scaffold(TRAINING, normaliser="fednova"), ReferenceScaffold),
+    "fednova": (FedNova(TRAINING), ReferenceNova),
+    "feddyn with clipping, drop_last, schedule, frozen head": (FedDyn(CAREFUL, alpha=0.1), ReferenceDyn),
+    "feddyn with private BatchNorm": (FedDyn(TRAINING, alpha=0.1, private="batch_norm"), ReferenceDyn),
+    "feddc": (FedDC(TRAINING, alpha=0.1), ReferenceDC),
+}
+
+
+@pytest.fixture
+def torch_float64(float64):
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize("name", REFERENCES)
+def test_rounds_equal_a_plain_pytorch_loop(federation, name, torch_float64):
+    """Two rounds of three of the five clients."""
+    algorithm, kind = REFERENCES[name]
+    model = Model(nn.SmallCNN(4, (5, 8)), federation.image_shape)
+    variables, key = model.init(jax.random.key(0)), jax.random.key(7)
+    algorithm = jax.tree.map(jnp.asarray, algorithm)
+    base.check(algorithm, model)
+    state = engine.init(algorithm, model, variables, federation.num_clients, key)
+    layout = dict(model=model, client_map=engine.Chunked(2), cohort_size=3, max_rounds=2)
+    expected, kept = reference(kind, REFERENCES[name][0], federation, variables, key)
+    data = (federation.train, federation.ownership)
+    state = jax.device_get(engine.run_rounds(algorithm, state, *data, 2, **layout)[0]._replace(key=None))
+    assert_close(state.server.variables, expected, 1e-10)
+    assert_constant(algorithm, variables, state.server.variables)
+    for client, values in enumerate(kept):
+        if algorithm.private == "batch_norm":
+            own = jax.tree.map(lambda leaf, i=client: leaf[i], state.clients)
+            personal = base.personal(algorithm, state.server, own)
+            network = TorchCNN((5, 8)).load(personal)
+            assert_close(vector([*network.norms.parameters(), *statistics(network)]), values, 1e-10)
+
+
+def assert_constant(algorithm, initial, final):
+    """Exactly what is private or frozen is bit for bit as it was at the server."""
+    leaves = jax.tree.leaves_with_path(final)
+    for (path, after), before in zip(leaves, jax.tree.leaves(initial), strict=True):
+        name = jax.tree_util.keystr(path)
+        is_head, is_norm = "Dense" in name, "BatchNorm" in name
+        is_constant = (is_head and algorithm.training.freeze == "head") or (is_norm and algorithm.private != "none")
+        assert np.array_equal(after, before) == is_constant, name
+
+
+def test_parts_of_networks(federation):
+    model = Model(nn.SmallCNN(4, channels=(3,)), federation.image_shape)
+    variables = model.init(jax.random.key(0))
+    mask = selection.part("batch_norm", variables)
+    picked = selection.pick(mask, variables)
+    names = {"params/BatchNorm_0/scale", "params/BatchNorm_0/bias"}
+    assert picked.keys() == names | {"batch_stats/BatchNorm_0/mean", "batch_stats/BatchNorm_0/var"}
+    doubled = selection.put(mask, variables, {name: 2 * leaf for name, leaf in picked.items()})
+    assert_same_bits(doubled, selection.choose(mask, jax.tree.map(lambda leaf: 2 * leaf, variables), variables))
+    assert selection.pick(selection.part("none", variables), variables) == {}
+    head = selection.pick(selection.part("head", variables), variables)
+    assert head.keys() == {"params/Dense_0/kernel", "params/Dense_0/bias"}
+    deep = Model(nn.MLP(4, hidden=(3,) * 10), federation.image_shape)
+    deep = jax.eval_shape(deep.init, jax.random.key(0))
+    assert "params/Dense_10/kernel" in selection.pick(selection.part("head", deep), deep)
+
+
+def test_orthogonal_head(float64, federation):
+    variables = Model(nn.MLP(4, hidden=(9,)), federation.image_shape).init(jax.random.key(0))
+    changed = selection.orthogonal_head(variables, jax.random.key(1))
+    kernel = changed.params["Dense_1"]["kernel"]
+    np.testing.assert_allclose(kernel.T @ kernel, np.eye(4), atol=1e-14)
+    back = {**changed.params["Dense_1"], "kernel": variables.params["Dense_1"]["kernel"]}
+    assert_same_bits(changed._replace(params={**changed.params, "Dense_1": back}), variables)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "message"),
+    [
+        (FedAvg(private="batch_norm"), "the network has no BatchNorm"),
+        (FedAvg(LocalTraining(freeze="head")), "no top-level layer called head or Dense"),
+        (FedAvg(private="bn"), "private 'bn': expected one of none, batch_norm"),
+        (FedAvg(weighting="sizes"), "weighting 'sizes'"),
+        (FedAvg(LocalTraining(freeze="body")), "freeze 'body'"),
+        (FedAvg(LocalTraining(schedule="linear")), "schedule 'linear': expected one of constant, cosine, decay"),
+        (FedAvg(LocalTraining(schedule="cosine", schedule_rounds=0)), "schedule_rounds 0"),
+        (FedAvg(LocalTraining(schedule="decay", schedule_factor=0.0)), "schedule_factor 0.0"),
+        (FedAvg(LocalTraining(clip_norm=0.0)), "clip_norm 0.0 is not positive; None"),
+        (FedNova(LocalTraining(momentum=1.0)), "FedNova: local momentum 1.0"),
+        (Scaffold(LocalTraining(momentum=1.0), normaliser="fednova"), "Scaffold: local momentum 1.0"),
+        (Scaffold(normaliser="none"), "normaliser 'none'"),
+        (FedDyn(alpha=0.0), "FedDyn: alpha 0.0"),
+        (FedDC(alpha=-1.0), "FedDC: alpha -1.0"),
+        (FedDC(evaluate="all"), "evaluate 'all': expected one of active, cloud"),
+    ],
+)
+def test_wrong_values(algorithm, message):
+    with pytest.raises(UserError, match=message):
+        base.check(algorithm, SCALAR)

@@ -1,0 +1,222 @@
+"""FedMR and FedProc: two whole rounds of three of five clients against plain PyTorch, the prototypes that the server
+then holds, who submits them, and their first round."""
+
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from conftest import assert_close
+from loss_checks import Y6, Z6
+from torch_reference import Method, run_both
+
+from fedjax_collapse.prototypes import Prototypes
+from fedjax_collapse.records import Batch, Outputs
+from fedjax_collapse.regularizers import FedMR, FedProc
+from fedjax_collapse.regularizers.fedmr import draw_rows, is_submitter
+
+cosine = torch.nn.functional.cosine_similarity
+
+
+class WithPrototypes(Method):
+    """Prototypes of the classes, by name, from the clients that submit."""
+
+    def __init__(self, submitters=range(5)):
+        self.submitters, self.prototypes, self.reports = submitters, {}, {}
+
+    def finish_client(self, client, network, images, labels):
+        features = network(images)[0].detach()
+        for label in labels.unique().tolist() if client in self.submitters else []:
+            self.reports.setdefault(label, []).append(features[labels == label])
+
+    def finish(self):
+        self.prototypes |= {label: torch.cat(rows).mean(0) for label, rows in self.reports.items()}
+        self.reports = {}
+
+    def means(self):
+        return np.stack([self.prototypes[label].numpy() for label in range(4)])
+
+
+class PlainFedMR(WithPrototypes):
+    def __init__(self, submitters, intra, inter):
+        super().__init__(submitters)
+        self.intra, self.inter = intra, inter
+
+    def start_client(self, client, labels):
+        self.classes = labels.unique().tolist()
+
+    def penalty(self, step):
+        return self.intra(step.features, step.labels) + self.inter(self, step)
+
+
+def paper_intra(features, labels):
+    """Mean over classes of ||M_c||_F^2, times 1e-3."""
+    norms = []
+    for label in labels.unique():
+        rows = features[labels == label]
+        if len(rows) > 1:
+            z = (rows - rows.mean(0)) / torch.sqrt(rows.var(0, correction=0) + 1e-3)
+            norms.append(((z.T @ z / (len(rows) - 1)) ** 2).sum())
+    return 1e-3 * torch.stack(norms).mean() if norms else 0.0
+
+
+def official_intra(features, labels):
+    """As in the released code but for classes of at least three rows, times 0.1."""
+    off_diagonal, total, count = ~torch.eye(8, dtype=torch.bool), 0.0, 0
+    for label in labels.unique():
+        rows = features[labels == label]
+        if len(rows) > 2:
+            z = (rows - rows.mean(0)) / torch.sqrt(rows.var(0) + 1e-3)
+            total, count = total + ((z.T @ z)[off_diagonal] ** 2).mean(), count + len(rows)
+    return 0.1 * total / max(count, 1)
+
+
+def local_margin(method, step):
+    return 0.5 * mean_hinge(step.features, step.labels, method.prototypes, method.classes)
+
+
+def lite_margin(method, step):
+    """Of three random rows, negatives from all classes."""
+    chosen = torch.tensor(np.array(draw_rows(step.key, jnp.arange(8) < len(step.labels), 3))[: len(step.labels)])
+    return 0.5 * mean_hinge(step.features[chosen], step.labels[chosen], method.prototypes, range(4))
+
+
+def no_margin(method, step):
+    norms = [
+        (step.features[step.labels == label] - prototype).norm(dim=1).mean()
+        for label, prototype in method.prototypes.items()
+        if label in step.labels
+    ]
+    return 0.5 * torch.stack(norms).mean() if norms else 0.0
+
+
+def mean_hinge(features, labels, prototypes, negatives):
+    terms = []
+    for own in labels.unique().tolist():
+        for other in negatives:
+            if own != other and own in prototypes and other in prototypes:
+                rows = features[labels == own]
+                near, far = ((rows - prototypes[c]).norm(dim=1) for c in (own, other))
+                terms.append(torch.relu(near - far).mean())
+    return torch.stack(terms).mean() if terms else 0.0
+
+
+FEDMR = {
+    "paper": (FedMR(1e-3, 0.5, eps=1e-3), (paper_intra, local_margin)),
+    "lite": (
+        FedMR(0.1, 0.5, "official", eps=1e-3, min_count=3, negatives="all", lite=3, submission=0.5, submission_seed=1),
+        (official_intra, lite_margin),
+    ),
+    "no_margin": (FedMR(8**2 * 1e-3, 0.5, normalise_d2=True, eps=1e-3, margin=False), (paper_intra, no_margin)),
+}
+
+
+@pytest.mark.parametrize("name", FEDMR)
+def test_fedmr_rounds_equal_a_plain_pytorch_loop(federation, name):
+    regularizer, arguments = FEDMR[name]
+    draw = (regularizer.submission, regularizer.submission_seed)
+    method = PlainFedMR([client for client in range(5) if is_submitter(client, *draw)], *arguments)
+    state, expected = run_both(federation, {"fedmr": regularizer}, method)
+    assert_close(state.server.variables, expected, 1e-9)
+    assert state.server.shared["fedmr"].valid.all()
+    assert_close(state.server.shared["fedmr"].means, method.means(), 1e-9)
+
+
+class PlainFedProc(WithPrototypes):
+    def start(self, round, server):
+        self.task_weight = min(round / 4, 1) if round else 1
+
+    def loss(self, step):
+        task = torch.nn.functional.cross_entropy(step.logits, step.labels)
+        if not self.prototypes:
+            return task
+        prototypes = torch.stack([self.prototypes[label] for label in range(4)])
+        cosines = cosine(step.features[:, None], prototypes[None], dim=2)
+        prototype_loss = torch.nn.functional.cross_entropy(cosines, step.labels)
+        return self.task_weight * task + (1 - self.task_weight) * prototype_loss
+
+
+def test_fedproc_rounds_equal_a_plain_pytorch_loop(federation):
+    method = PlainFedProc()
+    state, expected = run_both(federation, {"fedproc": FedProc(ramp_rounds=4.0)}, method)
+    assert_close(state.server.variables, expected, 1e-9)
+    assert_close(state.server.shared["fedproc"].means, method.means(), 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [({}, 0.6842856470), ({"negatives": "all"}, 0.4451484883), ({"margin": False}, 2.5840375864)],
+)
+def test_fedmr_compares_with_local_or_all_prototypes(float64, options, expected):
+    """The client owns classes 0 and 1 of three; before the first prototypes the term is 0."""
+    means = jnp.array([[1.0, 2, 1], [2, 1, 2], [0, 0, 2]])
+    for valid, value in ((True, expected), (False, 0.0)):
+        view = SimpleNamespace(
+            outputs=Outputs(jnp.asarray(Z6), None),
+            batch=Batch(None, jnp.asarray(Y6), jnp.ones(6, bool)),
+            shared=Prototypes(means, jnp.full(3, valid)),
+            class_counts=jnp.array([3, 5, 0]),
+        )
+        terms = FedMR(**options).penalty(view)
+        assert terms["inter"].value == pytest.approx(value, abs=1e-9)
+        assert terms["intra"].value == pytest.approx(16.0714285714, rel=1e-6)
+
+
+def report(regularizer, features, labels, shared, client=0):
+    """What a client of these features, in one batch with a row of padding, reports."""
+    features, labels = np.concatenate([features, np.full((1, 3), np.nan)]), np.concatenate([labels, [0]])
+    batch = Batch(None, jnp.asarray(labels), jnp.arange(len(labels)) < len(labels) - 1)
+
+    def run(variables, summarize):
+        return summarize(Outputs(jnp.asarray(features), None), batch)
+
+    view = SimpleNamespace(trained=None, shared=shared, memory=(), client=jnp.array(client), sum_over_data=run)
+    return regularizer.finish(view)[1]
+
+
+@pytest.mark.parametrize("regularizer", [FedMR(), FedProc()])
+def test_prototypes_are_sample_weighted_means_and_missing_classes_keep_theirs(float64, regularizer):
+    shapes = Outputs(jax.ShapeDtypeStruct((1, 3), float), jax.ShapeDtypeStruct((1, 4), float))
+    shared = regularizer.init_shared(None, shapes)
+    assert not shared.valid.any() and not shared.means.any()
+    before = Prototypes(shared.means.at[2].set(7.0), shared.valid.at[2].set(True))
+    alone = regularizer.combine(before, report(regularizer, Z6, Y6, before))
+    np.testing.assert_allclose(alone.means, [[7 / 3, 2 / 3, 1], [1, 10 / 3, 2], [7, 7, 7], [0, 0, 0]], rtol=1e-12)
+    assert alone.valid.tolist() == [True, True, True, False]
+    reports = (report(regularizer, *client, before) for client in ((Z6, Y6), (np.array([[5.0, 1, 0]]), [0])))
+    both = regularizer.combine(before, jax.tree.map(jnp.add, *reports))
+    np.testing.assert_allclose(both.means, [[3, 0.75, 0.75], [1, 10 / 3, 2], [7, 7, 7], [0, 0, 0]], rtol=1e-12)
+
+
+@pytest.mark.parametrize(("fraction", "count"), [(0.0, 0), (0.5, 5), (0.8, 8), (1.0, 10)])
+def test_the_submitters_are_a_fixed_fraction_of_the_clients(fraction, count):
+    chosen = np.array([is_submitter(client, fraction, 0) for client in range(30)]).reshape(3, 10)
+    assert chosen.sum(axis=1).tolist() == [count] * 3
+    if count in (5, 8):
+        assert len(np.unique(chosen, axis=0)) > 1  # not the same neighbours everywhere
+        other = [is_submitter(client, fraction, 1) for client in range(30)]
+        assert other != chosen.ravel().tolist()
+
+
+def test_a_client_that_does_not_submit_reports_nothing():
+    shared = Prototypes(jnp.zeros((2, 3)), jnp.zeros(2, bool))
+    regularizer = FedMR(submission=0.5)
+    for client in range(10):
+        sums, counts = report(regularizer, Z6, Y6, shared, client)
+        submits = is_submitter(client, 0.5, 0)
+        assert sums.any() == counts.any() == submits
+
+
+def test_lite_draws_rows_without_replacement_and_padding_takes_no_place():
+    mask = jnp.arange(9) % 3 > 0
+    drawn = np.array(jax.vmap(lambda key: draw_rows(key, mask, 4))(jax.random.split(jax.random.key(0), 500)))
+    assert (drawn.sum(axis=1) == 4).all() and not drawn[:, ~mask].any()
+    np.testing.assert_allclose(drawn.mean(axis=0)[mask], 4 / 6, atol=0.1)
+    assert draw_rows(jax.random.key(0), mask, 8)[mask].all()
+
+
+def test_fedproc_fades_into_cross_entropy():
+    weights = [float(FedProc(ramp_rounds=4.0).prototype_weight(jnp.array(r))) for r in range(6)]
+    assert weights == [0, 0.75, 0.5, 0.25, 0, 0]
