@@ -23,7 +23,11 @@ from fedjax_collapse.data import Federation, partition, sources
 from fedjax_collapse.records import Model, UserError
 
 _NOT_CHOICES = ("base", "layers", "local_training")
-_SERVER_OPTIMIZERS = ("sgd", "adagrad", "adam", "yogi")  # of optax
+_SERVER_OPTIMIZERS = {  # the damped ones are those of the released codes
+    **{name: getattr(optax, name) for name in ("sgd", "adagrad", "adam", "yogi")},
+    **{f"damped_{name}": getattr(aggregation, f"damped_{name}") for name in ("momentum", "adagrad", "adam", "yogi")},
+}
+_PRIVATE = {"average": "none", "local": "batch_norm"}
 
 
 def resolve_arm(config: ConfigDict, arm: str) -> ConfigDict:
@@ -86,9 +90,9 @@ def model(config: ConfigDict, federation: Federation) -> Model:
 
 def algorithm(config: ConfigDict) -> Algorithm:
     """The algorithm with its local training and regularizers."""
-    if config.batch_norm != "average":
-        raise UserError(f"batch_norm {config.batch_norm!r}: expected average")
+    check_name("batch_norm", config.batch_norm, _PRIVATE)
     parts = dict(
+        private=_PRIVATE[config.batch_norm],
         training=call("training", LocalTraining, config.training.to_dict()),
         regularizers={
             name: call(f"regularizers.{name}", class_named("regularizer", regularizers, name), arguments)
@@ -102,10 +106,9 @@ def algorithm(config: ConfigDict) -> Algorithm:
 
 
 def server_optimizer(config: ConfigDict) -> jax.tree_util.Partial:
-    """An optax optimizer, or ``damped_momentum``, whose numbers stay traced."""
-    names = (*_SERVER_OPTIMIZERS, "damped_momentum")
-    check_name("server_optimizer", config.name, names)
-    constructor = getattr(optax, config.name, None) or getattr(aggregation, config.name)
+    """A constructor of an optimizer with its arguments, whose numbers stay traced."""
+    check_name("server_optimizer", config.name, _SERVER_OPTIMIZERS)
+    constructor = _SERVER_OPTIMIZERS[config.name]
     arguments = _without(config, "name")
     call("server_optimizer", constructor, arguments)
     return jax.tree_util.Partial(constructor, **arguments)

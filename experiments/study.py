@@ -92,13 +92,11 @@ def provenance(federations: Mapping[int, object]) -> dict:
 
 def _plan(config, federation):
     """What of an arm does not depend on the seed, checked."""
-    algorithm = build.algorithm(config)
-    base.check(algorithm)
+    algorithm, model = build.algorithm(config), build.model(config, federation)
+    base.check(algorithm, model)
     schedule = {key: config[key] for key in ("rounds", "participation", "evaluate_every", "checkpoint_every")}
     check_schedule(**schedule)
-    return dict(
-        model=build.model(config, federation), algorithm=algorithm, client_map=build.client_map(config), **schedule
-    )
+    return dict(model=model, algorithm=algorithm, client_map=build.client_map(config), **schedule)
 
 
 def _run(folder, config, plan, federation, seed, console, should_stop) -> Result:

@@ -14,6 +14,7 @@ from experiments.configs import base
 def get_config(arg: str = "") -> ConfigDict:
     config = base.get_config()
     config.seeds = (0, 1, 2)
+    config.partition.seed = 0  # one partition for all seeds: the spread is that of initial weights and batch order
     config.arms = dict(
         fedavg=dict(),
         feddecorr=dict(regularizers=dict(feddecorr=dict(strength=0.1, variant="official"))),
