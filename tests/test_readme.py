@@ -1,0 +1,57 @@
+"""The README's code runs as it stands."""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from ml_collections import ConfigDict
+
+from experiments import build
+from experiments.configs import quickstart
+from fedjax_collapse import regularizers, simulate
+
+README = (Path(__file__).parents[1] / "README.md").read_text()
+PYTHON = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+
+
+def test_library_example():
+    """At most 25 lines, and what it says comes back does."""
+    code = PYTHON[0]
+    assert len([line for line in code.splitlines() if line.strip()]) <= 25
+    names = {}
+    exec(compile(code, "README.md", "exec"), names)
+    result = names["result"]
+    assert [row["round"] for row in result.metrics] == [1, 2, 3]
+    assert result.clients["task_loss"].shape == (3, 5)
+    assert result.spectra["server"].shape == (3, 16)
+    assert "train/feddecorr/correlation" in result.metrics[-1]
+
+
+@pytest.fixture
+def feature_norm(tmp_path, monkeypatch):
+    """The README's regularizer, in a file beside the library's own."""
+    (tmp_path / "feature_norm.py").write_text(PYTHON[1])
+    monkeypatch.setattr(regularizers, "__path__", [*regularizers.__path__, str(tmp_path)])
+    yield
+    sys.modules.pop("fedjax_collapse.regularizers.feature_norm", None)
+
+
+def test_a_regularizer_is_one_file(feature_norm):
+    import jax
+
+    config = quickstart.get_config("smoke")
+    changes = dict(
+        clients=3, partition=dict(alpha=5.0), network=dict(name="small_cnn", channels=(4,)), training=dict(epochs=1)
+    )
+    config.update(ConfigDict(changes))
+    config.arms = dict(both=dict(regularizers=dict(feature_norm=dict(strength=0.5), feddecorr=dict(strength=0.1))))
+    arm = build.resolve_arm(config, "both")
+    federation = build.federations(arm, [0])[0]
+    algorithm = build.algorithm(arm)
+    result = simulate(federation, build.model(arm, federation), algorithm, rounds=1, key=jax.random.key(0))
+    assert {"train/feature_norm/norm", "train/feddecorr/correlation"} <= set(result.metrics[-1])
+
+
+def test_commands_are_as_the_continuous_integration_expects():
+    assert len(re.findall(r"^python3 -m venv", README, re.MULTILINE)) == 2
