@@ -27,7 +27,7 @@ _SERVER_OPTIMIZERS = {  # the damped ones are those of the released codes
     **{name: getattr(optax, name) for name in ("sgd", "adagrad", "adam", "yogi")},
     **{f"damped_{name}": getattr(aggregation, f"damped_{name}") for name in ("momentum", "adagrad", "adam", "yogi")},
 }
-_PRIVATE = {"average": "none", "local": "batch_norm"}
+_BATCH_NORM = ("average",)  # private statistics (FedBN) need the evaluation of personal models
 
 
 def resolve_arm(config: ConfigDict, arm: str) -> ConfigDict:
@@ -90,9 +90,8 @@ def model(config: ConfigDict, federation: Federation) -> Model:
 
 def algorithm(config: ConfigDict) -> Algorithm:
     """The algorithm with its local training and regularizers."""
-    check_name("batch_norm", config.batch_norm, _PRIVATE)
+    check_name("batch_norm", config.batch_norm, _BATCH_NORM)
     parts = dict(
-        private=_PRIVATE[config.batch_norm],
         training=call("training", LocalTraining, config.training.to_dict()),
         regularizers={
             name: call(f"regularizers.{name}", class_named("regularizer", regularizers, name), arguments)

@@ -133,6 +133,12 @@ class Model:
         """Initial variables; compiled, because eager initialisation is many times slower."""
         return _init(self, key)
 
+    def output_shapes(self, variables: Variables) -> Outputs:
+        """Shapes and dtypes of features [1, d] and logits [1, classes]."""
+        images = jax.ShapeDtypeStruct((1, *self.image_shape), jnp.float32)
+        batch = Batch(images, jax.ShapeDtypeStruct((1,), jnp.int32), jax.ShapeDtypeStruct((1,), bool))
+        return jax.eval_shape(lambda v, b: self.apply(v, b, train=False)[0], variables, batch)
+
     def apply(self, variables: Variables, batch: Batch, train: bool) -> tuple[Outputs, PyTree]:
         """Outputs and the new running statistics (unchanged unless ``train``)."""
         outputs, updated = self.module.apply(

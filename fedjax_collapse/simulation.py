@@ -100,7 +100,7 @@ def simulate(
         done += num_rounds
         record = jax.tree.map(operator.itemgetter(slice(num_rounds)), jax.device_get(record))
         row, spectra = _measure(done, record, federation, server, local)
-        timing = _timing(done, record, federation, int(algorithm.training.epochs), stopwatch.seconds)
+        timing = _timing(done, record, federation, algorithm.training, stopwatch.seconds)
         clients = {"round": np.arange(done - num_rounds, done) + 1, "steps": record.steps, **record.metrics}
         history.add(row, timing, clients, spectra)
         if listener:
@@ -173,9 +173,10 @@ def _measure(done, record, federation, server, local):
     return row, {"round": done, **spectra}
 
 
-def _timing(done, record, federation, epochs, seconds):
+def _timing(done, record, federation, training, seconds):
     """Seconds since the last row, and true samples per second of training: padding and compiling do not count."""
-    samples = epochs * int(np.sum((record.steps > 0) * np.asarray(federation.ownership.sizes)))
+    per_epoch = np.asarray(training.examples_per_epoch(federation.ownership.sizes))
+    samples = int(training.epochs) * int(np.sum((record.steps > 0) * per_epoch))
     return {"round": done, **seconds, "samples": samples, "samples_per_second": samples / seconds["train"]}
 
 

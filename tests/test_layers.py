@@ -31,7 +31,7 @@ def compare_with_xla(lowering, size, stride, padding, extent, channels, clients)
     assert_close(outputs_and_gradients(lowering), outputs_and_gradients("xla"), 1e-5)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     size=st.integers(1, 5),
     stride=st.integers(1, 3),
@@ -44,7 +44,7 @@ def test_patches_equal_xla_in_value_and_gradient(size, stride, padding, extent, 
     compare_with_xla("patches", size, stride, min(padding, size - 1), extent, channels, clients)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     padding=st.integers(0, 2),
     extent=st.tuples(st.integers(3, 9), st.integers(3, 9)),

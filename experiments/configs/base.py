@@ -25,7 +25,7 @@ def get_config(arg: str = "") -> ConfigDict:
             algorithm=dict(name="fedavg"),
             server_optimizer=dict(name="none"),  # or sgd, damped_momentum, adagrad, adam, yogi, ... with its arguments
             regularizers=ConfigDict(),  # module name -> arguments
-            batch_norm="average",  # with the rest of the network, or local: private to each client (FedBN)
+            batch_norm="average",  # scale, shift and running statistics: averaged like the rest of the network
             evaluate_every=1,
             checkpoint_every=10,
             # layout: auto, chunked, vectorized, sharded, loop (debug); clients_at_once: 0 is auto

@@ -15,7 +15,8 @@ from flax import struct
 
 from fedjax_collapse import selection
 from fedjax_collapse.aggregation import Upload
-from fedjax_collapse.algorithms.local_training import LocalTraining, output_shapes, sum_over_data, train
+from fedjax_collapse.algorithms.local_training import LocalTraining, train
+from fedjax_collapse.data.batches import sum_over_data
 from fedjax_collapse.records import (
     Client,
     ClientState,
@@ -101,7 +102,7 @@ def without_silent_regularizers(algorithm: Algorithm) -> Algorithm:
 
 def init(algorithm: Algorithm, model: Model, variables: Variables) -> tuple[Server, ClientState]:
     """The server's state, and the state of ONE client, before the first round."""
-    shapes = output_shapes(model, variables)
+    shapes = model.output_shapes(variables)
     shared = {name: r.init_shared(variables, shapes) for name, r in algorithm.regularizers.items()}
     memory = {name: r.init_memory(variables, shapes) for name, r in algorithm.regularizers.items()}
     server = Server(variables, shared, algorithm.init_server(variables))

@@ -11,7 +11,7 @@ import optax
 from flax import struct
 
 from fedjax_collapse import selection
-from fedjax_collapse.data.batches import get_batch, shuffled_rows
+from fedjax_collapse.data.batches import get_batch, over_batches, padded_rows, shuffled_rows, zeros_of
 from fedjax_collapse.losses import cross_entropy, masked_mean
 from fedjax_collapse.records import (
     Batch,
@@ -20,7 +20,6 @@ from fedjax_collapse.records import (
     LocalView,
     Model,
     Outputs,
-    PyTree,
     Scalar,
     Server,
     Trained,
@@ -169,7 +168,7 @@ def train(
     variables = server.variables
     example = get_local_batch(jnp.arange(batch_size), jnp.ones(batch_size, bool))
     loss = functools.partial(_local_loss, context, *example, client.key)
-    sums = _zeros_like_shapes(jax.eval_shape(loss, *variables)[1][1])
+    sums = zeros_of(jax.eval_shape(loss, *variables)[1][1])
     carry = (variables, optimizer.init(variables.params), sums)
     variables, _, sums = jax.lax.fori_loop(0, training.epochs, epoch, carry)
     return Trained(
@@ -239,7 +238,7 @@ def _local_loss(context, batch, frozen, key, params, batch_stats):
 def _class_counts(model, examples, client, variables):
     """Examples of each class that the client owns, [classes]."""
     is_owned = jnp.arange(len(client.rows)) < client.size
-    counts = jnp.zeros(output_shapes(model, variables).logits.shape[1], jnp.int32)
+    counts = jnp.zeros(model.output_shapes(variables).logits.shape[1], jnp.int32)
     return counts.at[examples.labels[client.rows]].add(is_owned)
 
 
@@ -256,59 +255,11 @@ def _run_frozen(context, examples):
                 outputs = context.model.apply(variables, batch, train=False)[0]
                 return jax.tree.map(lambda t, o: jax.lax.dynamic_update_slice_in_dim(t, o, first, 0), table, outputs)
 
-            shapes = output_shapes(context.model, variables)
+            shapes = context.model.output_shapes(variables)
             count = len(padded_rows(client, batch_size))
             table = jax.tree.map(lambda s, count=count: jnp.zeros((count, *s.shape[1:]), s.dtype), shapes)
-            tables[name][key] = _over_batches(batch_size, examples, client, write, table)
+            tables[name][key] = over_batches(batch_size, examples, client, write, table)
     return tables
-
-
-def sum_over_data(
-    batch_size: int,
-    model: Model,
-    examples: Examples,
-    client: Client,
-    variables: Variables,
-    summarize: Callable[[Outputs, Batch], PyTree],
-) -> PyTree:
-    """Sum over the client's batches of ``summarize(outputs, batch)``, in evaluation mode, every row once."""
-
-    def summary(batch):
-        return summarize(model.apply(variables, batch, train=False)[0], batch)
-
-    rows = padded_rows(client, batch_size)[:batch_size]
-    zeros = _zeros_like_shapes(jax.eval_shape(summary, get_batch(examples, rows, jnp.ones(batch_size, bool))))
-    add = functools.partial(jax.tree.map, jnp.add)
-    return _over_batches(batch_size, examples, client, lambda first, batch, total: add(total, summary(batch)), zeros)
-
-
-def _over_batches(batch_size, examples, client, body, carry):
-    """``carry = body(first row, batch, carry)`` over the client's rows in their stored order, as many as it owns."""
-    rows = padded_rows(client, batch_size)
-
-    def run(index, carry):
-        first = index * batch_size
-        mask = first + jnp.arange(batch_size) < client.size
-        batch = get_batch(examples, jax.lax.dynamic_slice_in_dim(rows, first, batch_size), mask)
-        return body(first, batch, carry)
-
-    return jax.lax.fori_loop(0, -(-client.size // batch_size), run, carry)
-
-
-def padded_rows(client: Client, batch_size: int) -> jax.Array:
-    """The client's rows, padded to whole batches, so that a slice of the last one is not clamped."""
-    return jnp.pad(client.rows, (0, -len(client.rows) % batch_size))
-
-
-def output_shapes(model: Model, variables: Variables) -> Outputs:
-    """Shapes and dtypes of features [1, d] and logits [1, classes]."""
-    images = jax.ShapeDtypeStruct((1, *model.image_shape), jnp.float32)
-    batch = Batch(images, jax.ShapeDtypeStruct((1,), jnp.int32), jax.ShapeDtypeStruct((1,), bool))
-    return jax.eval_shape(lambda v, b: model.apply(v, b, train=False)[0], variables, batch)
-
-
-def _zeros_like_shapes(shapes):
-    return jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
 
 
 @contextlib.contextmanager

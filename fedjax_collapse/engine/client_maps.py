@@ -21,6 +21,7 @@ import jax.numpy as jnp
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from fedjax_collapse.aggregation import sum_clients
+from fedjax_collapse.data.batches import zeros_of
 from fedjax_collapse.records import PyTree, UserError
 
 PerClient = Callable[[PyTree, PyTree], tuple[PyTree, PyTree]]
@@ -89,8 +90,7 @@ class Chunked(ClientMap):
             return jax.tree.map(jnp.add, total, summand), results
 
         summand, _ = jax.eval_shape(function, shared, jax.tree.map(lambda leaf: leaf[0, 0], chunks))
-        zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), summand)
-        total, results = jax.lax.scan(add_chunk, zero, chunks)
+        total, results = jax.lax.scan(add_chunk, zeros_of(summand), chunks)
         return total, jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), results)
 
 

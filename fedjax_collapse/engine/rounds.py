@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from fedjax_collapse.aggregation import weigh
 from fedjax_collapse.algorithms import base
 from fedjax_collapse.algorithms.base import Algorithm
+from fedjax_collapse.data.batches import zeros_of
 from fedjax_collapse.engine.client_maps import ClientMap
 from fedjax_collapse.records import Client, ClientState, Examples, Key, Model, Ownership, PyTree, Server, Variables
 
@@ -78,8 +79,7 @@ def _run_rounds(algorithm, state, examples, ownership, num_rounds, *, model, cli
 
     _, record, watched = jax.eval_shape(one_round, state)
     records = jax.tree.map(lambda leaf: jnp.zeros((max_rounds, *leaf.shape), leaf.dtype), record)
-    watched = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), watched)
-    return jax.lax.fori_loop(0, num_rounds, body, (state, records, watched))
+    return jax.lax.fori_loop(0, num_rounds, body, (state, records, zeros_of(watched)))
 
 
 _run_rounds_compiled = jax.jit(
