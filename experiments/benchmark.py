@@ -28,6 +28,7 @@ sys.path.insert(0, ROOT)  # so that ``experiments`` is found from any folder
 from experiments.benchmarks import SYSTEMS  # noqa: E402
 from experiments.benchmarks.worker import Job, Measurement  # noqa: E402
 from experiments.benchmarks.workloads import WORKLOADS  # noqa: E402
+from experiments.machine import num_cores  # noqa: E402
 
 Row = dict[str, Any]
 
@@ -215,11 +216,6 @@ def environment() -> dict[str, Any]:
     versions = {package: _version(package) for package in ("jax", "torch")}
     machine = {"device": _cpu(), "cores": num_cores(), "python": platform.python_version()}
     return machine | versions | {"platform": platform.platform()}
-
-
-def num_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 
 def _version(package):

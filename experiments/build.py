@@ -7,7 +7,6 @@ name is the module's, up to case and underscores. There is no registry; a new fi
 import difflib
 import importlib
 import inspect
-import math
 import pkgutil
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -21,6 +20,7 @@ from fedjax_collapse import aggregation, algorithms, engine, nn, regularizers
 from fedjax_collapse.algorithms import Algorithm, LocalTraining
 from fedjax_collapse.data import Federation, partition, sources
 from fedjax_collapse.records import Model, UserError
+from fedjax_collapse.simulation import cohort_size
 
 _NOT_CHOICES = ("base", "layers", "local_training")
 _SERVER_OPTIMIZERS = {  # the damped ones are those of the released codes
@@ -116,7 +116,7 @@ def server_optimizer(config: ConfigDict) -> jax.tree_util.Partial:
 def client_map(config: ConfigDict) -> engine.ClientMap:
     """How clients are laid out. ``auto``: over all devices, on each of them one client at a time on a CPU, else ten."""
     check_name("engine.layout", config.engine.layout, ("auto", "chunked", "vectorized", "sharded", "loop"))
-    cohort = max(1, math.floor(config.participation * config.clients + 1e-6))
+    cohort = cohort_size(config.participation, config.clients)
     on_cpu = jax.default_backend() == "cpu"
     chunk = engine.Chunked(config.engine.clients_at_once or (1 if on_cpu else min(10, cohort)))
     num_devices = min(len(jax.devices()), cohort)

@@ -19,6 +19,7 @@ from absl import flags
 from ml_collections import ConfigDict, config_flags
 
 from experiments.build import check_name
+from experiments.machine import num_cores
 from experiments.study import run_study
 from fedjax_collapse.records import UserError
 
@@ -80,7 +81,7 @@ def _parse_flags(arguments):
 def configure_jax(cache: str) -> None:
     """One CPU device per core, as one client rarely keeps several busy; and compiled programs kept between runs."""
     if "JAX_NUM_CPU_DEVICES" not in os.environ:
-        jax.config.update("jax_num_cpu_devices", _num_cores())
+        jax.config.update("jax_num_cpu_devices", num_cores())
     if cache:
         jax.config.update("jax_compilation_cache_dir", cache)
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
@@ -144,10 +145,6 @@ def _one_line(error):
 
 def _cache_folder():
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedjax_collapse" / "jax"
-
-
-def _num_cores():
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 if __name__ == "__main__":

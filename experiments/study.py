@@ -3,7 +3,6 @@
 import itertools
 import json
 import math
-import os
 import platform
 import subprocess
 import sys
@@ -17,13 +16,14 @@ from ml_collections import ConfigDict
 
 from experiments import build
 from experiments.console import Console
+from experiments.machine import num_cores
 from fedjax_collapse.algorithms import base
 from fedjax_collapse.metrics import write_json, write_npz
 from fedjax_collapse.records import UserError
 from fedjax_collapse.report import write_report
+from fedjax_collapse.report.study import SUMMARISED
 from fedjax_collapse.simulation import Result, check_schedule, rounds_done, simulate
 
-HEADLINE = ("accuracy", "effective_rank", "significant_dims", "R")  # of the last round
 _PACKAGES = ("fedjax_collapse", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "ml-collections")
 
 
@@ -44,19 +44,18 @@ def run_study(
     """
     arms, seeds = _choose("arm", str, arms, tuple(config.arms)), _choose("seed", int, seeds, tuple(config.seeds))
     federations = build.federations(config, config.seeds)
-    resolved = {arm: build.resolve_arm(config, arm) for arm in arms}
-    plans = {arm: _plan(settings, federations[seeds[0]]) for arm, settings in resolved.items()}
+    plans = {arm: _plan(build.resolve_arm(config, arm), federations[seeds[0]]) for arm in arms}
     _claim(workdir, config)
     write_json(workdir / "provenance.json", provenance(federations))
     with Console(num_runs=len(arms) * len(seeds), rounds=config.rounds) as console:
         for arm, seed in itertools.product(arms, seeds):
             folder = workdir / arm / f"seed{seed}"
             console.start_run(arm, seed, first_round=rounds_done(folder))
-            result = _run(folder, resolved[arm], plans[arm], federations[seed], seed, console, should_stop)
+            result = _run(folder, plans[arm], federations[seed], seed, console, should_stop)
             if result.rounds_done < config.rounds:
                 console.note(f"stopped in {arm}, seed {seed}; the same command goes on from there")
                 return False
-            write_json(folder / "summary.json", {name: result.metrics[-1][name] for name in HEADLINE})
+            write_json(folder / "summary.json", {name: result.metrics[-1][name] for name in SUMMARISED})
             console.finish_run()
     summary = summarize(workdir, tuple(config.arms), tuple(config.seeds))
     write_json(workdir / "summary.json", summary)
@@ -71,7 +70,7 @@ def summarize(workdir: Path, arms: tuple[str, ...], seeds: tuple[int, ...]) -> d
     for arm in arms:
         runs = [workdir / arm / f"seed{seed}" / "summary.json" for seed in seeds]
         rows = [json.loads(run.read_text()) for run in runs if run.exists()]
-        summary[arm] = {name: _statistics([row[name] for row in rows]) for name in HEADLINE}
+        summary[arm] = {name: _statistics([row[name] for row in rows]) for name in SUMMARISED}
     return summary
 
 
@@ -83,7 +82,7 @@ def provenance(federations: Mapping[int, object]) -> dict:
         "git": _git_revision(),
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": num_cores(),
         "devices": [str(device) for device in jax.devices()],
         "packages": {name: _version(name) for name in _PACKAGES},
         "sha256": hashes,
@@ -99,7 +98,7 @@ def _plan(config, federation):
     return dict(model=model, algorithm=algorithm, client_map=build.client_map(config), **schedule)
 
 
-def _run(folder, config, plan, federation, seed, console, should_stop) -> Result:
+def _run(folder, plan, federation, seed, console, should_stop) -> Result:
     folder.mkdir(parents=True, exist_ok=True)
     write_npz(folder / "partition.npz", {"class_counts": federation.class_counts()})
 

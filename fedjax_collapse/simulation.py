@@ -85,7 +85,7 @@ def simulate(
         engine.run_rounds,
         model=model,
         client_map=client_map,
-        cohort_size=max(1, math.floor(participation * federation.num_clients + 1e-6)),
+        cohort_size=cohort_size(participation, federation.num_clients),
         max_rounds=min(evaluate_every, rounds),
     )
     done = int(state.round)
@@ -114,6 +114,11 @@ def simulate(
     if checkpoints:
         checkpoints.close()
     return Result(state.server.variables, history.rows, history.clients, history.spectra, history.timing, done)
+
+
+def cohort_size(participation: float, num_clients: int) -> int:
+    """The number of clients in a round: their fraction rounded down, as in the papers' codes, but at least one."""
+    return max(1, math.floor(participation * num_clients + 1e-6))  # 0.29 * 100 is a little below 29
 
 
 def rounds_done(folder: Path | str) -> int:

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedjax_collapse.analysis.spectrum import FLOOR
 from fedjax_collapse.records import UserError
 
-FLOOR = 1e-12  # of an eigenvalue, before its logarithm
 SUMMARISED = ("accuracy", "effective_rank", "significant_dims", "R")
 
 Row = Mapping[str, Any]
