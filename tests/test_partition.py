@@ -1,13 +1,14 @@
 """Partitions: every example exactly once, the published bounds, and explained failures."""
 
 import hashlib
+import json
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedjax_collapse import UserError, partition, sources
+from fedjax_collapse import UserError, partition
 
 
 def assert_exact_cover(parts, count):
@@ -46,23 +47,198 @@ def test_iid_covers_exactly_in_even_parts(count, clients, seed):
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
-def test_large_alpha_is_uniform_and_small_alpha_is_not():
+CLASSES = np.repeat(np.arange(10), 100)
+DOMAINS = np.tile([0, 0, 0, 1, 1, 2, 2, 2, 2, 2], 100)
+DRAWS = {
+    "iid": (dict(num_clients=10), "b0e19747"),
+    "dirichlet": (dict(num_clients=10, alpha=0.1), "f01bd630"),
+    "dirichlet_per_client": (dict(num_clients=10, alpha=0.1), "d662af60"),
+    "pathological": (dict(num_clients=10, classes_per_client=3), "ffc4c30a"),
+    "partially_disjoint": (dict(num_clients=10, classes_per_client=3), "a303adf6"),
+    "quantity": (dict(num_clients=10, alpha=1.0), "5224d624"),
+    "domain": (dict(num_clients=3, domains=DOMAINS, truncation=0.5), "a4961f54"),
+}
+
+
+@pytest.mark.parametrize("draw", [partition.dirichlet, partition.dirichlet_per_client])
+def test_large_alpha_is_uniform_and_small_alpha_is_not(draw):
     labels = np.repeat(np.arange(10), 500)
     share = {}
     for alpha in (0.1, 1e5):
-        parts = partition.dirichlet(labels, 10, alpha)
-        counts = np.array([np.bincount(labels[part], minlength=10) for part in parts])
+        counts = class_counts(labels, draw(labels, 10, alpha))
         share[alpha] = np.abs(counts / 500 - 0.1).max()
-    assert share[1e5] < 0.01 and share[0.1] > 0.3
+    assert share[1e5] < (0.01 if draw is partition.dirichlet else 0.06) and share[0.1] > 0.3  # the second one samples
+
+
+def class_counts(labels, parts):
+    """[clients, classes]."""
+    return np.array([np.bincount(labels[part], minlength=labels.max() + 1) for part in parts])
 
 
 def test_same_seed_same_partition():
-    labels = sources.digits().labels
-    parts = partition.dirichlet(labels, 10, 0.1, seed=0)
-    digest = hashlib.sha256(b"".join(part.astype("<i8").tobytes() for part in parts)).hexdigest()
-    assert digest[:16] == "711e60ca3f27e0ce"
-    other = partition.dirichlet(labels, 10, 0.1, seed=1)
-    assert [len(p) for p in parts] != [len(p) for p in other]
+    """The hashes are fixed, so a change that moves published partitions cannot go unnoticed."""
+    digests = {name: digest(getattr(partition, name)(CLASSES, **arguments)) for name, (arguments, _) in DRAWS.items()}
+    assert digests == {name: expected for name, (_, expected) in DRAWS.items()}
+    for name, (arguments, expected) in DRAWS.items():
+        assert digest(getattr(partition, name)(CLASSES, seed=1, **arguments)) != expected
+
+
+def digest(parts):
+    return hashlib.sha256(b"|".join(part.astype("<i8").tobytes() for part in parts)).hexdigest()[:8]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    classes=st.integers(2, 12),
+    clients=st.integers(1, 8),
+    held=st.integers(1, 12),
+    method=st.sampled_from(partition.PATHOLOGICAL),
+    seed=st.integers(0, 999),
+)
+def test_pathological_clients_hold_few_classes(classes, clients, held, method, seed):
+    held = min(held, classes)
+    labels = np.random.default_rng(seed).permutation(np.repeat(np.arange(classes), 17))
+    try:
+        parts = partition.pathological(labels, clients, held, seed, method, max_tries=20)
+    except UserError as error:
+        assert method == "niid" or clients * held < classes, error
+        return
+    assert_exact_cover(parts, len(labels))
+    holds = class_counts(labels, parts) > 0
+    holders = holds.sum(axis=0)
+    if method == "shards":
+        assert holds.sum(axis=1).max() <= held * (1 + -(-classes // (clients * held)))
+        return
+    assert np.all(holds.sum(axis=1) == held) and holders.min() >= 1
+    if method == "balanced":
+        assert holders.max() - holders.min() <= 1
+    if method == "niid":
+        assert np.all(holds[np.arange(clients), np.arange(clients) % classes])
+
+
+@settings(max_examples=30, deadline=None)
+@given(classes=st.integers(2, 12), clients=st.integers(1, 8), held=st.integers(1, 12), seed=st.integers(0, 99))
+def test_partially_disjoint_clients_fill_up_in_order(classes, clients, held, seed):
+    held = min(held, classes)
+    labels = np.repeat(np.arange(classes), 20)
+    if clients * held < classes:
+        with pytest.raises(UserError, match="have room for"):
+            partition.partially_disjoint(labels, clients, held, seed)
+        return
+    parts = partition.partially_disjoint(labels, clients, held, seed)
+    assert_exact_cover(parts, len(labels))
+    if held == classes:
+        assert max(map(len, parts)) - min(map(len, parts)) <= 1
+        return
+    holds = class_counts(labels, parts) > 0
+    assert np.all(holds.sum(axis=1) == held)
+    assert np.all(holds[np.arange(classes) // held, np.arange(classes)])  # 0, 1, 2, ... first
+
+
+def test_partially_disjoint_p5c2_and_p10c3():
+    disjoint = [np.unique(CLASSES[part]).tolist() for part in partition.partially_disjoint(CLASSES, 5, 2)]
+    assert disjoint == [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9]]
+    fourth = [np.unique(CLASSES[partition.partially_disjoint(CLASSES, 10, 3, seed)[3]]) for seed in range(4)]
+    assert all(9 in classes and len(classes) == 3 for classes in fourth) and len(set(map(tuple, fourth))) > 1
+
+
+def test_double_pass_counts_every_example_twice():
+    once, twice = (partition.partially_disjoint(CLASSES, 10, 3, double_pass=flag) for flag in (False, True))
+    np.testing.assert_array_equal(np.bincount(np.concatenate(twice)), 2)
+    np.testing.assert_array_equal(class_counts(CLASSES, twice), 2 * class_counts(CLASSES, once))
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    count=st.integers(1, 300),
+    clients=st.integers(1, 8),
+    alpha=st.sampled_from([1e-3, 0.1, 1.0, 1e5]),
+    seed=st.integers(0, 99),
+)
+def test_a_prior_per_client_covers_exactly_in_even_parts(count, clients, alpha, seed):
+    labels = np.random.default_rng(seed).integers(0, 7, max(count, clients))
+    parts = partition.dirichlet_per_client(labels, clients, alpha, seed)
+    assert_exact_cover(parts, len(labels))
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+@settings(max_examples=20, deadline=None)
+@given(clients=st.integers(1, 8), alpha=st.sampled_from([0.3, 1.0, 1e7]), seed=st.integers(0, 99))
+def test_quantity_skew_is_in_the_sizes_alone(clients, alpha, seed):
+    parts = partition.quantity(CLASSES, clients, alpha, seed, min_size=5)
+    assert_exact_cover(parts, 1000)
+    sizes = np.array([len(part) for part in parts])
+    assert sizes.min() >= 5
+    assert alpha < 1e7 or np.abs(sizes - 1000 / clients).max() <= 2
+    largest = class_counts(CLASSES, parts)[sizes.argmax()] / sizes.max()
+    assert np.abs(largest - 0.1).max() < 0.12
+
+
+def test_a_client_per_domain():
+    parts = partition.domain(CLASSES, 3, DOMAINS)
+    assert_exact_cover(parts, 1000)
+    assert [np.unique(DOMAINS[part]).tolist() for part in parts] == [[0], [1], [2]]
+    cut = partition.domain(CLASSES, 3, DOMAINS, truncation=0.5)
+    assert [len(part) for part in cut] == [100, 100, 100]
+    assert [np.unique(DOMAINS[part]).tolist() for part in cut] == [[0], [1], [2]]
+    office = np.repeat(np.arange(4), [766, 898, 125, 236])  # Office-Caltech10: DSLR has 125 training images
+    assert {len(part) for part in partition.domain(office, 4, office, truncation=0.5)} == {62}
+
+
+def test_a_file_of_indices(tmp_path):
+    parts = partition.pathological(CLASSES, 4, 3)
+    path = tmp_path / "parts.json"
+    for stored in ([part.tolist() for part in parts], {client: part.tolist() for client, part in enumerate(parts)}):
+        path.write_text(json.dumps(stored))
+        for seed in (0, 1):
+            read = partition.from_file(CLASSES, 4, str(path), seed)
+            assert all(np.array_equal(a, b) for a, b in zip(read, parts, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("[[0, 1], [1, 2]]", "row 1 is listed more than once"),
+        ("[[0, 1], [2, 1000]]", "rows 0 to 1000 are not all among the 1000 examples"),
+        ("[[0, 1], [-1]]", "rows -1 to 1 are not all among"),
+        ("[[0, 1], []]", "client 1: expected a list of at least one row"),
+        ("[[0, 1], [0.5]]", "client 1: expected a list of at least one row"),
+        ("[[0, 1], [[2], [3]]]", "client 1: expected a list of at least one row"),
+        ("[[0, 1], [2], [3]]", "2 clients but 3 in"),
+        ("[]", "2 clients but 0 in"),
+        ("7", "expected a JSON list"),
+        ("[[0, 1]", "expected a JSON list"),
+        (None, "cannot be read \\(FileNotFoundError\\)"),
+    ],
+)
+def test_a_wrong_file_of_indices_is_explained(tmp_path, content, message):
+    path = tmp_path / "parts.json"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(UserError, match=message) as error:
+        partition.from_file(CLASSES, 2, str(path))
+    assert "\n" not in str(error.value)
+
+
+def test_the_centres_of_isic2019(tmp_path):
+    """FLamby's columns; the counts per centre and class are those that a table of the split file would give."""
+    rng = np.random.default_rng(0)
+    targets, centers, test = rng.integers(0, 8, 80), rng.permutation(np.arange(80) % 6), rng.random(80) < 0.2
+    rows = [
+        f"ISIC_{i:07d},{','.join(map(str, np.eye(9)[target]))},{target},{center},{fold},{fold}_{center}"
+        for i, (target, center, fold) in enumerate(zip(targets, centers, np.where(test, "test", "train"), strict=True))
+    ]
+    path = tmp_path / "train_test_split"
+    path.write_text("\n".join(["image,MEL,NV,BCC,AK,BKL,DF,VASC,SCC,UNK,target,center,fold,fold2", *rows]))
+    labels = targets[~test]
+    parts = partition.isic2019(labels, 6, str(path))
+    assert_exact_cover(parts, len(labels))
+    assert [np.unique(centers[~test][part]).tolist() for part in parts] == [[0], [1], [2], [3], [4], [5]]
+    with pytest.raises(UserError, match="training images are not the"):
+        partition.isic2019(labels[::-1].copy(), 6, str(path))
+    path.write_text("image,label\nISIC_1,2")
+    with pytest.raises(UserError, match="expected FLamby's train_test_split"):
+        partition.isic2019(labels, 6, str(path))
 
 
 def test_rounding_never_gives_a_row_to_a_client_without_a_share():
@@ -79,18 +255,47 @@ def test_plain_dirichlet_does_not_balance():
     assert max(sizes) > 300 + 300
 
 
+LABELS = np.repeat(np.arange(10), 500)
+FINE = np.repeat(np.arange(100), 5)
+
+
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("name", "labels", "arguments", "message"),
     [
-        (dict(num_clients=10, alpha=0.0), "alpha 0 is not positive"),
-        (dict(num_clients=10, alpha=-1.0), "alpha -1 is not positive"),
-        (dict(num_clients=0, alpha=1.0), "clients: 0 is too small"),
-        (dict(num_clients=600, alpha=1.0), "use at most 500 clients"),
-        (dict(num_clients=50, alpha=0.01, max_tries=20), "no draw of 20 gave each of 50 clients 10 of 5000 examples"),
+        ("dirichlet", LABELS, dict(num_clients=10, alpha=0.0), "alpha 0 is not positive"),
+        ("dirichlet", LABELS, dict(num_clients=10, alpha=-1.0), "alpha -1 is not positive"),
+        ("dirichlet", LABELS, dict(num_clients=0, alpha=1.0), "clients: 0 is too small"),
+        ("dirichlet", LABELS, dict(num_clients=600, alpha=1.0), "use at most 500 clients"),
+        ("dirichlet", LABELS, dict(num_clients=50, alpha=0.05), "no draw of 1000 gave each of 50 clients 10 of 5000"),
+        ("dirichlet_per_client", LABELS, dict(num_clients=9, alpha=np.nan), "alpha nan is not positive"),
+        ("dirichlet", LABELS, dict(num_clients=9, alpha=np.inf), "alpha inf is not finite; .* use iid"),
+        ("quantity", LABELS, dict(num_clients=50, alpha=0.001, max_tries=9), "no draw of 9 gave each of 50"),
+        (
+            "pathological",
+            FINE,
+            dict(num_clients=10, classes_per_client=3),
+            "room for 30 of 100 classes; use at least",
+        ),
+        ("pathological", FINE, dict(num_clients=90, classes_per_client=90), "class 0 has 5 examples for 81 clients"),
+        (
+            "pathological",
+            FINE,
+            dict(num_clients=9, classes_per_client=101),
+            "101 classes per client, expected 1 to",
+        ),
+        ("pathological", FINE, dict(num_clients=9, classes_per_client=20, method="shard"), "unknown method 'shard'"),
+        ("pathological", FINE, dict(num_clients=10, classes_per_client=11, method="niid"), "use method='balanced'"),
+        ("pathological", FINE, dict(num_clients=10, classes_per_client=51, method="shards"), "expected 1 to 50 shards"),
+        ("partially_disjoint", FINE, dict(num_clients=9, classes_per_client=0), "0 classes per client, expected 1"),
+        ("partially_disjoint", FINE, dict(num_clients=9, classes_per_client=9), "room for 81 of 100 classes"),
+        ("domain", CLASSES, dict(num_clients=4, domains=DOMAINS), "4 clients but 3 domains; use clients=3"),
+        ("domain", CLASSES, dict(num_clients=3, domains=DOMAINS[1:]), "1000 examples need as many domains"),
+        ("domain", CLASSES, dict(num_clients=3, domains=DOMAINS, truncation=2.0), "truncation 2 is outside"),
+        ("domain", CLASSES, dict(num_clients=3, domains=DOMAINS, truncation=0.001), "truncation 0.001 needs 1000"),
+        ("domain", CLASSES, dict(num_clients=4, domains=DOMAINS + (DOMAINS > 0)), "leave a client without any"),
     ],
 )
-def test_impossible_requests_are_explained(arguments, message):
-    labels = np.repeat(np.arange(10), 500)
+def test_impossible_requests_are_explained(name, labels, arguments, message):
     with pytest.raises(UserError, match=message) as error:
-        partition.dirichlet(labels, **arguments)
+        getattr(partition, name)(labels, **arguments)
     assert "\n" not in str(error.value)

@@ -1,5 +1,10 @@
-"""Data sources, partitions, and the federation that they make."""
+"""Data sources, partitions, augmentation, and the federation that they make.
+
+``reading`` has what reads files for sources and partitions; ``glyphs`` draws images, ``class_holders`` is part of
+``partition``, ``pixels`` and ``auto_augment`` of ``augment``.
+"""
 
 from fedjax_collapse.data import partition as partition
 from fedjax_collapse.data import sources as sources
+from fedjax_collapse.data.federation import Domains as Domains
 from fedjax_collapse.data.federation import Federation as Federation

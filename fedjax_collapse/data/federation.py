@@ -11,6 +11,14 @@ from fedjax_collapse.data.partition import Partition
 from fedjax_collapse.records import Examples, Ownership, UserError
 
 
+class Domains(NamedTuple):
+    """Where the examples of a federation with feature shift come from; kept on the host."""
+
+    names: tuple[str, ...]
+    train: np.ndarray  # [training examples] int32 into names
+    test: np.ndarray  # [test examples] int32
+
+
 class Federation(NamedTuple):
     """Data of a run. Images stay uint8 on the device and are normalised batch by batch."""
 
@@ -18,6 +26,7 @@ class Federation(NamedTuple):
     ownership: Ownership
     test: Examples
     class_names: tuple[str, ...]
+    domains: Domains | None = None
 
     @classmethod
     def from_arrays(
@@ -31,18 +40,21 @@ class Federation(NamedTuple):
         std: float | tuple = 1.0,
         class_names: tuple[str, ...] | None = None,
         capacity: int | None = None,
+        domains: Domains | None = None,
     ) -> "Federation":
         """A federation from arrays in memory.
 
         Args:
-            images: [examples, height, width] or [..., channels], uint8 or float; networks see ``(images - mean) /
-            std``. labels: [examples], integers from 0.
+            images: [examples, height, width] or [..., channels], uint8 or float; a network sees ``(images - mean) /
+                std``.
+            labels: [examples], integers from 0.
             partition: for each client the indices of its examples (``data.partition``).
             test_images, test_labels: the same for the common test set.
             mean, std: scalars or one per channel, in the units of ``images`` (0 to 255 for uint8).
             class_names: default "0", "1", ...
             capacity: rows of the index table, at least the largest client's size, which is the default. Federations of
                 equal shapes share one compiled program; the results do not depend on it.
+            domains: of every training and test example, if they come from several.
 
         Raises:
             UserError: shapes, labels or indices do not fit together.
@@ -57,6 +69,7 @@ class Federation(NamedTuple):
             ownership=_ownership(partition, len(labels), capacity),
             test=_examples("test", test_images, test_labels, mean, std),
             class_names=class_names,
+            domains=_check_domains(domains, labels, test_labels),
         )
 
     @property
@@ -78,10 +91,28 @@ class Federation(NamedTuple):
         counts = [np.bincount(labels[r[:n]], minlength=self.num_classes) for r, n in zip(rows, sizes, strict=True)]
         return np.stack(counts)
 
+    def own_tests(self) -> Ownership:
+        """Every client's own part of the test set, on which its personal model is evaluated.
+
+        With domains, all test examples of the client's domains; else the largest part of the test set in which the
+        classes have the same shares as among the client's training examples, in the order of the test set.
+        """
+        labels = np.asarray(self.test.labels)
+        if self.domains is None:
+            of_class = [np.flatnonzero(labels == c) for c in range(self.num_classes)]
+            parts = [_rows_in_proportion(of_class, counts) for counts in self.class_counts()]
+        else:
+            owned = zip(np.asarray(self.ownership.rows), np.asarray(self.ownership.sizes), strict=True)
+            present = [np.unique(self.domains.train[rows[:size]]) for rows, size in owned]
+            parts = [np.flatnonzero(np.isin(self.domains.test, domains)) for domains in present]
+        return _as_table(parts, max(1, *map(len, parts)))
+
     def hashes(self) -> dict[str, str]:
         """SHA-256 of the data and of the partition, to tell whether two runs saw the same."""
         data = (self.train.images, self.train.labels, self.test.images, self.test.labels)
-        return {"data": _sha256(data), "partition": _sha256(self.ownership)}
+        rows, sizes = map(np.asarray, self.ownership)
+        owned = [row[:size] for row, size in zip(rows, sizes, strict=True)]
+        return {"data": _sha256(data), "partition": _sha256(owned)}
 
 
 def _examples(name, images, labels, mean, std):
@@ -117,10 +148,34 @@ def _ownership(partition, num_examples, capacity):
         raise UserError(
             f"federation: capacity {capacity} is less than the {sizes.max()} examples of the largest client"
         )
-    rows = np.zeros((len(sizes), capacity), np.int32)
-    for client, owned in enumerate(partition):
+    return _as_table(partition, capacity)
+
+
+def _as_table(parts, capacity):
+    rows = np.zeros((len(parts), capacity), np.int32)
+    for client, owned in enumerate(parts):
         rows[client, : len(owned)] = owned
-    return Ownership(jnp.asarray(rows), jnp.asarray(sizes))
+    return Ownership(jnp.asarray(rows), jnp.asarray([len(owned) for owned in parts], jnp.int32))
+
+
+def _rows_in_proportion(of_class, counts):
+    """As many rows of each class as fit, in proportion to ``counts``; at least one of the most frequent class."""
+    scale = min((len(rows) / count for rows, count in zip(of_class, counts, strict=True) if count), default=0)
+    kept = np.floor(scale * counts + 1e-9).astype(int)
+    kept[counts.argmax()] = max(kept[counts.argmax()], 1)
+    return np.sort(np.concatenate([rows[:count] for rows, count in zip(of_class, kept, strict=True)]))
+
+
+def _check_domains(domains, labels, test_labels):
+    if domains is None:
+        return None
+    train, test = (np.asarray(part, np.int32) for part in domains[1:])
+    for name, part, expected in (("train", train, labels), ("test", test, test_labels)):
+        if part.shape != expected.shape:
+            raise UserError(f"{name} domains: shape {part.shape}, expected one per example, {expected.shape}")
+        if part.min() < 0 or part.max() >= len(domains.names):
+            raise UserError(f"{name} domains: {part.max()} or {part.min()} is none of the {len(domains.names)} names")
+    return Domains(tuple(domains.names), train, test)
 
 
 def _sha256(arrays) -> str:

@@ -1,7 +1,8 @@
 """Partitions: who owns which example, as pure functions of labels and a seed.
 
 Every partition returns one int array of example indices per client, in random order; together they cover every example
-exactly once.
+exactly once. What leaves examples out (``domain`` when it truncates, ``from_file``) or gives them away twice
+(``partially_disjoint`` with ``double_pass``) says so.
 """
 
 from collections.abc import Sequence
@@ -9,10 +10,14 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Int
 
+from fedjax_collapse.data import class_holders
+from fedjax_collapse.data.reading import index_file
 from fedjax_collapse.records import UserError
 
 Labels = Int[np.ndarray, " examples"]
 Partition = Sequence[np.ndarray]
+
+PATHOLOGICAL = ("balanced", "niid", "sequential", "shards")
 
 
 def iid(labels: Labels, num_clients: int, seed: int = 0) -> Partition:
@@ -44,37 +49,222 @@ def dirichlet(
     Raises:
         UserError: alpha is not positive, more clients than examples allow, or ``max_tries`` draws were not enough.
     """
-    if not alpha > 0:
-        raise UserError(
-            f"partition: alpha {alpha:g} is not positive; small is heterogeneous, use iid for alpha = infinity"
-        )
+    _check_alpha(alpha)
     _check_num_clients(labels, num_clients, max(min_size, 1))
     rng = np.random.default_rng(seed)
+    rows_of_class = _rows_of_class(labels)
     for _ in range(max_tries):
-        parts = _draw_dirichlet(labels, num_clients, alpha, balance, rng)
-        if parts is not None and min(map(len, parts)) >= min_size:
+        parts = _draw_dirichlet(rows_of_class, len(labels), num_clients, alpha, min_size, balance, rng)
+        if parts is not None:
             return [rng.permutation(part) for part in parts]
+    raise _hopeless(labels, num_clients, alpha, min_size, max_tries)
+
+
+def dirichlet_per_client(labels: Labels, num_clients: int, alpha: float, seed: int = 0) -> Partition:
+    """Label skew at equal sizes: every client draws its own class prior from Dir(alpha, ..., alpha) over the classes.
+
+    The routine of FedDyn and FedDC. In random order, clients draw a class from their prior, restricted to the classes
+    that have examples left, and take one of its examples; sizes differ by at most one. Towards the end the prior gives
+    way to what is left: a client whose prior has no weight there draws from the remaining examples. The released
+    routine redraws instead, which need not end.
+
+    Raises:
+        UserError: alpha is not positive, or more clients than examples.
+    """
+    _check_alpha(alpha)
+    _check_num_clients(labels, num_clients, min_size=1)
+    rng = np.random.default_rng(seed)
+    rows_of_class = [rng.permutation(rows) for rows in _rows_of_class(labels)]
+    left = np.array([len(rows) for rows in rows_of_class])
+    priors = rng.dirichlet(np.full(len(left), alpha), num_clients)
+    parts = [[] for _ in range(num_clients)]
+    for client in rng.permutation(np.arange(len(labels)) % num_clients):
+        weights = priors[client] * (left > 0)
+        bounds = np.cumsum(weights)
+        if not bounds[-1] > 0:
+            bounds = np.cumsum(left)
+        label = np.searchsorted(bounds, rng.random() * bounds[-1], side="right")
+        left[label] -= 1
+        parts[client].append(rows_of_class[label][left[label]])
+    return [np.array(part) for part in parts]
+
+
+def pathological(
+    labels: Labels,
+    num_clients: int,
+    classes_per_client: int,
+    seed: int = 0,
+    method: str = "balanced",
+    max_tries: int = 1000,
+) -> Partition:
+    """Label skew: every client holds few classes; a class is divided evenly over its holders.
+
+    FedDecorr's second table has this setting, but neither text nor code say how the classes are given out, hence
+    ``method``: ``balanced`` (holders per class differ by at most one), ``niid`` (NIID-Bench: class i for client i and
+    random other ones, redrawn until all classes have a holder), ``sequential`` (FedMR, see ``partially_disjoint``), or
+    ``shards`` (McMahan et al.: examples sorted by class, cut evenly, ``classes_per_client`` random shards each; the
+    number of classes is then only about that).
+
+    Raises:
+        UserError: the clients have no room for all classes, a class has fewer examples than holders, or ``max_tries``
+            draws left a class without holder.
+    """
+    if method not in PATHOLOGICAL:
+        raise UserError(f"partition: unknown method {method!r}, expected one of {', '.join(PATHOLOGICAL)}")
+    _check_num_clients(labels, num_clients, min_size=1)
+    rng = np.random.default_rng(seed)
+    if method == "shards":
+        return class_holders.draw_shards(labels, num_clients, classes_per_client, rng)
+    rows_of_class = _rows_of_class(labels)
+    class_holders.check_room(num_clients, len(rows_of_class), classes_per_client)
+    give_out = getattr(class_holders, method)
+    for _ in range(max_tries):
+        holds = give_out(num_clients, len(rows_of_class), classes_per_client, rng)
+        if holds.any(axis=0).all():
+            return class_holders.split_among(rows_of_class, holds, rng)
     raise UserError(
-        f"partition: no draw of {max_tries} gave each of {num_clients} clients {min_size} of {len(labels)} examples at "
-        f"alpha {alpha:g}; raise alpha, lower min_size, or use fewer clients"
+        f"partition: no draw of {max_tries} gave each of {len(rows_of_class)} classes a holder among {num_clients} "
+        f"clients with {classes_per_client} classes each; use method='balanced' or more classes per client"
     )
 
 
-def _draw_dirichlet(labels, num_clients, alpha, balance, rng):
-    """One draw, or None if a class found no client that may take it."""
-    parts = [[] for _ in range(num_clients)]
-    for label in np.unique(labels):
-        rows = rng.permutation(np.flatnonzero(labels == label))
+def partially_disjoint(
+    labels: Labels, num_clients: int, classes_per_client: int, seed: int = 0, double_pass: bool = False
+) -> Partition:
+    """FedMR's partially class-disjoint data PρCς: ρ clients with ς classes each; ς = all classes is IID.
+
+    Clients are filled in order with the classes 0, 1, 2, ... until each class has a holder, all free slots with random
+    classes that the client does not hold. A class is divided evenly over its holders, so sizes differ. With
+    ``double_pass`` every class is divided twice, as in the released code: each example has two owners (or counts twice
+    at one), which leaks data between clients.
+
+    Raises:
+        UserError: the clients have no room for all classes, or a class has fewer examples than holders.
+    """
+    rows_of_class = _rows_of_class(labels)
+    if classes_per_client == len(rows_of_class):
+        return iid(labels, num_clients, seed)
+    _check_num_clients(labels, num_clients, min_size=1)
+    class_holders.check_room(num_clients, len(rows_of_class), classes_per_client)
+    rng = np.random.default_rng(seed)
+    holds = class_holders.sequential(num_clients, len(rows_of_class), classes_per_client, rng)
+    passes = [class_holders.split_among(rows_of_class, holds, rng) for _ in range(1 + double_pass)]
+    return [np.concatenate(parts) for parts in zip(*passes, strict=True)]
+
+
+def quantity(
+    labels: Labels, num_clients: int, alpha: float, seed: int = 0, min_size: int = 10, max_tries: int = 1000
+) -> Partition:
+    """Quantity skew: a random permutation cut by a draw of sizes from Dir(alpha, ..., alpha) (NIID-Bench).
+
+    The draw is repeated until every client holds ``min_size`` examples.
+
+    Raises:
+        UserError: alpha is not positive, more clients than examples allow, or ``max_tries`` draws were not enough.
+    """
+    _check_alpha(alpha)
+    _check_num_clients(labels, num_clients, max(min_size, 1))
+    rng = np.random.default_rng(seed)
+    for _ in range(max_tries):
+        shares = rng.dirichlet(np.full(num_clients, alpha))
+        if not np.isfinite(shares).all():  # all underflow at very small alpha
+            continue
+        bounds = np.rint(np.cumsum(shares)[:-1] * len(labels)).astype(int)
+        if np.diff(bounds, prepend=0, append=len(labels)).min() >= min_size:
+            return np.split(rng.permutation(len(labels)), bounds)
+    raise _hopeless(labels, num_clients, alpha, min_size, max_tries)
+
+
+def domain(
+    labels: Labels, num_clients: int, domains: Int[np.ndarray, " rows"], seed: int = 0, truncation: float = 0.0
+) -> Partition:
+    """Feature shift: one client per domain; ``domains`` are those of the examples, integers from 0.
+
+    With ``truncation`` all clients are cut to ``floor(truncation * size of the smallest)`` random examples and all
+    others belong to nobody, as in FedBN's experiments (0.5 for Office-Caltech10, 0.05 for DomainNet).
+
+    Raises:
+        UserError: the number of clients is not that of the domains, or a client would be left without example.
+    """
+    if len(domains) != len(labels) or domains.min(initial=0) < 0:
+        raise UserError(f"partition: {len(labels)} examples need as many domains, integers from 0, got {len(domains)}")
+    sizes = np.bincount(domains)
+    if num_clients != len(sizes):
+        raise UserError(f"clients: {num_clients} clients but {len(sizes)} domains; use clients={len(sizes)}")
+    if not 0 <= truncation <= 1:
+        raise UserError(f"partition: truncation {truncation:g} is outside [0, 1]; 0 keeps all examples")
+    kept = int(truncation * sizes.min()) if truncation else None
+    if not sizes.min() or kept == 0:
+        raise UserError(
+            f"partition: domains of {', '.join(map(str, sizes))} examples leave a client without any; every domain "
+            f"needs examples, and truncation {truncation:g} needs {1 / truncation if truncation else 1:.0f} of them"
+        )
+    rng = np.random.default_rng(seed)
+    return [rng.permutation(np.flatnonzero(domains == client))[:kept] for client in range(num_clients)]
+
+
+def from_file(labels: Labels, num_clients: int, path: str, seed: int = 0) -> Partition:
+    """The partition of a JSON file: a list with one list of example indices per client, whatever the seed.
+
+    Examples that are not listed belong to nobody.
+
+    Raises:
+        UserError: the file is no such list, is for other data or another number of clients, or gives an example twice.
+    """
+    del seed
+    parts = index_file.read_indices(path, len(labels))
+    if len(parts) != num_clients:
+        raise UserError(f"clients: {num_clients} clients but {len(parts)} in {path}; use clients={len(parts)}")
+    return parts
+
+
+def isic2019(labels: Labels, num_clients: int, path: str, seed: int = 0) -> Partition:
+    """The six centres of FLamby's ISIC2019, from its ``train_test_split`` file: one client per centre.
+
+    The examples are the training images in the order of that file; this is checked by their labels.
+
+    Raises:
+        UserError: the file is not that one, the labels are not those of its training images, or not six clients.
+    """
+    _, targets, centers = index_file.read_isic2019(path, "train")
+    if not np.array_equal(targets, labels):
+        raise UserError(
+            f"{path}: its {len(targets)} training images are not the {len(labels)} examples of the data; "
+            f"expected them in the order of the file"
+        )
+    return domain(labels, num_clients, centers, seed)
+
+
+def _draw_dirichlet(rows_of_class, num_examples, num_clients, alpha, min_size, balance, rng):
+    """One draw, or None if a class found no client that may take it or a client holds too little."""
+    sizes, cuts = np.zeros(num_clients, int), []
+    for rows in rows_of_class:
+        rows = rng.permutation(rows)
         shares = rng.dirichlet(np.full(num_clients, alpha))
         if balance:
-            shares *= [sum(map(len, part)) < len(labels) / num_clients for part in parts]
+            shares *= sizes < num_examples / num_clients
         if not shares.sum() > 0:  # also when all shares underflow at very small alpha
             return None
         bounds = np.cumsum(shares / shares.sum())
         bounds[np.flatnonzero(shares)[-1] :] = 1  # float error must not leave a row to a client without a share
-        for part, rows_of_part in zip(parts, np.split(rows, (bounds[:-1] * len(rows)).astype(int)), strict=True):
-            part.append(rows_of_part)
-    return [np.concatenate(part) for part in parts]
+        bounds = (bounds[:-1] * len(rows)).astype(int)
+        sizes += np.diff(bounds, prepend=0, append=len(rows))
+        cuts.append((rows, bounds))
+    if sizes.min() < min_size:
+        return None
+    return [np.concatenate(shares) for shares in zip(*(np.split(*cut) for cut in cuts), strict=True)]
+
+
+def _rows_of_class(labels):
+    return [np.flatnonzero(labels == label) for label in np.unique(labels)]
+
+
+def _check_alpha(alpha):
+    if not 0 < alpha < np.inf:
+        raise UserError(
+            f"partition: alpha {alpha:g} is not {'finite' if alpha > 0 else 'positive'}; small is heterogeneous, use "
+            f"iid for alpha = infinity"
+        )
 
 
 def _check_num_clients(labels, num_clients, min_size):
@@ -85,3 +275,10 @@ def _check_num_clients(labels, num_clients, min_size):
             f"clients: {num_clients} clients with at least {min_size} examples each need {num_clients * min_size}, "
             f"but there are {len(labels)}; use at most {len(labels) // min_size} clients"
         )
+
+
+def _hopeless(labels, num_clients, alpha, min_size, max_tries):
+    return UserError(
+        f"partition: no draw of {max_tries} gave each of {num_clients} clients {min_size} of {len(labels)} examples at "
+        f"alpha {alpha:g}; raise alpha, lower min_size, or use fewer clients"
+    )

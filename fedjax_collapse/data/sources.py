@@ -1,8 +1,44 @@
-"""Where images come from."""
+"""Where images come from: every public function here is a data source.
 
+In a config, ``data.source`` is a function's name and, behind a colon, its first argument (``folder:<path>``). What is
+read or rendered is kept in a cache (``reading/cache.py``). Those that read images share these arguments, as far as they
+have them:
+
+* ``classes``: names of those to keep, in their new order; none is all. FedBN's DomainNet is ten of 345 classes.
+* ``image_size``: height and width to resize to (bilinear); 0 keeps the images' own, which must all be the same.
+* ``channels``: 1 or 3; 0 is what the first image has.
+* ``normalisation``: a name in ``NORMALISATIONS``, whose mean and standard deviation a network's input is taken by.
+"""
+
+import functools
+import hashlib
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+
+from fedjax_collapse.data import glyphs as drawing
+from fedjax_collapse.data.reading import encoded, folders, tables, tfds_listing
+from fedjax_collapse.data.reading.cache import cached
+from fedjax_collapse.records import UserError
+
+
+def _scaled(*values):
+    return tuple(255 * value for value in values)
+
+
+# mean and standard deviation in units of 0 to 255, scalars or per channel; from the released codes of the papers
+NORMALISATIONS = {
+    "unit": (0.0, 255.0),  # FedMR on Fashion-MNIST, FedBN
+    "half": (127.5, 127.5),  # FedUV on STL10, FedDecorr and MOON on Tiny-ImageNet
+    "cifar10": ((125.3, 123.0, 113.9), (63.0, 62.1, 66.7)),  # FedDecorr, MOON
+    "cifar10_fedmr": (_scaled(0.4914, 0.4822, 0.4465), _scaled(0.2470, 0.2435, 0.2615)),
+    "cifar10_feduv": (_scaled(0.4914, 0.4822, 0.4465), _scaled(0.247, 0.243, 0.261)),
+    "cifar100": (_scaled(0.5070752, 0.4865489, 0.4409178), _scaled(0.2673343, 0.2564385, 0.2761505)),
+    "svhn": (_scaled(0.4376821, 0.4437697, 0.4728044), _scaled(0.1980301, 0.2010156, 0.1970361)),  # FedMR
+    "imagenet": (_scaled(0.485, 0.456, 0.406), _scaled(0.229, 0.224, 0.225)),
+}
+_USUAL_NORMALISATION = {"cifar10": "cifar10", "cifar100": "cifar100", "svhn_cropped": "svhn", "stl10": "half"}
 
 
 class Source(NamedTuple):
@@ -15,6 +51,9 @@ class Source(NamedTuple):
     mean: float | tuple  # raw pixel units
     std: float | tuple
     class_names: tuple[str, ...]
+    domains: np.ndarray | None = None  # [examples] int into domain_names, if the data have feature shift
+    test_domains: np.ndarray | None = None
+    domain_names: tuple[str, ...] = ()
 
 
 def digits(test_fraction: float = 0.2, seed: int = 0) -> Source:
@@ -22,7 +61,12 @@ def digits(test_fraction: float = 0.2, seed: int = 0) -> Source:
 
     A copy of the test part of the UCI "Optical Recognition of Handwritten Digits" data. It has no split of its own;
     this one is stratified by class.
+
+    Raises:
+        UserError: a part would lack a class.
     """
+    if not 0.01 <= test_fraction <= 0.99:
+        raise UserError(f"digits: test_fraction {test_fraction:g}, expected 0.01 to 0.99")
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 
@@ -32,3 +76,196 @@ def digits(test_fraction: float = 0.2, seed: int = 0) -> Source:
         images, labels, test_size=test_fraction, random_state=seed, stratify=labels
     )
     return Source(images, labels, test_images, test_labels, 0.0, 16.0, tuple("0123456789"))
+
+
+def glyphs(
+    num_classes: int = 10,
+    image_size: int = 32,
+    channels: int = 3,
+    train_size: int = 10_000,
+    test_size: int = 2_000,
+    domains: tuple = ("coloured",),
+    seed: int = 0,
+) -> Source:
+    """Synthetic images of characters (``data/glyphs.py``): digits, with letters (62), with Greek and others (100).
+
+    ``train_size`` and ``test_size`` are the examples of each domain, classes in equal numbers. Several ``domains``
+    (clean, coloured, outline, textured) make feature shift; one of them is label shift's stand-in for photographs.
+    Rendering takes about 0.2 ms per image, once: the result is cached.
+
+    Raises:
+        UserError: a size, a number of classes or a domain that there is not.
+    """
+    import matplotlib
+    import PIL
+
+    if num_classes not in drawing.NUM_CLASSES:
+        raise UserError(f"glyphs: {num_classes} classes, expected one of {', '.join(map(str, drawing.NUM_CLASSES))}")
+    for name, value, least in (
+        ("image_size", image_size, 8),
+        ("train_size", train_size, 1),
+        ("test_size", test_size, 1),
+        ("domains", len(domains), 1),
+    ):
+        if value < least:
+            raise UserError(f"glyphs: {name} {value} is too small, expected >= {least}")
+    if len(set(domains)) < len(domains):
+        raise UserError(f"glyphs: domains {', '.join(map(str, domains))}: expected every one once")
+
+    def make():
+        parts = {"": train_size, "test_": test_size}
+        arrays = {}
+        for part, (prefix, size) in enumerate(parts.items()):
+            images, labels = [], []
+            for style in domains:
+                rng = np.random.default_rng([seed, part, *str(style).encode()])
+                labels.append(rng.permutation(np.arange(size) % num_classes))
+                images.append(drawing.render(labels[-1], style, image_size, channels, rng))
+            arrays[f"{prefix}images"], arrays[f"{prefix}labels"] = np.concatenate(images), np.concatenate(labels)
+        return arrays
+
+    key = dict(
+        num_classes=num_classes, image_size=image_size, channels=channels, train_size=train_size, test_size=test_size,
+        domains=domains, seed=seed, drawing=drawing.VERSION, fonts=matplotlib.__version__, pillow=PIL.__version__,
+    )  # fmt: skip
+    source = Source(
+        **cached("glyphs", key, make), mean=127.5, std=127.5, class_names=tuple(drawing.CHARACTERS[:num_classes])
+    )
+    if len(domains) == 1:
+        return source
+    return source._replace(
+        domains=np.repeat(np.arange(len(domains)), train_size),
+        test_domains=np.repeat(np.arange(len(domains)), test_size),
+        domain_names=tuple(domains),
+    )
+
+
+def tfds(
+    name: str,
+    data_dir: str = "",
+    train_split: str = "train",
+    test_split: str = "test",
+    label: str = "",
+    classes: tuple = (),
+    image_size: int = 0,
+    channels: int = 0,
+    normalisation: str = "",
+    download: bool = False,
+) -> Source:
+    """A data set of TensorFlow Datasets: ``cifar10``, ``svhn_cropped``, ``emnist/balanced``, ``domainnet/real``, ...
+
+    Several configs (``domainnet/real,sketch``) are the domains of one data set. Data are read from ``data_dir``
+    (empty: TFDS's own folder), stored as array_record or parquet, without TensorFlow; nothing is downloaded unless
+    ``download``, which needs TensorFlow. ``label`` is the feature with the class (cifar100: also ``coarse_label``).
+    ``normalisation`` is by default the papers' for this data set, else ``unit``.
+
+    Raises:
+        UserError: the data are not there or do not fit together; the line has the command that prepares them.
+    """
+    builders = tfds_listing.find_builders(name, data_dir, download)
+    paths = [Path(builder.data_path) for builder in builders]
+    files = list(map(encoded.fingerprint, paths))
+    key = dict(folders=paths, files=files, splits=(train_split, test_split), label=label)
+    normalisation = normalisation or _USUAL_NORMALISATION.get(name.partition(":")[0], "unit")
+    find = functools.partial(tfds_listing.list_builders, builders, train_split, test_split, label)
+    return _from_listing("tfds", key, find, classes, image_size, channels, normalisation)
+
+
+def folder(
+    path: str,
+    test_fraction: float = 0.2,
+    test_per_class: int = 0,
+    seed: int = 0,
+    classes: tuple = (),
+    image_size: int = 0,
+    channels: int = 3,
+    normalisation: str = "unit",
+) -> Source:
+    """A folder with one per class, with or without train, test and domains (the layouts are in ``reading/folders.py``).
+
+    Without a test part, a random one of every class and domain is held out: ``test_per_class`` images (7 for
+    Office-Home and 40 for PACS in FedUV), or ``test_fraction``.
+
+    Raises:
+        UserError: what is missing, in excess or unreadable, by its file.
+    """
+    find = functools.partial(folders.list_folder, path, test_fraction, test_per_class, seed)
+    root = Path(path).absolute()
+    key = dict(folder=root, files=encoded.fingerprint(root), divided=(test_fraction, test_per_class, seed))
+    return _from_listing("folder", key, find, classes, image_size, channels, normalisation)
+
+
+def parquet(
+    path: str,
+    image_column: str = "",
+    label_column: str = "",
+    classes: tuple = (),
+    image_size: int = 0,
+    channels: int = 3,
+    normalisation: str = "unit",
+) -> Source:
+    """A folder of Parquet files as Hugging Face lays them out: ``train*.parquet`` and ``test*.parquet``.
+
+    Raises:
+        UserError: what is missing or unreadable, by its file.
+    """
+    find = functools.partial(tables.list_parquet, path, image_column, label_column)
+    root = Path(path).absolute()
+    key = dict(folder=root, files=encoded.fingerprint(root), columns=(image_column, label_column))
+    return _from_listing("parquet", key, find, classes, image_size, channels, normalisation)
+
+
+def npz(path: str, normalisation: str = "unit") -> Source:
+    """The arrays ``images``, ``labels``, ``test_images``, ``test_labels`` of a file, as they are.
+
+    Keras' names (``x_train``, ...) and MedMNIST's (``train_images``, ...) are also known; ``class_names``, ``domains``,
+    ``test_domains`` and ``domain_names`` may be there.
+
+    Raises:
+        UserError: the file cannot be read or has other arrays.
+    """
+    return _from_arrays(tables.read_arrays(path), normalisation)
+
+
+def isic2019(path: str, split_file: str, image_size: int = 224, normalisation: str = "imagenet") -> Source:
+    """FLamby's ISIC2019: eight classes of skin lesions from six centres, which are the domains.
+
+    ``path`` has the images (FLamby's preprocessed ones, or the original ones), ``split_file`` is its
+    ``train_test_split``, whose order the examples have. The middle square of an image is resized to ``image_size``.
+
+    Raises:
+        UserError: the split file is not that one, or an image is missing or unreadable, by its file.
+    """
+    files = [hashlib.sha256(Path(split_file).read_bytes()).hexdigest()] if Path(split_file).is_file() else []
+    key = dict(folder=Path(path).absolute(), files=[*files, encoded.fingerprint(Path(path))])
+    find = functools.partial(folders.list_isic2019, path, split_file)
+    return _from_listing("isic2019", key, find, (), image_size, 3, normalisation, fit="crop")
+
+
+def _from_listing(name, key, find, classes, image_size, channels, normalisation, fit="stretch"):
+    import PIL
+
+    _check_normalisation(normalisation)
+    key |= dict(
+        classes=classes, image_size=image_size, channels=channels, decoding=encoded.VERSION, pillow=PIL.__version__
+    )
+    return _from_arrays(
+        cached(name, key, lambda: encoded.decode_listing(find(), classes, image_size, channels, fit)), normalisation
+    )
+
+
+def _from_arrays(arrays, normalisation):
+    _check_normalisation(normalisation)
+    mean, std = NORMALISATIONS[normalisation]
+    channels = arrays["images"].shape[-1]
+    if isinstance(mean, tuple) and len(mean) != channels:
+        raise UserError(
+            f"normalisation {normalisation!r} is for {len(mean)} channels, the images have {channels}; use unit or half"
+        )
+    names = {name: tuple(map(str, arrays.get(name, ()))) for name in ("class_names", "domain_names")}
+    return Source(**{**arrays, **names}, mean=mean, std=std)
+
+
+def _check_normalisation(name):
+    if name not in NORMALISATIONS:
+        raise UserError(f"normalisation {name!r}: expected one of {', '.join(NORMALISATIONS)}")

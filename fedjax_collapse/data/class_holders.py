@@ -1,0 +1,96 @@
+"""Who holds which classes when every client holds only a few of them, and the examples that follow from it.
+
+``balanced``, ``niid`` and ``sequential`` return the holders, [clients, classes] bool.
+"""
+
+import numpy as np
+
+from fedjax_collapse.records import UserError
+
+
+def balanced(num_clients: int, num_classes: int, classes_per_client: int, rng: np.random.Generator) -> np.ndarray:
+    """Holders per class differ by at most one: each client in turn takes the classes that lack most holders."""
+    quota, left = divmod(num_clients * classes_per_client, num_classes)
+    lacking = np.full(num_classes, quota)
+    lacking[rng.permutation(num_classes)[:left]] += 1
+    holds = np.zeros((num_clients, num_classes), bool)
+    for row in holds:
+        order = np.lexsort((rng.random(num_classes), -lacking))  # ties are broken at random
+        row[order[:classes_per_client]] = True
+        lacking -= row
+    return holds
+
+
+def niid(num_clients: int, num_classes: int, classes_per_client: int, rng: np.random.Generator) -> np.ndarray:
+    """NIID-Bench: client i holds class i (modulo the classes), the other ones are drawn uniformly.
+
+    With fewer clients than classes, some classes may have no holder.
+    """
+    order = rng.random((num_clients, num_classes))
+    clients = np.arange(num_clients)
+    order[clients, clients % num_classes] = -1
+    return _smallest(order, classes_per_client)
+
+
+def sequential(num_clients: int, num_classes: int, classes_per_client: int, rng: np.random.Generator) -> np.ndarray:
+    """FedMR: the slots are filled with classes 0, 1, 2, ... until each has a holder, all others uniformly."""
+    order = rng.random((num_clients, num_classes))
+    slots = np.arange(min(num_classes, num_clients * classes_per_client))
+    order[slots // classes_per_client, slots] = -1
+    return _smallest(order, classes_per_client)
+
+
+def split_among(rows_of_class: list[np.ndarray], holds: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
+    """The rows of every client: each class is shuffled and cut evenly among its holders.
+
+    Raises:
+        UserError: a class has fewer examples than holders.
+    """
+    parts = [[] for _ in holds]
+    for label, rows in enumerate(rows_of_class):
+        holders = np.flatnonzero(holds[:, label])
+        if len(rows) < len(holders):
+            raise UserError(
+                f"partition: class {label} has {len(rows)} examples for {len(holders)} clients; use fewer clients or "
+                f"fewer classes per client"
+            )
+        for client, share in zip(holders, np.array_split(rng.permutation(rows), len(holders)), strict=True):
+            parts[client].append(share)
+    return [rng.permutation(np.concatenate(part)) for part in parts]
+
+
+def draw_shards(
+    labels: np.ndarray, num_clients: int, shards_per_client: int, rng: np.random.Generator
+) -> list[np.ndarray]:
+    """The rows of every client: random shards of the examples sorted by class.
+
+    Raises:
+        UserError: fewer examples than shards, or no shard.
+    """
+    if shards_per_client < 1 or num_clients * shards_per_client > len(labels):
+        raise UserError(
+            f"partition: {num_clients} clients with {shards_per_client} shards each cannot be cut from {len(labels)} "
+            f"examples; expected 1 to {len(labels) // num_clients} shards per client"
+        )
+    rows = rng.permutation(len(labels))
+    rows = rows[np.argsort(labels[rows], kind="stable")]
+    shards = np.array_split(rows, num_clients * shards_per_client)
+    given = rng.permutation(len(shards)).reshape(num_clients, shards_per_client)
+    return [rng.permutation(np.concatenate([shards[i] for i in own])) for own in given]
+
+
+def check_room(num_clients: int, num_classes: int, classes_per_client: int) -> None:
+    """Raises UserError if so many slots cannot hold all classes."""
+    if not 1 <= classes_per_client <= num_classes:
+        raise UserError(f"partition: {classes_per_client} classes per client, expected 1 to {num_classes}")
+    if num_clients * classes_per_client < num_classes:
+        raise UserError(
+            f"partition: {num_clients} clients with {classes_per_client} classes each have room for "
+            f"{num_clients * classes_per_client} of {num_classes} classes; use at least "
+            f"{-(-num_classes // num_clients)} classes per client or {-(-num_classes // classes_per_client)} clients"
+        )
+
+
+def _smallest(order, count):
+    """True at the ``count`` smallest entries of every row."""
+    return np.argsort(np.argsort(order, axis=1), axis=1) < count

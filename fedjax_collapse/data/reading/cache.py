@@ -1,0 +1,74 @@
+"""What was once read or rendered, kept as arrays in one file that carries its own SHA-256."""
+
+import hashlib
+import json
+import os
+import time
+import warnings
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+Arrays = dict[str, np.ndarray]
+_DIGEST = "sha256"
+_ABANDONED = 24 * 3600  # seconds after which a file of a killed writer is removed
+
+
+def cached(name: str, key: Mapping[str, Any], make: Callable[[], Arrays]) -> Arrays:
+    """The arrays of ``make()``, read from the cache if they are there for this ``key`` and whole.
+
+    The key says all that the arrays depend on. An entry is written beside its place and then moved there, so it is
+    never half written; one that does not match its hash is made again.
+    """
+    digest = hashlib.sha256(json.dumps(key, sort_keys=True, default=str).encode()).hexdigest()
+    path = cache_folder() / f"{name}-{digest[:16]}.npz"
+    arrays = _read(path)
+    if arrays is None:
+        arrays = make()
+        try:
+            _write(path, arrays)
+        except OSError as error:
+            warnings.warn(f"{path}: not cached ({error}); set XDG_CACHE_HOME to a folder with room", stacklevel=2)
+    return arrays
+
+
+def cache_folder() -> Path:
+    """``$XDG_CACHE_HOME/fedjax_collapse/data``, by default below ``~/.cache``."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedjax_collapse" / "data"
+
+
+def _read(path):
+    """The arrays of a whole entry, else None."""
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            arrays = {name: stored[name] for name in stored.files}
+        return arrays if str(arrays.pop(_DIGEST)) == _hash(arrays) else None
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        return None
+
+
+def _write(path, arrays):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for left in path.parent.glob("*.tmp"):
+        if time.time() - left.stat().st_mtime > _ABANDONED:
+            left.unlink(missing_ok=True)
+    temporary = path.with_suffix(f".{os.getpid()}.tmp")
+    try:
+        with open(temporary, "wb") as file:
+            np.savez(file, **{_DIGEST: np.array(_hash(arrays))}, **arrays)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _hash(arrays):
+    digest = hashlib.sha256()
+    for name, array in sorted(arrays.items()):
+        digest.update(f"{name}{array.dtype}{array.shape}".encode())
+        digest.update(np.ascontiguousarray(array))
+    return digest.hexdigest()

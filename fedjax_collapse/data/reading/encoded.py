@@ -1,0 +1,139 @@
+"""Labelled images that lie encoded in files or tables, and the arrays that they become."""
+
+import hashlib
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from fedjax_collapse.data.reading.cache import Arrays
+from fedjax_collapse.records import UserError
+
+VERSION = 1  # of the decoding: one more when the same file gives other arrays
+
+
+class Encoded(NamedTuple):
+    """One image, not yet decoded."""
+
+    content: bytes | Path
+    where: str  # for messages
+    label: int
+    domain: int = 0
+
+
+class Listing(NamedTuple):
+    """A data set, not yet decoded."""
+
+    train: list[Encoded]
+    test: list[Encoded]
+    class_names: Sequence[str]
+    domain_names: Sequence[str] = ()
+
+
+def decode_listing(
+    listing: Listing, classes: Sequence[str], image_size: int, channels: int, fit: str = "stretch"
+) -> Arrays:
+    """Images, labels, domains and names, as the fields of ``Source`` have them.
+
+    Args:
+        classes: names of those to keep, in their new order; none is all of them.
+        image_size: height and width to resize to; 0 keeps the images' own, which must all be the same.
+        channels: 1 (grey) or 3; 0 is 1 if the first image is grey, else 3.
+        fit: how an image that is no square becomes one of ``image_size``: ``stretch`` it, or ``crop`` its middle.
+
+    Raises:
+        UserError: an unknown class, an empty part, a label out of range, an image that cannot be decoded or has
+            another size than the first.
+    """
+    if channels not in (0, 1, 3):
+        raise UserError(f"data: {channels} channels, expected 1, 3, or 0 for those of the first image")
+    if image_size < 0:
+        raise UserError(f"data: image_size {image_size}, expected a number of pixels, or 0 for the images' own")
+    names = list(classes or listing.class_names)
+    for name in names:
+        if name not in listing.class_names:
+            shown = ", ".join(listing.class_names[:10]) + (", ..." if len(listing.class_names) > 10 else "")
+            raise UserError(f"data: no class {name!r} among {shown}")
+    new_label = {listing.class_names.index(name): label for label, name in enumerate(names)}
+    arrays = {"class_names": np.array(names)}
+    for prefix, part in (("", listing.train), ("test_", listing.test)):
+        kept = [example for example in part if _checked_label(example, listing.class_names) in new_label]
+        if not kept:
+            raise UserError(
+                f"data: the {'test' if prefix else 'training'} part has no image of the {len(names)} classes"
+            )
+        arrays[f"{prefix}images"] = _decode_all(kept, image_size, channels or _channels_of(kept[0]), fit)
+        arrays[f"{prefix}labels"] = np.array([new_label[example.label] for example in kept])
+        if listing.domain_names:
+            arrays[f"{prefix}domains"] = np.array([example.domain for example in kept])
+    if listing.domain_names:
+        arrays["domain_names"] = np.array(listing.domain_names)
+    if arrays["images"].shape[1:] != arrays["test_images"].shape[1:]:
+        raise UserError(
+            f"data: training images are {arrays['images'].shape[1:]}, test images {arrays['test_images'].shape[1:]}; "
+            f"set data.image_size and data.channels"
+        )
+    return arrays
+
+
+def fingerprint(folder: Path) -> str:
+    """A hash of names, sizes and times of all files below a folder: another one when the data have changed."""
+    digest = hashlib.sha256()
+    for file in sorted(file for file in folder.rglob("*") if file.is_file()):
+        state = file.stat()
+        digest.update(f"{file.relative_to(folder)}|{state.st_size}|{state.st_mtime_ns}\n".encode())
+    return digest.hexdigest()
+
+
+def _checked_label(example, class_names):
+    if not 0 <= example.label < len(class_names):
+        raise UserError(f"{example.where}: label {example.label} is not among the {len(class_names)} classes")
+    return example.label
+
+
+def _decode_all(examples, image_size, channels, fit):
+    images = None
+    for row, example in enumerate(examples):
+        pixels = _decode(example, image_size, channels, fit)
+        if images is None:
+            images = np.empty((len(examples), *pixels.shape), np.uint8)
+        if pixels.shape != images.shape[1:]:
+            raise UserError(
+                f"{example.where}: {pixels.shape[1]} x {pixels.shape[0]} pixels, but {examples[0].where} has "
+                f"{images.shape[2]} x {images.shape[1]}; set data.image_size to resize all"
+            )
+        images[row] = pixels
+    return images
+
+
+def _decode(example, image_size, channels, fit):
+    """[height, width, channels] uint8."""
+    from PIL import Image, ImageOps
+
+    with _open(example) as picture:
+        picture = picture.convert("L" if channels == 1 else "RGB")
+        if image_size:
+            resize = ImageOps.fit if fit == "crop" else Image.Image.resize
+            picture = resize(picture, (image_size, image_size), Image.Resampling.BILINEAR)
+        return np.asarray(picture).reshape(picture.height, picture.width, channels)
+
+
+def _channels_of(example):
+    with _open(example) as picture:
+        return 1 if picture.mode in ("1", "L", "I", "I;16", "F") else 3
+
+
+def _open(example):
+    """The whole image."""
+    from PIL import Image
+
+    try:
+        content = io.BytesIO(example.content) if isinstance(example.content, bytes) else example.content
+        picture = Image.open(content)
+        picture.load()
+        return picture
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(f"{example.where}: cannot be read as an image ({reason}); repair or remove it") from None

@@ -1,0 +1,121 @@
+"""Image folders: which file has which class, domain and part."""
+
+from pathlib import Path
+
+import numpy as np
+
+from fedjax_collapse.data.reading.encoded import Encoded, Listing
+from fedjax_collapse.data.reading.index_file import read_isic2019
+from fedjax_collapse.records import UserError
+
+_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
+ISIC2019_CLASSES = ("MEL", "NV", "BCC", "AK", "BKL", "DF", "VASC", "SCC")
+ISIC2019_CENTRES = ("BCN", "HAM_vidir_molemax", "HAM_vidir_modern", "HAM_rosendahl", "MSK", "HAM_vienna_dias")
+_TEST_FOLDERS = ("test", "val", "validation")
+
+
+def list_folder(path: str, test_fraction: float, test_per_class: int, seed: int) -> Listing:
+    """The images below a folder, in one of these layouts; a class folder may have folders of its own.
+
+    * ``train/<class>/*`` with ``test``, ``val`` or ``validation`` beside it;
+    * Tiny-ImageNet's, where ``val/val_annotations.txt`` has the classes of ``val/images``;
+    * ``<class>/*``, of which a random part of every class becomes the test set: ``test_per_class`` images, or, if that
+      is 0, ``test_fraction``;
+    * any of these below one folder per domain.
+
+    Raises:
+        UserError: a fraction or number that makes no sense, no such folder, no image in it, no test part beside
+            ``train``, or a test class that training lacks.
+    """
+    root = Path(path)
+    if not 0 <= test_fraction < 1 or test_per_class < 0:
+        raise UserError(
+            f"data: test_fraction {test_fraction:g} and test_per_class {test_per_class}; expected [0, 1) and >= 0"
+        )
+    if not root.is_dir():
+        raise UserError(f"{path}: there is no such folder; give one of class folders, or with train and test")
+    is_split = (root / "train").is_dir()
+    with_domains = not is_split and all(_folders(child) for child in _folders(root)) and bool(_folders(root))
+    roots = _folders(root) if with_domains else [root]
+    rng = np.random.default_rng(seed)
+    parts = [_parts(each, test_fraction, test_per_class, rng) for each in roots]
+    names = sorted({name for train, _ in parts for name, _ in train})
+    labels = {name: label for label, name in enumerate(names)}
+    for (_, test), each in zip(parts, roots, strict=True):
+        for name, file in test:
+            if name not in labels:
+                raise UserError(f"{file}: class {name!r} is not among the {len(names)} classes of training in {each}")
+    train, test = (
+        [
+            Encoded(file, str(file), labels[name], domain)
+            for domain, both in enumerate(parts)
+            for name, file in both[part]
+        ]
+        for part in (0, 1)
+    )
+    return Listing(train, test, names, [each.name for each in roots] if with_domains else ())
+
+
+def list_isic2019(path: str, split_file: str) -> Listing:
+    """The images of FLamby's split file, in its order; centres are domains.
+
+    Raises:
+        UserError: the file is not that one.
+    """
+    parts = []
+    for fold in ("train", "test"):
+        rows = zip(*read_isic2019(split_file, fold), strict=True)
+        files = [(Path(path) / f"{name}.jpg", int(target), int(centre)) for name, target, centre in rows]
+        parts.append([Encoded(file, str(file), target, centre) for file, target, centre in files])
+    return Listing(*parts, ISIC2019_CLASSES, ISIC2019_CENTRES)
+
+
+def _parts(root, test_fraction, test_per_class, rng):
+    """(class, file) of every training and of every test image."""
+    if not (root / "train").is_dir():
+        return _divide(_images_of_classes(root), test_fraction, test_per_class, rng)
+    train = _images_of_classes(root / "train")
+    annotations = root / "val" / "val_annotations.txt"
+    if annotations.is_file():
+        rows = [line.split() for line in annotations.read_text().splitlines() if line.strip()]
+        return train, [(row[1], annotations.parent / "images" / row[0]) for row in rows]
+    for name in _TEST_FOLDERS:
+        if (root / name).is_dir():
+            return train, _images_of_classes(root / name)
+    raise UserError(
+        f"{root}: train has no {', '.join(_TEST_FOLDERS)} beside it; expected one of them, with class folders"
+    )
+
+
+def _images_of_classes(root):
+    found = [
+        (folder.name, file)
+        for folder in _folders(root)
+        for file in sorted(folder.rglob("*"))
+        if file.suffix.lower() in _SUFFIXES
+    ]
+    if not found:
+        raise UserError(
+            f"{root}: no image in a class folder; expected <class>/<image>, {', '.join(_SUFFIXES[:3])}, ..."
+        )
+    return found
+
+
+def _divide(found, test_fraction, test_per_class, rng):
+    train, test = [], []
+    for name in sorted({name for name, _ in found}):
+        files = [pair for pair in found if pair[0] == name]
+        held_out = test_per_class or round(test_fraction * len(files))
+        if held_out >= len(files):
+            raise UserError(
+                f"{files[0][1].parent}: {len(files)} images, of which {held_out} should be for the test; lower "
+                f"data.test_per_class or data.test_fraction"
+            )
+        is_test = np.isin(np.arange(len(files)), rng.permutation(len(files))[:held_out])
+        for pair, tested in zip(files, is_test, strict=True):
+            (test if tested else train).append(pair)
+    return train, test
+
+
+def _folders(root):
+    return sorted(child for child in root.iterdir() if child.is_dir() and not child.name.startswith((".", "__")))

@@ -1,0 +1,63 @@
+"""Partitions that somebody else made: a file of indices, and the split file of FLamby's ISIC2019."""
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+
+from fedjax_collapse.records import UserError
+
+
+def read_indices(path: str, num_examples: int) -> list[np.ndarray]:
+    """The rows of every client, from a JSON list (or object) with one list of rows per client.
+
+    Raises:
+        UserError: there is no such file, it is no such list, or a row is out of range or listed twice.
+    """
+    content = _read(path)
+    try:
+        stored = json.loads(content)
+        stored = list(stored.values()) if isinstance(stored, dict) else stored
+        parts = [np.array(rows) for rows in stored]
+    except (ValueError, TypeError) as error:
+        raise UserError(f"{path}: expected a JSON list with one list of rows per client ({error})") from None
+    for client, rows in enumerate(parts):
+        if rows.ndim != 1 or not len(rows) or rows.dtype.kind not in "iu":
+            raise UserError(f"{path}: client {client}: expected a list of at least one row, got {stored[client]!r:.60}")
+    every = np.concatenate(parts) if parts else np.zeros(0, int)
+    if len(every) and (every.min() < 0 or every.max() >= num_examples):
+        raise UserError(
+            f"{path}: rows {every.min()} to {every.max()} are not all among the {num_examples} examples; the file "
+            f"belongs to other data"
+        )
+    if len(twice := np.flatnonzero(np.bincount(every) > 1)):
+        raise UserError(f"{path}: row {twice[0]} is listed more than once; every example has at most one owner")
+    return parts
+
+
+def read_isic2019(path: str, fold: str) -> tuple[list[str], np.ndarray, np.ndarray]:
+    """Image names, classes and centres of the ``fold`` (train or test) of FLamby's ``train_test_split``, in its order.
+
+    Raises:
+        UserError: there is no such file, or it is not that one.
+    """
+    rows = [row for row in csv.DictReader(_read(path).splitlines()) if row.get("fold") == fold]
+    try:
+        columns = [(row["image"], int(row["target"]), int(row["center"])) for row in rows]
+    except (KeyError, ValueError, TypeError):
+        columns = []
+    if not columns:
+        raise UserError(
+            f"{path}: expected FLamby's train_test_split, a table with the columns image, target, center and fold, "
+            f"some of them {fold}"
+        )
+    names, targets, centers = zip(*columns, strict=True)
+    return list(names), np.array(targets), np.array(centers)
+
+
+def _read(path):
+    try:
+        return Path(path).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read ({type(error).__name__}); give the path of a partition file") from None

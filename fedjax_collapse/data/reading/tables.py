@@ -1,0 +1,110 @@
+"""Images inside tables: Parquet files as Hugging Face lays them out, arrays in an ``npz`` file."""
+
+import json
+import zipfile
+from pathlib import Path
+
+import numpy as np
+
+from fedjax_collapse.data.reading.encoded import Encoded, Listing
+from fedjax_collapse.records import UserError
+
+_TEST_FILES = ("test", "val", "validation")
+_IMAGE_COLUMNS, _LABEL_COLUMNS = ("image", "img"), ("label", "labels", "fine_label")
+_DOMAINS = ("domains", "test_domains", "domain_names")
+_ARRAYS = (  # names of training images, training labels, test images and test labels: ours, Keras', MedMNIST's
+    ("images", "labels", "test_images", "test_labels"),
+    ("x_train", "y_train", "x_test", "y_test"),
+    ("train_images", "train_labels", "test_images", "test_labels"),
+)
+
+
+def list_parquet(path: str, image_column: str, label_column: str) -> Listing:
+    """The images of all ``train*.parquet`` and ``test*.parquet`` (or ``val...``) below a folder.
+
+    An image is a struct with its encoded ``bytes``, or these alone; class names are those of Hugging Face's metadata,
+    else the labels themselves. An empty column name is that of the usual ones which is there.
+
+    Raises:
+        UserError: no such file, a table that cannot be read, or a column or image that is not there.
+    """
+    files = sorted(Path(path).rglob("*.parquet"))
+    parts = [[file for file in files if file.name.startswith("train")], []]
+    for name in _TEST_FILES:
+        parts[1] = parts[1] or [file for file in files if file.name.startswith(name)]
+    for files, name in zip(parts, ("train", "test"), strict=True):
+        if not files:
+            raise UserError(f"{path}: no {name}*.parquet in it; expected the folder of a data set saved as Parquet")
+    tables = [[_read_table(file, image_column, label_column) for file in files] for files in parts]
+    train, test = ([example for examples, _ in part for example in examples] for part in tables)
+    names = next((names for part in tables for _, names in part if names), None)
+    if names is None:
+        names = list(map(str, range(1 + max((example.label for example in train + test), default=-1))))
+    return Listing(train, test, names)
+
+
+def read_arrays(path: str) -> dict[str, np.ndarray]:
+    """The fields of ``Source`` in an ``npz`` file; domains and names only if they are there.
+
+    Raises:
+        UserError: the file cannot be read, or has not the arrays of one of the known names, types and shapes.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            arrays = {name: stored[name] for name in stored.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise UserError(f"{path}: cannot be read as npz ({type(error).__name__}); expected np.savez's arrays") from None
+    keys = next((keys for keys in _ARRAYS if all(key in arrays for key in keys)), None)
+    if keys is None:
+        raise UserError(f"{path}: holds {', '.join(arrays) or 'nothing'}; expected {', '.join(_ARRAYS[0])}")
+    optional = {name: arrays[name] for name in ("class_names", *_DOMAINS) if name in arrays}
+    if 0 < len(optional.keys() & set(_DOMAINS)) < len(_DOMAINS):
+        raise UserError(f"{path}: holds {', '.join(optional)}; expected all of {', '.join(_DOMAINS)}, or none")
+    arrays = dict(zip(_ARRAYS[0], (arrays[key] for key in keys), strict=True))
+    for prefix in ("", "test_"):
+        images, labels = arrays[f"{prefix}images"], arrays[f"{prefix}labels"].squeeze()
+        images = images[..., None] if images.ndim == 3 else images
+        fits = images.ndim == 4 and len(images) == labels.size > 0
+        if images.dtype != np.uint8 or labels.dtype.kind not in "iu" or not fits:
+            raise UserError(
+                f"{path}: {prefix}images are {images.dtype}{list(images.shape)} for {labels.size} labels of "
+                f"{labels.dtype}; expected uint8 [examples, height, width(, channels)] with an integer label each"
+            )
+        arrays |= {f"{prefix}images": images, f"{prefix}labels": labels.reshape(-1)}
+    shape, test_shape = (arrays[name].shape[1:] for name in ("images", "test_images"))
+    if shape != test_shape:
+        raise UserError(f"{path}: training images are {shape}, test images {test_shape}; expected the same shape")
+    num_classes = 1 + int(max(arrays["labels"].max(), arrays["test_labels"].max()))
+    return {"class_names": np.array(list(map(str, range(num_classes)))), **optional, **arrays}
+
+
+def _read_table(file, image_column, label_column):
+    """The examples of a file, and the class names, None if it has none."""
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        schema = pyarrow.parquet.read_schema(file)
+        image = _column(file, schema, image_column, _IMAGE_COLUMNS)
+        label = _column(file, schema, label_column, _LABEL_COLUMNS)
+        table = pyarrow.parquet.read_table(file, columns=[image, label], partitioning=None)
+    except (OSError, pyarrow.ArrowException) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"{file}: cannot be read as Parquet ({reason}); fetch or write it again") from None
+    examples = []
+    for row, (content, value) in enumerate(zip(table[image].to_pylist(), table[label].to_pylist(), strict=True)):
+        content = content.get("bytes") if isinstance(content, dict) else content
+        if not isinstance(content, bytes) or not isinstance(value, int):
+            raise UserError(f"{file}: row {row} has no encoded image in {image!r} or no integer in {label!r}")
+        examples.append(Encoded(content, f"{file}, row {row}", value))
+    features = json.loads((schema.metadata or {}).get(b"huggingface", b"{}")).get("info", {}).get("features", {})
+    return examples, features.get(label, {}).get("names")
+
+
+def _column(file, schema, wanted, usual):
+    name = wanted or next((name for name in usual if name in schema.names), usual[0])
+    if name not in schema.names:
+        raise UserError(
+            f"{file}: no column {name!r} among {', '.join(schema.names)}; set data.image_column or label_column"
+        )
+    return name

@@ -1,0 +1,89 @@
+"""Synthetic characters: shapes, determinism, and that styles are shifted domains of the same learnable classes."""
+
+import numpy as np
+import pytest
+
+from fedjax_collapse import UserError, sources
+from fedjax_collapse.data import glyphs
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.mark.parametrize(("num_classes", "size", "channels"), [(10, 28, 1), (62, 32, 3), (100, 32, 1)])
+def test_shapes_and_balanced_classes(num_classes, size, channels):
+    source = sources.glyphs(num_classes, size, channels, train_size=2 * num_classes, test_size=num_classes)
+    assert source.images.shape == (2 * num_classes, size, size, channels) and source.images.dtype == np.uint8
+    assert np.all(np.bincount(source.labels) == 2) and np.all(np.bincount(source.test_labels) == 1)
+    assert len(source.class_names) == num_classes and source.domains is None
+    assert len(np.unique(source.images.reshape(2 * num_classes, -1), axis=0)) == 2 * num_classes
+
+
+def test_every_character_is_in_every_font():
+    """A font without a character would draw the same box for all that it lacks."""
+    for font in glyphs._FONTS:
+        drawn = {glyphs._glyph(character, font, False).tobytes() for character in glyphs.CHARACTERS}
+        assert len(drawn) == len(glyphs.CHARACTERS) == 100
+
+
+def test_all_fonts_are_used_and_outlines_are_hollow():
+    glyphs._glyph.cache_clear()
+    drawn = glyphs.render(np.zeros(300, int), "outline", 16, 1, np.random.default_rng(0))
+    assert drawn.shape == (300, 16, 16, 1) and glyphs._glyph.cache_info().currsize == len(glyphs._FONTS)
+    glyphs._glyph("0", glyphs._FONTS[0], True)
+    assert glyphs._glyph.cache_info().currsize == len(glyphs._FONTS)  # what was drawn was hollow
+    filled, hollow = (np.asarray(glyphs._glyph("I", "DejaVuSans-Bold", kind)) for kind in (False, True))
+    assert np.all(hollow[filled == 255] == 0) and (hollow == 255).sum() > 100
+
+
+def test_the_same_seed_draws_the_same_images():
+    labels = np.arange(10)
+    for style in glyphs.STYLES:
+        first, again, other = (glyphs.render(labels, style, 28, 3, np.random.default_rng(s)) for s in (0, 0, 1))
+        np.testing.assert_array_equal(first, again)
+        assert np.abs(first.astype(int) - other).mean() > 5
+    arguments = dict(train_size=20, test_size=20)
+    source = sources.glyphs(**arguments)
+    assert not np.array_equal(source.images, sources.glyphs(**arguments, seed=1).images)
+    assert not np.array_equal(source.images, source.test_images)  # the parts are different draws
+
+
+def test_domains_have_their_own_parts():
+    source = sources.glyphs(train_size=30, test_size=20, domains=("clean", "textured", "outline"))
+    assert source.domain_names == ("clean", "textured", "outline")
+    assert np.bincount(source.domains).tolist() == [30] * 3 and np.bincount(source.test_domains).tolist() == [20] * 3
+    for images, domains in ((source.images, source.domains), (source.test_images, source.test_domains)):
+        brightness = [images[domains == domain].mean() for domain in range(3)]
+        assert brightness[0] < 80 < brightness[1] < 180 < brightness[2]
+    alone = sources.glyphs(train_size=30, test_size=20, domains=("textured",))
+    np.testing.assert_array_equal(source.images[30:60], alone.images)
+
+
+def test_classes_are_learnable_and_domains_differ():
+    """The nearest of clean images knows clean ones well, and not the others."""
+    source = sources.glyphs(train_size=1500, test_size=200, channels=1, image_size=16, domains=("clean", "textured"))
+    images, test = (x.reshape(len(x), -1).astype(float) for x in (source.images, source.test_images))
+    images, labels = images[source.domains == 0], source.labels[source.domains == 0]
+    nearest = np.argmin((images**2).sum(axis=1) - 2 * test @ images.T, axis=1)
+    right = labels[nearest] == source.test_labels
+    assert right[source.test_domains == 0].mean() > 0.5 and right[source.test_domains == 1].mean() < 0.25
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (dict(num_classes=11), "11 classes, expected one of 10, 62, 100"),
+        (dict(channels=2), "2 channels, expected 1 or 3"),
+        (dict(domains=("clear",)), "unknown domain 'clear', expected one of clean"),
+        (dict(domains=()), "domains 0 is too small"),
+        (dict(train_size=0), "train_size 0 is too small"),
+        (dict(image_size=4), "image_size 4 is too small"),
+    ],
+)
+def test_wrong_requests_are_explained(arguments, message):
+    with pytest.raises(UserError, match=message):
+        sources.glyphs(**{"train_size": 10, "test_size": 10, **arguments})
