@@ -5,7 +5,7 @@ client; the client axis exists only in the engine and in aggregation.
 """
 
 import dataclasses
-import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import flax.linen
@@ -124,14 +124,16 @@ class Model:
 
     The module is called as ``module(images, mask, train)`` and returns ``Outputs``; ``mask`` marks the true rows,
     for layers that look across the batch. Two models of equal modules are equal, so nothing recompiles for them.
+    ``reinitialize``: what to make of the module's own initial variables, such as ``selection.orthogonal_head``.
     """
 
     module: flax.linen.Module
     image_shape: tuple[int, int, int]  # height, width, channels
+    reinitialize: Callable[[Variables, Key], Variables] | None = None
 
     def init(self, key: Key) -> Variables:
         """Initial variables; compiled, because eager initialisation is many times slower."""
-        return _init(self, key)
+        return (_draw if isinstance(key, jax.core.Tracer) else _draw_compiled)(self, key)
 
     def output_shapes(self, variables: Variables) -> Outputs:
         """Shapes and dtypes of features [1, d] and logits [1, classes]."""
@@ -139,16 +141,34 @@ class Model:
         batch = Batch(images, jax.ShapeDtypeStruct((1,), jnp.int32), jax.ShapeDtypeStruct((1,), bool))
         return jax.eval_shape(lambda v, b: self.apply(v, b, train=False)[0], variables, batch)
 
-    def apply(self, variables: Variables, batch: Batch, train: bool) -> tuple[Outputs, PyTree]:
-        """Outputs and the new running statistics (unchanged unless ``train``)."""
+    def apply(self, variables: Variables, batch: Batch, train: bool, key: Key | None = None) -> tuple[Outputs, PyTree]:
+        """Outputs and the new running statistics (unchanged unless ``train``); without a key nothing is dropped out."""
+        rngs = None if key is None else {"dropout": key}
         outputs, updated = self.module.apply(
-            variables._asdict(), batch.images, batch.mask, train=train, mutable=["batch_stats"]
+            variables._asdict(), batch.images, batch.mask, train=train, mutable=["batch_stats"], rngs=rngs
         )
         return outputs, updated.get("batch_stats", variables.batch_stats)
 
+    def batch_statistics(self, variables: Variables, batch: Batch) -> PyTree:
+        """What the layers with running statistics measure in this batch, in training mode.
 
-@functools.partial(jax.jit, static_argnums=0)
-def _init(model, key):
+        A batch moves running statistics linearly, by a share that is the layer's own: from starts at 0 and at 1 one
+        sees both the share and the measurement. The two passes are one to the compiler.
+        """
+
+        def moved_from(value):
+            start = jax.tree.map(lambda leaf: jnp.full_like(leaf, value), variables.batch_stats)
+            return self.apply(Variables(variables.params, start), batch, train=True)[1]
+
+        return jax.tree.map(lambda zero, one: zero / (1 - (one - zero)), moved_from(0), moved_from(1))
+
+
+def _draw(model, key):
     images = jnp.zeros((1, *model.image_shape))
     variables = model.module.init(key, images, jnp.ones(1, bool), train=False)
-    return Variables(variables["params"], variables.get("batch_stats", {}))
+    variables = Variables(variables["params"], variables.get("batch_stats", {}))
+    return variables if model.reinitialize is None else model.reinitialize(variables, jax.random.fold_in(key, 1))
+
+
+# one draw a layer is much code that runs once: to optimise it would take ten times as long as all the rest
+_draw_compiled = jax.jit(_draw, static_argnums=0, compiler_options={"xla_backend_optimization_level": 0})

@@ -1,82 +1,76 @@
-"""Layers against XLA's convolution and PyTorch's BatchNorm."""
+"""Layers against PyTorch's."""
 
+import flax.linen
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
 from conftest import assert_close, assert_same_bits
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from fedjax_collapse import Model, UserError, nn
-from fedjax_collapse.nn.convolution import convolve
-from fedjax_collapse.nn.layers import BatchNorm, Conv, max_pool
+from fedjax_collapse.nn.batch_norm import normalize_batch
+from fedjax_collapse.nn.layers import (
+    BatchNorm,
+    Conv,
+    Dense,
+    GroupNorm,
+    avg_pool,
+    kaiming_normal,
+    max_pool,
+    normalize,
+)
 from fedjax_collapse.records import Batch
 
 
-def compare_with_xla(lowering, size, stride, padding, extent, channels, clients):
-    rng = np.random.default_rng(0)
-    lead = () if clients is None else (clients,)
-    images = jnp.asarray(rng.normal(size=(*lead, 2, *extent, channels[0])), jnp.float32)
-    kernel = jnp.asarray(rng.normal(size=(*lead, size, size, *channels)), jnp.float32)
-
-    def outputs_and_gradients(lowering):
-        def one(images, kernel):
-            outputs, pull = jax.vjp(lambda i, k: convolve(i, k, stride, padding, lowering), images, kernel)
-            return outputs, pull(jnp.cos(jnp.arange(outputs.size, dtype=jnp.float32)).reshape(outputs.shape))
-
-        return (one if clients is None else jax.vmap(one))(images, kernel)
-
-    assert_close(outputs_and_gradients(lowering), outputs_and_gradients("xla"), 1e-5)
+def to_torch(images):
+    return torch.tensor(np.asarray(images)).permute(0, 3, 1, 2)
 
 
-@settings(max_examples=8, deadline=None)
-@given(
-    size=st.integers(1, 5),
-    stride=st.integers(1, 3),
-    padding=st.integers(0, 3),
-    extent=st.tuples(st.integers(5, 9), st.integers(5, 9)),
-    channels=st.tuples(st.integers(1, 3), st.integers(1, 4)),
-    clients=st.sampled_from([None, 2]),
+def compare_with_torch(function, reference, images, tolerance):
+    """Value, and gradient of a sum with other weights for each output."""
+    outputs, pull = jax.vjp(jax.jit(function), jnp.asarray(images))
+    cotangent = np.cos(np.arange(outputs.size, dtype=np.float32)).reshape(outputs.shape)
+    inputs = to_torch(images).requires_grad_()
+    expected = reference(inputs)
+    expected.backward(to_torch(cotangent))
+    ours = [outputs, pull(jnp.asarray(cotangent))[0]]
+    assert_close(ours, [t.detach().permute(0, 2, 3, 1).numpy() for t in (expected, inputs.grad)], tolerance)
+
+
+@pytest.mark.parametrize(
+    ("size", "stride", "padding", "extent"),
+    [(2, None, 0, (7, 5)), (3, 2, 1, (7, 6)), (3, 1, 1, (4, 5)), (2, 3, 0, (6, 9))],
 )
-def test_patches_equal_xla_in_value_and_gradient(size, stride, padding, extent, channels, clients):
-    compare_with_xla("patches", size, stride, min(padding, size - 1), extent, channels, clients)
+def test_max_pool_equals_torch(size, stride, padding, extent):
+    """Among equal values the first one in the window gets the gradient."""
+    images = np.random.default_rng(0).integers(-3, 3, size=(2, *extent, 3)).astype(np.float32)
+    compare_with_torch(
+        lambda x: max_pool(x, size, stride, padding),
+        lambda x: torch.nn.functional.max_pool2d(x, size, stride, padding),
+        images,
+        0.0 if stride is None else 1e-6,
+    )
 
 
-@settings(max_examples=8, deadline=None)
-@given(
-    padding=st.integers(0, 2),
-    extent=st.tuples(st.integers(3, 9), st.integers(3, 9)),
-    channels=st.tuples(st.integers(1, 3), st.integers(1, 4)),
-    clients=st.sampled_from([None, 2]),
-)
-def test_winograd_equals_xla_in_value_and_gradient(padding, extent, channels, clients):
-    compare_with_xla("winograd", 3, 1, padding, extent, channels, clients)
+def test_max_pool_passes_nan_on():
+    """Wherever it is in the window, so that a diverged client is seen."""
+    assert all(np.isnan(max_pool(jnp.zeros((1, 2, 2, 1)).at[0, i, j, 0].set(jnp.nan))) for i in (0, 1) for j in (0, 1))
 
 
-def test_auto_uses_winograd_for_wide_layers_only():
-    """Its matrix products are recognised by their 16 points."""
-
-    def program(channels, size):
-        images, kernel = jnp.zeros((2, 8, 8, channels)), jnp.zeros((size, size, channels, 32))
-        return str(jax.make_jaxpr(lambda i, k: convolve(i, k, 1, 1))(images, kernel))
-
-    assert "f32[16,32,16]" in program(16, 3)
-    assert "f32[16," not in program(15, 3) and "f32[16," not in program(16, 5)
+@pytest.mark.parametrize(("size", "stride"), [(2, None), (2, 1), (3, 2)])
+def test_avg_pool_equals_torch(size, stride):
+    images = np.random.default_rng(0).normal(size=(2, 7, 8, 3)).astype(np.float32)
+    compare_with_torch(
+        lambda x: avg_pool(x, size, stride), lambda x: torch.nn.functional.avg_pool2d(x, size, stride), images, 1e-6
+    )
 
 
-def test_unknown_lowering():
-    with pytest.raises(UserError, match="lowering 'fft': expected one of auto, patches, winograd, xla"):
-        Conv(3, lowering="fft").init(jax.random.key(0), jnp.zeros((1, 8, 8, 1)))
-    with pytest.raises(UserError, match="needs kernel size 3, stride 1"):
-        Conv(3, stride=2, lowering="winograd").init(jax.random.key(0), jnp.zeros((1, 8, 8, 1)))
-
-
-def test_max_pool_equals_torch():
-    images = np.random.default_rng(0).normal(size=(2, 7, 5, 3)).astype(np.float32)
-    expected = torch.nn.functional.max_pool2d(torch.tensor(images).permute(0, 3, 1, 2), 2).permute(0, 2, 3, 1)
-    np.testing.assert_array_equal(max_pool(jnp.asarray(images)), expected.numpy())
+def test_too_small_for_a_pool():
+    with pytest.raises(
+        UserError, match="images of 2x5 pixels are too small for 3x3 pooling with padding 0: it needs at"
+    ):
+        avg_pool(jnp.ones((1, 2, 5, 1)), 3)
 
 
 @pytest.mark.parametrize("shape", [(5, 3, 4, 6), (5, 6)])
@@ -99,6 +93,32 @@ def test_batch_norm_equals_torch(shape):
         np.testing.assert_allclose(stats["var"], reference.running_var.numpy(), rtol=1e-6)
 
 
+@pytest.mark.parametrize("shape", [(6, 3, 2, 5), (6, 5)])
+def test_gradient_of_batch_norm(shape):
+    """Of the outputs and of both moments: as by automatic differentiation over the true rows alone."""
+    inputs, weights = jax.random.normal(jax.random.key(0), (2, *shape))
+    scale, bias, *others = jax.random.normal(jax.random.key(1), (4, 5))
+    true = np.array([0, 2, 3, 5])
+    mask = jnp.zeros(6, bool).at[true].set(True)
+    axes = tuple(range(len(shape) - 1))
+
+    def plain(inputs, mask, scale, bias, epsilon):
+        mean, variance = inputs.mean(axes), inputs.var(axes)
+        return (inputs - mean) / jnp.sqrt(variance + epsilon) * scale + bias, mean, variance
+
+    def gradients(function, rows, mask):
+        def loss(inputs, scale, bias):
+            outputs, *moments = function(inputs, mask, scale, bias, 1e-3)
+            return sum(jnp.sum(a * b) for a, b in zip((outputs, *moments), (weights[rows], *others), strict=True))
+
+        return jax.jit(jax.grad(loss, (0, 1, 2)))(inputs[rows], scale, bias)
+
+    weights = weights * mask.reshape(-1, *[1] * (len(shape) - 1))
+    ours, expected = gradients(normalize_batch, np.arange(6), mask), gradients(plain, true, mask[true])
+    assert not np.any(ours[0][np.array([1, 4])])
+    assert_close((ours[0][true], *ours[1:]), expected, 1e-5)
+
+
 def test_initialisation_is_torchs():
     """Uniform in +-1/sqrt(fan_in), weights and biases."""
     variables = Conv(64, 3).init(jax.random.key(0), jnp.zeros((1, 8, 8, 7)))["params"]
@@ -106,6 +126,81 @@ def test_initialisation_is_torchs():
         assert 0.9 / np.sqrt(63) < np.abs(leaf).max() <= 1 / np.sqrt(63)
     torch_std = torch.nn.Conv2d(7, 64, 3).weight.std().item()
     assert float(variables["kernel"].std()) == pytest.approx(torch_std, rel=0.1)
+
+
+def test_kaiming_normal_is_torchs():
+    """Weights by the fan asked for, biases as ever; with groups the fan is of one group."""
+    conv = Conv(64, 3, groups=2, kernel_init=kaiming_normal("fan_out"))
+    params = conv.init(jax.random.key(0), jnp.zeros((1, 8, 8, 8)))["params"]
+    reference = torch.nn.Conv2d(8, 64, 3, groups=2).weight
+    assert params["kernel"].shape == (3, 3, 4, 64)
+    torch.nn.init.kaiming_normal_(reference, mode="fan_in", nonlinearity="relu")
+    assert float(params["kernel"].std()) == pytest.approx(np.sqrt(2 / (9 * 32)), rel=0.05)
+    assert np.abs(params["bias"]).max() <= 1 / np.sqrt(9 * 4)
+    params = Dense(200, kernel_init=kaiming_normal("fan_in")).init(jax.random.key(0), jnp.zeros((1, 50)))["params"]
+    torch.nn.init.kaiming_normal_(reference := torch.empty(200, 50))
+    assert float(params["kernel"].std()) == pytest.approx(reference.std().item(), rel=0.05)
+    assert np.abs(params["bias"]).max() <= 1 / np.sqrt(50)
+
+
+def test_group_norm_equals_torch():
+    images = np.random.default_rng(0).normal(2, 3, size=(2, 4, 5, 6)).astype(np.float32)
+    scale, bias = jnp.linspace(1, 2, 6), jnp.linspace(-1, 1, 6)
+    for groups in (1, 3):
+        reference = torch.nn.GroupNorm(groups, 6)
+        with torch.no_grad():
+            reference.weight.copy_(torch.tensor(np.asarray(scale)))
+            reference.bias.copy_(torch.tensor(np.asarray(bias)))
+        variables = {"params": {"scale": scale, "bias": bias}}
+        compare_with_torch(lambda x, g=groups, v=variables: GroupNorm(g).apply(v, x), reference, images, 5e-6)
+    with pytest.raises(UserError, match="GroupNorm of 6 channels: expected a divisor of them, not 4 groups"):
+        GroupNorm(4).init(jax.random.key(0), jnp.asarray(images))
+
+
+class Block(flax.linen.Module):
+    """Grouped convolution, normalisation, dense."""
+
+    norm: str = "batch"
+    dtype: str | None = None
+
+    @flax.linen.compact
+    def __call__(self, images, mask, train):
+        images = Conv(4, groups=2, dtype=self.dtype)(images)
+        options = dict(groups=4) if self.norm == "group" else {}
+        return Dense(3, dtype=self.dtype)(normalize(self.norm, images, mask, train, **options).mean((1, 2)))
+
+
+@pytest.mark.parametrize("norm", ["batch", "group"])
+def test_bfloat16_keeps_parameters_and_statistics_in_float32(norm):
+    """And gives what float32 gives, up to rounding."""
+    images, mask = jax.random.normal(jax.random.key(1), (6, 5, 5, 4)), jnp.ones(6, bool)
+    variables = Block(norm).init(jax.random.key(0), images, mask, train=True)
+
+    def gradients(variables, images, dtype):
+        def loss(params):
+            outputs, stats = Block(norm, dtype).apply(
+                variables | {"params": params}, images, mask, train=True, mutable=["batch_stats"]
+            )
+            return jnp.sum(outputs**2), (outputs, stats)
+
+        return jax.grad(loss, has_aux=True)(variables["params"])
+
+    gradients = jax.jit(gradients, static_argnums=2)
+    gradient, (outputs, stats) = gradients(variables, images, "bfloat16")
+    exact, (expected, exact_stats) = gradients(variables, images, None)
+    assert outputs.dtype == jnp.bfloat16 and expected.dtype == jnp.float32
+    assert {leaf.dtype for leaf in jax.tree.leaves((gradient, stats))} == {jnp.dtype("float32")}
+    assert_close((gradient, stats, outputs.astype("float32")), (exact, exact_stats, expected), 0.1)
+
+
+def test_bad_options_of_layers():
+    images, mask = jnp.zeros((1, 5, 5, 4)), jnp.ones(1, bool)
+    with pytest.raises(UserError, match="norm 'layer': expected one of batch, group, none"):
+        Block("layer").init(jax.random.key(0), images, mask, train=True)
+    with pytest.raises(UserError, match="dtype 'float8': expected one of None, float32, bfloat16"):
+        Block(dtype="float8").init(jax.random.key(0), images, mask, train=True)
+    with pytest.raises(UserError, match="convolution of 4 channels to 6 in 3 groups"):
+        Conv(6, groups=3).init(jax.random.key(0), images)
 
 
 @pytest.mark.parametrize(

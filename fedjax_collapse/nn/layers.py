@@ -1,60 +1,95 @@
-"""Layers with PyTorch's initialisation, padding and BatchNorm, which ignore padding rows."""
+"""Layers with PyTorch's initialisation, padding and normalisation, which ignore padding rows.
+
+``dtype`` is what a layer computes its product in: ``None`` (the inputs' own), ``"float32"`` or ``"bfloat16"``, to which
+inputs and parameters are cast. Parameters, and the statistics of normalisation, are float32 all the same.
+"""
 
 import math
+from collections.abc import Callable
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax import lax
 
+from fedjax_collapse.nn.batch_norm import count_values, normalize_batch
 from fedjax_collapse.nn.convolution import convolve
+from fedjax_collapse.nn.pooling import avg_pool as avg_pool
+from fedjax_collapse.nn.pooling import max_pool as max_pool
+from fedjax_collapse.records import UserError
+
+DTYPES = (None, "float32", "bfloat16")
+Init = Callable[[int, int], jax.nn.initializers.Initializer]  # of the numbers of inputs and outputs of one weight
 
 
-def torch_uniform(fan_in: int):
+def torch_uniform(fan_in: int, fan_out: int = 0) -> jax.nn.initializers.Initializer:
     """PyTorch's default initialiser of weights and biases: uniform in +-1/sqrt(fan_in)."""
+    del fan_out
     bound = 1 / math.sqrt(fan_in)
     return lambda key, shape, dtype=float: jax.random.uniform(key, shape, dtype, -bound, bound)
 
 
+def kaiming_normal(mode: str = "fan_in") -> Init:
+    """PyTorch's ``kaiming_normal_``: normal with variance 2 / fan_in or 2 / fan_out, for weights."""
+
+    def init(fan_in, fan_out):
+        scale = math.sqrt(2 / {"fan_in": fan_in, "fan_out": fan_out}[mode])
+        return lambda key, shape, dtype=float: scale * jax.random.normal(key, shape, dtype)
+
+    return init
+
+
 class Dense(nn.Module):
-    """``inputs @ kernel + bias`` over the last axis, initialised as PyTorch's Linear."""
+    """``inputs @ kernel + bias`` over the last axis, initialised as PyTorch's Linear (the bias always)."""
 
     features: int
     use_bias: bool = True
+    kernel_init: Init = torch_uniform
+    dtype: str | None = None
 
     @nn.compact
     def __call__(self, inputs: jax.Array) -> jax.Array:
-        initialize = torch_uniform(inputs.shape[-1])
-        outputs = inputs @ self.param("kernel", initialize, (inputs.shape[-1], self.features))
-        return outputs + self.param("bias", initialize, (self.features,)) if self.use_bias else outputs
+        channels = inputs.shape[-1]
+        kernel = self.param("kernel", self.kernel_init(channels, self.features), (channels, self.features))
+        inputs, kernel = _cast((inputs, kernel), self.dtype)
+        return _add_bias(self, inputs @ kernel, channels)
 
 
 class Conv(nn.Module):
-    """2-D convolution of NHWC images with zero padding on both sides, initialised as PyTorch's Conv2d."""
+    """2-D convolution of NHWC images, zero padding on both sides, initialised as PyTorch's Conv2d (the bias always).
+
+    The kernel is [kernel_size, kernel_size, channels / groups, features].
+    """
 
     features: int
     kernel_size: int = 3
     stride: int = 1
     padding: int | None = None  # None: (kernel_size - 1) // 2
+    groups: int = 1
     use_bias: bool = True
     lowering: str = "auto"
+    kernel_init: Init = torch_uniform
+    dtype: str | None = None
 
     @nn.compact
     def __call__(self, images: jax.Array) -> jax.Array:
-        size, channels = self.kernel_size, images.shape[-1]
-        initialize = torch_uniform(size * size * channels)
-        kernel = self.param("kernel", initialize, (size, size, channels, self.features))
+        size, channels = self.kernel_size, images.shape[-1] // self.groups
+        fan_in, fan_out = size * size * channels, size * size * self.features // self.groups
+        kernel = self.param("kernel", self.kernel_init(fan_in, fan_out), (size, size, channels, self.features))
         padding = (size - 1) // 2 if self.padding is None else self.padding
-        outputs = convolve(images, kernel, self.stride, padding, self.lowering)
-        return outputs + self.param("bias", initialize, (self.features,)) if self.use_bias else outputs
+        images, kernel = _cast((images, kernel), self.dtype)
+        return _add_bias(self, convolve(images, kernel, self.stride, padding, self.lowering, self.groups), fan_in)
 
 
-def max_pool(images: jax.Array, size: int = 2) -> jax.Array:
-    """Maximum over non-overlapping windows; rows and columns that do not fill a window are dropped, as in PyTorch."""
-    batch, height, width, channels = images.shape
-    height, width = height // size, width // size
-    images = images[:, : height * size, : width * size]
-    return images.reshape(batch, height, size, width, size, channels).max(axis=(2, 4))
+def normalize(kind: str, inputs: jax.Array, mask: jax.Array, train: bool, **options) -> jax.Array:
+    """Inputs after the normalisation ``"batch"``, ``"group"`` or ``"none"``, for use inside a compact method."""
+    if kind == "batch":
+        return BatchNorm(**options)(inputs, mask, train)
+    if kind == "group":
+        return GroupNorm(**options)(inputs)
+    if kind == "none":
+        return inputs
+    raise UserError(f"norm {kind!r}: expected one of batch, group, none")
 
 
 class BatchNorm(nn.Module):
@@ -74,21 +109,47 @@ class BatchNorm(nn.Module):
         bias = self.param("bias", nn.initializers.zeros, (channels,))
         running_mean = self.variable("batch_stats", "mean", jnp.zeros, (channels,))
         running_var = self.variable("batch_stats", "var", jnp.ones, (channels,))
-        if train:
-            mean, variance, count = _masked_moments(inputs, mask)
-            unbiased = variance * (count / jnp.maximum(count - 1, 1))
-            running_mean.value += self.momentum * (mean - running_mean.value)
-            running_var.value += self.momentum * (unbiased - running_var.value)
-        else:
-            mean, variance = running_mean.value, running_var.value
-        return (inputs - mean) * (lax.rsqrt(variance + self.epsilon) * scale) + bias
+        if not train:
+            factor = lax.rsqrt(running_var.value + self.epsilon) * scale
+            return ((inputs - running_mean.value) * factor + bias).astype(inputs.dtype)
+        outputs, mean, variance = normalize_batch(inputs, mask, scale, bias, self.epsilon)
+        count = count_values(inputs, mask).astype(variance.dtype)
+        unbiased = variance * (count / jnp.maximum(count - 1, 1))
+        running_mean.value += self.momentum * (mean - running_mean.value)
+        running_var.value += self.momentum * (unbiased - running_var.value)
+        return outputs
 
 
-def _masked_moments(inputs, mask):
-    """Mean and biased variance per channel over the true rows, and the number of values they are taken over."""
-    mask = mask.reshape(-1, *[1] * (inputs.ndim - 1))
-    axes = tuple(range(inputs.ndim - 1))
-    count = jnp.maximum(jnp.sum(mask), 1).astype(inputs.dtype) * math.prod(inputs.shape[1:-1])
-    mean = jnp.sum(jnp.where(mask, inputs, 0), axes) / count
-    variance = jnp.sum(jnp.where(mask, inputs - mean, 0) ** 2, axes) / count
-    return mean, variance, count
+class GroupNorm(nn.Module):
+    """GroupNorm of each example by itself, as PyTorch's: over all pixels and ``channels / groups`` channels."""
+
+    groups: int = 2
+    epsilon: float = 1e-5
+
+    @nn.compact
+    def __call__(self, inputs: jax.Array) -> jax.Array:
+        channels = inputs.shape[-1]
+        if channels % self.groups:
+            raise UserError(f"GroupNorm of {channels} channels: expected a divisor of them, not {self.groups} groups")
+        scale = self.param("scale", nn.initializers.ones, (channels,))
+        bias = self.param("bias", nn.initializers.zeros, (channels,))
+        values = inputs.astype(jnp.promote_types(inputs.dtype, jnp.float32)).reshape(
+            len(inputs), -1, self.groups, channels // self.groups
+        )
+        centred = values - values.mean((1, 3), keepdims=True)
+        normalized = centred * lax.rsqrt(jnp.mean(centred**2, (1, 3), keepdims=True) + self.epsilon)
+        return (normalized.reshape(inputs.shape) * scale + bias).astype(inputs.dtype)
+
+
+def _cast(arrays, dtype):
+    """The arrays in the dtype that a layer computes in."""
+    if dtype not in DTYPES:
+        raise UserError(f"dtype {dtype!r}: expected one of {', '.join(map(str, DTYPES))}")
+    return arrays if dtype is None else jax.tree.map(lambda array: array.astype(dtype), arrays)
+
+
+def _add_bias(layer, outputs, fan_in):
+    if not layer.use_bias:
+        return outputs
+    bias = layer.param("bias", torch_uniform(fan_in), (layer.features,))
+    return outputs + _cast(bias, layer.dtype)

@@ -1,0 +1,81 @@
+"""What the networks of ``pytorch_networks.py`` are made of beside the layers of ``torch.nn``."""
+
+import torch
+from torch import nn
+
+
+class Residual(nn.Module):
+    """Sum of a branch and a shortcut."""
+
+    def __init__(self, branch, shortcut=None):
+        super().__init__()
+        self.branch, self.shortcut = branch, shortcut or nn.Identity()
+
+    def forward(self, images):
+        return self.branch(images) + self.shortcut(images)
+
+
+class PaddedShortcut(nn.Module):
+    """Every ``stride``-th pixel, between channels of zeros."""
+
+    def __init__(self, missing, stride):
+        super().__init__()
+        self.missing, self.stride = missing, stride
+
+    def forward(self, images):
+        before = self.missing // 2
+        images = images[:, :, :: self.stride, :: self.stride]
+        return nn.functional.pad(images, (0, 0, 0, 0, before, self.missing - before))
+
+
+class Excitation(nn.Module):
+    """Channels times weights in 0..1 that come from the channels' means."""
+
+    def __init__(self, channels, squeezed):
+        super().__init__()
+        dense = nn.Linear(channels, squeezed), nn.SiLU(), nn.Linear(squeezed, channels), nn.Sigmoid()
+        self.weights = nn.Sequential(*global_mean(), *dense)
+
+    def forward(self, images):
+        return images * self.weights(images)[:, :, None, None]
+
+
+class DropPath(nn.Module):
+    """Whole examples at zero, the others scaled up, in training."""
+
+    def __init__(self, rate):
+        super().__init__()
+        self.rate = rate
+
+    def forward(self, images):
+        if not self.training:
+            return images
+        keep = torch.rand(len(images), 1, 1, 1) >= self.rate
+        return images * keep / (1 - self.rate)
+
+
+class Flatten(nn.Module):
+    """[batch, height * width * channels], in the order of images whose channels come last."""
+
+    def forward(self, images):
+        return images.permute(0, 2, 3, 1).flatten(1)
+
+
+def conv(inputs, outputs, size=3, stride=1, padding=None, groups=1, bias=False):
+    """A convolution; without ``padding``, with as much as keeps the size at stride 1."""
+    return nn.Conv2d(inputs, outputs, size, stride, (size - 1) // 2 if padding is None else padding, 1, groups, bias)
+
+
+def conv_norm(inputs, outputs, *arguments, **options):
+    """A convolution and its BatchNorm."""
+    return conv(inputs, outputs, *arguments, **options), nn.BatchNorm2d(outputs)
+
+
+def global_mean():
+    """Images to the means of their channels."""
+    return nn.AdaptiveAvgPool2d(1), nn.Flatten()
+
+
+def scale(channels, multiplier):
+    """A number of channels, at least 1."""
+    return max(1, round(channels * multiplier))

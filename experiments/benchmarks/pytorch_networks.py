@@ -1,0 +1,287 @@
+"""The networks of ``fedjax_collapse.nn`` in ``torch.nn`` layers: rivals of the benchmark, references of the tests.
+
+They take the same options, and hold their layers in the same order, so that weights are copied by position.
+"""
+
+import functools
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from experiments.benchmarks.pytorch_layers import (
+    DropPath,
+    Excitation,
+    Flatten,
+    PaddedShortcut,
+    Residual,
+    conv,
+    conv_norm,
+    global_mean,
+    scale,
+)
+
+IMAGE_SHAPE = (32, 32, 3)
+
+
+def build(name: str, num_classes: int, image_shape: tuple[int, int, int] = IMAGE_SHAPE, **options: Any) -> "Network":
+    """The network of the module ``fedjax_collapse/nn/<name>.py`` with its options."""
+    projector = {
+        key: options.pop(key) for key in ("projector", "projector_dim", "normalize_features") if key in options
+    }
+    backbone, width = BACKBONES[name](image_shape, **options)
+    return Network(backbone, width, num_classes, **projector)
+
+
+def arrays_in_order(model: Any, variables: Any) -> list[np.ndarray]:
+    """Parameters, then running statistics, of a ``Model`` in the order of its layers; kernels are [..., in, out]."""
+    import jax
+    import jax.numpy as jnp
+
+    paths = []
+
+    def init(key):  # JAX sorts the keys of what it returns; here they are still in the order of their making
+        made = model.module.init(key, jnp.zeros((1, *model.image_shape)), jnp.ones(1, bool), train=False)
+        for collection in ("params", "batch_stats"):
+            paths.extend(path for path, _ in _leaves({collection: made.get(collection, {})}))
+
+    jax.eval_shape(init, jax.random.key(0))
+    arrays = dict(_leaves(variables._asdict()))
+    return [np.asarray(arrays[path]) for path in paths]
+
+
+def load(network: "Network", arrays: list[np.ndarray]) -> "Network":
+    """The network itself, with the arrays of ``arrays_in_order`` copied into it."""
+    with torch.no_grad():
+        for tensor, array in zip(_tensors(network), arrays, strict=True):
+            array = np.moveaxis(array, (-1, -2), (0, 1)) if array.ndim > 1 else array
+            if tensor.shape != array.shape:
+                raise ValueError(f"a layer of shape {tuple(tensor.shape)} met weights of shape {array.shape}")
+            tensor.copy_(torch.from_numpy(np.array(array)))
+    return network
+
+
+def dump(network: "Network") -> list[np.ndarray]:
+    """What ``load`` would need to make the network what it is."""
+    arrays = [tensor.detach().numpy().copy() for tensor in _tensors(network)]
+    return [np.moveaxis(array, (0, 1), (-1, -2)) if array.ndim > 1 else array for array in arrays]
+
+
+def _leaves(tree, path=()):
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, (*path, key))
+        else:
+            yield (*path, key), value
+
+
+def _tensors(network):
+    return [*network.parameters(), *(buffer for buffer in network.buffers() if buffer.is_floating_point())]
+
+
+class Network(nn.Module):
+    """Images [batch, channels, height, width] to logits; ``represent`` gives the features before the classifier."""
+
+    def __init__(self, backbone, width, num_classes, projector="none", projector_dim=256, normalize_features=False):
+        super().__init__()
+        hidden = {"none": 0, "moon": width, "feddecorr": width // 2, "feduv": projector_dim}[projector]
+        layers = []
+        if projector == "feduv":
+            for inputs in (width, projector_dim):
+                layers += [nn.Linear(inputs, projector_dim), nn.BatchNorm1d(projector_dim), nn.ReLU()]
+        elif projector != "none":
+            layers = [nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, projector_dim)]
+        self.backbone, self.projector = backbone, nn.Sequential(*layers)
+        self.normalize_features = normalize_features
+        self.head = nn.Linear(projector_dim if layers else width, num_classes)
+
+    def represent(self, images):
+        features = self.projector(self.backbone(images))
+        return nn.functional.normalize(features) if self.normalize_features else features
+
+    def forward(self, images):
+        return self.head(self.represent(images))
+
+
+def _mlp(image_shape, hidden=(128, 128)):
+    widths = [int(np.prod(image_shape)), *hidden]
+    layers = [layer for a, b in zip(widths, hidden, strict=False) for layer in (nn.Linear(a, b), nn.ReLU())]
+    return nn.Sequential(Flatten(), *layers), widths[-1]
+
+
+def _small_cnn(image_shape, channels=(32, 64, 128)):
+    layers, inputs = [], image_shape[2]
+    for outputs in channels:
+        layers += [nn.MaxPool2d(2)] if layers else []
+        layers += [*conv_norm(inputs, outputs), nn.ReLU()]
+        inputs = outputs
+    return nn.Sequential(*layers, *global_mean()), inputs
+
+
+def _feduv_cnn(image_shape, width_multiplier=1.0):
+    layers, inputs = [], image_shape[2]
+    for channels, size, stride in (
+        (16, 3, 1), (16, 1, 1), (32, 3, 2), (32, 3, 1), (32, 1, 1), (64, 3, 2), (64, 3, 1), (64, 1, 1),
+    ):  # fmt: skip
+        outputs = scale(channels, width_multiplier)
+        layers += [*conv_norm(inputs, outputs, size, stride, padding=0), nn.ReLU()]
+        inputs = outputs
+    return nn.Sequential(*layers, *global_mean()), inputs
+
+
+def _moon_cnn(image_shape, channels=(6, 16), hidden=(120, 84)):
+    layers, (height, width, inputs) = [], image_shape
+    for outputs in channels:
+        layers += [conv(inputs, outputs, 5, padding=0, bias=True), nn.ReLU(), nn.MaxPool2d(2)]
+        height, width, inputs = (height - 4) // 2, (width - 4) // 2, outputs
+    dense, features = _mlp((height, width, inputs), hidden)
+    return nn.Sequential(*layers, dense), features
+
+
+def _alexnet(image_shape, width_multiplier=1.0):
+    layers, inputs = [], image_shape[2]
+    pool = nn.MaxPool2d(3, 2)
+    for index, (channels, size, stride, padding) in enumerate(
+        ((64, 11, 4, 2), (192, 5, 1, 2), (384, 3, 1, 1), (256, 3, 1, 1), (256, 3, 1, 1))
+    ):
+        outputs = scale(channels, width_multiplier)
+        layers += [*conv_norm(inputs, outputs, size, stride, padding, bias=True), nn.ReLU()]
+        layers += [pool] if index in (0, 1, 4) else []
+        inputs = outputs
+    layers += [nn.AdaptiveAvgPool2d(6), Flatten()]
+    flat, hidden = 36 * inputs, scale(4096, width_multiplier)
+    for inputs in (flat, hidden):
+        layers += [nn.Linear(inputs, hidden), nn.BatchNorm1d(hidden), nn.ReLU()]
+    return nn.Sequential(*layers), hidden
+
+
+def _mobilenet_v2(image_shape, width_multiplier=1.0, stages=None):
+    stages = stages or (
+        (1, 16, 1, 1), (6, 24, 2, 1), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1),
+    )  # fmt: skip
+    inputs, last = (scale(channels, width_multiplier) for channels in (32, 1280))
+    layers = [*conv_norm(image_shape[2], inputs), nn.ReLU()]
+    for expansion, channels, blocks, stride in stages:
+        outputs = scale(channels, width_multiplier)
+        for index in range(blocks):
+            layers.append(_inverted_residual(inputs, outputs, expansion, 1 if index else stride))
+            inputs = outputs
+    return nn.Sequential(*layers, *conv_norm(inputs, last, 1), nn.ReLU(), *global_mean()), last
+
+
+def _inverted_residual(inputs, outputs, expansion, stride):
+    hidden = expansion * inputs
+    branch = nn.Sequential(
+        *conv_norm(inputs, hidden, 1),
+        nn.ReLU(),
+        *conv_norm(hidden, hidden, stride=stride, groups=hidden),
+        nn.ReLU(),
+        *conv_norm(hidden, outputs, 1),
+    )
+    if stride != 1:
+        return branch
+    return Residual(branch, nn.Sequential(*conv_norm(inputs, outputs, 1)) if inputs != outputs else None)
+
+
+def _residual_network(
+    image_shape, blocks, strides=(1, 2, 2, 2), stem_size=3, stem_stride=1, width_multiplier=1.0,
+    width=64, bottleneck=False, padded_shortcut=False,
+):  # fmt: skip
+    width = scale(width, width_multiplier)
+    layers = [*conv_norm(image_shape[2], width, stem_size, stem_stride), nn.ReLU()]
+    inputs = width
+    for stage, (count, stride) in enumerate(zip(blocks, strides, strict=True)):
+        outputs = width * 2**stage * (4 if bottleneck else 1)
+        for index in range(count):
+            step = 1 if index else stride
+            layers += [_residual_block(inputs, outputs, step, bottleneck, padded_shortcut), nn.ReLU()]
+            inputs = outputs
+    return nn.Sequential(*layers, *global_mean()), inputs
+
+
+def _residual_block(inputs, outputs, stride, bottleneck, padded_shortcut):
+    if bottleneck:
+        middle = outputs // 4
+        ends = [*conv_norm(inputs, middle, 1), nn.ReLU()], [nn.ReLU(), *conv_norm(middle, outputs, 1)]
+        branch = nn.Sequential(*ends[0], *conv_norm(middle, middle, stride=stride), *ends[1])
+    else:
+        branch = nn.Sequential(*conv_norm(inputs, outputs, stride=stride), nn.ReLU(), *conv_norm(outputs, outputs))
+    if stride == 1 and inputs == outputs:
+        return Residual(branch)
+    if padded_shortcut:
+        return Residual(branch, PaddedShortcut(outputs - inputs, stride))
+    return Residual(branch, nn.Sequential(*conv_norm(inputs, outputs, 1, stride)))
+
+
+def _wide_resnet(image_shape, depth=28, width_multiplier=10.0, dropout=0.3):
+    layers, inputs = [conv(image_shape[2], 16, bias=True)], 16
+    for stage in range(3):
+        outputs = scale(16 * 2**stage, width_multiplier)
+        for index in range(depth // 6):
+            layers.append(_pre_activation(inputs, outputs, 2 if stage and not index else 1, dropout))
+            inputs = outputs
+    layers += [nn.BatchNorm2d(inputs, momentum=0.9), nn.ReLU()]
+    return nn.Sequential(*layers, *global_mean()), inputs
+
+
+def _pre_activation(inputs, outputs, stride, dropout):
+    branch = nn.Sequential(
+        nn.BatchNorm2d(inputs),
+        nn.ReLU(),
+        conv(inputs, outputs, bias=True),
+        nn.Dropout(dropout),
+        nn.BatchNorm2d(outputs),
+        nn.ReLU(),
+        conv(outputs, outputs, stride=stride, bias=True),
+    )
+    is_same = stride == 1 and inputs == outputs
+    return Residual(branch, None if is_same else conv(inputs, outputs, 1, stride, bias=True))
+
+
+def _efficientnet_b0(image_shape, width_multiplier=1.0, stages=None, dropout=0.2, drop_path=0.2):
+    stages = stages or (
+        (1, 3, 1, 16, 1), (6, 3, 2, 24, 2), (6, 5, 2, 40, 2), (6, 3, 2, 80, 3), (6, 5, 1, 112, 3), (6, 5, 2, 192, 4),
+        (6, 3, 1, 320, 1),
+    )  # fmt: skip
+    inputs, last, features = (scale(channels, width_multiplier) for channels in (32, 1280, 640))
+    layers, done = [*conv_norm(image_shape[2], inputs, stride=2), nn.SiLU()], 0
+    for expansion, size, stride, channels, blocks in stages:
+        outputs = scale(channels, width_multiplier)
+        for index in range(blocks):
+            rate = drop_path * done / sum(stage[-1] for stage in stages)
+            layers.append(_mb_conv(inputs, outputs, expansion, size, 1 if index else stride, rate))
+            inputs, done = outputs, done + 1
+    layers += [*conv_norm(inputs, last, 1), nn.SiLU(), *global_mean()]
+    return nn.Sequential(*layers, nn.Dropout(dropout), nn.Linear(last, features), nn.ReLU()), features
+
+
+def _mb_conv(inputs, outputs, expansion, size, stride, drop_path):
+    hidden = expansion * inputs
+    expand = [*conv_norm(inputs, hidden, 1), nn.SiLU()] if expansion != 1 else []
+    branch = nn.Sequential(
+        *expand,
+        *conv_norm(hidden, hidden, size, stride, groups=hidden),
+        nn.SiLU(),
+        Excitation(hidden, max(1, inputs // 4)),
+        *conv_norm(hidden, outputs, 1),
+    )
+    return Residual(branch.append(DropPath(drop_path))) if stride == 1 and inputs == outputs else branch
+
+
+_cifar_resnet = functools.partial(_residual_network, strides=(1, 2, 2), width=16, padded_shortcut=True)
+
+BACKBONES = {
+    "alexnet": _alexnet,
+    "efficientnet_b0": _efficientnet_b0,
+    "feduv_cnn": _feduv_cnn,
+    "mlp": _mlp,
+    "mobilenet_v2": _mobilenet_v2,
+    "moon_cnn": _moon_cnn,
+    "resnet18": functools.partial(_residual_network, blocks=(2, 2, 2, 2)),
+    "resnet20": functools.partial(_cifar_resnet, blocks=(3, 3, 3)),
+    "resnet32": functools.partial(_cifar_resnet, blocks=(5, 5, 5)),
+    "resnet50": functools.partial(_residual_network, blocks=(3, 4, 6, 3), bottleneck=True),
+    "small_cnn": _small_cnn,
+    "wide_resnet": _wide_resnet,
+}

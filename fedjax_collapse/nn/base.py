@@ -1,0 +1,120 @@
+"""What networks have in common: the options of their layers, and the way from an image's features to its classes."""
+
+import dataclasses
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from fedjax_collapse.nn.layers import Conv, Dense, Init, normalize, torch_uniform
+from fedjax_collapse.nn.projector import project
+from fedjax_collapse.records import Outputs, UserError
+
+
+class Network(nn.Module, kw_only=True):
+    """``represent(images, mask, train)`` [batch, d], which each network writes, then projector and linear classifier.
+
+    ``projector``: none, moon, feddecorr or feduv (``projector.py``), of ``projector_dim`` outputs.
+    ``normalize_features``: to length 1, before the classifier (FedProc).
+    ``dtype``: what the layers of ``represent`` compute in, None for float32, or bfloat16; parameters, running
+    statistics and all that follows ``represent`` are float32.
+
+    Raises:
+        UserError: at the first call, for an unknown option or images that are too small.
+    """
+
+    projector: str = "none"
+    projector_dim: int = 256
+    normalize_features: bool = False
+    dtype: str | None = None
+
+    smallest_image = 1  # height and width in pixels
+    head_init = staticmethod(torch_uniform)
+
+    @nn.compact
+    def __call__(self, images: jax.Array, mask: jax.Array, train: bool) -> Outputs:
+        self._check(*images.shape[1:3])
+        features = _at_least_float32(self.represent(images, mask, train))
+        features = project(self.projector, features, mask, train, self.projector_dim)
+        if self.normalize_features:
+            features = features * jax.lax.rsqrt(jnp.maximum(jnp.sum(features**2, axis=1, keepdims=True), 1e-24))
+        return Outputs(features, Dense(self.num_classes, kernel_init=self.head_init)(features))
+
+    def _check(self, height, width):
+        name, smallest = type(self).__name__, self.smallest_image
+        if self.num_classes < 1:
+            raise UserError(f"{name}: num_classes {self.num_classes} is too small, expected >= 1")
+        if min(height, width) < smallest:
+            raise UserError(
+                f"{name}: images of {height}x{width} pixels are too small, expected at least {smallest}x{smallest}; "
+                f"resize them or choose another network"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerOptions:
+    """What all convolutions of a network share; its methods make layers, inside a compact method."""
+
+    norm: str
+    lowering: str
+    dtype: str | None
+    kernel_init: Init = torch_uniform
+
+    def conv(self, images: jax.Array, features: int, size: int = 3, **options) -> jax.Array:
+        """Images after a convolution; ``options`` are those of ``Conv``."""
+        options = dict(lowering=self.lowering, dtype=self.dtype, kernel_init=self.kernel_init) | options
+        return Conv(features, size, **options)(images)
+
+    def normalize(self, images: jax.Array, mask: jax.Array, train: bool, momentum: float = 0.1) -> jax.Array:
+        """Images after the normalisation; ``momentum`` is of BatchNorm's running statistics."""
+        options = dict(momentum=momentum) if self.norm == "batch" else {}
+        return normalize(self.norm, images, mask, train, **options)
+
+    def conv_norm(
+        self, images: jax.Array, features: int, size: int = 3, *, mask: jax.Array, train: bool, **options
+    ) -> jax.Array:
+        """Images after a convolution, with a bias only if nothing follows, and the normalisation."""
+        images = self.conv(images, features, size, **dict(use_bias=self.norm == "none") | options)
+        return self.normalize(images, mask, train)
+
+
+class ConvNetwork(Network, kw_only=True):
+    """A network of convolutions and normalisations.
+
+    ``norm``: batch, group or none. ``lowering``: of the convolutions (``convolution.py``).
+    """
+
+    norm: str = "batch"
+    lowering: str = "auto"
+
+    def layers(self, kernel_init: Init = torch_uniform) -> LayerOptions:
+        """The options of its convolutions."""
+        return LayerOptions(self.norm, self.lowering, self.dtype, kernel_init)
+
+
+def global_mean(images: jax.Array) -> jax.Array:
+    """Mean over the pixels, [batch, channels], in float32 at least."""
+    return jnp.mean(_at_least_float32(images), axis=(1, 2))
+
+
+def scale(channels: int, multiplier: float) -> int:
+    """A number of channels times a network's ``width_multiplier``, at least 1."""
+    return max(1, round(channels * multiplier))
+
+
+def dropout(module: nn.Module, inputs: jax.Array, rate: float, train: bool, whole_examples: bool = False) -> jax.Array:
+    """Inputs of which a share is 0 and the rest scaled up, in training and if there is a key for ``dropout``."""
+    axes = tuple(range(1, inputs.ndim)) if whole_examples else ()
+    return nn.Dropout(rate, axes, deterministic=not (train and module.has_rng("dropout")))(inputs)
+
+
+def rematerialized(block: type[nn.Module], remat: bool) -> type[nn.Module]:
+    """The block's class; with ``remat`` its inside is computed again for the gradient instead of being kept.
+
+    Blocks are called as ``block(images, mask, train)``, and named by hand, because the two classes' own names differ.
+    """
+    return nn.remat(block, static_argnums=3) if remat else block
+
+
+def _at_least_float32(inputs):
+    return inputs.astype(jnp.promote_types(inputs.dtype, jnp.float32))

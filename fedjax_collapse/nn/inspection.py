@@ -1,0 +1,34 @@
+"""What is inside a network, without computing anything."""
+
+import functools
+from collections import Counter
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from fedjax_collapse.nn.convolution import choose_lowering
+from fedjax_collapse.nn.layers import Conv
+from fedjax_collapse.records import Model
+
+
+def count_lowerings(model: Model) -> dict[str, int]:
+    """How many convolutions of the network take each lowering on this device (``convolution.py``)."""
+    counts = Counter()
+
+    def count(call, args, kwargs, context):
+        conv = context.module
+        if isinstance(conv, Conv) and context.method_name == "__call__":
+            shape, size = args[0].shape, conv.kernel_size
+            kernel = (size, size, shape[-1] // conv.groups, conv.features)
+            padding = (size - 1) // 2 if conv.padding is None else conv.padding
+            dtype = conv.dtype or args[0].dtype
+            chosen = choose_lowering(shape, kernel, conv.stride, padding, conv.groups, dtype, conv.lowering)
+            counts[chosen] += 1
+        return call(*args, **kwargs)
+
+    images = jax.ShapeDtypeStruct((1, *model.image_shape), jnp.float32)
+    mask = jax.ShapeDtypeStruct((1,), bool)
+    with nn.intercept_methods(count):
+        jax.eval_shape(functools.partial(model.module.init, train=False), jax.random.key(0), images, mask)
+    return dict(sorted(counts.items()))

@@ -1,0 +1,34 @@
+"""Projectors between a network and its classifier: the features are then what comes out of them.
+
+    none        features as they are
+    moon        d -> d, ReLU -> 256                        MOON's released code
+    feddecorr   d -> d/2, ReLU -> 256                      FedDecorr's code of MOON
+    feduv       d -> 256, BatchNorm, ReLU, twice           FedUV's, for all methods that it compares
+
+256 stands for ``projector_dim``.
+"""
+
+import jax
+
+from fedjax_collapse.nn.layers import BatchNorm, Dense
+from fedjax_collapse.records import UserError
+
+PROJECTORS = ("none", "moon", "feddecorr", "feduv")
+
+
+def project(kind: str, features: jax.Array, mask: jax.Array, train: bool, dim: int = 256) -> jax.Array:
+    """Features [batch, dim] of the projector, for use inside a compact method.
+
+    Raises:
+        UserError: unknown projector.
+    """
+    if kind not in PROJECTORS:
+        raise UserError(f"projector {kind!r}: expected one of {', '.join(PROJECTORS)}")
+    if kind == "none":
+        return features
+    if kind == "feduv":
+        for _ in range(2):
+            features = jax.nn.relu(BatchNorm()(Dense(dim)(features), mask, train))
+        return features
+    hidden = features.shape[-1] if kind == "moon" else features.shape[-1] // 2
+    return Dense(dim)(jax.nn.relu(Dense(hidden)(features)))

@@ -1,0 +1,50 @@
+"""Depthwise convolution as a sum of shifted products."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_collapse.nn.chunks import in_chunks
+from fedjax_collapse.nn.patches import gradient_of_images, pad, windows
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def convolve_shifted(images: jax.Array, kernel: jax.Array, stride: int, padding: int) -> jax.Array:
+    """Each channel by itself: [batch, height, width, c] * [size, size, 1, c] -> [batch, height', width', c]."""
+    return _add_shifted(pad(images, padding), kernel, stride)
+
+
+def _forward(images, kernel, stride, padding):
+    return convolve_shifted(images, kernel, stride, padding), (images, kernel)
+
+
+def _backward(stride, padding, residuals, gradient):
+    images, kernel = residuals
+    channels = kernel.shape[3]
+
+    def chunk(images, gradient):
+        shifted = windows(pad(images, padding), kernel.shape[:2], stride)
+        products = [(window * gradient).reshape(-1, channels) for window in shifted]
+        return gradient_of_images(_add_shifted, gradient, kernel, images.shape, stride, padding), jnp.stack(
+            [_sum_rows(product) for product in products]
+        )
+
+    bytes_each = 4 * images.size // len(images) * images.dtype.itemsize
+    image_gradient, kernel_gradient = in_chunks(chunk, (images, gradient), bytes_each)
+    return image_gradient, kernel_gradient.reshape(kernel.shape)
+
+
+convolve_shifted.defvjp(_forward, _backward)
+
+
+def _add_shifted(images, kernel, stride=1):
+    shifted = windows(images, kernel.shape[:2], stride)
+    return sum(window * weight for window, weight in zip(shifted, kernel.reshape(-1, kernel.shape[3]), strict=True))
+
+
+def _sum_rows(matrix):
+    """As a product with ones on a CPU, where XLA sums a fused product one number at a time."""
+    if jax.default_backend() != "cpu":
+        return jnp.sum(matrix, axis=0)
+    return (jnp.ones((1, len(matrix)), matrix.dtype) @ matrix)[0]

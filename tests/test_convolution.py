@@ -1,0 +1,131 @@
+"""Every lowering against XLA's convolution, in value and gradient."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from conftest import assert_close
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedjax_collapse import UserError
+from fedjax_collapse.nn import chunks
+from fedjax_collapse.nn.convolution import choose_lowering, convolve
+
+COMMON = dict(
+    padding=st.integers(0, 3),
+    extent=st.tuples(st.integers(5, 9), st.integers(5, 9)),
+    clients=st.sampled_from([None, 2]),
+)
+
+
+def outputs_and_gradients(images, kernel, stride, padding, lowering, groups):
+    """Of one client, or with a leading axis of clients with a kernel each."""
+
+    def one(images, kernel):
+        outputs, pull = jax.vjp(lambda i, k: convolve(i, k, stride, padding, lowering, groups), images, kernel)
+        return outputs, pull(jnp.cos(jnp.arange(outputs.size, dtype=jnp.float32)).reshape(outputs.shape))
+
+    return jax.jit(one if images.ndim == 4 else jax.vmap(one))(images, kernel)
+
+
+def compare_with_xla(lowering, size, stride, padding, extent, channels, clients, groups=1, batch=2):
+    rng = np.random.default_rng(0)
+    lead = () if clients is None else (clients,)
+    images = jnp.asarray(rng.normal(size=(*lead, batch, *extent, channels[0] * groups)), jnp.float32)
+    kernel = jnp.asarray(rng.normal(size=(*lead, size, size, channels[0], channels[1] * groups)), jnp.float32)
+    both = [outputs_and_gradients(images, kernel, stride, padding, name, groups) for name in (lowering, "xla")]
+    assert_close(*both, 1e-5)
+
+
+@settings(max_examples=5, deadline=None)
+@given(
+    size=st.integers(1, 5),
+    stride=st.integers(1, 3),
+    channels=st.tuples(st.integers(1, 3), st.integers(1, 4)),
+    groups=st.sampled_from([1, 1, 2, 3]),
+    **COMMON,
+)
+def test_patches(size, stride, padding, extent, channels, clients, groups):
+    compare_with_xla("patches", size, stride, padding, extent, channels, clients, groups)
+
+
+@settings(max_examples=4, deadline=None)
+@given(
+    size=st.integers(1, 5),
+    stride=st.integers(1, 3),
+    multiplier=st.integers(1, 2),
+    groups=st.integers(1, 4),
+    **COMMON,
+)
+def test_shifted(size, stride, padding, extent, multiplier, clients, groups):
+    compare_with_xla("shifted", size, stride, padding, extent, (1, multiplier), clients, groups)
+
+
+@settings(max_examples=3, deadline=None)
+@given(channels=st.tuples(st.integers(1, 3), st.integers(1, 4)), groups=st.integers(1, 2), **COMMON)
+def test_winograd(padding, extent, channels, clients, groups):
+    compare_with_xla("winograd", 3, 1, min(padding, 2), extent, channels, clients, groups)
+
+
+@pytest.mark.parametrize("lowering", ["patches", "shifted", "winograd"])
+def test_chunks_of_the_batch(lowering, monkeypatch):
+    """One example at a time where the cache is full at once."""
+    monkeypatch.setattr(chunks, "CACHE_BYTES", 1)
+    groups, channels = (4, (1, 1)) if lowering == "shifted" else (1, (2, 3))
+    compare_with_xla(lowering, 3, 1, 1, (5, 6), channels, 2, groups, batch=3)
+
+
+def test_size_of_chunks(monkeypatch):
+    """The largest equal parts that fit; sums go over all of them."""
+    monkeypatch.setattr(chunks, "CACHE_BYTES", 40)
+    seen = []
+
+    def double(rows):
+        seen.append(len(rows))
+        return 2 * rows, {"sum": rows.sum(0)}
+
+    rows = jnp.arange(24.0).reshape(12, 2)
+    for bytes_each, size in ((3, 12), (4, 6), (10, 4), (11, 3), (100, 1)):
+        doubled, total = chunks.in_chunks(double, (rows,), bytes_each)
+        assert seen[-1] == size
+        np.testing.assert_array_equal(doubled, 2 * rows)
+        np.testing.assert_array_equal(total["sum"], rows.sum(0))
+
+
+def test_auto_never_is_xla():
+    """Winograd for wide 3x3 convolutions of many pixels in 32 bits, shifted for one channel a group, else patches."""
+    shape = (8, 8, 8, 32)
+    assert choose_lowering(shape, (3, 3, 32, 128), 1, 1) == "winograd"
+    assert choose_lowering(shape, (3, 3, 32, 129), 1, 1) == "patches"
+    assert choose_lowering(shape, (3, 3, 32, 31), 1, 1) == "patches"
+    assert choose_lowering(shape, (3, 3, 32, 64), 1, 1, dtype="bfloat16") == "patches"
+    assert choose_lowering(shape, (5, 5, 32, 64), 1, 1) == "patches"
+    assert choose_lowering(shape, (3, 3, 32, 64), 2, 1) == "patches"
+    assert choose_lowering(shape, (3, 3, 16, 64), 1, 1, groups=2) == "patches"
+    assert choose_lowering(shape, (3, 3, 1, 64), 2, 1, groups=32) == "shifted"
+    for groups in (1, 2, 32):
+        kernel = jnp.ones((3, 3, 32 // groups, 32))
+        program = jax.make_jaxpr(jax.vmap(lambda i, k, g=groups: convolve(i, k, 1, 1, groups=g)))
+        assert "conv_general" not in str(program(jnp.ones((2, *shape)), jnp.stack([kernel] * 2)))
+
+
+@pytest.mark.parametrize(
+    ("kernel", "options", "message"),
+    [
+        ((3, 3, 4, 4), dict(lowering="fft"), "lowering 'fft': expected one of auto, patches, shifted, winograd, xla"),
+        ((3, 3, 4, 4), dict(lowering="winograd", stride=2), "needs kernel size 3, stride 1, padding <= 2, not 3, 2, 1"),
+        ((3, 3, 4, 4), dict(lowering="shifted"), "needs as many groups as input channels, not 1 groups of 4 channels"),
+        ((3, 3, 1, 4), dict(groups=3), "convolution of 4 channels to 4 in 3 groups: both must be divisible"),
+        ((3, 3, 2, 5), dict(groups=2), "convolution of 4 channels to 5 in 2 groups: both must be divisible"),
+        (
+            (9, 9, 4, 4),
+            {},
+            "images of 6x7 pixels are too small for a 9x9 convolution with padding 1: it needs at least 7",
+        ),
+    ],
+)
+def test_bad_input(kernel, options, message):
+    options = dict(stride=1, padding=1) | options
+    with pytest.raises(UserError, match=message):
+        convolve(jnp.ones((1, 6, 7, 4)), jnp.ones(kernel), **options)

@@ -1,0 +1,115 @@
+"""Every network in training: beside PyTorch's, with padding rows, and in a federated round."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from conftest import assert_close, assert_same_bits
+from tiny_networks import (
+    FAST_COMPILATION,
+    NUM_CLASSES,
+    TINY,
+    batch_of,
+    compiled,
+    initialize,
+    least_model,
+    tiny_model,
+    training_step,
+)
+
+from experiments.benchmarks import pytorch_layers, pytorch_networks
+from fedjax_collapse import FedAvg, FedDecorr, Federation, LocalTraining, engine
+from fedjax_collapse.engine.rounds import _run_round
+
+
+def torch_step(model, name, arrays, batch):
+    """What ``training_step`` returns, by PyTorch, from the true rows alone."""
+    network = pytorch_networks.build(name, NUM_CLASSES, model.image_shape, **TINY[name].options).double()
+    pytorch_networks.load(network, arrays).train()
+    for module in network.modules():
+        if isinstance(module, torch.nn.Dropout | pytorch_layers.DropPath):  # there is no key
+            module.eval()
+    images, labels, mask = (torch.tensor(np.array(field)) for field in batch)
+    images, labels = images[mask].permute(0, 3, 1, 2), labels[mask].long()
+
+    features = network.represent(images)
+    logits = network.head(features)
+    optimizer = torch.optim.SGD(network.parameters(), lr=1.0)
+    torch.nn.functional.cross_entropy(logits, labels).backward()
+    optimizer.step()
+    with torch.no_grad():
+        later = network.eval().represent(images)
+        outputs = [features, logits, later, network.head(later)]
+    return [tensor.detach().numpy() for tensor in outputs], pytorch_networks.dump(network)
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_a_step_equals_torchs(float64, name):
+    """Forward pass in training, gradient, running statistics, forward pass in evaluation, of the true rows.
+
+    With XLA's convolutions, which compile fast; ``test_layers.py`` has the others equal to them.
+    """
+    model = tiny_model(name, **{} if name == "mlp" else dict(lowering="xla"))
+    variables, batch = initialize(tiny_model(name)), batch_of(model.image_shape)
+    outputs, updated, later = compiled(functools.partial(training_step, model), variables, batch)(variables, batch)
+    arrays = pytorch_networks.arrays_in_order(model, variables)
+    expected_outputs, expected = torch_step(model, name, arrays, batch)
+    assert_close([field[batch.mask] for field in (*outputs, *later)], expected_outputs, 1e-9)
+    assert_close(pytorch_networks.arrays_in_order(model, updated), expected, 1e-9)
+    changes = [np.abs(new - old).max() for new, old in zip(expected, arrays, strict=True)]
+    assert sum(change > 1e-5 for change in changes) > 0.8 * len(changes)  # so that the tolerance above is a strict one
+
+
+@pytest.fixture(scope="module")
+def federation_of():
+    """Three clients with 5, 9 and 12 images of four classes, of a size."""
+    rng = np.random.default_rng(0)
+    pixels, labels = rng.integers(0, 256, (26, 64, 64, 3), np.uint8), rng.integers(0, NUM_CLASSES, 26)
+
+    def federation(size):
+        images = pixels[:, :size, :size]
+        return Federation.from_arrays(images, labels, np.split(np.arange(26), [5, 14]), images, labels, 128.0, 64.0)
+
+    return federation
+
+
+def lowered_round(federation, model, variables):
+    """One round of FedAvg with FedDecorr, not yet compiled, and its arguments."""
+    training = LocalTraining(epochs=1, batch_size=5, learning_rate=0.05, momentum=0.9)
+    algorithm = jax.tree.map(jnp.asarray, FedAvg(training, {"feddecorr": FedDecorr(variant="official")}))
+    state = engine.init(algorithm, model, variables, 3, jax.random.key(0))
+    arguments = (algorithm, state, federation.train, federation.ownership)
+    statics = dict(model=model, client_map=engine.Vectorized(), cohort_size=3)
+    return jax.jit(functools.partial(_run_round, **statics)).lower(*arguments), arguments
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_a_federated_round(federation_of, name):
+    """Finite, away from the start, without one convolution of XLA's, which are slow with a weight per client.
+
+    And bit for bit the same with other images in the padding rows.
+    """
+    model = least_model(name)
+    variables = jax.device_get(initialize(model))
+    lowered, arguments = lowered_round(federation_of(TINY[name].size), model, variables)
+    assert "stablehlo.convolution" not in lowered.as_text()
+    run = lowered.compile(compiler_options=FAST_COMPILATION)
+    state, record, _ = run(*arguments)
+    for before, after in zip(jax.tree.leaves(variables), jax.tree.leaves(state.server.variables), strict=True):
+        assert np.isfinite(after).all() and not np.array_equal(before, after)
+    assert np.isfinite(record.metrics["feddecorr/correlation"]).all()
+
+    *others, ownership = arguments
+    is_padding = np.arange(ownership.rows.shape[1]) >= ownership.sizes[:, None]
+    other_rows = jnp.where(is_padding, 25 - ownership.rows, ownership.rows)
+    assert is_padding.any()
+    again, _, _ = run(*others, ownership._replace(rows=other_rows))
+    assert_same_bits(state.server, again.server)
+
+
+def test_a_round_with_xlas_convolutions_is_told_apart(federation_of):
+    model = least_model("resnet18", lowering="xla")
+    assert "stablehlo.convolution" in lowered_round(federation_of(32), model, initialize(model))[0].as_text()

@@ -1,0 +1,284 @@
+"""The networks: sizes of the published ones, initialisation, options and wrong inputs."""
+
+import functools
+
+import flax.linen
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from conftest import assert_close
+from tiny_networks import TINY, batch_of, compiled, initialize, least_model, tiny_model, training_step
+
+from experiments.benchmarks import pytorch_networks
+from fedjax_collapse import Model, UserError, nn, selection
+from fedjax_collapse.nn import alexnet, base, layers
+from fedjax_collapse.records import Variables
+
+FEDUV_18 = dict(strides=(2, 2, 2, 2), projector="feduv", projector_dim=512)
+FEDUV_50 = dict(stem_size=7, stem_stride=2, projector="feduv", projector_dim=2048)
+MOON = dict(projector="moon")
+FAN_OUT = dict(kernel_init="kaiming_fan_out")
+# network, options, classes, image, features, trainable parameters, the same with BatchNorm's statistics and counters
+PUBLISHED = [
+    ("mobilenet_v2", {}, 10, (32, 32, 3), 1280, 2_296_922, 2_332_067),
+    ("mobilenet_v2", {}, 100, (32, 32, 3), 1280, 2_412_212, 2_447_357),
+    ("mobilenet_v2", {}, 200, (64, 64, 3), 1280, 2_540_312, 2_575_457),
+    ("mobilenet_v2", dict(projector="feddecorr"), 10, (32, 32, 3), 256, 3_270_618, 3_305_763),
+    ("mobilenet_v2", dict(projector="feddecorr"), 100, (32, 32, 3), 256, 3_293_748, 3_328_893),
+    ("resnet20", {}, 10, (32, 32, 3), 64, 269_722, 271_117),
+    ("resnet32", {}, 10, (32, 32, 3), 64, 464_154, 466_457),
+    ("resnet18", {}, 10, (32, 32, 3), 512, 11_173_962, 11_183_582),
+    ("resnet18", {}, 10, (28, 28, 1), 512, 11_172_810, 11_182_430),
+    ("resnet18", FEDUV_18, 100, (32, 32, 3), 512, 11_751_716, 11_763_515),
+    ("resnet18", FEDUV_18, 7, (96, 96, 3), 512, 11_704_007, 11_715_806),
+    ("resnet18", MOON, 10, (32, 32, 3), 256, 11_565_386, 11_575_006),
+    ("resnet18", MOON, 100, (32, 32, 3), 256, 11_588_516, 11_598_136),
+    ("resnet50", FEDUV_50, 200, (64, 64, 3), 2048, 32_318_728, 32_380_095),
+    ("resnet50", FEDUV_50, 65, (96, 96, 3), 2048, 32_042_113, 32_103_480),
+    ("resnet50", MOON, 10, (32, 32, 3), 256, 28_223_818, 28_276_991),
+    ("resnet50", MOON, 100, (32, 32, 3), 256, 28_246_948, 28_300_121),
+    ("resnet50", MOON, 200, (64, 64, 3), 256, 28_272_648, 28_325_821),
+    ("wide_resnet", {}, 100, (32, 32, 3), 640, 36_546_980, 36_564_957),
+    ("efficientnet_b0", {}, 8, (200, 200, 3), 640, 4_832_516, 4_874_581),
+    ("alexnet", {}, 10, (256, 256, 3), 4096, 57_063_498, 57_082_193),
+    ("feduv_cnn", dict(projector="feduv"), 10, (96, 96, 3), 256, 161_594, 163_268),
+    ("feduv_cnn", dict(projector="feduv"), 7, (96, 96, 3), 256, 160_823, 162_497),
+    ("moon_cnn", MOON, 10, (32, 32, 3), 256, 92_626, 92_626),
+    ("moon_cnn", {}, 10, (32, 32, 3), 84, 62_006, 62_006),
+]
+
+
+def trace(model):
+    """Outputs and initial variables as shapes, and the image that each convolution returns."""
+    images = []
+
+    def is_conv(module, _):
+        return isinstance(module, layers.Conv)
+
+    def init(key):
+        batch = jnp.zeros((1, *model.image_shape)), jnp.ones(1, bool)
+        outputs, made = model.module.init_with_output(key, *batch, train=False, capture_intermediates=is_conv)
+        images.extend(leaf.shape[1:] for leaf in jax.tree.leaves(made["intermediates"]))
+        return outputs, Variables(made["params"], made.get("batch_stats", {}))
+
+    return *jax.eval_shape(init, jax.random.key(0)), images
+
+
+def torch_convolutions(network, image_shape):
+    """The image [height, width, channels] that each convolution returns, without computing it."""
+    images = []
+    for module in network.modules():
+        if isinstance(module, torch.nn.Conv2d):
+            module.register_forward_hook(lambda *call: images.append((*call[2].shape[2:], call[2].shape[1])))
+    network.eval()(torch.empty(1, *np.roll(image_shape, 1), device="meta"))
+    return images
+
+
+@pytest.mark.parametrize(("name", "options", "classes", "image_shape", "features", "trainable", "state"), PUBLISHED)
+def test_published_networks(name, options, classes, image_shape, features, trainable, state):
+    """Sizes to the last digit (``docs/methods.md`` section 6), and every convolution's image as large as PyTorch's."""
+    outputs, variables, images = trace(Model(TINY[name].network(classes, **options), image_shape))
+    params, stats = (sum(leaf.size for leaf in jax.tree.leaves(tree)) for tree in variables)
+    assert params == trainable
+    assert params + stats + len(jax.tree.leaves(variables.batch_stats)) // 2 == state
+    assert (outputs.features.shape, outputs.logits.shape) == ((1, features), (1, classes))
+
+    with torch.device("meta"):
+        network = pytorch_networks.build(name, classes, image_shape, **options)
+    assert sum(weight.numel() for weight in network.parameters()) == trainable
+    assert sorted(images) == sorted(torch_convolutions(network, image_shape))
+
+
+def test_every_network_is_tested():
+    assert {tiny.network for tiny in TINY.values()} == {value for value in vars(nn).values() if isinstance(value, type)}
+    assert set(TINY) == set(pytorch_networks.BACKBONES)
+
+
+NORMAL = dict(resnet20="fan_in", resnet32="fan_in", efficientnet_b0="fan_out")
+
+
+@pytest.mark.parametrize(("name", "options"), [*[(name, {}) for name in TINY], ("resnet18", FAN_OUT)])
+def test_initialisation(float64, name, options):
+    """Each weight and bias has the distribution of PyTorch's network."""
+    mode = "fan_out" if options else NORMAL.get(name)
+    params = jax.device_get(initialize(tiny_model(name, **options)).params)
+    for path, kernel in jax.tree.leaves_with_path(params):
+        path = [key.key for key in path]
+        if path[-1] != "kernel":
+            continue
+        fan_in, fan_out = np.prod(kernel.shape[:-1]), np.prod(kernel.shape[:-2]) * kernel.shape[-1]
+        is_head = len(path) == 2 and path[0].startswith("Dense")
+        bias = functools.reduce(dict.__getitem__, path[:-1], params).get("bias", np.zeros(0))
+        if mode is None or (is_head and mode == "fan_out"):
+            check_uniform(kernel, 1 / np.sqrt(fan_in))
+        else:
+            check_normal(kernel, np.sqrt(2 / (fan_in if mode == "fan_in" else fan_out)))
+        if mode == "fan_out" and not is_head:  # squeeze and excitation
+            assert not bias.any()
+        else:
+            check_uniform(bias, 1 / np.sqrt(fan_in))
+
+
+def check_uniform(values, bound):
+    assert np.abs(values).max(initial=0) <= bound
+    if values.size >= 200:
+        assert np.abs(values).max() > 0.95 * bound
+        assert np.std(values) == pytest.approx(bound / np.sqrt(3), rel=0.15)
+
+
+def check_normal(values, std):
+    if values.size >= 200:
+        assert np.abs(values).max() > 2.2 * std  # a uniform distribution ends at 1.7
+        assert np.std(values) == pytest.approx(std, rel=0.2)
+
+
+@pytest.mark.parametrize("projector", ["none", "moon", "feddecorr", "feduv"])
+def test_projectors_equal_torch(float64, projector):
+    """Features are what comes out of the projector, at length 1 if asked, and the classifier follows them."""
+    options = dict(hidden=(6,), projector=projector, projector_dim=5, normalize_features=True)
+    model = Model(nn.MLP(4, **options), (2, 2, 3))
+    variables, batch = initialize(model), batch_of((2, 2, 3))
+    outputs, _ = model.apply(variables, batch, train=True)
+    network = pytorch_networks.build("mlp", 4, (2, 2, 3), **options).double()
+    pytorch_networks.load(network, pytorch_networks.arrays_in_order(model, variables))
+    with torch.no_grad():
+        features = network.represent(torch.tensor(np.array(batch.images)[np.array(batch.mask)]).permute(0, 3, 1, 2))
+        assert_close(outputs.features[batch.mask], features.numpy(), 1e-12)
+        assert_close(outputs.logits[batch.mask], network.head(features).numpy(), 1e-12)
+    head = selection.pick(selection.part("head", variables).params, variables.params)
+    assert {leaf.shape for leaf in head.values()} == {(features.shape[1], 4), (4,)}
+
+
+def test_features_of_length_zero_have_a_finite_gradient():
+    module, batch = nn.MLP(2, hidden=(3,), normalize_features=True), (jnp.ones((1, 1, 1, 1)), jnp.ones(1, bool))
+    silent = jax.tree.map(jnp.zeros_like, module.init(jax.random.key(0), *batch, train=False))
+    gradient = jax.grad(lambda variables: module.apply(variables, *batch, train=True).logits.sum())(silent)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
+
+
+def gradient_of(model, variables, batch):
+    """The gradient of some loss."""
+
+    def loss(params):
+        return jnp.sum(model.apply(Variables(params, variables.batch_stats), batch, True)[0].logits ** 2)
+
+    return jax.grad(loss)(variables.params)
+
+
+def test_remat_gives_equal_gradients(float64):
+    models = [least_model("resnet18", remat=remat, lowering="xla") for remat in (False, True)]
+    arguments = (initialize(models[0]), batch_of(models[0].image_shape))
+    plain, again = (compiled(functools.partial(gradient_of, model), *arguments)(*arguments) for model in models)
+    assert_close(plain, again, 1e-12)
+
+
+@pytest.mark.parametrize("name", ["mobilenet_v2", "resnet18", "resnet50", "wide_resnet", "efficientnet_b0"])
+def test_remat_keeps_less(name):
+    """The same variables; fewer numbers wait for the backward pass."""
+    shapes, kept = [], []
+    for remat in (False, True):
+        model = tiny_model(name, remat=remat)
+        shapes.append(jax.eval_shape(model.init, jax.random.key(0)))
+        apply = functools.partial(model.apply, batch=batch_of(model.image_shape), train=True)
+        pull = jax.eval_shape(lambda variables, f=apply: jax.vjp(f, variables)[1], shapes[-1])
+        kept.append(sum(leaf.size for leaf in jax.tree.leaves(pull)))
+    assert shapes[0] == shapes[1]
+    assert kept[1] < 0.7 * kept[0]
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_bfloat16_is_for_computing_only(name):
+    """Products are of bfloat16; parameters, statistics, features and logits are not."""
+    model = tiny_model(name, dtype="bfloat16")
+    variables, batch = jax.eval_shape(model.init, jax.random.key(0)), batch_of(model.image_shape)
+    program, after = jax.make_jaxpr(functools.partial(training_step, model), return_shape=True)(variables, batch)
+    assert {leaf.dtype for leaf in jax.tree.leaves((variables, after))} == {jnp.dtype("float32")}
+    products = products_of(program.jaxpr)
+    assert products.count("float32") == 4  # of the classifier: two passes and the gradients of inputs and weights
+    assert products.count("bfloat16") == len(products) - 4 >= 4
+
+
+def products_of(jaxpr):
+    """The dtype of every matrix product's first factor, inner functions included."""
+    found = []
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "dot_general":
+            found.append(str(equation.invars[0].aval.dtype))
+        for inner in jax.tree.leaves(list(equation.params.values()), is_leaf=lambda leaf: hasattr(leaf, "jaxpr")):
+            found.extend(products_of(inner.jaxpr) if hasattr(inner, "jaxpr") else [])
+    return found
+
+
+def test_bfloat16_is_near_float32(float64):
+    outputs = []
+    for dtype in (None, "bfloat16"):
+        model = tiny_model("moon_cnn", dtype=dtype)
+        arguments = (initialize(tiny_model("moon_cnn")), batch_of(model.image_shape))
+        outputs.append(compiled(lambda v, b, model=model: model.apply(v, b, True)[0], *arguments)(*arguments))
+    assert_close(*outputs, 0.05)
+    assert np.abs(outputs[0].logits - outputs[1].logits).max() > 1e-6
+
+
+@pytest.mark.parametrize(("name", "draws"), [("wide_resnet", 3), ("efficientnet_b0", 2), ("resnet18", 0)])
+def test_dropout_needs_training_and_a_key(name, draws):
+    """One draw for each block (those with a shortcut in EfficientNet, and one before its dense layer)."""
+    model = tiny_model(name)
+    variables, batch = jax.eval_shape(model.init, jax.random.key(0)), batch_of(model.image_shape)
+
+    def count(train, rngs):
+        apply = functools.partial(model.module.apply, train=train, rngs=rngs, mutable=["batch_stats"])
+        program = jax.make_jaxpr(apply)(variables._asdict(), batch.images, batch.mask)
+        return str(program).count("random_bits[")
+
+    key = {"dropout": jax.random.key(0)}
+    assert (count(True, key), count(True, {}), count(False, key)) == (draws, 0, 0)
+
+
+@pytest.mark.parametrize("whole_examples", [False, True])
+def test_dropout(whole_examples):
+    """A share of the entries, or of the examples, is 0; the others are scaled up so that the mean stays."""
+
+    class Dropping(flax.linen.Module):
+        @flax.linen.compact
+        def __call__(self, inputs):
+            return base.dropout(self, inputs, 0.25, True, whole_examples)
+
+    outputs = np.asarray(Dropping().apply({}, jnp.ones((2000, 3, 2, 5)), rngs={"dropout": jax.random.key(0)}))
+    assert set(np.unique(outputs)) == {0, np.float32(4 / 3)} and outputs.mean() == pytest.approx(1, abs=0.05)
+    assert (outputs == outputs[:, :1, :1, :1]).all() == whole_examples
+
+
+@pytest.mark.parametrize(("extent", "size"), [(7, 6), (6, 6), (13, 6), (3, 6), (5, 2)])
+def test_adaptive_pooling_equals_torch(extent, size):
+    images = np.random.default_rng(0).normal(size=(2, extent, extent + 1, 3)).astype(np.float32)
+    expected = torch.nn.functional.adaptive_avg_pool2d(torch.tensor(images).permute(0, 3, 1, 2), size)
+    assert_close(alexnet.adaptive_avg_pool(jnp.asarray(images), size), expected.permute(0, 2, 3, 1).numpy(), 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("module", "size", "message"),
+    [
+        (nn.ResNet18(0), 8, "ResNet18: num_classes 0 is too small, expected >= 1"),
+        (nn.AlexNet(3), 62, "AlexNet: images of 62x62 pixels are too small, expected at least 63x63; resize them"),
+        (nn.FedUVCNN(3), 20, "FedUVCNN: images of 20x20 pixels are too small, expected at least 21x21"),
+        (nn.MOONCNN(3), 15, "MOONCNN: images of 15x15 pixels are too small, expected at least 16x16"),
+        (nn.SmallCNN(3), 3, "SmallCNN: images of 3x3 pixels are too small, expected at least 4x4"),
+        (nn.SmallCNN(3, norm="layer"), 8, "norm 'layer': expected one of batch, group, none"),
+        (nn.MLP(3, projector="simclr"), 8, "projector 'simclr': expected one of none, moon, feddecorr, feduv"),
+        (nn.ResNet20(3, kernel_init="zeros"), 8, "kernel_init 'zeros': expected one of uniform, kaiming_fan_in"),
+        (nn.ResNet20(3, blocks=(1, 1)), 8, r"blocks \(1, 1\) and strides \(1, 2, 2\): expected a number a stage"),
+        (nn.WideResNet(3, depth=12), 8, r"depth 12, expected 6 n \+ 4"),
+    ],
+)
+def test_wrong_inputs(module, size, message):
+    with pytest.raises(UserError, match=message) as error:
+        jax.eval_shape(Model(module, (size, size, 3)).init, jax.random.key(0))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_the_smallest_image_is_large_enough(name):
+    module = least_model(name).module
+    jax.eval_shape(Model(module, (module.smallest_image, module.smallest_image, 1)).init, jax.random.key(0))
