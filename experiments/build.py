@@ -1,7 +1,8 @@
 """From a config to objects: the only place where strings become code.
 
 A name is a module's: ``regularizers.feddecorr`` is the class of ``fedjax_collapse/regularizers/feddecorr.py`` whose
-name is the module's, up to case and underscores. There is no registry; a new file is found by its name.
+name is the module's, up to case and underscores. There is no registry; a new file is found by its name. A module
+without such a class is no choice.
 """
 
 import difflib
@@ -13,32 +14,41 @@ from typing import Any
 
 import jax
 import optax
+from flax.linen import Module
 from ml_collections import ConfigDict
 
 from experiments.configs import base
-from fedjax_collapse import aggregation, algorithms, engine, nn, regularizers
+from fedjax_collapse import aggregation, algorithms, engine, nn, regularizers, selection
 from fedjax_collapse.algorithms import Algorithm, LocalTraining
-from fedjax_collapse.data import Federation, partition, sources
+from fedjax_collapse.data import Domains, Federation, augment, partition, sources
 from fedjax_collapse.records import Model, UserError
 from fedjax_collapse.simulation import cohort_size
 
-_NOT_CHOICES = ("base", "layers", "local_training")
+_KINDS = {
+    "network": (nn, Module),
+    "regularizer": (regularizers, regularizers.Regularizer),
+    "algorithm": (algorithms, Algorithm),
+}
 _SERVER_OPTIMIZERS = {  # the damped ones are those of the released codes
     **{name: getattr(optax, name) for name in ("sgd", "adagrad", "adam", "yogi")},
     **{f"damped_{name}": getattr(aggregation, f"damped_{name}") for name in ("momentum", "adagrad", "adam", "yogi")},
 }
-_BATCH_NORM = ("average",)  # private statistics (FedBN) need the evaluation of personal models
+_BATCH_NORM = {"average": {}, "local": {"private": "batch_norm"}, "recalibrate": {"recalibrate": True}}
+_HEADS = {"random": None, "orthogonal": selection.orthogonal_head}
 
 
 def resolve_arm(config: ConfigDict, arm: str) -> ConfigDict:
     """The config of one arm: what it declares, over the rest of the config.
 
     Raises:
-        UserError: the arm, or a key that it declares, does not exist.
+        UserError: the arm, or a key that it declares, does not exist, or must be the same for all arms.
     """
     check_name("arm", arm, config.arms)
     resolved = config.to_dict()
     changes = resolved.pop("arms")[arm]
+    for key in ("rounds", "seeds"):
+        if key in changes:
+            raise UserError(f"arms.{arm}.{key}: all arms of a study have the same {key}; set config.{key}")
     _override(resolved, changes, f"arms.{arm}")
     check_keys(resolved)
     return ConfigDict(resolved)
@@ -52,38 +62,74 @@ def check_keys(config: Mapping) -> None:
 
 
 def federations(config: ConfigDict, seeds: Iterable[int]) -> dict[int, Federation]:
-    """The federation of every seed, padded alike so that all of them share one compiled program."""
-    source = call(
-        "data.source", getattr_named("data source", sources, config.data.source), _without(config.data, "source")
-    )
-    draw = getattr_named("partition", partition, config.partition.name)
-    arguments = _without(config.partition, "name")
-    accepted = inspect.signature(draw).parameters
+    """The federation of every seed, padded alike so that all of them share one compiled program.
+
+    Raises:
+        UserError: the source or the partition does not exist, or does not fit its options or the other.
+    """
+    source = data_source(config.data)
+    domains = None
+    if source.domains is not None:
+        domains = Domains(source.domain_names, source.domains, source.test_domains)
+    partitions = _partitions(config, source.labels, domains, seeds)
+    capacity = max(len(rows) for parts in partitions.values() for rows in parts)
+    built = {}
+    for seed, parts in partitions.items():
+        federation = Federation.from_arrays(
+            source.images, source.labels, parts, source.test_images, source.test_labels,
+            source.mean, source.std, source.class_names, capacity, domains,
+        )  # fmt: skip
+        first = next(iter(built.values()), federation)
+        built[seed] = federation._replace(train=first.train, test=first.test)  # one copy of the images for all seeds
+    return built
+
+
+def data_source(config: ConfigDict) -> sources.Source:
+    """What ``source`` names: a function of ``data/sources.py`` and, behind a colon, its first argument.
+
+    Raises:
+        UserError: there is no such function, its argument is missing or too much, or the data cannot be read.
+    """
+    name, _, argument = _chosen("data", config, "source").partition(":")
+    function = getattr_named("data source", sources, name)
+    first, *_ = inspect.signature(function).parameters.values()
+    needs_argument = first.default is first.empty
+    if needs_argument and not argument:
+        raise UserError(f"data.source {name!r} lacks its {first.name}: expected {name}:<{first.name}>")
+    if argument and not needs_argument:
+        raise UserError(f"data.source '{name}:{argument}': nothing can follow {name}; its options are keys of data")
+    arguments = _without(config, "source")
+    if "seed" in arguments:
+        _check_seed("data.seed", arguments["seed"])
+    return call("data", function, arguments, **({first.name: argument} if needs_argument else {}))
+
+
+def _partitions(config, labels, domains, seeds):
+    """The rows of every client, for every seed."""
+    name = _chosen("partition", config.partition, "name")
+    draw = getattr_named("partition", partition, name)
+    arguments, accepted = _without(config.partition, "name"), inspect.signature(draw).parameters
     if "alpha" not in accepted:  # so that --config.partition.name=iid needs no other change
         arguments.pop("alpha", None)
+    given = dict(labels=labels, num_clients=config.clients)
+    if "domains" in accepted:
+        if domains is None:
+            raise UserError(f"partition {name}: data source {config.data.source} has no domains; choose another one")
+        given["domains"] = domains.train
     fixed_seed = arguments.pop("seed", None)
-    partitions = {
-        seed: call(
-            "partition", draw, arguments,
-            labels=source.labels, num_clients=config.clients, seed=seed if fixed_seed is None else fixed_seed,
-        )
-        for seed in seeds
-    }  # fmt: skip
-    capacity = max(len(rows) for parts in partitions.values() for rows in parts)
-    return {
-        seed: Federation.from_arrays(
-            source.images, source.labels, parts, source.test_images, source.test_labels,
-            source.mean, source.std, source.class_names, capacity,
-        )
-        for seed, parts in partitions.items()
-    }  # fmt: skip
+    seed_of = {seed: seed if fixed_seed is None else fixed_seed for seed in seeds}
+    for seed in seed_of.values():
+        _check_seed("seed of the partition", seed)
+    return {seed: call("partition", draw, arguments, **given, seed=own) for seed, own in seed_of.items()}
 
 
 def model(config: ConfigDict, federation: Federation) -> Model:
     """The network, with as many classes as the data."""
-    constructor = class_named("network", nn, config.network.name)
+    constructor = class_named("network", config.network.name)
     arguments = _without(config.network, "name")
-    built = Model(call("network", constructor, arguments, num_classes=federation.num_classes), federation.image_shape)
+    network = call("network", constructor, arguments, num_classes=federation.num_classes)
+    check_name("head", config.head, _HEADS)
+    built = Model(network, federation.image_shape, _HEADS[config.head])
     jax.eval_shape(built.init, jax.random.key(0))  # an option or an image size that does not fit fails here
     return built
 
@@ -91,17 +137,27 @@ def model(config: ConfigDict, federation: Federation) -> Model:
 def algorithm(config: ConfigDict) -> Algorithm:
     """The algorithm with its local training and regularizers."""
     check_name("batch_norm", config.batch_norm, _BATCH_NORM)
+    training = {"schedule_rounds": config.rounds, **_without(config.training, "augmentation")}
     parts = dict(
-        training=call("training", LocalTraining, config.training.to_dict()),
+        training=call(
+            "training", LocalTraining, training, augmentation=augmentation(config.training.get("augmentation", "none"))
+        ),
         regularizers={
-            name: call(f"regularizers.{name}", class_named("regularizer", regularizers, name), arguments)
+            name: call(f"regularizers.{name}", class_named("regularizer", name), arguments)
             for name, arguments in config.regularizers.to_dict().items()
         },
     )
     if config.server_optimizer.name != "none":
         parts["server_optimizer"] = server_optimizer(config.server_optimizer)
-    constructor = class_named("algorithm", algorithms, config.algorithm.name)
+    constructor = class_named("algorithm", config.algorithm.name)
+    parts |= _BATCH_NORM[config.batch_norm]
     return call("algorithm", constructor, _without(config.algorithm, "name"), **parts)
+
+
+def augmentation(name: str) -> augment.Augmentation | None:
+    """The preset of ``data/augment.py``; None where it leaves images as they are."""
+    check_name("augmentation", name, augment.PRESETS)
+    return None if augment.PRESETS[name] is augment.PRESETS["none"] else augment.PRESETS[name]
 
 
 def server_optimizer(config: ConfigDict) -> jax.tree_util.Partial:
@@ -128,39 +184,73 @@ def client_map(config: ConfigDict) -> engine.ClientMap:
     return {"chunked": chunk, "vectorized": engine.Vectorized(), "loop": engine.Loop()}[layout]
 
 
-def class_named(what: str, package: Any, name: str) -> Callable:
-    """The class of the module ``name`` in ``package``."""
-    modules = [module.name for module in pkgutil.iter_modules(package.__path__) if module.name not in _NOT_CHOICES]
-    check_name(what, name, modules)
-    module = importlib.import_module(f"{package.__name__}.{name}")
-    return next(v for k, v in vars(module).items() if k.lower() == name.replace("_", "") and inspect.isclass(v))
+def class_named(what: str, name: str) -> Callable:
+    """The network, regularizer or algorithm of the module ``name``."""
+    found = classes(what)
+    check_name(what, name, found)
+    return found[name]
+
+
+def classes(what: str) -> dict[str, type]:
+    """Every class of that kind that is named as its module, by the module's name."""
+    package, kind = _KINDS[what]
+    names = [module.name for module in pkgutil.iter_modules(package.__path__)]
+    contents = {name: vars(importlib.import_module(f"{package.__name__}.{name}")) for name in names}
+    return {
+        module: value
+        for module, content in contents.items()
+        for name, value in content.items()
+        if name.lower() == module.replace("_", "") and inspect.isclass(value) and issubclass(value, kind)
+    }
 
 
 def getattr_named(what: str, module: Any, name: str) -> Callable:
     """The public function ``name`` of ``module``."""
-    functions = {
-        key: value
-        for key, value in vars(module).items()
-        if inspect.isfunction(value) and value.__module__ == module.__name__ and not key.startswith("_")
+    found = functions(module)
+    check_name(what, name, found)
+    return found[name]
+
+
+def functions(module: Any) -> dict[str, Callable]:
+    """The public functions that ``module`` defines."""
+    return {
+        name: value
+        for name, value in vars(module).items()
+        if inspect.isfunction(value) and value.__module__ == module.__name__ and not name.startswith("_")
     }
-    check_name(what, name, functions)
-    return functions[name]
 
 
 def call(what: str, function: Callable, arguments: Mapping[str, Any], **given: Any) -> Any:
-    """``function(**arguments, **given)``; for an argument that it does not take, a UserError with the nearest one."""
+    """``function(**arguments, **given)``; a UserError for an argument that it does not take, or lacks."""
     accepted = {name: p for name, p in inspect.signature(function).parameters.items() if name not in given}
     for name, value in arguments.items():
         check_name(f"option of {what}", name, accepted)
         _check_type(f"{what}.{name}", value, accepted[name].annotation)
+    for name, parameter in accepted.items():
+        is_named = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+        if is_named and parameter.default is parameter.empty and name not in arguments:
+            raise UserError(f"{what}.{name} is missing: {function.__name__} needs it")
     return function(**arguments, **given)
 
 
 def _check_type(name, value, annotation):
     """Plain annotations only: a number may be given as an int, everything else as what it says."""
-    expected = {float: (int, float), int: (int,), str: (str,), bool: (bool,)}.get(annotation)
+    expected = {float: (int, float), int: (int,), str: (str,), bool: (bool,), tuple: (tuple, list)}.get(annotation)
     if expected and (not isinstance(value, expected) or (isinstance(value, bool) and annotation is not bool)):
         raise UserError(f"{name} {value!r}: expected {annotation.__name__}, got {type(value).__name__}")
+
+
+def _check_seed(name, seed):
+    if not isinstance(seed, int) or seed < 0:
+        raise UserError(f"{name} {seed!r}: expected an integer >= 0")
+
+
+def _chosen(section, config, key):
+    """The name that a dict of the config chooses by."""
+    value = config.get(key)
+    if not isinstance(value, str):
+        raise UserError(f"config.{section} has no {key}: expected dict({key}=...) with its options beside it")
+    return value
 
 
 def check_name(what: str, name: str, valid: Iterable[str]) -> None:

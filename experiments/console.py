@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, TextIO
 
 from fedjax_collapse.report.study import Summary, number
-from fedjax_collapse.report.table import final_table, show_number
+from fedjax_collapse.report.table import accuracy_note, final_table, show_number
 
 Row = Mapping[str, Any]
 
@@ -132,11 +132,13 @@ class Console:
             for row in rows[1:]:
                 table.add_row(*row)
             self._rich.print(table)
+            self.note(accuracy_note(summary))
             return
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         for arm, *cells in rows:
             padded = [cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True)]
             self.note("  ".join([arm.ljust(widths[0]), *padded]))
+        self.note(accuracy_note(summary))
 
     def time_left(self) -> tuple[float | None, float | None]:
         """Seconds left of this run and of the whole study, from the rounds so far; None before there are any."""

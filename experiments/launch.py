@@ -6,6 +6,7 @@ goes on where the first one stopped. Exit status: 0 done, 2 wrong input (one lin
 after a checkpoint (the same command goes on).
 """
 
+import ast
 import hashlib
 import os
 import signal
@@ -24,6 +25,7 @@ from experiments.study import run_study
 from fedjax_collapse.records import UserError
 
 STOPPED = 75
+_OPTIONS = ("data", "partition", "network", "training", "algorithm", "server_optimizer", "regularizers")
 _CONFIGS = Path(__file__).resolve().parent / "configs"
 
 
@@ -49,8 +51,10 @@ def parse(arguments: list[str]) -> flags.FlagValues:
     _check_config_file(arguments)
     try:
         plain, _ = _parse_flags([f"--config={_config_argument(arguments)}"])
-        _check_overrides(plain.config, arguments)
-        values, rest = _parse_flags(arguments)
+        new = _new_options(plain.config, arguments)
+        values, rest = _parse_flags([argument for argument in arguments if argument not in new])
+        for path, value in new.values():
+            _set_option(values.config, path, value)
     except UserError:
         raise
     except Exception as error:  # of the command line, or anything that the config file does
@@ -107,7 +111,7 @@ def stop_on_signal():
 
 
 def _config_argument(arguments):
-    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
+    for argument, following in zip(arguments, [*arguments, ""][1:], strict=True):
         if argument in ("--config", "-config"):
             return following
         if argument.startswith(("--config=", "-config=")):
@@ -127,16 +131,42 @@ def _check_config_file(arguments):
         raise UserError(f"{problem}; available: {', '.join(available)}")
 
 
-def _check_overrides(config, arguments):
-    """Every ``--config.a.b`` names a key that the config has."""
+def _new_options(config, arguments):
+    """Path and value of every ``--config.a.b=value`` that the config lacks, by argument.
+
+    Only parts whose keys are options may get new ones, as ``partition`` or ``network``: building them checks the names.
+    """
+    new = {}
     for argument in arguments:
         if argument.startswith("--config."):
-            node, path = config, argument.removeprefix("--config.").split("=")[0].split(".")
+            name, _, text = argument.removeprefix("--config.").partition("=")
+            node, path = config, name.split(".")
+            part = path[2:] if path[0] == "arms" else path
+            is_open = len(part) > 1 and part[0] in _OPTIONS
             for key in path:
-                check_name(
-                    f"config key in {argument.split('=')[0]}:", key, node if isinstance(node, ConfigDict) else ()
-                )
+                if is_open and isinstance(node, ConfigDict) and key not in node:
+                    new[argument] = path, _literal(text)
+                    break
+                check_name(f"config key in --config.{name}:", key, node if isinstance(node, ConfigDict) else ())
                 node = node[key]
+    return new
+
+
+def _literal(text):
+    """The Python value that the text is, else the text."""
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def _set_option(config, path, value):
+    with config.unlocked():
+        for key in path[:-1]:
+            if key not in config:
+                config[key] = ConfigDict()
+            config = config[key]
+        config[path[-1]] = value
 
 
 def _one_line(error):

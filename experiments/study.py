@@ -11,18 +11,18 @@ from importlib import metadata
 from pathlib import Path
 
 import jax
-import numpy as np
 from ml_collections import ConfigDict
 
 from experiments import build
 from experiments.console import Console
 from experiments.machine import num_cores
-from fedjax_collapse.algorithms import base
+from fedjax_collapse.data import Federation
 from fedjax_collapse.metrics import write_json, write_npz
+from fedjax_collapse.nn.inspection import count_lowerings
 from fedjax_collapse.records import UserError
 from fedjax_collapse.report import write_report
-from fedjax_collapse.report.study import SUMMARISED
-from fedjax_collapse.simulation import Result, check_schedule, rounds_done, simulate
+from fedjax_collapse.report.study import summarize_run, summarize_seeds
+from fedjax_collapse.simulation import Result, check, rounds_done, simulate
 
 _PACKAGES = ("fedjax_collapse", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "ml-collections")
 
@@ -43,19 +43,20 @@ def run_study(
         UserError: the config makes no sense, or the folder belongs to another one.
     """
     arms, seeds = _choose("arm", str, arms, tuple(config.arms)), _choose("seed", int, seeds, tuple(config.seeds))
-    federations = build.federations(config, config.seeds)
-    plans = {arm: _plan(build.resolve_arm(config, arm), federations[seeds[0]]) for arm in arms}
+    configs = {arm: build.resolve_arm(config, arm) for arm in config.arms}
+    federations = _federations(configs, config.seeds)
+    plans = {arm: _plan(configs[arm], federations[arm][seeds[0]]) for arm in arms}
     _claim(workdir, config)
-    write_json(workdir / "provenance.json", provenance(federations))
+    write_json(workdir / "provenance.json", provenance(federations, plans))
     with Console(num_runs=len(arms) * len(seeds), rounds=config.rounds) as console:
         for arm, seed in itertools.product(arms, seeds):
             folder = workdir / arm / f"seed{seed}"
             console.start_run(arm, seed, first_round=rounds_done(folder))
-            result = _run(folder, plans[arm], federations[seed], seed, console, should_stop)
+            result = _run(folder, plans[arm], federations[arm][seed], seed, console, should_stop)
             if result.rounds_done < config.rounds:
                 console.note(f"stopped in {arm}, seed {seed}; the same command goes on from there")
                 return False
-            write_json(folder / "summary.json", {name: result.metrics[-1][name] for name in SUMMARISED})
+            write_json(folder / "summary.json", {"headline": result.headline, **summarize_run(result.metrics)})
             console.finish_run()
     summary = summarize(workdir, tuple(config.arms), tuple(config.seeds))
     write_json(workdir / "summary.json", summary)
@@ -69,14 +70,16 @@ def summarize(workdir: Path, arms: tuple[str, ...], seeds: tuple[int, ...]) -> d
     summary = {}
     for arm in arms:
         runs = [workdir / arm / f"seed{seed}" / "summary.json" for seed in seeds]
-        rows = [json.loads(run.read_text()) for run in runs if run.exists()]
-        summary[arm] = {name: _statistics([row[name] for row in rows]) for name in SUMMARISED}
+        finished = [json.loads(run.read_text()) for run in runs if run.exists()]
+        summary[arm] = summarize_seeds(finished)
+        summary[arm]["accuracy"] |= {"of": ", ".join(sorted({run["headline"] for run in finished}))}
     return summary
 
 
-def provenance(federations: Mapping[int, object]) -> dict:
+def provenance(federations: Mapping[str, Mapping[int, Federation]], plans: Mapping[str, Mapping]) -> dict:
     """What is needed to know where the numbers come from."""
-    hashes = {f"seed{seed}": federation.hashes() for seed, federation in federations.items()}
+    different = {id(f): f for of_seed in federations.values() for f in of_seed.values()}
+    hashes = {name: federation.hashes() for name, federation in different.items()}
     return {
         "command": " ".join(sys.argv),
         "git": _git_revision(),
@@ -85,17 +88,34 @@ def provenance(federations: Mapping[int, object]) -> dict:
         "cores": num_cores(),
         "devices": [str(device) for device in jax.devices()],
         "packages": {name: _version(name) for name in _PACKAGES},
-        "sha256": hashes,
+        "convolutions": {arm: count_lowerings(plan["model"]) for arm, plan in plans.items()},
+        "sha256": {
+            arm: {f"seed{seed}": hashes[id(federation)] for seed, federation in of_seed.items()}
+            for arm, of_seed in federations.items()
+        },
     }
+
+
+def _federations(configs, seeds):
+    """By arm and seed; arms with the same data and partition share theirs."""
+    made = {}
+
+    def shared(config):
+        key = repr([config[name] for name in ("data", "partition", "clients")])
+        if key not in made:
+            made[key] = build.federations(config, seeds)
+        return made[key]
+
+    return {arm: shared(config) for arm, config in configs.items()}
 
 
 def _plan(config, federation):
     """What of an arm does not depend on the seed, checked."""
-    algorithm, model = build.algorithm(config), build.model(config, federation)
-    base.check(algorithm, model)
-    schedule = {key: config[key] for key in ("rounds", "participation", "evaluate_every", "checkpoint_every")}
-    check_schedule(**schedule)
-    return dict(model=model, algorithm=algorithm, client_map=build.client_map(config), **schedule)
+    plan = dict(model=build.model(config, federation), algorithm=build.algorithm(config))
+    plan |= {key: config[key] for key in ("rounds", "participation", "evaluate_every", "checkpoint_every")}
+    plan["client_map"] = build.client_map(config)
+    check(federation, **plan)
+    return plan
 
 
 def _run(folder, plan, federation, seed, console, should_stop) -> Result:
@@ -147,15 +167,6 @@ def _flatten(tree, prefix=""):
     if not isinstance(tree, Mapping) or not tree:
         return {prefix.rstrip("."): tree}
     return {k: v for key, item in tree.items() for k, v in _flatten(item, f"{prefix}{key}.").items()}
-
-
-def _statistics(values):
-    finite = [value for value in values if value is not None and math.isfinite(value)]
-    return {
-        "mean": float(np.mean(finite)) if finite else None,
-        "std": float(np.std(finite, ddof=1)) if len(finite) > 1 else 0.0 if finite else None,
-        "n": len(finite),
-    }
 
 
 def _version(package):

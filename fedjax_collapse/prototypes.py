@@ -10,8 +10,10 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_collapse.losses import class_sums
-from fedjax_collapse.records import Outputs
+from fedjax_collapse.records import Outputs, UserError
 from fedjax_collapse.regularizers.base import FinishView
+
+MODES = ("eval", "train")  # in which the network runs when prototypes are computed
 
 
 class Prototypes(NamedTuple):
@@ -27,12 +29,22 @@ def no_prototypes(shapes: Outputs) -> Prototypes:
     return Prototypes(jnp.zeros((num_classes, dim), shapes.features.dtype), jnp.zeros(num_classes, bool))
 
 
-def local_class_sums(view: FinishView, num_classes: int) -> tuple[jax.Array, jax.Array]:
+def one_hot(shapes: Outputs) -> Prototypes:
+    """Fixed unit vectors, for each class its own coordinate of the features."""
+    num_classes, dim = shapes.logits.shape[1], shapes.features.shape[1]
+    if dim < num_classes:
+        raise UserError(f"one-hot prototypes: {num_classes} classes need at least as many features, not {dim}")
+    return Prototypes(jnp.eye(num_classes, dim, dtype=shapes.features.dtype), jnp.ones(num_classes, bool))
+
+
+def local_class_sums(view: FinishView, num_classes: int, mode: str = "eval") -> tuple[jax.Array, jax.Array]:
     """One client's report: sums [classes, features] and counts [classes] of all its examples, from the model that it
-    just trained, in evaluation mode."""
-    return view.sum_over_data(
-        view.trained, lambda outputs, batch: class_sums(outputs.features, batch.labels, batch.mask, num_classes)
-    )
+    just trained, in evaluation or in training mode."""
+
+    def summarize(outputs, batch):
+        return class_sums(outputs.features, batch.labels, batch.mask, num_classes)
+
+    return view.sum_over_data(view.trained, summarize, mode == "train")
 
 
 def update_prototypes(prototypes: Prototypes, sums: jax.Array, counts: jax.Array) -> Prototypes:

@@ -19,9 +19,9 @@ from fedjax_collapse.analysis.spectrum import collapse_ratio, covariance_spectru
 from fedjax_collapse.checkpoint import Checkpoints
 from fedjax_collapse.data.federation import Federation
 from fedjax_collapse.engine import ClientMap, State
-from fedjax_collapse.evaluation import Evaluation, evaluate
+from fedjax_collapse.evaluation import evaluate, personal_accuracies
 from fedjax_collapse.metrics import History
-from fedjax_collapse.records import Examples, Key, Model, UserError, Variables
+from fedjax_collapse.records import ClientState, Key, Model, UserError, Variables
 
 Listener = Callable[[Mapping[str, Any], Mapping[str, Any]], None]
 
@@ -35,6 +35,14 @@ class Result(NamedTuple):
     spectra: dict[str, np.ndarray]  # "round" [evaluations], "server" and "local" [evaluations, features]
     timing: list[dict[str, Any]]  # a row per evaluated round: seconds in compiling, training, evaluating
     rounds_done: int  # fewer than asked for if the run was stopped
+    headline: str  # which accuracy ``accuracy`` is
+
+
+HEADLINES = {
+    "server_accuracy": "server model on the whole test set",
+    "domain_accuracy": "server model, unweighted mean over the domains' test sets",
+    "personal_accuracy": "personal models on their own test sets, unweighted mean over clients",
+}
 
 
 def simulate(
@@ -62,8 +70,7 @@ def simulate(
         evaluate_every: rounds between evaluations; those in between run in one compiled call.
         client_map: how clients are laid out on the hardware; default, one after another.
         folder: where to write metrics and checkpoints. A second call with the same folder goes on from its last
-        checkpoint
-            and ends with the same bits as an uninterrupted run.
+            checkpoint and ends with the same bits as an uninterrupted run.
         checkpoint_every: rounds between checkpoints, rounded up to evaluations.
         listener: called with the rows of metrics and timing after every evaluation.
         should_stop: asked after every evaluation; True writes a checkpoint and returns.
@@ -71,35 +78,33 @@ def simulate(
     Raises:
         UserError: a value that makes no sense, or a folder of another run.
     """
-    base.check(algorithm, model)
-    algorithm = base.without_silent_regularizers(algorithm)
-    check_schedule(rounds, participation, evaluate_every, checkpoint_every)
     client_map = engine.Chunked(1) if client_map is None else client_map
+    schedule = dict(rounds=rounds, participation=participation, evaluate_every=evaluate_every)
+    check(federation, model, algorithm, **schedule, checkpoint_every=checkpoint_every, client_map=client_map)
+    algorithm = base.without_silent_regularizers(algorithm)
+    own_tests = None if algorithm.private == "none" else federation.own_tests()
+    headline = headline_of(algorithm, federation)
     key_init, key_rounds = jax.random.split(key)
     variables = model.init(key_init) if variables is None else variables
     algorithm = client_map.place(jax.tree.map(jnp.asarray, algorithm))
     state = client_map.place(engine.init(algorithm, model, variables, federation.num_clients, key_rounds))
     data = client_map.place((federation.train, federation.ownership))
     state, history, checkpoints = _open(folder, state)
-    run = functools.partial(
-        engine.run_rounds,
-        model=model,
-        client_map=client_map,
-        cohort_size=cohort_size(participation, federation.num_clients),
-        max_rounds=min(evaluate_every, rounds),
-    )
+    layout = _layout(rounds, participation, evaluate_every, client_map, federation.num_clients)
+    run = functools.partial(engine.run_rounds, model=model, **layout)
     done = int(state.round)
+    if not done:
+        state = engine.start(algorithm, state, *data, model=model, client_map=client_map)
     while done < rounds:
         num_rounds = min(evaluate_every - done % evaluate_every, rounds - done)
         with _Stopwatch() as stopwatch:
             state, record, watched = jax.block_until_ready(run(algorithm, state, *data, num_rounds))
             stopwatch.lap("train")
-            models = (algorithm.evaluated(state.server), watched)
-            server, local = (_evaluate(model, v, federation.test) for v in models)
+            server, local, personal = _evaluate(algorithm, model, state, watched, federation, own_tests)
             stopwatch.lap("evaluate")
         done += num_rounds
         record = jax.tree.map(operator.itemgetter(slice(num_rounds)), jax.device_get(record))
-        row, spectra = _measure(done, record, federation, server, local)
+        row, spectra = _measure(done, record, federation, headline, server, local, personal)
         timing = _timing(done, record, federation, algorithm.training, stopwatch.seconds)
         clients = {"round": np.arange(done - num_rounds, done) + 1, "steps": record.steps, **record.metrics}
         history.add(row, timing, clients, spectra)
@@ -113,7 +118,15 @@ def simulate(
             break
     if checkpoints:
         checkpoints.close()
-    return Result(state.server.variables, history.rows, history.clients, history.spectra, history.timing, done)
+    arrays = (history.rows, history.clients, history.spectra, history.timing)
+    return Result(state.server.variables, *arrays, done, HEADLINES[headline])
+
+
+def headline_of(algorithm: Algorithm, federation: Federation) -> str:
+    """The metric that ``accuracy`` repeats: that of the models that would be used, where they would be."""
+    if algorithm.private != "none":
+        return "personal_accuracy"
+    return "server_accuracy" if federation.domains is None else "domain_accuracy"
 
 
 def cohort_size(participation: float, num_clients: int) -> int:
@@ -129,13 +142,34 @@ def rounds_done(folder: Path | str) -> int:
     return latest or 0
 
 
-def check_schedule(rounds: int, participation: float, evaluate_every: int, checkpoint_every: int) -> None:
-    """Raises UserError, naming the value, for one that makes no sense."""
+def check(
+    federation: Federation,
+    model: Model,
+    algorithm: Algorithm,
+    *,
+    rounds: int,
+    participation: float,
+    evaluate_every: int,
+    checkpoint_every: int,
+    client_map: ClientMap,
+) -> None:
+    """Raises UserError, naming the value, for one that makes no sense, alone or with the others."""
+    base.check(algorithm, model)
     for name, value in (("rounds", rounds), ("evaluate_every", evaluate_every), ("checkpoint_every", checkpoint_every)):
         if value < 1:
             raise UserError(f"{name} {value} is too small, expected >= 1")
     if not 0 < participation <= 1:
         raise UserError(f"participation {participation:g} is outside (0, 1]: it is the fraction of clients in a round")
+    engine.trace(
+        base.without_silent_regularizers(algorithm), federation.train, federation.ownership,
+        model=model, **_layout(rounds, participation, evaluate_every, client_map, federation.num_clients),
+    )  # fmt: skip
+
+
+def _layout(rounds, participation, evaluate_every, client_map, num_clients):
+    """What a compiled round is specialised to."""
+    size = cohort_size(participation, num_clients)
+    return dict(client_map=client_map, cohort_size=size, max_rounds=min(evaluate_every, rounds))
 
 
 def _open(folder, state: State) -> tuple[State, History, Checkpoints | None]:
@@ -151,25 +185,46 @@ def _open(folder, state: State) -> tuple[State, History, Checkpoints | None]:
     return state, History.resume(folder, latest or 0), checkpoints
 
 
-def _evaluate(model: Model, variables: Variables, examples: Examples) -> Evaluation:
-    """On one device: the variables may lie on several, which would all do the same work."""
-    return jax.device_get(evaluate(model, jax.device_put(variables, jax.devices()[0]), examples))
+def _evaluate(algorithm, model, state, watched, federation, own_tests):
+    """Of the server's model, of the watched client's, and the accuracies of all personal models, if there are any.
+
+    On one device: the variables may lie on several, which would all do the same work.
+    """
+    clients = ClientState(memory={}, extra=(), private=state.clients.private)
+    arrays = (algorithm, state.server, clients, watched)
+    algorithm, server, clients, watched = jax.device_put(arrays, jax.devices()[0])
+    models = (base.evaluated(algorithm, server, clients), watched)
+    evaluations = [jax.device_get(evaluate(model, variables, federation.test)) for variables in models]
+    if own_tests is None:
+        return *evaluations, None
+    return *evaluations, jax.device_get(
+        personal_accuracies(algorithm, model, server, clients, federation.test, own_tests)
+    )
 
 
-def _measure(done, record, federation, server, local):
+def _measure(done, record, federation, headline, server, local, personal):
     """The row of metrics of the last round, and the spectra behind it."""
+    accuracies = {"server_accuracy": server.accuracy}
+    if federation.domains is not None:
+        by_domain = server.domain_accuracies(federation.domains)
+        accuracies["domain_accuracy"] = float(np.nanmean(list(by_domain.values())))
+        accuracies |= {f"domain_accuracy/{name}": value for name, value in by_domain.items()}
+    if personal is not None:
+        accuracies["personal_accuracy"] = float(np.nanmean(personal))
+        accuracies["lowest_personal_accuracy"] = float(np.nanmin(personal))
     spectra = {"server": covariance_spectrum(server.features), "local": covariance_spectrum(local.features)}
     cohort = record.steps[-1] > 0
     weights = np.asarray(federation.ownership.sizes)[cohort]
     row = {
         "round": done,
-        "accuracy": float(server.accuracy),
+        "accuracy": accuracies[headline],
+        **accuracies,
         "loss": float(server.loss),
         "effective_rank": effective_rank(spectra["server"]),
         "significant_dims": significant_dims(spectra["server"]),
         "R": collapse_ratio(spectra["local"], spectra["server"]),
         "watched": int(record.watched[-1]),
-        "local_accuracy": float(local.accuracy),
+        "local_accuracy": local.accuracy,
         "local_effective_rank": effective_rank(spectra["local"]),
         "local_significant_dims": significant_dims(spectra["local"]),
     }

@@ -14,6 +14,13 @@ jax.config.update("jax_compilation_cache_dir", str(Path(__file__).parents[1] / "
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def clear_caches():
+    """Compiled programs are dropped after every module: a process may hold only so many memory maps."""
+    yield
+    jax.clear_caches()
+
+
 @pytest.fixture
 def float64():
     """64-bit floats for the test."""

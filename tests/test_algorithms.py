@@ -3,13 +3,14 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 import torch
 from conftest import assert_close, assert_same_bits
 from test_fedavg import Scalar, training, two_clients
 from torch_reference import TRAINING, TorchCNN, cohort_of, steps_of
 
-from fedjax_collapse import FedAvg, Federation, LocalTraining, Model, UserError, engine, nn, selection
+from fedjax_collapse import FedAvg, Federation, LocalTraining, Model, UserError, engine, nn, selection, simulate
 from fedjax_collapse.aggregation import (
     damped_adagrad,
     damped_adam,
@@ -85,7 +86,7 @@ TABLE = {
         FedDyn(training(), alpha=0.5),
         [-0.125, -0.2208875, -0.2690997813],
         [-0.0625, -0.14169375, -0.2053967656],
-        (np.mean([1.0723409375, -1.1997469687]), [1.0723409375, -1.1997469687]),
+        ({"h": np.mean([1.0723409375, -1.1997469687])}, {"h": [1.0723409375, -1.1997469687]}),
     ),
     "feddc": (
         FedDC(training(), alpha=0.5),
@@ -105,7 +106,7 @@ PARTIAL_TABLE = {
     ),
     "feddyn": (
         [0.56, -0.3765333333, 0.0663182222, -0.4992572681, -0.0470968143, 0.0198433577],
-        (np.mean([1.5176461438, -1.4156863163]), [1.5176461438, -1.4156863163]),
+        ({"h": np.mean([1.5176461438, -1.4156863163])}, {"h": [1.5176461438, -1.4156863163]}),
     ),
     "feddc": (
         [0.56, 0.2954666667, 0.3119715556, 0.5562293096, 0.6282212349, 0.5798738787],
@@ -141,6 +142,18 @@ def test_partial_participation(float64, name, monkeypatch):
         for before, later, cohort in zip(seen, seen[1:], PARTIAL[1:], strict=False):
             if client + 1 not in cohort:
                 assert_same_bits(before, later)
+
+
+def test_feddyn_evaluates_everybodys_latest_model(float64, monkeypatch):
+    """With half of the clients in each round: a client's model after its last round, 0 before its first."""
+    plain, latest = TABLE["feddyn"][0], TABLE["feddyn"][0].replace(evaluate="all")
+    after = states(latest, two_clients(), PARTIAL, monkeypatch)
+    assert server_path(after) == server_path(states(plain, two_clients(), PARTIAL, monkeypatch))
+    local = np.zeros(2)
+    for cohort, w, state in zip(PARTIAL, evaluated_path(plain, after), after, strict=True):
+        if len(cohort) == 1:  # the mean over the cohort is then that client's model
+            local[cohort[0] - 1] = w
+            np.testing.assert_allclose(evaluated_path(latest, [state]), [local.mean()], rtol=1e-12)
 
 
 def test_fednova_with_two_and_four_steps(float64, monkeypatch):
@@ -425,6 +438,46 @@ def statistics(network):
 
 def load_norms(network, values):
     torch.nn.utils.vector_to_parameters(values, [*network.norms.parameters(), *statistics(network)])
+
+
+def test_a_head_that_is_trained_and_thrown_away(federation):
+    """Clients train it, the server keeps the initial one: what else they learn differs from a frozen head's."""
+    model = Model(nn.MLP(4, hidden=(5,)), federation.image_shape)
+    variables = model.init(jax.random.key(0))
+    after = {}
+    for freeze in ("none", "head", "head_at_server"):
+        algorithm = FedAvg(TRAINING.replace(freeze=freeze))
+        result = simulate(federation, model, algorithm, rounds=1, key=jax.random.key(1), variables=variables)
+        after[freeze] = result.variables.params
+    assert_same_bits(after["head_at_server"]["Dense_1"], variables.params["Dense_1"])
+    assert_same_bits(after["head_at_server"]["Dense_0"], after["none"]["Dense_0"])
+    assert np.any(after["head"]["Dense_0"]["kernel"] != after["none"]["Dense_0"]["kernel"])
+
+
+def test_server_optimizer_on_running_statistics(federation):
+    """``all`` moves them like params: with undamped momentum, twice the first round's way minus nothing."""
+    model = Model(nn.SmallCNN(4, (5,)), federation.image_shape)
+    variables = model.init(jax.random.key(0))
+    after = {}
+    for optimized in ("params", "all"):
+        optimizer = jax.tree_util.Partial(optax.sgd, 2.0)
+        algorithm = FedAvg(TRAINING, server_optimizer=optimizer, optimized=optimized)
+        result = simulate(federation, model, algorithm, rounds=1, key=jax.random.key(1), variables=variables)
+        after[optimized] = result.variables
+    assert_close(after["all"].params, after["params"].params, 1e-6)
+    twice = jax.tree.map(lambda w, mean: w + 2 * (mean - w), variables.batch_stats, after["params"].batch_stats)
+    assert_close(after["all"].batch_stats, twice, 1e-6)
+
+
+def test_weights_by_whole_batches(federation):
+    """Sizes 23, 7, 40, 21, 19 in batches of 8: weights 2, 0, 5, 2, 2 elevenths."""
+    algorithm = jax.tree.map(jnp.asarray, FedAvg(TRAINING, weighting="batches"))
+    clients = engine_rounds._gather_clients(
+        jnp.array([0, 1, 2, 3, 4, 5]), federation.ownership, {}, jax.random.key(0), algorithm
+    )
+    np.testing.assert_allclose(clients.weight, np.array([2, 0, 5, 2, 2, 0]) / 11, rtol=1e-6)
+    alone = engine_rounds._gather_clients(jnp.array([1]), federation.ownership, {}, jax.random.key(0), algorithm)
+    np.testing.assert_array_equal(alone.weight, [1.0])
 
 
 CAREFUL = TRAINING.replace(clip_norm=0.5, drop_last=True, schedule="decay", schedule_factor=0.5, freeze="head")

@@ -1,11 +1,20 @@
 """From configs to objects."""
 
+import inspect
+import json
+import re
+from pathlib import Path
+
 import jax
+import numpy as np
 import pytest
+from PIL import Image
 
 from experiments import build
 from experiments.configs import base, quickstart
+from experiments.study import run_study
 from fedjax_collapse import UserError, engine
+from fedjax_collapse.data import augment, glyphs, partition, sources
 
 
 def test_a_partition_per_seed_or_one_for_all():
@@ -19,11 +28,62 @@ def test_a_partition_per_seed_or_one_for_all():
     assert shared[0].hashes() == shared[1].hashes() != own[0].hashes()
 
 
+def test_seeds_share_one_copy_of_the_images():
+    config = base.get_config()
+    config.partition.alpha = 1.0
+    first, second = build.federations(config, [0, 1]).values()
+    assert first.train.images is second.train.images and first.test.images is second.test.images
+
+
 def test_iid_needs_no_other_change():
     config = base.get_config()
     config.partition.name = "iid"
     sizes = build.federations(config, [0])[0].ownership.sizes
     assert sizes.max() - sizes.min() <= 1
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def save_arrays(path, count=12, **more):
+    images, labels = np.arange(count * 192).reshape(count, 8, 8, 3).astype(np.uint8), np.arange(count) % 3
+    np.savez(path, images=images, labels=labels, test_images=images[:6], test_labels=labels[:6], **more)
+    return images
+
+
+def test_what_follows_the_colon_is_the_first_argument(tmp_path, cache):
+    """And the other keys of data are the source's other arguments."""
+    images = save_arrays(tmp_path / "a:b.npz")
+    config = base.get_config()
+    config.data = dict(source=f"npz:{tmp_path / 'a:b.npz'}", normalisation="half")
+    source = build.data_source(config.data)
+    np.testing.assert_array_equal(source.images, images)
+    assert (source.mean, source.std) == (127.5, 127.5)
+    for part in ("train", "test"):
+        for label, name in enumerate(("ant", "bee", "cat")):
+            (tmp_path / "classes" / part / name).mkdir(parents=True)
+            Image.fromarray(images[label]).save(tmp_path / "classes" / part / name / "0.png")
+    config.data = dict(source=f"folder:{tmp_path / 'classes'}", classes=("cat", "ant"), image_size=4)
+    source = build.data_source(config.data)
+    assert source.class_names == ("cat", "ant") and source.images.shape == (2, 4, 4, 3)
+
+
+def test_a_study_on_domains(tmp_path, cache):
+    """One client per domain from the config to the report, which says that glyphs are a demonstration."""
+    config = base.get_config()
+    config.rounds, config.clients, config.training.epochs = 1, 2, 1
+    config.data = dict(source="glyphs", domains=("clean", "outline"), train_size=16, test_size=8, image_size=8)
+    config.partition.name = "domain"  # alpha, a default of the base config, is no argument of it
+    config.network = dict(name="mlp", hidden=(3,))
+    config.arms = dict(fedavg=dict())
+    assert run_study(config, tmp_path / "study")
+    run = tmp_path / "study" / "fedavg" / "seed0"
+    assert np.load(run / "partition.npz")["class_counts"].sum(axis=1).tolist() == [16, 16]
+    row = json.loads((run / "metrics.jsonl").read_text())
+    assert row["accuracy"] == (row["domain_accuracy/clean"] + row["domain_accuracy/outline"]) / 2
+    assert "demonstration on small data (glyphs)" in (tmp_path / "study" / "report.html").read_text()
 
 
 def test_arms_override_the_rest_and_another_name_replaces_the_dict():
@@ -73,3 +133,73 @@ def test_unknown_option_names_the_nearest():
         config = base.get_config()
         config.training = {"momentm": 0.9}
         build.algorithm(config)
+
+
+WRONG = {
+    "no argument": ("data = dict(source='folder')", "'folder' lacks its path: expected folder:<path>"),
+    "empty argument": ("data = dict(source='tfds:')", "'tfds' lacks its name: expected tfds:<name>"),
+    "needless argument": ("data = dict(source='digits:8')", "'digits:8': nothing can follow digits"),
+    "unknown source": ("data = dict(source='flder:/x')", "unknown data source 'flder': did you mean 'folder'"),
+    "no source": ("data = dict(seed=1)", "config.data has no source"),
+    "argument twice": ("data = dict(source='npz:x', path='x')", "unknown option of data 'path'"),
+    "unknown option": ("data = dict(source='digits', sed=1)", "unknown option of data 'sed': did you mean 'seed'"),
+    "missing option": ("data = dict(source='isic2019:x')", "data.split_file is missing: isic2019 needs it"),
+    "no tuple": ("data = dict(source='glyphs', domains='clean')", "data.domains 'clean': expected tuple, got str"),
+    "domain twice": ("data = dict(source='glyphs', domains=('clean', 'clean'))", "expected every one once"),
+    "negative seed": ("data = dict(source='digits', seed=-1)", "data.seed -1: expected an integer >= 0"),
+    "fraction": ("data = dict(source='digits', test_fraction=2.0)", "test_fraction 2, expected 0.01 to 0.99"),
+    "absent file": ("data = dict(source='npz:/none.npz')", "/none.npz: cannot be read as npz"),
+    "no name": ("partition = dict(alpha=1.0)", "config.partition has no name"),
+    "unknown partition": ("partition = dict(name='dirichle')", "did you mean 'dirichlet'"),
+    "missing classes": ("partition = dict(name='pathological')", "partition.classes_per_client is missing"),
+    "half a class": ("partition = dict(name='pathological', classes_per_client=2.5)", "expected int, got float"),
+    "no domains": ("partition = dict(name='domain')", "data source digits has no domains"),
+    "infinite alpha": ("partition = dict(name='dirichlet', alpha=float('inf'))", "use iid for alpha = infinity"),
+    "seed of a partition": ("partition = dict(name='iid', seed=-1)", "seed of the partition -1: expected"),
+    "absent indices": ("partition = dict(name='from_file', path='/none')", "/none: cannot be read"),
+    "absent split": ("partition = dict(name='isic2019', path='/none')", "/none: cannot be read"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_data_and_partitions_are_one_line(case, cache):
+    changes, message = WRONG[case]
+    config = base.get_config()
+    exec(f"config.{changes}", {"config": config})
+    with pytest.raises(UserError) as error:
+        build.federations(config, [0])
+    assert message in str(error.value) and "\n" not in str(error.value)
+
+
+DOCUMENT = (Path(__file__).parents[1] / "docs" / "data.md").read_text()
+
+
+def test_every_choice_is_documented():
+    code = " ".join(re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", DOCUMENT, flags=re.DOTALL)))
+    choices = {*augment.PRESETS, *sources.NORMALISATIONS, *glyphs.STYLES, *partition.PATHOLOGICAL}
+    for module in (sources, partition):
+        for name, function in build.functions(module).items():
+            choices |= {name, *inspect.signature(function).parameters}
+    choices -= {"labels", "num_clients"}  # given by ``build``
+    assert choices <= set(re.findall(r"\w+", code))
+
+
+def test_what_is_documented_exists():
+    """Every spec of the tables names a source or partition and its options; every preset and the example are valid."""
+    specs = [eval(spec, {"A": 0.1, "M": 3}) for spec in re.findall(r"`(dict\([^`]*\))`", DOCUMENT)]
+    assert len(specs) > 40
+    for spec in specs:
+        module, key = (sources, "source") if "source" in spec else (partition, "name")
+        name, _, argument = spec.pop(key).partition(":")
+        draw = build.getattr_named(key, module, name)
+        given = [argument] if argument else [] if module is sources else [np.arange(3), 3]
+        extra = {"domains": np.arange(3)} if name == "domain" else {}
+        inspect.signature(draw).bind(*given, **spec, **extra)
+        assert spec.get("normalisation", "unit") in sources.NORMALISATIONS
+    rows = re.findall(r"^\| (?:FD|MR|UV) [^|]*\| `dict\(source.*?\| `(\w+)` \|", DOCUMENT, re.MULTILINE)
+    assert len(rows) == 17 and set(rows) <= set(augment.PRESETS)
+    names = {}
+    exec(re.findall(r"```python\n(.*?)```", DOCUMENT, re.DOTALL)[0], names)
+    config = names["get_config"]()
+    build.check_keys(config)
+    assert config.data.source == "glyphs"

@@ -100,8 +100,9 @@ def test_resumed_run_and_null_values():
 def test_final_table_lines_up_and_fits_the_encoding(encoding, sign):
     stream = Stream(encoding)
     Console(stream=stream).print_table(SUMMARY)
-    lines = stream.text().splitlines()
-    assert f"50.00 {sign} 1.00" in lines[1] and lines[2].split() == ["feddecorr", "75.00", "-", "-", "-", "1"]
+    *lines, note = stream.text().splitlines()
+    assert f"50.00 {sign} 1.00" in lines[1] and lines[2].split() == ["feddecorr", "75.00", *"-----", "1"]
+    assert note.startswith("Accuracy: the headline")
     assert len({len(line) for line in lines}) == 1
 
 

@@ -11,6 +11,7 @@ from fedjax_collapse import FedAvg, Federation, LocalTraining, Model, UserError,
 from fedjax_collapse.aggregation import Upload, damped_momentum, server_step, sum_clients, weigh
 from fedjax_collapse.algorithms import base
 from fedjax_collapse.records import Outputs
+from fedjax_collapse.regularizers import FedProx
 
 
 class Scalar(nn.Module):
@@ -62,6 +63,7 @@ TABLE = {
         FedAvg(training(), server_optimizer=PARTIAL(optax.sgd, 1.0, momentum=0.5)),
         [-0.065, -0.13975, -0.1932125],
     ),
+    "proximal": (FedAvg(training(), {"fedprox": FedProx(0.5)}), [-0.0625, -0.10375, -0.130975]),
 }
 
 

@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from experiments import launch
+from experiments import build, launch, study
+from experiments.configs import quickstart
+from fedjax_collapse import UserError
+from fedjax_collapse.report.study import SUMMARISED
 
 ROOT = Path(__file__).parents[1]
 QUICKSTART = "--config=experiments/configs/quickstart.py:smoke"
@@ -59,7 +62,8 @@ def test_a_study_from_one_command(config_file, tmp_path, capsys):
     summary = json.loads((study / "summary.json").read_text())
     assert list(summary) == ["fedavg", "feddecorr"]
     for metrics in summary.values():
-        assert list(metrics) == ["accuracy", "effective_rank", "significant_dims", "R"]
+        assert metrics["accuracy"].pop("of") == "server model on the whole test set"
+        assert list(metrics) == list(SUMMARISED)
         assert all(set(entry) == {"mean", "std", "n"} and entry["n"] == 2 for entry in metrics.values())
     expected = {
         "metrics.jsonl",
@@ -73,8 +77,10 @@ def test_a_study_from_one_command(config_file, tmp_path, capsys):
     assert {path.name for path in (study / "feddecorr" / "seed1").iterdir()} == expected
     assert json.loads((study / "config.json").read_text())["clients"] == 4
     provenance = json.loads((study / "provenance.json").read_text())
-    assert provenance["packages"]["jax"] and set(provenance["sha256"]) == {"seed0", "seed1"}
-    assert provenance["sha256"]["seed0"] == provenance["sha256"]["seed1"]  # the quickstart fixes the partition's seed
+    hashes = provenance["sha256"]
+    assert provenance["packages"]["jax"] and set(hashes["fedavg"]) == {"seed0", "seed1"}
+    assert hashes["fedavg"]["seed0"] == hashes["feddecorr"]["seed1"]  # the quickstart fixes the partition's seed
+    assert provenance["convolutions"]["fedavg"] == {"patches": 1}
     assert "<svg" in (study / "report.html").read_text()
 
     before = tree(study)
@@ -87,6 +93,27 @@ def test_a_study_from_one_command(config_file, tmp_path, capsys):
     error = capsys.readouterr().err
     assert "rounds is 2 there, 3 here" in error and error.count("\n") == 1
     assert tree(study) == after
+
+
+def test_options_that_the_config_does_not_have_yet():
+    options = ["--config.regularizers.fedmr.inter=0.5", "--config.network.norm=none", "--config.data.seed=3"]
+    options += ["--config.arms.fedavg.partition.min_size=5", "--config.rounds=7"]
+    config = launch.parse([QUICKSTART, *options]).config
+    assert config.regularizers.fedmr.inter == 0.5 and config.network.norm == "none" and config.rounds == 7
+    arm = build.resolve_arm(config, "fedavg")
+    assert (arm.partition.min_size, arm.partition.name, arm.data.seed) == (5, "dirichlet", 3)
+    with pytest.raises(UserError, match="--config is missing"):
+        launch.parse([])
+
+
+def test_arms_may_differ_in_their_partition():
+    """Those that do not share one federation."""
+    config = quickstart.get_config()
+    config.arms = dict(a=dict(), b=dict(partition=dict(name="iid")), c=dict(training=dict(epochs=1)))
+    made = study._federations({arm: build.resolve_arm(config, arm) for arm in config.arms}, (0,))
+    assert made["a"] is made["c"]
+    sizes = {arm: made[arm][0].ownership.sizes for arm in "ab"}
+    assert sizes["b"].max() - sizes["b"].min() <= 1 < sizes["a"].max() - sizes["a"].min()
 
 
 def test_one_arm_and_one_seed(config_file, tmp_path):
@@ -110,6 +137,9 @@ def test_a_stop_is_a_status_of_its_own(config_file, tmp_path, monkeypatch, capsy
 WRONG = {
     "unknown key": (["--config.rouns=3"], "rouns", "rounds"),
     "unknown nested key": (["--config.partition.alfa=3"], "alfa", "alpha"),
+    "unknown nested key of no options": (["--config.engine.layoutt=3"], "layoutt", "did you mean 'layout'"),
+    "unknown new option": (["--config.regularizers.feddecorr.strenth=1.0"], "did you mean 'strength'"),
+    "new option of a wrong type": (["--config.regularizers.fedmr.intra=much"], "regularizers.fedmr.intra 'much'"),
     "wrong type": (["--config.rounds=many"], "rounds", "many"),
     "wrong type of a tuple": (["--config.seeds=five"], "seeds"),
     "alpha 0": (["--config.partition.alpha=0"], "alpha 0 is not positive"),
@@ -158,10 +188,21 @@ def test_missing_config_file_lists_the_available_ones(tmp_path, capsys):
     [
         ("config.rouns = 3", ["rouns", "rounds"]),
         ("config.arms = dict(a=dict(trainin=dict(epochs=1)))", ["trainin", "did you mean 'training'"]),
+        ("config.arms = dict(a=dict(rounds=3))", ["arms.a.rounds", "set config.rounds"]),
         ("config.arms = dict(a=dict(regularizers=dict(feddecor=dict())))", ["did you mean 'feddecorr'"]),
         ("config.arms = dict(a=dict(regularizers=dict(feddecorr=dict(strenght=1.0))))", ["did you mean 'strength'"]),
         ("config.arms = dict(a=dict(regularizers=dict(feddecorr=dict(strength='1'))))", ["expected float, got str"]),
         ("config.network = dict(name='mlp', channels=(3,))", ["channels", "hidden"]),
+        ("config.network = dict(name='mlp'); config.batch_norm = 'local'", ["no BatchNorm", "private"]),
+        ("config.network = dict(name='mlp'); config.batch_norm = 'recalibrate'", ["MLP has no BatchNorm"]),
+        ("config.batch_norm = 'locale'", ["did you mean 'local'"]),
+        ("config.head = 'orthogonl'", ["did you mean 'orthogonal'"]),
+        ("config.regularizers = dict(moon=dict(temperature=0.0))", ["MOON: temperature 0 is not positive"]),
+        ("config.regularizers = dict(moon=dict(needs_projector=True))", ["MOON: network SmallCNN has no projector"]),
+        ("config.regularizers = dict(structured_decov=dict(num_groups=7))", ["num_groups 7", "128"]),
+        ("config.regularizers = dict(fedmr=dict(min_count=1))", ["min_count 1"]),
+        ("config.regularizers = dict(fedmr=dict(inter=-1.0))", ["FedMR: inter -1 is negative"]),
+        ("config.regularizers = dict(fedmr=dict(prototypes='one_hot')); config.network.channels = (4,)", ["not 4"]),
         ("raise RuntimeError('broken')", ["broken"]),
     ],
 )

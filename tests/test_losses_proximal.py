@@ -1,11 +1,15 @@
 """FedProx's term: the test vector, trees, and no gradient at the reference."""
 
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from fedjax_collapse.losses import proximal_distance
+from fedjax_collapse.records import Variables
+from fedjax_collapse.regularizers import FedProx
 
 W, W0 = np.array([1, -2, 0.5, 3]), np.array([0.5, -1, 0.5, 1])
 
@@ -47,6 +51,17 @@ def test_at_the_reference_value_and_gradient_are_zero():
     assert value == 0 and np.all(gradient == 0)
 
 
+def test_not_squared():
+    """Half the distance 2.291287847, its gradient a unit vector halved, and 0 at the reference."""
+    plain = jax.value_and_grad(lambda w, w0: proximal_distance(w, w0, squared=False))
+    with jax.enable_x64(True):
+        value, gradient = plain(jnp.asarray(W), jnp.asarray(W0))
+        at_reference = plain(jnp.asarray(W), jnp.asarray(W))
+    assert float(value) == pytest.approx(5.25**0.5 / 2, rel=1e-14)
+    np.testing.assert_allclose(gradient, (W - W0) / 5.25**0.5 / 2, rtol=1e-14)
+    assert at_reference[0] == 0 and np.all(at_reference[1] == 0)
+
+
 def test_no_parameters():
     assert proximal_distance({}, {}) == 0 and proximal_distance({}, {}).shape == ()
 
@@ -55,3 +70,12 @@ def test_under_vmap_one_value_a_client():
     clients = jnp.stack([jnp.asarray(W), jnp.asarray(W0)])
     values = jax.vmap(proximal_distance, in_axes=(0, None))({"w": clients}, {"w": jnp.asarray(W0)})
     np.testing.assert_allclose(values, [2.625, 0], rtol=1e-6)
+
+
+def test_the_unsquared_term_is_left_out_of_the_first_round():
+    reference = {"w": jnp.asarray(W0)}
+    for squared, first in ((True, 2.625), (False, 0.0)):
+        sent, mine = Variables(reference, {}), {"w": jnp.asarray(W)}
+        views = [SimpleNamespace(params=mine, server=sent, round=r) for r in (0, 1)]
+        values = [float(FedProx(squared=squared).penalty(view)["proximal"].value) for view in views]
+        np.testing.assert_allclose(values, [first, 2.625 if squared else 5.25**0.5 / 2], rtol=1e-6)

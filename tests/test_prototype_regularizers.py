@@ -1,6 +1,7 @@
 """FedMR and FedProc: two whole rounds of three of five clients against plain PyTorch, the prototypes that the server
 then holds, who submits them, and their first round."""
 
+import copy
 from types import SimpleNamespace
 
 import jax
@@ -12,6 +13,8 @@ from conftest import assert_close
 from loss_checks import Y6, Z6
 from torch_reference import Method, run_both
 
+from fedjax_collapse import FedAvg, LocalTraining, Model, engine, nn
+from fedjax_collapse.data.batches import get_batch
 from fedjax_collapse.prototypes import Prototypes
 from fedjax_collapse.records import Batch, Outputs
 from fedjax_collapse.regularizers import FedMR, FedProc
@@ -23,11 +26,12 @@ cosine = torch.nn.functional.cosine_similarity
 class WithPrototypes(Method):
     """Prototypes of the classes, by name, from the clients that submit."""
 
-    def __init__(self, submitters=range(5)):
-        self.submitters, self.prototypes, self.reports = submitters, {}, {}
+    def __init__(self, submitters=range(5), mode="eval"):
+        self.submitters, self.prototypes, self.reports, self.mode = submitters, {}, {}, mode
 
     def finish_client(self, client, network, images, labels):
-        features = network(images)[0].detach()
+        network = copy.deepcopy(network).train(self.mode == "train")
+        features = torch.cat([network(batch)[0].detach() for batch in images.split(8)])
         for label in labels.unique().tolist() if client in self.submitters else []:
             self.reports.setdefault(label, []).append(features[labels == label])
 
@@ -40,8 +44,8 @@ class WithPrototypes(Method):
 
 
 class PlainFedMR(WithPrototypes):
-    def __init__(self, submitters, intra, inter):
-        super().__init__(submitters)
+    def __init__(self, submitters, intra, inter, mode="eval"):
+        super().__init__(submitters, mode)
         self.intra, self.inter = intra, inter
 
     def start_client(self, client, labels):
@@ -109,6 +113,7 @@ FEDMR = {
         FedMR(0.1, 0.5, "official", eps=1e-3, min_count=3, negatives="all", lite=3, submission=0.5, submission_seed=1),
         (official_intra, lite_margin),
     ),
+    "training mode": (FedMR(1e-3, 0.5, eps=1e-3, prototype_mode="train"), (paper_intra, local_margin, "train")),
     "no_margin": (FedMR(8**2 * 1e-3, 0.5, normalise_d2=True, eps=1e-3, margin=False), (paper_intra, no_margin)),
 }
 
@@ -169,7 +174,7 @@ def report(regularizer, features, labels, shared, client=0):
     features, labels = np.concatenate([features, np.full((1, 3), np.nan)]), np.concatenate([labels, [0]])
     batch = Batch(None, jnp.asarray(labels), jnp.arange(len(labels)) < len(labels) - 1)
 
-    def run(variables, summarize):
+    def run(variables, summarize, train):
         return summarize(Outputs(jnp.asarray(features), None), batch)
 
     view = SimpleNamespace(trained=None, shared=shared, memory=(), client=jnp.array(client), sum_over_data=run)
@@ -215,6 +220,33 @@ def test_lite_draws_rows_without_replacement_and_padding_takes_no_place():
     assert (drawn.sum(axis=1) == 4).all() and not drawn[:, ~mask].any()
     np.testing.assert_allclose(drawn.mean(axis=0)[mask], 4 / 6, atol=0.1)
     assert draw_rows(jax.random.key(0), mask, 8)[mask].all()
+
+
+def test_prototypes_of_the_initial_model(federation):
+    """Before the first round: over the clients that submit, all of them, in the cohort or not."""
+    model, variables = Model(nn.SmallCNN(4, (5,)), federation.image_shape), None
+    variables = model.init(jax.random.key(0))
+    regularizer = FedMR(initial_prototypes=True, submission=0.5)
+    algorithm = jax.tree.map(jnp.asarray, FedAvg(LocalTraining(batch_size=8), {"fedmr": regularizer}))
+    state = engine.init(algorithm, model, variables, 5, jax.random.key(1))
+    data = (federation.train, federation.ownership)
+    started = engine.start(algorithm, state, *data, model=model, client_map=engine.Chunked(2))
+    submitters = [client for client in range(5) if is_submitter(client, 0.5, 0)]
+    rows = [federation.ownership.rows[c, : federation.ownership.sizes[c]] for c in submitters]
+    rows = jnp.concatenate(rows)
+    outputs, _ = model.apply(variables, get_batch(federation.train, rows, jnp.ones(len(rows), bool)), train=False)
+    labels = federation.train.labels[rows]
+    expected = [outputs.features[labels == c].mean(0) for c in range(4)]
+    assert 0 < len(submitters) < 5 and started.server.shared["fedmr"].valid.all()
+    np.testing.assert_allclose(started.server.shared["fedmr"].means, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_one_hot_prototypes_stay():
+    shapes = Outputs(jax.ShapeDtypeStruct((1, 3), np.float32), jax.ShapeDtypeStruct((1, 2), np.float32))
+    regularizer = FedMR(prototypes="one_hot")
+    shared = regularizer.init_shared(None, shapes)
+    assert shared.means.tolist() == [[1, 0, 0], [0, 1, 0]] and shared.valid.all()
+    assert regularizer.combine(shared, report(regularizer, Z6, Y6, shared)) is shared
 
 
 def test_fedproc_fades_into_cross_entropy():

@@ -10,14 +10,15 @@ from ml_collections import ConfigDict
 from experiments import build
 from experiments.configs import quickstart
 from fedjax_collapse import regularizers, simulate
+from fedjax_collapse.algorithms import base
 
 README = (Path(__file__).parents[1] / "README.md").read_text()
-PYTHON = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+CONFIG, LIBRARY, REGULARIZER = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 
 def test_library_example():
     """At most 25 lines, and what it says comes back does."""
-    code = PYTHON[0]
+    code = LIBRARY
     assert len([line for line in code.splitlines() if line.strip()]) <= 25
     names = {}
     exec(compile(code, "README.md", "exec"), names)
@@ -31,7 +32,7 @@ def test_library_example():
 @pytest.fixture
 def feature_norm(tmp_path, monkeypatch):
     """The README's regularizer, in a file beside the library's own."""
-    (tmp_path / "feature_norm.py").write_text(PYTHON[1])
+    (tmp_path / "feature_norm.py").write_text(REGULARIZER)
     monkeypatch.setattr(regularizers, "__path__", [*regularizers.__path__, str(tmp_path)])
     yield
     sys.modules.pop("fedjax_collapse.regularizers.feature_norm", None)
@@ -51,6 +52,15 @@ def test_a_regularizer_is_one_file(feature_norm):
     algorithm = build.algorithm(arm)
     result = simulate(federation, build.model(arm, federation), algorithm, rounds=1, key=jax.random.key(0))
     assert {"train/feature_norm/norm", "train/feddecorr/correlation"} <= set(result.metrics[-1])
+
+
+def test_the_arms_of_the_example_can_be_built():
+    config = quickstart.get_config()
+    exec(CONFIG, {"config": config})
+    federation = build.federations(config, [0])[0]
+    for arm in config.arms:
+        resolved = build.resolve_arm(config, arm)
+        base.check(build.algorithm(resolved), build.model(resolved, federation))
 
 
 def test_commands_are_as_the_continuous_integration_expects():

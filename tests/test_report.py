@@ -14,6 +14,7 @@ from fedjax_collapse.records import UserError
 from fedjax_collapse.report import final_table, read_study, write_report
 from fedjax_collapse.report.contents import PLOTS
 from fedjax_collapse.report.figures import headline
+from fedjax_collapse.report.table import accuracy_note
 
 ROOT = Path(__file__).resolve().parents[1]
 STRENGTH = {"fedavg": 0.35, "feddecorr": 1.0}  # of the features: how little they collapse
@@ -189,14 +190,22 @@ def test_final_table_is_mean_and_deviation_over_seeds(study):
     ]
     expected = f"{100 * np.mean(accuracies):.2f} ± {100 * np.std(accuracies, ddof=1):.2f}"
     head, row, _ = final_table(read_study(study).summary)
-    assert head == ["Arm", "Accuracy (%)", "Effective rank", "Significant dimensions", "R", "Seeds"]
+    assert head == ["Arm", "Accuracy (%)", "Best", "Last 10", "Effective rank", "Significant dimensions", "R", "Seeds"]
     assert (row[0], row[1], row[-1]) == ("fedavg", expected, "3")
     one_seed = {
         "accuracy": {"mean": 0.5, "std": 0.0, "n": 1},
         "R": {"mean": None, "std": None, "n": 0},
         "effective_rank": None,
     }
-    assert final_table({"a": one_seed})[1] == ["a", "50.00", "-", "-", "-", "1"]
+    assert final_table({"a": one_seed})[1] == ["a", "50.00", "-", "-", "-", "-", "-", "1"]
+
+
+def test_what_the_accuracy_is_of():
+    fedavg, fedbn = ({"accuracy": {"of": of}} for of in ("server model", "personal models"))
+    same = accuracy_note({"a": fedavg, "b": fedavg})
+    assert same.startswith("Accuracy: the headline, of the server model after the last round")
+    assert "of the server model (a); of the personal models (b) after" in accuracy_note({"a": fedavg, "b": fedbn})
+    assert accuracy_note({"a": {}}).startswith("Accuracy: the headline, after")
 
 
 def test_curves_and_spectra_average_over_seeds(study):
@@ -268,7 +277,7 @@ def test_missing_and_unfinished_parts(tmp_path):
     assert "feddecorr: results of 2 of 3 seeds." in text
     assert text.count("Not recorded in this study.") == 2  # spectra, environment
     rows = final_table(read_study(study).summary)
-    assert [row[-1] for row in rows[1:]] == ["2", "2"] and "±" not in rows[1][4]
+    assert [row[-1] for row in rows[1:]] == ["2", "2"] and "±" not in rows[1][6]
 
 
 def test_all_null(tmp_path):

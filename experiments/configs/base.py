@@ -21,11 +21,17 @@ def get_config(arg: str = "") -> ConfigDict:
             # seed: of the draw; none is the run's own seed, so that every seed of a study sees another partition
             partition=dict(name="dirichlet", alpha=0.1, seed=config_dict.placeholder(int)),
             network=dict(name="small_cnn"),
-            training=dict(epochs=5, batch_size=32, learning_rate=0.01, momentum=0.9, weight_decay=1e-5),
+            # augmentation: a preset of fedjax_collapse/data/augment.py, such as feddecorr_cifar10
+            training=dict(
+                epochs=5, batch_size=32, learning_rate=0.01, momentum=0.9, weight_decay=1e-5, augmentation="none"
+            ),
             algorithm=dict(name="fedavg"),
             server_optimizer=dict(name="none"),  # or sgd, damped_momentum, adagrad, adam, yogi, ... with its arguments
             regularizers=ConfigDict(),  # module name -> arguments
-            batch_norm="average",  # scale, shift and running statistics: averaged like the rest of the network
+            # average: BatchNorm like the rest of the network; local: each client keeps its own (FedBN); recalibrate:
+            # running statistics are not averaged, but measured on the new model after every round
+            batch_norm="average",
+            head="random",  # the classifier's initial weights; or orthogonal, for a frozen one (training.freeze="head")
             evaluate_every=1,
             checkpoint_every=10,
             # layout: auto, chunked, vectorized, sharded, loop (debug); clients_at_once: 0 is auto

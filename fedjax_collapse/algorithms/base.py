@@ -11,12 +11,14 @@ import functools
 from collections.abc import Mapping
 
 import jax
+import jax.numpy as jnp
 from flax import struct
 
 from fedjax_collapse import selection
 from fedjax_collapse.aggregation import Upload
-from fedjax_collapse.algorithms.local_training import LocalTraining, train
-from fedjax_collapse.data.batches import sum_over_data
+from fedjax_collapse.algorithms.local_loop import train
+from fedjax_collapse.algorithms.local_training import LocalTraining
+from fedjax_collapse.data.batches import sum_batches
 from fedjax_collapse.records import (
     Client,
     ClientState,
@@ -26,6 +28,7 @@ from fedjax_collapse.records import (
     Scalar,
     Server,
     Trained,
+    UserError,
     Variables,
 )
 from fedjax_collapse.regularizers.base import FinishView, Regularizer, check_options, option
@@ -35,15 +38,19 @@ from fedjax_collapse.regularizers.base import FinishView, Regularizer, check_opt
 class Algorithm:
     """Defaults are plain federated averaging. Subclasses are final: they override hooks and never call ``super``.
 
-    ``weighting``: of the clients' uploads in ``Upload.mean``, by their number of examples or all equal.
+    ``weighting``: of the clients' uploads in ``Upload.mean``, by their number of examples, all equal, or by their
+    number of whole batches (FedMR's released code).
     ``private``: the part of the network that every client keeps for itself (``selection.py``); ``batch_norm`` is FedBN
     (Li et al., 2021). The server's own copy of it stays as initialised, and no hook sees a client's.
+    ``recalibrate``: instead of averaging BatchNorm's running statistics, measure them after each round: the cohort
+    runs the new model once over its data, and the mean over its batches is what the server keeps.
     """
 
     training: LocalTraining = LocalTraining()
     regularizers: Mapping[str, Regularizer] = struct.field(default_factory=dict)
-    weighting: str = option("size", choices=("size", "equal"))
+    weighting: str = option("size", choices=("size", "equal", "batches"))
     private: str = option("none", choices=("none", "batch_norm"))
+    recalibrate: bool = option(False, choices=(False, True))
 
     def check(self) -> None:
         """Raises UserError for values that make no sense; called once, outside compiled code, before a run."""
@@ -88,7 +95,22 @@ def check(algorithm: Algorithm, model: Model | None = None) -> None:
     for regularizer in algorithm.regularizers.values():
         regularizer.check()
     if model is not None:
-        _server_only(algorithm, jax.eval_shape(model.init, jax.random.key(0)))
+        _check_model(algorithm, model)
+
+
+def _check_model(algorithm, model):
+    variables = jax.eval_shape(model.init, jax.random.key(0))
+    name = type(model.module).__name__
+    shapes = model.output_shapes(variables)
+    if getattr(shapes, "features", None) is None:
+        raise UserError(f"network {name}: it returns no features, expected Outputs(features [batch, d], logits)")
+    _server_only(algorithm, variables)
+    if algorithm.recalibrate and algorithm.private != "none":
+        raise UserError(f"recalibrate: there is nothing to measure, private {algorithm.private!r} stays at the clients")
+    if algorithm.recalibrate and not variables.batch_stats:
+        raise UserError(f"recalibrate: network {name} has no BatchNorm, so there are no running statistics")
+    for regularizer in algorithm.regularizers.values():
+        regularizer.check_network(model.module)
 
 
 def without_silent_regularizers(algorithm: Algorithm) -> Algorithm:
@@ -108,6 +130,16 @@ def init(algorithm: Algorithm, model: Model, variables: Variables) -> tuple[Serv
     server = Server(variables, shared, algorithm.init_server(variables))
     private = selection.pick(selection.part(algorithm.private, variables), variables)
     return server, ClientState(memory, algorithm.init_client(variables), private)
+
+
+def evaluated(algorithm: Algorithm, server: Server, clients: ClientState) -> Variables:
+    """The server's model as it is evaluated; ``clients`` are all of them, stacked.
+
+    What is private to clients is the mean over all of them there: the server's own copy was never trained.
+    """
+    variables = algorithm.evaluated(server)
+    mean = jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0, dtype=leaf.dtype), clients.private)
+    return selection.put(selection.part(algorithm.private, variables), variables, mean)
 
 
 def personal(algorithm: Algorithm, server: Server, client: ClientState) -> Variables:
@@ -132,18 +164,39 @@ def local(
     upload, extra = algorithm.finish(server, client, shown)
     memory, reports = {}, {}
     for name, regularizer in algorithm.regularizers.items():
-        view = FinishView(
-            trained=trained.variables,
-            server=received.variables,
-            shared=server.shared[name],
-            memory=client.state.memory[name],
-            round=round,
-            client=client.id,
-            sum_over_data=functools.partial(sum_over_data, algorithm.training.batch_size, model, examples, client),
-        )
+        view = _finish_view(algorithm, model, examples, received, round, client, trained.variables, name)
         memory[name], reports[name] = regularizer.finish(view)
     upload = Upload(upload.mean, (upload.total, reports))
     return upload, ClientState(memory, extra, selection.pick(private, trained.variables)), trained
+
+
+def first_report(
+    algorithm: Algorithm, model: Model, examples: Examples, server: Server, client: Client
+) -> dict[str, PyTree]:
+    """One client's reports on the initial model, of the regularizers that start with one."""
+    view = functools.partial(_finish_view, algorithm, model, examples, server, 0, client, server.variables)
+    starting = {name: r for name, r in algorithm.regularizers.items() if r.starts_with_report()}
+    return {name: regularizer.finish(view(name))[1] for name, regularizer in starting.items()}
+
+
+def start(algorithm: Algorithm, server: Server, reports: dict[str, PyTree]) -> Server:
+    """The server before the first round, from the summed first reports of all clients."""
+    combined = {name: algorithm.regularizers[name].combine(server.shared[name], r) for name, r in reports.items()}
+    return server._replace(shared={**server.shared, **combined})
+
+
+def batch_statistics(
+    algorithm: Algorithm, model: Model, examples: Examples, variables: Variables, client: Client
+) -> PyTree:
+    """What layers with running statistics measure in the client's batches, in their stored order: the mean over its
+    examples of their batch's measurement."""
+
+    def summarize(batch):
+        count = jnp.sum(batch.mask)
+        return jax.tree.map(lambda leaf: count * leaf, model.batch_statistics(variables, batch))
+
+    total = sum_batches(algorithm.training.batch_size, examples, client.rows, client.size, summarize)
+    return jax.tree.map(lambda leaf: leaf / jnp.maximum(client.size, 1), total)
 
 
 def aggregate(algorithm: Algorithm, server: Server, upload: Upload) -> Server:
@@ -155,8 +208,28 @@ def aggregate(algorithm: Algorithm, server: Server, upload: Upload) -> Server:
     return Server(variables, shared, extra)
 
 
+def _finish_view(algorithm, model, examples, received, round, client, variables, name):
+    """What a regularizer sees of a client with these variables."""
+
+    def sum_over_data(variables, summarize, train=False):
+        def summarize_batch(batch):
+            return summarize(model.apply(variables, batch, train)[0], batch)
+
+        return sum_batches(algorithm.training.batch_size, examples, client.rows, client.size, summarize_batch)
+
+    return FinishView(
+        trained=variables,
+        server=received.variables,
+        shared=received.shared[name],
+        memory=client.state.memory[name],
+        round=round,
+        client=client.id,
+        sum_over_data=sum_over_data,
+    )
+
+
 def _server_only(algorithm, variables):
-    """What the server never changes: private parts, and what no client trains."""
+    """What the server never changes: private parts, and what is frozen."""
     private = selection.part(algorithm.private, variables)
-    freeze = selection.part(algorithm.training.freeze, variables)
+    freeze = algorithm.training.untrained(variables, at_server=True)
     return jax.tree.map(lambda a, b: a or b, private, freeze)

@@ -3,8 +3,8 @@
     cohort trains from w;   w <- w + server_optimizer(mean_k w_k - w),   weights N_k / sum N_k
 
 McMahan et al. (2017); Hsu et al. (2019) for FedAvgM; Reddi et al. (2021) for the adaptive ones. The server optimizer
-acts on params only: BatchNorm's running statistics are averaged plainly. The released FedDecorr and MOON code applies
-server momentum to the statistics as well, which can make a running variance negative.
+acts on params, and BatchNorm's running statistics are averaged plainly. The released FedDecorr and MOON code applies
+server momentum to the statistics as well (``optimized="all"``), which can make a running variance negative.
 """
 
 import jax
@@ -13,6 +13,7 @@ from flax import struct
 from fedjax_collapse.aggregation import Upload, server_step
 from fedjax_collapse.algorithms.base import Algorithm
 from fedjax_collapse.records import PyTree, Server, Variables
+from fedjax_collapse.regularizers.base import option
 
 
 @struct.dataclass
@@ -25,12 +26,18 @@ class FedAvg(Algorithm):
     """
 
     server_optimizer: jax.tree_util.Partial | None = None
+    optimized: str = option("params", choices=("params", "all"))
 
     def init_server(self, variables: Variables) -> PyTree:
-        return () if self.server_optimizer is None else self.server_optimizer().init(variables.params)
+        return () if self.server_optimizer is None else self.server_optimizer().init(self._optimized(variables))
 
     def aggregate(self, server: Server, upload: Upload) -> tuple[Variables, PyTree]:
         if self.server_optimizer is None:
             return upload.mean, server.extra
-        params, state = server_step(self.server_optimizer(), server.extra, server.variables.params, upload.mean.params)
-        return Variables(params, upload.mean.batch_stats), state
+        old, mean = self._optimized(server.variables), self._optimized(upload.mean)
+        new, state = server_step(self.server_optimizer(), server.extra, old, mean)
+        return Variables(**{**upload.mean._asdict(), **new}), state
+
+    def _optimized(self, variables):
+        """What the server optimizer acts on, by name."""
+        return {"params": variables.params} if self.optimized == "params" else variables._asdict()

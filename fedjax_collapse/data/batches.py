@@ -6,12 +6,24 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from fedjax_collapse.records import Batch, Client, Examples, Key, Model, Outputs, PyTree, Variables
+from fedjax_collapse.data.augment import Augmentation
+from fedjax_collapse.records import Batch, Examples, Key, PyTree
 
 
-def get_batch(examples: Examples, rows: jax.Array, mask: jax.Array) -> Batch:
-    """The examples at ``rows`` [batch], normalised; rows where ``mask`` is False must be in range and are ignored."""
+def get_batch(
+    examples: Examples,
+    rows: jax.Array,
+    mask: jax.Array,
+    augmentation: Augmentation | None = None,
+    key: Key | None = None,
+) -> Batch:
+    """The examples at ``rows`` [batch], normalised; rows where ``mask`` is False must be in range and are ignored.
+
+    Each image is augmented with a key of its own, from ``key`` and its row: not from its place in the batch.
+    """
     images = examples.images.at[rows].get(mode="promise_in_bounds").astype(examples.mean.dtype)
+    if augmentation is not None:
+        images = jax.vmap(augmentation)(images, jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, rows))
     labels = examples.labels.at[rows].get(mode="promise_in_bounds")
     return Batch((images - examples.mean) / examples.std, labels, mask)
 
@@ -24,47 +36,39 @@ def shuffled_rows(key: Key, rows: jax.Array, size: jax.Array) -> jax.Array:
     return jax.lax.sort((bits, rows), num_keys=1, is_stable=True)[1]
 
 
-def sum_over_data(
-    batch_size: int,
-    model: Model,
-    examples: Examples,
-    client: Client,
-    variables: Variables,
-    summarize: Callable[[Outputs, Batch], PyTree],
+def sum_batches(
+    batch_size: int, examples: Examples, rows: jax.Array, size: jax.Array, summarize: Callable[[Batch], PyTree]
 ) -> PyTree:
-    """Sum over the client's batches of ``summarize(outputs, batch)``, in evaluation mode, every row once."""
-
-    def summary(batch):
-        return summarize(model.apply(variables, batch, train=False)[0], batch)
-
-    rows = padded_rows(client, batch_size)[:batch_size]
-    zeros = zeros_of(jax.eval_shape(summary, get_batch(examples, rows, jnp.ones(batch_size, bool))))
+    """Sum of ``summarize(batch)`` over batches of the first ``size`` of ``rows``, every row once."""
+    first_rows = pad_to_batches(rows, batch_size)[:batch_size]
+    zeros = zeros_of(jax.eval_shape(summarize, get_batch(examples, first_rows, jnp.ones(batch_size, bool))))
     add = functools.partial(jax.tree.map, jnp.add)
-    return over_batches(batch_size, examples, client, lambda first, batch, total: add(total, summary(batch)), zeros)
+    return over_batches(batch_size, examples, rows, size, lambda _, batch, total: add(total, summarize(batch)), zeros)
 
 
 def over_batches(
     batch_size: int,
     examples: Examples,
-    client: Client,
+    rows: jax.Array,
+    size: jax.Array,
     body: Callable[[jax.Array, Batch, PyTree], PyTree],
     carry: PyTree,
 ) -> PyTree:
-    """``carry = body(first row, batch, carry)`` over the client's rows in their stored order, as many as it owns."""
-    rows = padded_rows(client, batch_size)
+    """``carry = body(position, batch, carry)`` over batches of the first ``size`` of ``rows``, in their order."""
+    rows = pad_to_batches(rows, batch_size)
 
     def run(index, carry):
         first = index * batch_size
-        mask = first + jnp.arange(batch_size) < client.size
+        mask = first + jnp.arange(batch_size) < size
         batch = get_batch(examples, jax.lax.dynamic_slice_in_dim(rows, first, batch_size), mask)
         return body(first, batch, carry)
 
-    return jax.lax.fori_loop(0, -(-client.size // batch_size), run, carry)
+    return jax.lax.fori_loop(0, -(-size // batch_size), run, carry)
 
 
-def padded_rows(client: Client, batch_size: int) -> jax.Array:
-    """The client's rows, padded to whole batches, so that a slice of the last one is not clamped."""
-    return jnp.pad(client.rows, (0, -len(client.rows) % batch_size))
+def pad_to_batches(rows: jax.Array, batch_size: int) -> jax.Array:
+    """The rows, padded to whole batches, so that a slice of the last one is not clamped."""
+    return jnp.pad(rows, (0, -len(rows) % batch_size))
 
 
 def zeros_of(shapes: PyTree) -> PyTree:

@@ -9,3 +9,5 @@ from fedjax_collapse.engine.rounds import RoundRecord as RoundRecord
 from fedjax_collapse.engine.rounds import State as State
 from fedjax_collapse.engine.rounds import init as init
 from fedjax_collapse.engine.rounds import run_rounds as run_rounds
+from fedjax_collapse.engine.rounds import start as start
+from fedjax_collapse.engine.rounds import trace as trace

@@ -7,14 +7,17 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from fedjax_collapse.losses.moments import root
 from fedjax_collapse.records import PyTree
 
 
-def proximal_distance(params: PyTree, reference: PyTree) -> Float[Array, ""]:
+def proximal_distance(params: PyTree, reference: PyTree, squared: bool = True) -> Float[Array, ""]:
     """Half the squared Euclidean distance between two trees of parameters: ``1/2 sum (w - w0)^2`` over all entries.
 
-    ``reference`` is a constant; the gradient is ``w - w0``. The FedBN repository's FedProx does not square the norm.
+    ``reference`` is a constant; the gradient is ``w - w0``. ``squared=False``: half the distance itself, as in the
+    FedBN repository; its gradient is 0 where the distance is.
     """
     reference = jax.lax.stop_gradient(reference)
     squares = jax.tree.map(lambda w, w0: jnp.sum((w - w0) ** 2), params, reference)
-    return jnp.asarray(0.5 * sum(jax.tree.leaves(squares)))
+    square = sum(jax.tree.leaves(squares))
+    return jnp.asarray(0.5 * (square if squared else root(square)))

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-from flax import struct
+from flax import linen, struct
 
 from fedjax_collapse.records import Batch, LocalView, Outputs, PyTree, UserError, Variables
 
@@ -67,7 +67,8 @@ class FinishView(NamedTuple):
     memory: PyTree
     round: jax.Array
     client: jax.Array  # identity
-    sum_over_data: Callable[[Variables, Callable[[Outputs, Batch], PyTree]], PyTree]  # evaluation mode, each row once
+    # sum over the client's batches of summarize(outputs, batch), each row once; default: in evaluation mode
+    sum_over_data: Callable[[Variables, Callable[[Outputs, Batch], PyTree], bool], PyTree]
 
 
 class Regularizer:
@@ -80,9 +81,16 @@ class Regularizer:
         check_options(self)
         check_not_negative(self, "strength")
 
+    def check_network(self, module: linen.Module) -> None:
+        """Raises UserError if the network lacks something that the regularizer needs; called with ``check``."""
+
     def is_silent(self) -> bool:
         """Whether every term has strength 0."""
         return self.strength == 0
+
+    def starts_with_report(self) -> bool:
+        """Whether all clients report, by ``finish``, on the initial model before the first round."""
+        return False
 
     def init_memory(self, variables: Variables, shapes: Outputs) -> PyTree:
         """What ONE client keeps between its rounds. ``shapes``: features [1, d] and logits [1, classes]."""

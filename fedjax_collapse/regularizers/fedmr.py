@@ -5,11 +5,11 @@
 The first term spreads the features inside every class, the second pushes them to the prototype of their class, away
 from those of others. Fan et al., "Federated Learning with Partially Class-Disjoint Data via Manifold Reshaping" (TMLR
 2023). Prototypes are the mean features of every class over the reporting clients' data, from the models just trained;
-before the first of them, the second term is 0.
+before the first of them, the second term is 0, unless one starts with those of the initial model.
 
 The released code has the first term alone, and on another scale (``variant="official"``); the second and the
-prototypes follow the paper. What it leaves open is an option or ours: prototypes are computed in evaluation mode; Lite
-draws rows anew in every batch; clients that do not submit prototypes still receive them. Published strengths are not
+prototypes follow the paper. What it leaves open is an option or ours: in which mode prototypes are computed; Lite draws
+rows anew in every batch; clients that do not submit prototypes still receive them. Published strengths are not
 available to us: 1e-5 for ``intra`` is the code's README, for its own variant, 0.1 for ``inter`` is ours.
 """
 
@@ -19,7 +19,7 @@ from flax import struct
 
 from fedjax_collapse.losses import intra_class_correlation, prototype_distance, prototype_margin
 from fedjax_collapse.losses.classwise import VARIANTS
-from fedjax_collapse.prototypes import Prototypes, local_class_sums, no_prototypes, update_prototypes
+from fedjax_collapse.prototypes import MODES, Prototypes, local_class_sums, no_prototypes, one_hot, update_prototypes
 from fedjax_collapse.records import LocalView, Outputs, PyTree, UserError, Variables
 from fedjax_collapse.regularizers.base import (
     FinishView,
@@ -41,6 +41,10 @@ class FedMR(Regularizer):
     ``margin=False`` is the variant without them. ``lite``: how many random rows of a batch the second term sees (the
     paper's Lite-10 and Lite-50), 0 for all. ``submission``: the fraction of clients that submit prototypes, the same
     ones in every round, drawn by identity and ``submission_seed``.
+
+    ``prototypes``: class means, or the authors' ablation ``one_hot``: fixed unit vectors, the class's own coordinate.
+    ``prototype_mode``: whether BatchNorm then takes its running statistics (``eval``) or the batch's (``train``).
+    ``initial_prototypes``: start from the means of the initial model's features over all clients.
     """
 
     intra: float = 1e-5
@@ -54,6 +58,9 @@ class FedMR(Regularizer):
     lite: int = option(0)
     submission: float = 1.0
     submission_seed: int = 0
+    prototypes: str = option("mean", choices=("mean", "one_hot"))
+    prototype_mode: str = option("eval", choices=MODES)
+    initial_prototypes: bool = option(False, choices=(False, True))
 
     def check(self) -> None:
         check_options(self)
@@ -64,9 +71,12 @@ class FedMR(Regularizer):
     def is_silent(self) -> bool:
         return self.intra == 0 and self.inter == 0
 
+    def starts_with_report(self) -> bool:
+        return self.initial_prototypes
+
     def init_shared(self, variables: Variables, shapes: Outputs) -> Prototypes:
         del variables
-        return no_prototypes(shapes)
+        return one_hot(shapes) if self.prototypes == "one_hot" else no_prototypes(shapes)
 
     def penalty(self, view: LocalView) -> dict[str, Term]:
         rows = (view.outputs.features, view.batch.labels, view.batch.mask)
@@ -80,12 +90,14 @@ class FedMR(Regularizer):
         return {"intra": Term(self.intra, intra), "inter": Term(self.inter, inter)}
 
     def finish(self, view: FinishView) -> tuple[PyTree, PyTree]:
-        report = local_class_sums(view, num_classes=len(view.shared.valid))
+        if self.prototypes == "one_hot":
+            return view.memory, ()
+        report = local_class_sums(view, len(view.shared.valid), self.prototype_mode)
         submits = is_submitter(view.client, self.submission, self.submission_seed)
         return view.memory, jax.tree.map(lambda leaf: jnp.where(submits, leaf, 0), report)
 
     def combine(self, shared: Prototypes, report: PyTree) -> Prototypes:
-        return update_prototypes(shared, *report)
+        return update_prototypes(shared, *report) if report else shared
 
 
 def draw_rows(key: jax.Array, mask: jax.Array, count: int) -> jax.Array:

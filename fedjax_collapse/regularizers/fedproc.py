@@ -2,13 +2,14 @@
 
     loss = a CE + (1 - a) P,     a = min(round / ramp_rounds, 1),     P = prototype_cross_entropy(features, prototypes)
 
-Mu et al., "FedProc: Prototypical Contrastive Federated Learning on Non-IID data" (FGCS 2023). In the first round, which
-has no prototypes, the loss is CE. As a regularizer it is the term ``(1 - a) (P - CE)``: the task loss must be
+Mu et al., "FedProc: Prototypical Contrastive Federated Learning on Non-IID data" (FGCS 2023). In the first round the
+loss is CE. As a regularizer it is the term ``(1 - a) (P - CE)``: the task loss must be
 cross-entropy, as it is unless one says otherwise.
 
 The released code computes prototypes in training mode on augmented images without the last partial batch, which also
-moves the running statistics; here in evaluation mode on all of the client's examples. Its network feeds the normalised
-features to the classifier too, ours is left as it is. Its temperature is 1, and here too.
+moves the running statistics; here on all of the client's examples, by default in evaluation mode. Its network feeds the
+normalised features to the classifier too, which is an option of a network, not of this loss. Its temperature is 1, and
+here too.
 """
 
 import jax
@@ -16,18 +17,23 @@ import jax.numpy as jnp
 from flax import struct
 
 from fedjax_collapse.losses import cross_entropy, prototype_cross_entropy
-from fedjax_collapse.prototypes import Prototypes, local_class_sums, no_prototypes, update_prototypes
+from fedjax_collapse.prototypes import MODES, Prototypes, local_class_sums, no_prototypes, update_prototypes
 from fedjax_collapse.records import LocalView, Outputs, PyTree, Variables
-from fedjax_collapse.regularizers.base import FinishView, Regularizer, Term, check_positive
+from fedjax_collapse.regularizers.base import FinishView, Regularizer, Term, check_options, check_positive, option
 
 
 @struct.dataclass
 class FedProc(Regularizer):
-    """Prototype loss that fades into cross-entropy over ``ramp_rounds`` rounds (100 in the released code)."""
+    """Prototype loss that fades into cross-entropy over ``ramp_rounds`` rounds (100 in the released code).
+
+    ``prototype_mode``: whether BatchNorm takes its running statistics (``eval``) or the batch's (``train``) for them.
+    """
 
     ramp_rounds: float = 100.0
+    prototype_mode: str = option("eval", choices=MODES)
 
     def check(self) -> None:
+        check_options(self)
         check_positive(self, "ramp_rounds")
 
     def is_silent(self) -> bool:
@@ -48,7 +54,7 @@ class FedProc(Regularizer):
         return jnp.where(round == 0, 0, 1 - jnp.minimum(round / self.ramp_rounds, 1))
 
     def finish(self, view: FinishView) -> tuple[PyTree, PyTree]:
-        return view.memory, local_class_sums(view, num_classes=len(view.shared.valid))
+        return view.memory, local_class_sums(view, len(view.shared.valid), self.prototype_mode)
 
     def combine(self, shared: Prototypes, report: PyTree) -> Prototypes:
         return update_prototypes(shared, *report)

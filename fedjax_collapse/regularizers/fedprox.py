@@ -4,15 +4,16 @@
 
 Li et al., "Federated Optimization in Heterogeneous Networks" (MLSys 2020), eq. 2. The authors' code puts the term into
 the optimizer's step, which is the same for plain SGD; here it is part of the loss, so momentum sees it. In FedDecorr's
-released code the term is always 0 (it measures the local model's distance to itself), and the FedBN repository's does
-not square the norm.
+released code the term is always 0 (it measures the local model's distance to itself): strength 0. The FedBN
+repository's is ``strength / 2 * sqrt(sum (w - w_server)^2)``, left out in the first round: ``squared=False``.
 """
 
+import jax.numpy as jnp
 from flax import struct
 
 from fedjax_collapse.losses import proximal_distance
 from fedjax_collapse.records import LocalView
-from fedjax_collapse.regularizers.base import Regularizer, Term
+from fedjax_collapse.regularizers.base import Regularizer, Term, option
 
 
 @struct.dataclass
@@ -20,6 +21,9 @@ class FedProx(Regularizer):
     """Half the squared distance between the local and the server's params; ``strength`` is the papers' mu."""
 
     strength: float = 0.01
+    squared: bool = option(True, choices=(True, False))
 
     def penalty(self, view: LocalView) -> dict[str, Term]:
-        return {"proximal": Term(self.strength, proximal_distance(view.params, view.server.params))}
+        value = proximal_distance(view.params, view.server.params, self.squared)
+        value = value if self.squared else jnp.where(view.round == 0, 0, value)
+        return {"proximal": Term(self.strength, value)}

@@ -4,8 +4,8 @@
 
 Li et al., "Model-Contrastive Federated Learning" (CVPR 2021): t = 0.5, strengths 0.001 to 10. The server's and the
 previous model run in evaluation mode. The released code compares the output of a projection head that feeds the
-classifier; here that is ``features``, so a network with such a head ends its features with it. FedDecorr's code of
-MOON never uses its temperature: to reproduce it, set 1.
+classifier; here that is ``features`` of a network with a ``projector``, which ``needs_projector`` insists on.
+FedDecorr's code of MOON never uses its temperature: to reproduce it, set 1.
 
 A client that was never in a cohort has no previous model, and the codes disagree on what then happens. By default it is
 the model just received: the loss is the constant ln 2 and its gradient exactly 0. ``mask`` trains alike but logs 0.
@@ -19,10 +19,10 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from flax import struct
+from flax import linen, struct
 
 from fedjax_collapse.losses import model_contrastive
-from fedjax_collapse.records import LocalView, Outputs, PyTree, Variables
+from fedjax_collapse.records import LocalView, Outputs, PyTree, UserError, Variables
 from fedjax_collapse.regularizers.base import (
     FinishView,
     Regularizer,
@@ -48,11 +48,17 @@ class MOON(Regularizer):
     strength: float = 1.0
     temperature: float = 0.5
     first_round: str = option("received", choices=("received", "random_init", "mask"))
+    needs_projector: bool = option(False, choices=(False, True))
 
     def check(self) -> None:
         check_options(self)
         check_not_negative(self, "strength")
         check_positive(self, "temperature")
+
+    def check_network(self, module: linen.Module) -> None:
+        if self.needs_projector and getattr(module, "projector", "none") == "none":
+            name = type(module).__name__
+            raise UserError(f"MOON: network {name} has no projector; set network.projector, or needs_projector=False")
 
     def init_memory(self, variables: Variables, shapes: Outputs) -> Previous:
         del shapes

@@ -11,7 +11,7 @@ from fedjax_collapse.records import UserError
 from fedjax_collapse.report import drawing
 from fedjax_collapse.report.contents import PLOTS, Plot
 from fedjax_collapse.report.study import Study, read_study
-from fedjax_collapse.report.table import final_table
+from fedjax_collapse.report.table import accuracy_note, final_table
 
 DEMONSTRATIONS = ("digits", "glyphs", "synthetic")  # sources too small, or too artificial, for a comparison with papers
 
@@ -90,6 +90,7 @@ def render(study: Study) -> str:
 {notes}
 <h2>Results after the last round</h2>
 {_results(study)}
+<p>{escape(accuracy_note(study.summary))}</p>
 <p>Mean ± standard deviation over seeds; effective rank and significant dimensions are those of the server model, R
 compares a local model with it; the captions below define them.</p>
 <h2>Figures</h2>

@@ -9,7 +9,7 @@ import json
 import math
 import zipfile
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ import numpy as np
 from fedjax_collapse.analysis.spectrum import FLOOR
 from fedjax_collapse.records import UserError
 
-SUMMARISED = ("accuracy", "effective_rank", "significant_dims", "R")
+SUMMARISED = ("accuracy", "best_accuracy", "last10_accuracy", "effective_rank", "significant_dims", "R")
 
 Row = Mapping[str, Any]
 Arrays = Mapping[str, np.ndarray]
@@ -112,18 +112,28 @@ class Study:
     def _last_round(self, arm: str) -> Mapping[str, Any]:
         """The arm's part of a summary, at the last round that any of its runs reached."""
         last = max(run.metrics[-1]["round"] for run in self.of_arm(arm))
-        rows = [run.metrics[-1] for run in self.of_arm(arm) if run.metrics[-1]["round"] == last]
-        summary = {}
-        for metric in SUMMARISED:
-            values = [value for row in rows if math.isfinite(value := number(row.get(metric)))]
-            mean, std = _moments(values)
-            num_seeds = len(values)
-            summary[metric] = {
-                "mean": mean if num_seeds > 0 else None,
-                "std": std if num_seeds > 1 else None,
-                "n": num_seeds,
-            }
-        return summary
+        finished = [run.metrics for run in self.of_arm(arm) if run.metrics[-1]["round"] == last]
+        return summarize_seeds([summarize_run(rows) for rows in finished])
+
+
+def summarize_run(rows: Sequence[Row]) -> dict[str, float]:
+    """One run's numbers: those of its last row; also the best accuracy and the mean of the last ten evaluated ones."""
+    accuracies = [value for row in rows if math.isfinite(value := number(row.get("accuracy")))]
+    over_rounds = {
+        "best_accuracy": max(accuracies, default=math.nan),
+        "last10_accuracy": _moments(accuracies[-10:])[0],
+    }
+    return {metric: number(over_rounds.get(metric, rows[-1].get(metric))) for metric in SUMMARISED}
+
+
+def summarize_seeds(runs: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Of every summarised metric mean, standard deviation (n - 1) and number of the runs that have a value."""
+    summary = {}
+    for metric in SUMMARISED:
+        values = [value for run in runs if math.isfinite(value := number(run.get(metric)))]
+        mean, std = (moment if math.isfinite(moment) else None for moment in _moments(values))
+        summary[metric] = {"mean": mean, "std": std, "n": len(values)}
+    return summary
 
 
 def number(value: Any) -> float:

@@ -8,10 +8,23 @@ from fedjax_collapse.report.study import Summary, number
 # Metric, heading, factor, decimals.
 COLUMNS = (
     ("accuracy", "Accuracy (%)", 100, 2),
+    ("best_accuracy", "Best", 100, 2),
+    ("last10_accuracy", "Last 10", 100, 2),
     ("effective_rank", "Effective rank", 1, 1),
     ("significant_dims", "Significant dimensions", 1, 1),
     ("R", "R", 1, 3),
 )
+
+
+def accuracy_note(summary: Summary) -> str:
+    """What the table's accuracies are of, where the summary says so."""
+    arms = {}
+    for arm, metrics in summary.items():
+        if meaning := (metrics.get("accuracy") or {}).get("of"):
+            arms.setdefault(str(meaning), []).append(arm)
+    known = [f"{meaning} ({', '.join(names)})" if len(arms) > 1 else meaning for meaning, names in arms.items()]
+    of = f"of the {'; of the '.join(known)} " if known else ""
+    return f"Accuracy: the headline, {of}after the last round; best and mean of the last 10 are over evaluated rounds."
 
 
 def show_number(value: Any, decimals: int, missing: str = "-") -> str:

@@ -1,0 +1,155 @@
+"""Prints and draws one partition, without training: python experiments/partition.py --config=FILE[:arg]
+[--config.key=value] [--arm=ARM] [--seed=SEED] [--out=FOLDER]
+
+It is the partition, with the same SHA-256, that ``launch.py`` makes of this config for one of its seeds (the first,
+unless asked). With --out the folder gets ``partition.json`` (what is printed), ``partition.npz`` (examples of each
+class at each client), ``partition.svg`` (a heat-map of them) and ``indices.json`` (the examples of every client: a file
+for the partition ``from_file``). Exit status: 0, or 2 for wrong input (one line says what).
+"""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any, NoReturn
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that ``experiments`` is found from any folder
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from experiments import build, launch
+from fedjax_collapse.data import Federation
+from fedjax_collapse.metrics import write_json, write_npz
+from fedjax_collapse.records import UserError
+from fedjax_collapse.report.figures import partition as heat_map
+from fedjax_collapse.report.study import Run, Study
+
+_SHADES = " .:-=+*#%@"
+_WIDEST = 100  # classes that are drawn in the terminal, one character each
+
+
+def main(arguments: list[str]) -> int:
+    """The exit status."""
+    try:
+        config, seed, out = parse(arguments)
+        federation = build.federations(config, config.seeds)[seed]  # all seeds share a capacity, and so the hash
+        facts = describe(federation)
+        print("\n".join([_title(config, seed), *_table(federation, facts), *_summary(federation, facts)]))
+        if out:
+            chosen = {key: config[key].to_dict() for key in ("data", "partition")}
+            write(out, {**chosen, "seed": seed, **facts}, federation)
+            print(f"wrote {out}")
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def parse(arguments: list[str]) -> tuple[ConfigDict, int, Path | None]:
+    """The config (of the arm, if one is asked for), the seed, and the folder to write to.
+
+    Raises:
+        UserError: whatever is wrong with the command line, in one line.
+    """
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="where to write numbers, figure and indices")
+    parser.error = _fail
+    own, rest = parser.parse_known_args(arguments)
+    options = launch.parse(rest)
+    if options.workdir:
+        _fail("--workdir is for training; use --out=FOLDER")
+    config = build.resolve_arm(options.config, _one("arm", options.arm)) if options.arm else options.config
+    build.check_keys(config)
+    seed = _one("seed", options.seed or tuple(config.seeds)[:1])
+    build.check_name("seed", str(seed), map(str, config.seeds))
+    return config, seed, own.out
+
+
+def describe(federation: Federation) -> dict[str, Any]:
+    """Sizes, classes, entropies and domains of all clients, examples without an owner or with several, and hashes.
+
+    The entropy is that of a client's class distribution, in nats: 0 for one class, log(classes) for equal shares.
+    """
+    counts = federation.class_counts()
+    sizes = counts.sum(axis=1)
+    shares = counts / sizes[:, None]
+    rows, domains = owned_rows(federation), federation.domains
+    owned = np.unique(np.concatenate(rows))
+    return {
+        "examples": len(federation.train.labels),
+        "sizes": sizes.tolist(),
+        "classes": (counts > 0).sum(axis=1).tolist(),
+        "entropy": np.sum(shares * np.log(1 / np.where(shares > 0, shares, 1)), axis=1).tolist(),
+        "domains": [[domains.names[i] for i in np.unique(domains.train[own])] for own in rows] if domains else [],
+        "left_out": len(federation.train.labels) - len(owned),
+        "repeated": int(sizes.sum()) - len(owned),
+        "sha256": federation.hashes(),
+    }
+
+
+def owned_rows(federation: Federation) -> list[np.ndarray]:
+    """The examples of every client."""
+    rows, sizes = map(np.asarray, federation.ownership)
+    return [own[:size] for own, size in zip(rows, sizes, strict=True)]
+
+
+def write(folder: Path, facts: dict[str, Any], federation: Federation) -> None:
+    """Writes the four files; ``facts`` are those of ``describe`` and the seed.
+
+    Raises:
+        UserError: the folder cannot be made or written to.
+    """
+    arrays = {"class_counts": federation.class_counts()}
+    study = Study(folder, {}, {}, {}, (Run("", facts["seed"], (), (), {}, {}, arrays),))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / "partition.json", facts)
+        write_npz(folder / "partition.npz", arrays)
+        write_json(folder / "indices.json", [rows.tolist() for rows in owned_rows(federation)])
+        heat_map(study).savefig(folder / "partition.svg", metadata={"Date": None})
+    except OSError as error:
+        raise UserError(f"--out={folder}: cannot be written to ({error.strerror}); choose another folder") from None
+
+
+def _title(config, seed):
+    fixed = config.partition.get("seed")
+    drawn = f"seed {seed}" if fixed is None else f"seed {seed}, the partition's own is {fixed}"
+    return f"{config.data.source}: {config.clients} clients by {config.partition.name}, {drawn}"
+
+
+def _table(federation, facts):
+    """A line per client."""
+    counts = federation.class_counts()
+    drawn = federation.num_classes <= _WIDEST
+    shown = f"  |examples of each class: {_SHADES.strip()} up to {counts.max()}|" if drawn else ""
+    lines = [f"client    size  classes  entropy{shown}"]
+    for client, row in enumerate(counts):
+        size, classes, entropy = (facts[name][client] for name in ("sizes", "classes", "entropy"))
+        shades = "".join(_SHADES[-(-int(count) * (len(_SHADES) - 1) // int(counts.max()))] for count in row)
+        line = f"{client:6d}{size:8d}{classes:9d}{entropy:9.3f}" + (f"  |{shades}|" if drawn else "")
+        lines.append("  ".join([line, *(facts["domains"] and [", ".join(facts["domains"][client])])]))
+    return lines
+
+
+def _summary(federation, facts):
+    sizes, most = facts["sizes"], np.log(federation.num_classes)
+    entropy, classes = np.mean(facts["entropy"]), np.mean(facts["classes"])
+    yield f"sizes: {min(sizes)} to {max(sizes)}, median {np.median(sizes):g}, of {facts['examples']} training examples"
+    yield f"classes per client: {classes:.1f} of {federation.num_classes} on average"
+    yield f"entropy of a client's classes: {entropy:.3f} nats on average, at most {most:.3f}"
+    yield f"examples left out: {facts['left_out']}; given more than once: {facts['repeated']}"
+    yield from (f"SHA-256 of the {name}: {value}" for name, value in facts["sha256"].items())
+
+
+def _fail(message: str) -> NoReturn:
+    raise UserError(message)
+
+
+def _one(what, given):
+    if len(given) != 1:
+        raise UserError(f"{what}s: {', '.join(map(str, given)) or 'none'}; expected one, as one partition is drawn")
+    return given[0]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

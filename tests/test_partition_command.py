@@ -1,0 +1,126 @@
+"""The command that shows a partition: the numbers, the files, the launcher's partition, and wrong input in one line."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from experiments import build, launch
+from experiments import partition as command
+from experiments.configs import base
+
+DOMAINS = "dict(source='glyphs', domains=('clean', 'outline', 'textured'), train_size=40, test_size=20, image_size=8)"
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def config_file(tmp_path):
+    """A function that writes a config of these changes and returns the option that names it."""
+
+    def write(changes):
+        (tmp_path / "config.py").write_text(
+            "from experiments.configs import base\n"
+            f"def get_config(arg=''):\n    config = base.get_config()\n    {changes}\n    return config\n"
+        )
+        return f"--config={tmp_path / 'config.py'}"
+
+    return write
+
+
+def test_what_is_printed_and_written_is_what_the_launcher_makes(config_file, tmp_path, capsys):
+    """And the indices that it writes give the same partition again."""
+    option = config_file("config.clients, config.seeds = 6, (0, 5)")
+    assert command.main([option, "--config.partition.alpha=0.5", "--seed=5", f"--out={tmp_path / 'out'}"]) == 0
+    printed = capsys.readouterr().out
+    config = base.get_config()
+    config.clients, config.seeds, config.partition.alpha = 6, (0, 5), 0.5
+    federation = build.federations(config, config.seeds)[5]
+    counts = federation.class_counts()
+    facts = json.loads((tmp_path / "out" / "partition.json").read_text())
+    assert facts["seed"] == 5 and facts["sha256"] == federation.hashes() and facts["left_out"] == facts["repeated"] == 0
+    assert facts["sizes"] == counts.sum(axis=1).tolist() and facts["examples"] == counts.sum()
+    shares = [row[row > 0] / row.sum() for row in counts]
+    np.testing.assert_allclose(facts["entropy"], [-(share * np.log(share)).sum() for share in shares], rtol=1e-12)
+    assert facts["classes"] == [len(share) for share in shares]
+    assert f"SHA-256 of the partition: {federation.hashes()['partition']}" in printed
+    assert f"entropy of a client's classes: {np.mean(facts['entropy']):.3f} nats" in printed
+    assert printed.splitlines()[2].split()[:4] == [
+        "0",
+        str(counts[0].sum()),
+        str(len(shares[0])),
+        format(facts["entropy"][0], ".3f"),
+    ]
+    with np.load(tmp_path / "out" / "partition.npz") as stored:
+        np.testing.assert_array_equal(stored["class_counts"], counts)
+    assert "<svg" in (tmp_path / "out" / "partition.svg").read_text()
+    config.partition = dict(name="from_file", path=str(tmp_path / "out" / "indices.json"))
+    np.testing.assert_array_equal(build.federations(config, [0])[0].class_counts(), counts)
+
+
+def test_domains_arms_and_examples_left_out(config_file, tmp_path, capsys):
+    option = config_file(
+        f"config.clients = 3; config.data = {DOMAINS}; config.partition = dict(name='domain', truncation=0.5);"
+        "config.arms = dict(all=dict(partition=dict(truncation=0.0)),"
+        "twice=dict(partition=dict(name='partially_disjoint', classes_per_client=4, double_pass=True)),)"
+    )
+    assert command.main([option]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "by domain" in lines[0] and lines[2].split()[:2] == ["0", "20"]
+    assert [line.split()[-1] for line in lines[2:5]] == ["clean", "outline", "textured"]
+    assert "examples left out: 60; given more than once: 0" in lines
+    for arm, expected in (("all", "left out: 0; given more than once: 0"), ("twice", "given more than once: 120")):
+        assert command.main([option, f"--arm={arm}", f"--out={tmp_path / arm}"]) == 0
+        assert expected in capsys.readouterr().out
+
+
+def test_shades_and_entropies_of_known_shares(config_file, tmp_path, capsys):
+    """One class has entropy 0, two equal ones log 2; the largest count is the darkest."""
+    labels = np.repeat([0, 1, 2, 1], 30)
+    images = np.zeros((120, 8, 8), np.uint8)
+    np.savez(tmp_path / "data.npz", images=images, labels=labels, test_images=images, test_labels=labels)
+    parts = [[0, 1, 2], [*range(30, 90)]]
+    (tmp_path / "parts.json").write_text(json.dumps(parts))
+    option = config_file(
+        f"config.clients = 2; config.data = dict(source='npz:{tmp_path / 'data.npz'}');"
+        f"config.partition = dict(name='from_file', path='{tmp_path / 'parts.json'}')"
+    )
+    assert command.main([option]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2:4] == [
+        "     0       3        1    0.000  |.  |",
+        f"     1      60        2    {math.log(2):.3f}  | @@|",
+    ]
+    assert "examples left out: 57; given more than once: 0" in lines
+
+
+@pytest.mark.parametrize(
+    ("changes", "arguments", "words"),
+    [
+        ("pass", ["--out"], "--out"),
+        ("pass", ["--out=/dev/null/x"], "cannot be written to"),
+        ("pass", ["--workdir=x"], "use --out"),
+        ("pass", ["--seed=1"], "unknown seed '1'"),
+        ("pass", ["--seed=0,1"], "expected one"),
+        ("pass", ["--config.partition.nam=iid"], "option of partition 'nam'"),
+        ("config.arms = dict(a=dict(), b=dict())", ["--arm=a,b"], "expected one"),
+        ("config.arms = dict(a=dict(partition=dict(name='dirichle')))", ["--arm=a"], "did you mean 'dirichlet'"),
+        ("config.seeds = ()", [], "seeds: none"),
+        ("config.rouns = 3", [], "did you mean 'rounds'"),
+    ],
+)
+def test_wrong_input_is_one_line_and_status_2(config_file, changes, arguments, words, capsys):
+    assert command.main([config_file(changes), *arguments]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and error.count("\n") == 1 and words in error
+
+
+def test_without_a_config_the_available_ones_are_listed(capsys, monkeypatch):
+    monkeypatch.chdir(launch.__file__.rsplit("/", 2)[0])
+    for arguments in ([], ["--config=nowhere.py"]):
+        assert command.main(arguments) == 2
+        assert "experiments/configs/quickstart.py" in capsys.readouterr().err
