@@ -1,36 +1,38 @@
 """Throughput of federated learning, side by side with loops in plain PyTorch, on the CPU of this machine.
 
     python experiments/benchmark.py --workloads=mlp100,cnn100 --json=FILE
+    python experiments/benchmark.py --methods
+    python experiments/benchmark.py --networks=resnet18,mobilenet_v2
 
 Every system trains the same networks from the same weights on the same split with the same hyper-parameters
 (``benchmarks/workloads.py``), each in a fresh process, one after another. ``ratio`` compares true samples per second
-with the best PyTorch loop that was run on the same workload. Machines are noisy: compare rows of one call only.
+with the best PyTorch loop that was run on the same workload. ``--methods`` times every method against federated
+averaging instead (``benchmarks/overheads.py``), ``--networks`` a local step of each network and lowering beside PyTorch
+(``benchmarks/network_steps.py``). Machines are noisy: compare rows of one call only.
 """
 
 import argparse
-import importlib.metadata
 import importlib.util
 import json
 import os
-import platform
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 ROOT = str(Path(__file__).resolve().parents[1])
 sys.path.insert(0, ROOT)  # so that ``experiments`` is found from any folder
 
-from experiments.benchmarks import SYSTEMS  # noqa: E402
+from experiments.benchmarks import SYSTEMS, network_steps, tables  # noqa: E402
+from experiments.benchmarks.environment import environment  # noqa: E402
+from experiments.benchmarks.tables import Row  # noqa: E402
 from experiments.benchmarks.worker import Job, Measurement  # noqa: E402
 from experiments.benchmarks.workloads import WORKLOADS  # noqa: E402
 from experiments.machine import num_cores  # noqa: E402
 
-Row = dict[str, Any]
+_METHOD_ROUNDS, _NETWORK_ROUNDS = 9, 5  # of each, unless asked otherwise
 
 
 class Failure(Exception):
@@ -41,7 +43,12 @@ def main(argv: list[str] | None = None) -> int:
     """The exit status: 0, 1 if a system failed, 2 (from argparse) for wrong arguments."""
     arguments = parse(argv)
     try:
-        rows = add_ratios(list(run(arguments)))
+        if arguments.methods:
+            rows, table = run_methods(arguments), tables.overhead_table
+        elif arguments.networks:
+            rows, table = tables.add_network_ratios(list(run_networks(arguments))), tables.network_table
+        else:
+            rows, table = tables.add_ratios(list(run(arguments))), tables.table
     except Failure as failure:
         print(failure, file=sys.stderr)
         return 1
@@ -57,12 +64,19 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--workloads", type=_names(WORKLOADS), default=list(WORKLOADS), help=", ".join(WORKLOADS))
     systems = ["fedjax_collapse", "pytorch"]
     parser.add_argument("--systems", type=_names(SYSTEMS), default=systems, help=", ".join(SYSTEMS))
+    parser.add_argument("--methods", action="store_true", help="what each method costs over federated averaging")
+    networks = dict(type=_names(network_steps.NETWORKS), nargs="?", const=list(network_steps.NETWORKS))
+    parser.add_argument("--networks", **networks, help="steps of: " + ", ".join(network_steps.NETWORKS))
+    lowerings = "of the networks: " + ", ".join(network_steps.LOWERINGS)
+    parser.add_argument("--lowerings", type=_names(network_steps.LOWERINGS), default=["auto"], help=lowerings)
     parser.add_argument("--rounds", type=_rounds, help="timed rounds of each system, at least 5; default: by workload")
     parser.add_argument("--json", type=_writable, metavar="FILE", help="where to write all numbers")
     layout = "of fedjax_collapse: devices x clients at once on each; default: as many devices as cores, by workload"
     parser.add_argument("--layout", type=_layout, metavar="2x1", help=layout)
     parser.add_argument("--scale", type=float, default=1.0, help=argparse.SUPPRESS)  # of the workloads, for tests
-    parser.usage = f"{parser.prog} [--workloads=A,B] [--systems=A,B] [--rounds=N] [--json=FILE]"
+    parser.usage = (
+        f"{parser.prog} [--workloads=A,B | --methods | --networks=A,B] [--systems=A,B] [--rounds=N] [--json=FILE]"
+    )
     parser.error = _one_line
     return parser.parse_args(argv)
 
@@ -126,6 +140,27 @@ def run(arguments: argparse.Namespace) -> Iterator[Row]:
                 yield row
 
 
+def run_methods(arguments: argparse.Namespace) -> list[Row]:
+    """A row for each method, all measured in one worker."""
+    with tempfile.TemporaryDirectory() as folder:
+        rounds = str(arguments.rounds or _METHOD_ROUNDS)
+        _worker("timing the methods", "methods", folder, rounds, str(num_cores()), str(arguments.scale))
+        return json.loads(Path(folder, "measurement.json").read_text())
+
+
+def run_networks(arguments: argparse.Namespace) -> Iterator[Row]:
+    """A row for each system of each network, as they are measured."""
+    rivals = available(["pytorch", "pytorch-threads"], importlib.util.find_spec("torch") is not None)
+    with tempfile.TemporaryDirectory() as folder:
+        for network in arguments.networks:
+            lowerings = arguments.lowerings if network != "mlp" else ["auto"]
+            for system in [*lowerings, *rivals]:
+                case = network_steps.Case(network, system, arguments.rounds or _NETWORK_ROUNDS, num_cores())
+                _worker(f"{network} {system}", "network", folder, json.dumps(case._asdict()))
+                measured = network_steps.Measurement(**json.loads(Path(folder, "measurement.json").read_text()))
+                yield tables.network_row(network, system, measured)
+
+
 def available(systems: list[str], has_torch: bool) -> list[str]:
     """The systems that can run here; says which are left out."""
     left_out = [name for name in systems if SYSTEMS[name].needs_torch and not has_torch]
@@ -142,7 +177,7 @@ def _time(folder, workload, system, arguments):
     _worker(f"{workload} {system}", "time", folder, json.dumps(job._asdict()))
     total = time.time() - started
     measurement = Measurement(**json.loads(Path(folder, "measurement.json").read_text()))
-    return make_row(workload, system, total, measurement), (measurement.samples, measurement.steps)
+    return tables.make_row(workload, system, total, measurement), (measurement.samples, measurement.steps)
 
 
 def _worker(title, *command):
@@ -161,75 +196,6 @@ def _worker(title, *command):
     if process.returncode:
         tail = "\n".join(process.stderr.splitlines()[-20:])
         raise Failure(f"{tail}\nbenchmark.py: {title} failed with exit status {process.returncode}")
-
-
-def make_row(workload: str, system: str, total_seconds: float, measured: Measurement) -> Row:
-    """What is reported of a measurement, all but the ratio; rates are of the median round."""
-    median = statistics.median(measured.seconds)
-    return {
-        "workload": workload,
-        "system": system,
-        "seconds_per_round": {"median": median, "min": min(measured.seconds), "max": max(measured.seconds)},
-        "samples_per_second": measured.samples / median,
-        "client_steps_per_second": measured.steps / median,
-        "padding_efficiency": measured.samples / measured.processed,
-        "seconds_to_first_round": measured.seconds_to_first_round,
-        "total_seconds": total_seconds,
-        "peak_memory_mib": measured.peak_memory_mib,
-        "final_loss": measured.loss,
-        "layout": measured.layout,
-    }
-
-
-def add_ratios(rows: list[Row]) -> list[Row]:
-    """The rows with ``ratio``: throughput over the best PyTorch loop's of the same workload, None if none was run."""
-    best = {}
-    for row in rows:
-        if SYSTEMS[row["system"]].needs_torch:
-            best[row["workload"]] = max(best.get(row["workload"], 0), row["samples_per_second"])
-    return [
-        row | {"ratio": row["samples_per_second"] / best[row["workload"]] if row["workload"] in best else None}
-        for row in rows
-    ]
-
-
-def table(rows: list[Row]) -> str:
-    """The rows for people."""
-    heads = ("workload", "system", "s/round (min-max)", "samples/s", "steps/s", "unpadded", "ratio")
-    heads += ("first round s", "total s", "MiB", "final loss", "layout")
-    cells = [heads, *map(_cells, rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return "\n".join("  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in cells)
-
-
-def _cells(row):
-    seconds = "{median:.4g} ({min:.4g}-{max:.4g})".format(**row["seconds_per_round"])
-    ratio = "" if row["ratio"] is None else f"{row['ratio']:.2f}"
-    rates = (f"{row[name]:.0f}" for name in ("samples_per_second", "client_steps_per_second"))
-    speeds = *rates, f"{row['padding_efficiency']:.0%}"
-    ends = f"{row['seconds_to_first_round']:.1f}", f"{row['total_seconds']:.1f}", f"{row['peak_memory_mib']:.0f}"
-    return row["workload"], row["system"], seconds, *speeds, ratio, *ends, f"{row['final_loss']:.4f}", row["layout"]
-
-
-def environment() -> dict[str, Any]:
-    """The machine and the versions; a version is None if the package is not installed."""
-    versions = {package: _version(package) for package in ("jax", "torch")}
-    machine = {"device": _cpu(), "cores": num_cores(), "python": platform.python_version()}
-    return machine | versions | {"platform": platform.platform()}
-
-
-def _version(package):
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
-def _cpu():
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
 
 
 if __name__ == "__main__":

@@ -14,9 +14,10 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from experiments import benchmark  # noqa: E402
-from experiments.benchmarks import SYSTEMS, Setting  # noqa: E402
+from experiments.benchmarks import SYSTEMS, Setting, overheads, tables  # noqa: E402
 from experiments.benchmarks.worker import Measurement  # noqa: E402
 from experiments.benchmarks.workloads import BATCH_SIZE, LEARNING_RATE, MOMENTUM, WORKLOADS, Task  # noqa: E402
+from fedjax_collapse import FedAvg  # noqa: E402
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 
@@ -50,6 +51,35 @@ def test_report_is_complete(report):
         assert row["padding_efficiency"] <= 1 and row["total_seconds"] > row["seconds_to_first_round"]
 
 
+def test_methods_are_compared_with_federated_averaging_in_the_same_turn(monkeypatch):
+    """The order of calls, with rounds that only move a clock: FedAvg takes 1, 2, 3, ... and FedUV twice as much."""
+    clock, calls, turn = [0.0], [], {}
+
+    def rounds(algorithm, cores, scale):
+        name = next(iter(algorithm.regularizers), "fedavg")
+
+        def run():
+            calls.append(name)
+            turn[name] = turn.get(name, 0) + 1
+            clock[0] += turn[name] * {"fedavg": 1.0, "feduv": 2.0}[name]
+
+        return run
+
+    monkeypatch.setattr(overheads, "_rounds", rounds)
+    monkeypatch.setattr(overheads, "methods", lambda: {"FedAvg": FedAvg(), "FedUV": FedAvg(regularizers={"feduv": ()})})
+    monkeypatch.setattr(overheads.time, "perf_counter", lambda: clock[0])
+    rows = overheads.measure(5, cores=2)
+    assert calls == ["fedavg", "feduv"] * 7
+    assert rows[1]["overhead"] == {"median": 2.0, "min": 2.0, "max": 2.0}
+    assert rows[1]["seconds_per_round"] == {"median": 10.0, "min": 6.0, "max": 14.0}
+    assert "FedUV   10 (6-14)          2.000 (2.000-2.000)" in tables.overhead_table(rows)
+
+
+def test_every_method_runs_a_round():
+    assert len(overheads.methods()) == 14
+    overheads._rounds(overheads.methods()["MOON"], cores=1, scale=0.05)()
+
+
 @pytest.mark.skipif(not HAS_TORCH, reason="needs PyTorch")
 def test_systems_do_the_same_work(report):
     rows = report[0]["rows"]
@@ -63,13 +93,13 @@ def test_ratio_is_over_the_best_pytorch_loop_of_the_same_workload():
     ours = "fedjax_collapse"
     speeds = [("a", "pytorch", 4), ("a", ours, 10), ("a", "pytorch-dataloader", 2), ("b", ours, 7)]
     rows = [{"workload": w, "system": s, "samples_per_second": v} for w, s, v in speeds]
-    assert [row["ratio"] for row in benchmark.add_ratios(rows)] == [1.0, 2.5, 0.5, None]
+    assert [row["ratio"] for row in tables.add_ratios(rows)] == [1.0, 2.5, 0.5, None]
 
 
 def test_row_counts_true_samples_in_the_median_round():
     rest = {"loss": 0.5, "layout": "", "peak_memory_mib": 1.0}
     measured = Measurement([2.0, 9.0, 1.0], 3.0, samples=100, processed=125, steps=8, **rest)
-    row = benchmark.make_row("a", "pytorch", 20.0, measured)
+    row = tables.make_row("a", "pytorch", 20.0, measured)
     assert row["seconds_per_round"] == {"median": 2.0, "min": 1.0, "max": 9.0}
     assert (row["samples_per_second"], row["client_steps_per_second"], row["padding_efficiency"]) == (50, 4, 0.8)
 
@@ -78,7 +108,8 @@ def test_processed_samples_include_padding():
     from experiments.benchmarks.engine_rounds import processed_samples
 
     sizes = [1, BATCH_SIZE, BATCH_SIZE + 1, 3 * BATCH_SIZE]  # 1, 1, 2 and 3 steps
-    assert processed_samples(sizes, devices=1, clients_at_once=1) == (0.5 + 1 + 1.5 + 3) * BATCH_SIZE
+    assert processed_samples(sizes, devices=1, clients_at_once=1, halves=True) == (0.5 + 1 + 1.5 + 3) * BATCH_SIZE
+    assert processed_samples(sizes, devices=1, clients_at_once=1) == (1 + 1 + 2 + 3) * BATCH_SIZE
     assert processed_samples(sizes, devices=1, clients_at_once=2) == (2 * 1 + 2 * 3) * BATCH_SIZE
     assert processed_samples(sizes, devices=2, clients_at_once=4) == (4 * 0 + 4 * 3) * BATCH_SIZE
 

@@ -20,7 +20,8 @@ def run(workload: Workload, task: Task, setting: Setting) -> Iterator[Round]:
     jax.config.update("jax_num_cpu_devices", devices)
     client_map = engine.Chunked(clients_at_once)
     client_map = engine.Sharded(devices, client_map) if devices > 1 else client_map
-    processed = processed_samples([len(part) for part in task.parts], devices, clients_at_once)
+    halves = clients_at_once == 1 and all(weight.ndim <= 2 for weight in task.weights)
+    processed = processed_samples([len(part) for part in task.parts], devices, clients_at_once, halves)
     for losses, samples, steps in _records(workload, task, client_map):
         yield Round(losses, samples, steps, processed, f"{devices} devices x {clients_at_once} clients")
 
@@ -48,12 +49,12 @@ def _start(workload, task, federation):
     return model, algorithm, engine.init(algorithm, model, variables, federation.num_clients, jax.random.key(SEED))
 
 
-def processed_samples(sizes: list[int], devices: int, clients_at_once: int) -> int:
+def processed_samples(sizes: list[int], devices: int, clients_at_once: int, halves: bool = False) -> int:
     """Samples computed in a round, padding included: whole batches, and each chunk as many as its longest client.
 
-    A client that runs alone pays half a batch for a last one that fits into half.
+    ``halves``: a last batch that fits into half of one costs half.
     """
-    if clients_at_once == 1:
+    if halves:
         half = BATCH_SIZE // 2
         full, rest = np.divmod(sizes, BATCH_SIZE)
         return int(EPOCHS * np.sum(full * BATCH_SIZE + half * -(-rest // half)))

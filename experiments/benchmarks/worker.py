@@ -1,6 +1,7 @@
 """Runs in a process of its own: makes the tasks, or times one system on one of them.
 
-The command lines are ``prepare FOLDER SCALE WORKLOAD ...`` and ``time FOLDER JOB``, the job as JSON.
+The command lines are ``prepare FOLDER SCALE WORKLOAD ...``, ``time FOLDER JOB``, the job as JSON, ``methods FOLDER
+TURNS CORES SCALE``, and ``network FOLDER CASE``, the case as JSON.
 """
 
 import json
@@ -13,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from experiments.benchmarks import SYSTEMS, Round, Setting
+from experiments.benchmarks import SYSTEMS, Round, Setting, network_steps
 from experiments.benchmarks.workloads import WORKLOADS, Task, make_task
 
 WARM_UP = 2  # rounds that are not timed: the first compiles, the second may still fill caches
@@ -90,12 +91,19 @@ def _peak_memory_mib() -> float:
 
 
 def main(command: str, folder: str, *rest: str) -> None:
-    """Runs a command line; a measurement goes to ``measurement.json`` in the folder."""
+    """Runs a command line; what is measured goes to ``measurement.json`` in the folder."""
     if command == "prepare":
         prepare(Path(folder), float(rest[0]), list(rest[1:]))
         return
-    measurement = measure(Path(folder), Job(**json.loads(rest[0])))
-    (Path(folder) / "measurement.json").write_text(json.dumps(measurement._asdict()))
+    if command == "methods":
+        from experiments.benchmarks import overheads
+
+        measured = overheads.measure(int(rest[0]), int(rest[1]), float(rest[2]))
+    elif command == "network":
+        measured = network_steps.measure(network_steps.Case(**json.loads(rest[0])))._asdict()
+    else:
+        measured = measure(Path(folder), Job(**json.loads(rest[0])))._asdict()
+    (Path(folder) / "measurement.json").write_text(json.dumps(measured))
 
 
 if __name__ == "__main__":

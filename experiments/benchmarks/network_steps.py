@@ -1,0 +1,120 @@
+"""A local step of each network, beside the same network in PyTorch: two clients, batches of 32 images.
+
+Both train the same number of steps of SGD with momentum on random images, 32x32x3 unless the network needs larger ones.
+The engine runs the clients side by side on a device for each core, PyTorch one after another with all cores, or side by
+side in a thread for each core.
+"""
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+import numpy as np
+
+CLIENTS, BATCH_SIZE, CLASSES, SEED = 2, 32, 10, 0
+IMAGE_SIZE = {"alexnet": 64}  # others: 32
+NETWORKS = (
+    *("mlp", "small_cnn", "moon_cnn", "feduv_cnn", "resnet20", "resnet32", "mobilenet_v2", "resnet18", "resnet50"),
+    *("efficientnet_b0", "wide_resnet", "alexnet"),
+)
+LOWERINGS = ("auto", "patches", "xla")  # that every convolution can take
+
+
+class Case(NamedTuple):
+    """What a worker is to time."""
+
+    network: str
+    system: str  # a lowering, pytorch or pytorch-threads
+    rounds: int
+    cores: int
+    steps: int = 2  # of each client in a round
+
+
+class Measurement(NamedTuple):
+    """What a worker found."""
+
+    seconds_per_step: list[float]  # of one client, in each timed round: the round's time over all clients' steps
+    seconds_to_first_round: float  # from the network's making, compiling included
+
+
+def measure(case: Case) -> Measurement:
+    """Times one network on one system, round by round."""
+    start = time.perf_counter()
+    run = (_pytorch if case.system.startswith("pytorch") else _engine)(case)
+    run()
+    first = time.perf_counter() - start
+    seconds = []
+    for _ in range(case.rounds + 1):
+        start = time.perf_counter()
+        run()
+        seconds.append((time.perf_counter() - start) / (CLIENTS * case.steps))
+    return Measurement(seconds[1:], first)
+
+
+def _data(case: Case) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(SEED)
+    size, count = IMAGE_SIZE.get(case.network, 32), CLIENTS * case.steps * BATCH_SIZE
+    return rng.integers(0, 256, (count, size, size, 3), np.uint8), rng.integers(0, CLASSES, count)
+
+
+def _engine(case: Case) -> Callable[[], None]:
+    """A function that runs the next round to its end."""
+    import jax
+    import jax.numpy as jnp
+
+    from experiments import build
+    from fedjax_collapse import engine
+    from fedjax_collapse.algorithms import FedAvg, LocalTraining
+    from fedjax_collapse.data import Federation
+    from fedjax_collapse.records import Model
+
+    jax.config.update("jax_num_cpu_devices", min(case.cores, CLIENTS))
+    images, labels = _data(case)
+    parts = np.split(np.arange(len(labels)), CLIENTS)
+    federation = Federation.from_arrays(images, labels, parts, images[:1], labels[:1], 128.0, 64.0)
+    options = {} if case.network == "mlp" else {"lowering": case.system}
+    model = Model(build.class_named("network", case.network)(CLASSES, **options), federation.image_shape)
+    client_map = engine.Chunked(1)
+    if case.cores > 1:
+        client_map = engine.Sharded(min(case.cores, CLIENTS), client_map)
+    algorithm = jax.tree.map(jnp.asarray, FedAvg(LocalTraining(1, BATCH_SIZE, 0.01, 0.9)))
+    state = engine.init(algorithm, model, model.init(jax.random.key(SEED)), CLIENTS, jax.random.key(SEED))
+    algorithm, state, *data = client_map.place((algorithm, state, federation.train, federation.ownership))
+    layout = dict(model=model, client_map=client_map, cohort_size=CLIENTS, max_rounds=1)
+
+    def run():
+        nonlocal state
+        state = jax.block_until_ready(engine.run_rounds(algorithm, state, *data, 1, **layout)[0])
+
+    return run
+
+
+def _pytorch(case: Case) -> Callable[[], None]:
+    """A function that trains every client's steps."""
+    import torch
+
+    from experiments.benchmarks import pytorch_networks
+
+    lanes = min(case.cores, CLIENTS) if case.system == "pytorch-threads" else 1
+    torch.set_num_threads(max(case.cores // lanes, 1))
+    torch.manual_seed(SEED)
+    images, labels = _data(case)
+    images = ((torch.from_numpy(images).float() - 128) / 64).permute(0, 3, 1, 2)  # channels last in memory
+    parts = list(zip(images.chunk(CLIENTS), torch.from_numpy(labels).chunk(CLIENTS), strict=True))
+    networks = [
+        pytorch_networks.build(case.network, CLASSES, tuple(images.permute(0, 2, 3, 1).shape[1:])).train()
+        for _ in range(lanes)
+    ]
+    networks = [network.to(memory_format=torch.channels_last) for network in networks]
+
+    def train(network, clients):
+        optimizer = torch.optim.SGD(network.parameters(), 0.01, 0.9)
+        for client_images, client_labels in clients:
+            for x, y in zip(client_images.split(BATCH_SIZE), client_labels.split(BATCH_SIZE), strict=True):
+                optimizer.zero_grad()
+                torch.nn.functional.cross_entropy(network(x), y).backward()
+                optimizer.step()
+
+    pool = ThreadPoolExecutor(lanes)
+    return lambda: list(pool.map(train, networks, [parts[lane::lanes] for lane in range(lanes)]))
