@@ -88,7 +88,9 @@ def provenance(federations: Mapping[str, Mapping[int, Federation]], plans: Mappi
         "cores": num_cores(),
         "devices": [str(device) for device in jax.devices()],
         "packages": {name: _version(name) for name in _PACKAGES},
-        "convolutions": {arm: count_lowerings(plan["model"]) for arm, plan in plans.items()},
+        "convolutions": {
+            arm: count_lowerings(plan["model"], plan["algorithm"].training.batch_size) for arm, plan in plans.items()
+        },
         "sha256": {
             arm: {f"seed{seed}": hashes[id(federation)] for seed, federation in of_seed.items()}
             for arm, of_seed in federations.items()

@@ -68,7 +68,18 @@ def test_winograd(padding, extent, channels, clients, groups):
     compare_with_xla("winograd", 3, 1, min(padding, 2), extent, channels, clients, groups)
 
 
-@pytest.mark.parametrize("lowering", ["patches", "shifted", "winograd"])
+@settings(max_examples=5, deadline=None)
+@given(
+    size=st.integers(1, 5),
+    channels=st.tuples(st.integers(1, 3), st.sampled_from([1, 16, 20, 70])),
+    groups=st.integers(1, 2),
+    **COMMON,
+)
+def test_strips(size, padding, extent, channels, clients, groups):
+    compare_with_xla("strips", size, 1, min(padding, size - 1), extent, channels, clients, groups)
+
+
+@pytest.mark.parametrize("lowering", ["patches", "shifted", "strips", "winograd"])
 def test_chunks_of_the_batch(lowering, monkeypatch):
     """One example at a time where the cache is full at once."""
     monkeypatch.setattr(chunks, "CACHE_BYTES", 1)
@@ -94,7 +105,8 @@ def test_size_of_chunks(monkeypatch):
 
 
 def test_auto_never_is_xla():
-    """Winograd for wide 3x3 convolutions of many pixels in 32 bits, shifted for one channel a group, else patches."""
+    """Winograd for wide 3x3 convolutions of many pixels in 32 bits, strips for colours, shifted for one channel a
+    group, else patches."""
     shape = (8, 8, 8, 32)
     assert choose_lowering(shape, (3, 3, 32, 128), 1, 1) == "winograd"
     assert choose_lowering(shape, (3, 3, 32, 129), 1, 1) == "patches"
@@ -104,6 +116,9 @@ def test_auto_never_is_xla():
     assert choose_lowering(shape, (3, 3, 32, 64), 2, 1) == "patches"
     assert choose_lowering(shape, (3, 3, 16, 64), 1, 1, groups=2) == "patches"
     assert choose_lowering(shape, (3, 3, 1, 64), 2, 1, groups=32) == "shifted"
+    assert choose_lowering((8, 8, 8, 3), (3, 3, 3, 64), 1, 1) == "strips"
+    assert choose_lowering((8, 8, 8, 3), (3, 3, 3, 64), 2, 1) == "patches"
+    assert choose_lowering((8, 8, 8, 1), (1, 1, 1, 64), 1, 0) == "patches"
     for groups in (1, 2, 32):
         kernel = jnp.ones((3, 3, 32 // groups, 32))
         program = jax.make_jaxpr(jax.vmap(lambda i, k, g=groups: convolve(i, k, 1, 1, groups=g)))
@@ -113,7 +128,8 @@ def test_auto_never_is_xla():
 @pytest.mark.parametrize(
     ("kernel", "options", "message"),
     [
-        ((3, 3, 4, 4), dict(lowering="fft"), "lowering 'fft': expected one of auto, patches, shifted, winograd, xla"),
+        ((3, 3, 4, 4), dict(lowering="fft"), "lowering 'fft': expected one of auto, patches, shifted, strips"),
+        ((3, 3, 4, 4), dict(lowering="strips", stride=2), "needs stride 1 and padding < kernel size 3, not 2, 1"),
         ((3, 3, 4, 4), dict(lowering="winograd", stride=2), "needs kernel size 3, stride 1, padding <= 2, not 3, 2, 1"),
         ((3, 3, 4, 4), dict(lowering="shifted"), "needs as many groups as input channels, not 1 groups of 4 channels"),
         ((3, 3, 1, 4), dict(groups=3), "convolution of 4 channels to 4 in 3 groups: both must be divisible"),

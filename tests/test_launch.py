@@ -80,7 +80,7 @@ def test_a_study_from_one_command(config_file, tmp_path, capsys):
     hashes = provenance["sha256"]
     assert provenance["packages"]["jax"] and set(hashes["fedavg"]) == {"seed0", "seed1"}
     assert hashes["fedavg"]["seed0"] == hashes["feddecorr"]["seed1"]  # the quickstart fixes the partition's seed
-    assert provenance["convolutions"]["fedavg"] == {"patches": 1}
+    assert provenance["convolutions"]["fedavg"] == {"strips": 1}
     assert "<svg" in (study / "report.html").read_text()
 
     before = tree(study)

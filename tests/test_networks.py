@@ -14,6 +14,7 @@ from tiny_networks import TINY, batch_of, compiled, initialize, least_model, tin
 from experiments.benchmarks import pytorch_networks
 from fedjax_collapse import Model, UserError, nn, selection
 from fedjax_collapse.nn import alexnet, base, layers
+from fedjax_collapse.nn.inspection import count_lowerings
 from fedjax_collapse.records import Variables
 
 FEDUV_18 = dict(strides=(2, 2, 2, 2), projector="feduv", projector_dim=512)
@@ -282,3 +283,10 @@ def test_wrong_inputs(module, size, message):
 def test_the_smallest_image_is_large_enough(name):
     module = least_model(name).module
     jax.eval_shape(Model(module, (module.smallest_image, module.smallest_image, 1)).init, jax.random.key(0))
+
+
+def test_lowerings_of_a_network():
+    """ResNet-18: strips for colours, patches for strided, 1x1 and small wide ones, winograd for the rest."""
+    model = Model(nn.ResNet18(10), (32, 32, 3))
+    assert count_lowerings(model, batch_size=32) == {"patches": 9, "strips": 1, "winograd": 10}
+    assert count_lowerings(Model(nn.MLP(10), (8, 8, 1)), batch_size=32) == {}

@@ -11,11 +11,13 @@ from jax import lax
 
 from fedjax_collapse.nn.patches import convolve_patches
 from fedjax_collapse.nn.shifted import convolve_shifted
+from fedjax_collapse.nn.strips import convolve_strips
 from fedjax_collapse.nn.winograd import MAX_PADDING, convolve_winograd, winograd_tiles
 from fedjax_collapse.records import UserError
 
-LOWERINGS = ("auto", "patches", "shifted", "winograd", "xla")
+LOWERINGS = ("auto", "patches", "shifted", "strips", "winograd", "xla")
 _MIN_WINOGRAD_CHANNELS = 32  # with fewer, the transforms cost more than the products that they save
+_MAX_STRIP_CHANNELS = 4  # with more, strips cost more products than they save copies
 
 
 def convolve(
@@ -28,6 +30,7 @@ def convolve(
 
     * ``patches``: image patches times the kernel as a matrix;
     * ``winograd``: F(2x2, 3x3), 2.25 times fewer multiplications, only for 3x3 kernels of stride 1 and padding <= 2;
+    * ``strips``: several outputs of a row at once, for few channels, only for stride 1 and padding < size;
     * ``shifted``: a sum of shifted images times one weight a channel, only for as many groups as input channels;
     * ``xla``: ``lax.conv_general_dilated``;
     * ``auto``: ``choose_lowering``.
@@ -55,6 +58,8 @@ def convolve(
     def one_group(images, kernel):
         if lowering == "winograd":
             return convolve_winograd(images, kernel, padding)
+        if lowering == "strips":
+            return convolve_strips(images, kernel, padding)
         return convolve_patches(images, kernel, stride, padding)
 
     if groups == 1:
@@ -90,6 +95,8 @@ def choose_lowering(
             f"lowering 'winograd' needs kernel size 3, stride 1, padding <= {MAX_PADDING}, "
             f"not {size}, {stride}, {padding}"
         )
+    if lowering == "strips" and (stride != 1 or padding >= size):
+        raise UserError(f"lowering 'strips' needs stride 1 and padding < kernel size {size}, not {stride}, {padding}")
     if lowering == "shifted" and channels != 1:
         raise UserError(
             f"lowering 'shifted' needs as many groups as input channels, not {groups} groups of {channels} channels"
@@ -98,6 +105,8 @@ def choose_lowering(
         return lowering
     if channels == 1 and groups > 1:
         return "shifted"
+    if channels <= _MAX_STRIP_CHANNELS and stride == 1 and padding < size and size > 1:
+        return "strips"
     wide = min(channels, features // groups) >= _MIN_WINOGRAD_CHANNELS
     many = winograd_tiles(image_shape, padding) >= max(
         channels, features // groups

@@ -12,8 +12,8 @@ from fedjax_collapse.nn.layers import Conv
 from fedjax_collapse.records import Model
 
 
-def count_lowerings(model: Model) -> dict[str, int]:
-    """How many convolutions of the network take each lowering on this device (``convolution.py``)."""
+def count_lowerings(model: Model, batch_size: int) -> dict[str, int]:
+    """How many convolutions of the network take each lowering, in batches of that size (``convolution.py``)."""
     counts = Counter()
 
     def count(call, args, kwargs, context):
@@ -27,8 +27,8 @@ def count_lowerings(model: Model) -> dict[str, int]:
             counts[chosen] += 1
         return call(*args, **kwargs)
 
-    images = jax.ShapeDtypeStruct((1, *model.image_shape), jnp.float32)
-    mask = jax.ShapeDtypeStruct((1,), bool)
+    images = jax.ShapeDtypeStruct((batch_size, *model.image_shape), jnp.float32)
+    mask = jax.ShapeDtypeStruct((batch_size,), bool)
     with nn.intercept_methods(count):
         jax.eval_shape(functools.partial(model.module.init, train=False), jax.random.key(0), images, mask)
     return dict(sorted(counts.items()))
