@@ -21,8 +21,7 @@ PLOTS = (
     Plot(
         "accuracy",
         "Accuracy",
-        "Share of the test set that the server model classifies correctly after each round, higher is better; "
-        f"{_BAND}.",
+        f"The headline accuracy (below the table stands what it is of) after each round, higher is better; {_BAND}.",
         figures.accuracy,
     ),
     Plot(
