@@ -73,15 +73,11 @@ def federations(config: ConfigDict, seeds: Iterable[int]) -> dict[int, Federatio
         domains = Domains(source.domain_names, source.domains, source.test_domains)
     partitions = _partitions(config, source.labels, domains, seeds)
     capacity = max(len(rows) for parts in partitions.values() for rows in parts)
-    built = {}
-    for seed, parts in partitions.items():
-        federation = Federation.from_arrays(
-            source.images, source.labels, parts, source.test_images, source.test_labels,
-            source.mean, source.std, source.class_names, capacity, domains,
-        )  # fmt: skip
-        first = next(iter(built.values()), federation)
-        built[seed] = federation._replace(train=first.train, test=first.test)  # one copy of the images for all seeds
-    return built
+    first = Federation.from_arrays(
+        source.images, source.labels, next(iter(partitions.values())), source.test_images, source.test_labels,
+        source.mean, source.std, source.class_names, capacity, domains,
+    )  # fmt: skip
+    return {seed: first.with_partition(parts, capacity) for seed, parts in partitions.items()}
 
 
 def data_source(config: ConfigDict) -> sources.Source:

@@ -22,6 +22,7 @@ from ml_collections import ConfigDict, config_flags
 from experiments.build import check_name
 from experiments.machine import num_cores
 from experiments.study import run_study
+from fedjax_collapse.data.reading.cache import cache_folder
 from fedjax_collapse.records import UserError
 
 STOPPED = 75
@@ -77,7 +78,10 @@ def _parse_flags(arguments):
     flags.DEFINE_list("arm", None, "Only these arms of the config.", flag_values=values)
     flags.DEFINE_list("seed", None, "Only these seeds of the config.", flag_values=values)
     flags.DEFINE_string(
-        "compilation_cache", str(_cache_folder()), "Folder of compiled programs; empty for none.", flag_values=values
+        "compilation_cache",
+        str(cache_folder("jax")),
+        "Folder of compiled programs; empty for none.",
+        flag_values=values,
     )
     return values, values(command)[1:]
 
@@ -171,10 +175,6 @@ def _set_option(config, path, value):
 
 def _one_line(error):
     return " ".join(str(error).split()) or type(error).__name__
-
-
-def _cache_folder():
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedjax_collapse" / "jax"
 
 
 if __name__ == "__main__":

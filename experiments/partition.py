@@ -32,7 +32,7 @@ def main(arguments: list[str]) -> int:
     """The exit status."""
     try:
         config, seed, out = parse(arguments)
-        federation = build.federations(config, config.seeds)[seed]  # all seeds share a capacity, and so the hash
+        federation = build.federations(config, [seed])[seed]
         facts = describe(federation)
         print("\n".join([_title(config, seed), *_table(federation, facts), *_summary(federation, facts)]))
         if out:
@@ -73,7 +73,7 @@ def describe(federation: Federation) -> dict[str, Any]:
     counts = federation.class_counts()
     sizes = counts.sum(axis=1)
     shares = counts / sizes[:, None]
-    rows, domains = owned_rows(federation), federation.domains
+    rows, domains = federation.owned_rows(), federation.domains
     owned = np.unique(np.concatenate(rows))
     return {
         "examples": len(federation.train.labels),
@@ -85,12 +85,6 @@ def describe(federation: Federation) -> dict[str, Any]:
         "repeated": int(sizes.sum()) - len(owned),
         "sha256": federation.hashes(),
     }
-
-
-def owned_rows(federation: Federation) -> list[np.ndarray]:
-    """The examples of every client."""
-    rows, sizes = map(np.asarray, federation.ownership)
-    return [own[:size] for own, size in zip(rows, sizes, strict=True)]
 
 
 def write(folder: Path, facts: dict[str, Any], federation: Federation) -> None:
@@ -105,7 +99,7 @@ def write(folder: Path, facts: dict[str, Any], federation: Federation) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / "partition.json", facts)
         write_npz(folder / "partition.npz", arrays)
-        write_json(folder / "indices.json", [rows.tolist() for rows in owned_rows(federation)])
+        write_json(folder / "indices.json", [rows.tolist() for rows in federation.owned_rows()])
         heat_map(study).savefig(folder / "partition.svg", metadata={"Date": None})
     except OSError as error:
         raise UserError(f"--out={folder}: cannot be written to ({error.strerror}); choose another folder") from None

@@ -455,7 +455,7 @@ def test_a_head_that_is_trained_and_thrown_away(federation):
 
 
 def test_server_optimizer_on_running_statistics(federation):
-    """``all`` moves them like params: with undamped momentum, twice the first round's way minus nothing."""
+    """``all`` moves them like params: with a server learning rate of 2, twice as far."""
     model = Model(nn.SmallCNN(4, (5,)), federation.image_shape)
     variables = model.init(jax.random.key(0))
     after = {}

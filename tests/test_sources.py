@@ -418,7 +418,7 @@ def swap_array(entry):
 def test_a_damaged_entry_is_made_again(damage):
     arrays = {"images": np.arange(5000, dtype=np.uint16).view(np.uint8), "labels": np.arange(3)}
     cached("some", {"key": 1}, lambda: arrays)
-    (entry,) = cache_folder().iterdir()
+    (entry,) = cache_folder("data").iterdir()
     damage(entry)
     made = []
     again = cached("some", {"key": 1}, lambda: made.append(1) or arrays)
@@ -444,12 +444,12 @@ cache.cached("some", {"key": 1}, lambda: {"labels": np.arange(3)})
     root = Path(__file__).parents[1]
     killed = subprocess.run([sys.executable, "-c", script], env=os.environ | {"PYTHONPATH": str(root)}, check=False)
     assert killed.returncode == -signal.SIGKILL
-    (left,) = cache_folder().iterdir()
+    (left,) = cache_folder("data").iterdir()
     assert left.suffix == ".tmp"
     np.testing.assert_array_equal(cached("some", {"key": 1}, lambda: {"labels": np.arange(4)})["labels"], np.arange(4))
     os.utime(left, (0, 0))
     cached("some", {"key": 2}, lambda: {"labels": np.arange(4)})
-    assert not left.exists() and len(list(cache_folder().iterdir())) == 2
+    assert not left.exists() and len(list(cache_folder("data").iterdir())) == 2
 
 
 def test_without_room_for_a_cache_the_data_are_still_read(tmp_path, monkeypatch):

@@ -10,7 +10,9 @@ from experiments.benchmarks import Round, Setting
 from experiments.benchmarks.workloads import BATCH_SIZE, EPOCHS, LEARNING_RATE, MOMENTUM, SEED, Task, Workload
 from fedjax_collapse import engine
 from fedjax_collapse.algorithms import FedAvg, LocalTraining
+from fedjax_collapse.algorithms.base import Algorithm
 from fedjax_collapse.data import Federation
+from fedjax_collapse.engine.rounds import halves_short_batches
 from fedjax_collapse.records import Model, Variables
 
 
@@ -18,35 +20,44 @@ def run(workload: Workload, task: Task, setting: Setting) -> Iterator[Round]:
     """Rounds of federated averaging, each a compiled call."""
     devices, clients_at_once = setting.layout or (setting.cores, workload.clients_at_once)
     jax.config.update("jax_num_cpu_devices", devices)
-    client_map = engine.Chunked(clients_at_once)
-    client_map = engine.Sharded(devices, client_map) if devices > 1 else client_map
-    halves = clients_at_once == 1 and all(weight.ndim <= 2 for weight in task.weights)
-    processed = processed_samples([len(part) for part in task.parts], devices, clients_at_once, halves)
-    for losses, samples, steps in _records(workload, task, client_map):
-        yield Round(losses, samples, steps, processed, f"{devices} devices x {clients_at_once} clients")
-
-
-def _records(workload, task, client_map):
-    """Losses, samples and steps of each client, when all of the round is computed."""
+    client_map = layout(devices, clients_at_once)
     federation = Federation.from_arrays(
         task.images, task.labels, task.parts, task.images[:1], task.labels[:1], task.mean, task.std
     )
-    model, algorithm, state = _start(workload, task, federation)
-    algorithm, state, train, ownership = client_map.place((algorithm, state, federation.train, federation.ownership))
-    statics = {"model": model, "client_map": client_map, "cohort_size": federation.num_clients, "max_rounds": 1}
-    while True:
-        state, record, _ = jax.block_until_ready(engine.run_rounds(algorithm, state, train, ownership, 1, **statics))
-        yield record.metrics["task_loss"], federation.ownership.sizes, record.steps
-
-
-def _start(workload, task, federation):
-    """Model, algorithm and the state before the first round."""
     model = Model(workload.network(), federation.image_shape)
     structure = jax.tree.structure(jax.eval_shape(model.init, jax.random.key(SEED)).params)
     variables = Variables(jax.tree.unflatten(structure, map(jnp.asarray, task.weights)), {})
-    training = LocalTraining(EPOCHS, BATCH_SIZE, LEARNING_RATE, MOMENTUM)
-    algorithm = jax.tree.map(jnp.asarray, FedAvg(training, {}))
-    return model, algorithm, engine.init(algorithm, model, variables, federation.num_clients, jax.random.key(SEED))
+    algorithm = FedAvg(LocalTraining(EPOCHS, BATCH_SIZE, LEARNING_RATE, MOMENTUM))
+    halves = halves_short_batches(client_map, variables)
+    processed = processed_samples([len(part) for part in task.parts], devices, clients_at_once, halves)
+    for record in rounds(federation, model, algorithm, client_map, variables):
+        losses, sizes = record.metrics["task_loss"], federation.ownership.sizes
+        yield Round(losses, sizes, record.steps, processed, f"{devices} devices x {clients_at_once} clients")
+
+
+def layout(devices: int, clients_at_once: int = 1) -> engine.ClientMap:
+    """So many devices, and clients at once on each."""
+    chunked = engine.Chunked(clients_at_once)
+    return engine.Sharded(devices, chunked) if devices > 1 else chunked
+
+
+def rounds(
+    federation: Federation,
+    model: Model,
+    algorithm: Algorithm,
+    client_map: engine.ClientMap,
+    variables: Variables | None = None,
+) -> Iterator[engine.RoundRecord]:
+    """The record of one round after another, of all clients, when all of the round is computed."""
+    key = jax.random.key(SEED)
+    algorithm = jax.tree.map(jnp.asarray, algorithm)
+    variables = model.init(key) if variables is None else variables
+    state = engine.init(algorithm, model, variables, federation.num_clients, key)
+    algorithm, state, *data = client_map.place((algorithm, state, federation.train, federation.ownership))
+    statics = dict(model=model, client_map=client_map, cohort_size=federation.num_clients, max_rounds=1)
+    while True:
+        state, record, _ = jax.block_until_ready(engine.run_rounds(algorithm, state, *data, 1, **statics))
+        yield record
 
 
 def processed_samples(sizes: list[int], devices: int, clients_at_once: int, halves: bool = False) -> int:

@@ -5,6 +5,7 @@ The engine runs the clients side by side on a device for each core, PyTorch one 
 side in a thread for each core.
 """
 
+import functools
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -61,33 +62,22 @@ def _data(case: Case) -> tuple[np.ndarray, np.ndarray]:
 def _engine(case: Case) -> Callable[[], None]:
     """A function that runs the next round to its end."""
     import jax
-    import jax.numpy as jnp
 
     from experiments import build
-    from fedjax_collapse import engine
+    from experiments.benchmarks.engine_rounds import layout, rounds
     from fedjax_collapse.algorithms import FedAvg, LocalTraining
     from fedjax_collapse.data import Federation
     from fedjax_collapse.records import Model
 
-    jax.config.update("jax_num_cpu_devices", min(case.cores, CLIENTS))
+    devices = min(case.cores, CLIENTS)
+    jax.config.update("jax_num_cpu_devices", devices)
     images, labels = _data(case)
     parts = np.split(np.arange(len(labels)), CLIENTS)
     federation = Federation.from_arrays(images, labels, parts, images[:1], labels[:1], 128.0, 64.0)
     options = {} if case.network == "mlp" else {"lowering": case.system}
     model = Model(build.class_named("network", case.network)(CLASSES, **options), federation.image_shape)
-    client_map = engine.Chunked(1)
-    if case.cores > 1:
-        client_map = engine.Sharded(min(case.cores, CLIENTS), client_map)
-    algorithm = jax.tree.map(jnp.asarray, FedAvg(LocalTraining(1, BATCH_SIZE, 0.01, 0.9)))
-    state = engine.init(algorithm, model, model.init(jax.random.key(SEED)), CLIENTS, jax.random.key(SEED))
-    algorithm, state, *data = client_map.place((algorithm, state, federation.train, federation.ownership))
-    layout = dict(model=model, client_map=client_map, cohort_size=CLIENTS, max_rounds=1)
-
-    def run():
-        nonlocal state
-        state = jax.block_until_ready(engine.run_rounds(algorithm, state, *data, 1, **layout)[0])
-
-    return run
+    algorithm = FedAvg(LocalTraining(1, BATCH_SIZE, 0.01, 0.9))
+    return functools.partial(next, rounds(federation, model, algorithm, layout(devices)))
 
 
 def _pytorch(case: Case) -> Callable[[], None]:

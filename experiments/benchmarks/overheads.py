@@ -5,21 +5,22 @@ experiments, the small CNN of ``cnn100``, no augmentation. Turns cancel what els
 median over turns of a method's seconds over those of federated averaging in the same turn.
 """
 
+import functools
 import statistics
 import time
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
-from experiments.benchmarks.workloads import WORKLOADS
-from fedjax_collapse import engine, regularizers
+from experiments.benchmarks.engine_rounds import layout, rounds
+from experiments.benchmarks.workloads import SEED, WORKLOADS
+from fedjax_collapse import regularizers
 from fedjax_collapse.algorithms import FedAvg, FedDC, FedDyn, FedNova, LocalTraining, Scaffold
 from fedjax_collapse.algorithms.base import Algorithm
 from fedjax_collapse.data import Federation, partition
 from fedjax_collapse.records import Model
 
-CLIENTS, EXAMPLES, SEED = 10, 1000, 0
+CLIENTS, EXAMPLES = 10, 1000
 TRAINING = LocalTraining(epochs=10, batch_size=64, learning_rate=0.01, momentum=0.9, weight_decay=1e-5)
 REGULARIZERS = ("FedDecorr", "FedUV", "FedProx", "FedMR", "FedProc", "MOON", "DeCov", "StructuredDeCov", "VICReg")
 ALGORITHMS = (Scaffold, FedNova, FedDyn, FedDC)
@@ -55,17 +56,7 @@ def _rounds(algorithm, cores, scale):
     parts = partition.dirichlet(labels, CLIENTS, 0.5, SEED, min_size=1)
     federation = Federation.from_arrays(images, labels, parts, images[:1], labels[:1], mean, std)
     model = Model(workload.network(), federation.image_shape)
-    client_map = engine.Sharded(cores, engine.Chunked(1)) if cores > 1 else engine.Chunked(1)
-    algorithm = jax.tree.map(jnp.asarray, algorithm)
-    state = engine.init(algorithm, model, model.init(jax.random.key(SEED)), CLIENTS, jax.random.key(SEED))
-    placed = [*client_map.place((algorithm, state, federation.train, federation.ownership))]
-    layout = dict(model=model, client_map=client_map, cohort_size=CLIENTS, max_rounds=1)
-
-    def run():
-        algorithm, state, *data = placed
-        placed[1] = jax.block_until_ready(engine.run_rounds(algorithm, state, *data, 1, **layout)[0])
-
-    return run
+    return functools.partial(next, rounds(federation, model, algorithm, layout(cores)))
 
 
 def _row(name, seconds, baseline):

@@ -84,12 +84,19 @@ class Federation(NamedTuple):
     def image_shape(self) -> tuple[int, int, int]:
         return self.train.images.shape[1:]
 
+    def with_partition(self, partition: Partition, capacity: int | None = None) -> "Federation":
+        """The same data, the same arrays even, divided otherwise; arguments and errors as of ``from_arrays``."""
+        return self._replace(ownership=_ownership(partition, len(self.train.labels), capacity))
+
+    def owned_rows(self) -> list[np.ndarray]:
+        """The examples of every client, without padding."""
+        rows, sizes = map(np.asarray, self.ownership)
+        return [own[:size] for own, size in zip(rows, sizes, strict=True)]
+
     def class_counts(self) -> np.ndarray:
         """Examples of each class at each client: [clients, classes]."""
-        labels, sizes = np.asarray(self.train.labels), np.asarray(self.ownership.sizes)
-        rows = np.asarray(self.ownership.rows)
-        counts = [np.bincount(labels[r[:n]], minlength=self.num_classes) for r, n in zip(rows, sizes, strict=True)]
-        return np.stack(counts)
+        labels = np.asarray(self.train.labels)
+        return np.stack([np.bincount(labels[rows], minlength=self.num_classes) for rows in self.owned_rows()])
 
     def own_tests(self) -> Ownership:
         """Every client's own part of the test set, on which its personal model is evaluated.
@@ -102,17 +109,14 @@ class Federation(NamedTuple):
             of_class = [np.flatnonzero(labels == c) for c in range(self.num_classes)]
             parts = [_rows_in_proportion(of_class, counts) for counts in self.class_counts()]
         else:
-            owned = zip(np.asarray(self.ownership.rows), np.asarray(self.ownership.sizes), strict=True)
-            present = [np.unique(self.domains.train[rows[:size]]) for rows, size in owned]
+            present = [np.unique(self.domains.train[rows]) for rows in self.owned_rows()]
             parts = [np.flatnonzero(np.isin(self.domains.test, domains)) for domains in present]
         return _as_table(parts, max(1, *map(len, parts)))
 
     def hashes(self) -> dict[str, str]:
         """SHA-256 of the data and of the partition, to tell whether two runs saw the same."""
         data = (self.train.images, self.train.labels, self.test.images, self.test.labels)
-        rows, sizes = map(np.asarray, self.ownership)
-        owned = [row[:size] for row, size in zip(rows, sizes, strict=True)]
-        return {"data": _sha256(data), "partition": _sha256(owned)}
+        return {"data": _sha256(data), "partition": _sha256(self.owned_rows())}
 
 
 def _examples(name, images, labels, mean, std):

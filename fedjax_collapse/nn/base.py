@@ -6,6 +6,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from fedjax_collapse.nn.batch_norm import at_least_float32
 from fedjax_collapse.nn.layers import Conv, Dense, Init, normalize, torch_uniform
 from fedjax_collapse.nn.projector import project
 from fedjax_collapse.records import Outputs, UserError
@@ -34,7 +35,7 @@ class Network(nn.Module, kw_only=True):
     @nn.compact
     def __call__(self, images: jax.Array, mask: jax.Array, train: bool) -> Outputs:
         self._check(*images.shape[1:3])
-        features = _at_least_float32(self.represent(images, mask, train))
+        features = at_least_float32(self.represent(images, mask, train))
         features = project(self.projector, features, mask, train, self.projector_dim)
         if self.normalize_features:
             features = features * jax.lax.rsqrt(jnp.maximum(jnp.sum(features**2, axis=1, keepdims=True), 1e-24))
@@ -94,7 +95,7 @@ class ConvNetwork(Network, kw_only=True):
 
 def global_mean(images: jax.Array) -> jax.Array:
     """Mean over the pixels, [batch, channels], in float32 at least."""
-    return jnp.mean(_at_least_float32(images), axis=(1, 2))
+    return jnp.mean(at_least_float32(images), axis=(1, 2))
 
 
 def scale(channels: int, multiplier: float) -> int:
@@ -114,7 +115,3 @@ def rematerialized(block: type[nn.Module], remat: bool) -> type[nn.Module]:
     Blocks are called as ``block(images, mask, train)``, and named by hand, because the two classes' own names differ.
     """
     return nn.remat(block, static_argnums=3) if remat else block
-
-
-def _at_least_float32(inputs):
-    return inputs.astype(jnp.promote_types(inputs.dtype, jnp.float32))

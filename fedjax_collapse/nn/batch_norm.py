@@ -53,7 +53,12 @@ def count_values(inputs: jax.Array, mask: jax.Array) -> jax.Array:
     return jnp.maximum(jnp.sum(mask), 1) * math.prod(inputs.shape[1:-1])
 
 
+def at_least_float32(inputs: jax.Array) -> jax.Array:
+    """The inputs, in float32 if their own dtype has fewer bits."""
+    return inputs.astype(jnp.promote_types(inputs.dtype, jnp.float32))
+
+
 def _prepare(inputs, mask):
-    values = inputs.astype(jnp.promote_types(inputs.dtype, jnp.float32))
+    values = at_least_float32(inputs)
     rows = mask.reshape(-1, *[1] * (inputs.ndim - 1))
     return values, rows, count_values(inputs, mask).astype(values.dtype)

@@ -19,7 +19,11 @@ _COLUMNS = 64  # of the product: enough for its full speed
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def convolve_strips(images: jax.Array, kernel: jax.Array, padding: int) -> jax.Array:
     """Convolution [batch, height, width, in] * [size, size, in, out] -> [batch, height', width', out]."""
-    return _correlate(images, kernel, padding)
+
+    def chunk(images):
+        return _multiply(images, kernel, padding), ()
+
+    return in_chunks(chunk, (images,), _bytes_each(images, kernel.shape))[0]
 
 
 def _forward(images, kernel, padding):
@@ -51,13 +55,6 @@ convolve_strips.defvjp(_forward, _backward)
 def strip_length(kernel_shape: tuple[int, ...]) -> int:
     """How many outputs of a row are computed at once."""
     return max(1, _COLUMNS // kernel_shape[3])
-
-
-def _correlate(images, kernel, padding):
-    def chunk(images):
-        return _multiply(images, kernel, padding), ()
-
-    return in_chunks(chunk, (images,), _bytes_each(images, kernel.shape))[0]
 
 
 def _multiply(images, kernel, padding):

@@ -24,7 +24,7 @@ def cached(name: str, key: Mapping[str, Any], make: Callable[[], Arrays]) -> Arr
     never half written; one that does not match its hash is made again.
     """
     digest = hashlib.sha256(json.dumps(key, sort_keys=True, default=str).encode()).hexdigest()
-    path = cache_folder() / f"{name}-{digest[:16]}.npz"
+    path = cache_folder("data") / f"{name}-{digest[:16]}.npz"
     arrays = _read(path)
     if arrays is None:
         arrays = make()
@@ -35,9 +35,9 @@ def cached(name: str, key: Mapping[str, Any], make: Callable[[], Arrays]) -> Arr
     return arrays
 
 
-def cache_folder() -> Path:
-    """``$XDG_CACHE_HOME/fedjax_collapse/data``, by default below ``~/.cache``."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedjax_collapse" / "data"
+def cache_folder(kind: str) -> Path:
+    """``$XDG_CACHE_HOME/fedjax_collapse/<kind>``, by default below ``~/.cache``."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedjax_collapse" / kind
 
 
 def _read(path):
