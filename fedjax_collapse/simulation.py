@@ -80,21 +80,20 @@ def simulate(
     """
     client_map = engine.Chunked(1) if client_map is None else client_map
     schedule = dict(rounds=rounds, participation=participation, evaluate_every=evaluate_every)
-    check(federation, model, algorithm, **schedule, checkpoint_every=checkpoint_every, client_map=client_map)
+    layout = check(federation, model, algorithm, **schedule, checkpoint_every=checkpoint_every, client_map=client_map)
     algorithm = base.without_silent_regularizers(algorithm)
     own_tests = None if algorithm.private == "none" else federation.own_tests()
     headline = headline_of(algorithm, federation)
     key_init, key_rounds = jax.random.split(key)
     variables = model.init(key_init) if variables is None else variables
     algorithm = client_map.place(jax.tree.map(jnp.asarray, algorithm))
-    state = client_map.place(engine.init(algorithm, model, variables, federation.num_clients, key_rounds))
-    data = client_map.place((federation.train, federation.ownership))
+    state = engine.init(algorithm, model, variables, federation.num_clients, key_rounds)
     state, history, checkpoints = _open(folder, state)
-    layout = _layout(rounds, participation, evaluate_every, client_map, federation.num_clients)
-    run = functools.partial(engine.run_rounds, model=model, **layout)
+    state, data = engine.place(client_map, state), client_map.place((federation.train, federation.ownership))
+    run = functools.partial(engine.run_rounds, model=model, layout=layout)
     done = int(state.round)
     if not done:
-        state = engine.start(algorithm, state, *data, model=model, client_map=client_map)
+        state = engine.start(algorithm, state, *data, model=model, layout=layout)
     while done < rounds:
         num_rounds = min(evaluate_every - done % evaluate_every, rounds - done)
         with _Stopwatch() as stopwatch:
@@ -113,7 +112,7 @@ def simulate(
         stopping = should_stop()
         if checkpoints and (stopping or done == rounds or done % checkpoint_every < num_rounds):
             history.save_arrays()
-            checkpoints.save(done, state)
+            checkpoints.save(done, engine.without_padding(state, federation.num_clients))
         if stopping:
             break
     if checkpoints:
@@ -152,24 +151,34 @@ def check(
     evaluate_every: int,
     checkpoint_every: int,
     client_map: ClientMap,
-) -> None:
-    """Raises UserError, naming the value, for one that makes no sense, alone or with the others."""
+) -> engine.Layout:
+    """How the rounds of a run are laid out.
+
+    Raises:
+        UserError: naming the value, for one that makes no sense, alone or with the others.
+    """
     base.check(algorithm, model)
     for name, value in (("rounds", rounds), ("evaluate_every", evaluate_every), ("checkpoint_every", checkpoint_every)):
         if value < 1:
             raise UserError(f"{name} {value} is too small, expected >= 1")
     if not 0 < participation <= 1:
         raise UserError(f"participation {participation:g} is outside (0, 1]: it is the fraction of clients in a round")
-    engine.trace(
-        base.without_silent_regularizers(algorithm), federation.train, federation.ownership,
-        model=model, **_layout(rounds, participation, evaluate_every, client_map, federation.num_clients),
-    )  # fmt: skip
+    layout = engine.Layout(
+        client_map,
+        cohort_size(participation, federation.num_clients),
+        max_rounds=min(evaluate_every, rounds),
+        halve_short_batches=_halves_short_batches(client_map, model, federation, algorithm),
+    )
+    train, ownership = federation.train, federation.ownership
+    engine.trace(base.without_silent_regularizers(algorithm), train, ownership, model=model, layout=layout)
+    return layout
 
 
-def _layout(rounds, participation, evaluate_every, client_map, num_clients):
-    """What a compiled round is specialised to."""
-    size = cohort_size(participation, num_clients)
-    return dict(client_map=client_map, cohort_size=size, max_rounds=min(evaluate_every, rounds))
+def _halves_short_batches(client_map, model, federation, algorithm):
+    training, sizes = algorithm.training, np.asarray(federation.ownership.sizes)
+    if training.drop_last:
+        return False
+    return engine.halves_short_batches(client_map, model, sizes, training.batch_size)
 
 
 def _open(folder, state: State) -> tuple[State, History, Checkpoints | None]:
@@ -190,7 +199,8 @@ def _evaluate(algorithm, model, state, watched, federation, own_tests):
 
     On one device: the variables may lie on several, which would all do the same work.
     """
-    clients = ClientState(memory={}, extra=(), private=state.clients.private)
+    private = jax.tree.map(lambda leaf: leaf[: federation.num_clients], state.clients.private)
+    clients = ClientState(memory={}, extra=(), private=private)
     arrays = (algorithm, state.server, clients, watched)
     algorithm, server, clients, watched = jax.device_put(arrays, jax.devices()[0])
     models = (base.evaluated(algorithm, server, clients), watched)

@@ -44,9 +44,10 @@ def states(algorithm, federation, cohorts, monkeypatch):
     """The state after each round, with the given cohorts (numbered from 1)."""
 
     def run_round(algorithm, state, cohort):
-        monkeypatch.setattr(engine_rounds, "_draw_cohort", lambda *_: cohort)
+        monkeypatch.setattr(engine_rounds.cohorts, "draw", lambda *_: cohort)
         data = (federation.train, federation.ownership)
-        return engine_rounds._run_round(algorithm, state, *data, SCALAR, engine.Chunked(2), len(cohort))[0]
+        layout = engine.Layout(engine.Chunked(2), len(cohort))
+        return engine_rounds._run_round(state, algorithm, *data, SCALAR, layout)[0]
 
     algorithm = jax.tree.map(jnp.asarray, algorithm)
     run_round = jax.jit(run_round)
@@ -245,7 +246,7 @@ def test_drop_last_counts_what_was_seen(float64):
     federation = repeated(3, 1)
     algorithm = jax.tree.map(jnp.asarray, FedAvg(training(batch_size=2, drop_last=True)))
     state = engine.init(algorithm, SCALAR, SCALAR.init(jax.random.key(0)), 2, jax.random.key(1))
-    layout = dict(model=SCALAR, client_map=engine.Vectorized(), cohort_size=2, max_rounds=1)
+    layout = dict(model=SCALAR, layout=engine.Layout(engine.Vectorized(), cohort_size=2))
     _, record, _ = engine.run_rounds(algorithm, state, federation.train, federation.ownership, 1, **layout)
     np.testing.assert_array_equal(record.steps, [[2, 0]])
     losses = [(w - 2) ** 2 / 2 for w in (0, 0.2)]
@@ -506,7 +507,7 @@ def test_rounds_equal_a_plain_pytorch_loop(federation, name, torch_float64):
     algorithm = jax.tree.map(jnp.asarray, algorithm)
     base.check(algorithm, model)
     state = engine.init(algorithm, model, variables, federation.num_clients, key)
-    layout = dict(model=model, client_map=engine.Chunked(2), cohort_size=3, max_rounds=2)
+    layout = dict(model=model, layout=engine.Layout(engine.Chunked(2), cohort_size=3, max_rounds=2))
     expected, kept = reference(kind, REFERENCES[name][0], federation, variables, key)
     data = (federation.train, federation.ownership)
     state = jax.device_get(engine.run_rounds(algorithm, state, *data, 2, **layout)[0]._replace(key=None))

@@ -20,7 +20,7 @@ def run(federation, algorithm, client_map, rounds=2):
     model = Model(nn.MLP(4, hidden=(8,)), federation.image_shape)
     algorithm = jax.tree.map(jnp.asarray, algorithm)
     state = engine.init(algorithm, model, model.init(jax.random.key(0)), 5, jax.random.key(1))
-    layout = dict(model=model, client_map=client_map, cohort_size=3, max_rounds=2)
+    layout = dict(model=model, layout=engine.Layout(client_map, cohort_size=3, max_rounds=2))
     state, record, _ = engine.run_rounds(algorithm, state, federation.train, federation.ownership, rounds, **layout)
     return jax.device_get((state.server.variables, record.metrics))
 

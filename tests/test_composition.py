@@ -51,7 +51,7 @@ def test_a_method_on_a_base(digits, name, base):
         state = engine.init(algorithm, model, variables, 10, jax.random.key(1))
         state, record, _ = engine.run_rounds(
             algorithm, state, digits.train, digits.ownership, 3,
-            model=model, client_map=engine.Chunked(1), cohort_size=5, max_rounds=3,
+            model=model, layout=engine.Layout(engine.Chunked(1), cohort_size=5, max_rounds=3),
         )  # fmt: skip
         after.append(jax.device_get(state.server.variables.params))
         loss.append(np.nanmean(record.metrics["task_loss"], axis=1))

@@ -37,7 +37,7 @@ def run(federation, network, algorithm, client_map, state, num_rounds=3):
     """State after, and record of, rounds with cohorts of three of the five clients."""
     state, record, _ = engine.run_rounds(
         algorithm, state, federation.train, federation.ownership, num_rounds,
-        model=network, client_map=client_map, cohort_size=3, max_rounds=3,
+        model=network, layout=engine.Layout(client_map, cohort_size=3, max_rounds=3),
     )  # fmt: skip
     return state, jax.device_get(record)
 

@@ -37,12 +37,10 @@ def run(federation, model, algorithm, client_map=CHUNKED, num_rounds=2, cohort_s
     algorithm = client_map.place(jax.tree.map(jnp.asarray, algorithm))
     state = engine.init(algorithm, model, model.init(jax.random.key(0)), federation.num_clients, jax.random.key(1))
     data = client_map.place((federation.train, federation.ownership))
-    layout = dict(model=model, client_map=client_map, max_rounds=max_rounds)
-    cohort_size = cohort_size or federation.num_clients
-    outcome = engine.run_rounds(
-        algorithm, client_map.place(state), *data, num_rounds, cohort_size=cohort_size, **layout
-    )
-    state, record, watched = outcome
+    layout = engine.Layout(client_map, cohort_size or federation.num_clients, max_rounds)
+    state = engine.place(client_map, state)
+    state, record, watched = engine.run_rounds(algorithm, state, *data, num_rounds, model=model, layout=layout)
+    state = engine.without_padding(state, federation.num_clients)
     return jax.device_get((state._replace(key=jax.random.key_data(state.key)), record, watched))
 
 
@@ -177,8 +175,8 @@ def test_several_rounds_in_one_call_are_the_same_rounds(federation, model):
 
 
 def test_cohorts_are_distinct_uniform_and_weighted_by_size(federation, model):
-    draw = jax.vmap(functools.partial(engine_rounds._draw_cohort, num_clients=6, cohort_size=3))
-    cohorts = np.asarray(draw(jax.random.split(jax.random.key(0), 3000)))
+    draw = functools.partial(engine_rounds.cohorts.draw, jax.random.key(0), num_clients=6, cohort_size=3)
+    cohorts = np.asarray(jax.vmap(draw)(jnp.arange(3000)))
     assert all(len(set(cohort)) == 3 for cohort in cohorts)
     np.testing.assert_allclose(np.bincount(cohorts.ravel()) / 3000, 0.5, atol=0.04)
     _, record, _ = run(federation, model, ARMS["fedavg"], cohort_size=3)

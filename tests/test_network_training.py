@@ -81,8 +81,8 @@ def lowered_round(federation, model, variables):
     training = LocalTraining(epochs=1, batch_size=5, learning_rate=0.05, momentum=0.9)
     algorithm = jax.tree.map(jnp.asarray, FedAvg(training, {"feddecorr": FedDecorr(variant="official")}))
     state = engine.init(algorithm, model, variables, 3, jax.random.key(0))
-    arguments = (algorithm, state, federation.train, federation.ownership)
-    statics = dict(model=model, client_map=engine.Vectorized(), cohort_size=3)
+    arguments = (state, algorithm, federation.train, federation.ownership)
+    statics = dict(model=model, layout=engine.Layout(engine.Vectorized(), cohort_size=3))
     return jax.jit(functools.partial(_run_round, **statics)).lower(*arguments), arguments
 
 

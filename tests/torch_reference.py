@@ -13,7 +13,7 @@ import torch
 
 from fedjax_collapse import FedAvg, LocalTraining, Model, engine, nn
 from fedjax_collapse.data.batches import shuffled_rows
-from fedjax_collapse.engine.rounds import _draw_cohort
+from fedjax_collapse.engine.cohort import draw
 from fedjax_collapse.records import Variables
 
 TRAINING = LocalTraining(epochs=2, batch_size=8, learning_rate=0.02, momentum=0.9, weight_decay=1e-3)
@@ -85,8 +85,7 @@ class Method:
 
 def cohort_of(key_rounds, round, num_clients, cohort_size):
     """The identities of a round's cohort."""
-    key = jax.random.fold_in(jax.random.fold_in(key_rounds, round), 0)
-    return np.array(_draw_cohort(key, num_clients, cohort_size))
+    return np.array(draw(key_rounds, round, num_clients, cohort_size))
 
 
 def steps_of(federation, key_rounds, round, client):
@@ -166,8 +165,8 @@ def run_both(federation, regularizers, method):
     with jax.enable_x64(True):
         algorithm = jax.tree.map(jnp.asarray, FedAvg(TRAINING, regularizers))
         state = engine.init(algorithm, model, variables, federation.num_clients, jax.random.key(KEY))
-        layout = dict(client_map=engine.Chunked(2), cohort_size=COHORT_SIZE, max_rounds=ROUNDS)
+        layout = engine.Layout(engine.Chunked(2), COHORT_SIZE, ROUNDS)
         data = (federation.train, federation.ownership)
-        state, _, _ = engine.run_rounds(algorithm, state, *data, ROUNDS, model=model, **layout)
+        state, _, _ = engine.run_rounds(algorithm, state, *data, ROUNDS, model=model, layout=layout)
         state = jax.device_get(state._replace(key=None))
     return state, run_reference(federation, method)

@@ -12,7 +12,7 @@ from fedjax_collapse import engine
 from fedjax_collapse.algorithms import FedAvg, LocalTraining
 from fedjax_collapse.algorithms.base import Algorithm
 from fedjax_collapse.data import Federation
-from fedjax_collapse.engine.rounds import halves_short_batches
+from fedjax_collapse.engine.layout import padded_sizes
 from fedjax_collapse.records import Model, Variables
 
 
@@ -28,8 +28,9 @@ def run(workload: Workload, task: Task, setting: Setting) -> Iterator[Round]:
     structure = jax.tree.structure(jax.eval_shape(model.init, jax.random.key(SEED)).params)
     variables = Variables(jax.tree.unflatten(structure, map(jnp.asarray, task.weights)), {})
     algorithm = FedAvg(LocalTraining(EPOCHS, BATCH_SIZE, LEARNING_RATE, MOMENTUM))
-    halves = halves_short_batches(client_map, variables)
-    processed = processed_samples([len(part) for part in task.parts], devices, clients_at_once, halves)
+    sizes = [len(part) for part in task.parts]
+    halves = engine.halves_short_batches(client_map, model, np.asarray(sizes), BATCH_SIZE)
+    processed = processed_samples(sizes, devices, clients_at_once, halves)
     for record in rounds(federation, model, algorithm, client_map, variables):
         losses, sizes = record.metrics["task_loss"], federation.ownership.sizes
         yield Round(losses, sizes, record.steps, processed, f"{devices} devices x {clients_at_once} clients")
@@ -52,9 +53,11 @@ def rounds(
     key = jax.random.key(SEED)
     algorithm = jax.tree.map(jnp.asarray, algorithm)
     variables = model.init(key) if variables is None else variables
-    state = engine.init(algorithm, model, variables, federation.num_clients, key)
-    algorithm, state, *data = client_map.place((algorithm, state, federation.train, federation.ownership))
-    statics = dict(model=model, client_map=client_map, cohort_size=federation.num_clients, max_rounds=1)
+    state = engine.place(client_map, engine.init(algorithm, model, variables, federation.num_clients, key))
+    algorithm, *data = client_map.place((algorithm, federation.train, federation.ownership))
+    sizes = np.asarray(federation.ownership.sizes)
+    halves = engine.halves_short_batches(client_map, model, sizes, algorithm.training.batch_size)
+    statics = dict(model=model, layout=engine.Layout(client_map, len(sizes), halve_short_batches=halves))
     while True:
         state, record, _ = jax.block_until_ready(engine.run_rounds(algorithm, state, *data, 1, **statics))
         yield record
@@ -66,9 +69,7 @@ def processed_samples(sizes: list[int], devices: int, clients_at_once: int, halv
     ``halves``: a last batch that fits into half of one costs half.
     """
     if halves:
-        half = BATCH_SIZE // 2
-        full, rest = np.divmod(sizes, BATCH_SIZE)
-        return int(EPOCHS * np.sum(full * BATCH_SIZE + half * -(-rest // half)))
+        return int(EPOCHS * np.sum(padded_sizes(np.asarray(sizes), BATCH_SIZE, halves)))
     steps = np.sort(-(-np.asarray(sizes) // BATCH_SIZE))
     steps = np.pad(steps, (-len(steps) % (devices * clients_at_once), 0))
     return int(EPOCHS * BATCH_SIZE * clients_at_once * steps.reshape(-1, clients_at_once).max(axis=1).sum())

@@ -36,7 +36,6 @@ def train(
     both cases.
     """
     training = algorithm.training
-    halve_short_batches = halve_short_batches and training.batch_size > 1 and not training.drop_last
     optimizer = training.optimizer(round)
     direct = functools.partial(_direct, algorithm, server, client)
     freeze = training.untrained(server.variables)
@@ -54,6 +53,7 @@ def train(
             return batch, _frozen_outputs(context, batch)
         return batch, jax.tree.map(lambda leaf: leaf[positions], tables)
 
+    @functools.partial(jax.jit, static_argnums=0, inline=True)  # traced once, for its shapes and in the loop
     def differentiate(num_rows, variables, index, order, key):
         first = index * batch_size
         mask = first + jnp.arange(num_rows) < client.size
@@ -84,14 +84,13 @@ def train(
 
         def named_step(i, carry):
             with _failures_named(client.id, index * steps_per_epoch + i):
-                return _all_finite(step(i, order, key_steps, carry))
+                return _all_finite(step(jnp.asarray(i, dtype), order, key_steps, carry))
 
         return jax.lax.fori_loop(0, steps_per_epoch, named_step, carry)
 
-    variables = server.variables
-    example = get_local_batch(jnp.arange(batch_size), jnp.ones(batch_size, bool), client.key)
-    loss = functools.partial(_local_loss, context, *example, client.key)
-    sums = zeros_of(jax.eval_shape(loss, *variables)[1][1])
+    variables, dtype = server.variables, client.size.dtype
+    order, first = jnp.arange(len(rows)), jnp.zeros((), dtype)
+    sums = zeros_of(jax.eval_shape(differentiate, batch_size, variables, first, order, client.key)[2])
     carry = (variables, optimizer.init(variables.params), sums)
     variables, _, sums = jax.lax.fori_loop(0, training.epochs, epoch, carry)
     return Trained(

@@ -5,9 +5,13 @@ from fedjax_collapse.engine.client_maps import ClientMap as ClientMap
 from fedjax_collapse.engine.client_maps import Loop as Loop
 from fedjax_collapse.engine.client_maps import Sharded as Sharded
 from fedjax_collapse.engine.client_maps import Vectorized as Vectorized
+from fedjax_collapse.engine.layout import Layout as Layout
+from fedjax_collapse.engine.layout import halves_short_batches as halves_short_batches
 from fedjax_collapse.engine.rounds import RoundRecord as RoundRecord
 from fedjax_collapse.engine.rounds import State as State
 from fedjax_collapse.engine.rounds import init as init
+from fedjax_collapse.engine.rounds import place as place
 from fedjax_collapse.engine.rounds import run_rounds as run_rounds
 from fedjax_collapse.engine.rounds import start as start
 from fedjax_collapse.engine.rounds import trace as trace
+from fedjax_collapse.engine.rounds import without_padding as without_padding

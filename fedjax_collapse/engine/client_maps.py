@@ -12,12 +12,14 @@ a multiple of ``clients_at_once``; the engine pads a cohort with clients of size
 """
 
 import dataclasses
+import functools
 import operator
 from collections.abc import Callable
 from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from fedjax_collapse.aggregation import sum_clients
@@ -31,6 +33,7 @@ class ClientMap:
     """The contract; its defaults are those of one device."""
 
     clients_at_once: int
+    num_devices: int
     is_compiled: ClassVar[bool] = True  # False for the debug map, whose rounds run operation by operation
     runs_clients_alone: bool = False  # without a client axis, so that a branch costs only the case that is taken
 
@@ -44,7 +47,15 @@ class ClientMap:
 
     def place(self, tree: PyTree) -> PyTree:
         """The arrays where the compiled round expects and leaves them, so that it is compiled only once."""
-        return tree
+        return jax.device_put(tree, jax.devices()[0])
+
+    def deal(self, clients: PyTree) -> PyTree:
+        """``place`` for what is stored of all clients, stacked; padded to a multiple of ``num_devices``."""
+        return self.place(clients)
+
+    def keep_dealt(self, clients: PyTree) -> PyTree:
+        """The arrays, unchanged; inside compiled code, so that they are left as ``deal`` placed them."""
+        return clients
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +63,7 @@ class Vectorized(ClientMap):
     """All clients of the cohort at once: ``jax.vmap``. Every client takes as long as the one with most steps."""
 
     clients_at_once: ClassVar[int] = 1
+    num_devices: ClassVar[int] = 1
 
     def __call__(self, function, shared, clients):
         summands, results = jax.vmap(function, in_axes=(None, 0))(shared, clients)
@@ -69,6 +81,7 @@ class Chunked(ClientMap):
     """
 
     clients_at_once: int
+    num_devices: ClassVar[int] = 1
 
     def __post_init__(self):
         if self.clients_at_once < 1:
@@ -81,15 +94,18 @@ class Chunked(ClientMap):
     def __call__(self, function, shared, clients):
         chunks = jax.tree.map(lambda leaf: leaf.reshape(-1, self.clients_at_once, *leaf.shape[1:]), clients)
 
-        def add_chunk(total, chunk):
+        @functools.partial(jax.jit, inline=True)  # traced once, for its shapes and in the loop
+        def run_chunk(shared, chunk):
             if self.runs_clients_alone:
                 summand, results = function(shared, jax.tree.map(lambda leaf: leaf[0], chunk))
-                results = jax.tree.map(lambda leaf: leaf[None], results)
-            else:
-                summand, results = Vectorized()(function, shared, chunk)
+                return summand, jax.tree.map(lambda leaf: leaf[None], results)
+            return Vectorized()(function, shared, chunk)
+
+        def add_chunk(total, chunk):
+            summand, results = run_chunk(shared, chunk)
             return jax.tree.map(jnp.add, total, summand), results
 
-        summand, _ = jax.eval_shape(function, shared, jax.tree.map(lambda leaf: leaf[0, 0], chunks))
+        summand, _ = jax.eval_shape(run_chunk, shared, jax.tree.map(lambda leaf: leaf[0], chunks))
         total, results = jax.lax.scan(add_chunk, zeros_of(summand), chunks)
         return total, jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), results)
 
@@ -144,12 +160,29 @@ class Sharded(ClientMap):
     def place(self, tree):
         return jax.device_put(tree, NamedSharding(self.mesh, PartitionSpec()))
 
+    def deal(self, clients):
+        """A device keeps its share of the clients, not all of them."""
+
+        def pad(leaf):
+            missing = -len(leaf) % self.num_devices
+            return np.pad(leaf, [(0, missing), *[(0, 0)] * (leaf.ndim - 1)]) if missing else leaf
+
+        return jax.device_put(jax.tree.map(pad, jax.device_get(clients)), self._dealt)
+
+    def keep_dealt(self, clients):
+        return jax.lax.with_sharding_constraint(clients, self._dealt)
+
+    @property
+    def _dealt(self):
+        return NamedSharding(self.mesh, PartitionSpec("clients"))
+
 
 @dataclasses.dataclass(frozen=True)
 class Loop(ClientMap):
     """The debug map: one client and one operation after another, uncompiled; a failure names its client and step."""
 
     clients_at_once: ClassVar[int] = 1
+    num_devices: ClassVar[int] = 1
     is_compiled: ClassVar[bool] = False
 
     def __call__(self, function, shared, clients):

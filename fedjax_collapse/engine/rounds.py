@@ -1,7 +1,6 @@
 """The compiled round: draw a cohort, map local training over it, aggregate; several rounds in one call.
 
-All randomness comes from identities (round, client, epoch), never from a position, so the numbers do not depend on how
-clients are laid out, and a run resumes exactly from its state alone.
+A run resumes exactly from its state alone, also on another number of devices.
 """
 
 import functools
@@ -9,22 +8,22 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from fedjax_collapse.aggregation import Upload, weigh
 from fedjax_collapse.algorithms import base
 from fedjax_collapse.algorithms.base import Algorithm
 from fedjax_collapse.data.batches import zeros_of
+from fedjax_collapse.engine import cohort as cohorts
 from fedjax_collapse.engine.client_maps import Chunked, ClientMap
-from fedjax_collapse.records import Client, ClientState, Examples, Key, Model, Ownership, PyTree, Server, Variables
-
-_COHORT, _CLIENT = 0, 1  # streams of randomness within a round
+from fedjax_collapse.engine.layout import Layout
+from fedjax_collapse.records import ClientState, Examples, Key, Model, Ownership, Server, Variables
 
 
 class State(NamedTuple):
     """All that a run carries from round to round; what a checkpoint holds."""
 
     server: Server
-    clients: ClientState  # every leaf with a leading axis over all clients
+    clients: ClientState  # every leaf with a leading axis over all clients; behind them padding, while it is placed
     key: Key  # of the run, never changed
     round: jax.Array  # number of rounds done
 
@@ -38,10 +37,35 @@ class RoundRecord(NamedTuple):
 
 
 def init(algorithm: Algorithm, model: Model, variables: Variables, num_clients: int, key: Key) -> State:
-    """The state before the first round; every client starts from the same state."""
+    """The state before the first round; every client starts from the same state, which lies on the host once."""
     server, client = base.init(algorithm, model, variables)
-    clients = jax.tree.map(lambda leaf: jnp.repeat(jnp.asarray(leaf)[None], num_clients, axis=0), client)
-    return jax.tree.map(jnp.array, State(server, clients, key, jnp.zeros((), jnp.int32)))
+    clients = jax.tree.map(lambda leaf: np.broadcast_to(leaf, (num_clients, *np.shape(leaf))), client)
+    server, key, round = jax.tree.map(jnp.array, (server, key, jnp.zeros((), jnp.int32)))
+    return State(server, clients, key, round)
+
+
+def state_shapes(algorithm: Algorithm, model: Model, num_clients: int, client_map: ClientMap) -> State:
+    """Shapes and dtypes of a state that is placed on devices."""
+
+    def start_state(key):
+        return State(*base.init(algorithm, model, model.init(key)), key, jnp.zeros((), jnp.int32))
+
+    state = jax.eval_shape(start_state, jax.random.key(0))
+    stored = num_clients + -num_clients % client_map.num_devices
+    clients = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((stored, *leaf.shape), leaf.dtype), state.clients)
+    return state._replace(clients=clients)
+
+
+def place(client_map: ClientMap, state: State) -> State:
+    """The state where the compiled rounds expect and leave it: clients dealt to the devices, the rest on each."""
+    placed = client_map.place(state._replace(clients=()))
+    return placed._replace(clients=client_map.deal(state.clients))
+
+
+def without_padding(state: State, num_clients: int) -> State:
+    """The state of the clients that there are, whatever number of devices it was placed on; on the host."""
+    state = state._replace(clients=jax.device_get(state.clients))
+    return state._replace(clients=jax.tree.map(lambda leaf: leaf[:num_clients], state.clients))
 
 
 def run_rounds(
@@ -52,194 +76,87 @@ def run_rounds(
     num_rounds: jax.Array | int,
     *,
     model: Model,
-    client_map: ClientMap,
-    cohort_size: int,
-    max_rounds: int,
+    layout: Layout,
 ) -> tuple[State, RoundRecord, Variables]:
     """The state after ``num_rounds`` rounds, a record of each ([max_rounds, ...], those beyond unused), and the local
     model of the last round's watched client: the cohort's member of lowest identity, after its local training.
 
-    Compiled once for all numbers of rounds up to ``max_rounds`` and all values of the algorithm's hyper-parameters.
-    ``state`` is donated: its buffers are reused and it must not be used again.
+    Compiled once for all numbers of rounds up to ``layout.max_rounds`` and all values of the algorithm's
+    hyper-parameters. ``state`` is donated: its buffers are reused and it must not be used again.
     """
-    statics = dict(model=model, client_map=client_map, cohort_size=cohort_size, max_rounds=max_rounds)
-    if client_map.is_compiled:
-        return _run_rounds_compiled(algorithm, state, examples, ownership, num_rounds, **statics)
+    if layout.client_map.is_compiled:
+        return _run_rounds_compiled(algorithm, state, examples, ownership, num_rounds, model=model, layout=layout)
     with jax.disable_jit():
-        return _run_rounds(algorithm, state, examples, ownership, num_rounds, **statics)
+        return _run_rounds(algorithm, state, examples, ownership, num_rounds, model=model, layout=layout)
 
 
-def _run_rounds(algorithm, state, examples, ownership, num_rounds, *, model, client_map, cohort_size, max_rounds):
-    def one_round(state):
-        return _run_round(algorithm, state, examples, ownership, model, client_map, cohort_size)
+def _run_rounds(algorithm, state, examples, ownership, num_rounds, *, model, layout):
+    @functools.partial(jax.jit, inline=True)  # traced once, for its shapes and in the loop
+    def one_round(state, algorithm, examples, ownership):
+        return _run_round(state, algorithm, examples, ownership, model, layout)
 
     def body(index, carry):
         state, records, _ = carry
-        state, record, watched = one_round(state)
+        state, record, watched = one_round(state, algorithm, examples, ownership)
         return state, jax.tree.map(lambda all, one: all.at[index].set(one), records, record), watched
 
-    _, record, watched = jax.eval_shape(one_round, state)
-    records = jax.tree.map(lambda leaf: jnp.zeros((max_rounds, *leaf.shape), leaf.dtype), record)
+    _, record, watched = jax.eval_shape(one_round, state, algorithm, examples, ownership)
+    records = jax.tree.map(lambda leaf: jnp.zeros((layout.max_rounds, *leaf.shape), leaf.dtype), record)
     return jax.lax.fori_loop(0, num_rounds, body, (state, records, zeros_of(watched)))
 
 
-def trace(
-    algorithm: Algorithm,
-    examples: Examples,
-    ownership: Ownership,
-    *,
-    model: Model,
-    client_map: ClientMap,
-    cohort_size: int,
-    max_rounds: int,
-) -> None:
+_run_rounds_compiled = jax.jit(_run_rounds, static_argnames=("model", "layout"), donate_argnames="state")
+
+
+def _run_round(state, algorithm, examples, ownership, model, layout):
+    num_clients = len(ownership.sizes)
+    cohort = cohorts.draw(state.key, state.round, num_clients, layout.cohort_size)
+    cohort = cohorts.arrange(cohort, ownership.sizes, layout.client_map)
+    key = cohorts.round_key(state.key, state.round)
+    clients = cohorts.pick(algorithm, cohort, ownership, state.clients, key)
+    context = dict(model=model, layout=layout)
+    server, outcome = cohorts.run(algorithm, state.server, state.round, clients, examples, num_clients, **context)
+    positions = jnp.where(cohort < num_clients, cohort, np.iinfo(np.int32).max)  # padding clients are dropped
+
+    def store(stored, new):
+        return stored.at[positions].set(new, mode="drop")
+
+    record = RoundRecord(
+        metrics=jax.tree.map(lambda m: store(jnp.full(num_clients, jnp.nan, m.dtype), m), outcome.metrics),
+        steps=store(jnp.zeros(num_clients, outcome.steps.dtype), outcome.steps),
+        watched=jnp.min(cohort),
+    )
+    states = layout.client_map.keep_dealt(jax.tree.map(store, state.clients, outcome.states))
+    return State(server, states, state.key, state.round + 1), record, outcome.watched
+
+
+def trace(algorithm: Algorithm, examples: Examples, ownership: Ownership, *, model: Model, layout: Layout) -> None:
     """Goes through the rounds of a run without computing anything, so that whatever does not fit together is found.
 
     Raises:
         UserError: by a network, a regularizer or an algorithm that cannot work with the others.
     """
     algorithm = jax.tree.map(jnp.asarray, algorithm)
-
-    def start_state(key):
-        return init(algorithm, model, model.init(key), len(ownership.sizes), key)
-
-    state = jax.eval_shape(start_state, jax.random.key(0))
-    client_map = client_map if client_map.is_compiled else Chunked(1)
-    layout = dict(client_map=client_map, cohort_size=cohort_size, max_rounds=max_rounds)
-    _run_rounds_compiled.eval_shape(algorithm, state, examples, ownership, max_rounds, model=model, **layout)
+    state = state_shapes(algorithm, model, len(ownership.sizes), layout.client_map)
+    if not layout.client_map.is_compiled:
+        layout = layout._replace(client_map=Chunked(1))
+    _run_rounds_compiled.eval_shape(
+        algorithm, state, examples, ownership, layout.max_rounds, model=model, layout=layout
+    )
 
 
 def start(
-    algorithm: Algorithm,
-    state: State,
-    examples: Examples,
-    ownership: Ownership,
-    *,
-    model: Model,
-    client_map: ClientMap,
+    algorithm: Algorithm, state: State, examples: Examples, ownership: Ownership, *, model: Model, layout: Layout
 ) -> State:
     """The state before the first round, after the reports on the initial model that some regularizers start with."""
     if not any(regularizer.starts_with_report() for regularizer in algorithm.regularizers.values()):
         return state
-    return _start(algorithm, state, examples, ownership, model, client_map)
+    return _start(algorithm, state, examples, ownership, model, layout)
 
 
-@functools.partial(jax.jit, static_argnames=("model", "client_map"), donate_argnames="state")
-def _start(algorithm, state, examples, ownership, model, client_map):
-    num_clients = len(ownership.sizes)
-    everyone = _pad_and_sort(jnp.arange(num_clients), ownership.sizes, client_map.clients_at_once)
-    clients = _gather_clients(client_map.arrange(everyone), ownership, state.clients, state.key, algorithm)
-
-    def report(shared, client):
-        server, examples = shared
-        reports = base.first_report(algorithm, model, examples, server, client)
-        return weigh(Upload((), reports), client.weight, client.id < num_clients), ()
-
-    upload, _ = client_map(report, (state.server, examples), clients)
-    return state._replace(server=base.start(algorithm, state.server, upload.total))
-
-
-_run_rounds_compiled = jax.jit(
-    _run_rounds, static_argnames=("model", "client_map", "cohort_size", "max_rounds"), donate_argnames="state"
-)
-
-
-def _run_round(algorithm, state, examples, ownership, model, client_map, cohort_size):
-    num_clients = len(ownership.sizes)
-    key = jax.random.fold_in(state.key, state.round)
-    cohort = _draw_cohort(jax.random.fold_in(key, _COHORT), num_clients, cohort_size)
-    watched_id = jnp.min(cohort)
-    cohort = client_map.arrange(_pad_and_sort(cohort, ownership.sizes, client_map.clients_at_once))
-    clients = _gather_clients(cohort, ownership, state.clients, jax.random.fold_in(key, _CLIENT), algorithm)
-
-    halve = halves_short_batches(client_map, state.server.variables)
-
-    def run_client(shared, client):
-        server, examples = shared
-        context = (algorithm, model, examples, server, state.round)
-        upload, client_state, trained = base.local(*context, client, halve_short_batches=halve)
-        upload = weigh(upload, client.weight, client.id < num_clients)
-        watched = jax.tree.map(lambda leaf: jnp.where(client.id == watched_id, leaf, 0), trained.variables)
-        return (upload, watched), (client_state, trained.steps, trained.metrics)
-
-    shared = (state.server, examples)
-    (upload, watched), (client_states, steps, metrics) = client_map(run_client, shared, clients)
-
-    def store(stored, new):  # identities of padding clients are out of range, and dropped
-        return stored.at[cohort].set(new, mode="drop")
-
-    record = RoundRecord(
-        metrics=jax.tree.map(lambda leaf: store(jnp.full(num_clients, jnp.nan, leaf.dtype), leaf), metrics),
-        steps=store(jnp.zeros(num_clients, steps.dtype), steps),
-        watched=watched_id,
-    )
-    server = base.aggregate(algorithm, state.server, upload)
-    if algorithm.recalibrate:
-        server = _recalibrate(algorithm, server, examples, clients, num_clients, model, client_map)
-    state = State(
-        server=server,
-        clients=jax.tree.map(store, state.clients, client_states),
-        key=state.key,
-        round=state.round + 1,
-    )
-    return state, record, watched
-
-
-def halves_short_batches(client_map: ClientMap, variables: Variables) -> bool:
-    """Whether a batch that fits into half of one costs half.
-
-    Only for clients that run alone, as under ``vmap`` a branch costs both of its cases; and only for networks of dense
-    layers alone, which gain a fifth by it: convolutional ones gain nothing that we could measure, and compile twice as
-    long.
-    """
-    is_dense = all(leaf.ndim <= 2 for leaf in jax.tree.leaves(variables.params))
-    return client_map.runs_clients_alone and is_dense
-
-
-def _recalibrate(algorithm, server, examples, clients, num_clients, model, client_map):
-    """The server with the running statistics that the cohort measures on its model."""
-
-    def measure(shared, client):
-        variables, examples = shared
-        measured = base.batch_statistics(algorithm, model, examples, variables, client)
-        return weigh(Upload(measured), client.weight, client.id < num_clients), ()
-
-    upload, _ = client_map(measure, (server.variables, examples), clients)
-    return server._replace(variables=server.variables._replace(batch_stats=upload.mean))
-
-
-def _draw_cohort(key: Key, num_clients: int, cohort_size: int) -> jax.Array:
-    """Identities [cohort_size] of distinct clients, uniformly drawn."""
-    if cohort_size == num_clients:
-        return jnp.arange(num_clients)
-    return jax.random.permutation(key, num_clients)[:cohort_size]
-
-
-def _pad_and_sort(cohort: jax.Array, sizes: jax.Array, multiple: int) -> jax.Array:
-    """The cohort by increasing size, behind as many out-of-range identities as make its length a multiple.
-
-    Sorted, the clients of a chunk have similar numbers of steps and wait little for one another.
-    """
-    padding = jnp.full(-len(cohort) % multiple, len(sizes), cohort.dtype)
-    return jnp.concatenate([padding, cohort[jnp.argsort(sizes[cohort])]])
-
-
-def _gather_clients(cohort: jax.Array, ownership: Ownership, states: PyTree, key: Key, algorithm: Algorithm) -> Client:
-    """The cohort as stacked clients; out-of-range identities get size 0 and weight 0."""
-    num_clients = len(ownership.sizes)
-    is_real = cohort < num_clients
-    stored = jnp.where(is_real, cohort, 0)
-    sizes = jnp.where(is_real, ownership.sizes[stored], 0)
-    batches = sizes // algorithm.training.batch_size
-    batches = jnp.where(jnp.sum(batches) > 0, batches, sizes)  # where nobody has a whole batch
-    weights = {"size": sizes, "equal": is_real, "batches": batches}[algorithm.weighting]
-    return Client(
-        id=cohort,
-        rows=ownership.rows[stored],
-        size=sizes,
-        weight=weights / jnp.sum(weights),
-        state=jax.tree.map(lambda leaf: leaf[stored], states),
-        key=jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, cohort),
-        num_clients=jnp.full(len(cohort), num_clients),
-        mean_size=jnp.full(len(cohort), jnp.sum(ownership.sizes) / num_clients),
-    )
+@functools.partial(jax.jit, static_argnames=("model", "layout"), donate_argnames="state")
+def _start(algorithm, state, examples, ownership, model, layout):
+    everyone = cohorts.arrange(jnp.arange(len(ownership.sizes)), ownership.sizes, layout.client_map)
+    clients = cohorts.pick(algorithm, everyone, ownership, state.clients, state.key)
+    server = cohorts.first_reports(algorithm, state.server, clients, examples, model=model, layout=layout)
+    return state._replace(server=server)
