@@ -1,17 +1,20 @@
-"""Throughput of federated learning, side by side with loops in plain PyTorch, on the CPU of this machine.
+"""Throughput of federated learning, side by side with PyTorch loops and other simulators, on the CPU of this machine.
 
     python experiments/benchmark.py --workloads=mlp100,cnn100 --json=FILE
+    python experiments/benchmark.py --workloads=pfl --systems=fedjax_collapse,pytorch,pfl,flower --figure=FILE.svg
+    python experiments/benchmark.py --workloads=table6 --scale=0.02
     python experiments/benchmark.py --methods
     python experiments/benchmark.py --networks=resnet18,mobilenet_v2
+    python experiments/benchmark.py --growth
 
-Every system trains the same networks from the same weights on the same split with the same hyper-parameters
-(``benchmarks/workloads.py``), each in a fresh process, one after another. ``ratio`` compares true samples per second
-with the best PyTorch loop that was run on the same workload. ``--methods`` times every method against federated
-averaging instead (``benchmarks/overheads.py``), ``--networks`` a local step of each network and lowering beside PyTorch
-(``benchmarks/network_steps.py``). Machines are noisy: compare rows of one call only.
+Every system trains the same networks from the same weights on the same cohorts of the same split with the same
+hyper-parameters (``benchmarks/workloads.py``), each in a fresh process, one after another. ``ratio`` compares true
+samples per second with the best PyTorch loop that was run on the same workload. ``--methods`` times every method
+against federated averaging instead (``benchmarks/overheads.py``), ``--networks`` a local step of each network and
+lowering beside PyTorch (``benchmarks/network_steps.py``), ``--growth`` rounds of 10, 100 and 1,000 clients
+(``benchmarks/growth.py``). Machines are noisy: compare rows of one call only.
 """
 
-import argparse
 import importlib.util
 import json
 import os
@@ -19,13 +22,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from argparse import Namespace
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 ROOT = str(Path(__file__).resolve().parents[1])
 sys.path.insert(0, ROOT)  # so that ``experiments`` is found from any folder
 
-from experiments.benchmarks import SYSTEMS, network_steps, tables  # noqa: E402
+from experiments.benchmarks import SYSTEMS, arguments, growth, network_steps, tables  # noqa: E402
 from experiments.benchmarks.environment import environment  # noqa: E402
 from experiments.benchmarks.tables import Row  # noqa: E402
 from experiments.benchmarks.worker import Job, Measurement  # noqa: E402
@@ -33,6 +37,14 @@ from experiments.benchmarks.workloads import WORKLOADS  # noqa: E402
 from experiments.machine import num_cores  # noqa: E402
 
 _METHOD_ROUNDS, _NETWORK_ROUNDS = 9, 5  # of each, unless asked otherwise
+_ENVIRONMENT = {
+    "JAX_PLATFORMS": "cpu",
+    "JAX_ENABLE_COMPILATION_CACHE": "false",  # it would hide what a first start costs
+    "PFL_PYTORCH_DEVICE": "cpu",
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+}
 
 
 class Failure(Exception):
@@ -41,154 +53,115 @@ class Failure(Exception):
 
 def main(argv: list[str] | None = None) -> int:
     """The exit status: 0, 1 if a system failed, 2 (from argparse) for wrong arguments."""
-    arguments = parse(argv)
+    asked = arguments.parse(argv, __doc__)
     try:
-        if arguments.methods:
-            rows, table = run_methods(arguments), tables.overhead_table
-        elif arguments.networks:
-            rows, table = tables.add_network_ratios(list(run_networks(arguments))), tables.network_table
-        else:
-            rows, table = tables.add_ratios(list(run(arguments))), tables.table
+        rows, table = _measure(asked)
     except Failure as failure:
         print(failure, file=sys.stderr)
         return 1
     print(table(rows))
-    if arguments.json:
-        arguments.json.write_text(json.dumps({"environment": environment(), "rows": rows}, indent=2) + "\n")
+    if asked.json:
+        asked.json.write_text(json.dumps({"environment": environment(), "rows": rows}, indent=2) + "\n")
+    if asked.figure:
+        from experiments.benchmarks import bars
+
+        bars.draw(rows, asked.figure)
     return 0
 
 
-def parse(argv: list[str] | None) -> argparse.Namespace:
-    """The arguments, all checked."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--workloads", type=_names(WORKLOADS), default=list(WORKLOADS), help=", ".join(WORKLOADS))
-    systems = ["fedjax_collapse", "pytorch"]
-    parser.add_argument("--systems", type=_names(SYSTEMS), default=systems, help=", ".join(SYSTEMS))
-    parser.add_argument("--methods", action="store_true", help="what each method costs over federated averaging")
-    networks = dict(type=_names(network_steps.NETWORKS), nargs="?", const=list(network_steps.NETWORKS))
-    parser.add_argument("--networks", **networks, help="steps of: " + ", ".join(network_steps.NETWORKS))
-    lowerings = "of the networks: " + ", ".join(network_steps.LOWERINGS)
-    parser.add_argument("--lowerings", type=_names(network_steps.LOWERINGS), default=["auto"], help=lowerings)
-    parser.add_argument("--rounds", type=_rounds, help="timed rounds of each system, at least 5; default: by workload")
-    parser.add_argument("--json", type=_writable, metavar="FILE", help="where to write all numbers")
-    layout = "of fedjax_collapse: devices x clients at once on each; default: as many devices as cores, by workload"
-    parser.add_argument("--layout", type=_layout, metavar="2x1", help=layout)
-    parser.add_argument("--scale", type=float, default=1.0, help=argparse.SUPPRESS)  # of the workloads, for tests
-    parser.usage = (
-        f"{parser.prog} [--workloads=A,B | --methods | --networks=A,B] [--systems=A,B] [--rounds=N] [--json=FILE]"
-    )
-    parser.error = _one_line
-    return parser.parse_args(argv)
+def _measure(asked: Namespace) -> tuple[list[Row], Callable[[list[Row]], str]]:
+    """The rows that are asked for, and what makes a table of them."""
+    if asked.methods:
+        return run_methods(asked), tables.overhead_table
+    if asked.networks:
+        return tables.add_network_ratios(list(run_networks(asked))), tables.network_table
+    if asked.growth:
+        return tables.add_growth(list(run_growth(asked))), tables.growth_table
+    return tables.add_ratios(list(run(asked))), tables.table
 
 
-def _one_line(message):
-    print(f"benchmark.py: {message}", file=sys.stderr)
-    sys.exit(2)
-
-
-def _names(valid):
-    def parse_names(text: str) -> list[str]:
-        names = list(dict.fromkeys(name.strip() for name in text.split(",")))
-        unknown = [name for name in names if name not in valid]
-        if unknown:
-            raise argparse.ArgumentTypeError(f"unknown {', '.join(map(repr, unknown))}; valid: {', '.join(valid)}")
-        return names
-
-    return parse_names
-
-
-def _rounds(text):
-    if not text.isdecimal() or int(text) < 5:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of rounds >= 5")
-    return int(text)
-
-
-def _layout(text):
-    numbers = text.split("x")
-    if len(numbers) != 2 or not all(n.isdecimal() and int(n) for n in numbers):
-        raise argparse.ArgumentTypeError(f"{text!r}: expected devices x clients, such as 2x1")
-    return tuple(map(int, numbers))
-
-
-def _writable(text):
-    """The path, if a file can be written there; leaves nothing behind."""
-    path = Path(text)
-    existed = path.exists()
-    try:
-        path.open("a").close()
-    except OSError as error:
-        raise argparse.ArgumentTypeError(f"cannot write {text}: {error.strerror}") from None
-    if not existed:
-        path.unlink()
-    return path
-
-
-def run(arguments: argparse.Namespace) -> Iterator[Row]:
+def run(asked: Namespace) -> Iterator[Row]:
     """A row for each system of each workload, as they are measured."""
-    systems = available(arguments.systems, importlib.util.find_spec("torch") is not None)
+    systems = available(asked.systems)
     if not systems:
         raise Failure("benchmark.py: no system is left to run")
     with tempfile.TemporaryDirectory() as folder:
-        _worker("making the workloads", "prepare", folder, str(arguments.scale), *arguments.workloads)
-        for workload in arguments.workloads:
-            work = set()
+        for workload in asked.workloads:
+            _worker(f"making {workload}", "prepare", folder, str(asked.scale), str(asked.rounds or 0), workload)
+            rounds, work = asked.rounds or WORKLOADS[workload].rounds, set()
             for system in systems:
-                row, done = _time(folder, workload, system, arguments)
-                work.add(done)
+                measured, total = _time(folder, workload, workload, system, rounds, asked)
+                work.add((measured.samples, measured.steps))
                 if len(work) > 1:
                     raise Failure(f"{workload}: the systems did different work (samples, steps): {sorted(work)}")
-                yield row
+                yield tables.make_row(workload, system, total, measured, asked.scale)
 
 
-def run_methods(arguments: argparse.Namespace) -> list[Row]:
+def run_methods(asked: Namespace) -> list[Row]:
     """A row for each method, all measured in one worker."""
     with tempfile.TemporaryDirectory() as folder:
-        rounds = str(arguments.rounds or _METHOD_ROUNDS)
-        _worker("timing the methods", "methods", folder, rounds, str(num_cores()), str(arguments.scale))
+        rounds = str(asked.rounds or _METHOD_ROUNDS)
+        _worker("timing the methods", "methods", folder, rounds, str(num_cores()), str(asked.scale))
         return json.loads(Path(folder, "measurement.json").read_text())
 
 
-def run_networks(arguments: argparse.Namespace) -> Iterator[Row]:
+def run_networks(asked: Namespace) -> Iterator[Row]:
     """A row for each system of each network, as they are measured."""
-    rivals = available(["pytorch", "pytorch-threads"], importlib.util.find_spec("torch") is not None)
+    rivals = available(["pytorch", "pytorch-threads"])
     with tempfile.TemporaryDirectory() as folder:
-        for network in arguments.networks:
-            lowerings = arguments.lowerings if network != "mlp" else ["auto"]
+        for network in asked.networks:
+            lowerings = asked.lowerings if network != "mlp" else ["auto"]
             for system in [*lowerings, *rivals]:
-                case = network_steps.Case(network, system, arguments.rounds or _NETWORK_ROUNDS, num_cores())
+                case = network_steps.Case(network, system, asked.rounds or _NETWORK_ROUNDS, num_cores())
                 _worker(f"{network} {system}", "network", folder, json.dumps(case._asdict()))
                 measured = network_steps.Measurement(**json.loads(Path(folder, "measurement.json").read_text()))
                 yield tables.network_row(network, system, measured)
 
 
-def available(systems: list[str], has_torch: bool) -> list[str]:
-    """The systems that can run here; says which are left out."""
-    left_out = [name for name in systems if SYSTEMS[name].needs_torch and not has_torch]
-    if left_out:
-        hint = 'install it by pip install -e ".[benchmark]"'
-        print(f"PyTorch is not installed, leaving out {', '.join(left_out)}; {hint}", file=sys.stderr)
-    return [name for name in systems if name not in left_out]
+def run_growth(asked: Namespace) -> Iterator[Row]:
+    """A row for each number of clients of each workload, as they are measured."""
+    with tempfile.TemporaryDirectory() as folder:
+        for workload in asked.growth:
+            for clients, default_rounds in growth.ROUNDS.items():
+                rounds = asked.rounds or default_rounds
+                _worker(f"making {workload}", "grow", folder, str(clients), str(rounds), workload)
+                task = f"{workload}-{clients}"
+                measured, _ = _time(folder, task, workload, "fedjax_collapse", rounds, asked)
+                yield tables.growth_row(workload, clients, measured)
 
 
-def _time(folder, workload, system, arguments):
-    """The row of a system, and its work in a round: true samples and steps."""
+def is_installed(package: str) -> bool:
+    """Whether the package can be imported here."""
+    return importlib.util.find_spec(package) is not None
+
+
+def available(systems: list[str], is_installed: Callable[[str], bool] = is_installed) -> list[str]:
+    """The systems that can run here; says which are left out and how to install what they need."""
+    needs = {package: how for name in systems for package, how in SYSTEMS[name].needs.items()}
+    missing = {package: how for package, how in needs.items() if not is_installed(package)}
+    for package, how in missing.items():
+        left_out = ", ".join(name for name in systems if package in SYSTEMS[name].needs)
+        print(f"{package} is not installed, leaving out {left_out}; install it by {how}", file=sys.stderr)
+    return [name for name in systems if not missing.keys() & SYSTEMS[name].needs.keys()]
+
+
+def _time(folder, task, workload, system, rounds, asked):
+    """What a worker measured of a system, and how long it took in all."""
     started = time.time()
-    job = Job(workload, system, arguments.rounds or WORKLOADS[workload].rounds, num_cores(), arguments.layout, started)
-    _worker(f"{workload} {system}", "time", folder, json.dumps(job._asdict()))
+    profile = str(asked.profile) if asked.profile else None
+    job = Job(task, workload, system, rounds, num_cores(), asked.layout, started, profile)
+    _worker(f"{task} {system}", "time", folder, json.dumps(job._asdict()))
     total = time.time() - started
-    measurement = Measurement(**json.loads(Path(folder, "measurement.json").read_text()))
-    return tables.make_row(workload, system, total, measurement), (measurement.samples, measurement.steps)
+    return Measurement(**json.loads(Path(folder, "measurement.json").read_text())), total
 
 
 def _worker(title, *command):
     """Runs a worker to its end; raises Failure with the end of its stderr."""
     print(f"{title} ...", file=sys.stderr)
     paths = [ROOT, os.environ.get("PYTHONPATH", "")]
-    own = {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "JAX_PLATFORMS": "cpu"}
-    own["JAX_ENABLE_COMPILATION_CACHE"] = "false"  # it would hide what a first start costs
     process = subprocess.run(
         [sys.executable, "-m", "experiments.benchmarks.worker", *command],
-        env=os.environ | own,
+        env=os.environ | _ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(filter(None, paths))},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,

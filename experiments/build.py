@@ -34,6 +34,11 @@ _SERVER_OPTIMIZERS = {  # the damped ones are those of the released codes
     **{f"damped_{name}": getattr(aggregation, f"damped_{name}") for name in ("momentum", "adagrad", "adam", "yogi")},
 }
 _BATCH_NORM = {"average": {}, "local": {"private": "batch_norm"}, "recalibrate": {"recalibrate": True}}
+_ENGINE_CHOICES = {
+    "layout": ("auto", "timed", "chunked", "vectorized", "sharded", "loop"),
+    "runs": ("auto", "together", "separate"),
+    "storage": engine.STORAGES,
+}
 _HEADS = {"random": None, "orthogonal": selection.orthogonal_head}
 
 
@@ -75,9 +80,16 @@ def federations(config: ConfigDict, seeds: Iterable[int]) -> dict[int, Federatio
     capacity = max(len(rows) for parts in partitions.values() for rows in parts)
     first = Federation.from_arrays(
         source.images, source.labels, next(iter(partitions.values())), source.test_images, source.test_labels,
-        source.mean, source.std, source.class_names, capacity, domains,
+        source.mean, source.std, source.class_names, capacity, domains, storage=_storage(config, source),
     )  # fmt: skip
     return {seed: first.with_partition(parts, capacity) for seed, parts in partitions.items()}
+
+
+def _storage(config, source):
+    """Where the examples lie; by ``auto`` on the device unless they take most of its memory."""
+    if config.engine.storage != "auto":
+        return config.engine.storage
+    return "device" if engine.memory.fits(source.images.nbytes + source.test_images.nbytes, num_devices=1) else "host"
 
 
 def data_source(config: ConfigDict) -> sources.Source:
@@ -167,14 +179,19 @@ def server_optimizer(config: ConfigDict) -> jax.tree_util.Partial:
 
 def client_map(config: ConfigDict) -> engine.ClientMap:
     """How clients are laid out. ``auto``: over all devices, on each of them one client at a time on a CPU, else ten."""
-    check_name("engine.layout", config.engine.layout, ("auto", "chunked", "vectorized", "sharded", "loop"))
+    options, defaults = config.engine, base.get_config().engine
+    for key, value in options.items():
+        check_name("config key of engine", key, defaults)
+        _check_type(f"engine.{key}", value, type(defaults[key]))
+    for key, choices in _ENGINE_CHOICES.items():
+        check_name(f"engine.{key}", options[key], choices)
     cohort = cohort_size(config.participation, config.clients)
     on_cpu = jax.default_backend() == "cpu"
-    chunk = engine.Chunked(config.engine.clients_at_once or (1 if on_cpu else min(10, cohort)))
-    num_devices = min(len(jax.devices()), cohort)
-    layout = config.engine.layout
-    if layout == "auto":
-        layout = "sharded" if num_devices > 1 else "chunked"
+    chunk = engine.Chunked(options.clients_at_once or (1 if on_cpu else min(10, cohort)))
+    num_devices = options.devices or min(len(jax.devices()), cohort)
+    layout = options.layout
+    if layout in ("auto", "timed"):
+        layout = "sharded" if num_devices != 1 else "chunked"
     if layout == "sharded":
         return engine.Sharded(num_devices, chunk)
     return {"chunked": chunk, "vectorized": engine.Vectorized(), "loop": engine.Loop()}[layout]

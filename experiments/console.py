@@ -1,8 +1,9 @@
 """What a person sees while a study runs: a live display on a terminal, plain lines elsewhere, and the final table."""
 
 import math
+import statistics
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TextIO
 
 from fedjax_collapse.report.study import Summary, number
@@ -50,8 +51,9 @@ class Console:
         self._stream = stream if stream is not None else sys.stdout
         self._pace = Pace()
         self._started, self._finished = 0, False
-        self._arm, self._seed, self._first_round, self._round = "", 0, 0, 0
-        self._update: tuple[Row, Row] | None = None  # None before the first of a run
+        self._runs: Sequence[tuple[str, int]] = ()  # arm and seed of those under way
+        self._first_round, self._round = 0, 0
+        self._update: tuple[Sequence[Row], Sequence[Row]] | None = None  # None before the first of a run
         self._shown_round, self._unshown_seconds = 0, 0.0
         self._rich: Any = None
         self._live: Any = None
@@ -75,36 +77,37 @@ class Console:
             self._live.stop()
             self._live = None
 
-    def start_run(self, arm: str, seed: int, first_round: int = 0) -> None:
-        """Announces a run; ``first_round`` rounds of it were done before (0 unless it is resumed)."""
-        self._started += 1
-        self._arm, self._seed, self._first_round, self._round = arm, seed, first_round, first_round
+    def start_runs(self, runs: Sequence[tuple[str, int]], first_round: int = 0) -> None:
+        """Announces runs that go together, by arm and seed; ``first_round`` rounds of them were done before."""
+        self._started += len(runs)
+        self._runs, self._first_round, self._round = runs, first_round, first_round
         self._finished, self._update, self._shown_round, self._unshown_seconds = False, None, -1, 0.0
         if self._live is None:
             self.note(f"{self._name()}: " + (f"resumes after round {first_round}" if first_round else "starts"))
         self._refresh()
 
-    def update(self, row: Row, timing: Row) -> None:
-        """Shows one evaluated round: its row of ``metrics.jsonl`` and its row of ``timing.jsonl``."""
+    def update(self, rows: Sequence[Row], timings: Sequence[Row]) -> None:
+        """Shows one evaluated round: each run's row of ``metrics.jsonl`` and its row of ``timing.jsonl``."""
         last = self._round
-        self._round = int(row["round"])
-        phases = {phase: number(timing.get(phase)) for phase in ("compile", "train", "evaluate")}
-        steady = phases["train"] + (phases["evaluate"] if math.isfinite(phases["evaluate"]) else 0)
-        self._pace.add(self._arm, steady, self._round - last, first=self._update is None)
-        self._unshown_seconds += sum(seconds for seconds in phases.values() if math.isfinite(seconds))
+        self._round = int(rows[0]["round"])
+        for (arm, _), timing in zip(self._runs, timings, strict=True):
+            phases = {phase: number(timing.get(phase)) for phase in ("compile", "train", "evaluate")}
+            steady = phases["train"] + (phases["evaluate"] if math.isfinite(phases["evaluate"]) else 0)
+            self._pace.add(arm, steady, self._round - last, first=self._update is None)
+            self._unshown_seconds += sum(seconds for seconds in phases.values() if math.isfinite(seconds))
         due = (
             self._update is None
             or self._round >= self.rounds
             or self._round - self._shown_round >= ROUNDS_PER_LINE
             or self._unshown_seconds >= SECONDS_PER_LINE
         )
-        self._update = row, timing
+        self._update = rows, timings
         if self._live is None and due:
             self._show()
         self._refresh()
 
-    def finish_run(self) -> None:
-        """Shows the last update of the run if that has not been done."""
+    def finish_runs(self) -> None:
+        """Shows the last update of the runs if that has not been done."""
         if self._update is not None and (self._live is not None or self._shown_round != self._round):
             self._show()
         self._finished = True
@@ -141,25 +144,39 @@ class Console:
         self.note(accuracy_note(summary))
 
     def time_left(self) -> tuple[float | None, float | None]:
-        """Seconds left of this run and of the whole study, from the rounds so far; None before there are any."""
+        """Seconds left of these runs and of the whole study, from the rounds so far; None before there are any."""
         rounds = 0 if self._finished else max(0, self.rounds - self._round)
-        of_arm, of_any = self._pace.seconds_per_round(self._arm), self._pace.seconds_per_round()
+        of_any = self._pace.seconds_per_round()
         if of_any is None:
             return None, None
-        run = rounds * (of_any if of_arm is None else of_arm)
+        of_arms = [self._pace.seconds_per_round(arm) for arm, _ in self._runs]
+        run = rounds * sum(of_any if of_arm is None else of_arm for of_arm in of_arms)
         return run, run + max(0, self.num_runs - self._started) * self.rounds * of_any
 
     def _name(self) -> str:
-        return f"[{self._started}/{self.num_runs}] {self._arm} seed {self._seed}"
+        first = self._started - len(self._runs) + 1
+        count = f"{first}-{self._started}" if first < self._started else f"{self._started}"
+        of_arms: dict[str, list[str]] = {}
+        for arm, seed in self._runs:
+            of_arms.setdefault(arm, []).append(str(seed))
+        names = (f"{arm} seed{'s' * (len(seeds) > 1)} {', '.join(seeds)}" for arm, seeds in of_arms.items())
+        return f"[{count}/{self.num_runs}] {'; '.join(names)}"
 
     def _metrics(self) -> str:
-        row, timing = self._update or ({}, {})
+        """Means over the runs, and the spread of their accuracies."""
+        rows, timings = self._update or ((), ())
+
+        def values(name, rows=rows):
+            return [number(row.get(name)) for row in rows] or [math.nan]
+
+        accuracies = [100 * value for value in values("accuracy")]
+        spread = f" ± {statistics.stdev(accuracies):.2f}" if len(accuracies) > 1 else ""
         return "  ".join(
             (
-                f"accuracy {show_number(100 * number(row.get('accuracy')), 2)} %",
-                f"effective rank {show_number(row.get('effective_rank'), 1)}",
-                f"R {show_number(row.get('R'), 3)}",
-                f"{show_number(timing.get('samples_per_second'), 0)} samples/s",
+                f"accuracy {show_number(statistics.fmean(accuracies), 2)}{spread} %",
+                f"effective rank {show_number(statistics.fmean(values('effective_rank')), 1)}",
+                f"R {show_number(statistics.fmean(values('R')), 3)}",
+                f"{show_number(statistics.fmean(values('samples_per_second', timings)), 0)} samples/s",
             )
         )
 
@@ -180,7 +197,8 @@ class Console:
         from rich.text import Text
 
         run, study = map(_duration, self.time_left())
-        done = (self._started - 1) * self.rounds + (self.rounds if self._finished else self._round)
+        before = self._started - len(self._runs)
+        done = before * self.rounds + len(self._runs) * (self.rounds if self._finished else self._round)
         bars = Table.grid(padding=(0, 2))
         bars.add_row(
             Text(self._printable(self._name())),

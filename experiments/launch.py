@@ -174,7 +174,10 @@ def _set_option(config, path, value):
 
 
 def _one_line(error):
-    return " ".join(str(error).split()) or type(error).__name__
+    """The message without line breaks, and without what is in a traceback before its last line."""
+    head, *traceback = str(error).split("Traceback (most recent call last):")
+    last = traceback[-1].strip().splitlines()[-1] if traceback else ""
+    return " ".join(f"{head} {last}".split()) or type(error).__name__
 
 
 if __name__ == "__main__":

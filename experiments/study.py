@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import math
 import platform
 import subprocess
 import sys
@@ -16,13 +15,13 @@ from ml_collections import ConfigDict
 from experiments import build
 from experiments.console import Console
 from experiments.machine import num_cores
+from experiments.runs import Plan, make_groups, make_plan, train_group
 from fedjax_collapse.data import Federation
-from fedjax_collapse.metrics import write_json, write_npz
+from fedjax_collapse.metrics import write_json
 from fedjax_collapse.nn.inspection import count_lowerings
 from fedjax_collapse.records import UserError
 from fedjax_collapse.report import write_report
-from fedjax_collapse.report.study import summarize_run, summarize_seeds
-from fedjax_collapse.simulation import Result, check, rounds_done, simulate
+from fedjax_collapse.report.study import summarize_seeds
 
 _PACKAGES = ("fedjax_collapse", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "ml-collections")
 
@@ -45,19 +44,14 @@ def run_study(
     arms, seeds = _choose("arm", str, arms, tuple(config.arms)), _choose("seed", int, seeds, tuple(config.seeds))
     configs = {arm: build.resolve_arm(config, arm) for arm in config.arms}
     federations = _federations(configs, config.seeds)
-    plans = {arm: _plan(configs[arm], federations[arm][seeds[0]]) for arm in arms}
+    plans = {arm: make_plan(configs[arm], federations[arm][config.seeds[0]]) for arm in arms}
     _claim(workdir, config)
     write_json(workdir / "provenance.json", provenance(federations, plans))
     with Console(num_runs=len(arms) * len(seeds), rounds=config.rounds) as console:
-        for arm, seed in itertools.product(arms, seeds):
-            folder = workdir / arm / f"seed{seed}"
-            console.start_run(arm, seed, first_round=rounds_done(folder))
-            result = _run(folder, plans[arm], federations[arm][seed], seed, console, should_stop)
-            if result.rounds_done < config.rounds:
-                console.note(f"stopped in {arm}, seed {seed}; the same command goes on from there")
+        for group in make_groups(itertools.product(arms, seeds), plans, federations, workdir):
+            if not train_group(group, console, should_stop):
+                console.note(f"stopped in {group}; the same command goes on from there")
                 return False
-            write_json(folder / "summary.json", {"headline": result.headline, **summarize_run(result.metrics)})
-            console.finish_run()
     summary = summarize(workdir, tuple(config.arms), tuple(config.seeds))
     write_json(workdir / "summary.json", summary)
     console.print_table(summary)
@@ -76,7 +70,7 @@ def summarize(workdir: Path, arms: tuple[str, ...], seeds: tuple[int, ...]) -> d
     return summary
 
 
-def provenance(federations: Mapping[str, Mapping[int, Federation]], plans: Mapping[str, Mapping]) -> dict:
+def provenance(federations: Mapping[str, Mapping[int, Federation]], plans: Mapping[str, Plan]) -> dict:
     """What is needed to know where the numbers come from."""
     different = {id(f): f for of_seed in federations.values() for f in of_seed.values()}
     hashes = {name: federation.hashes() for name, federation in different.items()}
@@ -89,7 +83,7 @@ def provenance(federations: Mapping[str, Mapping[int, Federation]], plans: Mappi
         "devices": [str(device) for device in jax.devices()],
         "packages": {name: _version(name) for name in _PACKAGES},
         "convolutions": {
-            arm: count_lowerings(plan["model"], plan["algorithm"].training.batch_size) for arm, plan in plans.items()
+            arm: count_lowerings(plan.model, plan.algorithm.training.batch_size) for arm, plan in plans.items()
         },
         "sha256": {
             arm: {f"seed{seed}": hashes[id(federation)] for seed, federation in of_seed.items()}
@@ -103,37 +97,12 @@ def _federations(configs, seeds):
     made = {}
 
     def shared(config):
-        key = repr([config[name] for name in ("data", "partition", "clients")])
+        key = repr([config[name] for name in ("data", "partition", "clients", "engine")])
         if key not in made:
             made[key] = build.federations(config, seeds)
         return made[key]
 
     return {arm: shared(config) for arm, config in configs.items()}
-
-
-def _plan(config, federation):
-    """What of an arm does not depend on the seed, checked."""
-    plan = dict(model=build.model(config, federation), algorithm=build.algorithm(config))
-    plan |= {key: config[key] for key in ("rounds", "participation", "evaluate_every", "checkpoint_every")}
-    plan["client_map"] = build.client_map(config)
-    check(federation, **plan)
-    return plan
-
-
-def _run(folder, plan, federation, seed, console, should_stop) -> Result:
-    folder.mkdir(parents=True, exist_ok=True)
-    write_npz(folder / "partition.npz", {"class_counts": federation.class_counts()})
-
-    def listener(row, timing):
-        console.update(row, timing)
-        if not math.isfinite(row["train/task_loss"]):
-            console.note(
-                f"round {row['round']}: the loss is not finite; --config.engine.layout=loop names client and step"
-            )
-
-    return simulate(
-        federation, key=jax.random.key(seed), folder=folder, listener=listener, should_stop=should_stop, **plan
-    )
 
 
 def _choose(what, kind, asked, declared):

@@ -23,6 +23,16 @@ class Checkpoints:
         newest = self._checkpointer.latest
         return None if newest is None else newest.step
 
+    @property
+    def rounds(self) -> tuple[int, ...]:
+        """The rounds of all complete checkpoints, in their order."""
+        return tuple(sorted(checkpoint.step for checkpoint in self._checkpointer.checkpoints))
+
+    def forget_after(self, round: int) -> None:
+        """Deletes the checkpoints of later rounds, so that the run can go on from that one."""
+        for later in (kept for kept in self.rounds if kept > round):
+            self._checkpointer.delete(later)
+
     def save(self, round: int, state: PyTree) -> None:
         if round != self.latest:
             self._checkpointer.save(round, state, force=True)

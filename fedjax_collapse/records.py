@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import flax.linen
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 PyTree = Any
@@ -23,12 +24,16 @@ class UserError(ValueError):
 
 
 class Examples(NamedTuple):
-    """Images and labels on the device, with the constants that turn raw pixels into network inputs."""
+    """Images and labels, with the constants that turn raw pixels into network inputs.
 
-    images: jax.Array  # [examples, height, width, channels], uint8 (or float32)
-    labels: jax.Array  # [examples], int32
+    On the device; or on the host, as NumPy arrays, where they are too many for it and parts of them are sent.
+    """
+
+    images: jax.Array | np.ndarray  # [examples, height, width, channels], uint8 (or float32)
+    labels: jax.Array | np.ndarray  # [examples], int32
     mean: jax.Array  # [channels], in raw pixel units
     std: jax.Array  # [channels], in raw pixel units
+    identities: jax.Array | None = None  # [examples] rows in the whole data set; None where this is the whole
 
 
 class Ownership(NamedTuple):

@@ -1,4 +1,4 @@
-"""Shared by all tests: two CPU devices, float64 on demand, small federations."""
+"""Shared by all tests: eight CPU devices, float64 on demand, small federations."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ import pytest
 
 from fedjax_collapse import Federation, Model, nn, partition
 
-jax.config.update("jax_num_cpu_devices", 2)
+jax.config.update("jax_num_cpu_devices", 8)
 # compiled programs are kept beside pytest's own cache, so that a second run of the tests starts fast
 jax.config.update("jax_compilation_cache_dir", str(Path(__file__).parents[1] / ".pytest_cache" / "jax"))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)

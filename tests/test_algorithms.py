@@ -1,5 +1,7 @@
 """Algorithms with a state: known trajectories of scalar clients, whole rounds against plain PyTorch, properties."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -473,11 +475,10 @@ def test_server_optimizer_on_running_statistics(federation):
 def test_weights_by_whole_batches(federation):
     """Sizes 23, 7, 40, 21, 19 in batches of 8: weights 2, 0, 5, 2, 2 elevenths."""
     algorithm = jax.tree.map(jnp.asarray, FedAvg(TRAINING, weighting="batches"))
-    clients = engine_rounds._gather_clients(
-        jnp.array([0, 1, 2, 3, 4, 5]), federation.ownership, {}, jax.random.key(0), algorithm
-    )
+    pick = functools.partial(engine_rounds.cohorts.pick, algorithm, states={}, key=jax.random.key(0))
+    clients = pick(jnp.array([0, 1, 2, 3, 4, 5]), federation.ownership)
     np.testing.assert_allclose(clients.weight, np.array([2, 0, 5, 2, 2, 0]) / 11, rtol=1e-6)
-    alone = engine_rounds._gather_clients(jnp.array([1]), federation.ownership, {}, jax.random.key(0), algorithm)
+    alone = pick(jnp.array([1]), federation.ownership)
     np.testing.assert_array_equal(alone.weight, [1.0])
 
 

@@ -1,5 +1,6 @@
-"""The benchmark's command line, its arithmetic, and that its PyTorch loops are right."""
+"""The benchmark's command line and its arithmetic."""
 
+import dataclasses
 import importlib.util
 import json
 import math
@@ -7,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
@@ -14,9 +16,9 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from experiments import benchmark  # noqa: E402
-from experiments.benchmarks import SYSTEMS, Setting, overheads, tables  # noqa: E402
+from experiments.benchmarks import SYSTEMS, arguments, environment, growth, overheads, tables, worker  # noqa: E402
 from experiments.benchmarks.worker import Measurement  # noqa: E402
-from experiments.benchmarks.workloads import BATCH_SIZE, LEARNING_RATE, MOMENTUM, WORKLOADS, Task  # noqa: E402
+from experiments.benchmarks.workloads import WORKLOADS, Training  # noqa: E402
 from fedjax_collapse import FedAvg  # noqa: E402
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
@@ -24,22 +26,30 @@ HAS_TORCH = importlib.util.find_spec("torch") is not None
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
-    """What the command line writes and prints for both workloads, shrunk."""
-    path = tmp_path_factory.mktemp("benchmark") / "report.json"
-    command = ["experiments/benchmark.py", "--workloads=mlp100,cnn100", f"--json={path}", "--scale=0.02"]
+    """What the command line prints and writes for a workload, shrunk."""
+    folder = tmp_path_factory.mktemp("benchmark")
+    files = f"--json={folder}/report.json", f"--figure={folder}/report.svg", f"--profile={folder}/trace"
+    command = ["experiments/benchmark.py", "--workloads=mlp100", "--scale=0.02", "--rounds=5", *files]
     done = subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    return json.loads(path.read_text()), done.stdout
+    return done.stdout, folder
 
 
-def test_report_is_complete(report):
-    numbers, printed = report
-    assert set(numbers["environment"]) == {"device", "cores", "python", "jax", "torch", "platform"}
-    systems = ["fedjax_collapse", *["pytorch"] * HAS_TORCH]
-    assert [(r["workload"], r["system"]) for r in numbers["rows"]] == [(w, s) for w in WORKLOADS for s in systems]
-    for row in numbers["rows"]:
+@pytest.fixture(scope="module")
+def rows(report):
+    return json.loads((report[1] / "report.json").read_text())["rows"]
+
+
+def test_report_is_complete(report, rows):
+    printed, folder = report
+    versions = {"jax", "torch", "pfl", "flwr", "ray"}
+    written = json.loads((folder / "report.json").read_text())["environment"]
+    assert set(written) == {"device", "cores", "python", "platform"} | versions
+    assert [row["system"] for row in rows] == ["fedjax_collapse", *["pytorch"] * HAS_TORCH]
+    for row in rows:
         row = dict(row)
-        assert row.pop("workload") in printed and row.pop("system") in printed and row.pop("layout") in printed
+        assert (row.pop("workload"), row.pop("scale")) == ("mlp100", 0.02) and "mlp100 (scale 0.02)" in printed
+        assert row.pop("system") in printed and row.pop("layout") in printed
         seconds = row.pop("seconds_per_round")
         assert 0 < seconds["min"] <= seconds["median"] <= seconds["max"] < row["seconds_to_first_round"] + 60
         assert (row.pop("ratio") is not None) == HAS_TORCH
@@ -49,6 +59,64 @@ def test_report_is_complete(report):
         }
         assert all(isinstance(value, float) and math.isfinite(value) and value > 0 for value in row.values())
         assert row["padding_efficiency"] <= 1 and row["total_seconds"] > row["seconds_to_first_round"]
+
+
+def test_figure_and_trace_are_written(report):
+    assert "</svg>" in (report[1] / "report.svg").read_text()
+    assert list((report[1] / "trace" / "mlp100").rglob("*.xplane.pb"))
+
+
+@pytest.mark.skipif(not HAS_TORCH, reason="needs PyTorch")
+def test_systems_do_the_same_work(rows):
+    ours, rival = rows
+    for rate in ("samples_per_second", "client_steps_per_second"):
+        np.testing.assert_allclose(*(row[rate] * row["seconds_per_round"]["median"] for row in (ours, rival)))
+    np.testing.assert_allclose(ours["final_loss"], rival["final_loss"], rtol=0.02)
+
+
+def test_growth_has_a_row_for_each_number_of_clients(monkeypatch, capsys):
+    """In this process, which is faster than to start others."""
+    monkeypatch.setattr(growth, "ROUNDS", {8: 5, 24: 5})
+    monkeypatch.setattr(benchmark, "_worker", lambda title, *command: worker.main(*command))
+    assert benchmark.main(["--growth=mlp100", f"--layout={jax.config.jax_num_cpu_devices}x1"]) == 0
+    head, *rows = (line.split() for line in capsys.readouterr().out.splitlines())
+    assert head[:2] == ["workload", "clients"] and "1.00" in rows[0]
+    assert [row[:2] for row in rows] == [["mlp100", "8"], ["mlp100", "24"]]
+
+
+def test_cost_is_over_the_fewest_clients_of_the_same_workload():
+    speeds = [("a", 10, 200), ("a", 100, 100), ("b", 10, 50), ("b", 100, 100)]
+    found = tables.add_growth([{"workload": w, "clients": n, "samples_per_second": v} for w, n, v in speeds])
+    assert [row["cost"] for row in found] == [1.0, 2.0, 1.0, 0.5]
+
+
+def test_growing_clients_are_equally_large_and_share_a_pool():
+    small, large = (growth.make_task(WORKLOADS["mlp100"], clients, 1) for clients in (3, 40))
+    assert len(small.images) == len(large.images) == 1797
+    assert [len(set(part)) for part in small.parts] == [growth.EXAMPLES] * 3 and len(large.parts) == 40
+    np.testing.assert_array_equal(small.cohorts, [[0, 1, 2]])
+
+
+@pytest.mark.parametrize(
+    "name, scale, expected",
+    [
+        ("mlp100", 1, (1797, 100, 100)),
+        ("mlp100", 0.5, (898, 49, 49)),  # 18 examples each, as before: less than a batch
+        ("cnn100", 0.02, (200, 6, 6)),
+        ("blazefl", 0.1, (5000, 100, 100)),  # a batch of 50 each
+        ("blazefl", 0.02, (1000, 20, 20)),
+        ("pfl", 0.5, (25_000, 1000, 50)),
+        ("pfl", 0.1, (5000, 500, 25)),
+        ("table6", 0.02, (1000, 10, 10)),
+        ("table6", 1e-9, (2, 2, 2)),
+    ],
+)
+def test_scale_keeps_clients_while_they_have_a_batch(name, scale, expected):
+    scaled = WORKLOADS[name].scaled(scale)
+    assert (scaled.examples, scaled.clients, scaled.cohort) == expected
+    assert dataclasses.replace(WORKLOADS[name], examples=0, clients=0, cohort=0) == dataclasses.replace(
+        scaled, examples=0, clients=0, cohort=0
+    )
 
 
 def test_methods_are_compared_with_federated_averaging_in_the_same_turn(monkeypatch):
@@ -68,32 +136,25 @@ def test_methods_are_compared_with_federated_averaging_in_the_same_turn(monkeypa
     monkeypatch.setattr(overheads, "_rounds", rounds)
     monkeypatch.setattr(overheads, "methods", lambda: {"FedAvg": FedAvg(), "FedUV": FedAvg(regularizers={"feduv": ()})})
     monkeypatch.setattr(overheads.time, "perf_counter", lambda: clock[0])
-    rows = overheads.measure(5, cores=2)
+    found = overheads.measure(5, cores=jax.config.jax_num_cpu_devices)
     assert calls == ["fedavg", "feduv"] * 7
-    assert rows[1]["overhead"] == {"median": 2.0, "min": 2.0, "max": 2.0}
-    assert rows[1]["seconds_per_round"] == {"median": 10.0, "min": 6.0, "max": 14.0}
-    assert "FedUV   10 (6-14)          2.000 (2.000-2.000)" in tables.overhead_table(rows)
+    assert found[1]["overhead"] == {"median": 2.0, "min": 2.0, "max": 2.0}
+    assert found[1]["seconds_per_round"] == {"median": 10.0, "min": 6.0, "max": 14.0}
+    assert "FedUV   10 (6-14)          2.000 (2.000-2.000)" in tables.overhead_table(found)
 
 
-def test_every_method_runs_a_round():
+def test_every_method_runs_a_round(monkeypatch):
     assert len(overheads.methods()) == 14
-    overheads._rounds(overheads.methods()["MOON"], cores=1, scale=0.05)()
-
-
-@pytest.mark.skipif(not HAS_TORCH, reason="needs PyTorch")
-def test_systems_do_the_same_work(report):
-    rows = report[0]["rows"]
-    for ours, rival in zip(rows[::2], rows[1::2], strict=True):
-        for rate in ("samples_per_second", "client_steps_per_second"):
-            np.testing.assert_allclose(*(row[rate] * row["seconds_per_round"]["median"] for row in (ours, rival)))
-        np.testing.assert_allclose(ours["final_loss"], rival["final_loss"], rtol=0.02)
+    compiled_fast = dataclasses.replace(WORKLOADS["cnn100"], network="mlp")
+    monkeypatch.setitem(WORKLOADS, "cnn100", compiled_fast)
+    overheads._rounds(overheads.methods()["FedDecorr"], cores=1, scale=0.05)()
 
 
 def test_ratio_is_over_the_best_pytorch_loop_of_the_same_workload():
     ours = "fedjax_collapse"
-    speeds = [("a", "pytorch", 4), ("a", ours, 10), ("a", "pytorch-dataloader", 2), ("b", ours, 7)]
-    rows = [{"workload": w, "system": s, "samples_per_second": v} for w, s, v in speeds]
-    assert [row["ratio"] for row in tables.add_ratios(rows)] == [1.0, 2.5, 0.5, None]
+    speeds = [("a", "pytorch", 4), ("a", ours, 10), ("a", "pytorch-threads", 2), ("a", "flower", 8), ("b", ours, 7)]
+    found = tables.add_ratios([{"workload": w, "system": s, "samples_per_second": v} for w, s, v in speeds])
+    assert [row["ratio"] for row in found] == [1.0, 2.5, 0.5, 2.0, None]
 
 
 def test_row_counts_true_samples_in_the_median_round():
@@ -107,98 +168,73 @@ def test_row_counts_true_samples_in_the_median_round():
 def test_processed_samples_include_padding():
     from experiments.benchmarks.engine_rounds import processed_samples
 
-    sizes = [1, BATCH_SIZE, BATCH_SIZE + 1, 3 * BATCH_SIZE]  # 1, 1, 2 and 3 steps
-    assert processed_samples(sizes, devices=1, clients_at_once=1, halves=True) == (0.5 + 1 + 1.5 + 3) * BATCH_SIZE
-    assert processed_samples(sizes, devices=1, clients_at_once=1) == (1 + 1 + 2 + 3) * BATCH_SIZE
-    assert processed_samples(sizes, devices=1, clients_at_once=2) == (2 * 1 + 2 * 3) * BATCH_SIZE
-    assert processed_samples(sizes, devices=2, clients_at_once=4) == (4 * 0 + 4 * 3) * BATCH_SIZE
+    sizes, once = np.array([1, 32, 33, 96]), Training(1, 32, 0.01, 0.9)  # 1, 1, 2 and 3 steps
+    assert processed_samples(sizes, once, devices=1, clients_at_once=1, batch_parts=2) == (0.5 + 1 + 1.5 + 3) * 32
+    assert processed_samples(sizes, once, devices=1, clients_at_once=1) == (1 + 1 + 2 + 3) * 32
+    assert processed_samples(sizes, once, devices=1, clients_at_once=2) == (2 * 1 + 2 * 3) * 32
+    assert processed_samples(sizes, once, devices=2, clients_at_once=4) == (4 * 0 + 4 * 3) * 32
+    twice = once._replace(epochs=2)
+    assert processed_samples(sizes, twice, devices=1, clients_at_once=1) == 2 * (1 + 1 + 2 + 3) * 32
 
 
-def test_systems_without_pytorch(capsys):
-    assert benchmark.available(list(SYSTEMS), has_torch=False) == ["fedjax_collapse"]
-    assert "pytorch-dataloader" in capsys.readouterr().err
-    assert benchmark.available(list(SYSTEMS), has_torch=True) == list(SYSTEMS)
+def test_systems_whose_packages_are_missing_are_left_out(capsys):
+    without_torch = benchmark.available(list(SYSTEMS), lambda package: package != "torch")
+    assert without_torch == ["fedjax_collapse"]
+    assert "pytorch-dataloader, pytorch-threads, pfl" in capsys.readouterr().err
+    without_pfl = benchmark.available(["pytorch", "pfl"], lambda package: package != "pfl")
+    assert without_pfl == ["pytorch"]
+    assert "leaving out pfl; install it by pip install pfl==" in capsys.readouterr().err
+    assert benchmark.available(list(SYSTEMS), lambda package: True) == list(SYSTEMS)
     assert not capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    "argument, named",
+    "wrong, named",
     [
         ("--workloads=mlp100,nope", "mlp100, cnn100"),
         ("--systems=nope", "fedjax_collapse, pytorch"),
+        ("--growth=pfl", "mlp100, cnn100"),
         ("--json=/no/such/folder/x.json", "/no/such/folder/x.json"),
+        ("--figure=/no/such/folder/x.svg", "/no/such/folder/x.svg"),
+        ("--figure=x.txt", ".svg, .png, .pdf"),
+        (f"--profile={__file__}/x", __file__),
         ("--rounds=4", "5"),
         ("--layout=2x0", "2x1"),
+        ("--scale=0", "(0, 1]"),
+        ("--scale=1.5", "(0, 1]"),
+        ("--scale=nan", "(0, 1]"),
+        ("--scale=half", "(0, 1]"),
+        ("--networks=mlp --scale=0.5", "--scale"),
+        ("--methods --profile=.", "--profile"),
+        ("--methods --growth", "--methods"),
+        ("--workload=nope", "nope"),
     ],
 )
-def test_wrong_argument_is_one_line_and_status_2(argument, named, capsys):
+def test_wrong_argument_is_one_line_and_status_2(wrong, named, capsys):
     with pytest.raises(SystemExit) as error:
-        benchmark.main([argument])
+        benchmark.main(wrong.split())
     assert error.value.code == 2
     printed = capsys.readouterr().err
     assert named in printed and printed.count("\n") == 1
 
 
-def test_failed_worker_is_shown_and_status_1(capsys, tmp_path):
+def test_data_that_do_not_fit_into_memory_are_one_line_and_status_2(monkeypatch, capsys):
+    needed = 50_000 * 32 * 32 * 3 * 13
+    monkeypatch.setattr(arguments, "available_memory", lambda: needed - 1)
+    with pytest.raises(SystemExit) as error:
+        arguments.parse(["--workloads=pfl"], "")
+    printed = capsys.readouterr().err
+    assert error.value.code == 2 and "pfl" in printed and "--scale" in printed and printed.count("\n") == 1
+    assert arguments.parse(["--workloads=pfl", "--scale=0.5"], "").scale == 0.5
+    monkeypatch.setattr(arguments, "available_memory", lambda: needed)
+    assert arguments.parse(["--workloads=pfl"], "").workloads == ["pfl"]
+    assert environment.available_memory() is None or environment.available_memory() > 2**20
+
+
+def test_failed_worker_is_shown_and_status_1(monkeypatch, capsys, tmp_path):
+    (tmp_path / "flax.py").write_text("raise RuntimeError('broken')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     path = tmp_path / "report.json"
-    assert benchmark.main(["--workloads=mlp100", "--scale=0", f"--json={path}"]) == 1
-    assert "UserError" in capsys.readouterr().err
+    assert benchmark.main(["--workloads=mlp100", f"--json={path}"]) == 1
+    assert "RuntimeError: broken" in capsys.readouterr().err
     assert not path.exists()
-
-
-@pytest.fixture
-def small_task():
-    """Three clients of at most a batch, so that the order of the examples does not matter."""
-    rng = np.random.default_rng(0)
-    shapes = [(128,), (64, 128), (128,), (128, 128), (10,), (128, 10)]
-    weights = [rng.normal(0, 0.1, shape).astype(np.float32) for shape in shapes]
-    images, labels = rng.integers(0, 17, (60, 8, 8, 1)).astype(np.uint8), rng.integers(0, 10, 60)
-    return Task(images, labels, 0.0, 16.0, np.split(rng.permutation(60), [10, 30]), weights)
-
-
-@pytest.mark.skipif(not HAS_TORCH, reason="needs PyTorch")
-@pytest.mark.parametrize("name", [name for name, system in SYSTEMS.items() if system.needs_torch])
-def test_pytorch_loops_equal_one_step_of_gradient_descent(name, small_task):
-    import torch
-
-    rounds = SYSTEMS[name].load()(WORKLOADS["mlp100"], small_task, Setting(cores=2, layout=None))
-    reported = [next(rounds) for _ in range(3)]
-    assert [sorted(r.samples) for r in reported] == [[10, 20, 30]] * 3 and sum(reported[0].steps) == 3
-    losses = [np.average(r.losses, weights=r.samples) for r in reported]
-
-    # With one full-batch step each, averaging by N_k is a step on all examples.
-    weights = [torch.tensor(w, dtype=torch.float64, requires_grad=True) for w in small_task.weights]
-    images, labels = torch.tensor(small_task.images.reshape(60, -1) / 16.0), torch.tensor(small_task.labels)
-    for loss in losses:
-        hidden = (images @ weights[1] + weights[0]).relu()
-        logits = (hidden @ weights[3] + weights[2]).relu() @ weights[5] + weights[4]
-        expected = torch.nn.functional.cross_entropy(logits, labels)
-        np.testing.assert_allclose(loss, expected.item(), rtol=1e-5)
-        gradients = torch.autograd.grad(expected, weights)
-        weights = [(w - LEARNING_RATE * g).detach().requires_grad_() for w, g in zip(weights, gradients, strict=True)]
-
-
-@pytest.mark.skipif(not HAS_TORCH, reason="needs PyTorch")
-def test_own_descent_equals_torch_sgd():
-    import torch
-
-    from experiments.benchmarks.pytorch_loops import _descend
-
-    rng = np.random.default_rng(0)
-    weight, mine, momenta = torch.ones(4, requires_grad=True), torch.ones(4), None
-    optimizer = torch.optim.SGD([weight], LEARNING_RATE, MOMENTUM)
-    for _ in range(4):
-        gradient = torch.tensor(rng.normal(size=4), dtype=torch.float32)
-        weight.grad = gradient.clone()
-        optimizer.step()
-        momenta = _descend([mine], [gradient.clone()], momenta)
-    torch.testing.assert_close(mine, weight.detach())
-
-
-def test_task_survives_its_file(small_task, tmp_path):
-    small_task.save(tmp_path / "task.npz")
-    loaded = Task.load(tmp_path / "task.npz")
-    for first, second in zip(small_task, loaded, strict=True):
-        many = isinstance(first, list)
-        for a, b in zip(first, second, strict=True) if many else [(first, second)]:
-            np.testing.assert_array_equal(a, b)

@@ -114,9 +114,10 @@ def test_server_optimizers(name, arguments):
 
 def test_layouts():
     config = base.get_config()
+    num_devices = len(jax.devices())
     layouts = {
-        ("auto", 0): engine.Sharded(2, engine.Chunked(1)),
-        ("auto", 3): engine.Sharded(2, engine.Chunked(3)),
+        ("auto", 0): engine.Sharded(num_devices, engine.Chunked(1)),
+        ("auto", 3): engine.Sharded(num_devices, engine.Chunked(3)),
         ("chunked", 4): engine.Chunked(4),
         ("vectorized", 0): engine.Vectorized(),
         ("loop", 0): engine.Loop(),
@@ -125,6 +126,10 @@ def test_layouts():
         config.engine.layout, config.engine.clients_at_once = layout, clients_at_once
         assert build.client_map(config) == expected
     config.clients, config.engine.layout, config.engine.clients_at_once = 1, "auto", 0
+    assert build.client_map(config) == engine.Chunked(1)
+    config.clients, config.engine.devices = 10, 3
+    assert build.client_map(config) == engine.Sharded(3, engine.Chunked(1))
+    config.engine.devices = 1
     assert build.client_map(config) == engine.Chunked(1)
 
 

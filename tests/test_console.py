@@ -35,10 +35,10 @@ class Stream(io.TextIOWrapper):
 
 
 def run(console: Console, arm="fedavg", rounds=range(1, 31), timing=TIMING, row=ROW) -> None:
-    console.start_run(arm, seed=1, first_round=rounds[0] - 1)
+    console.start_runs([(arm, 1)], first_round=rounds[0] - 1)
     for r in rounds:
-        console.update({"round": r} | row, {"round": r} | timing)
-    console.finish_run()
+        console.update([{"round": r} | row], [{"round": r} | timing])
+    console.finish_runs()
 
 
 def test_plain_lines_are_few_flushed_and_without_control_characters():
@@ -66,14 +66,27 @@ def test_slow_rounds_and_runs_that_stop_early_are_shown():
 
 def test_time_left_excludes_compilation_and_counts_rounds_between_evaluations():
     console = Console(num_runs=2, rounds=20, stream=Stream())
-    console.start_run("fedavg", seed=0, first_round=10)
+    console.start_runs([("fedavg", 0)], first_round=10)
     assert console.time_left() == (None, None)
-    console.update({"round": 12}, {"compile": 100.0, "train": 6.0, "evaluate": 2.0})
+    console.update([{"round": 12}], [{"compile": 100.0, "train": 6.0, "evaluate": 2.0}])
     assert console.time_left() == (8 * 4.0, 8 * 4.0 + 20 * 4.0)
-    console.update({"round": 14}, {"compile": 0.0, "train": 2.0, "evaluate": 0.0})
+    console.update([{"round": 14}], [{"compile": 0.0, "train": 2.0, "evaluate": 0.0}])
     assert console.time_left() == (6 * 1.0, 6 * 1.0 + 20 * 1.0)
-    console.update({"round": 16}, {"compile": None, "train": None, "evaluate": None})
+    console.update([{"round": 16}], [{"compile": None, "train": None, "evaluate": None}])
     assert console.time_left()[0] == 4 * 1.0
+
+
+def test_runs_that_go_together_are_one_line():
+    """Mean and spread of their accuracies; the time left is that of all of them."""
+    stream = Stream()
+    with Console(num_runs=4, rounds=10, stream=stream) as console:
+        console.start_runs([("fedavg", 0), ("fedavg", 2), ("b", 0)])
+        rows = [{"round": 5, "accuracy": accuracy, "effective_rank": 4.0, "R": 0.5} for accuracy in (0.2, 0.3, 0.4)]
+        console.update(rows, [TIMING] * 3)
+    first, line = stream.text().splitlines()
+    assert first == "[1-3/4] fedavg seeds 0, 2; b seed 0: starts"
+    expected = "round  5/10  accuracy 30.00 ± 10.00 %  effective rank 4.0  R 0.500  2000 samples/s"
+    assert line == f"[1-3/4] fedavg seeds 0, 2; b seed 0  {expected}  left 0:06 (study 0:10)"
 
 
 def test_pace_is_per_arm_and_their_mean_for_what_is_to_come():
@@ -135,7 +148,7 @@ def test_live_display_ends_on_an_error(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     stream = Stream(terminal=True)
     with pytest.raises(KeyboardInterrupt), Console(num_runs=1, rounds=2, stream=stream) as console:
-        console.start_run("fedavg", seed=0)
+        console.start_runs([("fedavg", 0)])
         raise KeyboardInterrupt
     assert stream.text().rstrip("\n").endswith("\x1b[?25h")  # the cursor is back
 

@@ -12,6 +12,7 @@ from conftest import assert_close, assert_same_bits
 from fedjax_collapse import FedAvg, FedDecorr, Federation, LocalTraining, Model, UserError, engine, nn, simulate
 from fedjax_collapse.aggregation import damped_momentum
 from fedjax_collapse.data.batches import shuffled_rows
+from fedjax_collapse.engine import layout as engine_layout
 from fedjax_collapse.engine import rounds as engine_rounds
 
 TRAINING = LocalTraining(epochs=2, batch_size=8, learning_rate=0.01, momentum=0.9, weight_decay=1e-3)
@@ -214,7 +215,7 @@ def test_server_optimizer_numbers_are_traced(federation, model):
     ("wrong", "message"),
     [
         (lambda: engine.Chunked(0), "clients_at_once 0"),
-        (lambda: engine.Sharded(9, engine.Chunked(1)), "num_devices 9: expected 1 to 2"),
+        (lambda: engine.Sharded(9, engine.Chunked(1)), "num_devices 9: expected 1 to 8"),
     ],
 )
 def test_wrong_layouts(wrong, message):
@@ -237,3 +238,26 @@ def test_federation_checks_its_arrays():
     ):
         with pytest.raises(UserError, match=message):
             Federation.from_arrays(**{**good, **change})
+
+
+def test_short_batches_cost_their_parts_alone(federation, model):
+    """Chosen by network and sizes; the numbers stay those of whole batches."""
+    sizes = np.asarray(federation.ownership.sizes)
+    dense, deep = nn.MLP(4, hidden=(5,)), nn.MLP(4, hidden=(2,) * 10)
+    parts = functools.partial(engine.choose_batch_parts, batch_size=8)
+    assert parts(engine.Chunked(1), model, sizes) == 2
+    assert parts(engine.Chunked(1), Model(dense, federation.image_shape), sizes) == 4
+    assert parts(engine.Sharded(2, engine.Chunked(1)), Model(dense, federation.image_shape), sizes) == 4
+    assert parts(engine.Chunked(2), model, sizes) == parts(engine.Vectorized(), model, sizes) == 1
+    assert parts(engine.Chunked(1), Model(deep, federation.image_shape), sizes) == 1
+    assert parts(engine.Chunked(1), model, np.full(5, 8 * 100 + 3)) == 1
+    assert engine_layout.padded_sizes(np.array([0, 1, 3, 4, 7, 8, 9, 19]), 8, 3).tolist() == [0, 3, 3, 6, 8, 8, 11, 19]
+
+    def outcome(parts):
+        layout = engine.Layout(engine.Chunked(1), cohort_size=5, batch_parts=parts)
+        state = engine.init(FedAvg(TRAINING), model, model.init(jax.random.key(0)), 5, jax.random.key(1))
+        arguments = jax.tree.map(jnp.asarray, FedAvg(TRAINING)), state, federation.train, federation.ownership, 1
+        return engine.run_rounds(*arguments, model=model, layout=layout)[1:]
+
+    for parts in (3, 8):
+        assert_close(outcome(parts), outcome(1), 1e-5)

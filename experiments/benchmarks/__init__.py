@@ -2,26 +2,34 @@
 
 import importlib
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from experiments.benchmarks.workloads import Task, Workload
+from experiments.benchmarks.tasks import Task
+from experiments.benchmarks.workloads import Workload
+
+PYTORCH = 'pip install -e ".[benchmark]"'
+FLOWER = 'pip install -e ".[flower]"'
+PFL = "pip install pfl==0.6.0"
 
 
 class Round(NamedTuple):
-    """What a system reports of a round that is finished; the first three have one entry a client."""
+    """What a system reports of a round that is finished; the first three have one entry a client of the cohort."""
 
     losses: Any  # mean training cross-entropy over the examples seen
-    samples: Any  # true samples trained on
+    samples: Any  # true samples trained on, in all epochs
     steps: Any  # optimizer steps
     processed: int  # samples computed, padding included
     layout: str
 
 
 class Setting(NamedTuple):
-    """What a system may use of the machine."""
+    """What a system may use of the machine, and how much it is to do."""
 
     cores: int
-    layout: tuple[int, int] | None  # devices and clients at once on each, for systems that have a choice
+    rounds: int  # in all
+    task_file: Path  # where the task lies, for systems that run in several processes
+    layout: tuple[int, int] | None = None  # devices and clients at once on each, for systems that have a choice
 
 
 class System(NamedTuple):
@@ -29,16 +37,19 @@ class System(NamedTuple):
 
     module: str  # in this package; imported by the worker only, so that nobody else loads JAX or PyTorch
     function: str
-    needs_torch: bool = False
+    needs: dict[str, str]  # package: how to install it
 
     def load(self) -> Callable[[Workload, Task, Setting], Iterator[Round]]:
         """The function itself."""
         return getattr(importlib.import_module(f"{__name__}.{self.module}"), self.function)
 
 
+_TORCH = {"torch": PYTORCH}
 SYSTEMS = {
-    "fedjax_collapse": System("engine_rounds", "run"),
-    "pytorch": System("pytorch_loops", "resident", needs_torch=True),
-    "pytorch-dataloader": System("pytorch_loops", "dataloader", needs_torch=True),
-    "pytorch-threads": System("pytorch_loops", "threads", needs_torch=True),
+    "fedjax_collapse": System("engine_rounds", "run", {}),
+    "pytorch": System("pytorch_loops", "resident", _TORCH),
+    "pytorch-dataloader": System("pytorch_loops", "dataloader", _TORCH),
+    "pytorch-threads": System("pytorch_loops", "threads", _TORCH),
+    "pfl": System("pfl_rounds", "run", {"pfl": PFL} | _TORCH),
+    "flower": System("flower_rounds", "run", {"flwr": FLOWER, "ray": FLOWER} | _TORCH),
 }

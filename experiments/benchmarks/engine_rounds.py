@@ -1,13 +1,16 @@
 """Rounds of this library's engine."""
 
+import itertools
 from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.benchmarks import Round, Setting
-from experiments.benchmarks.workloads import BATCH_SIZE, EPOCHS, LEARNING_RATE, MOMENTUM, SEED, Task, Workload
+from experiments.benchmarks import Round, Setting, networks
+from experiments.benchmarks.tasks import Task
+from experiments.benchmarks.weights import variables_from
+from experiments.benchmarks.workloads import SEED, Training, Workload
 from fedjax_collapse import engine
 from fedjax_collapse.algorithms import FedAvg, LocalTraining
 from fedjax_collapse.algorithms.base import Algorithm
@@ -24,16 +27,20 @@ def run(workload: Workload, task: Task, setting: Setting) -> Iterator[Round]:
     federation = Federation.from_arrays(
         task.images, task.labels, task.parts, task.images[:1], task.labels[:1], task.mean, task.std
     )
-    model = Model(workload.network(), federation.image_shape)
-    structure = jax.tree.structure(jax.eval_shape(model.init, jax.random.key(SEED)).params)
-    variables = Variables(jax.tree.unflatten(structure, map(jnp.asarray, task.weights)), {})
-    algorithm = FedAvg(LocalTraining(EPOCHS, BATCH_SIZE, LEARNING_RATE, MOMENTUM))
-    sizes = [len(part) for part in task.parts]
-    halves = engine.halves_short_batches(client_map, model, np.asarray(sizes), BATCH_SIZE)
-    processed = processed_samples(sizes, devices, clients_at_once, halves)
-    for record in rounds(federation, model, algorithm, client_map, variables):
-        losses, sizes = record.metrics["task_loss"], federation.ownership.sizes
-        yield Round(losses, sizes, record.steps, processed, f"{devices} devices x {clients_at_once} clients")
+    model = Model(networks.linen(workload.network), federation.image_shape)
+    variables, training = variables_from(model, task.weights), workload.training
+    sizes = np.array([len(part) for part in task.parts])
+    parts = engine.choose_batch_parts(client_map, model, sizes, training.batch_size)
+    cohort_size = task.cohorts.shape[1]
+    records = rounds(federation, model, FedAvg(LocalTraining(*training)), client_map, variables, cohort_size)
+    for cohort, record in zip(itertools.cycle(task.cohorts), records, strict=False):
+        yield Round(
+            losses=np.asarray(record.metrics["task_loss"])[0, cohort],
+            samples=training.epochs * sizes[cohort],
+            steps=np.asarray(record.steps)[0, cohort],
+            processed=processed_samples(sizes[cohort], training, devices, clients_at_once, parts),
+            layout=f"{devices} devices x {clients_at_once} clients",
+        )
 
 
 def layout(devices: int, clients_at_once: int = 1) -> engine.ClientMap:
@@ -48,28 +55,33 @@ def rounds(
     algorithm: Algorithm,
     client_map: engine.ClientMap,
     variables: Variables | None = None,
+    cohort_size: int | None = None,
 ) -> Iterator[engine.RoundRecord]:
-    """The record of one round after another, of all clients, when all of the round is computed."""
+    """The record of one round after another, when all of it is computed; by default everybody takes part."""
     key = jax.random.key(SEED)
     algorithm = jax.tree.map(jnp.asarray, algorithm)
     variables = model.init(key) if variables is None else variables
     state = engine.place(client_map, engine.init(algorithm, model, variables, federation.num_clients, key))
     algorithm, *data = client_map.place((algorithm, federation.train, federation.ownership))
     sizes = np.asarray(federation.ownership.sizes)
-    halves = engine.halves_short_batches(client_map, model, sizes, algorithm.training.batch_size)
-    statics = dict(model=model, layout=engine.Layout(client_map, len(sizes), halve_short_batches=halves))
+    parts = engine.choose_batch_parts(client_map, model, sizes, algorithm.training.batch_size)
+    round_layout = engine.Layout(client_map, cohort_size or len(sizes), batch_parts=parts)
     while True:
-        state, record, _ = jax.block_until_ready(engine.run_rounds(algorithm, state, *data, 1, **statics))
+        run_round = engine.run_rounds(algorithm, state, *data, 1, model=model, layout=round_layout)
+        state, record, _ = jax.block_until_ready(run_round)
         yield record
 
 
-def processed_samples(sizes: list[int], devices: int, clients_at_once: int, halves: bool = False) -> int:
+def processed_samples(
+    sizes: np.ndarray, training: Training, devices: int, clients_at_once: int, batch_parts: int = 1
+) -> int:
     """Samples computed in a round, padding included: whole batches, and each chunk as many as its longest client.
 
-    ``halves``: a last batch that fits into half of one costs half.
+    ``batch_parts``: a last batch costs as many of these parts of one as it fits into.
     """
-    if halves:
-        return int(EPOCHS * np.sum(padded_sizes(np.asarray(sizes), BATCH_SIZE, halves)))
-    steps = np.sort(-(-np.asarray(sizes) // BATCH_SIZE))
+    epochs, batch_size = training.epochs, training.batch_size
+    if batch_parts > 1:
+        return int(epochs * np.sum(padded_sizes(sizes, batch_size, batch_parts)))
+    steps = np.sort(-(-sizes // batch_size))
     steps = np.pad(steps, (-len(steps) % (devices * clients_at_once), 0))
-    return int(EPOCHS * BATCH_SIZE * clients_at_once * steps.reshape(-1, clients_at_once).max(axis=1).sum())
+    return int(epochs * batch_size * clients_at_once * steps.reshape(-1, clients_at_once).max(axis=1).sum())

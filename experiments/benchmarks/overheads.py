@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 
+from experiments.benchmarks import networks
 from experiments.benchmarks.engine_rounds import layout, rounds
 from experiments.benchmarks.workloads import SEED, WORKLOADS
 from fedjax_collapse import regularizers
@@ -51,11 +52,10 @@ def measure(turns: int, cores: int, scale: float = 1.0) -> list[dict[str, Any]]:
 def _rounds(algorithm, cores, scale):
     """A function that runs the next round to its end."""
     workload = WORKLOADS["cnn100"]
-    images, labels, mean, std = workload.data()
-    images, labels = (array[: round(scale * EXAMPLES)] for array in (images, labels))
+    images, labels, mean, std = workload.data(round(scale * EXAMPLES))
     parts = partition.dirichlet(labels, CLIENTS, 0.5, SEED, min_size=1)
     federation = Federation.from_arrays(images, labels, parts, images[:1], labels[:1], mean, std)
-    model = Model(workload.network(), federation.image_shape)
+    model = Model(networks.linen(workload.network), federation.image_shape)
     return functools.partial(next, rounds(federation, model, algorithm, layout(cores)))
 
 

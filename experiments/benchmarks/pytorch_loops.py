@@ -5,13 +5,13 @@ import itertools
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
-import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
-from experiments.benchmarks import Round, Setting
-from experiments.benchmarks.workloads import BATCH_SIZE, EPOCHS, LEARNING_RATE, MOMENTUM, SEED, Task, Workload
+from experiments.benchmarks import Round, Setting, networks, pytorch_networks
+from experiments.benchmarks.tasks import Task
+from experiments.benchmarks.workloads import SEED, Training, Workload
 
 
 def resident(workload: Workload, task: Task, setting: Setting) -> Iterator[Round]:
@@ -20,7 +20,7 @@ def resident(workload: Workload, task: Task, setting: Setting) -> Iterator[Round
 
 
 def threads(workload: Workload, task: Task, setting: Setting) -> Iterator[Round]:
-    """The same in as many Python threads as cores, a share of the clients and one core for each."""
+    """The same in as many Python threads as cores, a share of the cohort and one core for each."""
     return _lanes(workload, task, lanes=setting.cores, threads=1)
 
 
@@ -28,22 +28,22 @@ def dataloader(workload: Workload, task: Task, setting: Setting) -> Iterator[Rou
     """The loop of the papers' released code: a deep copy of the model and a ``DataLoader`` for each client."""
     torch.set_num_threads(setting.cores)
     torch.manual_seed(SEED)
-    server, dataset = _network(workload, task), TensorDataset(*_tensors(task))
+    server, dataset = network(workload, task), TensorDataset(*tensors(task))
     clients = [Subset(dataset, part.tolist()) for part in task.parts]
-    while True:
-        networks, counts = zip(*[_train_copy(server, client) for client in clients], strict=True)
-        states = [network.state_dict() for network in networks]
-        shares = [len(client) / len(task.labels) for client in clients]
+    for cohort in task.cohorts:
+        trained, counts = zip(*[_train_copy(server, clients[i], workload.training) for i in cohort], strict=True)
+        states = [network.state_dict() for network in trained]
+        shares = [len(clients[i]) / sum(len(clients[j]) for j in cohort) for i in cohort]
         server.load_state_dict({k: sum(w * s[k] for w, s in zip(shares, states, strict=True)) for k in states[0]})
         yield _round(counts, f"{setting.cores} threads")
 
 
-def _train_copy(server, client):
+def _train_copy(server, client, training):
     network = copy.deepcopy(server)
-    optimizer = torch.optim.SGD(network.parameters(), LEARNING_RATE, MOMENTUM)
+    optimizer = torch.optim.SGD(network.parameters(), training.learning_rate, training.momentum)
     total = samples = steps = 0
-    for _ in range(EPOCHS):
-        for images, labels in DataLoader(client, BATCH_SIZE, shuffle=True):
+    for _ in range(training.epochs):
+        for images, labels in DataLoader(client, training.batch_size, shuffle=True):
             optimizer.zero_grad()
             loss = cross_entropy(network(images), labels)
             loss.backward()
@@ -54,70 +54,82 @@ def _train_copy(server, client):
 
 def _lanes(workload, task, lanes, threads):
     torch.set_num_threads(threads)
-    networks = [_network(workload, task) for _ in range(lanes)]
-    server = [weight.detach().clone() for weight in networks[0].parameters()]
-    parts = sorted(map(torch.from_numpy, task.parts), key=len)
-    data, shares = _tensors(task), [parts[lane::lanes] for lane in range(lanes)]
+    resident_networks = [network(workload, task) for _ in range(lanes)]
+    server = [tensor.detach().clone() for tensor in pytorch_networks.tensors(resident_networks[0])]
+    parts, data = list(map(torch.from_numpy, task.parts)), tensors(task)
     generators = [torch.Generator().manual_seed(SEED + lane) for lane in range(lanes)]
     with ThreadPoolExecutor(lanes) as pool:
         run = map if lanes == 1 else pool.map
-        while True:
-            done = run(lambda *lane: _run_share(server, data, *lane), networks, shares, generators)
+        for cohort in task.cohorts:
+            clients = sorted((parts[i] for i in cohort), key=len)
+            deal = [clients[lane::lanes] for lane in range(lanes)]
+            done = run(
+                lambda *lane: _run_share(server, data, workload.training, *lane), resident_networks, deal, generators
+            )
             sums, counts = zip(*done, strict=True)
-            for weight, *summands in zip(server, *sums, strict=True):
-                weight.copy_(sum(summands))
+            for tensor, *summands in zip(server, *sums, strict=True):
+                tensor.copy_(sum(summands) / sum(map(len, clients)))
             yield _round(list(itertools.chain(*counts)), f"{lanes} x {threads} threads")
 
 
-def _run_share(server, data, network, parts, generator):
-    """The sum of the weighted models of these clients, and what each of them did."""
-    images, labels = data
-    weights = list(network.parameters())
-    total, counts = [torch.zeros_like(weight) for weight in server], []
-    for rows in parts:
+def _run_share(server, data, training, network, clients, generator):
+    """The sum of these clients' models, each times its number of examples, and what each of them did."""
+    own = pytorch_networks.tensors(network)
+    total, counts = [torch.zeros_like(tensor) for tensor in server], []
+    for rows in clients:
         with torch.no_grad():
-            torch._foreach_copy_(weights, server)
-        counts.append(_train(network, weights, images, labels, rows, generator))
+            torch._foreach_copy_(own, server)
+        counts.append(train(network, *data, rows, training, generator))
         with torch.no_grad():
-            torch._foreach_add_(total, weights, alpha=len(rows) / len(labels))
+            torch._foreach_add_(total, own, alpha=len(rows))
     return total, counts
 
 
-def _train(network, weights, images, labels, rows, generator):
-    total, samples, steps, momenta = 0.0, 0, 0, None
-    for _ in range(EPOCHS):
+def train(
+    network: torch.nn.Module,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    rows: torch.Tensor,
+    training: Training,
+    generator: torch.Generator | None = None,
+) -> tuple[float, int, int]:
+    """One client's local training in place: its mean loss over the samples trained on, their number, and steps."""
+    weights, momenta, total, samples, steps = list(network.parameters()), None, 0.0, 0, 0
+    for _ in range(training.epochs):
         order = rows[torch.randperm(len(rows), generator=generator)]
-        for x, y in zip(images[order].split(BATCH_SIZE), labels[order].split(BATCH_SIZE), strict=True):
+        batches = (data[order].split(training.batch_size) for data in (images, labels))
+        for x, y in zip(*batches, strict=True):
             loss = cross_entropy(network(x), y)
             gradients = torch.autograd.grad(loss, weights)
-            momenta = _descend(weights, gradients, momenta)
+            momenta = descend(weights, gradients, momenta, training)
             total, samples, steps = total + loss.item() * len(y), samples + len(y), steps + 1
     return total / samples, samples, steps
 
 
 @torch.no_grad()
-def _descend(weights, gradients, momenta):
-    """SGD as ``torch.optim.SGD`` does it, without its bookkeeping, which costs a quarter of a step of a small MLP."""
-    if momenta is None:
+def descend(
+    weights: list[torch.Tensor], gradients: list[torch.Tensor], momenta: list[torch.Tensor] | None, training: Training
+) -> list[torch.Tensor]:
+    """The new momenta, after a step on the weights in place.
+
+    SGD as ``torch.optim.SGD`` does it, without its bookkeeping, which costs a quarter of a step of a small MLP.
+    """
+    if momenta is None or not training.momentum:
         momenta = gradients
     else:
-        torch._foreach_mul_(momenta, MOMENTUM)
+        torch._foreach_mul_(momenta, training.momentum)
         torch._foreach_add_(momenta, gradients)
-    torch._foreach_add_(weights, momenta, alpha=-LEARNING_RATE)
+    torch._foreach_add_(weights, momenta, alpha=-training.learning_rate)
     return momenta
 
 
-def _network(workload, task):
+def network(workload: Workload, task: Task) -> torch.nn.Module:
     """The workload's network with the task's weights; channels last, where oneDNN is faster."""
-    network = workload.torch_network()
-    layers = [layer for layer in network if hasattr(layer, "weight")]
-    for layer, bias, kernel in zip(layers, task.weights[::2], task.weights[1::2], strict=True):
-        layer.bias.data = torch.tensor(bias)
-        layer.weight.data = torch.tensor(np.ascontiguousarray(np.moveaxis(kernel, (-1, -2), (0, 1))))
-    return network.to(memory_format=torch.channels_last)
+    built = networks.pytorch(workload.network, workload.image_shape)
+    return pytorch_networks.load(built, task.weights).to(memory_format=torch.channels_last)
 
 
-def _tensors(task):
+def tensors(task: Task) -> tuple[torch.Tensor, torch.Tensor]:
     """Normalised images [examples, channels, height, width], channels last in memory, and labels."""
     images = (torch.from_numpy(task.images).float() - task.mean) / task.std
     return images.permute(0, 3, 1, 2), torch.from_numpy(task.labels).long()

@@ -21,6 +21,7 @@ from experiments.benchmarks.pytorch_layers import (
     global_mean,
     scale,
 )
+from experiments.benchmarks.weights import arrays_in_order as arrays_in_order
 
 IMAGE_SHAPE = (32, 32, 3)
 
@@ -34,27 +35,10 @@ def build(name: str, num_classes: int, image_shape: tuple[int, int, int] = IMAGE
     return Network(backbone, width, num_classes, **projector)
 
 
-def arrays_in_order(model: Any, variables: Any) -> list[np.ndarray]:
-    """Parameters, then running statistics, of a ``Model`` in the order of its layers; kernels are [..., in, out]."""
-    import jax
-    import jax.numpy as jnp
-
-    paths = []
-
-    def init(key):  # JAX sorts the keys of what it returns; here they are still in the order of their making
-        made = model.module.init(key, jnp.zeros((1, *model.image_shape)), jnp.ones(1, bool), train=False)
-        for collection in ("params", "batch_stats"):
-            paths.extend(path for path, _ in _leaves({collection: made.get(collection, {})}))
-
-    jax.eval_shape(init, jax.random.key(0))
-    arrays = dict(_leaves(variables._asdict()))
-    return [np.asarray(arrays[path]) for path in paths]
-
-
 def load(network: "Network", arrays: list[np.ndarray]) -> "Network":
     """The network itself, with the arrays of ``arrays_in_order`` copied into it."""
     with torch.no_grad():
-        for tensor, array in zip(_tensors(network), arrays, strict=True):
+        for tensor, array in zip(tensors(network), arrays, strict=True):
             array = np.moveaxis(array, (-1, -2), (0, 1)) if array.ndim > 1 else array
             if tensor.shape != array.shape:
                 raise ValueError(f"a layer of shape {tuple(tensor.shape)} met weights of shape {array.shape}")
@@ -64,19 +48,12 @@ def load(network: "Network", arrays: list[np.ndarray]) -> "Network":
 
 def dump(network: "Network") -> list[np.ndarray]:
     """What ``load`` would need to make the network what it is."""
-    arrays = [tensor.detach().numpy().copy() for tensor in _tensors(network)]
+    arrays = [tensor.detach().numpy().copy() for tensor in tensors(network)]
     return [np.moveaxis(array, (0, 1), (-1, -2)) if array.ndim > 1 else array for array in arrays]
 
 
-def _leaves(tree, path=()):
-    for key, value in tree.items():
-        if isinstance(value, dict):
-            yield from _leaves(value, (*path, key))
-        else:
-            yield (*path, key), value
-
-
-def _tensors(network):
+def tensors(network: nn.Module) -> list[torch.Tensor]:
+    """What is trained, then the running statistics of BatchNorm: what federated averaging averages."""
     return [*network.parameters(), *(buffer for buffer in network.buffers() if buffer.is_floating_point())]
 
 

@@ -3,20 +3,21 @@
 import statistics
 from typing import Any
 
-from experiments.benchmarks import SYSTEMS, network_steps
+from experiments.benchmarks import network_steps
 from experiments.benchmarks.network_steps import BATCH_SIZE
 from experiments.benchmarks.worker import Measurement
 
 Row = dict[str, Any]
 
 
-def make_row(workload: str, system: str, total_seconds: float, measured: Measurement) -> Row:
+def make_row(workload: str, system: str, total_seconds: float, measured: Measurement, scale: float = 1.0) -> Row:
     """What is reported of a measurement, all but the ratio; rates are of the median round."""
     median = statistics.median(measured.seconds)
     return {
         "workload": workload,
+        "scale": scale,
         "system": system,
-        "seconds_per_round": {"median": median, "min": min(measured.seconds), "max": max(measured.seconds)},
+        "seconds_per_round": _moments(measured.seconds),
         "samples_per_second": measured.samples / median,
         "client_steps_per_second": measured.steps / median,
         "padding_efficiency": measured.samples / measured.processed,
@@ -32,12 +33,23 @@ def add_ratios(rows: list[Row]) -> list[Row]:
     """The rows with ``ratio``: throughput over the best PyTorch loop's of the same workload, None if none was run."""
     best = {}
     for row in rows:
-        if SYSTEMS[row["system"]].needs_torch:
+        if row["system"].startswith("pytorch"):
             best[row["workload"]] = max(best.get(row["workload"], 0), row["samples_per_second"])
     return [
         row | {"ratio": row["samples_per_second"] / best[row["workload"]] if row["workload"] in best else None}
         for row in rows
     ]
+
+
+def title(row: Row) -> str:
+    """The workload for people, with its scale unless it is whole."""
+    return row["workload"] if row["scale"] == 1 else f"{row['workload']} (scale {row['scale']:g})"
+
+
+def speed(row: Row) -> str:
+    """True samples per second for people, and the ratio if there is one."""
+    ratio = "" if row["ratio"] is None else f" ({row['ratio']:.2f}x)"
+    return f"{row['samples_per_second']:,.0f}{ratio}"
 
 
 def table(rows: list[Row]) -> str:
@@ -60,7 +72,7 @@ def network_row(network: str, system: str, measured: network_steps.Measurement) 
     return {
         "network": network,
         "system": system,
-        "seconds_per_step": {"median": statistics.median(seconds), "min": min(seconds), "max": max(seconds)},
+        "seconds_per_step": _moments(seconds),
         "images_per_second": BATCH_SIZE / statistics.median(seconds),
         "seconds_to_first_round": measured.seconds_to_first_round,
     }
@@ -81,6 +93,39 @@ def network_table(rows: list[Row]) -> str:
     return _align([heads, *map(_network_cells, rows)])
 
 
+def growth_row(workload: str, clients: int, measured: Measurement) -> Row:
+    """What is reported of a number of clients, all but the cost."""
+    return {
+        "workload": workload,
+        "clients": clients,
+        "seconds_per_round": _moments(measured.seconds),
+        "samples_per_second": measured.samples / statistics.median(measured.seconds),
+        "seconds_to_first_round": measured.seconds_to_first_round,
+        "peak_memory_mib": measured.peak_memory_mib,
+        "layout": measured.layout,
+    }
+
+
+def add_growth(rows: list[Row]) -> list[Row]:
+    """The rows with ``cost``: seconds per sample over those of the same workload's first row, 1 if nothing grows."""
+    first = {}
+    for row in rows:
+        first.setdefault(row["workload"], row["samples_per_second"])
+    return [row | {"cost": first[row["workload"]] / row["samples_per_second"]} for row in rows]
+
+
+def growth_table(rows: list[Row]) -> str:
+    """The rows of ``--growth`` for people."""
+    heads = ("workload", "clients", "s/round (min-max)", "samples/s", "s/sample over first", "first round s", "MiB")
+    return _align([(*heads, "layout"), *map(_growth_cells, rows)])
+
+
+def _growth_cells(row):
+    speeds = _range(row["seconds_per_round"], "4g"), f"{row['samples_per_second']:.0f}", f"{row['cost']:.2f}"
+    ends = f"{row['seconds_to_first_round']:.1f}", f"{row['peak_memory_mib']:.0f}", row["layout"]
+    return row["workload"], str(row["clients"]), *speeds, *ends
+
+
 def _network_cells(row):
     milliseconds = {name: 1000 * seconds for name, seconds in row["seconds_per_step"].items()}
     ratio = "" if row["ratio"] is None else f"{row['ratio']:.2f}"
@@ -93,6 +138,10 @@ def _align(cells):
     return "\n".join("  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in cells)
 
 
+def _moments(seconds):
+    return {"median": statistics.median(seconds), "min": min(seconds), "max": max(seconds)}
+
+
 def _range(moments, digits):
     return "{0:.{d}} ({1:.{d}}-{2:.{d}})".format(*(moments[name] for name in ("median", "min", "max")), d=digits)
 
@@ -103,4 +152,4 @@ def _cells(row):
     rates = (f"{row[name]:.0f}" for name in ("samples_per_second", "client_steps_per_second"))
     speeds = *rates, f"{row['padding_efficiency']:.0%}"
     ends = f"{row['seconds_to_first_round']:.1f}", f"{row['total_seconds']:.1f}", f"{row['peak_memory_mib']:.0f}"
-    return row["workload"], row["system"], seconds, *speeds, ratio, *ends, f"{row['final_loss']:.4f}", row["layout"]
+    return title(row), row["system"], seconds, *speeds, ratio, *ends, f"{row['final_loss']:.4f}", row["layout"]

@@ -1,7 +1,7 @@
 """Runs in a process of its own: makes the tasks, or times one system on one of them.
 
-The command lines are ``prepare FOLDER SCALE WORKLOAD ...``, ``time FOLDER JOB``, the job as JSON, ``methods FOLDER
-TURNS CORES SCALE``, and ``network FOLDER CASE``, the case as JSON.
+The command lines are ``prepare FOLDER SCALE ROUNDS WORKLOAD ...``, ``grow FOLDER CLIENTS ROUNDS WORKLOAD``, ``time
+FOLDER JOB``, the job as JSON, ``methods FOLDER TURNS CORES SCALE``, and ``network FOLDER CASE``, the case as JSON.
 """
 
 import json
@@ -9,13 +9,15 @@ import math
 import resource
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from experiments.benchmarks import SYSTEMS, Round, Setting, network_steps
-from experiments.benchmarks.workloads import WORKLOADS, Task, make_task
+from experiments.benchmarks import SYSTEMS, Round, Setting, growth, network_steps
+from experiments.benchmarks.tasks import Task
+from experiments.benchmarks.workloads import WORKLOADS, make_task
 
 WARM_UP = 2  # rounds that are not timed: the first compiles, the second may still fill caches
 
@@ -23,12 +25,14 @@ WARM_UP = 2  # rounds that are not timed: the first compiles, the second may sti
 class Job(NamedTuple):
     """What a worker is to time."""
 
+    task: str  # name of its file, without the suffix
     workload: str
     system: str
-    rounds: int
+    rounds: int  # to time
     cores: int
     layout: tuple[int, int] | None
     started: float  # when the process was asked for, in seconds since the epoch
+    profile: str | None = None  # folder for a trace of a round that is not timed; of fedjax_collapse only
 
 
 class Measurement(NamedTuple):
@@ -39,21 +43,23 @@ class Measurement(NamedTuple):
     samples: int  # true samples in a round
     processed: int  # with padding
     steps: int
-    loss: float  # of the last round
+    loss: float  # of the last timed round
     layout: str
-    peak_memory_mib: float
+    peak_memory_mib: float  # of this process
 
 
-def prepare(folder: Path, scale: float, workloads: list[str]) -> None:
-    """Writes the tasks of the workloads."""
+def prepare(folder: Path, scale: float, rounds: int, workloads: list[str]) -> None:
+    """Writes the tasks of the workloads, for so many timed rounds, or, if that is 0, for as many as each wants."""
     for name in workloads:
-        make_task(WORKLOADS[name], scale).save(folder / f"{name}.npz")
+        workload = WORKLOADS[name].scaled(scale)
+        make_task(workload, WARM_UP + (rounds or workload.rounds)).save(folder / f"{name}.npz")
 
 
 def measure(folder: Path, job: Job) -> Measurement:
     """Times a system, round by round."""
-    setting = Setting(job.cores, tuple(job.layout) if job.layout else None)
-    rounds = SYSTEMS[job.system].load()(WORKLOADS[job.workload], Task.load(folder / f"{job.workload}.npz"), setting)
+    task_file = folder / f"{job.task}.npz"
+    setting = Setting(job.cores, WARM_UP + job.rounds, task_file, tuple(job.layout) if job.layout else None)
+    rounds = SYSTEMS[job.system].load()(WORKLOADS[job.workload], Task.load(task_file), setting)
     last = next(rounds)
     seconds_to_first_round = time.time() - job.started
     seconds = []
@@ -61,12 +67,22 @@ def measure(folder: Path, job: Job) -> Measurement:
         start = time.perf_counter()
         last = next(rounds)
         seconds.append(time.perf_counter() - start)
-    return _measurement(last, seconds[WARM_UP - 1 :], seconds_to_first_round)
+    measured = _measurement(last, seconds[WARM_UP - 1 :], seconds_to_first_round)
+    if job.profile and job.system == "fedjax_collapse":
+        _trace(rounds, Path(job.profile, job.task))
+    rounds.close()  # waits for what still runs
+    return measured
+
+
+def _trace(rounds: Iterator[Round], folder: Path) -> None:
+    import jax
+
+    with jax.profiler.trace(str(folder)):
+        next(rounds)
 
 
 def _measurement(last: Round, seconds: list[float], seconds_to_first_round: float) -> Measurement:
     losses, samples, steps = (np.ravel(np.asarray(x)) for x in last[:3])
-    samples = np.where(steps > 0, samples, 0)
     loss = float(np.average(losses, weights=samples))
     if not math.isfinite(loss):
         raise FloatingPointError(f"the final loss is {loss}")
@@ -93,7 +109,11 @@ def _peak_memory_mib() -> float:
 def main(command: str, folder: str, *rest: str) -> None:
     """Runs a command line; what is measured goes to ``measurement.json`` in the folder."""
     if command == "prepare":
-        prepare(Path(folder), float(rest[0]), list(rest[1:]))
+        prepare(Path(folder), float(rest[0]), int(rest[1]), list(rest[2:]))
+        return
+    if command == "grow":
+        clients, rounds, workload = int(rest[0]), WARM_UP + int(rest[1]), rest[2]
+        growth.make_task(WORKLOADS[workload], clients, rounds).save(Path(folder, f"{workload}-{clients}.npz"))
         return
     if command == "methods":
         from experiments.benchmarks import overheads

@@ -1,124 +1,152 @@
-"""What the benchmark trains: data, a split and initial weights that every system starts from.
+"""What the benchmark trains: data, a split, cohorts and initial weights that are the same for every system.
 
-One epoch of SGD at each of 100 clients, all of them in every round, averaged by their numbers of examples. A task is
-made once and handed to the systems as a file. JAX and PyTorch are imported where they are used: no process loads both.
+Federated averaging of SGD with momentum, clients weighted by their numbers of examples, no augmentation. A task is made
+once and handed to the systems as a file. JAX and PyTorch are imported where they are used: no process loads both.
 """
 
 import dataclasses
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-NUM_CLIENTS, ALPHA, SEED = 100, 0.1, 0
-EPOCHS, BATCH_SIZE, LEARNING_RATE, MOMENTUM = 1, 32, 0.01, 0.9
+from experiments.benchmarks import networks
+from experiments.benchmarks.tasks import Data, Task
 
-Data = tuple[np.ndarray, np.ndarray, float, float]  # images, labels, mean and std of the pixels
+SEED = 0
+_BYTES_PER_PIXEL = 13  # a process keeps a byte and a float of each, and needs two more floats while it normalises
+
+
+class Training(NamedTuple):
+    """One client's local training in a round."""
+
+    epochs: int
+    batch_size: int
+    learning_rate: float
+    momentum: float
 
 
 @dataclasses.dataclass(frozen=True)
 class Workload:
-    """Data, and one network written for both sides, its layers in the same order with a bias each."""
+    """Data, and how it is split and trained on.
 
-    data: Callable[[], Data]
-    network: Callable[[], Any]  # a Linen module
-    torch_network: Callable[[], Any]  # an equal torch.nn.Module
-    clients_at_once: int  # on each device, where this network is fastest
-    rounds: int  # to time, unless asked otherwise: many short ones, as a machine's pauses are long against them
+    Every round does the same work: everybody takes part, or clients are equally large.
+    """
+
+    data: Callable[[int], Data]  # so many examples
+    image_shape: tuple[int, int, int]
+    examples: int
+    split: Callable[[np.ndarray, int], Sequence[np.ndarray]]  # labels over so many clients
+    clients: int
+    cohort: int  # clients in a round
+    training: Training
+    network: str  # of ``networks.py``
+    rounds: int = 5  # to time, unless asked otherwise: many short ones, as a machine's pauses are long against them
+    clients_at_once: int = 1  # on each device, where this network is fastest
+
+    @property
+    def bytes_needed(self) -> int:
+        """Memory that the data takes in a process, at most."""
+        return self.examples * int(np.prod(self.image_shape)) * _BYTES_PER_PIXEL
+
+    def scaled(self, scale: float) -> "Workload":
+        """The workload with this share of the examples.
+
+        Clients, and the cohort with them, become fewer only where they would be left with less than a batch each, or,
+        if they have less than that anyway, with less than before.
+        """
+        examples = max(2, round(scale * self.examples))
+        least = min(self.training.batch_size, self.examples / self.clients)
+        clients = min(self.clients, max(2, int(examples / least + 1e-6)))
+        cohort = max(1, round(self.cohort * clients / self.clients))
+        return dataclasses.replace(self, examples=examples, clients=clients, cohort=cohort)
 
 
-class Task(NamedTuple):
-    """All that is common to the systems on one workload."""
-
-    images: np.ndarray  # [examples, height, width, channels] uint8
-    labels: np.ndarray  # [examples]
-    mean: float
-    std: float
-    parts: list[np.ndarray]  # each client's examples
-    weights: list[np.ndarray]  # bias and kernel of each layer; kernels as [..., in, out]
-
-    def save(self, path: Path) -> None:
-        """Writes the task to ``path``."""
-        lists = {f"{name}_{i}": x for name in ("parts", "weights") for i, x in enumerate(getattr(self, name))}
-        np.savez(path, images=self.images, labels=self.labels, mean=self.mean, std=self.std, **lists)
-
-    @classmethod
-    def load(cls, path: Path) -> "Task":
-        """The task that ``save`` wrote."""
-        with np.load(path) as file:
-            lists = [
-                [file[f"{name}_{i}"] for i in range(sum(key.startswith(name) for key in file))]
-                for name in ("parts", "weights")
-            ]
-            return cls(file["images"], file["labels"], float(file["mean"]), float(file["std"]), *lists)
+def make_task(workload: Workload, rounds: int) -> Task:
+    """The task of a workload, with the cohorts of so many rounds."""
+    data = workload.data(workload.examples)
+    return complete_task(workload, data, workload.split(data.labels, workload.clients), workload.cohort, rounds)
 
 
-def make_task(workload: Workload, scale: float = 1.0) -> Task:
-    """The task of a workload; ``scale`` < 1 keeps that share of the clients and of the examples, for tests."""
+def complete_task(workload: Workload, data: Data, parts: Sequence[np.ndarray], cohort: int, rounds: int) -> Task:
+    """The task of these clients, with initial weights, and with the cohorts that the engine draws."""
     import jax
 
-    from fedjax_collapse.data import partition
+    from experiments.benchmarks.weights import arrays_in_order
+    from fedjax_collapse.engine.cohort import draw
     from fedjax_collapse.records import Model
 
-    images, labels, mean, std = workload.data()
-    kept = np.random.default_rng(SEED).permutation(len(labels))[: round(scale * len(labels))]
-    images, labels = images[kept], labels[kept]
-    parts = partition.dirichlet(labels, max(2, round(scale * NUM_CLIENTS)), ALPHA, SEED, min_size=1)
-    variables = Model(workload.network(), images.shape[1:]).init(jax.random.key(SEED))
-    return Task(images, labels, mean, std, parts, list(map(np.asarray, jax.tree.leaves(variables.params))))
+    key = jax.random.key(SEED)
+    model = Model(networks.linen(workload.network), workload.image_shape)
+    cohorts = np.stack([draw(key, round, len(parts), cohort) for round in range(rounds)])
+    return Task(*data, list(parts), arrays_in_order(model, model.init(key)), cohorts)
 
 
-def _digits() -> Data:
-    """All 1,797 of scikit-learn's."""
+def _digits(count: int) -> Data:
+    """Of scikit-learn's 1,797."""
     from fedjax_collapse.data import sources
 
     source = sources.digits()
     images = np.concatenate([source.images, source.test_images])
-    return images, np.concatenate([source.labels, source.test_labels]), source.mean, source.std
+    labels = np.concatenate([source.labels, source.test_labels])
+    kept = np.random.default_rng(SEED).permutation(len(labels))[:count]
+    return Data(images[kept], labels[kept], source.mean, source.std)
 
 
-def _synthetic_images() -> Data:
-    """10,000 images 32x32x3: each class a coarse pattern of its own, under noise."""
+def _synthetic_images(count: int) -> Data:
+    """Images 32x32x3: each class a coarse pattern of its own, under noise."""
     rng = np.random.default_rng(SEED)
-    labels = rng.integers(10, size=10_000)
-    patterns = rng.uniform(48, 208, (10, 4, 4, 3)).repeat(8, axis=1).repeat(8, axis=2)
-    images = patterns.astype(np.float32)[labels] + 32 * rng.standard_normal((10_000, 32, 32, 3), np.float32)
-    return images.clip(0, 255).astype(np.uint8), labels, 128.0, 64.0
+    labels = rng.integers(10, size=count)
+    patterns = rng.uniform(48, 208, (10, 4, 4, 3)).astype(np.float32).repeat(8, axis=1).repeat(8, axis=2)
+    images = np.empty((count, 32, 32, 3), np.uint8)
+    for start in range(0, count, 1000):  # as floats, all of them would take much memory
+        patches = patterns[labels[start : start + 1000]]
+        noise = 32 * rng.standard_normal(patches.shape, np.float32)
+        images[start : start + 1000] = (patches + noise).clip(0, 255)
+    return Data(images, labels, 128.0, 64.0)
 
 
-def _mlp():
-    from fedjax_collapse import nn
+def _split(kind: str, **options: Any) -> Callable[[np.ndarray, int], Sequence[np.ndarray]]:
+    def split(labels, clients):
+        from fedjax_collapse.data import partition
 
-    return nn.MLP(10, hidden=(128, 128))
+        return getattr(partition, kind)(labels, clients, seed=SEED, **options)
 
-
-def _torch_mlp():
-    from torch import nn
-
-    return nn.Sequential(
-        nn.Flatten(), nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 10)
-    )
+    return split
 
 
-def _cnn():
-    from fedjax_collapse import nn
-
-    return nn.SmallCNN(10, channels=(32, 64, 64), norm="none")
-
-
-def _torch_cnn():
-    from torch import nn
-
-    def block(inputs, outputs):
-        return nn.Conv2d(inputs, outputs, 3, padding=1), nn.ReLU()
-
-    pool = nn.MaxPool2d(2)
-    head = nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10)
-    return nn.Sequential(*block(3, 32), pool, *block(32, 64), pool, *block(64, 64), *head)
-
+_DIGITS = dict(data=_digits, image_shape=(8, 8, 1), examples=1797)
+_IMAGES = dict(data=_synthetic_images, image_shape=(32, 32, 3))
+_DIRICHLET = dict(split=_split("dirichlet", alpha=0.1, min_size=1), training=Training(1, 32, 0.01, 0.9))
+_EVERYBODY = dict(clients=100, cohort=100)
+_BLAZEFL = dict(  # of BlazeFL's benchmark, whose small network is another one
+    examples=50_000,
+    split=_split("pathological", classes_per_client=2, method="shards"),
+    training=Training(5, 50, 0.1, 0.0),
+)
 
 WORKLOADS = {
-    "mlp100": Workload(_digits, _mlp, _torch_mlp, clients_at_once=1, rounds=60),
-    "cnn100": Workload(_synthetic_images, _cnn, _torch_cnn, clients_at_once=1, rounds=5),
+    "mlp100": Workload(**_DIGITS, **_DIRICHLET, **_EVERYBODY, network="mlp", rounds=60),
+    "cnn100": Workload(**_IMAGES, **_DIRICHLET, **_EVERYBODY, examples=10_000, network="cnn"),
+    "cnn10": Workload(**_IMAGES, **_DIRICHLET, examples=10_000, clients=10, cohort=10, network="cnn"),
+    "blazefl": Workload(**_IMAGES, **_BLAZEFL, **_EVERYBODY, network="cnn"),
+    "blazefl_resnet18": Workload(**_IMAGES, **_BLAZEFL, **_EVERYBODY, network="resnet18"),
+    "pfl": Workload(  # of pfl-research's benchmark on CIFAR-10, without its dropout
+        **_IMAGES,
+        examples=50_000,
+        split=_split("iid"),
+        clients=1000,
+        cohort=50,
+        training=Training(1, 10, 0.1, 0.0),
+        network="two_conv_cnn",
+    ),
+    "table6": Workload(  # of FedDecorr's Table 6
+        **_IMAGES,
+        examples=50_000,
+        split=_split("dirichlet", alpha=0.5),
+        clients=10,
+        cohort=10,
+        training=Training(10, 64, 0.01, 0.9),
+        network="mobilenet_v2",
+    ),
 }

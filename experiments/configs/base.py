@@ -34,7 +34,10 @@ def get_config(arg: str = "") -> ConfigDict:
             head="random",  # the classifier's initial weights; or orthogonal, for a frozen one (training.freeze="head")
             evaluate_every=1,
             checkpoint_every=10,
-            # layout: auto, chunked, vectorized, sharded, loop (debug); clients_at_once: 0 is auto
-            engine=dict(layout="auto", clients_at_once=0),
+            # layout: auto, timed (once, and remembered), chunked, vectorized, sharded, loop (debug)
+            # clients_at_once, on each device: 0 is auto; devices: 0 is all
+            # runs that differ in numbers alone are trained: together, separate, or by auto as is faster
+            # storage of examples and client states: device, host, or by auto where they fit
+            engine=dict(layout="auto", clients_at_once=0, devices=0, runs="auto", storage="auto"),
         )
     )

@@ -154,11 +154,11 @@ def local(
     server: Server,
     round: jax.Array,
     client: Client,
-    halve_short_batches: bool = False,
+    batch_parts: int = 1,
 ) -> tuple[Upload, ClientState, Trained]:
     """One client's round: train from the server's variables, then say what to upload and what to remember."""
     received = server._replace(variables=personal(algorithm, server, client.state))
-    trained = train(algorithm, model, examples, received, round, client, halve_short_batches)
+    trained = train(algorithm, model, examples, received, round, client, batch_parts)
     private = selection.part(algorithm.private, server.variables)
     shown = trained._replace(variables=selection.choose(private, server.variables, trained.variables))
     upload, extra = algorithm.finish(server, client, shown)

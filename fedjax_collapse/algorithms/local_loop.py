@@ -27,13 +27,13 @@ def train(
     server: Server,
     round: jax.Array,
     client: Client,
-    halve_short_batches: bool = False,
+    batch_parts: int = 1,
 ) -> Trained:
     """One client after its epochs of shuffled minibatches, started from the server's variables.
 
     Every loop bound is the client's own: under vmap, JAX runs to the largest and leaves a finished client untouched.
-    ``halve_short_batches``: a batch whose true rows fit into half of it costs half; only without vmap, which would run
-    both cases.
+    ``batch_parts``: into how many parts a batch is cut, so that one whose true rows fit into fewer costs no more than
+    those; only without vmap, which would run all cases.
     """
     training = algorithm.training
     optimizer = training.optimizer(round)
@@ -66,12 +66,12 @@ def train(
     def step(index, order, key, carry):
         variables, optimizer_state, sums = carry
         inputs = (variables, index, order, key)
-        if halve_short_batches:
-            is_short = client.size - index * batch_size <= batch_size // 2
-            branches = (functools.partial(differentiate, n) for n in (batch_size // 2, batch_size))
-            gradient, batch_stats, metrics = jax.lax.cond(is_short, *branches, *inputs)
-        else:
-            gradient, batch_stats, metrics = differentiate(batch_size, *inputs)
+        part = -(-batch_size // batch_parts)
+        num_parts = (client.size - index * batch_size + part - 1) // part
+        branches = [
+            functools.partial(differentiate, min(count * part, batch_size)) for count in range(1, batch_parts + 1)
+        ]
+        gradient, batch_stats, metrics = jax.lax.switch(num_parts - 1, branches, *inputs)  # no branch if there is one
         gradient = direct(gradient, variables.params)
         updates, optimizer_state = optimizer.update(gradient, optimizer_state, variables.params)
         params = selection.choose(freeze.params, variables.params, optax.apply_updates(variables.params, updates))

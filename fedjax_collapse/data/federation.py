@@ -41,6 +41,7 @@ class Federation(NamedTuple):
         class_names: tuple[str, ...] | None = None,
         capacity: int | None = None,
         domains: Domains | None = None,
+        storage: str = "device",
     ) -> "Federation":
         """A federation from arrays in memory.
 
@@ -55,6 +56,7 @@ class Federation(NamedTuple):
             capacity: rows of the index table, at least the largest client's size, which is the default. Federations of
                 equal shapes share one compiled program; the results do not depend on it.
             domains: of every training and test example, if they come from several.
+            storage: where the examples lie, ``device`` or ``host``; from there each round's cohort gets what it needs.
 
         Raises:
             UserError: shapes, labels or indices do not fit together.
@@ -65,9 +67,9 @@ class Federation(NamedTuple):
         if len(class_names) < num_classes:
             raise UserError(f"data: label {num_classes - 1} has no name among {len(class_names)} class names")
         return cls(
-            train=_examples("train", images, labels, mean, std),
+            train=_examples("train", images, labels, mean, std, storage),
             ownership=_ownership(partition, len(labels), capacity),
-            test=_examples("test", test_images, test_labels, mean, std),
+            test=_examples("test", test_images, test_labels, mean, std, storage),
             class_names=class_names,
             domains=_check_domains(domains, labels, test_labels),
         )
@@ -119,7 +121,7 @@ class Federation(NamedTuple):
         return {"data": _sha256(data), "partition": _sha256(self.owned_rows())}
 
 
-def _examples(name, images, labels, mean, std):
+def _examples(name, images, labels, mean, std, storage):
     images = np.asarray(images)
     images = images[..., None] if images.ndim == 3 else images
     if images.ndim != 4:
@@ -128,7 +130,7 @@ def _examples(name, images, labels, mean, std):
         raise UserError(f"{name} data: {len(images)} images but {len(labels)} labels")
     images = images if images.dtype == np.uint8 else images.astype(np.float32)
     mean, std = (np.broadcast_to(np.asarray(x, np.float32), images.shape[-1:]) for x in (mean, std))
-    return Examples(*map(jnp.asarray, (images, labels, mean, std)))
+    return Examples(*map(np.asarray if storage == "host" else jnp.asarray, (images, labels, mean, std)))
 
 
 def _check_labels(name, labels):

@@ -12,6 +12,7 @@ have them:
 
 import functools
 import hashlib
+from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
@@ -67,15 +68,20 @@ def digits(test_fraction: float = 0.2, seed: int = 0) -> Source:
     """
     if not 0.01 <= test_fraction <= 0.99:
         raise UserError(f"digits: test_fraction {test_fraction:g}, expected 0.01 to 0.99")
-    from sklearn.datasets import load_digits
-    from sklearn.model_selection import train_test_split
 
-    images, labels = load_digits(return_X_y=True)
-    images = images.reshape(-1, 8, 8, 1).astype(np.uint8)
-    images, test_images, labels, test_labels = train_test_split(
-        images, labels, test_size=test_fraction, random_state=seed, stratify=labels
-    )
-    return Source(images, labels, test_images, test_labels, 0.0, 16.0, tuple("0123456789"))
+    def split():
+        from sklearn.datasets import load_digits
+        from sklearn.model_selection import train_test_split
+
+        images, labels = load_digits(return_X_y=True)
+        images = images.reshape(-1, 8, 8, 1).astype(np.uint8)
+        names = "images", "test_images", "labels", "test_labels"
+        parts = train_test_split(images, labels, test_size=test_fraction, random_state=seed, stratify=labels)
+        return dict(zip(names, parts, strict=True))
+
+    version = metadata.version("scikit-learn")  # which takes a second to import
+    arrays = cached("digits", {"version": version, "test_fraction": test_fraction, "seed": seed}, split)
+    return Source(**arrays, mean=0.0, std=16.0, class_names=tuple("0123456789"))
 
 
 def glyphs(

@@ -53,6 +53,20 @@ class ClientMap:
         """``place`` for what is stored of all clients, stacked; padded to a multiple of ``num_devices``."""
         return self.place(clients)
 
+    def shapes(self, tree: PyTree, dealt: bool = False) -> PyTree:
+        """Shapes of arrays as ``place`` leaves them, or ``deal``: what is traced with them need not be traced again."""
+        sharding = self._sharding(dealt)
+
+        def describe(leaf):
+            weak_type = getattr(leaf, "weak_type", False)
+            return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding, weak_type=weak_type)
+
+        return jax.tree.map(describe, tree)
+
+    def _sharding(self, dealt: bool) -> NamedSharding | None:
+        """None where nothing is divided over devices."""
+        del dealt
+
     def keep_dealt(self, clients: PyTree) -> PyTree:
         """The arrays, unchanged; inside compiled code, so that they are left as ``deal`` placed them."""
         return clients
@@ -64,6 +78,9 @@ class Vectorized(ClientMap):
 
     clients_at_once: ClassVar[int] = 1
     num_devices: ClassVar[int] = 1
+
+    def __str__(self):
+        return "all clients at once"
 
     def __call__(self, function, shared, clients):
         summands, results = jax.vmap(function, in_axes=(None, 0))(shared, clients)
@@ -86,6 +103,9 @@ class Chunked(ClientMap):
     def __post_init__(self):
         if self.clients_at_once < 1:
             raise UserError(f"clients_at_once {self.clients_at_once} is too small, expected >= 1")
+
+    def __str__(self):
+        return f"{self.clients_at_once} client{'s' * (self.clients_at_once > 1)} at a time"
 
     @property
     def runs_clients_alone(self) -> bool:
@@ -128,6 +148,9 @@ class Sharded(ClientMap):
         if not 1 <= self.num_devices <= len(jax.devices()):
             raise UserError(f"num_devices {self.num_devices}: expected 1 to {len(jax.devices())}, as many as JAX finds")
 
+    def __str__(self):
+        return f"{self.inner} on each of {self.num_devices} devices"
+
     @property
     def clients_at_once(self) -> int:
         return self.num_devices * self.inner.clients_at_once
@@ -158,7 +181,7 @@ class Sharded(ClientMap):
         return rows.swapaxes(0, 1).reshape(-1)
 
     def place(self, tree):
-        return jax.device_put(tree, NamedSharding(self.mesh, PartitionSpec()))
+        return jax.device_put(tree, self._sharding(dealt=False))
 
     def deal(self, clients):
         """A device keeps its share of the clients, not all of them."""
@@ -167,14 +190,13 @@ class Sharded(ClientMap):
             missing = -len(leaf) % self.num_devices
             return np.pad(leaf, [(0, missing), *[(0, 0)] * (leaf.ndim - 1)]) if missing else leaf
 
-        return jax.device_put(jax.tree.map(pad, jax.device_get(clients)), self._dealt)
+        return jax.device_put(jax.tree.map(pad, jax.device_get(clients)), self._sharding(dealt=True))
 
     def keep_dealt(self, clients):
-        return jax.lax.with_sharding_constraint(clients, self._dealt)
+        return jax.lax.with_sharding_constraint(clients, self._sharding(dealt=True))
 
-    @property
-    def _dealt(self):
-        return NamedSharding(self.mesh, PartitionSpec("clients"))
+    def _sharding(self, dealt):
+        return NamedSharding(self.mesh, PartitionSpec("clients") if dealt else PartitionSpec())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -184,6 +206,9 @@ class Loop(ClientMap):
     clients_at_once: ClassVar[int] = 1
     num_devices: ClassVar[int] = 1
     is_compiled: ClassVar[bool] = False
+
+    def __str__(self):
+        return "one client and one operation after another"
 
     def __call__(self, function, shared, clients):
         count = len(jax.tree.leaves(clients)[0])

@@ -8,13 +8,14 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fedjax_collapse.aggregation import Upload, weigh
 from fedjax_collapse.algorithms import base
 from fedjax_collapse.algorithms.base import Algorithm
 from fedjax_collapse.engine.client_maps import ClientMap
 from fedjax_collapse.engine.layout import Layout
-from fedjax_collapse.records import Client, ClientState, Examples, Key, Model, Ownership, Server, Variables
+from fedjax_collapse.records import Client, ClientState, Examples, Key, Model, Ownership, PyTree, Server, Variables
 
 _COHORT, _CLIENT = 0, 1  # streams of randomness within a round
 
@@ -45,6 +46,13 @@ def arrange(cohort: jax.Array, sizes: jax.Array, client_map: ClientMap) -> jax.A
     padding = jnp.full(-len(cohort) % client_map.clients_at_once, len(sizes), cohort.dtype)
     by_size = cohort[jnp.argsort(sizes[cohort])]
     return client_map.arrange(jnp.concatenate([padding, by_size]))
+
+
+def device_steps(sizes: np.ndarray, batch_size: int, client_map: ClientMap) -> np.ndarray:
+    """Steps [devices] of an epoch in which all clients take part."""
+    ids = np.asarray(arrange(jnp.arange(len(sizes)), jnp.asarray(sizes), client_map))
+    steps = np.append(-(-np.asarray(sizes) // batch_size), 0)  # padding takes none
+    return steps[ids].reshape(client_map.num_devices, -1).sum(axis=1)
 
 
 def stack(
@@ -103,7 +111,7 @@ def run(
     def run_client(shared, client):
         server, examples = shared
         context = (algorithm, model, examples, server, round)
-        upload, state, trained = base.local(*context, client, halve_short_batches=layout.halve_short_batches)
+        upload, state, trained = base.local(*context, client, batch_parts=layout.batch_parts)
         upload = weigh(upload, client.weight, client.id < num_clients)
         watched = jax.tree.map(lambda leaf: jnp.where(client.id == watched_id, leaf, 0), trained.variables)
         return (upload, watched), (state, trained.steps, trained.metrics)
@@ -117,8 +125,8 @@ def run(
 
 def first_reports(
     algorithm: Algorithm, server: Server, clients: Client, examples: Examples, *, model: Model, layout: Layout
-) -> Server:
-    """The server after the reports on the initial model of all clients, for the regularizers that start with one."""
+) -> dict[str, PyTree]:
+    """The clients' summed reports on the initial model, of the regularizers that start with one."""
 
     def report(shared, client):
         server, examples = shared
@@ -126,7 +134,7 @@ def first_reports(
         return weigh(Upload((), reports), client.weight, client.size > 0), ()
 
     upload, _ = layout.client_map(report, (server, examples), clients)
-    return base.start(algorithm, server, upload.total)
+    return upload.total
 
 
 def _recalibrate(algorithm, server, examples, clients, num_clients, model, layout):

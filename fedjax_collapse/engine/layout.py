@@ -15,31 +15,32 @@ _WORTHWHILE = 0.03  # share of the computed samples that must be saved
 class Layout(NamedTuple):
     """How rounds are laid out on the hardware. It changes speed and memory, and the order of float summation alone.
 
-    ``halve_short_batches``: a batch whose true rows fit into half of it costs half.
+    ``batch_parts``: into how many parts a batch is cut; one whose true rows fit into fewer costs no more than those.
     """
 
     client_map: ClientMap
     cohort_size: int
     max_rounds: int = 1  # in one call
-    halve_short_batches: bool = False
+    batch_parts: int = 1
 
 
-def halves_short_batches(client_map: ClientMap, model: Model, sizes: np.ndarray, batch_size: int) -> bool:
-    """Whether it pays to compile a client's step for half a batch as well.
+def choose_batch_parts(client_map: ClientMap, model: Model, sizes: np.ndarray, batch_size: int) -> int:
+    """Into how many parts it pays to cut a batch: a client's step is compiled for each number of them.
 
-    Not under ``vmap``, where a branch costs both of its cases, nor for deep networks, which would take twice as long to
-    compile, nor where nearly all batches are full.
+    One under ``vmap``, where a branch costs all of its cases; for deep networks, which compile for long; and where
+    nearly all batches are full. Four for dense networks, which compile at once, else two.
     """
     params = jax.eval_shape(model.init, jax.random.key(0)).params
-    is_shallow = sum(leaf.ndim >= 2 for leaf in jax.tree.leaves(params)) <= _SHALLOW
-    if not client_map.runs_clients_alone or not is_shallow or batch_size < 2:
-        return False
-    whole, halved = (np.sum(padded_sizes(sizes, batch_size, halves)) for halves in (False, True))
-    return bool(whole - halved >= _WORTHWHILE * whole)
+    kernels = [leaf.ndim for leaf in jax.tree.leaves(params) if leaf.ndim > 1]
+    parts = min(4 if max(kernels, default=2) == 2 else 2, batch_size)
+    if not client_map.runs_clients_alone or len(kernels) > _SHALLOW:
+        return 1
+    whole, cut = (np.sum(padded_sizes(sizes, batch_size, number)) for number in (1, parts))
+    return parts if whole - cut >= _WORTHWHILE * whole else 1
 
 
-def padded_sizes(sizes: np.ndarray, batch_size: int, halves: bool) -> np.ndarray:
-    """Samples that are computed in an epoch of clients with so many examples; ``halves``: in halves of a batch."""
+def padded_sizes(sizes: np.ndarray, batch_size: int, parts: int) -> np.ndarray:
+    """Samples that are computed in an epoch of clients with so many examples."""
     full, rest = np.divmod(sizes, batch_size)
-    least = batch_size // 2 if halves else batch_size
-    return full * batch_size + np.where(rest <= least, least * (rest > 0), batch_size)
+    part = -(-batch_size // parts)
+    return full * batch_size + np.minimum(-(-rest // part) * part, batch_size)

@@ -44,8 +44,8 @@ def init(algorithm: Algorithm, model: Model, variables: Variables, num_clients: 
     return State(server, clients, key, round)
 
 
-def state_shapes(algorithm: Algorithm, model: Model, num_clients: int, client_map: ClientMap) -> State:
-    """Shapes and dtypes of a state that is placed on devices."""
+def _state_shapes(algorithm, model, num_clients, client_map):
+    """Of a state that is placed on devices."""
 
     def start_state(key):
         return State(*base.init(algorithm, model, model.init(key)), key, jnp.zeros((), jnp.int32))
@@ -53,7 +53,8 @@ def state_shapes(algorithm: Algorithm, model: Model, num_clients: int, client_ma
     state = jax.eval_shape(start_state, jax.random.key(0))
     stored = num_clients + -num_clients % client_map.num_devices
     clients = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((stored, *leaf.shape), leaf.dtype), state.clients)
-    return state._replace(clients=clients)
+    placed = client_map.shapes(state._replace(clients=()))
+    return placed._replace(clients=client_map.shapes(clients, dealt=True))
 
 
 def place(client_map: ClientMap, state: State) -> State:
@@ -88,6 +89,11 @@ def run_rounds(
         return _run_rounds_compiled(algorithm, state, examples, ownership, num_rounds, model=model, layout=layout)
     with jax.disable_jit():
         return _run_rounds(algorithm, state, examples, ownership, num_rounds, model=model, layout=layout)
+
+
+def compile_rounds(*arguments, model: Model, layout: Layout) -> jax.stages.Compiled:
+    """The program that ``run_rounds`` runs on these arguments, and has then compiled."""
+    return _run_rounds_compiled.lower(*arguments, model=model, layout=layout).compile()
 
 
 def _run_rounds(algorithm, state, examples, ownership, num_rounds, *, model, layout):
@@ -137,9 +143,10 @@ def trace(algorithm: Algorithm, examples: Examples, ownership: Ownership, *, mod
         UserError: by a network, a regularizer or an algorithm that cannot work with the others.
     """
     algorithm = jax.tree.map(jnp.asarray, algorithm)
-    state = state_shapes(algorithm, model, len(ownership.sizes), layout.client_map)
     if not layout.client_map.is_compiled:
         layout = layout._replace(client_map=Chunked(1))
+    state = _state_shapes(algorithm, model, len(ownership.sizes), layout.client_map)
+    algorithm, examples, ownership = layout.client_map.shapes((algorithm, examples, ownership))
     _run_rounds_compiled.eval_shape(
         algorithm, state, examples, ownership, layout.max_rounds, model=model, layout=layout
     )
@@ -158,5 +165,5 @@ def start(
 def _start(algorithm, state, examples, ownership, model, layout):
     everyone = cohorts.arrange(jnp.arange(len(ownership.sizes)), ownership.sizes, layout.client_map)
     clients = cohorts.pick(algorithm, everyone, ownership, state.clients, state.key)
-    server = cohorts.first_reports(algorithm, state.server, clients, examples, model=model, layout=layout)
-    return state._replace(server=server)
+    reports = cohorts.first_reports(algorithm, state.server, clients, examples, model=model, layout=layout)
+    return state._replace(server=base.start(algorithm, state.server, reports))

@@ -1,0 +1,37 @@
+"""A figure of the benchmark: how many samples per second each system trained on, a panel for each workload."""
+
+from pathlib import Path
+
+from experiments.benchmarks import SYSTEMS, tables
+from experiments.benchmarks.tables import Row
+from fedjax_collapse.report import drawing
+
+_BAR, _PANEL = 0.3, 0.75  # inches of a bar, and of what is around a panel's
+
+
+@drawing.styled
+def draw(rows: list[Row], path: Path) -> None:
+    """Draws the rows into a file of the kind that its suffix says."""
+    panels = {}
+    for row in rows:
+        panels.setdefault(tables.title(row), []).append(row)
+    heights = [_PANEL + _BAR * len(panel) for panel in panels.values()]
+    figure = drawing.new_figure(sum(heights))
+    axes = figure.subplots(len(panels), squeeze=False, height_ratios=heights)[:, 0]
+    for axis, (title, panel) in zip(axes, panels.items(), strict=True):
+        _draw_panel(axis, title, panel)
+    axes[-1].set_xlabel("true samples per second")
+    figure.savefig(path)
+
+
+def _draw_panel(axis, title, rows):
+    systems = [row["system"] for row in rows]
+    speeds = [row["samples_per_second"] for row in rows]
+    bars = axis.barh(systems, speeds, color=[drawing.arm_colour(list(SYSTEMS), system) for system in systems])
+    axis.bar_label(bars, [tables.speed(row) for row in rows], padding=3)
+    axis.set_title(title, loc="left")
+    axis.set_xlim(0, 1.35 * max(speeds))
+    axis.locator_params(axis="x", nbins=5)
+    axis.xaxis.set_major_formatter("{x:,.0f}")
+    axis.grid(axis="y", visible=False)
+    axis.invert_yaxis()

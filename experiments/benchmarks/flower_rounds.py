@@ -1,0 +1,96 @@
+"""Rival: Flower's simulation, with an actor of Ray for each core.
+
+Clients keep no state, so there are as many nodes as a cohort has clients, and each is told whose examples to train on.
+An actor keeps the data and one network, as the fastest client that we can write would. The peak memory that is
+reported is the server's, without the actors'.
+"""
+
+import functools
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import FedAvg
+from flwr.simulation import run_simulation
+
+from experiments.benchmarks import Round, Setting, pytorch_loops
+from experiments.benchmarks.reporting import rounds_of
+from experiments.benchmarks.tasks import Task
+from experiments.benchmarks.workloads import WORKLOADS, Workload
+
+
+def run(workload: Workload, task: Task, setting: Setting) -> Iterator[Round]:
+    """Rounds of its ``FedAvg``, weighted by examples."""
+    logging.getLogger("flwr").setLevel(logging.WARNING)
+    server = ServerApp()
+
+    def train(report):
+        @server.main()
+        def main(grid: Grid, context: Context) -> None:
+            state = ArrayRecord(pytorch_loops.network(workload, task).state_dict())
+            _Strategy(task, setting, report).start(grid, state, setting.rounds)
+
+        run_simulation(
+            server,
+            _client_app(setting.task_file, workload),
+            num_supernodes=task.cohorts.shape[1],
+            backend_config={
+                "init_args": {"num_cpus": setting.cores, "num_gpus": 0, "include_dashboard": False},
+                "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
+            },
+        )
+
+    return rounds_of(train)
+
+
+class _Strategy(FedAvg):
+    """Federated averaging of given cohorts, which reports every round."""
+
+    def __init__(self, task, setting, report):
+        nodes = task.cohorts.shape[1]
+        super().__init__(fraction_evaluate=0.0, min_train_nodes=nodes, min_available_nodes=nodes)
+        self.cohorts, self.report, self.layout = task.cohorts, report, f"{setting.cores} actors"
+
+    def configure_train(self, server_round, arrays, config, grid):
+        messages = super().configure_train(server_round, arrays, config, grid)
+        for message, client in zip(messages, self.cohorts[server_round - 1], strict=True):
+            whose = ConfigRecord({"client": int(client)})
+            content = RecordDict({self.arrayrecord_key: arrays, self.configrecord_key: whose})
+            yield Message(content, message.metadata.dst_node_id, MessageType.TRAIN)
+
+    def aggregate_train(self, server_round, replies):
+        replies = list(replies)
+        aggregated = super().aggregate_train(server_round, replies)
+        metrics = [reply.content["metrics"] for reply in replies]
+        losses, samples, steps = ([m[key] for m in metrics] for key in ("loss", "samples", "steps"))
+        self.report(Round(losses, samples, steps, processed=sum(samples), layout=self.layout))
+        return aggregated
+
+
+def _client_app(task_file: Path, workload: Workload) -> ClientApp:
+    client, name = ClientApp(), next(name for name, known in WORKLOADS.items() if known == workload)
+
+    @client.train()
+    def train(message: Message, context: Context) -> Message:
+        network, data, parts = _resident(task_file, name)
+        network.load_state_dict(message.content["arrays"].to_torch_state_dict())
+        rows = parts[message.content["config"]["client"]]
+        loss, samples, steps = pytorch_loops.train(network, *data, rows, WORKLOADS[name].training)
+        metrics = {"loss": loss, "samples": samples, "steps": steps, "num-examples": len(rows)}
+        content = {"arrays": ArrayRecord(network.state_dict()), "metrics": MetricRecord(metrics)}
+        return Message(RecordDict(content), reply_to=message)
+
+    return client
+
+
+@functools.cache
+def _resident(task_file, name):
+    """What an actor keeps in memory."""
+    torch.set_num_threads(1)
+    task = Task.load(task_file)
+    parts = [torch.from_numpy(part) for part in task.parts]
+    return pytorch_loops.network(WORKLOADS[name], task), pytorch_loops.tensors(task), parts

@@ -1,0 +1,44 @@
+"""What a system is given to train: the same data, split, cohorts and initial weights for all, as a file."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Data(NamedTuple):
+    """Images and labels, and the constants that normalise pixels."""
+
+    images: np.ndarray  # [examples, height, width, channels] uint8
+    labels: np.ndarray  # [examples]
+    mean: float
+    std: float
+
+
+class Task(NamedTuple):
+    """All that is common to the systems on one workload."""
+
+    images: np.ndarray  # as in Data
+    labels: np.ndarray
+    mean: float
+    std: float
+    parts: list[np.ndarray]  # each client's examples
+    weights: list[np.ndarray]  # initial, as ``weights.arrays_in_order`` gives them
+    cohorts: np.ndarray  # [rounds, cohort] clients that take part in a round
+
+    def save(self, path: Path) -> None:
+        """Writes the task to ``path``."""
+        lists = {f"{name}_{i}": x for name in ("parts", "weights") for i, x in enumerate(getattr(self, name))}
+        arrays = {name: x for name, x in self._asdict().items() if name not in ("parts", "weights")}
+        np.savez(path, **arrays, **lists)
+
+    @classmethod
+    def load(cls, path: Path) -> "Task":
+        """The task that ``save`` wrote."""
+        with np.load(path) as file:
+            parts, weights = (
+                [file[f"{name}_{i}"] for i in range(sum(key.startswith(name) for key in file))]
+                for name in ("parts", "weights")
+            )
+            numbers = float(file["mean"]), float(file["std"])
+            return cls(file["images"], file["labels"], *numbers, parts, weights, file["cohorts"])

@@ -1,0 +1,92 @@
+"""The fastest layout of a network, a cohort and a machine: timed once, then remembered."""
+
+import dataclasses
+import hashlib
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from fedjax_collapse import engine
+from fedjax_collapse.algorithms import Algorithm
+from fedjax_collapse.data import Federation
+from fedjax_collapse.data.reading.cache import cache_folder
+from fedjax_collapse.engine import Chunked, ClientMap, Sharded
+from fedjax_collapse.metrics import write_json
+from fedjax_collapse.records import Model
+from fedjax_collapse.simulation import Schedule, check
+
+_CLIENTS_AT_ONCE = (1, 2, 5, 10, 25, 50, 100)
+_TIMED_ROUNDS = 2  # after one that compiles; the faster counts
+
+
+def fastest(
+    federation: Federation, model: Model, algorithm: Algorithm, schedule: Schedule, client_map: ClientMap
+) -> ClientMap:
+    """The client map on the devices of ``client_map`` with the number of clients at once whose rounds are fastest.
+
+    Timed by rounds that are thrown away. The seconds of each are kept in the cache folder, where an equal device,
+    network, algorithm, cohort and sizes of clients find them again.
+    """
+    layout = check(federation, model, algorithm, schedule, client_map)
+    path = cache_folder("layouts") / f"{_fingerprint(federation, model, algorithm, layout)}.json"
+    seconds = _read(path)
+    if not seconds:
+        seconds = {}
+        for candidate in _candidates(client_map, layout.cohort_size):
+            once = candidate.clients_at_once // candidate.num_devices
+            seconds[once] = _seconds(federation, model, algorithm, schedule._replace(rounds=1), candidate)
+            if seconds[once] > 2 * min(seconds.values()):  # still more clients at once would be still slower
+                break
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, seconds)
+    return _with_clients_at_once(client_map, min(seconds, key=seconds.get))
+
+
+def _candidates(client_map, cohort_size) -> Iterator[ClientMap]:
+    for once in _CLIENTS_AT_ONCE:
+        if once == 1 or once * client_map.num_devices <= cohort_size:
+            yield _with_clients_at_once(client_map, once)
+
+
+def _with_clients_at_once(client_map, once):
+    if isinstance(client_map, Sharded):
+        return dataclasses.replace(client_map, inner=Chunked(once))
+    return Chunked(once)
+
+
+def _seconds(federation, model, algorithm, schedule, client_map):
+    """Of one round."""
+    layout = check(federation, model, algorithm, schedule, client_map)
+    algorithm = jax.tree.map(np.asarray, algorithm)
+    state = engine.init(algorithm, model, model.init(jax.random.key(0)), federation.num_clients, jax.random.key(0))
+    run = algorithm, state, federation.ownership
+    program = engine.Program([run], federation.train, model=model, layout=layout)
+    program.prepare()
+    program.advance(1)
+    taken = []
+    for _ in range(_TIMED_ROUNDS):
+        start = time.perf_counter()
+        program.advance(1)
+        taken.append(time.perf_counter() - start)
+    return min(taken)
+
+
+def _fingerprint(federation, model, algorithm, layout):
+    """Of all that the speed of a round depends on."""
+    devices = jax.devices()
+    machine = jax.__version__, devices[0].device_kind, layout.client_map.num_devices
+    sizes = np.sort(np.asarray(federation.ownership.sizes)).tolist()
+    work = model, jax.tree.structure(algorithm), int(algorithm.training.epochs), layout.cohort_size, sizes
+    return hashlib.sha256(repr((machine, work)).encode()).hexdigest()[:24]
+
+
+def _read(path: Path) -> dict[int, float] | None:
+    """The seconds that were written; None if there are none."""
+    try:
+        return {int(once): float(seconds) for once, seconds in json.loads(path.read_text()).items()}
+    except (OSError, ValueError, AttributeError):
+        return None

@@ -1,0 +1,126 @@
+"""The runs of a study: what of them follows from the config, which are trained together, and their training."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from experiments import build
+from experiments.console import Console
+from experiments.layouts import fastest
+from fedjax_collapse.algorithms import Algorithm
+from fedjax_collapse.data import Federation
+from fedjax_collapse.engine import ClientMap, together
+from fedjax_collapse.metrics import write_json, write_npz
+from fedjax_collapse.records import Model
+from fedjax_collapse.report.study import summarize_run
+from fedjax_collapse.simulation import Run, Schedule, check, common_round, rounds_kept, simulate_runs, structure
+
+Name = tuple[str, int]  # arm and seed
+
+
+class Plan(NamedTuple):
+    """What of an arm does not depend on the seed."""
+
+    model: Model
+    algorithm: Algorithm
+    schedule: Schedule
+    client_map: ClientMap
+    engine: ConfigDict
+
+
+class Group(NamedTuple):
+    """Runs that are trained as one program, from one round on; one run alone has no ``run_map``."""
+
+    runs: dict[Name, Run]
+    plan: Plan
+    first_round: int
+    client_map: ClientMap
+    run_map: ClientMap | None
+
+    def __str__(self) -> str:
+        return ", ".join(f"{arm} seed {seed}" for arm, seed in self.runs)
+
+
+def make_plan(config: ConfigDict, federation: Federation) -> Plan:
+    """The plan of an arm, checked.
+
+    Raises:
+        UserError: something in it makes no sense.
+    """
+    schedule = Schedule(*(config[key] for key in Schedule._fields))
+    plan = Plan(
+        build.model(config, federation), build.algorithm(config), schedule, build.client_map(config), config.engine
+    )
+    check(federation, *plan[:4])
+    if config.engine.layout == "timed":
+        plan = plan._replace(client_map=fastest(federation, *plan[:4]))
+    return plan
+
+
+def make_groups(
+    names: Iterable[Name], plans: Mapping[str, Plan], federations: Mapping[str, Mapping[int, Federation]], workdir: Path
+) -> list[Group]:
+    """All runs by name, in groups."""
+    alike: dict = {}
+    for arm, seed in names:
+        plan = plans[arm]
+        run = Run(federations[arm][seed], plan.algorithm, jax.random.key(seed), workdir / arm / f"seed{seed}")
+        common = plan.model, plan.schedule, plan.client_map, plan.engine.to_json(), structure(run)
+        alike.setdefault(common, (plan, {}))[1][arm, seed] = run
+    return [group for plan, runs in alike.values() for group in _divide(plan, runs)]
+
+
+def train_group(group: Group, console: Console, should_stop: Callable[[], bool]) -> bool:
+    """Trains the group's runs, with a summary in the folder of each; False if they were stopped before the end."""
+    for run in group.runs.values():
+        Path(run.folder).mkdir(parents=True, exist_ok=True)
+        write_npz(Path(run.folder) / "partition.npz", {"class_counts": run.federation.class_counts()})
+    console.start_runs(list(group.runs), first_round=group.first_round)
+
+    def listener(rows, timings):
+        console.update(rows, timings)
+        for (arm, seed), row in zip(group.runs, rows, strict=True):
+            if not math.isfinite(row["train/task_loss"]):
+                hint = "--config.engine.layout=loop names client and step"
+                console.note(f"{arm} seed {seed}, round {row['round']}: the loss is not finite; {hint}")
+
+    plan = group.plan
+    results = simulate_runs(
+        list(group.runs.values()), plan.model, plan.schedule, client_map=group.client_map, run_map=group.run_map,
+        storage=plan.engine.storage, listener=listener, announce=console.note, should_stop=should_stop,
+    )  # fmt: skip
+    if results[0].rounds_done < plan.schedule.rounds:
+        return False
+    for run, result in zip(group.runs.values(), results, strict=True):
+        write_json(run.folder / "summary.json", {"headline": result.headline, **summarize_run(result.metrics)})
+    console.finish_runs()
+    return True
+
+
+def _divide(plan, runs) -> list[Group]:
+    """Runs of one structure: together, if that is asked for or faster, as far as they can go on from one round."""
+    sizes = [np.asarray(run.federation.ownership.sizes) for run in runs.values()]
+    batch_size, choice = plan.algorithm.training.batch_size, plan.engine.runs
+    is_together = choice == "together" or (
+        choice == "auto" and together.is_faster(plan.client_map, sizes, batch_size) and plan.engine.storage != "host"
+    )
+    kept = {name: rounds_kept(run.folder) for name, run in runs.items()}
+    first_rounds = {name: rounds[-1] for name, rounds in kept.items()}
+    if is_together and (common := common_round(kept.values())):  # also for a run that was saved later than the others
+        first_rounds = dict.fromkeys(runs, common)
+    divided: dict = {}
+    for name, run in runs.items():
+        divided.setdefault(first_rounds[name] if is_together else name, {})[name] = run
+    return [_group(plan, part, first_rounds[next(iter(part))]) for part in divided.values()]
+
+
+def _group(plan, runs, first_round):
+    if len(runs) == 1:
+        return Group(runs, plan, first_round, plan.client_map, None)
+    run_map, client_map = together.lay_out_runs(plan.client_map, len(runs))
+    return Group(runs, plan, first_round, client_map, run_map)

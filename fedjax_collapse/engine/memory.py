@@ -1,0 +1,75 @@
+"""How much memory rounds will take on each device, known before the first one, and a layout that fits."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from fedjax_collapse.engine.client_maps import Chunked, ClientMap, Sharded, Vectorized
+from fedjax_collapse.engine.layout import Layout
+from fedjax_collapse.records import PyTree, UserError
+
+_GIB = 2**30
+_SHARE = 0.8  # of the free memory that examples and client states may take; the rest is for the rounds
+
+
+def free_bytes(num_devices: int) -> float:
+    """Bytes that are free on each of the devices; infinite where nobody knows. CPU devices share the machine's."""
+    stats = [device.memory_stats() or {} for device in jax.devices()[:num_devices]]
+    if all("bytes_limit" in s for s in stats):
+        return min(s["bytes_limit"] - s.get("bytes_in_use", 0) for s in stats)
+    info = Path("/proc/meminfo")
+    lines = info.read_text().splitlines() if info.exists() and jax.default_backend() == "cpu" else []
+    available = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")]
+    return available[0] / num_devices if available else math.inf
+
+
+def fits(num_bytes: float, num_devices: int) -> bool:
+    """Whether each of the devices has room for so many bytes of examples and client states, and for rounds beside."""
+    return num_bytes <= _SHARE * free_bytes(num_devices)
+
+
+def size_in_bytes(tree: PyTree) -> int:
+    """Bytes of all leaves: arrays, or their shapes."""
+    return sum(math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize for leaf in jax.tree.leaves(tree))
+
+
+def program_bytes(program: jax.stages.Compiled) -> int:
+    """Bytes that a compiled program needs on a device beside its arguments."""
+    stats = program.memory_analysis()
+    return stats.temp_size_in_bytes + stats.output_size_in_bytes - stats.alias_size_in_bytes
+
+
+def fit(layout: Layout, needed: Callable[[Layout], int], free: float, beside: str) -> tuple[Layout, int]:
+    """The layout, with as few clients at once as it takes for its rounds to fit, and the bytes that they need.
+
+    ``needed``: bytes of a layout's rounds on a device; ``beside``: what else lies there, for the message.
+
+    Raises:
+        UserError: one client at a time does not fit.
+    """
+    while (bytes_needed := needed(layout)) > free:
+        smaller = _smaller(layout.client_map, layout.cohort_size)
+        if smaller is None:
+            needed_gib, free_gib = bytes_needed / _GIB, max(free, 0) / _GIB
+            raise UserError(
+                f"a round with one client at a time needs {needed_gib:.2f} GiB on each device beside {beside}, but "
+                f"{free_gib:.2f} GiB are free: choose a smaller batch_size, network or image size"
+            )
+        layout = layout._replace(client_map=smaller)
+    return layout, bytes_needed
+
+
+def _smaller(client_map: ClientMap, cohort_size: int) -> ClientMap | None:
+    """The same with half as many clients at once; None where there is one."""
+    match client_map:
+        case Sharded(num_devices, inner):
+            smaller = _smaller(inner, -(-cohort_size // num_devices))
+            return smaller and Sharded(num_devices, smaller)
+        case Vectorized() if cohort_size > 1:
+            return Chunked(-(-cohort_size // 2))
+        case Chunked(clients) if clients > 1:
+            return Chunked(clients // 2)
+    return None

@@ -1,0 +1,221 @@
+"""The systems of the benchmark: all train the same clients on the same data, and PyTorch's loops are right."""
+
+import copy
+import dataclasses
+import importlib.util
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from experiments.benchmarks import SYSTEMS, Round, Setting, networks, weights  # noqa: E402
+from experiments.benchmarks.reporting import rounds_of  # noqa: E402
+from experiments.benchmarks.tasks import Data, Task  # noqa: E402
+from experiments.benchmarks.workloads import WORKLOADS, Training, make_task  # noqa: E402
+from fedjax_collapse.records import Batch, Model  # noqa: E402
+
+HAS_TORCH = importlib.util.find_spec("torch") is not None
+LOOPS = [name for name in SYSTEMS if name.startswith("pytorch")]
+RIVALS = [name for name in SYSTEMS if name in ("pfl", "flower")]
+needs_torch = pytest.mark.skipif(not HAS_TORCH, reason="needs PyTorch")
+
+
+def _data(count):
+    rng = np.random.default_rng(0)
+    return Data(rng.integers(0, 17, (count, 8, 8, 1)).astype(np.uint8), rng.integers(0, 10, count), 0.0, 16.0)
+
+
+def _ragged(labels, clients):
+    """Clients of 1, 2, 3, ... examples, so that their sizes tell who they are."""
+    return np.split(np.random.default_rng(1).permutation(len(labels)), np.cumsum(range(1, clients)))
+
+
+# no client has more than a batch, so that the order of the examples, which systems draw differently, does not matter
+TINY = dataclasses.replace(
+    WORKLOADS["mlp100"],
+    data=_data,
+    examples=55,
+    split=_ragged,
+    clients=10,
+    cohort=4,
+    training=Training(epochs=2, batch_size=10, learning_rate=0.3, momentum=0.5),
+)
+
+
+@pytest.fixture(scope="module")
+def tiny_task():
+    return make_task(TINY, 4)
+
+
+def run(name, workload, task):
+    """The rounds of a system: sizes of the clients that took part, steps and loss."""
+    layout = jax.config.jax_num_cpu_devices, 1
+    setting = Setting(cores=2, rounds=len(task.cohorts), task_file=Path("unused"), layout=layout)
+    done = []
+    for _, outcome in zip(task.cohorts, SYSTEMS[name].load()(workload, task, setting), strict=False):
+        losses, samples, steps = map(np.asarray, outcome[:3])
+        done.append((sorted(samples // workload.training.epochs), sum(steps), np.average(losses, weights=samples)))
+    return done
+
+
+def test_engine_trains_the_cohorts_of_the_task(tiny_task):
+    assert tiny_task.cohorts.shape == (4, 4) and len({*map(tuple, tiny_task.cohorts)}) > 1
+    for cohort, (sizes, steps, _) in zip(tiny_task.cohorts, run("fedjax_collapse", TINY, tiny_task), strict=True):
+        assert sizes == sorted(cohort + 1) and steps == 2 * 4
+
+
+@needs_torch
+@pytest.mark.parametrize("name", LOOPS)
+def test_pytorch_loops_equal_the_engine(name, tiny_task):
+    for expected, found in zip(run("fedjax_collapse", TINY, tiny_task), run(name, TINY, tiny_task), strict=True):
+        assert found[:2] == expected[:2]
+        np.testing.assert_allclose(found[2], expected[2], rtol=1e-4)
+
+
+@needs_torch
+def test_pytorch_loop_equals_the_engine_with_batch_norm(monkeypatch):
+    from experiments.benchmarks import pytorch_networks
+    from fedjax_collapse import nn
+
+    build = pytorch_networks.build
+    monkeypatch.setattr(networks, "linen", lambda name: nn.SmallCNN(10, channels=(4,)))
+    monkeypatch.setattr(networks, "pytorch", lambda name, shape: build("small_cnn", 10, shape, channels=(4,)))
+    task = make_task(TINY, 2)
+    for expected, found in zip(run("fedjax_collapse", TINY, task), run("pytorch", TINY, task), strict=True):
+        assert found[:2] == expected[:2]
+        np.testing.assert_allclose(found[2], expected[2], rtol=1e-3)
+
+
+@needs_torch
+@pytest.mark.parametrize("name", LOOPS)
+def test_pytorch_loops_equal_steps_of_gradient_descent(name):
+    """With one full-batch step each, averaging by numbers of examples is a step on the cohort's examples."""
+    import torch
+
+    workload = dataclasses.replace(TINY, cohort=10, training=Training(1, 10, 0.3, 0.9))
+    task = make_task(workload, 3)
+    own = [torch.tensor(w, dtype=torch.float64, requires_grad=True) for w in task.weights]
+    images, labels = torch.tensor(task.images.reshape(55, -1) / 16.0), torch.tensor(task.labels)
+    for _, _, loss in run(name, workload, task):
+        hidden = (images @ own[0] + own[1]).relu()
+        logits = (hidden @ own[2] + own[3]).relu() @ own[4] + own[5]
+        expected = torch.nn.functional.cross_entropy(logits, labels)
+        np.testing.assert_allclose(loss, expected.item(), rtol=1e-5)
+        gradients = torch.autograd.grad(expected, own)
+        own = [(w - 0.3 * g).detach().requires_grad_() for w, g in zip(own, gradients, strict=True)]
+
+
+@needs_torch
+def test_own_descent_equals_torch_sgd():
+    import torch
+
+    from experiments.benchmarks.pytorch_loops import descend
+
+    rng, training = np.random.default_rng(0), Training(1, 32, 0.01, 0.9)
+    weight, mine, momenta = torch.ones(4, requires_grad=True), torch.ones(4), None
+    optimizer = torch.optim.SGD([weight], training.learning_rate, training.momentum)
+    for _ in range(4):
+        gradient = torch.tensor(rng.normal(size=4), dtype=torch.float32)
+        weight.grad = gradient.clone()
+        optimizer.step()
+        momenta = descend([mine], [gradient.clone()], momenta, training)
+    torch.testing.assert_close(mine, weight.detach())
+
+
+@needs_torch
+def test_running_statistics_are_averaged():
+    import torch
+
+    from experiments.benchmarks import pytorch_loops, pytorch_networks
+
+    network = pytorch_networks.build("small_cnn", 10, (8, 8, 1), channels=(3,))
+    server = [tensor.detach().clone() for tensor in pytorch_networks.tensors(network)]
+    data = torch.randn(6, 1, 8, 8), torch.randint(10, (6,))
+    clients, training = [torch.arange(2), torch.arange(2, 6)], Training(1, 4, 0.1, 0.0)
+    alone = [copy.deepcopy(network) for _ in clients]
+    for own, rows in zip(alone, clients, strict=True):
+        pytorch_loops.train(own, *data, rows, training)
+    total, _ = pytorch_loops._run_share(server, data, training, network, clients, None)
+    for summed, *own in zip(total, *map(pytorch_networks.tensors, alone), strict=True):
+        torch.testing.assert_close(summed, 2 * own[0] + 4 * own[1])
+    assert len(total) == len(list(network.parameters())) + 2 and not torch.equal(total[-1], 6 * server[-1])
+
+
+@needs_torch
+@pytest.mark.parametrize("name", ["mlp", "cnn", "two_conv_cnn"])
+def test_networks_are_equal_on_both_sides(name):
+    import torch
+
+    from experiments.benchmarks import pytorch_networks
+
+    shape = (12, 10, 3)
+    model = Model(networks.linen(name), shape)
+    variables = model.init(jax.random.key(0))
+    images = np.random.default_rng(0).normal(size=(2, *shape)).astype(np.float32)
+    expected, _ = model.apply(variables, Batch(images, np.zeros(2, int), np.ones(2, bool)), train=True)
+    network = pytorch_networks.load(networks.pytorch(name, shape), weights.arrays_in_order(model, variables))
+    found = network(torch.from_numpy(images).permute(0, 3, 1, 2)).detach().numpy()
+    np.testing.assert_allclose(found, expected.logits, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["cnn", "resnet18"])
+def test_variables_survive_their_list(name):
+    model = Model(networks.linen(name), (32, 32, 3))
+    shapes = jax.eval_shape(model.init, jax.random.key(0))
+    counter = iter(range(1000))
+    variables = jax.tree.map(lambda leaf: np.full(leaf.shape, next(counter), leaf.dtype), shapes)
+    rebuilt = weights.variables_from(model, weights.arrays_in_order(model, variables))
+    assert jax.tree.structure(rebuilt) == jax.tree.structure(variables)
+    jax.tree.map(np.testing.assert_array_equal, rebuilt, variables)
+
+
+def test_task_survives_its_file(tiny_task, tmp_path):
+    tiny_task.save(tmp_path / "task.npz")
+    loaded = Task.load(tmp_path / "task.npz")
+    for first, second in zip(tiny_task, loaded, strict=True):
+        many = isinstance(first, list)
+        for a, b in zip(first, second, strict=True) if many else [(first, second)]:
+            np.testing.assert_array_equal(a, b)
+
+
+def test_rounds_of_a_call_are_reported_as_they_are_done():
+    finished = []
+
+    def train(report):
+        for index in range(3):
+            report(Round([index], [1], [1], 1, ""))
+        time.sleep(0.05)
+        finished.append(True)
+
+    rounds = rounds_of(train)
+    assert [next(rounds).losses for _ in range(3)] == [[0], [1], [2]]
+    rounds.close()
+    assert finished  # closing waits
+
+
+def test_failure_of_a_call_is_raised():
+    def train(report):
+        raise RuntimeError("broken")
+
+    with pytest.raises(RuntimeError, match="broken"):
+        next(rounds_of(train))
+
+
+@pytest.mark.parametrize("name", RIVALS)
+def test_rivals_reach_the_loss_of_pytorch(name, tmp_path):
+    for package in SYSTEMS[name].needs:
+        pytest.importorskip(package)
+    path = tmp_path / "report.json"
+    command = ["experiments/benchmark.py", "--workloads=mlp100", "--scale=0.05", "--rounds=5", f"--json={path}"]
+    done = subprocess.run([sys.executable, *command, f"--systems=pytorch,{name}"], cwd=ROOT, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    pytorch, rival = json.loads(path.read_text())["rows"]
+    np.testing.assert_allclose(rival["final_loss"], pytorch["final_loss"], rtol=0.01)

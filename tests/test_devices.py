@@ -1,0 +1,128 @@
+"""One, two, four and eight devices: the same numbers, divided client states, and no transfers inside a round."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from conftest import assert_close
+
+from experiments import build
+from fedjax_collapse import FedDecorr, FedMR, LocalTraining, Model, Scaffold, engine, nn, simulate
+
+CHUNKED, SHARDED, VECTORIZED = engine.Chunked, engine.Sharded, engine.Vectorized
+TOLERANCE = 1e-9  # in float64: the order of summation is all that differs
+TRAINING = LocalTraining(epochs=1, batch_size=8, learning_rate=0.05, momentum=0.5)
+# with ``drop_last``, ``simulate`` chooses the layouts of ``prepare``, so that all tests share compiled programs
+COMPOSED = Scaffold(TRAINING.replace(drop_last=True), {"feddecorr": FedDecorr(0.1), "fedmr": FedMR()})
+
+
+@pytest.fixture(autouse=True, scope="module")
+def float64():
+    """64-bit floats in all threads, also in those that read checkpoints."""
+    jax.config.update("jax_enable_x64", True)
+    yield
+    jax.config.update("jax_enable_x64", False)
+
+
+@pytest.fixture(scope="module")
+def network(federation):
+    return Model(nn.MLP(4, hidden=(4,)), federation.image_shape)
+
+
+def composed_algorithms():
+    """All other algorithms with a share of all other regularizers each: every method is in one of few programs."""
+    names = [name for name in build.classes("algorithm") if name != "scaffold"]
+    others = [name for name in build.classes("regularizer") if name != "feddecorr"]
+    options = {"structured_decov": dict(num_groups=2), "fedmr": dict(initial_prototypes=True)}
+    for index, name in enumerate(names):
+        share = others[index :: len(names)]
+        regularizers = {r: build.class_named("regularizer", r)(**options.get(r, {})) for r in share}
+        yield pytest.param(build.class_named("algorithm", name)(TRAINING, regularizers), id="-".join([name, *share]))
+
+
+def prepare(federation, network, algorithm, client_map):
+    """What ``engine.run_rounds`` takes, where it expects it, for two rounds of three of the five clients."""
+    algorithm = client_map.place(jax.tree.map(jnp.asarray, algorithm))
+    state = engine.init(algorithm, network, network.init(jax.random.key(0)), 5, jax.random.key(1))
+    data = client_map.place((federation.train, federation.ownership))
+    context = dict(model=network, layout=engine.Layout(client_map, cohort_size=3, max_rounds=2))
+    state = engine.start(algorithm, engine.place(client_map, state), *data, **context)
+    return (algorithm, state, *data, 2), context
+
+
+def run(federation, network, algorithm, client_map):
+    """State, record and the watched client's variables after two rounds."""
+    arguments, context = prepare(federation, network, algorithm, client_map)
+    state, record, watched = engine.run_rounds(*arguments, **context)
+    state = engine.without_padding(state, federation.num_clients)
+    return jax.device_get((state._replace(key=jax.random.key_data(state.key)), record, watched))
+
+
+@pytest.mark.parametrize("algorithm", list(composed_algorithms()))
+def test_every_method_agrees_on_eight_devices(federation, network, algorithm):
+    reference = run(federation, network, algorithm, CHUNKED(1))
+    assert_close(run(federation, network, algorithm, SHARDED(8, CHUNKED(1))), reference, TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    "client_map",
+    [
+        CHUNKED(3),
+        VECTORIZED(),
+        SHARDED(1, CHUNKED(1)),
+        SHARDED(2, CHUNKED(1)),
+        SHARDED(4, CHUNKED(1)),
+        SHARDED(8, CHUNKED(1)),
+        SHARDED(2, CHUNKED(2)),
+        SHARDED(4, VECTORIZED()),
+    ],
+    ids=str,
+)
+def test_all_layouts_agree(federation, network, client_map):
+    reference = run(federation, network, COMPOSED, CHUNKED(1))
+    assert_close(run(federation, network, COMPOSED, client_map), reference, TOLERANCE)
+
+
+def test_client_states_are_divided(federation, network):
+    """Five clients padded to eight, two of them on each of four devices; before and after rounds."""
+
+    def check(clients):
+        for leaf in jax.tree.leaves(clients):
+            shares = {shard.device: shard.index[0] for shard in leaf.addressable_shards}
+            assert {shard.data.shape for shard in leaf.addressable_shards} == {(2, *leaf.shape[1:])}
+            assert sorted((rows.start or 0, rows.stop) for rows in shares.values()) == [(0, 2), (2, 4), (4, 6), (6, 8)]
+
+    arguments, context = prepare(federation, network, COMPOSED, SHARDED(4, CHUNKED(1)))
+    check(arguments[1].clients)
+    state, _, _ = engine.run_rounds(*arguments, **context)
+    check(state.clients)
+
+
+@pytest.mark.parametrize("client_map", [CHUNKED(1), SHARDED(2, CHUNKED(1))], ids=str)
+def test_rounds_transfer_nothing(federation, network, client_map):
+    """The second call finds everything in place."""
+    (algorithm, state, *data, _), context = prepare(federation, network, Scaffold(TRAINING), client_map)
+    num_rounds = client_map.place(jnp.array(2))
+    state, _, _ = engine.run_rounds(algorithm, state, *data, num_rounds, **context)
+    with jax.transfer_guard("disallow"):
+        state, _, _ = engine.run_rounds(algorithm, state, *data, num_rounds, **context)
+        with pytest.raises(Exception, match="Disallowed host-to-device transfer"):
+            jax.jit(jnp.add)(state.round, np.array(2))
+    assert int(state.round) == 4
+
+
+@pytest.mark.parametrize("client_map", [CHUNKED(1), SHARDED(4, CHUNKED(1))], ids=str)
+def test_a_run_goes_on_with_another_number_of_devices(federation, network, client_map, tmp_path):
+    """Its checkpoint is of the five clients, not of those that padded them to six."""
+
+    def go(client_map, rounds, folder=None):
+        schedule = dict(rounds=rounds, evaluate_every=2, participation=0.6, key=jax.random.key(3))
+        return simulate(federation, network, COMPOSED, client_map=client_map, folder=folder, **schedule)
+
+    two = SHARDED(2, CHUNKED(1))
+    go(two, 2, tmp_path)
+    resumed = go(client_map, 4, tmp_path)
+    whole = go(two, 4)
+    assert resumed.rounds_done == 4 and [row["round"] for row in resumed.metrics] == [2, 4]
+    assert_close(resumed.variables, whole.variables, TOLERANCE)
+    assert_close(resumed.clients, whole.clients, TOLERANCE)

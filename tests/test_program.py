@@ -1,0 +1,150 @@
+"""Where a run's examples and client states lie, what its rounds need, and what is done where that is too much."""
+
+import re
+
+import jax
+import numpy as np
+import pytest
+from conftest import assert_close
+
+from experiments import layouts
+from fedjax_collapse import FedAvg, Federation, LocalTraining, Model, Scaffold, UserError, engine, nn, simulate
+from fedjax_collapse.engine import memory
+from fedjax_collapse.simulation import Run, Schedule, check, simulate_runs
+
+TRAINING = LocalTraining(epochs=1, batch_size=8, learning_rate=0.05, momentum=0.5)
+
+
+@pytest.fixture(scope="module")
+def network(federation):
+    return Model(nn.MLP(4, hidden=(5,)), federation.image_shape)
+
+
+@pytest.fixture(scope="module")
+def on_host(federation):
+    """The federation, its examples on the host."""
+    train, test = federation.train, federation.test
+    return Federation.from_arrays(
+        *map(np.asarray, train[:2]), federation.owned_rows(), *map(np.asarray, test[:2]), train.mean, train.std,
+        storage="host",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("algorithm", [FedAvg(TRAINING), Scaffold(TRAINING)])
+def test_storage_changes_nothing(federation, on_host, network, algorithm, tmp_path):
+    """Examples and client states on the host, also after a stop; and a run that changes from one to the other.
+
+    In float32: 64-bit floats do not survive the threads that read a checkpoint.
+    """
+    arguments = dict(rounds=4, participation=0.6, evaluate_every=2, key=jax.random.key(0), checkpoint_every=1)
+    expected = simulate(federation, network, algorithm, storage="device", **arguments)
+    assert isinstance(on_host.train.images, np.ndarray)
+    for name, data, storage in (("host", on_host, "auto"), ("states", federation, "host")):
+        folder = tmp_path / name
+        stopped = simulate(
+            data, network, algorithm, storage=storage, folder=folder, should_stop=lambda: True, **arguments
+        )
+        assert stopped.rounds_done == 2
+        result = simulate(data, network, algorithm, storage=storage, folder=folder, **arguments)
+        assert_close(result.variables, expected.variables, 1e-5)
+        assert_close(result.clients, expected.clients, 1e-5)
+        assert_close(result.spectra, expected.spectra, 1e-4)
+    simulate(federation, network, algorithm, folder=tmp_path / "both", should_stop=lambda: True, **arguments)
+    result = simulate(on_host, network, algorithm, folder=tmp_path / "both", **arguments)
+    assert_close(result.variables, expected.variables, 1e-5)
+
+
+def announced(federation, network, client_map, storage="auto", algorithm=None):
+    lines = []
+    run = Run(federation, algorithm or FedAvg(TRAINING), jax.random.key(0))
+    simulate_runs([run], network, Schedule(1), client_map=client_map, storage=storage, announce=lines.append)
+    return lines[0]
+
+
+def test_predicted_memory_is_that_of_the_compiled_program(federation, network):
+    def predicted(clients_at_once, width=100):
+        wide = Model(nn.MLP(4, hidden=(width,)), federation.image_shape)
+        line = announced(federation, wide, engine.Chunked(clients_at_once))
+        assert f"cohorts of 5, {clients_at_once} client" in line
+        return float(re.search(r"on each device (\S+) MiB for a round beside", line)[1])
+
+    assert predicted(5, width=600) > 2 * predicted(1, width=600) > 4 * predicted(1) > 0
+    states = announced(federation, network, engine.Sharded(2, engine.Chunked(1)), algorithm=Scaffold(TRAINING))
+    assert "1 client at a time on each of 2 devices" in states
+
+
+def test_the_layout_is_reduced_until_it_fits(federation, monkeypatch):
+    wide = Model(nn.MLP(4, hidden=(600,)), federation.image_shape)
+    run = Run(federation, FedAvg(TRAINING), jax.random.key(0))
+
+    def needed(clients_at_once):
+        layout = check(federation, wide, run.algorithm, Schedule(1), engine.Chunked(clients_at_once))
+        state = engine.init(run.algorithm, wide, wide.init(run.key), 5, run.key)
+        arguments = run.algorithm, state, federation.train, federation.ownership, 1
+        return memory.program_bytes(engine.compile_rounds(*arguments, model=wide, layout=layout))
+
+    monkeypatch.setattr(memory, "free_bytes", lambda num_devices: (needed(1) + needed(2)) / 2)
+    for client_map in (engine.Chunked(4), engine.Vectorized()):
+        assert "1 client at a time" in announced(federation, wide, client_map, "device")
+    monkeypatch.setattr(memory, "free_bytes", lambda num_devices: needed(2))
+    assert "2 clients at a time" in announced(federation, wide, engine.Chunked(5), "device")
+    monkeypatch.setattr(memory, "free_bytes", lambda num_devices: 1000)
+    with pytest.raises(UserError, match=r"one client at a time needs .* GiB .* 0.00 GiB are free: choose a smaller"):
+        announced(federation, wide, engine.Chunked(4), "device")
+
+
+def test_what_does_not_fit_stays_on_the_host(federation, network, monkeypatch):
+    monkeypatch.setattr(memory, "free_bytes", lambda num_devices: 1000)
+    assert "client states on the host" in announced(federation, network, engine.Chunked(1))
+    with pytest.raises(UserError, match="storage 'disk': expected one of auto, device, host"):
+        announced(federation, network, engine.Chunked(1), "disk")
+    runs = [Run(federation, FedAvg(TRAINING), jax.random.key(i)) for i in range(2)]
+    with pytest.raises(UserError, match=r"engine\.runs=separate"):
+        simulate_runs(runs, network, Schedule(1), client_map=engine.Chunked(1), run_map=engine.Vectorized())
+
+
+def test_free_memory_is_known_here():
+    assert 2**20 < memory.free_bytes(2) <= memory.free_bytes(1)
+
+
+def test_smaller_layouts():
+    sharded = engine.Sharded(2, engine.Vectorized())
+    chain = []
+    while sharded is not None:
+        chain.append(sharded.inner)
+        sharded = memory._smaller(sharded, cohort_size=10)
+    assert chain == [engine.Vectorized(), engine.Chunked(3), engine.Chunked(1)]
+    assert memory._smaller(engine.Loop(), 10) is None
+
+
+def test_the_fastest_layout_is_timed_once(federation, network, tmp_path, monkeypatch):
+    """Up to where more clients at once take twice as long; another network is timed anew, a damaged file too."""
+    monkeypatch.setattr(layouts, "cache_folder", lambda kind: tmp_path / kind)
+    timed = []
+
+    def seconds(federation, model, algorithm, schedule, client_map):
+        timed.append(client_map.inner.clients_at_once)
+        return {1: 3.0, 2: 1.0, 5: 2.5, 10: 0.1}[timed[-1]]
+
+    monkeypatch.setattr(layouts, "_seconds", seconds)
+    parts = [np.arange(3 * i, 3 * i + 3) for i in range(30)]
+    many = federation.with_partition(parts)
+    start = engine.Sharded(2, engine.Chunked(1))
+
+    def fastest(network):
+        return layouts.fastest(many, network, FedAvg(TRAINING), Schedule(3), start)
+
+    assert fastest(network) == fastest(network) == engine.Sharded(2, engine.Chunked(2))
+    assert timed == [1, 2, 5]
+    fastest(Model(nn.MLP(4, hidden=(6,)), federation.image_shape))
+    assert timed == [1, 2, 5] * 2
+    for file in (tmp_path / "layouts").iterdir():
+        file.write_text("{")
+    fastest(network)
+    assert timed == [1, 2, 5] * 3
+
+
+def test_layouts_are_really_timed(federation, network, tmp_path, monkeypatch):
+    monkeypatch.setattr(layouts, "cache_folder", lambda kind: tmp_path / kind)
+    chosen = layouts.fastest(federation, network, FedAvg(TRAINING), Schedule(3), engine.Chunked(1))
+    assert chosen in (engine.Chunked(1), engine.Chunked(2), engine.Chunked(5))

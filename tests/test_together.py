@@ -1,0 +1,183 @@
+"""Runs trained as one program have the numbers that they have alone; studies put together what can go together."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+from conftest import assert_close
+
+from experiments import build, launch, runs, study
+from experiments.configs import quickstart
+from fedjax_collapse import FedAvg, FedDecorr, FedMR, LocalTraining, Model, Scaffold, engine, nn, simulate
+from fedjax_collapse.simulation import Run, Schedule, rounds_kept, simulate_runs, structure
+
+SCHEDULE = Schedule(rounds=3, participation=0.6, evaluate_every=2)
+RUN_MAPS = {
+    "vectorized": engine.Vectorized(),
+    "chunked": engine.Chunked(2),  # with a run that only pads
+    "dealt": engine.Sharded(2, engine.Chunked(1)),
+}
+
+
+def training(number):
+    return LocalTraining(epochs=1, batch_size=8, learning_rate=0.02 * (number + 1), momentum=0.5)
+
+
+METHODS = {
+    "feddecorr": lambda i: FedAvg(training(i), {"feddecorr": FedDecorr(0.1 * (i + 1), "official")}),
+    "fedmr": lambda i: FedAvg(training(i), {"fedmr": FedMR(inter=0.1 * (i + 1))}),
+    "scaffold": lambda i: Scaffold(training(i)),
+}
+
+
+@pytest.fixture(scope="module")
+def network(federation):
+    return Model(nn.MLP(4, hidden=(5,)), federation.image_shape)
+
+
+@pytest.fixture(scope="module")
+def partitions(federation):
+    """Three partitions of the same data, of the same capacity."""
+    rows = np.asarray(federation.owned_rows()[2])
+    own = [federation.owned_rows(), [np.roll(rows, i)[: 9 + 5 * i] for i in range(5)], federation.owned_rows()[::-1]]
+    return [federation.with_partition(parts, 40) for parts in own]
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("run_map", RUN_MAPS)
+def test_runs_that_go_together_are_the_runs_alone(float64, partitions, network, method, run_map):
+    """Other seeds, other numbers, other partitions: to 1e-9 in float64, and compiled once."""
+    group = [Run(f, METHODS[method](i), jax.random.key(i)) for i, f in enumerate(partitions)]
+    assert len({structure(run) for run in group}) == 1
+    compiled = []
+
+    def count(event, seconds, fun_name="", **_):
+        compiled.append(fun_name) if event.endswith("backend_compile_duration") and "_run_" in fun_name else None
+
+    jax.monitoring.register_event_duration_secs_listener(count)
+    try:
+        together = simulate_runs(group, network, SCHEDULE, client_map=engine.Chunked(1), run_map=RUN_MAPS[run_map])
+    finally:
+        jax.monitoring.unregister_event_duration_listener(count)
+    assert compiled == ["jit(_run_together)"]
+    for run, result in zip(group, together, strict=True):
+        alone = simulate(run.federation, network, run.algorithm, key=run.key, **SCHEDULE._asdict())
+        assert_close(result.variables, alone.variables, 1e-9)
+        assert_close(result.clients, alone.clients, 1e-9)
+        assert [row["round"] for row in result.metrics] == [2, 3]
+        for row, expected in zip(result.metrics, alone.metrics, strict=True):
+            assert_close(row, expected, 1e-6)
+    losses = [result.metrics[-1]["loss"] for result in together]
+    assert len(set(losses)) == 3
+
+
+def test_runs_of_another_structure_do_not_go_together(federation, partitions):
+    first = Run(federation, METHODS["feddecorr"](0), jax.random.key(0))
+    assert structure(first) == structure(first._replace(algorithm=METHODS["feddecorr"](1), key=jax.random.key(1)))
+    for other in (
+        first._replace(algorithm=METHODS["fedmr"](0)),
+        first._replace(algorithm=FedAvg(training(0), {"feddecorr": FedDecorr(0.0, "official")})),  # left out
+        first._replace(algorithm=FedAvg(training(0).replace(batch_size=4), first.algorithm.regularizers)),
+        first._replace(federation=federation.with_partition(federation.owned_rows(), 50)),
+    ):
+        assert structure(first) != structure(other)
+
+
+def test_together_is_chosen_where_devices_wait_less():
+    """Two devices: clients that cannot be dealt evenly, or more runs than devices."""
+    client_map = engine.Sharded(2, engine.Chunked(1))
+    even, uneven = np.full(8, 32), np.array([320, 8, 8, 8])
+    assert engine.together.is_faster(client_map, [uneven] * 2, 32)
+    assert engine.together.is_faster(client_map, [uneven] * 3, 32)  # 26 steps on one device, not 3 * 11
+    assert not engine.together.is_faster(client_map, [even] * 2, 32)  # the same, so they stay apart
+    assert not engine.together.is_faster(client_map, [even] * 3, 32)
+    assert not engine.together.is_faster(client_map, [uneven], 32)
+    assert not engine.together.is_faster(engine.Chunked(1), [uneven] * 4, 32)
+
+
+@pytest.fixture
+def start(tmp_path, monkeypatch):
+    """Starts a study of two arms that differ in a strength, with three seeds; returns the exit status."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(launch, "configure_jax", lambda cache: None)
+    monkeypatch.setattr(study, "write_report", lambda workdir: workdir)
+    path = tmp_path / "strengths.py"
+    path.write_text(
+        "from experiments.configs import quickstart\n"
+        "def get_config(arg=''):\n"
+        "    config = quickstart.get_config('smoke')\n"
+        "    config.network, config.training.epochs, config.clients = dict(name='mlp', hidden=(6,)), 1, 4\n"
+        "    config.rounds, config.seeds, config.checkpoint_every = 3, (0, 1), 1\n"
+        "    config.arms = {f'strength{s}': dict(regularizers=dict(feddecorr=dict(strength=s / 10))) for s in (1, 2)}\n"
+        "    return config\n"
+    )
+
+    def start_study(workdir, *arguments, runs="together"):
+        command = [f"--config={path}", f"--config.engine.runs={runs}", f"--workdir={tmp_path / workdir}", *arguments]
+        return launch.main(command)
+
+    return start_study
+
+
+def results(folder):
+    return {p.parent.name + p.parent.parent.name: p.read_text() for p in folder.glob("*/*/metrics.jsonl")}
+
+
+def test_a_study_trains_seeds_and_strengths_together(start, tmp_path, capsys):
+    assert start("together") == 0
+    printed = capsys.readouterr().out
+    assert "[1-4/4] strength1 seeds 0, 1; strength2 seeds 0, 1: starts" in printed
+    assert "4 runs together on" in printed and "MiB for a round beside" in printed
+    assert len(results(tmp_path / "together")) == 4
+    assert start("separate", runs="separate") == 0
+    assert "[4/4] strength2 seed 1: starts" in capsys.readouterr().out
+    last = {}
+    for name in ("together", "separate"):
+        rows = {run: text.splitlines() for run, text in results(tmp_path / name).items()}
+        assert all(len(lines) == 3 for lines in rows.values())
+        last[name] = {run: json.loads(lines[-1])["loss"] for run, lines in rows.items()}
+    assert last["together"] == pytest.approx(last["separate"], rel=1e-3)
+    assert len(set(last["together"].values())) == 4
+
+
+def test_runs_that_were_saved_at_different_rounds_go_on_together(start, tmp_path, monkeypatch, capsys):
+    """A study killed between the saves of two runs: the last round that all have kept; else those of one round."""
+    assert start("whole") == 0
+    whole = results(tmp_path / "whole")
+    answers = iter((False, True))
+    monkeypatch.setattr(launch, "stop_on_signal", lambda: lambda: next(answers))
+    assert start("killed") == launch.STOPPED
+    ahead, *others = [tmp_path / "killed" / p.parent.relative_to(tmp_path / "whole")
+                      for p in sorted((tmp_path / "whole").glob("*/*/metrics.jsonl"))]  # fmt: skip
+    assert rounds_kept(ahead) == (1, 2)
+    for other in others:  # as if the second save had reached the first run alone
+        for file in sorted((other / "checkpoints" / "2").rglob("*"), reverse=True):
+            file.unlink() if file.is_file() else file.rmdir()
+        (other / "checkpoints" / "2").rmdir()
+    monkeypatch.setattr(launch, "stop_on_signal", lambda: lambda: False)
+    capsys.readouterr()
+    assert start("killed") == 0
+    assert "seeds 0, 1: resumes after round 1" in capsys.readouterr().out
+    assert results(tmp_path / "killed") == whole
+
+    assert start("parts", "--seed=1") == 0
+    assert start("parts") == 0
+    printed = capsys.readouterr().out
+    assert "strength1 seed 0; strength2 seed 0: starts" in printed
+    assert sorted(results(tmp_path / "parts")) == sorted(whole)
+
+
+def test_groups_of_a_config(tmp_path):
+    """Arms of one structure are one group, a strength of 0 and another layout are not."""
+    config = quickstart.get_config("smoke")
+    config.seeds = (0, 1)
+    strength = {name: dict(regularizers=dict(feddecorr=dict(strength=s))) for name, s in (("a", 0.1), ("b", 0.3))}
+    config.arms = {**strength, "none": dict(regularizers=dict(feddecorr=dict(strength=0.0)))}
+    for choice, expected in (("together", [4, 2]), ("separate", [1] * 6)):
+        config.engine.runs = choice
+        configs = {arm: build.resolve_arm(config, arm) for arm in config.arms}
+        federations = study._federations(configs, config.seeds)
+        plans = {arm: runs.make_plan(configs[arm], federations[arm][0]) for arm in configs}
+        names = [(arm, seed) for arm in config.arms for seed in config.seeds]
+        assert [len(group.runs) for group in runs.make_groups(names, plans, federations, tmp_path)] == expected
