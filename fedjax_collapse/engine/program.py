@@ -83,7 +83,7 @@ class Program:
         return statics if self._run_map is None else statics | dict(run_map=self._run_map)
 
     def _each(self, tree):
-        return [tree] if self._run_map is None else [together.take_run(tree, i) for i in range(len(self._runs))]
+        return [tree] if self._run_map is None else together.split_runs(tree, len(self._runs))
 
     def _on_host(self):
         algorithm, state, ownership = self._runs[0]

@@ -5,6 +5,7 @@ A client map lays out the runs as it lays out clients: ``Vectorized()`` trains t
 run alone under the same ``Layout``.
 """
 
+import functools
 from collections.abc import Sequence
 
 import jax
@@ -54,9 +55,14 @@ def stack_runs(runs: Sequence[tuple[Algorithm, State, Ownership]], run_map: Clie
     return tuple(run_map.deal(part) for part in stacked)
 
 
-def take_run(stacked: PyTree, index: int) -> PyTree:
-    """What belongs to one of the stacked runs."""
-    return jax.tree.map(lambda leaf: leaf[index], stacked)
+def split_runs(stacked: PyTree, num_runs: int) -> list[PyTree]:
+    """What belongs to each of the stacked runs, on one device; without those that only pad."""
+    return _split_runs(jax.device_put(stacked, jax.devices()[0]), num_runs)
+
+
+@functools.partial(jax.jit, static_argnames="num_runs")  # one call: each slice by itself would cost as much
+def _split_runs(stacked, num_runs):
+    return [jax.tree.map(lambda leaf, i=i: leaf[i], stacked) for i in range(num_runs)]
 
 
 def run_together(
