@@ -85,6 +85,7 @@ def provenance(federations: Mapping[str, Mapping[int, Federation]], plans: Mappi
         "convolutions": {
             arm: count_lowerings(plan.model, plan.algorithm.training.batch_size) for arm, plan in plans.items()
         },
+        "layouts": {arm: str(plan.client_map) for arm, plan in plans.items()},
         "sha256": {
             arm: {f"seed{seed}": hashes[id(federation)] for seed, federation in of_seed.items()}
             for arm, of_seed in federations.items()

@@ -81,6 +81,7 @@ def test_a_study_from_one_command(config_file, tmp_path, capsys):
     assert provenance["packages"]["jax"] and set(hashes["fedavg"]) == {"seed0", "seed1"}
     assert hashes["fedavg"]["seed0"] == hashes["feddecorr"]["seed1"]  # the quickstart fixes the partition's seed
     assert provenance["convolutions"]["fedavg"] == {"strips": 1}
+    assert provenance["layouts"]["fedavg"] == "1 client at a time on each of 4 devices"
     assert "<svg" in (study / "report.html").read_text()
 
     before = tree(study)

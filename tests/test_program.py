@@ -54,10 +54,11 @@ def test_storage_changes_nothing(federation, on_host, network, algorithm, tmp_pa
     assert_close(result.variables, expected.variables, 1e-5)
 
 
-def announced(federation, network, client_map, storage="auto", algorithm=None):
+def announced(federation, network, client_map, storage="auto", algorithm=None, participation=1.0):
     lines = []
     run = Run(federation, algorithm or FedAvg(TRAINING), jax.random.key(0))
-    simulate_runs([run], network, Schedule(1), client_map=client_map, storage=storage, announce=lines.append)
+    schedule = Schedule(1, participation)
+    simulate_runs([run], network, schedule, client_map=client_map, storage=storage, announce=lines.append)
     return lines[0]
 
 
@@ -101,6 +102,22 @@ def test_what_does_not_fit_stays_on_the_host(federation, network, monkeypatch):
     runs = [Run(federation, FedAvg(TRAINING), jax.random.key(i)) for i in range(2)]
     with pytest.raises(UserError, match=r"engine\.runs=separate"):
         simulate_runs(runs, network, Schedule(1), client_map=engine.Chunked(1), run_map=engine.Vectorized())
+
+
+@pytest.mark.parametrize("storage", ["device", "host"])
+def test_ten_thousand_clients(federation, storage):
+    """Cohorts of 20; a client outside them keeps its state, and the others are told apart."""
+    rng = np.random.default_rng(0)
+    many = federation.with_partition(rng.integers(0, 110, (10_000, 9)))
+    small = Model(nn.MLP(4, hidden=(2,)), federation.image_shape)
+    result = simulate(
+        many, small, Scaffold(TRAINING), rounds=2, participation=0.002, key=jax.random.key(0), storage=storage,
+        client_map=engine.Sharded(2, engine.Chunked(1)),
+    )  # fmt: skip
+    trained = result.clients["steps"] > 0
+    assert trained.shape == (2, 10_000) and trained.sum(axis=1).tolist() == [20, 20]
+    assert (np.isfinite(result.clients["task_loss"]) == trained).all()
+    assert "20, 1 client" in announced(many, small, engine.Chunked(1), storage, Scaffold(TRAINING), participation=0.002)
 
 
 def test_free_memory_is_known_here():

@@ -112,8 +112,7 @@ class Program:
             raise UserError(f"storage {storage!r}: expected one of {', '.join(STORAGES)}")
         if storage != "auto":
             return storage == "host"
-        is_on_host = isinstance(self._examples.images, np.ndarray)
-        return is_on_host or not memory.fits(sum(self._stored_bytes()), self._num_devices)
+        return self._has_examples_on_host or not memory.fits(sum(self._stored_bytes()), self._num_devices)
 
     def _stored_bytes(self):
         """On each device: of the examples with their owners, and of the client states."""
@@ -137,5 +136,9 @@ class Program:
     @property
     def _stored(self):
         data, clients = (size / _MIB for size in self._stored_bytes())
-        where = " on the host" if self._is_on_host else ""
-        return f"{data:.1f} MiB of examples and {clients:.1f} MiB of client states{where}"
+        on_host = [" on the host" * where for where in (self._has_examples_on_host, self._is_on_host)]
+        return f"{data:.1f} MiB of examples{on_host[0]} and {clients:.1f} MiB of client states{on_host[1]}"
+
+    @property
+    def _has_examples_on_host(self):
+        return isinstance(self._examples.images, np.ndarray)
