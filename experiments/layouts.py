@@ -17,7 +17,7 @@ from fedjax_collapse.data.reading.cache import cache_folder
 from fedjax_collapse.engine import Chunked, ClientMap, Sharded
 from fedjax_collapse.metrics import write_json
 from fedjax_collapse.records import Model
-from fedjax_collapse.simulation import Schedule, check
+from fedjax_collapse.simulation import Run, Schedule, begin, check
 
 _CLIENTS_AT_ONCE = (1, 2, 5, 10, 25, 50, 100)
 _TIMED_ROUNDS = 2  # after one that compiles; the faster counts
@@ -61,10 +61,8 @@ def _with_clients_at_once(client_map, once):
 def _seconds(federation, model, algorithm, schedule, client_map):
     """Of one round."""
     layout = check(federation, model, algorithm, schedule, client_map)
-    algorithm = jax.tree.map(np.asarray, algorithm)
-    state = engine.init(algorithm, model, model.init(jax.random.key(0)), federation.num_clients, jax.random.key(0))
-    run = algorithm, state, federation.ownership
-    program = engine.Program([run], federation.train, model=model, layout=layout)
+    run = Run(federation, algorithm, jax.random.key(0))
+    program = engine.Program([begin(run, model)], federation.train, model=model, layout=layout)
     program.prepare()
     program.advance(1)
     taken = []

@@ -98,7 +98,7 @@ def _federations(configs, seeds):
     made = {}
 
     def shared(config):
-        key = repr([config[name] for name in ("data", "partition", "clients", "engine")])
+        key = repr([*(config[name] for name in ("data", "partition", "clients")), config.engine.storage])
         if key not in made:
             made[key] = build.federations(config, seeds)
         return made[key]

@@ -18,7 +18,7 @@ from fedjax_collapse.data.federation import Federation
 from fedjax_collapse.engine import ClientMap, State
 from fedjax_collapse.metrics import History
 from fedjax_collapse.observation import HEADLINES, Stopwatch, evaluate_models, headline_of, measure, true_samples
-from fedjax_collapse.records import Key, Model, UserError, Variables
+from fedjax_collapse.records import Key, Model, Ownership, UserError, Variables
 
 Row = Mapping[str, Any]
 
@@ -139,18 +139,16 @@ def simulate_runs(
     The other arguments and errors are those of ``simulate``.
     """
     first = runs[0]
-    for run in runs:
+    for run in runs[1:]:
         base.check(run.algorithm)
     layout = check(first.federation, model, first.algorithm, schedule, client_map)
     if run_map is not None and not run_map.runs_clients_alone:
         layout = layout._replace(batch_parts=1)
     own_tests = [None if run.algorithm.private == "none" else run.federation.own_tests() for run in runs]
     headlines = [headline_of(run.algorithm, run.federation) for run in runs]
-    algorithms = [jax.tree.map(jnp.asarray, base.without_silent_regularizers(run.algorithm)) for run in runs]
-    opened = _open([_begin(run, algorithm, model) for run, algorithm in zip(runs, algorithms, strict=True)], runs)
-    states, histories, checkpoints = zip(*opened, strict=True)
+    algorithms, states, owners = zip(*(begin(run, model) for run in runs), strict=True)
+    states, histories, checkpoints = zip(*_open(states, runs), strict=True)
     done = int(states[0].round)
-    owners = [run.federation.ownership for run in runs]
     program = engine.Program(
         list(zip(algorithms, states, owners, strict=True)), first.federation.train,
         model=model, layout=layout, run_map=run_map, storage=storage,
@@ -181,15 +179,16 @@ def simulate_runs(
         rows = [_observe(done, num_rounds, seconds, *of_run) for of_run in observed]
         listener(*map(list, zip(*rows, strict=True)))
         stopping = should_stop()
-        if stopping or done == schedule.rounds or done % schedule.checkpoint_every < num_rounds:
+        is_due = stopping or done == schedule.rounds or done % schedule.checkpoint_every < num_rounds
+        if is_due and any(checkpoints):
             _save(done, histories, checkpoints, program.states())
         if stopping:
             break
     for store in filter(None, checkpoints):
         store.close()
     return [
-        Result(state.server.variables, h.rows, h.clients, h.spectra, h.timing, done, HEADLINES[headline])
-        for state, h, headline in zip(program.states(), histories, headlines, strict=True)
+        Result(variables, h.rows, h.clients, h.spectra, h.timing, done, HEADLINES[headline])
+        for variables, h, headline in zip(program.variables(), histories, headlines, strict=True)
     ]
 
 
@@ -238,11 +237,14 @@ def check(
     return layout
 
 
-def _begin(run, algorithm, model) -> State:
-    """The state before the first round."""
+def begin(run: Run, model: Model) -> tuple[Algorithm, State, Ownership]:
+    """What ``engine.Program`` takes of a run: the algorithm, its numbers as arrays; the state before the first round;
+    and who owns what."""
+    algorithm = jax.tree.map(jnp.asarray, base.without_silent_regularizers(run.algorithm))
     key_init, key_rounds = jax.random.split(run.key)
     variables = model.init(key_init) if run.variables is None else run.variables
-    return engine.init(algorithm, model, variables, run.federation.num_clients, key_rounds)
+    state = engine.init(algorithm, model, variables, run.federation.num_clients, key_rounds)
+    return algorithm, state, run.federation.ownership
 
 
 def _open(states: Sequence[State], runs: Sequence[Run]) -> list[tuple[State, History, Checkpoints | None]]:

@@ -17,6 +17,7 @@ from fedjax_collapse.algorithms.base import Algorithm
 from fedjax_collapse.data import Federation
 from fedjax_collapse.engine.layout import padded_sizes
 from fedjax_collapse.records import Model, Variables
+from fedjax_collapse.simulation import Schedule, check
 
 
 def run(workload: Workload, task: Task, setting: Setting) -> Iterator[Round]:
@@ -30,15 +31,15 @@ def run(workload: Workload, task: Task, setting: Setting) -> Iterator[Round]:
     model = Model(networks.linen(workload.network), federation.image_shape)
     variables, training = variables_from(model, task.weights), workload.training
     sizes = np.array([len(part) for part in task.parts])
-    parts = engine.choose_batch_parts(client_map, model, sizes, training.batch_size)
-    cohort_size = task.cohorts.shape[1]
-    records = rounds(federation, model, FedAvg(LocalTraining(*training)), client_map, variables, cohort_size)
+    algorithm, schedule = FedAvg(LocalTraining(*training)), Schedule(1, task.cohorts.shape[1] / len(sizes))
+    round_layout = check(federation, model, algorithm, schedule, client_map)
+    records = rounds(federation, model, algorithm, round_layout, variables)
     for cohort, record in zip(itertools.cycle(task.cohorts), records, strict=False):
         yield Round(
             losses=np.asarray(record.metrics["task_loss"])[0, cohort],
             samples=training.epochs * sizes[cohort],
             steps=np.asarray(record.steps)[0, cohort],
-            processed=processed_samples(sizes[cohort], training, devices, clients_at_once, parts),
+            processed=processed_samples(sizes[cohort], training, devices, clients_at_once, round_layout.batch_parts),
             layout=f"{devices} devices x {clients_at_once} clients",
         )
 
@@ -53,19 +54,16 @@ def rounds(
     federation: Federation,
     model: Model,
     algorithm: Algorithm,
-    client_map: engine.ClientMap,
+    round_layout: engine.Layout,
     variables: Variables | None = None,
-    cohort_size: int | None = None,
 ) -> Iterator[engine.RoundRecord]:
-    """The record of one round after another, when all of it is computed; by default everybody takes part."""
+    """The record of one round after another, when all of it is computed."""
+    client_map = round_layout.client_map
     key = jax.random.key(SEED)
     algorithm = jax.tree.map(jnp.asarray, algorithm)
     variables = model.init(key) if variables is None else variables
     state = engine.place(client_map, engine.init(algorithm, model, variables, federation.num_clients, key))
     algorithm, *data = client_map.place((algorithm, federation.train, federation.ownership))
-    sizes = np.asarray(federation.ownership.sizes)
-    parts = engine.choose_batch_parts(client_map, model, sizes, algorithm.training.batch_size)
-    round_layout = engine.Layout(client_map, cohort_size or len(sizes), batch_parts=parts)
     while True:
         run_round = engine.run_rounds(algorithm, state, *data, 1, model=model, layout=round_layout)
         state, record, _ = jax.block_until_ready(run_round)

@@ -68,6 +68,7 @@ def _engine(case: Case) -> Callable[[], None]:
     from fedjax_collapse.algorithms import FedAvg, LocalTraining
     from fedjax_collapse.data import Federation
     from fedjax_collapse.records import Model
+    from fedjax_collapse.simulation import Schedule, check
 
     devices = min(case.cores, CLIENTS)
     jax.config.update("jax_num_cpu_devices", devices)
@@ -77,7 +78,8 @@ def _engine(case: Case) -> Callable[[], None]:
     options = {} if case.network == "mlp" else {"lowering": case.system}
     model = Model(build.class_named("network", case.network)(CLASSES, **options), federation.image_shape)
     algorithm = FedAvg(LocalTraining(1, BATCH_SIZE, 0.01, 0.9))
-    return functools.partial(next, rounds(federation, model, algorithm, layout(devices)))
+    round_layout = check(federation, model, algorithm, Schedule(1), layout(devices))
+    return functools.partial(next, rounds(federation, model, algorithm, round_layout))
 
 
 def _pytorch(case: Case) -> Callable[[], None]:

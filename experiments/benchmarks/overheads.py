@@ -20,6 +20,7 @@ from fedjax_collapse.algorithms import FedAvg, FedDC, FedDyn, FedNova, LocalTrai
 from fedjax_collapse.algorithms.base import Algorithm
 from fedjax_collapse.data import Federation, partition
 from fedjax_collapse.records import Model
+from fedjax_collapse.simulation import Schedule, check
 
 CLIENTS, EXAMPLES = 10, 1000
 TRAINING = LocalTraining(epochs=10, batch_size=64, learning_rate=0.01, momentum=0.9, weight_decay=1e-5)
@@ -56,7 +57,8 @@ def _rounds(algorithm, cores, scale):
     parts = partition.dirichlet(labels, CLIENTS, 0.5, SEED, min_size=1)
     federation = Federation.from_arrays(images, labels, parts, images[:1], labels[:1], mean, std)
     model = Model(networks.linen(workload.network), federation.image_shape)
-    return functools.partial(next, rounds(federation, model, algorithm, layout(cores)))
+    round_layout = check(federation, model, algorithm, Schedule(1), layout(cores))
+    return functools.partial(next, rounds(federation, model, algorithm, round_layout))
 
 
 def _row(name, seconds, baseline):

@@ -69,8 +69,14 @@ class Program:
 
     def states(self) -> list[State]:
         """Each run's state as ``rounds.init`` makes it: without padding, its clients on the host."""
-        states = [state for _, state, _ in self._runs] if self._state is None else self._each(self._state)
-        return [rounds.without_padding(state, self._num_clients) for state in states]
+        return [rounds.without_padding(state, self._num_clients) for state in self._states()]
+
+    def variables(self) -> list[Variables]:
+        """Of each run's server."""
+        return [state.server.variables for state in self._states()]
+
+    def _states(self):
+        return [state for _, state, _ in self._runs] if self._state is None else self._each(self._state)
 
     @property
     def _function(self):
