@@ -3,8 +3,9 @@
 
 It is the partition, with the same SHA-256, that ``launch.py`` makes of this config for one of its seeds (the first,
 unless asked). With --out the folder gets ``partition.json`` (what is printed), ``partition.npz`` (examples of each
-class at each client), ``partition.svg`` (a heat-map of them) and ``indices.json`` (the examples of every client: a file
-for the partition ``from_file``). Exit status: 0, or 2 for wrong input (one line says what).
+class at each client), ``partition.svg`` (the figure of the report: a heat-map of them, beside it sizes, numbers of
+classes and entropies) and ``indices.json`` (the examples of every client: a file for the partition ``from_file``). Exit
+status: 0, or 2 for wrong input (one line says what).
 """
 
 import argparse
@@ -19,10 +20,10 @@ from ml_collections import ConfigDict
 
 from experiments import build, launch
 from fedjax_collapse.data import Federation
+from fedjax_collapse.data.heterogeneity import heterogeneity
 from fedjax_collapse.metrics import write_json, write_npz
 from fedjax_collapse.records import UserError
-from fedjax_collapse.report.figures import partition as heat_map
-from fedjax_collapse.report.study import Run, Study
+from fedjax_collapse.report.partition import draw_partition
 
 _SHADES = " .:-=+*#%@"
 _WIDEST = 100  # classes that are drawn in the terminal, one character each
@@ -66,23 +67,16 @@ def parse(arguments: list[str]) -> tuple[ConfigDict, int, Path | None]:
 
 
 def describe(federation: Federation) -> dict[str, Any]:
-    """Sizes, classes, entropies and domains of all clients, examples without an owner or with several, and hashes.
-
-    The entropy is that of a client's class distribution, in nats: 0 for one class, log(classes) for equal shares.
-    """
-    counts = federation.class_counts()
-    sizes = counts.sum(axis=1)
-    shares = counts / sizes[:, None]
+    """What ``heterogeneity`` says of the clients, their domains, examples without an owner or with several, hashes."""
+    skew = heterogeneity(federation.class_counts())
     rows, domains = federation.owned_rows(), federation.domains
     owned = np.unique(np.concatenate(rows))
     return {
         "examples": len(federation.train.labels),
-        "sizes": sizes.tolist(),
-        "classes": (counts > 0).sum(axis=1).tolist(),
-        "entropy": np.sum(shares * np.log(1 / np.where(shares > 0, shares, 1)), axis=1).tolist(),
+        **{name: np.asarray(value).tolist() for name, value in skew._asdict().items()},
         "domains": [[domains.names[i] for i in np.unique(domains.train[own])] for own in rows] if domains else [],
         "left_out": len(federation.train.labels) - len(owned),
-        "repeated": int(sizes.sum()) - len(owned),
+        "repeated": int(skew.sizes.sum()) - len(owned),
         "sha256": federation.hashes(),
     }
 
@@ -93,14 +87,13 @@ def write(folder: Path, facts: dict[str, Any], federation: Federation) -> None:
     Raises:
         UserError: the folder cannot be made or written to.
     """
-    arrays = {"class_counts": federation.class_counts()}
-    study = Study(folder, {}, {}, {}, (Run("", facts["seed"], (), (), {}, {}, arrays),))
+    counts = federation.class_counts()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / "partition.json", facts)
-        write_npz(folder / "partition.npz", arrays)
+        write_npz(folder / "partition.npz", {"class_counts": counts})
         write_json(folder / "indices.json", [rows.tolist() for rows in federation.owned_rows()])
-        heat_map(study).savefig(folder / "partition.svg", metadata={"Date": None})
+        draw_partition(counts, f"seed {facts['seed']}").savefig(folder / "partition.svg", metadata={"Date": None})
     except OSError as error:
         raise UserError(f"--out={folder}: cannot be written to ({error.strerror}); choose another folder") from None
 
@@ -131,6 +124,10 @@ def _summary(federation, facts):
     yield f"sizes: {min(sizes)} to {max(sizes)}, median {np.median(sizes):g}, of {facts['examples']} training examples"
     yield f"classes per client: {classes:.1f} of {federation.num_classes} on average"
     yield f"entropy of a client's classes: {entropy:.3f} nats on average, at most {most:.3f}"
+    yield (
+        f"mutual information of client and class: {facts['mutual_information']:.3f} nats, 0 for the same classes "
+        f"everywhere, at most {facts['class_entropy']:.3f}"
+    )
     yield f"examples left out: {facts['left_out']}; given more than once: {facts['repeated']}"
     yield from (f"SHA-256 of the {name}: {value}" for name, value in facts["sha256"].items())
 

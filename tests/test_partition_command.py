@@ -9,6 +9,7 @@ import pytest
 from experiments import build, launch
 from experiments import partition as command
 from experiments.configs import base
+from fedjax_collapse.data.heterogeneity import heterogeneity
 
 DOMAINS = "dict(source='glyphs', domains=('clean', 'outline', 'textured'), train_size=40, test_size=20, image_size=8)"
 
@@ -49,6 +50,11 @@ def test_what_is_printed_and_written_is_what_the_launcher_makes(config_file, tmp
     assert facts["classes"] == [len(share) for share in shares]
     assert f"SHA-256 of the partition: {federation.hashes()['partition']}" in printed
     assert f"entropy of a client's classes: {np.mean(facts['entropy']):.3f} nats" in printed
+    joint = counts / counts.sum()
+    independent = joint.sum(axis=1, keepdims=True) * joint.sum(axis=0)
+    information = sum(p * math.log(p / q) for p, q in zip(joint.flat, independent.flat, strict=True) if p)
+    np.testing.assert_allclose(facts["mutual_information"], information, rtol=1e-12)
+    assert f"mutual information of client and class: {information:.3f} nats" in printed
     assert printed.splitlines()[2].split()[:4] == [
         "0",
         str(counts[0].sum()),
@@ -96,6 +102,24 @@ def test_shades_and_entropies_of_known_shares(config_file, tmp_path, capsys):
         f"     1      60        2    {math.log(2):.3f}  | @@|",
     ]
     assert "examples left out: 57; given more than once: 0" in lines
+
+
+def test_mutual_information_of_known_partitions():
+    """0 for equal distributions, whatever the sizes; all there is for clients of one class; else the mean KL."""
+    same = heterogeneity(np.outer([1, 10, 100], [1, 2, 0, 3]))
+    assert same.mutual_information == pytest.approx(0, abs=1e-15)
+    np.testing.assert_allclose(same.entropy, np.full(3, same.class_entropy))
+    own = heterogeneity(np.diag([6, 3, 3]))
+    assert own.mutual_information == own.class_entropy == pytest.approx(1.5 * math.log(2))
+    mixed = heterogeneity(np.array([[4, 0], [2, 2]]))  # all: 3/4 and 1/4
+    divergences = math.log(4 / 3), 0.5 * math.log(2 / 3) + 0.5 * math.log(2)
+    assert mixed.mutual_information == pytest.approx(sum(divergences) / 2)
+    assert (mixed.sizes.tolist(), mixed.classes.tolist()) == ([4, 4], [1, 2])
+    uneven = heterogeneity(np.array([[12, 0], [2, 2]]))  # all: 7/8 and 1/8; weights 3/4 and 1/4
+    divergences = math.log(8 / 7), 0.5 * math.log(4 / 7) + 0.5 * math.log(4)
+    assert uneven.mutual_information == pytest.approx(0.75 * divergences[0] + 0.25 * divergences[1])
+    nothing = heterogeneity(np.zeros((2, 3), int))
+    assert nothing.entropy.tolist() == [0, 0] and nothing.mutual_information == nothing.class_entropy == 0
 
 
 @pytest.mark.parametrize(

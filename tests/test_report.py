@@ -1,6 +1,7 @@
 """The report of a study, from synthetic files in the layout of a study folder."""
 
 import json
+import math
 import re
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from fedjax_collapse.records import UserError
 from fedjax_collapse.report import final_table, read_study, write_report
 from fedjax_collapse.report.contents import PLOTS
 from fedjax_collapse.report.figures import headline
+from fedjax_collapse.report.partition import draw_partition, partition_table
 from fedjax_collapse.report.table import accuracy_note
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -241,6 +243,47 @@ def test_headline_is_saved_as_svg_and_png(study, tmp_path):
     for name in ("headline.svg", "headline.png"):
         figure.savefig(tmp_path / name)
         assert (tmp_path / name).stat().st_size > 10_000
+
+
+def test_beside_every_row_of_the_partition_stand_its_size_classes_and_entropy():
+    counts = np.array([[8, 0, 0, 0], [3, 3, 0, 0], [1, 1, 1, 1]])
+    entropies = [0, math.log(2), math.log(4)]
+    cells, *panels = draw_partition(counts, "seed 0").axes[:4]
+    assert cells.get_ylim() == (2.5, -0.5)
+    for axes, values, written in zip(
+        panels,
+        ([8, 6, 4], [1, 2, 4], entropies),
+        (["8", "6", "4"], ["1", "2", "4"], ["0.00", "0.69", "1.39"]),
+        strict=True,
+    ):
+        assert axes.get_ylim() == cells.get_ylim()
+        lengths, edges, _ = axes.patches[0].get_data()
+        np.testing.assert_allclose(lengths, np.insert(np.array(values, float), [1, 2], 0))  # gaps between the bars
+        np.testing.assert_allclose(edges, [-0.4, 0.4, 0.6, 1.4, 1.6, 2.4])
+        assert [text.get_text() for text in axes.texts] == written
+    assert [[line.get_xdata()[0] for line in axes.lines] for axes in panels] == [[], [4], [math.log(4)]]
+    many = draw_partition(np.ones((100, 200), int), "seed 0").axes[:4]
+    assert not any(axes.texts for axes in many) and 3 <= len(many[0].get_yticks()) <= 13
+
+
+def test_the_table_has_a_row_for_every_different_partition(tmp_path):
+    study = make_study(tmp_path / "s", rounds=1, features=4)
+    even, own = np.full((2, 4), 3), np.diag([5, 1])
+    for file in study.glob("*/seed*/partition.npz"):
+        np.savez(file, class_counts=own if file.parent.name == "seed2" else even)
+    np.savez(study / "feddecorr" / "seed0" / "partition.npz", class_counts=own)
+    (study / "feddecorr" / "seed1" / "partition.npz").unlink()
+    both = -(5 * math.log(5 / 6) + math.log(1 / 6)) / 6
+    assert partition_table(read_study(study))[1:] == [
+        ["fedavg", "0, 1", "12", "12", "4 of 4", f"{math.log(4):.3f}", f"0.000 of {math.log(4):.3f}"],
+        ["all", "0, 2", "1 to 5", "3", "1 of 2", "0.000", f"{both:.3f} of {both:.3f}"],
+    ]
+    text = " ".join(Page(write_report(study).read_text(encoding="utf-8")).words)
+    assert "Mutual information" in text and f"{both:.3f} of {both:.3f}" in text
+    for file in study.glob("*/seed*/partition.npz"):
+        file.unlink()
+    text = " ".join(Page(write_report(study).read_text(encoding="utf-8")).words)
+    assert text.count("Not recorded in this study.") == 1 and "Median size" not in text
 
 
 @pytest.mark.parametrize("clients, classes", [(1, 10), (100, 100)])

@@ -1,19 +1,22 @@
-"""What figures a report shows, in which order, and the sentence below each."""
+"""What figures a report shows, in which order, and what stands below each."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from fedjax_collapse.report import figures
+from fedjax_collapse.report.partition import partition_figure, partition_table
 from fedjax_collapse.report.study import Study
 
 
 class Plot(NamedTuple):
-    """A figure of the report, and the sentence below it."""
+    """A figure of the report, and what stands below it."""
 
     name: str
     title: str
     caption: str
     draw: Callable[[Study], Any]  # to a matplotlib figure, or None without the data for it
+    numbers: Callable[[Study], list[list[str]]] | None = None  # to the heading and rows of a table
+    wide: bool = False  # takes a line of the page for itself
 
 
 _BAND = "a line is the mean over seeds, a band one standard deviation (n - 1) to either side"
@@ -58,17 +61,24 @@ PLOTS = (
         figures.client_loss,
     ),
     Plot(
-        "partition",
-        "Partition",
-        "Number of training examples that each client (row) holds of each class (column), first seed: the fewer dark "
-        "cells in a row, the more one-sided that client's data; the sum of a row is the client's size.",
-        figures.partition,
-    ),
-    Plot(
         "timing",
         "Time",
         "Left: seconds of one run spent compiling, training and evaluating, mean over seeds, with their sum; right: "
         "true training samples (padding not counted) processed per second of training, compilation excluded.",
         figures.timing,
+    ),
+    Plot(
+        "partition",
+        "Partition",
+        "Left: number of training examples that each client (row) holds of each class (column), in the first run: the "
+        "fewer dark cells in a row, the more one-sided that client's data. Right, in the same rows: the client's size; "
+        "the number of classes it holds; the entropy of its class distribution (0 for a single class, dotted: log of "
+        "the number of classes, for equal shares). The table has a row for every different partition, entropies in "
+        "nats. Mutual information of an example's client and class is the mean, weighted by size, of the KL divergence "
+        "of a client's class distribution from that of all examples: 0 if all clients have the same distribution, the "
+        "entropy of all examples' classes (the second number) if each client has one class.",
+        partition_figure,
+        partition_table,
+        wide=True,
     ),
 )

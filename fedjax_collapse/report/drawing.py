@@ -16,6 +16,8 @@ WIDTH = 5.6  # inches of a figure in the report: two fit side by side in a wide 
 # Okabe and Ito (2008): distinguishable with any common colour blindness. Yellow is left out, too pale for a line.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+BAR = "#737373"  # greys: colours are for arms
+THRESHOLD = {"color": "#555555", "linewidth": 1.2, "linestyle": ":"}
 STYLE = {
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],  # comes with matplotlib, so it is everywhere the same
@@ -115,6 +117,29 @@ def heat_map(axes: "Axes", columns: np.ndarray, rows: np.ndarray, values: np.nda
     axes.set_ylim(edges[-1], edges[0])
     axes.spines[:].set_visible(False)
     return mesh
+
+
+def bars(axes: "Axes", values: np.ndarray, written: str | None = None, most: float | None = None) -> None:
+    """Draws a horizontal bar per row, row 0 as in a heat map, all as one path so that there may be thousands.
+
+    ``written`` is the format of a number on each bar; a dotted line marks ``most``, the largest possible value.
+    """
+    limit = float(most or max(values) or 1)
+    rows = np.arange(len(values))
+    edges = (rows[:, None] + [-0.4, 0.4]).ravel()
+    with_gaps = np.stack([values, np.zeros(len(values))], axis=1).ravel()[:-1]
+    axes.stairs(with_gaps, edges, orientation="horizontal", fill=True, color=BAR, rasterized=len(values) > 500)
+    for row, value in enumerate(values) if written else ():
+        inside = value > limit / 2
+        look = {"ha": "right", "color": "white"} if inside else {"ha": "left", "color": "#222222"}
+        place = {"xytext": (-3 if inside else 3, 0), "textcoords": "offset points", "va": "center", "fontsize": 8.5}
+        axes.annotate(written.format(value), (value, row), **place, **look)
+    if most is not None:
+        axes.axvline(most, **THRESHOLD)
+    axes.grid(False, axis="y")
+    axes.tick_params(axis="y", length=0)
+    axes.set_xlim(0, limit * 1.04)
+    axes.locator_params(axis="x", nbins=3, integer=np.issubdtype(values.dtype, np.integer))
 
 
 @styled

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedjax_collapse.report import drawing
-from fedjax_collapse.report.drawing import arm_colour, arm_line, label, new_figure, styled, whole_numbers
+from fedjax_collapse.report.drawing import THRESHOLD, arm_colour, arm_line, label, new_figure, styled, whole_numbers
 from fedjax_collapse.report.study import Run, Study, number
 
 if TYPE_CHECKING:
@@ -14,8 +14,7 @@ if TYPE_CHECKING:
 
 SIGNIFICANT = -2.0  # an eigenvalue whose natural logarithm lies above counts as a significant dimension
 LOWEST = -12.0  # a spectrum is cut off here: a dimension that is exactly dead would flatten the rest
-PHASES = {"compile": "#d9d9d9", "train": "#737373", "evaluate": "#262626"}  # greys: colours are for arms
-THRESHOLD = {"color": "#555555", "linewidth": 1.2, "linestyle": ":"}
+PHASES = {"compile": "#d9d9d9", "train": drawing.BAR, "evaluate": "#262626"}  # greys: colours are for arms
 
 
 @styled
@@ -79,31 +78,6 @@ def client_loss(study: Study) -> "Figure | None":
     figure.supxlabel("round", fontsize=10)
     figure.supylabel("client", fontsize=10)
     figure.colorbar(image, ax=panels, label="cross-entropy (nats" + (", log scale)" if logarithmic else ")"))
-    return figure
-
-
-@styled
-def partition(study: Study) -> "Figure | None":
-    """How many training examples of each class each client holds, in the first run that recorded it."""
-    run = next((run for run in study.runs if run.partition.get("class_counts", np.empty(0)).size), None)
-    if run is None:
-        return None
-    counts = np.atleast_2d(run.partition["class_counts"])
-    clients, classes = counts.shape
-    figure = new_figure(float(np.clip(1.4 + 0.26 * clients, 2.4, 4.4)))
-    axes = figure.subplots()
-    top = max(1, counts.max())
-    image = drawing.heat_map(axes, np.arange(classes), np.arange(clients), counts, cmap="Blues", vmin=0, vmax=top)
-    if clients <= 20 and classes <= 12 and top < 1e5:
-        size = 8.5 if top < 1000 else 7
-        for client, label_ in np.argwhere(counts > 0):
-            count = counts[client, label_]
-            colour = "white" if count > 0.55 * top else "#222222"
-            axes.text(label_, client, f"{count:.0f}", ha="center", va="center", fontsize=size, color=colour)
-    axes.set(xlabel="class", ylabel="client", title=f"seed {run.seed}: {counts.sum():.0f} examples")
-    whole_numbers(axes.xaxis, 12)
-    whole_numbers(axes.yaxis, 12)
-    figure.colorbar(image, ax=axes, label="training examples")
     return figure
 
 

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -30,11 +30,16 @@ p { max-width: 48rem; margin: 0.4rem 0; overflow-wrap: anywhere; }
 figure { margin: 0; min-width: 0; }
 figure svg { display: block; width: 100%; max-width: 42rem; height: auto; }
 figcaption { font-size: 0.875rem; line-height: 1.4; color: #444; margin-top: 0.4rem; max-width: 42rem; }
-.scroll { overflow-x: auto; }
+.wide { grid-column: 1 / -1; }
+figure.wide svg { max-width: 56rem; }
+.wide figcaption { max-width: 56rem; }
+/* a shadow on the right, which what is scrolled there covers, says that there is more */
+.scroll { overflow-x: auto; background: linear-gradient(#fff, #fff) right top / 1.2rem calc(100% + 1px) no-repeat local,
+  linear-gradient(to left, #0004, #0000) right / 1.2rem 100% no-repeat scroll; }
 table { border-collapse: collapse; font-size: 0.92rem; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; vertical-align: top; padding: 0.3rem 1.2rem 0.3rem 0; border-bottom: 1px solid #e4e4e4; }
 thead th { border-bottom: 2px solid #888; }
-.results th:not(:first-child), .results td { text-align: right; white-space: nowrap; padding: 0.3rem 0 0.3rem 1.6rem; }
+.results th:not(:first-child), .results td { text-align: right; white-space: nowrap; padding: 0.3rem 0 0.3rem 1rem; }
 .results th:first-child { min-width: 8.5rem; overflow-wrap: anywhere; }
 .results thead th { white-space: normal; vertical-align: bottom; }
 .swatch { display: inline-block; width: 0.8em; height: 0.8em; margin-right: 0.5em; border-radius: 2px; }
@@ -150,14 +155,21 @@ def flatten(record: Any, prefix: str = "") -> list[tuple[str, str]]:
 
 
 def _results(study: Study) -> str:
-    head, *rows = final_table(study.summary)
-    body = []
-    for arm, *cells in rows:
+    def swatch(arm: str) -> str:
         colour = drawing.arm_colour(study.arms, arm) if arm in study.arms else "#999999"
-        swatch = f'<span class="swatch" style="background:{colour}"></span>'
-        cells = "".join(f"<td>{escape(cell)}</td>" for cell in cells)
-        body.append(f'<tr><th scope="row">{swatch}{escape(arm)}</th>{cells}</tr>')
+        return f'<span class="swatch" style="background:{colour}"></span>'
+
+    return _table(final_table(study.summary), before=swatch)
+
+
+def _table(lines: Sequence[Sequence[str]], before: Callable[[str], str] = lambda name: "") -> str:
+    """A heading and rows that begin with a name, and HTML ``before`` it; scrolls where the page is too narrow."""
+    head, *rows = lines
     heading = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in head)
+    body = []
+    for name, *cells in rows:
+        cells = "".join(f"<td>{escape(cell)}</td>" for cell in cells)
+        body.append(f'<tr><th scope="row">{before(name)}{escape(name)}</th>{cells}</tr>')
     rows = "\n".join(body)
     table = f'<table class="results">\n<thead><tr>{heading}</tr></thead>\n<tbody>\n{rows}\n</tbody></table>'
     return f'<div class="scroll">{table}</div>'
@@ -166,8 +178,17 @@ def _results(study: Study) -> str:
 def _figure(plot: Plot, study: Study) -> str:
     figure = plot.draw(study)
     image = "<p>Not recorded in this study.</p>" if figure is None else drawing.svg(figure, plot.name, plot.title)
-    caption = f"<figcaption>{escape(plot.caption)}</figcaption>"
-    return f'<figure id="{plot.name}">\n<h3>{escape(plot.title)}</h3>\n{image}\n{caption}\n</figure>'
+    numbers = plot.numbers(study) if plot.numbers else []
+    wide = ' class="wide"' if plot.wide else ""
+    parts = [
+        f'<figure id="{plot.name}"{wide}>',
+        f"<h3>{escape(plot.title)}</h3>",
+        image,
+        *([_table(numbers)] if numbers else []),
+        f"<figcaption>{escape(plot.caption)}</figcaption>",
+        "</figure>",
+    ]
+    return "\n".join(parts)
 
 
 def _pairs(pairs: Iterable[tuple[str, str]]) -> str:
