@@ -4,15 +4,16 @@
     python experiments/benchmark.py --workloads=pfl --systems=fedjax_collapse,pytorch,pfl,flower --figure=FILE.svg
     python experiments/benchmark.py --workloads=table6 --scale=0.02
     python experiments/benchmark.py --methods
+    python experiments/benchmark.py --augmentations
     python experiments/benchmark.py --networks=resnet18,mobilenet_v2
     python experiments/benchmark.py --growth
 
 Every system trains the same networks from the same weights on the same cohorts of the same split with the same
 hyper-parameters (``benchmarks/workloads.py``), each in a fresh process, one after another. ``ratio`` compares true
 samples per second with the best PyTorch loop that was run on the same workload. ``--methods`` times every method
-against federated averaging instead (``benchmarks/overheads.py``), ``--networks`` a local step of each network and
-lowering beside PyTorch (``benchmarks/network_steps.py``), ``--growth`` rounds of 10, 100 and 1,000 clients
-(``benchmarks/growth.py``). Machines are noisy: compare rows of one call only.
+against federated averaging instead, ``--augmentations`` every augmentation against none (``benchmarks/overheads.py``),
+``--networks`` a local step of each network and lowering beside PyTorch (``benchmarks/network_steps.py``), ``--growth``
+rounds of 10, 100 and 1,000 clients (``benchmarks/growth.py``). Machines are noisy: compare rows of one call only.
 """
 
 import importlib.util
@@ -36,7 +37,7 @@ from experiments.benchmarks.worker import Job, Measurement  # noqa: E402
 from experiments.benchmarks.workloads import WORKLOADS  # noqa: E402
 from experiments.machine import num_cores  # noqa: E402
 
-_METHOD_ROUNDS, _NETWORK_ROUNDS = 9, 5  # of each, unless asked otherwise
+_OVERHEAD_ROUNDS, _NETWORK_ROUNDS = 9, 5  # of each, unless asked otherwise
 _ENVIRONMENT = {
     "JAX_PLATFORMS": "cpu",
     "JAX_ENABLE_COMPILATION_CACHE": "false",  # it would hide what a first start costs
@@ -72,7 +73,9 @@ def main(argv: list[str] | None = None) -> int:
 def _measure(asked: Namespace) -> tuple[list[Row], Callable[[list[Row]], str]]:
     """The rows that are asked for, and what makes a table of them."""
     if asked.methods:
-        return run_methods(asked), tables.overhead_table
+        return run_overheads("methods", asked), tables.overhead_table
+    if asked.augmentations:
+        return run_overheads("augmentations", asked), tables.augmentation_table
     if asked.networks:
         return tables.add_network_ratios(list(run_networks(asked))), tables.network_table
     if asked.growth:
@@ -97,11 +100,11 @@ def run(asked: Namespace) -> Iterator[Row]:
                 yield tables.make_row(workload, system, total, measured, asked.scale)
 
 
-def run_methods(asked: Namespace) -> list[Row]:
-    """A row for each method, all measured in one worker."""
+def run_overheads(kind: str, asked: Namespace) -> list[Row]:
+    """A row for each of the ``methods`` or ``augmentations``, all measured in one worker."""
     with tempfile.TemporaryDirectory() as folder:
-        rounds = str(asked.rounds or _METHOD_ROUNDS)
-        _worker("timing the methods", "methods", folder, rounds, str(num_cores()), str(asked.scale))
+        rounds = str(asked.rounds or _OVERHEAD_ROUNDS)
+        _worker(f"timing the {kind}", kind, folder, rounds, str(num_cores()), str(asked.scale))
         return json.loads(Path(folder, "measurement.json").read_text())
 
 

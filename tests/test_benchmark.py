@@ -20,6 +20,8 @@ from experiments.benchmarks import SYSTEMS, arguments, environment, growth, over
 from experiments.benchmarks.worker import Measurement  # noqa: E402
 from experiments.benchmarks.workloads import WORKLOADS, Training  # noqa: E402
 from fedjax_collapse import FedAvg  # noqa: E402
+from fedjax_collapse.data import augment  # noqa: E402
+from fedjax_collapse.records import UserError  # noqa: E402
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 
@@ -119,35 +121,74 @@ def test_scale_keeps_clients_while_they_have_a_batch(name, scale, expected):
     )
 
 
-def test_methods_are_compared_with_federated_averaging_in_the_same_turn(monkeypatch):
-    """The order of calls, with rounds that only move a clock: FedAvg takes 1, 2, 3, ... and FedUV twice as much."""
-    clock, calls, turn = [0.0], [], {}
+def _replace_rounds_by_a_clock(monkeypatch, seconds_of):
+    """The order of calls of rounds that take the algorithm's seconds, then twice as long, three times and so on."""
+    clock, calls = [0.0], []
 
     def rounds(algorithm, cores, scale):
-        name = next(iter(algorithm.regularizers), "fedavg")
-
         def run():
-            calls.append(name)
-            turn[name] = turn.get(name, 0) + 1
-            clock[0] += turn[name] * {"fedavg": 1.0, "feduv": 2.0}[name]
+            seconds = seconds_of(algorithm)
+            calls.append(seconds)
+            clock[0] += seconds * calls.count(seconds)
 
         return run
 
     monkeypatch.setattr(overheads, "_rounds", rounds)
-    monkeypatch.setattr(overheads, "methods", lambda: {"FedAvg": FedAvg(), "FedUV": FedAvg(regularizers={"feduv": ()})})
     monkeypatch.setattr(overheads.time, "perf_counter", lambda: clock[0])
-    found = overheads.measure(5, cores=jax.config.jax_num_cpu_devices)
-    assert calls == ["fedavg", "feduv"] * 7
+    return calls
+
+
+def test_methods_are_compared_with_federated_averaging_in_the_same_turn(monkeypatch):
+    calls = _replace_rounds_by_a_clock(monkeypatch, lambda algorithm: 1.0 + len(algorithm.regularizers))
+    monkeypatch.setattr(overheads, "methods", lambda: {"FedAvg": FedAvg(), "FedUV": FedAvg(regularizers={"feduv": ()})})
+    found = overheads.measure("methods", 5, jax.config.jax_num_cpu_devices)
+    assert calls == [1.0, 2.0] * 7
     assert found[1]["overhead"] == {"median": 2.0, "min": 2.0, "max": 2.0}
     assert found[1]["seconds_per_round"] == {"median": 10.0, "min": 6.0, "max": 14.0}
     assert "FedUV   10 (6-14)          2.000 (2.000-2.000)" in tables.overhead_table(found)
 
 
-def test_every_method_runs_a_round(monkeypatch):
+def test_augmentations_cost_what_they_add_to_a_round_per_image(monkeypatch, capsys, tmp_path):
+    seconds = {None: 1.0, augment.flip: 4.0}
+    calls = _replace_rounds_by_a_clock(monkeypatch, lambda algorithm: seconds[algorithm.training.augmentation])
+    monkeypatch.setattr(overheads, "augmentations", lambda: {"none": None, "flip": augment.flip})
+    monkeypatch.setattr(benchmark, "_worker", lambda title, *command: worker.main(*command))
+    monkeypatch.setattr(benchmark, "num_cores", lambda: jax.config.jax_num_cpu_devices)
+    path = tmp_path / "report.json"
+    assert benchmark.main(["--augmentations", "--rounds=5", "--scale=0.3", f"--json={path}"]) == 0
+    none, flip = json.loads(path.read_text())["rows"]
+    assert calls == [1.0, 4.0] * 7 and none["microseconds_per_image"] == 0
+    assert flip["overhead"] == {"median": 4.0, "min": 4.0, "max": 4.0}
+    assert flip["microseconds_per_image"] == 1e6 * (5 * 4.0 - 5 * 1.0) / (2 * 300)  # two epochs of 300 images
+    assert "flip          20 (12-28)         4.000 (4.000-4.000)  25000.0" in capsys.readouterr().out
+
+
+def test_equal_augmentations_are_one_and_those_of_other_images_none(monkeypatch):
+    def of_large_images(image, key):
+        raise UserError("too small")
+
+    none, flip, crop = augment.PRESETS["none"], augment.flip, augment.crop
+    others = {"large": of_large_images, "half": lambda image, key: image[::2]}
+    monkeypatch.setattr(overheads, "PRESETS", {"a": flip, "off": none, **others, "b": crop, "c": flip, "none": none})
+    found = overheads.augmentations()
+    assert list(found.items()) == [("off, none", None), ("a, c", flip), ("b", crop)]
+
+
+def test_augmentations_of_the_presets_are_distinct_programs():
+    image, key, found = np.zeros((32, 32, 3), np.float32), jax.random.key(0), overheads.augmentations()
+    names, *augmented = found
+    programs = {jax.jit(found[name]).lower(image, key).as_text() for name in augmented}
+    assert names.startswith("none, ") and found[names] is None
+    assert len(programs) == len(augmented) > 5 and "moon_cifar10, fedmr_cifar10" in augmented
+
+
+def test_rounds_of_methods_and_augmentations_run(monkeypatch):
     assert len(overheads.methods()) == 14
+    augmented = FedAvg(overheads.AUGMENTED.replace(augmentation=augment.flip))
     compiled_fast = dataclasses.replace(WORKLOADS["cnn100"], network="mlp")
     monkeypatch.setitem(WORKLOADS, "cnn100", compiled_fast)
-    overheads._rounds(overheads.methods()["FedDecorr"], cores=1, scale=0.05)()
+    for algorithm in overheads.methods()["FedDecorr"], augmented:
+        overheads._rounds(algorithm, cores=1, scale=0.05)()
 
 
 def test_ratio_is_over_the_best_pytorch_loop_of_the_same_workload():
@@ -207,6 +248,8 @@ def test_systems_whose_packages_are_missing_are_left_out(capsys):
         ("--networks=mlp --scale=0.5", "--scale"),
         ("--methods --profile=.", "--profile"),
         ("--methods --growth", "--methods"),
+        ("--augmentations --methods", "--methods"),
+        ("--augmentations --figure=x.svg", "--augmentations"),
         ("--workload=nope", "nope"),
     ],
 )

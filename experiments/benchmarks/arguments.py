@@ -12,8 +12,8 @@ from experiments.benchmarks.workloads import WORKLOADS
 
 FIGURES = (".svg", ".png", ".pdf")
 _SCALE = (
-    "of the workloads and of --methods, in (0, 1]: keeps this share of the examples; clients, and the cohort with "
-    "them, become fewer only where they would be left with less than a batch each"
+    "of the workloads, --methods and --augmentations, in (0, 1]: keeps this share of the examples; clients, and the "
+    "cohort with them, become fewer only where they would be left with less than a batch each"
 )
 _PROFILE = "folder for a jax.profiler trace of one more round of fedjax_collapse, of each workload"
 
@@ -30,6 +30,7 @@ def parse(argv: list[str] | None, description: str) -> argparse.Namespace:
     parser.add_argument("--systems", type=_names(SYSTEMS), default=systems, help=f"of {', '.join(SYSTEMS)}")
     modes = parser.add_mutually_exclusive_group()
     modes.add_argument("--methods", action="store_true", help="what each method costs over federated averaging")
+    modes.add_argument("--augmentations", action="store_true", help="what each augmentation costs over none")
     modes.add_argument("--networks", **_list_of(network_steps.NETWORKS, "steps of"))
     modes.add_argument("--growth", **_list_of(growth.WORKLOADS, "rounds of ever more clients, with the networks of"))
     lowerings = f"of the networks: {', '.join(network_steps.LOWERINGS)}"
@@ -47,11 +48,11 @@ def parse(argv: list[str] | None, description: str) -> argparse.Namespace:
 
 
 def _check(arguments):
-    mode = next((mode for mode in ("methods", "networks", "growth") if getattr(arguments, mode)), None)
+    mode = next((mode for mode in ("methods", "augmentations", "networks", "growth") if getattr(arguments, mode)), None)
     if mode and (arguments.figure or arguments.profile):
         _one_line(f"--figure and --profile are of workloads, leave them out with --{mode}")
     if mode in ("networks", "growth") and arguments.scale != 1:
-        _one_line(f"--scale is of workloads and of --methods, leave it out with --{mode}")
+        _one_line(f"--scale is of workloads, --methods and --augmentations, leave it out with --{mode}")
     available = available_memory()
     for name in [] if mode else arguments.workloads:
         needed = WORKLOADS[name].scaled(arguments.scale).bytes_needed

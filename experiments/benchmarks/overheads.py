@@ -1,8 +1,11 @@
-"""What a method costs over federated averaging: rounds of all of them in one process, by turns.
+"""What a method costs over federated averaging, and an augmentation over none: rounds of all in one process, by turns.
 
 Ten clients with about a hundred synthetic images 32x32x3 each, ten local epochs in batches of 64 as in FedDecorr's
 experiments, the small CNN of ``cnn100``, no augmentation. Turns cancel what else the machine does: the overhead is the
 median over turns of a method's seconds over those of federated averaging in the same turn.
+
+Augmentations are timed in federated averaging of the same clients, for two local epochs. Presets that are the same
+function share a row; those that need or make images of another size than 32x32 pixels are left out.
 """
 
 import functools
@@ -11,6 +14,7 @@ import time
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from experiments.benchmarks import networks
 from experiments.benchmarks.engine_rounds import layout, rounds
@@ -19,13 +23,17 @@ from fedjax_collapse import regularizers
 from fedjax_collapse.algorithms import FedAvg, FedDC, FedDyn, FedNova, LocalTraining, Scaffold
 from fedjax_collapse.algorithms.base import Algorithm
 from fedjax_collapse.data import Federation, partition
-from fedjax_collapse.records import Model
+from fedjax_collapse.data.augment import PRESETS, Augmentation
+from fedjax_collapse.records import Model, UserError
 from fedjax_collapse.simulation import Schedule, check
 
 CLIENTS, EXAMPLES = 10, 1000
 TRAINING = LocalTraining(epochs=10, batch_size=64, learning_rate=0.01, momentum=0.9, weight_decay=1e-5)
 REGULARIZERS = ("FedDecorr", "FedUV", "FedProx", "FedMR", "FedProc", "MOON", "DeCov", "StructuredDeCov", "VICReg")
 ALGORITHMS = (Scaffold, FedNova, FedDyn, FedDC)
+AUGMENTED = TRAINING.replace(epochs=2)  # few, since what an augmentation costs is the same in each
+
+Row = dict[str, Any]
 
 
 def methods() -> dict[str, Algorithm]:
@@ -34,10 +42,42 @@ def methods() -> dict[str, Algorithm]:
     return {"FedAvg": FedAvg(TRAINING), **on_fedavg, **{kind.__name__: kind(TRAINING) for kind in ALGORITHMS}}
 
 
-def measure(turns: int, cores: int, scale: float = 1.0) -> list[dict[str, Any]]:
+def augmentations() -> dict[str, Augmentation | None]:
+    """Every distinct preset for images of this size, under all its names; the first is none."""
+    names = {PRESETS["none"]: []}
+    for name, augmentation in PRESETS.items():
+        names.setdefault(augmentation, []).append(name)
+    distinct = {", ".join(own): augmentation for augmentation, own in names.items() if _takes_images(augmentation)}
+    return distinct | {next(iter(distinct)): None}  # as in a run, whose images then go through no function at all
+
+
+def measure(kind: str, turns: int, cores: int, scale: float = 1.0) -> list[Row]:
+    """The rows of ``methods`` or of ``augmentations``."""
+    jax.config.update("jax_num_cpu_devices", cores)  # before anything is computed
+    return {"methods": method_rows, "augmentations": augmentation_rows}[kind](turns, cores, scale)
+
+
+def method_rows(turns: int, cores: int, scale: float) -> list[Row]:
     """A row for each method: seconds of its rounds, and their ratio to federated averaging's."""
-    jax.config.update("jax_num_cpu_devices", cores)
-    run_round = {name: _rounds(algorithm, cores, scale) for name, algorithm in methods().items()}
+    return [{"method": name} | row for name, row in _by_turns(methods(), turns, cores, scale).items()]
+
+
+def augmentation_rows(turns: int, cores: int, scale: float) -> list[Row]:
+    """A row for each augmentation: seconds of its rounds, their ratio to those without, and its own time per image.
+
+    That is what it adds to a round, on all cores together, per true image; augmenting padding is part of it.
+    """
+    algorithms = {name: FedAvg(AUGMENTED.replace(augmentation=own)) for name, own in augmentations().items()}
+    images = AUGMENTED.epochs * round(scale * EXAMPLES)
+    return [
+        {"augmentation": name} | row | {"microseconds_per_image": 1e6 * row["seconds_added"] / images}
+        for name, row in _by_turns(algorithms, turns, cores, scale).items()
+    ]
+
+
+def _by_turns(algorithms, turns, cores, scale):
+    """Of each algorithm the seconds of its rounds, and what they are over those of the first in the same turns."""
+    run_round = {name: _rounds(algorithm, cores, scale) for name, algorithm in algorithms.items()}
     for _ in range(2):  # the first compiles, the second may still fill caches
         for run in run_round.values():
             run()
@@ -47,7 +87,8 @@ def measure(turns: int, cores: int, scale: float = 1.0) -> list[dict[str, Any]]:
             start = time.perf_counter()
             run()
             seconds[name].append(time.perf_counter() - start)
-    return [_row(name, taken, seconds["FedAvg"]) for name, taken in seconds.items()]
+    baseline = next(iter(seconds.values()))
+    return {name: _compare(taken, baseline) for name, taken in seconds.items()}
 
 
 def _rounds(algorithm, cores, scale):
@@ -61,10 +102,19 @@ def _rounds(algorithm, cores, scale):
     return functools.partial(next, rounds(federation, model, algorithm, round_layout))
 
 
-def _row(name, seconds, baseline):
-    ratios = sorted(taken / base for taken, base in zip(seconds, baseline, strict=True))
+def _compare(seconds, baseline):
+    pairs = list(zip(seconds, baseline, strict=True))
+    ratios = sorted(taken / base for taken, base in pairs)
     return {
-        "method": name,
         "seconds_per_round": {"median": statistics.median(seconds), "min": min(seconds), "max": max(seconds)},
         "overhead": {"median": statistics.median(ratios), "min": ratios[0], "max": ratios[-1]},
+        "seconds_added": statistics.median(taken - base for taken, base in pairs),
     }
+
+
+def _takes_images(augmentation):
+    image = jax.ShapeDtypeStruct(WORKLOADS["cnn100"].image_shape, jnp.float32)
+    try:
+        return jax.eval_shape(augmentation, image, jax.random.key(SEED)).shape == image.shape
+    except UserError:
+        return False

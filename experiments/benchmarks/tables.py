@@ -62,7 +62,14 @@ def table(rows: list[Row]) -> str:
 def overhead_table(rows: list[Row]) -> str:
     """The rows of ``--methods`` for people."""
     heads = ("method", "s/round (min-max)", "over FedAvg (min-max)")
-    cells = [(row["method"], _range(row["seconds_per_round"], "4g"), _range(row["overhead"], "3f")) for row in rows]
+    return _align([heads, *((row["method"], *_overhead_cells(row)) for row in rows)])
+
+
+def augmentation_table(rows: list[Row]) -> str:
+    """The rows of ``--augmentations`` for people."""
+    heads = ("augmentation", "s/round (min-max)", "over none (min-max)", "us/image")
+    own = [f"{row['microseconds_per_image']:.1f}" for row in rows]
+    cells = [(row["augmentation"], *_overhead_cells(row), cost) for row, cost in zip(rows, own, strict=True)]
     return _align([heads, *cells])
 
 
@@ -118,6 +125,10 @@ def growth_table(rows: list[Row]) -> str:
     """The rows of ``--growth`` for people."""
     heads = ("workload", "clients", "s/round (min-max)", "samples/s", "s/sample over first", "first round s", "MiB")
     return _align([(*heads, "layout"), *map(_growth_cells, rows)])
+
+
+def _overhead_cells(row):
+    return _range(row["seconds_per_round"], "4g"), _range(row["overhead"], "3f")
 
 
 def _growth_cells(row):

@@ -1,7 +1,8 @@
 """Runs in a process of its own: makes the tasks, or times one system on one of them.
 
 The command lines are ``prepare FOLDER SCALE ROUNDS WORKLOAD ...``, ``grow FOLDER CLIENTS ROUNDS WORKLOAD``, ``time
-FOLDER JOB``, the job as JSON, ``methods FOLDER TURNS CORES SCALE``, and ``network FOLDER CASE``, the case as JSON.
+FOLDER JOB``, the job as JSON, ``methods FOLDER TURNS CORES SCALE``, ``augmentations`` with the same, and ``network
+FOLDER CASE``, the case as JSON.
 """
 
 import json
@@ -115,10 +116,10 @@ def main(command: str, folder: str, *rest: str) -> None:
         clients, rounds, workload = int(rest[0]), WARM_UP + int(rest[1]), rest[2]
         growth.make_task(WORKLOADS[workload], clients, rounds).save(Path(folder, f"{workload}-{clients}.npz"))
         return
-    if command == "methods":
+    if command in ("methods", "augmentations"):
         from experiments.benchmarks import overheads
 
-        measured = overheads.measure(int(rest[0]), int(rest[1]), float(rest[2]))
+        measured = overheads.measure(command, int(rest[0]), int(rest[1]), float(rest[2]))
     elif command == "network":
         measured = network_steps.measure(network_steps.Case(**json.loads(rest[0])))._asdict()
     else:
