@@ -11,7 +11,6 @@ have them:
 """
 
 import functools
-import hashlib
 from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
@@ -19,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedjax_collapse.data import glyphs as drawing
-from fedjax_collapse.data.reading import encoded, folders, tables, tfds_listing
+from fedjax_collapse.data.reading import encoded, files, folders, tables, tfds_listing
 from fedjax_collapse.data.reading.cache import cached
 from fedjax_collapse.records import UserError
 
@@ -166,12 +165,12 @@ def tfds(
     ``normalisation`` is by default the papers' for this data set, else ``unit``.
 
     Raises:
-        UserError: the data are not there or do not fit together; the line has the command that prepares them.
+        UserError: the data are not there or do not fit together; the line says how to prepare them.
     """
     builders = tfds_listing.find_builders(name, data_dir, download)
     paths = [Path(builder.data_path) for builder in builders]
-    files = list(map(encoded.fingerprint, paths))
-    key = dict(folders=paths, files=files, splits=(train_split, test_split), label=label)
+    states = list(map(files.fingerprint, paths))
+    key = dict(folders=paths, files=states, splits=(train_split, test_split), label=label)
     normalisation = normalisation or _USUAL_NORMALISATION.get(name.partition(":")[0], "unit")
     find = functools.partial(tfds_listing.list_builders, builders, train_split, test_split, label)
     return _from_listing("tfds", key, find, classes, image_size, channels, normalisation)
@@ -197,7 +196,7 @@ def folder(
     """
     find = functools.partial(folders.list_folder, path, test_fraction, test_per_class, seed)
     root = Path(path).absolute()
-    key = dict(folder=root, files=encoded.fingerprint(root), divided=(test_fraction, test_per_class, seed))
+    key = dict(folder=root, files=files.fingerprint(root), divided=(test_fraction, test_per_class, seed))
     return _from_listing("folder", key, find, classes, image_size, channels, normalisation)
 
 
@@ -217,7 +216,7 @@ def parquet(
     """
     find = functools.partial(tables.list_parquet, path, image_column, label_column)
     root = Path(path).absolute()
-    key = dict(folder=root, files=encoded.fingerprint(root), columns=(image_column, label_column))
+    key = dict(folder=root, files=files.fingerprint(root), columns=(image_column, label_column))
     return _from_listing("parquet", key, find, classes, image_size, channels, normalisation)
 
 
@@ -242,8 +241,8 @@ def isic2019(path: str, split_file: str, image_size: int = 224, normalisation: s
     Raises:
         UserError: the split file is not that one, or an image is missing or unreadable, by its file.
     """
-    files = [hashlib.sha256(Path(split_file).read_bytes()).hexdigest()] if Path(split_file).is_file() else []
-    key = dict(folder=Path(path).absolute(), files=[*files, encoded.fingerprint(Path(path))])
+    places = [Path(path).absolute(), Path(split_file).absolute()]
+    key = dict(places=places, files=list(map(files.fingerprint, places)))
     find = functools.partial(folders.list_isic2019, path, split_file)
     return _from_listing("isic2019", key, find, (), image_size, 3, normalisation, fit="crop")
 

@@ -1,6 +1,5 @@
 """Labelled images that lie encoded in files or tables, and the arrays that they become."""
 
-import hashlib
 import io
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +10,8 @@ import numpy as np
 from fedjax_collapse.data.reading.cache import Arrays
 from fedjax_collapse.records import UserError
 
-VERSION = 1  # of the decoding: one more when the same file gives other arrays
+VERSION = 2  # of the decoding: one more when the same file gives other arrays
+_GREY = ("1", "L", "LA", "La", "F")  # and those of 16 bits, which start with I
 
 
 class Encoded(NamedTuple):
@@ -78,18 +78,12 @@ def decode_listing(
     return arrays
 
 
-def fingerprint(folder: Path) -> str:
-    """A hash of names, sizes and times of all files below a folder: another one when the data have changed."""
-    digest = hashlib.sha256()
-    for file in sorted(file for file in folder.rglob("*") if file.is_file()):
-        state = file.stat()
-        digest.update(f"{file.relative_to(folder)}|{state.st_size}|{state.st_mtime_ns}\n".encode())
-    return digest.hexdigest()
-
-
 def _checked_label(example, class_names):
     if not 0 <= example.label < len(class_names):
-        raise UserError(f"{example.where}: label {example.label} is not among the {len(class_names)} classes")
+        raise UserError(
+            f"{example.where}: label {example.label} is not among the {len(class_names)} classes, 0 to "
+            f"{len(class_names) - 1}; correct it, or use a part whose labels are known"
+        )
     return example.label
 
 
@@ -112,28 +106,54 @@ def _decode(example, image_size, channels, fit):
     """[height, width, channels] uint8."""
     from PIL import Image, ImageOps
 
-    with _open(example) as picture:
-        picture = picture.convert("L" if channels == 1 else "RGB")
-        if image_size:
-            resize = ImageOps.fit if fit == "crop" else Image.Image.resize
-            picture = resize(picture, (image_size, image_size), Image.Resampling.BILINEAR)
-        return np.asarray(picture).reshape(picture.height, picture.width, channels)
+    picture = _open(example, "L" if channels == 1 else "RGB")
+    if image_size:
+        resize = ImageOps.fit if fit == "crop" else Image.Image.resize
+        picture = resize(picture, (image_size, image_size), Image.Resampling.BILINEAR)
+    return np.asarray(picture).reshape(picture.height, picture.width, channels)
 
 
 def _channels_of(example):
-    with _open(example) as picture:
-        return 1 if picture.mode in ("1", "L", "I", "I;16", "F") else 3
+    mode = _open(example).mode
+    return 1 if mode in _GREY or mode.startswith("I") else 3
 
 
-def _open(example):
-    """The whole image."""
+def _open(example, mode=None):
+    """The whole image; of ``mode``, if one is given."""
     from PIL import Image
 
     try:
-        content = io.BytesIO(example.content) if isinstance(example.content, bytes) else example.content
-        picture = Image.open(content)
-        picture.load()
-        return picture
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(f"{example.where}: cannot be read as an image ({reason}); repair or remove it") from None
+        with Image.open(io.BytesIO(example.content) if isinstance(example.content, bytes) else example.content) as file:
+            file.load()
+            return _convert(file, mode) if mode else file
+    except PermissionError:
+        raise UserError(f"{example.where}: cannot be opened (permission denied); allow reading it") from None
+    except Exception as error:  # of damaged bytes, decoders raise whatever they run into
+        raise UserError(
+            f"{example.where}: cannot be read as an image ({_reason(error, example)}); repair, replace or remove it"
+        ) from None
+
+
+def _convert(picture, mode):
+    """Of 16 bits the upper eight are kept, as Pillow does with colours; transparency is dropped, as by torchvision."""
+    from PIL import Image
+
+    if picture.mode == "F":
+        raise ValueError("its pixels are floats, expected 8 or 16 bits")
+    if picture.mode.startswith("I"):  # Pillow alone would cut off all above 255
+        values = np.asarray(picture)
+        if values.min() < 0 or values.max() >= 2**16:
+            raise ValueError("its pixels have more than 16 bits, expected 8 or 16 bits")
+        picture = Image.fromarray((values.astype(np.int32) >> 8).astype(np.uint8))
+    if picture.mode == "P":  # whose entries may be transparent each, of which Pillow warns
+        picture = picture.convert("RGBA")
+    return picture.convert(mode)
+
+
+def _reason(error, example):
+    from PIL import UnidentifiedImageError
+
+    if isinstance(error, UnidentifiedImageError):
+        size = len(example.content) if isinstance(example.content, bytes) else example.content.stat().st_size
+        return "no known image format" if size else "it is empty"
+    return (getattr(error, "strerror", None) or str(error) or type(error).__name__).splitlines()[0]

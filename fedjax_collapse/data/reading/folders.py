@@ -1,21 +1,25 @@
 """Image folders: which file has which class, domain and part."""
 
+import os
 from pathlib import Path
 
 import numpy as np
 
 from fedjax_collapse.data.reading.encoded import Encoded, Listing
+from fedjax_collapse.data.reading.files import files_below, folders_in
 from fedjax_collapse.data.reading.index_file import read_isic2019
 from fedjax_collapse.records import UserError
 
 _SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
+_NOTES = (".txt", ".csv", ".json", ".xml", ".md", ".html")  # Tiny-ImageNet has boxes beside its images
 ISIC2019_CLASSES = ("MEL", "NV", "BCC", "AK", "BKL", "DF", "VASC", "SCC")
 ISIC2019_CENTRES = ("BCN", "HAM_vidir_molemax", "HAM_vidir_modern", "HAM_rosendahl", "MSK", "HAM_vienna_dias")
 _TEST_FOLDERS = ("test", "val", "validation")
 
 
 def list_folder(path: str, test_fraction: float, test_per_class: int, seed: int) -> Listing:
-    """The images below a folder, in one of these layouts; a class folder may have folders of its own.
+    """The images below a folder, in one of these layouts; a class folder may have folders of its own. Hidden files, and
+    notes (``.txt``, ``.csv``, ``.json``, ...) beside the images, are left out.
 
     * ``train/<class>/*`` with ``test``, ``val`` or ``validation`` beside it;
     * Tiny-ImageNet's, where ``val/val_annotations.txt`` has the classes of ``val/images``;
@@ -24,19 +28,20 @@ def list_folder(path: str, test_fraction: float, test_per_class: int, seed: int)
     * any of these below one folder per domain.
 
     Raises:
-        UserError: a fraction or number that makes no sense, no such folder, no image in it, no test part beside
-            ``train``, or a test class that training lacks.
+        UserError: a fraction or number that makes no sense, no such folder, one that cannot be listed, no image in a
+            class folder or a file that is none, no test part beside ``train``, or a test class that training lacks.
     """
     root = Path(path)
     if not 0 <= test_fraction < 1 or test_per_class < 0:
         raise UserError(
             f"data: test_fraction {test_fraction:g} and test_per_class {test_per_class}; expected [0, 1) and >= 0"
         )
-    if not root.is_dir():
+    if not os.path.isdir(root):  # also if it may not be reached, where pathlib raises
         raise UserError(f"{path}: there is no such folder; give one of class folders, or with train and test")
     is_split = (root / "train").is_dir()
-    with_domains = not is_split and all(_folders(child) for child in _folders(root)) and bool(_folders(root))
-    roots = _folders(root) if with_domains else [root]
+    children = folders_in(root)
+    with_domains = not is_split and bool(children) and all(map(folders_in, children))
+    roots = children if with_domains else [root]
     rng = np.random.default_rng(seed)
     parts = [_parts(each, test_fraction, test_per_class, rng) for each in roots]
     names = sorted({name for train, _ in parts for name, _ in train})
@@ -44,7 +49,10 @@ def list_folder(path: str, test_fraction: float, test_per_class: int, seed: int)
     for (_, test), each in zip(parts, roots, strict=True):
         for name, file in test:
             if name not in labels:
-                raise UserError(f"{file}: class {name!r} is not among the {len(names)} classes of training in {each}")
+                raise UserError(
+                    f"{file}: class {name!r} is not among the {len(names)} classes of training in {each}; "
+                    f"add it there, or remove it here"
+                )
     train, test = (
         [
             Encoded(file, str(file), labels[name], domain)
@@ -60,12 +68,15 @@ def list_isic2019(path: str, split_file: str) -> Listing:
     """The images of FLamby's split file, in its order; centres are domains.
 
     Raises:
-        UserError: the file is not that one.
+        UserError: the file is not that one, or has a centre that there is not.
     """
     parts = []
     for fold in ("train", "test"):
         rows = zip(*read_isic2019(split_file, fold), strict=True)
         files = [(Path(path) / f"{name}.jpg", int(target), int(centre)) for name, target, centre in rows]
+        for file, _, centre in files:
+            if not 0 <= centre < len(ISIC2019_CENTRES):
+                raise UserError(f"{split_file}: {file.stem} has centre {centre}, expected 0 to 5; fetch the file again")
         parts.append([Encoded(file, str(file), target, centre) for file, target, centre in files])
     return Listing(*parts, ISIC2019_CLASSES, ISIC2019_CENTRES)
 
@@ -77,8 +88,7 @@ def _parts(root, test_fraction, test_per_class, rng):
     train = _images_of_classes(root / "train")
     annotations = root / "val" / "val_annotations.txt"
     if annotations.is_file():
-        rows = [line.split() for line in annotations.read_text().splitlines() if line.strip()]
-        return train, [(row[1], annotations.parent / "images" / row[0]) for row in rows]
+        return train, _read_annotations(annotations)
     for name in _TEST_FOLDERS:
         if (root / name).is_dir():
             return train, _images_of_classes(root / name)
@@ -87,18 +97,31 @@ def _parts(root, test_fraction, test_per_class, rng):
     )
 
 
+def _read_annotations(path):
+    """(class, file) of every line: the name of a file below ``images``, and a class."""
+    try:
+        rows = [line.split()[:2] for line in path.read_text().splitlines() if line.strip()]
+        return [(name, path.parent / "images" / file) for file, name in rows]
+    except (OSError, ValueError) as error:  # bytes that are no text are a ValueError, too
+        raise UserError(f"{path}: expected lines of <image> <class> ... ({error}); unpack it again") from None
+
+
 def _images_of_classes(root):
-    found = [
-        (folder.name, file)
-        for folder in _folders(root)
-        for file in sorted(folder.rglob("*"))
-        if file.suffix.lower() in _SUFFIXES
-    ]
-    if not found:
-        raise UserError(
-            f"{root}: no image in a class folder; expected <class>/<image>, {', '.join(_SUFFIXES[:3])}, ..."
-        )
-    return found
+    classes = folders_in(root)
+    if not classes:
+        raise UserError(f"{root}: no class folder in it; expected <class>/<image>, {', '.join(_SUFFIXES[:3])}, ...")
+    return [(folder.name, file) for folder in classes for file in _images(folder)]
+
+
+def _images(folder):
+    """The images of a class; other files are refused, lest images in an unknown format are missing unnoticed."""
+    files = [file for file in files_below(folder) if file.suffix.lower() not in _NOTES]
+    for file in files:
+        if file.suffix.lower() not in _SUFFIXES:
+            raise UserError(f"{file}: no image by its name, expected {', '.join(_SUFFIXES)}; convert or remove it")
+    if not files:
+        raise UserError(f"{folder}: no image in this class folder; add some, or remove the folder")
+    return files
 
 
 def _divide(found, test_fraction, test_per_class, rng):
@@ -115,7 +138,3 @@ def _divide(found, test_fraction, test_per_class, rng):
         for pair, tested in zip(files, is_test, strict=True):
             (test if tested else train).append(pair)
     return train, test
-
-
-def _folders(root):
-    return sorted(child for child in root.iterdir() if child.is_dir() and not child.name.startswith((".", "__")))

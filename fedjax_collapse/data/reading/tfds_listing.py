@@ -1,14 +1,18 @@
 """Data sets of TensorFlow Datasets that lie prepared on disk, read without TensorFlow."""
 
+import contextlib
 import difflib
+import os
+import textwrap
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 from fedjax_collapse.data.reading.encoded import Encoded, Listing
 from fedjax_collapse.records import UserError
 
 READABLE = ("array_record", "parquet")  # the formats for which TensorFlow is not needed
+_PREPARE = "pip install tensorflow-cpu, then run again with data.download=True where there is a network"
+_MAX_RETRIES = 3  # of a download: after 0, 0.8 and 1.6 seconds
 
 
 def find_builders(name: str, data_dir: str, download: bool) -> list[Any]:
@@ -16,7 +20,7 @@ def find_builders(name: str, data_dir: str, download: bool) -> list[Any]:
 
     Raises:
         UserError: an unknown data set or config, or data that are absent or in a format that needs TensorFlow; the
-            line has the command that prepares them.
+            line has what prepares them.
     """
     name, _, configs = name.partition("/")
     full_names = [f"{name}/{config}" for config in configs.split(",")] if configs else [name]
@@ -59,30 +63,43 @@ def _find_builder(name, data_dir, download):
         nearest = difflib.get_close_matches(name.partition("/")[0], known, n=1)
         guess = f"did you mean {nearest[0]!r}? " if nearest else ""
         raise UserError(f"data: tfds has no data set {name!r}: {guess}else use folder, npz or parquet") from None
-    except (ValueError, AssertionError, ImportError) as error:  # an unknown config, version or file system
-        raise UserError(f"data: tfds cannot build {name!r}: {' '.join(str(error).split())}") from None
+    except Exception as error:  # an unknown config, version or file system, or a damaged file of a prepared one
+        raise UserError(
+            f"data: tfds cannot build {name!r} ({_reason(error)}); correct the name, or remove its folder and prepare "
+            f"it again: {_PREPARE}"
+        ) from None
     if not _is_prepared(builder) and download and find_spec("tensorflow"):
         try:
-            builder.download_and_prepare(file_format=READABLE[0])
+            with _few_retries():
+                builder.download_and_prepare(file_format=READABLE[0])
         except Exception as error:  # whatever a download raises
-            reason = (str(error).splitlines() or [type(error).__name__])[0]
-            raise UserError(f"data: preparing {name} failed ({reason}); try {_command(name, data_dir)}") from None
+            raise UserError(
+                f"data: preparing {name} failed ({_reason(error)}); run again where there is a network, or copy a "
+                f"prepared folder to {builder.data_path}"
+            ) from None
     if not _is_prepared(builder):
         raise UserError(
-            f"data: {name} is not in {builder.data_path}; prepare it once, which needs a network and TensorFlow: "
+            f"data: {name} is not in {builder.data_path}; prepare it once, where there is a network: "
             f"{_command(name, data_dir)}"
         )
     formats = {form.value for form in builder.info.available_file_formats()}
     if not formats & set(READABLE):
         raise UserError(
             f"data: {name} in {builder.data_path} is stored as {', '.join(sorted(formats))}, which needs TensorFlow to "
-            f"read; store it once more: {_command(name, data_dir, overwrite=True)}"
+            f"read; remove that folder and prepare it again: {_PREPARE}"
         )
     return builder
 
 
+def _command(name, data_dir):
+    """For a shell: what prepares a data set without this package."""
+    folder = f", data_dir={data_dir!r}" if data_dir else ""
+    build = f"tfds.builder({name!r}{folder}).download_and_prepare(file_format={READABLE[0]!r})"
+    return f'pip install tensorflow-cpu && python -c "import tensorflow_datasets as tfds; {build}"'
+
+
 def _is_prepared(builder):
-    return Path(builder.data_path).is_dir() and builder.is_prepared()  # which warns of a folder that is not there
+    return os.path.isdir(builder.data_path) and builder.is_prepared()  # which warns of a folder that is not there
 
 
 def _read_split(builder, split, image, label, domain):
@@ -90,25 +107,40 @@ def _read_split(builder, split, image, label, domain):
 
     name = builder.info.full_name.rpartition("/")[0]  # without version
     try:
-        source = builder.as_data_source(split=split, decoders={image: tfds.decode.SkipDecoding()})
+        expected = builder.info.splits[split].num_examples
     except (ValueError, KeyError):
         raise UserError(f"data: {name} has no split {split!r}, it has {', '.join(builder.info.splits)}") from None
-    expected = builder.info.splits[split].num_examples
-    if len(source) != expected:
-        data_dir = Path(builder.data_path).parents[name.count("/") + 1]
+    try:
+        source = builder.as_data_source(split=split, decoders={image: tfds.decode.SkipDecoding()})
+        examples = [(bytes(example[image]), int(example[label])) for example in source]
+    except Exception as error:  # of damaged files, the readers of both formats raise whatever they run into
         raise UserError(
-            f"data: {name}: slice {split!r} should have {expected} examples, but {len(source)} were read: slices need "
-            f"array_record; use whole splits, or store it once more: {_command(name, data_dir, overwrite=True)}"
+            f"{builder.data_path}: split {split!r} cannot be read ({_reason(error)}); remove that folder and "
+            f"prepare it again: {_PREPARE}"
+        ) from None
+    if len(examples) != expected:
+        raise UserError(
+            f"{builder.data_path}: slice {split!r} should have {expected} examples, but {len(examples)} were read: "
+            f"slices need array_record; use whole splits, or remove that folder and prepare it again: {_PREPARE}"
         )
     return [
-        Encoded(bytes(example[image]), f"{name}, {split} {row}", int(example[label]), domain)
-        for row, example in enumerate(source)
+        Encoded(content, f"{builder.data_path}, {split} {row}", value, domain)
+        for row, (content, value) in enumerate(examples)
     ]
 
 
-def _command(name, data_dir, overwrite=False):
-    folder = f" --data_dir={Path(data_dir)}" if data_dir else ""
-    return (
-        f"pip install tensorflow-cpu && tfds build {name} --file_format={READABLE[0]}{folder}"
-        f"{' --overwrite' if overwrite else ''}"
-    )
+@contextlib.contextmanager
+def _few_retries():
+    """Without a network, a download ends after seconds; the ten retries of TFDS take minutes."""
+    from tensorflow_datasets.core.download import downloader
+
+    usual, downloader.MAX_RETRIES = downloader.MAX_RETRIES, _MAX_RETRIES
+    try:
+        yield
+    finally:
+        downloader.MAX_RETRIES = usual
+
+
+def _reason(error):
+    """One line of reasonable length: TFDS explains at length."""
+    return textwrap.shorten(str(error), 300, placeholder=" ...") or type(error).__name__

@@ -1,0 +1,168 @@
+"""Bad data are one line that names the file, what was expected and what to do; and nothing is left out unnoticed."""
+
+import contextlib
+import os
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from small_data import check, draw, save_classes, save_image
+
+from experiments import launch
+from experiments import partition as command
+from fedjax_collapse import sources
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@contextlib.contextmanager
+def as_nobody():
+    """Without the rights of root, who may read everything."""
+    was_root = os.geteuid() == 0
+    if was_root:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        if was_root:
+            os.seteuid(0)
+
+
+# folders
+
+
+@pytest.fixture
+def root(tmp_path):
+    """Two images of each of four classes for training, and as many for the test."""
+    for seed, part in enumerate(("train", "test")):
+        save_classes(tmp_path / "data" / part, *draw(8, (8, 8, 3), seed))
+    return tmp_path / "data"
+
+
+def test_wrong_layouts(root, tmp_path):
+    check("nowhere: there is no such folder", sources.folder, tmp_path / "nowhere")
+    check("0.png: there is no such folder", sources.folder, next(root.rglob("*.png")).rename(tmp_path / "0.png"))
+    (tmp_path / "empty" / "train").mkdir(parents=True)
+    check("train: no class folder in it; expected <class>/<image>", sources.folder, tmp_path / "empty")
+    (tmp_path / "empty" / "train" / "ant").mkdir()
+    check("train/ant: no image in this class folder; add some, or remove", sources.folder, tmp_path / "empty")
+    save_classes(tmp_path / "untested" / "train", *draw(8, (8, 8, 3)))
+    check("train has no test, val, validation beside it", sources.folder, tmp_path / "untested")
+    (root / "test" / "ant").rename(root / "test" / "eel")
+    check(r"eel/\d+.png: class 'eel' is not among the 4 classes of training in .*add it there", sources.folder, root)
+    save_classes(tmp_path / "pacs" / "photo", *draw(12, (8, 8, 3)))
+    check(
+        "ant: 3 images, of which 3 should be for the test; lower", sources.folder, tmp_path / "pacs", test_per_class=3
+    )
+
+
+def test_wrong_options(root):
+    for options, message in (
+        (dict(classes=("ant", "eel")), "no class 'eel' among ant, bee, cat, dog"),
+        (dict(channels=2), "2 channels, expected 1, 3"),
+        (dict(image_size=-8), "image_size -8, expected a number of pixels"),
+        (dict(test_fraction=1.0), "test_fraction 1 and test_per_class 0"),
+        (dict(test_per_class=-1), "test_per_class -1; expected"),
+        (dict(normalisation="cifar"), "normalisation 'cifar': expected one of unit"),
+        (dict(channels=1, normalisation="cifar10"), "'cifar10' is for 3 channels, the images have 1"),
+    ):
+        check(message, sources.folder, root, **options)
+
+
+def test_a_part_without_the_classes_that_are_kept(root):
+    for name in ("ant", "dog"):
+        for file in (root / "test" / name).iterdir():
+            file.unlink()
+        (root / "test" / name).rmdir()
+    check("the test part has no image of the 2 classes", sources.folder, root, classes=("ant", "dog"))
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda file: file.write_bytes(file.read_bytes()[:-60]), "9.png: cannot be read as an image .*remove"),
+        (lambda file: file.write_bytes(b""), r"9.png: cannot be read as an image \(it is empty\)"),
+        (lambda file: file.write_text("an error page"), r"9.png: cannot .*\(no known image format\)"),
+        (lambda file: file.rename(file.with_suffix(".heic")), "9.heic: no image by its name, expected .png.*convert"),
+        (lambda file: file.rename(file.with_suffix("")), "9: no image by its name, expected .png"),
+        (lambda file: (file.unlink(), file.symlink_to("gone.png")), r"9.png: cannot .*\(No such file or directory\)"),
+        (lambda file: Image.new("F", (8, 8)).save(file.with_suffix(".tif")), "9.tif: .*its pixels are floats"),
+        (lambda file: Image.new("I", (8, 8), 1 << 16).save(file.with_suffix(".tif")), "9.tif: .*more than 16 bits"),
+        (lambda file: save_image(file, draw(1, (8, 12, 3))[0][0]), "9.png: 12 x 8 pixels, but .*0.* has 8 x 8; set"),
+    ],
+)
+def test_a_wrong_image_in_a_class_folder(root, damage, message):
+    file = root / "test" / "dog" / "9.png"
+    save_image(file, draw(1, (8, 8, 3))[0][0])
+    assert len(sources.folder(str(root)).test_images) == 9
+    damage(file)
+    check(message, sources.folder, root)
+
+
+def test_images_of_two_sizes_are_read_with_a_size(root):
+    save_image(root / "test" / "dog" / "9.png", draw(1, (8, 12, 3))[0][0])
+    assert sources.folder(str(root), image_size=8).test_images.shape == (9, 8, 8, 3)
+
+
+def test_what_may_not_be_read():
+    """A file, and a folder whose images would else be missing unnoticed."""
+    with tempfile.TemporaryDirectory() as name:
+        root = Path(name)
+        root.chmod(0o755)
+        for part in ("train", "test"):
+            save_classes(root / part, *draw(8, (8, 8, 3)))
+        np.savez(root / "data.npz", images=0)
+        folder, file = root / "train" / "bee", next((root / "test" / "dog").iterdir())
+        for path in (folder, file, root / "data.npz"):
+            path.chmod(0)
+        with as_nobody():
+            check("train/bee: cannot be listed .Permission denied.; make it readable", sources.folder, root)
+            check("data.npz: cannot be read as npz .Permission denied", sources.npz, root / "data.npz")
+        folder.chmod(0o755)
+        with as_nobody():
+            check(f"{file}: cannot be opened .permission denied.; allow reading it", sources.folder, root)
+
+
+def test_broken_annotations_of_tiny_imagenet(root):
+    save_image(root / "val" / "images" / "0.png", draw(1, (8, 8, 3))[0][0])
+    annotations = root / "val" / "val_annotations.txt"
+    for content in (b"0.png\n", b"\xff\xfe\x00"):
+        annotations.write_bytes(content)
+        check("val_annotations.txt: expected lines of <image> <class>", sources.folder, root)
+    annotations.write_text("0.png eel 0 0 7 7\n")
+    check("val/images/0.png: class 'eel' is not among the 4 classes", sources.folder, root)
+
+
+def test_wrong_split_files_of_isic2019(tmp_path):
+    split = tmp_path / "train_test_split"
+    check("train_test_split: cannot be read .FileNotFoundError", sources.isic2019, tmp_path, split)
+    for row, message in (
+        ("ISIC_0,0,0", "expected FLamby's train_test_split"),
+        ("ISIC_0,0,6,train", "train_test_split: ISIC_0 has centre 6, expected 0 to 5"),
+        ("ISIC_0,8,0,train", "ISIC_0.jpg: label 8 is not among the 8 classes"),
+        ("ISIC_0,0,0,train", r"ISIC_0.jpg: cannot be read as an image \(No such file"),
+    ):
+        split.write_text(f"image,target,center,fold\n{row}\nISIC_1,0,0,test\n")
+        check(message, sources.isic2019, tmp_path, split)
+
+
+# the command line
+
+
+@pytest.mark.parametrize("main", [command.main, launch.main])
+def test_the_commands_end_with_one_line_and_status_2(main, root, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(Path(launch.__file__).parents[1])
+    monkeypatch.setattr(launch, "configure_jax", lambda cache: None)  # the tests have started JAX themselves
+    damaged = root / "test" / "dog" / "9.png"
+    damaged.write_bytes(b"")
+    for source, words in ((f"folder:{tmp_path}/nowhere", "there is no such folder"), (f"folder:{root}", str(damaged))):
+        option = "--out" if main is command.main else "--workdir"
+        quickstart = "--config=experiments/configs/quickstart.py:smoke"
+        assert main([quickstart, f"--config.data.source={source}", f"{option}={tmp_path / 'to'}"]) == 2
+        error = capsys.readouterr().err
+        assert error.startswith("error: ") and error.count("\n") == 1 and words in error

@@ -1,0 +1,141 @@
+"""What was once read is kept: whole, by one writer or several, also if one of them is killed."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from fedjax_collapse.data.reading import cache as cache_module
+from fedjax_collapse.data.reading.cache import cache_folder, cached
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def swap_array(entry):
+    """A whole file, but not of the arrays that its hash is of."""
+    with np.load(entry) as stored:
+        arrays = dict(stored)
+    np.savez(entry, **arrays | {"labels": arrays["labels"][::-1]})
+
+
+def change_compression(entry):
+    """To a method that there is not, in the archive's own table."""
+    content = bytearray(entry.read_bytes())
+    content[content.rindex(b"PK\x01\x02") + 10] = 99
+    entry.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        swap_array,
+        lambda entry: entry.write_bytes(entry.read_bytes()[:-500]),
+        lambda entry: entry.write_bytes(b""),
+        lambda entry: entry.write_bytes(b"no zip archive"),
+        lambda entry: entry.write_bytes(entry.read_bytes().replace(b"<u1", b"<u9").replace(b"|u1", b"|O1")),
+        change_compression,
+    ],
+)
+def test_a_damaged_entry_is_made_again(damage):
+    arrays = {"images": np.arange(5000, dtype=np.uint16).view(np.uint8), "labels": np.arange(3)}
+    cached("some", {"key": 1}, lambda: arrays)
+    (entry,) = cache_folder("data").iterdir()
+    damage(entry)
+    made = []
+    again = cached("some", {"key": 1}, lambda: made.append(1) or arrays)
+    assert made and all(np.array_equal(again[name], arrays[name]) for name in arrays)
+    cached("some", {"key": 1}, lambda: pytest.fail("the entry is whole"))
+
+
+# a writer of this entry; the cache's file is run by itself, which spares the import of JAX
+WRITER = """
+import pathlib, runpy, signal, sys, time
+import numpy as np
+cache = runpy.run_path(sys.argv[1])
+folder, other = map(pathlib.Path, sys.argv[2:4])
+{before}
+
+def make():
+    {make}
+    return {{"images": np.full((1000, 1000), {value}), "labels": np.arange({value})}}
+
+assert cache["cached"]("some", {{"key": 1}}, make)["labels"].tolist() == list(range({value}))
+"""
+SLOW = """
+class Slow:
+    def __init__(self, file): self.file = file
+    def __getattr__(self, name): return getattr(self.file, name)
+    def write(self, data):
+        self.file.write(data[: 2**21])
+        if len(data) > 2**21:
+            self.file.flush()
+            time.sleep(60)
+
+savez = np.savez
+np.savez = lambda file, **arrays: savez(Slow(file), **arrays)
+"""
+
+
+def start_writer(value, before="", make="", other="."):
+    script = WRITER.format(before=before, make=make, value=value)
+    return subprocess.Popen([sys.executable, "-c", script, cache_module.__file__, cache_folder("data"), other])
+
+
+def wait_until(happened):
+    deadline = time.monotonic() + 30
+    while not happened():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_killed_writer_leaves_no_half_entry():
+    """The process is killed when it has written a part; the next one makes the entry, and removes what is left."""
+    writer = start_writer(3, before=SLOW)
+    wait_until(lambda: any(file.stat().st_size > 2**20 for file in cache_folder("data").glob("*.tmp")))
+    (half,) = cache_folder("data").iterdir()
+    cached("some", {"key": 1}, lambda: {"labels": np.arange(2)})
+    assert half.exists()  # who still writes is not disturbed
+    next(cache_folder("data").glob("*.npz")).unlink()
+    writer.send_signal(signal.SIGKILL)
+    assert writer.wait() == -signal.SIGKILL and half.exists() and half.stat().st_size < 8e6
+    assert cached("some", {"key": 1}, lambda: {"labels": np.arange(4)})["labels"].tolist() == [0, 1, 2, 3]
+    assert not half.exists()
+    assert sorted(file.suffix for file in cache_folder("data").iterdir()) == [".npz"]
+    cached("some", {"key": 1}, lambda: pytest.fail("the entry is whole"))
+
+
+def test_what_a_writer_elsewhere_left_is_removed_after_a_day():
+    cached("some", {"key": 1}, lambda: {"labels": np.arange(4)})
+    (entry,) = cache_folder("data").iterdir()
+    left = entry.with_name(f"{entry.stem}.another-machine.{2**30}.0.tmp")  # no process here has that number
+    left.write_bytes(b"half of it")
+    cached("some", {"key": 2}, lambda: {"labels": np.arange(4)})
+    assert left.exists()
+    os.utime(left, (0, 0))
+    cached("some", {"key": 3}, lambda: {"labels": np.arange(4)})
+    assert not left.exists()
+
+
+def test_two_writers_at_once(tmp_path):
+    """Each gets its own arrays, and one entry is left, whole."""
+    meet = "other.touch()\n    while len(list(other.parent.iterdir())) < 2: time.sleep(0.001)"
+    (tmp_path / "writers").mkdir()
+    writers = [start_writer(value, make=meet, other=tmp_path / "writers" / str(value)) for value in (3, 4)]
+    assert [writer.wait(timeout=60) for writer in writers] == [0, 0]
+    (entry,) = cache_folder("data").iterdir()
+    arrays = cached("some", {"key": 1}, lambda: pytest.fail("the entry is whole"))
+    assert entry.suffix == ".npz" and np.all(arrays["images"] == len(arrays["labels"]))
+
+
+def test_without_room_for_a_cache_the_data_are_still_read(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.warns(UserWarning, match="not cached"):
+        assert cached("some", {}, lambda: {"labels": np.arange(4)})["labels"].tolist() == [0, 1, 2, 3]
