@@ -132,12 +132,13 @@ def _partitions(config, labels, domains, seeds):
 
 
 def model(config: ConfigDict, federation: Federation) -> Model:
-    """The network, with as many classes as the data."""
+    """The network, with as many classes as the data, for images of the size that the augmentation makes of them."""
     constructor = class_named("network", config.network.name)
     arguments = _without(config.network, "name")
     network = call("network", constructor, arguments, num_classes=federation.num_classes)
     check_name("head", config.head, _HEADS)
-    built = Model(network, federation.image_shape, _HEADS[config.head])
+    augmented = augment.output_shape(augmentation(config.training.get("augmentation", "none")), federation.image_shape)
+    built = Model(network, augmented, _HEADS[config.head])
     jax.eval_shape(built.init, jax.random.key(0))  # an option or an image size that does not fit fails here
     return built
 

@@ -129,6 +129,7 @@ class Model:
 
     The module is called as ``module(images, mask, train)`` and returns ``Outputs``; ``mask`` marks the true rows,
     for layers that look across the batch. Two models of equal modules are equal, so nothing recompiles for them.
+    Of larger images it sees the middle: what an augmentation has not cropped (``data/augment.py``).
     ``reinitialize``: what to make of the module's own initial variables, such as ``selection.orthogonal_head``.
     """
 
@@ -147,10 +148,14 @@ class Model:
         return jax.eval_shape(lambda v, b: self.apply(v, b, train=False)[0], variables, batch)
 
     def apply(self, variables: Variables, batch: Batch, train: bool, key: Key | None = None) -> tuple[Outputs, PyTree]:
-        """Outputs and the new running statistics (unchanged unless ``train``); without a key nothing is dropped out."""
-        rngs = None if key is None else {"dropout": key}
+        """Outputs and the new running statistics (unchanged unless ``train``); without a key nothing is dropped out.
+
+        Raises:
+            UserError: the images are smaller than ``image_shape``.
+        """
+        images, rngs = _middle(batch.images, *self.image_shape[:2]), None if key is None else {"dropout": key}
         outputs, updated = self.module.apply(
-            variables._asdict(), batch.images, batch.mask, train=train, mutable=["batch_stats"], rngs=rngs
+            variables._asdict(), images, batch.mask, train=train, mutable=["batch_stats"], rngs=rngs
         )
         return outputs, updated.get("batch_stats", variables.batch_stats)
 
@@ -166,6 +171,17 @@ class Model:
             return self.apply(Variables(variables.params, start), batch, train=True)[1]
 
         return jax.tree.map(lambda zero, one: zero / (1 - (one - zero)), moved_from(0), moved_from(1))
+
+
+def _middle(images, height, width):
+    """That much of the images' middle, rounded as by torchvision's CenterCrop."""
+    have = images.shape[1:3]
+    if have == (height, width):
+        return images
+    if have[0] < height or have[1] < width:
+        raise UserError(f"images of {have[0]} x {have[1]} pixels: the model expects at least {height} x {width}")
+    top, left = round((have[0] - height) / 2), round((have[1] - width) / 2)
+    return images[:, top : top + height, left : left + width]
 
 
 def _draw(model, key):

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from PIL import Image, ImageEnhance, ImageOps
-from scipy import ndimage
+from PIL import Image
+from pillow_reference import FACTORS, reference_operation, torchvision_magnitudes
 
 from fedjax_collapse import UserError
 from fedjax_collapse.data import augment, auto_augment, pixels
@@ -40,67 +40,43 @@ def mapped(augmentation):
 
 
 @functools.cache
-def mapped_operation():
+def mapped_operation(rule):
     def call(images, operation, magnitude):
         with jax.numpy_rank_promotion("raise"):
-            apply = functools.partial(auto_augment.apply_operation, operation=operation, magnitude=magnitude)
-            return jax.vmap(apply)(images.astype(jnp.float32))
+            drawn = auto_augment.Draw(operation, jnp.array(True), magnitude)
+            return jax.vmap(lambda image: auto_augment.apply_drawn(image, drawn, rule))(images.astype(jnp.float32))
 
     return jax.jit(call)
 
 
-@functools.cache
-def compiled_draw():
-    return jax.jit(jax.vmap(auto_augment.draw))
-
-
-def drawn(keys):
+def drawn(keys, rule="feddecorr"):
     """Operation, applied and magnitude of every key."""
-    return [np.asarray(part) for part in compiled_draw()(keys)]
-
-
-def reference_operation(image, name, magnitude):
-    """One operation on a uint8 array by Pillow, or by SciPy on (row, column) around half the side plus 0.5."""
-    picture = Image.fromarray(image)
-    angle = np.deg2rad(magnitude)
-    matrices = {
-        "ShearX": [[1, magnitude], [0, 1]],
-        "ShearY": [[1, 0], [magnitude, 1]],
-        "Rotate": [[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]],
-        "TranslateX": np.eye(2),
-        "TranslateY": np.eye(2),
-    }
-    if name in matrices:
-        shift = {"TranslateX": [0, WIDTH * magnitude], "TranslateY": [HEIGHT * magnitude, 0]}.get(name, [0, 0])
-        middle = np.array([HEIGHT, WIDTH]) / 2 + 0.5
-        offset = middle - np.array(matrices[name]) @ middle + shift
-        channels = [ndimage.affine_transform(image[..., c], np.array(matrices[name]), offset) for c in range(3)]
-        return np.stack(channels, axis=-1)
-    return np.asarray(
-        {
-            "Invert": lambda: ImageOps.invert(picture),
-            "Solarize": lambda: ImageOps.solarize(picture, magnitude),
-            "Posterize": lambda: ImageOps.posterize(picture, round(magnitude)),
-            "AutoContrast": lambda: ImageOps.autocontrast(picture),
-            "Equalize": lambda: ImageOps.equalize(picture),
-            "Brightness": lambda: ImageEnhance.Brightness(picture).enhance(magnitude),
-            "Contrast": lambda: ImageEnhance.Contrast(picture).enhance(magnitude),
-            "Color": lambda: ImageEnhance.Color(picture).enhance(magnitude),
-            "Sharpness": lambda: ImageEnhance.Sharpness(picture).enhance(magnitude),
-        }[name]()
-    )
+    return [np.asarray(part) for part in jax.jit(jax.vmap(functools.partial(auto_augment.draw, rule=rule)))(keys)]
 
 
 @pytest.mark.parametrize("name", auto_augment.NAMES)
 def test_every_operation_agrees_with_pillow_or_scipy(images, name):
     low, high = auto_augment.RANGES[name]
     for magnitude in low + (high - low) * np.array([0.03, 0.37, 0.61, 0.98]):
-        ours = np.asarray(mapped_operation()(images, auto_augment.NAMES.index(name), np.float32(magnitude)))
+        ours = np.asarray(mapped_operation("feddecorr")(images, auto_augment.NAMES.index(name), np.float32(magnitude)))
         theirs = np.stack([reference_operation(image, name, float(np.float32(magnitude))) for image in images])
         difference = np.abs(ours - theirs)
         assert ours.dtype == np.float32 and np.all(ours == np.rint(ours))
         # a value on the edge between two grey levels may fall to either side
         assert difference.max() <= 1 and (difference > 0).mean() < 0.002, (difference.max(), (difference > 0).mean())
+
+
+@pytest.mark.parametrize("name", auto_augment.NAMES)
+def test_every_operation_of_torchvision_agrees_with_pillow_at_all_levels(images, name):
+    for level, expected in enumerate(torchvision_magnitudes(name)):
+        magnitudes = auto_augment.RULES["torchvision"].bounds(auto_augment.Operation(name, 1.0, level))
+        np.testing.assert_allclose(magnitudes, expected, rtol=1e-6, atol=1e-6)
+        for magnitude in np.float32(magnitudes):
+            ours = np.asarray(mapped_operation("torchvision")(images, auto_augment.NAMES.index(name), magnitude))
+            theirs = np.stack([reference_operation(i, name, float(magnitude), "torchvision") for i in images])
+            difference = np.abs(ours - theirs)
+            assert (difference > 0).mean() < (0.01 if name in FACTORS else 0.002), (level, magnitude)
+            assert difference.max() <= (255 if name == "Rotate" else 1)  # another pixel where two are as near
 
 
 def test_the_policy_is_the_table():
@@ -132,15 +108,29 @@ def test_draws_follow_the_probabilities_and_levels():
     np.testing.assert_allclose(rates, expected, atol=0.01)
 
 
-def test_the_policy_agrees_with_a_loop_over_images(images):
+def test_torchvision_draws_the_same_operations_in_either_direction():
+    keys = jax.random.split(jax.random.key(0), 20_000)
+    operation, applied, magnitude = drawn(keys, "torchvision")
+    for ours, theirs in zip((operation, applied), drawn(keys), strict=False):
+        np.testing.assert_array_equal(ours, theirs)
+    for name, values in (("Rotate", (-60 / 9, 60 / 9)), ("TranslateX", np.outer([-1, 1], [8, 9]) * 150 / 331 / 9)):
+        found, counts = np.unique(magnitude[operation == auto_augment.NAMES.index(name)], return_counts=True)
+        np.testing.assert_allclose(found, np.sort(np.ravel(values)), rtol=1e-6)
+        np.testing.assert_allclose(counts / counts.sum(), 1 / len(found), atol=0.05)
+    both = np.bincount(2 * (magnitude[:, 0] > 0) + (magnitude[:, 1] > 0), operation[:, 0] == operation[:, 1], 4)
+    assert min(both) > 0  # each operation has its own sign
+
+
+@pytest.mark.parametrize("rule", auto_augment.RULES)
+def test_the_policy_agrees_with_a_loop_over_images(images, rule):
     keys = jax.random.split(jax.random.key(1), 40)
     batch = images[np.arange(40) % len(images)]
-    ours = np.asarray(mapped(augment.auto_augment)(batch, keys))
+    ours = np.asarray(mapped(functools.partial(augment.auto_augment, rule=rule))(batch, keys))
     changed = 0
-    for image, result, operations, applied, magnitudes in zip(batch, ours, *drawn(keys), strict=True):
+    for image, result, operations, applied, magnitudes in zip(batch, ours, *drawn(keys, rule), strict=True):
         expected = image
         for operation, magnitude in zip(operations[applied], magnitudes[applied], strict=True):
-            expected = reference_operation(expected, auto_augment.NAMES[operation], float(magnitude))
+            expected = reference_operation(expected, auto_augment.NAMES[operation], float(magnitude), rule)
         changed += not np.array_equal(expected, image)
         assert (np.abs(result - expected) > 2).mean() < 0.005
     assert 10 < changed < 40
@@ -155,6 +145,14 @@ def test_crop_is_a_slice_of_the_padded_image(images, mode):
     crops = np.asarray(mapped(functools.partial(augment.crop, mode=mode))(batch, keys)).astype(np.uint8)
     places = np.array([slices[crop.tobytes()] for crop in crops])
     assert set(places[:, 0]) == set(places[:, 1]) == set(range(9))
+
+
+def test_crop_to_a_size_is_a_slice_of_the_image(images):
+    keys = jax.random.split(jax.random.key(0), 400)
+    batch = np.repeat(images[2:3], 400, axis=0)
+    crops = np.asarray(mapped(functools.partial(augment.crop, padding=0, size=16))(batch, keys)).astype(np.uint8)
+    slices = {images[2, y : y + 16, x : x + 16].tobytes(): (y, x) for y in range(9) for x in range(5)}
+    assert {slices[crop.tobytes()] for crop in crops} == set(slices.values())
 
 
 def test_flip_and_cutout(images):
@@ -173,14 +171,19 @@ def test_flip_and_cutout(images):
     assert heights.min() >= 4 and heights.max() == widths.max() == 8  # half of it at the border
 
 
-def test_rotation_agrees_with_pillow(images):
-    warp = jax.jit(pixels.warp_nearest)
+def test_rotation_agrees_with_pillow_and_its_reflection_with_numpy(images):
+    warp = jax.jit(pixels.warp_nearest, static_argnames="mode")
     for degrees in (-27.3, 8.9, 15.0):
         matrix = pixels.rotation(jnp.float32(degrees))
         for image in images[:3]:
-            ours = np.asarray(warp(jnp.asarray(image, jnp.float32), matrix))
+            offset = pixels.offset_about(matrix, jnp.array([HEIGHT, WIDTH]) / 2)
+            ours = np.asarray(warp(jnp.asarray(image, jnp.float32), matrix, offset))
             theirs = np.asarray(Image.fromarray(image).rotate(degrees, Image.Resampling.NEAREST))
             assert np.any(ours != theirs, axis=-1).mean() < 0.01  # a place on the edge between two pixels
+            reflected = warp(jnp.asarray(image, jnp.float32), matrix, offset, mode="reflect")
+            larger = Image.fromarray(np.pad(image, ((20, 20), (20, 20), (0, 0)), "reflect"))
+            theirs = np.asarray(larger.rotate(degrees, Image.Resampling.NEAREST))[20:-20, 20:-20]
+            assert np.any(np.asarray(reflected) != theirs, axis=-1).mean() < 0.01
     keys = jax.random.split(jax.random.key(0), 200)
     marked = np.zeros((200, HEIGHT, HEIGHT, 1), np.uint8)
     marked[:, 12, 22] = 255  # to the right of the middle
@@ -204,6 +207,63 @@ def test_jitter_is_three_factors_in_any_order(images):
     np.testing.assert_array_equal(np.asarray(mapped(augment.jitter)(images, keys[:5])), images)
 
 
+def test_hue_agrees_with_pillow(images):
+    turn = jax.jit(pixels.hue)
+    noise = np.random.default_rng(1).integers(0, 256, (60, 240, 3))
+    colours = np.concatenate([noise, noise // 51 * 51, noise // 85 * 85, images.reshape(10, 240, 3)]).astype(np.uint8)
+    for part in np.float32([-0.5, -0.31, -0.003, 0, 0.02, 0.1, 0.5]):
+        ours = np.asarray(turn(jnp.asarray(colours, jnp.float32), part))
+        np.testing.assert_array_equal(ours, reference_operation(colours, "Hue", part))
+    np.testing.assert_array_equal(turn(colours[..., :1], 0.3), colours[..., :1])
+
+
+def test_jitter_with_hue_is_four_changes_in_any_order(images):
+    keys = jax.random.split(jax.random.key(3), 20)
+    strengths = dict(brightness=0.2, contrast=0.3, saturation=0.4, hue=0.25)
+    results = np.asarray(mapped(functools.partial(augment.jitter, **strengths))(np.repeat(images[:1], 20, 0), keys))
+    orders = set()
+    for result, key in zip(results, keys, strict=True):
+        order_key, factor_key = jax.random.split(key)
+        lowest, highest = np.float32([[0.8, 0.7, 0.6, -0.25], [1.2, 1.3, 1.4, 0.25]])
+        factors = np.asarray(jax.random.uniform(factor_key, (4,), minval=lowest, maxval=highest))
+        order, expected = np.asarray(jax.random.permutation(order_key, 4)), images[0]
+        for kind in order:
+            name = ("Brightness", "Contrast", "Color", "Hue")[kind]
+            expected = reference_operation(expected, name, factors[kind])
+        orders.add(tuple(order))
+        assert (np.abs(result - expected) > 2).mean() < 0.01
+    assert len(orders) > 8
+
+
+def test_what_albumentations_does(images):
+    keys = jax.random.split(jax.random.key(0), 300)
+    batch = np.repeat(images[1:2], 300, axis=0)
+    flipped = np.asarray(mapped(augment.any_flip)(batch, keys))
+    kinds = [images[1][:, ::-1], images[1][::-1], images[1][::-1, ::-1]]
+    counts = [np.all(flipped == kind, axis=(1, 2, 3)).sum() for kind in kinds]
+    assert sum(counts) == 300 and min(counts) > 70
+    white = np.full((300, HEIGHT, WIDTH, 1), 255, np.uint8)
+    holes = np.asarray(mapped(functools.partial(augment.coarse_dropout, max_holes=3, size=5))(white, keys)) == 0
+    areas = holes.sum(axis=(1, 2, 3))
+    assert areas.min() == 25 and 50 < areas.max() <= 75 and 0.2 < (areas == 25).mean() < 0.5
+    assert holes[:, :1].any() and holes[:, -1:].any() and holes[:, :, -1:].any()
+    lighter = functools.partial(augment.brightness_contrast, brightness=0.2, contrast=0.1)
+    grey = np.tile(np.uint8([80, 180]).reshape(1, 2, 1, 1), (300, 1, 1, 1))
+    low, high = np.asarray(mapped(lighter)(grey, keys))[:, :, 0, 0].T
+    factor, shift = (high - low) / 100, low - 80 * (high - low) / 100
+    assert 0.89 < factor.min() < 0.92 and 1.08 < factor.max() < 1.11
+    assert -53 < shift.min() < -45 and 45 < shift.max() < 53
+
+
+def test_sometimes_is_as_often_as_its_probability(images):
+    keys = jax.random.split(jax.random.key(0), 2000)
+    batch = np.zeros((2000, 1, 1, 1), np.uint8)
+    rare = augment.sometimes(lambda image, key: image + jax.random.uniform(key), 0.2)
+    results = np.asarray(mapped(rare)(batch, keys)).ravel()
+    assert 0.17 < (results > 0).mean() < 0.23
+    np.testing.assert_allclose(np.mean(results[results > 0]), 0.5, atol=0.04)  # a key of its own
+
+
 def test_a_chain_applies_all_in_order_each_with_its_own_key():
     seen = []
     plus_one = lambda image, key: (seen.append(jax.random.key_data(key).tolist()), image + 1)[1]  # noqa: E731
@@ -211,11 +271,11 @@ def test_a_chain_applies_all_in_order_each_with_its_own_key():
     assert seen[0] != seen[1]
 
 
-def test_every_preset_keeps_shape_and_range(images):
+def test_every_preset_keeps_shape_and_range_but_that_of_isic(images):
     keys = jax.random.split(jax.random.key(0), len(images))
-    shapes = (jax.ShapeDtypeStruct((32, 28, 1), jnp.float32), jax.eval_shape(lambda: jax.random.key(0)))
-    for name in augment.PRESETS:
-        assert jax.eval_shape(augment.preset(name), *shapes) == shapes[0], name
+    shapes = {name: augment.output_shape(augment.preset(name), (224, 220, 1)) for name in augment.PRESETS}
+    assert shapes.pop("flamby_isic2019") == (200, 200, 1)
+    assert set(shapes.values()) == {(224, 220, 1)} and augment.output_shape(None, (3, 4, 5)) == (3, 4, 5)
     result = np.asarray(mapped(augment.preset("fedmr_cifar100"))(images, keys))
     assert result.min() >= 0 and result.max() <= 255 and np.all(result == np.rint(result))
     assert not np.array_equal(result, images)
@@ -225,8 +285,15 @@ def test_every_preset_keeps_shape_and_range(images):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
+        (lambda: augment.auto_augment(jnp.zeros((8, 8, 4)), jax.random.key(0)), "images of 4 channels: .* expects 1"),
         (lambda: augment.preset("cifar"), "augmentation 'cifar': expected one of none, feddecorr_cifar10"),
         (lambda: augment.crop(jnp.zeros((8, 8, 1)), None, mode="zero"), "crop mode 'zero': expected one of constant"),
+        (
+            lambda: augment.output_shape(augment.preset("flamby_isic2019"), (224, 199, 3)),
+            "images of 224 x 199 pixels .* crops to 200 x 200: expected .* at least 200 x 200; set data.image_size",
+        ),
+        (lambda: augment.jitter(jnp.zeros((8, 8, 3)), None, hue=0.6), "jitter hue 0.6: expected a part"),
+        (lambda: augment.auto_augment(jnp.zeros((8, 8, 3)), None, "timm"), "rule 'timm': expected one of feddecorr, "),
     ],
 )
 def test_wrong_names_are_explained(call, message):

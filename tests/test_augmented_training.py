@@ -1,28 +1,38 @@
 """Augmentation inside local training: by identity, never by position, and what frozen models then see."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from conftest import assert_close, assert_same_bits
+from flax import linen
 
 from experiments import build
 from experiments.configs import base as config_base
-from fedjax_collapse import MOON, FedAvg, LocalTraining, Model, UserError, engine, nn
+from fedjax_collapse import MOON, FedAvg, FedProc, LocalTraining, Model, UserError, engine, nn, simulate
 from fedjax_collapse.data import augment
 from fedjax_collapse.data.batches import get_batch
+from fedjax_collapse.evaluation import evaluate
+from fedjax_collapse.records import Variables
 
 TRAINING = LocalTraining(epochs=2, batch_size=8, learning_rate=0.05, momentum=0.5)
 FLIP = augment.chain(augment.flip)
 
 
-def run(federation, algorithm, client_map, rounds=2):
-    model = Model(nn.MLP(4, hidden=(8,)), federation.image_shape)
+def run(federation, algorithm, client_map, image_shape=None, rounds=2):
+    model = Model(nn.MLP(4, hidden=(8,)), image_shape or federation.image_shape)
     algorithm = jax.tree.map(jnp.asarray, algorithm)
     state = engine.init(algorithm, model, model.init(jax.random.key(0)), 5, jax.random.key(1))
     layout = dict(model=model, layout=engine.Layout(client_map, cohort_size=3, max_rounds=2))
     state, record, _ = engine.run_rounds(algorithm, state, federation.train, federation.ownership, rounds, **layout)
     return jax.device_get((state.server.variables, record.metrics))
+
+
+def in_grey(examples):
+    """With the first of their channels alone."""
+    return examples._replace(images=examples.images[..., :1], mean=examples.mean[:1], std=examples.std[:1])
 
 
 def test_an_image_is_augmented_by_its_row_whatever_its_place(federation):
@@ -37,12 +47,23 @@ def test_an_image_is_augmented_by_its_row_whatever_its_place(federation):
     assert np.any(other.images != batch.images)
 
 
-def test_layouts_agree_and_training_differs_from_that_without(federation):
-    flipped = FedAvg(TRAINING.replace(augmentation=FLIP))
-    alone, together = (run(federation, flipped, m) for m in (engine.Chunked(1), engine.Vectorized()))
+@pytest.mark.parametrize("augmentation", [FLIP, augment.auto_augment])
+def test_layouts_agree_and_training_differs_from_that_without(federation, augmentation):
+    federation = federation._replace(train=in_grey(federation.train))
+    augmented = FedAvg(TRAINING.replace(augmentation=augmentation))
+    alone, together = (run(federation, augmented, m) for m in (engine.Chunked(1), engine.Vectorized()))
     assert_close(alone[0], together[0], 1e-5)
     plain, _ = run(federation, FedAvg(TRAINING), engine.Chunked(1))
     assert np.abs(plain.params["Dense_0"]["kernel"] - alone[0].params["Dense_0"]["kernel"]).max() > 1e-4
+
+
+def test_the_policy_on_images_in_turn_is_that_on_all_together(federation, monkeypatch):
+    """As on a CPU, and as on an accelerator."""
+    images, keys = in_grey(federation.train).images[:24].astype(jnp.float32), jax.random.split(jax.random.key(0), 24)
+    in_turn = jax.jit(jax.vmap(augment.auto_augment))(images, keys)
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    together = jax.jit(jax.vmap(lambda image, key: augment.auto_augment(image, key)))(images, keys)
+    assert_same_bits(in_turn, together)
 
 
 def test_frozen_models_see_the_augmented_images(federation):
@@ -52,6 +73,72 @@ def test_frozen_models_see_the_augmented_images(federation):
     often = moon.replace(training=TRAINING.replace(augmentation=lambda image, key: image[:, ::-1]))
     once = run(federation._replace(train=flipped), moon, engine.Chunked(1))
     assert_close(run(federation, often, engine.Chunked(1)), once, 1e-5)
+
+
+@pytest.fixture(scope="module")
+def larger(federation):
+    """The federation's images with noise around them, 12 x 12."""
+
+    def surround(examples):
+        images = np.random.default_rng(0).integers(0, 256, (len(examples.labels), 12, 12, 2)).astype(np.uint8)
+        images[:, 2:10, 2:10] = examples.images
+        return examples._replace(images=jnp.asarray(images))
+
+    return federation._replace(train=surround(federation.train), test=surround(federation.test))
+
+
+def middle(image, key):
+    return image[2:10, 2:10]
+
+
+def test_a_model_sees_the_middle_of_larger_images(federation, larger):
+    model = Model(nn.MLP(4, hidden=(8,)), federation.image_shape)
+    variables = model.init(jax.random.key(0))
+    assert_same_bits(evaluate(model, variables, larger.test), evaluate(model, variables, federation.test))
+    batch = get_batch(federation.train, jnp.arange(4), jnp.ones(4, bool))
+    traced = jax.make_jaxpr(lambda batch: model.apply(variables, batch, True))
+    assert "slice" not in str(traced(batch))  # images of the right size are not touched
+    images = jnp.arange(15.0 * 13).reshape(1, 15, 13, 1)
+    shown = Model(Shown(), (8, 8, 1)).apply(Variables({}, {}), batch._replace(images=images), False)[0]
+    assert_same_bits(shown, images[:, 4:12, 2:10])  # half a pixel goes to the even side
+    with pytest.raises(UserError, match="images of 7 x 8 pixels: the model expects at least 8 x 8"):
+        model.apply(variables, batch._replace(images=batch.images[:, 1:]), False)
+
+
+class Shown(linen.Module):
+    @linen.compact
+    def __call__(self, images, mask, train):
+        return images
+
+
+def test_cropping_to_the_middle_changes_nothing(federation, larger):
+    """Not the local steps, nor what MOON's frozen models and FedProc's prototypes, never augmented, see."""
+    plain = FedAvg(TRAINING, {"moon": MOON(1.0), "fedproc": FedProc()})
+    cropping = plain.replace(training=TRAINING.replace(augmentation=middle))
+    shape = federation.image_shape
+    expected = run(larger, plain, engine.Chunked(1), shape)
+    assert_close(run(larger, cropping, engine.Chunked(1), shape), expected, 1e-5)
+
+
+def test_a_random_crop_runs_from_end_to_end(larger):
+    crop = functools.partial(augment.crop, padding=0, size=8)
+    algorithm = FedAvg(TRAINING.replace(augmentation=crop), {"fedproc": FedProc()})
+    model = Model(nn.MLP(4, hidden=(8,)), augment.output_shape(crop, larger.image_shape))
+    result = simulate(larger, model, algorithm, rounds=2, key=jax.random.key(0))
+    assert result.rounds_done == 2 and np.isfinite([row["loss"] for row in result.metrics]).all()
+    assert result.variables.params["Dense_0"]["kernel"].shape == (8 * 8 * 2, 8)
+    accuracy = evaluate(model, result.variables, larger.test).accuracy
+    assert result.metrics[-1]["accuracy"] == pytest.approx(accuracy)
+
+
+def test_the_network_is_built_for_what_the_augmentation_leaves(monkeypatch, federation, larger):
+    config = config_base.get_config()
+    monkeypatch.setitem(augment.PRESETS, "middle", middle)
+    config.training.augmentation = "middle"
+    assert build.model(config, larger).image_shape == federation.image_shape
+    config.training.augmentation = "flamby_isic2019"
+    with pytest.raises(UserError, match=r"12 x 12 pixels .* at least 200 x 200; set data\.image_size"):
+        build.model(config, larger)
 
 
 def test_presets_by_name():

@@ -1,13 +1,18 @@
-"""AutoAugment's CIFAR-10 policy as FedDecorr's released code applies it: the table, and one image at a time.
+"""AutoAugment's CIFAR-10 policy: the table, and one image at a time, by one of two rules for what a level means.
 
 One of 25 sub-policies is drawn for every image, and each of its two operations is applied with its probability. The
-table is that of Cubuk et al., "AutoAugment: Learning Augmentation Policies from Data" (CVPR 2019). Magnitudes differ
-from other implementations: level k is uniform between the k-th and the (k+1)-th of eleven equally spaced values, so
-signed operations have a negative sign below level 5, not a random one. Geometric operations interpolate with cubic
-splines around (height / 2 + 0.5, width / 2 + 0.5) on (row, column), which swaps the two shears with respect to Pillow,
-and turns clockwise.
+table is that of Cubuk et al., "AutoAugment: Learning Augmentation Policies from Data" (CVPR 2019).
+
+``feddecorr``, FedDecorr's released code: level k is uniform between the k-th and the (k+1)-th of eleven equally spaced
+values, so signed operations have a negative sign below level 5, not a random one. Geometric operations interpolate with
+cubic splines around (height / 2 + 0.5, width / 2 + 0.5) on (row, column), which swaps the two shears with respect to
+Pillow, and turns clockwise.
+
+``torchvision``, its ``AutoAugment`` on Pillow's images: level k is k / 9 of the largest strength, in either direction
+half of the time. Nearest pixels, by whole pixels where shifted, sheared from the corner, turned around the middle.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -15,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_collapse.data import pixels
-from fedjax_collapse.records import Key
+from fedjax_collapse.records import Key, UserError
 
 
 class Operation(NamedTuple):
@@ -26,7 +31,7 @@ class Operation(NamedTuple):
     level: int
 
 
-RANGES = {  # magnitudes at both ends of the eleven values; operations without magnitude have none
+RANGES = {  # magnitudes at both ends; operations without magnitude have none
     "ShearX": (-0.3, 0.3),
     "ShearY": (-0.3, 0.3),
     "TranslateX": (-150 / 331, 150 / 331),  # of the width
@@ -75,45 +80,105 @@ class Draw(NamedTuple):
     magnitude: jax.Array
 
 
-def draw(key: Key) -> Draw:
+class Rule(NamedTuple):
+    """What a level means."""
+
+    bounds: Callable[[Operation], tuple[float, float]]  # the two ends of an operation's magnitude
+    between: Callable[[jax.Array, jax.Array, jax.Array], jax.Array]  # both ends and a uniform number -> magnitude
+    warp: Callable[[jax.Array, jax.Array, jax.Array], jax.Array]  # image, operation of the first five, magnitude
+
+
+def draw(key: Key, rule: str = "feddecorr") -> Draw:
     """A random sub-policy, which of its operations are applied, and their magnitudes."""
     choice, applied, magnitude = jax.random.split(key, 3)
     row = jax.random.randint(choice, (), 0, len(POLICY))
     operation = jnp.asarray([[NAMES.index(o.name) for o in pair] for pair in POLICY])[row]
     probability = jnp.asarray([[o.probability for o in pair] for pair in POLICY])[row]
-    bounds = jnp.asarray([[_bounds(o) for o in pair] for pair in POLICY])[row]  # [2 operations, 2]
+    bounds = jnp.asarray([[RULES[rule].bounds(o) for o in pair] for pair in POLICY])[row]  # [2 operations, 2]
     return Draw(
         operation,
         jax.random.uniform(applied, (2,)) < probability,
-        bounds[:, 0] + (bounds[:, 1] - bounds[:, 0]) * jax.random.uniform(magnitude, (2,)),
+        RULES[rule].between(bounds[:, 0], bounds[:, 1], jax.random.uniform(magnitude, (2,))),
     )
 
 
-def apply_operation(image: jax.Array, operation: jax.Array, magnitude: jax.Array) -> jax.Array:
-    """One operation, by its number in ``NAMES``. Under ``vmap`` all kinds are computed, but only one warp."""
-    return jax.lax.switch(jnp.clip(operation - 4, 0, len(_BRANCHES) - 1), _BRANCHES, image, operation, magnitude)
+def apply_drawn(image: jax.Array, drawn: Draw, rule: str = "feddecorr") -> jax.Array:
+    """The image after one drawn operation (a scalar each), or as it was where that is not applied.
+
+    On a CPU images take turns, also under ``vmap``: together, each would go through the operations of all.
+    """
+    branches = (lambda image, _, magnitude: image, RULES[rule].warp, *_POINTWISE)
+
+    def apply(image, operation, applied, magnitude):
+        branch = jnp.where(applied, jnp.clip(operation - 3, 1, len(branches) - 1), 0)  # five operations are one warp
+        return jax.lax.switch(branch, branches, image, operation, magnitude)
+
+    if jax.default_backend() == "cpu":
+        apply = jax.custom_batching.sequential_vmap(apply)
+    return apply(image, *drawn)
 
 
-def _bounds(operation):
-    """The lowest and the highest magnitude of a level."""
+def check_rule(name: str) -> None:
+    """Raises UserError if there is no rule of that name."""
+    if name not in RULES:
+        raise UserError(f"auto_augment rule {name!r}: expected one of {', '.join(RULES)}")
+
+
+def _level_of_eleven(operation):
+    """FedDecorr: the lowest and the highest magnitude of a level."""
     first, last = RANGES[operation.name]
     return tuple(np.linspace(first, last, 11)[operation.level : operation.level + 2])
 
 
-def _warp(image, operation, magnitude):
-    """Shears, translations and rotation are one warp with another matrix."""
+def _either_direction(operation):
+    """torchvision: as far from the middle of the range, where nothing changes; without sign twice the same."""
+    name, _, level = operation
+    if name == "Solarize":
+        return 255 - 255 * level / 9, 255 - 255 * level / 9
+    if name == "Posterize":
+        return 8 - np.rint(level / 2.25), 8 - np.rint(level / 2.25)
+    first, last = RANGES[name]
+    middle, strength = (first + last) / 2, float(_linspace_to((last - first) / 2, level))
+    return middle - strength, middle + strength
+
+
+def _linspace_to(last, level):
+    """Entry ``level`` of torch.linspace(0, last, 10), to the bit: many products with it lie next to whole numbers."""
+    last = np.float32(last)
+    step = last / np.float32(9)
+    return step * level if level < 5 else last - step * (9 - level)
+
+
+def _warp_cubic(image, operation, magnitude):
+    shear_x, shear_y, shift, angle = _geometry(image, operation, magnitude)
+    matrix = jnp.where(operation == 4, pixels.rotation(-angle), _shear(shear_x, shear_y))
+    middle = jnp.array(image.shape[:2]) / 2 + 0.5
+    return pixels.warp_cubic(image, matrix, pixels.offset_about(matrix, middle) + shift)
+
+
+def _warp_nearest(image, operation, magnitude):
+    shear_x, shear_y, shift, angle = _geometry(image, operation, magnitude)
+    matrix = jnp.where(operation == 4, pixels.rotation(angle), _shear(shear_y, shear_x))
+    about_middle = pixels.offset_about(matrix, jnp.array(image.shape[:2]) / 2)
+    return pixels.warp_nearest(image, matrix, jnp.where(operation == 4, about_middle, -jnp.trunc(shift)))
+
+
+def _geometry(image, operation, magnitude):
+    """Both shears, the shift in pixels (row, column) and the angle in degrees; one of them is not zero."""
     height, width, _ = image.shape
     shear_x, shear_y, shift_x, shift_y, angle = jnp.where(operation == jnp.arange(5), magnitude, 0)
-    shear = jnp.stack([jnp.stack([1.0, shear_x]), jnp.stack([shear_y, 1.0])])
-    matrix = jnp.where(operation == 4, pixels.rotation(-angle), shear)
-    middle = jnp.array([height, width]) / 2 + 0.5
-    offset = middle - jnp.sum(matrix * middle[None], axis=1) + jnp.stack([height * shift_y, width * shift_x])
-    return pixels.warp_cubic(image, matrix, offset)
+    return shear_x, shear_y, jnp.stack([height * shift_y, width * shift_x]), angle
 
 
-# the five geometric operations first; the others in the order of NAMES
-_BRANCHES = (
-    _warp,
+def _shear(row_by_column, column_by_row):
+    return jnp.stack([jnp.stack([1.0, row_by_column]), jnp.stack([column_by_row, 1.0])])
+
+
+RULES = {
+    "feddecorr": Rule(_level_of_eleven, lambda low, high, part: low + (high - low) * part, _warp_cubic),
+    "torchvision": Rule(_either_direction, lambda low, high, part: jnp.where(part < 0.5, low, high), _warp_nearest),
+}
+_POINTWISE = (  # all but the five geometric operations, in the order of NAMES
     lambda image, _, magnitude: pixels.invert(image),
     lambda image, _, magnitude: pixels.solarize(image, magnitude),
     lambda image, _, magnitude: pixels.posterize(image, jnp.rint(magnitude)),

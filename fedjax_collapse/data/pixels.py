@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedjax_collapse.records import UserError
+
 Image = jax.Array
 
 _LUMINANCE = (19595, 38470, 7471)  # of 65536: red, green and blue in Pillow's conversion to grey
@@ -75,6 +77,28 @@ def sharpness(image: Image, factor: jax.Array) -> Image:
     return _blend(image.at[1:-1, 1:-1].set(smooth), image, factor)
 
 
+def hue(image: Image, turn: jax.Array) -> Image:
+    """Turned by a part of the colour circle, -0.5 to 0.5, by way of Pillow's HSV of three bytes; grey stays."""
+    if _is_grey(image):
+        return image
+    red, green, blue = jnp.moveaxis(image.astype(jnp.int32), -1, 0)
+    value, lowest = jnp.maximum(jnp.maximum(red, green), blue), jnp.minimum(jnp.minimum(red, green), blue)
+    chroma = jnp.maximum(value - lowest, 1)
+    from_green, from_blue = 2 * chroma + blue - red, 4 * chroma + red - green
+    angle = jnp.where(red == value, green - blue, jnp.where(green == value, from_green, from_blue))
+    angle, rest = jnp.divmod(angle % (6 * chroma) * 85, 2 * chroma)  # 255 are the circle
+    angle -= jnp.asarray(_fallen_hues())[angle] & (rest == 0)
+    angle = (angle + jnp.trunc(255 * turn).astype(jnp.int32)) % 256
+    saturation = 255 * (value - lowest) // jnp.maximum(value, 1)
+
+    def channel(start):
+        place = (2 * angle + 85 * start) % 510  # 510 are the circle, 85 from one corner of the colour cube to the next
+        depth = jnp.clip(jnp.minimum(place, 340 - place), 0, 85)
+        return (2 * value * (21675 - saturation * depth) + 21675) // 43350  # value * (1 - saturation * depth), rounded
+
+    return jnp.stack([channel(5), channel(3), channel(1)], axis=-1).astype(image.dtype)
+
+
 def warp_cubic(image: Image, matrix: jax.Array, offset: jax.Array) -> Image:
     """The image at ``matrix @ (row, column) + offset`` of every pixel, by cubic splines; black outside.
 
@@ -100,17 +124,26 @@ def warp_cubic(image: Image, matrix: jax.Array, offset: jax.Array) -> Image:
     return jnp.where(inside[:, None], value, 0).reshape(image.shape)
 
 
-def warp_nearest(image: Image, matrix: jax.Array) -> Image:
-    """The pixel that contains ``matrix @ (row, column)``, both measured from the middle; black outside."""
+def warp_nearest(image: Image, matrix: jax.Array, offset: jax.Array, mode: str = "constant") -> Image:
+    """The pixel that contains ``matrix @ (row, column) + offset``, both from the corner of the image.
+
+    Black outside, or the image's reflection (``mode="reflect"``). In steps of 1/65536 pixel, as Pillow computes it.
+    """
     height, width, channels = image.shape
-    middle = jnp.array([height / 2, width / 2])[None]
-    grid = jnp.stack(jnp.meshgrid(jnp.arange(height), jnp.arange(width), indexing="ij"), axis=-1).reshape(-1, 2)
-    places = jnp.einsum("pj,ij->pi", grid + 0.5 - middle, matrix, precision="highest") + middle
-    places = jnp.floor(places).astype(jnp.int32)
-    inside = jnp.all((places >= 0) & (places < jnp.array([height, width])[None]), axis=1)
-    index = jnp.where(inside, places[:, 0] * width + places[:, 1], 0)
-    value = image.reshape(-1, channels).at[index].get(mode="promise_in_bounds")
-    return jnp.where(inside[:, None], value, 0).reshape(image.shape)
+    start = offset + jnp.sum(matrix, axis=1) / 2  # for the middle of the first pixel
+    matrix, start = (jnp.floor(65536 * value + 0.5).astype(jnp.int32) for value in (matrix, start))
+    rows, columns = jnp.arange(height)[:, None], jnp.arange(width)[None]
+    row, column = (step[0] * rows + step[1] * columns + first >> 16 for step, first in zip(matrix, start, strict=True))
+    if mode == "reflect":
+        row, column = _reflect(row, height), _reflect(column, width)
+    inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
+    index = jnp.where(inside, row * width + column, 0)
+    return jnp.where(inside[..., None], image.reshape(-1, channels).at[index].get(mode="promise_in_bounds"), 0)
+
+
+def offset_about(matrix: jax.Array, point: jax.Array) -> jax.Array:
+    """With which offset a warp leaves ``point`` where it is."""
+    return point - jnp.sum(matrix * point[None], axis=1)
 
 
 def rotation(degrees: jax.Array) -> jax.Array:
@@ -121,15 +154,38 @@ def rotation(degrees: jax.Array) -> jax.Array:
 
 def _grey(image):
     """[height, width, 1]."""
-    if image.shape[-1] == 1:
+    if _is_grey(image):
         return image
     weighted = image.astype(jnp.int32) * jnp.array(_LUMINANCE)[None, None]
     return (jnp.sum(weighted, axis=-1, keepdims=True) + 32768 >> 16).astype(image.dtype)
 
 
+def _is_grey(image):
+    channels = image.shape[-1]
+    if channels not in (1, 3):
+        raise UserError(f"images of {channels} channels: this augmentation expects 1 (grey) or 3 (colours)")
+    return channels == 1
+
+
 def _blend(first, second, factor):
     """From ``first`` at 0 to ``second`` at 1 and beyond, cut off as Pillow does."""
     return jnp.floor(jnp.clip(first + factor * (second - first), 0, 255))
+
+
+def _fallen_hues():
+    """Of all 256 hues, those that Pillow's single precision makes one less where the exact one is a whole number."""
+    sextant, place = np.divmod(2 * np.arange(256), 85)
+    distance = np.where(sextant % 2, place, 85 - place).astype(np.float32) / np.float32(85)
+    start = sextant - 6 * (sextant == 5)
+    angle = np.where(sextant % 2, start + distance, start + 1 - distance).astype(np.float32)
+    angle = ((angle.astype(float) / 6 + 1) % 1).astype(np.float32)
+    return np.floor(255 * angle.astype(float)) < np.arange(256)
+
+
+def _reflect(index, length):
+    """Within ``length``, mirrored at the first and the last."""
+    period = max(2 * length - 2, 1)
+    return jnp.minimum(index % period, period - index % period)
 
 
 def _spline_filter(length):
