@@ -14,7 +14,6 @@ import time
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from experiments.benchmarks import networks
 from experiments.benchmarks.engine_rounds import layout, rounds
@@ -23,7 +22,7 @@ from fedjax_collapse import regularizers
 from fedjax_collapse.algorithms import FedAvg, FedDC, FedDyn, FedNova, LocalTraining, Scaffold
 from fedjax_collapse.algorithms.base import Algorithm
 from fedjax_collapse.data import Federation, partition
-from fedjax_collapse.data.augment import PRESETS, Augmentation
+from fedjax_collapse.data.augment import PRESETS, Augmentation, output_shape
 from fedjax_collapse.records import Model, UserError
 from fedjax_collapse.simulation import Schedule, check
 
@@ -113,8 +112,8 @@ def _compare(seconds, baseline):
 
 
 def _takes_images(augmentation):
-    image = jax.ShapeDtypeStruct(WORKLOADS["cnn100"].image_shape, jnp.float32)
+    image_shape = WORKLOADS["cnn100"].image_shape
     try:
-        return jax.eval_shape(augmentation, image, jax.random.key(SEED)).shape == image.shape
+        return output_shape(augmentation, image_shape) == image_shape
     except UserError:
         return False
