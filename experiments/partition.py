@@ -9,6 +9,7 @@ status: 0, or 2 for wrong input (one line says what).
 """
 
 import argparse
+import signal
 import sys
 from pathlib import Path
 from typing import Any, NoReturn
@@ -35,11 +36,12 @@ def main(arguments: list[str]) -> int:
         config, seed, out = parse(arguments)
         federation = build.federations(config, [seed])[seed]
         facts = describe(federation)
-        print("\n".join([_title(config, seed), *_table(federation, facts), *_summary(federation, facts)]))
+        lines = [_title(config, seed), *_table(federation, facts), *_summary(federation, facts)]
         if out:
             chosen = {key: config[key].to_dict() for key in ("data", "partition")}
             write(out, {**chosen, "seed": seed, **facts}, federation)
-            print(f"wrote {out}")
+            lines.append(f"wrote {out}")
+        print("\n".join(lines))
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -143,4 +145,5 @@ def _one(what, given):
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # ``| head`` ends it without a word
     sys.exit(main(sys.argv[1:]))
