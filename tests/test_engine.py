@@ -235,6 +235,9 @@ def test_federation_checks_its_arrays():
         (dict(partition=[np.arange(6), np.arange(0)]), "every client needs at least one example"),
         (dict(capacity=2), "capacity 2 is less than the 3"),
         (dict(class_names=("a",)), "label 1 has no name"),
+        (dict(images=np.where(images, 0.5, np.nan)), "train images: NaN"),
+        (dict(test_images=images[:, :3]), r"training images are \(4, 4, 1\), test images \(3, 4, 1\)"),
+        (dict(storage="disk"), "storage 'disk', expected one of device, host"),
     ):
         with pytest.raises(UserError, match=message):
             Federation.from_arrays(**{**good, **change})

@@ -10,6 +10,8 @@ import numpy as np
 from fedjax_collapse.data.partition import Partition
 from fedjax_collapse.records import Examples, Ownership, UserError
 
+_STORAGES = ("device", "host")
+
 
 class Domains(NamedTuple):
     """Where the examples of a federation with feature shift come from; kept on the host."""
@@ -59,17 +61,26 @@ class Federation(NamedTuple):
             storage: where the examples lie, ``device`` or ``host``; from there each round's cohort gets what it needs.
 
         Raises:
-            UserError: shapes, labels or indices do not fit together.
+            UserError: shapes, labels or indices do not fit together, or there is no such storage.
         """
+        if storage not in _STORAGES:
+            raise UserError(f"federation: storage {storage!r}, expected one of {', '.join(_STORAGES)}")
         labels, test_labels = (_check_labels(name, a) for name, a in (("train", labels), ("test", test_labels)))
         num_classes = 1 + max(labels.max(), test_labels.max())
         class_names = tuple(map(str, range(num_classes))) if class_names is None else tuple(class_names)
         if len(class_names) < num_classes:
             raise UserError(f"data: label {num_classes - 1} has no name among {len(class_names)} class names")
+        train = _examples("train", images, labels, mean, std, storage)
+        test = _examples("test", test_images, test_labels, mean, std, storage)
+        if train.images.shape[1:] != test.images.shape[1:]:
+            raise UserError(
+                f"data: training images are {train.images.shape[1:]}, test images {test.images.shape[1:]}; "
+                f"expected the same height, width and channels"
+            )
         return cls(
-            train=_examples("train", images, labels, mean, std, storage),
+            train=train,
             ownership=_ownership(partition, len(labels), capacity),
-            test=_examples("test", test_images, test_labels, mean, std, storage),
+            test=test,
             class_names=class_names,
             domains=_check_domains(domains, labels, test_labels),
         )
@@ -129,6 +140,8 @@ def _examples(name, images, labels, mean, std, storage):
     if len(images) != len(labels):
         raise UserError(f"{name} data: {len(images)} images but {len(labels)} labels")
     images = images if images.dtype == np.uint8 else images.astype(np.float32)
+    if images.dtype != np.uint8 and not np.all(np.isfinite(images)):
+        raise UserError(f"{name} images: NaN or infinity among the pixels; expected finite numbers")
     mean, std = (np.broadcast_to(np.asarray(x, np.float32), images.shape[-1:]) for x in (mean, std))
     return Examples(*map(np.asarray if storage == "host" else jnp.asarray, (images, labels, mean, std)))
 
