@@ -12,6 +12,7 @@ from PIL import Image
 
 from experiments import build
 from experiments.configs import base, quickstart
+from experiments.configs import glyphs as glyphs_config
 from experiments.study import run_study
 from fedjax_collapse import UserError, engine
 from fedjax_collapse.data import augment, glyphs, partition, sources
@@ -84,6 +85,21 @@ def test_a_study_on_domains(tmp_path, cache):
     row = json.loads((run / "metrics.jsonl").read_text())
     assert row["accuracy"] == (row["domain_accuracy/clean"] + row["domain_accuracy/outline"]) / 2
     assert "demonstration on small data (glyphs)" in (tmp_path / "study" / "report.html").read_text()
+
+
+@pytest.mark.parametrize("study", glyphs_config.STUDIES)
+def test_the_studies_of_glyphs(study, cache):
+    config = glyphs_config.get_config(study)
+    config.data.update(train_size=1500, test_size=100)
+    federation = build.federations(config, [0])[0]
+    classes = np.sum(federation.class_counts() > 0, axis=1)
+    assert federation.num_classes == int(study.split("_")[1]) and federation.image_shape == (32, 32, 3)
+    if study.startswith("disjoint"):
+        assert np.all(classes == {10: 2, 100: 10}[federation.num_classes])
+    for arm in config.arms:
+        build.algorithm(build.resolve_arm(config, arm))
+    with pytest.raises(ValueError, match="expected one of dirichlet_10, "):
+        glyphs_config.get_config("dirichlet")
 
 
 def test_arms_override_the_rest_and_another_name_replaces_the_dict():

@@ -1,0 +1,40 @@
+"""FedAvg alone and with FedDecorr, FedMR and FedUV on 32x32x3 glyphs, synthetic characters drawn without a network.
+
+    python experiments/launch.py --config=experiments/configs/glyphs.py:dirichlet_10
+
+Behind the file name stand partition and number of classes: ``dirichlet_10``, ``disjoint_10``, ``dirichlet_100`` or
+``disjoint_100``. ``dirichlet`` is Dirichlet 0.05; ``disjoint`` is FedMR's P10C2, and P10C10 of 100 classes, which ten
+clients with two classes each cannot hold. Every seed draws its own partition. Strengths are the published ones where
+they are published; FedMR's, for its paper's form, are ours. The network is FedUV's small one.
+Synthetic images: not comparable with the papers' tables.
+"""
+
+from ml_collections import ConfigDict
+
+from experiments.configs import base
+
+STUDIES = {  # number of classes and rounds, partition
+    "dirichlet_10": (10, 15, dict(name="dirichlet", alpha=0.05)),
+    "disjoint_10": (10, 15, dict(name="partially_disjoint", classes_per_client=2)),
+    "dirichlet_100": (100, 20, dict(name="dirichlet", alpha=0.05)),
+    "disjoint_100": (100, 20, dict(name="partially_disjoint", classes_per_client=10)),
+}
+
+
+def get_config(arg: str = "dirichlet_10") -> ConfigDict:
+    if arg not in STUDIES:
+        raise ValueError(f"glyphs.py:{arg}: expected one of {', '.join(STUDIES)} behind the file name")
+    num_classes, rounds, partition = STUDIES[arg]
+    config = base.get_config()
+    config.seeds, config.rounds, config.evaluate_every = (0, 1, 2), rounds, 5
+    config.data = dict(source="glyphs", num_classes=num_classes, train_size=5000, test_size=2000)
+    config.partition = partition
+    config.network.name = "feduv_cnn"
+    config.training.epochs = 2
+    config.arms = dict(
+        fedavg=dict(),
+        feddecorr=dict(regularizers=dict(feddecorr=dict(strength=0.1, variant="official"))),
+        fedmr=dict(regularizers=dict(fedmr=dict(intra=1e-4, inter=0.1))),
+        feduv=dict(regularizers=dict(feduv=dict(variance=num_classes / 4, uniformity=0.5))),
+    )
+    return config
