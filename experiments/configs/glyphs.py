@@ -6,7 +6,7 @@ Behind the file name stand partition and number of classes: ``dirichlet_10``, ``
 ``disjoint_100``. ``dirichlet`` is Dirichlet 0.05; ``disjoint`` is FedMR's P10C2, and P10C10 of 100 classes, which ten
 clients with two classes each cannot hold. Every seed draws its own partition. Strengths are the published ones where
 they are published; FedMR's are ours, the best of three pairs on ``disjoint_10`` with seed 9. The network is FedUV's
-small one.
+small one without its projector: 64 features.
 Synthetic images: not comparable with the papers' tables.
 """
 
