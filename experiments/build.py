@@ -87,6 +87,7 @@ def federations(config: ConfigDict, seeds: Iterable[int]) -> dict[int, Federatio
 
 def _storage(config, source):
     """Where the examples lie; by ``auto`` on the device unless they take most of its memory."""
+    check_name("engine.storage", config.engine.storage, engine.STORAGES)
     if config.engine.storage != "auto":
         return config.engine.storage
     return "device" if engine.memory.fits(source.images.nbytes + source.test_images.nbytes, num_devices=1) else "host"
