@@ -60,10 +60,22 @@ def resolve_arm(config: ConfigDict, arm: str) -> ConfigDict:
 
 
 def check_keys(config: Mapping) -> None:
-    """Raises UserError for a key that ``configs/base.py`` does not know."""
-    known = list(base.get_config())
+    """Raises UserError for a key that ``configs/base.py`` does not know, or an option of ``engine`` that is none."""
+    defaults = base.get_config()
     for key in config:
-        check_name("config key", key, known)
+        check_name("config key", key, defaults)
+    _check_engine(config["engine"], defaults.engine)
+
+
+def _check_engine(options, defaults):
+    for key in options:
+        check_name("config key of engine", key, defaults)
+    for key, default in defaults.items():
+        if key not in options:
+            raise UserError(f"config.engine has no {key}: change some of its values by config.engine.update(...)")
+        _check_type(f"engine.{key}", options[key], type(default))
+    for key, choices in _ENGINE_CHOICES.items():
+        check_name(f"engine.{key}", options[key], choices)
 
 
 def federations(config: ConfigDict, seeds: Iterable[int]) -> dict[int, Federation]:
@@ -87,7 +99,6 @@ def federations(config: ConfigDict, seeds: Iterable[int]) -> dict[int, Federatio
 
 def _storage(config, source):
     """Where the examples lie; by ``auto`` on the device unless they take most of its memory."""
-    check_name("engine.storage", config.engine.storage, engine.STORAGES)
     if config.engine.storage != "auto":
         return config.engine.storage
     return "device" if engine.memory.fits(source.images.nbytes + source.test_images.nbytes, num_devices=1) else "host"
@@ -181,12 +192,7 @@ def server_optimizer(config: ConfigDict) -> jax.tree_util.Partial:
 
 def client_map(config: ConfigDict) -> engine.ClientMap:
     """How clients are laid out. ``auto``: over all devices, on each of them one client at a time on a CPU, else ten."""
-    options, defaults = config.engine, base.get_config().engine
-    for key, value in options.items():
-        check_name("config key of engine", key, defaults)
-        _check_type(f"engine.{key}", value, type(defaults[key]))
-    for key, choices in _ENGINE_CHOICES.items():
-        check_name(f"engine.{key}", options[key], choices)
+    options = config.engine
     cohort = cohort_size(config.participation, config.clients)
     on_cpu = jax.default_backend() == "cpu"
     chunk = engine.Chunked(options.clients_at_once or (1 if on_cpu else min(10, cohort)))

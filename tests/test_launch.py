@@ -169,6 +169,20 @@ WRONG = {
 }
 
 
+def test_an_engine_without_all_of_its_options_is_one_line(tmp_path, capsys):
+    file = tmp_path / "config.py"
+    file.write_text(
+        "from experiments.configs import quickstart\n"
+        "def get_config(arg=''):\n"
+        "    config = quickstart.get_config('smoke')\n"
+        "    config.engine = dict(layout='chunked')\n"
+        "    return config\n"
+    )
+    assert start(f"--config={file}", workdir=tmp_path / "study") == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: config.engine has no clients_at_once") and error.count("\n") == 1
+
+
 @pytest.mark.parametrize("case", WRONG)
 def test_wrong_input_is_one_line_and_status_2(case, tmp_path, capsys):
     arguments, *words = WRONG[case]

@@ -10,7 +10,7 @@ import numpy as np
 from fedjax_collapse.data.partition import Partition
 from fedjax_collapse.records import Examples, Ownership, UserError
 
-_STORAGES = ("device", "host")
+STORAGES = ("device", "host")  # where examples lie
 
 
 class Domains(NamedTuple):
@@ -63,8 +63,8 @@ class Federation(NamedTuple):
         Raises:
             UserError: shapes, labels or indices do not fit together, or there is no such storage.
         """
-        if storage not in _STORAGES:
-            raise UserError(f"federation: storage {storage!r}, expected one of {', '.join(_STORAGES)}")
+        if storage not in STORAGES:
+            raise UserError(f"federation: storage {storage!r}, expected one of {', '.join(STORAGES)}")
         labels, test_labels = (_check_labels(name, a) for name, a in (("train", labels), ("test", test_labels)))
         num_classes = 1 + max(labels.max(), test_labels.max())
         class_names = tuple(map(str, range(num_classes))) if class_names is None else tuple(class_names)

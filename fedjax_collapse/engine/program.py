@@ -6,13 +6,14 @@ import jax
 import numpy as np
 
 from fedjax_collapse.algorithms.base import Algorithm
+from fedjax_collapse.data import federation
 from fedjax_collapse.engine import host_rounds, memory, rounds, together
 from fedjax_collapse.engine.client_maps import ClientMap
 from fedjax_collapse.engine.layout import Layout
 from fedjax_collapse.engine.rounds import RoundRecord, State
 from fedjax_collapse.records import Examples, Model, Ownership, UserError, Variables
 
-STORAGES = ("auto", "device", "host")
+STORAGES = ("auto", *federation.STORAGES)
 _MIB = 2**20
 
 
