@@ -1,81 +1,32 @@
-"""From a config to objects: the only place where strings become code.
+"""From a config to objects; ``names.py`` knows what its names stand for."""
 
-A name is a module's: ``regularizers.feddecorr`` is the class of ``fedjax_collapse/regularizers/feddecorr.py`` whose
-name is the module's, up to case and underscores. There is no registry; a new file is found by its name. A module
-without such a class is no choice.
-"""
-
-import difflib
-import importlib
 import inspect
-import pkgutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax
+import numpy as np
 import optax
-from flax.linen import Module
 from ml_collections import ConfigDict
 
-from experiments.configs import base
-from fedjax_collapse import aggregation, algorithms, engine, nn, regularizers, selection
-from fedjax_collapse.algorithms import Algorithm, LocalTraining
+from experiments.arms import as_declared
+from experiments.names import call, callable_named, check_name, class_named, classes, function_named, imported
+from fedjax_collapse import FedAvg, LocalTraining, Participation, Phase, aggregation, engine
 from fedjax_collapse.data import Domains, Federation, augment, partition, sources
-from fedjax_collapse.records import Model, UserError
-from fedjax_collapse.simulation import cohort_size
+from fedjax_collapse.method import Method
+from fedjax_collapse.model import Model
+from fedjax_collapse.nn.heads import orthogonal_head
+from fedjax_collapse.records import UserError
+from fedjax_collapse.simulation import Schedule
 
-_KINDS = {
-    "network": (nn, Module),
-    "regularizer": (regularizers, regularizers.Regularizer),
-    "algorithm": (algorithms, Algorithm),
-}
+_OPTIMIZERS = {name: getattr(optax, name) for name in ("sgd", "adagrad", "adam", "adamw", "rmsprop", "yogi")}
 _SERVER_OPTIMIZERS = {  # the damped ones are those of the released codes
-    **{name: getattr(optax, name) for name in ("sgd", "adagrad", "adam", "yogi")},
+    **{name: _OPTIMIZERS[name] for name in ("sgd", "adagrad", "adam", "yogi")},
     **{f"damped_{name}": getattr(aggregation, f"damped_{name}") for name in ("momentum", "adagrad", "adam", "yogi")},
 }
-_BATCH_NORM = {"average": {}, "local": {"private": "batch_norm"}, "recalibrate": {"recalibrate": True}}
-_ENGINE_CHOICES = {
-    "layout": ("auto", "timed", "chunked", "vectorized", "sharded", "loop"),
-    "runs": ("auto", "together", "separate"),
-    "storage": engine.STORAGES,
-}
-_HEADS = {"random": None, "orthogonal": selection.orthogonal_head}
-
-
-def resolve_arm(config: ConfigDict, arm: str) -> ConfigDict:
-    """The config of one arm: what it declares, over the rest of the config.
-
-    Raises:
-        UserError: the arm, or a key that it declares, does not exist, or must be the same for all arms.
-    """
-    check_name("arm", arm, config.arms)
-    resolved = config.to_dict()
-    changes = resolved.pop("arms")[arm]
-    for key in ("rounds", "seeds"):
-        if key in changes:
-            raise UserError(f"arms.{arm}.{key}: all arms of a study have the same {key}; set config.{key}")
-    _override(resolved, changes, f"arms.{arm}")
-    check_keys(resolved)
-    return ConfigDict(resolved)
-
-
-def check_keys(config: Mapping) -> None:
-    """Raises UserError for a key that ``configs/base.py`` does not know, or an option of ``engine`` that is none."""
-    defaults = base.get_config()
-    for key in config:
-        check_name("config key", key, defaults)
-    _check_engine(config["engine"], defaults.engine)
-
-
-def _check_engine(options, defaults):
-    for key in options:
-        check_name("config key of engine", key, defaults)
-    for key, default in defaults.items():
-        if key not in options:
-            raise UserError(f"config.engine has no {key}: change some of its values by config.engine.update(...)")
-        _check_type(f"engine.{key}", options[key], type(default))
-    for key, choices in _ENGINE_CHOICES.items():
-        check_name(f"engine.{key}", options[key], choices)
+_BATCH_NORM = ("average", "local", "recalibrate")
+_HEADS = {"random": None, "orthogonal": orthogonal_head}
+_OF_FEDAVG = ("weighting", "optimized", "private")  # keys of algorithm that are not its method's
 
 
 def federations(config: ConfigDict, seeds: Iterable[int]) -> dict[int, Federation]:
@@ -111,7 +62,7 @@ def data_source(config: ConfigDict) -> sources.Source:
         UserError: there is no such function, its argument is missing or too much, or the data cannot be read.
     """
     name, _, argument = _chosen("data", config, "source").partition(":")
-    function = getattr_named("data source", sources, name)
+    function = function_named("data source", sources, name)
     first, *_ = inspect.signature(function).parameters.values()
     needs_argument = first.default is first.empty
     if needs_argument and not argument:
@@ -127,7 +78,7 @@ def data_source(config: ConfigDict) -> sources.Source:
 def _partitions(config, labels, domains, seeds):
     """The rows of every client, for every seed."""
     name = _chosen("partition", config.partition, "name")
-    draw = getattr_named("partition", partition, name)
+    draw = function_named("partition", partition, name)
     arguments, accepted = _without(config.partition, "name"), inspect.signature(draw).parameters
     if "alpha" not in accepted:  # so that --config.partition.name=iid needs no other change
         arguments.pop("alpha", None)
@@ -147,53 +98,128 @@ def model(config: ConfigDict, federation: Federation) -> Model:
     """The network, with as many classes as the data, for images of the size that the augmentation makes of them."""
     constructor = class_named("network", config.network.name)
     arguments = _without(config.network, "name")
+    if ":" in arguments.get("head", ""):
+        arguments["head"] = imported("network.head", arguments["head"])
     network = call("network", constructor, arguments, num_classes=federation.num_classes)
     check_name("head", config.head, _HEADS)
-    augmented = augment.output_shape(augmentation(config.training.get("augmentation", "none")), federation.image_shape)
+    augmented = augment.output_shape(augmentation(config.training.get("augmentation", "none")), federation.input_shape)
     built = Model(network, augmented, _HEADS[config.head])
     jax.eval_shape(built.init, jax.random.key(0))  # an option or an image size that does not fit fails here
     return built
 
 
-def algorithm(config: ConfigDict) -> Algorithm:
-    """The algorithm with its local training and regularizers."""
+def algorithm(config: ConfigDict) -> FedAvg:
+    """Local training, methods and server optimizer."""
     check_name("batch_norm", config.batch_norm, _BATCH_NORM)
-    training = {"schedule_rounds": config.rounds, **_without(config.training, "augmentation")}
-    parts = dict(
-        training=call(
-            "training", LocalTraining, training, augmentation=augmentation(config.training.get("augmentation", "none"))
-        ),
-        regularizers={
-            name: call(f"regularizers.{name}", class_named("regularizer", name), arguments)
-            for name, arguments in config.regularizers.to_dict().items()
-        },
-    )
+    name, arguments = config.algorithm.name, _without(config.algorithm, "name")
+    settings = {key: arguments.pop(key) for key in _OF_FEDAVG if key in arguments}
+    methods = {}
+    if name != "fedavg":
+        own = class_named("algorithm", name) if ":" in name else _algorithm_named(name)
+        methods[name.split(":")[-1].lower()] = call("algorithm", own, arguments)
+    else:
+        for key in arguments:
+            check_name("option of algorithm", key, _OF_FEDAVG)
+    for section, what in (("regularizers", "regularizer"), ("methods", "method")):
+        for key, options in as_declared(config[section]).items():
+            if key in methods:
+                raise UserError(f"{section}.{key}: there is a method of that name already")
+            methods[key] = _method(f"{section}.{key}", what, key, options)
+    if config.batch_norm == "recalibrate":
+        methods["recalibrate"] = class_named("method", "recalibrate")()
+    if config.batch_norm == "local":
+        private = settings.get("private", "none")
+        settings["private"] = "batch_norm" if private == "none" else f"{private}+batch_norm"
     if config.server_optimizer.name != "none":
-        parts["server_optimizer"] = server_optimizer(config.server_optimizer)
-    constructor = class_named("algorithm", config.algorithm.name)
-    parts |= _BATCH_NORM[config.batch_norm]
-    return call("algorithm", constructor, _without(config.algorithm, "name"), **parts)
+        settings["server_optimizer"] = optimizer("server_optimizer", config.server_optimizer, _SERVER_OPTIMIZERS)
+    return call("algorithm", FedAvg, settings, training=training(config), methods=methods)
+
+
+def _algorithm_named(name):
+    check_name("algorithm", name, ["fedavg", *classes("algorithm")])
+    return class_named("algorithm", name)
+
+
+def _method(path, what, key, options) -> Method:
+    """The method of that module name, or that its ``name`` says."""
+    options = dict(options)
+    name = options.pop("name", key)
+    return call(path, class_named(what, name), options)
+
+
+def training(config: ConfigDict) -> LocalTraining:
+    """A client's local training."""
+    options = {"schedule_rounds": config.rounds, **_without(config.training, "augmentation", "optimizer", "phases")}
+    given = dict(augmentation=augmentation(config.training.get("augmentation", "none")))
+    if "task_loss" in options:
+        options["task_loss"] = callable_named("training.task_loss", options["task_loss"])
+    if chosen := config.training.get("optimizer"):
+        given["optimizer"] = optimizer("training.optimizer", chosen, _OPTIMIZERS)
+    if phases := config.training.get("phases"):
+        given["phases"] = tuple(_phase(phase) for phase in phases)
+    return call("training", LocalTraining, options, **given)
+
+
+def _phase(value):
+    is_pair = isinstance(value, (tuple, list)) and len(value) == 2
+    if not is_pair or not isinstance(value[0], str) or not isinstance(value[1], (int, float)):
+        raise UserError(f"training.phases: {value!r}, expected pairs of a part and its epochs, such as ('head', 10)")
+    return Phase(*value)
+
+
+def schedule(config: ConfigDict) -> Schedule:
+    """How many rounds, who takes part in them, and what is measured between them."""
+    options = config.cohort.to_dict()
+    for key in ("dropout", "stragglers"):
+        options[key] = options.get(key) or None  # a probability of 0 is left out of the program
+    if isinstance(options.get("availability"), (tuple, list)):
+        options["availability"] = np.asarray(options["availability"], np.float32)
+    rule = call("cohort", Participation, options, fraction=config.participation)
+    measurements = tuple(
+        (name, callable_named(f"measurements.{name}", function))
+        for name, function in as_declared(config.measurements).items()
+    )
+    return Schedule(
+        config.rounds, rule, config.evaluate_every, config.checkpoint_every, _watch(config.watch), measurements
+    )
+
+
+def _watch(text):
+    """``one``, ``all``, or the identities in a text such as 0,3."""
+    identities = [part.strip() for part in text.split(",")]
+    return tuple(map(int, identities)) if all(part.isdigit() for part in identities) else text
 
 
 def augmentation(name: str) -> augment.Augmentation | None:
-    """The preset of ``data/augment.py``; None where it leaves images as they are."""
+    """The preset of ``data/augment.py``, or the user's own; None where it leaves images as they are."""
+    if ":" in name:
+        return callable_named("augmentation", name)
     check_name("augmentation", name, augment.PRESETS)
     return None if augment.PRESETS[name] is augment.PRESETS["none"] else augment.PRESETS[name]
 
 
-def server_optimizer(config: ConfigDict) -> jax.tree_util.Partial:
+def optimizer(what: str, config: ConfigDict, known: Mapping[str, Any]) -> jax.tree_util.Partial:
     """A constructor of an optimizer with its arguments, whose numbers stay traced."""
-    check_name("server_optimizer", config.name, _SERVER_OPTIMIZERS)
-    constructor = _SERVER_OPTIMIZERS[config.name]
+    if not isinstance(config, Mapping | ConfigDict):
+        raise UserError(f"{what} {config!r}: expected dict(name=...) with its options beside it")
+    name = _chosen(what, config, "name")
+    if ":" in name:
+        constructor = callable_named(what, name)
+    else:
+        check_name(what, name, known)
+        constructor = known[name]
     arguments = _without(config, "name")
-    call("server_optimizer", constructor, arguments)
+    if what == "server_optimizer":
+        call(what, constructor, arguments)
+    else:
+        call(what, constructor, arguments, learning_rate=0.1)  # that of the local training is given in every round
     return jax.tree_util.Partial(constructor, **arguments)
 
 
 def client_map(config: ConfigDict) -> engine.ClientMap:
     """How clients are laid out. ``auto``: over all devices, on each of them one client at a time on a CPU, else ten."""
     options = config.engine
-    cohort = cohort_size(config.participation, config.clients)
+    cohort = Participation(fraction=config.participation).cohort_size(config.clients)
     on_cpu = jax.default_backend() == "cpu"
     chunk = engine.Chunked(options.clients_at_once or (1 if on_cpu else min(10, cohort)))
     num_devices = options.devices or min(len(jax.devices()), cohort)
@@ -203,62 +229,6 @@ def client_map(config: ConfigDict) -> engine.ClientMap:
     if layout == "sharded":
         return engine.Sharded(num_devices, chunk)
     return {"chunked": chunk, "vectorized": engine.Vectorized(), "loop": engine.Loop()}[layout]
-
-
-def class_named(what: str, name: str) -> Callable:
-    """The network, regularizer or algorithm of the module ``name``."""
-    found = classes(what)
-    check_name(what, name, found)
-    return found[name]
-
-
-def classes(what: str) -> dict[str, type]:
-    """Every class of that kind that is named as its module, by the module's name."""
-    package, kind = _KINDS[what]
-    names = [module.name for module in pkgutil.iter_modules(package.__path__)]
-    contents = {name: vars(importlib.import_module(f"{package.__name__}.{name}")) for name in names}
-    return {
-        module: value
-        for module, content in contents.items()
-        for name, value in content.items()
-        if name.lower() == module.replace("_", "") and inspect.isclass(value) and issubclass(value, kind)
-    }
-
-
-def getattr_named(what: str, module: Any, name: str) -> Callable:
-    """The public function ``name`` of ``module``."""
-    found = functions(module)
-    check_name(what, name, found)
-    return found[name]
-
-
-def functions(module: Any) -> dict[str, Callable]:
-    """The public functions that ``module`` defines."""
-    return {
-        name: value
-        for name, value in vars(module).items()
-        if inspect.isfunction(value) and value.__module__ == module.__name__ and not name.startswith("_")
-    }
-
-
-def call(what: str, function: Callable, arguments: Mapping[str, Any], **given: Any) -> Any:
-    """``function(**arguments, **given)``; a UserError for an argument that it does not take, or lacks."""
-    accepted = {name: p for name, p in inspect.signature(function).parameters.items() if name not in given}
-    for name, value in arguments.items():
-        check_name(f"option of {what}", name, accepted)
-        _check_type(f"{what}.{name}", value, accepted[name].annotation)
-    for name, parameter in accepted.items():
-        is_named = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
-        if is_named and parameter.default is parameter.empty and name not in arguments:
-            raise UserError(f"{what}.{name} is missing: {function.__name__} needs it")
-    return function(**arguments, **given)
-
-
-def _check_type(name, value, annotation):
-    """Plain annotations only: a number may be given as an int, everything else as what it says."""
-    expected = {float: (int, float), int: (int,), str: (str,), bool: (bool,), tuple: (tuple, list)}.get(annotation)
-    if expected and (not isinstance(value, expected) or (isinstance(value, bool) and annotation is not bool)):
-        raise UserError(f"{name} {value!r}: expected {annotation.__name__}, got {type(value).__name__}")
 
 
 def _check_seed(name, seed):
@@ -274,25 +244,6 @@ def _chosen(section, config, key):
     return value
 
 
-def check_name(what: str, name: str, valid: Iterable[str]) -> None:
-    """Raises UserError with the nearest valid name."""
-    valid = sorted(valid)
-    if name in valid:
-        return
-    nearest = difflib.get_close_matches(name, valid, n=1)
-    guess = f"did you mean {nearest[0]!r}? " if nearest else ""
-    raise UserError(f"unknown {what} {name!r}: {guess}expected one of {', '.join(valid) or '(none)'}")
-
-
-def _override(target, changes, path):
-    for key, value in changes.items():
-        check_name(f"key in {path}", key, target) if path.count(".") == 1 else None
-        mergeable = isinstance(value, Mapping) and isinstance(target.get(key), Mapping)
-        if mergeable and value.get("name", target[key].get("name")) == target[key].get("name"):
-            _override(target[key], value, f"{path}.{key}")
-        else:
-            target[key] = value
-
-
 def _without(config, *keys):
-    return {key: value for key, value in config.to_dict().items() if key not in keys}
+    config = config.to_dict() if isinstance(config, ConfigDict) else config
+    return {key: value for key, value in config.items() if key not in keys}

@@ -6,8 +6,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, TextIO
 
-from fedjax_collapse.report.study import Summary, number
-from fedjax_collapse.report.table import accuracy_note, final_table, show_number
+from experiments.reporting.study import Summary, number
+from experiments.reporting.table import accuracy_note, final_table, show_number
 
 Row = Mapping[str, Any]
 
@@ -173,10 +173,10 @@ class Console:
         spread = f" ± {statistics.stdev(accuracies):.2f}" if len(accuracies) > 1 else ""
         return "  ".join(
             (
-                f"accuracy {show_number(statistics.fmean(accuracies), 2)}{spread} %",
-                f"effective rank {show_number(statistics.fmean(values('effective_rank')), 1)}",
-                f"R {show_number(statistics.fmean(values('R')), 3)}",
-                f"{show_number(statistics.fmean(values('samples_per_second', timings)), 0)} samples/s",
+                f"accuracy {show_number(statistics.fmean(accuracies), '.2f')}{spread} %",
+                f"effective rank {show_number(statistics.fmean(values('effective_rank')), '.1f')}",
+                f"R {show_number(statistics.fmean(values('R')), '.3f')}",
+                f"{show_number(statistics.fmean(values('samples_per_second', timings)), '.0f')} samples/s",
             )
         )
 

@@ -19,20 +19,22 @@ import jax
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
-from experiments.build import check_name
 from experiments.machine import num_cores
+from experiments.names import check_name
 from experiments.study import run_study
 from fedjax_collapse.data.reading.cache import cache_folder
 from fedjax_collapse.records import UserError
 
 STOPPED = 75
-_OPTIONS = ("data", "partition", "network", "training", "algorithm", "server_optimizer", "regularizers")
+_OPTIONS = ("data", "partition", "network", "training", "algorithm", "server_optimizer", "regularizers", "methods",
+            "measurements")  # fmt: skip
 _CONFIGS = Path(__file__).resolve().parent / "configs"
 
 
 def main(arguments: list[str]) -> int:
     """The exit status."""
     try:
+        _find_own_modules(arguments)
         options = parse(arguments)
         configure_jax(options.compilation_cache)
         workdir = Path(options.workdir or default_workdir(options.config, arguments)).absolute()
@@ -99,6 +101,12 @@ def default_workdir(config: ConfigDict, arguments: list[str]) -> Path:
     """``runs/<config file>-<hash of the config>`` in the current folder: only equal configs share it."""
     name = Path(_config_argument(arguments).split(":")[0]).stem
     return Path("runs") / f"{name}-{hashlib.sha256(config.to_json_best_effort().encode()).hexdigest()[:8]}"
+
+
+def _find_own_modules(arguments):
+    """So that a config's ``my_module:MyClass`` is found beside the config and in the current folder."""
+    beside = Path(_config_argument(arguments).split(":")[0]).absolute().parent
+    sys.path += [folder for folder in map(str, (beside, Path.cwd())) if folder not in sys.path]
 
 
 def stop_on_signal():

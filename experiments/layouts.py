@@ -11,34 +11,30 @@ import jax
 import numpy as np
 
 from fedjax_collapse import engine
-from fedjax_collapse.algorithms import Algorithm
-from fedjax_collapse.data import Federation
 from fedjax_collapse.data.reading.cache import cache_folder
 from fedjax_collapse.engine import Chunked, ClientMap, Sharded
 from fedjax_collapse.metrics import write_json
-from fedjax_collapse.records import Model
-from fedjax_collapse.simulation import Run, Schedule, begin, check
+from fedjax_collapse.model import Model
+from fedjax_collapse.simulation import Hardware, Run, Schedule, check, initialize
 
 _CLIENTS_AT_ONCE = (1, 2, 5, 10, 25, 50, 100)
 _TIMED_ROUNDS = 2  # after one that compiles; the faster counts
 
 
-def fastest(
-    federation: Federation, model: Model, algorithm: Algorithm, schedule: Schedule, client_map: ClientMap
-) -> ClientMap:
+def fastest(run: Run, model: Model, schedule: Schedule, client_map: ClientMap) -> ClientMap:
     """The client map on the devices of ``client_map`` with the number of clients at once whose rounds are fastest.
 
     Timed by rounds that are thrown away. The seconds of each are kept in the cache folder, where an equal device,
     network, algorithm, cohort and sizes of clients find them again.
     """
-    layout = check(federation, model, algorithm, schedule, client_map)
-    path = cache_folder("layouts") / f"{_fingerprint(federation, model, algorithm, layout)}.json"
+    layout = check(run, model, schedule, Hardware(client_map)).layout
+    path = cache_folder("layouts") / f"{_fingerprint(run, model, layout)}.json"
     seconds = _read(path)
     if not seconds:
         seconds = {}
         for candidate in _candidates(client_map, layout.cohort_size):
             once = candidate.clients_at_once // candidate.num_devices
-            seconds[once] = _seconds(federation, model, algorithm, schedule._replace(rounds=1), candidate)
+            seconds[once] = _seconds(run, model, schedule._replace(rounds=1), candidate)
             if seconds[once] > 2 * min(seconds.values()):  # still more clients at once would be still slower
                 break
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -58,11 +54,10 @@ def _with_clients_at_once(client_map, once):
     return Chunked(once)
 
 
-def _seconds(federation, model, algorithm, schedule, client_map):
+def _seconds(run, model, schedule, client_map):
     """Of one round."""
-    layout = check(federation, model, algorithm, schedule, client_map)
-    run = Run(federation, algorithm, jax.random.key(0))
-    program = engine.Program([begin(run, model)], federation.train, model=model, layout=layout)
+    rounds = check(run, model, schedule, Hardware(client_map))
+    program = engine.Program(rounds, [initialize(run, model, schedule)])
     program.prepare()
     program.advance(1)
     taken = []
@@ -73,12 +68,12 @@ def _seconds(federation, model, algorithm, schedule, client_map):
     return min(taken)
 
 
-def _fingerprint(federation, model, algorithm, layout):
+def _fingerprint(run, model, layout):
     """Of all that the speed of a round depends on."""
     devices = jax.devices()
     machine = jax.__version__, devices[0].device_kind, layout.client_map.num_devices
-    sizes = np.sort(np.asarray(federation.ownership.sizes)).tolist()
-    work = model, jax.tree.structure(algorithm), int(algorithm.training.epochs), layout.cohort_size, sizes
+    sizes = np.sort(np.asarray(run.federation.ownership.sizes)).tolist()
+    work = model, jax.tree.structure(run.algorithm), float(run.algorithm.training.epochs), layout.cohort_size, sizes
     return hashlib.sha256(repr((machine, work)).encode()).hexdigest()[:24]
 
 

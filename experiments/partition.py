@@ -20,11 +20,13 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from experiments import build, launch
+from experiments.arms import check_keys, resolve_arm
+from experiments.names import check_name
+from experiments.reporting.partition import draw_partition
 from fedjax_collapse.data import Federation
 from fedjax_collapse.data.heterogeneity import heterogeneity
 from fedjax_collapse.metrics import write_json, write_npz
 from fedjax_collapse.records import UserError
-from fedjax_collapse.report.partition import draw_partition
 
 _SHADES = " .:-=+*#%@"
 _WIDEST = 100  # classes that are drawn in the terminal, one character each
@@ -61,10 +63,10 @@ def parse(arguments: list[str]) -> tuple[ConfigDict, int, Path | None]:
     options = launch.parse(rest)
     if options.workdir:
         _fail("--workdir is for training; use --out=FOLDER")
-    config = build.resolve_arm(options.config, _one("arm", options.arm)) if options.arm else options.config
-    build.check_keys(config)
+    config = resolve_arm(options.config, _one("arm", options.arm)) if options.arm else options.config
+    check_keys(config)
     seed = _one("seed", options.seed or tuple(config.seeds)[:1])
-    build.check_name("seed", str(seed), map(str, config.seeds))
+    check_name("seed", str(seed), map(str, config.seeds))
     return config, seed, own.out
 
 

@@ -13,9 +13,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # a clone works without being installed
 
 from experiments.console import Console
+from experiments.reporting import read_study, write_report
+from experiments.reporting.figures import headline
 from fedjax_collapse.records import UserError
-from fedjax_collapse.report import read_study, write_report
-from fedjax_collapse.report.figures import headline
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

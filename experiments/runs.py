@@ -12,13 +12,24 @@ from ml_collections import ConfigDict
 from experiments import build
 from experiments.console import Console
 from experiments.layouts import fastest
-from fedjax_collapse.algorithms import Algorithm
+from experiments.reporting.study import summarize_run
+from fedjax_collapse.algorithms import FedAvg
 from fedjax_collapse.data import Federation
 from fedjax_collapse.engine import ClientMap, together
+from fedjax_collapse.fingerprint import describe
 from fedjax_collapse.metrics import write_json, write_npz
-from fedjax_collapse.records import Model
-from fedjax_collapse.report.study import summarize_run
-from fedjax_collapse.simulation import Run, Schedule, check, common_round, rounds_kept, simulate_runs, structure
+from fedjax_collapse.model import Model
+from fedjax_collapse.simulation import (
+    Callbacks,
+    Hardware,
+    Run,
+    Schedule,
+    check,
+    common_round,
+    rounds_kept,
+    simulate_runs,
+    structure,
+)
 
 Name = tuple[str, int]  # arm and seed
 
@@ -27,7 +38,7 @@ class Plan(NamedTuple):
     """What of an arm does not depend on the seed."""
 
     model: Model
-    algorithm: Algorithm
+    algorithm: FedAvg
     schedule: Schedule
     client_map: ClientMap
     engine: ConfigDict
@@ -52,13 +63,17 @@ def make_plan(config: ConfigDict, federation: Federation) -> Plan:
     Raises:
         UserError: something in it makes no sense.
     """
-    schedule = Schedule(*(config[key] for key in Schedule._fields))
     plan = Plan(
-        build.model(config, federation), build.algorithm(config), schedule, build.client_map(config), config.engine
+        build.model(config, federation),
+        build.algorithm(config),
+        build.schedule(config),
+        build.client_map(config),
+        config.engine,
     )
-    check(federation, *plan[:4])
+    run = Run(federation, plan.algorithm, jax.random.key(0))
+    check(run, plan.model, plan.schedule, Hardware(plan.client_map))
     if config.engine.layout == "timed":
-        plan = plan._replace(client_map=fastest(federation, *plan[:4]))
+        plan = plan._replace(client_map=fastest(run, plan.model, plan.schedule, plan.client_map))
     return plan
 
 
@@ -70,7 +85,8 @@ def make_groups(
     for arm, seed in names:
         plan = plans[arm]
         run = Run(federations[arm][seed], plan.algorithm, jax.random.key(seed), workdir / arm / f"seed{seed}")
-        common = plan.model, plan.schedule, plan.client_map, plan.engine.to_json(), structure(run)
+        schedule = repr(describe(plan.schedule))
+        common = plan.model, schedule, plan.client_map, plan.engine.to_json(), structure(run)
         alike.setdefault(common, (plan, {}))[1][arm, seed] = run
     return [group for plan, runs in alike.values() for group in _divide(plan, runs)]
 
@@ -90,10 +106,9 @@ def train_group(group: Group, console: Console, should_stop: Callable[[], bool])
                 console.note(f"{arm} seed {seed}, round {row['round']}: the loss is not finite; {hint}")
 
     plan = group.plan
-    results = simulate_runs(
-        list(group.runs.values()), plan.model, plan.schedule, client_map=group.client_map, run_map=group.run_map,
-        storage=plan.engine.storage, listener=listener, announce=console.note, should_stop=should_stop,
-    )  # fmt: skip
+    hardware = Hardware(group.client_map, group.run_map, plan.engine.storage)
+    callbacks = Callbacks(listener, console.note, should_stop)
+    results = simulate_runs(list(group.runs.values()), plan.model, plan.schedule, hardware, callbacks)
     if results[0].rounds_done < plan.schedule.rounds:
         return False
     for run, result in zip(group.runs.values(), results, strict=True):

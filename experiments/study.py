@@ -6,6 +6,7 @@ import platform
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
@@ -13,15 +14,18 @@ import jax
 from ml_collections import ConfigDict
 
 from experiments import build
+from experiments.arms import as_declared, resolve_arm
 from experiments.console import Console
 from experiments.machine import num_cores
+from experiments.names import check_name
+from experiments.reporting import write_report
+from experiments.reporting.reading import read_starts
+from experiments.reporting.study import summarize_seeds
 from experiments.runs import Plan, make_groups, make_plan, train_group
 from fedjax_collapse.data import Federation
 from fedjax_collapse.metrics import write_json
 from fedjax_collapse.nn.inspection import count_lowerings
 from fedjax_collapse.records import UserError
-from fedjax_collapse.report import write_report
-from fedjax_collapse.report.study import summarize_seeds
 
 _PACKAGES = ("fedjax_collapse", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "ml-collections")
 
@@ -35,24 +39,25 @@ def run_study(
 ) -> bool:
     """Runs what is not done yet, then writes summary and report; False if it was stopped before the end.
 
-    ``arms`` and ``seeds``: those to run, default all that the config declares. Everything that can be wrong with the
-    config is found before the folder is touched.
+    ``arms`` and ``seeds``: those to run, default all; always in the order in which the config declares them.
+    Everything that can be wrong with the config is found before the folder is touched.
 
     Raises:
         UserError: the config makes no sense, or the folder belongs to another one.
     """
-    arms, seeds = _choose("arm", str, arms, tuple(config.arms)), _choose("seed", int, seeds, tuple(config.seeds))
-    configs = {arm: build.resolve_arm(config, arm) for arm in config.arms}
+    declared = tuple(as_declared(config.arms))
+    arms, seeds = _choose("arm", str, arms, declared), _choose("seed", int, seeds, tuple(config.seeds))
+    configs = {arm: resolve_arm(config, arm) for arm in declared}
     federations = _federations(configs, config.seeds)
-    plans = {arm: make_plan(configs[arm], federations[arm][config.seeds[0]]) for arm in arms}
+    plans = {arm: _plan(arm, configs[arm], federations[arm][config.seeds[0]]) for arm in arms}
     _claim(workdir, config)
-    write_json(workdir / "provenance.json", provenance(federations, plans))
+    record_start(workdir, provenance(federations, plans))
     with Console(num_runs=len(arms) * len(seeds), rounds=config.rounds) as console:
         for group in make_groups(itertools.product(arms, seeds), plans, federations, workdir):
-            if not train_group(group, console, should_stop):
+            if not _train(group, console, should_stop):
                 console.note(f"stopped in {group}; the same command goes on from there")
                 return False
-    summary = summarize(workdir, tuple(config.arms), tuple(config.seeds))
+    summary = summarize(workdir, declared, tuple(config.seeds))
     write_json(workdir / "summary.json", summary)
     console.print_table(summary)
     console.note(f"report: {write_report(workdir)}")
@@ -70,11 +75,26 @@ def summarize(workdir: Path, arms: tuple[str, ...], seeds: tuple[int, ...]) -> d
     return summary
 
 
+def record_start(workdir: Path, start: Mapping) -> None:
+    """Adds a start to ``provenance.json``, where those before it stay: they may have made some of the numbers.
+
+    One that differs from the last only in its time is not repeated.
+
+    Raises:
+        UserError: the file that is there cannot be read.
+    """
+    starts = read_starts(workdir)
+    if not starts or {**starts[-1], "started": None} != {**start, "started": None}:
+        starts = (*starts, start)
+    write_json(workdir / "provenance.json", {"starts": starts})
+
+
 def provenance(federations: Mapping[str, Mapping[int, Federation]], plans: Mapping[str, Plan]) -> dict:
-    """What is needed to know where the numbers come from."""
+    """What is needed to know where the numbers of this start come from."""
     different = {id(f): f for of_seed in federations.values() for f in of_seed.values()}
     hashes = {name: federation.hashes() for name, federation in different.items()}
     return {
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": " ".join(sys.argv),
         "git": _git_revision(),
         "python": platform.python_version(),
@@ -93,6 +113,22 @@ def provenance(federations: Mapping[str, Mapping[int, Federation]], plans: Mappi
     }
 
 
+def _train(group, console, should_stop):
+    """``train_group``; what goes wrong is told with the names of the runs."""
+    try:
+        return train_group(group, console, should_stop)
+    except UserError as error:
+        raise UserError(f"{group}: {error}") from error
+
+
+def _plan(arm, config, federation):
+    """The arm's plan; what is wrong with it is told with its name."""
+    try:
+        return make_plan(config, federation)
+    except UserError as error:
+        raise UserError(f"arm {arm}: {error}") from error
+
+
 def _federations(configs, seeds):
     """By arm and seed; arms with the same data and partition share theirs."""
     made = {}
@@ -107,14 +143,14 @@ def _federations(configs, seeds):
 
 
 def _choose(what, kind, asked, declared):
-    """What was asked for, or all that is declared."""
+    """What was asked for, in the order in which it is declared, or all that is."""
     for item in asked or ():
-        build.check_name(what, str(item), map(str, declared))
+        check_name(what, str(item), map(str, declared))
     if not declared:
         raise UserError(f"the config declares no {what}s; expected at least one in config.{what}s")
     if not all(isinstance(item, kind) for item in declared):
         raise UserError(f"config.{what}s {declared}: expected a tuple of {kind.__name__}")
-    return asked or declared
+    return tuple(item for item in declared if item in asked) if asked else declared
 
 
 def _claim(workdir, config):

@@ -17,8 +17,8 @@ from fedjax_collapse.records import PyTree
 class Upload(NamedTuple):
     """What one client sends; after the reduction, what the server receives."""
 
-    mean: PyTree
-    total: PyTree = ()
+    mean: PyTree  # the model, its params replaced by their update where methods change what is sent
+    total: PyTree = ()  # the methods' reports
 
 
 def weigh(upload: Upload, weight: jax.Array, is_real: jax.Array) -> Upload:
@@ -83,9 +83,8 @@ def _adaptive(learning_rate, momentum, tau, accumulate):
 
 
 def server_step(
-    optimizer: optax.GradientTransformation, state: PyTree, params: PyTree, mean: PyTree
+    optimizer: optax.GradientTransformation, state: PyTree, params: PyTree, gradient: PyTree
 ) -> tuple[PyTree, PyTree]:
-    """New server params and optimizer state: one optimizer step whose gradient is ``params - mean``."""
-    gradient = jax.tree.map(jnp.subtract, params, mean)
+    """New server params and optimizer state: one optimizer step, whose gradient is minus the cohort's mean update."""
     updates, state = optimizer.update(gradient, state, params)
     return optax.apply_updates(params, updates), state

@@ -7,41 +7,43 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_collapse.algorithms import base
-from fedjax_collapse.algorithms.base import Algorithm
+from fedjax_collapse import local
+from fedjax_collapse.algorithms.fedavg import FedAvg
 from fedjax_collapse.data.batches import get_batch, sum_batches
 from fedjax_collapse.data.federation import Domains
-from fedjax_collapse.losses import cross_entropy
-from fedjax_collapse.records import Batch, ClientState, Examples, Model, Outputs, Ownership, Server, Variables
+from fedjax_collapse.model import Model
+from fedjax_collapse.records import Batch, ClientState, Examples, Outputs, Ownership, Variables
 
 _BATCHES_SENT = 20  # at a time, of examples that lie on the host
+_PERSONAL_BATCH = 128
 
 
 class Evaluation(NamedTuple):
-    """Of every test example, in their order, and the mean cross-entropy over them (nats)."""
+    """Of every test example, in their order, and the mean loss over them."""
 
-    is_correct: jax.Array  # [examples] bool
+    scores: jax.Array  # [examples] of the task; of classification whether it is correct, bool
     features: jax.Array  # [examples, features]
-    loss: jax.Array
+    logits: jax.Array  # [examples, classes]
+    loss: jax.Array  # in nats, of cross-entropy
 
     @property
-    def accuracy(self) -> float:
-        """Top-1, from 0 to 1."""
-        return float(np.mean(self.is_correct))
+    def score(self) -> float:
+        """Mean score: of classification top-1 accuracy, from 0 to 1."""
+        return float(np.mean(self.scores))
 
-    def domain_accuracies(self, domains: Domains) -> dict[str, float]:
-        """Accuracy on each domain's part of the test set; NaN for a domain without test examples."""
-        parts = ((name, self.is_correct[domains.test == i]) for i, name in enumerate(domains.names))
+    def domain_scores(self, domains: Domains) -> dict[str, float]:
+        """Mean score on each domain's part of the test set; NaN for a domain without test examples."""
+        parts = ((name, self.scores[domains.test == i]) for i, name in enumerate(domains.names))
         return {name: float(np.mean(part)) if len(part) else np.nan for name, part in parts}
 
 
 def evaluate(model: Model, variables: Variables, examples: Examples, batch_size: int = 512) -> Evaluation:
     """The model in evaluation mode (running statistics) on every example once.
 
-    Images in a NumPy array stay on the host and are sent block by block; the result is then on the host as well.
+    Inputs in a NumPy array stay on the host and are sent block by block; the result is then on the host as well.
     """
     batch_size = min(batch_size, len(examples.labels))
-    if isinstance(examples.images, np.ndarray):
+    if isinstance(examples.inputs, np.ndarray):
         return _evaluate_in_blocks(model, variables, examples, batch_size)
     return _evaluate(model, variables, examples, batch_size)
 
@@ -49,8 +51,8 @@ def evaluate(model: Model, variables: Variables, examples: Examples, batch_size:
 @functools.partial(jax.jit, static_argnames=("model", "batch_size"))
 def _evaluate(model, variables, examples, batch_size):
     count = len(examples.labels)
-    is_correct, features, losses = _evaluate_batches(model, variables, examples, count, batch_size)
-    return Evaluation(is_correct[:count], features[:count], jnp.sum(losses) / count)
+    *of_examples, losses = _evaluate_batches(model, variables, examples, count, batch_size)
+    return Evaluation(*(values[:count] for values in of_examples), jnp.sum(losses) / count)
 
 
 def _evaluate_in_blocks(model, variables, examples, batch_size):
@@ -61,16 +63,16 @@ def _evaluate_in_blocks(model, variables, examples, batch_size):
 
     def evaluate_block(first):
         rows = np.minimum(np.arange(first, first + size), count - 1)
-        block = examples._replace(images=examples.images[rows], labels=np.asarray(examples.labels)[rows])
+        block = examples._replace(inputs=examples.inputs[rows], labels=np.asarray(examples.labels)[rows])
         return jax.device_get(_evaluate_block(model, variables, block, count - first, batch_size))
 
     outcomes = [evaluate_block(first) for first in range(0, count, size)]
-    is_correct, features, losses = (np.concatenate(parts) for parts in zip(*outcomes, strict=True))
-    return Evaluation(is_correct[:count], features[:count], np.sum(losses[:batches]) / count)
+    *of_examples, losses = (np.concatenate(parts) for parts in zip(*outcomes, strict=True))
+    return Evaluation(*(values[:count] for values in of_examples), np.sum(losses[:batches]) / count)
 
 
 def _evaluate_batches(model, variables, examples, count, batch_size):
-    """Of every example, in whole batches, whether it is correct and its features; and every batch's summed loss.
+    """Of every example, in whole batches, its score, features and logits; and every batch's summed loss.
 
     Examples from ``count`` on are ignored.
     """
@@ -80,43 +82,44 @@ def _evaluate_batches(model, variables, examples, count, batch_size):
     def evaluate_batch(rows):
         batch = get_batch(examples, jnp.minimum(rows, stored - 1), rows < count)
         outputs, _ = model.apply(variables, batch, train=False)
-        loss = cross_entropy(outputs.logits, batch.labels, batch.mask) * jnp.sum(batch.mask)
-        return _is_correct(outputs, batch), outputs.features, loss
+        loss = model.task.loss(outputs, batch) * jnp.sum(batch.mask)
+        return _scores(model, outputs, batch), outputs.features, outputs.logits, loss
 
-    is_correct, features, losses = jax.lax.map(evaluate_batch, rows)
-    return is_correct.ravel(), features.reshape(-1, features.shape[-1]), losses
+    *of_examples, losses = jax.lax.map(evaluate_batch, rows)
+    return *(values.reshape(-1, *values.shape[2:]) for values in of_examples), losses
 
 
 _evaluate_block = jax.jit(_evaluate_batches, static_argnames=("model", "batch_size"))
 
 
-@functools.partial(jax.jit, static_argnames=("model", "batch_size"))
-def personal_accuracies(
-    algorithm: Algorithm,
+@functools.partial(jax.jit, static_argnames="model")
+def personal_scores(
+    algorithm: FedAvg,
     model: Model,
-    server: Server,
+    evaluated: Variables,
     clients: ClientState,
     examples: Examples,
     own_tests: Ownership,
-    batch_size: int = 128,
 ) -> jax.Array:
-    """Accuracy [clients] of every client's personal model on its own test set, NaN where that is empty.
+    """Mean score [clients] of every client's personal model on its own test set, NaN where that is empty.
 
-    ``clients`` are all of them, stacked. All arguments lie on the device as a whole, the examples too.
+    ``evaluated``: the server's model; ``clients`` are all of them, stacked. All arguments lie on the device as a whole,
+    the examples too.
     """
-    server = server._replace(variables=algorithm.evaluated(server))
 
-    def accuracy(client):
+    def score(client):
         state, rows, size = client
-        variables = base.personal(algorithm, server, state)
+        variables = local.personal(algorithm, model, evaluated, state)
 
-        def count_correct(batch):
-            return jnp.sum(_is_correct(model.apply(variables, batch, train=False)[0], batch))
+        def sum_scores(batch):
+            return jnp.sum(_scores(model, model.apply(variables, batch, train=False)[0], batch))
 
-        return sum_batches(batch_size, examples, rows, size, count_correct) / size
+        return sum_batches(_PERSONAL_BATCH, examples, rows, size, sum_scores) / size
 
-    return jax.lax.map(accuracy, (clients, own_tests.rows, own_tests.sizes))
+    return jax.lax.map(score, (clients, own_tests.rows, own_tests.sizes))
 
 
-def _is_correct(outputs: Outputs, batch: Batch) -> jax.Array:
-    return (jnp.argmax(outputs.logits, axis=1) == batch.labels) & batch.mask
+def _scores(model: Model, outputs: Outputs, batch: Batch) -> jax.Array:
+    """Of every row, 0 where it pads."""
+    scores = model.task.score(outputs, batch)
+    return scores & batch.mask if scores.dtype == bool else jnp.where(batch.mask, scores, 0)

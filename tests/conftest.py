@@ -43,7 +43,7 @@ def federation() -> Federation:
 
 @pytest.fixture(scope="session")
 def model(federation) -> Model:
-    return Model(nn.SmallCNN(4, channels=(6,)), federation.image_shape)
+    return Model(nn.SmallCNN(4, channels=(6,)), federation.input_shape)
 
 
 @pytest.fixture(scope="session")

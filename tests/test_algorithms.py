@@ -1,6 +1,6 @@
 """Algorithms with a state: known trajectories of scalar clients, whole rounds against plain PyTorch, properties."""
 
-import functools
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -9,11 +9,28 @@ import optax
 import pytest
 import torch
 from conftest import assert_close, assert_same_bits
+from flax import struct
 from test_fedavg import Scalar, training, two_clients
 from torch_reference import TRAINING, TorchCNN, cohort_of, steps_of
 
-from fedjax_collapse import FedAvg, Federation, LocalTraining, Model, UserError, engine, nn, selection, simulate
+from fedjax_collapse import (
+    FedAvg,
+    FedDC,
+    FedDyn,
+    Federation,
+    FedNova,
+    LocalTraining,
+    Model,
+    Participation,
+    Scaffold,
+    UserError,
+    engine,
+    masks,
+    nn,
+    simulate,
+)  # fmt: skip
 from fedjax_collapse.aggregation import (
+    Upload,
     damped_adagrad,
     damped_adam,
     damped_yogi,
@@ -21,13 +38,12 @@ from fedjax_collapse.aggregation import (
     sum_clients,
     weigh,
 )
-from fedjax_collapse.algorithms import base
-from fedjax_collapse.algorithms.feddc import FedDC
-from fedjax_collapse.algorithms.feddyn import FedDyn
-from fedjax_collapse.algorithms.fednova import FedNova, effective_steps
-from fedjax_collapse.algorithms.scaffold import Scaffold
-from fedjax_collapse.engine import rounds as engine_rounds
-from fedjax_collapse.records import Client, ClientState, Server, Trained, Variables
+from fedjax_collapse.algorithms.fednova import effective_steps
+from fedjax_collapse.engine import cohort as cohorts
+from fedjax_collapse.local import personal
+from fedjax_collapse.nn.heads import orthogonal_head
+from fedjax_collapse.records import Server, Variables
+from fedjax_collapse.server import aggregate, evaluated, evaluated_alone
 
 SCALAR = Model(Scalar(), (1, 1, 2))
 
@@ -36,28 +52,32 @@ def repeated(*sizes):
     """The two scalar clients, the examples of each repeated."""
     federation = two_clients()
     rows = np.repeat([0, 1], sizes)
-    images = np.asarray(federation.train.images)[rows]
+    images = np.asarray(federation.train.inputs)[rows]
     parts = np.split(np.arange(len(rows)), [sizes[0]])
     labels = np.zeros(len(rows), int)
-    return Federation.from_arrays(images, labels, parts, images, labels)
+    return Federation.from_arrays(images, labels, parts, images, labels, class_names=("a", "b"))
 
 
-def states(algorithm, federation, cohorts, monkeypatch):
+@struct.dataclass
+class Given(Participation):
+    """The round's cohort is given."""
+
+    cohort: jax.Array | None = None
+
+    def draw(self, key, sizes, cohort_size):
+        return self.cohort
+
+
+def states(algorithm, federation, cohorts):
     """The state after each round, with the given cohorts (numbered from 1)."""
-
-    def run_round(algorithm, state, cohort):
-        monkeypatch.setattr(engine_rounds.cohorts, "draw", lambda *_: cohort)
-        data = (federation.train, federation.ownership)
-        layout = engine.Layout(engine.Chunked(2), len(cohort))
-        return engine_rounds._run_round(state, algorithm, *data, SCALAR, layout)[0]
-
     algorithm = jax.tree.map(jnp.asarray, algorithm)
-    run_round = jax.jit(run_round)
     state = engine.init(algorithm, SCALAR, SCALAR.init(jax.random.key(0)), 2, jax.random.key(1))
     after = []
     for cohort in cohorts:
-        state = run_round(algorithm, state, jnp.array(cohort) - 1)
-        after.append(state)
+        rounds = engine.Rounds(SCALAR, engine.Layout(engine.Chunked(2), len(cohort)))
+        data = engine.Data(federation.train, federation.ownership, Given(cohort=jnp.array(cohort) - 1))
+        state = engine.run_rounds(rounds, algorithm, state, data, 1).state
+        after.append(jax.device_get(state._replace(key=None)))  # the next round reuses its buffers
     return after
 
 
@@ -66,33 +86,40 @@ def server_path(after):
 
 
 def evaluated_path(algorithm, after):
-    return [float(algorithm.evaluated(state.server).params["w"]) for state in after]
+    return [float(evaluated(algorithm, state.server, state.clients).params["w"]) for state in after]
 
 
 def extras(state):
-    """The algorithm's own state at server and clients, as plain arrays."""
-    extra = (state.server.extra, state.clients.extra)
+    """The only method's own state at server and clients, as plain arrays."""
+    (shared,), (memory,) = state.server.shared.values(), state.clients.memory.values()
     return jax.tree.map(
-        lambda tree: np.asarray(tree["w"]), extra, is_leaf=lambda tree: isinstance(tree, dict) and "w" in tree
+        lambda tree: np.asarray(tree["w"]),
+        (shared, memory),
+        is_leaf=lambda tree: isinstance(tree, dict) and "w" in tree,
     )
+
+
+def with_method(algorithm, **changes):
+    """The algorithm with its only method changed."""
+    return algorithm.replace(methods={name: method.replace(**changes) for name, method in algorithm.methods.items()})
 
 
 FULL = [(1, 2)] * 3
 TABLE = {
     "scaffold": (
-        Scaffold(training()),
+        FedAvg(training(), {"scaffold": Scaffold()}),
         [-0.065, -0.1295, -0.17313],
         [-0.065, -0.1295, -0.17313],
         (0.21815, [-2.1428, 2.5791]),
     ),
     "feddyn": (
-        FedDyn(training(), alpha=0.5),
+        FedAvg(training(), {"feddyn": FedDyn(alpha=0.5)}),
         [-0.125, -0.2208875, -0.2690997813],
         [-0.0625, -0.14169375, -0.2053967656],
         ({"h": np.mean([1.0723409375, -1.1997469687])}, {"h": [1.0723409375, -1.1997469687]}),
     ),
     "feddc": (
-        FedDC(training(), alpha=0.5),
+        FedAvg(training(), {"feddc": FedDC(alpha=0.5)}),
         [-0.125, -0.2641375, -0.3399616563],
         [-0.0625, -0.16331875, -0.2516402031],
         (
@@ -122,22 +149,23 @@ PARTIAL_TABLE = {
 
 
 @pytest.mark.parametrize("name", TABLE)
-def test_two_scalar_clients(float64, name, monkeypatch):
+def test_two_scalar_clients(float64, name):
     algorithm, path, evaluated, extra = TABLE[name]
-    after = states(algorithm, two_clients(), FULL, monkeypatch)
+    after = states(algorithm, two_clients(), FULL)
     np.testing.assert_allclose(server_path(after), path, atol=1e-10)
     np.testing.assert_allclose(evaluated_path(algorithm, after), evaluated, atol=1e-10)
     assert_close(extras(after[-1]), jax.tree.map(np.asarray, extra, is_leaf=lambda x: isinstance(x, list)), 1e-10)
     if name != "scaffold":
-        assert algorithm.replace(evaluate="cloud").evaluated(after[-1].server) is after[-1].server.variables
+        cloud = with_method(algorithm, evaluate="cloud")
+        assert evaluated_alone(cloud, after[-1].server) is after[-1].server.variables
 
 
 @pytest.mark.parametrize("name", PARTIAL_TABLE)
-def test_partial_participation(float64, name, monkeypatch):
+def test_partial_participation(float64, name):
     """Sizes 3 : 1; the state of the client outside the cohort stays as it is."""
     path, extra = PARTIAL_TABLE[name]
     algorithm = TABLE[name][0].replace(training=training(batch_size=4))
-    after = states(algorithm, repeated(3, 1), PARTIAL, monkeypatch)
+    after = states(algorithm, repeated(3, 1), PARTIAL)
     np.testing.assert_allclose(server_path(after), path, atol=1e-9)
     assert_close(extras(after[-1]), jax.tree.map(np.asarray, extra, is_leaf=lambda x: isinstance(x, list)), 1e-9)
     for client in (0, 1):
@@ -147,11 +175,12 @@ def test_partial_participation(float64, name, monkeypatch):
                 assert_same_bits(before, later)
 
 
-def test_feddyn_evaluates_everybodys_latest_model(float64, monkeypatch):
+def test_feddyn_evaluates_everybodys_latest_model(float64):
     """With half of the clients in each round: a client's model after its last round, 0 before its first."""
-    plain, latest = TABLE["feddyn"][0], TABLE["feddyn"][0].replace(evaluate="all")
-    after = states(latest, two_clients(), PARTIAL, monkeypatch)
-    assert server_path(after) == server_path(states(plain, two_clients(), PARTIAL, monkeypatch))
+    plain = TABLE["feddyn"][0]
+    latest = with_method(plain, evaluate="all")
+    after = states(latest, two_clients(), PARTIAL)
+    assert server_path(after) == server_path(states(plain, two_clients(), PARTIAL))
     local = np.zeros(2)
     for cohort, w, state in zip(PARTIAL, evaluated_path(plain, after), after, strict=True):
         if len(cohort) == 1:  # the mean over the cohort is then that client's model
@@ -159,14 +188,15 @@ def test_feddyn_evaluates_everybodys_latest_model(float64, monkeypatch):
             np.testing.assert_allclose(evaluated_path(latest, [state]), [local.mean()], rtol=1e-12)
 
 
-def test_fednova_with_two_and_four_steps(float64, monkeypatch):
-    algorithm = FedNova(training(batch_size=1), weighting="equal")
-    after = states(algorithm, repeated(1, 2), FULL, monkeypatch)
+def test_fednova_with_two_and_four_steps(float64):
+    algorithm = FedAvg(training(batch_size=1), {"fednova": FedNova()}, weighting="equal")
+    after = states(algorithm, repeated(1, 2), FULL)
     np.testing.assert_allclose(server_path(after), [0.0000375, 0.0000589702, 0.0000712626], atol=1e-10)
 
 
-def test_fednova_with_equal_steps_is_federated_averaging(float64, monkeypatch):
-    plain, nova = (states(a(training(momentum=0.9)), two_clients(), FULL, monkeypatch) for a in (FedAvg, FedNova))
+def test_fednova_with_equal_steps_is_federated_averaging(float64):
+    both = (FedAvg(training(momentum=0.9), methods) for methods in ({}, {"fednova": FedNova()}))
+    plain, nova = (states(algorithm, two_clients(), FULL) for algorithm in both)
     np.testing.assert_allclose(server_path(nova), server_path(plain), rtol=1e-12)
 
 
@@ -177,18 +207,20 @@ def test_effective_steps(float64):
 
 
 def test_fednova_example(float64):
-    algorithm = FedNova(LocalTraining(momentum=0.9))
-    server = Server(Variables(jnp.array([1.0, 2.0]), {}), {}, ())
-    client = Client(*[None] * len(Client._fields))._replace(state=ClientState({}, (), {}))
+    algorithm = FedAvg(LocalTraining(momentum=0.9), {"fednova": FedNova()})
+    server = Server(Variables({"w": jnp.array([1.0, 2.0])}, {}), {"fednova": ()}, ())
 
     def upload(params, steps, weight):
-        trained = Trained(Variables(params, {}), steps, 0.1, {})
-        return weigh(algorithm.finish(server, client, trained)[0], weight, True)
+        client = SimpleNamespace(weight=weight)
+        view = SimpleNamespace(client=client, memory=(), steps=steps, training=algorithm.training)
+        sent, _ = algorithm.methods["fednova"].upload({"w": params - server.variables.params["w"]}, view)
+        _, report = algorithm.methods["fednova"].finish(view)
+        return weigh(Upload(Variables(sent, {}), {"fednova": report}), weight, True)
 
     reduced = sum_clients(jax.vmap(upload)(jnp.array([[0, 2.5], [2, 1]]), jnp.array([5, 10]), jnp.array([0.25, 0.75])))
-    np.testing.assert_allclose(reduced.mean[1], 34.3218197067, rtol=1e-11)
-    variables, _ = algorithm.aggregate(server, reduced)
-    np.testing.assert_allclose(variables.params, [0.9692577166, 1.7043427990], rtol=1e-9)
+    np.testing.assert_allclose(reduced.total["fednova"], 34.3218197067, rtol=1e-11)
+    variables = aggregate(algorithm, SCALAR, server, reduced).variables
+    np.testing.assert_allclose(variables.params["w"], [0.9692577166, 1.7043427990], rtol=1e-9)
 
 
 def test_feddyn_is_the_published_form(float64):
@@ -209,8 +241,8 @@ def test_feddyn_is_the_published_form(float64):
     np.testing.assert_allclose(path, TABLE["feddyn"][1], atol=1e-10)
 
 
-def test_control_variate_is_the_mean_of_the_clients(float64, monkeypatch):
-    server, clients = extras(states(TABLE["scaffold"][0], two_clients(), FULL, monkeypatch)[-1])
+def test_control_variate_is_the_mean_of_the_clients(float64):
+    server, clients = extras(states(TABLE["scaffold"][0], two_clients(), FULL)[-1])
     np.testing.assert_allclose(server, clients.mean(), rtol=1e-12)
 
 
@@ -226,16 +258,16 @@ def test_adaptive_server_optimizers(float64, optimizer, expected):
     params = jnp.array([1.0, 2.0])
     state = optimizer.init(params)
     for delta in ([-0.4, 0.2], [-0.1, -0.3]):
-        params, state = server_step(optimizer, state, params, params + jnp.array(delta))
+        params, state = server_step(optimizer, state, params, -jnp.array(delta))
     np.testing.assert_allclose(params, expected, rtol=1e-9)
 
 
 @pytest.mark.parametrize("name", ["scaffold", "fednova", "feddyn", "feddc"])
-def test_drop_last_leaves_small_clients_as_they_are(float64, name, monkeypatch):
+def test_drop_last_leaves_small_clients_as_they_are(float64, name):
     """Of 3 and 1 examples in batches of 2, one step and none: the second client keeps its weight and moves nothing."""
-    algorithm = {"fednova": FedNova(), **{k: v[0] for k, v in TABLE.items()}}[name]
+    algorithm = {"fednova": FedAvg(methods={"fednova": FedNova()}), **{k: v[0] for k, v in TABLE.items()}}[name]
     algorithm = algorithm.replace(training=training(batch_size=2, epochs=1, drop_last=True))
-    state = states(algorithm, repeated(3, 1), [(1, 2)], monkeypatch)[0]
+    state = states(algorithm, repeated(3, 1), [(1, 2)])[0]
     moved = 0.2  # by one step from 0 with gradient -2
     expected = {"scaffold": 0.75, "fednova": 0.75 * 0.75, "feddyn": 0.5 + 0.5, "feddc": 0.5 + 0.5}[name] * moved
     np.testing.assert_allclose(server_path([state]), [expected], rtol=1e-12)
@@ -248,19 +280,18 @@ def test_drop_last_counts_what_was_seen(float64):
     federation = repeated(3, 1)
     algorithm = jax.tree.map(jnp.asarray, FedAvg(training(batch_size=2, drop_last=True)))
     state = engine.init(algorithm, SCALAR, SCALAR.init(jax.random.key(0)), 2, jax.random.key(1))
-    layout = dict(model=SCALAR, layout=engine.Layout(engine.Vectorized(), cohort_size=2))
-    _, record, _ = engine.run_rounds(algorithm, state, federation.train, federation.ownership, 1, **layout)
+    rounds = engine.Rounds(SCALAR, engine.Layout(engine.Vectorized(), cohort_size=2))
+    data = engine.Data(federation.train, federation.ownership)
+    record = engine.run_rounds(rounds, algorithm, state, data, 1).record
     np.testing.assert_array_equal(record.steps, [[2, 0]])
     losses = [(w - 2) ** 2 / 2 for w in (0, 0.2)]
     np.testing.assert_allclose(record.metrics["task_loss"], [[np.mean(losses), np.nan]], rtol=1e-12)
 
 
-def test_clipping(float64, monkeypatch):
+def test_clipping(float64):
     """Gradients -2 and 3: only the second is longer than 2.5."""
     algorithm = FedAvg(training(epochs=1, clip_norm=2.5))
-    np.testing.assert_allclose(
-        server_path(states(algorithm, two_clients(), FULL[:1], monkeypatch)), [-0.025], rtol=1e-5
-    )
+    np.testing.assert_allclose(server_path(states(algorithm, two_clients(), FULL[:1])), [-0.025], rtol=1e-5)
 
 
 def test_schedules(float64):
@@ -272,7 +303,7 @@ def test_schedules(float64):
         [decay.learning_rate_in(jnp.array(t)) for t in (0, 1, 3)], 0.1 * 0.998 ** np.array([0, 1, 3])
     )
     assert LocalTraining(learning_rate=0.1).learning_rate_in(7) == 0.1
-    updates, _ = (o := decay.optimizer(2)).update(jnp.array(1.0), o.init(jnp.array(0.0)), jnp.array(0.0))
+    updates, _ = (o := decay.make_optimizer(2)).update(jnp.array(1.0), o.init(jnp.array(0.0)), jnp.array(0.0))
     np.testing.assert_allclose(updates, -0.1 * 0.998**2)
 
 
@@ -379,7 +410,7 @@ def vector(tensors):
 def reference(kind, algorithm, federation, variables, key, rounds=2, cohort_size=3, channels=(5, 8)):
     """Server's network after the rounds, and every client's private leaves."""
     options, sizes = algorithm.training, np.asarray(federation.ownership.sizes)
-    images = torch.tensor((np.asarray(federation.train.images, np.float64) - 100) / 64).permute(0, 3, 1, 2)
+    images = torch.tensor((np.asarray(federation.train.inputs, np.float64) - 100) / 64).permute(0, 3, 1, 2)
     labels = torch.tensor(np.array(federation.train.labels)).long()
     server = TorchCNN(channels).load(variables)
     is_private = algorithm.private == "batch_norm"
@@ -387,7 +418,7 @@ def reference(kind, algorithm, federation, variables, key, rounds=2, cohort_size
     initial = kept[0].clone()
     method = kind(len(vector(server.parameters())), sizes, options)
     for round in range(rounds):
-        cohort = cohort_of(key, round, len(sizes), cohort_size)
+        cohort = cohort_of(key, round, sizes, cohort_size)
         received, vectors, buffers, counts = vector(server.parameters()), [], [], []
         for i in cohort:
             network = TorchCNN(channels).load(server.dump())
@@ -445,7 +476,7 @@ def load_norms(network, values):
 
 def test_a_head_that_is_trained_and_thrown_away(federation):
     """Clients train it, the server keeps the initial one: what else they learn differs from a frozen head's."""
-    model = Model(nn.MLP(4, hidden=(5,)), federation.image_shape)
+    model = Model(nn.MLP(4, hidden=(5,)), federation.input_shape)
     variables = model.init(jax.random.key(0))
     after = {}
     for freeze in ("none", "head", "head_at_server"):
@@ -459,7 +490,7 @@ def test_a_head_that_is_trained_and_thrown_away(federation):
 
 def test_server_optimizer_on_running_statistics(federation):
     """``all`` moves them like params: with a server learning rate of 2, twice as far."""
-    model = Model(nn.SmallCNN(4, (5,)), federation.image_shape)
+    model = Model(nn.SmallCNN(4, (5,)), federation.input_shape)
     variables = model.init(jax.random.key(0))
     after = {}
     for optimized in ("params", "all"):
@@ -475,20 +506,22 @@ def test_server_optimizer_on_running_statistics(federation):
 def test_weights_by_whole_batches(federation):
     """Sizes 23, 7, 40, 21, 19 in batches of 8: weights 2, 0, 5, 2, 2 elevenths."""
     algorithm = jax.tree.map(jnp.asarray, FedAvg(TRAINING, weighting="batches"))
-    pick = functools.partial(engine_rounds.cohorts.pick, algorithm, states={}, key=jax.random.key(0))
-    clients = pick(jnp.array([0, 1, 2, 3, 4, 5]), federation.ownership)
-    np.testing.assert_allclose(clients.weight, np.array([2, 0, 5, 2, 2, 0]) / 11, rtol=1e-6)
-    alone = pick(jnp.array([1]), federation.ownership)
-    np.testing.assert_array_equal(alone.weight, [1.0])
+
+    def weights(*cohort):
+        return cohorts.stack(algorithm, jnp.array(cohort), federation.ownership.sizes, jax.random.key(0), None).weight
+
+    np.testing.assert_allclose(weights(0, 1, 2, 3, 4, 5), np.array([2, 0, 5, 2, 2, 0]) / 11, rtol=1e-6)
+    np.testing.assert_array_equal(weights(1), [1.0])
 
 
 CAREFUL = TRAINING.replace(clip_norm=0.5, drop_last=True, schedule="decay", schedule_factor=0.5, freeze="head")
+DYN = {"feddyn": FedDyn(alpha=0.1)}
 REFERENCES = {
-    "scaffold": (Scaffold(TRAINING, normaliser="fednova"), ReferenceScaffold),
-    "fednova": (FedNova(TRAINING), ReferenceNova),
-    "feddyn with clipping, drop_last, schedule, frozen head": (FedDyn(CAREFUL, alpha=0.1), ReferenceDyn),
-    "feddyn with private BatchNorm": (FedDyn(TRAINING, alpha=0.1, private="batch_norm"), ReferenceDyn),
-    "feddc": (FedDC(TRAINING, alpha=0.1), ReferenceDC),
+    "scaffold": (FedAvg(TRAINING, {"scaffold": Scaffold("fednova")}), ReferenceScaffold),
+    "fednova": (FedAvg(TRAINING, {"fednova": FedNova()}), ReferenceNova),
+    "feddyn with clipping, drop_last, schedule, frozen head": (FedAvg(CAREFUL, DYN), ReferenceDyn),
+    "feddyn with private BatchNorm": (FedAvg(TRAINING, DYN, private="batch_norm"), ReferenceDyn),
+    "feddc": (FedAvg(TRAINING, {"feddc": FedDC(alpha=0.1)}), ReferenceDC),
 }
 
 
@@ -503,22 +536,21 @@ def torch_float64(float64):
 def test_rounds_equal_a_plain_pytorch_loop(federation, name, torch_float64):
     """Two rounds of three of the five clients."""
     algorithm, kind = REFERENCES[name]
-    model = Model(nn.SmallCNN(4, (5, 8)), federation.image_shape)
+    model = Model(nn.SmallCNN(4, (5, 8)), federation.input_shape)
     variables, key = model.init(jax.random.key(0)), jax.random.key(7)
     algorithm = jax.tree.map(jnp.asarray, algorithm)
-    base.check(algorithm, model)
+    algorithm.check(model)
     state = engine.init(algorithm, model, variables, federation.num_clients, key)
-    layout = dict(model=model, layout=engine.Layout(engine.Chunked(2), cohort_size=3, max_rounds=2))
+    rounds = engine.Rounds(model, engine.Layout(engine.Chunked(2), cohort_size=3, max_rounds=2))
     expected, kept = reference(kind, REFERENCES[name][0], federation, variables, key)
-    data = (federation.train, federation.ownership)
-    state = jax.device_get(engine.run_rounds(algorithm, state, *data, 2, **layout)[0]._replace(key=None))
+    data = engine.Data(federation.train, federation.ownership)
+    state = jax.device_get(engine.run_rounds(rounds, algorithm, state, data, 2).state._replace(key=None))
     assert_close(state.server.variables, expected, 1e-10)
     assert_constant(algorithm, variables, state.server.variables)
     for client, values in enumerate(kept):
         if algorithm.private == "batch_norm":
             own = jax.tree.map(lambda leaf, i=client: leaf[i], state.clients)
-            personal = base.personal(algorithm, state.server, own)
-            network = TorchCNN((5, 8)).load(personal)
+            network = TorchCNN((5, 8)).load(personal(algorithm, model, state.server.variables, own))
             assert_close(vector([*network.norms.parameters(), *statistics(network)]), values, 1e-10)
 
 
@@ -533,25 +565,34 @@ def assert_constant(algorithm, initial, final):
 
 
 def test_parts_of_networks(federation):
-    model = Model(nn.SmallCNN(4, channels=(3,)), federation.image_shape)
+    model = Model(nn.SmallCNN(4, channels=(3,)), federation.input_shape)
     variables = model.init(jax.random.key(0))
-    mask = selection.part("batch_norm", variables)
-    picked = selection.pick(mask, variables)
-    names = {"params/BatchNorm_0/scale", "params/BatchNorm_0/bias"}
-    assert picked.keys() == names | {"batch_stats/BatchNorm_0/mean", "batch_stats/BatchNorm_0/var"}
-    doubled = selection.put(mask, variables, {name: 2 * leaf for name, leaf in picked.items()})
-    assert_same_bits(doubled, selection.choose(mask, jax.tree.map(lambda leaf: 2 * leaf, variables), variables))
-    assert selection.pick(selection.part("none", variables), variables) == {}
-    head = selection.pick(selection.part("head", variables), variables)
-    assert head.keys() == {"params/Dense_0/kernel", "params/Dense_0/bias"}
-    deep = Model(nn.MLP(4, hidden=(3,) * 10), federation.image_shape)
-    deep = jax.eval_shape(deep.init, jax.random.key(0))
-    assert "params/Dense_10/kernel" in selection.pick(selection.part("head", deep), deep)
+
+    def names(part):
+        return masks.select(model.mask(part), variables).keys()
+
+    mask = model.mask("batch_norm")
+    picked = masks.select(mask, variables)
+    params = {"params/BatchNorm_0/scale", "params/BatchNorm_0/bias"}
+    assert picked.keys() == params | {"batch_stats/BatchNorm_0/mean", "batch_stats/BatchNorm_0/var"}
+    doubled = masks.replace(variables, {name: 2 * leaf for name, leaf in picked.items()})
+    assert_same_bits(doubled, masks.where(mask, jax.tree.map(lambda leaf: 2 * leaf, variables), variables))
+    assert masks.select(model.mask("none"), variables) == {}
+    head = {"params/Dense_0/kernel", "params/Dense_0/bias"}
+    assert names("head") == names("Dense_0") == head
+    everything = picked.keys() | head | {"params/Conv_0/kernel"}
+    assert names("all") == names("head+body") == everything and names("body") == everything - head
+    assert names("Dense_0/bias + batch_norm") == picked.keys() | {"params/Dense_0/bias"}
+    assert names("BatchNorm_0") == picked.keys()
+    deep = Model(nn.MLP(4, hidden=(3,) * 10), federation.input_shape)
+    of_deep = masks.select(deep.mask("head"), jax.eval_shape(deep.init, jax.random.key(0)))
+    assert of_deep.keys() == {"params/Dense_10/kernel", "params/Dense_10/bias"}
 
 
 def test_orthogonal_head(float64, federation):
-    variables = Model(nn.MLP(4, hidden=(9,)), federation.image_shape).init(jax.random.key(0))
-    changed = selection.orthogonal_head(variables, jax.random.key(1))
+    model = Model(nn.MLP(4, hidden=(9,)), federation.input_shape)
+    variables = model.init(jax.random.key(0))
+    changed = orthogonal_head(model, variables, jax.random.key(1))
     kernel = changed.params["Dense_1"]["kernel"]
     np.testing.assert_allclose(kernel.T @ kernel, np.eye(4), atol=1e-14)
     back = {**changed.params["Dense_1"], "kernel": variables.params["Dense_1"]["kernel"]}
@@ -561,23 +602,23 @@ def test_orthogonal_head(float64, federation):
 @pytest.mark.parametrize(
     ("algorithm", "message"),
     [
-        (FedAvg(private="batch_norm"), "the network has no BatchNorm"),
-        (FedAvg(LocalTraining(freeze="head")), "no top-level layer called head or Dense"),
-        (FedAvg(private="bn"), "private 'bn': expected one of none, batch_norm"),
-        (FedAvg(weighting="sizes"), "weighting 'sizes'"),
-        (FedAvg(LocalTraining(freeze="body")), "freeze 'body'"),
+        (FedAvg(private="batch_norm"), "part batch_norm: the network has no BatchNorm"),
+        (FedAvg(LocalTraining(freeze="head")), "part head: the network has no such layer, at the top it has w"),
+        (FedAvg(private="bn"), "part bn: the network has no such layer, at the top it has w"),
+        (FedAvg(weighting="sizes"), "FedAvg: weighting 'sizes': expected one of default, size, equal, batches"),
+        (FedAvg(LocalTraining(freeze="body")), "part head: the network has no such layer"),
         (FedAvg(LocalTraining(schedule="linear")), "schedule 'linear': expected one of constant, cosine, decay"),
-        (FedAvg(LocalTraining(schedule="cosine", schedule_rounds=0)), "schedule_rounds 0"),
-        (FedAvg(LocalTraining(schedule="decay", schedule_factor=0.0)), "schedule_factor 0.0"),
-        (FedAvg(LocalTraining(clip_norm=0.0)), "clip_norm 0.0 is not positive; None"),
-        (FedNova(LocalTraining(momentum=1.0)), "FedNova: local momentum 1.0"),
-        (Scaffold(LocalTraining(momentum=1.0), normaliser="fednova"), "Scaffold: local momentum 1.0"),
-        (Scaffold(normaliser="none"), "normaliser 'none'"),
-        (FedDyn(alpha=0.0), "FedDyn: alpha 0.0"),
-        (FedDC(alpha=-1.0), "FedDC: alpha -1.0"),
-        (FedDC(evaluate="all"), "evaluate 'all': expected one of active, cloud"),
+        (FedAvg(LocalTraining(schedule="cosine", schedule_rounds=0)), "LocalTraining: schedule_rounds 0 is too small"),
+        (FedAvg(LocalTraining(schedule="decay", schedule_factor=0.0)), "schedule_factor 0 is not positive"),
+        (FedAvg(LocalTraining(clip_norm=0.0)), "LocalTraining: clip_norm 0 is not positive; None"),
+        (FedAvg(LocalTraining(momentum=1.0), {"it": FedNova()}), "FedNova: local momentum 1.0"),
+        (FedAvg(LocalTraining(momentum=1.0), {"it": Scaffold("fednova")}), "Scaffold: local momentum 1.0"),
+        (FedAvg(methods={"it": Scaffold("none")}), "Scaffold: normaliser 'none': expected one of steps, fednova"),
+        (FedAvg(methods={"it": FedDyn(alpha=0.0)}), "FedDyn: alpha 0 is not positive"),
+        (FedAvg(methods={"it": FedDC(alpha=-1.0)}), "FedDC: alpha -1 is negative"),
+        (FedAvg(methods={"it": FedDC(evaluate="all")}), "evaluate 'all': expected one of active, cloud"),
     ],
 )
 def test_wrong_values(algorithm, message):
     with pytest.raises(UserError, match=message):
-        base.check(algorithm, SCALAR)
+        algorithm.check(SCALAR)

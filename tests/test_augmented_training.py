@@ -21,30 +21,31 @@ TRAINING = LocalTraining(epochs=2, batch_size=8, learning_rate=0.05, momentum=0.
 FLIP = augment.chain(augment.flip)
 
 
-def run(federation, algorithm, client_map, image_shape=None, rounds=2):
-    model = Model(nn.MLP(4, hidden=(8,)), image_shape or federation.image_shape)
+def run(federation, algorithm, client_map, input_shape=None, rounds=2):
+    model = Model(nn.MLP(4, hidden=(8,)), input_shape or federation.input_shape)
     algorithm = jax.tree.map(jnp.asarray, algorithm)
     state = engine.init(algorithm, model, model.init(jax.random.key(0)), 5, jax.random.key(1))
-    layout = dict(model=model, layout=engine.Layout(client_map, cohort_size=3, max_rounds=2))
-    state, record, _ = engine.run_rounds(algorithm, state, federation.train, federation.ownership, rounds, **layout)
+    static = engine.Rounds(model, engine.Layout(client_map, cohort_size=3, max_rounds=2))
+    data = engine.Data(federation.train, federation.ownership)
+    state, record, _ = engine.run_rounds(static, algorithm, state, data, rounds)
     return jax.device_get((state.server.variables, record.metrics))
 
 
 def in_grey(examples):
     """With the first of their channels alone."""
-    return examples._replace(images=examples.images[..., :1], mean=examples.mean[:1], std=examples.std[:1])
+    return examples._replace(inputs=examples.inputs[..., :1], mean=examples.mean[:1], std=examples.std[:1])
 
 
 def test_an_image_is_augmented_by_its_row_whatever_its_place(federation):
     rows, mask = jnp.array([3, 17, 40, 5]), jnp.ones(4, bool)
     batch = get_batch(federation.train, rows, mask, FLIP, jax.random.key(0))
     turned = get_batch(federation.train, rows[::-1], mask, FLIP, jax.random.key(0))
-    assert_same_bits(batch.images, turned.images[::-1])
+    assert_same_bits(batch.inputs, turned.inputs[::-1])
     plain = get_batch(federation.train, rows, mask)
-    is_flipped = [np.any(a != b) for a, b in zip(batch.images, plain.images, strict=True)]
+    is_flipped = [np.any(a != b) for a, b in zip(batch.inputs, plain.inputs, strict=True)]
     assert 0 < sum(is_flipped) < 4
     other = get_batch(federation.train, rows, mask, FLIP, jax.random.key(1))
-    assert np.any(other.images != batch.images)
+    assert np.any(other.inputs != batch.inputs)
 
 
 @pytest.mark.parametrize("augmentation", [FLIP, augment.auto_augment])
@@ -59,7 +60,7 @@ def test_layouts_agree_and_training_differs_from_that_without(federation, augmen
 
 def test_the_policy_on_images_in_turn_is_that_on_all_together(federation, monkeypatch):
     """As on a CPU, and as on an accelerator."""
-    images, keys = in_grey(federation.train).images[:24].astype(jnp.float32), jax.random.split(jax.random.key(0), 24)
+    images, keys = in_grey(federation.train).inputs[:24].astype(jnp.float32), jax.random.split(jax.random.key(0), 24)
     in_turn = jax.jit(jax.vmap(augment.auto_augment))(images, keys)
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     together = jax.jit(jax.vmap(lambda image, key: augment.auto_augment(image, key)))(images, keys)
@@ -68,7 +69,7 @@ def test_the_policy_on_images_in_turn_is_that_on_all_together(federation, monkey
 
 def test_frozen_models_see_the_augmented_images(federation):
     """Flipping every image is training on flipped images: outputs made in every step, or once from a table."""
-    flipped = federation.train._replace(images=federation.train.images[:, :, ::-1])
+    flipped = federation.train._replace(inputs=federation.train.inputs[:, :, ::-1])
     moon = FedAvg(TRAINING, {"moon": MOON(1.0)})
     often = moon.replace(training=TRAINING.replace(augmentation=lambda image, key: image[:, ::-1]))
     once = run(federation._replace(train=flipped), moon, engine.Chunked(1))
@@ -81,8 +82,8 @@ def larger(federation):
 
     def surround(examples):
         images = np.random.default_rng(0).integers(0, 256, (len(examples.labels), 12, 12, 2)).astype(np.uint8)
-        images[:, 2:10, 2:10] = examples.images
-        return examples._replace(images=jnp.asarray(images))
+        images[:, 2:10, 2:10] = examples.inputs
+        return examples._replace(inputs=jnp.asarray(images))
 
     return federation._replace(train=surround(federation.train), test=surround(federation.test))
 
@@ -92,17 +93,17 @@ def middle(image, key):
 
 
 def test_a_model_sees_the_middle_of_larger_images(federation, larger):
-    model = Model(nn.MLP(4, hidden=(8,)), federation.image_shape)
+    model = Model(nn.MLP(4, hidden=(8,)), federation.input_shape)
     variables = model.init(jax.random.key(0))
     assert_same_bits(evaluate(model, variables, larger.test), evaluate(model, variables, federation.test))
     batch = get_batch(federation.train, jnp.arange(4), jnp.ones(4, bool))
     traced = jax.make_jaxpr(lambda batch: model.apply(variables, batch, True))
     assert "slice" not in str(traced(batch))  # images of the right size are not touched
     images = jnp.arange(15.0 * 13).reshape(1, 15, 13, 1)
-    shown = Model(Shown(), (8, 8, 1)).apply(Variables({}, {}), batch._replace(images=images), False)[0]
+    shown = Model(Shown(), (8, 8, 1)).apply(Variables({}, {}), batch._replace(inputs=images), False)[0]
     assert_same_bits(shown, images[:, 4:12, 2:10])  # half a pixel goes to the even side
     with pytest.raises(UserError, match="images of 7 x 8 pixels: the model expects at least 8 x 8"):
-        model.apply(variables, batch._replace(images=batch.images[:, 1:]), False)
+        model.apply(variables, batch._replace(inputs=batch.inputs[:, 1:]), False)
 
 
 class Shown(linen.Module):
@@ -115,7 +116,7 @@ def test_cropping_to_the_middle_changes_nothing(federation, larger):
     """Not the local steps, nor what MOON's frozen models and FedProc's prototypes, never augmented, see."""
     plain = FedAvg(TRAINING, {"moon": MOON(1.0), "fedproc": FedProc()})
     cropping = plain.replace(training=TRAINING.replace(augmentation=middle))
-    shape = federation.image_shape
+    shape = federation.input_shape
     expected = run(larger, plain, engine.Chunked(1), shape)
     assert_close(run(larger, cropping, engine.Chunked(1), shape), expected, 1e-5)
 
@@ -123,11 +124,11 @@ def test_cropping_to_the_middle_changes_nothing(federation, larger):
 def test_a_random_crop_runs_from_end_to_end(larger):
     crop = functools.partial(augment.crop, padding=0, size=8)
     algorithm = FedAvg(TRAINING.replace(augmentation=crop), {"fedproc": FedProc()})
-    model = Model(nn.MLP(4, hidden=(8,)), augment.output_shape(crop, larger.image_shape))
+    model = Model(nn.MLP(4, hidden=(8,)), augment.output_shape(crop, larger.input_shape))
     result = simulate(larger, model, algorithm, rounds=2, key=jax.random.key(0))
     assert result.rounds_done == 2 and np.isfinite([row["loss"] for row in result.metrics]).all()
     assert result.variables.params["Dense_0"]["kernel"].shape == (8 * 8 * 2, 8)
-    accuracy = evaluate(model, result.variables, larger.test).accuracy
+    accuracy = evaluate(model, result.variables, larger.test).score
     assert result.metrics[-1]["accuracy"] == pytest.approx(accuracy)
 
 
@@ -135,7 +136,7 @@ def test_the_network_is_built_for_what_the_augmentation_leaves(monkeypatch, fede
     config = config_base.get_config()
     monkeypatch.setitem(augment.PRESETS, "middle", middle)
     config.training.augmentation = "middle"
-    assert build.model(config, larger).image_shape == federation.image_shape
+    assert build.model(config, larger).input_shape == federation.input_shape
     config.training.augmentation = "flamby_isic2019"
     with pytest.raises(UserError, match=r"12 x 12 pixels .* at least 200 x 200; set data\.image_size"):
         build.model(config, larger)

@@ -19,7 +19,7 @@ from experiments import benchmark  # noqa: E402
 from experiments.benchmarks import SYSTEMS, arguments, environment, growth, overheads, tables, worker  # noqa: E402
 from experiments.benchmarks.worker import Measurement  # noqa: E402
 from experiments.benchmarks.workloads import WORKLOADS, Training  # noqa: E402
-from fedjax_collapse import FedAvg  # noqa: E402
+from fedjax_collapse import FedAvg, FedUV  # noqa: E402
 from fedjax_collapse.data import augment  # noqa: E402
 from fedjax_collapse.records import UserError  # noqa: E402
 
@@ -139,8 +139,8 @@ def _replace_rounds_by_a_clock(monkeypatch, seconds_of):
 
 
 def test_methods_are_compared_with_federated_averaging_in_the_same_turn(monkeypatch):
-    calls = _replace_rounds_by_a_clock(monkeypatch, lambda algorithm: 1.0 + len(algorithm.regularizers))
-    monkeypatch.setattr(overheads, "methods", lambda: {"FedAvg": FedAvg(), "FedUV": FedAvg(regularizers={"feduv": ()})})
+    calls = _replace_rounds_by_a_clock(monkeypatch, lambda algorithm: 1.0 + len(algorithm.methods))
+    monkeypatch.setattr(overheads, "methods", lambda: {"FedAvg": FedAvg(), "FedUV": FedAvg(methods={"feduv": FedUV()})})
     found = overheads.measure("methods", 5, jax.config.jax_num_cpu_devices)
     assert calls == [1.0, 2.0] * 7
     assert found[1]["overhead"] == {"median": 2.0, "min": 2.0, "max": 2.0}

@@ -20,7 +20,7 @@ from experiments.benchmarks import SYSTEMS, Round, Setting, networks, weights  #
 from experiments.benchmarks.reporting import rounds_of  # noqa: E402
 from experiments.benchmarks.tasks import Data, Task  # noqa: E402
 from experiments.benchmarks.workloads import WORKLOADS, Training, make_task  # noqa: E402
-from fedjax_collapse.records import Batch, Model  # noqa: E402
+from fedjax_collapse import Batch, Model  # noqa: E402
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 LOOPS = [name for name in SYSTEMS if name.startswith("pytorch")]

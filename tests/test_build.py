@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from experiments import build
+from experiments import arms, build, names
 from experiments.configs import base, quickstart
 from experiments.configs import glyphs as glyphs_config
 from experiments.study import run_study
@@ -33,7 +33,7 @@ def test_seeds_share_one_copy_of_the_images():
     config = base.get_config()
     config.partition.alpha = 1.0
     first, second = build.federations(config, [0, 1]).values()
-    assert first.train.images is second.train.images and first.test.images is second.test.images
+    assert first.train.inputs is second.train.inputs and first.test.inputs is second.test.inputs
 
 
 def test_iid_needs_no_other_change():
@@ -93,11 +93,11 @@ def test_the_studies_of_glyphs(study, cache):
     config.data.update(train_size=1500, test_size=100)
     federation = build.federations(config, [0])[0]
     classes = np.sum(federation.class_counts() > 0, axis=1)
-    assert federation.num_classes == int(study.split("_")[1]) and federation.image_shape == (32, 32, 3)
+    assert federation.num_classes == int(study.split("_")[1]) and federation.input_shape == (32, 32, 3)
     if study.startswith("disjoint"):
         assert np.all(classes == {10: 2, 100: 10}[federation.num_classes])
     for arm in config.arms:
-        build.algorithm(build.resolve_arm(config, arm))
+        build.algorithm(arms.resolve_arm(config, arm))
     with pytest.raises(ValueError, match="expected one of dirichlet_10, "):
         glyphs_config.get_config("dirichlet")
 
@@ -106,7 +106,7 @@ def test_arms_override_the_rest_and_another_name_replaces_the_dict():
     config = quickstart.get_config()
     config.network = {"name": "small_cnn", "channels": (4, 4)}
     config.arms = {"other": {"network": {"name": "mlp", "hidden": (3,)}, "training": {"epochs": 2}}}
-    arm = build.resolve_arm(config, "other")
+    arm = arms.resolve_arm(config, "other")
     assert arm.network.to_dict() == {"name": "mlp", "hidden": (3,)}
     assert (arm.training.epochs, arm.training.batch_size) == (2, 32)
     assert config.training.epochs == 5
@@ -199,7 +199,7 @@ def test_every_choice_is_documented():
     code = " ".join(re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", DOCUMENT, flags=re.DOTALL)))
     choices = {*augment.PRESETS, *sources.NORMALISATIONS, *glyphs.STYLES, *partition.PATHOLOGICAL}
     for module in (sources, partition):
-        for name, function in build.functions(module).items():
+        for name, function in names.functions(module).items():
             choices |= {name, *inspect.signature(function).parameters}
     choices -= {"labels", "num_clients"}  # given by ``build``
     assert choices <= set(re.findall(r"\w+", code))
@@ -212,15 +212,15 @@ def test_what_is_documented_exists():
     for spec in specs:
         module, key = (sources, "source") if "source" in spec else (partition, "name")
         name, _, argument = spec.pop(key).partition(":")
-        draw = build.getattr_named(key, module, name)
+        draw = names.function_named(key, module, name)
         given = [argument] if argument else [] if module is sources else [np.arange(3), 3]
         extra = {"domains": np.arange(3)} if name == "domain" else {}
         inspect.signature(draw).bind(*given, **spec, **extra)
         assert spec.get("normalisation", "unit") in sources.NORMALISATIONS
     rows = re.findall(r"^\| (?:FD|MR|UV) [^|]*\| `dict\(source.*?\| `(\w+)` \|", DOCUMENT, re.MULTILINE)
     assert len(rows) == 17 and set(rows) <= set(augment.PRESETS)
-    names = {}
-    exec(re.findall(r"```python\n(.*?)```", DOCUMENT, re.DOTALL)[0], names)
-    config = names["get_config"]()
-    build.check_keys(config)
+    example = {}
+    exec(re.findall(r"```python\n(.*?)```", DOCUMENT, re.DOTALL)[0], example)
+    config = example["get_config"]()
+    arms.check_keys(config)
     assert config.data.source == "glyphs"

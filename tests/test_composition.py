@@ -1,4 +1,4 @@
-"""Any regularizer on any algorithm: the combinations that the papers compare, three rounds each on real digits."""
+"""Any method on any base: the combinations that the papers compare, and uploads; three rounds each on real digits."""
 
 import jax
 import jax.numpy as jnp
@@ -18,45 +18,46 @@ BASES = {
     "fednova": dict(algorithm=dict(name="fednova")),
     "scaffold": dict(algorithm=dict(name="scaffold")),
 }
-STRENGTHS = {  # of the method, and the same terms switched off
-    "feddecorr": dict(strength=0.1),
-    "fedmr": dict(intra=0.01, inter=0.1),
-    "feduv": dict(variance=2.5, uniformity=0.5),
+METHODS = {  # section of the config, options, and those that switch the method off
+    "feddecorr": ("regularizers", dict(strength=0.1), dict(strength=0.0)),
+    "fedmr": ("regularizers", dict(intra=0.01, inter=0.1), dict(intra=0.0, inter=0.0)),
+    "feduv": ("regularizers", dict(variance=2.5, uniformity=0.5), dict(variance=0.0, uniformity=0.0)),
+    "top_k": ("methods", dict(share=0.2), dict(share=1.0)),
+    "clip_update": ("methods", dict(max_norm=0.2), dict(max_norm=1e9)),
+    "noisy_update": ("methods", dict(deviation=1e-3), dict(deviation=0.0)),
 }
 TABLE = [
     *[("feddecorr", base) for base in BASES],
     *[("fedmr", base) for base in ("fedavg", "fedprox")],
     *[("feduv", base) for base in ("fedavg", "fedavgm")],
+    *[("top_k", base) for base in ("fednova", "scaffold")],
+    *[("clip_update", base) for base in ("fedavg", "fedavgm")],
+    *[("noisy_update", base) for base in ("fedbn", "moon")],
 ]
 
 
 @pytest.mark.parametrize(("name", "base"), TABLE)
 def test_a_method_on_a_base(digits, name, base):
-    """Finite, and different from the base alone: every term of both is logged, and the method's changes the model."""
+    """Finite, and different from the base alone: every term of both is logged, and the method changes the model."""
+    section, options, off = METHODS[name]
     config = config_base.get_config()
     config.network = dict(name="small_cnn", channels=(4, 8))
     config.training.epochs = 1
     config.update(BASES[base])
-    config.regularizers = {**config.regularizers.to_dict(), name: STRENGTHS[name]}
+    config[section] = {**config[section].to_dict(), name: options}
     model, method = build.model(config, digits), build.algorithm(config)
-    alone = method.replace(
-        regularizers={
-            **method.regularizers,
-            name: method.regularizers[name].replace(**dict.fromkeys(STRENGTHS[name], 0.0)),
-        }
-    )
+    alone = method.replace(methods={**method.methods, name: method.methods[name].replace(**off)})
     variables, after, loss = jax.device_get(model.init(jax.random.key(0))), [], []
     for algorithm in (method, alone):
         algorithm = jax.tree.map(jnp.asarray, algorithm)
         state = engine.init(algorithm, model, variables, 10, jax.random.key(1))
-        state, record, _ = engine.run_rounds(
-            algorithm, state, digits.train, digits.ownership, 3,
-            model=model, layout=engine.Layout(engine.Chunked(1), cohort_size=5, max_rounds=3),
-        )  # fmt: skip
+        rounds = engine.Rounds(model, engine.Layout(engine.Chunked(1), cohort_size=5, max_rounds=3))
+        data = engine.Data(digits.train, digits.ownership)
+        state, record, _ = engine.run_rounds(rounds, algorithm, state, data, 3)
         after.append(jax.device_get(state.server.variables.params))
         loss.append(np.nanmean(record.metrics["task_loss"], axis=1))
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(after))
     assert all(np.abs(a - b).max() > 1e-4 for a, b in zip(*map(jax.tree.leaves, after), strict=True) if a.ndim == 4)
     assert all(losses[-1] < losses[0] for losses in loss), "three rounds must learn"
     logged = {key.split("/")[0] for key in record.metrics if "/" in key}
-    assert logged == set(method.regularizers)
+    assert logged == set(config.regularizers)

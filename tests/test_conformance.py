@@ -1,4 +1,4 @@
-"""Every regularizer and every algorithm that lies in its folder keeps the contract; a new file is tested by itself."""
+"""Every method that lies in one of the three folders keeps the contract; a new file is tested by itself."""
 
 import functools
 
@@ -8,51 +8,61 @@ import numpy as np
 import pytest
 from conftest import assert_close, assert_same_bits
 
-from experiments import build
-from fedjax_collapse import FedAvg, LocalTraining, Model, engine, nn, simulate
+from experiments import names
+from fedjax_collapse import FedAvg, LocalTraining, Method, Model, UserError, engine, nn, simulate
 
 TRAINING = LocalTraining(epochs=2, batch_size=8, learning_rate=0.05, momentum=0.5)
+METHODS = names.classes("method")
+KEY = 9  # in three cohorts of three of the five clients one is in none, and one comes back
 
 
-def make(kind, name):
-    """The method with its default hyper-parameters, on FedAvg if it is a regularizer."""
-    if kind == "algorithm":
-        return build.class_named("algorithm", name)(training=TRAINING)
-    return FedAvg(TRAINING, {name: build.class_named("regularizer", name)()})
+def make(name):
+    """Federated averaging with the method and its default hyper-parameters."""
+    return FedAvg(TRAINING, {name: METHODS[name]()})
 
 
-METHODS = [(kind, name) for kind in ("algorithm", "regularizer") for name in build.classes(kind)]
-
-
-@pytest.fixture(scope="module")
-def network(federation):
-    return Model(nn.MLP(4, hidden=(16,)), federation.image_shape)
+def network_for(algorithm, federation):
+    """The first network that the method accepts: without BatchNorm, or with it."""
+    for module in (nn.MLP(4, hidden=(16,)), nn.SmallCNN(4, channels=(16,))):
+        model = Model(module, federation.input_shape)
+        try:
+            algorithm.check(model)
+        except UserError:
+            continue
+        return model
+    raise AssertionError("no network is accepted")
 
 
 def start(network, algorithm):
-    return engine.init(algorithm, network, network.init(jax.random.key(0)), 5, jax.random.key(1))
+    return engine.init(algorithm, network, network.init(jax.random.key(0)), 5, jax.random.key(KEY))
 
 
 def run(federation, network, algorithm, client_map, state, num_rounds=3):
     """State after, and record of, rounds with cohorts of three of the five clients."""
-    state, record, _ = engine.run_rounds(
-        algorithm, state, federation.train, federation.ownership, num_rounds,
-        model=network, layout=engine.Layout(client_map, cohort_size=3, max_rounds=3),
-    )  # fmt: skip
-    return state, jax.device_get(record)
+    rounds = engine.Rounds(network, engine.Layout(client_map, cohort_size=3, max_rounds=3))
+    data = engine.Data(federation.train, federation.ownership)
+    advance = engine.run_rounds(rounds, algorithm, state, data, num_rounds)
+    return advance.state, jax.device_get(advance.record)
 
 
 def values(state):
     return jax.device_get(state._replace(key=jax.random.key_data(state.key)))
 
 
-@pytest.mark.parametrize(("kind", "name"), METHODS)
-def test_contract(float64, federation, network, kind, name):
+def test_all_folders_are_found():
+    """The methods of the library's three folders, the same that configs find by their name."""
+    assert {"scaffold", "recalibrate", "moon", "feddecorr", "top_k", "noisy_update"} <= METHODS.keys()
+    assert METHODS.keys() > names.classes("algorithm").keys() | names.classes("regularizer").keys()
+    assert all(issubclass(method, Method) for method in METHODS.values())
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_contract(float64, federation, name):
     """Numbers are traced, rounds are finite, a client outside the cohort keeps its state, a run goes on with the same
     bits from nothing but its state, and layouts agree."""
-    algorithm = make(kind, name)
-    method = algorithm if kind == "algorithm" else algorithm.regularizers[name]
-    method.check()
+    algorithm = make(name)
+    method, network = algorithm.methods[name], network_for(algorithm, federation)
+    assert method.enabled()
     assert all(np.ndim(leaf) == 0 for leaf in jax.tree.leaves(method))
     algorithm = jax.tree.map(jnp.asarray, algorithm)
     before = jax.device_get(start(network, algorithm).clients)
@@ -66,10 +76,14 @@ def test_contract(float64, federation, network, kind, name):
         assert (np.isfinite(metric) == (record.steps > 0)).all()
 
     absent = np.flatnonzero((record.steps == 0).all(axis=0))
+    assert len(absent) == 1
     never = jax.tree.map(lambda leaf: leaf[absent], (before, state.clients))
     assert_same_bits(*never)
 
     after_one, _ = chunked(start(network, algorithm), num_rounds=1)
+    outside = np.flatnonzero(record.steps[0] == 0)
+    assert len(outside) == 2 and (record.steps[1:, outside] > 0).any()
+    assert_same_bits(*jax.tree.map(lambda leaf: np.asarray(leaf)[outside], (before, after_one.clients)))
     restored = jax.tree.map(jnp.array, jax.device_get(after_one._replace(key=None)))._replace(key=after_one.key)
     resumed, _ = chunked(restored, num_rounds=2)
     assert_same_bits(values(resumed), state)
@@ -78,14 +92,16 @@ def test_contract(float64, federation, network, kind, name):
     assert_close(state, values(vectorized), 1e-9)
 
 
-@pytest.mark.parametrize("name", build.classes("regularizer"))
-def test_a_silent_regularizer_is_absent_bit_for_bit(federation, network, name):
-    regularizer = build.class_named("regularizer", name)()
-    fields = ("strength", "intra", "inter", "variance", "uniformity", "covariance")
-    changes = {field: 0.0 for field in fields if hasattr(regularizer, field)}
+@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if method.enabled is not Method.enabled])
+def test_a_method_that_does_nothing_is_absent_bit_for_bit(federation, name):
+    method = METHODS[name]()
+    fields = ("strength", "intra", "inter", "variance", "uniformity", "covariance", "deviation")
+    changes = {field: 0.0 for field in fields if hasattr(method, field)}
     if name == "fedproc":
         changes = {"ramp_rounds": 1.0}  # plain cross-entropy from the second round on, as in the first
-    silent = FedAvg(TRAINING, {name: regularizer.replace(**changes)})
+    silent = FedAvg(TRAINING, {name: method.replace(**changes)})
+    assert silent.enabled().methods == {}
+    network = network_for(silent, federation)
     results = [simulate(federation, network, a, rounds=2, key=jax.random.key(0)) for a in (FedAvg(TRAINING), silent)]
     assert_same_bits(results[0].variables, results[1].variables)
     assert results[0].metrics == results[1].metrics

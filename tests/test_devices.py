@@ -6,14 +6,16 @@ import numpy as np
 import pytest
 from conftest import assert_close
 
-from experiments import build
-from fedjax_collapse import FedDecorr, FedMR, LocalTraining, Model, Scaffold, engine, nn, simulate
+from experiments import names
+from fedjax_collapse import FedAvg, FedDecorr, FedMR, LocalTraining, Model, Scaffold, engine, nn, simulate
+from fedjax_collapse.uploads import TopK
 
 CHUNKED, SHARDED, VECTORIZED = engine.Chunked, engine.Sharded, engine.Vectorized
 TOLERANCE = 1e-9  # in float64: the order of summation is all that differs
 TRAINING = LocalTraining(epochs=1, batch_size=8, learning_rate=0.05, momentum=0.5)
 # with ``drop_last``, ``simulate`` chooses the layouts of ``prepare``, so that all tests share compiled programs
-COMPOSED = Scaffold(TRAINING.replace(drop_last=True), {"feddecorr": FedDecorr(0.1), "fedmr": FedMR()})
+METHODS = {"scaffold": Scaffold(), "feddecorr": FedDecorr(0.1), "fedmr": FedMR(), "top_k": TopK(0.5)}
+COMPOSED = FedAvg(TRAINING.replace(drop_last=True), METHODS)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -26,40 +28,42 @@ def float64():
 
 @pytest.fixture(scope="module")
 def network(federation):
-    return Model(nn.MLP(4, hidden=(4,)), federation.image_shape)
+    return Model(nn.MLP(4, hidden=(4,)), federation.input_shape)
 
 
 def composed_algorithms():
-    """All other algorithms with a share of all other regularizers each: every method is in one of few programs."""
-    names = [name for name in build.classes("algorithm") if name != "scaffold"]
-    others = [name for name in build.classes("regularizer") if name != "feddecorr"]
+    """All other algorithms with a share of all other methods each: every method is in one of few programs."""
+    algorithms = [name for name in names.classes("algorithm") if name not in METHODS]
+    others = [name for name in names.classes("method") if name not in (*algorithms, "scaffold", "feddecorr", "top_k")]
     options = {"structured_decov": dict(num_groups=2), "fedmr": dict(initial_prototypes=True)}
-    for index, name in enumerate(names):
-        share = others[index :: len(names)]
-        regularizers = {r: build.class_named("regularizer", r)(**options.get(r, {})) for r in share}
-        yield pytest.param(build.class_named("algorithm", name)(TRAINING, regularizers), id="-".join([name, *share]))
+    for index, name in enumerate(algorithms):
+        chosen = [name, *others[index :: len(algorithms)]]
+        methods = {m: names.class_named("method", m)(**options.get(m, {})) for m in chosen}
+        yield pytest.param(FedAvg(TRAINING, methods), id="-".join(chosen))
 
 
 def prepare(federation, network, algorithm, client_map):
     """What ``engine.run_rounds`` takes, where it expects it, for two rounds of three of the five clients."""
-    algorithm = client_map.place(jax.tree.map(jnp.asarray, algorithm))
+    algorithm = client_map.replicate(jax.tree.map(jnp.asarray, algorithm))
     state = engine.init(algorithm, network, network.init(jax.random.key(0)), 5, jax.random.key(1))
-    data = client_map.place((federation.train, federation.ownership))
-    context = dict(model=network, layout=engine.Layout(client_map, cohort_size=3, max_rounds=2))
-    state = engine.start(algorithm, engine.place(client_map, state), *data, **context)
-    return (algorithm, state, *data, 2), context
+    data = client_map.replicate(engine.Data(federation.train, federation.ownership))
+    rounds = engine.Rounds(network, engine.Layout(client_map, cohort_size=3, max_rounds=2))
+    state = engine.with_first_reports(rounds, algorithm, engine.distribute(client_map, state), data)
+    return rounds, algorithm, state, data
 
 
 def run(federation, network, algorithm, client_map):
     """State, record and the watched client's variables after two rounds."""
-    arguments, context = prepare(federation, network, algorithm, client_map)
-    state, record, watched = engine.run_rounds(*arguments, **context)
-    state = engine.without_padding(state, federation.num_clients)
-    return jax.device_get((state._replace(key=jax.random.key_data(state.key)), record, watched))
+    advance = engine.run_rounds(*prepare(federation, network, algorithm, client_map), 2)
+    state = engine.without_padding(advance.state, federation.num_clients)
+    return jax.device_get(advance._replace(state=state._replace(key=jax.random.key_data(state.key))))
 
 
 @pytest.mark.parametrize("algorithm", list(composed_algorithms()))
 def test_every_method_agrees_on_eight_devices(federation, network, algorithm):
+    if "recalibrate" in algorithm.methods:
+        network = Model(nn.SmallCNN(4, (4,)), federation.input_shape)
+    algorithm.check(network)
     reference = run(federation, network, algorithm, CHUNKED(1))
     assert_close(run(federation, network, algorithm, SHARDED(8, CHUNKED(1))), reference, TOLERANCE)
 
@@ -92,20 +96,20 @@ def test_client_states_are_divided(federation, network):
             assert {shard.data.shape for shard in leaf.addressable_shards} == {(2, *leaf.shape[1:])}
             assert sorted((rows.start or 0, rows.stop) for rows in shares.values()) == [(0, 2), (2, 4), (4, 6), (6, 8)]
 
-    arguments, context = prepare(federation, network, COMPOSED, SHARDED(4, CHUNKED(1)))
-    check(arguments[1].clients)
-    state, _, _ = engine.run_rounds(*arguments, **context)
+    rounds, algorithm, state, data = prepare(federation, network, COMPOSED, SHARDED(4, CHUNKED(1)))
     check(state.clients)
+    check(engine.run_rounds(rounds, algorithm, state, data, 2).state.clients)
 
 
 @pytest.mark.parametrize("client_map", [CHUNKED(1), SHARDED(2, CHUNKED(1))], ids=str)
 def test_rounds_transfer_nothing(federation, network, client_map):
     """The second call finds everything in place."""
-    (algorithm, state, *data, _), context = prepare(federation, network, Scaffold(TRAINING), client_map)
-    num_rounds = client_map.place(jnp.array(2))
-    state, _, _ = engine.run_rounds(algorithm, state, *data, num_rounds, **context)
+    scaffold = FedAvg(TRAINING, {"scaffold": Scaffold()})
+    rounds, algorithm, state, data = prepare(federation, network, scaffold, client_map)
+    num_rounds = client_map.replicate(jnp.array(2))
+    state = engine.run_rounds(rounds, algorithm, state, data, num_rounds).state
     with jax.transfer_guard("disallow"):
-        state, _, _ = engine.run_rounds(algorithm, state, *data, num_rounds, **context)
+        state = engine.run_rounds(rounds, algorithm, state, data, num_rounds).state
         with pytest.raises(Exception, match="Disallowed host-to-device transfer"):
             jax.jit(jnp.add)(state.round, np.array(2))
     assert int(state.round) == 4

@@ -2,6 +2,7 @@
 
 import functools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +10,18 @@ import optax
 import pytest
 from conftest import assert_close, assert_same_bits
 
-from fedjax_collapse import FedAvg, FedDecorr, Federation, LocalTraining, Model, UserError, engine, nn, simulate
+from fedjax_collapse import (
+    FedAvg,
+    FedDecorr,
+    Federation,
+    LocalTraining,
+    Model,
+    Participation,
+    UserError,
+    engine,
+    nn,
+    simulate,
+)
 from fedjax_collapse.aggregation import damped_momentum
 from fedjax_collapse.data.batches import shuffled_rows
 from fedjax_collapse.engine import layout as engine_layout
@@ -34,15 +46,14 @@ MAPS = {
 
 
 def run(federation, model, algorithm, client_map=CHUNKED, num_rounds=2, cohort_size=None, max_rounds=2):
-    """State, record and watched client's variables after some rounds from a fixed start."""
-    algorithm = client_map.place(jax.tree.map(jnp.asarray, algorithm))
+    """State, record and watched client after some rounds from a fixed start."""
+    algorithm = client_map.replicate(jax.tree.map(jnp.asarray, algorithm))
     state = engine.init(algorithm, model, model.init(jax.random.key(0)), federation.num_clients, jax.random.key(1))
-    data = client_map.place((federation.train, federation.ownership))
-    layout = engine.Layout(client_map, cohort_size or federation.num_clients, max_rounds)
-    state = engine.place(client_map, state)
-    state, record, watched = engine.run_rounds(algorithm, state, *data, num_rounds, model=model, layout=layout)
-    state = engine.without_padding(state, federation.num_clients)
-    return jax.device_get((state._replace(key=jax.random.key_data(state.key)), record, watched))
+    data = client_map.replicate(engine.Data(federation.train, federation.ownership))
+    rounds = engine.Rounds(model, engine.Layout(client_map, cohort_size or federation.num_clients, max_rounds))
+    advance = engine.run_rounds(rounds, algorithm, engine.distribute(client_map, state), data, num_rounds)
+    state = engine.without_padding(advance.state, federation.num_clients)
+    return jax.device_get(advance._replace(state=state._replace(key=jax.random.key_data(state.key))))
 
 
 @pytest.mark.parametrize(
@@ -65,7 +76,7 @@ def test_all_maps_agree(federation, model, arm, cohort_size, maps, is_double, re
 
 
 def test_the_debug_loop_agrees(federation):
-    model = Model(nn.SmallCNN(4, channels=(3,)), federation.image_shape)
+    model = Model(nn.SmallCNN(4, channels=(3,)), federation.input_shape)
     algorithm = ARMS["feddecorr"].replace(training=TRAINING.replace(epochs=1))
     outcome = run(federation, model, algorithm, engine.Loop(), num_rounds=1, cohort_size=2)
     assert_close(outcome, run(federation, model, algorithm, num_rounds=1, cohort_size=2), 1e-5)
@@ -75,10 +86,10 @@ def test_the_debug_loop_agrees(federation):
 def test_strength_zero_is_absent_bit_for_bit(federation, model, client_map):
     results = {}
     for strength in (None, 0.0, 0.1):
-        regularizers = {} if strength is None else {"feddecorr": FedDecorr(strength, "official")}
+        methods = {} if strength is None else {"feddecorr": FedDecorr(strength, "official")}
         key = jax.random.key(0)
         results[strength] = simulate(
-            federation, model, FedAvg(TRAINING, regularizers), rounds=2, key=key, client_map=client_map
+            federation, model, FedAvg(TRAINING, methods), rounds=2, key=key, client_map=client_map
         )
     assert_same_bits(results[None].variables, results[0.0].variables)
     assert results[None].metrics == results[0.0].metrics
@@ -88,7 +99,7 @@ def test_strength_zero_is_absent_bit_for_bit(federation, model, client_map):
 def test_strength_near_zero_is_near_absent(federation, model):
     plain = run(federation, model, ARMS["fedavg"])
     faint = run(federation, model, FedAvg(TRAINING, {"feddecorr": FedDecorr(1e-9, "official")}))
-    assert_close(plain[0].server.variables, faint[0].server.variables, 1e-6)
+    assert_close(plain.state.server.variables, faint.state.server.variables, 1e-6)
 
 
 def test_same_seed_same_bits_and_another_seed_others(federation, model):
@@ -96,7 +107,7 @@ def test_same_seed_same_bits_and_another_seed_others(federation, model):
     assert_same_bits(first, second)
     keys = [jax.random.key(seed) for seed in (1, 2)]
     results = [
-        simulate(federation, model, ARMS["fedavg"], rounds=1, key=key, variables=first[0].server.variables)
+        simulate(federation, model, ARMS["fedavg"], rounds=1, key=key, variables=first.state.server.variables)
         for key in keys
     ]
     assert results[0].metrics != results[1].metrics
@@ -125,8 +136,9 @@ def test_padded_steps_change_nothing(federation, model):
     short = federation._replace(ownership=federation.ownership._replace(sizes=sizes))
     together = run(short, model, ARMS["feddecorr"], engine.Vectorized(), num_rounds=1)
     others = [0, 1, 3, 4]
-    assert_same_bits(*({k: v[0][others] for k, v in r[1].metrics.items()} for r in (alone, together)))
-    assert_same_bits(alone[2], together[2])  # the watched client is client 0
+    assert_same_bits(*({k: v[0][others] for k, v in r.record.metrics.items()} for r in (alone, together)))
+    assert alone.watched.ids.tolist() == [0]
+    assert_same_bits(alone.watched, together.watched)
 
 
 def test_one_compilation_for_all_rounds_and_hyper_parameters(federation, model):
@@ -176,14 +188,18 @@ def test_several_rounds_in_one_call_are_the_same_rounds(federation, model):
 
 
 def test_cohorts_are_distinct_uniform_and_weighted_by_size(federation, model):
-    draw = functools.partial(engine_rounds.cohorts.draw, jax.random.key(0), num_clients=6, cohort_size=3)
+    def draw(round):
+        return Participation().draw(jax.random.fold_in(jax.random.key(0), round), jnp.arange(6) + 1, cohort_size=3)
+
     cohorts = np.asarray(jax.vmap(draw)(jnp.arange(3000)))
     assert all(len(set(cohort)) == 3 for cohort in cohorts)
     np.testing.assert_allclose(np.bincount(cohorts.ravel()) / 3000, 0.5, atol=0.04)
-    _, record, _ = run(federation, model, ARMS["fedavg"], cohort_size=3)
-    assert [np.isfinite(row).sum() for row in record.metrics["task_loss"]] == [3, 3]
-    assert ((record.steps > 0) == np.isfinite(record.metrics["task_loss"])).all()
-    np.testing.assert_array_equal(record.watched, [np.flatnonzero(row)[0] for row in record.steps])
+    for num_rounds in (1, 2):
+        _, record, watched = run(federation, model, ARMS["fedavg"], num_rounds=num_rounds, cohort_size=3)
+        losses, steps = record.metrics["task_loss"][:num_rounds], record.steps[:num_rounds]
+        assert [np.isfinite(row).sum() for row in losses] == [3] * num_rounds
+        assert ((steps > 0) == np.isfinite(losses)).all()
+        assert watched.ids.tolist() == [np.flatnonzero(steps[-1])[0]]
 
 
 def test_shuffled_rows():
@@ -195,7 +211,7 @@ def test_shuffled_rows():
 
 
 def test_debug_loop_names_client_and_step(federation):
-    model = Model(nn.MLP(4, hidden=(3,)), federation.image_shape)
+    model = Model(nn.MLP(4, hidden=(3,)), federation.input_shape)
     exploding = FedAvg(LocalTraining(batch_size=8, learning_rate=1e25))
     with pytest.raises(FloatingPointError, match="is not finite") as error:
         run(federation, model, exploding, engine.Loop(), num_rounds=1)
@@ -247,20 +263,34 @@ def test_short_batches_cost_their_parts_alone(federation, model):
     """Chosen by network and sizes; the numbers stay those of whole batches."""
     sizes = np.asarray(federation.ownership.sizes)
     dense, deep = nn.MLP(4, hidden=(5,)), nn.MLP(4, hidden=(2,) * 10)
-    parts = functools.partial(engine.choose_batch_parts, batch_size=8)
+    parts = functools.partial(engine.batch_parts, batch_size=8)
     assert parts(engine.Chunked(1), model, sizes) == 2
-    assert parts(engine.Chunked(1), Model(dense, federation.image_shape), sizes) == 4
-    assert parts(engine.Sharded(2, engine.Chunked(1)), Model(dense, federation.image_shape), sizes) == 4
+    assert parts(engine.Chunked(1), Model(dense, federation.input_shape), sizes) == 4
+    assert parts(engine.Sharded(2, engine.Chunked(1)), Model(dense, federation.input_shape), sizes) == 4
     assert parts(engine.Chunked(2), model, sizes) == parts(engine.Vectorized(), model, sizes) == 1
-    assert parts(engine.Chunked(1), Model(deep, federation.image_shape), sizes) == 1
+    assert parts(engine.Chunked(1), Model(deep, federation.input_shape), sizes) == 1
     assert parts(engine.Chunked(1), model, np.full(5, 8 * 100 + 3)) == 1
     assert engine_layout.padded_sizes(np.array([0, 1, 3, 4, 7, 8, 9, 19]), 8, 3).tolist() == [0, 3, 3, 6, 8, 8, 11, 19]
 
     def outcome(parts):
-        layout = engine.Layout(engine.Chunked(1), cohort_size=5, batch_parts=parts)
+        rounds = engine.Rounds(model, engine.Layout(engine.Chunked(1), cohort_size=5, batch_parts=parts))
         state = engine.init(FedAvg(TRAINING), model, model.init(jax.random.key(0)), 5, jax.random.key(1))
-        arguments = jax.tree.map(jnp.asarray, FedAvg(TRAINING)), state, federation.train, federation.ownership, 1
-        return engine.run_rounds(*arguments, model=model, layout=layout)[1:]
+        data = engine.Data(federation.train, federation.ownership)
+        return engine.run_rounds(rounds, jax.tree.map(jnp.asarray, FedAvg(TRAINING)), state, data, 1)[1:]
 
     for parts in (3, 8):
         assert_close(outcome(parts), outcome(1), 1e-5)
+
+
+def test_a_loss_is_traced_once_for_all_rounds_and_numbers(federation, model):
+    """Also by the check before the first round, and for other learning rates, strengths and keys."""
+    chex.clear_trace_counter()
+
+    @chex.assert_max_traces(n=1)
+    def loss(view):
+        return view.model.task.loss(view.outputs, view.batch)
+
+    for rate in (0.01, 0.02):
+        training = TRAINING.replace(task_loss=loss, learning_rate=rate)
+        algorithm = FedAvg(training, {"feddecorr": FedDecorr(rate, "official")})
+        simulate(federation, model, algorithm, rounds=3, key=jax.random.key(0), client_map=CHUNKED)

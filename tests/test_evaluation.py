@@ -1,6 +1,5 @@
 """What is evaluated: the server's model, by domain, personal models, and which of them the headline is."""
 
-import functools
 import json
 
 import jax
@@ -9,13 +8,26 @@ import numpy as np
 import pytest
 from conftest import assert_close, assert_same_bits
 
+from experiments.reporting.study import summarize_run
 from experiments.study import summarize
-from fedjax_collapse import FedAvg, Federation, FedMR, LocalTraining, Model, UserError, engine, nn, simulate
-from fedjax_collapse.algorithms import base
+from fedjax_collapse import (
+    FedAvg,
+    Federation,
+    FedMR,
+    LocalTraining,
+    Model,
+    Recalibrate,
+    UserError,
+    engine,
+    local,
+    nn,
+    simulate,
+)
+from fedjax_collapse import server as server_rules
 from fedjax_collapse.data import Domains
-from fedjax_collapse.evaluation import evaluate, personal_accuracies
+from fedjax_collapse.evaluation import evaluate, personal_scores
+from fedjax_collapse.measurement import Stopwatch
 from fedjax_collapse.records import Client, Outputs
-from fedjax_collapse.report.study import summarize_run
 
 TRAINING = LocalTraining(epochs=2, batch_size=8, learning_rate=0.05, momentum=0.5)
 
@@ -32,7 +44,7 @@ def domains(federation) -> Federation:
 
 
 def run(federation, algorithm, rounds=2, network=None):
-    model = Model(network or nn.SmallCNN(4, channels=(6,)), federation.image_shape)
+    model = Model(network or nn.SmallCNN(4, channels=(6,)), federation.input_shape)
     return model, simulate(federation, model, algorithm, rounds=rounds, key=jax.random.key(0), participation=0.6)
 
 
@@ -40,7 +52,7 @@ def test_domains_count_alike(domains):
     """30 test examples, 20 and 10 of the domains: the mean over domains is not that over examples."""
     model, result = run(domains, FedAvg(TRAINING))
     row = result.metrics[-1]
-    is_correct = np.asarray(evaluate(model, result.variables, domains.test).is_correct)
+    is_correct = np.asarray(evaluate(model, result.variables, domains.test).scores)
     by_domain = [is_correct[domains.domains.test == i].mean() for i in (0, 1)]
     assert [row["domain_accuracy/sketch"], row["domain_accuracy/photo"]] == by_domain
     assert row["accuracy"] == row["domain_accuracy"] == np.mean(by_domain)
@@ -51,7 +63,7 @@ def test_domains_count_alike(domains):
 def test_personal_models_are_evaluated_on_their_own_test_sets(domains):
     """FedBN: the server's params with each client's own BatchNorm, here random, so that they answer differently."""
     algorithm = FedAvg(TRAINING, private="batch_norm")
-    model = Model(nn.SmallCNN(4, channels=(6,)), domains.image_shape)
+    model = Model(nn.SmallCNN(4, channels=(6,)), domains.input_shape)
     server, clients, _, _ = engine.init(algorithm, model, model.init(jax.random.key(0)), 5, jax.random.key(1))
     rng = np.random.default_rng(0)
     private = {
@@ -62,11 +74,12 @@ def test_personal_models_are_evaluated_on_their_own_test_sets(domains):
     own_domains, expected, of_server = [{1}, {0}, {0, 1}, {0}, {0}], [], []
     for client, own in enumerate(own_domains):
         is_own = np.isin(domains.domains.test, list(own))
-        personal = base.personal(algorithm, server, jax.tree.map(lambda leaf, i=client: leaf[i], clients))
+        own_state = jax.tree.map(lambda leaf, i=client: leaf[i], clients)
+        personal = local.personal(algorithm, model, server.variables, own_state)
         for variables, accuracies in ((personal, expected), (server.variables, of_server)):
-            accuracies.append(np.asarray(evaluate(model, variables, domains.test).is_correct)[is_own].mean())
-    arguments = (algorithm, model, server, clients, domains.test, domains.own_tests())
-    np.testing.assert_allclose(personal_accuracies(*arguments), expected, rtol=1e-6)
+            accuracies.append(np.asarray(evaluate(model, variables, domains.test).scores)[is_own].mean())
+    arguments = (algorithm, model, server.variables, clients, domains.test, domains.own_tests())
+    np.testing.assert_allclose(personal_scores(*arguments), expected, rtol=1e-6)
     assert np.abs(np.subtract(expected, of_server)).max() > 0.1
 
 
@@ -79,11 +92,16 @@ def test_the_headline_of_personal_models(domains):
 
 def test_what_is_private_is_not_uploaded(federation):
     algorithm = FedAvg(TRAINING, private="batch_norm")
-    model = Model(nn.SmallCNN(4, channels=(6,)), federation.image_shape)
-    server, state = base.init(algorithm, model, model.init(jax.random.key(0)))
+    model = Model(nn.SmallCNN(4, channels=(6,)), federation.input_shape)
+    server, state = server_rules.init(algorithm, model, model.init(jax.random.key(0)))
     rows, size = federation.ownership.rows[0], federation.ownership.sizes[0]
     client = Client(0, rows, size, 1.0, state, jax.random.key(1), 5, 22.0)
-    upload, after, _ = jax.jit(functools.partial(base.local, algorithm, model))(federation.train, server, 0, client)
+
+    @jax.jit
+    def run_client(examples, server, client):
+        return local.run(local.LocalContext(algorithm, model, examples, server, 0, client))
+
+    upload, after, _ = run_client(federation.train, server, client)
     assert_same_bits(upload.mean.params["BatchNorm_0"], server.variables.params["BatchNorm_0"])
     assert_same_bits(upload.mean.batch_stats, server.variables.batch_stats)
     assert all(np.any(new != old) for new, old in zip(*map(jax.tree.leaves, (after, state)), strict=True))
@@ -102,7 +120,7 @@ def test_own_test_sets_have_the_clients_class_shares():
 
 def test_recalibrated_statistics_are_the_cohorts(federation):
     """Against an explicit pass: each layer's mean and unbiased variance of every batch, weighted by rows."""
-    algorithm = FedAvg(TRAINING, recalibrate=True)
+    algorithm = FedAvg(TRAINING, {"recalibrate": Recalibrate()})
     _, result = run(federation, algorithm, rounds=1)
     plain = run(federation, FedAvg(TRAINING), rounds=1)[1]
     assert_close(result.variables.params, plain.variables.params, 1e-6)
@@ -113,7 +131,7 @@ def test_recalibrated_statistics_are_the_cohorts(federation):
     for client in cohort:
         rows = np.asarray(federation.ownership.rows[client])[: int(federation.ownership.sizes[client])]
         for first in range(0, len(rows), 8):
-            images = (np.asarray(federation.train.images)[rows[first : first + 8]].astype(np.float32) - 100) / 64
+            images = (np.asarray(federation.train.inputs)[rows[first : first + 8]].astype(np.float32) - 100) / 64
             outputs = jax.lax.conv_general_dilated(
                 images, conv, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
             )
@@ -135,10 +153,10 @@ class LogitsOnly(nn.MLP):
 @pytest.mark.parametrize(
     ("algorithm", "network", "message"),
     [
-        (FedAvg(regularizers={"fedmr": FedMR()}), LogitsOnly(4), "network LogitsOnly: it returns no features"),
-        (FedAvg(recalibrate=True), nn.MLP(4), "network MLP has no BatchNorm"),
-        (FedAvg(private="batch_norm"), nn.MLP(4), "has no BatchNorm, so there is nothing to keep private"),
-        (FedAvg(private="batch_norm", recalibrate=True), nn.SmallCNN(4), "there is nothing to measure"),
+        (FedAvg(methods={"fedmr": FedMR()}), LogitsOnly(4), "network LogitsOnly: it returns no features"),
+        (FedAvg(methods={"it": Recalibrate()}), nn.MLP(4), "recalibrate: network MLP has no BatchNorm"),
+        (FedAvg(private="batch_norm"), nn.MLP(4), "part batch_norm: the network has no BatchNorm"),
+        (FedAvg(methods={"it": Recalibrate()}, private="batch_norm"), nn.SmallCNN(4), "there is nothing to measure"),
     ],
 )
 def test_policies_that_do_not_fit(federation, algorithm, network, message):
@@ -161,3 +179,22 @@ def test_last_best_and_mean_of_the_last_ten(tmp_path):
     accuracy = summarize(tmp_path, ("arm",), (0, 1))["arm"]["accuracy"]
     assert accuracy == {"mean": pytest.approx(0.7), "std": pytest.approx(0.02**0.5), "n": 2, "of": "server model"}
     assert summarize(tmp_path, ("arm",), (0, 1))["arm"]["R"] == {"mean": None, "std": None, "n": 0}
+
+
+def test_compiling_the_personal_evaluation_counts_as_compiling(federation):
+    """Of a network that nothing has compiled yet: evaluating it takes a fraction of its compilation."""
+    seen = []
+
+    def note(event, seconds, fun_name="", **_):
+        if event.endswith("backend_compile_duration") and "personal_scores" in fun_name:
+            seen.append(seconds)
+
+    jax.monitoring.register_event_duration_secs_listener(note)
+    try:
+        algorithm = FedAvg(TRAINING, private="batch_norm")
+        _, result = run(federation, algorithm, rounds=1, network=nn.SmallCNN(4, channels=(5, 3)))
+    finally:
+        jax.monitoring.unregister_event_duration_listener(note)
+    assert len(seen) == 1
+    assert result.timing[0]["compile"] > seen[0]
+    assert "personal_scores" in Stopwatch._OUTERMOST

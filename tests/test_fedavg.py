@@ -9,7 +9,6 @@ import pytest
 
 from fedjax_collapse import FedAvg, Federation, LocalTraining, Model, UserError, simulate
 from fedjax_collapse.aggregation import Upload, damped_momentum, server_step, sum_clients, weigh
-from fedjax_collapse.algorithms import base
 from fedjax_collapse.records import Outputs
 from fedjax_collapse.regularizers import FedProx
 
@@ -23,8 +22,9 @@ class Scalar(nn.Module):
         return Outputs(features=images[:, 0, 0, :], logits=jnp.broadcast_to(w, (len(images), 2)))
 
 
-def quadratic(outputs, batch):
+def quadratic(view):
     """Mean over true rows of ``curvature (w - target)^2 / 2``."""
+    outputs, batch = view.outputs, view.batch
     curvature, target = outputs.features[:, 0], outputs.features[:, 1]
     losses = curvature * (outputs.logits[:, 0] - target) ** 2 / 2
     return jnp.sum(jnp.where(batch.mask, losses, 0)) / jnp.maximum(jnp.sum(batch.mask), 1)
@@ -33,7 +33,9 @@ def quadratic(outputs, batch):
 def two_clients(curvatures=(1.0, 3.0), targets=(2.0, -1.0)):
     images = np.stack([curvatures, targets], axis=1).reshape(-1, 1, 1, 2).astype(np.float64)
     labels = np.zeros(len(images), int)
-    return Federation.from_arrays(images, labels, [[i] for i in range(len(images))], images, labels)
+    return Federation.from_arrays(
+        images, labels, [[i] for i in range(len(images))], images, labels, class_names=("a", "b")
+    )
 
 
 def trajectory(algorithm, rounds=3, **kwargs):
@@ -75,7 +77,7 @@ def test_two_scalar_clients(float64, name):
 
 def test_sgd_is_torchs(float64):
     """Loss w^2 from w = 1: learning rate 0.1, momentum 0.9, weight decay 0.1."""
-    optimizer = LocalTraining(learning_rate=0.1, momentum=0.9, weight_decay=0.1).optimizer()
+    optimizer = LocalTraining(learning_rate=0.1, momentum=0.9, weight_decay=0.1).make_optimizer()
     w, path = jnp.array(1.0), []
     state = optimizer.init(w)
     for _ in range(3):
@@ -96,7 +98,7 @@ def test_server_momentum(float64, optimizer, expected):
     params = jnp.array([1.0, 2.0])
     state = optimizer.init(params)
     for delta, value in zip(([-0.4, 0.2], [-0.1, -0.3]), expected, strict=True):
-        params, state = server_step(optimizer, state, params, params + jnp.array(delta))
+        params, state = server_step(optimizer, state, params, -jnp.array(delta))
         np.testing.assert_allclose(params, value, rtol=1e-12)
 
 
@@ -121,12 +123,12 @@ def test_identical_clients_aggregate_to_themselves(float64):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (dict(batch_size=0), "batch_size 0 is too small"),
-        (dict(epochs=0), "epochs 0"),
-        (dict(learning_rate=0.0), "learning_rate 0.0 is not positive"),
-        (dict(weight_decay=-1.0), "weight_decay -1.0"),
+        (dict(batch_size=0), "LocalTraining: batch_size 0 is too small"),
+        (dict(epochs=0), "LocalTraining: epochs 0 is not positive"),
+        (dict(learning_rate=0.0), "LocalTraining: learning_rate 0 is not positive"),
+        (dict(weight_decay=-1.0), "LocalTraining: weight_decay -1 is negative"),
     ],
 )
 def test_wrong_hyper_parameters(changes, message):
     with pytest.raises(UserError, match=message):
-        base.check(FedAvg(training(**changes)))
+        FedAvg(training(**changes)).check()

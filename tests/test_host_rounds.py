@@ -8,7 +8,19 @@ import numpy as np
 import pytest
 from conftest import assert_close, assert_same_bits
 
-from fedjax_collapse import MOON, FedAvg, FedDyn, Federation, FedMR, LocalTraining, Model, Scaffold, engine, nn
+from fedjax_collapse import (
+    MOON,
+    FedAvg,
+    FedDyn,
+    Federation,
+    FedMR,
+    LocalTraining,
+    Model,
+    Recalibrate,
+    Scaffold,
+    engine,
+    nn,
+)
 from fedjax_collapse import evaluation as evaluations
 from fedjax_collapse.data import augment
 from fedjax_collapse.engine import host_rounds, rounds
@@ -18,10 +30,11 @@ AUGMENTED = TRAINING.replace(augmentation=augment.preset("feddecorr_cifar10"))
 ARMS = {
     "fedavg": FedAvg(TRAINING),
     "fedbn": FedAvg(TRAINING, private="batch_norm"),
-    "recalibrated": FedAvg(TRAINING, recalibrate=True),
-    "feddyn_moon": FedDyn(TRAINING, {"moon": MOON()}),
-    "scaffold_fedmr_augmented": Scaffold(AUGMENTED, {"fedmr": FedMR(initial_prototypes=True)}),
+    "recalibrated": FedAvg(TRAINING, {"recalibrate": Recalibrate()}),
+    "feddyn_moon": FedAvg(TRAINING, {"feddyn": FedDyn(), "moon": MOON()}),
+    "scaffold_fedmr_augmented": FedAvg(AUGMENTED, {"scaffold": Scaffold(), "fedmr": FedMR(initial_prototypes=True)}),
 }
+SCAFFOLD = FedAvg(TRAINING, {"scaffold": Scaffold()})
 MAPS = {"chunked": engine.Chunked(2), "sharded": engine.Sharded(2, engine.Chunked(1))}
 MLP = nn.MLP(4, hidden=(4,))
 NETWORKS = {"fedbn": nn.SmallCNN(4, channels=(3,)), "recalibrated": nn.SmallCNN(4, channels=(3,))}
@@ -35,16 +48,16 @@ def is_double(request):
 
 
 def run(module, federation, model, algorithm, client_map, calls=(3, 2)):
-    """State, records and watched client's variables after calls of so many rounds each."""
-    algorithm = client_map.place(jax.tree.map(jnp.asarray, algorithm))
+    """State, records and watched client after calls of so many rounds each."""
+    algorithm = client_map.replicate(jax.tree.map(jnp.asarray, algorithm))
     state = engine.init(algorithm, model, model.init(jax.random.key(0)), federation.num_clients, jax.random.key(1))
-    data = (federation.train, federation.ownership)
+    data = engine.Data(federation.train, federation.ownership)
     if module is rounds:
-        state, data = engine.place(client_map, state), client_map.place(data)
-    context = dict(model=model, layout=engine.Layout(client_map, cohort_size=3, max_rounds=3))
-    state, records = module.start(algorithm, state, *data, **context), []
+        state, data = engine.distribute(client_map, state), client_map.replicate(data)
+    static = engine.Rounds(model, engine.Layout(client_map, cohort_size=3, max_rounds=3))
+    state, records = module.with_first_reports(static, algorithm, state, data), []
     for num_rounds in calls:
-        state, record, watched = module.run_rounds(algorithm, state, *data, num_rounds, **context)
+        state, record, watched = module.run_rounds(static, algorithm, state, data, num_rounds)
         records.append(record)
     state = engine.without_padding(state, federation.num_clients)
     return jax.device_get((state._replace(key=jax.random.key_data(state.key)), records, watched))
@@ -75,7 +88,7 @@ def many(num_clients):
     indirect=["is_double"],
 )
 def test_the_same_bits_as_on_the_device(federation, arm, client_map, is_double):
-    context = (Model(NETWORKS.get(arm, MLP), federation.image_shape), ARMS[arm], MAPS[client_map])
+    context = (Model(NETWORKS.get(arm, MLP), federation.input_shape), ARMS[arm], MAPS[client_map])
     resident = run(rounds, federation, *context)
     hosted = run(host_rounds, on_host(federation), *context)
     assert all(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(hosted[0].clients))
@@ -86,25 +99,26 @@ def test_the_same_bits_as_on_the_device(federation, arm, client_map, is_double):
 
 
 def test_examples_may_lie_on_the_device(federation):
-    context = (Model(MLP, federation.image_shape), ARMS["fedavg"], MAPS["sharded"])
+    context = (Model(MLP, federation.input_shape), ARMS["fedavg"], MAPS["sharded"])
     assert_same_bits(run(host_rounds, federation, *context), run(rounds, federation, *context))
 
 
 def test_the_debug_loop(federation):
-    context = (Model(MLP, federation.image_shape), ARMS["fedavg"])
+    context = (Model(MLP, federation.input_shape), ARMS["fedavg"])
     loop = run(host_rounds, on_host(federation), *context, engine.Loop(), calls=(1,))
     assert_close(loop, run(rounds, federation, *context, MAPS["sharded"], calls=(1,)), 1e-5)
 
 
 def test_states_are_changed_in_place_unless_read_only(federation):
-    algorithm, model = jax.tree.map(jnp.asarray, ARMS["scaffold_fedmr_augmented"]), Model(MLP, federation.image_shape)
-    data = on_host(federation)[:2]
-    context = dict(model=model, layout=engine.Layout(MAPS["chunked"], 3, max_rounds=3))
+    algorithm, model = jax.tree.map(jnp.asarray, ARMS["scaffold_fedmr_augmented"]), Model(MLP, federation.input_shape)
+    hosted = on_host(federation)
+    data = engine.Data(hosted.train, hosted.ownership)
+    static = engine.Rounds(model, engine.Layout(MAPS["chunked"], 3, max_rounds=3))
     before = engine.init(algorithm, model, model.init(jax.random.key(0)), 5, jax.random.key(1))
-    once, _, _ = host_rounds.run_rounds(algorithm, before, *data, 1, **context)
+    once, _, _ = host_rounds.run_rounds(static, algorithm, before, data, 1)
     assert not any(leaf.any() for leaf in jax.tree.leaves(before.clients))
     kept = jax.tree.map(np.copy, once.clients)
-    twice, _, _ = host_rounds.run_rounds(algorithm, once, *data, 1, **context)
+    twice, _, _ = host_rounds.run_rounds(static, algorithm, once, data, 1)
     for first, second, copy in zip(*map(jax.tree.leaves, (once.clients, twice.clients, kept)), strict=True):
         assert np.shares_memory(first, second) and (second != copy).any()
 
@@ -126,7 +140,7 @@ def test_the_device_holds_no_more_for_more_clients(monkeypatch):
         for federation in (many(10), many(200)):
             gc.collect()
             held.append([-sum(array.nbytes for array in jax.live_arrays())])
-            run(host_rounds, federation, Model(MLP, (8, 8, 2)), Scaffold(TRAINING), MAPS["chunked"])
+            run(host_rounds, federation, Model(MLP, (8, 8, 2)), SCAFFOLD, MAPS["chunked"])
     finally:
         jax.monitoring.unregister_event_duration_listener(count)
     assert len(compiled) == 1
@@ -147,31 +161,31 @@ def test_the_next_examples_are_sent_before_the_round_is_waited_for(federation, m
 
         monkeypatch.setattr(owner, name, noted)
 
-    noting(host_rounds._Host, "draw")
+    noting(host_rounds, "_draw")
     noting(host_rounds._Host, "send")
     noting(host_rounds, "_run_round")
     noting(host_rounds, "_store")
     monkeypatch.setattr(host_rounds, "_record", lambda *_: ())
-    context = (Model(MLP, federation.image_shape), ARMS["scaffold_fedmr_augmented"], MAPS["chunked"])
-    monkeypatch.setattr(host_rounds, "start", lambda algorithm, state, *_, **__: state)
+    context = (Model(MLP, federation.input_shape), ARMS["scaffold_fedmr_augmented"], MAPS["chunked"])
+    monkeypatch.setattr(host_rounds, "with_first_reports", lambda rounds, algorithm, state, data: state)
     run(host_rounds, on_host(federation), *context, calls=(3,))
     one = ["_run_round", "send", "_store"]
-    assert order == ["draw"] * 3 + ["send", *one, *one, "_run_round", "_store"]
+    assert order == ["_draw"] * 3 + ["send", *one, *one, "_run_round", "_store"]
 
 
 def test_evaluation_of_examples_on_the_host(federation, monkeypatch):
     """Thirty examples: in three blocks of two batches of seven, the last one short, or in a single batch."""
-    model, hosted = Model(MLP, federation.image_shape), on_host(federation).test
+    model, hosted = Model(MLP, federation.input_shape), on_host(federation).test
     variables = model.init(jax.random.key(0))
     monkeypatch.setattr(evaluations, "_BATCHES_SENT", 2)
     sent, evaluate_block = [], evaluations._evaluate_block
-    monkeypatch.setattr(evaluations, "_evaluate_block", lambda *a: sent.append(a[2].images.shape) or evaluate_block(*a))
+    monkeypatch.setattr(evaluations, "_evaluate_block", lambda *a: sent.append(a[2].inputs.shape) or evaluate_block(*a))
     before = evaluate_block._cache_size()
     for batch_size in (7, 512):
         expected = jax.device_get(evaluations.evaluate(model, variables, federation.test, batch_size))
         found = evaluations.evaluate(model, variables, hosted, batch_size)
-        assert_same_bits(found[:2], expected[:2])
+        assert_same_bits(found[:3], expected[:3])
         assert found.loss == pytest.approx(expected.loss, rel=1e-6)
-        assert found.accuracy == expected.accuracy
+        assert found.score == expected.score
     assert [shape[0] for shape in sent] == [14, 14, 14, 30]
     assert evaluate_block._cache_size() == before + 2

@@ -27,7 +27,7 @@ from fedjax_collapse.engine.rounds import _run_round
 
 def torch_step(model, name, arrays, batch):
     """What ``training_step`` returns, by PyTorch, from the true rows alone."""
-    network = pytorch_networks.build(name, NUM_CLASSES, model.image_shape, **TINY[name].options).double()
+    network = pytorch_networks.build(name, NUM_CLASSES, model.input_shape, **TINY[name].options).double()
     pytorch_networks.load(network, arrays).train()
     for module in network.modules():
         if isinstance(module, torch.nn.Dropout | pytorch_layers.DropPath):  # there is no key
@@ -53,7 +53,7 @@ def test_a_step_equals_torchs(float64, name):
     With XLA's convolutions, which compile fast; ``test_layers.py`` has the others equal to them.
     """
     model = tiny_model(name, **{} if name == "mlp" else dict(lowering="xla"))
-    variables, batch = initialize(tiny_model(name)), batch_of(model.image_shape)
+    variables, batch = initialize(tiny_model(name)), batch_of(model.input_shape)
     outputs, updated, later = compiled(functools.partial(training_step, model), variables, batch)(variables, batch)
     arrays = pytorch_networks.arrays_in_order(model, variables)
     expected_outputs, expected = torch_step(model, name, arrays, batch)
@@ -81,9 +81,9 @@ def lowered_round(federation, model, variables):
     training = LocalTraining(epochs=1, batch_size=5, learning_rate=0.05, momentum=0.9)
     algorithm = jax.tree.map(jnp.asarray, FedAvg(training, {"feddecorr": FedDecorr(variant="official")}))
     state = engine.init(algorithm, model, variables, 3, jax.random.key(0))
-    arguments = (state, algorithm, federation.train, federation.ownership)
-    statics = dict(model=model, layout=engine.Layout(engine.Vectorized(), cohort_size=3))
-    return jax.jit(functools.partial(_run_round, **statics)).lower(*arguments), arguments
+    arguments = (algorithm, state, engine.Data(federation.train, federation.ownership))
+    rounds = engine.Rounds(model, engine.Layout(engine.Vectorized(), cohort_size=3))
+    return jax.jit(_run_round, static_argnums=0).lower(rounds, *arguments), arguments
 
 
 @pytest.mark.parametrize("name", TINY)
@@ -102,11 +102,12 @@ def test_a_federated_round(federation_of, name):
         assert np.isfinite(after).all() and not np.array_equal(before, after)
     assert np.isfinite(record.metrics["feddecorr/correlation"]).all()
 
-    *others, ownership = arguments
+    *others, data = arguments
+    ownership = data.ownership
     is_padding = np.arange(ownership.rows.shape[1]) >= ownership.sizes[:, None]
     other_rows = jnp.where(is_padding, 25 - ownership.rows, ownership.rows)
     assert is_padding.any()
-    again, _, _ = run(*others, ownership._replace(rows=other_rows))
+    again, _, _ = run(*others, data._replace(ownership=ownership._replace(rows=other_rows)))
     assert_same_bits(state.server, again.server)
 
 

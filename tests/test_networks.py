@@ -12,7 +12,7 @@ from conftest import assert_close
 from tiny_networks import TINY, batch_of, compiled, initialize, least_model, tiny_model, training_step
 
 from experiments.benchmarks import pytorch_networks
-from fedjax_collapse import Model, UserError, nn, selection
+from fedjax_collapse import Model, UserError, masks, nn
 from fedjax_collapse.nn import alexnet, base, layers
 from fedjax_collapse.nn.inspection import count_lowerings
 from fedjax_collapse.records import Variables
@@ -59,7 +59,7 @@ def trace(model):
         return isinstance(module, layers.Conv)
 
     def init(key):
-        batch = jnp.zeros((1, *model.image_shape)), jnp.ones(1, bool)
+        batch = jnp.zeros((1, *model.input_shape)), jnp.ones(1, bool)
         outputs, made = model.module.init_with_output(key, *batch, train=False, capture_intermediates=is_conv)
         images.extend(leaf.shape[1:] for leaf in jax.tree.leaves(made["intermediates"]))
         return outputs, Variables(made["params"], made.get("batch_stats", {}))
@@ -145,10 +145,10 @@ def test_projectors_equal_torch(float64, projector):
     network = pytorch_networks.build("mlp", 4, (2, 2, 3), **options).double()
     pytorch_networks.load(network, pytorch_networks.arrays_in_order(model, variables))
     with torch.no_grad():
-        features = network.represent(torch.tensor(np.array(batch.images)[np.array(batch.mask)]).permute(0, 3, 1, 2))
+        features = network.represent(torch.tensor(np.array(batch.inputs)[np.array(batch.mask)]).permute(0, 3, 1, 2))
         assert_close(outputs.features[batch.mask], features.numpy(), 1e-12)
         assert_close(outputs.logits[batch.mask], network.head(features).numpy(), 1e-12)
-    head = selection.pick(selection.part("head", variables).params, variables.params)
+    head = masks.select(model.mask("head").params, variables.params)
     assert {leaf.shape for leaf in head.values()} == {(features.shape[1], 4), (4,)}
 
 
@@ -170,7 +170,7 @@ def gradient_of(model, variables, batch):
 
 def test_remat_gives_equal_gradients(float64):
     models = [least_model("resnet18", remat=remat, lowering="xla") for remat in (False, True)]
-    arguments = (initialize(models[0]), batch_of(models[0].image_shape))
+    arguments = (initialize(models[0]), batch_of(models[0].input_shape))
     plain, again = (compiled(functools.partial(gradient_of, model), *arguments)(*arguments) for model in models)
     assert_close(plain, again, 1e-12)
 
@@ -182,7 +182,7 @@ def test_remat_keeps_less(name):
     for remat in (False, True):
         model = tiny_model(name, remat=remat)
         shapes.append(jax.eval_shape(model.init, jax.random.key(0)))
-        apply = functools.partial(model.apply, batch=batch_of(model.image_shape), train=True)
+        apply = functools.partial(model.apply, batch=batch_of(model.input_shape), train=True)
         pull = jax.eval_shape(lambda variables, f=apply: jax.vjp(f, variables)[1], shapes[-1])
         kept.append(sum(leaf.size for leaf in jax.tree.leaves(pull)))
     assert shapes[0] == shapes[1]
@@ -193,7 +193,7 @@ def test_remat_keeps_less(name):
 def test_bfloat16_is_for_computing_only(name):
     """Products are of bfloat16; parameters, statistics, features and logits are not."""
     model = tiny_model(name, dtype="bfloat16")
-    variables, batch = jax.eval_shape(model.init, jax.random.key(0)), batch_of(model.image_shape)
+    variables, batch = jax.eval_shape(model.init, jax.random.key(0)), batch_of(model.input_shape)
     program, after = jax.make_jaxpr(functools.partial(training_step, model), return_shape=True)(variables, batch)
     assert {leaf.dtype for leaf in jax.tree.leaves((variables, after))} == {jnp.dtype("float32")}
     products = products_of(program.jaxpr)
@@ -216,7 +216,7 @@ def test_bfloat16_is_near_float32(float64):
     outputs = []
     for dtype in (None, "bfloat16"):
         model = tiny_model("moon_cnn", dtype=dtype)
-        arguments = (initialize(tiny_model("moon_cnn")), batch_of(model.image_shape))
+        arguments = (initialize(tiny_model("moon_cnn")), batch_of(model.input_shape))
         outputs.append(compiled(lambda v, b, model=model: model.apply(v, b, True)[0], *arguments)(*arguments))
     assert_close(*outputs, 0.05)
     assert np.abs(outputs[0].logits - outputs[1].logits).max() > 1e-6
@@ -226,11 +226,11 @@ def test_bfloat16_is_near_float32(float64):
 def test_dropout_needs_training_and_a_key(name, draws):
     """One draw for each block (those with a shortcut in EfficientNet, and one before its dense layer)."""
     model = tiny_model(name)
-    variables, batch = jax.eval_shape(model.init, jax.random.key(0)), batch_of(model.image_shape)
+    variables, batch = jax.eval_shape(model.init, jax.random.key(0)), batch_of(model.input_shape)
 
     def count(train, rngs):
         apply = functools.partial(model.module.apply, train=train, rngs=rngs, mutable=["batch_stats"])
-        program = jax.make_jaxpr(apply)(variables._asdict(), batch.images, batch.mask)
+        program = jax.make_jaxpr(apply)(variables._asdict(), batch.inputs, batch.mask)
         return str(program).count("random_bits[")
 
     key = {"dropout": jax.random.key(0)}

@@ -1,6 +1,8 @@
 """Where a run's examples and client states lie, what its rounds need, and what is done where that is too much."""
 
+import json
 import re
+import time
 
 import jax
 import numpy as np
@@ -10,14 +12,15 @@ from conftest import assert_close
 from experiments import layouts
 from fedjax_collapse import FedAvg, Federation, LocalTraining, Model, Scaffold, UserError, engine, nn, simulate
 from fedjax_collapse.engine import memory
-from fedjax_collapse.simulation import Run, Schedule, check, simulate_runs
+from fedjax_collapse.simulation import Callbacks, Hardware, Run, Schedule, check, initialize, simulate_runs
 
 TRAINING = LocalTraining(epochs=1, batch_size=8, learning_rate=0.05, momentum=0.5)
+SCAFFOLD = FedAvg(TRAINING, {"scaffold": Scaffold()})
 
 
 @pytest.fixture(scope="module")
 def network(federation):
-    return Model(nn.MLP(4, hidden=(5,)), federation.image_shape)
+    return Model(nn.MLP(4, hidden=(5,)), federation.input_shape)
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +33,7 @@ def on_host(federation):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("algorithm", [FedAvg(TRAINING), Scaffold(TRAINING)])
+@pytest.mark.parametrize("algorithm", [FedAvg(TRAINING), SCAFFOLD])
 def test_storage_changes_nothing(federation, on_host, network, algorithm, tmp_path):
     """Examples and client states on the host, also after a stop; and a run that changes from one to the other.
 
@@ -38,7 +41,7 @@ def test_storage_changes_nothing(federation, on_host, network, algorithm, tmp_pa
     """
     arguments = dict(rounds=4, participation=0.6, evaluate_every=2, key=jax.random.key(0), checkpoint_every=1)
     expected = simulate(federation, network, algorithm, storage="device", **arguments)
-    assert isinstance(on_host.train.images, np.ndarray)
+    assert isinstance(on_host.train.inputs, np.ndarray)
     for name, data, storage in (("host", on_host, "auto"), ("states", federation, "host")):
         folder = tmp_path / name
         stopped = simulate(
@@ -58,31 +61,29 @@ def announced(federation, network, client_map, storage="auto", algorithm=None, p
     lines = []
     run = Run(federation, algorithm or FedAvg(TRAINING), jax.random.key(0))
     schedule = Schedule(1, participation)
-    simulate_runs([run], network, schedule, client_map=client_map, storage=storage, announce=lines.append)
+    simulate_runs([run], network, schedule, Hardware(client_map, storage=storage), Callbacks(announce=lines.append))
     return lines[0]
 
 
 def test_predicted_memory_is_that_of_the_compiled_program(federation, network):
     def predicted(clients_at_once, width=100):
-        wide = Model(nn.MLP(4, hidden=(width,)), federation.image_shape)
+        wide = Model(nn.MLP(4, hidden=(width,)), federation.input_shape)
         line = announced(federation, wide, engine.Chunked(clients_at_once))
         assert f"cohorts of 5, {clients_at_once} client" in line
         return float(re.search(r"on each device (\S+) MiB for a round beside", line)[1])
 
     assert predicted(5, width=600) > 2 * predicted(1, width=600) > 4 * predicted(1) > 0
-    states = announced(federation, network, engine.Sharded(2, engine.Chunked(1)), algorithm=Scaffold(TRAINING))
+    states = announced(federation, network, engine.Sharded(2, engine.Chunked(1)), algorithm=SCAFFOLD)
     assert "1 client at a time on each of 2 devices" in states
 
 
 def test_the_layout_is_reduced_until_it_fits(federation, monkeypatch):
-    wide = Model(nn.MLP(4, hidden=(600,)), federation.image_shape)
+    wide = Model(nn.MLP(4, hidden=(600,)), federation.input_shape)
     run = Run(federation, FedAvg(TRAINING), jax.random.key(0))
 
     def needed(clients_at_once):
-        layout = check(federation, wide, run.algorithm, Schedule(1), engine.Chunked(clients_at_once))
-        state = engine.init(run.algorithm, wide, wide.init(run.key), 5, run.key)
-        arguments = run.algorithm, state, federation.train, federation.ownership, 1
-        return memory.program_bytes(engine.compile_rounds(*arguments, model=wide, layout=layout))
+        rounds = check(run, wide, Schedule(1), Hardware(engine.Chunked(clients_at_once)))
+        return memory.program_bytes(engine.compile_rounds(rounds, *initialize(run, wide, Schedule(1)), 1))
 
     monkeypatch.setattr(memory, "free_bytes", lambda num_devices: (needed(1) + needed(2)) / 2)
     for client_map in (engine.Chunked(4), engine.Vectorized()):
@@ -101,7 +102,7 @@ def test_what_does_not_fit_stays_on_the_host(federation, network, monkeypatch):
         announced(federation, network, engine.Chunked(1), "disk")
     runs = [Run(federation, FedAvg(TRAINING), jax.random.key(i)) for i in range(2)]
     with pytest.raises(UserError, match=r"engine\.runs=separate"):
-        simulate_runs(runs, network, Schedule(1), client_map=engine.Chunked(1), run_map=engine.Vectorized())
+        simulate_runs(runs, network, Schedule(1), Hardware(engine.Chunked(1), engine.Vectorized()))
 
 
 @pytest.mark.parametrize("storage", ["device", "host"])
@@ -109,15 +110,15 @@ def test_ten_thousand_clients(federation, storage):
     """Cohorts of 20; a client outside them keeps its state, and the others are told apart."""
     rng = np.random.default_rng(0)
     many = federation.with_partition(rng.integers(0, 110, (10_000, 9)))
-    small = Model(nn.MLP(4, hidden=(2,)), federation.image_shape)
+    small = Model(nn.MLP(4, hidden=(2,)), federation.input_shape)
     result = simulate(
-        many, small, Scaffold(TRAINING), rounds=2, participation=0.002, key=jax.random.key(0), storage=storage,
+        many, small, SCAFFOLD, rounds=2, participation=0.002, key=jax.random.key(0), storage=storage,
         client_map=engine.Sharded(2, engine.Chunked(1)),
     )  # fmt: skip
     trained = result.clients["steps"] > 0
     assert trained.shape == (2, 10_000) and trained.sum(axis=1).tolist() == [20, 20]
     assert (np.isfinite(result.clients["task_loss"]) == trained).all()
-    assert "20, 1 client" in announced(many, small, engine.Chunked(1), storage, Scaffold(TRAINING), participation=0.002)
+    assert "20, 1 client" in announced(many, small, engine.Chunked(1), storage, SCAFFOLD, participation=0.002)
 
 
 def test_free_memory_is_known_here():
@@ -139,7 +140,7 @@ def test_the_fastest_layout_is_timed_once(federation, network, tmp_path, monkeyp
     monkeypatch.setattr(layouts, "cache_folder", lambda kind: tmp_path / kind)
     timed = []
 
-    def seconds(federation, model, algorithm, schedule, client_map):
+    def seconds(run, model, schedule, client_map):
         timed.append(client_map.inner.clients_at_once)
         return {1: 3.0, 2: 1.0, 5: 2.5, 10: 0.1}[timed[-1]]
 
@@ -149,11 +150,12 @@ def test_the_fastest_layout_is_timed_once(federation, network, tmp_path, monkeyp
     start = engine.Sharded(2, engine.Chunked(1))
 
     def fastest(network):
-        return layouts.fastest(many, network, FedAvg(TRAINING), Schedule(3), start)
+        run = Run(many, FedAvg(TRAINING), jax.random.key(0))
+        return layouts.fastest(run, network, Schedule(3), start)
 
     assert fastest(network) == fastest(network) == engine.Sharded(2, engine.Chunked(2))
     assert timed == [1, 2, 5]
-    fastest(Model(nn.MLP(4, hidden=(6,)), federation.image_shape))
+    fastest(Model(nn.MLP(4, hidden=(6,)), federation.input_shape))
     assert timed == [1, 2, 5] * 2
     for file in (tmp_path / "layouts").iterdir():
         file.write_text("{")
@@ -162,6 +164,47 @@ def test_the_fastest_layout_is_timed_once(federation, network, tmp_path, monkeyp
 
 
 def test_layouts_are_really_timed(federation, network, tmp_path, monkeypatch):
+    """Every candidate is compiled and run; what is chosen is the one with the least of the seconds that are kept."""
     monkeypatch.setattr(layouts, "cache_folder", lambda kind: tmp_path / kind)
-    chosen = layouts.fastest(federation, network, FedAvg(TRAINING), Schedule(3), engine.Chunked(1))
-    assert chosen in (engine.Chunked(1), engine.Chunked(2), engine.Chunked(5))
+    compiled, prepared, advanced = [], [], {}
+
+    class Noted(engine.Program):
+        def __init__(self, rounds, *arguments):
+            super().__init__(rounds, *arguments)
+            self.once = rounds.layout.client_map.clients_at_once
+
+        def prepare(self):
+            prepared.append(self.once)
+            compiled.append(0)
+            return super().prepare()
+
+        def advance(self, num_rounds):
+            start = time.perf_counter()
+            advances = super().advance(num_rounds)
+            advanced.setdefault(self.once, []).append((start, time.perf_counter(), int(advances[0].state.round)))
+            return advances
+
+    def count(event, seconds, fun_name="", **_):
+        if event.endswith("backend_compile_duration") and "_run_rounds" in fun_name:
+            compiled[-1] += 1
+
+    monkeypatch.setattr(engine, "Program", Noted)
+    jax.clear_caches()  # or another test may have compiled the same rounds
+    jax.monitoring.register_event_duration_secs_listener(count)
+    try:
+        run = Run(federation, FedAvg(TRAINING), jax.random.key(0))
+        chosen = layouts.fastest(run, network, Schedule(3), engine.Chunked(1))
+    finally:
+        jax.monitoring.unregister_event_duration_listener(count)
+    (file,) = (tmp_path / "layouts").iterdir()
+    kept = {int(once): seconds for once, seconds in json.loads(file.read_text()).items()}
+    assert prepared == list(kept) == [1, 2, 5][: len(kept)]  # 10 are more than the cohort
+    assert compiled == [1] * len(kept)
+    stopped = [once for i, once in enumerate(kept) if kept[once] > 2 * min(list(kept.values())[: i + 1])]
+    assert stopped in ([], [list(kept)[-1]]) and (len(kept) == 3 or stopped)
+    assert list(advanced) == list(kept)
+    for once, calls in advanced.items():
+        assert [rounds_done for _, _, rounds_done in calls] == [1, 2, 3]  # the first compiles, the others are timed
+        taken = [end - start for start, end, _ in calls[1:]]
+        assert 0 < min(taken) <= kept[once] <= min(taken) + 0.1
+    assert chosen == engine.Chunked(min(kept, key=kept.get))

@@ -15,10 +15,11 @@ from torch_reference import Method, run_both
 
 from fedjax_collapse import FedAvg, LocalTraining, Model, engine, nn
 from fedjax_collapse.data.batches import get_batch
-from fedjax_collapse.prototypes import Prototypes
+from fedjax_collapse.local.context import method_key
 from fedjax_collapse.records import Batch, Outputs
 from fedjax_collapse.regularizers import FedMR, FedProc
 from fedjax_collapse.regularizers.fedmr import draw_rows, is_submitter
+from fedjax_collapse.regularizers.prototypes import Prototypes
 
 cosine = torch.nn.functional.cosine_similarity
 
@@ -83,7 +84,8 @@ def local_margin(method, step):
 
 def lite_margin(method, step):
     """Of three random rows, negatives from all classes."""
-    chosen = torch.tensor(np.array(draw_rows(step.key, jnp.arange(8) < len(step.labels), 3))[: len(step.labels)])
+    drawn = draw_rows(method_key(step.key, "fedmr"), jnp.arange(8) < len(step.labels), 3)
+    chosen = torch.tensor(np.array(drawn)[: len(step.labels)])
     return 0.5 * mean_hinge(step.features[chosen], step.labels[chosen], method.prototypes, range(4))
 
 
@@ -177,7 +179,8 @@ def report(regularizer, features, labels, shared, client=0):
     def run(variables, summarize, train):
         return summarize(Outputs(jnp.asarray(features), None), batch)
 
-    view = SimpleNamespace(trained=None, shared=shared, memory=(), client=jnp.array(client), sum_over_data=run)
+    client = SimpleNamespace(id=jnp.array(client))
+    view = SimpleNamespace(trained=None, shared=shared, memory=(), client=client, sum_over_data=run)
     return regularizer.finish(view)[1]
 
 
@@ -224,13 +227,13 @@ def test_lite_draws_rows_without_replacement_and_padding_takes_no_place():
 
 def test_prototypes_of_the_initial_model(federation):
     """Before the first round: over the clients that submit, all of them, in the cohort or not."""
-    model, variables = Model(nn.SmallCNN(4, (5,)), federation.image_shape), None
+    model, variables = Model(nn.SmallCNN(4, (5,)), federation.input_shape), None
     variables = model.init(jax.random.key(0))
     regularizer = FedMR(initial_prototypes=True, submission=0.5)
     algorithm = jax.tree.map(jnp.asarray, FedAvg(LocalTraining(batch_size=8), {"fedmr": regularizer}))
     state = engine.init(algorithm, model, variables, 5, jax.random.key(1))
-    data = (federation.train, federation.ownership)
-    started = engine.start(algorithm, state, *data, model=model, layout=engine.Layout(engine.Chunked(2), 5))
+    rounds = engine.Rounds(model, engine.Layout(engine.Chunked(2), 5))
+    started = engine.with_first_reports(rounds, algorithm, state, engine.Data(federation.train, federation.ownership))
     submitters = [client for client in range(5) if is_submitter(client, 0.5, 0)]
     rows = [federation.ownership.rows[c, : federation.ownership.sizes[c]] for c in submitters]
     rows = jnp.concatenate(rows)

@@ -4,13 +4,13 @@ import re
 import sys
 from pathlib import Path
 
+import jax
 import pytest
 from ml_collections import ConfigDict
 
-from experiments import build
+from experiments import arms, build
 from experiments.configs import quickstart
 from fedjax_collapse import regularizers, simulate
-from fedjax_collapse.algorithms import base
 
 README = (Path(__file__).parents[1] / "README.md").read_text()
 CONFIG, LIBRARY, REGULARIZER = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
@@ -39,15 +39,13 @@ def feature_norm(tmp_path, monkeypatch):
 
 
 def test_a_regularizer_is_one_file(feature_norm):
-    import jax
-
     config = quickstart.get_config("smoke")
     changes = dict(
         clients=3, partition=dict(alpha=5.0), network=dict(name="small_cnn", channels=(4,)), training=dict(epochs=1)
     )
     config.update(ConfigDict(changes))
     config.arms = dict(both=dict(regularizers=dict(feature_norm=dict(strength=0.5), feddecorr=dict(strength=0.1))))
-    arm = build.resolve_arm(config, "both")
+    arm = arms.resolve_arm(config, "both")
     federation = build.federations(arm, [0])[0]
     algorithm = build.algorithm(arm)
     result = simulate(federation, build.model(arm, federation), algorithm, rounds=1, key=jax.random.key(0))
@@ -59,9 +57,32 @@ def test_the_arms_of_the_example_can_be_built():
     exec(CONFIG, {"config": config})
     federation = build.federations(config, [0])[0]
     for arm in config.arms:
-        resolved = build.resolve_arm(config, arm)
-        base.check(build.algorithm(resolved), build.model(resolved, federation))
+        resolved = arms.resolve_arm(config, arm)
+        build.algorithm(resolved).check(build.model(resolved, federation))
 
 
 def test_commands_are_as_the_continuous_integration_expects():
     assert len(re.findall(r"^python3 -m venv", README, re.MULTILINE)) == 2
+
+
+def test_the_examples_of_extending(tmp_path, monkeypatch):
+    """The method, the config that names it, and the measurement of ``docs/extending.md``."""
+    text = (Path(__file__).parents[1] / "docs" / "extending.md").read_text()
+    method, arm, measurement = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    (tmp_path / "my_module.py").write_text(method + measurement)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    config = quickstart.get_config("smoke")
+    config.network, config.arms = dict(name="mlp", hidden=(6,)), dict(mine=dict())
+    exec(arm, {"config": config})
+    config.measurements, config.watch = dict(feature_norm="my_module:feature_norm"), "all"
+    resolved = arms.resolve_arm(config, "mine")
+    federation = build.federations(resolved, [0])[0]
+    algorithm, schedule = build.algorithm(resolved), build.schedule(resolved)
+    assert list(algorithm.methods) == ["scaffold", "feddecorr", "fedsam", "top_k"]
+    result = simulate(
+        federation, build.model(resolved, federation), algorithm, rounds=1, key=jax.random.key(0),
+        watch=schedule.watch, measurements=dict(schedule.measurements),
+    )  # fmt: skip
+    row = result.metrics[0]
+    assert row["measured/feature_norm/lowest_local"] > 0 and row["measured/feature_norm/server"] > 0
+    sys.modules.pop("my_module")

@@ -11,14 +11,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from experiments.reporting import final_table, read_study, write_report
+from experiments.reporting.contents import PLOTS
+from experiments.reporting.figures import headline, measurements
+from experiments.reporting.partition import draw_partition, partition_table
+from experiments.reporting.study import summarize_run
+from experiments.reporting.table import accuracy_note
+from fedjax_collapse.arrays import merge_segments, write_segment
 from fedjax_collapse.records import UserError
-from fedjax_collapse.report import final_table, read_study, write_report
-from fedjax_collapse.report.contents import PLOTS
-from fedjax_collapse.report.figures import headline
-from fedjax_collapse.report.partition import draw_partition, partition_table
-from fedjax_collapse.report.table import accuracy_note
 
 ROOT = Path(__file__).resolve().parents[1]
+SHOWN = [plot for plot in PLOTS if not plot.optional]  # in a study without measurements of its own
 STRENGTH = {"fedavg": 0.35, "feddecorr": 1.0}  # of the features: how little they collapse
 
 
@@ -162,7 +165,7 @@ def test_page_is_complete_well_formed_and_self_contained(study, page):
     assert not [file for file in study.iterdir() if file.name.startswith(".report")]
     parsed = Page(page)
     text = " ".join(parsed.words)
-    assert parsed.tags.count("svg") == parsed.tags.count("figcaption") == len(PLOTS)
+    assert parsed.tags.count("svg") == parsed.tags.count("figcaption") == len(SHOWN)
     assert "script" not in parsed.tags and "link" not in parsed.tags and "iframe" not in parsed.tags
     assert "http" not in page and "//" not in re.sub(r"data:image/png;base64,[^\"]*", "", page)
     assert all(target.startswith(("#", "data:")) for target in re.findall(r'(?:href|src)="([^"]*)"', page))
@@ -178,6 +181,7 @@ def test_page_is_complete_well_formed_and_self_contained(study, page):
         "0.10.2",
     ):
         assert words in text
+    assert page.count('<span class="swatch" style="background:#') == 2
     assert "Not recorded" not in text and "ends after" not in text and "nan" not in text.lower()
 
 
@@ -227,14 +231,14 @@ def test_curves_and_spectra_average_over_seeds(study):
 
 def test_figures_leave_no_global_state_and_keep_arm_colours(study):
     record = read_study(study)
-    for draw in (*(plot.draw for plot in PLOTS), headline):
+    for draw in (*(plot.draw for plot in SHOWN), headline):
         assert draw(record) is not None
     colours = [
         [line.get_color() for line in figure.legends[0].get_lines()[:2]]
         for figure in (draw(record) for draw in (PLOTS[0].draw, PLOTS[1].draw, PLOTS[2].draw, headline))
     ]
     assert all(pair == colours[0] for pair in colours) and len(set(colours[0])) == 2
-    code = "import sys, fedjax_collapse.report; assert 'matplotlib' not in sys.modules"
+    code = "import sys, experiments.reporting; assert 'matplotlib' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 
@@ -286,11 +290,117 @@ def test_the_table_has_a_row_for_every_different_partition(tmp_path):
     assert text.count("Not recorded in this study.") == 1 and "Median size" not in text
 
 
+@pytest.mark.parametrize(("rounds", "is_available"), [(9, False), (10, True)])
+def test_the_mean_of_the_last_ten_is_that_of_ten(tmp_path, rounds, is_available):
+    study = make_study(tmp_path / "s", arms=("only",), seeds=1, rounds=rounds, features=4)
+    rows = read_study(study).runs[0].metrics
+    last10 = summarize_run(rows)["last10_accuracy"]
+    assert last10 == pytest.approx(np.mean([row["accuracy"] for row in rows])) if is_available else math.isnan(last10)
+    cell = final_table(read_study(study).summary)[1][3]
+    assert cell == (f"{100 * last10:.2f}" if is_available else "-")
+    with_null = [*rows[1:], dict(rows[0], accuracy=None)]
+    assert math.isnan(summarize_run(with_null)["last10_accuracy"])
+
+
+def test_a_run_that_has_not_ended_is_drawn_as_far_as_it_is_saved(tmp_path):
+    """Its arrays are in segments; of a finished run that goes on, in a file and segments."""
+    study = make_study(tmp_path / "s", arms=("only",), seeds=2, rounds=6, features=4)
+    whole = read_study(study)
+    for seed, ends in ((0, [2, 4, 6]), (1, [4, 6])):
+        for kind in ("clients", "spectra"):
+            file = study / "only" / f"seed{seed}" / f"{kind}.npz"
+            arrays = dict(np.load(file))
+            file.unlink()
+            for first, last in zip([0, *ends], ends, strict=False):
+                keep = (arrays["round"] > first) & (arrays["round"] <= last)
+                if keep.any():
+                    part = {name: values[keep] for name, values in arrays.items()}
+                    write_segment(file.parent, kind, part)
+                    if seed and first == 0:
+                        merge_segments(file.parent, kind, part)
+    for run, same in zip(read_study(study).runs, whole.runs, strict=True):
+        for found, expected in ((run.clients, same.clients), (run.spectra, same.spectra)):
+            assert found.keys() == expected.keys() and found
+            assert all(np.array_equal(found[name], expected[name], equal_nan=True) for name in expected)
+    assert Page(write_report(study).read_text(encoding="utf-8")).tags.count("svg") == len(SHOWN)
+
+
+def measured_study(path: Path) -> Path:
+    """The second arm measures two numbers more, one of which is null at times, and a list, which is no number."""
+    study = make_study(path, rounds=12, features=4)
+    for file in study.glob("feddecorr/seed*/metrics.jsonl"):
+        seed = int(file.parent.name[-1])
+        own = [{"measured/nc1": seed + 0.5, "measured/<gap>": None, "measured/list": [1, 2]}] * 11
+        own += [{"measured/nc1": seed + 1.5, "measured/<gap>": 1e-7, "measured/list": [1, 2]}]
+        rewrite_rows(file, lambda rows, own=own: [row | more for row, more in zip(rows, own, strict=True)])
+    (study / "summary.json").unlink()
+    return study
+
+
+def test_a_measurement_is_drawn_and_tabulated_under_its_name(tmp_path):
+    study = measured_study(tmp_path / "s")
+    record = read_study(study)
+    assert record.measurements == ("measured/nc1", "measured/<gap>")
+    summary = record.summary["feddecorr"]
+    assert summary["measured/nc1"] == {"mean": 2.5, "std": 1.0, "n": 3} and "measured/list" not in summary
+    head, fedavg, feddecorr = final_table(record.summary)
+    assert head[-3:] == ["nc1", "<gap>", "Seeds"] and head[-4] == "R"
+    assert fedavg[-3:-1] == ["-", "-"] and feddecorr[-3:-1] == ["2.5 ± 1", "1e-07 ± 0"]
+    figure = measurements(record)
+    assert [axes.get_title(loc="left") for axes in figure.axes] == ["nc1", "<gap>"]
+    assert [[len(line.get_xdata()) for line in axes.lines] for axes in figure.axes] == [[12], [1]]
+    low, high = figure.axes[0].collections[0].get_datalim(figure.axes[0].transData).intervaly
+    assert (low, high) == (0.5, 3.5)  # mean and deviation of 0.5, 1.5, 2.5, and of 1.5, 2.5, 3.5
+    parsed = Page(write_report(study).read_text(encoding="utf-8"))
+    assert parsed.tags.count("svg") == len(PLOTS) and "measurements" in parsed.ids
+    assert "Measurements" in parsed.words and "<gap>" in parsed.words
+
+
+def test_without_measurements_there_is_neither_figure_nor_column(study, page):
+    assert measurements(read_study(study)) is None
+    assert 'id="measurements"' not in page and "Measurements" not in page
+
+
+def test_every_start_of_a_study_is_shown(tmp_path):
+    """The first in full, a later one where it differs; the file of an older version is that of one start."""
+    study = make_study(tmp_path / "s", arms=("only",), seeds=1, rounds=1, features=4)
+    (first,) = read_study(study).starts
+    assert "Start 1" not in write_report(study).read_text(encoding="utf-8")
+    second = first | {"git": "fedcba9876543210", "started": "2026-01-02T03:04:05+00:00"}
+    second.pop("platform")
+    (study / "provenance.json").write_text(json.dumps({"starts": [first, second]}))
+    assert read_study(study).starts == (first, second)
+    words = [word.strip() for word in Page(write_report(study).read_text(encoding="utf-8")).words if word.strip()]
+    shown = words[words.index("Environment") + 1 :]
+    assert shown[0] == "Start 1 of 2" and shown[1:3] == ["command", first["command"]]
+    later = shown[shown.index("Start 2 of 2: what differs from the one before") + 1 :]
+    assert later == ["git", second["git"], "started", second["started"], "platform", "-"]
+
+
+def test_arms_are_shown_as_the_config_declares_them(tmp_path):
+    """Also those that a summary has and no run, and whatever the order in the summary is."""
+    arms = ("zeta", "alpha", "mid")
+    study = make_study(tmp_path / "s", arms=arms, seeds=1, rounds=1, features=4)
+    for file in (study / "zeta" / "seed0").iterdir():
+        file.unlink()
+    summary = json.loads((study / "summary.json").read_text())
+    (study / "summary.json").write_text(json.dumps(dict(sorted(summary.items()))))
+    assert read_study(study).arms == ("alpha", "mid") and tuple(read_study(study).summary) == arms
+    assert [row[0] for row in final_table(read_study(study).summary)[1:]] == list(arms)
+
+
+def test_the_page_is_made_from_any_folder(study, page, tmp_path):
+    code = f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
+    code += f"from experiments.reporting import write_report; write_report({str(study)!r})"
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
+    assert (study / "report.html").read_text(encoding="utf-8") == page
+
+
 @pytest.mark.parametrize("clients, classes", [(1, 10), (100, 100)])
 def test_one_arm_one_seed_one_round_and_other_sizes(tmp_path, clients, classes):
     study = make_study(tmp_path / "s", arms=("only",), seeds=1, rounds=1, clients=clients, classes=classes, features=4)
     page = write_report(study).read_text(encoding="utf-8")
-    assert Page(page).tags.count("svg") == len(PLOTS)
+    assert Page(page).tags.count("svg") == len(SHOWN)
     assert "±" not in "".join(re.findall(r"<td>.*?</td>", page))
 
 
@@ -298,7 +408,7 @@ def test_many_arms(tmp_path):
     study = make_study(
         tmp_path / "s", arms=tuple(f"arm {i}, with a name" for i in range(9)), seeds=1, rounds=2, features=4
     )
-    assert Page(write_report(study).read_text(encoding="utf-8")).tags.count("svg") == len(PLOTS)
+    assert Page(write_report(study).read_text(encoding="utf-8")).tags.count("svg") == len(SHOWN)
 
 
 def test_missing_and_unfinished_parts(tmp_path):
@@ -370,6 +480,7 @@ def test_a_round_written_twice_counts_once(tmp_path):
         ("config.json", "[]"),
         ("config.json", None),
         ("summary.json", '{"only": 3}'),
+        ("provenance.json", '{"starts": 3}'),
         ("only/seed0/metrics.jsonl", "{}\n"),
         ("only/seed0/metrics.jsonl", "\n"),
         ("only/seed0/metrics.jsonl", '{"round"\n{"round": 1}\n'),

@@ -40,15 +40,15 @@ def setting(request):
 
 
 @pytest.mark.parametrize(
-    ("regularizers", "method"),
+    ("methods", "method"),
     [({}, Method()), ({"feddecorr": FedDecorr(0.1, "official")}, OfficialFedDecorr())],
     ids=["fedavg", "feddecorr"],
 )
-def test_rounds_equal_a_plain_pytorch_loop(federation, regularizers, method, setting):
+def test_rounds_equal_a_plain_pytorch_loop(federation, methods, method, setting):
     tolerance, rounds, client_map = setting
-    model = Model(nn.SmallCNN(4, channels=(5, 7)), federation.image_shape)
+    model = Model(nn.SmallCNN(4, channels=(5, 7)), federation.input_shape)
     variables = model.init(jax.random.key(0))  # no feature is nearly dead: FedDecorr divides by its deviation
-    algorithm, key = FedAvg(TRAINING, regularizers), jax.random.key(7)
+    algorithm, key = FedAvg(TRAINING, methods), jax.random.key(7)
     result = simulate(federation, model, algorithm, rounds=rounds, key=key, variables=variables, client_map=client_map)
     expected = reference(federation, variables, jax.random.split(key)[1], method, rounds)
     assert_close(result.variables, expected, tolerance)

@@ -1,19 +1,41 @@
 """Whole runs: what comes back, stopping and resuming with the same bits, damaged and foreign folders."""
 
+import copy
+import functools
 import json
-import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import jax
 import numpy as np
+import optax
 import pytest
 from conftest import assert_same_bits
+from flax import struct
 
-from fedjax_collapse import FedAvg, FedDecorr, LocalTraining, Model, UserError, engine, nn, simulate
+from fedjax_collapse import (
+    CLASSIFICATION,
+    REGRESSION,
+    FedAvg,
+    FedDC,
+    FedDecorr,
+    FedDyn,
+    FedProx,
+    LocalTraining,
+    Model,
+    Participation,
+    UserError,
+    engine,
+    nn,
+    simulate,
+)
+from fedjax_collapse.data import augment
+from fedjax_collapse.fingerprint import describe
+from fedjax_collapse.nn.heads import orthogonal_head
 from fedjax_collapse.simulation import rounds_kept
 
 TRAINING = LocalTraining(epochs=1, batch_size=16, learning_rate=0.05, momentum=0.9)
@@ -25,11 +47,27 @@ ARMS = {
 
 def run(federation, model, arm="fedavg", **kwargs):
     kwargs = {"rounds": 5, "checkpoint_every": 2, "client_map": engine.Sharded(2, engine.Chunked(1)), **kwargs}
-    return simulate(federation, model, ARMS[arm], key=jax.random.key(0), **kwargs)
+    return simulate(federation, model, ARMS[arm], **{"key": jax.random.key(0), **kwargs})
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    return {name: (folder / name).read_bytes() for name in ("metrics.jsonl", "clients.npz", "spectra.npz")}
+    names = ("metrics.jsonl", "clients.npz", "spectra.npz", "final.npz")
+    return {name: (folder / name).read_bytes() for name in names}
+
+
+def tree(folder: Path) -> dict[str, bytes | None]:
+    """Every file and folder in it."""
+    paths = sorted(folder.rglob("*"))
+    return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in paths}
+
+
+def evaluate_in_numpy(federation, model, variables):
+    """Accuracy and loss on the test set, without the library's evaluation."""
+    images = (np.asarray(federation.test.inputs, np.float32) - 100) / 64
+    logits = model.module.apply(variables._asdict(), images, np.ones(30, bool), train=False).logits
+    logits, labels = np.asarray(logits, np.float64), np.asarray(federation.test.labels)
+    losses = np.log(np.exp(logits).sum(1)) - logits[np.arange(30), labels]
+    return np.mean(logits.argmax(1) == labels), losses.mean()
 
 
 def test_what_comes_back(federation, model):
@@ -57,13 +95,54 @@ def test_what_comes_back(federation, model):
 def test_evaluation_matches_the_model(federation, model):
     """Accuracy and loss of the last row, recomputed from the final variables without the library's evaluation."""
     result = run(federation, model, rounds=2)
-    images = (np.asarray(federation.test.images, np.float32) - 100) / 64
-    variables = dict(params=result.variables.params, batch_stats=result.variables.batch_stats)
-    logits = np.asarray(model.module.apply(variables, images, np.ones(30, bool), train=False).logits, np.float64)
-    labels = np.asarray(federation.test.labels)
-    assert result.metrics[-1]["accuracy"] == pytest.approx(np.mean(logits.argmax(1) == labels))
-    losses = np.log(np.exp(logits).sum(1)) - logits[np.arange(30), labels]
-    assert result.metrics[-1]["loss"] == pytest.approx(losses.mean(), rel=1e-5)
+    accuracy, loss = evaluate_in_numpy(federation, model, result.variables)
+    assert result.metrics[-1]["accuracy"] == pytest.approx(accuracy)
+    assert result.metrics[-1]["loss"] == pytest.approx(loss, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        FedAvg(TRAINING, {"feddyn": FedDyn(0.1)}),
+        FedAvg(TRAINING, {"feddyn": FedDyn(0.1, evaluate="all")}),
+        FedAvg(TRAINING, {"feddc": FedDC(0.1)}),
+        FedAvg(TRAINING, private="batch_norm"),
+    ],
+    ids=["feddyn", "feddyn_all", "feddc", "fedbn"],
+)
+def test_the_variables_are_of_the_evaluated_model(federation, model, algorithm, tmp_path):
+    """Which is not the server's own; the loss tells them apart. It is also what is left in the folder."""
+    result = simulate(
+        federation, model, algorithm, rounds=3, key=jax.random.key(0), participation=0.6, folder=tmp_path
+    )  # fmt: skip
+    row = result.metrics[-1]
+    accuracy, loss = evaluate_in_numpy(federation, model, result.variables)
+    assert row["server_accuracy"] == pytest.approx(accuracy)
+    assert row["loss"] == pytest.approx(loss, rel=1e-5)
+    assert (row["accuracy"] == row["server_accuracy"]) == (algorithm.private == "none")
+    _, other_loss = evaluate_in_numpy(federation, model, result.state.server.variables)
+    assert abs(other_loss - loss) > 1e-3
+    assert_final(tmp_path, result.variables)
+
+
+def assert_final(folder, variables):
+    """``final.npz`` has these variables, by path, and nothing else."""
+    leaves = jax.tree.leaves_with_path(variables._asdict())
+    expected = {"/".join(entry.key for entry in path): np.asarray(leaf) for path, leaf in leaves}
+    with np.load(folder / "final.npz") as file:
+        assert set(file.files) == set(expected) and "params/Conv_0/kernel" in expected
+        for name, leaf in expected.items():
+            assert file[name].dtype == leaf.dtype
+            np.testing.assert_array_equal(file[name], leaf)
+
+
+def test_a_result_is_shown_in_one_line(federation, model):
+    result = run(federation, model, rounds=2)
+    shown = repr(result)
+    assert shown.startswith("Result(2 rounds: ") and "\n" not in shown and len(shown) < 250
+    assert f"accuracy={result.metrics[-1]['accuracy']:.4g}" in shown
+    assert f"loss={result.metrics[-1]['loss']:.4g}" in shown
+    assert shown == str(result)
 
 
 def test_given_variables_are_used_and_kept(federation, model):
@@ -84,12 +163,14 @@ def test_stopped_and_resumed_equals_uninterrupted(federation, model, arm, stop_a
         should_stop=lambda: next(count) == stop_after,
     )  # fmt: skip
     assert stopped.rounds_done == stop_after == rounds_kept(tmp_path / "parts")[-1]
+    assert not (tmp_path / "parts" / "final.npz").exists()
     resumed = run(federation, model, arm, folder=tmp_path / "parts", participation=0.6)
     assert_same_bits(resumed.variables, whole.variables)
     assert files(tmp_path / "parts") == files(tmp_path / "whole")
     assert [row["round"] for row in resumed.timing] == [1, 2, 3, 4, 5]
     again = run(federation, model, arm, folder=tmp_path / "parts", participation=0.6)  # finished: nothing to do
     assert_same_bits(again.variables, whole.variables)
+    assert_final(tmp_path / "parts", again.variables)
 
 
 def test_rows_after_the_last_checkpoint_are_written_again(federation, model, tmp_path):
@@ -108,27 +189,33 @@ def test_rows_after_the_last_checkpoint_are_written_again(federation, model, tmp
 
 _CHILD = """
 import sys; sys.path[:0] = [{tests!r}, {root!r}]
+import time
 from pathlib import Path
 import jax, conftest, test_simulation
 federation = conftest.federation.__wrapped__()
+def wait_for_the_end(row, timing):
+    while row["round"] == 20:
+        time.sleep(1)
 test_simulation.run(federation, conftest.model.__wrapped__(federation), "feddecorr", rounds=40,
-                    folder=Path({folder!r}), checkpoint_every=4)
+                    folder=Path({folder!r}), checkpoint_every=4, listener=wait_for_the_end)
 """
 
 
 def test_killed_and_resumed_equals_uninterrupted(federation, model, tmp_path):
-    """``kill -9`` at some moment after the first checkpoint."""
+    """``kill -9`` at some moment after the first checkpoints, of a child that never gets beyond round 20."""
     whole = run(federation, model, "feddecorr", rounds=40, folder=tmp_path / "whole", checkpoint_every=4)
     folder = tmp_path / "killed"
     here = Path(__file__).parent
     script = _CHILD.format(tests=str(here), root=str(here.parent), folder=str(folder))
     child = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True)
-    while child.poll() is None and not (folder / "checkpoints" / "8").exists():
-        time.sleep(0.02)
-    os.kill(child.pid, signal.SIGKILL)
-    _, errors = child.communicate()
+    try:
+        while child.poll() is None and not (folder / "checkpoints" / "8").exists():
+            time.sleep(0.02)
+    finally:
+        child.kill()
+        _, errors = child.communicate()
     assert child.returncode == -signal.SIGKILL, errors
-    assert 4 <= rounds_kept(folder)[-1] < 40
+    assert 4 <= rounds_kept(folder)[-1] <= 20
     resumed = run(federation, model, "feddecorr", rounds=40, folder=folder, checkpoint_every=4)
     assert_same_bits(resumed.variables, whole.variables)
     assert files(folder) == files(tmp_path / "whole")
@@ -136,11 +223,205 @@ def test_killed_and_resumed_equals_uninterrupted(federation, model, tmp_path):
 
 def test_a_folder_of_another_model_is_refused(federation, model, tmp_path):
     run(federation, model, rounds=1, folder=tmp_path)
+    before = tree(tmp_path)
+    other = Model(nn.SmallCNN(4, channels=(7,)), federation.input_shape)
+    with pytest.raises(UserError, match=r"holds another run: model.module.channels is \[6\] there, \[7\] here; use a"):
+        run(federation, other, folder=tmp_path)
+    assert tree(tmp_path) == before
+    (tmp_path / "run.json").unlink()  # of a run that did not write it
     before = files(tmp_path)
-    other = Model(nn.SmallCNN(4, channels=(7,)), federation.image_shape)
     with pytest.raises(UserError, match=r"server/variables/.* is float32\[6\], this run needs float32\[7\]"):
         run(federation, other, folder=tmp_path)
     assert files(tmp_path) == before
+
+
+def rolled(federation):
+    """The same sizes of clients, of other examples."""
+    return federation.with_partition([np.roll(rows, 1) for rows in _exchanged(federation.owned_rows())])
+
+
+def _exchanged(parts):
+    whole = np.roll(np.concatenate(parts), 1)
+    return np.split(whole, np.cumsum([len(rows) for rows in parts])[:-1])
+
+
+ANOTHER = {
+    "learning rate": (
+        dict(algorithm=FedAvg(TRAINING.replace(learning_rate=0.1))),
+        "algorithm.training.learning_rate is 0.05 there, 0.1 here",
+    ),
+    "partition": (dict(federation=rolled), r"partition is \w{64} there, \w{64} here"),
+    "key": (dict(key=1), r"key is \[0, 0\] there, \[0, 1\] here"),
+    "network option": (
+        dict(model=nn.SmallCNN(4, channels=(6,), normalize_features=True)),
+        "model.module.normalize_features is False there, True here",
+    ),
+    "participation": (dict(participation=0.6), "participation.fraction is 1.0 there, 0.6 here"),
+    "dropout": (dict(participation=Participation(dropout=0.2)), "participation.dropout is None there, 0.2 here"),
+    "method": (
+        dict(algorithm=FedAvg(TRAINING, {"feddecorr": FedDecorr(0.1)})),
+        "algorithm.methods.*absent there",
+    ),
+    "variables": (dict(variables=5), r"variables is None there, \w{64} here"),
+}
+
+
+@pytest.fixture(scope="module")
+def done_folder(federation, model, tmp_path_factory):
+    """Of three finished rounds."""
+    folder = tmp_path_factory.mktemp("done")
+    run(federation, model, rounds=3, folder=folder)
+    return folder
+
+
+@pytest.mark.parametrize("case", ANOTHER)
+@pytest.mark.parametrize("rounds", [3, 5])
+def test_a_folder_of_another_run_is_refused(federation, model, done_folder, case, rounds):
+    """In one line that says what is different; the folder stays as it is, whether there were rounds left or not."""
+    change, message = ANOTHER[case]
+    options = dict(participation=1.0, client_map=engine.Sharded(2, engine.Chunked(1)))
+    options |= {name: value for name, value in change.items() if name == "participation"}
+    if "variables" in change:
+        options["variables"] = model.init(jax.random.key(change["variables"]))
+    before = tree(done_folder)
+    with pytest.raises(UserError, match=message) as error:
+        simulate(
+            change.get("federation", lambda same: same)(federation),
+            Model(change["model"], federation.input_shape) if "model" in change else model,
+            change.get("algorithm", ARMS["fedavg"]),
+            rounds=rounds, key=jax.random.key(change.get("key", 0)), folder=done_folder, **options,
+        )  # fmt: skip
+    assert f"{done_folder} holds another run: " in str(error.value) and str(error.value).endswith("; use a new folder")
+    assert "\n" not in str(error.value) and len(str(error.value)) < 500
+    assert tree(done_folder) == before
+
+
+class Reversed(Participation):
+    def draw(self, key, sizes, cohort_size):
+        return super().draw(key, sizes, cohort_size)[::-1]
+
+
+@struct.dataclass
+class FedOther(FedProx):
+    def penalty(self, view):
+        return {}
+
+
+def of_crop(padding):
+    return FedAvg(TRAINING.replace(augmentation=functools.partial(augment.crop, padding=padding)))
+
+
+def of_preset(name):
+    return FedAvg(TRAINING.replace(augmentation=augment.PRESETS[name]))
+
+
+def of_optimizer(constructor, **numbers):
+    return FedAvg(TRAINING, server_optimizer=jax.tree_util.Partial(constructor, 1.0, **numbers))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (Participation(0.5), Reversed(0.5)),
+        (FedAvg(TRAINING, {"term": FedProx(0.1)}), FedAvg(TRAINING, {"term": FedOther(0.1)})),
+        (of_optimizer(optax.sgd, momentum=0.5), of_optimizer(optax.sgd, momentum=0.6)),
+        (of_optimizer(optax.sgd), of_optimizer(optax.yogi)),
+        (CLASSIFICATION, REGRESSION),
+        (Model(nn.MLP(4), (8, 8, 2)), Model(nn.MLP(4), (8, 8, 2), orthogonal_head)),
+        (of_preset("none"), of_preset("feddecorr_tiny_imagenet")),
+        (of_crop(0), of_crop(4)),
+        (of_preset("moon_cifar10"), of_preset("feduv_cifar10")),
+    ],
+)
+def test_other_records_are_described_otherwise(one, other):
+    """So that one does not go on in the folder of the other."""
+    assert describe(one) == describe(copy.deepcopy(one)) != describe(other)
+
+
+def test_another_client_to_watch_is_refused(federation, model, done_folder):
+    before = tree(done_folder)
+    with pytest.raises(UserError, match="watch is one there"):
+        run(federation, model, rounds=3, folder=done_folder, watch=(2,))
+    assert tree(done_folder) == before
+
+
+def test_more_rounds_and_other_checkpoints_are_the_same_run(federation, model, tmp_path):
+    """Another layout and storage too, which change speed alone."""
+    whole = run(federation, model, folder=tmp_path / "whole")
+    run(federation, model, rounds=2, folder=tmp_path / "more")
+    assert_final(tmp_path / "more", run(federation, model, rounds=2).variables)
+    more = run(federation, model, rounds=3, checkpoint_every=1, folder=tmp_path / "more")
+    assert more.rounds_done == 3 and rounds_kept(tmp_path / "more") == (2, 3)
+    more = run(federation, model, checkpoint_every=3, storage="host", folder=tmp_path / "more")
+    assert_same_bits(more.variables, whole.variables)
+    assert files(tmp_path / "more") == files(tmp_path / "whole")
+    fewer = run(federation, model, rounds=2, folder=tmp_path / "more")  # what is done stays done
+    assert fewer.rounds_done == 5
+    assert_same_bits(fewer.variables, whole.variables)
+
+
+@pytest.fixture
+def interruptible():
+    """Ctrl-C as Python has it, also where pytest runs in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler  # left as it was
+    signal.signal(signal.SIGINT, before)
+
+
+def interrupting(*rounds):
+    """A listener that presses Ctrl-C after a round, as often as the round is named."""
+
+    def press(row, timing):
+        for _ in range(rounds.count(row["round"])):
+            signal.raise_signal(signal.SIGINT)
+
+    return press
+
+
+def test_interrupted_and_resumed_equals_uninterrupted(federation, model, interruptible, tmp_path):
+    whole = run(federation, model, folder=tmp_path / "whole", participation=0.6)
+    folder = tmp_path / "parts"
+    options = dict(folder=folder, participation=0.6, checkpoint_every=10)
+    partial = run(federation, model, listener=interrupting(3), **options)
+    assert partial.rounds_done == 3 == rounds_kept(folder)[-1]
+    assert partial.metrics == whole.metrics[:3] and partial.spectra["round"].tolist() == [1, 2, 3]
+    resumed = run(federation, model, **options)
+    assert_same_bits(resumed.variables, whole.variables)
+    assert_same_bits(resumed.state.clients, whole.state.clients)
+    assert resumed.metrics == whole.metrics
+    assert files(folder) == files(tmp_path / "whole")
+
+
+def test_interrupting_without_a_folder_returns_what_is_done(federation, model, interruptible):
+    partial = run(federation, model, listener=interrupting(2))
+    assert partial.rounds_done == 2
+    assert_same_bits(partial.variables, run(federation, model, rounds=2).variables)
+
+
+def test_a_second_interrupt_ends_at_once(federation, model, interruptible, tmp_path):
+    whole = run(federation, model, folder=tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        run(federation, model, listener=interrupting(3, 3), folder=tmp_path / "parts")
+    assert rounds_kept(tmp_path / "parts") == (2,)
+    resumed = run(federation, model, folder=tmp_path / "parts")
+    assert_same_bits(resumed.variables, whole.variables)
+    assert files(tmp_path / "parts") == files(tmp_path / "whole")
+
+
+def test_a_handler_of_the_callers_stays(federation, model, interruptible):
+    """And in another thread, which may have none, a run goes as ever."""
+    received, results = [], []
+    signal.signal(signal.SIGINT, lambda number, frame: received.append(number))
+    try:
+        result = run(federation, model, rounds=2, listener=interrupting(1))
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    assert received == [signal.SIGINT] and result.rounds_done == 2
+    thread = threading.Thread(target=lambda: results.append(run(federation, model, rounds=2)))
+    thread.start()
+    thread.join()
+    assert_same_bits(results[0].variables, result.variables)
 
 
 def test_missing_metrics_are_noticed(federation, model, tmp_path):
@@ -156,6 +437,30 @@ def test_nan_is_null(federation, model, tmp_path):
     assert json.loads((tmp_path / "metrics.jsonl").read_text())["train/task_loss"] is None
 
 
+def test_nan_is_nan_after_a_resume(federation, model, tmp_path):
+    exploding = FedAvg(TRAINING.replace(learning_rate=1e30))
+    arguments = (federation, model, exploding)
+    options = dict(key=jax.random.key(0), participation=0.6)
+    whole = simulate(*arguments, rounds=2, **options)
+    simulate(*arguments, rounds=1, folder=tmp_path, **options)
+    resumed = simulate(*arguments, rounds=2, folder=tmp_path, **options)
+    for row in resumed.metrics:
+        assert np.isnan(row["train/task_loss"]) and np.isnan(row["loss"])
+        assert None not in row.values()
+    assert [list(row) for row in resumed.metrics] == [list(row) for row in whole.metrics]
+    assert_same_bits((resumed.metrics, resumed.clients, resumed.spectra), (whole.metrics, whole.clients, whole.spectra))
+    assert np.isnan(resumed.clients["task_loss"]).sum() == np.isnan(whole.clients["task_loss"]).sum() > 0
+
+
+def test_a_network_of_other_classes_is_refused(federation, tmp_path):
+    for classes in (3, 5):
+        other = Model(nn.SmallCNN(classes, channels=(6,)), federation.input_shape)
+        with pytest.raises(UserError, match=rf"network: .* \[{classes}\], expected \[4\], one for each class") as error:
+            run(federation, other, folder=tmp_path / "folder")
+        assert "\n" not in str(error.value)
+    assert not (tmp_path / "folder").exists()
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -163,8 +468,15 @@ def test_nan_is_null(federation, model, tmp_path):
         ({"participation": 0.0}, "participation 0 is outside"),
         ({"participation": 1.5}, "participation 1.5 is outside"),
         ({"evaluate_every": 0}, "evaluate_every 0"),
+        ({"checkpoint_every": 0}, "checkpoint_every 0"),
+        ({"watch": "none"}, "watch 'none': expected one, all, or a tuple of identities from 0 to 4"),
+        ({"watch": (5,)}, r"watch \(5,\): expected one, all"),
+        ({"measurements": {"norm": 3}}, "measurement norm: expected a function of a view, got int"),
+        ({"partcipation": 0.5}, "simulate: unknown option 'partcipation', expected one of .*participation"),
+        ({"run_map": engine.Vectorized()}, "simulate: unknown option 'run_map'"),
     ],
 )
 def test_wrong_arguments(federation, model, change, message):
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(UserError, match=message) as error:
         run(federation, model, **change)
+    assert "\n" not in str(error.value)

@@ -7,16 +7,18 @@ import numpy as np
 import pytest
 from conftest import assert_close
 
-from experiments import build, launch, runs, study
+from experiments import arms, launch, runs, study
 from experiments.configs import quickstart
 from fedjax_collapse import FedAvg, FedDecorr, FedMR, LocalTraining, Model, Scaffold, engine, nn, simulate
-from fedjax_collapse.simulation import Run, Schedule, rounds_kept, simulate_runs, structure
+from fedjax_collapse.engine import together
+from fedjax_collapse.simulation import Hardware, Run, Schedule, rounds_kept, simulate_runs, structure
 
-SCHEDULE = Schedule(rounds=3, participation=0.6, evaluate_every=2)
+OPTIONS = dict(rounds=3, participation=0.6, evaluate_every=2)
+SCHEDULE = Schedule(**OPTIONS)
 RUN_MAPS = {
     "vectorized": engine.Vectorized(),
     "chunked": engine.Chunked(2),  # with a run that only pads
-    "dealt": engine.Sharded(2, engine.Chunked(1)),
+    "sharded": engine.Sharded(2, engine.Chunked(1)),
 }
 
 
@@ -27,13 +29,13 @@ def training(number):
 METHODS = {
     "feddecorr": lambda i: FedAvg(training(i), {"feddecorr": FedDecorr(0.1 * (i + 1), "official")}),
     "fedmr": lambda i: FedAvg(training(i), {"fedmr": FedMR(inter=0.1 * (i + 1))}),
-    "scaffold": lambda i: Scaffold(training(i)),
+    "scaffold": lambda i: FedAvg(training(i), {"scaffold": Scaffold()}),
 }
 
 
 @pytest.fixture(scope="module")
 def network(federation):
-    return Model(nn.MLP(4, hidden=(5,)), federation.image_shape)
+    return Model(nn.MLP(4, hidden=(5,)), federation.input_shape)
 
 
 @pytest.fixture(scope="module")
@@ -57,18 +59,18 @@ def test_runs_that_go_together_are_the_runs_alone(float64, partitions, network, 
 
     jax.monitoring.register_event_duration_secs_listener(count)
     try:
-        together = simulate_runs(group, network, SCHEDULE, client_map=engine.Chunked(1), run_map=RUN_MAPS[run_map])
+        results = simulate_runs(group, network, SCHEDULE, Hardware(engine.Chunked(1), RUN_MAPS[run_map]))
     finally:
         jax.monitoring.unregister_event_duration_listener(count)
-    assert compiled == ["jit(_run_together)"]
-    for run, result in zip(group, together, strict=True):
-        alone = simulate(run.federation, network, run.algorithm, key=run.key, **SCHEDULE._asdict())
+    assert compiled == ["jit(_run_rounds)"]
+    for run, result in zip(group, results, strict=True):
+        alone = simulate(run.federation, network, run.algorithm, key=run.key, **OPTIONS)
         assert_close(result.variables, alone.variables, 1e-9)
         assert_close(result.clients, alone.clients, 1e-9)
         assert [row["round"] for row in result.metrics] == [2, 3]
         for row, expected in zip(result.metrics, alone.metrics, strict=True):
             assert_close(row, expected, 1e-6)
-    losses = [result.metrics[-1]["loss"] for result in together]
+    losses = [result.metrics[-1]["loss"] for result in results]
     assert len(set(losses)) == 3
 
 
@@ -78,7 +80,7 @@ def test_runs_of_another_structure_do_not_go_together(federation, partitions):
     for other in (
         first._replace(algorithm=METHODS["fedmr"](0)),
         first._replace(algorithm=FedAvg(training(0), {"feddecorr": FedDecorr(0.0, "official")})),  # left out
-        first._replace(algorithm=FedAvg(training(0).replace(batch_size=4), first.algorithm.regularizers)),
+        first._replace(algorithm=FedAvg(training(0).replace(batch_size=4), first.algorithm.methods)),
         first._replace(federation=federation.with_partition(federation.owned_rows(), 50)),
     ):
         assert structure(first) != structure(other)
@@ -88,12 +90,12 @@ def test_together_is_chosen_where_devices_wait_less():
     """Two devices: clients that cannot be dealt evenly, or more runs than devices."""
     client_map = engine.Sharded(2, engine.Chunked(1))
     even, uneven = np.full(8, 32), np.array([320, 8, 8, 8])
-    assert engine.together.is_faster(client_map, [uneven] * 2, 32)
-    assert engine.together.is_faster(client_map, [uneven] * 3, 32)  # 26 steps on one device, not 3 * 11
-    assert not engine.together.is_faster(client_map, [even] * 2, 32)  # the same, so they stay apart
-    assert not engine.together.is_faster(client_map, [even] * 3, 32)
-    assert not engine.together.is_faster(client_map, [uneven], 32)
-    assert not engine.together.is_faster(engine.Chunked(1), [uneven] * 4, 32)
+    assert together.is_faster(client_map, [uneven] * 2, 32)
+    assert together.is_faster(client_map, [uneven] * 3, 32)  # 26 steps on one device, not 3 * 11
+    assert not together.is_faster(client_map, [even] * 2, 32)  # the same, so they stay apart
+    assert not together.is_faster(client_map, [even] * 3, 32)
+    assert not together.is_faster(client_map, [uneven], 32)
+    assert not together.is_faster(engine.Chunked(1), [uneven] * 4, 32)
 
 
 @pytest.fixture
@@ -176,7 +178,7 @@ def test_groups_of_a_config(tmp_path):
     config.arms = {**strength, "none": dict(regularizers=dict(feddecorr=dict(strength=0.0)))}
     for choice, expected in (("together", [4, 2]), ("separate", [1] * 6)):
         config.engine.runs = choice
-        configs = {arm: build.resolve_arm(config, arm) for arm in config.arms}
+        configs = {arm: arms.resolve_arm(config, arm) for arm in config.arms}
         federations = study._federations(configs, config.seeds)
         plans = {arm: runs.make_plan(configs[arm], federations[arm][0]) for arm in configs}
         names = [(arm, seed) for arm in config.arms for seed in config.seeds]

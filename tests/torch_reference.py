@@ -11,9 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from fedjax_collapse import FedAvg, LocalTraining, Model, engine, nn
+from fedjax_collapse import FedAvg, LocalTraining, Model, Participation, engine, nn
 from fedjax_collapse.data.batches import shuffled_rows
-from fedjax_collapse.engine.cohort import draw
 from fedjax_collapse.records import Variables
 
 TRAINING = LocalTraining(epochs=2, batch_size=8, learning_rate=0.02, momentum=0.9, weight_decay=1e-3)
@@ -83,13 +82,13 @@ class Method:
         pass
 
 
-def cohort_of(key_rounds, round, num_clients, cohort_size):
+def cohort_of(key_rounds, round, sizes, cohort_size):
     """The identities of a round's cohort."""
-    return np.array(draw(key_rounds, round, num_clients, cohort_size))
+    return np.array(Participation().draw(jax.random.fold_in(key_rounds, round), sizes, cohort_size))
 
 
 def steps_of(federation, key_rounds, round, client):
-    """The rows, and the key, of every step of one client in one round."""
+    """The rows, and the key, of every step of one client in one round; a method's own key follows from it."""
     key = jax.random.fold_in(jax.random.fold_in(key_rounds, round), 1)
     key = jax.random.fold_in(key, client)
     size = int(federation.ownership.sizes[client])
@@ -115,14 +114,14 @@ def train_client(network, method, steps, images, labels):
 
 def reference(federation, variables, key_rounds, method, rounds=2, cohort_size=5, channels=(5, 7)):
     """The server's variables after the rounds."""
-    images = (np.asarray(federation.train.images, np.float32) - 100) / 64
+    images = (np.asarray(federation.train.inputs, np.float32) - 100) / 64
     images = torch.tensor(images).permute(0, 3, 1, 2).to(torch.get_default_dtype())
     labels = torch.tensor(np.array(federation.train.labels)).long()
     sizes = np.asarray(federation.ownership.sizes)
     for round in range(rounds):
         method.start(round, TorchCNN(channels).load(variables).eval())
         trained = []
-        cohort = cohort_of(key_rounds, round, len(sizes), cohort_size)
+        cohort = cohort_of(key_rounds, round, sizes, cohort_size)
         for client in cohort:
             own = np.array(federation.ownership.rows[client])[: sizes[client]]
             network = TorchCNN(channels).load(variables)
@@ -142,7 +141,7 @@ CHANNELS, ROUNDS, COHORT_SIZE, KEY = (5, 8), 2, 3, 7
 def small_model(federation):
     """The network of ``run_both`` and its initial variables, in float64."""
     with jax.enable_x64(True):
-        model = Model(nn.SmallCNN(4, CHANNELS), federation.image_shape)
+        model = Model(nn.SmallCNN(4, CHANNELS), federation.input_shape)
         return model, jax.device_get(model.init(jax.random.key(0)))
 
 
@@ -156,17 +155,17 @@ def run_reference(federation, method):
     return expected
 
 
-def run_both(federation, regularizers, method):
+def run_both(federation, methods, method):
     """The library's state after the same rounds, and the reference's server.
 
     In both rounds together some clients take part twice, some once and one never.
     """
     model, variables = small_model(federation)
     with jax.enable_x64(True):
-        algorithm = jax.tree.map(jnp.asarray, FedAvg(TRAINING, regularizers))
+        algorithm = jax.tree.map(jnp.asarray, FedAvg(TRAINING, methods))
         state = engine.init(algorithm, model, variables, federation.num_clients, jax.random.key(KEY))
         layout = engine.Layout(engine.Chunked(2), COHORT_SIZE, ROUNDS)
-        data = (federation.train, federation.ownership)
-        state, _, _ = engine.run_rounds(algorithm, state, *data, ROUNDS, model=model, layout=layout)
+        data = engine.Data(federation.train, federation.ownership)
+        state = engine.run_rounds(engine.Rounds(model, layout), algorithm, state, data, ROUNDS).state
         state = jax.device_get(state._replace(key=None))
     return state, run_reference(federation, method)

@@ -11,13 +11,9 @@ from experiments.benchmarks import Round, Setting, networks
 from experiments.benchmarks.tasks import Task
 from experiments.benchmarks.weights import variables_from
 from experiments.benchmarks.workloads import SEED, Training, Workload
-from fedjax_collapse import engine
-from fedjax_collapse.algorithms import FedAvg, LocalTraining
-from fedjax_collapse.algorithms.base import Algorithm
-from fedjax_collapse.data import Federation
+from fedjax_collapse import FedAvg, Federation, LocalTraining, Model, engine
 from fedjax_collapse.engine.layout import padded_sizes
-from fedjax_collapse.records import Model, Variables
-from fedjax_collapse.simulation import Schedule, check
+from fedjax_collapse.simulation import Hardware, Run, Schedule, check
 
 
 def run(workload: Workload, task: Task, setting: Setting) -> Iterator[Round]:
@@ -26,20 +22,28 @@ def run(workload: Workload, task: Task, setting: Setting) -> Iterator[Round]:
     jax.config.update("jax_num_cpu_devices", devices)
     client_map = layout(devices, clients_at_once)
     federation = Federation.from_arrays(
-        task.images, task.labels, task.parts, task.images[:1], task.labels[:1], task.mean, task.std
+        task.images,
+        task.labels,
+        task.parts,
+        task.images[:1],
+        task.labels[:1],
+        task.mean,
+        task.std,
+        networks.CLASS_NAMES,
     )
-    model = Model(networks.linen(workload.network), federation.image_shape)
+    model = Model(networks.linen(workload.network), federation.input_shape)
     variables, training = variables_from(model, task.weights), workload.training
     sizes = np.array([len(part) for part in task.parts])
-    algorithm, schedule = FedAvg(LocalTraining(*training)), Schedule(1, task.cohorts.shape[1] / len(sizes))
-    round_layout = check(federation, model, algorithm, schedule, client_map)
-    records = rounds(federation, model, algorithm, round_layout, variables)
+    schedule = Schedule(1, task.cohorts.shape[1] / len(sizes))
+    run = Run(federation, FedAvg(LocalTraining(*training)), jax.random.key(SEED), variables=variables)
+    compiled = check(run, model, schedule, Hardware(client_map))
+    records = rounds(run, compiled)
     for cohort, record in zip(itertools.cycle(task.cohorts), records, strict=False):
         yield Round(
             losses=np.asarray(record.metrics["task_loss"])[0, cohort],
             samples=training.epochs * sizes[cohort],
             steps=np.asarray(record.steps)[0, cohort],
-            processed=processed_samples(sizes[cohort], training, devices, clients_at_once, round_layout.batch_parts),
+            processed=processed_samples(sizes[cohort], training, devices, clients_at_once, compiled.layout.batch_parts),
             layout=f"{devices} devices x {clients_at_once} clients",
         )
 
@@ -50,23 +54,16 @@ def layout(devices: int, clients_at_once: int = 1) -> engine.ClientMap:
     return engine.Sharded(devices, chunked) if devices > 1 else chunked
 
 
-def rounds(
-    federation: Federation,
-    model: Model,
-    algorithm: Algorithm,
-    round_layout: engine.Layout,
-    variables: Variables | None = None,
-) -> Iterator[engine.RoundRecord]:
+def rounds(run: Run, compiled: engine.Rounds) -> Iterator[engine.RoundRecord]:
     """The record of one round after another, when all of it is computed."""
-    client_map = round_layout.client_map
-    key = jax.random.key(SEED)
-    algorithm = jax.tree.map(jnp.asarray, algorithm)
-    variables = model.init(key) if variables is None else variables
-    state = engine.place(client_map, engine.init(algorithm, model, variables, federation.num_clients, key))
-    algorithm, *data = client_map.place((algorithm, federation.train, federation.ownership))
+    client_map, federation = compiled.layout.client_map, run.federation
+    algorithm = jax.tree.map(jnp.asarray, run.algorithm)
+    variables = compiled.model.init(run.key) if run.variables is None else run.variables
+    state = engine.init(algorithm, compiled.model, variables, federation.num_clients, run.key)
+    state = engine.distribute(client_map, state)
+    algorithm, data = client_map.replicate((algorithm, engine.Data(federation.train, federation.ownership)))
     while True:
-        run_round = engine.run_rounds(algorithm, state, *data, 1, model=model, layout=round_layout)
-        state, record, _ = jax.block_until_ready(run_round)
+        state, record, _ = jax.block_until_ready(engine.run_rounds(compiled, algorithm, state, data, 1))
         yield record
 
 

@@ -63,23 +63,23 @@ def _engine(case: Case) -> Callable[[], None]:
     """A function that runs the next round to its end."""
     import jax
 
-    from experiments import build
+    from experiments import names
+    from experiments.benchmarks import networks
     from experiments.benchmarks.engine_rounds import layout, rounds
-    from fedjax_collapse.algorithms import FedAvg, LocalTraining
-    from fedjax_collapse.data import Federation
-    from fedjax_collapse.records import Model
-    from fedjax_collapse.simulation import Schedule, check
+    from fedjax_collapse import FedAvg, Federation, LocalTraining, Model
+    from fedjax_collapse.simulation import Hardware, Run, Schedule, check
 
     devices = min(case.cores, CLIENTS)
     jax.config.update("jax_num_cpu_devices", devices)
     images, labels = _data(case)
     parts = np.split(np.arange(len(labels)), CLIENTS)
-    federation = Federation.from_arrays(images, labels, parts, images[:1], labels[:1], 128.0, 64.0)
+    federation = Federation.from_arrays(
+        images, labels, parts, images[:1], labels[:1], 128.0, 64.0, networks.CLASS_NAMES
+    )
     options = {} if case.network == "mlp" else {"lowering": case.system}
-    model = Model(build.class_named("network", case.network)(CLASSES, **options), federation.image_shape)
-    algorithm = FedAvg(LocalTraining(1, BATCH_SIZE, 0.01, 0.9))
-    round_layout = check(federation, model, algorithm, Schedule(1), layout(devices))
-    return functools.partial(next, rounds(federation, model, algorithm, round_layout))
+    model = Model(names.class_named("network", case.network)(CLASSES, **options), federation.input_shape)
+    run = Run(federation, FedAvg(LocalTraining(1, BATCH_SIZE, 0.01, 0.9)), jax.random.key(SEED))
+    return functools.partial(next, rounds(run, check(run, model, Schedule(1), Hardware(layout(devices)))))
 
 
 def _pytorch(case: Case) -> Callable[[], None]:

@@ -3,6 +3,7 @@
 from typing import Any
 
 CLASSES = 10
+CLASS_NAMES = tuple(map(str, range(CLASSES)))  # also of those that a small sample lacks
 
 
 def linen(name: str) -> Any:

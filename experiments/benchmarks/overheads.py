@@ -18,13 +18,21 @@ import jax
 from experiments.benchmarks import networks
 from experiments.benchmarks.engine_rounds import layout, rounds
 from experiments.benchmarks.workloads import SEED, WORKLOADS
-from fedjax_collapse import regularizers
-from fedjax_collapse.algorithms import FedAvg, FedDC, FedDyn, FedNova, LocalTraining, Scaffold
-from fedjax_collapse.algorithms.base import Algorithm
-from fedjax_collapse.data import Federation, partition
+from fedjax_collapse import (
+    FedAvg,
+    FedDC,
+    FedDyn,
+    Federation,
+    FedNova,
+    LocalTraining,
+    Model,
+    Scaffold,
+    partition,
+    regularizers,
+)
 from fedjax_collapse.data.augment import PRESETS, Augmentation, output_shape
-from fedjax_collapse.records import Model, UserError
-from fedjax_collapse.simulation import Schedule, check
+from fedjax_collapse.records import UserError
+from fedjax_collapse.simulation import Hardware, Run, Schedule, check
 
 CLIENTS, EXAMPLES = 10, 1000
 TRAINING = LocalTraining(epochs=10, batch_size=64, learning_rate=0.01, momentum=0.9, weight_decay=1e-5)
@@ -35,10 +43,11 @@ AUGMENTED = TRAINING.replace(epochs=2)  # few, since what an augmentation costs 
 Row = dict[str, Any]
 
 
-def methods() -> dict[str, Algorithm]:
+def methods() -> dict[str, FedAvg]:
     """Federated averaging, it with each regularizer, and the other algorithms, with default hyper-parameters."""
     on_fedavg = {name: FedAvg(TRAINING, {name.lower(): getattr(regularizers, name)()}) for name in REGULARIZERS}
-    return {"FedAvg": FedAvg(TRAINING), **on_fedavg, **{kind.__name__: kind(TRAINING) for kind in ALGORITHMS}}
+    others = {kind.__name__: FedAvg(TRAINING, {kind.__name__.lower(): kind()}) for kind in ALGORITHMS}
+    return {"FedAvg": FedAvg(TRAINING), **on_fedavg, **others}
 
 
 def augmentations() -> dict[str, Augmentation | None]:
@@ -95,10 +104,10 @@ def _rounds(algorithm, cores, scale):
     workload = WORKLOADS["cnn100"]
     images, labels, mean, std = workload.data(round(scale * EXAMPLES))
     parts = partition.dirichlet(labels, CLIENTS, 0.5, SEED, min_size=1)
-    federation = Federation.from_arrays(images, labels, parts, images[:1], labels[:1], mean, std)
-    model = Model(networks.linen(workload.network), federation.image_shape)
-    round_layout = check(federation, model, algorithm, Schedule(1), layout(cores))
-    return functools.partial(next, rounds(federation, model, algorithm, round_layout))
+    federation = Federation.from_arrays(images, labels, parts, images[:1], labels[:1], mean, std, networks.CLASS_NAMES)
+    model = Model(networks.linen(workload.network), federation.input_shape)
+    run = Run(federation, algorithm, jax.random.key(SEED))
+    return functools.partial(next, rounds(run, check(run, model, Schedule(1), Hardware(layout(cores)))))
 
 
 def _compare(seconds, baseline):

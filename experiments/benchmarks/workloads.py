@@ -73,12 +73,12 @@ def complete_task(workload: Workload, data: Data, parts: Sequence[np.ndarray], c
     import jax
 
     from experiments.benchmarks.weights import arrays_in_order
-    from fedjax_collapse.engine.cohort import draw
-    from fedjax_collapse.records import Model
+    from fedjax_collapse import Model, Participation
 
     key = jax.random.key(SEED)
     model = Model(networks.linen(workload.network), workload.image_shape)
-    cohorts = np.stack([draw(key, round, len(parts), cohort) for round in range(rounds)])
+    draw, sizes = Participation().draw, jax.numpy.array([len(part) for part in parts])
+    cohorts = np.stack([draw(jax.random.fold_in(key, round), sizes, cohort) for round in range(rounds)])
     return Task(*data, list(parts), arrays_in_order(model, model.init(key)), cohorts)
 
 

@@ -17,22 +17,30 @@ def get_config(arg: str = "") -> ConfigDict:
             arms=ConfigDict(),  # name -> the values in which this arm differs from the rest of the config
             clients=10,
             participation=1.0,  # fraction of the clients in a round
+            # rule: uniform, size, availability (a probability); dropout: probability of not coming back; stragglers:
+            # probability of taking only the share straggler_share of the local steps
+            cohort=dict(rule="uniform", availability=1.0, dropout=0.0, stragglers=0.0, straggler_share=0.5),
             data=dict(source="digits"),
             # seed: of the draw; none is the run's own seed, so that every seed of a study sees another partition
             partition=dict(name="dirichlet", alpha=0.1, seed=config_dict.placeholder(int)),
             network=dict(name="small_cnn"),
             # augmentation: a preset of fedjax_collapse/data/augment.py, such as feddecorr_cifar10
+            # further keys: those of fedjax_collapse/local_training.py; optimizer=dict(name="adam", ...) instead of SGD,
+            # phases=(("head", 10), ("body", 1)) instead of epochs
             training=dict(
                 epochs=5, batch_size=32, learning_rate=0.01, momentum=0.9, weight_decay=1e-5, augmentation="none"
             ),
-            algorithm=dict(name="fedavg"),
+            algorithm=dict(name="fedavg"),  # or scaffold, ...; private: the part of the network that stays at a client
             server_optimizer=dict(name="none"),  # or sgd, damped_momentum, adagrad, adam, yogi, ... with its arguments
-            regularizers=ConfigDict(),  # module name -> arguments
+            regularizers=ConfigDict(),  # module name -> arguments, in which name="my_module:MyClass" may be the class
+            methods=ConfigDict(),  # further methods, likewise; what is uploaded goes through them in this order
             # average: BatchNorm like the rest of the network; local: each client keeps its own (FedBN); recalibrate:
             # running statistics are not averaged, but measured on the new model after every round
             batch_norm="average",
             head="random",  # the classifier's initial weights; or orthogonal, for a frozen one (training.freeze="head")
             evaluate_every=1,
+            watch="one",  # whose local models are measured: one client of the cohort, all of it, or identities: "0,3"
+            measurements=ConfigDict(),  # name -> "my_module:function" of a fedjax_collapse.measurement.MeasurementView
             checkpoint_every=10,
             # layout: auto, timed (once, and remembered), chunked, vectorized, sharded, loop (debug)
             # clients_at_once, on each device: 0 is auto; devices: 0 is all

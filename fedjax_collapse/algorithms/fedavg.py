@@ -1,4 +1,4 @@
-"""Federated averaging, and by its server optimizer also FedAvgM, FedAdagrad, FedAdam and FedYogi.
+"""Federated averaging, what methods are added to; by its server optimizer also FedAvgM, FedAdagrad, FedAdam, FedYogi.
 
     cohort trains from w;   w <- w + server_optimizer(mean_k w_k - w),   weights N_k / sum N_k
 
@@ -7,37 +7,106 @@ acts on params, and BatchNorm's running statistics are averaged plainly. The rel
 server momentum to the statistics as well (``optimized="all"``), which can make a running variance negative.
 """
 
+import dataclasses
+from collections import OrderedDict
+from collections.abc import Mapping
+
 import jax
 from flax import struct
 
-from fedjax_collapse.aggregation import Upload, server_step
-from fedjax_collapse.algorithms.base import Algorithm
-from fedjax_collapse.records import PyTree, Server, Variables
-from fedjax_collapse.regularizers.base import option
+from fedjax_collapse import masks
+from fedjax_collapse.local_training import LocalTraining
+from fedjax_collapse.method import Method
+from fedjax_collapse.model import Model
+from fedjax_collapse.options import check_options, option
+from fedjax_collapse.records import UserError, Variables
+
+_EXCLUSIVE = ("task", "gradient")  # hooks that one method alone may have
 
 
 @struct.dataclass
-class FedAvg(Algorithm):
-    """Federated averaging.
+class FedAvg:
+    """Local training, methods by name, and what the server makes of the mean of the uploads.
 
+    ``methods``: SCAFFOLD, FedDecorr, ...: what one says may not contradict another. Uploads are changed by one after
+    the other, in this order; terms of the loss are added in that of their names.
     ``server_optimizer``: ``jax.tree_util.Partial`` of an optax constructor, such as ``Partial(optax.sgd, 1.0,
     momentum=0.5)`` for FedAvgM or ``Partial(damped_momentum, 0.5)`` for its damped form; its numbers are traced.
     None takes the mean itself.
+    ``weighting``: of the clients' uploads, by their number of examples (``size``), all ``equal``, or by their number of
+    whole ``batches`` (FedMR's released code); ``default`` is by size, unless a method says otherwise.
+    ``private``: the part of the network that every client keeps for itself (``masks.py``); ``batch_norm`` is FedBN (Li
+    et al., 2021), ``head`` FedPer. The server's own copy of it stays as initialised, and no upload contains it.
     """
 
+    training: LocalTraining = LocalTraining()
+    methods: Mapping[str, Method] = struct.field(default_factory=dict)
     server_optimizer: jax.tree_util.Partial | None = None
     optimized: str = option("params", choices=("params", "all"))
+    weighting: str = option("default", choices=("default", "size", "equal", "batches"))
+    private: str = option("none")
 
-    def init_server(self, variables: Variables) -> PyTree:
-        return () if self.server_optimizer is None else self.server_optimizer().init(self._optimized(variables))
+    def __post_init__(self):
+        object.__setattr__(self, "methods", OrderedDict(self.methods))  # a dict would be sorted inside compiled code
 
-    def aggregate(self, server: Server, upload: Upload) -> tuple[Variables, PyTree]:
-        if self.server_optimizer is None:
-            return upload.mean, server.extra
-        old, mean = self._optimized(server.variables), self._optimized(upload.mean)
-        new, state = server_step(self.server_optimizer(), server.extra, old, mean)
-        return Variables(**{**upload.mean._asdict(), **new}), state
+    def check(self, model: Model | None = None) -> None:
+        """Raises UserError, naming the value, if any hyper-parameter makes no sense, alone or with the others, or if
+        the model lacks a part that one of them names."""
+        self.training.check()
+        check_options(self)
+        for name, method in self.methods.items():
+            if not isinstance(method, Method):
+                raise UserError(f"method {name}: it is a {type(method).__name__}, expected a Method")
+            method.check()
+        for hook in _EXCLUSIVE:
+            if len(found := self.having(hook)) > 1:
+                raise UserError(f"methods {' and '.join(found)}: each has a {hook} of its own, expected at most one")
+        if self.having("task") and self.training.task_loss is not None:
+            raise UserError(
+                f"method {next(iter(self.having('task')))}: training.task_loss is given too, expected one of them"
+            )
+        if model is not None:
+            self._check_with(model)
 
-    def _optimized(self, variables):
-        """What the server optimizer acts on, by name."""
-        return {"params": variables.params} if self.optimized == "params" else variables._asdict()
+    def _check_with(self, model):
+        name = type(model.module).__name__
+        shapes = model.output_shapes(jax.eval_shape(model.init, jax.random.key(0)))
+        if getattr(shapes, "features", None) is None:
+            raise UserError(f"network {name}: it returns no features, expected Outputs(features [batch, d], logits)")
+        parts = [("private", self.private), ("training.freeze", self.training.frozen_part(at_server=True))]
+        parts += [("training.phases", phase.part) for phase in self.training.phases]
+        for setting, part in parts:
+            try:
+                model.mask(part)
+            except UserError as error:
+                raise UserError(f"{setting}: {error}") from error
+        for method in self.methods.values():
+            method.check_with(self.training, self.private, model)
+
+    def having(self, hook: str) -> dict[str, Method]:
+        """The methods that have the hook, in their order."""
+        return {name: method for name, method in self.methods.items() if method.has(hook)}
+
+    def enabled(self) -> "FedAvg":
+        """The algorithm without methods that do nothing: they cost nothing and change nothing, bit for bit.
+
+        Left in, ``0 * term`` would make XLA fuse and so round other operations differently.
+        """
+        enabled = {name: method for name, method in self.methods.items() if method.enabled()}
+        return dataclasses.replace(self, methods=enabled)
+
+    @property
+    def sends_updates(self) -> bool:
+        """Whether clients send updates, which methods change; else they send their models, and these are averaged."""
+        return bool(self.having("upload") or self.having("aggregate"))
+
+    @property
+    def weights_by(self) -> str:
+        """The ``weighting`` that is meant."""
+        if self.weighting != "default":
+            return self.weighting
+        return next((m.weighting for m in self.methods.values() if m.weighting), "size")
+
+    def fixed(self, model: Model) -> Variables:
+        """The mask of what the server never changes: private parts, and what is frozen."""
+        return masks.either(model.mask(self.private), model.mask(self.training.frozen_part(at_server=True)))

@@ -15,62 +15,61 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from fedjax_collapse.aggregation import Upload
-from fedjax_collapse.algorithms.base import Algorithm
-from fedjax_collapse.records import Client, PyTree, Server, Trained, UserError, Variables
-from fedjax_collapse.regularizers.base import option
+from fedjax_collapse.method import FinishView, Method, RoundView
+from fedjax_collapse.options import check_not_negative, check_options, option
+from fedjax_collapse.records import Outputs, PyTree, Variables
 
 
 @struct.dataclass
-class FedDC(Algorithm):
+class FedDC(Method):
     """Local drift decoupling and correction. ``evaluate`` as in FedDyn."""
 
-    weighting: str = option("equal", choices=("size", "equal"))
     alpha: float = 0.01
     evaluate: str = option("active", choices=("active", "cloud"))
 
+    weighting = "equal"
+
     def check(self) -> None:
-        if self.alpha < 0:
-            raise UserError(f"FedDC: alpha {self.alpha} is negative, expected >= 0")
+        check_options(self)
+        check_not_negative(self, "alpha")
 
-    def init_server(self, variables: Variables) -> PyTree:
+    def init_shared(self, variables: Variables, shapes: Outputs) -> PyTree:
         zeros = jax.tree.map(jnp.zeros_like, variables.params)
         return {"drift": zeros, "gradient": zeros}
 
-    def init_client(self, variables: Variables) -> PyTree:
-        zeros = jax.tree.map(jnp.zeros_like, variables.params)
-        return {"drift": zeros, "gradient": zeros}
+    def init_memory(self, variables: Variables, shapes: Outputs) -> PyTree:
+        return self.init_shared(variables, shapes)
 
-    def correct(self, gradient: PyTree, params: PyTree, server: Server, client: Client) -> PyTree:
-        alpha = self.alpha / client.share
+    def correct(self, gradient: PyTree, params: PyTree, view: RoundView) -> PyTree:
+        alpha, share = self.alpha / view.client.share, view.client.share
 
         def corrected(g, w, w_server, h_i, g_server, g_i):
-            return g + alpha * (w - w_server + h_i) + (g_server / client.share - g_i)
+            return g + alpha * (w - w_server + h_i) + (g_server / share - g_i)
 
-        mine, theirs = client.state.extra, server.extra
+        mine, theirs = view.memory, view.shared
         return jax.tree.map(
-            corrected, gradient, params, server.variables.params, mine["drift"], theirs["gradient"], mine["gradient"]
+            corrected, gradient, params, view.server.params, mine["drift"], theirs["gradient"], mine["gradient"]
         )
 
-    def finish(self, server: Server, client: Client, trained: Trained) -> tuple[Upload, PyTree]:
-        training = self.training
-        distance = training.learning_rate * training.epochs * jnp.ceil(client.mean_size / training.batch_size)
-        moved = jax.tree.map(jnp.subtract, trained.variables.params, server.variables.params)
-        turned = jax.tree.map(lambda g, delta: -g / client.share - delta / distance, server.extra["gradient"], moved)
+    def finish(self, view: FinishView) -> tuple[PyTree, PyTree]:
+        client, training = view.client, view.training
+        distance = jnp.maximum(training.mean_client_steps(client.mean_size), 1) * training.learning_rate
+        turned = jax.tree.map(
+            lambda g, delta: -g / client.share - delta / distance, view.shared["gradient"], view.update
+        )
         part_of_mean = {
-            "drift": jax.tree.map(lambda delta: delta / client.num_clients, moved),
+            "drift": jax.tree.map(lambda delta: delta / client.num_clients, view.update),
             "gradient": jax.tree.map(lambda change: client.share / client.num_clients * change, turned),
         }
-        state = jax.tree.map(jnp.add, client.state.extra, {"drift": moved, "gradient": turned})
-        return Upload(trained.variables, part_of_mean), state
+        return jax.tree.map(jnp.add, view.memory, {"drift": view.update, "gradient": turned}), part_of_mean
 
-    def aggregate(self, server: Server, upload: Upload) -> tuple[Variables, PyTree]:
-        extra = jax.tree.map(jnp.add, server.extra, upload.total)
-        params = jax.tree.map(jnp.add, upload.mean.params, extra["drift"])
-        return Variables(params, upload.mean.batch_stats), extra
+    def combine(self, shared: PyTree, report: PyTree) -> PyTree:
+        return jax.tree.map(jnp.add, shared, report)
 
-    def evaluated(self, server: Server) -> Variables:
+    def aggregate(self, update: PyTree, shared: PyTree, report: PyTree) -> PyTree:
+        return jax.tree.map(jnp.add, update, shared["drift"])
+
+    def evaluated(self, variables: Variables, shared: PyTree) -> Variables:
         if self.evaluate == "cloud":
-            return server.variables
-        params = jax.tree.map(jnp.subtract, server.variables.params, server.extra["drift"])
-        return server.variables._replace(params=params)
+            return variables
+        return variables._replace(params=jax.tree.map(jnp.subtract, variables.params, shared["drift"]))

@@ -13,59 +13,58 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from fedjax_collapse.aggregation import Upload
-from fedjax_collapse.algorithms.base import Algorithm
-from fedjax_collapse.records import Client, PyTree, Scalar, Server, Trained, UserError, Variables
-from fedjax_collapse.regularizers.base import option
+from fedjax_collapse.method import FinishView, Method, RoundView
+from fedjax_collapse.options import check_options, check_positive, option
+from fedjax_collapse.records import Outputs, PyTree, Scalar, Variables
 
 
 @struct.dataclass
-class FedDyn(Algorithm):
+class FedDyn(Method):
     """Dynamic regularization.
 
     ``evaluate``: the mean of the cohort's models (``active``), the server's own (``cloud``), or the mean of every
     client's latest model (``all``), which is the initial one before its first round.
     """
 
-    weighting: str = option("equal", choices=("size", "equal"))
     alpha: float = 0.01
     evaluate: str = option("active", choices=("active", "cloud", "all"))
 
+    weighting = "equal"
+
     def check(self) -> None:
-        if not self.alpha > 0:
-            raise UserError(f"FedDyn: alpha {self.alpha} is not positive")
+        check_options(self)
+        check_positive(self, "alpha")
 
-    def init_server(self, variables: Variables) -> PyTree:
-        return self.init_client(variables)  # h and latest model of the clients, both averaged over all of them
+    def init_shared(self, variables: Variables, shapes: Outputs) -> PyTree:
+        return self.init_memory(variables, shapes)  # h and latest model of the clients, both averaged over all of them
 
-    def init_client(self, variables: Variables) -> PyTree:
+    def init_memory(self, variables: Variables, shapes: Outputs) -> PyTree:
         state = {"h": jax.tree.map(jnp.zeros_like, variables.params)}
         return {**state, "latest": variables.params} if self.evaluate == "all" else state
 
-    def correct(self, gradient: PyTree, params: PyTree, server: Server, client: Client) -> PyTree:
-        alpha = self.alpha / client.share
-        return jax.tree.map(
-            lambda g, w, h_i: g + alpha * (h_i - w), gradient, server.variables.params, client.state.extra["h"]
-        )
+    def correct(self, gradient: PyTree, params: PyTree, view: RoundView) -> PyTree:
+        alpha = self.alpha / view.client.share
+        return jax.tree.map(lambda g, w, h_i: g + alpha * (h_i - w), gradient, view.server.params, view.memory["h"])
 
-    def decay(self, client: Client) -> Scalar:
-        return self.alpha / client.share
+    def decay(self, view: RoundView) -> Scalar:
+        return self.alpha / view.client.share
 
-    def finish(self, server: Server, client: Client, trained: Trained) -> tuple[Upload, PyTree]:
-        state, params = client.state.extra, trained.variables.params
-        change = {"h": jax.tree.map(jnp.subtract, params, server.variables.params)}
+    def finish(self, view: FinishView) -> tuple[PyTree, PyTree]:
+        change = {"h": view.update}
         if self.evaluate == "all":
-            change["latest"] = jax.tree.map(jnp.subtract, params, state["latest"])
-        part_of_mean = jax.tree.map(lambda delta: delta / client.num_clients, change)
-        return Upload(trained.variables, part_of_mean), jax.tree.map(jnp.add, state, change)
+            change["latest"] = jax.tree.map(jnp.subtract, view.public.params, view.memory["latest"])
+        part_of_mean = jax.tree.map(lambda delta: delta / view.client.num_clients, change)
+        return jax.tree.map(jnp.add, view.memory, change), part_of_mean
 
-    def aggregate(self, server: Server, upload: Upload) -> tuple[Variables, PyTree]:
-        mean = jax.tree.map(jnp.add, server.extra, upload.total)
-        return Variables(jax.tree.map(jnp.add, upload.mean.params, mean["h"]), upload.mean.batch_stats), mean
+    def combine(self, shared: PyTree, report: PyTree) -> PyTree:
+        return jax.tree.map(jnp.add, shared, report)
 
-    def evaluated(self, server: Server) -> Variables:
+    def aggregate(self, update: PyTree, shared: PyTree, report: PyTree) -> PyTree:
+        return jax.tree.map(jnp.add, update, shared["h"])
+
+    def evaluated(self, variables: Variables, shared: PyTree) -> Variables:
         if self.evaluate == "cloud":
-            return server.variables
+            return variables
         if self.evaluate == "all":
-            return server.variables._replace(params=server.extra["latest"])
-        return server.variables._replace(params=jax.tree.map(jnp.subtract, server.variables.params, server.extra["h"]))
+            return variables._replace(params=shared["latest"])
+        return variables._replace(params=jax.tree.map(jnp.subtract, variables.params, shared["h"]))

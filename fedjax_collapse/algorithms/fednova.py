@@ -11,32 +11,36 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from fedjax_collapse.aggregation import Upload
-from fedjax_collapse.algorithms.base import Algorithm
-from fedjax_collapse.records import Client, PyTree, Scalar, Server, Trained, UserError, Variables
+from fedjax_collapse.local_training import LocalTraining
+from fedjax_collapse.method import FinishView, Method
+from fedjax_collapse.model import Model
+from fedjax_collapse.records import PyTree, Scalar, UserError
 
 
 @struct.dataclass
-class FedNova(Algorithm):
-    """Federated averaging of normalised updates."""
+class FedNova(Method):
+    """Averaging of normalised updates."""
 
-    def check(self) -> None:
-        if not self.training.momentum < 1:
-            raise UserError(f"FedNova: local momentum {self.training.momentum} is too large, expected < 1")
+    def check_with(self, training: LocalTraining, private: str, model: Model) -> None:
+        if not training.momentum < 1:
+            raise UserError(f"FedNova: local momentum {training.momentum} is too large, expected < 1")
 
-    def finish(self, server: Server, client: Client, trained: Trained) -> tuple[Upload, PyTree]:
-        steps = effective_steps(trained.steps, self.training.momentum)
-        divisor = jnp.maximum(steps, 1)  # a client without a step has not moved
-        direction = jax.tree.map(lambda w, w_i: (w - w_i) / divisor, server.variables.params, trained.variables.params)
-        return Upload(mean=(direction, steps, trained.variables.batch_stats)), client.state.extra
+    def upload(self, update: PyTree, view: FinishView) -> tuple[PyTree, PyTree]:
+        divisor = jnp.maximum(_steps(view), 1)  # a client without a step has not moved
+        return jax.tree.map(lambda moved: moved / divisor, update), view.memory
 
-    def aggregate(self, server: Server, upload: Upload) -> tuple[Variables, PyTree]:
-        direction, steps, batch_stats = upload.mean
-        params = jax.tree.map(lambda w, d: w - steps * d, server.variables.params, direction)
-        return Variables(params, batch_stats), server.extra
+    def finish(self, view: FinishView) -> tuple[PyTree, PyTree]:
+        return view.memory, view.client.weight * _steps(view)
+
+    def aggregate(self, update: PyTree, shared: PyTree, report: PyTree) -> PyTree:
+        return jax.tree.map(lambda direction: report * direction, update)
 
 
 def effective_steps(steps: jax.Array, momentum: Scalar) -> jax.Array:
     """``(steps - momentum (1 - momentum^steps) / (1 - momentum)) / (1 - momentum)``: the 1-norm of the weights with
     which momentum SGD has added up its gradients; without momentum the number of steps."""
     return (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)
+
+
+def _steps(view):
+    return effective_steps(view.steps, view.training.momentum)

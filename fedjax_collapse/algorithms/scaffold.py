@@ -13,16 +13,17 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from fedjax_collapse.aggregation import Upload
-from fedjax_collapse.algorithms.base import Algorithm
 from fedjax_collapse.algorithms.fednova import effective_steps
-from fedjax_collapse.records import Client, PyTree, Server, Trained, UserError, Variables
-from fedjax_collapse.regularizers.base import option
+from fedjax_collapse.local_training import LocalTraining
+from fedjax_collapse.method import FinishView, Method, RoundView
+from fedjax_collapse.model import Model
+from fedjax_collapse.options import option
+from fedjax_collapse.records import Outputs, PyTree, UserError, Variables
 
 
 @struct.dataclass
-class Scaffold(Algorithm):
-    """Federated averaging with control variates.
+class Scaffold(Method):
+    """Control variates.
 
     ``normaliser``: K_i, the number of ``steps``, as published; with momentum that is too small by about ``1 / (1 -
     momentum)``, and ``fednova`` takes the effective number of steps instead.
@@ -30,31 +31,29 @@ class Scaffold(Algorithm):
 
     normaliser: str = option("steps", choices=("steps", "fednova"))
 
-    def check(self) -> None:
-        if self.normaliser == "fednova" and not self.training.momentum < 1:
-            raise UserError(f"Scaffold: local momentum {self.training.momentum} is too large, expected < 1")
+    def check_with(self, training: LocalTraining, private: str, model: Model) -> None:
+        if self.normaliser == "fednova" and not training.momentum < 1:
+            raise UserError(f"Scaffold: local momentum {training.momentum} is too large, expected < 1")
 
-    def init_server(self, variables: Variables) -> PyTree:
+    def init_shared(self, variables: Variables, shapes: Outputs) -> PyTree:
         return jax.tree.map(jnp.zeros_like, variables.params)
 
-    def init_client(self, variables: Variables) -> PyTree:
+    def init_memory(self, variables: Variables, shapes: Outputs) -> PyTree:
         return jax.tree.map(jnp.zeros_like, variables.params)
 
-    def correct(self, gradient: PyTree, params: PyTree, server: Server, client: Client) -> PyTree:
-        return jax.tree.map(lambda g, c, c_i: g + (c - c_i), gradient, server.extra, client.state.extra)
+    def correct(self, gradient: PyTree, params: PyTree, view: RoundView) -> PyTree:
+        return jax.tree.map(lambda g, c, c_i: g + (c - c_i), gradient, view.shared, view.memory)
 
-    def finish(self, server: Server, client: Client, trained: Trained) -> tuple[Upload, PyTree]:
-        steps = trained.steps
+    def finish(self, view: FinishView) -> tuple[PyTree, PyTree]:
+        steps = view.steps
         if self.normaliser == "fednova":
-            steps = effective_steps(steps, self.training.momentum)
-        distance = jnp.maximum(steps, 1) * trained.learning_rate
+            steps = effective_steps(steps, view.training.momentum)
+        distance = jnp.maximum(steps, 1) * view.learning_rate
+        changes = jax.tree.map(
+            lambda c, moved: jnp.where(view.steps > 0, -moved / distance - c, 0), view.shared, view.update
+        )
+        part_of_mean = jax.tree.map(lambda change: change / view.client.num_clients, changes)
+        return jax.tree.map(jnp.add, view.memory, changes), part_of_mean
 
-        def change(c, w, w_i):
-            return jnp.where(trained.steps > 0, (w - w_i) / distance - c, 0)
-
-        changes = jax.tree.map(change, server.extra, server.variables.params, trained.variables.params)
-        part_of_mean = jax.tree.map(lambda change: change / client.num_clients, changes)
-        return Upload(trained.variables, part_of_mean), jax.tree.map(jnp.add, client.state.extra, changes)
-
-    def aggregate(self, server: Server, upload: Upload) -> tuple[Variables, PyTree]:
-        return upload.mean, jax.tree.map(jnp.add, server.extra, upload.total)
+    def combine(self, shared: PyTree, report: PyTree) -> PyTree:
+        return jax.tree.map(jnp.add, shared, report)

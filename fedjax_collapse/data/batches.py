@@ -19,15 +19,18 @@ def get_batch(
 ) -> Batch:
     """The examples at ``rows`` [batch], normalised; rows where ``mask`` is False must be in range and are ignored.
 
+    Inputs without a mean to normalise by stay as they are, integers integers.
+
     Each image is augmented with a key of its own, from ``key`` and its row in the whole data set: not from its place in
     the batch, nor from its row in the part of the data set that was sent to the device.
     """
-    images = examples.images.at[rows].get(mode="promise_in_bounds").astype(examples.mean.dtype)
+    inputs = examples.inputs.at[rows].get(mode="promise_in_bounds")
+    inputs = inputs if examples.mean is None else inputs.astype(examples.mean.dtype)
     if augmentation is not None:
         identities = rows if examples.identities is None else examples.identities[rows]
-        images = jax.vmap(augmentation)(images, jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, identities))
+        inputs = jax.vmap(augmentation)(inputs, jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, identities))
     labels = examples.labels.at[rows].get(mode="promise_in_bounds")
-    return Batch((images - examples.mean) / examples.std, labels, mask)
+    return Batch(inputs if examples.mean is None else (inputs - examples.mean) / examples.std, labels, mask)
 
 
 def shuffled_rows(key: Key, rows: jax.Array, size: jax.Array) -> jax.Array:

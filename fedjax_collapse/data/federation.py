@@ -1,13 +1,13 @@
 """A federation: examples on the device, who owns which, and the common test set."""
 
-import hashlib
+import weakref
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 from fedjax_collapse.data.partition import Partition
+from fedjax_collapse.hashing import digest
 from fedjax_collapse.records import Examples, Ownership, UserError
 
 STORAGES = ("device", "host")  # where examples lie
@@ -22,7 +22,10 @@ class Domains(NamedTuple):
 
 
 class Federation(NamedTuple):
-    """Data of a run. Images stay uint8 on the device and are normalised batch by batch."""
+    """Data of a run. Inputs stay as they are given (images uint8) and are normalised batch by batch.
+
+    ``class_names`` is empty where labels are not those of classes.
+    """
 
     train: Examples
     ownership: Ownership
@@ -63,19 +66,53 @@ class Federation(NamedTuple):
         Raises:
             UserError: shapes, labels or indices do not fit together, or there is no such storage.
         """
-        if storage not in STORAGES:
-            raise UserError(f"federation: storage {storage!r}, expected one of {', '.join(STORAGES)}")
+        images, test_images = _as_images("train", images), _as_images("test", test_images)
         labels, test_labels = (_check_labels(name, a) for name, a in (("train", labels), ("test", test_labels)))
         num_classes = 1 + max(labels.max(), test_labels.max())
         class_names = tuple(map(str, range(num_classes))) if class_names is None else tuple(class_names)
         if len(class_names) < num_classes:
             raise UserError(f"data: label {num_classes - 1} has no name among {len(class_names)} class names")
-        train = _examples("train", images, labels, mean, std, storage)
-        test = _examples("test", test_images, test_labels, mean, std, storage)
-        if train.images.shape[1:] != test.images.shape[1:]:
+        return cls.from_inputs(
+            images, labels, partition, test_images, test_labels, mean=mean, std=std, class_names=class_names,
+            capacity=capacity, domains=domains, storage=storage,
+        )  # fmt: skip
+
+    @classmethod
+    def from_inputs(
+        cls,
+        inputs: np.ndarray,
+        labels: np.ndarray,
+        partition: Partition,
+        test_inputs: np.ndarray,
+        test_labels: np.ndarray,
+        mean: float | tuple | None = None,
+        std: float | tuple | None = None,
+        class_names: tuple[str, ...] = (),
+        capacity: int | None = None,
+        domains: Domains | None = None,
+        storage: str = "device",
+    ) -> "Federation":
+        """A federation of inputs of any shape and type: integers stay integers, other numbers become float32.
+
+        Args:
+            inputs: [examples, ...], such as token ids [examples, length] or a table [examples, columns].
+            labels: [examples, ...]; integers from 0 for classes, floats for a regression.
+            mean, std: a network sees ``(inputs - mean) / std``, scalars or one per entry of the last axis; None leaves
+                the inputs as they are.
+            class_names: needed where the task is a classification.
+
+        The other arguments and errors are those of ``from_arrays``.
+        """
+        if storage not in STORAGES:
+            raise UserError(f"federation: storage {storage!r}, expected one of {', '.join(STORAGES)}")
+        labels, test_labels = _as_numbers("train labels", labels), _as_numbers("test labels", test_labels)
+        train = _examples("train", inputs, labels, mean, std, storage)
+        test = _examples("test", test_inputs, test_labels, mean, std, storage)
+        if train.inputs.shape[1:] != test.inputs.shape[1:]:
+            kind = "images" if train.inputs.ndim == 4 else "inputs"
             raise UserError(
-                f"data: training images are {train.images.shape[1:]}, test images {test.images.shape[1:]}; "
-                f"expected the same height, width and channels"
+                f"data: training {kind} are {train.inputs.shape[1:]}, test {kind} {test.inputs.shape[1:]}; "
+                f"expected the same {'height, width and channels' if kind == 'images' else 'shape'}"
             )
         return cls(
             train=train,
@@ -94,8 +131,9 @@ class Federation(NamedTuple):
         return len(self.class_names)
 
     @property
-    def image_shape(self) -> tuple[int, int, int]:
-        return self.train.images.shape[1:]
+    def input_shape(self) -> tuple[int, ...]:
+        """Of one example: height, width, channels of an image."""
+        return self.train.inputs.shape[1:]
 
     def with_partition(self, partition: Partition, capacity: int | None = None) -> "Federation":
         """The same data, the same arrays even, divided otherwise; arguments and errors as of ``from_arrays``."""
@@ -128,22 +166,43 @@ class Federation(NamedTuple):
 
     def hashes(self) -> dict[str, str]:
         """SHA-256 of the data and of the partition, to tell whether two runs saw the same."""
-        data = (self.train.images, self.train.labels, self.test.images, self.test.labels)
-        return {"data": _sha256(data), "partition": _sha256(self.owned_rows())}
+        data = (self.train.inputs, self.train.labels, self.test.inputs, self.test.labels)
+        return {"data": _digest_once(data), "partition": digest(self.owned_rows())}
 
 
-def _examples(name, images, labels, mean, std, storage):
+def _as_images(name, images):
+    """Images with an axis of channels, uint8 or float32."""
     images = np.asarray(images)
     images = images[..., None] if images.ndim == 3 else images
     if images.ndim != 4:
         raise UserError(f"{name} images: shape {images.shape}, expected [examples, height, width(, channels)]")
-    if len(images) != len(labels):
-        raise UserError(f"{name} data: {len(images)} images but {len(labels)} labels")
-    images = images if images.dtype == np.uint8 else images.astype(np.float32)
-    if images.dtype != np.uint8 and not np.all(np.isfinite(images)):
-        raise UserError(f"{name} images: NaN or infinity among the pixels; expected finite numbers")
-    mean, std = (np.broadcast_to(np.asarray(x, np.float32), images.shape[-1:]) for x in (mean, std))
-    return Examples(*map(np.asarray if storage == "host" else jnp.asarray, (images, labels, mean, std)))
+    return images if images.dtype == np.uint8 else _as_numbers(f"{name} images", images.astype(np.float32))
+
+
+def _as_numbers(name, values):
+    """Integers as they are but in 32 bits, all else as float32."""
+    values = np.asarray(values)
+    if values.dtype.kind in "iub":
+        return values if values.dtype.itemsize <= 4 else values.astype(np.int32)
+    if values.dtype.kind != "f":
+        raise UserError(f"{name}: expected numbers, got {values.dtype}")
+    if not np.all(np.isfinite(values)):
+        raise UserError(f"{name}: NaN or infinity among the {'pixels' if 'images' in name else 'values'}; "
+                        f"expected finite numbers")  # fmt: skip
+    return values.astype(np.float32)
+
+
+def _examples(name, inputs, labels, mean, std, storage):
+    inputs = _as_numbers(f"{name} inputs", inputs)
+    if len(inputs) != len(labels) or not len(labels):
+        kind = "images" if inputs.ndim == 4 else "inputs"
+        raise UserError(f"{name} data: {len(inputs)} {kind} but {len(labels)} labels")
+    place = np.asarray if storage == "host" else jnp.asarray
+    if mean is None and std is None:
+        return Examples(place(inputs), place(labels), None, None)
+    mean, std = (np.asarray(x if x is not None else default, np.float32) for x, default in ((mean, 0), (std, 1)))
+    mean, std = (np.broadcast_to(x, inputs.shape[-1:]) for x in (mean, std))
+    return Examples(*map(place, (inputs, labels, mean, std)))
 
 
 def _check_labels(name, labels):
@@ -197,8 +256,13 @@ def _check_domains(domains, labels, test_labels):
     return Domains(tuple(domains.names), train, test)
 
 
-def _sha256(arrays) -> str:
-    digest = hashlib.sha256()
-    for array in map(np.asarray, jax.tree.leaves(arrays)):
-        digest.update(f"{array.dtype}{array.shape}".encode() + np.ascontiguousarray(array).tobytes())
-    return digest.hexdigest()
+_digests: dict[tuple[int, ...], tuple[list, str]] = {}
+
+
+def _digest_once(arrays) -> str:
+    """The hash of arrays that nobody changes: computed once, however many federations share them."""
+    key = tuple(map(id, arrays))
+    kept = _digests.get(key)
+    if kept is None or any(reference() is not array for reference, array in zip(kept[0], arrays, strict=True)):
+        _digests[key] = kept = list(map(weakref.ref, arrays)), digest(arrays)
+    return kept[1]

@@ -1,11 +1,11 @@
 """Client maps: how a function of one client is laid out over a cohort.
 
-A client map turns ``function(shared, client) -> (summand, result)`` into a function of a cohort, whose clients are
-stacked on a leading axis: summands are added up, results are stacked. All maps give the same numbers up to the order of
-float summation; they differ in speed and memory:
+A client map turns ``function(shared, client) -> Outcome`` into a function of a cohort, whose clients are stacked on a
+leading axis: summands are added up, results are stacked, and of what is large only some clients' is kept. All maps give
+the same numbers up to the order of float summation; they differ in speed and memory:
 
-    total, results = Vectorized()(lambda shared, client: (client * shared, client), 2.0, jnp.arange(3.0))
-    # total == 6.0, results == [0., 1., 2.]
+    outcome = Vectorized()(lambda shared, client: Outcome(client * shared, client), 2.0, jnp.arange(3.0))
+    # outcome.summand == 6.0, outcome.result == [0., 1., 2.]
 
 Maps are hashable and equal by value, so they are static arguments of compiled functions. The number of clients must be
 a multiple of ``clients_at_once``; the engine pads a cohort with clients of size 0.
@@ -15,7 +15,7 @@ import dataclasses
 import functools
 import operator
 from collections.abc import Callable
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +26,20 @@ from fedjax_collapse.aggregation import sum_clients
 from fedjax_collapse.data.batches import zeros_of
 from fedjax_collapse.records import PyTree, UserError
 
-PerClient = Callable[[PyTree, PyTree], tuple[PyTree, PyTree]]
+
+class Outcome(NamedTuple):
+    """What a function returns for one client, and a client map for all: the sum, the results stacked, what is kept.
+
+    ``kept`` is stored in place ``slot`` of a stack of ``num_slots``; a client with a slot behind them is not kept.
+    """
+
+    summand: PyTree
+    result: PyTree = ()
+    kept: PyTree = ()
+    slot: jax.Array | int = 0
+
+
+PerClient = Callable[[PyTree, PyTree], Outcome]
 
 
 class ClientMap:
@@ -37,25 +50,25 @@ class ClientMap:
     is_compiled: ClassVar[bool] = True  # False for the debug map, whose rounds run operation by operation
     runs_clients_alone: bool = False  # without a client axis, so that a branch costs only the case that is taken
 
-    def __call__(self, function: PerClient, shared: PyTree, clients: PyTree) -> tuple[PyTree, PyTree]:
-        """The sum of the summands, and the stacked results."""
+    def __call__(self, function: PerClient, shared: PyTree, clients: PyTree, num_slots: int = 0) -> Outcome:
+        """The sum of the summands, the stacked results, and what is kept: zeros in slots that no client has."""
         raise NotImplementedError
 
     def arrange(self, ids: jax.Array) -> jax.Array:
         """The order in which the map wants clients, given by increasing size."""
         return ids
 
-    def place(self, tree: PyTree) -> PyTree:
-        """The arrays where the compiled round expects and leaves them, so that it is compiled only once."""
+    def replicate(self, tree: PyTree) -> PyTree:
+        """The arrays on every device, where the compiled round expects and leaves them: it is compiled only once."""
         return jax.device_put(tree, jax.devices()[0])
 
-    def deal(self, clients: PyTree) -> PyTree:
-        """``place`` for what is stored of all clients, stacked; padded to a multiple of ``num_devices``."""
-        return self.place(clients)
+    def shard(self, clients: PyTree) -> PyTree:
+        """What is stored of all clients, stacked, divided over the devices; padded to a multiple of ``num_devices``."""
+        return self.replicate(clients)
 
-    def shapes(self, tree: PyTree, dealt: bool = False) -> PyTree:
-        """Shapes of arrays as ``place`` leaves them, or ``deal``: what is traced with them need not be traced again."""
-        sharding = self._sharding(dealt)
+    def shapes(self, tree: PyTree, sharded: bool = False) -> PyTree:
+        """Shapes of arrays as ``replicate`` leaves them, or ``shard``: what is traced with them is not traced again."""
+        sharding = self._sharding(sharded)
 
         def describe(leaf):
             weak_type = getattr(leaf, "weak_type", False)
@@ -63,12 +76,12 @@ class ClientMap:
 
         return jax.tree.map(describe, tree)
 
-    def _sharding(self, dealt: bool) -> NamedSharding | None:
+    def _sharding(self, sharded: bool) -> NamedSharding | None:
         """None where nothing is divided over devices."""
-        del dealt
+        del sharded
 
-    def keep_dealt(self, clients: PyTree) -> PyTree:
-        """The arrays, unchanged; inside compiled code, so that they are left as ``deal`` placed them."""
+    def keep_sharded(self, clients: PyTree) -> PyTree:
+        """The arrays, unchanged; inside compiled code, so that they are left as ``shard`` placed them."""
         return clients
 
 
@@ -82,9 +95,9 @@ class Vectorized(ClientMap):
     def __str__(self):
         return "all clients at once"
 
-    def __call__(self, function, shared, clients):
-        summands, results = jax.vmap(function, in_axes=(None, 0))(shared, clients)
-        return sum_clients(summands), results
+    def __call__(self, function, shared, clients, num_slots=0):
+        outcome = _side_by_side(function, shared, clients)
+        return outcome._replace(kept=_keep(_empty_slots(num_slots, outcome.kept), outcome))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,28 +124,30 @@ class Chunked(ClientMap):
     def runs_clients_alone(self) -> bool:
         return self.clients_at_once == 1
 
-    def __call__(self, function, shared, clients):
+    def __call__(self, function, shared, clients, num_slots=0):
         chunks = jax.tree.map(lambda leaf: leaf.reshape(-1, self.clients_at_once, *leaf.shape[1:]), clients)
 
         @functools.partial(jax.jit, inline=True)  # traced once, for its shapes and in the loop
         def run_chunk(shared, chunk):
             if self.runs_clients_alone:
-                summand, results = function(shared, jax.tree.map(lambda leaf: leaf[0], chunk))
-                return summand, jax.tree.map(lambda leaf: leaf[None], results)
-            return Vectorized()(function, shared, chunk)
+                outcome = function(shared, jax.tree.map(lambda leaf: leaf[0], chunk))
+                return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], outcome)._replace(summand=outcome.summand)
+            return _side_by_side(function, shared, chunk)
 
-        def add_chunk(total, chunk):
-            summand, results = run_chunk(shared, chunk)
-            return jax.tree.map(jnp.add, total, summand), results
+        def add_chunk(carry, chunk):
+            total, kept = carry
+            outcome = run_chunk(shared, chunk)
+            return (jax.tree.map(jnp.add, total, outcome.summand), _keep(kept, outcome)), outcome.result
 
-        summand, _ = jax.eval_shape(run_chunk, shared, jax.tree.map(lambda leaf: leaf[0], chunks))
-        total, results = jax.lax.scan(add_chunk, zeros_of(summand), chunks)
-        return total, jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), results)
+        outcome = jax.eval_shape(run_chunk, shared, jax.tree.map(lambda leaf: leaf[0], chunks))
+        carry = zeros_of(outcome.summand), _empty_slots(num_slots, outcome.kept)
+        (total, kept), results = jax.lax.scan(add_chunk, carry, chunks)
+        return Outcome(total, jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), results), kept)
 
 
 @dataclasses.dataclass(frozen=True)
 class Sharded(ClientMap):
-    """The cohort dealt out over several devices of one host, each of which runs its share by the map ``inner``.
+    """The cohort divided over several devices of one host, each of which runs its share by the map ``inner``.
 
     On a CPU one client rarely keeps several cores busy: as many CPU devices as cores, each running one client at a
     time, are faster than one device that uses all cores (set ``jax_num_cpu_devices`` before JAX starts).
@@ -164,39 +179,40 @@ class Sharded(ClientMap):
         devices = jax.devices()[: self.num_devices]
         return jax.make_mesh((self.num_devices,), ("clients",), axis_types=(AxisType.Auto,), devices=devices)
 
-    def __call__(self, function, shared, clients):
+    def __call__(self, function, shared, clients, num_slots=0):
         def run_share(shared, clients):
-            total, results = self.inner(function, shared, clients)
-            return jax.lax.psum(total, "clients"), results
+            outcome = self.inner(function, shared, clients, num_slots)
+            return jax.lax.psum((outcome.summand, outcome.kept), "clients"), outcome.result
 
-        everywhere, dealt = PartitionSpec(), PartitionSpec("clients")
-        return jax.shard_map(
-            run_share, mesh=self.mesh, in_specs=(everywhere, dealt), out_specs=(everywhere, dealt), check_vma=False
+        replicated, sharded = PartitionSpec(), PartitionSpec("clients")
+        (total, kept), results = jax.shard_map(
+            run_share, mesh=self.mesh, in_specs=(replicated, sharded), out_specs=(replicated, sharded), check_vma=False
         )(shared, clients)
+        return Outcome(total, results, kept)
 
     def arrange(self, ids):
-        """Deals chunks of neighbours to the devices like cards, turning round after each row, for even loads."""
+        """Gives chunks of neighbours to the devices by turns, turning round after each row, for even loads."""
         rows = ids.reshape(-1, self.num_devices, self.inner.clients_at_once)
         rows = rows.at[1::2].set(rows[1::2, ::-1])
         return rows.swapaxes(0, 1).reshape(-1)
 
-    def place(self, tree):
-        return jax.device_put(tree, self._sharding(dealt=False))
+    def replicate(self, tree):
+        return jax.device_put(tree, self._sharding(sharded=False))
 
-    def deal(self, clients):
+    def shard(self, clients):
         """A device keeps its share of the clients, not all of them."""
 
         def pad(leaf):
             missing = -len(leaf) % self.num_devices
             return np.pad(leaf, [(0, missing), *[(0, 0)] * (leaf.ndim - 1)]) if missing else leaf
 
-        return jax.device_put(jax.tree.map(pad, jax.device_get(clients)), self._sharding(dealt=True))
+        return jax.device_put(jax.tree.map(pad, jax.device_get(clients)), self._sharding(sharded=True))
 
-    def keep_dealt(self, clients):
-        return jax.lax.with_sharding_constraint(clients, self._sharding(dealt=True))
+    def keep_sharded(self, clients):
+        return jax.lax.with_sharding_constraint(clients, self._sharding(sharded=True))
 
-    def _sharding(self, dealt):
-        return NamedSharding(self.mesh, PartitionSpec("clients") if dealt else PartitionSpec())
+    def _sharding(self, sharded):
+        return NamedSharding(self.mesh, PartitionSpec("clients") if sharded else PartitionSpec())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -210,8 +226,35 @@ class Loop(ClientMap):
     def __str__(self):
         return "one client and one operation after another"
 
-    def __call__(self, function, shared, clients):
+    def __call__(self, function, shared, clients, num_slots=0):
         count = len(jax.tree.leaves(clients)[0])
         outcomes = [function(shared, jax.tree.map(operator.itemgetter(i), clients)) for i in range(count)]
-        summands, results = jax.tree.map(lambda *leaves: jnp.stack(leaves), *outcomes)
-        return sum_clients(summands), results
+        outcome = jax.tree.map(lambda *leaves: jnp.stack(leaves), *outcomes)
+        kept = _keep(_empty_slots(num_slots, outcome.kept), outcome)
+        return Outcome(sum_clients(outcome.summand), outcome.result, kept)
+
+
+def _side_by_side(function, shared, clients):
+    """The sum of the summands, all else stacked, of clients on an axis of their own."""
+    outcome = jax.vmap(function, in_axes=(None, 0))(shared, clients)
+    slots = jnp.broadcast_to(outcome.slot, len(jax.tree.leaves(clients)[0]))
+    return outcome._replace(summand=sum_clients(outcome.summand), slot=slots)
+
+
+def _empty_slots(num_slots: int, kept: PyTree) -> PyTree:
+    """Zeros for what is kept of so many clients; ``kept``: what is stacked of some."""
+    return jax.tree.map(lambda leaf: jnp.zeros((num_slots, *leaf.shape[1:]), leaf.dtype), kept)
+
+
+def _keep(slots: PyTree, outcome: Outcome) -> PyTree:
+    """The slots with what is kept of the clients that have one; ``outcome`` is stacked."""
+    leaves = jax.tree.leaves(slots)
+    if not leaves:
+        return slots
+
+    def store():
+        return jax.tree.map(lambda all, new: all.at[outcome.slot].set(new, mode="drop"), slots, outcome.kept)
+
+    if len(outcome.slot) > 1:
+        return store()
+    return jax.lax.cond(outcome.slot[0] < len(leaves[0]), store, lambda: slots)  # most clients are not kept

@@ -4,37 +4,55 @@ All randomness comes from identities (round, client, epoch), never from a positi
 clients are laid out, nor on whether their data and states lie on the device or on the host.
 """
 
+import functools
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedjax_collapse import local, server
 from fedjax_collapse.aggregation import Upload, weigh
-from fedjax_collapse.algorithms import base
-from fedjax_collapse.algorithms.base import Algorithm
-from fedjax_collapse.engine.client_maps import ClientMap
-from fedjax_collapse.engine.layout import Layout
-from fedjax_collapse.records import Client, ClientState, Examples, Key, Model, Ownership, PyTree, Server, Variables
+from fedjax_collapse.algorithms.fedavg import FedAvg
+from fedjax_collapse.engine.client_maps import ClientMap, Outcome
+from fedjax_collapse.engine.layout import Rounds
+from fedjax_collapse.engine.participation import Participation
+from fedjax_collapse.records import Client, ClientState, Examples, Key, Ownership, PyTree, Server, Variables
 
-_COHORT, _CLIENT = 0, 1  # streams of randomness within a round
+_CLIENT = 1  # stream of randomness within a round; the others are those of ``Participation``
 
 
-class Outcome(NamedTuple):
+class Data(NamedTuple):
+    """What a run's rounds are given in every call, and do not change."""
+
+    examples: Examples
+    ownership: Ownership
+    participation: Participation = Participation()
+
+
+class Watched(NamedTuple):
+    """Local models after their training, of the clients that are watched and were in the cohort."""
+
+    ids: jax.Array  # [watched] identities; the number of clients where there is none
+    variables: Variables  # stacked
+
+
+class CohortResult(NamedTuple):
     """What a cohort's round leaves, besides the server; client by client in the cohort's order."""
 
     states: ClientState  # stacked
     steps: jax.Array  # [cohort] optimizer steps
     metrics: dict[str, jax.Array]  # each [cohort]
-    watched: Variables  # the local model of the member of lowest identity
+    watched: Watched
 
 
-def draw(key: Key, round: jax.Array, num_clients: int, cohort_size: int) -> jax.Array:
-    """Identities [cohort_size] of a round's distinct clients, uniformly drawn."""
-    if cohort_size == num_clients:
-        return jnp.arange(num_clients)
-    key = jax.random.fold_in(jax.random.fold_in(key, round), _COHORT)
-    return jax.random.permutation(key, num_clients)[:cohort_size]
+def draw(rounds: Rounds, data: Data, key: Key, round: jax.Array) -> tuple[jax.Array, jax.Array | None]:
+    """A round's cohort in the layout's order and padded, and the share of its steps that each client takes."""
+    rule, sizes = data.participation, data.ownership.sizes
+    key = jax.random.fold_in(key, round)
+    cohort = rule.draw(key, sizes, rounds.layout.cohort_size)
+    cohort = arrange(rule.survivors(key, cohort, len(sizes)), sizes, rounds.layout.client_map)
+    return cohort, rule.budgets(key, cohort, len(sizes))
 
 
 def arrange(cohort: jax.Array, sizes: jax.Array, client_map: ClientMap) -> jax.Array:
@@ -44,8 +62,8 @@ def arrange(cohort: jax.Array, sizes: jax.Array, client_map: ClientMap) -> jax.A
     padding are those behind the last client's.
     """
     padding = jnp.full(-len(cohort) % client_map.clients_at_once, len(sizes), cohort.dtype)
-    by_size = cohort[jnp.argsort(sizes[cohort])]
-    return client_map.arrange(jnp.concatenate([padding, by_size]))
+    own_sizes = jnp.where(cohort < len(sizes), sizes.at[cohort].get(mode="clip"), 0)
+    return client_map.arrange(jnp.concatenate([padding, cohort[jnp.argsort(own_sizes)]]))
 
 
 def device_steps(sizes: np.ndarray, batch_size: int, client_map: ClientMap) -> np.ndarray:
@@ -55,95 +73,92 @@ def device_steps(sizes: np.ndarray, batch_size: int, client_map: ClientMap) -> n
     return steps[ids].reshape(client_map.num_devices, -1).sum(axis=1)
 
 
-def stack(
-    algorithm: Algorithm, cohort: jax.Array, rows: jax.Array, states: ClientState, sizes: jax.Array, key: Key
-) -> Client:
-    """The cohort as stacked clients; those that only pad get size 0 and weight 0.
+def stack(algorithm: FedAvg, cohort: jax.Array, sizes: jax.Array, key: Key, budgets: jax.Array | None) -> Client:
+    """The cohort as stacked clients without rows and states; those that only pad get size 0 and weight 0.
 
-    ``rows``, ``states``: of the cohort, in its order; ``sizes``: of all clients.
+    ``sizes``: of all clients; ``key``: of the clients' training in this round.
     """
     num_clients = len(sizes)
     is_real = cohort < num_clients
     own_sizes = jnp.where(is_real, sizes.at[cohort].get(mode="clip"), 0)
     batches = own_sizes // algorithm.training.batch_size
     batches = jnp.where(jnp.sum(batches) > 0, batches, own_sizes)  # where nobody has a whole batch
-    weights = {"size": own_sizes, "equal": is_real, "batches": batches}[algorithm.weighting]
+    weights = {"size": own_sizes, "equal": is_real, "batches": batches}[algorithm.weights_by]
     return Client(
         id=cohort,
-        rows=rows,
+        rows=(),
         size=own_sizes,
         weight=weights / jnp.sum(weights),
-        state=states,
+        state=(),
         key=jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, cohort),
         num_clients=jnp.full(len(cohort), num_clients),
         mean_size=jnp.full(len(cohort), jnp.sum(sizes) / num_clients),
+        budget=budgets,
     )
 
 
-def pick(algorithm: Algorithm, cohort: jax.Array, ownership: Ownership, states: ClientState, key: Key) -> Client:
-    """The cohort as stacked clients, from what is stored of all of them."""
+def gather(clients: Client, rows: jax.Array, states: ClientState) -> Client:
+    """The stacked clients with their rows and states, from what is stored of all of them."""
 
     def of_cohort(leaf):
-        return leaf.at[cohort].get(mode="clip")
+        return leaf.at[clients.id].get(mode="clip")
 
-    return stack(algorithm, cohort, of_cohort(ownership.rows), jax.tree.map(of_cohort, states), ownership.sizes, key)
+    return clients._replace(rows=of_cohort(rows), state=jax.tree.map(of_cohort, states))
 
 
-def round_key(key: Key, round: jax.Array) -> Key:
+def training_key(key: Key, round: jax.Array) -> Key:
     """The randomness of the clients' training in a round."""
     return jax.random.fold_in(jax.random.fold_in(key, round), _CLIENT)
 
 
 def run(
-    algorithm: Algorithm,
-    server: Server,
-    round: jax.Array,
-    clients: Client,
-    examples: Examples,
-    num_clients: int,
-    *,
-    model: Model,
-    layout: Layout,
-) -> tuple[Server, Outcome]:
+    rounds: Rounds, algorithm: FedAvg, received: Server, round: jax.Array, clients: Client, examples: Examples
+) -> tuple[Server, CohortResult]:
     """The server after the cohort's round, and what the clients leave."""
-    watched_id = jnp.min(clients.id)
+    watched_ids = rounds.watched_ids(clients.id)
 
     def run_client(shared, client):
-        server, examples = shared
-        context = (algorithm, model, examples, server, round)
-        upload, state, trained = base.local(*context, client, batch_parts=layout.batch_parts)
-        upload = weigh(upload, client.weight, client.id < num_clients)
-        watched = jax.tree.map(lambda leaf: jnp.where(client.id == watched_id, leaf, 0), trained.variables)
-        return (upload, watched), (state, trained.steps, trained.metrics)
+        context = _context(rounds, algorithm, round, shared, client)
+        upload, state, trained = local.run(context)
+        upload = weigh(upload, client.weight, client.id < client.num_clients)
+        slot = _position(watched_ids, client.id)
+        return Outcome(upload, (state, trained.steps, trained.metrics), trained.variables, slot)
 
-    (upload, watched), results = layout.client_map(run_client, (server, examples), clients)
-    server = base.aggregate(algorithm, server, upload)
-    if algorithm.recalibrate:
-        server = _recalibrate(algorithm, server, examples, clients, num_clients, model, layout)
-    return server, Outcome(*results, watched)
+    shared = received, examples
+    upload, results, models, _ = rounds.layout.client_map(run_client, shared, clients, len(watched_ids))
+    new = server.aggregate(algorithm, rounds.model, received, upload)
+    if algorithm.having("measure"):
+        measuring = functools.partial(_context, rounds, algorithm, round)
+        measured = _sum_reports(rounds, local.measure, measuring, new, clients, examples)
+        new = server.apply_measured(algorithm, rounds.model, new, measured)
+    is_there = jnp.any(watched_ids[:, None] == clients.id, axis=1)
+    return new, CohortResult(*results, Watched(jnp.where(is_there, watched_ids, clients.num_clients[0]), models))
 
 
 def first_reports(
-    algorithm: Algorithm, server: Server, clients: Client, examples: Examples, *, model: Model, layout: Layout
+    rounds: Rounds, algorithm: FedAvg, received: Server, clients: Client, examples: Examples
 ) -> dict[str, PyTree]:
-    """The clients' summed reports on the initial model, of the regularizers that start with one."""
-
-    def report(shared, client):
-        server, examples = shared
-        reports = base.first_report(algorithm, model, examples, server, client)
-        return weigh(Upload((), reports), client.weight, client.size > 0), ()
-
-    upload, _ = layout.client_map(report, (server, examples), clients)
-    return upload.total
+    """The clients' summed reports on the initial model, of the methods that start with one."""
+    reporting = functools.partial(_context, rounds, algorithm, 0)
+    return _sum_reports(rounds, local.first_report, reporting, received, clients, examples)
 
 
-def _recalibrate(algorithm, server, examples, clients, num_clients, model, layout):
-    """The server with the running statistics that the cohort measures on its model."""
+def _sum_reports(rounds, report, context, received, clients, examples):
+    def report_of(shared, client):
+        upload = Upload((), report(context(shared, client)))
+        return Outcome(weigh(upload, client.weight, client.id < client.num_clients))
 
-    def measure(shared, client):
-        variables, examples = shared
-        measured = base.batch_statistics(algorithm, model, examples, variables, client)
-        return weigh(Upload(measured), client.weight, client.id < num_clients), ()
+    return rounds.layout.client_map(report_of, (received, examples), clients).summand.total
 
-    upload, _ = layout.client_map(measure, (server.variables, examples), clients)
-    return server._replace(variables=server.variables._replace(batch_stats=upload.mean))
+
+def _context(rounds, algorithm, round, shared, client) -> local.LocalContext:
+    received, examples = shared
+    return local.LocalContext(
+        algorithm, rounds.model, examples, received, round, client, batch_parts=rounds.layout.batch_parts
+    )
+
+
+def _position(ids: jax.Array, id: jax.Array) -> jax.Array:
+    """Where the identity is among the others; behind them if it is not."""
+    is_there = ids == id
+    return jnp.where(jnp.any(is_there), jnp.argmax(is_there), len(ids))

@@ -1,8 +1,7 @@
 """Rounds of a federation that is larger than the device: the host keeps what is stored of all clients.
 
-The host keeps the examples as well where their images are a NumPy array. The device then holds the server, one cohort,
-and the examples of this cohort and of the next, which are sent while it computes. The numbers are those of
-``rounds.py``.
+The host keeps the examples as well where their inputs are a NumPy array. The device then holds the server, one cohort,
+and the examples of this cohort and of the next, which are sent while it computes. A round is the one of ``cohort.py``.
 """
 
 import contextlib
@@ -13,136 +12,125 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_collapse.algorithms import base
-from fedjax_collapse.algorithms.base import Algorithm
+from fedjax_collapse import server
+from fedjax_collapse.algorithms.fedavg import FedAvg
 from fedjax_collapse.engine import cohort as cohorts
 from fedjax_collapse.engine.client_maps import ClientMap
-from fedjax_collapse.engine.layout import Layout
-from fedjax_collapse.engine.rounds import RoundRecord, State
-from fedjax_collapse.records import Client, ClientState, Examples, Model, Ownership, PyTree, Variables
+from fedjax_collapse.engine.cohort import Data
+from fedjax_collapse.engine.layout import Rounds
+from fedjax_collapse.engine.rounds import Advance, RoundRecord, State
+from fedjax_collapse.records import Client, ClientState, Examples, PyTree
 
 
-def run_rounds(
-    algorithm: Algorithm,
-    state: State,
-    examples: Examples,
-    ownership: Ownership,
-    num_rounds: jax.Array | int,
-    *,
-    model: Model,
-    layout: Layout,
-) -> tuple[State, RoundRecord, Variables]:
+def run_rounds(rounds: Rounds, algorithm: FedAvg, state: State, data: Data, num_rounds: jax.Array | int) -> Advance:
     """What ``rounds.run_rounds`` returns, with client states and records as NumPy arrays.
 
-    ``num_rounds``: at least 1. ``ownership``: best as NumPy arrays, else it is read from the device in every call.
+    ``num_rounds``: at least 1. ``data.ownership``: best as NumPy arrays, else it is read from the device in every call.
     ``state`` is donated: client states in NumPy arrays are changed in place, unless they are read-only.
     """
-    num_rounds, num_clients, client_map = int(num_rounds), len(ownership.sizes), layout.client_map
-    server, key, round = client_map.place((state.server, state.key, state.round))
+    num_rounds, num_clients, client_map = int(num_rounds), len(data.ownership.sizes), rounds.layout.client_map
+    current, key, round = client_map.replicate((state.server, state.key, state.round))
     states = jax.tree.map(functools.partial(_writable, num_clients), state.clients)
     records = []
     with _compiled_or_not(client_map):
-        host = _Host.of(examples, ownership, layout)
+        host = _Host.of(rounds, data)
         # all cohorts are drawn before the first round: the device works in order, so that the host would wait for it
-        drawn = [host.draw(algorithm, key, round + index) for index in range(num_rounds)]
+        drawn = [_draw(rounds, algorithm, host.placed, key, round + index) for index in range(num_rounds)]
         sent = host.send(drawn[0])
         for index in range(num_rounds):
             clients, part = sent
             ids = np.asarray(clients.id)
-            of_cohort = client_map.deal(_gather(states, ids))
-            server, outcome = _run_round(
-                algorithm, server, of_cohort, round + index, clients, part, num_clients, model=model, layout=layout
-            )
+            of_cohort = client_map.shard(_gather(states, ids))
+            current, result = _run_round(rounds, algorithm, current, of_cohort, (round + index, clients, part))
             if index + 1 < num_rounds:
                 sent = host.send(drawn[index + 1])
-            _store(states, ids, jax.device_get(outcome.states))
-            records.append(_record(ids, num_clients, *jax.device_get((outcome.metrics, outcome.steps))))
-    record = jax.tree.map(functools.partial(_stack, layout.max_rounds), *records)
-    return State(server, states, key, round + num_rounds), record, outcome.watched
+            _store(states, ids, jax.device_get(result.states))
+            records.append(_record(ids, num_clients, *jax.device_get((result.metrics, result.steps))))
+    record = jax.tree.map(functools.partial(_stack, rounds.layout.max_rounds), *records)
+    return Advance(State(current, states, key, round + num_rounds), record, result.watched)
 
 
-def start(
-    algorithm: Algorithm, state: State, examples: Examples, ownership: Ownership, *, model: Model, layout: Layout
-) -> State:
-    """What ``rounds.start`` returns: the reports of all clients are added up, as many at a time as a cohort has."""
-    if not any(regularizer.starts_with_report() for regularizer in algorithm.regularizers.values()):
+def with_first_reports(rounds: Rounds, algorithm: FedAvg, state: State, data: Data) -> State:
+    """What ``rounds.with_first_reports`` returns; reports are added up, of as many clients at once as a cohort has."""
+    if not any(method.starts_with_report() for method in algorithm.methods.values()):
         return state
-    server, key = layout.client_map.place((state.server, state.key))
+    client_map, num_clients = rounds.layout.client_map, len(data.ownership.sizes)
+    current, key = client_map.replicate((state.server, state.key))
     states, total = jax.tree.map(np.asarray, state.clients), None
-    with _compiled_or_not(layout.client_map):
-        host = _Host.of(examples, ownership, layout)
-        for cohort in _everyone(len(ownership.sizes), layout.cohort_size):
-            clients, part = host.send(_arranged(algorithm, cohort, host.placed_sizes, key, layout=layout))
-            of_cohort = layout.client_map.deal(_gather(states, np.asarray(clients.id)))
-            reports = _first_reports(algorithm, server, of_cohort, clients, part, model=model, layout=layout)
+    with _compiled_or_not(client_map):
+        host = _Host.of(rounds, data)
+        for cohort in _everyone(num_clients, rounds.layout.cohort_size):
+            clients, part = host.send(_arranged(rounds, algorithm, host.placed, key, cohort))
+            of_cohort = client_map.shard(_gather(states, np.asarray(clients.id)))
+            reports = _first_reports(rounds, algorithm, current, of_cohort, (clients, part))
             total = reports if total is None else jax.tree.map(jnp.add, total, reports)
             jax.block_until_ready(total)  # or the examples of all clients would be sent at once
-        return state._replace(server=_start(algorithm, server, total))
+        return state._replace(server=_combine(algorithm, current, total))
 
 
 class _Host(NamedTuple):
     """What cohorts are drawn and sent from; on the host as far as it may be too much for the device."""
 
-    examples: Examples
+    data: Data
     rows: np.ndarray  # [clients, capacity]
     sizes: np.ndarray  # [clients]
-    placed_sizes: jax.Array  # the same on the device
+    placed: Data  # on the device: without examples and rows
     num_sent: int  # the most examples that a cohort can own; as many are always sent, so that nothing is recompiled
-    layout: Layout
+    client_map: ClientMap
 
     @classmethod
-    def of(cls, examples: Examples, ownership: Ownership, layout: Layout) -> "_Host":
-        rows, sizes = map(np.asarray, ownership)
-        num_sent = int(np.sort(sizes)[-layout.cohort_size :].sum())
-        if not isinstance(examples.images, np.ndarray):
-            examples = layout.client_map.place(examples)
-        return cls(examples, rows, sizes, layout.client_map.place(ownership.sizes), num_sent, layout)
-
-    def draw(self, algorithm, key, round) -> Client:
-        return _draw(algorithm, key, round, self.placed_sizes, layout=self.layout)
+    def of(cls, rounds: Rounds, data: Data) -> "_Host":
+        rows, sizes = map(np.asarray, data.ownership)
+        num_sent, client_map = int(np.sort(sizes)[-rounds.layout.cohort_size :].sum()), rounds.layout.client_map
+        examples = data.examples
+        if not isinstance(examples.inputs, np.ndarray):
+            examples = client_map.replicate(examples)
+        placed = client_map.replicate(data._replace(examples=(), ownership=data.ownership._replace(rows=())))
+        return cls(data._replace(examples=examples), rows, sizes, placed, num_sent, client_map)
 
     def send(self, clients: Client) -> tuple[Client, Examples]:
         """The clients with their rows, and the examples that these are rows of, on their way to the device."""
-        ids, client_map = np.asarray(clients.id), self.layout.client_map
+        ids, client_map, examples = np.asarray(clients.id), self.client_map, self.data.examples
         rows = self.rows.take(ids, axis=0, mode="clip")
-        if not isinstance(self.examples.images, np.ndarray):
-            return clients._replace(rows=client_map.deal(rows)), self.examples
+        if not isinstance(examples.inputs, np.ndarray):
+            return clients._replace(rows=client_map.shard(rows)), examples
         sizes = np.where(ids < len(self.sizes), self.sizes.take(ids, mode="clip"), 0)
         is_owned = np.arange(rows.shape[1]) < sizes[:, None]
         identities = np.zeros(self.num_sent, rows.dtype)
         identities[: sizes.sum()] = rows[is_owned]
         rows = np.zeros_like(rows)
         rows[is_owned] = np.arange(sizes.sum())
-        images, labels = (array[identities] for array in self.examples[:2])
-        part = self.examples._replace(images=images, labels=labels, identities=identities)
-        return clients._replace(rows=client_map.deal(rows)), client_map.place(part)
+        inputs, labels = (array[identities] for array in examples[:2])
+        part = client_map.replicate(examples._replace(inputs=inputs, labels=labels, identities=identities))
+        return clients._replace(rows=client_map.shard(rows)), part
 
 
-@functools.partial(jax.jit, static_argnames="layout")
-def _draw(algorithm, key, round, sizes, *, layout):
-    cohort = cohorts.draw(key, round, len(sizes), layout.cohort_size)
-    return _arranged(algorithm, cohort, sizes, cohorts.round_key(key, round), layout=layout)
+@functools.partial(jax.jit, static_argnums=0)
+def _draw(rounds, algorithm, data, key, round):
+    cohort, budgets = cohorts.draw(rounds, data, key, round)
+    return cohorts.stack(algorithm, cohort, data.ownership.sizes, cohorts.training_key(key, round), budgets)
 
 
-@functools.partial(jax.jit, static_argnames="layout")
-def _arranged(algorithm, cohort, sizes, key, *, layout):
+@functools.partial(jax.jit, static_argnums=0)
+def _arranged(rounds, algorithm, data, key, cohort):
     """The cohort in the layout's order and padded, as stacked clients without rows and states."""
-    return cohorts.stack(algorithm, cohorts.arrange(cohort, sizes, layout.client_map), (), (), sizes, key)
+    sizes = data.ownership.sizes
+    return cohorts.stack(algorithm, cohorts.arrange(cohort, sizes, rounds.layout.client_map), sizes, key, None)
 
 
-@functools.partial(jax.jit, static_argnames=("model", "layout"), donate_argnames=("server", "states"))
-def _run_round(algorithm, server, states, round, clients, examples, num_clients, *, model, layout):
-    clients = clients._replace(state=states)
-    return cohorts.run(algorithm, server, round, clients, examples, num_clients, model=model, layout=layout)
+@functools.partial(jax.jit, static_argnums=0, donate_argnums=(2, 3))
+def _run_round(rounds, algorithm, current, states, cohort):
+    round, clients, examples = cohort
+    return cohorts.run(rounds, algorithm, current, round, clients._replace(state=states), examples)
 
 
-@functools.partial(jax.jit, static_argnames=("model", "layout"))
-def _first_reports(algorithm, server, states, clients, examples, *, model, layout):
-    clients = clients._replace(state=states)
-    return cohorts.first_reports(algorithm, server, clients, examples, model=model, layout=layout)
+@functools.partial(jax.jit, static_argnums=0)
+def _first_reports(rounds, algorithm, current, states, cohort):
+    clients, examples = cohort
+    return cohorts.first_reports(rounds, algorithm, current, clients._replace(state=states), examples)
 
 
-_start = jax.jit(base.start)
+_combine = jax.jit(server.combine_first_reports)
 
 
 def _compiled_or_not(client_map: ClientMap):
@@ -180,7 +168,7 @@ def _record(ids: np.ndarray, num_clients: int, metrics: dict[str, np.ndarray], s
         _store(everyone, ids, values)
         return everyone
 
-    return RoundRecord(jax.tree.map(lambda m: spread(m, np.nan), metrics), spread(steps, 0), ids.min())
+    return RoundRecord(jax.tree.map(lambda m: spread(m, np.nan), metrics), spread(steps, 0))
 
 
 def _stack(max_rounds: int, *rounds: PyTree) -> np.ndarray:

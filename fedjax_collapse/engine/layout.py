@@ -1,12 +1,15 @@
 """What the compiled rounds of a run are specialised to, and what of it follows from the network and the data."""
 
+import dataclasses
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from fedjax_collapse.engine.client_maps import ClientMap
-from fedjax_collapse.records import Model
+from fedjax_collapse.model import Model
+from fedjax_collapse.records import UserError
 
 _SHALLOW = 10  # layers up to which a program that holds the network's step twice still compiles fast
 _WORTHWHILE = 0.03  # share of the computed samples that must be saved
@@ -24,7 +27,44 @@ class Layout(NamedTuple):
     batch_parts: int = 1
 
 
-def choose_batch_parts(client_map: ClientMap, model: Model, sizes: np.ndarray, batch_size: int) -> int:
+@dataclasses.dataclass(frozen=True)
+class Rounds:
+    """All that a round is compiled for, but the structure of what it is given; a static argument.
+
+    ``run_map``: how several runs are laid out, each by ``layout``; None for one run.
+    ``watch``: whose local models are kept after a call's last round: ``one``, the member of its cohort with the lowest
+    identity; ``all`` of its cohort; or those of some identities.
+    """
+
+    model: Model
+    layout: Layout
+    run_map: ClientMap | None = None
+    watch: str | tuple[int, ...] = "one"
+
+    def watched_ids(self, cohort: jax.Array) -> jax.Array:
+        """Identities of the clients that are watched, whose own number does not depend on the cohort."""
+        match self.watch:
+            case "one":
+                return jnp.min(cohort)[None]
+            case "all":
+                return jnp.sort(cohort)[: self.layout.cohort_size]
+        return jnp.asarray(self.watch, cohort.dtype)
+
+    @property
+    def num_devices(self) -> int:
+        """Devices that take part in them."""
+        return (self.run_map or self.layout.client_map).num_devices
+
+
+def check_watch(watch: str | tuple[int, ...], num_clients: int) -> None:
+    """Raises UserError if that is nobody to watch."""
+    ids = () if isinstance(watch, str) else watch
+    if watch in ("one", "all") or (ids and all(isinstance(i, int) and 0 <= i < num_clients for i in ids)):
+        return
+    raise UserError(f"watch {watch!r}: expected one, all, or a tuple of identities from 0 to {num_clients - 1}")
+
+
+def batch_parts(client_map: ClientMap, model: Model, sizes: np.ndarray, batch_size: int) -> int:
     """Into how many parts it pays to cut a batch: a client's step is compiled for each number of them.
 
     One under ``vmap``, where a branch costs all of its cases; for deep networks, which compile for long; and where

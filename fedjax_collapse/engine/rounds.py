@@ -1,29 +1,33 @@
-"""The compiled round: draw a cohort, map local training over it, aggregate; several rounds in one call.
+"""The compiled rounds: draw a cohort, map local training over it, aggregate; several rounds in one call.
 
-A run resumes exactly from its state alone, also on another number of devices.
+Several runs are one program as well: all that belongs to a run is stacked on a leading axis, and laid out by a client
+map as clients are. A run resumes exactly from its state alone, also on another number of devices.
 """
 
 import functools
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_collapse.algorithms import base
-from fedjax_collapse.algorithms.base import Algorithm
+from fedjax_collapse import server
+from fedjax_collapse.algorithms.fedavg import FedAvg
 from fedjax_collapse.data.batches import zeros_of
 from fedjax_collapse.engine import cohort as cohorts
-from fedjax_collapse.engine.client_maps import Chunked, ClientMap
-from fedjax_collapse.engine.layout import Layout
-from fedjax_collapse.records import ClientState, Examples, Key, Model, Ownership, Server, Variables
+from fedjax_collapse.engine.client_maps import Chunked, ClientMap, Outcome
+from fedjax_collapse.engine.cohort import Data, Watched
+from fedjax_collapse.engine.layout import Rounds
+from fedjax_collapse.model import Model
+from fedjax_collapse.records import ClientState, Key, PyTree, Server, Variables
 
 
 class State(NamedTuple):
     """All that a run carries from round to round; what a checkpoint holds."""
 
     server: Server
-    clients: ClientState  # every leaf with a leading axis over all clients; behind them padding, while it is placed
+    clients: ClientState  # every leaf with a leading axis over all clients; behind them padding, while it is sharded
     key: Key  # of the run, never changed
     round: jax.Array  # number of rounds done
 
@@ -33,137 +37,175 @@ class RoundRecord(NamedTuple):
 
     metrics: dict[str, jax.Array]  # each [clients]
     steps: jax.Array  # [clients] optimizer steps
-    watched: jax.Array  # identity of the client whose local model is kept
 
 
-def init(algorithm: Algorithm, model: Model, variables: Variables, num_clients: int, key: Key) -> State:
+class Advance(NamedTuple):
+    """A run after some rounds."""
+
+    state: State
+    record: RoundRecord  # of each round, [max_rounds, ...]; those beyond the rounds that were asked for are unused
+    watched: Watched  # of the last round
+
+
+def init(algorithm: FedAvg, model: Model, variables: Variables, num_clients: int, key: Key) -> State:
     """The state before the first round; every client starts from the same state, which lies on the host once."""
-    server, client = base.init(algorithm, model, variables)
+    started, client = server.init(algorithm, model, variables)
     clients = jax.tree.map(lambda leaf: np.broadcast_to(leaf, (num_clients, *np.shape(leaf))), client)
-    server, key, round = jax.tree.map(jnp.array, (server, key, jnp.zeros((), jnp.int32)))
-    return State(server, clients, key, round)
+    started, key, round = jax.tree.map(jnp.array, (started, key, jnp.zeros((), jnp.int32)))
+    return State(started, clients, key, round)
+
+
+def distribute(client_map: ClientMap, state: State) -> State:
+    """The state where the compiled rounds expect and leave it: clients sharded, the rest replicated."""
+    placed = client_map.replicate(state._replace(clients=()))
+    return placed._replace(clients=client_map.shard(state.clients))
+
+
+def without_padding(state: State, num_clients: int) -> State:
+    """The state of the clients that there are, whatever number of devices it was placed on; on the host."""
+    clients = jax.tree.map(lambda leaf: leaf[:num_clients], jax.device_get(state.clients))
+    return state._replace(clients=clients)
+
+
+def run_rounds(rounds: Rounds, algorithm: FedAvg, state: State, data: Data, num_rounds: jax.Array | int) -> Advance:
+    """The run after ``num_rounds`` rounds; with a ``run_map`` every run, stacked as ``stack_runs`` does it.
+
+    Compiled once for all numbers of rounds up to ``layout.max_rounds`` and all values of the algorithm's
+    hyper-parameters. ``state`` is donated: its buffers are reused and it must not be used again.
+    """
+    if rounds.layout.client_map.is_compiled:
+        return _run_rounds_compiled(rounds, algorithm, state, data, num_rounds)
+    with jax.disable_jit():
+        return _run_rounds(rounds, algorithm, state, data, num_rounds)
+
+
+def compile_rounds(rounds: Rounds, *arguments) -> jax.stages.Compiled:
+    """The program that ``run_rounds`` runs on these arguments, and has then compiled."""
+    return _run_rounds_compiled.lower(rounds, *arguments).compile()
+
+
+def trace(rounds: Rounds, algorithm: FedAvg, data: Data) -> None:
+    """Goes through the rounds of a run without computing anything, so that whatever does not fit together is found.
+
+    Raises:
+        UserError: by a network or a method that cannot work with the others.
+    """
+    algorithm = jax.tree.map(jnp.asarray, algorithm)
+    data = data._replace(participation=jax.tree.map(jnp.asarray, data.participation))
+    if not rounds.layout.client_map.is_compiled:
+        rounds = _with_map(rounds, Chunked(1))
+    client_map = rounds.layout.client_map
+    state = _state_shapes(algorithm, rounds.model, len(data.ownership.sizes), client_map)
+    algorithm, data = client_map.shapes((algorithm, data))
+    _run_rounds_compiled.eval_shape(rounds, algorithm, state, data, rounds.layout.max_rounds)
+
+
+def with_first_reports(rounds: Rounds, algorithm: FedAvg, state: State, data: Data) -> State:
+    """The state before the first round, after the reports on the initial model that some methods start with."""
+    if not any(method.starts_with_report() for method in algorithm.methods.values()):
+        return state
+    return _with_first_reports(rounds, algorithm, state, data)
+
+
+def stack_runs(runs: Sequence[tuple[FedAvg, State, Data]], run_map: ClientMap) -> tuple[FedAvg, State, Data]:
+    """The runs' algorithms, states and data, each stacked on a leading axis; the examples are common to all.
+
+    Padded to a multiple of ``run_map.clients_at_once`` with runs whose clients own nothing.
+    """
+    examples = runs[0][2].examples
+    own = [(algorithm, state, data._replace(examples=())) for algorithm, state, data in runs]
+    algorithm, state, data = own[-1]
+    idle = data.ownership._replace(sizes=jnp.zeros_like(data.ownership.sizes))
+    own += [(algorithm, state, data._replace(ownership=idle))] * (-len(own) % run_map.clients_at_once)
+    algorithm, state, data = (run_map.shard(part) for part in jax.tree.map(lambda *leaves: _stack(leaves), *own))
+    return algorithm, state, data._replace(examples=examples)
+
+
+def split_runs(stacked: PyTree, num_runs: int) -> list[PyTree]:
+    """What belongs to each of the stacked runs, on one device; without those that only pad."""
+    return _split_runs(jax.device_put(stacked, jax.devices()[0]), num_runs)
+
+
+def _run_rounds(rounds, algorithm, state, data, num_rounds):
+    if rounds.run_map is None:
+        return _run_one(rounds, algorithm, state, data, num_rounds)
+
+    def run(shared, own):
+        algorithm, state, data = own
+        return Outcome((), _run_one(rounds, algorithm, state, data._replace(examples=shared[0]), shared[1]))
+
+    own = algorithm, state, data._replace(examples=())
+    return rounds.run_map(run, (data.examples, num_rounds), own).result
+
+
+_run_rounds_compiled = jax.jit(_run_rounds, static_argnums=0, donate_argnums=2)
+
+
+def _run_one(rounds, algorithm, state, data, num_rounds):
+    @functools.partial(jax.jit, inline=True)  # traced once, for its shapes and in the loop
+    def one_round(state, algorithm, data):
+        return _run_round(rounds, algorithm, state, data)
+
+    def body(index, carry):
+        advance = one_round(carry.state, algorithm, data)
+        record = jax.tree.map(lambda all, one: all.at[index].set(one), carry.record, advance.record)
+        return advance._replace(record=record)
+
+    shapes = jax.eval_shape(one_round, state, algorithm, data)
+    max_rounds = rounds.layout.max_rounds
+    record = jax.tree.map(lambda leaf: jnp.zeros((max_rounds, *leaf.shape), leaf.dtype), shapes.record)
+    return jax.lax.fori_loop(0, num_rounds, body, Advance(state, record, zeros_of(shapes.watched)))
+
+
+def _run_round(rounds, algorithm, state, data):
+    sizes = data.ownership.sizes
+    cohort, budgets = cohorts.draw(rounds, data, state.key, state.round)
+    clients = cohorts.stack(algorithm, cohort, sizes, cohorts.training_key(state.key, state.round), budgets)
+    clients = cohorts.gather(clients, data.ownership.rows, state.clients)
+    new, result = cohorts.run(rounds, algorithm, state.server, state.round, clients, data.examples)
+    positions = jnp.where(cohort < len(sizes), cohort, np.iinfo(np.int32).max)  # padding clients are dropped
+
+    def store(stored, new):
+        return stored.at[positions].set(new, mode="drop")
+
+    record = RoundRecord(
+        metrics=jax.tree.map(lambda m: store(jnp.full(len(sizes), jnp.nan, m.dtype), m), result.metrics),
+        steps=store(jnp.zeros(len(sizes), result.steps.dtype), result.steps),
+    )
+    states = rounds.layout.client_map.keep_sharded(jax.tree.map(store, state.clients, result.states))
+    return Advance(State(new, states, state.key, state.round + 1), record, result.watched)
+
+
+@functools.partial(jax.jit, static_argnums=0, donate_argnums=2)
+def _with_first_reports(rounds, algorithm, state, data):
+    rows, sizes = data.ownership
+    everyone = cohorts.arrange(jnp.arange(len(sizes)), sizes, rounds.layout.client_map)
+    clients = cohorts.gather(cohorts.stack(algorithm, everyone, sizes, state.key, None), rows, state.clients)
+    reports = cohorts.first_reports(rounds, algorithm, state.server, clients, data.examples)
+    return state._replace(server=server.combine_first_reports(algorithm, state.server, reports))
+
+
+def _with_map(rounds, client_map):
+    return Rounds(rounds.model, rounds.layout._replace(client_map=client_map), rounds.run_map, rounds.watch)
 
 
 def _state_shapes(algorithm, model, num_clients, client_map):
     """Of a state that is placed on devices."""
 
     def start_state(key):
-        return State(*base.init(algorithm, model, model.init(key)), key, jnp.zeros((), jnp.int32))
+        return State(*server.init(algorithm, model, model.init(key)), key, jnp.zeros((), jnp.int32))
 
     state = jax.eval_shape(start_state, jax.random.key(0))
     stored = num_clients + -num_clients % client_map.num_devices
     clients = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((stored, *leaf.shape), leaf.dtype), state.clients)
     placed = client_map.shapes(state._replace(clients=()))
-    return placed._replace(clients=client_map.shapes(clients, dealt=True))
+    return placed._replace(clients=client_map.shapes(clients, sharded=True))
 
 
-def place(client_map: ClientMap, state: State) -> State:
-    """The state where the compiled rounds expect and leave it: clients dealt to the devices, the rest on each."""
-    placed = client_map.place(state._replace(clients=()))
-    return placed._replace(clients=client_map.deal(state.clients))
+@functools.partial(jax.jit, static_argnames="num_runs")  # one call: each slice by itself would cost as much
+def _split_runs(stacked, num_runs):
+    return [jax.tree.map(lambda leaf, i=i: leaf[i], stacked) for i in range(num_runs)]
 
 
-def without_padding(state: State, num_clients: int) -> State:
-    """The state of the clients that there are, whatever number of devices it was placed on; on the host."""
-    state = state._replace(clients=jax.device_get(state.clients))
-    return state._replace(clients=jax.tree.map(lambda leaf: leaf[:num_clients], state.clients))
-
-
-def run_rounds(
-    algorithm: Algorithm,
-    state: State,
-    examples: Examples,
-    ownership: Ownership,
-    num_rounds: jax.Array | int,
-    *,
-    model: Model,
-    layout: Layout,
-) -> tuple[State, RoundRecord, Variables]:
-    """The state after ``num_rounds`` rounds, a record of each ([max_rounds, ...], those beyond unused), and the local
-    model of the last round's watched client: the cohort's member of lowest identity, after its local training.
-
-    Compiled once for all numbers of rounds up to ``layout.max_rounds`` and all values of the algorithm's
-    hyper-parameters. ``state`` is donated: its buffers are reused and it must not be used again.
-    """
-    if layout.client_map.is_compiled:
-        return _run_rounds_compiled(algorithm, state, examples, ownership, num_rounds, model=model, layout=layout)
-    with jax.disable_jit():
-        return _run_rounds(algorithm, state, examples, ownership, num_rounds, model=model, layout=layout)
-
-
-def compile_rounds(*arguments, model: Model, layout: Layout) -> jax.stages.Compiled:
-    """The program that ``run_rounds`` runs on these arguments, and has then compiled."""
-    return _run_rounds_compiled.lower(*arguments, model=model, layout=layout).compile()
-
-
-def _run_rounds(algorithm, state, examples, ownership, num_rounds, *, model, layout):
-    @functools.partial(jax.jit, inline=True)  # traced once, for its shapes and in the loop
-    def one_round(state, algorithm, examples, ownership):
-        return _run_round(state, algorithm, examples, ownership, model, layout)
-
-    def body(index, carry):
-        state, records, _ = carry
-        state, record, watched = one_round(state, algorithm, examples, ownership)
-        return state, jax.tree.map(lambda all, one: all.at[index].set(one), records, record), watched
-
-    _, record, watched = jax.eval_shape(one_round, state, algorithm, examples, ownership)
-    records = jax.tree.map(lambda leaf: jnp.zeros((layout.max_rounds, *leaf.shape), leaf.dtype), record)
-    return jax.lax.fori_loop(0, num_rounds, body, (state, records, zeros_of(watched)))
-
-
-_run_rounds_compiled = jax.jit(_run_rounds, static_argnames=("model", "layout"), donate_argnames="state")
-
-
-def _run_round(state, algorithm, examples, ownership, model, layout):
-    num_clients = len(ownership.sizes)
-    cohort = cohorts.draw(state.key, state.round, num_clients, layout.cohort_size)
-    cohort = cohorts.arrange(cohort, ownership.sizes, layout.client_map)
-    key = cohorts.round_key(state.key, state.round)
-    clients = cohorts.pick(algorithm, cohort, ownership, state.clients, key)
-    context = dict(model=model, layout=layout)
-    server, outcome = cohorts.run(algorithm, state.server, state.round, clients, examples, num_clients, **context)
-    positions = jnp.where(cohort < num_clients, cohort, np.iinfo(np.int32).max)  # padding clients are dropped
-
-    def store(stored, new):
-        return stored.at[positions].set(new, mode="drop")
-
-    record = RoundRecord(
-        metrics=jax.tree.map(lambda m: store(jnp.full(num_clients, jnp.nan, m.dtype), m), outcome.metrics),
-        steps=store(jnp.zeros(num_clients, outcome.steps.dtype), outcome.steps),
-        watched=jnp.min(cohort),
-    )
-    states = layout.client_map.keep_dealt(jax.tree.map(store, state.clients, outcome.states))
-    return State(server, states, state.key, state.round + 1), record, outcome.watched
-
-
-def trace(algorithm: Algorithm, examples: Examples, ownership: Ownership, *, model: Model, layout: Layout) -> None:
-    """Goes through the rounds of a run without computing anything, so that whatever does not fit together is found.
-
-    Raises:
-        UserError: by a network, a regularizer or an algorithm that cannot work with the others.
-    """
-    algorithm = jax.tree.map(jnp.asarray, algorithm)
-    if not layout.client_map.is_compiled:
-        layout = layout._replace(client_map=Chunked(1))
-    state = _state_shapes(algorithm, model, len(ownership.sizes), layout.client_map)
-    algorithm, examples, ownership = layout.client_map.shapes((algorithm, examples, ownership))
-    _run_rounds_compiled.eval_shape(
-        algorithm, state, examples, ownership, layout.max_rounds, model=model, layout=layout
-    )
-
-
-def start(
-    algorithm: Algorithm, state: State, examples: Examples, ownership: Ownership, *, model: Model, layout: Layout
-) -> State:
-    """The state before the first round, after the reports on the initial model that some regularizers start with."""
-    if not any(regularizer.starts_with_report() for regularizer in algorithm.regularizers.values()):
-        return state
-    return _start(algorithm, state, examples, ownership, model, layout)
-
-
-@functools.partial(jax.jit, static_argnames=("model", "layout"), donate_argnames="state")
-def _start(algorithm, state, examples, ownership, model, layout):
-    everyone = cohorts.arrange(jnp.arange(len(ownership.sizes)), ownership.sizes, layout.client_map)
-    clients = cohorts.pick(algorithm, everyone, ownership, state.clients, state.key)
-    reports = cohorts.first_reports(algorithm, state.server, clients, examples, model=model, layout=layout)
-    return state._replace(server=base.start(algorithm, state.server, reports))
+def _stack(leaves):
+    return jnp.stack(leaves) if isinstance(leaves[0], jax.Array) else np.stack(leaves)

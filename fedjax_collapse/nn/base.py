@@ -7,15 +7,17 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_collapse.nn.batch_norm import at_least_float32
-from fedjax_collapse.nn.layers import Conv, Dense, Init, normalize, torch_uniform
+from fedjax_collapse.nn.heads import classify
+from fedjax_collapse.nn.layers import Conv, Init, normalize, torch_uniform
 from fedjax_collapse.nn.projector import project
 from fedjax_collapse.records import Outputs, UserError
 
 
 class Network(nn.Module, kw_only=True):
-    """``represent(images, mask, train)`` [batch, d], which each network writes, then projector and linear classifier.
+    """``represent(images, mask, train)`` [batch, d], which each network writes, then projector and head.
 
     ``projector``: none, moon, feddecorr or feduv (``projector.py``), of ``projector_dim`` outputs.
+    ``head``: ``linear``, or the class of a module of one's own (``heads.py``).
     ``normalize_features``: to length 1, before the classifier (FedProc).
     ``dtype``: what the layers of ``represent`` compute in, None for float32, or bfloat16; parameters, running
     statistics and all that follows ``represent`` are float32.
@@ -27,6 +29,7 @@ class Network(nn.Module, kw_only=True):
     projector: str = "none"
     projector_dim: int = 256
     normalize_features: bool = False
+    head: str | type[nn.Module] = "linear"
     dtype: str | None = None
 
     smallest_image = 1  # height and width in pixels
@@ -39,7 +42,7 @@ class Network(nn.Module, kw_only=True):
         features = project(self.projector, features, mask, train, self.projector_dim)
         if self.normalize_features:
             features = features * jax.lax.rsqrt(jnp.maximum(jnp.sum(features**2, axis=1, keepdims=True), 1e-24))
-        return Outputs(features, Dense(self.num_classes, kernel_init=self.head_init)(features))
+        return Outputs(features, classify(self.head, features, self.num_classes, self.head_init))
 
     def _check(self, height, width):
         name, smallest = type(self).__name__, self.smallest_image

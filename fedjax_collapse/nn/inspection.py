@@ -7,9 +7,9 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from fedjax_collapse.model import Model
 from fedjax_collapse.nn.convolution import choose_lowering
 from fedjax_collapse.nn.layers import Conv
-from fedjax_collapse.records import Model
 
 
 def count_lowerings(model: Model, batch_size: int) -> dict[str, int]:
@@ -27,7 +27,7 @@ def count_lowerings(model: Model, batch_size: int) -> dict[str, int]:
             counts[chosen] += 1
         return call(*args, **kwargs)
 
-    images = jax.ShapeDtypeStruct((batch_size, *model.image_shape), jnp.float32)
+    images = jax.ShapeDtypeStruct((batch_size, *model.input_shape), jnp.float32)
     mask = jax.ShapeDtypeStruct((batch_size,), bool)
     with nn.intercept_methods(count):
         jax.eval_shape(functools.partial(model.module.init, train=False), jax.random.key(0), images, mask)

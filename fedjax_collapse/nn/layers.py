@@ -40,12 +40,16 @@ def kaiming_normal(mode: str = "fan_in") -> Init:
 
 
 class Dense(nn.Module):
-    """``inputs @ kernel + bias`` over the last axis, initialised as PyTorch's Linear (the bias always)."""
+    """``inputs @ kernel + bias`` over the last axis, initialised as PyTorch's Linear (the bias always).
+
+    ``part``: which part of the network it is, if that has a name (``masks.py``).
+    """
 
     features: int
     use_bias: bool = True
     kernel_init: Init = torch_uniform
     dtype: str | None = None
+    part: str | None = None
 
     @nn.compact
     def __call__(self, inputs: jax.Array) -> jax.Array:

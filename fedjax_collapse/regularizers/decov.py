@@ -10,8 +10,7 @@ features small, and the sum grows with the square of their number.
 from flax import struct
 
 from fedjax_collapse.losses.covariance import decov
-from fedjax_collapse.records import LocalView
-from fedjax_collapse.regularizers.base import Regularizer, Term
+from fedjax_collapse.method import LocalView, Regularizer, Term
 
 
 @struct.dataclass

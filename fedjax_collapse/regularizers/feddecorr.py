@@ -10,8 +10,8 @@ large at N = 64 and d = 1280 (``losses/correlation.py``).
 from flax import struct
 
 from fedjax_collapse.losses.correlation import VARIANTS, correlation_frobenius
-from fedjax_collapse.records import LocalView
-from fedjax_collapse.regularizers.base import Regularizer, Term, option
+from fedjax_collapse.method import LocalView, Regularizer, Term
+from fedjax_collapse.options import option
 
 
 @struct.dataclass

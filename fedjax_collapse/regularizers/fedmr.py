@@ -19,15 +19,16 @@ from flax import struct
 
 from fedjax_collapse.losses import intra_class_correlation, prototype_distance, prototype_margin
 from fedjax_collapse.losses.classwise import VARIANTS
-from fedjax_collapse.prototypes import MODES, Prototypes, local_class_sums, no_prototypes, one_hot, update_prototypes
-from fedjax_collapse.records import LocalView, Outputs, PyTree, UserError, Variables
-from fedjax_collapse.regularizers.base import (
-    FinishView,
-    Regularizer,
-    Term,
-    check_not_negative,
-    check_options,
-    option,
+from fedjax_collapse.method import FinishView, LocalView, Regularizer, Term
+from fedjax_collapse.options import check_not_negative, check_options, option
+from fedjax_collapse.records import Outputs, PyTree, UserError, Variables
+from fedjax_collapse.regularizers.prototypes import (
+    MODES,
+    Prototypes,
+    local_class_sums,
+    no_prototypes,
+    one_hot,
+    update_prototypes,
 )
 
 
@@ -68,8 +69,8 @@ class FedMR(Regularizer):
         if not 0 <= self.submission <= 1:
             raise UserError(f"FedMR: submission {self.submission:g} is outside [0, 1]: it is a fraction of the clients")
 
-    def is_silent(self) -> bool:
-        return self.intra == 0 and self.inter == 0
+    def enabled(self) -> bool:
+        return self.intra != 0 or self.inter != 0
 
     def starts_with_report(self) -> bool:
         return self.initial_prototypes
@@ -93,7 +94,7 @@ class FedMR(Regularizer):
         if self.prototypes == "one_hot":
             return view.memory, ()
         report = local_class_sums(view, len(view.shared.valid), self.prototype_mode)
-        submits = is_submitter(view.client, self.submission, self.submission_seed)
+        submits = is_submitter(view.client.id, self.submission, self.submission_seed)
         return view.memory, jax.tree.map(lambda leaf: jnp.where(submits, leaf, 0), report)
 
     def combine(self, shared: Prototypes, report: PyTree) -> Prototypes:

@@ -17,9 +17,16 @@ import jax.numpy as jnp
 from flax import struct
 
 from fedjax_collapse.losses import cross_entropy, prototype_cross_entropy
-from fedjax_collapse.prototypes import MODES, Prototypes, local_class_sums, no_prototypes, update_prototypes
-from fedjax_collapse.records import LocalView, Outputs, PyTree, Variables
-from fedjax_collapse.regularizers.base import FinishView, Regularizer, Term, check_options, check_positive, option
+from fedjax_collapse.method import FinishView, LocalView, Regularizer, Term
+from fedjax_collapse.options import check_options, check_positive, option
+from fedjax_collapse.records import Outputs, PyTree, Variables
+from fedjax_collapse.regularizers.prototypes import (
+    MODES,
+    Prototypes,
+    local_class_sums,
+    no_prototypes,
+    update_prototypes,
+)
 
 
 @struct.dataclass
@@ -36,8 +43,8 @@ class FedProc(Regularizer):
         check_options(self)
         check_positive(self, "ramp_rounds")
 
-    def is_silent(self) -> bool:
-        return self.ramp_rounds <= 1  # cross-entropy from the second round on
+    def enabled(self) -> bool:
+        return self.ramp_rounds > 1  # else cross-entropy from the second round on
 
     def init_shared(self, variables: Variables, shapes: Outputs) -> Prototypes:
         del variables

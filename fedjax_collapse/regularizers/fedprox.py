@@ -12,8 +12,8 @@ import jax.numpy as jnp
 from flax import struct
 
 from fedjax_collapse.losses import proximal_distance
-from fedjax_collapse.records import LocalView
-from fedjax_collapse.regularizers.base import Regularizer, Term, option
+from fedjax_collapse.method import LocalView, Regularizer, Term
+from fedjax_collapse.options import option
 
 
 @struct.dataclass

@@ -12,8 +12,8 @@ from flax import struct
 
 from fedjax_collapse.losses import classifier_variance, hyperspherical_uniformity
 from fedjax_collapse.losses.uniformity import DDOFS, HINGES, KERNEL_SCALES, MEDIANS
-from fedjax_collapse.records import LocalView
-from fedjax_collapse.regularizers.base import Regularizer, Term, check_not_negative, check_options, option
+from fedjax_collapse.method import LocalView, Regularizer, Term
+from fedjax_collapse.options import check_not_negative, check_options, option
 
 
 @struct.dataclass
@@ -35,8 +35,8 @@ class FedUV(Regularizer):
         check_options(self)
         check_not_negative(self, "variance", "uniformity")
 
-    def is_silent(self) -> bool:
-        return self.variance == 0 and self.uniformity == 0
+    def enabled(self) -> bool:
+        return self.variance != 0 or self.uniformity != 0
 
     def penalty(self, view: LocalView) -> dict[str, Term]:
         outputs, mask = view.outputs, view.batch.mask

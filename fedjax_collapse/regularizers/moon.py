@@ -4,7 +4,8 @@
 
 Li et al., "Model-Contrastive Federated Learning" (CVPR 2021): t = 0.5, strengths 0.001 to 10. The server's and the
 previous model run in evaluation mode. The released code compares the output of a projection head that feeds the
-classifier; here that is ``features`` of a network with a ``projector``, which ``needs_projector`` insists on.
+classifier; here that is ``features`` of a network with a ``projector``. By default any network will do;
+``needs_projector=True`` refuses one without.
 FedDecorr's code of MOON never uses its temperature: to reproduce it, set 1.
 
 A client that was never in a cohort has no previous model, and the codes disagree on what then happens. By default it is
@@ -19,19 +20,14 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from flax import linen, struct
+from flax import struct
 
+from fedjax_collapse.local_training import LocalTraining
 from fedjax_collapse.losses import model_contrastive
-from fedjax_collapse.records import LocalView, Outputs, PyTree, UserError, Variables
-from fedjax_collapse.regularizers.base import (
-    FinishView,
-    Regularizer,
-    Term,
-    check_not_negative,
-    check_options,
-    check_positive,
-    option,
-)
+from fedjax_collapse.method import FinishView, LocalView, Regularizer, Term
+from fedjax_collapse.model import Model
+from fedjax_collapse.options import check_not_negative, check_options, check_positive, option
+from fedjax_collapse.records import Outputs, PyTree, UserError, Variables
 
 
 class Previous(NamedTuple):
@@ -55,9 +51,9 @@ class MOON(Regularizer):
         check_not_negative(self, "strength")
         check_positive(self, "temperature")
 
-    def check_network(self, module: linen.Module) -> None:
-        if self.needs_projector and getattr(module, "projector", "none") == "none":
-            name = type(module).__name__
+    def check_with(self, training: LocalTraining, private: str, model: Model) -> None:
+        if self.needs_projector and getattr(model.module, "projector", "none") == "none":
+            name = type(model.module).__name__
             raise UserError(f"MOON: network {name} has no projector; set network.projector, or needs_projector=False")
 
     def init_memory(self, variables: Variables, shapes: Outputs) -> Previous:

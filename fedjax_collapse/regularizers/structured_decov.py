@@ -10,8 +10,9 @@ it, names neither groups nor strength.
 from flax import struct
 
 from fedjax_collapse.losses.covariance import structured_decov
-from fedjax_collapse.records import LocalView, UserError
-from fedjax_collapse.regularizers.base import Regularizer, Term, check_not_negative, option
+from fedjax_collapse.method import LocalView, Regularizer, Term
+from fedjax_collapse.options import check_not_negative, option
+from fedjax_collapse.records import UserError
 
 
 @struct.dataclass

@@ -10,8 +10,8 @@ third term compares two views of an image; cross-entropy takes its place, and th
 from flax import struct
 
 from fedjax_collapse.losses import vicreg_covariance, vicreg_variance
-from fedjax_collapse.records import LocalView
-from fedjax_collapse.regularizers.base import Regularizer, Term, check_not_negative, check_positive
+from fedjax_collapse.method import LocalView, Regularizer, Term
+from fedjax_collapse.options import check_not_negative, check_positive
 
 
 @struct.dataclass
@@ -27,8 +27,8 @@ class VICReg(Regularizer):
         check_not_negative(self, "variance", "covariance", "gamma")
         check_positive(self, "eps")
 
-    def is_silent(self) -> bool:
-        return self.variance == 0 and self.covariance == 0
+    def enabled(self) -> bool:
+        return self.variance != 0 or self.covariance != 0
 
     def penalty(self, view: LocalView) -> dict[str, Term]:
         features, mask = view.outputs.features, view.batch.mask

@@ -4,9 +4,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedjax_collapse.report import drawing
-from fedjax_collapse.report.drawing import THRESHOLD, arm_colour, arm_line, label, new_figure, styled, whole_numbers
-from fedjax_collapse.report.study import Run, Study, number
+from experiments.reporting import drawing
+from experiments.reporting.drawing import THRESHOLD, arm_colour, arm_line, label, new_figure, styled, whole_numbers
+from experiments.reporting.study import MEASURED, Run, Study, number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -44,6 +44,24 @@ def collapse_ratio(study: Study) -> "Figure | None":
     if figure is not None:
         figure.axes[0].axhline(0, **THRESHOLD, zorder=1)
     return figure
+
+
+@styled
+def measurements(study: Study) -> "Figure | None":
+    """The study's own measurements over rounds, in a panel each."""
+    names = study.measurements
+    if not names:
+        return None
+    columns = min(2, len(names))
+    figure = new_figure(0.5 + 2.6 * -(-len(names) // columns), width=8.4)
+    grid = figure.subplots(-(-len(names) // columns), columns, squeeze=False)
+    lines = {}
+    for axes, name in zip(grid.flat, names, strict=False):
+        lines |= _draw_curves(axes, study, {name: "-"})
+        axes.set_title(label(name.removeprefix(MEASURED), 50), loc="left")
+    for axes in grid.flat[len(names) :]:
+        axes.remove()
+    return _with_legend(figure, {arm: lines[arm] for arm in study.arms if arm in lines})
 
 
 @styled

@@ -4,10 +4,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from experiments.reporting import drawing
+from experiments.reporting.drawing import label, new_figure, styled, whole_numbers
+from experiments.reporting.study import Run, Study
 from fedjax_collapse.data.heterogeneity import heterogeneity
-from fedjax_collapse.report import drawing
-from fedjax_collapse.report.drawing import label, new_figure, styled, whole_numbers
-from fedjax_collapse.report.study import Run, Study
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from fedjax_collapse.report import figures
-from fedjax_collapse.report.partition import partition_figure, partition_table
-from fedjax_collapse.report.study import Study
+from experiments.reporting import figures
+from experiments.reporting.partition import partition_figure, partition_table
+from experiments.reporting.study import Study
 
 
 class Plot(NamedTuple):
@@ -17,6 +17,7 @@ class Plot(NamedTuple):
     draw: Callable[[Study], Any]  # to a matplotlib figure, or None without the data for it
     numbers: Callable[[Study], list[list[str]]] | None = None  # to the heading and rows of a table
     wide: bool = False  # takes a line of the page for itself
+    optional: bool = False  # left out without the data for it, instead of being called missing
 
 
 _BAND = "a line is the mean over seeds, a band one standard deviation (n - 1) to either side"
@@ -52,6 +53,14 @@ PLOTS = (
         "global (server) model of the same round: 0 means equal spectra, below 0 the local spectrum is the lower one; "
         f"{_BAND}.",
         figures.collapse_ratio,
+    ),
+    Plot(
+        "measurements",
+        "Measurements",
+        f"What the study itself measures (measured/<name> in metrics.jsonl), a panel for each name; {_BAND}.",
+        figures.measurements,
+        wide=True,
+        optional=True,
     ),
     Plot(
         "client-loss",

@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_collapse.losses import class_sums
+from fedjax_collapse.method import FinishView
 from fedjax_collapse.records import Outputs, UserError
-from fedjax_collapse.regularizers.base import FinishView
 
 MODES = ("eval", "train")  # in which the network runs when prototypes are computed
 

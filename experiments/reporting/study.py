@@ -3,12 +3,8 @@
 A study compares arms (configurations); each arm is run with several seeds. One run's folder is ``<arm>/seed<k>``.
 """
 
-import contextlib
 import dataclasses
-import json
 import math
-import zipfile
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,9 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_collapse.analysis.spectrum import FLOOR
-from fedjax_collapse.records import UserError
 
 SUMMARISED = ("accuracy", "best_accuracy", "last10_accuracy", "effective_rank", "significant_dims", "R")
+MEASURED = "measured/"  # what a user's own measurements are called in the rows, before their names
 
 Row = Mapping[str, Any]
 Arrays = Mapping[str, np.ndarray]
@@ -60,7 +56,7 @@ class Study:
 
     path: Path
     config: Mapping[str, Any]
-    provenance: Mapping[str, Any]
+    starts: tuple[Mapping[str, Any], ...]  # what each start of it says where its numbers come from
     saved_summary: Summary
     runs: tuple[Run, ...]
 
@@ -77,8 +73,15 @@ class Study:
 
     @property
     def summary(self) -> Summary:
-        """The saved summary; an arm that it lacks is summarised from its rows."""
-        return {arm: self._last_round(arm) for arm in self.arms} | dict(self.saved_summary)
+        """The saved summary, in the order of the config; an arm that it lacks is summarised from its rows."""
+        summary = {arm: self._last_round(arm) for arm in self.arms} | dict(self.saved_summary)
+        declared = [arm for arm in self.config.get("arms") or () if arm in summary]
+        return {arm: summary[arm] for arm in dict.fromkeys([*declared, *summary])}
+
+    @property
+    def measurements(self) -> tuple[str, ...]:
+        """Metrics that are a user's own, of any run, in the order in which they were recorded."""
+        return tuple(dict.fromkeys(name for run in self.runs for name in measured(run.metrics)))
 
     def of_arm(self, arm: str) -> tuple[Run, ...]:
         """The runs of one arm, by seed."""
@@ -116,20 +119,27 @@ class Study:
         return summarize_seeds([summarize_run(rows) for rows in finished])
 
 
+def measured(rows: Iterable[Row]) -> tuple[str, ...]:
+    """The user's own metrics in the rows: those with a number in any of them."""
+    values = ((name, value) for row in rows for name, value in row.items() if name.startswith(MEASURED))
+    return tuple(dict.fromkeys(name for name, value in values if math.isfinite(number(value))))
+
+
 def summarize_run(rows: Sequence[Row]) -> dict[str, float]:
-    """One run's numbers: those of its last row; also the best accuracy and the mean of the last ten evaluated ones."""
+    """One run's numbers: of its last row; of evaluated accuracies the best, and the mean of the last ten if so many."""
     accuracies = [value for row in rows if math.isfinite(value := number(row.get("accuracy")))]
     over_rounds = {
         "best_accuracy": max(accuracies, default=math.nan),
-        "last10_accuracy": _moments(accuracies[-10:])[0],
+        "last10_accuracy": _moments(accuracies[-10:])[0] if len(accuracies) >= 10 else math.nan,
     }
-    return {metric: number(over_rounds.get(metric, rows[-1].get(metric))) for metric in SUMMARISED}
+    metrics = (*SUMMARISED, *measured(rows))
+    return {metric: number(over_rounds.get(metric, rows[-1].get(metric))) for metric in metrics}
 
 
 def summarize_seeds(runs: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Of every summarised metric mean, standard deviation (n - 1) and number of the runs that have a value."""
+    """Of every metric of the runs mean, standard deviation (n - 1) and number of the runs that have a value."""
     summary = {}
-    for metric in SUMMARISED:
+    for metric in dict.fromkeys((*SUMMARISED, *(name for run in runs for name in run if name.startswith(MEASURED)))):
         values = [value for run in runs if math.isfinite(value := number(run.get(metric)))]
         mean, std = (moment if math.isfinite(moment) else None for moment in _moments(values))
         summary[metric] = {"mean": mean, "std": std, "n": len(values)}
@@ -142,102 +152,6 @@ def number(value: Any) -> float:
         return float(value)
     except (TypeError, ValueError):
         return math.nan
-
-
-def read_study(path: Path | str) -> Study:
-    """The study in a folder. ``config.json`` and the rows of at least one run are required, the rest is optional.
-
-    Raises:
-        UserError: the folder holds no study, or a file in it cannot be read.
-    """
-    path = Path(path)
-    if not path.is_dir():
-        raise UserError(f"{path}: no such folder; expected the folder of a study")
-    if not (path / "config.json").is_file():
-        raise UserError(f"{path / 'config.json'}: no such file; expected the folder of a study")
-    config = _read_json(path / "config.json")
-    order = list(config.get("arms") or ())
-    folders = [file.parent for file in path.glob("*/seed*/metrics.jsonl")]
-    runs = [_read_run(folder) for folder in folders if folder.name.removeprefix("seed").isdecimal()]
-    runs = [run for run in runs if run.metrics]
-    if not runs:
-        raise UserError(f"{path}: no evaluated round in any <arm>/seed<k>/metrics.jsonl; start the study first")
-    runs.sort(key=lambda run: (order.index(run.arm) if run.arm in order else len(order), run.arm, run.seed))
-    summary = _read_json(path / "summary.json", optional=True)
-    for arm, metrics in summary.items():
-        if not isinstance(metrics, dict) or not all(
-            entry is None or isinstance(entry, dict) for entry in metrics.values()
-        ):
-            raise UserError(f"{path / 'summary.json'}: arm {arm!r} should map metrics to mean, std and n")
-    return Study(path, config, _read_json(path / "provenance.json", optional=True), summary, tuple(runs))
-
-
-def _read_run(folder: Path) -> Run:
-    return Run(
-        folder.parent.name,
-        int(folder.name.removeprefix("seed")),
-        _read_rows(folder / "metrics.jsonl"),
-        _read_rows(folder / "timing.jsonl", optional=True),
-        _read_arrays(folder / "clients.npz", ("round",), per_round=("task_loss", "steps")),
-        _read_arrays(folder / "spectra.npz", ("round", "server", "local"), per_round=("server", "local")),
-        _read_arrays(folder / "partition.npz", ("class_counts",)),
-    )
-
-
-def _read_json(path: Path, optional: bool = False) -> dict[str, Any]:
-    if optional and not path.exists():
-        return {}
-    return _parse(path, _read_text(path))
-
-
-def _read_rows(path: Path, optional: bool = False) -> tuple[Row, ...]:
-    """Rows by round; of a round that was written twice, the later. A last line cut short by a crash is left out."""
-    if optional and not path.exists():
-        return ()
-    complete, _, rest = _read_text(path).rpartition("\n")
-    rows = [_parse(path, line) for line in complete.splitlines() if line.strip()]
-    with contextlib.suppress(UserError):
-        rows += [_parse(path, rest)] if rest.strip() else []
-    by_round = {}
-    for row in rows:
-        if type(row.get("round")) is not int:
-            raise UserError(f"{path}: a row has no whole number as its round")
-        by_round[row["round"]] = row
-    return tuple(by_round[r] for r in sorted(by_round))
-
-
-def _read_text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read ({type(error).__name__})") from error
-
-
-def _parse(path: Path, text: str) -> dict[str, Any]:
-    try:
-        record = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path}: not valid JSON ({error})") from error
-    if not isinstance(record, dict):
-        raise UserError(f"{path}: expected a JSON object")
-    return record
-
-
-def _read_arrays(path: Path, required: Iterable[str], per_round: Iterable[str] = ()) -> Arrays:
-    if not path.exists():
-        return {}
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
-        raise UserError(f"{path}: not a readable .npz file ({type(error).__name__})") from error
-    for name in required:
-        if name not in arrays:
-            raise UserError(f"{path}: has no array {name!r}")
-    for name in per_round:
-        if name in arrays and (arrays[name].ndim != 2 or len(arrays[name]) != len(arrays["round"])):
-            raise UserError(f"{path}: {name!r} has shape {arrays[name].shape}, expected a row for each of its rounds")
-    return arrays
 
 
 def _moments(values: list[float]) -> tuple[float, float]:

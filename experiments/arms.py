@@ -1,0 +1,72 @@
+"""The config of one arm of a study, and whether its keys exist."""
+
+import json
+from collections.abc import Mapping
+
+from ml_collections import ConfigDict
+
+from experiments.configs import base
+from experiments.names import check_name, check_type
+from fedjax_collapse import engine
+from fedjax_collapse.records import UserError
+
+_ENGINE_CHOICES = {
+    "layout": ("auto", "timed", "chunked", "vectorized", "sharded", "loop"),
+    "runs": ("auto", "together", "separate"),
+    "storage": engine.STORAGES,
+}
+
+
+def resolve_arm(config: ConfigDict, arm: str) -> ConfigDict:
+    """The config of one arm: what it declares, over the rest of the config.
+
+    Raises:
+        UserError: the arm, or a key that it declares, does not exist, or must be the same for all arms.
+    """
+    check_name("arm", arm, config.arms)
+    resolved = as_declared(config)
+    changes = resolved.pop("arms")[arm]
+    for key in ("rounds", "seeds"):
+        if key in changes:
+            raise UserError(f"arms.{arm}.{key}: all arms of a study have the same {key}; set config.{key}")
+    _override(resolved, changes, f"arms.{arm}")
+    check_keys(resolved)
+    return ConfigDict(resolved)
+
+
+def as_declared(config: ConfigDict) -> dict:
+    """The config as dicts, whose keys are in the order of its file: a ConfigDict iterates by the alphabet."""
+
+    def order(values, declared):
+        if not isinstance(values, Mapping):
+            return values
+        keys = {str(key): key for key in values}
+        return {keys[name]: order(values[keys[name]], declared[name]) for name in declared}
+
+    return order(config.to_dict(), json.loads(config.to_json_best_effort()))
+
+
+def check_keys(config: Mapping) -> None:
+    """Raises UserError for a key that ``configs/base.py`` does not know, or an option of ``engine`` that is none."""
+    defaults = base.get_config()
+    for key in config:
+        check_name("config key", key, defaults)
+    options = config["engine"]
+    for key in options:
+        check_name("config key of engine", key, defaults.engine)
+    for key, default in defaults.engine.items():
+        if key not in options:
+            raise UserError(f"config.engine has no {key}: change some of its values by config.engine.update(...)")
+        check_type(f"engine.{key}", options[key], type(default))
+    for key, choices in _ENGINE_CHOICES.items():
+        check_name(f"engine.{key}", options[key], choices)
+
+
+def _override(target, changes, path):
+    for key, value in changes.items():
+        check_name(f"key in {path}", key, target) if path.count(".") == 1 else None
+        mergeable = isinstance(value, Mapping) and isinstance(target.get(key), Mapping)
+        if mergeable and value.get("name", target[key].get("name")) == target[key].get("name"):
+            _override(target[key], value, f"{path}.{key}")
+        else:
+            target[key] = value

@@ -1,0 +1,152 @@
+"""The report as a page: one HTML file with its style and figures inside, which refers to nothing outside."""
+
+import functools
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jinja2
+
+from experiments.reporting import drawing
+from experiments.reporting.contents import PLOTS, Plot
+from experiments.reporting.reading import read_study
+from experiments.reporting.study import Study
+from experiments.reporting.table import accuracy_note, final_table
+from fedjax_collapse.records import UserError
+
+DEMONSTRATIONS = ("digits", "glyphs", "synthetic")  # sources too small, or too artificial, for a comparison with papers
+
+
+class Figure(NamedTuple):
+    """A plot as it stands on the page."""
+
+    plot: Plot
+    svg: str  # empty if the study lacks the data for it
+    numbers: list[list[str]]  # the heading and rows of a table below it
+
+
+def write_report(study: Path | str) -> Path:
+    """The path of ``report.html``, written anew (in one step) from what is saved in the study's folder.
+
+    Raises:
+        UserError: the folder holds no study, or a file in it cannot be read or written.
+    """
+    page = render(read_study(study))
+    path = Path(study) / "report.html"
+    partial = path.with_name(f".report.html.{os.getpid()}")
+    try:
+        partial.write_text(page, encoding="utf-8", newline="\n")
+        os.replace(partial, path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise UserError(f"{path}: cannot be written ({error.strerror})") from error
+    return path
+
+
+def render(study: Study) -> str:
+    """The whole page; the same study gives the same text."""
+    source = _name(_at(study.config, "data", "source"))
+    drawn = (_draw(plot, study) for plot in PLOTS)
+    return _template().render(
+        title=f"Study {study.path.resolve().name}",
+        description=description(study),
+        demonstration=source if source.startswith(DEMONSTRATIONS) else "",
+        notes=missing_results(study),
+        results=final_table(study.summary),
+        colours=dict.fromkeys(study.summary, "#999999")
+        | {arm: drawing.arm_colour(study.arms, arm) for arm in study.arms},
+        accuracy_note=accuracy_note(study.summary),
+        figures=[figure for figure in drawn if figure.svg or not figure.plot.optional],
+        settings=flatten(study.config),
+        environment=environment(study.starts),
+    )
+
+
+def description(study: Study) -> str:
+    """One sentence that says what was run."""
+    config = study.config
+    seeds = sorted({run.seed for run in study.runs})
+    parts = [
+        f"{_count(study.arms, 'arm')} ({', '.join(study.arms)}) ran for {study.rounds} round{'s' * (study.rounds != 1)}"
+    ]
+    parts.append(f"with {_count(seeds, 'seed')} ({', '.join(map(str, seeds))})")
+    if data := _name(_at(config, "data", "source")):
+        parts.append(f"on the data set {data}")
+    if isinstance(clients := config.get("clients"), int):
+        parts.append(f"divided over {clients} client{'s' * (clients != 1)}")
+    if name := _name(config.get("partition")):
+        alpha = _at(config, "partition", "alpha")
+        parts.append(f"by the partition {name}" + (f" (alpha {alpha})" if alpha is not None else ""))
+    if network := _name(config.get("network")):
+        parts.append(f"with the network {network}")
+    return " ".join(parts) + "."
+
+
+def missing_results(study: Study) -> list[str]:
+    """Sentences on what the config asks for and the folder does not hold (yet)."""
+    notes = [
+        f"{run.arm}, seed {run.seed}: ends after round {run.metrics[-1]['round']} of {study.rounds}."
+        for run in study.runs
+        if run.metrics[-1]["round"] < study.rounds
+    ]
+    seeds = study.config.get("seeds")
+    asked = len(seeds) if isinstance(seeds, Sequence) else seeds if isinstance(seeds, int) else 0
+    for arm in dict.fromkeys([*study.arms, *(study.config.get("arms") or ())]):
+        if (done := len(study.of_arm(arm))) < asked:
+            notes.append(f"{arm}: results of {done} of {asked} seeds.")
+    return notes
+
+
+def flatten(record: Any, prefix: str = "") -> list[tuple[str, str]]:
+    """Dotted names and values of nested mappings, in their order; lists and empty mappings are values."""
+    if not isinstance(record, Mapping) or (prefix and not record):
+        return [(prefix, record if isinstance(record, str) else json.dumps(record, ensure_ascii=False))]
+    dot = f"{prefix}." if prefix else ""
+    return [pair for name, value in record.items() for pair in flatten(value, f"{dot}{name}")]
+
+
+def environment(starts: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[tuple[str, str]]]]:
+    """A heading, none if there is one start, and what each start recorded; of a later one, what is new in it."""
+    recorded = [flatten(start) for start in starts]
+    if len(recorded) < 2:
+        return [("", pairs) for pairs in recorded or [[]]]
+    sections = [(f"Start 1 of {len(recorded)}", recorded[0])]
+    for before, (number, pairs) in zip(recorded, enumerate(recorded[1:], 2), strict=False):
+        heading = f"Start {number} of {len(recorded)}: what differs from the one before"
+        gone = dict(before).keys() - dict(pairs).keys()
+        differs = [pair for pair in pairs if pair not in before]
+        sections.append((heading, differs + [(name, "-") for name, _ in before if name in gone]))
+    return sections
+
+
+@functools.cache
+def _template() -> jinja2.Template:
+    loader = jinja2.FileSystemLoader(Path(__file__).parent)
+    options = {"trim_blocks": True, "lstrip_blocks": True, "keep_trailing_newline": True}
+    environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, **options)
+    return environment.get_template("page.html.jinja")
+
+
+def _draw(plot: Plot, study: Study) -> Figure:
+    figure = plot.draw(study)
+    svg = "" if figure is None else drawing.svg(figure, plot.name, plot.title)
+    return Figure(plot, svg, plot.numbers(study) if plot.numbers else [])
+
+
+def _at(record: Any, *names: str) -> Any:
+    """The value at a path of nested mappings, or None."""
+    for name in names:
+        record = record.get(name) if isinstance(record, Mapping) else None
+    return record
+
+
+def _name(value: Any) -> str:
+    """The name of a part of the config, which is a string or a mapping with a ``name``; empty if there is none."""
+    value = value.get("name") if isinstance(value, Mapping) else value
+    return value if isinstance(value, str) else ""
+
+
+def _count(things: Sequence[Any], noun: str) -> str:
+    return f"{len(things)} {noun}{'s' * (len(things) != 1)}"

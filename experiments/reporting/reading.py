@@ -1,0 +1,116 @@
+"""From a study's folder to the ``Study`` that a report is drawn from."""
+
+import contextlib
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from experiments.reporting.study import Arrays, Row, Run, Study
+from fedjax_collapse.arrays import read_arrays, read_npz
+from fedjax_collapse.records import UserError
+
+
+def read_study(path: Path | str) -> Study:
+    """The study in a folder. ``config.json`` and the rows of at least one run are required, the rest is optional.
+
+    Raises:
+        UserError: the folder holds no study, or a file in it cannot be read.
+    """
+    path = Path(path)
+    if not path.is_dir():
+        raise UserError(f"{path}: no such folder; expected the folder of a study")
+    if not (path / "config.json").is_file():
+        raise UserError(f"{path / 'config.json'}: no such file; expected the folder of a study")
+    config = _read_json(path / "config.json")
+    order = list(config.get("arms") or ())
+    folders = [file.parent for file in path.glob("*/seed*/metrics.jsonl")]
+    runs = [_read_run(folder) for folder in folders if folder.name.removeprefix("seed").isdecimal()]
+    runs = [run for run in runs if run.metrics]
+    if not runs:
+        raise UserError(f"{path}: no evaluated round in any <arm>/seed<k>/metrics.jsonl; start the study first")
+    runs.sort(key=lambda run: (order.index(run.arm) if run.arm in order else len(order), run.arm, run.seed))
+    summary = _read_json(path / "summary.json", optional=True)
+    for arm, metrics in summary.items():
+        if not isinstance(metrics, dict) or not all(
+            entry is None or isinstance(entry, dict) for entry in metrics.values()
+        ):
+            raise UserError(f"{path / 'summary.json'}: arm {arm!r} should map metrics to mean, std and n")
+    return Study(path, config, read_starts(path), summary, tuple(runs))
+
+
+def read_starts(folder: Path) -> tuple[Mapping[str, Any], ...]:
+    """What ``provenance.json`` says of every start of a study, in their order; empty if there is no such file.
+
+    Raises:
+        UserError: it cannot be read.
+    """
+    path = folder / "provenance.json"
+    record = _read_json(path, optional=True)
+    starts = record.get("starts", [record] if record else [])  # an older file is that of one start
+    if not isinstance(starts, list) or not all(isinstance(start, dict) for start in starts):
+        raise UserError(f"{path}: 'starts' should be a list of JSON objects")
+    return tuple(starts)
+
+
+def _read_run(folder: Path) -> Run:
+    return Run(
+        folder.parent.name,
+        int(folder.name.removeprefix("seed")),
+        _read_rows(folder / "metrics.jsonl"),
+        _read_rows(folder / "timing.jsonl", optional=True),
+        _checked(folder / "clients.npz", read_arrays(folder, "clients"), matrices=("task_loss", "steps")),
+        _checked(
+            folder / "spectra.npz", read_arrays(folder, "spectra"), ("server", "local"), matrices=("server", "local")
+        ),
+        _checked(folder / "partition.npz", read_npz(folder / "partition.npz"), ("class_counts",)),
+    )
+
+
+def _read_json(path: Path, optional: bool = False) -> dict[str, Any]:
+    if optional and not path.exists():
+        return {}
+    return _parse(path, _read_text(path))
+
+
+def _read_rows(path: Path, optional: bool = False) -> tuple[Row, ...]:
+    """Rows by round; of a round that was written twice, the later. A last line cut short by a crash is left out."""
+    if optional and not path.exists():
+        return ()
+    complete, _, rest = _read_text(path).rpartition("\n")
+    rows = [_parse(path, line) for line in complete.splitlines() if line.strip()]
+    with contextlib.suppress(UserError):
+        rows += [_parse(path, rest)] if rest.strip() else []
+    by_round = {}
+    for row in rows:
+        if type(row.get("round")) is not int:
+            raise UserError(f"{path}: a row has no whole number as its round")
+        by_round[row["round"]] = row
+    return tuple(by_round[r] for r in sorted(by_round))
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read ({type(error).__name__})") from error
+
+
+def _parse(path: Path, text: str) -> dict[str, Any]:
+    try:
+        record = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}: not valid JSON ({error})") from error
+    if not isinstance(record, dict):
+        raise UserError(f"{path}: expected a JSON object")
+    return record
+
+
+def _checked(path: Path, arrays: Arrays, required: Iterable[str] = (), matrices: Iterable[str] = ()) -> Arrays:
+    for name in required if arrays else ():
+        if name not in arrays:
+            raise UserError(f"{path}: has no array {name!r}")
+    for name in matrices:
+        if name in arrays and arrays[name].ndim != 2:
+            raise UserError(f"{path}: {name!r} has shape {arrays[name].shape}, expected a row for each of its rounds")
+    return arrays

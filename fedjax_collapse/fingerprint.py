@@ -1,0 +1,82 @@
+"""What a run is, in numbers and names that can be written down: so that no folder goes on with another run."""
+
+import dataclasses
+import functools
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from fedjax_collapse.hashing import digest
+from fedjax_collapse.metrics import write_json
+from fedjax_collapse.records import UserError
+
+_FILE = "run.json"
+_SHOWN = 3  # differences that an error lists
+
+
+def describe(value: Any) -> Any:
+    """The value as JSON: records by field, functions by name, numbers as they are, large arrays by hash."""
+    if dataclasses.is_dataclass(value):
+        fields = [field.name for field in dataclasses.fields(value) if field.name not in ("parent", "name")]
+        own = {"class": type(value).__qualname__}
+        return own | {name: describe(getattr(value, name)) for name in fields}
+    if isinstance(value, functools.partial):  # also JAX's
+        return {"function": describe(value.func), "args": describe(value.args), "keywords": describe(value.keywords)}
+    if isinstance(value, Mapping):
+        return {str(key): describe(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [describe(item) for item in value]
+    if isinstance(value, Callable):
+        return _describe_function(value)
+    if isinstance(value, (jax.Array, np.ndarray, np.generic)):
+        return np.asarray(value).tolist() if np.size(value) <= 4 else digest(value)
+    return value if isinstance(value, (str, int, float, bool)) or value is None else repr(value)
+
+
+def _describe_function(function):
+    """Its name; of one that was made inside another also what it closes over, of a lambda what it does."""
+    name = f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', type(function).__qualname__)}"
+    if "<" not in name:
+        return name
+    code = function.__code__
+    closed = [describe(cell.cell_contents) for cell in function.__closure__ or ()]
+    does = hashlib.sha256(code.co_code + repr((code.co_names, code.co_consts)).encode()).hexdigest()[:16]
+    return {"function": name, "closure": closed} | ({"code": does} if "<lambda>" in name else {})
+
+
+def claim(runs: Mapping[Path, tuple[Mapping[str, Any], bool]]) -> None:
+    """Makes each folder its run's, of which there are the description, and whether the folder has rounds already.
+
+    Raises:
+        UserError: one has rounds of another run; all are left as they are.
+    """
+    for folder, (description, is_started) in runs.items():
+        if is_started:
+            _check_same(folder, description)
+    for folder, (description, _) in runs.items():
+        write_json(folder / _FILE, description)
+
+
+def _check_same(folder, description):
+    path, here = folder / _FILE, _flatten(json.loads(json.dumps(description)))
+    try:
+        there = _flatten(json.loads(path.read_text())) if path.exists() else here
+    except ValueError as error:
+        raise UserError(f"{path}: not valid JSON ({error}); use a new folder") from error
+    names = [name for name in {**here, **there} if here.get(name) != there.get(name)]
+    if names:
+        changes = [f"{n} is {there.get(n, 'absent')} there, {here.get(n, 'absent')} here" for n in names[:_SHOWN]]
+        more = f"; and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+        raise UserError(f"{folder} holds another run: {'; '.join(changes)}{more}; use a new folder")
+
+
+def _flatten(tree, prefix=""):
+    """Values by their dotted names."""
+    if not isinstance(tree, Mapping) or not tree:
+        return {prefix.rstrip("."): tree}
+    return {name: v for key, item in tree.items() for name, v in _flatten(item, f"{prefix}{key}.").items()}

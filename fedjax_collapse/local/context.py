@@ -1,0 +1,97 @@
+"""All that stays the same while one client works in one round, and what a method may look at of it."""
+
+import functools
+import zlib
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_collapse import masks
+from fedjax_collapse.algorithms.fedavg import FedAvg
+from fedjax_collapse.data.batches import sum_batches
+from fedjax_collapse.local_training import LocalTraining
+from fedjax_collapse.method import FinishView
+from fedjax_collapse.model import Model
+from fedjax_collapse.records import Client, Examples, Key, PyTree, Server, Trained, Variables
+
+
+class LocalContext(NamedTuple):
+    """One client's round: what it has, what it received and what it shall do."""
+
+    algorithm: FedAvg
+    model: Model
+    examples: Examples
+    server: Server  # what it received, with its own private parts in the model
+    round: jax.Array
+    client: Client
+    class_counts: jax.Array | None = None
+    batch_parts: int = 1  # into how many parts a batch is cut (``engine.Layout``)
+
+    @property
+    def training(self) -> LocalTraining:
+        return self.algorithm.training
+
+    def view_fields(self, name: str | None = None) -> dict[str, Any]:
+        """The fields of ``RoundView`` for a method; without a name, for what is no method's."""
+        return dict(
+            server=self.server.variables,
+            shared=self.server.shared[name] if name else (),
+            memory=self.client.state.memory[name] if name else (),
+            round=self.round,
+            client=self.client,
+            class_counts=self.class_counts,
+            training=self.training,
+            model=self.model,
+        )
+
+    def update(self, public: Variables) -> PyTree:
+        """The way of the params from the server's to the public ones; 0 in what is private."""
+        private = self.model.mask(self.algorithm.private).params
+        moved = jax.tree.map(jnp.subtract, public.params, self.server.variables.params)
+        return masks.zero(private, moved)
+
+    def finish_view(self, name: str, trained: Trained, public: Variables) -> FinishView:
+        """What the method sees after local training; ``public`` is what may leave the client."""
+        return FinishView(
+            **self.view_fields(name),
+            trained=trained.variables,
+            public=public,
+            update=self.update(public),
+            steps=trained.steps,
+            learning_rate=trained.learning_rate,
+            key=method_key(self.client.key, name),
+            sum_over_batches=functools.partial(
+                sum_batches, self.training.batch_size, self.examples, self.client.rows, self.client.size
+            ),
+        )
+
+
+def method_key(key: Key, name: str) -> Key:
+    """The method's own randomness, of that of a step or a round."""
+    return jax.random.fold_in(key, zlib.crc32(name.encode()) & 0x7FFFFFFF)
+
+
+def class_counts(model: Model, examples: Examples, client: Client, variables: Variables) -> jax.Array | None:
+    """Examples of each class that the client owns, [classes]; None where labels are not those of classes."""
+    if not model.task.is_classification:
+        return None
+    is_owned = jnp.arange(len(client.rows)) < client.size
+    counts = jnp.zeros(model.output_shapes(variables).logits.shape[1], jnp.int32)
+    return counts.at[examples.labels[client.rows]].add(is_owned)
+
+
+def as_trained(variables: Variables, context: LocalContext) -> Trained:
+    """A model that the client did not train, as if it had done so in no step."""
+    return Trained(
+        variables, jnp.zeros((), context.client.size.dtype), context.training.learning_rate_in(context.round), {}
+    )
+
+
+def frozen_models(context: LocalContext) -> dict[str, dict[str, PyTree]]:
+    """For each method, the models whose outputs it asks for."""
+    server, memory = context.server, context.client.state.memory
+    return {
+        name: method.frozen(server.variables, server.shared[name], memory[name])
+        for name, method in context.algorithm.methods.items()
+    }

@@ -1,0 +1,164 @@
+"""The local-training loop: phases of epochs of steps on shuffled minibatches."""
+
+import contextlib
+import functools
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fedjax_collapse import masks
+from fedjax_collapse.data.batches import get_batch, over_batches, pad_to_batches, shuffled_rows, zeros_of
+from fedjax_collapse.local.context import LocalContext
+from fedjax_collapse.local.gradient import correct, frozen_outputs, gradient_and_metrics
+from fedjax_collapse.records import Key, PyTree, Trained, Variables
+
+_AUGMENTATION = 2**31 - 1  # stream of randomness within an epoch; the others are its steps
+
+
+def train(context: LocalContext) -> Trained:
+    """One client after its local training, started from the server's variables.
+
+    Every loop bound is the client's own: under vmap, JAX runs to the largest and leaves a finished client untouched.
+    """
+    training, client = context.training, context.client
+    variables, sums = context.server.variables, None
+    done = seen = epoch = jnp.zeros((), client.size.dtype)
+    tables = {} if training.augmentation else _frozen_tables(context)
+    for part, steps in _phase_steps(context):
+        phase = _Phase(context, part, tables)
+        variables, new = phase.run(variables, steps, epoch)
+        sums = new if sums is None else jax.tree.map(jnp.add, sums, new)
+        done, seen = done + steps, seen + training.examples_in(steps, client.size)
+        epoch = epoch + phase.num_epochs(steps)
+    return Trained(
+        variables=variables,
+        steps=done,
+        learning_rate=training.learning_rate_in(context.round),
+        metrics=jax.tree.map(lambda s: s / seen, sums),
+    )
+
+
+def _phase_steps(context):
+    """The parts of the network and numbers of steps, as far as the client's budget goes."""
+    client = context.client
+    phases = context.training.phase_steps(client.size)
+    if client.budget is None:
+        return phases
+    total = sum(steps for _, steps in phases)
+    left = jnp.minimum(jnp.maximum(jnp.floor(client.budget * total + 1e-3).astype(total.dtype), 1), total)
+    granted = []
+    for part, steps in phases:
+        granted.append((part, jnp.minimum(steps, left)))
+        left = left - granted[-1][1]
+    return granted
+
+
+class _Phase:
+    """Steps in which one part of the network is trained, on a fresh optimizer."""
+
+    def __init__(self, context: LocalContext, part: str, tables: PyTree):
+        self.context, self.tables, self.training, self.client = context, tables, context.training, context.client
+        frozen = context.model.mask(self.training.frozen_part())
+        self.fixed = masks.either(frozen, masks.invert(context.model.mask(part))).params
+        self.optimizer = self.training.make_optimizer(context.round)
+        self.rows = pad_to_batches(self.client.rows, self.training.batch_size)
+        # traced once, for its shapes and in the loop
+        self.differentiate = jax.jit(self._differentiate, static_argnums=0, inline=True)
+
+    def num_epochs(self, steps: jax.Array) -> jax.Array:
+        """Epochs that so many steps begin."""
+        per_epoch = self.training.steps_per_epoch(self.client.size)
+        return (steps + per_epoch - 1) // jnp.maximum(per_epoch, 1)
+
+    def run(self, variables: Variables, steps: jax.Array, first_epoch: jax.Array) -> tuple[Variables, PyTree]:
+        """The variables after the steps, and the sums of metrics over the examples seen."""
+        per_epoch, size = self.training.steps_per_epoch(self.client.size), self.client.size
+
+        def epoch(index, carry):
+            key_order, key_steps = jax.random.split(jax.random.fold_in(self.client.key, first_epoch + index))
+            order = shuffled_rows(key_order, jnp.arange(len(self.rows)), size)
+
+            def step(i, carry):
+                with _failures_named(self.client.id, index * per_epoch + i):
+                    return _all_finite(self.step(jnp.asarray(i, size.dtype), order, key_steps, carry))
+
+            return jax.lax.fori_loop(0, jnp.minimum(per_epoch, steps - index * per_epoch), step, carry)
+
+        first = jnp.zeros((), size.dtype)
+        arguments = variables, first, jnp.arange(len(self.rows)), self.client.key
+        sums = zeros_of(jax.eval_shape(self.differentiate, self.training.batch_size, *arguments)[2])
+        carry = (variables, self.optimizer.init(variables.params), sums)
+        variables, _, sums = jax.lax.fori_loop(0, self.num_epochs(steps), epoch, carry)
+        return variables, sums
+
+    def step(self, index: jax.Array, order: jax.Array, key: Key, carry: PyTree) -> PyTree:
+        """Variables, optimizer state, sums after a step; a short batch costs no more than the parts that it fills."""
+        variables, optimizer_state, sums = carry
+        batch_size, parts = self.training.batch_size, self.context.batch_parts
+        part = -(-batch_size // parts)
+        num_parts = (self.client.size - index * batch_size + part - 1) // part
+        sizes = [min(count * part, batch_size) for count in range(1, parts + 1)]
+        branches = [functools.partial(self.differentiate, size) for size in sizes]
+        inputs = (variables, index, order, key)
+        gradient, batch_stats, metrics = jax.lax.switch(num_parts - 1, branches, *inputs)  # no branch if there is one
+        gradient = correct(self.context, gradient, variables.params, self.fixed)
+        updates, optimizer_state = self.optimizer.update(gradient, optimizer_state, variables.params)
+        params = masks.where(self.fixed, variables.params, optax.apply_updates(variables.params, updates))
+        return Variables(params, batch_stats), optimizer_state, jax.tree.map(jnp.add, sums, metrics)
+
+    def _differentiate(self, num_rows, variables, index, order, key):
+        """Gradient, running statistics, and metrics times the number of true rows, of a batch with that many rows."""
+        first = index * self.training.batch_size
+        mask = first + jnp.arange(num_rows) < self.client.size
+        positions = jax.lax.dynamic_slice_in_dim(order, first, num_rows)
+        batch, frozen = self._get_batch(positions, mask, jax.random.fold_in(key, _AUGMENTATION))
+        key = jax.random.fold_in(key, index)
+        outcome = gradient_and_metrics(self.context, variables, batch, frozen, key, self.fixed)
+        gradient, batch_stats, metrics = outcome
+        return gradient, batch_stats, jax.tree.map(lambda m: m * jnp.sum(mask), metrics)
+
+    def _get_batch(self, positions, mask, key):
+        augmentation, rows = self.training.augmentation, self.rows[positions]
+        batch = get_batch(self.context.examples, rows, mask, augmentation, key)
+        if augmentation:
+            return batch, frozen_outputs(self.context, batch)
+        return batch, jax.tree.map(lambda leaf: leaf[positions], self.tables)
+
+
+def _frozen_tables(context):
+    """``frozen_outputs`` on all of the client's rows; without augmentation they stay the same over all epochs."""
+    client, batch_size = context.client, context.training.batch_size
+    count = len(pad_to_batches(client.rows, batch_size))
+
+    def write(first, batch, tables):
+        outputs = frozen_outputs(context, batch)
+        return jax.tree.map(lambda t, o: jax.lax.dynamic_update_slice_in_dim(t, o, first, 0), tables, outputs)
+
+    batch = get_batch(context.examples, client.rows[:1], jnp.ones(1, bool))
+    shapes = jax.eval_shape(functools.partial(frozen_outputs, context), batch)
+    tables = jax.tree.map(lambda s: jnp.zeros((count, *s.shape[1:]), s.dtype), shapes)
+    if not jax.tree.leaves(tables):
+        return tables
+    return over_batches(batch_size, context.examples, client.rows, client.size, write, tables)
+
+
+@contextlib.contextmanager
+def _failures_named(client_id: jax.Array, step: jax.Array):
+    """Adds client and step to whatever goes wrong inside; their numbers are known only where nothing is compiled."""
+    try:
+        yield
+    except Exception as error:
+        if not isinstance(step, jax.core.Tracer):
+            error.add_note(f"in local step {int(step)} of client {int(client_id)}")
+        raise
+
+
+def _all_finite(carry):
+    """The carry, unchanged; outside compiled code, FloatingPointError if a loss term or parameter is not finite."""
+    variables, _, sums = carry
+    named = {**sums, **{jax.tree_util.keystr(k): v for k, v in jax.tree.leaves_with_path(variables.params)}}
+    for name, value in named.items():
+        if not isinstance(value, jax.core.Tracer) and not bool(jnp.isfinite(value).all()):
+            raise FloatingPointError(f"{name} is not finite")
+    return carry

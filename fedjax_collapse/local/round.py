@@ -1,0 +1,83 @@
+"""One client's round: train, then say what to send, what to report and what to remember."""
+
+from typing import NamedTuple
+
+from fedjax_collapse import masks
+from fedjax_collapse.aggregation import Upload
+from fedjax_collapse.algorithms.fedavg import FedAvg
+from fedjax_collapse.local.context import LocalContext, as_trained, class_counts
+from fedjax_collapse.local.loop import train
+from fedjax_collapse.method import returned
+from fedjax_collapse.model import Model
+from fedjax_collapse.records import ClientState, PyTree, Trained, Variables
+
+
+class LocalResult(NamedTuple):
+    """What one client leaves after its round."""
+
+    upload: Upload
+    state: ClientState
+    trained: Trained
+
+
+def personal(algorithm: FedAvg, model: Model, variables: Variables, client: ClientState) -> Variables:
+    """The model of ONE client: the server's, with the parts that the client keeps for itself."""
+    return masks.replace(variables, client.private) if client.private else variables
+
+
+def run(context: LocalContext) -> LocalResult:
+    """One client's round, from what the server sent: ``context.server`` still without the client's private parts."""
+    algorithm, client, sent = context.algorithm, context.client, context.server.variables
+    context = _received(context)
+    trained = train(context)
+    private = context.model.mask(algorithm.private)
+    public = masks.where(private, sent, trained.variables)
+    context, params = _uploaded(context, trained, public)
+    memory, reports = {}, {}
+    for name, method in algorithm.methods.items():
+        new, reports[name] = method.finish(context.finish_view(name, trained, public))
+        memory[name] = returned(name, "finish", new, client.state.memory[name])
+    upload = Upload(public._replace(params=params), reports)
+    return LocalResult(upload, ClientState(memory, masks.select(private, trained.variables)), trained)
+
+
+def first_report(context: LocalContext) -> dict[str, PyTree]:
+    """One client's reports on the initial model, of the methods that start with one."""
+    trained = as_trained(context.server.variables, context)
+    starting = {name: m for name, m in context.algorithm.methods.items() if m.starts_with_report()}
+    return {
+        name: method.finish(context.finish_view(name, trained, trained.variables))[1]
+        for name, method in starting.items()
+    }
+
+
+def measure(context: LocalContext) -> dict[str, PyTree]:
+    """One client's reports on the server's new model, of the methods that measure it."""
+    public = context.server.variables
+    context = _received(context)
+    trained = as_trained(context.server.variables, context)
+    measuring = context.algorithm.having("measure")
+    return {name: m.measure(context.finish_view(name, trained, public)) for name, m in measuring.items()}
+
+
+def _received(context):
+    """The context with the client's own private parts in the model, and with its counts of classes."""
+    server, client = context.server, context.client
+    variables = personal(context.algorithm, context.model, server.variables, client.state)
+    counts = class_counts(context.model, context.examples, client, variables)
+    return context._replace(server=server._replace(variables=variables), class_counts=counts)
+
+
+def _uploaded(context, trained, public):
+    """The context with the memory after the upload, and what is sent as params: the model's, or the changed update."""
+    algorithm, client = context.algorithm, context.client
+    if not algorithm.sends_updates:
+        return context, public.params
+    fixed, memory = algorithm.fixed(context.model).params, dict(client.state.memory)
+    update = masks.zero(fixed, context.update(public))
+    for name, method in algorithm.having("upload").items():
+        sent, new = method.upload(update, context.finish_view(name, trained, public))
+        update = masks.zero(fixed, returned(name, "upload", sent, update))
+        memory[name] = returned(name, "upload", new, memory[name])
+    state = client.state._replace(memory=memory)
+    return context._replace(client=client._replace(state=state)), update

@@ -1,0 +1,136 @@
+"""The hyper-parameters of a client's local training, and what follows from them alone."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import struct
+
+from fedjax_collapse.data.augment import Augmentation
+from fedjax_collapse.options import check_at_least, check_options, check_positive, option
+from fedjax_collapse.records import Scalar, UserError
+
+
+@struct.dataclass
+class Phase:
+    """Some epochs in which one part of the network is trained, and the rest stays as it is."""
+
+    part: str = option("all")  # of ``masks.py``
+    epochs: float = 1
+
+
+@struct.dataclass
+class LocalTraining:
+    """Hyper-parameters of a client's local training: SGD as in PyTorch, its momentum starting at zero every round.
+
+    ``g = gradient + weight_decay params; buffer <- momentum buffer + g; params <- params - learning_rate buffer``.
+    Weight decay acts on all params, biases and BatchNorm scales included.
+
+    ``epochs``: passes over the client's data; a fraction is rounded up to whole steps. ``steps``: so many of them
+    instead, the same for all clients. ``phases``: one after the other instead of ``epochs``, each of its own part of
+    the network and with a fresh optimizer (FedRep: head first, then body).
+    ``optimizer``: ``jax.tree_util.Partial`` of an optax constructor that takes a ``learning_rate``, such as
+    ``Partial(optax.adam, b1=0.5)``, in the place of SGD; its numbers are traced. Weight decay is added to the gradient.
+    ``task_loss``: a function of ``LocalView`` instead of the model's task; what the methods' terms are added to.
+    ``augmentation``: of every training image in every epoch, in raw pixel units (``data/augment.py``); None is none.
+    ``clip_norm``: largest norm of the gradient over all params, as ``torch.nn.utils.clip_grad_norm_``; None is none.
+    ``drop_last``: leave out an epoch's last partial batch. A client with fewer examples than a batch then takes no
+    step and uploads what it got.
+    ``schedule``: of the learning rate over rounds t = 0, 1, ...: ``cosine`` is times ``(1 + cos(pi t /
+    schedule_rounds)) / 2``, ``decay`` is times ``schedule_factor^t``.
+    ``freeze``: the part of the network that keeps its initial value, at clients and server (``masks.py``);
+    ``head_at_server`` is the released code of FedUV's "Freeze", whose clients train the head and then throw it away.
+    """
+
+    epochs: float = 1
+    batch_size: int = option(32)
+    learning_rate: float = 0.01
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    steps: int | None = None
+    phases: tuple[Phase, ...] = ()
+    optimizer: jax.tree_util.Partial | None = None
+    task_loss: Callable[[Any], jax.Array] | None = option(None)
+    augmentation: Augmentation | None = option(None)
+    clip_norm: float | None = None
+    drop_last: bool = option(False)
+    schedule: str = option("constant", choices=("constant", "cosine", "decay"))
+    schedule_rounds: int = 100
+    schedule_factor: float = 0.998
+    freeze: str = option("none")
+
+    def check(self) -> None:
+        """Raises UserError for values that make no sense."""
+        check_options(self)
+        check_at_least(1, self, "batch_size")
+        check_at_least(0, self, "momentum", "weight_decay")
+        check_positive(self, "epochs", "learning_rate")
+        if self.steps is not None:
+            check_at_least(1, self, "steps")
+        if self.steps is not None and self.phases:
+            raise UserError("LocalTraining: steps and phases are given; expected one of them")
+        for phase in self.phases:
+            check_positive(phase, "epochs")
+        if self.optimizer is not None and self.momentum != 0:
+            raise UserError(
+                f"LocalTraining: momentum {self.momentum:g} is of SGD; give the optimizer its own, or momentum=0"
+            )
+        if self.clip_norm is not None and not self.clip_norm > 0:
+            raise UserError(f"LocalTraining: clip_norm {self.clip_norm:g} is not positive; None is no clipping")
+        if self.schedule == "cosine":
+            check_at_least(1, self, "schedule_rounds")
+        if self.schedule == "decay":
+            check_positive(self, "schedule_factor")
+
+    def frozen_part(self, at_server: bool = False) -> str:
+        """The part of the network that clients, or the server, never change."""
+        return {"head_at_server": "head" if at_server else "none"}.get(self.freeze, self.freeze)
+
+    def make_optimizer(self, round: Scalar = 0) -> optax.GradientTransformation:
+        """The local optimizer of a round."""
+        rate = self.learning_rate_in(round)
+        inner = optax.sgd(rate, self.momentum) if self.optimizer is None else self.optimizer(learning_rate=rate)
+        return optax.chain(optax.add_decayed_weights(self.weight_decay), inner)
+
+    def learning_rate_in(self, round: Scalar) -> Scalar:
+        """The learning rate of a round."""
+        if self.schedule == "cosine":
+            return self.learning_rate * (1 + jnp.cos(jnp.pi * round / self.schedule_rounds)) / 2
+        if self.schedule == "decay":
+            return self.learning_rate * self.schedule_factor**round
+        return self.learning_rate
+
+    def steps_per_epoch(self, size: jax.Array) -> jax.Array:
+        """Batches of a client with so many examples, in the type of ``size``."""
+        return (size if self.drop_last else size + self.batch_size - 1) // self.batch_size
+
+    def phase_steps(self, size: jax.Array) -> list[tuple[str, jax.Array]]:
+        """The part that is trained in each phase, and for how many steps."""
+        per_epoch = self.steps_per_epoch(size)
+        if self.steps is not None:
+            return [("all", jnp.where(per_epoch > 0, self.steps, 0))]
+        phases = self.phases or (Phase(epochs=self.epochs),)
+        return [(phase.part, _whole(phase.epochs * per_epoch, per_epoch.dtype)) for phase in phases]
+
+    def mean_client_steps(self, mean_size: jax.Array) -> jax.Array:
+        """Steps of a client with the mean number of examples, which need not be a whole one."""
+        batches = mean_size / self.batch_size
+        per_epoch = jnp.floor(batches) if self.drop_last else jnp.ceil(batches)
+        if self.steps is not None:
+            return jnp.where(per_epoch > 0, self.steps, 0)
+        return sum(phase.epochs for phase in self.phases) * per_epoch if self.phases else self.epochs * per_epoch
+
+    def examples_in(self, steps: jax.Array, size: jax.Array) -> jax.Array:
+        """How many examples a client has seen after so many steps of a phase."""
+        per_epoch = self.steps_per_epoch(size)
+        seen = per_epoch * self.batch_size if self.drop_last else size
+        whole, rest = jnp.divmod(steps, jnp.maximum(per_epoch, 1))
+        return whole * seen + rest * self.batch_size
+
+
+def _whole(steps, dtype):
+    """The steps rounded up to a whole number; epochs of 0.1 that are a little more in floats are not one more."""
+    is_whole = jnp.issubdtype(jnp.result_type(steps), jnp.integer)
+    return (steps if is_whole else jnp.ceil(steps - 1e-3)).astype(dtype)

@@ -1,0 +1,254 @@
+"""What is measured of a run at an evaluated round: scores, spectra, whatever a user asks for, and how long it took.
+
+A measurement is a function of a ``MeasurementView``, in NumPy or JAX, that returns a number, an array, or a dict of
+them:
+
+    def feature_norm(view):
+        return float(np.linalg.norm(view.server.features, axis=1).mean())
+
+    simulate(..., measurements={"feature_norm": feature_norm})  # logs and draws measured/feature_norm
+"""
+
+import dataclasses
+import functools
+import math
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from fedjax_collapse import server
+from fedjax_collapse.algorithms.fedavg import FedAvg
+from fedjax_collapse.analysis.spectrum import collapse_ratio, covariance_spectrum, effective_rank, significant_dims
+from fedjax_collapse.data.federation import Federation
+from fedjax_collapse.engine import Advance, RoundRecord
+from fedjax_collapse.evaluation import Evaluation, evaluate, personal_scores
+from fedjax_collapse.local_training import LocalTraining
+from fedjax_collapse.model import Model
+from fedjax_collapse.records import ClientState, Ownership, UserError, Variables
+
+HEADLINES = {
+    "server": "server model on the whole test set",
+    "domain": "server model, unweighted mean over the domains' test sets",
+    "personal": "personal models on their own test sets, unweighted mean over clients",
+}
+
+
+class MeasuredModel(NamedTuple):
+    """A model, and what it makes of the test set, in its order."""
+
+    variables: Variables
+    evaluation: Evaluation
+
+    @property
+    def features(self) -> np.ndarray:
+        """[examples, features]."""
+        return self.evaluation.features
+
+    @property
+    def logits(self) -> np.ndarray:
+        """[examples, classes]."""
+        return self.evaluation.logits
+
+
+@dataclasses.dataclass(frozen=True)
+class MeasurementView:
+    """What a measurement may look at; arrays of the test set are on the host.
+
+    ``local``: by client, the models that are watched, as they were after their training in the last round, before the
+    server made its new model of them.
+    """
+
+    round: int  # rounds done
+    server: MeasuredModel  # as it is evaluated
+    local: Mapping[int, MeasuredModel]
+    num_watched: int  # how many clients are watched, in the cohort or not
+    federation: Federation
+    model: Model
+
+    @property
+    def labels(self) -> np.ndarray:
+        """Labels of the test set."""
+        return np.asarray(self.federation.test.labels)
+
+
+Measurement = Callable[[MeasurementView], Any]
+
+
+class Observation(NamedTuple):
+    """An evaluated round: its row of numbers, and arrays by name."""
+
+    row: dict[str, Any]
+    spectra: dict[str, np.ndarray]
+    measurements: dict[str, np.ndarray]
+
+
+def headline_of(algorithm: FedAvg, federation: Federation) -> str:
+    """Which of the scores is the headline: that of the models that would be used, where they would be."""
+    if algorithm.private != "none":
+        return "personal"
+    return "server" if federation.domains is None else "domain"
+
+
+def view_models(
+    algorithm: FedAvg, model: Model, advance: Advance, federation: Federation
+) -> tuple[MeasurementView, ClientState]:
+    """What measurements look at, and the clients' private parts, on one device.
+
+    On one device: the variables may lie on several, which would all do the same work.
+    """
+    private = jax.tree.map(lambda leaf: leaf[: federation.num_clients], advance.state.clients.private)
+    arrays = (algorithm, advance.state.server, ClientState({}, private), advance.watched)
+    algorithm, current, clients, watched = jax.device_put(arrays, jax.devices()[0])
+
+    def measured(variables):
+        return MeasuredModel(variables, jax.device_get(evaluate(model, variables, federation.test)))
+
+    of_server = measured(server.evaluated(algorithm, current, clients))
+    ids = np.asarray(watched.ids)
+    local = {
+        int(client): measured(variables)
+        for client, variables in zip(ids, _unstack(watched.variables, len(ids)), strict=True)
+        if client < federation.num_clients
+    }
+    return MeasurementView(int(advance.state.round), of_server, local, len(ids), federation, model), clients
+
+
+@functools.partial(jax.jit, static_argnums=1)  # one call: each slice by itself would cost as much
+def _unstack(stacked, count):
+    return [jax.tree.map(lambda leaf, i=i: leaf[i], stacked) for i in range(count)]
+
+
+def personal(
+    algorithm: FedAvg, advance: Advance, view: MeasurementView, clients: ClientState, own_tests: Ownership
+) -> np.ndarray:
+    """Mean scores [clients] of all personal models, each on its own test set."""
+    arrays = (algorithm, advance.state.server)
+    algorithm, current = jax.device_put(arrays, jax.devices()[0])
+    evaluated = server.evaluated_alone(algorithm, current)
+    return jax.device_get(personal_scores(algorithm, view.model, evaluated, clients, view.federation.test, own_tests))
+
+
+def observe(
+    view: MeasurementView,
+    record: RoundRecord,
+    headline: str,
+    personal: np.ndarray | None,
+    measurements: Mapping[str, Measurement],
+) -> Observation:
+    """The row and arrays of the last of the record's rounds."""
+    metric, scores = view.model.task.metric, _scores(view, personal)
+    spectra, numbers = _spectra(view)
+    row = {
+        "round": view.round,
+        metric: scores[f"{headline}_{metric}"],
+        **scores,
+        "loss": float(view.server.evaluation.loss),
+        **numbers,
+        **_training(record, np.asarray(view.federation.ownership.sizes)),
+    }
+    arrays = {}
+    for path, value in (pair for name, of in measurements.items() for pair in _named(name, of(view))):
+        if value.ndim:
+            arrays[path] = value
+        else:
+            row[f"measured/{path}"] = float(value)
+    return Observation(row, {"round": view.round, **spectra}, arrays)
+
+
+def true_samples(record: RoundRecord, federation: Federation, training: LocalTraining) -> int:
+    """Samples that clients trained on in the record's rounds; padding does not count."""
+    sizes = np.asarray(federation.ownership.sizes)
+    return int(np.sum(np.asarray(training.examples_in(np.asarray(record.steps), sizes))))
+
+
+def _scores(view, personal):
+    """Mean scores of the models that are evaluated, by name."""
+    metric, evaluation = view.model.task.metric, view.server.evaluation
+    scores = {f"server_{metric}": evaluation.score}
+    if view.federation.domains is not None:
+        by_domain = evaluation.domain_scores(view.federation.domains)
+        scores[f"domain_{metric}"] = float(np.nanmean(list(by_domain.values())))
+        scores |= {f"domain_{metric}/{name}": value for name, value in by_domain.items()}
+    if personal is not None:
+        scores[f"personal_{metric}"] = float(np.nanmean(personal))
+        scores[f"lowest_personal_{metric}"] = float(np.nanmin(personal))
+    return scores
+
+
+def _spectra(view):
+    """Spectra by name, and the numbers that follow from them.
+
+    ``local`` is the watched client of lowest identity; where more may be watched, ``clients`` are all of them, NaN for
+    one outside the cohort, and of each number there are mean and range.
+    """
+    of_server = covariance_spectrum(view.server.features)
+    of_local = [covariance_spectrum(model.features) for model in view.local.values()]
+    absent = np.full_like(of_server, np.nan)
+    spectra = {"server": of_server, "local": of_local[0] if of_local else absent}
+    columns = {f"local_{view.model.task.metric}": [model.evaluation.score for model in view.local.values()]}
+    columns["local_effective_rank"] = [effective_rank(spectrum) for spectrum in of_local]
+    columns["local_significant_dims"] = [significant_dims(spectrum) for spectrum in of_local]
+    ratios = [collapse_ratio(spectrum, of_server) for spectrum in of_local]
+    numbers = {"effective_rank": effective_rank(of_server), "significant_dims": significant_dims(of_server)}
+    numbers |= {"R": _first(ratios), "watched": _first(list(view.local))}
+    numbers |= {name: _first(values) for name, values in columns.items()}
+    if view.num_watched > 1:
+        spectra["clients"] = np.stack(of_local + [absent] * (view.num_watched - len(of_local)))
+        spectra["watched"] = np.array(list(view.local) + [-1] * (view.num_watched - len(of_local)))
+        for name, values in {"R": ratios, **columns}.items():
+            whole = {"mean": np.mean, "min": np.min, "max": np.max}
+            numbers |= {f"{name}_{kind}": float(of(values)) if values else math.nan for kind, of in whole.items()}
+    return spectra, numbers
+
+
+def _first(values):
+    return values[0] if values else math.nan
+
+
+def _training(record, sizes):
+    """Means over the cohort of the last round's training metrics, weighted by size."""
+    cohort = record.steps[-1] > 0
+    return {
+        f"train/{name}": float(np.average(values[-1][cohort], weights=sizes[cohort])) if cohort.any() else math.nan
+        for name, values in record.metrics.items()
+    }
+
+
+def _named(name, value):
+    """Arrays of what a measurement returned, by name."""
+    for key, item in value.items() if isinstance(value, Mapping) else [("", value)]:
+        path = f"{name}/{key}" if key else name
+        array = np.asarray(item)
+        if array.dtype.kind not in "biuf":
+            raise UserError(f"measurement {path}: it returned {type(item).__name__}, expected a number or an array")
+        yield path, array
+
+
+class Stopwatch:
+    """Seconds per lap; tracing and compiling, wherever they happen, are a lap of their own."""
+
+    _OUTERMOST = ("_run_rounds", "_run_round", "_draw", "_evaluate", "_evaluate_batches", "personal_scores")
+
+    def __enter__(self):
+        self.seconds = {"compile": 0.0}
+        self._last = time.perf_counter()
+        self._compiling = 0.0
+        jax.monitoring.register_event_duration_secs_listener(self._listen)
+        return self
+
+    def __exit__(self, *_):
+        jax.monitoring.unregister_event_duration_listener(self._listen)
+
+    def lap(self, name: str) -> None:
+        """Ends a lap of that name."""
+        now = time.perf_counter()
+        self.seconds[name] = max(now - self._last - self._compiling, 0.0)
+        self.seconds["compile"] += self._compiling
+        self._last, self._compiling = now, 0.0
+
+    def _listen(self, event: str, seconds: float, fun_name: str = "", **_) -> None:
+        if event.startswith("/jax/core/compile/") and fun_name.removeprefix("jit(").rstrip(")") in self._OUTERMOST:
+            self._compiling += seconds

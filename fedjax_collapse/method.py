@@ -1,0 +1,216 @@
+"""The contract of a method: one published idea, as the hooks that it adds to federated averaging.
+
+A method is a frozen dataclass. Its numbers (strength, temperature) are pytree leaves, so changing one does not
+recompile; its choices (variant names, flags) are declared with ``option`` and are part of the program. It overrides
+the hooks that it needs; hooks that nobody overrides cost nothing. All are pure and written for one client:
+
+    init_shared, init_memory    what the server keeps and sends, what a client keeps
+    task, penalty               the loss that is minimised, terms that are added to it
+    gradient, correct, decay    how the gradient is taken, what the local optimizer sees of it
+    upload, finish              what is sent of the update, what is reported and remembered
+    combine, aggregate          what the server keeps, how it moves
+    measure, apply              a second pass of the cohort, over the new model
+    evaluated                   which model is scored
+
+A new method is a new file with one class; nothing else has to be edited.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import chex
+import jax
+
+from fedjax_collapse.local_training import LocalTraining
+from fedjax_collapse.model import Model
+from fedjax_collapse.options import check_not_negative, check_options
+from fedjax_collapse.records import Batch, Client, Key, Outputs, PyTree, Scalar, UserError, Variables
+
+
+class Term(NamedTuple):
+    """One term of the local loss: ``strength * value`` is minimised, ``value`` is logged."""
+
+    strength: Scalar
+    value: jax.Array
+
+
+@dataclasses.dataclass(frozen=True)
+class RoundView:
+    """What a method may look at of one client in one round."""
+
+    server: Variables  # what the client received, with its own private parts
+    shared: PyTree  # the method's own, of the server
+    memory: PyTree  # the method's own, of this client
+    round: jax.Array  # 0 in the first round
+    client: Client
+    class_counts: jax.Array | None  # [classes] int32, examples of each class that the client owns; None without classes
+    training: LocalTraining
+    model: Model
+
+
+@dataclasses.dataclass(frozen=True)
+class LocalView(RoundView):
+    """What a loss may look at, in one step of one client."""
+
+    params: PyTree  # being trained
+    outputs: Outputs  # of this batch, in training mode
+    batch: Batch
+    frozen: dict[str, Outputs]  # of this batch, of the models that the method asked for
+    key: Key  # of the method in this step
+
+
+@dataclasses.dataclass(frozen=True)
+class FinishView(RoundView):
+    """What a method may look at when a client has finished its local training.
+
+    ``public`` is what may leave the client: ``trained``, but for its private parts, which are the server's there, and
+    ``update`` is the way of its params from the server's. ``sum_over_batches(summarize)`` adds up ``summarize(batch)``
+    over the client's data, each row once; ``sum_over_data(variables, summarize, train=False)`` adds up
+    ``summarize(outputs, batch)``.
+    """
+
+    trained: Variables
+    public: Variables
+    update: PyTree
+    steps: jax.Array  # number of optimizer steps taken
+    learning_rate: jax.Array  # of this round
+    key: Key  # of the method in this round
+    sum_over_batches: Callable[[Callable[[Batch], PyTree]], PyTree]
+
+    def sum_over_data(
+        self, variables: Variables, summarize: Callable[[Outputs, Batch], PyTree], train: bool = False
+    ) -> PyTree:
+        """The sum over the client's data of what is made of each batch's outputs."""
+        return self.sum_over_batches(lambda batch: summarize(self.model.apply(variables, batch, train)[0], batch))
+
+
+def returned(method: str, hook: str, value: PyTree, like: PyTree) -> PyTree:
+    """The value that the method's hook returned.
+
+    Raises:
+        UserError: it is not a tree of the same structure, shapes and types as what the hook got.
+    """
+    try:
+        chex.assert_trees_all_equal_shapes_and_dtypes(like, value)
+    except (AssertionError, ValueError, TypeError) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"method {method}: its {hook} returned another tree than it got: {reason}") from error
+    return value
+
+
+class Method:
+    """Defaults: no state, and hooks that do nothing. Subclasses are final: they override, without ``super``."""
+
+    weighting: str | None = None  # of the clients, where it is other than by size (``FedAvg.weighting``)
+
+    def check(self) -> None:
+        """Raises UserError for values that make no sense; called once, outside compiled code, before a run."""
+        check_options(self)
+
+    def check_with(self, training: LocalTraining, private: str, model: Model) -> None:
+        """Raises UserError if the method cannot work with that local training, private part or model; called once."""
+
+    def enabled(self) -> bool:
+        """Whether it does anything; one that does nothing, as its strength is 0, is left out of the program."""
+        return True
+
+    def has(self, hook: str) -> bool:
+        """Whether it overrides the hook."""
+        return getattr(type(self), hook) is not getattr(Method, hook)
+
+    def starts_with_report(self) -> bool:
+        """Whether all clients report, by ``finish``, on the initial model before the first round."""
+        return False
+
+    def init_memory(self, variables: Variables, shapes: Outputs) -> PyTree:
+        """What ONE client keeps between its rounds. ``shapes``: features [1, d] and logits [1, classes]."""
+        del variables, shapes
+        return ()
+
+    def init_shared(self, variables: Variables, shapes: Outputs) -> PyTree:
+        """What the server keeps and sends to every client."""
+        del variables, shapes
+        return ()
+
+    def frozen(self, server: Variables, shared: PyTree, memory: PyTree) -> dict[str, Variables]:
+        """Other models whose outputs on each batch, in evaluation mode, ``penalty`` wants in ``view.frozen``.
+
+        They do not change within a round, so each is run once over the client's examples, not once an epoch.
+        """
+        del server, shared, memory
+        return {}
+
+    def task(self, view: LocalView) -> jax.Array:
+        """The loss of a batch instead of the model's task; at most one method of an algorithm has it."""
+        raise NotImplementedError
+
+    def penalty(self, view: LocalView) -> dict[str, Term]:
+        """The terms to add to the loss of one step, by name."""
+        raise NotImplementedError
+
+    def gradient(self, gradient_of: Callable[[PyTree], PyTree], params: PyTree, view: RoundView) -> PyTree:
+        """The gradient of a step, by one or more calls of ``gradient_of(params)``, all on the same batch and key.
+
+        Running statistics and metrics are those of the first call; the gradient of what is not trained is 0. At most
+        one method of an algorithm has it.
+        """
+        raise NotImplementedError
+
+    def correct(self, gradient: PyTree, params: PyTree, view: RoundView) -> PyTree:
+        """The gradient that the local optimizer sees, before it is clipped. Private parts stay uncorrected."""
+        raise NotImplementedError
+
+    def decay(self, view: RoundView) -> Scalar:
+        """Weight decay that is added after clipping to the one of ``training``."""
+        raise NotImplementedError
+
+    def upload(self, update: PyTree, view: FinishView) -> tuple[PyTree, PyTree]:
+        """What is sent instead of the update of params, and the new memory; one method after the other.
+
+        ``update`` is what the method before sent. Private and frozen parts of it are zero.
+        """
+        raise NotImplementedError
+
+    def finish(self, view: FinishView) -> tuple[PyTree, PyTree]:
+        """New memory, and a report that is summed over the cohort; a client whose report is dropped adds zero.
+
+        The memory of a client outside the cohort stays as it is.
+        """
+        return view.memory, ()
+
+    def combine(self, shared: PyTree, report: PyTree) -> PyTree:
+        """What the server keeps after a round, from the sum of the cohort's reports."""
+        del report
+        return shared
+
+    def aggregate(self, update: PyTree, shared: PyTree, report: PyTree) -> PyTree:
+        """The update that the server makes, from the mean of the uploads; ``shared`` is what ``combine`` returned."""
+        raise NotImplementedError
+
+    def measure(self, view: FinishView) -> PyTree:
+        """A client's report, summed over the cohort, on the server's new model: ``view.trained``."""
+        raise NotImplementedError
+
+    def apply(self, variables: Variables, measured: PyTree) -> Variables:
+        """The server's new model after the cohort has measured it."""
+        raise NotImplementedError
+
+    def evaluated(self, variables: Variables, shared: PyTree) -> Variables:
+        """The model that is evaluated, of what the server keeps."""
+        raise NotImplementedError
+
+
+class Regularizer(Method):
+    """A method that adds terms to the loss, at one strength."""
+
+    strength: Any
+
+    def check(self) -> None:
+        """Raises UserError for values that make no sense."""
+        check_options(self)
+        check_not_negative(self, "strength")
+
+    def enabled(self) -> bool:
+        """Whether a term has a strength above 0."""
+        return self.strength != 0

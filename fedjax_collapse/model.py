@@ -1,0 +1,127 @@
+"""A network with the shape of its inputs and the task that it learns, as pure functions."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+
+import flax.linen
+import jax
+import jax.numpy as jnp
+
+from fedjax_collapse import masks
+from fedjax_collapse.records import Batch, Key, Outputs, PyTree, UserError, Variables
+from fedjax_collapse.task import CLASSIFICATION, Task
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """A Linen network, the shape and type of its input, and its task.
+
+    The module is called as ``module(inputs, mask, train)`` and returns ``Outputs``; ``mask`` marks the true rows, for
+    layers that look across the batch. Two models of equal modules are equal, so nothing recompiles for them. Of images
+    larger than ``input_shape`` it sees the middle: what an augmentation has not cropped (``data/augment.py``).
+    ``reinitialize``: what to make of the module's own initial variables, such as ``masks.orthogonal_head``.
+    """
+
+    module: flax.linen.Module
+    input_shape: tuple[int, ...]  # of one example: height, width, channels of an image
+    reinitialize: "Callable[[Model, Variables, Key], Variables] | None" = None
+    task: Task = CLASSIFICATION
+    input_dtype: type | str = float  # as it is in the default precision; or an integer type, such as "int32"
+
+    def init(self, key: Key) -> Variables:
+        """Initial variables; compiled, because eager initialisation is many times slower."""
+        return (_draw if isinstance(key, jax.core.Tracer) else _draw_compiled)(self, key)
+
+    def output_shapes(self, variables: Variables) -> Outputs:
+        """Shapes and dtypes of features [1, d] and logits [1, classes]."""
+        inputs = jax.ShapeDtypeStruct((1, *self.input_shape), jax.dtypes.canonicalize_dtype(self.input_dtype))
+        batch = Batch(inputs, jax.ShapeDtypeStruct((1,), jnp.int32), jax.ShapeDtypeStruct((1,), bool))
+        return jax.eval_shape(lambda v, b: self.apply(v, b, train=False)[0], variables, batch)
+
+    def apply(self, variables: Variables, batch: Batch, train: bool, key: Key | None = None) -> tuple[Outputs, PyTree]:
+        """Outputs and the new running statistics (unchanged unless ``train``); without a key nothing is dropped out.
+
+        Raises:
+            UserError: the images are smaller than ``input_shape``.
+        """
+        inputs, rngs = batch.inputs, None if key is None else {"dropout": key}
+        if len(self.input_shape) == 3:
+            inputs = _middle(inputs, *self.input_shape[:2])
+        outputs, updated = self.module.apply(
+            variables._asdict(), inputs, batch.mask, train=train, mutable=["batch_stats"], rngs=rngs
+        )
+        return outputs, updated.get("batch_stats", variables.batch_stats)
+
+    def batch_statistics(self, variables: Variables, batch: Batch) -> PyTree:
+        """What the layers with running statistics measure in this batch, in training mode.
+
+        A batch moves running statistics linearly, by a share that is the layer's own: from starts at 0 and at 1 one
+        sees both the share and the measurement. The two passes are one to the compiler.
+        """
+
+        def moved_from(value):
+            start = jax.tree.map(lambda leaf: jnp.full_like(leaf, value), variables.batch_stats)
+            return self.apply(Variables(variables.params, start), batch, train=True)[1]
+
+        return jax.tree.map(lambda zero, one: zero / (1 - (one - zero)), moved_from(0), moved_from(1))
+
+    def mask(self, name: str) -> Variables:
+        """The part of the network of that name (``masks.py``), as a tree of Python bools.
+
+        Raises:
+            UserError: the network has no such part.
+        """
+        return _mask(self, name)
+
+
+@functools.lru_cache(maxsize=256)
+def _mask(model, name):
+    variables = jax.eval_shape(functools.partial(_module_variables, model), jax.random.key(0))
+    try:
+        return masks.named(name, variables, functools.partial(_named_layers, model))
+    except UserError as error:
+        raise UserError(f"network {type(model.module).__name__}: {error}") from error
+
+
+def _named_layers(model) -> Mapping[str, list[tuple[str, ...]]]:
+    """Paths of the layers that say which part of the network they are, by part."""
+    found: dict[str, list] = {}
+
+    def notice(call, args, kwargs, context):
+        part = getattr(context.module, "part", None)
+        if isinstance(part, str) and context.method_name == "__call__":
+            found.setdefault(part, []).append(context.module.path)
+        return call(*args, **kwargs)
+
+    with flax.linen.intercept_methods(notice):
+        jax.eval_shape(functools.partial(_module_variables, model), jax.random.key(0))
+    return found
+
+
+def _middle(images, height, width):
+    """That much of the images' middle, rounded as by torchvision's CenterCrop."""
+    have = images.shape[1:3]
+    if have == (height, width):
+        return images
+    if have[0] < height or have[1] < width:
+        raise UserError(f"images of {have[0]} x {have[1]} pixels: the model expects at least {height} x {width}")
+    top, left = round((have[0] - height) / 2), round((have[1] - width) / 2)
+    return images[:, top : top + height, left : left + width]
+
+
+def _module_variables(model, key):
+    inputs = jnp.zeros((1, *model.input_shape), model.input_dtype)
+    variables = model.module.init(key, inputs, jnp.ones(1, bool), train=False)
+    return Variables(variables.get("params", {}), variables.get("batch_stats", {}))
+
+
+def _draw(model, key):
+    variables = _module_variables(model, key)
+    if model.reinitialize is None:
+        return variables
+    return model.reinitialize(model, variables, jax.random.fold_in(key, 1))
+
+
+# one draw a layer is much code that runs once: to optimise it would take ten times as long as all the rest
+_draw_compiled = jax.jit(_draw, static_argnums=0, compiler_options={"xla_backend_optimization_level": 0})

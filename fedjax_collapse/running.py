@@ -1,0 +1,179 @@
+"""Runs on their way: advanced, evaluated, remembered and saved, all of them together."""
+
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from fedjax_collapse import engine, masks, server
+from fedjax_collapse.checkpoint import Checkpoints
+from fedjax_collapse.engine import Advance, State
+from fedjax_collapse.fingerprint import claim
+from fedjax_collapse.measurement import (
+    HEADLINES,
+    Stopwatch,
+    headline_of,
+    observe,
+    personal,
+    true_samples,
+    view_models,
+)
+from fedjax_collapse.metrics import History, write_npz
+from fedjax_collapse.model import Model
+from fedjax_collapse.records import Variables
+from fedjax_collapse.runs import Hardware, Row, Run, Schedule, check, description, initialize
+
+
+class Result(NamedTuple):
+    """What a run leaves behind."""
+
+    variables: Variables  # of the server's model as it was evaluated after the last round
+    metrics: list[dict[str, Any]]  # a row per evaluated round
+    clients: dict[str, np.ndarray]  # "round" [rounds], and each training metric [rounds, clients]
+    spectra: dict[str, np.ndarray]  # "round" [evaluations], "server" and "local" [evaluations, features]
+    measurements: dict[str, np.ndarray]  # "round" [evaluations], and the arrays of the user's measurements
+    timing: list[dict[str, Any]]  # a row per evaluated round: seconds in compiling, training, evaluating
+    rounds_done: int  # fewer than asked for if the run was stopped
+    headline: str  # which accuracy ``accuracy`` is
+    state: State  # of the server, with what its methods keep, and of all clients, on the host
+
+    def personal(self, client: int) -> Variables:
+        """The model of a client: with the parts that it keeps for itself; it is what ``personal_accuracy`` is of."""
+        own = {path: leaf[client] for path, leaf in self.state.clients.private.items()}
+        return masks.replace(self.variables, own)
+
+    def __repr__(self) -> str:
+        last = {name: value for name, value in (self.metrics or [{}])[-1].items() if "/" not in name}
+        numbers = ", ".join(f"{name}={value:.4g}" for name, value in list(last.items())[1:8])
+        return f"Result({self.rounds_done} rounds: {numbers})"
+
+
+def rounds_kept(folder: Path | str) -> tuple[int, ...]:
+    """The rounds of the folder's checkpoints, from which ``simulate`` could go on; 0 alone if there is none."""
+    folder = Path(folder) / "checkpoints"
+    if not folder.exists():
+        return (0,)
+    checkpoints = Checkpoints(folder)
+    rounds = checkpoints.rounds
+    checkpoints.close()
+    return rounds or (0,)
+
+
+def common_round(kept: Iterable[Sequence[int]]) -> int:
+    """The last round of which all runs have kept a checkpoint; 0 if there is none."""
+    return max(set.intersection(*map(set, kept)), default=0)
+
+
+class Going:
+    """Runs on their way: their program, their histories, their checkpoints."""
+
+    def __init__(self, runs: Sequence[Run], model: Model, schedule: Schedule, hardware: Hardware):
+        for run in runs[1:]:
+            run.algorithm.check()
+        rounds = check(runs[0], model, schedule, hardware)
+        self.runs, self.model, self.schedule = runs, model, schedule
+        self.tests = [None if run.algorithm.private == "none" else run.federation.own_tests() for run in runs]
+        self.headlines = [headline_of(run.algorithm, run.federation) for run in runs]
+        initial = [initialize(run, model, schedule) for run in runs]
+        self.algorithms, states, data = zip(*initial, strict=True)
+        self.stores: list[Checkpoints | None] = []
+        states, self.histories = self._open(states)
+        self.done = int(states[0].round)
+        parts = list(zip(self.algorithms, states, data, strict=True))
+        self.program, self.compiling = engine.Program(rounds, parts, hardware.storage), 0.0
+
+    def _open(self, states):
+        """What each run goes on from: the last checkpoint that all of them have, or a fresh start."""
+        folders = [None if run.folder is None else Path(run.folder) for run in self.runs]
+        for folder in filter(None, folders):
+            folder.mkdir(parents=True, exist_ok=True)
+        self.stores = [folder and Checkpoints(folder / "checkpoints") for folder in folders]
+        common = common_round([store.rounds if store else () for store in self.stores])
+        try:
+            claims = {
+                folder: (description(run, self.model, self.schedule), bool(store.rounds))
+                for run, folder, store in zip(self.runs, folders, self.stores, strict=True)
+                if folder
+            }
+            claim(claims)
+            for store in filter(None, self.stores):
+                store.forget_after(common)
+            states = [s.load(common, state) if common else state for s, state in zip(self.stores, states, strict=True)]
+            return states, [History.resume(f, common) if f else History() for f in folders]
+        except BaseException:
+            self.close()
+            raise
+
+    def prepare(self, announce: Callable[[str], None]) -> None:
+        """Places and compiles, unless all rounds are done."""
+        if self.done < self.schedule.rounds:
+            with Stopwatch() as stopwatch:
+                announce(self.program.prepare())
+                stopwatch.lap("prepare")
+            self.compiling = stopwatch.seconds["compile"]
+
+    def advance(self) -> tuple[list[Row], list[Row]]:
+        """Goes on to the next evaluation; the runs' rows of metrics and of timing."""
+        num_rounds = self.schedule.rounds_after(self.done)
+        with Stopwatch() as stopwatch:
+            advances = self.program.advance(num_rounds)
+            stopwatch.lap("train")
+            observed = [self._observe(i, advance, num_rounds) for i, advance in enumerate(advances)]
+            stopwatch.lap("evaluate")
+        self.done, self.last = self.done + num_rounds, num_rounds
+        stopwatch.seconds["compile"] += self.compiling
+        self.compiling = 0.0
+        seconds = {name: value / len(self.runs) for name, value in stopwatch.seconds.items()}
+        rows = [self._remember(i, num_rounds, seconds, *of_run) for i, of_run in enumerate(observed)]
+        return tuple(map(list, zip(*rows, strict=True)))
+
+    def _observe(self, i: int, advance: Advance, num_rounds: int):
+        """Of a run, the record of its rounds and what is measured after them."""
+        algorithm, tests = self.algorithms[i], self.tests[i]
+        view, clients = view_models(algorithm, self.model, advance, self.runs[i].federation)
+        scores = None if tests is None else personal(algorithm, advance, view, clients, tests)
+        record = jax.tree.map(operator.itemgetter(slice(num_rounds)), jax.device_get(advance.record))
+        return record, observe(view, record, self.headlines[i], scores, dict(self.schedule.measurements))
+
+    def _remember(self, i, num_rounds, seconds, record, observation):
+        """The rows of metrics and timing of a run, which are also added to its history."""
+        run, done = self.runs[i], self.done
+        samples = true_samples(record, run.federation, run.algorithm.training)
+        timing = {"round": done, **seconds, "samples": samples, "samples_per_second": samples / seconds["train"]}
+        clients = {"round": np.arange(done - num_rounds, done) + 1, "steps": record.steps, **record.metrics}
+        self.histories[i].add(observation.row, timing, clients, observation.spectra, observation.measurements)
+        return observation.row, timing
+
+    def save(self, is_stopping: bool) -> None:
+        """Saves every run that has a folder, if it is due."""
+        is_due = self.done % self.schedule.checkpoint_every < self.last
+        is_due = is_due or is_stopping or self.done == self.schedule.rounds
+        if is_due and any(self.stores):
+            for history, store, state in zip(self.histories, self.stores, self.program.states(), strict=True):
+                if store:
+                    history.save_arrays()
+                    store.save(self.done, state)
+
+    def results(self) -> list[Result]:
+        """What each run leaves; also in its folder, if all rounds are done."""
+        results = []
+        for i, state in enumerate(self.program.states()):
+            history, folder = self.histories[i], self.runs[i].folder
+            variables = server.evaluated(self.algorithms[i], state.server, state.clients)
+            if folder is not None and self.done >= self.schedule.rounds:
+                history.finish()
+                paths = jax.tree.leaves_with_path(variables._asdict())
+                named = {jax.tree_util.keystr(p, simple=True, separator="/"): np.asarray(leaf) for p, leaf in paths}
+                write_npz(Path(folder) / "final.npz", named)
+            saved = history.rows, history.clients, history.spectra, history.measurements, history.timing
+            headline = HEADLINES[self.headlines[i]]
+            results.append(Result(variables, *saved, self.done, headline, state))
+        return results
+
+    def close(self) -> None:
+        """Ends the writing of checkpoints."""
+        for store in filter(None, self.stores):
+            store.close()

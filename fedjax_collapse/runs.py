@@ -1,0 +1,144 @@
+"""What a run is: its data and algorithm, its schedule, the hardware it gets; and whether all of that fits together."""
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_collapse import engine
+from fedjax_collapse.algorithms.fedavg import FedAvg
+from fedjax_collapse.data.federation import Federation
+from fedjax_collapse.engine import ClientMap, Data, Participation, State
+from fedjax_collapse.fingerprint import describe
+from fedjax_collapse.hashing import digest
+from fedjax_collapse.measurement import Measurement
+from fedjax_collapse.model import Model
+from fedjax_collapse.records import Key, UserError, Variables
+
+Row = Mapping[str, Any]
+
+
+class Run(NamedTuple):
+    """What one run has for itself, among runs that go together."""
+
+    federation: Federation
+    algorithm: FedAvg
+    key: Key
+    folder: Path | str | None = None
+    variables: Variables | None = None
+
+
+class Schedule(NamedTuple):
+    """How many rounds a run has, who takes part in them, and what happens between them; as for ``simulate``."""
+
+    rounds: int
+    participation: float | Participation = 1.0
+    evaluate_every: int = 1
+    checkpoint_every: int = 10
+    watch: str | tuple[int, ...] = "one"
+    measurements: tuple[tuple[str, Measurement], ...] = ()
+
+    def check(self) -> None:
+        """Raises UserError for a number that makes no sense."""
+        for name in ("rounds", "evaluate_every", "checkpoint_every"):
+            if not getattr(self, name) >= 1:
+                raise UserError(f"{name} {getattr(self, name)} is too small, expected >= 1")
+        for name, measurement in self.measurements:
+            if not callable(measurement):
+                raise UserError(f"measurement {name}: expected a function of a view, got {type(measurement).__name__}")
+
+    def rounds_after(self, done: int) -> int:
+        """Rounds from there to the next evaluation."""
+        return min(self.evaluate_every - done % self.evaluate_every, self.rounds - done)
+
+    @property
+    def rule(self) -> Participation:
+        """Who takes part."""
+        given = self.participation
+        return given if isinstance(given, Participation) else Participation(fraction=given)
+
+
+class Hardware(NamedTuple):
+    """Where rounds run: how clients are laid out, how runs are if there are several, where what is stored lies."""
+
+    client_map: ClientMap = engine.Chunked(1)
+    run_map: ClientMap | None = None
+    storage: str = "auto"
+
+
+class Callbacks(NamedTuple):
+    """What is called between rounds.
+
+    ``listener``: with the runs' rows of metrics and timing after every evaluation; ``announce``: with a line about
+    layout and memory before the first round; ``should_stop``: after every evaluation, True saves and returns.
+    """
+
+    listener: Callable[[Sequence[Row], Sequence[Row]], None] = lambda rows, timings: None
+    announce: Callable[[str], None] = lambda line: None
+    should_stop: Callable[[], bool] = lambda: False
+
+
+def structure(run: Run) -> Hashable:
+    """What runs that go together have in common: all but numbers, which are seeds, partitions, hyper-parameters."""
+    algorithm = jax.tree.structure(run.algorithm.enabled())
+    return algorithm, id(run.federation.train.inputs), run.federation.ownership.rows.shape
+
+
+def check(run: Run, model: Model, schedule: Schedule, hardware: Hardware = Hardware()) -> engine.Rounds:  # noqa: B008
+    """What the rounds of a run are compiled for.
+
+    Raises:
+        UserError: naming the value, for one that makes no sense, alone or with the others.
+    """
+    federation, algorithm, client_map = run.federation, run.algorithm, hardware.client_map
+    algorithm.check(model)
+    shapes = model.output_shapes(jax.eval_shape(model.init, jax.random.key(0)))
+    model.task.check(shapes, federation.num_classes)
+    schedule.check()
+    schedule.rule.check(federation.num_clients, algorithm.weights_by)
+    engine.check_watch(schedule.watch, federation.num_clients)
+    if hardware.storage not in engine.STORAGES:
+        raise UserError(f"storage {hardware.storage!r}: expected one of {', '.join(engine.STORAGES)}")
+    training, sizes = algorithm.training, np.asarray(federation.ownership.sizes)
+    parts = 1 if training.drop_last else engine.batch_parts(client_map, model, sizes, training.batch_size)
+    if hardware.run_map is not None and not hardware.run_map.runs_clients_alone:
+        parts = 1
+    layout = engine.Layout(
+        client_map,
+        schedule.rule.cohort_size(federation.num_clients),
+        max_rounds=min(schedule.evaluate_every, schedule.rounds),
+        batch_parts=parts,
+    )
+    rounds = engine.Rounds(model, layout, hardware.run_map, schedule.watch)
+    data = Data(federation.train, federation.ownership, schedule.rule)
+    engine.trace(engine.Rounds(model, layout, watch=schedule.watch), algorithm.enabled(), data)
+    return rounds
+
+
+def initialize(run: Run, model: Model, schedule: Schedule) -> tuple[FedAvg, State, Data]:
+    """What ``engine.Program`` takes of a run: the algorithm, its numbers as arrays; the state before the first round;
+    and its data."""
+    algorithm = jax.tree.map(jnp.asarray, run.algorithm.enabled())
+    key_init, key_rounds = jax.random.split(run.key)
+    variables = model.init(key_init) if run.variables is None else run.variables
+    state = engine.init(algorithm, model, variables, run.federation.num_clients, key_rounds)
+    participation = jax.tree.map(jnp.asarray, schedule.rule)
+    return algorithm, state, Data(run.federation.train, run.federation.ownership, participation)
+
+
+def description(run: Run, model: Model, schedule: Schedule) -> dict[str, Any]:
+    """All that a run's numbers depend on, but how far it goes and how often it is saved."""
+    return {
+        "algorithm": describe(run.algorithm),
+        "model": describe(model),
+        "participation": describe(schedule.rule),
+        "evaluate_every": schedule.evaluate_every,
+        "watch": describe(schedule.watch),
+        "measurements": describe(dict(schedule.measurements)),
+        "key": np.asarray(jax.random.key_data(run.key)).tolist(),
+        "variables": None if run.variables is None else digest(run.variables),
+        **run.federation.hashes(),
+    }

@@ -1,0 +1,83 @@
+"""What the server does: its state before the first round, the step from the cohort's uploads, and what is evaluated."""
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_collapse import masks
+from fedjax_collapse.aggregation import Upload, server_step
+from fedjax_collapse.algorithms.fedavg import FedAvg
+from fedjax_collapse.method import returned
+from fedjax_collapse.model import Model
+from fedjax_collapse.records import ClientState, PyTree, Server, Variables
+
+
+def init(algorithm: FedAvg, model: Model, variables: Variables) -> tuple[Server, ClientState]:
+    """The server's state, and the state of ONE client, before the first round."""
+    shapes = model.output_shapes(variables)
+    shared = {name: method.init_shared(variables, shapes) for name, method in algorithm.methods.items()}
+    memory = {name: method.init_memory(variables, shapes) for name, method in algorithm.methods.items()}
+    optimizer = (
+        () if algorithm.server_optimizer is None else algorithm.server_optimizer().init(_of(algorithm, variables))
+    )
+    private = masks.select(model.mask(algorithm.private), variables)
+    return Server(variables, shared, optimizer), ClientState(memory, private)
+
+
+def combine_first_reports(algorithm: FedAvg, server: Server, reports: dict[str, PyTree]) -> Server:
+    """The server before the first round, from the summed first reports of all clients."""
+    combined = {name: algorithm.methods[name].combine(server.shared[name], r) for name, r in reports.items()}
+    return server._replace(shared={**server.shared, **combined})
+
+
+def aggregate(algorithm: FedAvg, model: Model, server: Server, upload: Upload) -> Server:
+    """The server after a round, from the cohort's reduced uploads."""
+    old, mean, reports = server.variables, upload.mean, upload.total
+    shared = {
+        name: returned(name, "combine", method.combine(server.shared[name], reports[name]), server.shared[name])
+        for name, method in algorithm.methods.items()
+    }
+    if algorithm.sends_updates:
+        update = mean.params
+        for name, method in algorithm.having("aggregate").items():
+            update = returned(name, "aggregate", method.aggregate(update, shared[name], reports[name]), update)
+        gradient = jax.tree.map(jnp.negative, update)
+        mean = mean._replace(params=jax.tree.map(jnp.add, old.params, update))
+    else:
+        gradient = jax.tree.map(jnp.subtract, old.params, mean.params)
+    new, optimizer = mean, server.optimizer
+    if algorithm.server_optimizer is not None:
+        statistics = jax.tree.map(jnp.subtract, old.batch_stats, mean.batch_stats)
+        gradients = _of(algorithm, Variables(gradient, statistics))
+        stepped, optimizer = server_step(algorithm.server_optimizer(), optimizer, _of(algorithm, old), gradients)
+        new = mean._replace(**stepped)
+    return Server(masks.where(algorithm.fixed(model), old, new), shared, optimizer)
+
+
+def apply_measured(algorithm: FedAvg, model: Model, server: Server, measured: dict[str, PyTree]) -> Server:
+    """The server after its cohort has measured the new model."""
+    variables = server.variables
+    for name, report in measured.items():
+        variables = returned(name, "apply", algorithm.methods[name].apply(variables, report), variables)
+    return server._replace(variables=masks.where(algorithm.fixed(model), server.variables, variables))
+
+
+def evaluated(algorithm: FedAvg, server: Server, clients: ClientState) -> Variables:
+    """The server's model as it is evaluated; ``clients`` are all of them, stacked.
+
+    What is private to clients is the mean over all of them there: the server's own copy was never trained.
+    """
+    mean = jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0, dtype=leaf.dtype), clients.private)
+    return masks.replace(evaluated_alone(algorithm, server), mean)
+
+
+def evaluated_alone(algorithm: FedAvg, server: Server) -> Variables:
+    """The model that methods say is evaluated, with the server's own copy of what is private."""
+    variables = server.variables
+    for name, method in algorithm.having("evaluated").items():
+        variables = method.evaluated(variables, server.shared[name])
+    return variables
+
+
+def _of(algorithm, variables):
+    """What the server optimizer acts on, by name."""
+    return {"params": variables.params} if algorithm.optimized == "params" else variables._asdict()

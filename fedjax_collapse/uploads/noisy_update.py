@@ -1,0 +1,33 @@
+"""Gaussian noise on the update of every client.
+
+sent = update + deviation * N(0, 1),   one number for each param
+"""
+
+import jax
+from flax import struct
+
+from fedjax_collapse.method import FinishView, Method
+from fedjax_collapse.options import check_not_negative
+from fedjax_collapse.records import PyTree
+
+
+@struct.dataclass
+class NoisyUpdate(Method):
+    """``deviation``: standard deviation of the noise of one client, in the units of the params."""
+
+    deviation: float = 1e-3
+
+    def check(self) -> None:
+        check_not_negative(self, "deviation")
+
+    def enabled(self) -> bool:
+        return self.deviation != 0
+
+    def upload(self, update: PyTree, view: FinishView) -> tuple[PyTree, PyTree]:
+        leaves, structure = jax.tree.flatten(update)
+        keys = jax.random.split(view.key, len(leaves))
+        noisy = [
+            leaf + self.deviation * jax.random.normal(key, leaf.shape, leaf.dtype)
+            for leaf, key in zip(leaves, keys, strict=True)
+        ]
+        return jax.tree.unflatten(structure, noisy), view.memory

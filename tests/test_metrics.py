@@ -1,0 +1,302 @@
+"""What rounds leave on disk: segments, merging, going on, and kills between any two steps of it. Nothing is trained."""
+
+import itertools
+import json
+import math
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedjax_collapse import UserError, arrays, metrics
+from fedjax_collapse.metrics import KINDS, History, read_arrays, write_npz
+
+EVERY = 2  # rounds between evaluations
+
+
+def add(history: History, round: int, changes: dict | None = None) -> None:
+    """An evaluated round with numbers that follow from it; client 1 is outside the cohort."""
+    rounds = np.arange(round - EVERY, round) + 1
+    losses = np.random.default_rng(round).random((EVERY, 100))
+    losses[:, 1] = np.nan
+    spectrum = np.random.default_rng(100 + round).random(50)
+    row = {"round": round, "accuracy": 0.01 * round, "loss": math.nan, "nested": [1.5, [math.inf], {"a": math.nan}]}
+    measurements = {"norm": np.float32(round), "confusion": np.full((3, 3), round), **(changes or {})}
+    clients = {"round": rounds, "task_loss": losses}
+    spectra = {"round": round, "server": spectrum, "local": 2 * spectrum}
+    history.add(row, {"round": round, "train": 1.0}, clients, spectra, measurements)
+
+
+def filled(folder: Path, rounds: int, save_every: int = 4) -> History:
+    """The history of a run of so many rounds, all of them saved."""
+    history = History(folder)
+    for round in range(EVERY, rounds + 1, EVERY):
+        add(history, round)
+        if round % save_every == 0 or round == rounds:
+            history.save_arrays()
+    return history
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def expected(rounds: int) -> dict[str, dict[str, np.ndarray]]:
+    history = filled(None, rounds)
+    return {kind: getattr(history, kind) for kind in KINDS}
+
+
+def assert_holds(folder: Path, rounds: int) -> None:
+    """The folder's arrays are those of so many rounds, each of them once."""
+    for kind, values in expected(rounds).items():
+        found = read_arrays(folder, kind)
+        assert list(found) == list(values)
+        for name in values:
+            np.testing.assert_array_equal(found[name], values[name], err_msg=f"{kind} {name}")
+            assert found[name].dtype == values[name].dtype
+
+
+def test_a_save_writes_the_rounds_since_the_last_one(tmp_path):
+    """Its size does not depend on how many there were before, and nothing that is there is written again."""
+    history, written = History(tmp_path), []
+    for round in range(EVERY, 401, EVERY):
+        add(history, round)
+        if round % 4 == 0:
+            before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.npz")}
+            history.save_arrays()
+            assert all(path.stat().st_mtime_ns == time for path, time in before.items())
+            new = set(tmp_path.rglob("*.npz")) - before.keys()
+            assert {path.parent.name for path in new} == set(KINDS) and len(new) == 3
+            written.append(sum(path.stat().st_size for path in new))
+    assert max(written) < 1.05 * min(written)
+    with np.load(tmp_path / "clients" / "000397.npz") as last:
+        assert last["round"].tolist() == [397, 398, 399, 400]
+    before = tree(tmp_path)
+    history.save_arrays()  # nothing is new
+    assert tree(tmp_path) == before
+    assert_holds(tmp_path, 400)
+
+
+def test_the_end_of_a_run_makes_one_file_of_each_kind(tmp_path):
+    history = filled(tmp_path, 10)
+    assert_holds(tmp_path, 10)
+    history.finish()
+    assert set(tree(tmp_path)) == {"metrics.jsonl", "timing.jsonl", "clients.npz", "spectra.npz", "measurements.npz"}
+    assert_holds(tmp_path, 10)
+    once = tree(tmp_path)
+    history.finish()
+    History.resume(tmp_path, 10).finish()
+    assert tree(tmp_path) == once
+    assert not (tmp_path / "clients").exists()
+
+
+def test_without_a_folder_arrays_are_in_memory_and_may_be_none():
+    history = History()
+    history.add({"round": 1}, {"round": 1}, {"round": [1]}, {"round": 1, "server": [0.5]})
+    history.save_arrays()
+    history.finish()
+    assert history.measurements == {} and history.spectra["server"].shape == (1, 1)
+    assert History().clients == {}
+
+
+@pytest.mark.parametrize("is_finished", [False, True])
+@pytest.mark.parametrize("round", [0, 2, 4, 6, 8, 10])  # 2 and 6 lie inside a segment
+def test_going_on_from_an_earlier_round_forgets_the_later_ones(tmp_path, round, is_finished):
+    for name in ("parts", "whole"):
+        (tmp_path / name).mkdir()
+    history = filled(tmp_path / "parts", 10)
+    if is_finished:
+        history.finish()
+    resumed = History.resume(tmp_path / "parts", round)
+    assert [row["round"] for row in resumed.rows] == list(range(EVERY, round + 1, EVERY))
+    assert_holds(tmp_path / "parts", round)
+    for later in range(round + EVERY, 15, EVERY):
+        add(resumed, later)
+        resumed.save_arrays()
+    assert_holds(tmp_path / "parts", 14)
+    resumed.finish()
+    filled(tmp_path / "whole", 14).finish()
+    assert tree(tmp_path / "parts") == tree(tmp_path / "whole")
+
+
+class Killed(BaseException):
+    """What ends a process at once: nothing catches it."""
+
+
+def train(folder: Path, rounds: int) -> None:
+    """What a run does with its history: going on from the last checkpoint, saving before each, finishing."""
+    checkpoint = folder / "checkpoint"
+    done = int(checkpoint.read_text()) if checkpoint.exists() else 0
+    history = History.resume(folder, done)
+    for round in range(done + EVERY, rounds + 1, EVERY):
+        add(history, round)
+        if round % 4 == 0 or round == rounds:
+            history.save_arrays()
+            (folder / "new").write_text(str(round))
+            os.replace(folder / "new", checkpoint)
+    history.finish()
+
+
+@pytest.mark.parametrize("done_before", [0, 6])  # 6: a finished run goes on, with a merged file and new segments
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_killed_between_any_two_steps(tmp_path, monkeypatch, done_before, moment):
+    """At each step that changes a file or folder: nothing is lost, nothing is there twice, and the end is the same."""
+    (tmp_path / "whole").mkdir()
+    train(tmp_path / "whole", 10)
+    for number in itertools.count():
+        folder = tmp_path / f"killed{number}"
+        folder.mkdir()
+        if done_before:
+            train(folder, done_before)
+        with monkeypatch.context() as patch:
+            steps = itertools.count()
+            for name in ("replace", "unlink", "rmdir", "mkdir"):
+                patch.setattr(os, name, killing(getattr(os, name), steps, number, moment))
+            patch.setattr(np, "savez_compressed", killing(np.savez_compressed, steps, number, moment))
+            try:
+                train(folder, 10)
+                break
+            except Killed:
+                pass
+        saved = int((folder / "checkpoint").read_text()) if (folder / "checkpoint").exists() else 0
+        for kind, values in expected(10).items():
+            found = read_arrays(folder, kind)
+            reached = len(found.get("round", ()))
+            assert not reached or found["round"][-1] >= saved
+            assert all(np.array_equal(found[name], values[name][:reached], equal_nan=True) for name in found)
+            assert saved == 0 or reached
+        train(folder, 10)
+        assert tree(folder) == tree(tmp_path / "whole")
+    assert number > 15  # there were so many steps
+
+
+def killing(function, steps, number, moment):
+    """The function, which kills at one of all steps, before or after it is done; a file is half written before."""
+
+    def wrapped(*args, **kwargs):
+        is_last = next(steps) == number
+        if is_last and moment == "before":
+            if function.__name__ == "savez_compressed":
+                args[0].write(b"PK")
+            raise Killed
+        try:
+            return function(*args, **kwargs)
+        finally:
+            if is_last:
+                raise Killed
+
+    return wrapped
+
+
+def test_a_run_that_finishes_while_it_is_read_loses_nothing(tmp_path, monkeypatch):
+    history, read_npz = filled(tmp_path, 10), arrays.read_npz
+
+    def read_and_end(path):
+        found = read_npz(path)
+        history.finish()
+        return found
+
+    monkeypatch.setattr(arrays, "read_npz", read_and_end)
+    assert read_arrays(tmp_path, "clients")["round"].tolist() == list(range(1, 11))
+
+
+def test_a_folder_of_an_earlier_version_goes_on(tmp_path):
+    """It has ``clients.npz`` and ``spectra.npz`` alone, also where the run has not ended."""
+    history = filled(tmp_path, 6)
+    for kind in ("clients", "spectra"):
+        for path in (tmp_path / kind).iterdir():
+            path.unlink()
+        np.savez(tmp_path / f"{kind}.npz", **getattr(history, kind))
+    resumed = History.resume(tmp_path, 4)
+    for round in (6, 8):
+        add(resumed, round)
+    resumed.save_arrays()
+    assert_holds(tmp_path, 8)
+    assert (tmp_path / "clients" / "000005.npz").exists()
+
+
+def test_measurements_have_any_shape_and_keep_it(tmp_path):
+    history = filled(tmp_path, 4)
+    assert history.measurements["confusion"].shape == (2, 3, 3) and history.measurements["norm"].tolist() == [2, 4]
+    before = tree(tmp_path)
+    for wrong, message in (
+        ({"confusion": np.zeros((3, 4))}, r"'confusion' has shape \(3, 3\) .* 4 and has shape \(3, 4\) in round 6"),
+        ({"new": 1.0}, "'new' is absent in round 4 and has shape"),
+        ({"round": 1.0}, "measurement 'round': this name is taken"),
+        ({"file": 1.0}, "measurement 'file': this name is taken"),
+        ({"norm": "large"}, "measurement 'norm' is of type <U5, expected numbers"),
+    ):
+        with pytest.raises(UserError, match=message):
+            add(history, 6, wrong)
+    assert len(history.rows) == 2 and tree(tmp_path) == before
+    resumed = History.resume(tmp_path, 4)
+    with pytest.raises(UserError, match="'confusion' has shape"):
+        add(resumed, 6, {"confusion": 0.0})
+
+
+def test_without_measurements_there_is_no_file(tmp_path):
+    history = History(tmp_path)
+    history.add({"round": 1}, {"round": 1}, {"round": [1]}, {"round": 1})
+    history.finish()
+    assert not list(tmp_path.glob("measurements*")) and read_arrays(tmp_path, "measurements") == {}
+    assert History.resume(tmp_path, 1).measurements == {}
+
+
+def test_nan_is_null_on_disk_and_nan_again_after_a_resume(tmp_path):
+    whole = filled(tmp_path, 2)
+    line = (tmp_path / "metrics.jsonl").read_text()
+    assert json.loads(line)["loss"] is None and json.loads(line)["nested"] == [1.5, [None], {"a": None}]
+    row = History.resume(tmp_path, 2).rows[0]
+    assert math.isnan(row["loss"]) and row["nested"][0] == 1.5
+    assert math.isnan(row["nested"][1][0]) and math.isnan(row["nested"][2]["a"])
+    assert row["accuracy"] == whole.rows[0]["accuracy"]
+    assert (tmp_path / "metrics.jsonl").read_text() == line
+
+
+def test_a_file_that_is_missing_or_short_is_noticed_and_nothing_is_removed(tmp_path):
+    filled(tmp_path, 8)
+    (tmp_path / "spectra" / "000006.npz").unlink()
+    before = tree(tmp_path)
+    with pytest.raises(UserError, match="its checkpoint is of round 8, its metrics end at 4; use a new folder"):
+        History.resume(tmp_path, 8)
+    assert tree(tmp_path) == before
+    assert History.resume(tmp_path, 4).spectra["round"].tolist() == [2, 4]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "not a readable .npz file (EOFError)"),
+        (b"no zip", "not a readable .npz file"),
+        ({"server": np.ones((2, 3))}, "has no array 'round'"),
+        ({"round": [6, 8], "server": np.ones((3, 50)), "local": np.ones((2, 50))}, "'server' has shape (3, 50)"),
+        ({"round": [6, 8], "server": np.ones((2, 7)), "local": np.ones((2, 50))}, "'server' has shape (50,) in"),
+        ({"round": [6, 8], "server": np.ones((2, 50))}, "'local' has shape (50,) in round 4 and is absent in round 6"),
+    ],
+)
+def test_a_damaged_file_is_one_line_that_names_it(tmp_path, content, words):
+    filled(tmp_path, 8)
+    path = tmp_path / "spectra" / "000006.npz"
+    path.write_bytes(content) if isinstance(content, bytes) else write_npz(path, content)
+    for read in (lambda: read_arrays(tmp_path, "spectra"), lambda: History.resume(tmp_path, 8)):
+        with pytest.raises(UserError) as error:
+            read()
+        assert str(path) in str(error.value) and words in str(error.value) and "\n" not in str(error.value)
+    History.resume(tmp_path, 0)  # a fresh start looks at none of them
+    assert not list(tmp_path.rglob("*.npz"))
+
+
+def test_a_damaged_archive_is_one_line(tmp_path):
+    """Cut short, or with a byte changed inside of its compressed arrays."""
+    filled(tmp_path, 4)
+    path = tmp_path / "clients" / "000001.npz"
+    whole = path.read_bytes()
+    for damaged in (whole[: len(whole) // 2], whole[:300] + b"\xff\xff\xff\xff" + whole[304:]):
+        path.write_bytes(damaged)
+        with pytest.raises(UserError, match="not a readable"):
+            read_arrays(tmp_path, "clients")
+
+
+def test_public_names_stay():
+    assert metrics.read_arrays is arrays.read_arrays and metrics.write_npz is arrays.write_npz

@@ -1,0 +1,213 @@
+"""A config that names the user's own code, and all that a config may say of methods, cohorts and measurements."""
+
+import json
+
+import numpy as np
+import pytest
+
+from experiments import launch
+from experiments.load import load_run
+from experiments.names import classes
+
+OWN = """
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import struct
+from fedjax_collapse import Method, Outputs, Regularizer, Term, masked_mean
+
+class Net(nn.Module):
+    num_classes: int
+    width: int = 8
+
+    @nn.compact
+    def __call__(self, images, mask, train):
+        features = nn.relu(nn.Dense(self.width)(images.reshape(len(images), -1)))
+        return Outputs(features, nn.Dense(self.num_classes, name="head")(features))
+
+class Head(nn.Module):
+    num_classes: int
+
+    @nn.compact
+    def __call__(self, features):
+        return nn.Dense(self.num_classes, use_bias=False)(features)
+
+@struct.dataclass
+class Norm(Regularizer):
+    strength: float = 0.01
+
+    def penalty(self, view):
+        return {"norm": Term(self.strength, masked_mean(jnp.sum(view.outputs.features**2, axis=1), view.batch.mask))}
+
+@struct.dataclass
+class Half(Method):
+    def upload(self, update, view):
+        return jax.tree.map(lambda leaf: leaf / 2, update), view.memory
+
+def spread(view):
+    return {"deviation": view.server.features.std(), "each": view.server.features.std(axis=0)}
+
+def bad_measurement(view):
+    return "a text"
+
+def in_turn(labels, num_clients, seed=0):
+    return np.array_split(np.random.default_rng(seed).permutation(len(labels)), num_clients)
+
+def mirror(image, key):
+    return image[:, ::-1]
+
+def slow(learning_rate, momentum=0.0):
+    return optax.sgd(learning_rate / 2, momentum)
+
+not_callable = 3
+"""
+
+
+@pytest.fixture
+def start(tmp_path, monkeypatch):
+    """Starts a study of the quickstart's data with changes to its config; the exit status."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(launch, "configure_jax", lambda cache: None)
+    monkeypatch.setattr("sys.path", [*__import__("sys").path])
+    (tmp_path / "own_code.py").write_text(OWN)
+
+    def start_study(changes, *arguments):
+        (tmp_path / "mine.py").write_text(
+            "from experiments.configs import quickstart\n"
+            "def get_config(arg=''):\n"
+            "    config = quickstart.get_config('smoke')\n"
+            "    config.network, config.clients, config.training.epochs = dict(name='mlp', hidden=(6,)), 4, 1\n"
+            "    config.arms = dict(only=dict())\n"
+            + "".join(f"    {line}\n" for line in changes)
+            + "    return config\n"
+        )
+        return launch.main([f"--config={tmp_path / 'mine.py'}", f"--workdir={tmp_path / 'study'}", *arguments])
+
+    return start_study
+
+
+def rows(folder, arm="only"):
+    return [json.loads(line) for line in (folder / "study" / arm / "seed0" / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_everything_may_be_the_users_own(start, tmp_path):
+    """Network, partition, augmentation, regularizer, method, measurement, optimizers; arms in their declared order."""
+    changes = (
+        "config.network = dict(name='own_code:Net', width=6)",
+        "config.partition = dict(name='own_code:in_turn')",
+        "config.training.augmentation, config.training.momentum = 'own_code:mirror', 0.0",
+        "config.training.optimizer = dict(name='own_code:slow')",
+        "config.regularizers = dict(norm=dict(name='own_code:Norm', strength=0.1))",
+        "config.methods = dict(top_k=dict(share=0.5), half=dict(name='own_code:Half'))",
+        "config.server_optimizer = dict(name='own_code:slow', learning_rate=2.0)",
+        "config.measurements = dict(spread='own_code:spread')",
+        "config.watch = 'all'",
+        "config.participation, config.cohort.dropout, config.cohort.stragglers = 0.8, 0.2, 0.5",
+        "config.arms = dict(zeta=dict(algorithm=dict(name='scaffold')), alpha=dict(algorithm=dict(private='head')))",
+    )
+    assert start(changes) == 0
+    study = tmp_path / "study"
+    for arm in ("zeta", "alpha"):
+        last = rows(tmp_path, arm)[-1]
+        assert last["measured/spread/deviation"] > 0 and last["train/norm/norm"] > 0
+        assert last["R_min"] <= last["R_mean"] <= last["R_max"]
+        with np.load(study / arm / "seed0" / "measurements.npz") as arrays:
+            assert arrays["spread/each"].shape == (2, 6)
+        with np.load(study / arm / "seed0" / "spectra.npz") as arrays:
+            assert arrays["clients"].shape == (2, 3, 6)
+    described = json.loads((study / "zeta" / "seed0" / "run.json").read_text())["algorithm"]
+    assert list(described["methods"]) == ["scaffold", "norm", "top_k", "half"]
+    assert list(json.loads((study / "summary.json").read_text())) == ["zeta", "alpha"]
+    report = (study / "report.html").read_text()
+    assert "measured/spread/deviation" in report or "spread/deviation" in report
+
+
+def test_a_run_is_loaded_again(start, tmp_path):
+    """The model, data and states of a run; what it predicts gives the accuracy that was logged."""
+    assert start(("config.arms = dict(only=dict(algorithm=dict(name='feddyn'), batch_norm='average'))",)) == 0
+    run = load_run(tmp_path / "study" / "only" / "seed0")
+    test = run.federation.test
+    accuracy = np.mean(run.predict(np.asarray(test.inputs)).argmax(axis=1) == np.asarray(test.labels))
+    assert accuracy == rows(tmp_path)[-1]["accuracy"]
+    assert int(run.state.round) == 2 and len(run.state.clients.memory["feddyn"]["h"]["Dense_0"]["bias"]) == 4
+    with np.load(tmp_path / "study" / "only" / "seed0" / "final.npz") as final:
+        np.testing.assert_array_equal(final["params/Dense_0/kernel"], run.variables.params["Dense_0"]["kernel"])
+    for folder, message in (
+        (tmp_path, "holds no readable config.json"),
+        (tmp_path / "study/onl/seed0", "did you mean"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            load_run(folder)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("config.network = dict(name='own_code:Nets')", "own_code, of network, 'Nets': did you mean 'Net'?"),
+        ("config.network = dict(name='own_cod:Net')", "own_cod cannot be imported (ModuleNotFoundError"),
+        ("config.network = dict(name='own_code:spread')", "'own_code:spread': expected a class derived from flax"),
+        ("config.network = dict(name='mlp', head='own_code:Heads')", "did you mean 'Head'?"),
+        ("config.network = dict(name='mlp', head='etf')", "head 'etf': expected one of linear"),
+        ("config.methods = dict(topk=dict())", "unknown method 'topk': did you mean 'top_k'?"),
+        ("config.methods = dict(top_k=dict(share=0.0))", "TopK: share 0 is outside (0, 1]"),
+        ("config.methods = dict(top_k=dict(shares=0.1))", "option of methods.top_k 'shares': did you mean 'share'?"),
+        ("config.methods = dict(top_k=dict(share='few'))", "methods.top_k.share 'few': expected float, got str"),
+        ("config.methods = dict(x=dict(name='own_code:Net'))", "expected a class derived from fedjax_collapse.method"),
+        ("config.regularizers = dict(scaffold=dict())", "unknown regularizer 'scaffold'"),
+        (
+            "config.regularizers = config.methods = dict(feddecorr=dict())",
+            "methods.feddecorr: there is a method of that name already",
+        ),
+        ("config.algorithm = dict(name='scafold')", "unknown algorithm 'scafold': did you mean 'scaffold'?"),
+        ("config.algorithm = dict(name='fedavg', normaliser='steps')", "unknown option of algorithm 'normaliser'"),
+        ("config.algorithm = dict(name='fedavg', private='tail')", "part tail: the network has no such layer"),
+        ("config.training.optimizer = dict(name='adm')", "training.optimizer 'adm': did you mean 'adam'?"),
+        ("config.training.optimizer = 'adam'", "training.optimizer 'adam': expected dict(name=...)"),
+        ("config.training.optimizer = dict(name='adam')", "momentum 0.9 is of SGD"),
+        (
+            "config.training.momentum, config.training.optimizer = 0.0, dict(name='adam', b3=1.0)",
+            "unknown option of training.optimizer 'b3'",
+        ),
+        ("config.training.phases = ('head', 'body')", "training.phases: 'head', expected pairs"),
+        ("config.training.phases = (('heads', 1),)", "part heads: the network has no such layer"),
+        ("config.training.steps = 0", "steps 0 is too small"),
+        ("config.training.steps = 'many'", "training.steps 'many': expected int, got str"),
+        ("config.training.task_loss = 'own_code:not_callable'", "it is a int, expected a function"),
+        ("config.training.momentum = float('nan')", "momentum nan is negative"),
+        ("config.cohort.rule = 'random'", "rule 'random': expected one of uniform, size, availability"),
+        ("config.cohort.rule = 'size'", "participation by size with weighting 'size'"),
+        ("config.cohort.dropout = 1.5", "dropout 1.5 is outside [0, 1]"),
+        ("config.cohort.drop = 0.5", "unknown option of cohort 'drop': did you mean 'dropout'?"),
+        ("config.watch = 'some'", "watch 'some': expected one, all"),
+        ("config.watch = '1,9'", "watch (1, 9): expected one, all"),
+        ("config.measurements = dict(x='own_code:spred')", "did you mean 'spread'?"),
+        ("config.measurements = dict(x='own_code:bad_measurement')", "measurement x: it returned str"),
+        ("config.arms = dict(only=dict(methods=dict(topk=dict())))", "arm only: unknown method 'topk'"),
+    ],
+)
+def test_what_is_wrong_is_one_line(start, tmp_path, capsys, change, message):
+    assert start((change,)) == 2
+    error = capsys.readouterr().err.strip()
+    is_late = "bad_measurement" in change
+    assert error.startswith("error: only seed 0: " if is_late else "error: arm only: ")
+    assert message in error and "\n" not in error
+    if not is_late:
+        assert not (tmp_path / "study").exists()
+
+
+def test_options_that_the_config_lacks_are_given_on_the_command_line(start, tmp_path):
+    assert (
+        start((), "--config.methods.top_k.share=0.3", "--config.measurements.x=own_code:spread", "--config.watch=0,2")
+        == 0
+    )
+    assert "measured/x/deviation" in rows(tmp_path)[-1]
+    described = json.loads((tmp_path / "study" / "only" / "seed0" / "run.json").read_text())
+    assert described["algorithm"]["methods"]["top_k"]["share"] == 0.3
+
+
+def test_every_room_of_methods_is_found():
+    found = classes("method")
+    assert {"scaffold", "feddecorr", "top_k", "recalibrate"} <= set(found)
+    assert set(found) >= set(classes("algorithm")) | set(classes("regularizer"))

@@ -1,0 +1,188 @@
+"""Who takes part in a round: distinct clients, by the rule; those who drop out are as if they had not been drawn."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from conftest import assert_close, assert_same_bits
+from flax import struct
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedjax_collapse import (
+    MOON,
+    FedAvg,
+    FedDyn,
+    FedMR,
+    FedNova,
+    LocalTraining,
+    Model,
+    Participation,
+    Scaffold,
+    UserError,
+    engine,
+    nn,
+    simulate,
+)
+
+TRAINING = LocalTraining(batch_size=8, learning_rate=0.05, momentum=0.5)
+METHODS = {"scaffold": Scaffold(), "fedmr": FedMR(), "moon": MOON()}
+
+
+@pytest.fixture(scope="module")
+def network(federation):
+    return Model(nn.MLP(4, hidden=(6,)), federation.input_shape)
+
+
+def run(federation, model, algorithm, participation, rounds=3, **options):
+    """All clients at once, which compiles fastest."""
+    arguments = dict(rounds=rounds, key=jax.random.key(0), participation=participation, client_map=engine.Vectorized())
+    return simulate(federation, model, algorithm, **arguments | options)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    num_clients=st.integers(1, 12),
+    fraction=st.floats(0.01, 1),
+    rule=st.sampled_from(["uniform", "size", "availability"]),
+    chance=st.sampled_from([0.0, 0.3, 1.0]),
+    seed=st.integers(0, 99),
+)
+def test_cohorts_are_distinct_and_never_empty(num_clients, fraction, rule, chance, seed):
+    rule = Participation(fraction, rule, availability=1 - chance, dropout=chance, stragglers=chance)
+    key, sizes = jax.random.key(seed), jnp.arange(1, num_clients + 1)
+    cohort_size = rule.cohort_size(num_clients)
+    drawn = rule.draw(key, sizes, cohort_size)
+    assert drawn.shape == (cohort_size,)
+    left = np.asarray(rule.survivors(key, drawn, num_clients))
+    real = left[left < num_clients]
+    assert len(set(real.tolist())) == len(real) >= 1
+    assert set(real.tolist()) <= set(np.asarray(drawn).tolist())
+    assert len(real) == 1 or chance < 1
+    if chance == 0:
+        assert len(real) == cohort_size
+    budgets = np.asarray(rule.budgets(key, drawn, num_clients))
+    assert set(budgets.tolist()) <= {0.5, 1.0} and (chance not in (0, 1) or set(budgets) == {1 - chance / 2})
+
+
+def frequencies(rule, sizes, rounds=3000):
+    def draw(round):
+        key = jax.random.fold_in(jax.random.key(0), round)
+        return rule.survivors(key, rule.draw(key, sizes, rule.cohort_size(len(sizes))), len(sizes))
+
+    cohorts = np.asarray(jax.vmap(draw)(jnp.arange(rounds))).ravel()
+    return np.bincount(cohorts, minlength=len(sizes) + 1)[: len(sizes)] / rounds
+
+
+def test_frequencies_are_those_of_the_rule():
+    sizes = jnp.array([10, 20, 30, 40])
+    np.testing.assert_allclose(frequencies(Participation(0.25, "size"), sizes), [0.1, 0.2, 0.3, 0.4], atol=0.04)
+    np.testing.assert_allclose(frequencies(Participation(0.5), sizes), 0.5, atol=0.04)
+    np.testing.assert_allclose(frequencies(Participation(1.0, dropout=0.3), sizes), 0.7, atol=0.04)
+    rule = Participation(1.0, "availability", availability=jnp.array([0.2, 0.5, 0.9, 1.0]))
+    np.testing.assert_allclose(frequencies(rule, sizes), [0.2, 0.5, 0.9, 1.0], atol=0.04)
+
+
+@pytest.mark.parametrize("method", ["scaffold", "fedmr", "moon"])
+def test_a_client_that_drops_out_is_as_one_outside_the_cohort(float64, federation, network, method):
+    """Weights, states of clients and of the server: those of a run whose cohorts are the survivors."""
+    algorithm = FedAvg(TRAINING, {method: METHODS[method]})
+    rule = Participation(dropout=0.5)
+    result = run(federation, network, algorithm, rule, rounds=1)
+    took_part = result.clients["steps"][0] > 0
+    assert 1 <= took_part.sum() < 5
+
+    @struct.dataclass
+    class OnlyThese(Participation):
+        """The cohort of those who came back."""
+
+        def draw(self, key, sizes, cohort_size):
+            return jnp.asarray(np.flatnonzero(took_part))
+
+    expected = run(federation, network, algorithm, OnlyThese(fraction=took_part.mean()), rounds=1)
+    assert_close(result.variables, expected.variables, 1e-12)
+    assert_close(result.state.clients, expected.state.clients, 1e-12)
+    assert_close(result.state.server.shared, expected.state.server.shared, 1e-12)
+
+
+def test_layouts_and_storages_agree_on_unreliable_clients(float64, federation, network):
+    rule = Participation(0.8, dropout=0.3, stragglers=0.5)
+    algorithm = FedAvg(TRAINING, {"fednova": FedNova()})
+    expected = run(federation, network, algorithm, rule)
+    for options in (
+        dict(client_map=engine.Chunked(1)),
+        dict(client_map=engine.Sharded(2, engine.Chunked(2))),
+        dict(storage="host"),
+    ):
+        result = run(federation, network, algorithm, rule, **options)
+        assert_close(result.variables, expected.variables, 1e-9)
+        assert_same_bits(result.clients["steps"], expected.clients["steps"])
+
+
+def test_stragglers_take_a_share_of_their_steps(federation, network):
+    rule = Participation(stragglers=1.0, straggler_share=0.4)
+    result = run(federation, network, FedAvg(TRAINING.replace(epochs=2)), rule, rounds=1)
+    assert result.clients["steps"][0].tolist() == [max(1, int(0.4 * 2 * n)) for n in (3, 1, 5, 3, 3)]
+    samples = [min(8 * int(0.4 * 2 * n), size) for n, size in zip((3, 5, 3, 3), (23, 40, 21, 19), strict=True)]
+    assert result.timing[0]["samples"] == sum(samples) + 7
+
+
+def test_numbers_of_the_rule_are_traced(federation, network):
+    """Other probabilities do not compile again."""
+    from fedjax_collapse.engine import rounds as engine_rounds
+
+    compiled = set()
+    for dropout in (0.2, 0.4):
+        run(federation, network, FedAvg(TRAINING), Participation(dropout=dropout, stragglers=dropout))
+        compiled.add(engine_rounds._run_rounds_compiled._cache_size())
+    assert len(compiled) == 1
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        (Participation(0.0), "participation 0 is outside"),
+        (Participation(rule="sizes"), "rule 'sizes': expected one of uniform, size, availability"),
+        (Participation(dropout=1.5), r"dropout 1.5 is outside \[0, 1\]"),
+        (Participation(stragglers=-0.5), r"stragglers -0.5 is outside \[0, 1\]"),
+        (Participation(straggler_share=0.0), r"straggler_share 0 is outside \(0, 1\]"),
+        (Participation(rule="availability", availability=2.0), r"availability is outside \[0, 1\]"),
+        (Participation(rule="availability", availability=jnp.ones(3)), "availability of 3 clients, expected one or 5"),
+        (Participation(rule="size"), "participation by size with weighting 'size': sizes would count twice"),
+    ],
+)
+def test_wrong_rules(federation, network, rule, message):
+    with pytest.raises(UserError, match=message):
+        run(federation, network, FedAvg(TRAINING), rule)
+
+
+def test_by_size_with_equal_weights(federation, network):
+    result = run(federation, network, FedAvg(TRAINING, {"feddyn": FedDyn()}), Participation(0.4, "size"))
+    assert (np.sum(result.clients["steps"] > 0, axis=1) == 2).all()
+
+
+def test_watching(federation, network):
+    """One, all of the cohort, or some; they are the clients' models after training, whatever the layout."""
+
+    def watched(watch, **options):
+        seen = []
+        keep = {"keep": lambda view: seen.append(dict(view.local)) or 0}
+        result = run(federation, network, FedAvg(TRAINING), 0.6, watch=watch, measurements=keep, **options)
+        return seen, result
+
+    everyone, result = watched("all")
+    members = [np.flatnonzero(row).tolist() for row in result.clients["steps"]]
+    assert [sorted(models) for models in everyone] == members
+    one, _ = watched("one")
+    assert [list(models) for models in one] == [row[:1] for row in members]
+    some, result = watched((0, 4))
+    assert [sorted(models) for models in some] == [[i for i in row if i in (0, 4)] for row in members]
+    for models, row in zip(some, result.metrics, strict=True):
+        assert models or np.isnan(row["R"])
+    for options in (dict(client_map=engine.Chunked(1)), dict(client_map=engine.Sharded(2, engine.Chunked(2)))):
+        for models, expected in zip(watched("all", **options)[0], everyone, strict=True):
+            for client, model in models.items():
+                assert_close(model.variables, expected[client].variables, 1e-5)
+    for wrong in ("some", (), (5,), (-1,)):
+        with pytest.raises(UserError, match=r"watch .*: expected one, all, or a tuple of identities from 0 to 4"):
+            run(federation, network, FedAvg(TRAINING), 0.6, watch=wrong)

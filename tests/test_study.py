@@ -1,0 +1,117 @@
+"""What a study keeps of its config and of its starts. Nothing is trained."""
+
+import json
+
+import pytest
+from ml_collections import ConfigDict
+
+from experiments import launch, study
+from experiments.configs import quickstart
+from fedjax_collapse import UserError
+
+ARMS = ("zeta", "alpha", "mid")
+
+
+@pytest.fixture
+def config() -> ConfigDict:
+    config = quickstart.get_config("smoke")
+    config.engine.runs = "separate"
+    config.arms = dict(zeta=dict(), alpha=dict(training=dict(epochs=1)), mid=dict(partition=dict(name="iid")))
+    return config
+
+
+@pytest.fixture
+def config_file(tmp_path) -> str:
+    path = tmp_path / "ordered.py"
+    path.write_text(
+        "from experiments.configs import quickstart\n"
+        "def get_config(arg=''):\n"
+        "    config = quickstart.get_config('smoke')\n"
+        "    config.arms = dict(zeta=dict(), alpha=dict(training=dict(epochs=1)), mid=dict())\n"
+        "    return config\n"
+    )
+    return f"--config={path}"
+
+
+def test_arms_are_in_the_order_in_which_they_are_declared(config):
+    assert study.declared_arms(config) == ARMS and tuple(config.arms) != ARMS
+    assert study.declared_arms(ConfigDict(dict(arms=ConfigDict()))) == ()
+
+
+def test_arms_changed_or_added_on_the_command_line_keep_the_order(config_file):
+    changes = ["--config.arms.mid.training.epochs=2", "--config.arms.alpha.training.epochs=3"]
+    assert study.declared_arms(launch.parse([config_file, *changes]).config) == ARMS
+    added = [*changes, "--config.arms.beta.training.epochs=4"]
+    assert study.declared_arms(launch.parse([config_file, *added]).config) == (*ARMS, "beta")
+
+
+def test_arms_and_seeds_asked_for_run_as_declared():
+    assert study._choose("arm", str, ("mid", "zeta", "mid"), ARMS) == ("zeta", "mid")
+    assert study._choose("arm", str, None, ARMS) == ARMS
+    assert study._choose("seed", int, (3, 5), (5, 0, 3)) == (5, 3)
+
+
+def test_the_declared_order_holds_in_everything_that_a_study_writes(config, tmp_path, monkeypatch, capsys):
+    """Groups, console, provenance, config, summary and report, with runs that are not trained."""
+    trained = []
+
+    def train_group(group, console, should_stop):
+        console.start_runs(list(group.runs))
+        for (arm, _), run in group.runs.items():
+            trained.append(arm)
+            run.folder.mkdir(parents=True)
+            row = {"round": 2, "accuracy": 0.5}
+            (run.folder / "metrics.jsonl").write_text(json.dumps(row) + "\n")
+            (run.folder / "summary.json").write_text(json.dumps({"headline": "server model", **row}))
+        return True
+
+    monkeypatch.setattr(study, "train_group", train_group)
+    folder = tmp_path / "study"
+    assert study.run_study(config, folder, arms=("mid", "zeta", "alpha"))
+    assert tuple(trained) == ARMS
+    (start,) = json.loads((folder / "provenance.json").read_text())["starts"]
+    assert all(tuple(start[name]) == ARMS for name in ("layouts", "convolutions", "sha256"))
+    assert tuple(json.loads((folder / "config.json").read_text())["arms"]) == ARMS
+    assert tuple(json.loads((folder / "summary.json").read_text())) == ARMS
+    page = (folder / "report.html").read_text()
+    assert "3 arms (zeta, alpha, mid) ran" in page
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[1] for line in lines if line.endswith("starts")] == list(ARMS)
+
+
+START = {"started": "2026-01-01T00:00:00+00:00", "command": "launch.py", "git": "a", "devices": ["cpu:0"]}
+
+
+def starts(folder) -> list[dict]:
+    return json.loads((folder / "provenance.json").read_text())["starts"]
+
+
+def test_every_start_is_kept_and_equal_ones_are_not_repeated(tmp_path):
+    later, other = START | {"started": "2026-02-02T00:00:00+00:00"}, START | {"git": "b"}
+    for start, expected in ((START, [START]), (later, [START]), (other, [START, other])):
+        study.record_start(tmp_path, start)
+        assert starts(tmp_path) == expected
+    study.record_start(tmp_path, later)  # back to the first revision, after another one
+    assert starts(tmp_path) == [START, other, later]
+
+
+def test_a_file_of_one_start_becomes_the_first_of_several(tmp_path):
+    old = {name: value for name, value in START.items() if name != "started"}
+    (tmp_path / "provenance.json").write_text(json.dumps(old))
+    study.record_start(tmp_path, START | {"git": "b"})
+    assert starts(tmp_path) == [old, START | {"git": "b"}]
+
+
+def test_a_damaged_file_of_starts_is_one_line_and_stays(tmp_path):
+    for content in ("{", '{"starts": [3]}'):
+        (tmp_path / "provenance.json").write_text(content)
+        with pytest.raises(UserError, match=r"provenance\.json"):
+            study.record_start(tmp_path, START)
+        assert (tmp_path / "provenance.json").read_text() == content
+
+
+def test_a_start_says_where_its_numbers_come_from():
+    start = study.provenance({}, {})
+    assert {"started", "command", "git", "packages", "devices"} <= start.keys()
+    assert json.loads(json.dumps(start)) == start
+    assert start["started"].endswith("+00:00")
