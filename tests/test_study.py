@@ -6,6 +6,7 @@ import pytest
 from ml_collections import ConfigDict
 
 from experiments import launch, study
+from experiments.arms import as_declared
 from experiments.configs import quickstart
 from fedjax_collapse import UserError
 
@@ -34,13 +35,13 @@ def config_file(tmp_path) -> str:
 
 
 def test_arms_are_in_the_order_in_which_they_are_declared(config):
-    assert study.declared_arms(config) == ARMS and tuple(config.arms) != ARMS
+    assert tuple(as_declared(config.arms)) == ARMS and tuple(config.arms) != ARMS
     assert study.declared_arms(ConfigDict(dict(arms=ConfigDict()))) == ()
 
 
 def test_arms_changed_or_added_on_the_command_line_keep_the_order(config_file):
     changes = ["--config.arms.mid.training.epochs=2", "--config.arms.alpha.training.epochs=3"]
-    assert study.declared_arms(launch.parse([config_file, *changes]).config) == ARMS
+    assert tuple(as_declared(launch.parse([config_file, *changes]).config.arms)) == ARMS
     added = [*changes, "--config.arms.beta.training.epochs=4"]
     assert study.declared_arms(launch.parse([config_file, *added]).config) == (*ARMS, "beta")
 
