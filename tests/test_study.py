@@ -36,14 +36,14 @@ def config_file(tmp_path) -> str:
 
 def test_arms_are_in_the_order_in_which_they_are_declared(config):
     assert tuple(as_declared(config.arms)) == ARMS and tuple(config.arms) != ARMS
-    assert study.declared_arms(ConfigDict(dict(arms=ConfigDict()))) == ()
+    assert tuple(as_declared(ConfigDict())) == ()
 
 
 def test_arms_changed_or_added_on_the_command_line_keep_the_order(config_file):
     changes = ["--config.arms.mid.training.epochs=2", "--config.arms.alpha.training.epochs=3"]
     assert tuple(as_declared(launch.parse([config_file, *changes]).config.arms)) == ARMS
     added = [*changes, "--config.arms.beta.training.epochs=4"]
-    assert study.declared_arms(launch.parse([config_file, *added]).config) == (*ARMS, "beta")
+    assert tuple(as_declared(launch.parse([config_file, *added]).config.arms)) == (*ARMS, "beta")
 
 
 def test_arms_and_seeds_asked_for_run_as_declared():
