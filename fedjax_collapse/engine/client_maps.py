@@ -257,4 +257,7 @@ def _keep(slots: PyTree, outcome: Outcome) -> PyTree:
 
     if len(outcome.slot) > 1:
         return store()
-    return jax.lax.cond(outcome.slot[0] < len(leaves[0]), store, lambda: slots)  # most clients are not kept
+    is_kept = outcome.slot[0] < len(leaves[0])
+    if len(leaves[0]) == 1:  # compiles faster than a branch
+        return jax.tree.map(lambda all, new: jnp.where(is_kept, new, all), slots, outcome.kept)
+    return jax.lax.cond(is_kept, store, lambda: slots)  # else all slots would be written for every client
