@@ -23,6 +23,7 @@ from experiments.reporting.reading import read_starts
 from experiments.reporting.study import summarize_seeds
 from experiments.runs import Plan, make_groups, make_plan, train_group
 from fedjax_collapse.data import Federation
+from fedjax_collapse.fingerprint import flatten
 from fedjax_collapse.metrics import write_json
 from fedjax_collapse.nn.inspection import count_lowerings
 from fedjax_collapse.records import UserError
@@ -159,7 +160,7 @@ def _claim(workdir, config):
     try:
         workdir.mkdir(parents=True, exist_ok=True)
         if path.exists():
-            there, here = (_flatten(c) for c in (json.loads(path.read_text()), content))
+            there, here = (flatten(c) for c in (json.loads(path.read_text()), content))
             keys = sorted(key for key in there.keys() | here.keys() if there.get(key) != here.get(key))
             if keys:
                 changes = "; ".join(f"{key} is {there.get(key)} there, {here.get(key)} here" for key in keys)
@@ -169,12 +170,6 @@ def _claim(workdir, config):
         write_json(path, content)
     except (OSError, json.JSONDecodeError) as error:
         raise UserError(f"{workdir}: cannot be used as --workdir: {error}; choose another one") from error
-
-
-def _flatten(tree, prefix=""):
-    if not isinstance(tree, Mapping) or not tree:
-        return {prefix.rstrip("."): tree}
-    return {k: v for key, item in tree.items() for k, v in _flatten(item, f"{prefix}{key}.").items()}
 
 
 def _version(package):

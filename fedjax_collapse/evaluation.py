@@ -7,8 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_collapse import local
-from fedjax_collapse.algorithms.fedavg import FedAvg
+from fedjax_collapse import masks
 from fedjax_collapse.data.batches import get_batch, sum_batches
 from fedjax_collapse.data.federation import Domains
 from fedjax_collapse.model import Model
@@ -94,12 +93,7 @@ _evaluate_block = jax.jit(_evaluate_batches, static_argnames=("model", "batch_si
 
 @functools.partial(jax.jit, static_argnames="model")
 def personal_scores(
-    algorithm: FedAvg,
-    model: Model,
-    evaluated: Variables,
-    clients: ClientState,
-    examples: Examples,
-    own_tests: Ownership,
+    model: Model, evaluated: Variables, clients: ClientState, examples: Examples, own_tests: Ownership
 ) -> jax.Array:
     """Mean score [clients] of every client's personal model on its own test set, NaN where that is empty.
 
@@ -109,7 +103,7 @@ def personal_scores(
 
     def score(client):
         state, rows, size = client
-        variables = local.personal(algorithm, model, evaluated, state)
+        variables = masks.replace(evaluated, state.private)
 
         def sum_scores(batch):
             return jnp.sum(_scores(model, model.apply(variables, batch, train=False)[0], batch))

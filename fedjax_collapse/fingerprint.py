@@ -63,9 +63,9 @@ def claim(runs: Mapping[Path, tuple[Mapping[str, Any], bool]]) -> None:
 
 
 def _check_same(folder, description):
-    path, here = folder / _FILE, _flatten(json.loads(json.dumps(description)))
+    path, here = folder / _FILE, flatten(json.loads(json.dumps(description)))
     try:
-        there = _flatten(json.loads(path.read_text())) if path.exists() else here
+        there = flatten(json.loads(path.read_text())) if path.exists() else here
     except ValueError as error:
         raise UserError(f"{path}: not valid JSON ({error}); use a new folder") from error
     names = [name for name in {**here, **there} if here.get(name) != there.get(name)]
@@ -75,8 +75,8 @@ def _check_same(folder, description):
         raise UserError(f"{folder} holds another run: {'; '.join(changes)}{more}; use a new folder")
 
 
-def _flatten(tree, prefix=""):
-    """Values by their dotted names."""
+def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
+    """Values by their dotted names; lists and empty mappings are values."""
     if not isinstance(tree, Mapping) or not tree:
         return {prefix.rstrip("."): tree}
-    return {name: v for key, item in tree.items() for name, v in _flatten(item, f"{prefix}{key}.").items()}
+    return {name: v for key, item in tree.items() for name, v in flatten(item, f"{prefix}{key}.").items()}

@@ -59,7 +59,9 @@ def select(mask: PyTree, tree: PyTree) -> dict[str, jax.Array]:
 
 
 def replace(tree: PyTree, leaves: dict[str, jax.Array]) -> PyTree:
-    """The tree with the leaves that were selected of it, or of its like."""
+    """The tree with the leaves that were selected of it, or of its like; itself if there are none."""
+    if not leaves:
+        return tree
     replaced = [leaves.get(path, leaf) for path, leaf in zip(_paths(tree), jax.tree.leaves(tree), strict=True)]
     return jax.tree.unflatten(jax.tree.structure(tree), replaced)
 

@@ -121,14 +121,10 @@ def _unstack(stacked, count):
     return [jax.tree.map(lambda leaf, i=i: leaf[i], stacked) for i in range(count)]
 
 
-def personal(
-    algorithm: FedAvg, advance: Advance, view: MeasurementView, clients: ClientState, own_tests: Ownership
-) -> np.ndarray:
+def personal(view: MeasurementView, clients: ClientState, own_tests: Ownership) -> np.ndarray:
     """Mean scores [clients] of all personal models, each on its own test set."""
-    arrays = (algorithm, advance.state.server)
-    algorithm, current = jax.device_put(arrays, jax.devices()[0])
-    evaluated = server.evaluated_alone(algorithm, current)
-    return jax.device_get(personal_scores(algorithm, view.model, evaluated, clients, view.federation.test, own_tests))
+    test = view.federation.test
+    return jax.device_get(personal_scores(view.model, view.server.variables, clients, test, own_tests))
 
 
 def observe(

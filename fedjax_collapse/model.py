@@ -39,6 +39,10 @@ class Model:
         batch = Batch(inputs, jax.ShapeDtypeStruct((1,), jnp.int32), jax.ShapeDtypeStruct((1,), bool))
         return jax.eval_shape(lambda v, b: self.apply(v, b, train=False)[0], variables, batch)
 
+    def initial_shapes(self) -> Outputs:
+        """``output_shapes`` of initial variables."""
+        return _initial_shapes(self)
+
     def apply(self, variables: Variables, batch: Batch, train: bool, key: Key | None = None) -> tuple[Outputs, PyTree]:
         """Outputs and the new running statistics (unchanged unless ``train``); without a key nothing is dropped out.
 
@@ -82,6 +86,11 @@ def _mask(model, name):
         return masks.named(name, variables, functools.partial(_named_layers, model))
     except UserError as error:
         raise UserError(f"network {type(model.module).__name__}: {error}") from error
+
+
+@functools.lru_cache(maxsize=256)
+def _initial_shapes(model):
+    return model.output_shapes(jax.eval_shape(model.init, jax.random.key(0)))
 
 
 def _named_layers(model) -> Mapping[str, list[tuple[str, ...]]]:

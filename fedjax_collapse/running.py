@@ -134,7 +134,7 @@ class Going:
         """Of a run, the record of its rounds and what is measured after them."""
         algorithm, tests = self.algorithms[i], self.tests[i]
         view, clients = view_models(algorithm, self.model, advance, self.runs[i].federation)
-        scores = None if tests is None else personal(algorithm, advance, view, clients, tests)
+        scores = None if tests is None else personal(view, clients, tests)
         record = jax.tree.map(operator.itemgetter(slice(num_rounds)), jax.device_get(advance.record))
         return record, observe(view, record, self.headlines[i], scores, dict(self.schedule.measurements))
 

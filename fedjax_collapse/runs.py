@@ -1,5 +1,6 @@
 """What a run is: its data and algorithm, its schedule, the hardware it gets; and whether all of that fits together."""
 
+import dataclasses
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -95,8 +96,7 @@ def check(run: Run, model: Model, schedule: Schedule, hardware: Hardware = Hardw
     """
     federation, algorithm, client_map = run.federation, run.algorithm, hardware.client_map
     algorithm.check(model)
-    shapes = model.output_shapes(jax.eval_shape(model.init, jax.random.key(0)))
-    model.task.check(shapes, federation.num_classes)
+    model.task.check(model.initial_shapes(), federation.num_classes)
     schedule.check()
     schedule.rule.check(federation.num_clients, algorithm.weights_by)
     engine.check_watch(schedule.watch, federation.num_clients)
@@ -114,7 +114,7 @@ def check(run: Run, model: Model, schedule: Schedule, hardware: Hardware = Hardw
     )
     rounds = engine.Rounds(model, layout, hardware.run_map, schedule.watch)
     data = Data(federation.train, federation.ownership, schedule.rule)
-    engine.trace(engine.Rounds(model, layout, watch=schedule.watch), algorithm.enabled(), data)
+    engine.trace(dataclasses.replace(rounds, run_map=None), algorithm.enabled(), data)
     return rounds
 
 

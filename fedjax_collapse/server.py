@@ -66,16 +66,11 @@ def evaluated(algorithm: FedAvg, server: Server, clients: ClientState) -> Variab
 
     What is private to clients is the mean over all of them there: the server's own copy was never trained.
     """
-    mean = jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0, dtype=leaf.dtype), clients.private)
-    return masks.replace(evaluated_alone(algorithm, server), mean)
-
-
-def evaluated_alone(algorithm: FedAvg, server: Server) -> Variables:
-    """The model that methods say is evaluated, with the server's own copy of what is private."""
     variables = server.variables
     for name, method in algorithm.having("evaluated").items():
         variables = method.evaluated(variables, server.shared[name])
-    return variables
+    mean = jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0, dtype=leaf.dtype), clients.private)
+    return masks.replace(variables, mean)
 
 
 def _of(algorithm, variables):

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from fedjax_collapse import Federation, Model, nn, partition
+from fedjax_collapse import Federation, Model, engine, nn, partition, simulate
 
 jax.config.update("jax_num_cpu_devices", 8)
 # compiled programs are kept beside pytest's own cache, so that a second run of the tests starts fast
@@ -55,6 +55,12 @@ def digits() -> Federation:
     return Federation.from_arrays(
         source.images, source.labels, parts, source.test_images, source.test_labels, source.mean, source.std
     )
+
+
+def run_at_once(federation, model, algorithm, rounds=1, **options):
+    """The result of a run whose clients are trained all at once, which compiles fastest."""
+    arguments = dict(rounds=rounds, key=jax.random.key(0), client_map=engine.Vectorized()) | options
+    return simulate(federation, model, algorithm, **arguments)
 
 
 def assert_same_bits(first, second) -> None:

@@ -40,10 +40,9 @@ from fedjax_collapse.aggregation import (
 )
 from fedjax_collapse.algorithms.fednova import effective_steps
 from fedjax_collapse.engine import cohort as cohorts
-from fedjax_collapse.local import personal
 from fedjax_collapse.nn.heads import orthogonal_head
 from fedjax_collapse.records import Server, Variables
-from fedjax_collapse.server import aggregate, evaluated, evaluated_alone
+from fedjax_collapse.server import aggregate, evaluated
 
 SCALAR = Model(Scalar(), (1, 1, 2))
 
@@ -150,14 +149,14 @@ PARTIAL_TABLE = {
 
 @pytest.mark.parametrize("name", TABLE)
 def test_two_scalar_clients(float64, name):
-    algorithm, path, evaluated, extra = TABLE[name]
+    algorithm, path, expected, extra = TABLE[name]
     after = states(algorithm, two_clients(), FULL)
     np.testing.assert_allclose(server_path(after), path, atol=1e-10)
-    np.testing.assert_allclose(evaluated_path(algorithm, after), evaluated, atol=1e-10)
+    np.testing.assert_allclose(evaluated_path(algorithm, after), expected, atol=1e-10)
     assert_close(extras(after[-1]), jax.tree.map(np.asarray, extra, is_leaf=lambda x: isinstance(x, list)), 1e-10)
     if name != "scaffold":
         cloud = with_method(algorithm, evaluate="cloud")
-        assert evaluated_alone(cloud, after[-1].server) is after[-1].server.variables
+        assert evaluated(cloud, after[-1].server, after[-1].clients) is after[-1].server.variables
 
 
 @pytest.mark.parametrize("name", PARTIAL_TABLE)
@@ -550,7 +549,7 @@ def test_rounds_equal_a_plain_pytorch_loop(federation, name, torch_float64):
     for client, values in enumerate(kept):
         if algorithm.private == "batch_norm":
             own = jax.tree.map(lambda leaf, i=client: leaf[i], state.clients)
-            network = TorchCNN((5, 8)).load(personal(algorithm, model, state.server.variables, own))
+            network = TorchCNN((5, 8)).load(masks.replace(state.server.variables, own.private))
             assert_close(vector([*network.norms.parameters(), *statistics(network)]), values, 1e-10)
 
 

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from conftest import assert_close, assert_same_bits
+from conftest import run_at_once as run
 from flax import struct
 
 from fedjax_collapse import (
@@ -20,9 +21,7 @@ from fedjax_collapse import (
     Scaffold,
     Term,
     UserError,
-    engine,
     nn,
-    simulate,
 )
 from fedjax_collapse.uploads import ClipUpdate, NoisyUpdate, TopK
 
@@ -32,12 +31,6 @@ TRAINING = LocalTraining(batch_size=8, learning_rate=0.05, momentum=0.5)
 @pytest.fixture(scope="module")
 def network(federation):
     return Model(nn.MLP(4, hidden=(6,)), federation.input_shape)
-
-
-def run(federation, model, algorithm, rounds=1, **options):
-    """All clients at once, which compiles fastest."""
-    arguments = dict(rounds=rounds, key=jax.random.key(0), client_map=engine.Vectorized()) | options
-    return simulate(federation, model, algorithm, **arguments)
 
 
 @struct.dataclass

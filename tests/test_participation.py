@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import assert_close, assert_same_bits
+from conftest import assert_close, assert_same_bits, run_at_once
 from flax import struct
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,7 +22,6 @@ from fedjax_collapse import (
     UserError,
     engine,
     nn,
-    simulate,
 )
 
 TRAINING = LocalTraining(batch_size=8, learning_rate=0.05, momentum=0.5)
@@ -35,9 +34,7 @@ def network(federation):
 
 
 def run(federation, model, algorithm, participation, rounds=3, **options):
-    """All clients at once, which compiles fastest."""
-    arguments = dict(rounds=rounds, key=jax.random.key(0), participation=participation, client_map=engine.Vectorized())
-    return simulate(federation, model, algorithm, **arguments | options)
+    return run_at_once(federation, model, algorithm, rounds, participation=participation, **options)
 
 
 @settings(max_examples=40, deadline=None)

@@ -1,6 +1,7 @@
 """What users add of their own, each in a file of ``probes/``: short, of public names alone, and right."""
 
 import ast
+import functools
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -8,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import assert_close
+from conftest import assert_close, run_at_once
 from probes.collapse_measures import cka, linear_cka, nc1
 from probes.etf_head import ETFHead, frame
 from probes.fedntd import FedNTD
@@ -32,9 +33,7 @@ from fedjax_collapse import (
     Model,
     Outputs,
     Scaffold,
-    engine,
     nn,
-    simulate,
 )
 
 TRAINING = LocalTraining(batch_size=8, learning_rate=0.05, momentum=0.5)
@@ -48,10 +47,7 @@ def network(federation):
     return Model(nn.MLP(4, hidden=(6,)), federation.input_shape)
 
 
-def run(federation, model, algorithm, rounds=2, **options):
-    """All clients at once, which compiles fastest."""
-    arguments = dict(rounds=rounds, key=jax.random.key(0), client_map=engine.Vectorized()) | options
-    return simulate(federation, model, algorithm, **arguments)
+run = functools.partial(run_at_once, rounds=2)
 
 
 def view(logits, labels=Y, **fields):

@@ -14,6 +14,7 @@ from experiments.reporting.contents import PLOTS, Plot
 from experiments.reporting.reading import read_study
 from experiments.reporting.study import Study
 from experiments.reporting.table import accuracy_note, final_table
+from fedjax_collapse.fingerprint import flatten
 from fedjax_collapse.records import UserError
 
 DEMONSTRATIONS = ("digits", "glyphs", "synthetic")  # sources too small, or too artificial, for a comparison with papers
@@ -59,7 +60,7 @@ def render(study: Study) -> str:
         | {arm: drawing.arm_colour(study.arms, arm) for arm in study.arms},
         accuracy_note=accuracy_note(study.summary),
         figures=[figure for figure in drawn if figure.svg or not figure.plot.optional],
-        settings=flatten(study.config),
+        settings=as_text(study.config),
         environment=environment(study.starts),
     )
 
@@ -99,17 +100,15 @@ def missing_results(study: Study) -> list[str]:
     return notes
 
 
-def flatten(record: Any, prefix: str = "") -> list[tuple[str, str]]:
-    """Dotted names and values of nested mappings, in their order; lists and empty mappings are values."""
-    if not isinstance(record, Mapping) or (prefix and not record):
-        return [(prefix, record if isinstance(record, str) else json.dumps(record, ensure_ascii=False))]
-    dot = f"{prefix}." if prefix else ""
-    return [pair for name, value in record.items() for pair in flatten(value, f"{dot}{name}")]
+def as_text(record: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Dotted names and values of nested mappings, in their order."""
+    pairs = flatten(record).items() if record else ()
+    return [(name, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)) for name, value in pairs]
 
 
 def environment(starts: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[tuple[str, str]]]]:
     """A heading, none if there is one start, and what each start recorded; of a later one, what is new in it."""
-    recorded = [flatten(start) for start in starts]
+    recorded = [as_text(start) for start in starts]
     if len(recorded) < 2:
         return [("", pairs) for pairs in recorded or [[]]]
     sections = [(f"Start 1 of {len(recorded)}", recorded[0])]

@@ -70,8 +70,7 @@ class FedAvg:
 
     def _check_with(self, model):
         name = type(model.module).__name__
-        shapes = model.output_shapes(jax.eval_shape(model.init, jax.random.key(0)))
-        if getattr(shapes, "features", None) is None:
+        if getattr(model.initial_shapes(), "features", None) is None:
             raise UserError(f"network {name}: it returns no features, expected Outputs(features [batch, d], logits)")
         parts = [("private", self.private), ("training.freeze", self.training.frozen_part(at_server=True))]
         parts += [("training.phases", phase.part) for phase in self.training.phases]
@@ -86,6 +85,11 @@ class FedAvg:
     def having(self, hook: str) -> dict[str, Method]:
         """The methods that have the hook, in their order."""
         return {name: method for name, method in self.methods.items() if method.has(hook)}
+
+    @property
+    def starting(self) -> dict[str, Method]:
+        """The methods whose first report is on the initial model."""
+        return {name: method for name, method in self.methods.items() if method.starts_with_report()}
 
     def enabled(self) -> "FedAvg":
         """The algorithm without methods that do nothing: they cost nothing and change nothing, bit for bit.

@@ -52,7 +52,7 @@ def run_rounds(rounds: Rounds, algorithm: FedAvg, state: State, data: Data, num_
 
 def with_first_reports(rounds: Rounds, algorithm: FedAvg, state: State, data: Data) -> State:
     """What ``rounds.with_first_reports`` returns; reports are added up, of as many clients at once as a cohort has."""
-    if not any(method.starts_with_report() for method in algorithm.methods.values()):
+    if not algorithm.starting:
         return state
     client_map, num_clients = rounds.layout.client_map, len(data.ownership.sizes)
     current, key = client_map.replicate((state.server, state.key))
@@ -71,7 +71,7 @@ def with_first_reports(rounds: Rounds, algorithm: FedAvg, state: State, data: Da
 class _Host(NamedTuple):
     """What cohorts are drawn and sent from; on the host as far as it may be too much for the device."""
 
-    data: Data
+    examples: Examples
     rows: np.ndarray  # [clients, capacity]
     sizes: np.ndarray  # [clients]
     placed: Data  # on the device: without examples and rows
@@ -86,11 +86,11 @@ class _Host(NamedTuple):
         if not isinstance(examples.inputs, np.ndarray):
             examples = client_map.replicate(examples)
         placed = client_map.replicate(data._replace(examples=(), ownership=data.ownership._replace(rows=())))
-        return cls(data._replace(examples=examples), rows, sizes, placed, num_sent, client_map)
+        return cls(examples, rows, sizes, placed, num_sent, client_map)
 
     def send(self, clients: Client) -> tuple[Client, Examples]:
         """The clients with their rows, and the examples that these are rows of, on their way to the device."""
-        ids, client_map, examples = np.asarray(clients.id), self.client_map, self.data.examples
+        ids, client_map, examples = np.asarray(clients.id), self.client_map, self.examples
         rows = self.rows.take(ids, axis=0, mode="clip")
         if not isinstance(examples.inputs, np.ndarray):
             return clients._replace(rows=client_map.shard(rows)), examples

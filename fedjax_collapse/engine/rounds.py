@@ -4,6 +4,7 @@ Several runs are one program as well: all that belongs to a run is stacked on a 
 map as clients are. A run resumes exactly from its state alone, also on another number of devices.
 """
 
+import dataclasses
 import functools
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -93,7 +94,7 @@ def trace(rounds: Rounds, algorithm: FedAvg, data: Data) -> None:
     algorithm = jax.tree.map(jnp.asarray, algorithm)
     data = data._replace(participation=jax.tree.map(jnp.asarray, data.participation))
     if not rounds.layout.client_map.is_compiled:
-        rounds = _with_map(rounds, Chunked(1))
+        rounds = dataclasses.replace(rounds, layout=rounds.layout._replace(client_map=Chunked(1)))
     client_map = rounds.layout.client_map
     state = _state_shapes(algorithm, rounds.model, len(data.ownership.sizes), client_map)
     algorithm, data = client_map.shapes((algorithm, data))
@@ -102,7 +103,7 @@ def trace(rounds: Rounds, algorithm: FedAvg, data: Data) -> None:
 
 def with_first_reports(rounds: Rounds, algorithm: FedAvg, state: State, data: Data) -> State:
     """The state before the first round, after the reports on the initial model that some methods start with."""
-    if not any(method.starts_with_report() for method in algorithm.methods.values()):
+    if not algorithm.starting:
         return state
     return _with_first_reports(rounds, algorithm, state, data)
 
@@ -183,10 +184,6 @@ def _with_first_reports(rounds, algorithm, state, data):
     clients = cohorts.gather(cohorts.stack(algorithm, everyone, sizes, state.key, None), rows, state.clients)
     reports = cohorts.first_reports(rounds, algorithm, state.server, clients, data.examples)
     return state._replace(server=server.combine_first_reports(algorithm, state.server, reports))
-
-
-def _with_map(rounds, client_map):
-    return Rounds(rounds.model, rounds.layout._replace(client_map=client_map), rounds.run_map, rounds.watch)
 
 
 def _state_shapes(algorithm, model, num_clients, client_map):

@@ -5,5 +5,4 @@ from fedjax_collapse.local.loop import train as train
 from fedjax_collapse.local.round import LocalResult as LocalResult
 from fedjax_collapse.local.round import first_report as first_report
 from fedjax_collapse.local.round import measure as measure
-from fedjax_collapse.local.round import personal as personal
 from fedjax_collapse.local.round import run as run

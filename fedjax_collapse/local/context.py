@@ -86,12 +86,3 @@ def as_trained(variables: Variables, context: LocalContext) -> Trained:
     return Trained(
         variables, jnp.zeros((), context.client.size.dtype), context.training.learning_rate_in(context.round), {}
     )
-
-
-def frozen_models(context: LocalContext) -> dict[str, dict[str, PyTree]]:
-    """For each method, the models whose outputs it asks for."""
-    server, memory = context.server, context.client.state.memory
-    return {
-        name: method.frozen(server.variables, server.shared[name], memory[name])
-        for name, method in context.algorithm.methods.items()
-    }

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import optax
 
 from fedjax_collapse import masks
-from fedjax_collapse.local.context import LocalContext, frozen_models, method_key
+from fedjax_collapse.local.context import LocalContext, method_key
 from fedjax_collapse.losses import masked_mean
 from fedjax_collapse.method import LocalView, RoundView, returned
 from fedjax_collapse.records import Batch, Key, Outputs, PyTree, Variables
@@ -19,10 +19,11 @@ FrozenOutputs = dict[str, dict[str, Outputs]]  # by method, by the name that it 
 
 def frozen_outputs(context: LocalContext, batch: Batch) -> FrozenOutputs:
     """For each method, the outputs of the models that it asked for."""
-    return {
-        name: {key: context.model.apply(model, batch, train=False)[0] for key, model in models.items()}
-        for name, models in frozen_models(context).items()
-    }
+    server, memory, outputs = context.server, context.client.state.memory, {}
+    for name, method in context.algorithm.methods.items():
+        models = method.frozen(server.variables, server.shared[name], memory[name])
+        outputs[name] = {key: context.model.apply(model, batch, train=False)[0] for key, model in models.items()}
+    return outputs
 
 
 def gradient_and_metrics(
@@ -77,7 +78,7 @@ def _loss(context, batch, frozen, key, params, batch_stats):
             params=params, outputs=outputs, batch=batch, frozen=frozen.get(name, {}), key=method_key(key, name),
         )  # fmt: skip
 
-    loss = _task_loss(context, view)
+    loss = _task_loss(context, view, outputs, batch)
     score = task.score(outputs, batch).astype(loss.dtype)
     metrics = {"task_loss": loss, task.metric: masked_mean(score, batch.mask)}
     for name, method in sorted(context.algorithm.having("penalty").items()):
@@ -87,9 +88,9 @@ def _loss(context, batch, frozen, key, params, batch_stats):
     return loss, (batch_stats, metrics)
 
 
-def _task_loss(context, view):
+def _task_loss(context, view, outputs, batch):
     for name, method in context.algorithm.having("task").items():
         return method.task(view(name))
     if context.training.task_loss is not None:
         return context.training.task_loss(view(_TASK))
-    return context.model.task.loss(view(_TASK).outputs, view(_TASK).batch)
+    return context.model.task.loss(outputs, batch)

@@ -4,12 +4,10 @@ from typing import NamedTuple
 
 from fedjax_collapse import masks
 from fedjax_collapse.aggregation import Upload
-from fedjax_collapse.algorithms.fedavg import FedAvg
 from fedjax_collapse.local.context import LocalContext, as_trained, class_counts
 from fedjax_collapse.local.loop import train
 from fedjax_collapse.method import returned
-from fedjax_collapse.model import Model
-from fedjax_collapse.records import ClientState, PyTree, Trained, Variables
+from fedjax_collapse.records import ClientState, PyTree, Trained
 
 
 class LocalResult(NamedTuple):
@@ -18,11 +16,6 @@ class LocalResult(NamedTuple):
     upload: Upload
     state: ClientState
     trained: Trained
-
-
-def personal(algorithm: FedAvg, model: Model, variables: Variables, client: ClientState) -> Variables:
-    """The model of ONE client: the server's, with the parts that the client keeps for itself."""
-    return masks.replace(variables, client.private) if client.private else variables
 
 
 def run(context: LocalContext) -> LocalResult:
@@ -44,10 +37,9 @@ def run(context: LocalContext) -> LocalResult:
 def first_report(context: LocalContext) -> dict[str, PyTree]:
     """One client's reports on the initial model, of the methods that start with one."""
     trained = as_trained(context.server.variables, context)
-    starting = {name: m for name, m in context.algorithm.methods.items() if m.starts_with_report()}
     return {
         name: method.finish(context.finish_view(name, trained, trained.variables))[1]
-        for name, method in starting.items()
+        for name, method in context.algorithm.starting.items()
     }
 
 
@@ -63,7 +55,7 @@ def measure(context: LocalContext) -> dict[str, PyTree]:
 def _received(context):
     """The context with the client's own private parts in the model, and with its counts of classes."""
     server, client = context.server, context.client
-    variables = personal(context.algorithm, context.model, server.variables, client.state)
+    variables = masks.replace(server.variables, client.state.private)
     counts = class_counts(context.model, context.examples, client, variables)
     return context._replace(server=server._replace(variables=variables), class_counts=counts)
 
