@@ -104,7 +104,7 @@ class LocalTraining:
 
     def steps_per_epoch(self, size: jax.Array) -> jax.Array:
         """Batches of a client with so many examples, in the type of ``size``."""
-        return (size if self.drop_last else size + self.batch_size - 1) // self.batch_size
+        return divide(size if self.drop_last else size + self.batch_size - 1, self.batch_size)
 
     def phase_steps(self, size: jax.Array) -> list[tuple[str, jax.Array]]:
         """The part that is trained in each phase, and for how many steps."""
@@ -126,8 +126,14 @@ class LocalTraining:
         """How many examples a client has seen after so many steps of a phase."""
         per_epoch = self.steps_per_epoch(size)
         seen = per_epoch * self.batch_size if self.drop_last else size
-        whole, rest = jnp.divmod(steps, jnp.maximum(per_epoch, 1))
-        return whole * seen + rest * self.batch_size
+        divisor = per_epoch + (per_epoch == 0)
+        whole = divide(steps, divisor)
+        return whole * seen + (steps - whole * divisor) * self.batch_size
+
+
+def divide(count: jax.Array, by: jax.Array | int) -> jax.Array:
+    """A count divided and rounded down; neither is negative, so a compiled program needs one operation for it."""
+    return jax.lax.div(count, jnp.asarray(by, count.dtype)) if isinstance(count, jax.Array) else count // by
 
 
 def _whole(steps, dtype):

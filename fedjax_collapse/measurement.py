@@ -23,7 +23,7 @@ from fedjax_collapse import server
 from fedjax_collapse.algorithms.fedavg import FedAvg
 from fedjax_collapse.analysis.spectrum import collapse_ratio, covariance_spectrum, effective_rank, significant_dims
 from fedjax_collapse.data.federation import Federation
-from fedjax_collapse.engine import Advance, RoundRecord
+from fedjax_collapse.engine import Advance, RoundRecord, on_one_device
 from fedjax_collapse.evaluation import Evaluation, evaluate, personal_scores
 from fedjax_collapse.local_training import LocalTraining
 from fedjax_collapse.model import Model
@@ -101,7 +101,7 @@ def view_models(
     """
     private = jax.tree.map(lambda leaf: leaf[: federation.num_clients], advance.state.clients.private)
     arrays = (algorithm, advance.state.server, ClientState({}, private), advance.watched)
-    algorithm, current, clients, watched = jax.device_put(arrays, jax.devices()[0])
+    algorithm, current, clients, watched = on_one_device(arrays)
 
     def measured(variables):
         return MeasuredModel(variables, jax.device_get(evaluate(model, variables, federation.test)))
@@ -157,7 +157,7 @@ def observe(
 def true_samples(record: RoundRecord, federation: Federation, training: LocalTraining) -> int:
     """Samples that clients trained on in the record's rounds; padding does not count."""
     sizes = np.asarray(federation.ownership.sizes)
-    return int(np.sum(np.asarray(training.examples_in(np.asarray(record.steps), sizes))))
+    return int(np.sum(training.examples_in(np.asarray(record.steps), sizes)))
 
 
 def _scores(view, personal):
@@ -226,7 +226,7 @@ def _named(name, value):
 class Stopwatch:
     """Seconds per lap; tracing and compiling, wherever they happen, are a lap of their own."""
 
-    _OUTERMOST = ("_run_rounds", "_run_round", "_draw", "_evaluate", "_evaluate_batches", "personal_scores")
+    _OUTERMOST = ("_run_rounds", "_run_round", "draw", "_evaluate", "_evaluate_batches", "personal_scores")
 
     def __enter__(self):
         self.seconds = {"compile": 0.0}

@@ -8,6 +8,7 @@ from fedjax_collapse.engine.client_maps import Loop as Loop
 from fedjax_collapse.engine.client_maps import Outcome as Outcome
 from fedjax_collapse.engine.client_maps import Sharded as Sharded
 from fedjax_collapse.engine.client_maps import Vectorized as Vectorized
+from fedjax_collapse.engine.client_maps import on_one_device as on_one_device
 from fedjax_collapse.engine.cohort import Data as Data
 from fedjax_collapse.engine.cohort import Watched as Watched
 from fedjax_collapse.engine.layout import Layout as Layout

@@ -130,8 +130,9 @@ class Chunked(ClientMap):
         @functools.partial(jax.jit, inline=True)  # traced once, for its shapes and in the loop
         def run_chunk(shared, chunk):
             if self.runs_clients_alone:
-                outcome = function(shared, jax.tree.map(lambda leaf: leaf[0], chunk))
-                return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], outcome)._replace(summand=outcome.summand)
+                outcome = function(shared, jax.tree.map(lambda leaf: jax.lax.squeeze(leaf, [0]), chunk))
+                stacked = jax.tree.map(lambda leaf: jax.lax.expand_dims(leaf, [0]), outcome)
+                return stacked._replace(summand=outcome.summand)
             return _side_by_side(function, shared, chunk)
 
         def add_chunk(carry, chunk):
@@ -139,7 +140,8 @@ class Chunked(ClientMap):
             outcome = run_chunk(shared, chunk)
             return (jax.tree.map(jnp.add, total, outcome.summand), _keep(kept, outcome)), outcome.result
 
-        outcome = jax.eval_shape(run_chunk, shared, jax.tree.map(lambda leaf: leaf[0], chunks))
+        first = jax.tree.map(lambda leaf: jax.lax.index_in_dim(leaf, 0, keepdims=False), chunks)
+        outcome = jax.eval_shape(run_chunk, shared, first)
         carry = zeros_of(outcome.summand), _empty_slots(num_slots, outcome.kept)
         (total, kept), results = jax.lax.scan(add_chunk, carry, chunks)
         return Outcome(total, jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), results), kept)
@@ -232,6 +234,17 @@ class Loop(ClientMap):
         outcome = jax.tree.map(lambda *leaves: jnp.stack(leaves), *outcomes)
         kept = _keep(_empty_slots(num_slots, outcome.kept), outcome)
         return Outcome(sum_clients(outcome.summand), outcome.result, kept)
+
+
+def on_one_device(tree: PyTree) -> PyTree:
+    """The arrays on the first of the devices that they lie on; without a copy of those that are whole on each."""
+
+    def take(leaf):
+        if leaf.is_fully_replicated:
+            return leaf.addressable_data(0)
+        return jax.device_put(leaf, leaf.sharding.mesh.devices.flat[0])
+
+    return jax.tree.map(take, tree)
 
 
 def _side_by_side(function, shared, clients):

@@ -46,13 +46,14 @@ class CohortResult(NamedTuple):
     watched: Watched
 
 
-def draw(rounds: Rounds, data: Data, key: Key, round: jax.Array) -> tuple[jax.Array, jax.Array | None]:
-    """A round's cohort in the layout's order and padded, and the share of its steps that each client takes."""
+def draw(rounds: Rounds, algorithm: FedAvg, data: Data, key: Key, round: jax.Array) -> Client:
+    """A round's cohort in the layout's order and padded, as stacked clients without rows and states."""
     rule, sizes = data.participation, data.ownership.sizes
     key = jax.random.fold_in(key, round)
     cohort = rule.draw(key, sizes, rounds.layout.cohort_size)
     cohort = arrange(rule.survivors(key, cohort, len(sizes)), sizes, rounds.layout.client_map)
-    return cohort, rule.budgets(key, cohort, len(sizes))
+    budgets = rule.budgets(key, cohort, len(sizes))
+    return stack(algorithm, cohort, sizes, jax.random.fold_in(key, _CLIENT), budgets)
 
 
 def arrange(cohort: jax.Array, sizes: jax.Array, client_map: ClientMap) -> jax.Array:
@@ -106,16 +107,11 @@ def gather(clients: Client, rows: jax.Array, states: ClientState) -> Client:
     return clients._replace(rows=of_cohort(rows), state=jax.tree.map(of_cohort, states))
 
 
-def training_key(key: Key, round: jax.Array) -> Key:
-    """The randomness of the clients' training in a round."""
-    return jax.random.fold_in(jax.random.fold_in(key, round), _CLIENT)
-
-
 def run(
     rounds: Rounds, algorithm: FedAvg, received: Server, round: jax.Array, clients: Client, examples: Examples
 ) -> tuple[Server, CohortResult]:
     """The server after the cohort's round, and what the clients leave."""
-    watched_ids = rounds.watched_ids(clients.id)
+    watched_ids = rounds.watched_ids(clients.id, clients.num_clients[0])
 
     def run_client(shared, client):
         context = _context(rounds, algorithm, round, shared, client)
@@ -131,8 +127,7 @@ def run(
         measuring = functools.partial(_context, rounds, algorithm, round)
         measured = _sum_reports(rounds, local.measure, measuring, new, clients, examples)
         new = server.apply_measured(algorithm, rounds.model, new, measured)
-    is_there = jnp.any(watched_ids[:, None] == clients.id, axis=1)
-    return new, CohortResult(*results, Watched(jnp.where(is_there, watched_ids, clients.num_clients[0]), models))
+    return new, CohortResult(*results, Watched(watched_ids, models))
 
 
 def first_reports(
@@ -160,5 +155,4 @@ def _context(rounds, algorithm, round, shared, client) -> local.LocalContext:
 
 def _position(ids: jax.Array, id: jax.Array) -> jax.Array:
     """Where the identity is among the others; behind them if it is not."""
-    is_there = ids == id
-    return jnp.where(jnp.any(is_there), jnp.argmax(is_there), len(ids))
+    return jnp.min(jnp.where(ids == id, jnp.arange(len(ids)), len(ids)))

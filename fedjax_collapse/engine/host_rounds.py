@@ -106,12 +106,6 @@ class _Host(NamedTuple):
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _draw(rounds, algorithm, data, key, round):
-    cohort, budgets = cohorts.draw(rounds, data, key, round)
-    return cohorts.stack(algorithm, cohort, data.ownership.sizes, cohorts.training_key(key, round), budgets)
-
-
-@functools.partial(jax.jit, static_argnums=0)
 def _arranged(rounds, algorithm, data, key, cohort):
     """The cohort in the layout's order and padded, as stacked clients without rows and states."""
     sizes = data.ownership.sizes
@@ -130,6 +124,7 @@ def _first_reports(rounds, algorithm, current, states, cohort):
     return cohorts.first_reports(rounds, algorithm, current, clients._replace(state=states), examples)
 
 
+_draw = jax.jit(cohorts.draw, static_argnums=0)
 _combine = jax.jit(server.combine_first_reports)
 
 

@@ -41,14 +41,15 @@ class Rounds:
     run_map: ClientMap | None = None
     watch: str | tuple[int, ...] = "one"
 
-    def watched_ids(self, cohort: jax.Array) -> jax.Array:
-        """Identities of the clients that are watched, whose own number does not depend on the cohort."""
+    def watched_ids(self, cohort: jax.Array, num_clients: jax.Array) -> jax.Array:
+        """Identities of the clients that are watched, as many for every cohort; those behind the last one's are nobody."""
         match self.watch:
             case "one":
                 return jnp.min(cohort)[None]
             case "all":
                 return jnp.sort(cohort)[: self.layout.cohort_size]
-        return jnp.asarray(self.watch, cohort.dtype)
+        ids = jnp.asarray(self.watch, cohort.dtype)
+        return jnp.where(jnp.isin(ids, cohort), ids, num_clients)
 
     @property
     def num_devices(self) -> int:

@@ -8,6 +8,7 @@ import math
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 
 from fedjax_collapse.options import check_fraction, check_options, option
@@ -47,8 +48,8 @@ class Participation:
         check_fraction(self, *(name for name in ("dropout", "stragglers") if getattr(self, name) is not None))
         if not 0 < self.straggler_share <= 1:
             raise UserError(f"Participation: straggler_share {self.straggler_share:g} is outside (0, 1]")
-        probabilities = jnp.asarray(self.availability)
-        if not bool(jnp.all((probabilities >= 0) & (probabilities <= 1))):
+        probabilities = np.asarray(self.availability)
+        if not np.all((probabilities >= 0) & (probabilities <= 1)):
             raise UserError("Participation: availability is outside [0, 1]: it is a probability")
         if probabilities.shape not in ((), (num_clients,)):
             raise UserError(

@@ -17,7 +17,7 @@ from fedjax_collapse import server
 from fedjax_collapse.algorithms.fedavg import FedAvg
 from fedjax_collapse.data.batches import zeros_of
 from fedjax_collapse.engine import cohort as cohorts
-from fedjax_collapse.engine.client_maps import Chunked, ClientMap, Outcome
+from fedjax_collapse.engine.client_maps import Chunked, ClientMap, Outcome, on_one_device
 from fedjax_collapse.engine.cohort import Data, Watched
 from fedjax_collapse.engine.layout import Rounds
 from fedjax_collapse.model import Model
@@ -124,7 +124,7 @@ def stack_runs(runs: Sequence[tuple[FedAvg, State, Data]], run_map: ClientMap) -
 
 def split_runs(stacked: PyTree, num_runs: int) -> list[PyTree]:
     """What belongs to each of the stacked runs, on one device; without those that only pad."""
-    return _split_runs(jax.device_put(stacked, jax.devices()[0]), num_runs)
+    return _split_runs(on_one_device(stacked), num_runs)
 
 
 def _run_rounds(rounds, algorithm, state, data, num_rounds):
@@ -160,11 +160,10 @@ def _run_one(rounds, algorithm, state, data, num_rounds):
 
 def _run_round(rounds, algorithm, state, data):
     sizes = data.ownership.sizes
-    cohort, budgets = cohorts.draw(rounds, data, state.key, state.round)
-    clients = cohorts.stack(algorithm, cohort, sizes, cohorts.training_key(state.key, state.round), budgets)
+    clients = cohorts.draw(rounds, algorithm, data, state.key, state.round)
     clients = cohorts.gather(clients, data.ownership.rows, state.clients)
     new, result = cohorts.run(rounds, algorithm, state.server, state.round, clients, data.examples)
-    positions = jnp.where(cohort < len(sizes), cohort, np.iinfo(np.int32).max)  # padding clients are dropped
+    positions = jnp.where(clients.id < len(sizes), clients.id, np.iinfo(np.int32).max)  # padding clients are dropped
 
     def store(stored, new):
         return stored.at[positions].set(new, mode="drop")

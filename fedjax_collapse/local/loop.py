@@ -11,6 +11,7 @@ from fedjax_collapse import masks
 from fedjax_collapse.data.batches import get_batch, over_batches, pad_to_batches, shuffled_rows, zeros_of
 from fedjax_collapse.local.context import LocalContext
 from fedjax_collapse.local.gradient import correct, frozen_outputs, gradient_and_metrics
+from fedjax_collapse.local_training import divide
 from fedjax_collapse.records import Key, PyTree, Trained, Variables
 
 _AUGMENTATION = 2**31 - 1  # stream of randomness within an epoch; the others are its steps
@@ -22,20 +23,18 @@ def train(context: LocalContext) -> Trained:
     Every loop bound is the client's own: under vmap, JAX runs to the largest and leaves a finished client untouched.
     """
     training, client = context.training, context.client
-    variables, sums = context.server.variables, None
-    done = seen = epoch = jnp.zeros((), client.size.dtype)
+    variables, epoch = context.server.variables, 0
     tables = {} if training.augmentation else _frozen_tables(context)
+    sums = []
     for part, steps in _phase_steps(context):
-        phase = _Phase(context, part, tables)
-        variables, new = phase.run(variables, steps, epoch)
-        sums = new if sums is None else jax.tree.map(jnp.add, sums, new)
-        done, seen = done + steps, seen + training.examples_in(steps, client.size)
-        epoch = epoch + phase.num_epochs(steps)
+        variables, epoch, of_phase = _Phase(context, part, tables).run(variables, steps, epoch)
+        sums.append((steps, training.examples_in(steps, client.size), of_phase))
+    steps, examples, metrics = jax.tree.map(lambda *values: functools.reduce(jnp.add, values), *sums)
     return Trained(
         variables=variables,
-        steps=done,
+        steps=steps,
         learning_rate=training.learning_rate_in(context.round),
-        metrics=jax.tree.map(lambda s: s / seen, sums),
+        metrics=jax.tree.map(lambda total: total / examples, metrics),
     )
 
 
@@ -66,14 +65,12 @@ class _Phase:
         # traced once, for its shapes and in the loop
         self.differentiate = jax.jit(self._differentiate, static_argnums=0, inline=True)
 
-    def num_epochs(self, steps: jax.Array) -> jax.Array:
-        """Epochs that so many steps begin."""
-        per_epoch = self.training.steps_per_epoch(self.client.size)
-        return (steps + per_epoch - 1) // jnp.maximum(per_epoch, 1)
-
-    def run(self, variables: Variables, steps: jax.Array, first_epoch: jax.Array) -> tuple[Variables, PyTree]:
-        """The variables after the steps, and the sums of metrics over the examples seen."""
+    def run(
+        self, variables: Variables, steps: jax.Array, first_epoch: jax.Array | int
+    ) -> tuple[Variables, jax.Array, PyTree]:
+        """The variables after the steps, the epoch behind them, and the sums of metrics over the examples seen."""
         per_epoch, size = self.training.steps_per_epoch(self.client.size), self.client.size
+        num_epochs = divide(steps + per_epoch - 1, jnp.maximum(per_epoch, 1))
 
         def epoch(index, carry):
             key_order, key_steps = jax.random.split(jax.random.fold_in(self.client.key, first_epoch + index))
@@ -89,15 +86,15 @@ class _Phase:
         arguments = variables, first, jnp.arange(len(self.rows)), self.client.key
         sums = zeros_of(jax.eval_shape(self.differentiate, self.training.batch_size, *arguments)[2])
         carry = (variables, self.optimizer.init(variables.params), sums)
-        variables, _, sums = jax.lax.fori_loop(0, self.num_epochs(steps), epoch, carry)
-        return variables, sums
+        variables, _, sums = jax.lax.fori_loop(0, num_epochs, epoch, carry)
+        return variables, first_epoch + num_epochs, sums
 
     def step(self, index: jax.Array, order: jax.Array, key: Key, carry: PyTree) -> PyTree:
         """Variables, optimizer state, sums after a step; a short batch costs no more than the parts that it fills."""
         variables, optimizer_state, sums = carry
         batch_size, parts = self.training.batch_size, self.context.batch_parts
         part = -(-batch_size // parts)
-        num_parts = (self.client.size - index * batch_size + part - 1) // part
+        num_parts = divide(self.client.size - index * batch_size + part - 1, part)
         sizes = [min(count * part, batch_size) for count in range(1, parts + 1)]
         branches = [functools.partial(self.differentiate, size) for size in sizes]
         inputs = (variables, index, order, key)
