@@ -18,6 +18,7 @@ from fedjax_collapse.model import Model
 from fedjax_collapse.nn.heads import orthogonal_head
 from fedjax_collapse.records import UserError
 from fedjax_collapse.simulation import Schedule
+from fedjax_collapse.target import Target
 
 _OPTIMIZERS = {name: getattr(optax, name) for name in ("sgd", "adagrad", "adam", "adamw", "rmsprop", "yogi")}
 _SERVER_OPTIMIZERS = {  # the damped ones are those of the released codes
@@ -52,7 +53,8 @@ def _storage(config, source):
     """Where the examples lie; by ``auto`` on the device unless they take most of its memory."""
     if config.engine.storage != "auto":
         return config.engine.storage
-    return "device" if engine.memory.fits(source.images.nbytes + source.test_images.nbytes, num_devices=1) else "host"
+    size, device = source.images.nbytes + source.test_images.nbytes, engine.available_devices()[:1]
+    return "device" if engine.memory.fits(size, device) else "host"
 
 
 def data_source(config: ConfigDict) -> sources.Source:
@@ -220,9 +222,9 @@ def client_map(config: ConfigDict) -> engine.ClientMap:
     """How clients are laid out. ``auto``: over all devices, on each of them one client at a time on a CPU, else ten."""
     options = config.engine
     cohort = Participation(fraction=config.participation).cohort_size(config.clients)
-    on_cpu = jax.default_backend() == "cpu"
-    chunk = engine.Chunked(options.clients_at_once or (1 if on_cpu else min(10, cohort)))
-    num_devices = options.devices or min(len(jax.devices()), cohort)
+    devices = engine.available_devices()
+    chunk = engine.Chunked(options.clients_at_once or (1 if Target.of(devices[0]).is_cpu else min(10, cohort)))
+    num_devices = options.devices or min(len(devices), cohort)
     layout = options.layout
     if layout in ("auto", "timed"):
         layout = "sharded" if num_devices != 1 else "chunked"

@@ -51,7 +51,7 @@ def _candidates(client_map, cohort_size) -> Iterator[ClientMap]:
 def _with_clients_at_once(client_map, once):
     if isinstance(client_map, Sharded):
         return dataclasses.replace(client_map, inner=Chunked(once))
-    return Chunked(once)
+    return Chunked(once, client_map.on)
 
 
 def _seconds(run, model, schedule, client_map):
@@ -70,8 +70,7 @@ def _seconds(run, model, schedule, client_map):
 
 def _fingerprint(run, model, layout):
     """Of all that the speed of a round depends on."""
-    devices = jax.devices()
-    machine = jax.__version__, devices[0].device_kind, layout.client_map.num_devices
+    machine = jax.__version__, layout.client_map.devices[0].device_kind, layout.client_map.num_devices
     sizes = np.sort(np.asarray(run.federation.ownership.sizes)).tolist()
     work = model, jax.tree.structure(run.algorithm), float(run.algorithm.training.epochs), layout.cohort_size, sizes
     return hashlib.sha256(repr((machine, work)).encode()).hexdigest()[:24]

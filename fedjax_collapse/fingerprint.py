@@ -16,13 +16,14 @@ from fedjax_collapse.metrics import write_json
 from fedjax_collapse.records import UserError
 
 _FILE = "run.json"
+_LEFT_OUT = ("parent", "name", "target")  # of records: what Linen adds to modules, and what changes no number
 _SHOWN = 3  # differences that an error lists
 
 
 def describe(value: Any) -> Any:
     """The value as JSON: records by field, functions by name, numbers as they are, large arrays by hash."""
     if dataclasses.is_dataclass(value):
-        fields = [field.name for field in dataclasses.fields(value) if field.name not in ("parent", "name")]
+        fields = [field.name for field in dataclasses.fields(value) if field.name not in _LEFT_OUT]
         own = {"class": type(value).__qualname__}
         return own | {name: describe(getattr(value, name)) for name in fields}
     if isinstance(value, functools.partial):  # also JAX's

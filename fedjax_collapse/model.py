@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from fedjax_collapse import masks
 from fedjax_collapse.records import Batch, Key, Outputs, PyTree, UserError, Variables
+from fedjax_collapse.target import Target
 from fedjax_collapse.task import CLASSIFICATION, Task
 
 
@@ -28,6 +29,12 @@ class Model:
     reinitialize: "Callable[[Model, Variables, Key], Variables] | None" = None
     task: Task = CLASSIFICATION
     input_dtype: type | str = float  # as it is in the default precision; or an integer type, such as "int32"
+
+    def on(self, target: Target) -> "Model":
+        """The same, compiled for that target, if the module can be told of it: if it has a field ``target``."""
+        if not any(field.name == "target" for field in dataclasses.fields(self.module)):
+            return self
+        return dataclasses.replace(self, module=self.module.clone(target=target))
 
     def init(self, key: Key) -> Variables:
         """Initial variables; compiled, because eager initialisation is many times slower."""

@@ -74,7 +74,7 @@ class Going:
         for run in runs[1:]:
             run.algorithm.check()
         rounds = check(runs[0], model, schedule, hardware)
-        self.runs, self.model, self.schedule = runs, model, schedule
+        self.runs, self.model, self.schedule = runs, rounds.model, schedule
         self.tests = [None if run.algorithm.private == "none" else run.federation.own_tests() for run in runs]
         self.headlines = [headline_of(run.algorithm, run.federation) for run in runs]
         initial = [initialize(run, model, schedule) for run in runs]

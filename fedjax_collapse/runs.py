@@ -95,6 +95,7 @@ def check(run: Run, model: Model, schedule: Schedule, hardware: Hardware = Hardw
         UserError: naming the value, for one that makes no sense, alone or with the others.
     """
     federation, algorithm, client_map = run.federation, run.algorithm, hardware.client_map
+    model = model.on(client_map.target)
     algorithm.check(model)
     model.task.check(model.initial_shapes(), federation.num_classes)
     schedule.check()

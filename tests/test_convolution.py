@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from fedjax_collapse import UserError
 from fedjax_collapse.nn import chunks
-from fedjax_collapse.nn.convolution import choose_lowering, convolve
+from fedjax_collapse.nn.convolution import Convolution, choose_lowering, convolve
+from fedjax_collapse.target import Target
 
 COMMON = dict(
     padding=st.integers(0, 3),
@@ -19,11 +20,11 @@ COMMON = dict(
 )
 
 
-def outputs_and_gradients(images, kernel, stride, padding, lowering, groups):
+def outputs_and_gradients(images, kernel, how):
     """Of one client, or with a leading axis of clients with a kernel each."""
 
     def one(images, kernel):
-        outputs, pull = jax.vjp(lambda i, k: convolve(i, k, stride, padding, lowering, groups), images, kernel)
+        outputs, pull = jax.vjp(lambda i, k: convolve(i, k, how), images, kernel)
         return outputs, pull(jnp.cos(jnp.arange(outputs.size, dtype=jnp.float32)).reshape(outputs.shape))
 
     return jax.jit(one if images.ndim == 4 else jax.vmap(one))(images, kernel)
@@ -34,7 +35,8 @@ def compare_with_xla(lowering, size, stride, padding, extent, channels, clients,
     lead = () if clients is None else (clients,)
     images = jnp.asarray(rng.normal(size=(*lead, batch, *extent, channels[0] * groups)), jnp.float32)
     kernel = jnp.asarray(rng.normal(size=(*lead, size, size, channels[0], channels[1] * groups)), jnp.float32)
-    both = [outputs_and_gradients(images, kernel, stride, padding, name, groups) for name in (lowering, "xla")]
+    how = Convolution(stride, padding, groups)
+    both = [outputs_and_gradients(images, kernel, how._replace(lowering=name)) for name in (lowering, "xla")]
     assert_close(*both, 1e-5)
 
 
@@ -98,31 +100,37 @@ def test_size_of_chunks(monkeypatch):
 
     rows = jnp.arange(24.0).reshape(12, 2)
     for bytes_each, size in ((3, 12), (4, 6), (10, 4), (11, 3), (100, 1)):
-        doubled, total = chunks.in_chunks(double, (rows,), bytes_each)
+        doubled, total = chunks.in_chunks(double, (rows,), bytes_each, Target())
         assert seen[-1] == size
         np.testing.assert_array_equal(doubled, 2 * rows)
         np.testing.assert_array_equal(total["sum"], rows.sum(0))
 
 
-def test_auto_never_is_xla():
+def test_auto_on_a_cpu_never_is_xla():
     """Winograd for wide 3x3 convolutions of many pixels in 32 bits, strips for colours, shifted for one channel a
     group, else patches."""
-    shape = (8, 8, 8, 32)
-    assert choose_lowering(shape, (3, 3, 32, 128), 1, 1) == "winograd"
-    assert choose_lowering(shape, (3, 3, 32, 129), 1, 1) == "patches"
-    assert choose_lowering(shape, (3, 3, 32, 31), 1, 1) == "patches"
-    assert choose_lowering(shape, (3, 3, 32, 64), 1, 1, dtype="bfloat16") == "patches"
-    assert choose_lowering(shape, (5, 5, 32, 64), 1, 1) == "patches"
-    assert choose_lowering(shape, (3, 3, 32, 64), 2, 1) == "patches"
-    assert choose_lowering(shape, (3, 3, 16, 64), 1, 1, groups=2) == "patches"
-    assert choose_lowering(shape, (3, 3, 1, 64), 2, 1, groups=32) == "shifted"
-    assert choose_lowering((8, 8, 8, 3), (3, 3, 3, 64), 1, 1) == "strips"
-    assert choose_lowering((8, 8, 8, 3), (3, 3, 3, 64), 2, 1) == "patches"
-    assert choose_lowering((8, 8, 8, 1), (1, 1, 1, 64), 1, 0) == "patches"
+    shape, same = (8, 8, 8, 32), Convolution(padding=1)
+    assert choose_lowering(shape, (3, 3, 32, 128), same) == "winograd"
+    assert choose_lowering(shape, (3, 3, 32, 129), same) == "patches"
+    assert choose_lowering(shape, (3, 3, 32, 31), same) == "patches"
+    assert choose_lowering(shape, (3, 3, 32, 64), same, dtype="bfloat16") == "patches"
+    assert choose_lowering(shape, (5, 5, 32, 64), same) == "patches"
+    assert choose_lowering(shape, (3, 3, 32, 64), same._replace(stride=2)) == "patches"
+    assert choose_lowering(shape, (3, 3, 16, 64), same._replace(groups=2)) == "patches"
+    assert choose_lowering(shape, (3, 3, 1, 64), same._replace(stride=2, groups=32)) == "shifted"
+    assert choose_lowering((8, 8, 8, 3), (3, 3, 3, 64), same) == "strips"
+    assert choose_lowering((8, 8, 8, 3), (3, 3, 3, 64), same._replace(stride=2)) == "patches"
+    assert choose_lowering((8, 8, 8, 1), (1, 1, 1, 64), Convolution()) == "patches"
     for groups in (1, 2, 32):
-        kernel = jnp.ones((3, 3, 32 // groups, 32))
-        program = jax.make_jaxpr(jax.vmap(lambda i, k, g=groups: convolve(i, k, 1, 1, groups=g)))
+        kernel, how = jnp.ones((3, 3, 32 // groups, 32)), same._replace(groups=groups)
+        program = jax.make_jaxpr(jax.vmap(lambda i, k, how=how: convolve(i, k, how)))
         assert "conv_general" not in str(program(jnp.ones((2, *shape)), jnp.stack([kernel] * 2)))
+
+
+@pytest.mark.parametrize("platform", ["gpu", "tpu"])
+def test_auto_on_an_accelerator_is_xla(platform):
+    for kernel, groups in (((3, 3, 32, 128), 1), ((3, 3, 1, 32), 32), ((5, 5, 32, 6), 1)):
+        assert choose_lowering((8, 8, 8, 32), kernel, Convolution(1, 1, groups, target=Target(platform))) == "xla"
 
 
 @pytest.mark.parametrize(
@@ -142,6 +150,6 @@ def test_auto_never_is_xla():
     ],
 )
 def test_bad_input(kernel, options, message):
-    options = dict(stride=1, padding=1) | options
+    how = Convolution(**dict(stride=1, padding=1) | options)
     with pytest.raises(UserError, match=message):
-        convolve(jnp.ones((1, 6, 7, 4)), jnp.ones(kernel), **options)
+        convolve(jnp.ones((1, 6, 7, 4)), jnp.ones(kernel), how)

@@ -4,6 +4,7 @@ import jax
 
 from fedjax_collapse.nn.base import Network
 from fedjax_collapse.nn.layers import Conv, Dense, max_pool
+from fedjax_collapse.target import Target
 
 
 class TwoConvCNN(Network):
@@ -12,12 +13,13 @@ class TwoConvCNN(Network):
     num_classes: int
     channels: tuple[int, ...] = (32, 64)
     hidden: int = 128
+    target: Target = Target()
 
     smallest_image = 6
 
     def represent(self, images: jax.Array, mask: jax.Array, train: bool) -> jax.Array:
         del mask, train
         for channels in self.channels:
-            images = jax.nn.relu(Conv(channels, 3, padding=0, dtype=self.dtype)(images))
+            images = jax.nn.relu(Conv(channels, 3, padding=0, dtype=self.dtype, target=self.target)(images))
         images = max_pool(images)
         return jax.nn.relu(Dense(self.hidden, dtype=self.dtype)(images.reshape(len(images), -1)))

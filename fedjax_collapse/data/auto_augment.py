@@ -113,9 +113,8 @@ def apply_drawn(image: jax.Array, drawn: Draw, rule: str = "feddecorr") -> jax.A
         branch = jnp.where(applied, jnp.clip(operation - 3, 1, len(branches) - 1), 0)  # five operations are one warp
         return jax.lax.switch(branch, branches, image, operation, magnitude)
 
-    if jax.default_backend() == "cpu":
-        apply = jax.custom_batching.sequential_vmap(apply)
-    return apply(image, *drawn)
+    in_turns = jax.custom_batching.sequential_vmap(apply)
+    return jax.lax.platform_dependent(image, *drawn, cpu=in_turns, default=apply)
 
 
 def check_rule(name: str) -> None:

@@ -8,6 +8,7 @@ from fedjax_collapse.engine.client_maps import Loop as Loop
 from fedjax_collapse.engine.client_maps import Outcome as Outcome
 from fedjax_collapse.engine.client_maps import Sharded as Sharded
 from fedjax_collapse.engine.client_maps import Vectorized as Vectorized
+from fedjax_collapse.engine.client_maps import available_devices as available_devices
 from fedjax_collapse.engine.client_maps import on_one_device as on_one_device
 from fedjax_collapse.engine.cohort import Data as Data
 from fedjax_collapse.engine.cohort import Watched as Watched
@@ -24,6 +25,7 @@ from fedjax_collapse.engine.rounds import State as State
 from fedjax_collapse.engine.rounds import compile_rounds as compile_rounds
 from fedjax_collapse.engine.rounds import distribute as distribute
 from fedjax_collapse.engine.rounds import init as init
+from fedjax_collapse.engine.rounds import lower as lower
 from fedjax_collapse.engine.rounds import run_rounds as run_rounds
 from fedjax_collapse.engine.rounds import trace as trace
 from fedjax_collapse.engine.rounds import with_first_reports as with_first_reports

@@ -20,11 +20,12 @@ from typing import ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 
 from fedjax_collapse.aggregation import sum_clients
 from fedjax_collapse.data.batches import zeros_of
 from fedjax_collapse.records import PyTree, UserError
+from fedjax_collapse.target import Target
 
 
 class Outcome(NamedTuple):
@@ -47,6 +48,7 @@ class ClientMap:
 
     clients_at_once: int
     num_devices: int
+    on: tuple[jax.Device, ...] = ()  # what it runs on; the process's first devices where nothing is given
     is_compiled: ClassVar[bool] = True  # False for the debug map, whose rounds run operation by operation
     runs_clients_alone: bool = False  # without a client axis, so that a branch costs only the case that is taken
 
@@ -54,13 +56,27 @@ class ClientMap:
         """The sum of the summands, the stacked results, and what is kept: zeros in slots that no client has."""
         raise NotImplementedError
 
+    @property
+    def devices(self) -> tuple[jax.Device, ...]:
+        """The ``num_devices`` that it runs on.
+
+        Raises:
+            UserError: there are fewer.
+        """
+        return _first(self.num_devices, self.on or available_devices())
+
+    @property
+    def target(self) -> Target:
+        """What the rounds are compiled for."""
+        return Target.of(self.devices[0])
+
     def arrange(self, ids: jax.Array) -> jax.Array:
         """The order in which the map wants clients, given by increasing size."""
         return ids
 
     def replicate(self, tree: PyTree) -> PyTree:
         """The arrays on every device, where the compiled round expects and leaves them: it is compiled only once."""
-        return jax.device_put(tree, jax.devices()[0])
+        return jax.device_put(tree, self.devices[0])
 
     def shard(self, clients: PyTree) -> PyTree:
         """What is stored of all clients, stacked, divided over the devices; padded to a multiple of ``num_devices``."""
@@ -76,9 +92,10 @@ class ClientMap:
 
         return jax.tree.map(describe, tree)
 
-    def _sharding(self, sharded: bool) -> NamedSharding | None:
-        """None where nothing is divided over devices."""
+    def _sharding(self, sharded: bool) -> Sharding | None:
+        """None is where JAX puts arrays by itself."""
         del sharded
+        return SingleDeviceSharding(self.on[0]) if self.on else None
 
     def keep_sharded(self, clients: PyTree) -> PyTree:
         """The arrays, unchanged; inside compiled code, so that they are left as ``shard`` placed them."""
@@ -91,6 +108,7 @@ class Vectorized(ClientMap):
 
     clients_at_once: ClassVar[int] = 1
     num_devices: ClassVar[int] = 1
+    on: tuple[jax.Device, ...] = ()
 
     def __str__(self):
         return "all clients at once"
@@ -112,6 +130,7 @@ class Chunked(ClientMap):
 
     clients_at_once: int
     num_devices: ClassVar[int] = 1
+    on: tuple[jax.Device, ...] = ()
 
     def __post_init__(self):
         if self.clients_at_once < 1:
@@ -149,7 +168,7 @@ class Chunked(ClientMap):
 
 @dataclasses.dataclass(frozen=True)
 class Sharded(ClientMap):
-    """The cohort divided over several devices of one host, each of which runs its share by the map ``inner``.
+    """The cohort divided over several devices, each of which runs its share by the map ``inner``.
 
     On a CPU one client rarely keeps several cores busy: as many CPU devices as cores, each running one client at a
     time, are faster than one device that uses all cores (set ``jax_num_cpu_devices`` before JAX starts).
@@ -160,10 +179,10 @@ class Sharded(ClientMap):
 
     num_devices: int
     inner: ClientMap
+    on: tuple[jax.Device, ...] = ()
 
     def __post_init__(self):
-        if not 1 <= self.num_devices <= len(jax.devices()):
-            raise UserError(f"num_devices {self.num_devices}: expected 1 to {len(jax.devices())}, as many as JAX finds")
+        _ = self.devices  # raises
 
     def __str__(self):
         return f"{self.inner} on each of {self.num_devices} devices"
@@ -178,8 +197,7 @@ class Sharded(ClientMap):
 
     @property
     def mesh(self) -> Mesh:
-        devices = jax.devices()[: self.num_devices]
-        return jax.make_mesh((self.num_devices,), ("clients",), axis_types=(AxisType.Auto,), devices=devices)
+        return jax.make_mesh((self.num_devices,), ("clients",), axis_types=(AxisType.Auto,), devices=self.devices)
 
     def __call__(self, function, shared, clients, num_slots=0):
         def run_share(shared, clients):
@@ -191,6 +209,20 @@ class Sharded(ClientMap):
             run_share, mesh=self.mesh, in_specs=(replicated, sharded), out_specs=(replicated, sharded), check_vma=False
         )(shared, clients)
         return Outcome(total, results, kept)
+
+    @property
+    def devices(self) -> tuple[jax.Device, ...]:
+        """The ``num_devices`` that it runs on.
+
+        Raises:
+            UserError: there are fewer.
+        """
+        return _first(self.num_devices, self.on or available_devices())
+
+    @property
+    def target(self) -> Target:
+        """What the rounds are compiled for."""
+        return Target.of(self.devices[0])
 
     def arrange(self, ids):
         """Gives chunks of neighbours to the devices by turns, turning round after each row, for even loads."""
@@ -224,6 +256,7 @@ class Loop(ClientMap):
     clients_at_once: ClassVar[int] = 1
     num_devices: ClassVar[int] = 1
     is_compiled: ClassVar[bool] = False
+    on: tuple[jax.Device, ...] = ()
 
     def __str__(self):
         return "one client and one operation after another"
@@ -234,6 +267,17 @@ class Loop(ClientMap):
         outcome = jax.tree.map(lambda *leaves: jnp.stack(leaves), *outcomes)
         kept = _keep(_empty_slots(num_slots, outcome.kept), outcome)
         return Outcome(sum_clients(outcome.summand), outcome.result, kept)
+
+
+def available_devices() -> tuple[jax.Device, ...]:
+    """This process's devices: the one place that asks for them, where nobody has said which to run on."""
+    return tuple(jax.devices())
+
+
+def _first(count: int, devices: tuple[jax.Device, ...]) -> tuple[jax.Device, ...]:
+    if not 1 <= count <= len(devices):
+        raise UserError(f"num_devices {count}: expected 1 to {len(devices)}, as many as there are")
+    return devices[:count]
 
 
 def on_one_device(tree: PyTree) -> PyTree:

@@ -42,7 +42,7 @@ class Rounds:
     watch: str | tuple[int, ...] = "one"
 
     def watched_ids(self, cohort: jax.Array, num_clients: jax.Array) -> jax.Array:
-        """Identities of the clients that are watched, as many for every cohort; those behind the last one's are nobody."""
+        """Identities of the clients that are watched, as many for every cohort; behind the last one's are nobody's."""
         match self.watch:
             case "one":
                 return jnp.min(cohort)[None]
@@ -52,9 +52,9 @@ class Rounds:
         return jnp.where(jnp.isin(ids, cohort), ids, num_clients)
 
     @property
-    def num_devices(self) -> int:
-        """Devices that take part in them."""
-        return (self.run_map or self.layout.client_map).num_devices
+    def devices(self) -> tuple[jax.Device, ...]:
+        """Those that take part in them."""
+        return (self.run_map or self.layout.client_map).devices
 
 
 def check_watch(watch: str | tuple[int, ...], num_clients: int) -> None:

@@ -1,7 +1,7 @@
 """How much memory rounds will take on each device, known before the first one, and a layout that fits."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import jax
@@ -15,20 +15,20 @@ _GIB = 2**30
 _SHARE = 0.8  # of the free memory that examples and client states may take; the rest is for the rounds
 
 
-def free_bytes(num_devices: int) -> float:
+def free_bytes(devices: Sequence[jax.Device]) -> float:
     """Bytes that are free on each of the devices; infinite where nobody knows. CPU devices share the machine's."""
-    stats = [device.memory_stats() or {} for device in jax.devices()[:num_devices]]
+    stats = [device.memory_stats() or {} for device in devices]
     if all("bytes_limit" in s for s in stats):
         return min(s["bytes_limit"] - s.get("bytes_in_use", 0) for s in stats)
     info = Path("/proc/meminfo")
-    lines = info.read_text().splitlines() if info.exists() and jax.default_backend() == "cpu" else []
+    lines = info.read_text().splitlines() if info.exists() and devices[0].platform == "cpu" else []
     available = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")]
-    return available[0] / num_devices if available else math.inf
+    return available[0] / len(devices) if available else math.inf
 
 
-def fits(num_bytes: float, num_devices: int) -> bool:
+def fits(num_bytes: float, devices: Sequence[jax.Device]) -> bool:
     """Whether each of the devices has room for so many bytes of examples and client states, and for rounds beside."""
-    return num_bytes <= _SHARE * free_bytes(num_devices)
+    return num_bytes <= _SHARE * free_bytes(devices)
 
 
 def size_in_bytes(tree: PyTree) -> int:
@@ -36,13 +36,18 @@ def size_in_bytes(tree: PyTree) -> int:
     return sum(math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize for leaf in jax.tree.leaves(tree))
 
 
-def program_bytes(program: jax.stages.Compiled) -> int:
-    """Bytes that a compiled program needs on a device beside its arguments."""
-    stats = program.memory_analysis()
+def program_bytes(compile: Callable[[], jax.stages.Compiled]) -> float:
+    """Bytes that a program needs on a device beside its arguments; infinite where its compiler says it is too much."""
+    try:
+        stats = compile().memory_analysis()
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        return math.inf
     return stats.temp_size_in_bytes + stats.output_size_in_bytes - stats.alias_size_in_bytes
 
 
-def fit(layout: Layout, needed: Callable[[Layout], int], free: float, beside: str) -> tuple[Layout, int]:
+def fit(layout: Layout, needed: Callable[[Layout], float], free: float, beside: str) -> tuple[Layout, float]:
     """The layout, with as few clients at once as it takes for its rounds to fit, and the bytes that they need.
 
     ``needed``: bytes of a layout's rounds on a device; ``beside``: what else lies there, for the message.
@@ -65,11 +70,11 @@ def fit(layout: Layout, needed: Callable[[Layout], int], free: float, beside: st
 def _smaller(client_map: ClientMap, cohort_size: int) -> ClientMap | None:
     """The same with half as many clients at once; None where there is one."""
     match client_map:
-        case Sharded(num_devices, inner):
+        case Sharded(num_devices, inner, on):
             smaller = _smaller(inner, -(-cohort_size // num_devices))
-            return smaller and Sharded(num_devices, smaller)
-        case Vectorized() if cohort_size > 1:
-            return Chunked(-(-cohort_size // 2))
-        case Chunked(clients) if clients > 1:
-            return Chunked(clients // 2)
+            return smaller and Sharded(num_devices, smaller, on)
+        case Vectorized(on) if cohort_size > 1:
+            return Chunked(-(-cohort_size // 2), on)
+        case Chunked(clients, on) if clients > 1:
+            return Chunked(clients // 2, on)
     return None

@@ -1,6 +1,7 @@
 """The rounds of a run, or of several that go together, wherever their states and examples lie."""
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 
 import jax
@@ -47,7 +48,7 @@ class Program:
         self._algorithm, self._state, self._data = place()
         if self._is_on_host or not self._rounds.layout.client_map.is_compiled:
             return f"{self._description}, {self._stored}"
-        free = memory.free_bytes(self._rounds.num_devices)
+        free = memory.free_bytes(self._rounds.devices)
         layout, needed = memory.fit(self._rounds.layout, self._round_bytes, free, beside=self._stored)
         self._rounds = self._with(layout)
         return f"{self._description}; on each device {needed / _MIB:.1f} MiB for a round beside {self._stored}"
@@ -91,11 +92,11 @@ class Program:
     def _chosen(self, storage):
         if storage != "auto":
             return storage == "host"
-        return self._has_examples_on_host or not memory.fits(sum(self._stored_bytes()), self._rounds.num_devices)
+        return self._has_examples_on_host or not memory.fits(sum(self._stored_bytes()), self._rounds.devices)
 
     def _stored_bytes(self):
         """On each device: of the examples with their owners, and of the client states."""
-        (_, state, data), num_devices = self._runs[0], self._rounds.num_devices
+        (_, state, data), num_devices = self._runs[0], len(self._rounds.devices)
         per_device = -(-len(self._runs) // num_devices) if self._rounds.run_map else 1 / num_devices
         size = memory.size_in_bytes((data.examples, data.ownership))
         return size, round(per_device * memory.size_in_bytes(state.clients))
@@ -105,7 +106,7 @@ class Program:
 
     def _round_bytes(self, layout):
         arguments = self._algorithm, self._state, self._data, layout.max_rounds
-        return memory.program_bytes(rounds.compile_rounds(self._with(layout), *arguments))
+        return memory.program_bytes(functools.partial(rounds.compile_rounds, self._with(layout), *arguments))
 
     @property
     def _description(self):
@@ -113,7 +114,7 @@ class Program:
         each = f"cohorts of {layout.cohort_size}, {layout.client_map}"
         if self._rounds.run_map is None:
             return each
-        return f"{len(self._runs)} runs together on {self._rounds.num_devices} devices, each with {each}"
+        return f"{len(self._runs)} runs together on {len(self._rounds.devices)} devices, each with {each}"
 
     @property
     def _stored(self):

@@ -91,14 +91,14 @@ def trace(rounds: Rounds, algorithm: FedAvg, data: Data) -> None:
     Raises:
         UserError: by a network or a method that cannot work with the others.
     """
-    algorithm = jax.tree.map(jnp.asarray, algorithm)
-    data = data._replace(participation=jax.tree.map(jnp.asarray, data.participation))
     if not rounds.layout.client_map.is_compiled:
         rounds = dataclasses.replace(rounds, layout=rounds.layout._replace(client_map=Chunked(1)))
-    client_map = rounds.layout.client_map
-    state = _state_shapes(algorithm, rounds.model, len(data.ownership.sizes), client_map)
-    algorithm, data = client_map.shapes((algorithm, data))
-    _run_rounds_compiled.eval_shape(rounds, algorithm, state, data, rounds.layout.max_rounds)
+    _run_rounds_compiled.eval_shape(rounds, *_shapes(rounds, algorithm, data), rounds.layout.max_rounds)
+
+
+def lower(rounds: Rounds, algorithm: FedAvg, data: Data) -> jax.stages.Lowered:
+    """The rounds of a run as they go to the compiler, also of devices that are not there; ``data`` may be shapes."""
+    return _run_rounds_compiled.lower(rounds, *_shapes(rounds, algorithm, data), rounds.layout.max_rounds)
 
 
 def with_first_reports(rounds: Rounds, algorithm: FedAvg, state: State, data: Data) -> State:
@@ -183,6 +183,15 @@ def _with_first_reports(rounds, algorithm, state, data):
     clients = cohorts.gather(cohorts.stack(algorithm, everyone, sizes, state.key, None), rows, state.clients)
     reports = cohorts.first_reports(rounds, algorithm, state.server, clients, data.examples)
     return state._replace(server=server.combine_first_reports(algorithm, state.server, reports))
+
+
+def _shapes(rounds, algorithm, data):
+    """Of what the rounds are given, where it is placed."""
+    client_map = rounds.layout.client_map
+    algorithm, participation = jax.tree.map(jnp.asarray, (algorithm, data.participation))
+    state = _state_shapes(algorithm, rounds.model, len(data.ownership.sizes), client_map)
+    algorithm, data = client_map.shapes((algorithm, data._replace(participation=participation)))
+    return algorithm, state, data
 
 
 def _state_shapes(algorithm, model, num_clients, client_map):

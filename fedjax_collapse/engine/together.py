@@ -12,9 +12,9 @@ def lay_out_runs(client_map: ClientMap, num_runs: int) -> tuple[ClientMap, Clien
     """Client maps of the runs and of the clients of each, on the devices of ``client_map``: each device gets whole
     runs, one after another; on a single device they go side by side."""
     match client_map:
-        case Sharded(num_devices, inner):
-            return Sharded(min(num_devices, num_runs), Chunked(1)), inner
-    return Vectorized(), client_map
+        case Sharded(num_devices, inner, on):
+            return Sharded(min(num_devices, num_runs), Chunked(1), on), inner
+    return Vectorized(client_map.on), client_map
 
 
 def is_faster(client_map: ClientMap, sizes: Sequence[np.ndarray], batch_size: int) -> bool:

@@ -11,6 +11,7 @@ from fedjax_collapse.nn.heads import classify
 from fedjax_collapse.nn.layers import Conv, Init, normalize, torch_uniform
 from fedjax_collapse.nn.projector import project
 from fedjax_collapse.records import Outputs, UserError
+from fedjax_collapse.target import Target
 
 
 class Network(nn.Module, kw_only=True):
@@ -62,12 +63,13 @@ class LayerOptions:
     norm: str
     lowering: str
     dtype: str | None
+    target: Target
     kernel_init: Init = torch_uniform
 
     def conv(self, images: jax.Array, features: int, size: int = 3, **options) -> jax.Array:
         """Images after a convolution; ``options`` are those of ``Conv``."""
-        options = dict(lowering=self.lowering, dtype=self.dtype, kernel_init=self.kernel_init) | options
-        return Conv(features, size, **options)(images)
+        own = dict(lowering=self.lowering, dtype=self.dtype, target=self.target, kernel_init=self.kernel_init)
+        return Conv(features, size, **own | options)(images)
 
     def normalize(self, images: jax.Array, mask: jax.Array, train: bool, momentum: float = 0.1) -> jax.Array:
         """Images after the normalisation; ``momentum`` is of BatchNorm's running statistics."""
@@ -85,15 +87,17 @@ class LayerOptions:
 class ConvNetwork(Network, kw_only=True):
     """A network of convolutions and normalisations.
 
-    ``norm``: batch, group or none. ``lowering``: of the convolutions (``convolution.py``).
+    ``norm``: batch, group or none. ``lowering``: of the convolutions (``convolution.py``). ``target``: what it is
+    compiled for, set by whoever compiles it (``Model.on``).
     """
 
     norm: str = "batch"
     lowering: str = "auto"
+    target: Target = Target()
 
     def layers(self, kernel_init: Init = torch_uniform) -> LayerOptions:
         """The options of its convolutions."""
-        return LayerOptions(self.norm, self.lowering, self.dtype, kernel_init)
+        return LayerOptions(self.norm, self.lowering, self.dtype, self.target, kernel_init)
 
 
 def global_mean(images: jax.Array) -> jax.Array:

@@ -6,17 +6,19 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from fedjax_collapse.target import Target
+
 CACHE_BYTES = 2**22  # about what one core finds in its second and third cache
 
 
-def in_chunks(function: Callable, arrays: tuple[jax.Array, ...], bytes_each: int):
+def in_chunks(function: Callable, arrays: tuple[jax.Array, ...], bytes_each: int, target: Target):
     """``function(*arrays)`` -> (an array with a row for each example, a sum over the examples), by chunks of examples.
 
     The chunks are equal and as large as ``CACHE_BYTES`` allows at ``bytes_each`` a row; on other devices than a CPU
     there is one. Not differentiable by design: it is for the inside of functions with their own gradients.
     """
     batch = len(arrays[0])
-    count = _count(batch, bytes_each)
+    count = _count(batch, bytes_each) if target.is_cpu else 1
     if count == 1:
         return function(*arrays)
 
@@ -32,8 +34,6 @@ def in_chunks(function: Callable, arrays: tuple[jax.Array, ...], bytes_each: int
 
 
 def _count(batch, bytes_each):
-    if jax.default_backend() != "cpu":
-        return 1
     return next(
         n for n in range(1, batch + 1) if batch % n == 0 and (batch // n * bytes_each <= CACHE_BYTES or n == batch)
     )

@@ -1,9 +1,12 @@
 """Convolutions that stay fast and exact when every client has its own weights.
 
-``jax.vmap`` over a convolution's weights makes XLA emit a grouped convolution, and a convolution inside a loop body
-runs on a slow path: 5 to 1000 times too slow on a CPU. The lowerings here are products with their own gradients,
-which batch over clients as batched products (``docs/performance.md`` has the figures).
+``jax.vmap`` over a convolution's weights makes XLA emit a grouped convolution, and on a CPU a convolution inside a loop
+body runs on a slow path: 5 to 1000 times too slow. The other lowerings are products with their own gradients, which
+batch over clients as batched products (``docs/performance.md`` has the figures). TPUs and GPUs have units for grouped
+convolutions, and there it is the products that are slow (``docs/accelerators.md``).
 """
+
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,16 +17,15 @@ from fedjax_collapse.nn.shifted import convolve_shifted
 from fedjax_collapse.nn.strips import convolve_strips
 from fedjax_collapse.nn.winograd import MAX_PADDING, convolve_winograd, winograd_tiles
 from fedjax_collapse.records import UserError
+from fedjax_collapse.target import Target
 
 LOWERINGS = ("auto", "patches", "shifted", "strips", "winograd", "xla")
 _MIN_WINOGRAD_CHANNELS = 32  # with fewer, the transforms cost more than the products that they save
 _MAX_STRIP_CHANNELS = 4  # with more, strips cost more products than they save copies
 
 
-def convolve(
-    images: jax.Array, kernel: jax.Array, stride: int, padding: int, lowering: str = "auto", groups: int = 1
-) -> jax.Array:
-    """Convolution [batch, height, width, in] * [size, size, in / groups, out] -> [batch, height', width', out].
+class Convolution(NamedTuple):
+    """What a convolution is, besides its arrays.
 
     ``padding`` zeros surround the images and each group of output channels sees its own group of input channels, as in
     PyTorch. Lowerings:
@@ -33,34 +35,44 @@ def convolve(
     * ``strips``: several outputs of a row at once, for few channels, only for stride 1 and padding < size;
     * ``shifted``: a sum of shifted images times one weight a channel, only for as many groups as input channels;
     * ``xla``: ``lax.conv_general_dilated``;
-    * ``auto``: ``choose_lowering``.
+    * ``auto``: the one of these that ``choose_lowering`` finds for the target.
+    """
+
+    stride: int = 1
+    padding: int = 0
+    groups: int = 1
+    lowering: str = "auto"
+    target: Target = Target()
+
+
+def convolve(images: jax.Array, kernel: jax.Array, how: Convolution) -> jax.Array:
+    """Convolution [batch, height, width, in] * [size, size, in / groups, out] -> [batch, height', width', out].
 
     Raises:
         UserError: unknown lowering, one that does not apply, or shapes that do not fit.
     """
-    _check(images.shape, kernel.shape, stride, padding, groups)
-    lowering = choose_lowering(images.shape, kernel.shape, stride, padding, groups, images.dtype, lowering)
+    _check(images.shape, kernel.shape, how)
+    lowering, groups = choose_lowering(images.shape, kernel.shape, how, images.dtype), how.groups
     if lowering == "xla":
         return lax.conv_general_dilated(
             images,
             kernel,
-            (stride, stride),
-            [(padding, padding)] * 2,
+            (how.stride, how.stride),
+            [(how.padding, how.padding)] * 2,
             dimension_numbers=("NHWC", "HWIO", "NHWC"),
             feature_group_count=groups,
         )
     if lowering == "shifted":
         multiplier = kernel.shape[3] // groups
-        return convolve_shifted(
-            jnp.repeat(images, multiplier, -1) if multiplier > 1 else images, kernel, stride, padding
-        )
+        images = jnp.repeat(images, multiplier, -1) if multiplier > 1 else images
+        return convolve_shifted(images, kernel, how.stride, how.padding, how.target)
 
     def one_group(images, kernel):
         if lowering == "winograd":
-            return convolve_winograd(images, kernel, padding)
+            return convolve_winograd(images, kernel, how.padding, how.target)
         if lowering == "strips":
-            return convolve_strips(images, kernel, padding)
-        return convolve_patches(images, kernel, stride, padding)
+            return convolve_strips(images, kernel, how.padding, how.target)
+        return convolve_patches(images, kernel, how.stride, how.padding, how.target)
 
     if groups == 1:
         return one_group(images, kernel)
@@ -73,50 +85,54 @@ def convolve(
 def choose_lowering(
     image_shape: tuple[int, ...],
     kernel_shape: tuple[int, ...],
-    stride: int,
-    padding: int,
-    groups: int = 1,
+    how: Convolution,
     dtype: jax.typing.DTypeLike = "float32",
-    lowering: str = "auto",
 ) -> str:
-    """The lowering that ``convolve`` uses: what ``auto`` stands for at these shapes, else ``lowering`` if it applies.
+    """The lowering that ``convolve`` uses: what ``auto`` stands for at these shapes, else the given one if it applies.
 
-    Never ``xla``, whatever the device: it cannot be fast with a weight per client.
+    On a CPU never ``xla``, which cannot be fast there with a weight per client; on a TPU and a GPU always, whose
+    compilers make the fastest programs of it, by the estimate of the one and the bytes of the other
+    (``docs/accelerators.md``).
 
     Raises:
         UserError: unknown lowering, or one that does not apply.
     """
     size, _, channels, features = kernel_shape
+    _, padding, groups, lowering, target = how
     if lowering not in LOWERINGS:
         raise UserError(f"lowering {lowering!r}: expected one of {', '.join(LOWERINGS)}")
-    winograd_applies = (size, stride) == (3, 1) and padding <= MAX_PADDING
+    winograd_applies = (size, how.stride) == (3, 1) and padding <= MAX_PADDING
     if lowering == "winograd" and not winograd_applies:
         raise UserError(
             f"lowering 'winograd' needs kernel size 3, stride 1, padding <= {MAX_PADDING}, "
-            f"not {size}, {stride}, {padding}"
+            f"not {size}, {how.stride}, {padding}"
         )
-    if lowering == "strips" and (stride != 1 or padding >= size):
-        raise UserError(f"lowering 'strips' needs stride 1 and padding < kernel size {size}, not {stride}, {padding}")
+    if lowering == "strips" and (how.stride != 1 or padding >= size):
+        raise UserError(
+            f"lowering 'strips' needs stride 1 and padding < kernel size {size}, not {how.stride}, {padding}"
+        )
     if lowering == "shifted" and channels != 1:
         raise UserError(
             f"lowering 'shifted' needs as many groups as input channels, not {groups} groups of {channels} channels"
         )
     if lowering != "auto":
         return lowering
+    if not target.is_cpu:
+        return "xla"
     if channels == 1 and groups > 1:
         return "shifted"
-    if channels <= _MAX_STRIP_CHANNELS and stride == 1 and padding < size and size > 1:
+    if channels <= _MAX_STRIP_CHANNELS and how.stride == 1 and padding < size and size > 1:
         return "strips"
     wide = min(channels, features // groups) >= _MIN_WINOGRAD_CHANNELS
-    many = winograd_tiles(image_shape, padding) >= max(
-        channels, features // groups
-    )  # or the kernel's transform is dear
+    tiles = winograd_tiles(image_shape, padding)
+    many = tiles >= max(channels, features // groups)  # or the kernel's transform is dear
     exact = jnp.finfo(dtype).bits >= 32  # sums of up to 16 values would round 16-bit images
     return "winograd" if winograd_applies and wide and many and exact else "patches"
 
 
-def _check(image_shape, kernel_shape, stride, padding, groups):
+def _check(image_shape, kernel_shape, how):
     size, _, channels, features = kernel_shape
+    padding, groups = how.padding, how.groups
     if image_shape[3] != groups * channels or features % groups:
         raise UserError(
             f"convolution of {image_shape[3]} channels to {features} in {groups} groups: both must be divisible by the "

@@ -21,10 +21,7 @@ def count_lowerings(model: Model, batch_size: int) -> dict[str, int]:
         if isinstance(conv, Conv) and context.method_name == "__call__":
             shape, size = args[0].shape, conv.kernel_size
             kernel = (size, size, shape[-1] // conv.groups, conv.features)
-            padding = (size - 1) // 2 if conv.padding is None else conv.padding
-            dtype = conv.dtype or args[0].dtype
-            chosen = choose_lowering(shape, kernel, conv.stride, padding, conv.groups, dtype, conv.lowering)
-            counts[chosen] += 1
+            counts[choose_lowering(shape, kernel, conv.convolution, conv.dtype or args[0].dtype)] += 1
         return call(*args, **kwargs)
 
     images = jax.ShapeDtypeStruct((batch_size, *model.input_shape), jnp.float32)

@@ -13,10 +13,11 @@ import jax.numpy as jnp
 from jax import lax
 
 from fedjax_collapse.nn.batch_norm import count_values, normalize_batch
-from fedjax_collapse.nn.convolution import convolve
+from fedjax_collapse.nn.convolution import Convolution, convolve
 from fedjax_collapse.nn.pooling import avg_pool as avg_pool
 from fedjax_collapse.nn.pooling import max_pool as max_pool
 from fedjax_collapse.records import UserError
+from fedjax_collapse.target import Target
 
 DTYPES = (None, "float32", "bfloat16")
 Init = Callable[[int, int], jax.nn.initializers.Initializer]  # of the numbers of inputs and outputs of one weight
@@ -74,15 +75,21 @@ class Conv(nn.Module):
     lowering: str = "auto"
     kernel_init: Init = torch_uniform
     dtype: str | None = None
+    target: Target = Target()
+
+    @property
+    def convolution(self) -> Convolution:
+        """Its options."""
+        padding = (self.kernel_size - 1) // 2 if self.padding is None else self.padding
+        return Convolution(self.stride, padding, self.groups, self.lowering, self.target)
 
     @nn.compact
     def __call__(self, images: jax.Array) -> jax.Array:
         size, channels = self.kernel_size, images.shape[-1] // self.groups
         fan_in, fan_out = size * size * channels, size * size * self.features // self.groups
         kernel = self.param("kernel", self.kernel_init(fan_in, fan_out), (size, size, channels, self.features))
-        padding = (size - 1) // 2 if self.padding is None else self.padding
         images, kernel = _cast((images, kernel), self.dtype)
-        return _add_bias(self, convolve(images, kernel, self.stride, padding, self.lowering, self.groups), fan_in)
+        return _add_bias(self, convolve(images, kernel, self.convolution), fan_in)
 
 
 def normalize(kind: str, inputs: jax.Array, mask: jax.Array, train: bool, **options) -> jax.Array:

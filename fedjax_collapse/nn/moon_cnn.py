@@ -4,6 +4,7 @@ import jax
 
 from fedjax_collapse.nn.base import Network
 from fedjax_collapse.nn.layers import Conv, Dense, max_pool
+from fedjax_collapse.target import Target
 
 
 class MOONCNN(Network):
@@ -17,6 +18,7 @@ class MOONCNN(Network):
     channels: tuple[int, ...] = (6, 16)
     hidden: tuple[int, ...] = (120, 84)
     lowering: str = "auto"
+    target: Target = Target()
 
     @property
     def smallest_image(self) -> int:
@@ -27,8 +29,9 @@ class MOONCNN(Network):
 
     def represent(self, images: jax.Array, mask: jax.Array, train: bool) -> jax.Array:
         del mask, train
+        options = dict(lowering=self.lowering, dtype=self.dtype, target=self.target)
         for channels in self.channels:
-            images = Conv(channels, 5, padding=0, lowering=self.lowering, dtype=self.dtype)(images)
+            images = Conv(channels, 5, padding=0, **options)(images)
             images = max_pool(jax.nn.relu(images))
         features = images.reshape(len(images), -1)
         for width in self.hidden:

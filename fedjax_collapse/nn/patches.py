@@ -9,23 +9,24 @@ import jax.numpy as jnp
 from jax import lax
 
 from fedjax_collapse.nn.chunks import in_chunks
+from fedjax_collapse.target import Target
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
-def convolve_patches(images: jax.Array, kernel: jax.Array, stride: int, padding: int) -> jax.Array:
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
+def convolve_patches(images: jax.Array, kernel: jax.Array, stride: int, padding: int, target: Target) -> jax.Array:
     """Convolution [batch, height, width, in] * [size, size, in, out] -> [batch, height', width', out]."""
 
     def chunk(images):
         return _multiply_patches(pad(images, padding), kernel, stride), ()
 
-    return in_chunks(chunk, (images,), _bytes_each(images, kernel, stride))[0]
+    return in_chunks(chunk, (images,), _bytes_each(images, kernel, stride), target)[0]
 
 
-def _forward(images, kernel, stride, padding):
-    return convolve_patches(images, kernel, stride, padding), (images, kernel)
+def _forward(images, kernel, stride, padding, target):
+    return convolve_patches(images, kernel, stride, padding, target), (images, kernel)
 
 
-def _backward(stride, padding, residuals, gradient):
+def _backward(stride, padding, target, residuals, gradient):
     images, kernel = residuals
     channels, features = kernel.shape[2:]
 
@@ -38,7 +39,7 @@ def _backward(stride, padding, residuals, gradient):
         )
         return image_gradient, kernel_gradient
 
-    image_gradient, kernel_gradient = in_chunks(chunk, (images, gradient), _bytes_each(images, kernel, stride))
+    image_gradient, kernel_gradient = in_chunks(chunk, (images, gradient), _bytes_each(images, kernel, stride), target)
     return image_gradient, kernel_gradient.reshape(kernel.shape)
 
 

@@ -7,19 +7,20 @@ import jax.numpy as jnp
 
 from fedjax_collapse.nn.chunks import in_chunks
 from fedjax_collapse.nn.patches import gradient_of_images, pad, windows
+from fedjax_collapse.target import Target
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
-def convolve_shifted(images: jax.Array, kernel: jax.Array, stride: int, padding: int) -> jax.Array:
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
+def convolve_shifted(images: jax.Array, kernel: jax.Array, stride: int, padding: int, target: Target) -> jax.Array:
     """Each channel by itself: [batch, height, width, c] * [size, size, 1, c] -> [batch, height', width', c]."""
     return _add_shifted(pad(images, padding), kernel, stride)
 
 
-def _forward(images, kernel, stride, padding):
-    return convolve_shifted(images, kernel, stride, padding), (images, kernel)
+def _forward(images, kernel, stride, padding, target):
+    return convolve_shifted(images, kernel, stride, padding, target), (images, kernel)
 
 
-def _backward(stride, padding, residuals, gradient):
+def _backward(stride, padding, target, residuals, gradient):
     images, kernel = residuals
     channels = kernel.shape[3]
 
@@ -27,11 +28,11 @@ def _backward(stride, padding, residuals, gradient):
         shifted = windows(pad(images, padding), kernel.shape[:2], stride)
         products = [(window * gradient).reshape(-1, channels) for window in shifted]
         return gradient_of_images(_add_shifted, gradient, kernel, images.shape, stride, padding), jnp.stack(
-            [_sum_rows(product) for product in products]
+            [_sum_rows(product, target) for product in products]
         )
 
     bytes_each = 4 * images.size // len(images) * images.dtype.itemsize
-    image_gradient, kernel_gradient = in_chunks(chunk, (images, gradient), bytes_each)
+    image_gradient, kernel_gradient = in_chunks(chunk, (images, gradient), bytes_each, target)
     return image_gradient, kernel_gradient.reshape(kernel.shape)
 
 
@@ -43,8 +44,8 @@ def _add_shifted(images, kernel, stride=1):
     return sum(window * weight for window, weight in zip(shifted, kernel.reshape(-1, kernel.shape[3]), strict=True))
 
 
-def _sum_rows(matrix):
+def _sum_rows(matrix, target):
     """As a product with ones on a CPU, where XLA sums a fused product one number at a time."""
-    if jax.default_backend() != "cpu":
+    if not target.is_cpu:
         return jnp.sum(matrix, axis=0)
     return (jnp.ones((1, len(matrix)), matrix.dtype) @ matrix)[0]

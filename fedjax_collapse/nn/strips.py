@@ -12,25 +12,26 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_collapse.nn.chunks import in_chunks
+from fedjax_collapse.target import Target
 
 _COLUMNS = 64  # of the product: enough for its full speed
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-def convolve_strips(images: jax.Array, kernel: jax.Array, padding: int) -> jax.Array:
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def convolve_strips(images: jax.Array, kernel: jax.Array, padding: int, target: Target) -> jax.Array:
     """Convolution [batch, height, width, in] * [size, size, in, out] -> [batch, height', width', out]."""
 
     def chunk(images):
         return _multiply(images, kernel, padding), ()
 
-    return in_chunks(chunk, (images,), _bytes_each(images, kernel.shape))[0]
+    return in_chunks(chunk, (images,), _bytes_each(images, kernel.shape), target)[0]
 
 
-def _forward(images, kernel, padding):
-    return convolve_strips(images, kernel, padding), (images, kernel)
+def _forward(images, kernel, padding, target):
+    return convolve_strips(images, kernel, padding, target), (images, kernel)
 
 
-def _backward(padding, residuals, gradient):
+def _backward(padding, target, residuals, gradient):
     images, kernel = residuals
     size, _, channels, features = kernel.shape
     length = strip_length(kernel.shape)
@@ -44,7 +45,7 @@ def _backward(padding, residuals, gradient):
         return _multiply(gradient, flipped, size - 1 - padding), product
 
     bytes_each = _bytes_each(images, kernel.shape) + _bytes_each(gradient, flipped.shape)
-    image_gradient, product = in_chunks(chunk, (images, gradient), bytes_each)
+    image_gradient, product = in_chunks(chunk, (images, gradient), bytes_each, target)
     band = product.reshape(size, length + size - 1, channels, length, features)
     return image_gradient, sum(band[:, t : t + size, :, t] for t in range(length))
 

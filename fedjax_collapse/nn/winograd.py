@@ -10,26 +10,27 @@ import jax.numpy as jnp
 from jax import lax
 
 from fedjax_collapse.nn.chunks import in_chunks
+from fedjax_collapse.target import Target
 
 MAX_PADDING = 2  # the input gradient is a convolution with padding 2 - padding
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-def convolve_winograd(images: jax.Array, kernel: jax.Array, padding: int) -> jax.Array:
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def convolve_winograd(images: jax.Array, kernel: jax.Array, padding: int, target: Target) -> jax.Array:
     """Convolution [batch, height, width, in] * [3, 3, in, out] -> [batch, height', width', out]."""
     weights = _transform_kernel(kernel)
 
     def chunk(images):
         return _multiply(_transform_images(images, padding), weights, images.shape, padding), ()
 
-    return in_chunks(chunk, (images,), _bytes_each(images, kernel))[0]
+    return in_chunks(chunk, (images,), _bytes_each(images, kernel), target)[0]
 
 
-def _forward(images, kernel, padding):
-    return convolve_winograd(images, kernel, padding), (images, kernel)
+def _forward(images, kernel, padding, target):
+    return convolve_winograd(images, kernel, padding, target), (images, kernel)
 
 
-def _backward(padding, residuals, gradient):
+def _backward(padding, target, residuals, gradient):
     """Both gradients by products of transforms again."""
     images, kernel = residuals
     weights = _transform_kernel(kernel[::-1, ::-1].swapaxes(2, 3))
@@ -39,7 +40,7 @@ def _backward(padding, residuals, gradient):
         opposite = MAX_PADDING - padding
         return _multiply(_transform_images(gradient, opposite), weights, gradient.shape, opposite), products
 
-    image_gradient, products = in_chunks(chunk, (images, gradient), _bytes_each(images, kernel))
+    image_gradient, products = in_chunks(chunk, (images, gradient), _bytes_each(images, kernel), target)
     products = products.reshape(4, 4, *products.shape[1:])
     half = _apply_twice(lambda u: (u[0] + (u[1] + u[2]) / 2, (u[1] - u[2]) / 2, (u[1] + u[2]) / 2 + u[3]), products)
     return image_gradient, jnp.stack([jnp.stack(row) for row in half])
