@@ -29,13 +29,15 @@ from fedjax_collapse.target import Target
 
 
 class Outcome(NamedTuple):
-    """What a function returns for one client, and a client map for all: the sum, the results stacked, what is kept.
+    """What a function returns for one client, and a client map for all: the sum, the rest stacked, what is kept.
 
+    Results stay on the device that made them; numbers, floats alone, come to all devices together with the sum.
     ``kept`` is stored in place ``slot`` of a stack of ``num_slots``; a client with a slot behind them is not kept.
     """
 
     summand: PyTree
     result: PyTree = ()
+    numbers: PyTree = ()
     kept: PyTree = ()
     slot: jax.Array | int = 0
 
@@ -101,6 +103,10 @@ class ClientMap:
         """The arrays, unchanged; inside compiled code, so that they are left as ``shard`` placed them."""
         return clients
 
+    def keep_replicated(self, tree: PyTree) -> PyTree:
+        """The arrays, unchanged; inside compiled code, so that every device computes them instead of asking others."""
+        return tree
+
 
 @dataclasses.dataclass(frozen=True)
 class Vectorized(ClientMap):
@@ -157,13 +163,14 @@ class Chunked(ClientMap):
         def add_chunk(carry, chunk):
             total, kept = carry
             outcome = run_chunk(shared, chunk)
-            return (jax.tree.map(jnp.add, total, outcome.summand), _keep(kept, outcome)), outcome.result
+            stacked = outcome.result, outcome.numbers
+            return (jax.tree.map(jnp.add, total, outcome.summand), _keep(kept, outcome)), stacked
 
         first = jax.tree.map(lambda leaf: jax.lax.index_in_dim(leaf, 0, keepdims=False), chunks)
         outcome = jax.eval_shape(run_chunk, shared, first)
         carry = zeros_of(outcome.summand), _empty_slots(num_slots, outcome.kept)
-        (total, kept), results = jax.lax.scan(add_chunk, carry, chunks)
-        return Outcome(total, jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), results), kept)
+        (total, kept), stacked = jax.lax.scan(add_chunk, carry, chunks)
+        return Outcome(total, *jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), stacked), kept)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -202,27 +209,19 @@ class Sharded(ClientMap):
     def __call__(self, function, shared, clients, num_slots=0):
         def run_share(shared, clients):
             outcome = self.inner(function, shared, clients, num_slots)
-            return jax.lax.psum((outcome.summand, outcome.kept), "clients"), outcome.result
+            numbers = jax.tree.map(self._among_all, outcome.numbers)
+            return jax.lax.psum((outcome.summand, numbers, outcome.kept), "clients"), outcome.result
 
         replicated, sharded = PartitionSpec(), PartitionSpec("clients")
-        (total, kept), results = jax.shard_map(
+        (total, numbers, kept), results = jax.shard_map(
             run_share, mesh=self.mesh, in_specs=(replicated, sharded), out_specs=(replicated, sharded), check_vma=False
         )(shared, clients)
-        return Outcome(total, results, kept)
+        return Outcome(total, results, numbers, kept)
 
-    @property
-    def devices(self) -> tuple[jax.Device, ...]:
-        """The ``num_devices`` that it runs on.
-
-        Raises:
-            UserError: there are fewer.
-        """
-        return _first(self.num_devices, self.on or available_devices())
-
-    @property
-    def target(self) -> Target:
-        """What the rounds are compiled for."""
-        return Target.of(self.devices[0])
+    def _among_all(self, share):
+        """This device's clients' numbers in their places among all, 0 elsewhere."""
+        whole = jnp.zeros((self.num_devices, *share.shape), share.dtype)
+        return whole.at[jax.lax.axis_index("clients")].set(share).reshape(-1, *share.shape[1:])
 
     def arrange(self, ids):
         """Gives chunks of neighbours to the devices by turns, turning round after each row, for even loads."""
@@ -245,6 +244,9 @@ class Sharded(ClientMap):
     def keep_sharded(self, clients):
         return jax.lax.with_sharding_constraint(clients, self._sharding(sharded=True))
 
+    def keep_replicated(self, tree):
+        return jax.lax.with_sharding_constraint(tree, self._sharding(sharded=False))
+
     def _sharding(self, sharded):
         return NamedSharding(self.mesh, PartitionSpec("clients") if sharded else PartitionSpec())
 
@@ -266,7 +268,7 @@ class Loop(ClientMap):
         outcomes = [function(shared, jax.tree.map(operator.itemgetter(i), clients)) for i in range(count)]
         outcome = jax.tree.map(lambda *leaves: jnp.stack(leaves), *outcomes)
         kept = _keep(_empty_slots(num_slots, outcome.kept), outcome)
-        return Outcome(sum_clients(outcome.summand), outcome.result, kept)
+        return Outcome(sum_clients(outcome.summand), outcome.result, outcome.numbers, kept)
 
 
 def available_devices() -> tuple[jax.Device, ...]:

@@ -53,7 +53,8 @@ def draw(rounds: Rounds, algorithm: FedAvg, data: Data, key: Key, round: jax.Arr
     cohort = rule.draw(key, sizes, rounds.layout.cohort_size)
     cohort = arrange(rule.survivors(key, cohort, len(sizes)), sizes, rounds.layout.client_map)
     budgets = rule.budgets(key, cohort, len(sizes))
-    return stack(algorithm, cohort, sizes, jax.random.fold_in(key, _CLIENT), budgets)
+    clients = stack(algorithm, cohort, sizes, jax.random.fold_in(key, _CLIENT), budgets)
+    return rounds.layout.client_map.keep_replicated(clients)
 
 
 def arrange(cohort: jax.Array, sizes: jax.Array, client_map: ClientMap) -> jax.Array:
@@ -118,16 +119,19 @@ def run(
         upload, state, trained = local.run(context)
         upload = weigh(upload, client.weight, client.id < client.num_clients)
         slot = _position(watched_ids, client.id)
-        return Outcome(upload, (state, trained.steps, trained.metrics), trained.variables, slot)
+        steps = trained.steps.astype(jnp.result_type(float))  # exact up to 16 million, and one exchange with the rest
+        return Outcome(upload, state, (steps, trained.metrics), trained.variables, slot)
 
     shared = received, examples
-    upload, results, models, _ = rounds.layout.client_map(run_client, shared, clients, len(watched_ids))
+    outcome = rounds.layout.client_map(run_client, shared, clients, len(watched_ids))
+    upload, states, (steps, metrics), models, _ = outcome
     new = server.aggregate(algorithm, rounds.model, received, upload)
     if algorithm.having("measure"):
         measuring = functools.partial(_context, rounds, algorithm, round)
         measured = _sum_reports(rounds, local.measure, measuring, new, clients, examples)
         new = server.apply_measured(algorithm, rounds.model, new, measured)
-    return new, CohortResult(*results, Watched(watched_ids, models))
+    steps = steps.astype(clients.size.dtype)
+    return new, CohortResult(states, steps, metrics, Watched(watched_ids, models))
 
 
 def first_reports(

@@ -1,0 +1,67 @@
+"""``compile_for.py``: its command line, and how what a compiler says is read."""
+
+import importlib.util
+
+import pytest
+
+from experiments import compile_for
+from experiments.compiling import topologies
+from experiments.compiling.costs import Cost, count_operations
+
+HLO = """
+HloModule jit_one
+%fused (a: f32[2,3]) -> f32[2,3] {
+  %convolution.1 = f32[2,3]{1,0} convolution(%a, %b), window={size=1}, backend_config={"estimated_cycles":"7"}
+}
+ENTRY %main {
+  %fusion.3 = (f32[2]{0}, f32[3]{0}) fusion(%p0, %p1), kind=kLoop, calls=%fused, metadata={op_name="x = y(z)"}
+  %cudnn = (f32[4]{0}, u8[0]{0}) custom-call(%p0), custom_call_target="__cudnn$convForward"
+  %gemm = f32[4]{0} custom-call(%p0), custom_call_target="__cublas$lt$matmul"
+  %dot.1 = f32[4]{0} dot(%p0, %p1), lhs_contracting_dims={1}
+  %all-reduce-start = f32[4]{0} all-reduce-start(%dot.1), to_apply=%add
+  ROOT %all-reduce-done = f32[4]{0} all-reduce-done(%all-reduce-start)
+}
+"""
+
+
+def test_operations_of_a_program():
+    cost = Cost(1.0, 0, 0, count_operations(HLO), 0.0, 0.0)
+    assert (cost.kernels, cost.convolutions, cost.products) == (3, 2, 2)
+    assert cost.collectives == {"all-reduce": 1}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--target=tpu:v9"], "target 'tpu:v9': expected tpu:v5e:2x2"),
+        (["--target=npu:x"], "target 'npu:x': expected tpu:v5e:2x2"),
+        (["--target=tpu:v5e:2by2"], "topology '2by2', expected two numbers of chips such as 2x2"),
+        (["--target=gpu:h100:many"], "'many' devices, expected a number such as 8"),
+    ],
+)
+def test_unknown_targets(arguments, message, capsys, monkeypatch):
+    monkeypatch.setattr(topologies, "_is_installed", lambda package: True)
+    assert compile_for.main(arguments) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
+
+
+@pytest.mark.skipif(importlib.util.find_spec("libtpu") is not None, reason="the compiler is installed")
+def test_a_compiler_that_is_not_installed(capsys):
+    assert compile_for.main(["--target=tpu:v5e:2x2"]) == 2
+    error = capsys.readouterr().err
+    assert error == "error: target 'tpu:v5e:2x2': its compiler is not installed; pip install -e \".[tpu]\"\n"
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("--clients=0", "'0' is not a number >= 1"),
+        ("--batch_size=x", "'x' is not a number"),
+        ("--chips=3", "--chips=3"),
+    ],
+)
+def test_wrong_numbers(argument, message, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        compile_for.main(["--target=tpu:v5e:2x2", argument])
+    assert stopped.value.code == 2 and message in capsys.readouterr().err
