@@ -223,8 +223,9 @@ def client_map(config: ConfigDict) -> engine.ClientMap:
     options = config.engine
     cohort = Participation(fraction=config.participation).cohort_size(config.clients)
     devices = engine.available_devices()
-    chunk = engine.Chunked(options.clients_at_once or (1 if Target.of(devices[0]).is_cpu else min(10, cohort)))
     num_devices = options.devices or min(len(devices), cohort)
+    most = 1 if Target.of(devices[0]).is_cpu else 10
+    chunk = engine.Chunked(options.clients_at_once or min(most, -(-cohort // num_devices)))
     layout = options.layout
     if layout in ("auto", "timed"):
         layout = "sharded" if num_devices != 1 else "chunked"
