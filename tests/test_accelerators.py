@@ -32,7 +32,7 @@ def lowered(algorithm, model, client_map, num_clients=8):
 
 
 def dense(**options):
-    return Model(nn.MLP(10, hidden=(6,), **options), (4, 4, 1))
+    return Model(nn.MLP(10, hidden=(16,), **options), (4, 4, 1))
 
 
 @pytest.mark.parametrize("target", [TPU, GPU])

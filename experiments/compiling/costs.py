@@ -12,6 +12,7 @@ from experiments.compiling.topologies import Chip
 
 COLLECTIVES = ("all-reduce", "all-gather", "all-to-all", "reduce-scatter", "collective-permute")
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
+_COMMENT = re.compile(r"/\*.*?\*/")  # which number long tuples
 _OPERATION = re.compile(r"= [^=]*? ([a-z][a-z-]*)\(")
 
 
@@ -65,7 +66,7 @@ def count_operations(text: str) -> Counter:
     """Operations of optimised HLO by name: a custom call by its target, an asynchronous one once."""
     counts = Counter()
     for line in text.splitlines():
-        found = _OPERATION.search(line)
+        found = _OPERATION.search(_COMMENT.sub("", line))
         if found is None or found[1].endswith("-done"):
             continue
         target = re.search(r'custom_call_target="([^"]*)"', line) if found[1] == "custom-call" else None
