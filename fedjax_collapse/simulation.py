@@ -54,11 +54,9 @@ def simulate(
         watch: whose local models are measured: ``one``, the client of the cohort with the lowest identity (default),
             ``all`` of the cohort, or a tuple of identities.
         measurements: functions of a ``measurement.MeasurementView`` by name; what they return is logged and saved.
-        client_map, storage: how clients are laid out on the hardware, default one after another; fewer are trained at
-            once where memory does not suffice. Where examples and client states lie: ``device``; ``host``, from where
-            each round's cohort is sent; or ``auto``, the device if they fit.
-        folder: where to write metrics and checkpoints. A second call with the same folder goes on from its last
-            checkpoint and ends with the same bits as an uninterrupted run.
+        client_map, storage: how clients are laid out, default one after another, fewer at once where memory is short.
+            Where examples and client states lie: ``device``; ``host``, from where cohorts are sent; or ``auto``.
+        folder: where metrics and checkpoints are written, and from where a second call goes on, to the same bits.
         listener: called with the rows of metrics and timing after every evaluation.
         should_stop: asked after every evaluation; True writes a checkpoint and returns, and so does Ctrl-C.
 

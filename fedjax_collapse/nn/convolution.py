@@ -97,37 +97,48 @@ def choose_lowering(
     Raises:
         UserError: unknown lowering, or one that does not apply.
     """
-    size, _, channels, features = kernel_shape
-    _, padding, groups, lowering, target = how
-    if lowering not in LOWERINGS:
-        raise UserError(f"lowering {lowering!r}: expected one of {', '.join(LOWERINGS)}")
-    winograd_applies = (size, how.stride) == (3, 1) and padding <= MAX_PADDING
-    if lowering == "winograd" and not winograd_applies:
-        raise UserError(
-            f"lowering 'winograd' needs kernel size 3, stride 1, padding <= {MAX_PADDING}, "
-            f"not {size}, {how.stride}, {padding}"
-        )
-    if lowering == "strips" and (how.stride != 1 or padding >= size):
-        raise UserError(
-            f"lowering 'strips' needs stride 1 and padding < kernel size {size}, not {how.stride}, {padding}"
-        )
-    if lowering == "shifted" and channels != 1:
-        raise UserError(
-            f"lowering 'shifted' needs as many groups as input channels, not {groups} groups of {channels} channels"
-        )
-    if lowering != "auto":
-        return lowering
-    if not target.is_cpu:
+    if how.lowering != "auto":
+        _check_lowering(kernel_shape, how)
+        return how.lowering
+    if not how.target.is_cpu:
         return "xla"
+    size, _, channels, features = kernel_shape
+    padding, groups = how.padding, how.groups
     if channels == 1 and groups > 1:
         return "shifted"
-    if channels <= _MAX_STRIP_CHANNELS and how.stride == 1 and padding < size and size > 1:
+    if channels <= _MAX_STRIP_CHANNELS and _strips_apply(size, how) and size > 1:
         return "strips"
     wide = min(channels, features // groups) >= _MIN_WINOGRAD_CHANNELS
     tiles = winograd_tiles(image_shape, padding)
     many = tiles >= max(channels, features // groups)  # or the kernel's transform is dear
     exact = jnp.finfo(dtype).bits >= 32  # sums of up to 16 values would round 16-bit images
-    return "winograd" if winograd_applies and wide and many and exact else "patches"
+    return "winograd" if _winograd_applies(size, how) and wide and many and exact else "patches"
+
+
+def _winograd_applies(size, how):
+    return (size, how.stride) == (3, 1) and how.padding <= MAX_PADDING
+
+
+def _strips_apply(size, how):
+    return how.stride == 1 and how.padding < size
+
+
+def _check_lowering(kernel_shape, how):
+    """Raises UserError if there is no such lowering, or it does not apply."""
+    (size, _, channels, _), (stride, padding, groups, lowering, _) = kernel_shape, how
+    if lowering not in LOWERINGS:
+        raise UserError(f"lowering {lowering!r}: expected one of {', '.join(LOWERINGS)}")
+    if lowering == "winograd" and not _winograd_applies(size, how):
+        raise UserError(
+            f"lowering 'winograd' needs kernel size 3, stride 1, padding <= {MAX_PADDING}, "
+            f"not {size}, {stride}, {padding}"
+        )
+    if lowering == "strips" and not _strips_apply(size, how):
+        raise UserError(f"lowering 'strips' needs stride 1 and padding < kernel size {size}, not {stride}, {padding}")
+    if lowering == "shifted" and channels != 1:
+        raise UserError(
+            f"lowering 'shifted' needs as many groups as input channels, not {groups} groups of {channels} channels"
+        )
 
 
 def _check(image_shape, kernel_shape, how):
