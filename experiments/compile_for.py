@@ -14,14 +14,17 @@ The compilers are packages: ``pip install -e ".[tpu]"``, ``pip install -e ".[gpu
 """
 
 import argparse
+import itertools
 import json
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that ``experiments`` is found from any folder
 
+from experiments.benchmarks.arguments import writable
 from experiments.compiling import topologies
 from experiments.compiling.topologies import Topology
 from experiments.names import check_name
@@ -54,63 +57,67 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
     parser.add_argument("--target", required=True, help="tpu:v5e:2x2, gpu:h100, gpu:a100, gpu:h100:8")
     parser.add_argument("--networks", type=_words, default=["small_cnn"])
-    parser.add_argument("--methods", type=_words, default=[], help="whole rounds of these, of the first network")
+    parser.add_argument("--methods", type=_words, default=[], help="whole rounds of these")
     parser.add_argument("--lowerings", type=_words, default=["auto"])
     parser.add_argument("--dtypes", type=_words, default=["float32"], help="float32, bfloat16")
     parser.add_argument("--clients", type=_numbers, default=[10], help="of a step side by side; of a round in all")
     parser.add_argument("--clients_at_once", type=_number, default=10, help="of a round, on each device")
     parser.add_argument("--batch_size", type=_number, default=32)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="where to write the rows too")
+    parser.add_argument("--json", type=writable, metavar="FILE", help="where to write the rows too")
     return parser.parse_args(argv)
 
 
 def step_rows(topology: Topology, asked: argparse.Namespace) -> Iterator[Row]:
-    """A row for one step of each network, dtype, number of clients and lowering."""
+    """A row for one step of each network, dtype, lowering and number of clients."""
     from experiments.compiling import costs, programs
 
-    device = topology.devices[0]
-    for name in asked.networks:
-        for dtype in asked.dtypes:
-            for clients in asked.clients:
-                for lowering in asked.lowerings if name != "mlp" else ["auto"]:
-                    model = programs.network(name, device, lowering, None if dtype == "float32" else dtype)
-                    lowered = programs.step(model, device, clients, asked.batch_size)
-                    chosen = {"network": name, "dtype": dtype, "clients": clients, "lowering": lowering}
-                    cost = costs.compile_program(lowered, topology.chip)
-                    yield chosen | {
-                        "us/client-step": round(cost.seconds / clients * 1e6, 1),
-                        "samples/s": round(clients * asked.batch_size / cost.seconds),
-                        "GB moved": round(cost.bytes_moved / 1e9, 3),
-                        **_cells(cost),
-                    }
+    for chosen, model in _models(topology, asked):
+        clients = chosen["clients"]
+        lowered = programs.step(model, topology.devices[0], clients, asked.batch_size)
+        cost = costs.compile_program(lowered, topology.chip)
+        yield chosen | {
+            "us/client-step": round(cost.seconds / clients * 1e6, 1),
+            "samples/s": round(clients * asked.batch_size / cost.seconds),
+            "GB moved": round(cost.bytes_moved / 1e9, 3),
+            **_cells(cost),
+        }
 
 
 def round_rows(topology: Topology, asked: argparse.Namespace) -> Iterator[Row]:
-    """A row for a round of each method and number of clients, on all devices of the target."""
+    """A row for a round of each method, network and number of clients, on all devices of the target."""
     from experiments.benchmarks.overheads import methods
     from experiments.compiling import costs, programs
     from fedjax_collapse import engine
 
-    algorithms = {name.lower(): algorithm for name, algorithm in methods().items()}
-    devices, dtype = topology.devices, None if asked.dtypes[0] == "float32" else asked.dtypes[0]
+    algorithms, devices = {name.lower(): algorithm for name, algorithm in methods().items()}, topology.devices
     for name in asked.methods:
         check_name("method", name, algorithms)
-        for clients in asked.clients:
-            inner = engine.Chunked(min(asked.clients_at_once, -(-clients // len(devices))), devices[:1])
-            client_map = engine.Sharded(len(devices), inner, devices) if len(devices) > 1 else inner
-            model = programs.network(asked.networks[0], devices[0], asked.lowerings[0], dtype)
-            compiled = programs.rounds(algorithms[name], model, client_map, clients)
-            fitting, size = programs.fitting(*compiled, topology.chip)
-            cost = costs.compile_program(engine.lower(fitting, *compiled[1:]), topology.chip)
-            yield {
-                "method": name,
-                "network": asked.networks[0],
-                "clients": clients,
-                "layout": str(fitting.layout.client_map),
-                "MiB for a round": round(size / _MIB, 1),
-                "exchanges": ", ".join(f"{n} {what}" for what, n in cost.collectives.items()) or "none",
-                **_cells(cost),
-            }
+    for name, (chosen, model) in itertools.product(asked.methods, _models(topology, asked)):
+        clients, start = chosen["clients"], time.perf_counter()
+        inner = engine.Chunked(min(asked.clients_at_once, -(-clients // len(devices))), devices[:1])
+        client_map = engine.Sharded(len(devices), inner, devices) if len(devices) > 1 else inner
+        compiled = programs.rounds(algorithms[name], model, client_map, clients)
+        fitting, size = programs.fitting(*compiled, topology.chip)
+        cost = costs.compile_program(engine.lower(fitting, *compiled[1:]), topology.chip)  # JAX has it compiled already
+        cost = cost._replace(compile_seconds=time.perf_counter() - start)
+        yield {
+            "method": name,
+            **chosen,
+            "layout": str(fitting.layout.client_map),
+            "MiB for a round": round(size / _MIB, 1),
+            "exchanges": ", ".join(f"{n} {what}" for what, n in cost.collectives.items()) or "none",
+            **_cells(cost),
+        }
+
+
+def _models(topology, asked):
+    """What is asked for, one after another, and the network of each."""
+    from experiments.compiling import programs
+
+    for name, dtype, clients in itertools.product(asked.networks, asked.dtypes, asked.clients):
+        for lowering in asked.lowerings if name != "mlp" else ["auto"]:
+            chosen = {"network": name, "dtype": dtype, "clients": clients, "lowering": lowering}
+            yield chosen, programs.network(name, topology.devices[0], lowering, dtype)
 
 
 def _cells(cost):

@@ -39,7 +39,7 @@ def parse(argv: list[str] | None, description: str) -> argparse.Namespace:
     parser.add_argument("--scale", type=_share, default=1.0, help=_SCALE)
     layout = "of fedjax_collapse: devices x clients at once on each; default: as many devices as cores, by workload"
     parser.add_argument("--layout", type=_layout, metavar="2x1", help=layout)
-    parser.add_argument("--json", type=_writable, metavar="FILE", help="where to write all numbers")
+    parser.add_argument("--json", type=writable, metavar="FILE", help="where to write all numbers")
     parser.add_argument("--figure", type=_figure, metavar="FILE.svg", help="where to draw samples per second")
     parser.add_argument("--profile", type=_folder, metavar="DIR", help=_PROFILE)
     arguments = parser.parse_args(argv)
@@ -106,7 +106,7 @@ def _layout(text):
     return tuple(map(int, numbers))
 
 
-def _writable(text):
+def writable(text):
     """The path, if a file can be written there; leaves nothing behind."""
     path = Path(text)
     existed = path.exists()
@@ -122,7 +122,7 @@ def _writable(text):
 def _figure(text):
     if Path(text).suffix not in FIGURES:
         raise argparse.ArgumentTypeError(f"{text!r}: expected a file that ends in {', '.join(FIGURES)}")
-    return _writable(text)
+    return writable(text)
 
 
 def _folder(text):

@@ -9,25 +9,21 @@ import numpy as np
 from jax.sharding import SingleDeviceSharding
 
 from experiments import names
+from experiments.benchmarks.network_steps import CLASSES, IMAGE_SIZE
 from experiments.compiling.topologies import Chip
 from fedjax_collapse import FedAvg, Federation, LocalTraining, Model, engine
 from fedjax_collapse.records import Batch, Variables
 from fedjax_collapse.simulation import Hardware, Run, Schedule, check
 from fedjax_collapse.target import Target
 
-CLASSES = 10
-IMAGE_SIZES = {"alexnet": 64}  # others: 32
 _TRAINING = LocalTraining(momentum=0.9)
 _EXAMPLES = 50  # of each client
 
 
-def network(name: str, device: jax.Device, lowering: str = "auto", dtype: str | None = None, **options) -> Model:
-    """The network for 32x32x3 images of ten classes, made for the device."""
-    size = IMAGE_SIZES.get(name, 32)
-    if name == "mlp":
-        module = names.class_named("network", name)(CLASSES, **options)
-    else:
-        module = names.class_named("network", name)(CLASSES, lowering=lowering, dtype=dtype, **options)
+def network(name: str, device: jax.Device, lowering: str, dtype: str) -> Model:
+    """The network for 32x32x3 images of ten classes, made for the device; dense ones have no lowering."""
+    size, options = IMAGE_SIZE.get(name, 32), {} if name == "mlp" else {"lowering": lowering}
+    module = names.class_named("network", name)(CLASSES, dtype=dtype, **options)
     return Model(module, (size, size, 3)).on(Target.of(device))
 
 
