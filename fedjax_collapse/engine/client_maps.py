@@ -32,7 +32,7 @@ class Outcome(NamedTuple):
     """What a function returns for one client, and a client map for all: the sum, the rest stacked, what is kept.
 
     Results stay on the device that made them; numbers, floats alone, come to all devices together with the sum.
-    ``kept`` is stored in place ``slot`` of a stack of ``num_slots``; a client with a slot behind them is not kept.
+    ``kept`` is stored in place ``slot`` of a given stack; a client with a slot behind its end is not kept.
     """
 
     summand: PyTree
@@ -54,8 +54,11 @@ class ClientMap:
     is_compiled: ClassVar[bool] = True  # False for the debug map, whose rounds run operation by operation
     runs_clients_alone: bool = False  # without a client axis, so that a branch costs only the case that is taken
 
-    def __call__(self, function: PerClient, shared: PyTree, clients: PyTree, num_slots: int = 0) -> Outcome:
-        """The sum of the summands, the stacked results, and what is kept: zeros in slots that no client has."""
+    def __call__(self, function: PerClient, shared: PyTree, clients: PyTree, slots: PyTree = ()) -> Outcome:
+        """The sum of the summands, the stacked results, and ``slots`` with what is kept in them.
+
+        What is in slots that no client has means nothing.
+        """
         raise NotImplementedError
 
     @property
@@ -119,9 +122,9 @@ class Vectorized(ClientMap):
     def __str__(self):
         return "all clients at once"
 
-    def __call__(self, function, shared, clients, num_slots=0):
+    def __call__(self, function, shared, clients, slots=()):
         outcome = _side_by_side(function, shared, clients)
-        return outcome._replace(kept=_keep(_empty_slots(num_slots, outcome.kept), outcome))
+        return outcome._replace(kept=_keep(slots, outcome))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,7 +152,7 @@ class Chunked(ClientMap):
     def runs_clients_alone(self) -> bool:
         return self.clients_at_once == 1
 
-    def __call__(self, function, shared, clients, num_slots=0):
+    def __call__(self, function, shared, clients, slots=()):
         chunks = jax.tree.map(lambda leaf: leaf.reshape(-1, self.clients_at_once, *leaf.shape[1:]), clients)
 
         @functools.partial(jax.jit, inline=True)  # traced once, for its shapes and in the loop
@@ -168,8 +171,7 @@ class Chunked(ClientMap):
 
         first = jax.tree.map(lambda leaf: jax.lax.index_in_dim(leaf, 0, keepdims=False), chunks)
         outcome = jax.eval_shape(run_chunk, shared, first)
-        carry = zeros_of(outcome.summand), _empty_slots(num_slots, outcome.kept)
-        (total, kept), stacked = jax.lax.scan(add_chunk, carry, chunks)
+        (total, kept), stacked = jax.lax.scan(add_chunk, (zeros_of(outcome.summand), slots), chunks)
         return Outcome(total, *jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), stacked), kept)
 
 
@@ -206,9 +208,9 @@ class Sharded(ClientMap):
     def mesh(self) -> Mesh:
         return jax.make_mesh((self.num_devices,), ("clients",), axis_types=(AxisType.Auto,), devices=self.devices)
 
-    def __call__(self, function, shared, clients, num_slots=0):
+    def __call__(self, function, shared, clients, slots=()):
         def run_share(shared, clients):
-            outcome = self.inner(function, shared, clients, num_slots)
+            outcome = self.inner(function, shared, clients, jax.tree.map(jnp.zeros_like, slots))  # to be summed
             numbers = jax.tree.map(self._among_all, outcome.numbers)
             return jax.lax.psum((outcome.summand, numbers, outcome.kept), "clients"), outcome.result
 
@@ -263,12 +265,11 @@ class Loop(ClientMap):
     def __str__(self):
         return "one client and one operation after another"
 
-    def __call__(self, function, shared, clients, num_slots=0):
+    def __call__(self, function, shared, clients, slots=()):
         count = len(jax.tree.leaves(clients)[0])
         outcomes = [function(shared, jax.tree.map(operator.itemgetter(i), clients)) for i in range(count)]
         outcome = jax.tree.map(lambda *leaves: jnp.stack(leaves), *outcomes)
-        kept = _keep(_empty_slots(num_slots, outcome.kept), outcome)
-        return Outcome(sum_clients(outcome.summand), outcome.result, outcome.numbers, kept)
+        return outcome._replace(summand=sum_clients(outcome.summand), kept=_keep(slots, outcome))
 
 
 def available_devices() -> tuple[jax.Device, ...]:
@@ -298,11 +299,6 @@ def _side_by_side(function, shared, clients):
     outcome = jax.vmap(function, in_axes=(None, 0))(shared, clients)
     slots = jnp.broadcast_to(outcome.slot, len(jax.tree.leaves(clients)[0]))
     return outcome._replace(summand=sum_clients(outcome.summand), slot=slots)
-
-
-def _empty_slots(num_slots: int, kept: PyTree) -> PyTree:
-    """Zeros for what is kept of so many clients; ``kept``: what is stacked of some."""
-    return jax.tree.map(lambda leaf: jnp.zeros((num_slots, *leaf.shape[1:]), leaf.dtype), kept)
 
 
 def _keep(slots: PyTree, outcome: Outcome) -> PyTree:

@@ -33,8 +33,16 @@ class Data(NamedTuple):
 class Watched(NamedTuple):
     """Local models after their training, of the clients that are watched and were in the cohort."""
 
-    ids: jax.Array  # [watched] identities; the number of clients where there is none
+    ids: jax.Array  # [watched] identities; the number of clients where there is none, and its variables mean nothing
     variables: Variables  # stacked
+
+
+class Start(NamedTuple):
+    """What a round starts from, besides its clients."""
+
+    server: Server
+    round: jax.Array  # number of rounds done
+    watched: Variables  # what ``no_models`` made, or a round before; it is overwritten
 
 
 class CohortResult(NamedTuple):
@@ -108,10 +116,17 @@ def gather(clients: Client, rows: jax.Array, states: ClientState) -> Client:
     return clients._replace(rows=of_cohort(rows), state=jax.tree.map(of_cohort, states))
 
 
+def no_models(rounds: Rounds, server: Server) -> Variables:
+    """Room for the models that are watched."""
+    count = rounds.num_watched
+    return jax.tree.map(lambda leaf: jnp.zeros((count, *leaf.shape), leaf.dtype), server.variables)
+
+
 def run(
-    rounds: Rounds, algorithm: FedAvg, received: Server, round: jax.Array, clients: Client, examples: Examples
+    rounds: Rounds, algorithm: FedAvg, start: Start, clients: Client, examples: Examples
 ) -> tuple[Server, CohortResult]:
     """The server after the cohort's round, and what the clients leave."""
+    received, round, slots = start
     watched_ids = rounds.watched_ids(clients.id, clients.num_clients[0])
 
     def run_client(shared, client):
@@ -123,7 +138,7 @@ def run(
         return Outcome(upload, state, (steps, trained.metrics), trained.variables, slot)
 
     shared = received, examples
-    outcome = rounds.layout.client_map(run_client, shared, clients, len(watched_ids))
+    outcome = rounds.layout.client_map(run_client, shared, clients, slots)
     upload, states, (steps, metrics), models, _ = outcome
     new = server.aggregate(algorithm, rounds.model, received, upload)
     if algorithm.having("measure"):

@@ -115,7 +115,8 @@ def _arranged(rounds, algorithm, data, key, cohort):
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=(2, 3))
 def _run_round(rounds, algorithm, current, states, cohort):
     round, clients, examples = cohort
-    return cohorts.run(rounds, algorithm, current, round, clients._replace(state=states), examples)
+    start = cohorts.Start(current, round, cohorts.no_models(rounds, current))
+    return cohorts.run(rounds, algorithm, start, clients._replace(state=states), examples)
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -41,6 +41,11 @@ class Rounds:
     run_map: ClientMap | None = None
     watch: str | tuple[int, ...] = "one"
 
+    @property
+    def num_watched(self) -> int:
+        """How many clients are watched."""
+        return {"one": 1, "all": self.layout.cohort_size}.get(self.watch) or len(self.watch)
+
     def watched_ids(self, cohort: jax.Array, num_clients: jax.Array) -> jax.Array:
         """Identities of the clients that are watched, as many for every cohort; behind the last one's are nobody's."""
         match self.watch:

@@ -144,25 +144,28 @@ _run_rounds_compiled = jax.jit(_run_rounds, static_argnums=0, donate_argnums=2)
 
 def _run_one(rounds, algorithm, state, data, num_rounds):
     @functools.partial(jax.jit, inline=True)  # traced once, for its shapes and in the loop
-    def one_round(state, algorithm, data):
-        return _run_round(rounds, algorithm, state, data)
+    def one_round(state, watched, algorithm, data):
+        return _run_round(rounds, algorithm, state, watched, data)
 
     def body(index, carry):
-        advance = one_round(carry.state, algorithm, data)
+        advance = one_round(carry.state, carry.watched.variables, algorithm, data)
         record = jax.tree.map(lambda all, one: all.at[index].set(one), carry.record, advance.record)
         return advance._replace(record=record)
 
-    shapes = jax.eval_shape(one_round, state, algorithm, data)
+    models = cohorts.no_models(rounds, state.server)
+    shapes = jax.eval_shape(one_round, state, models, algorithm, data)
     max_rounds = rounds.layout.max_rounds
     record = jax.tree.map(lambda leaf: jnp.zeros((max_rounds, *leaf.shape), leaf.dtype), shapes.record)
-    return jax.lax.fori_loop(0, num_rounds, body, Advance(state, record, zeros_of(shapes.watched)))
+    watched = Watched(zeros_of(shapes.watched.ids), models)
+    return jax.lax.fori_loop(0, num_rounds, body, Advance(state, record, watched))
 
 
-def _run_round(rounds, algorithm, state, data):
+def _run_round(rounds, algorithm, state, watched, data):
     sizes = data.ownership.sizes
     clients = cohorts.draw(rounds, algorithm, data, state.key, state.round)
     clients = cohorts.gather(clients, data.ownership.rows, state.clients)
-    new, result = cohorts.run(rounds, algorithm, state.server, state.round, clients, data.examples)
+    start = cohorts.Start(state.server, state.round, watched)
+    new, result = cohorts.run(rounds, algorithm, start, clients, data.examples)
     positions = jnp.where(clients.id < len(sizes), clients.id, np.iinfo(np.int32).max)  # padding clients are dropped
 
     def store(stored, new):

@@ -22,18 +22,17 @@ def train(context: LocalContext) -> Trained:
 
     Every loop bound is the client's own: under vmap, JAX runs to the largest and leaves a finished client untouched.
     """
-    training, client = context.training, context.client
     variables, epoch = context.server.variables, 0
-    tables = {} if training.augmentation else _frozen_tables(context)
+    tables = {} if context.training.augmentation else _frozen_tables(context)
     sums = []
     for part, steps in _phase_steps(context):
         variables, epoch, of_phase = _Phase(context, part, tables).run(variables, steps, epoch)
-        sums.append((steps, training.examples_in(steps, client.size), of_phase))
+        sums.append((steps, *of_phase))
     steps, examples, metrics = jax.tree.map(lambda *values: functools.reduce(jnp.add, values), *sums)
     return Trained(
         variables=variables,
         steps=steps,
-        learning_rate=training.learning_rate_in(context.round),
+        learning_rate=context.training.learning_rate_in(context.round),
         metrics=jax.tree.map(lambda total: total / examples, metrics),
     )
 
@@ -68,7 +67,7 @@ class _Phase:
     def run(
         self, variables: Variables, steps: jax.Array, first_epoch: jax.Array | int
     ) -> tuple[Variables, jax.Array, PyTree]:
-        """The variables after the steps, the epoch behind them, and the sums of metrics over the examples seen."""
+        """The variables after the steps, the epoch behind them, examples seen and the sums of metrics over them."""
         per_epoch, size = self.training.steps_per_epoch(self.client.size), self.client.size
         num_epochs = divide(steps + per_epoch - 1, jnp.maximum(per_epoch, 1))
 
@@ -105,15 +104,15 @@ class _Phase:
         return Variables(params, batch_stats), optimizer_state, jax.tree.map(jnp.add, sums, metrics)
 
     def _differentiate(self, num_rows, variables, index, order, key):
-        """Gradient, running statistics, and metrics times the number of true rows, of a batch with that many rows."""
+        """Gradient, running statistics, number of true rows and metrics times it, of a batch with that many rows."""
         first = index * self.training.batch_size
         mask = first + jnp.arange(num_rows) < self.client.size
         positions = jax.lax.dynamic_slice_in_dim(order, first, num_rows)
         batch, frozen = self._get_batch(positions, mask, jax.random.fold_in(key, _AUGMENTATION))
         key = jax.random.fold_in(key, index)
         outcome = gradient_and_metrics(self.context, variables, batch, frozen, key, self.fixed)
-        gradient, batch_stats, metrics = outcome
-        return gradient, batch_stats, jax.tree.map(lambda m: m * jnp.sum(mask), metrics)
+        (gradient, batch_stats, metrics), seen = outcome, jnp.sum(mask, dtype=self.client.size.dtype)
+        return gradient, batch_stats, (seen, jax.tree.map(lambda m: m * seen, metrics))
 
     def _get_batch(self, positions, mask, key):
         augmentation, rows = self.training.augmentation, self.rows[positions]
@@ -153,7 +152,7 @@ def _failures_named(client_id: jax.Array, step: jax.Array):
 
 def _all_finite(carry):
     """The carry, unchanged; outside compiled code, FloatingPointError if a loss term or parameter is not finite."""
-    variables, _, sums = carry
+    variables, _, (_, sums) = carry
     named = {**sums, **{jax.tree_util.keystr(k): v for k, v in jax.tree.leaves_with_path(variables.params)}}
     for name, value in named.items():
         if not isinstance(value, jax.core.Tracer) and not bool(jnp.isfinite(value).all()):
