@@ -3,6 +3,7 @@
     python experiments/compile_for.py --target=tpu:v5e:2x2 --networks=small_cnn,resnet20 --lowerings=auto,patches
     python experiments/compile_for.py --target=gpu:h100 --networks=small_cnn --clients=1,10 --dtypes=float32,bfloat16
     python experiments/compile_for.py --target=gpu:h100:8 --methods=fedavg,scaffold --clients=80
+    python experiments/compile_for.py --target=tpu:v5e:2x2 --option=norm=none --option="channels=(32, 64, 64)"
 
 A row for one local step of each network (``--networks``): so many clients side by side, each with its own weights. A
 TPU's compiler estimates the cycles of what it makes; of a GPU's program the bytes that it moves set a bound, as matrix
@@ -14,6 +15,7 @@ The compilers are packages: ``pip install -e ".[tpu]"``, ``pip install -e ".[gpu
 """
 
 import argparse
+import ast
 import itertools
 import json
 import sys
@@ -60,6 +62,9 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--methods", type=_words, default=[], help="whole rounds of these")
     parser.add_argument("--lowerings", type=_words, default=["auto"])
     parser.add_argument("--dtypes", type=_words, default=["float32"], help="float32, bfloat16")
+    parser.add_argument(
+        "--option", type=_option, action="append", default=[], metavar="NAME=VALUE", help="of the networks; repeatable"
+    )
     parser.add_argument("--clients", type=_numbers, default=[10], help="of a step side by side; of a round in all")
     parser.add_argument("--clients_at_once", type=_number, default=10, help="of a round, on each device")
     parser.add_argument("--batch_size", type=_number, default=32)
@@ -117,7 +122,8 @@ def _models(topology, asked):
     for name, dtype, clients in itertools.product(asked.networks, asked.dtypes, asked.clients):
         for lowering in asked.lowerings if name != "mlp" else ["auto"]:
             chosen = {"network": name, "dtype": dtype, "clients": clients, "lowering": lowering}
-            yield chosen, programs.network(name, topology.devices[0], lowering, dtype)
+            options = dict(asked.option) | {"dtype": dtype} | ({} if name == "mlp" else {"lowering": lowering})
+            yield chosen, programs.network(name, topology.devices[0], options)
 
 
 def _cells(cost):
@@ -141,6 +147,16 @@ def _line(cells):
 
 def _words(text):
     return [word for word in text.split(",") if word]
+
+
+def _option(text):
+    name, is_given, value = text.partition("=")
+    if not (name and is_given):
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+    try:
+        return name, ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        return name, value
 
 
 def _number(text):

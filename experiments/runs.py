@@ -19,6 +19,7 @@ from fedjax_collapse.engine import ClientMap, together
 from fedjax_collapse.fingerprint import describe
 from fedjax_collapse.metrics import write_json, write_npz
 from fedjax_collapse.model import Model
+from fedjax_collapse.nn.timing import with_timed_lowerings
 from fedjax_collapse.simulation import (
     Callbacks,
     Hardware,
@@ -72,9 +73,19 @@ def make_plan(config: ConfigDict, federation: Federation) -> Plan:
     )
     run = Run(federation, plan.algorithm, jax.random.key(0))
     check(run, plan.model, plan.schedule, Hardware(plan.client_map))
+    plan = plan._replace(model=_with_fastest_lowerings(plan, config.network.get("lowering", "auto")))
     if config.engine.layout == "timed":
         plan = plan._replace(client_map=fastest(run, plan.model, plan.schedule, plan.client_map))
     return plan
+
+
+def _with_fastest_lowerings(plan, lowering):
+    """The plan's model; its lowerings are timed if that is asked for, and by ``auto`` on a GPU."""
+    client_map = plan.client_map
+    if lowering != "timed" and not (lowering == "auto" and client_map.target.platform == "gpu"):
+        return plan.model
+    at_once = 1 if client_map.runs_clients_alone else client_map.clients_at_once // client_map.num_devices
+    return with_timed_lowerings(plan.model, plan.algorithm.training.batch_size, at_once, client_map.devices[0])
 
 
 def make_groups(

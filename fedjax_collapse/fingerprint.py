@@ -16,7 +16,7 @@ from fedjax_collapse.metrics import write_json
 from fedjax_collapse.records import UserError
 
 _FILE = "run.json"
-_LEFT_OUT = ("parent", "name", "target")  # of records: what Linen adds to modules, and what changes no number
+_LEFT_OUT = ("parent", "name", "target", "timed")  # what Linen adds to modules, and what rounds differently at most
 _SHOWN = 3  # differences that an error lists
 
 

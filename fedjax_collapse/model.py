@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import flax.linen
 import jax
@@ -34,7 +35,11 @@ class Model:
         """The same, compiled for that target, if the module can be told of it: if it has a field ``target``."""
         if not any(field.name == "target" for field in dataclasses.fields(self.module)):
             return self
-        return dataclasses.replace(self, module=self.module.clone(target=target))
+        return self.with_module(target=target)
+
+    def with_module(self, **options: Any) -> "Model":
+        """The same with other options of its module."""
+        return dataclasses.replace(self, module=self.module.clone(**options))
 
     def init(self, key: Key) -> Variables:
         """Initial variables; compiled, because eager initialisation is many times slower."""

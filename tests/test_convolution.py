@@ -30,12 +30,12 @@ def outputs_and_gradients(images, kernel, how):
     return jax.jit(one if images.ndim == 4 else jax.vmap(one))(images, kernel)
 
 
-def compare_with_xla(lowering, size, stride, padding, extent, channels, clients, groups=1, batch=2):
+def compare_with_xla(lowering, size, stride, padding, extent, channels, clients, groups=1, batch=2, platform="cpu"):
     rng = np.random.default_rng(0)
     lead = () if clients is None else (clients,)
     images = jnp.asarray(rng.normal(size=(*lead, batch, *extent, channels[0] * groups)), jnp.float32)
     kernel = jnp.asarray(rng.normal(size=(*lead, size, size, channels[0], channels[1] * groups)), jnp.float32)
-    how = Convolution(stride, padding, groups)
+    how = Convolution(stride, padding, groups, target=Target(platform))
     both = [outputs_and_gradients(images, kernel, how._replace(lowering=name)) for name in (lowering, "xla")]
     assert_close(*both, 1e-5)
 
@@ -46,10 +46,11 @@ def compare_with_xla(lowering, size, stride, padding, extent, channels, clients,
     stride=st.integers(1, 3),
     channels=st.tuples(st.integers(1, 3), st.integers(1, 4)),
     groups=st.sampled_from([1, 1, 2, 3]),
+    platform=st.sampled_from(["cpu", "gpu"]),
     **COMMON,
 )
-def test_patches(size, stride, padding, extent, channels, clients, groups):
-    compare_with_xla("patches", size, stride, padding, extent, channels, clients, groups)
+def test_patches(size, stride, padding, extent, channels, clients, groups, platform):
+    compare_with_xla("patches", size, stride, padding, extent, channels, clients, groups, platform=platform)
 
 
 @settings(max_examples=4, deadline=None)

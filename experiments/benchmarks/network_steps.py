@@ -19,7 +19,7 @@ NETWORKS = (
     *("mlp", "small_cnn", "moon_cnn", "feduv_cnn", "resnet20", "resnet32", "mobilenet_v2", "resnet18", "resnet50"),
     *("efficientnet_b0", "wide_resnet", "alexnet"),
 )
-LOWERINGS = ("auto", "patches", "xla")  # that every convolution can take
+LOWERINGS = ("auto", "patches", "timed", "xla")  # that every convolution can take
 
 
 class Case(NamedTuple):
@@ -67,6 +67,7 @@ def _engine(case: Case) -> Callable[[], None]:
     from experiments.benchmarks import networks
     from experiments.benchmarks.engine_rounds import layout, rounds
     from fedjax_collapse import FedAvg, Federation, LocalTraining, Model
+    from fedjax_collapse.nn.timing import with_timed_lowerings
     from fedjax_collapse.simulation import Hardware, Run, Schedule, check
 
     devices = min(case.cores, CLIENTS)
@@ -76,8 +77,11 @@ def _engine(case: Case) -> Callable[[], None]:
     federation = Federation.from_arrays(
         images, labels, parts, images[:1], labels[:1], 128.0, 64.0, networks.CLASS_NAMES
     )
-    options = {} if case.network == "mlp" else {"lowering": case.system}
+    is_timed = case.system == "timed"
+    options = {} if case.network == "mlp" or is_timed else {"lowering": case.system}
     model = Model(names.class_named("network", case.network)(CLASSES, **options), federation.input_shape)
+    if is_timed:
+        model = with_timed_lowerings(model, BATCH_SIZE, 1, jax.devices()[0])
     run = Run(federation, FedAvg(LocalTraining(1, BATCH_SIZE, 0.01, 0.9)), jax.random.key(SEED))
     return functools.partial(next, rounds(run, check(run, model, Schedule(1), Hardware(layout(devices)))))
 

@@ -2,6 +2,8 @@
 
 import dataclasses
 import functools
+from collections.abc import Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,10 +22,14 @@ _TRAINING = LocalTraining(momentum=0.9)
 _EXAMPLES = 50  # of each client
 
 
-def network(name: str, device: jax.Device, lowering: str, dtype: str) -> Model:
-    """The network for 32x32x3 images of ten classes, made for the device; dense ones have no lowering."""
-    size, options = IMAGE_SIZE.get(name, 32), {} if name == "mlp" else {"lowering": lowering}
-    module = names.class_named("network", name)(CLASSES, dtype=dtype, **options)
+def network(name: str, device: jax.Device, options: Mapping[str, Any]) -> Model:
+    """The network for 32x32x3 images of ten classes, made for the device.
+
+    Raises:
+        UserError: there is no such network or option.
+    """
+    size = IMAGE_SIZE.get(name, 32)
+    module = names.call("network", names.class_named("network", name), options, num_classes=CLASSES)
     return Model(module, (size, size, 3)).on(Target.of(device))
 
 

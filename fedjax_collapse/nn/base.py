@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_collapse.nn.batch_norm import at_least_float32
+from fedjax_collapse.nn.convolution import TimedLowerings
 from fedjax_collapse.nn.heads import classify
 from fedjax_collapse.nn.layers import Conv, Init, normalize, torch_uniform
 from fedjax_collapse.nn.projector import project
@@ -61,7 +62,7 @@ class LayerOptions:
     """What all convolutions of a network share; its methods make layers, inside a compact method."""
 
     norm: str
-    lowering: str
+    lowering: str | TimedLowerings
     dtype: str | None
     target: Target
     kernel_init: Init = torch_uniform
@@ -92,7 +93,7 @@ class ConvNetwork(Network, kw_only=True):
     """
 
     norm: str = "batch"
-    lowering: str = "auto"
+    lowering: str | TimedLowerings = "auto"
     target: Target = Target()
 
     def layers(self, kernel_init: Init = torch_uniform) -> LayerOptions:

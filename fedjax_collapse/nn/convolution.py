@@ -6,6 +6,7 @@ batch over clients as batched products (``docs/performance.md`` has the figures)
 convolutions, and there it is the products that are slow (``docs/accelerators.md``).
 """
 
+import dataclasses
 from typing import NamedTuple
 
 import jax
@@ -19,9 +20,32 @@ from fedjax_collapse.nn.winograd import MAX_PADDING, convolve_winograd, winograd
 from fedjax_collapse.records import UserError
 from fedjax_collapse.target import Target
 
+DType = jax.typing.DTypeLike
 LOWERINGS = ("auto", "patches", "shifted", "strips", "winograd", "xla")
 _MIN_WINOGRAD_CHANNELS = 32  # with fewer, the transforms cost more than the products that they save
 _MAX_STRIP_CHANNELS = 4  # with more, strips cost more products than they save copies
+
+
+class Layer(NamedTuple):
+    """Shapes and type of a convolution, in batches of any size."""
+
+    image: tuple[int, ...]  # height, width, channels
+    kernel: tuple[int, ...]
+    stride: int
+    padding: int
+    groups: int
+    dtype: str
+
+
+@dataclasses.dataclass(frozen=True)
+class TimedLowerings:
+    """The lowering of each layer that was found fastest on a device (``timing.py``); of others that of ``auto``."""
+
+    timed: tuple[tuple[Layer, str], ...]
+
+    def of(self, layer: Layer) -> str:
+        """The layer's lowering."""
+        return dict(self.timed).get(layer, "auto")
 
 
 class Convolution(NamedTuple):
@@ -35,14 +59,20 @@ class Convolution(NamedTuple):
     * ``strips``: several outputs of a row at once, for few channels, only for stride 1 and padding < size;
     * ``shifted``: a sum of shifted images times one weight a channel, only for as many groups as input channels;
     * ``xla``: ``lax.conv_general_dilated``;
-    * ``auto``: the one of these that ``choose_lowering`` finds for the target.
+    * ``auto``: the one of these that ``choose_lowering`` finds for the target;
+    * ``TimedLowerings``: the one that was fastest for this layer.
     """
 
     stride: int = 1
     padding: int = 0
     groups: int = 1
-    lowering: str = "auto"
+    lowering: str | TimedLowerings = "auto"
     target: Target = Target()
+
+    def layer(self, image_shape: tuple[int, ...], kernel_shape: tuple[int, ...], dtype: DType) -> Layer:
+        """Its shapes and type, of a batch of images."""
+        sizes = self.stride, self.padding, self.groups
+        return Layer(tuple(image_shape[1:]), tuple(kernel_shape), *sizes, jnp.dtype(dtype).name)
 
 
 def convolve(images: jax.Array, kernel: jax.Array, how: Convolution) -> jax.Array:
@@ -86,7 +116,7 @@ def choose_lowering(
     image_shape: tuple[int, ...],
     kernel_shape: tuple[int, ...],
     how: Convolution,
-    dtype: jax.typing.DTypeLike = "float32",
+    dtype: DType = "float32",
 ) -> str:
     """The lowering that ``convolve`` uses: what ``auto`` stands for at these shapes, else the given one if it applies.
 
@@ -97,6 +127,8 @@ def choose_lowering(
     Raises:
         UserError: unknown lowering, or one that does not apply.
     """
+    if isinstance(how.lowering, TimedLowerings):
+        how = how._replace(lowering=how.lowering.of(how.layer(image_shape, kernel_shape, dtype)))
     if how.lowering != "auto":
         _check_lowering(kernel_shape, how)
         return how.lowering
@@ -111,8 +143,26 @@ def choose_lowering(
     wide = min(channels, features // groups) >= _MIN_WINOGRAD_CHANNELS
     tiles = winograd_tiles(image_shape, padding)
     many = tiles >= max(channels, features // groups)  # or the kernel's transform is dear
-    exact = jnp.finfo(dtype).bits >= 32  # sums of up to 16 values would round 16-bit images
-    return "winograd" if _winograd_applies(size, how) and wide and many and exact else "patches"
+    return "winograd" if _winograd_applies(size, how) and wide and many and _is_exact(dtype) else "patches"
+
+
+def candidates(layer: Layer, target: Target) -> list[str]:
+    """The lowerings that apply to the layer and may be fastest on the target."""
+    size, _, channels, _ = layer.kernel
+    how = Convolution(layer.stride, layer.padding, layer.groups, "auto", target)
+    applies = {
+        "patches": True,
+        "shifted": channels == 1 and layer.groups > 1,
+        "strips": _strips_apply(size, how) and size > 1 and channels <= 4 * _MAX_STRIP_CHANNELS,
+        "winograd": _winograd_applies(size, how) and _is_exact(layer.dtype),
+        "xla": not target.is_cpu,
+    }
+    return [lowering for lowering in LOWERINGS if applies.get(lowering)]
+
+
+def _is_exact(dtype):
+    """Whether Winograd's sums of up to 16 values are exact enough; they would round 16-bit images."""
+    return jnp.finfo(dtype).bits >= 32
 
 
 def _winograd_applies(size, how):

@@ -8,24 +8,29 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_collapse.model import Model
-from fedjax_collapse.nn.convolution import choose_lowering
+from fedjax_collapse.nn.convolution import Layer, choose_lowering
 from fedjax_collapse.nn.layers import Conv
 
 
-def count_lowerings(model: Model, batch_size: int) -> dict[str, int]:
-    """How many convolutions of the network take each lowering, in batches of that size (``convolution.py``)."""
-    counts = Counter()
+def convolutions(model: Model, batch_size: int) -> list[tuple[Layer, str]]:
+    """The network's convolutions in the order of their use, each with its lowering in batches of that size."""
+    found = []
 
-    def count(call, args, kwargs, context):
+    def notice(call, args, kwargs, context):
         conv = context.module
         if isinstance(conv, Conv) and context.method_name == "__call__":
-            shape, size = args[0].shape, conv.kernel_size
-            kernel = (size, size, shape[-1] // conv.groups, conv.features)
-            counts[choose_lowering(shape, kernel, conv.convolution, conv.dtype or args[0].dtype)] += 1
+            shape, size, how = args[0].shape, conv.kernel_size, conv.convolution
+            kernel, dtype = (size, size, shape[-1] // conv.groups, conv.features), conv.dtype or args[0].dtype
+            found.append((how.layer(shape, kernel, dtype), choose_lowering(shape, kernel, how, dtype)))
         return call(*args, **kwargs)
 
     images = jax.ShapeDtypeStruct((batch_size, *model.input_shape), jnp.float32)
     mask = jax.ShapeDtypeStruct((batch_size,), bool)
-    with nn.intercept_methods(count):
+    with nn.intercept_methods(notice):
         jax.eval_shape(functools.partial(model.module.init, train=False), jax.random.key(0), images, mask)
-    return dict(sorted(counts.items()))
+    return found
+
+
+def count_lowerings(model: Model, batch_size: int) -> dict[str, int]:
+    """How many convolutions of the network take each lowering, in batches of that size (``convolution.py``)."""
+    return dict(sorted(Counter(lowering for _, lowering in convolutions(model, batch_size)).items()))

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from fedjax_collapse.nn.batch_norm import count_values, normalize_batch
-from fedjax_collapse.nn.convolution import Convolution, convolve
+from fedjax_collapse.nn.convolution import Convolution, TimedLowerings, convolve
 from fedjax_collapse.nn.pooling import avg_pool as avg_pool
 from fedjax_collapse.nn.pooling import max_pool as max_pool
 from fedjax_collapse.records import UserError
@@ -72,7 +72,7 @@ class Conv(nn.Module):
     padding: int | None = None  # None: (kernel_size - 1) // 2
     groups: int = 1
     use_bias: bool = True
-    lowering: str = "auto"
+    lowering: str | TimedLowerings = "auto"
     kernel_init: Init = torch_uniform
     dtype: str | None = None
     target: Target = Target()

@@ -33,7 +33,10 @@ def _backward(stride, padding, target, residuals, gradient):
     def chunk(images, gradient):
         flat = gradient.reshape(-1, features)
         shifted = windows(pad(images, padding), kernel.shape[:2], stride)
-        kernel_gradient = jnp.stack([window.reshape(-1, channels).T @ flat for window in shifted])
+        if target.is_cpu:  # products of what lies in the cache; a wide one would first write the patches again
+            kernel_gradient = jnp.stack([window.reshape(-1, channels).T @ flat for window in shifted])
+        else:
+            kernel_gradient = jnp.concatenate(shifted, axis=-1).reshape(len(flat), -1).T @ flat
         image_gradient = gradient_of_images(
             _multiply_patches, gradient, kernel.swapaxes(2, 3), images.shape, stride, padding
         )

@@ -1,0 +1,106 @@
+"""The fastest lowering of each convolution of a network on a device: timed once, then remembered.
+
+What compilers say of a GPU's programs is how much they move, not how fast its libraries are; and two CPUs of different
+makers do not agree either. So each layer is run by itself, forward and backward, with as many clients side by side as
+a round has, in a loop as a round's steps are.
+"""
+
+import functools
+import hashlib
+import json
+import math
+import time
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_collapse.data.reading.cache import cache_folder
+from fedjax_collapse.metrics import write_json
+from fedjax_collapse.model import Model
+from fedjax_collapse.nn.convolution import Convolution, TimedLowerings, candidates, convolve
+from fedjax_collapse.nn.inspection import convolutions
+from fedjax_collapse.target import Target
+
+_CLEARLY = 0.9  # share of the time that another lowering may take to replace that of the rule; less is noise
+_SECONDS = 0.05  # that a timing lasts at least
+_TIMINGS = 3  # the fastest counts
+
+
+def with_timed_lowerings(model: Model, batch_size: int, clients: int, device: jax.Device) -> Model:
+    """The model whose convolutions take the lowerings that are fastest on the device; itself if it has none.
+
+    ``clients``: how many train side by side there. The seconds of every lowering are kept in the cache folder, where
+    an equal layer, device, precision and version of JAX finds them again. That of ``auto`` stays unless another one is
+    clearly faster.
+    """
+    model = model.on(Target.of(device))
+    used, chosen = convolutions(model, batch_size), []
+    if not used:
+        return model
+    behind = {layer for layer, _ in used[1:]}  # the network's images need no gradient
+    for layer, rule in dict(used).items():
+        seconds = {rule: math.inf}
+        if set(candidates(layer, model.module.target)) != {rule}:
+            seconds |= _remembered(layer, batch_size, clients, device, has_gradient=layer in behind)
+        fastest = min(seconds, key=seconds.get)
+        chosen.append((layer, fastest if seconds[fastest] < _CLEARLY * seconds[rule] else rule))
+    return model.with_module(lowering=TimedLowerings(tuple(sorted(chosen))))
+
+
+def _remembered(layer, batch_size, clients, device, has_gradient) -> dict[str, float]:
+    """Seconds of one step of the layer by each lowering."""
+    precision = jax.config.jax_default_matmul_precision
+    key = jax.__version__, precision, _kind(device), layer, batch_size, clients, has_gradient
+    path = cache_folder("lowerings") / f"{hashlib.sha256(repr(key).encode()).hexdigest()[:24]}.json"
+    try:
+        kept = {str(name): float(seconds) for name, seconds in json.loads(path.read_text())["seconds"].items()}
+    except (OSError, ValueError, AttributeError, KeyError, TypeError):
+        kept = {}
+    if set(kept) != set(candidates(layer, Target.of(device))):
+        kept = {
+            lowering: _seconds(layer, lowering, batch_size, clients, device, has_gradient)
+            for lowering in candidates(layer, Target.of(device))
+        }
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, {"what": repr(key), "seconds": kept})
+    return kept
+
+
+def _seconds(layer, lowering, batch_size, clients, device, has_gradient):
+    """Of one step, forward and backward, of so many clients; ``has_gradient``: whether their images need one too."""
+    how = Convolution(layer.stride, layer.padding, layer.groups, lowering, Target.of(device))
+    lead = () if clients == 1 else (clients,)
+
+    def step(images, kernel):
+        if not has_gradient:
+            outputs, pull = jax.vjp(functools.partial(convolve, images, how=how), kernel)
+            return images, kernel - 1e-3 * pull(outputs)[0]
+        outputs, pull = jax.vjp(functools.partial(convolve, how=how), images, kernel)
+        return jax.tree.map(lambda value, change: value - 1e-3 * change, (images, kernel), pull(outputs))
+
+    @jax.jit
+    def run(steps, images, kernel):
+        each = jax.vmap(step) if lead else step
+        return jax.lax.fori_loop(0, steps, lambda _, carry: each(*carry), (images, kernel))
+
+    images = jnp.full((*lead, batch_size, *layer.image), 1e-2, layer.dtype)
+    kernel = jnp.full((*lead, *layer.kernel), 1e-2, layer.dtype)
+    arguments = jax.device_put((images, kernel), device)
+
+    def taken(steps):
+        start = time.perf_counter()
+        jax.block_until_ready(run(steps, *arguments))
+        return time.perf_counter() - start
+
+    taken(1)  # compiles
+    steps = max(1, round(_SECONDS / taken(1)))
+    return min(taken(steps) for _ in range(_TIMINGS)) / steps
+
+
+def _kind(device):
+    """The device's, of a CPU its model's name, as JAX says "cpu" of all."""
+    info = Path("/proc/cpuinfo")
+    if device.platform != "cpu" or not info.exists():
+        return device.device_kind
+    return next((line for line in info.read_text().splitlines() if line.startswith("model name")), "cpu")

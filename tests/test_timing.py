@@ -1,0 +1,118 @@
+"""The lowering of each convolution that is fastest on a device: chosen by its seconds, remembered, no other numbers."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments import runs
+from experiments.build import federations
+from experiments.configs import base
+from fedjax_collapse import Model, nn
+from fedjax_collapse.fingerprint import describe
+from fedjax_collapse.nn import timing
+from fedjax_collapse.nn.convolution import TimedLowerings, candidates
+from fedjax_collapse.nn.inspection import convolutions, count_lowerings
+from fedjax_collapse.nn.timing import with_timed_lowerings
+from fedjax_collapse.records import Batch
+from fedjax_collapse.target import Target
+
+DEVICE = jax.devices("cpu")[0]
+MODEL = Model(nn.SmallCNN(3, channels=(8, 32, 32)), (16, 16, 3))
+
+
+@pytest.fixture
+def seconds(monkeypatch, tmp_path):
+    """What each lowering takes; the test may change it. Also the list of what was timed."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    taken, timed = {"patches": 1.0, "strips": 1.0, "winograd": 1.0}, []
+
+    def fake(layer, lowering, batch_size, clients, device, has_gradient):
+        timed.append((layer.kernel, lowering, batch_size, clients, has_gradient))
+        return taken[lowering]
+
+    monkeypatch.setattr(timing, "_seconds", fake)
+    return taken, timed
+
+
+def lowerings(model):
+    return [lowering for _, lowering in convolutions(model, 16)]
+
+
+def test_the_clearly_fastest_is_taken(seconds):
+    taken, timed = seconds
+    assert lowerings(MODEL) == ["strips", "patches", "winograd"]
+    taken["winograd"] = 0.5
+    assert lowerings(with_timed_lowerings(MODEL, 16, 1, DEVICE)) == ["winograd"] * 3
+    assert {kernel[2]: has_gradient for kernel, *_, has_gradient in timed} == {3: False, 8: True, 32: True}
+
+
+def test_the_rule_stays_where_nothing_is_clearly_faster(seconds):
+    seconds[0].update(patches=0.95, winograd=0.93)
+    assert lowerings(with_timed_lowerings(MODEL, 16, 1, DEVICE)) == ["strips", "patches", "winograd"]
+
+
+def test_seconds_are_remembered_by_layer_batch_and_clients(seconds, tmp_path):
+    taken, timed = seconds
+    with_timed_lowerings(MODEL, 16, 1, DEVICE)
+    count = len(timed)
+    assert count == 3 + 3 + 2  # strips for few channels, winograd for 3x3
+    taken["winograd"] = 0.1
+    assert lowerings(with_timed_lowerings(MODEL, 16, 1, DEVICE)) == ["strips", "patches", "winograd"]
+    assert len(timed) == count
+    assert lowerings(with_timed_lowerings(MODEL, 16, 5, DEVICE)) == ["winograd"] * 3
+    assert len(timed) == 2 * count
+    for damaged in tmp_path.rglob("*.json"):
+        damaged.write_text("{")
+    assert lowerings(with_timed_lowerings(MODEL, 16, 1, DEVICE)) == ["winograd"] * 3
+    assert len(timed) == 3 * count
+
+
+def test_batches_of_any_size_and_other_layers(seconds):
+    """A table knows layers in batches of any size; a layer that it does not know takes the rule's lowering."""
+    seconds[0]["patches"] = 0.1
+    timed = with_timed_lowerings(MODEL, 16, 1, DEVICE)
+    assert count_lowerings(timed, 64) == {"patches": 3}
+    wider = MODEL.with_module(channels=(8, 32, 33), lowering=timed.module.lowering)
+    assert lowerings(wider) == ["patches", "patches", "winograd"]
+    others = nn.MOONCNN(10, lowering=timed.module.lowering)
+    assert lowerings(Model(others, (16, 16, 3))) == lowerings(Model(nn.MOONCNN(10), (16, 16, 3)))
+
+
+def test_a_network_without_convolutions_stays_as_it_is(seconds):
+    model = Model(nn.MLP(3), (8, 8, 1))
+    assert with_timed_lowerings(model, 16, 1, DEVICE) == model and not seconds[1]
+
+
+@pytest.mark.parametrize("clients", [1, 2])
+def test_real_seconds(monkeypatch, tmp_path, clients):
+    """Whatever is fastest here, the outputs are the same up to rounding."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(timing, "_SECONDS", 1e-4)
+    timed = with_timed_lowerings(MODEL, 4, clients, DEVICE)
+    assert isinstance(timed.module.lowering, TimedLowerings) and len(timed.module.lowering.timed) == 3
+    variables = MODEL.init(jax.random.key(0))
+    batch = Batch(jax.random.normal(jax.random.key(1), (4, 16, 16, 3)), jnp.arange(4) % 3, jnp.ones(4, bool))
+    expected, actual = (model.apply(variables, batch, True)[0].logits for model in (MODEL, timed))
+    np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
+    assert describe(timed.module) == describe(MODEL.with_module(lowering=TimedLowerings(())).module)
+
+
+def test_candidates_of_targets():
+    layers = dict.fromkeys(layer for layer, _ in convolutions(Model(nn.MobileNetV2(10), (32, 32, 3)), 16))
+    for layer in layers:
+        on_cpu, on_gpu = (candidates(layer, Target(platform)) for platform in ("cpu", "gpu"))
+        assert "xla" not in on_cpu and on_gpu == [*on_cpu, "xla"] and "patches" in on_cpu
+        assert ("shifted" in on_cpu) == (layer.groups > 1)
+
+
+def test_a_config_asks_for_it(seconds):
+    config = base.get_config()
+    config.network = dict(name="small_cnn", channels=(4, 32), lowering="timed")
+    config.clients = 2
+    seconds[0]["patches"] = 0.1
+    plan = runs.make_plan(config, federations(config, [0])[0])
+    assert count_lowerings(plan.model, 32) == {"patches": 2}
+    assert {entry[2:4] for entry in seconds[1]} == {(32, 1)}  # batch size, and clients side by side
+    config.network.lowering = "auto"
+    assert "patches" not in count_lowerings(runs.make_plan(config, federations(config, [0])[0]).model, 32)
