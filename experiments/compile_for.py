@@ -31,7 +31,9 @@ from experiments.compiling import topologies
 from experiments.compiling.topologies import Topology
 from experiments.names import check_name
 from fedjax_collapse.records import UserError
+from fedjax_collapse.target import Target
 
+_AS_ON_CPU = "cpu"
 _MIB = 2**20
 Row = dict[str, Any]
 
@@ -60,7 +62,8 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--target", required=True, help="tpu:v5e:2x2, gpu:h100, gpu:a100, gpu:h100:8")
     parser.add_argument("--networks", type=_words, default=["small_cnn"])
     parser.add_argument("--methods", type=_words, default=[], help="whole rounds of these")
-    parser.add_argument("--lowerings", type=_words, default=["auto"])
+    lowerings = f"of convolutions; {_AS_ON_CPU}: what auto is on a CPU, to compare with"
+    parser.add_argument("--lowerings", type=_words, default=["auto"], help=lowerings)
     parser.add_argument("--dtypes", type=_words, default=["float32"], help="float32, bfloat16")
     parser.add_argument(
         "--option", type=_option, action="append", default=[], metavar="NAME=VALUE", help="of the networks; repeatable"
@@ -122,8 +125,11 @@ def _models(topology, asked):
     for name, dtype, clients in itertools.product(asked.networks, asked.dtypes, asked.clients):
         for lowering in asked.lowerings if name != "mlp" else ["auto"]:
             chosen = {"network": name, "dtype": dtype, "clients": clients, "lowering": lowering}
-            options = dict(asked.option) | {"dtype": dtype} | ({} if name == "mlp" else {"lowering": lowering})
-            yield chosen, programs.network(name, topology.devices[0], options)
+            options = dict(asked.option) | {"dtype": dtype}
+            if name != "mlp":
+                options["lowering"] = "auto" if lowering == _AS_ON_CPU else lowering
+            target = Target() if lowering == _AS_ON_CPU else Target.of(topology.devices[0])
+            yield chosen, programs.network(name, target, options)
 
 
 def _cells(cost):

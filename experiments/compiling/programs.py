@@ -22,15 +22,15 @@ _TRAINING = LocalTraining(momentum=0.9)
 _EXAMPLES = 50  # of each client
 
 
-def network(name: str, device: jax.Device, options: Mapping[str, Any]) -> Model:
-    """The network for 32x32x3 images of ten classes, made for the device.
+def network(name: str, target: Target, options: Mapping[str, Any]) -> Model:
+    """The network for 32x32x3 images of ten classes, made for the target.
 
     Raises:
         UserError: there is no such network or option.
     """
     size = IMAGE_SIZE.get(name, 32)
     module = names.call("network", names.class_named("network", name), options, num_classes=CLASSES)
-    return Model(module, (size, size, 3)).on(Target.of(device))
+    return Model(module, (size, size, 3)).on(target)
 
 
 def step(model: Model, device: jax.Device, clients: int, batch_size: int) -> jax.stages.Lowered:
