@@ -1,4 +1,4 @@
-"""Throughput of federated learning, side by side with PyTorch loops and other simulators, on the CPU of this machine.
+"""Throughput of federated learning, side by side with PyTorch loops and other simulators, on this machine.
 
     python experiments/benchmark.py --workloads=mlp100,cnn100 --json=FILE
     python experiments/benchmark.py --workloads=pfl --systems=fedjax_collapse,pytorch,pfl,flower --figure=FILE.svg
@@ -7,6 +7,7 @@
     python experiments/benchmark.py --augmentations
     python experiments/benchmark.py --networks=resnet18,mobilenet_v2
     python experiments/benchmark.py --growth
+    python experiments/benchmark.py --workloads=mlp100,cnn100,table6 --device=gpu
 
 Every system trains the same networks from the same weights on the same cohorts of the same split with the same
 hyper-parameters (``benchmarks/workloads.py``), each in a fresh process, one after another. ``ratio`` compares true
@@ -39,13 +40,13 @@ from experiments.machine import num_cores  # noqa: E402
 
 _OVERHEAD_ROUNDS, _NETWORK_ROUNDS = 9, 5  # of each, unless asked otherwise
 _ENVIRONMENT = {
-    "JAX_PLATFORMS": "cpu",
     "JAX_ENABLE_COMPILATION_CACHE": "false",  # it would hide what a first start costs
     "PFL_PYTORCH_DEVICE": "cpu",
     "FLWR_TELEMETRY_ENABLED": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
+_PLATFORM = {"cpu": {"JAX_PLATFORMS": "cpu"}, "gpu": {"JAX_PLATFORMS": "cuda"}}
 
 
 class Failure(Exception):
@@ -62,7 +63,7 @@ def main(argv: list[str] | None = None) -> int:
         return 1
     print(table(rows))
     if asked.json:
-        asked.json.write_text(json.dumps({"environment": environment(), "rows": rows}, indent=2) + "\n")
+        asked.json.write_text(json.dumps({"environment": environment(asked.device), "rows": rows}, indent=2) + "\n")
     if asked.figure:
         from experiments.benchmarks import bars
 
@@ -152,19 +153,19 @@ def _time(folder, task, workload, system, rounds, asked):
     """What a worker measured of a system, and how long it took in all."""
     started = time.time()
     profile = str(asked.profile) if asked.profile else None
-    job = Job(task, workload, system, rounds, num_cores(), asked.layout, started, profile)
-    _worker(f"{task} {system}", "time", folder, json.dumps(job._asdict()))
+    job = Job(task, workload, system, rounds, num_cores(), asked.layout, started, asked.device, profile)
+    _worker(f"{task} {system}", "time", folder, json.dumps(job._asdict()), device=asked.device)
     total = time.time() - started
     return Measurement(**json.loads(Path(folder, "measurement.json").read_text())), total
 
 
-def _worker(title, *command):
+def _worker(title, *command, device="cpu"):
     """Runs a worker to its end; raises Failure with the end of its stderr."""
     print(f"{title} ...", file=sys.stderr)
     paths = [ROOT, os.environ.get("PYTHONPATH", "")]
     process = subprocess.run(
         [sys.executable, "-m", "experiments.benchmarks.worker", *command],
-        env=os.environ | _ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(filter(None, paths))},
+        env=os.environ | _ENVIRONMENT | _PLATFORM[device] | {"PYTHONPATH": os.pathsep.join(filter(None, paths))},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,

@@ -46,7 +46,7 @@ def test_report_is_complete(report, rows):
     printed, folder = report
     versions = {"jax", "torch", "pfl", "flwr", "ray"}
     written = json.loads((folder / "report.json").read_text())["environment"]
-    assert set(written) == {"device", "cores", "python", "platform"} | versions
+    assert set(written) == {"device", "products", "cores", "python", "platform"} | versions
     assert [row["system"] for row in rows] == ["fedjax_collapse", *["pytorch"] * HAS_TORCH]
     for row in rows:
         row = dict(row)
@@ -79,7 +79,7 @@ def test_systems_do_the_same_work(rows):
 def test_growth_has_a_row_for_each_number_of_clients(monkeypatch, capsys):
     """In this process, which is faster than to start others."""
     monkeypatch.setattr(growth, "ROUNDS", {8: 5, 24: 5})
-    monkeypatch.setattr(benchmark, "_worker", lambda title, *command: worker.main(*command))
+    monkeypatch.setattr(benchmark, "_worker", lambda title, *command, device: worker.main(*command))
     assert benchmark.main(["--growth=mlp100", f"--layout={jax.config.jax_num_cpu_devices}x1"]) == 0
     head, *rows = (line.split() for line in capsys.readouterr().out.splitlines())
     assert head[:2] == ["workload", "clients"] and "1.00" in rows[0]
@@ -251,6 +251,9 @@ def test_systems_whose_packages_are_missing_are_left_out(capsys):
         ("--augmentations --methods", "--methods"),
         ("--augmentations --figure=x.svg", "--augmentations"),
         ("--workload=nope", "nope"),
+        ("--device=tpu", "cpu"),
+        ("--device=gpu --systems=fedjax_collapse,pfl", "pfl runs on CPUs alone"),
+        ("--device=gpu --methods", "--methods"),
     ],
 )
 def test_wrong_argument_is_one_line_and_status_2(wrong, named, capsys):

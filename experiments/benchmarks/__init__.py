@@ -30,6 +30,7 @@ class Setting(NamedTuple):
     rounds: int  # in all
     task_file: Path  # where the task lies, for systems that run in several processes
     layout: tuple[int, int] | None = None  # devices and clients at once on each, for systems that have a choice
+    device: str = "cpu"  # or gpu, for systems of ``ON_GPU``
 
 
 class System(NamedTuple):
@@ -45,6 +46,7 @@ class System(NamedTuple):
 
 
 _TORCH = {"torch": PYTORCH}
+ON_GPU = ("fedjax_collapse", "pytorch")
 SYSTEMS = {
     "fedjax_collapse": System("engine_rounds", "run", {}),
     "pytorch": System("pytorch_loops", "resident", _TORCH),

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
-from experiments.benchmarks import SYSTEMS, growth, network_steps
-from experiments.benchmarks.environment import available_memory
+from experiments.benchmarks import ON_GPU, SYSTEMS, growth, network_steps
+from experiments.benchmarks.environment import available_memory, gpus
 from experiments.benchmarks.workloads import WORKLOADS
 
 FIGURES = (".svg", ".png", ".pdf")
@@ -37,6 +37,7 @@ def parse(argv: list[str] | None, description: str) -> argparse.Namespace:
     parser.add_argument("--lowerings", type=_names(network_steps.LOWERINGS), default=["auto"], help=lowerings)
     parser.add_argument("--rounds", type=_rounds, help="timed rounds of each system, at least 5; default: by workload")
     parser.add_argument("--scale", type=_share, default=1.0, help=_SCALE)
+    parser.add_argument("--device", choices=("cpu", "gpu"), default="cpu", help=f"gpu: of {', '.join(ON_GPU)} alone")
     layout = "of fedjax_collapse: devices x clients at once on each; default: as many devices as cores, by workload"
     parser.add_argument("--layout", type=_layout, metavar="2x1", help=layout)
     parser.add_argument("--json", type=writable, metavar="FILE", help="where to write all numbers")
@@ -53,6 +54,8 @@ def _check(arguments):
         _one_line(f"--figure and --profile are of workloads, leave them out with --{mode}")
     if mode in ("networks", "growth") and arguments.scale != 1:
         _one_line(f"--scale is of workloads, --methods and --augmentations, leave it out with --{mode}")
+    if arguments.device == "gpu":
+        _check_on_gpu(arguments, mode)
     available = available_memory()
     for name in [] if mode else arguments.workloads:
         needed = WORKLOADS[name].scaled(arguments.scale).bytes_needed
@@ -61,6 +64,16 @@ def _check(arguments):
                 f"{name}: its data need {needed / 1e9:.2g} GB of memory and {available / 1e9:.2g} GB are available; "
                 f"make it smaller with --scale"
             )
+
+
+def _check_on_gpu(arguments, mode):
+    if mode:
+        _one_line(f"--device=gpu is of workloads, leave it out with --{mode}")
+    others = [system for system in arguments.systems if system not in ON_GPU]
+    if others:
+        _one_line(f"--device=gpu: {', '.join(others)} runs on CPUs alone; expected --systems of {', '.join(ON_GPU)}")
+    if not gpus():
+        _one_line("--device=gpu: nvidia-smi finds no GPU here; leave it out, or run this where there is one")
 
 
 def _one_line(message) -> NoReturn:

@@ -13,13 +13,19 @@ from experiments.benchmarks.weights import variables_from
 from experiments.benchmarks.workloads import SEED, Training, Workload
 from fedjax_collapse import FedAvg, Federation, LocalTraining, Model, engine
 from fedjax_collapse.engine.layout import padded_sizes
+from fedjax_collapse.nn.timing import with_timed_lowerings
 from fedjax_collapse.simulation import Hardware, Run, Schedule, check
+
+_AT_ONCE_ON_GPU = 10
 
 
 def run(workload: Workload, task: Task, setting: Setting) -> Iterator[Round]:
     """Rounds of federated averaging, each a compiled call."""
-    devices, clients_at_once = setting.layout or (setting.cores, workload.clients_at_once)
-    jax.config.update("jax_num_cpu_devices", devices)
+    is_on_gpu = setting.device == "gpu"
+    default = (1, _AT_ONCE_ON_GPU) if is_on_gpu else (setting.cores, workload.clients_at_once)
+    devices, clients_at_once = setting.layout or default
+    if not is_on_gpu:
+        jax.config.update("jax_num_cpu_devices", devices)
     client_map = layout(devices, clients_at_once)
     federation = Federation.from_arrays(
         task.images,
@@ -32,6 +38,8 @@ def run(workload: Workload, task: Task, setting: Setting) -> Iterator[Round]:
         networks.CLASS_NAMES,
     )
     model = Model(networks.linen(workload.network), federation.input_shape)
+    if is_on_gpu:
+        model = with_timed_lowerings(model, workload.training.batch_size, clients_at_once, client_map.devices[0])
     variables, training = variables_from(model, task.weights), workload.training
     sizes = np.array([len(part) for part in task.parts])
     schedule = Schedule(1, task.cohorts.shape[1] / len(sizes))

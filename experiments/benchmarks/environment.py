@@ -2,17 +2,30 @@
 
 import importlib.metadata
 import platform
+import subprocess
 from pathlib import Path
 from typing import Any
 
 from experiments.machine import num_cores
 
 
-def environment() -> dict[str, Any]:
-    """The machine and the versions; a version is None if the package is not installed."""
+def environment(device: str = "cpu") -> dict[str, Any]:
+    """The machine, how exact products are on all sides, and the versions; None of a package that is not installed."""
     versions = {package: _version(package) for package in ("jax", "torch", "pfl", "flwr", "ray")}
-    machine = {"device": _cpu(), "cores": num_cores(), "python": platform.python_version()}
+    name, products = (_cpu(), "float32") if device == "cpu" else (", ".join(gpus()), "TF32 of float32")
+    machine = {"device": name, "products": products, "cores": num_cores(), "python": platform.python_version()}
     return machine | versions | {"platform": platform.platform()}
+
+
+def gpus() -> list[str]:
+    """Names of the NVIDIA GPUs that the driver knows of; asked without loading JAX or PyTorch."""
+    try:
+        asked = subprocess.run(
+            ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True
+        )
+    except OSError:
+        return []
+    return asked.stdout.splitlines() if asked.returncode == 0 else []
 
 
 def available_memory() -> int | None:

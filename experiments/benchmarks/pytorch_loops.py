@@ -16,7 +16,7 @@ from experiments.benchmarks.workloads import SEED, Training, Workload
 
 def resident(workload: Workload, task: Task, setting: Setting) -> Iterator[Round]:
     """The fastest loop we can write by hand: one model that stays, its weights copied in, tensors sliced in memory."""
-    return _lanes(workload, task, lanes=1, threads=setting.cores)
+    return _lanes(workload, task, lanes=1, threads=setting.cores, device=_device(setting))
 
 
 def threads(workload: Workload, task: Task, setting: Setting) -> Iterator[Round]:
@@ -52,12 +52,22 @@ def _train_copy(server, client, training):
     return network, (total / samples, samples, steps)
 
 
-def _lanes(workload, task, lanes, threads):
+def _device(setting):
+    """Where the loop runs; products of float32 on a GPU are TF32, as JAX's are."""
+    if setting.device == "cpu":
+        return torch.device("cpu")
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    torch.backends.cudnn.benchmark = True
+    return torch.device("cuda")
+
+
+def _lanes(workload, task, lanes, threads, device=torch.device("cpu")):  # noqa: B008
     torch.set_num_threads(threads)
-    resident_networks = [network(workload, task) for _ in range(lanes)]
+    resident_networks = [network(workload, task).to(device) for _ in range(lanes)]
     server = [tensor.detach().clone() for tensor in pytorch_networks.tensors(resident_networks[0])]
-    parts, data = list(map(torch.from_numpy, task.parts)), tensors(task)
-    generators = [torch.Generator().manual_seed(SEED + lane) for lane in range(lanes)]
+    parts = [torch.from_numpy(part).to(device) for part in task.parts]
+    data = [tensor.to(device) for tensor in tensors(task)]
+    generators = [torch.Generator(device).manual_seed(SEED + lane) for lane in range(lanes)]
     with ThreadPoolExecutor(lanes) as pool:
         run = map if lanes == 1 else pool.map
         for cohort in task.cohorts:
@@ -94,16 +104,18 @@ def train(
     generator: torch.Generator | None = None,
 ) -> tuple[float, int, int]:
     """One client's local training in place: its mean loss over the samples trained on, their number, and steps."""
-    weights, momenta, total, samples, steps = list(network.parameters()), None, 0.0, 0, 0
+    weights, momenta, losses, counts = list(network.parameters()), None, [], []
     for _ in range(training.epochs):
-        order = rows[torch.randperm(len(rows), generator=generator)]
+        order = rows[torch.randperm(len(rows), generator=generator, device=rows.device)]
         batches = (data[order].split(training.batch_size) for data in (images, labels))
         for x, y in zip(*batches, strict=True):
             loss = cross_entropy(network(x), y)
             gradients = torch.autograd.grad(loss, weights)
             momenta = descend(weights, gradients, momenta, training)
-            total, samples, steps = total + loss.item() * len(y), samples + len(y), steps + 1
-    return total / samples, samples, steps
+            losses.append(loss.detach())  # read at the end: nobody waits for a GPU in between
+            counts.append(len(y))
+    total = sum(loss * count for loss, count in zip(torch.stack(losses).tolist(), counts, strict=True))
+    return total / sum(counts), sum(counts), len(counts)
 
 
 @torch.no_grad()

@@ -33,6 +33,7 @@ class Job(NamedTuple):
     cores: int
     layout: tuple[int, int] | None
     started: float  # when the process was asked for, in seconds since the epoch
+    device: str = "cpu"
     profile: str | None = None  # folder for a trace of a round that is not timed; of fedjax_collapse only
 
 
@@ -59,7 +60,8 @@ def prepare(folder: Path, scale: float, rounds: int, workloads: list[str]) -> No
 def measure(folder: Path, job: Job) -> Measurement:
     """Times a system, round by round."""
     task_file = folder / f"{job.task}.npz"
-    setting = Setting(job.cores, WARM_UP + job.rounds, task_file, tuple(job.layout) if job.layout else None)
+    layout = tuple(job.layout) if job.layout else None
+    setting = Setting(job.cores, WARM_UP + job.rounds, task_file, layout, job.device)
     rounds = SYSTEMS[job.system].load()(WORKLOADS[job.workload], Task.load(task_file), setting)
     last = next(rounds)
     seconds_to_first_round = time.time() - job.started
