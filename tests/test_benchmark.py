@@ -79,7 +79,7 @@ def test_systems_do_the_same_work(rows):
 def test_growth_has_a_row_for_each_number_of_clients(monkeypatch, capsys):
     """In this process, which is faster than to start others."""
     monkeypatch.setattr(growth, "ROUNDS", {8: 5, 24: 5})
-    monkeypatch.setattr(benchmark, "_worker", lambda title, *command, device: worker.main(*command))
+    monkeypatch.setattr(benchmark, "_worker", lambda title, *command, device="cpu": worker.main(*command))
     assert benchmark.main(["--growth=mlp100", f"--layout={jax.config.jax_num_cpu_devices}x1"]) == 0
     head, *rows = (line.split() for line in capsys.readouterr().out.splitlines())
     assert head[:2] == ["workload", "clients"] and "1.00" in rows[0]
