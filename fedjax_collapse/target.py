@@ -19,6 +19,11 @@ class Target:
         return cls(platform, "" if platform == "cpu" else device.device_kind)
 
     @property
+    def is_tpu(self) -> bool:
+        """Whether windows are operations of its own."""
+        return self.platform == "tpu"
+
+    @property
     def is_cpu(self) -> bool:
         """Whether what a loop goes over should stay in a core's cache."""
         return self.platform == "cpu"

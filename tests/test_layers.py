@@ -21,6 +21,7 @@ from fedjax_collapse.nn.layers import (
     normalize,
 )
 from fedjax_collapse.records import Batch
+from fedjax_collapse.target import Target
 
 
 def to_torch(images):
@@ -42,20 +43,23 @@ def compare_with_torch(function, reference, images, tolerance):
     ("size", "stride", "padding", "extent"),
     [(2, None, 0, (7, 5)), (3, 2, 1, (7, 6)), (3, 1, 1, (4, 5)), (2, 3, 0, (6, 9))],
 )
-def test_max_pool_equals_torch(size, stride, padding, extent):
+@pytest.mark.parametrize("target", [Target(), Target("tpu")])
+def test_max_pool_equals_torch(size, stride, padding, extent, target):
     """Among equal values the first one in the window gets the gradient."""
     images = np.random.default_rng(0).integers(-3, 3, size=(2, *extent, 3)).astype(np.float32)
     compare_with_torch(
-        lambda x: max_pool(x, size, stride, padding),
+        lambda x: max_pool(x, size, stride, padding, target),
         lambda x: torch.nn.functional.max_pool2d(x, size, stride, padding),
         images,
         0.0 if stride is None else 1e-6,
     )
 
 
-def test_max_pool_passes_nan_on():
+@pytest.mark.parametrize("target", [Target(), Target("tpu")])
+def test_max_pool_passes_nan_on(target):
     """Wherever it is in the window, so that a diverged client is seen."""
-    assert all(np.isnan(max_pool(jnp.zeros((1, 2, 2, 1)).at[0, i, j, 0].set(jnp.nan))) for i in (0, 1) for j in (0, 1))
+    images = [jnp.zeros((1, 2, 2, 1)).at[0, i, j, 0].set(jnp.nan) for i in (0, 1) for j in (0, 1)]
+    assert all(np.isnan(max_pool(image, target=target)) for image in images)
 
 
 @pytest.mark.parametrize(("size", "stride"), [(2, None), (2, 1), (3, 2)])

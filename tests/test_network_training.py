@@ -22,6 +22,7 @@ from tiny_networks import (
 
 from experiments.benchmarks import pytorch_layers, pytorch_networks
 from fedjax_collapse import FedAvg, FedDecorr, Federation, LocalTraining, engine
+from fedjax_collapse.engine.cohort import no_models
 from fedjax_collapse.engine.rounds import _run_round
 
 
@@ -81,8 +82,9 @@ def lowered_round(federation, model, variables):
     training = LocalTraining(epochs=1, batch_size=5, learning_rate=0.05, momentum=0.9)
     algorithm = jax.tree.map(jnp.asarray, FedAvg(training, {"feddecorr": FedDecorr(variant="official")}))
     state = engine.init(algorithm, model, variables, 3, jax.random.key(0))
-    arguments = (algorithm, state, engine.Data(federation.train, federation.ownership))
     rounds = engine.Rounds(model, engine.Layout(engine.Vectorized(), cohort_size=3))
+    models = no_models(rounds, state.server)
+    arguments = (algorithm, state, models, engine.Data(federation.train, federation.ownership))
     return jax.jit(_run_round, static_argnums=0).lower(rounds, *arguments), arguments
 
 

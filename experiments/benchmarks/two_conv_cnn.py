@@ -21,5 +21,5 @@ class TwoConvCNN(Network):
         del mask, train
         for channels in self.channels:
             images = jax.nn.relu(Conv(channels, 3, padding=0, dtype=self.dtype, target=self.target)(images))
-        images = max_pool(images)
+        images = max_pool(images, target=self.target)
         return jax.nn.relu(Dense(self.hidden, dtype=self.dtype)(images.reshape(len(images), -1)))

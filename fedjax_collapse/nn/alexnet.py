@@ -36,7 +36,7 @@ class AlexNet(ConvNetwork):
         for channels, size, stride, padding, pooled in self.convolutions:
             channels = scale(channels, self.width_multiplier)
             images = jax.nn.relu(conv(images, channels, size, stride=stride, padding=padding))
-            images = max_pool(images, 3, 2) if pooled else images
+            images = max_pool(images, 3, 2, target=self.target) if pooled else images
         features = adaptive_avg_pool(images, 6).reshape(len(images), -1)
         for _ in range(2):
             features = Dense(scale(4096, self.width_multiplier), dtype=self.dtype)(features)

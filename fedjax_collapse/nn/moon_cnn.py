@@ -32,7 +32,7 @@ class MOONCNN(Network):
         options = dict(lowering=self.lowering, dtype=self.dtype, target=self.target)
         for channels in self.channels:
             images = Conv(channels, 5, padding=0, **options)(images)
-            images = max_pool(jax.nn.relu(images))
+            images = max_pool(jax.nn.relu(images), target=self.target)
         features = images.reshape(len(images), -1)
         for width in self.hidden:
             features = jax.nn.relu(Dense(width, dtype=self.dtype)(features))

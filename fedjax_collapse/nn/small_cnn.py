@@ -24,6 +24,6 @@ class SmallCNN(ConvNetwork):
     def represent(self, images: jax.Array, mask: jax.Array, train: bool) -> jax.Array:
         conv = functools.partial(self.layers().conv_norm, mask=mask, train=train)
         for block, channels in enumerate(self.channels):
-            images = max_pool(images) if block else images
+            images = max_pool(images, target=self.target) if block else images
             images = jax.nn.relu(conv(images, channels))
         return global_mean(images)
