@@ -33,7 +33,7 @@ def _backward(stride, padding, target, residuals, gradient):
     def chunk(images, gradient):
         flat = gradient.reshape(-1, features)
         shifted = windows(pad(images, padding), kernel.shape[:2], stride)
-        if target.is_cpu:  # products of what lies in the cache; a wide one would first write the patches again
+        if target.is_cpu or channels == 1:  # a wide product would first write the patches, for little of its own
             kernel_gradient = jnp.stack([window.reshape(-1, channels).T @ flat for window in shifted])
         else:
             kernel_gradient = jnp.concatenate(shifted, axis=-1).reshape(len(flat), -1).T @ flat
