@@ -23,7 +23,7 @@ from fedjax_collapse import server
 from fedjax_collapse.algorithms.fedavg import FedAvg
 from fedjax_collapse.analysis.spectrum import collapse_ratio, covariance_spectrum, effective_rank, significant_dims
 from fedjax_collapse.data.federation import Federation
-from fedjax_collapse.engine import Advance, RoundRecord, on_one_device
+from fedjax_collapse.engine import Advance, RoundRecord, by_identity, on_one_device
 from fedjax_collapse.evaluation import Evaluation, evaluate, personal_scores
 from fedjax_collapse.local_training import LocalTraining
 from fedjax_collapse.model import Model
@@ -93,15 +93,15 @@ def headline_of(algorithm: FedAvg, federation: Federation) -> str:
 
 
 def view_models(
-    algorithm: FedAvg, model: Model, advance: Advance, federation: Federation
+    algorithm: FedAvg, model: Model, advance: Advance, federation: Federation, order: jax.Array | None = None
 ) -> tuple[MeasurementView, ClientState]:
     """What measurements look at, and the clients' private parts, on one device.
 
-    On one device: the variables may lie on several, which would all do the same work.
+    On one device: the variables may lie on several, which would all do the same work. ``order``: that of the clients.
     """
-    private = jax.tree.map(lambda leaf: leaf[: federation.num_clients], advance.state.clients.private)
-    arrays = (algorithm, advance.state.server, ClientState({}, private), advance.watched)
+    arrays = (algorithm, advance.state.server, advance.state.clients._replace(memory={}), advance.watched)
     algorithm, current, clients, watched = on_one_device(arrays)
+    clients = by_identity(clients, federation.num_clients, order)
 
     def measured(variables):
         return MeasuredModel(variables, jax.device_get(evaluate(model, variables, federation.test)))

@@ -133,7 +133,7 @@ class Going:
     def _observe(self, i: int, advance: Advance, num_rounds: int):
         """Of a run, the record of its rounds and what is measured after them."""
         algorithm, tests = self.algorithms[i], self.tests[i]
-        view, clients = view_models(algorithm, self.model, advance, self.runs[i].federation)
+        view, clients = view_models(algorithm, self.model, advance, self.runs[i].federation, self.program.order)
         scores = None if tests is None else personal(view, clients, tests)
         record = jax.tree.map(operator.itemgetter(slice(num_rounds)), jax.device_get(advance.record))
         return record, observe(view, record, self.headlines[i], scores, dict(self.schedule.measurements))

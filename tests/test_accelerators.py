@@ -1,7 +1,10 @@
 """Whole rounds, as the compilers of TPUs and GPUs make them; where those are installed (extras ``tpu`` and ``gpu``)."""
 
+import dataclasses
 import functools
 
+import jax
+import jax.numpy as jnp
 import pytest
 from tiny_networks import TINY, least_model
 
@@ -15,6 +18,7 @@ from fedjax_collapse.records import UserError
 
 TPU, GPU = "tpu:v5e:2x2", "gpu:h100:8"
 FEDAVG = FedAvg(LocalTraining(1, 4, 0.01, 0.9))
+WHOLE_BATCHES = LocalTraining(1, 5, 0.01, 0.9)  # a network's step is compiled once
 
 
 @functools.cache
@@ -29,6 +33,18 @@ def topology(name):
 
 def lowered(algorithm, model, client_map, num_clients=8):
     return engine.lower(*programs.rounds(algorithm, model, client_map, num_clients))
+
+
+def exchanges(program):
+    operations = count_operations(program.as_text())
+    return {name: operations[name] for name in COLLECTIVES if operations[name]}
+
+
+def remembering(method):
+    """A method whose clients keep something between rounds, and a network that it accepts."""
+    if method == "FedBN":
+        return FedAvg(WHOLE_BATCHES, private="batch_norm"), Model(nn.SmallCNN(10, channels=(4,)), (4, 4, 1))
+    return methods()[method].replace(training=WHOLE_BATCHES), Model(nn.MLP(10, hidden=(4,)), (4, 4, 1))
 
 
 def dense(**options):
@@ -62,10 +78,36 @@ def test_a_round_on_several_chips_exchanges_the_upload_alone(target, what):
         algorithm = FEDAVG.replace(methods={"recalibrate": Recalibrate()})
         model = Model(nn.SmallCNN(10, channels=(4,)), (4, 4, 1))
     client_map = engine.Sharded(len(devices), engine.Chunked(1), devices)
-    operations = count_operations(lowered(algorithm, model, client_map, 16).compile().as_text())
-    assert {name: operations[name] for name in COLLECTIVES if operations[name]} == {
-        "all-reduce": 2 if what == "recalibrate" else 1
-    }
+    program = lowered(algorithm, model, client_map, 16).compile()
+    assert exchanges(program) == {"all-reduce": 2 if what == "recalibrate" else 1}
+
+
+@pytest.mark.parametrize("target", [TPU, "tpu:v5e:2x4", GPU])
+@pytest.mark.parametrize("method", ["Scaffold", "FedDyn", "FedDC", "MOON", "FedBN"])
+def test_client_states_stay_on_their_chip(target, method):
+    """Where all clients are in every round; also of a number that is padded."""
+    devices = topology(target).devices
+    client_map = engine.Sharded(len(devices), engine.Chunked(1), devices)
+    program = lowered(*remembering(method), client_map, 2 * len(devices) - 1).compile()
+    assert exchanges(program) == {"all-reduce": 1}
+
+
+@pytest.mark.parametrize("target", [TPU, GPU])
+def test_seeds_together_exchange_nothing(target):
+    """Whole runs on each chip."""
+    devices, (algorithm, model) = topology(target).devices, remembering("Scaffold")
+    run_map, client_map = engine.together.lay_out_runs(engine.Sharded(len(devices), engine.Chunked(1), devices), 8)
+    rounds, algorithm, data = programs.rounds(algorithm, model, client_map, 8)
+    state = engine.init(algorithm, model, model.init(jax.random.key(0)), 8, jax.random.key(0))
+
+    def stack(run):
+        return jax.tree.map(lambda leaf: jnp.stack([leaf] * 8), run)
+
+    runs = jax.eval_shape(stack, (algorithm, state, data._replace(examples=())))
+    algorithm, state, data_of_runs = run_map.shapes(runs, sharded=True)
+    data = data_of_runs._replace(examples=run_map.shapes(data.examples))
+    rounds = dataclasses.replace(rounds, run_map=run_map)
+    assert exchanges(engine.compile_rounds(rounds, algorithm, state, data, 1)) == {}
 
 
 def test_a_round_that_does_not_fit_is_reduced():

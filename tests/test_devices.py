@@ -1,13 +1,16 @@
 """One, two, four and eight devices: the same numbers, divided client states, and no transfers inside a round."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import assert_close
+from conftest import assert_close, assert_same_bits
 
 from experiments import names
-from fedjax_collapse import FedAvg, FedDecorr, FedMR, LocalTraining, Model, Scaffold, engine, nn, simulate
+from fedjax_collapse import MOON, FedAvg, FedDecorr, FedMR, LocalTraining, Model, Scaffold, engine, nn, simulate
+from fedjax_collapse.engine import memory
 from fedjax_collapse.uploads import TopK
 
 CHUNKED, SHARDED, VECTORIZED = engine.Chunked, engine.Sharded, engine.Vectorized
@@ -16,6 +19,7 @@ TRAINING = LocalTraining(epochs=1, batch_size=8, learning_rate=0.05, momentum=0.
 # with ``drop_last``, ``simulate`` chooses the layouts of ``prepare``, so that all tests share compiled programs
 METHODS = {"scaffold": Scaffold(), "feddecorr": FedDecorr(0.1), "fedmr": FedMR(), "top_k": TopK(0.5)}
 COMPOSED = FedAvg(TRAINING.replace(drop_last=True), METHODS)
+PERSONAL = FedAvg(TRAINING, {"scaffold": Scaffold(), "moon": MOON()}, private="batch_norm")
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -42,12 +46,12 @@ def composed_algorithms():
         yield pytest.param(FedAvg(TRAINING, methods), id="-".join(chosen))
 
 
-def prepare(federation, network, algorithm, client_map):
-    """What ``engine.run_rounds`` takes, where it expects it, for two rounds of three of the five clients."""
+def prepare(federation, network, algorithm, client_map, cohort_size=3):
+    """What ``engine.run_rounds`` takes, where it expects it, for two rounds of so many of the five clients."""
     algorithm = client_map.replicate(jax.tree.map(jnp.asarray, algorithm))
     state = engine.init(algorithm, network, network.init(jax.random.key(0)), 5, jax.random.key(1))
     data = client_map.replicate(engine.Data(federation.train, federation.ownership))
-    rounds = engine.Rounds(network, engine.Layout(client_map, cohort_size=3, max_rounds=2))
+    rounds = engine.Rounds(network, engine.Layout(client_map, cohort_size, max_rounds=2))
     state = engine.with_first_reports(rounds, algorithm, engine.distribute(client_map, state), data)
     return rounds, algorithm, state, data
 
@@ -99,6 +103,66 @@ def test_client_states_are_divided(federation, network):
     rounds, algorithm, state, data = prepare(federation, network, COMPOSED, SHARDED(4, CHUNKED(1)))
     check(state.clients)
     check(engine.run_rounds(rounds, algorithm, state, data, 2).state.clients)
+
+
+@pytest.fixture(scope="module")
+def personal_rounds(federation):
+    """The result of rounds of all clients, whose models have parts of their own, on a client map."""
+    model = Model(nn.SmallCNN(4, (4,)), federation.input_shape)
+
+    def go(client_map, rounds=3, folder=None):
+        schedule = dict(rounds=rounds, evaluate_every=2, key=jax.random.key(3))
+        return simulate(federation, model, PERSONAL, client_map=client_map, folder=folder, **schedule)
+
+    return go
+
+
+@pytest.fixture(scope="module")
+def on_one_device(personal_rounds):
+    return personal_rounds(CHUNKED(1))
+
+
+@pytest.mark.parametrize(
+    "client_map", [SHARDED(2, CHUNKED(1)), SHARDED(2, CHUNKED(2)), SHARDED(8, CHUNKED(1))], ids=str
+)
+def test_states_at_home_are_their_clients(personal_rounds, on_one_device, client_map):
+    """Where everyone takes part states stay with the devices; what is seen of them is ordered by identity."""
+    result = personal_rounds(client_map)
+    assert_close(result.state.clients, on_one_device.state.clients, TOLERANCE)
+    assert_close(result.personal(1), on_one_device.personal(1), TOLERANCE)
+    for row, expected in zip(result.metrics, on_one_device.metrics, strict=True):
+        assert_close(row, expected, 1e-6)
+
+
+@pytest.mark.parametrize("client_map", [CHUNKED(1), SHARDED(4, CHUNKED(1))], ids=str)
+def test_states_find_another_home(personal_rounds, on_one_device, client_map, tmp_path):
+    personal_rounds(SHARDED(2, CHUNKED(2)), 2, tmp_path)
+    resumed = personal_rounds(client_map, 3, tmp_path)
+    assert_close(resumed.state.clients, on_one_device.state.clients, TOLERANCE)
+
+
+def test_states_move_with_a_layout_that_is_reduced(personal_rounds, on_one_device, monkeypatch):
+    needed = iter([math.inf, 0.0])
+    monkeypatch.setattr(memory, "program_bytes", lambda compile: next(needed))
+    assert_close(personal_rounds(SHARDED(2, CHUNKED(5))).state.clients, on_one_device.state.clients, TOLERANCE)
+    assert next(needed, None) is None
+
+
+@pytest.mark.parametrize("client_map", [SHARDED(2, CHUNKED(1)), SHARDED(4, CHUNKED(2))], ids=str)
+def test_where_states_are_stored_changes_nothing(federation, network, client_map):
+    """Bit for bit, though with states at home those that only pad are stored like clients."""
+    outcomes = []
+    for is_at_home in (False, True):
+        rounds, algorithm, state, data = prepare(federation, network, COMPOSED, client_map, 5)
+        if is_at_home:
+            order = client_map.replicate(engine.home_order(rounds, data))
+            assert sorted(order.tolist())[:5] == list(range(5)) and order.tolist() != sorted(order.tolist())
+            state = engine.distribute(client_map, engine.without_padding(state, 5), order)
+            data = data._replace(order=order)
+        advance = engine.run_rounds(rounds, algorithm, state, data, 2)
+        state = engine.without_padding(advance.state._replace(key=()), 5, data.order)
+        outcomes.append(jax.device_get(advance._replace(state=state)))
+    assert_same_bits(*outcomes)
 
 
 @pytest.mark.parametrize("client_map", [CHUNKED(1), SHARDED(2, CHUNKED(1))], ids=str)

@@ -12,6 +12,7 @@ from fedjax_collapse.engine.client_maps import available_devices as available_de
 from fedjax_collapse.engine.client_maps import on_one_device as on_one_device
 from fedjax_collapse.engine.cohort import Data as Data
 from fedjax_collapse.engine.cohort import Watched as Watched
+from fedjax_collapse.engine.cohort import home_order as home_order
 from fedjax_collapse.engine.layout import Layout as Layout
 from fedjax_collapse.engine.layout import Rounds as Rounds
 from fedjax_collapse.engine.layout import batch_parts as batch_parts
@@ -22,6 +23,7 @@ from fedjax_collapse.engine.program import Program as Program
 from fedjax_collapse.engine.rounds import Advance as Advance
 from fedjax_collapse.engine.rounds import RoundRecord as RoundRecord
 from fedjax_collapse.engine.rounds import State as State
+from fedjax_collapse.engine.rounds import by_identity as by_identity
 from fedjax_collapse.engine.rounds import compile_rounds as compile_rounds
 from fedjax_collapse.engine.rounds import distribute as distribute
 from fedjax_collapse.engine.rounds import init as init

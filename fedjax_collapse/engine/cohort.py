@@ -28,6 +28,7 @@ class Data(NamedTuple):
     examples: Examples
     ownership: Ownership
     participation: Participation = Participation()
+    order: jax.Array | None = None  # [stored] whose client states are stored where (``home_order``); None: by identity
 
 
 class Watched(NamedTuple):
@@ -58,8 +59,11 @@ def draw(rounds: Rounds, algorithm: FedAvg, data: Data, key: Key, round: jax.Arr
     """A round's cohort in the layout's order and padded, as stacked clients without rows and states."""
     rule, sizes = data.participation, data.ownership.sizes
     key = jax.random.fold_in(key, round)
-    cohort = rule.draw(key, sizes, rounds.layout.cohort_size)
-    cohort = arrange(rule.survivors(key, cohort, len(sizes)), sizes, rounds.layout.client_map)
+    if data.order is None:
+        cohort = rule.draw(key, sizes, rounds.layout.cohort_size)
+        cohort = arrange(rule.survivors(key, cohort, len(sizes)), sizes, rounds.layout.client_map)
+    else:
+        cohort = data.order
     budgets = rule.budgets(key, cohort, len(sizes))
     clients = stack(algorithm, cohort, sizes, jax.random.fold_in(key, _CLIENT), budgets)
     return rounds.layout.client_map.keep_replicated(clients)
@@ -74,6 +78,18 @@ def arrange(cohort: jax.Array, sizes: jax.Array, client_map: ClientMap) -> jax.A
     padding = jnp.full(-len(cohort) % client_map.clients_at_once, len(sizes), cohort.dtype)
     own_sizes = jnp.where(cohort < len(sizes), sizes.at[cohort].get(mode="clip"), 0)
     return client_map.arrange(jnp.concatenate([padding, cohort[jnp.argsort(own_sizes)]]))
+
+
+def home_order(rounds: Rounds, data: Data) -> jax.Array | None:
+    """Identities in the order of all cohorts, in which client states lie where their clients run, round after round.
+
+    None where cohorts differ, so that there is none, and on one device, where states may lie in any order.
+    """
+    layout, sizes = rounds.layout, data.ownership.sizes
+    is_fixed = data.participation.is_everyone(len(sizes), layout.cohort_size)
+    if rounds.run_map is not None or layout.client_map.num_devices == 1 or not is_fixed:
+        return None
+    return arrange(jnp.arange(len(sizes)), sizes, layout.client_map)
 
 
 def device_steps(sizes: np.ndarray, batch_size: int, client_map: ClientMap) -> np.ndarray:
@@ -107,13 +123,14 @@ def stack(algorithm: FedAvg, cohort: jax.Array, sizes: jax.Array, key: Key, budg
     )
 
 
-def gather(clients: Client, rows: jax.Array, states: ClientState) -> Client:
+def gather(clients: Client, data: Data, states: ClientState) -> Client:
     """The stacked clients with their rows and states, from what is stored of all of them."""
 
     def of_cohort(leaf):
         return leaf.at[clients.id].get(mode="clip")
 
-    return clients._replace(rows=of_cohort(rows), state=jax.tree.map(of_cohort, states))
+    rows = of_cohort(data.ownership.rows)
+    return clients._replace(rows=rows, state=jax.tree.map(of_cohort, states) if data.order is None else states)
 
 
 def no_models(rounds: Rounds, server: Server) -> Variables:

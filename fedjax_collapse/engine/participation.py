@@ -65,6 +65,11 @@ class Participation:
         """The number of clients in a round."""
         return max(1, math.floor(self.fraction * num_clients + 1e-6))  # 0.29 * 100 is a little below 29
 
+    def is_everyone(self, num_clients: int, cohort_size: int) -> bool:
+        """Whether all clients, by identity, are certain to be in every cohort, and to come back."""
+        is_known = self.rule == "uniform" and type(self).draw is Participation.draw
+        return is_known and cohort_size == num_clients and self.dropout is None
+
     def draw(self, key: Key, sizes: jax.Array, cohort_size: int) -> jax.Array:
         """Identities [cohort_size] of a round's distinct clients; ``len(sizes)`` where there is none."""
         num_clients, key_draw = len(sizes), jax.random.fold_in(key, _DRAW)

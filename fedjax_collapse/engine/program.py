@@ -10,7 +10,7 @@ import numpy as np
 from fedjax_collapse.algorithms.fedavg import FedAvg
 from fedjax_collapse.data import federation
 from fedjax_collapse.engine import host_rounds, memory, rounds
-from fedjax_collapse.engine.cohort import Data
+from fedjax_collapse.engine.cohort import Data, home_order
 from fedjax_collapse.engine.layout import Layout, Rounds
 from fedjax_collapse.engine.rounds import Advance, State
 from fedjax_collapse.records import UserError
@@ -63,7 +63,13 @@ class Program:
     def states(self) -> list[State]:
         """Each run's state as ``rounds.init`` makes it: without padding, its clients on the host."""
         states = [state for _, state, _ in self._runs] if self._state is None else self._each(self._state)
-        return [rounds.without_padding(state, len(self._runs[0][2].ownership.sizes)) for state in states]
+        num_clients = len(self._runs[0][2].ownership.sizes)
+        return [rounds.without_padding(state, num_clients, self.order) for state in states]
+
+    @property
+    def order(self) -> jax.Array | None:
+        """Identities in the order of the client states that ``advance`` returns; None where that is by identity."""
+        return self._data.order
 
     def _each(self, tree):
         return [tree] if self._rounds.run_map is None else rounds.split_runs(tree, len(self._runs))
@@ -78,9 +84,10 @@ class Program:
         client_map, run_map, runs = self._rounds.layout.client_map, self._rounds.run_map, []
         examples = (run_map or client_map).replicate(self._data.examples)
         for algorithm, state, data in self._runs:
-            algorithm, data = client_map.replicate((algorithm, data._replace(examples=())))
+            data = data._replace(examples=(), order=home_order(self._rounds, data))
+            algorithm, data = client_map.replicate((algorithm, data))
             data = data._replace(examples=examples)
-            state = rounds.distribute(client_map, state)
+            state = rounds.distribute(client_map, state, data.order)
             runs.append((algorithm, self._started(rounds, algorithm, state, data), data))
         return runs[0] if run_map is None else rounds.stack_runs(runs, run_map)
 
@@ -105,8 +112,16 @@ class Program:
         return dataclasses.replace(self._rounds, layout=layout)
 
     def _round_bytes(self, layout):
+        if self.order is not None and layout != self._rounds.layout:
+            self._redistribute(layout)
         arguments = self._algorithm, self._state, self._data, layout.max_rounds
         return memory.program_bytes(functools.partial(rounds.compile_rounds, self._with(layout), *arguments))
+
+    def _redistribute(self, layout):
+        """Places the client states where they are at home in the layout."""
+        (state,), self._state, client_map = self.states(), None, layout.client_map
+        order = client_map.replicate(home_order(self._with(layout), self._data))
+        self._state, self._data = rounds.distribute(client_map, state, order), self._data._replace(order=order)
 
     @property
     def _description(self):

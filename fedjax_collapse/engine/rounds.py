@@ -28,7 +28,7 @@ class State(NamedTuple):
     """All that a run carries from round to round; what a checkpoint holds."""
 
     server: Server
-    clients: ClientState  # every leaf with a leading axis over all clients; behind them padding, while it is sharded
+    clients: ClientState  # every leaf with a leading axis over all clients; padded and in ``Data.order`` on devices
     key: Key  # of the run, never changed
     round: jax.Array  # number of rounds done
 
@@ -56,16 +56,30 @@ def init(algorithm: FedAvg, model: Model, variables: Variables, num_clients: int
     return State(started, clients, key, round)
 
 
-def distribute(client_map: ClientMap, state: State) -> State:
-    """The state where the compiled rounds expect and leave it: clients sharded, the rest replicated."""
+def distribute(client_map: ClientMap, state: State, order: jax.Array | None = None) -> State:
+    """The state where the compiled rounds expect and leave it: clients sharded, the rest replicated.
+
+    ``order``: that of the ``Data`` of these rounds; padding gets the last client's state.
+    """
+
+    def place(leaf):
+        if order is not None:
+            leaf = np.take(jax.device_get(leaf), order, axis=0, mode="clip")
+        return client_map.shard(leaf)
+
     placed = client_map.replicate(state._replace(clients=()))
-    return placed._replace(clients=client_map.shard(state.clients))
+    return placed._replace(clients=jax.tree.map(place, state.clients))
 
 
-def without_padding(state: State, num_clients: int) -> State:
-    """The state of the clients that there are, whatever number of devices it was placed on; on the host."""
-    clients = jax.tree.map(lambda leaf: leaf[:num_clients], jax.device_get(state.clients))
-    return state._replace(clients=clients)
+def without_padding(state: State, num_clients: int, order: jax.Array | None = None) -> State:
+    """The state of the clients that there are, by identity, whatever devices it was placed on; on the host."""
+    return state._replace(clients=by_identity(jax.device_get(state.clients), num_clients, order))
+
+
+def by_identity(stored: PyTree, num_clients: int, order: jax.Array | None) -> PyTree:
+    """What is stored of all clients in the order, row i that of client i, without padding."""
+    rows = slice(num_clients) if order is None else np.argsort(order)[:num_clients]  # padding has the last identities
+    return jax.tree.map(lambda leaf: leaf[rows], stored)
 
 
 def run_rounds(rounds: Rounds, algorithm: FedAvg, state: State, data: Data, num_rounds: jax.Array | int) -> Advance:
@@ -163,7 +177,7 @@ def _run_one(rounds, algorithm, state, data, num_rounds):
 def _run_round(rounds, algorithm, state, watched, data):
     sizes = data.ownership.sizes
     clients = cohorts.draw(rounds, algorithm, data, state.key, state.round)
-    clients = cohorts.gather(clients, data.ownership.rows, state.clients)
+    clients = cohorts.gather(clients, data, state.clients)
     start = cohorts.Start(state.server, state.round, watched)
     new, result = cohorts.run(rounds, algorithm, start, clients, data.examples)
     positions = jnp.where(clients.id < len(sizes), clients.id, np.iinfo(np.int32).max)  # padding clients are dropped
@@ -175,15 +189,17 @@ def _run_round(rounds, algorithm, state, watched, data):
         metrics=jax.tree.map(lambda m: store(jnp.full(len(sizes), jnp.nan, m.dtype), m), result.metrics),
         steps=store(jnp.zeros(len(sizes), result.steps.dtype), result.steps),
     )
-    states = rounds.layout.client_map.keep_sharded(jax.tree.map(store, state.clients, result.states))
+    states = jax.tree.map(store, state.clients, result.states) if data.order is None else result.states
+    states = rounds.layout.client_map.keep_sharded(states)
     return Advance(State(new, states, state.key, state.round + 1), record, result.watched)
 
 
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=2)
 def _with_first_reports(rounds, algorithm, state, data):
-    rows, sizes = data.ownership
-    everyone = cohorts.arrange(jnp.arange(len(sizes)), sizes, rounds.layout.client_map)
-    clients = cohorts.gather(cohorts.stack(algorithm, everyone, sizes, state.key, None), rows, state.clients)
+    sizes, everyone = data.ownership.sizes, data.order
+    if everyone is None:
+        everyone = cohorts.arrange(jnp.arange(len(sizes)), sizes, rounds.layout.client_map)
+    clients = cohorts.gather(cohorts.stack(algorithm, everyone, sizes, state.key, None), data, state.clients)
     reports = cohorts.first_reports(rounds, algorithm, state.server, clients, data.examples)
     return state._replace(server=server.combine_first_reports(algorithm, state.server, reports))
 
@@ -192,19 +208,22 @@ def _shapes(rounds, algorithm, data):
     """Of what the rounds are given, where it is placed."""
     client_map = rounds.layout.client_map
     algorithm, participation = jax.tree.map(jnp.asarray, (algorithm, data.participation))
-    state = _state_shapes(algorithm, rounds.model, len(data.ownership.sizes), client_map)
-    algorithm, data = client_map.shapes((algorithm, data._replace(participation=participation)))
+    data = data._replace(participation=participation)
+    data = data._replace(order=jax.eval_shape(functools.partial(cohorts.home_order, rounds), data))
+    state = _state_shapes(algorithm, rounds.model, data, client_map)
+    algorithm, data = client_map.shapes((algorithm, data))
     return algorithm, state, data
 
 
-def _state_shapes(algorithm, model, num_clients, client_map):
+def _state_shapes(algorithm, model, data, client_map):
     """Of a state that is placed on devices."""
 
     def start_state(key):
         return State(*server.init(algorithm, model, model.init(key)), key, jnp.zeros((), jnp.int32))
 
     state = jax.eval_shape(start_state, jax.random.key(0))
-    stored = num_clients + -num_clients % client_map.num_devices
+    num_clients = len(data.ownership.sizes)
+    stored = num_clients + -num_clients % client_map.num_devices if data.order is None else len(data.order)
     clients = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((stored, *leaf.shape), leaf.dtype), state.clients)
     placed = client_map.shapes(state._replace(clients=()))
     return placed._replace(clients=client_map.shapes(clients, sharded=True))
