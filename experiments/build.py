@@ -220,13 +220,13 @@ def optimizer(what: str, config: ConfigDict, known: Mapping[str, Any]) -> jax.tr
     return jax.tree_util.Partial(constructor, **arguments)
 
 
-def client_map(config: ConfigDict) -> engine.ClientMap:
-    """How clients are laid out. ``auto``: over all devices, on each of them one client at a time on a CPU, else ten."""
+def client_map(config: ConfigDict, network: Model) -> engine.ClientMap:
+    """How clients are laid out. ``auto``: over all devices, on each as many as are a good first choice there."""
     options = config.engine
     cohort = Participation(fraction=config.participation).cohort_size(config.clients)
     devices = engine.available_devices()
     num_devices = options.devices or min(len(devices), cohort)
-    most = 1 if Target.of(devices[0]).is_cpu else 10
+    most = engine.clients_at_once(Target.of(devices[0]), network)
     chunk = engine.Chunked(options.clients_at_once or min(most, -(-cohort // num_devices)))
     layout = options.layout
     if layout in ("auto", "timed"):

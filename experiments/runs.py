@@ -64,13 +64,8 @@ def make_plan(config: ConfigDict, federation: Federation) -> Plan:
     Raises:
         UserError: something in it makes no sense.
     """
-    plan = Plan(
-        build.model(config, federation),
-        build.algorithm(config),
-        build.schedule(config),
-        build.client_map(config),
-        config.engine,
-    )
+    model = build.model(config, federation)
+    plan = Plan(model, build.algorithm(config), build.schedule(config), build.client_map(config, model), config.engine)
     run = Run(federation, plan.algorithm, jax.random.key(0))
     check(run, plan.model, plan.schedule, Hardware(plan.client_map))
     plan = plan._replace(model=_with_fastest_lowerings(plan, config.network.get("lowering", "auto")))

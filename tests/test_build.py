@@ -14,8 +14,9 @@ from experiments import arms, build, names
 from experiments.configs import base, quickstart
 from experiments.configs import glyphs as glyphs_config
 from experiments.study import run_study
-from fedjax_collapse import UserError, engine
+from fedjax_collapse import Model, UserError, engine, nn
 from fedjax_collapse.data import augment, glyphs, partition, sources
+from fedjax_collapse.target import Target
 
 
 def test_a_partition_per_seed_or_one_for_all():
@@ -128,6 +129,9 @@ def test_server_optimizers(name, arguments):
     optimizer().init({"w": jax.numpy.zeros(2)})
 
 
+SMALL = Model(nn.SmallCNN(10), (32, 32, 3))
+
+
 def test_layouts():
     config = base.get_config()
     num_devices = len(jax.devices())
@@ -140,13 +144,23 @@ def test_layouts():
     }
     for (layout, clients_at_once), expected in layouts.items():
         config.engine.layout, config.engine.clients_at_once = layout, clients_at_once
-        assert build.client_map(config) == expected
+        assert build.client_map(config, SMALL) == expected
     config.clients, config.engine.layout, config.engine.clients_at_once = 1, "auto", 0
-    assert build.client_map(config) == engine.Chunked(1)
+    assert build.client_map(config, SMALL) == engine.Chunked(1)
     config.clients, config.engine.devices = 10, 3
-    assert build.client_map(config) == engine.Sharded(3, engine.Chunked(1))
+    assert build.client_map(config, SMALL) == engine.Sharded(3, engine.Chunked(1))
     config.engine.devices = 1
-    assert build.client_map(config) == engine.Chunked(1)
+    assert build.client_map(config, SMALL) == engine.Chunked(1)
+
+
+def test_clients_at_once():
+    """One on a CPU, ten on a GPU, on a TPU ten of what is neither deep nor large."""
+    deep, large = Model(nn.ResNet20(10), (32, 32, 3)), Model(nn.MLP(10, hidden=(2048, 2048)), (32, 32, 3))
+    found = {
+        platform: [engine.clients_at_once(Target(platform), model) for model in (SMALL, deep, large)]
+        for platform in ("cpu", "gpu", "tpu")
+    }
+    assert found == {"cpu": [1, 1, 1], "gpu": [10, 10, 10], "tpu": [10, 1, 1]}
 
 
 def test_unknown_option_names_the_nearest():

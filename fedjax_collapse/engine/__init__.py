@@ -17,6 +17,7 @@ from fedjax_collapse.engine.layout import Layout as Layout
 from fedjax_collapse.engine.layout import Rounds as Rounds
 from fedjax_collapse.engine.layout import batch_parts as batch_parts
 from fedjax_collapse.engine.layout import check_watch as check_watch
+from fedjax_collapse.engine.layout import clients_at_once as clients_at_once
 from fedjax_collapse.engine.participation import Participation as Participation
 from fedjax_collapse.engine.program import STORAGES as STORAGES
 from fedjax_collapse.engine.program import Program as Program

@@ -1,6 +1,7 @@
 """What the compiled rounds of a run are specialised to, and what of it follows from the network and the data."""
 
 import dataclasses
+import math
 from typing import NamedTuple
 
 import jax
@@ -10,7 +11,9 @@ import numpy as np
 from fedjax_collapse.engine.client_maps import ClientMap
 from fedjax_collapse.model import Model
 from fedjax_collapse.records import UserError
+from fedjax_collapse.target import Target
 
+_SMALL_LAYERS, _SMALL_WEIGHTS = 12, 5_000_000
 _SHALLOW = 10  # layers up to which a program that holds the network's step twice still compiles fast
 _WORTHWHILE = 0.03  # share of the computed samples that must be saved
 
@@ -70,19 +73,35 @@ def check_watch(watch: str | tuple[int, ...], num_clients: int) -> None:
     raise UserError(f"watch {watch!r}: expected one, all, or a tuple of identities from 0 to {num_clients - 1}")
 
 
+def clients_at_once(target: Target, model: Model) -> int:
+    """How many clients side by side are a good first choice on a device; ``layout="timed"`` measures it.
+
+    One on a CPU. Ten on a GPU, which one client of these networks does not fill, and of small networks on a TPU: deeper
+    and larger ones are no faster there with ten, and take ten times the memory (``docs/accelerators.md``).
+    """
+    kernels = _kernels(model)
+    is_small = len(kernels) <= _SMALL_LAYERS and sum(map(math.prod, kernels)) <= _SMALL_WEIGHTS
+    return 10 if target.platform == "gpu" or (target.is_tpu and is_small) else 1
+
+
 def batch_parts(client_map: ClientMap, model: Model, sizes: np.ndarray, batch_size: int) -> int:
     """Into how many parts it pays to cut a batch: a client's step is compiled for each number of them.
 
     One under ``vmap``, where a branch costs all of its cases; for deep networks, which compile for long; and where
     nearly all batches are full. Four for dense networks, which compile at once, else two.
     """
-    params = jax.eval_shape(model.init, jax.random.key(0)).params
-    kernels = [leaf.ndim for leaf in jax.tree.leaves(params) if leaf.ndim > 1]
-    parts = min(4 if max(kernels, default=2) == 2 else 2, batch_size)
+    kernels = _kernels(model)
+    parts = min(4 if all(len(shape) == 2 for shape in kernels) else 2, batch_size)
     if not client_map.runs_clients_alone or len(kernels) > _SHALLOW:
         return 1
     whole, cut = (np.sum(padded_sizes(sizes, batch_size, number)) for number in (1, parts))
     return parts if whole - cut >= _WORTHWHILE * whole else 1
+
+
+def _kernels(model):
+    """Shapes of the network's weights, without biases and what normalisations have."""
+    params = jax.eval_shape(model.init, jax.random.key(0)).params
+    return [leaf.shape for leaf in jax.tree.leaves(params) if leaf.ndim > 1]
 
 
 def padded_sizes(sizes: np.ndarray, batch_size: int, parts: int) -> np.ndarray:
