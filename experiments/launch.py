@@ -22,8 +22,8 @@ from ml_collections import ConfigDict, config_flags
 from experiments.machine import num_cores
 from experiments.names import check_name
 from experiments.study import run_study
-from fedjax_collapse.data.reading.cache import cache_folder
 from fedjax_collapse.records import UserError
+from fedjax_collapse.remembered import cache_folder
 
 STOPPED = 75
 _OPTIONS = ("data", "partition", "network", "training", "algorithm", "server_optimizer", "regularizers", "methods",

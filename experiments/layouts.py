@@ -1,20 +1,16 @@
 """The fastest layout of a network, a cohort and a machine: timed once, then remembered."""
 
 import dataclasses
-import hashlib
-import json
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import jax
 import numpy as np
 
 from fedjax_collapse import engine
-from fedjax_collapse.data.reading.cache import cache_folder
 from fedjax_collapse.engine import Chunked, ClientMap, Sharded
-from fedjax_collapse.metrics import write_json
 from fedjax_collapse.model import Model
+from fedjax_collapse.remembered import remembered
 from fedjax_collapse.simulation import Hardware, Run, Schedule, check, initialize
 
 _CLIENTS_AT_ONCE = (1, 2, 5, 10, 25, 50, 100)
@@ -27,19 +23,22 @@ def fastest(run: Run, model: Model, schedule: Schedule, client_map: ClientMap) -
     Timed by rounds that are thrown away. The seconds of each are kept in the cache folder, where an equal device,
     network, algorithm, cohort and sizes of clients find them again.
     """
-    layout = check(run, model, schedule, Hardware(client_map)).layout
-    path = cache_folder("layouts") / f"{_fingerprint(run, model, layout)}.json"
-    seconds = _read(path)
-    if not seconds:
+    cohort_size = check(run, model, schedule, Hardware(client_map)).layout.cohort_size
+
+    def measure():
         seconds = {}
-        for candidate in _candidates(client_map, layout.cohort_size):
-            once = candidate.clients_at_once // candidate.num_devices
+        for candidate in _candidates(client_map, cohort_size):
+            once = str(candidate.clients_at_once // candidate.num_devices)
             seconds[once] = _seconds(run, model, schedule._replace(rounds=1), candidate)
             if seconds[once] > 2 * min(seconds.values()):  # still more clients at once would be still slower
                 break
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(path, seconds)
-    return _with_clients_at_once(client_map, min(seconds, key=seconds.get))
+        return seconds
+
+    program = model, jax.tree.map(lambda leaf: 0, run.algorithm), float(run.algorithm.training.epochs)
+    sizes = np.sort(np.asarray(run.federation.ownership.sizes)).tolist()
+    key = *program, client_map.num_devices, cohort_size, sizes
+    seconds = remembered("layouts", client_map.devices[0], key, measure)
+    return _with_clients_at_once(client_map, int(min(seconds, key=seconds.get)))
 
 
 def _candidates(client_map, cohort_size) -> Iterator[ClientMap]:
@@ -66,19 +65,3 @@ def _seconds(run, model, schedule, client_map):
         program.advance(1)
         taken.append(time.perf_counter() - start)
     return min(taken)
-
-
-def _fingerprint(run, model, layout):
-    """Of all that the speed of a round depends on."""
-    machine = jax.__version__, layout.client_map.devices[0].device_kind, layout.client_map.num_devices
-    sizes = np.sort(np.asarray(run.federation.ownership.sizes)).tolist()
-    work = model, jax.tree.structure(run.algorithm), float(run.algorithm.training.epochs), layout.cohort_size, sizes
-    return hashlib.sha256(repr((machine, work)).encode()).hexdigest()[:24]
-
-
-def _read(path: Path) -> dict[int, float] | None:
-    """The seconds that were written; None if there are none."""
-    try:
-        return {int(once): float(seconds) for once, seconds in json.loads(path.read_text()).items()}
-    except (OSError, ValueError, AttributeError):
-        return None

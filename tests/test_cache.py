@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from fedjax_collapse.data.reading import cache as cache_module
-from fedjax_collapse.data.reading.cache import cache_folder, cached
+from fedjax_collapse.data.reading.cache import cached
+from fedjax_collapse.remembered import cache_folder
 
 
 @pytest.fixture(autouse=True)

@@ -6,6 +6,7 @@ import time
 
 import jax
 import numpy as np
+import optax
 import pytest
 from conftest import assert_close
 
@@ -138,7 +139,7 @@ def test_smaller_layouts():
 
 def test_the_fastest_layout_is_timed_once(federation, network, tmp_path, monkeypatch):
     """Up to where more clients at once take twice as long; another network is timed anew, a damaged file too."""
-    monkeypatch.setattr(layouts, "cache_folder", lambda kind: tmp_path / kind)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     timed = []
 
     def seconds(run, model, schedule, client_map):
@@ -151,14 +152,16 @@ def test_the_fastest_layout_is_timed_once(federation, network, tmp_path, monkeyp
     start = engine.Sharded(2, engine.Chunked(1))
 
     def fastest(network):
-        run = Run(many, FedAvg(TRAINING), jax.random.key(0))
+        optimizer = jax.tree_util.Partial(optax.sgd, learning_rate=1.0)
+        run = Run(many, FedAvg(TRAINING, server_optimizer=optimizer), jax.random.key(0))
         return layouts.fastest(run, network, Schedule(3), start)
 
     assert fastest(network) == fastest(network) == engine.Sharded(2, engine.Chunked(2))
     assert timed == [1, 2, 5]
     fastest(Model(nn.MLP(4, hidden=(6,)), federation.input_shape))
     assert timed == [1, 2, 5] * 2
-    for file in (tmp_path / "layouts").iterdir():
+    for file in (tmp_path / "fedjax_collapse" / "layouts").iterdir():
+        assert " at 0x" not in file.read_text()  # an address would be another one in the next process
         file.write_text("{")
     fastest(network)
     assert timed == [1, 2, 5] * 3
@@ -166,7 +169,7 @@ def test_the_fastest_layout_is_timed_once(federation, network, tmp_path, monkeyp
 
 def test_layouts_are_really_timed(federation, network, tmp_path, monkeypatch):
     """Every candidate is compiled and run; what is chosen is the one with the least of the seconds that are kept."""
-    monkeypatch.setattr(layouts, "cache_folder", lambda kind: tmp_path / kind)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     compiled, prepared, advanced = [], [], {}
 
     class Noted(engine.Program):
@@ -197,8 +200,8 @@ def test_layouts_are_really_timed(federation, network, tmp_path, monkeypatch):
         chosen = layouts.fastest(run, network, Schedule(3), engine.Chunked(1))
     finally:
         jax.monitoring.unregister_event_duration_listener(count)
-    (file,) = (tmp_path / "layouts").iterdir()
-    kept = {int(once): seconds for once, seconds in json.loads(file.read_text()).items()}
+    (file,) = (tmp_path / "fedjax_collapse" / "layouts").iterdir()
+    kept = {int(once): seconds for once, seconds in json.loads(file.read_text())["numbers"].items()}
     assert prepared == list(kept) == [1, 2, 5][: len(kept)]  # 10 are more than the cohort
     assert compiled == [1] * len(kept)
     stopped = [once for i, once in enumerate(kept) if kept[once] > 2 * min(list(kept.values())[: i + 1])]

@@ -27,7 +27,7 @@ def seconds(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     taken, timed = {"patches": 1.0, "strips": 1.0, "winograd": 1.0}, []
 
-    def fake(layer, lowering, batch_size, clients, device, has_gradient):
+    def fake(lowering, device, layer, batch_size, clients, has_gradient):
         timed.append((layer.kernel, lowering, batch_size, clients, has_gradient))
         return taken[lowering]
 
@@ -66,6 +66,14 @@ def test_seconds_are_remembered_by_layer_batch_and_clients(seconds, tmp_path):
         damaged.write_text("{")
     assert lowerings(with_timed_lowerings(MODEL, 16, 1, DEVICE)) == ["winograd"] * 3
     assert len(timed) == 3 * count
+
+
+def test_a_cache_that_cannot_be_written_is_a_warning(seconds, tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    seconds[0]["winograd"] = 0.1
+    with pytest.warns(UserWarning, match="timings are not kept .*XDG_CACHE_HOME"):
+        assert lowerings(with_timed_lowerings(MODEL, 16, 1, DEVICE)) == ["winograd"] * 3
 
 
 def test_batches_of_any_size_and_other_layers(seconds):

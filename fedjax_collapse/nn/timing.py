@@ -6,20 +6,16 @@ a round has, in a loop as a round's steps are.
 """
 
 import functools
-import hashlib
-import json
 import math
 import time
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 
-from fedjax_collapse.data.reading.cache import cache_folder
-from fedjax_collapse.metrics import write_json
 from fedjax_collapse.model import Model
 from fedjax_collapse.nn.convolution import Convolution, TimedLowerings, candidates, convolve
 from fedjax_collapse.nn.inspection import convolutions
+from fedjax_collapse.remembered import remembered
 from fedjax_collapse.target import Target
 
 _CLEARLY = 0.9  # share of the time that another lowering may take to replace that of the rule; less is noise
@@ -50,24 +46,16 @@ def with_timed_lowerings(model: Model, batch_size: int, clients: int, device: ja
 
 def _remembered(layer, batch_size, clients, device, has_gradient) -> dict[str, float]:
     """Seconds of one step of the layer by each lowering."""
-    precision = jax.config.jax_default_matmul_precision
-    key = jax.__version__, precision, _kind(device), layer, batch_size, clients, has_gradient
-    path = cache_folder("lowerings") / f"{hashlib.sha256(repr(key).encode()).hexdigest()[:24]}.json"
-    try:
-        kept = {str(name): float(seconds) for name, seconds in json.loads(path.read_text())["seconds"].items()}
-    except (OSError, ValueError, AttributeError, KeyError, TypeError):
-        kept = {}
-    if set(kept) != set(candidates(layer, Target.of(device))):
-        kept = {
-            lowering: _seconds(layer, lowering, batch_size, clients, device, has_gradient)
-            for lowering in candidates(layer, Target.of(device))
-        }
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(path, {"what": repr(key), "seconds": kept})
-    return kept
+    arguments = layer, batch_size, clients, has_gradient
+    lowerings = candidates(layer, Target.of(device))
+
+    def measure():
+        return {lowering: _seconds(lowering, device, *arguments) for lowering in lowerings}
+
+    return remembered("lowerings", device, (*arguments, lowerings), measure)
 
 
-def _seconds(layer, lowering, batch_size, clients, device, has_gradient):
+def _seconds(lowering, device, layer, batch_size, clients, has_gradient):
     """Of one step, forward and backward, of so many clients; ``has_gradient``: whether their images need one too."""
     how = Convolution(layer.stride, layer.padding, layer.groups, lowering, Target.of(device))
     lead = () if clients == 1 else (clients,)
@@ -96,11 +84,3 @@ def _seconds(layer, lowering, batch_size, clients, device, has_gradient):
     taken(1)  # compiles
     steps = max(1, round(_SECONDS / taken(1)))
     return min(taken(steps) for _ in range(_TIMINGS)) / steps
-
-
-def _kind(device):
-    """The device's, of a CPU its model's name, as JAX says "cpu" of all."""
-    info = Path("/proc/cpuinfo")
-    if device.platform != "cpu" or not info.exists():
-        return device.device_kind
-    return next((line for line in info.read_text().splitlines() if line.startswith("model name")), "cpu")

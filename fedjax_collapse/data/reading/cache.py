@@ -9,10 +9,11 @@ import time
 import uuid
 import warnings
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from fedjax_collapse.remembered import cache_folder
 
 Arrays = dict[str, np.ndarray]
 _DIGEST = "sha256"
@@ -35,11 +36,6 @@ def cached(name: str, key: Mapping[str, Any], make: Callable[[], Arrays]) -> Arr
         except OSError as error:
             warnings.warn(f"{path}: not cached ({error}); set XDG_CACHE_HOME to a folder with room", stacklevel=2)
     return arrays
-
-
-def cache_folder(kind: str) -> Path:
-    """``$XDG_CACHE_HOME/fedjax_collapse/<kind>``, by default below ``~/.cache``."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedjax_collapse" / kind
 
 
 def _read(path):

@@ -1,0 +1,61 @@
+"""Timings that a machine makes once, kept in the user's cache folder."""
+
+import hashlib
+import json
+import os
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from fedjax_collapse.fingerprint import describe
+from fedjax_collapse.metrics import write_json
+
+
+def cache_folder(kind: str) -> Path:
+    """``$XDG_CACHE_HOME/fedjax_collapse/<kind>``, by default below ``~/.cache``."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedjax_collapse" / kind
+
+
+def remembered(kind: str, device: jax.Device, key: Any, measure: Callable[[], Mapping[str, float]]) -> dict[str, float]:
+    """The numbers of ``measure()`` by name, read from the cache if they are there for this key and machine.
+
+    The machine is the device's kind, the version of JAX and the precision of its products. Where the cache cannot be
+    written, a warning says so.
+    """
+    what = {"machine": _machine(device), "key": describe(key)}
+    path = cache_folder(kind) / f"{_hash(what)}.json"
+    numbers = _read(path)
+    if numbers is None:
+        numbers = dict(measure())
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_json(path, {**what, "numbers": numbers})
+        except OSError as error:
+            warnings.warn(
+                f"{path}: timings are not kept ({error.strerror}); set XDG_CACHE_HOME to a folder with room",
+                stacklevel=2,
+            )
+    return numbers
+
+
+def _hash(what):
+    return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:24]
+
+
+def _read(path):
+    """The numbers that were written; None if there are none, or no whole ones."""
+    try:
+        return {str(name): float(value) for name, value in json.loads(path.read_text())["numbers"].items()} or None
+    except (OSError, ValueError, AttributeError, KeyError, TypeError):
+        return None
+
+
+def _machine(device):
+    """What the speed depends on; of a CPU its model's name, as JAX says "cpu" of all."""
+    info, kind = Path("/proc/cpuinfo"), device.device_kind
+    if device.platform == "cpu" and info.exists():
+        kind = next((line for line in info.read_text().splitlines() if line.startswith("model name")), kind)
+    return [jax.__version__, kind, jax.config.jax_default_matmul_precision]
