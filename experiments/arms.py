@@ -34,6 +34,24 @@ def resolve_arm(config: ConfigDict, arm: str) -> ConfigDict:
     return ConfigDict(resolved)
 
 
+def check_study(config: ConfigDict) -> None:
+    """Raises UserError if arms or seeds cannot be those of a study: folders of their own in it."""
+    for kind, what in ((str, "arm"), (int, "seed")):
+        declared = tuple(as_declared(config.arms) if what == "arm" else config.seeds)
+        if not declared:
+            raise UserError(f"the config declares no {what}s; expected at least one in config.{what}s")
+        if not all(isinstance(item, kind) and not isinstance(item, bool) for item in declared):
+            raise UserError(f"config.{what}s {declared}: expected a tuple of {kind.__name__}")
+        if len(set(declared)) < len(declared):
+            raise UserError(f"config.{what}s {declared}: each is one run, expected no {what} twice")
+    for seed in config.seeds:
+        if not 0 <= seed < 2**32:
+            raise UserError(f"seed {seed}: expected an integer from 0 to {2**32 - 1}")
+    for arm in config.arms:
+        if arm in ("", ".", "..") or set(arm) & set("/\\\0"):
+            raise UserError(f"arm {arm!r}: its runs are in a folder of that name, expected one without / and \\")
+
+
 def as_declared(config: ConfigDict) -> dict:
     """The config as dicts, whose keys are in the order of its file: a ConfigDict iterates by the alphabet."""
 

@@ -153,6 +153,8 @@ def _new_options(config, arguments):
         if argument.startswith("--config."):
             name, _, text = argument.removeprefix("--config.").partition("=")
             node, path = config, name.split(".")
+            if path[0] == "arms" and len(path) > 1:
+                check_name(f"arm in --config.{name}:", path[1], config.arms)
             part = path[2:] if path[0] == "arms" else path
             is_open = len(part) > 1 and part[0] in _OPTIONS
             for key in path:

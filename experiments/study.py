@@ -1,5 +1,6 @@
 """A study: every arm with every seed, in one folder, with a summary and a report over all of them."""
 
+import contextlib
 import itertools
 import json
 import platform
@@ -14,20 +15,23 @@ import jax
 from ml_collections import ConfigDict
 
 from experiments import build
-from experiments.arms import as_declared, resolve_arm
+from experiments.arms import as_declared, check_study, resolve_arm
 from experiments.console import Console
+from experiments.lock import only_process_in
 from experiments.machine import num_cores
 from experiments.names import check_name
 from experiments.reporting import write_report
 from experiments.reporting.reading import read_starts
 from experiments.reporting.study import summarize_seeds
 from experiments.runs import Plan, make_groups, make_plan, train_group
+from fedjax_collapse.checkpoint import check_folder
 from fedjax_collapse.data import Federation
 from fedjax_collapse.fingerprint import flatten
 from fedjax_collapse.metrics import write_json
 from fedjax_collapse.nn.inspection import count_lowerings
 from fedjax_collapse.records import UserError
 
+_OF_A_START = (".lock", "config.json")  # what one that was killed at once may leave, with what was not moved in place
 _PACKAGES = ("fedjax_collapse", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "ml-collections")
 
 
@@ -46,22 +50,25 @@ def run_study(
     Raises:
         UserError: the config makes no sense, or the folder belongs to another one.
     """
+    check_study(config)
     declared = tuple(as_declared(config.arms))
-    arms, seeds = _choose("arm", str, arms, declared), _choose("seed", int, seeds, tuple(config.seeds))
+    arms, seeds = _choose("arm", arms, declared), _choose("seed", seeds, tuple(config.seeds))
     configs = {arm: resolve_arm(config, arm) for arm in declared}
     federations = _federations(configs, config.seeds)
     plans = {arm: _plan(arm, configs[arm], federations[arm][config.seeds[0]]) for arm in arms}
-    _claim(workdir, config)
-    record_start(workdir, provenance(federations, plans))
-    with Console(num_runs=len(arms) * len(seeds), rounds=config.rounds) as console:
-        for group in make_groups(itertools.product(arms, seeds), plans, federations, workdir):
-            if not _train(group, console, should_stop):
-                console.note(f"stopped in {group}; the same command goes on from there")
-                return False
-    summary = summarize(workdir, declared, tuple(config.seeds))
-    write_json(workdir / "summary.json", summary)
-    console.print_table(summary)
-    console.note(f"report: {write_report(workdir)}")
+    for arm in arms:
+        check_folder(workdir / arm)
+    with _claimed(workdir, config):
+        record_start(workdir, provenance(federations, plans))
+        with Console(num_runs=len(arms) * len(seeds), rounds=config.rounds) as console:
+            for group in make_groups(itertools.product(arms, seeds), plans, federations, workdir):
+                if not _train(group, console, should_stop):
+                    console.note(f"stopped in {group}; the same command goes on from there")
+                    return False
+        summary = summarize(workdir, declared, tuple(config.seeds))
+        write_json(workdir / "summary.json", summary)
+        console.print_table(summary)
+        console.note(f"report: {write_report(workdir)}")
     return True
 
 
@@ -143,33 +150,33 @@ def _federations(configs, seeds):
     return {arm: shared(config) for arm, config in configs.items()}
 
 
-def _choose(what, kind, asked, declared):
+def _choose(what, asked, declared):
     """What was asked for, in the order in which it is declared, or all that is."""
     for item in asked or ():
         check_name(what, str(item), map(str, declared))
-    if not declared:
-        raise UserError(f"the config declares no {what}s; expected at least one in config.{what}s")
-    if not all(isinstance(item, kind) for item in declared):
-        raise UserError(f"config.{what}s {declared}: expected a tuple of {kind.__name__}")
     return tuple(item for item in declared if item in asked) if asked else declared
 
 
-def _claim(workdir, config):
-    """Makes the folder this config's; refuses one that holds something else, and leaves it as it is."""
+@contextlib.contextmanager
+def _claimed(workdir, config):
+    """The folder is this config's, and this process's alone; one that holds something else is left as it is."""
     path, content = workdir / "config.json", json.loads(config.to_json_best_effort())
-    try:
-        workdir.mkdir(parents=True, exist_ok=True)
-        if path.exists():
-            there, here = (flatten(c) for c in (json.loads(path.read_text()), content))
-            keys = sorted(key for key in there.keys() | here.keys() if there.get(key) != here.get(key))
-            if keys:
-                changes = "; ".join(f"{key} is {there.get(key)} there, {here.get(key)} here" for key in keys)
-                raise UserError(f"{workdir} holds a study of another config: {changes}; choose another --workdir")
-        elif any(workdir.iterdir()):
-            raise UserError(f"{workdir} is not empty and holds no study; choose another --workdir")
-        write_json(path, content)
-    except (OSError, json.JSONDecodeError) as error:
-        raise UserError(f"{workdir}: cannot be used as --workdir: {error}; choose another one") from error
+    with contextlib.ExitStack() as stack:
+        try:
+            workdir.mkdir(parents=True, exist_ok=True)
+            if path.exists():
+                there, here = (flatten(c) for c in (json.loads(path.read_text()), content))
+                keys = sorted(key for key in there.keys() | here.keys() if there.get(key) != here.get(key))
+                if keys:
+                    changes = "; ".join(f"{key} is {there.get(key)} there, {here.get(key)} here" for key in keys)
+                    raise UserError(f"{workdir} holds a study of another config: {changes}; choose another --workdir")
+            elif any(not other.name.startswith(_OF_A_START) for other in workdir.iterdir()):
+                raise UserError(f"{workdir} is not empty and holds no study; choose another --workdir")
+            stack.enter_context(only_process_in(workdir))
+            write_json(path, content)
+        except (OSError, json.JSONDecodeError, UnicodeDecodeError) as error:
+            raise UserError(f"{workdir}: cannot be used as --workdir: {error}; choose another one") from error
+        yield
 
 
 def _version(package):

@@ -8,12 +8,25 @@ from orbax.checkpoint import v1 as ocp
 from fedjax_collapse.records import PyTree, UserError
 
 _KEPT = 2
+_UNREADABLE = "[\\"  # Orbax writes below them and finds nothing there afterwards
+
+
+def check_folder(folder: Path) -> None:
+    """Raises UserError if checkpoints in the folder could not be read again, as of paths with such characters."""
+    found = sorted(set(str(folder.absolute())) & set(_UNREADABLE))
+    if found:
+        raise UserError(f"{folder}: checkpoints cannot be in a path with {' or '.join(found)}; choose another folder")
 
 
 class Checkpoints:
-    """The checkpoints in a folder, by round; a save that is killed leaves the earlier ones intact."""
+    """The checkpoints in a folder, by round; a save that is killed leaves the earlier ones intact.
+
+    Raises:
+        UserError: ``check_folder``'s.
+    """
 
     def __init__(self, folder: Path):
+        check_folder(folder)
         policy = ocp.training.preservation_policies.LatestN(_KEPT)
         self._checkpointer = ocp.training.Checkpointer(folder.absolute(), preservation_policy=policy)
 

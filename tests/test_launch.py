@@ -168,6 +168,9 @@ WRONG = {
     "unknown seed": (["--seed=9"], "unknown seed '9'"),
     "seed that is no number": (["--seed=x"], "--seed=x"),
     "unknown flag": (["--wrokdir=/tmp/x"], "wrokdir", "workdir"),
+    "negative seed": (["--config.seeds=(-1,)"], "seed -1: expected an integer from 0"),
+    "seed twice": (["--config.seeds=(0,0)"], "expected no seed twice"),
+    "misspelt arm": (["--config.arms.fedavgg.training.epochs=2"], "did you mean 'fedavg'"),
     "no seeds": (["--config.seeds=()"], "at least one"),
     "stray argument": (["rounds=3"], "unexpected argument 'rounds=3'"),
 }
@@ -211,6 +214,8 @@ def test_missing_config_file_lists_the_available_ones(tmp_path, capsys):
     [
         ("config.rouns = 3", ["rouns", "rounds"]),
         ("config.arms = dict(a=dict(trainin=dict(epochs=1)))", ["trainin", "did you mean 'training'"]),
+        ("config.arms = {'a/b': dict()}", ["arm 'a/b'", "without /"]),
+        ("config.arms = {'': dict()}", ["arm ''"]),
         ("config.arms = dict(a=dict(rounds=3))", ["arms.a.rounds", "set config.rounds"]),
         ("config.arms = dict(a=dict(regularizers=dict(feddecor=dict())))", ["did you mean 'feddecorr'"]),
         ("config.arms = dict(a=dict(regularizers=dict(feddecorr=dict(strenght=1.0))))", ["did you mean 'strength'"]),

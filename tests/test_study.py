@@ -1,6 +1,8 @@
 """What a study keeps of its config and of its starts. Nothing is trained."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 from ml_collections import ConfigDict
@@ -39,17 +41,41 @@ def test_arms_are_in_the_order_in_which_they_are_declared(config):
     assert tuple(as_declared(ConfigDict())) == ()
 
 
-def test_arms_changed_or_added_on_the_command_line_keep_the_order(config_file):
+def test_arms_changed_on_the_command_line_keep_the_order(config_file):
+    """A new one is more likely misspelt: arms are declared in the file."""
     changes = ["--config.arms.mid.training.epochs=2", "--config.arms.alpha.training.epochs=3"]
     assert tuple(as_declared(launch.parse([config_file, *changes]).config.arms)) == ARMS
-    added = [*changes, "--config.arms.beta.training.epochs=4"]
-    assert tuple(as_declared(launch.parse([config_file, *added]).config.arms)) == (*ARMS, "beta")
+    with pytest.raises(UserError, match=r"unknown arm in .* 'alpah': did you mean 'alpha'"):
+        launch.parse([config_file, "--config.arms.alpah.training.epochs=4"])
 
 
 def test_arms_and_seeds_asked_for_run_as_declared():
-    assert study._choose("arm", str, ("mid", "zeta", "mid"), ARMS) == ("zeta", "mid")
-    assert study._choose("arm", str, None, ARMS) == ARMS
-    assert study._choose("seed", int, (3, 5), (5, 0, 3)) == (5, 3)
+    assert study._choose("arm", ("mid", "zeta", "mid"), ARMS) == ("zeta", "mid")
+    assert study._choose("arm", None, ARMS) == ARMS
+    assert study._choose("seed", (3, 5), (5, 0, 3)) == (5, 3)
+
+
+def test_one_process_in_a_folder(config, tmp_path, monkeypatch):
+    """Another one is refused while the first is in it; what a start that was killed at once left is no obstacle."""
+    monkeypatch.setattr(study, "make_groups", lambda *_: [])
+    monkeypatch.setattr(study, "write_report", lambda workdir: workdir)
+    folder = tmp_path / "study"
+    folder.mkdir()
+    (folder / "config.json.tmp").write_text("{")
+    with study._claimed(folder, config):
+        child = "import sys, pathlib; from experiments.lock import only_process_in as only\n"
+        child += "with only(pathlib.Path(sys.argv[1])): pass"
+        second = subprocess.run([sys.executable, "-c", child, str(folder)], capture_output=True, text=True)
+        assert "another process runs this study" in second.stderr
+    assert subprocess.run([sys.executable, "-c", child, str(folder)]).returncode == 0
+    assert study.run_study(config, folder)
+
+
+def test_a_folder_whose_checkpoints_could_not_be_read(config, tmp_path):
+    for name in ("a[1]", "a\\b"):
+        with pytest.raises(UserError, match="checkpoints cannot be in a path with"):
+            study.run_study(config, tmp_path / name)
+        assert not (tmp_path / name).exists()
 
 
 def test_the_declared_order_holds_in_everything_that_a_study_writes(config, tmp_path, monkeypatch, capsys):
