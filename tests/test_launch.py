@@ -139,6 +139,19 @@ def test_a_stop_is_a_status_of_its_own(config_file, tmp_path, monkeypatch, capsy
     assert start(config_file, workdir=tmp_path / "study") == 0
 
 
+def test_a_run_that_diverges_is_written_down_and_the_next_one_goes_on(tmp_path, capsys):
+    diverging = ["--config.network.name=mlp", "--config.training.learning_rate=1e6"]
+    assert start(QUICKSTART, *diverging, workdir=tmp_path) == 0
+    assert "feddecorr seed 0, round 2: the loss is not finite" in capsys.readouterr().out
+    for arm in ("fedavg", "feddecorr"):
+        rows = [json.loads(line) for line in (tmp_path / arm / "seed0" / "metrics.jsonl").read_text().splitlines()]
+        assert [(row["round"], row["train/task_loss"], row["effective_rank"]) for row in rows] == [
+            (1, None, None),
+            (2, None, None),
+        ]
+    assert (tmp_path / "report.html").exists()
+
+
 WRONG = {
     "unknown key": (["--config.rouns=3"], "rouns", "rounds"),
     "unknown nested key": (["--config.partition.alfa=3"], "alfa", "alpha"),

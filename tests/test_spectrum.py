@@ -42,3 +42,12 @@ def test_effective_rank():
     assert effective_rank(np.zeros(3)) == 0
     share = np.array([0.5, 0.25, 0.25])
     assert effective_rank(10 * share) == pytest.approx(2**1.5)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_features_that_are_not_finite_have_no_spectrum(bad):
+    features = Z.copy()
+    features[1, 2] = bad
+    spectrum = covariance_spectrum(features)
+    assert spectrum.shape == (3,) and np.isnan(spectrum).all()
+    assert np.isnan([effective_rank(spectrum), significant_dims(spectrum), collapse_ratio(spectrum, np.ones(3))]).all()

@@ -4,6 +4,8 @@ Everything runs in float64 NumPy on the host: the tail of a spectrum is where co
 Shi et al., TPAMI 2023, section 3 (eq. 1 for R).
 """
 
+import math
+
 import numpy as np
 from jaxtyping import Float
 
@@ -16,8 +18,11 @@ def covariance_spectrum(
     """Eigenvalues, equally singular values, of the covariance of the features, descending, [features], float64.
 
     ``(1/N) sum (z - mean)(z - mean)^T``, or with N - 1 if ``unbiased``. Tiny negative values from rounding become 0.
+    Features that are not all finite, as a diverged model's, have no spectrum: NaN, as all that follows.
     """
     features = np.asarray(features, np.float64)
+    if not np.isfinite(features).all():
+        return np.full(features.shape[1], np.nan)
     centred = features - features.mean(axis=0)
     covariance = centred.T @ centred / (len(features) - unbiased)
     return np.maximum(np.linalg.eigvalsh(covariance)[::-1], 0)
@@ -30,19 +35,23 @@ def effective_rank(spectrum: Float[np.ndarray, " features"]) -> float:
     Roy & Vetterli, "The effective rank" (2007), applied to the covariance matrix. 0 if all features are constant.
     """
     total = spectrum.sum()
+    if np.isnan(total):
+        return math.nan
     if not total > 0:
         return 0.0
     share = spectrum[spectrum > 0] / total
     return float(np.exp(-np.sum(share * np.log(share))))
 
 
-def significant_dims(spectrum: Float[np.ndarray, " features"], threshold: float = -2.0, base: float = np.e) -> int:
+def significant_dims(
+    spectrum: Float[np.ndarray, " features"], threshold: float = -2.0, base: float = np.e
+) -> int | float:
     """Number of singular values whose logarithm is above the threshold; natural logarithm unless ``base`` says
     otherwise.
 
     TPAMI 2023 does not state its base: with base 10 the same threshold is 0.01 instead of 0.135.
     """
-    return int(np.sum(spectrum > base**threshold))
+    return math.nan if np.isnan(spectrum).any() else int(np.sum(spectrum > base**threshold))
 
 
 def collapse_ratio(
