@@ -1,5 +1,6 @@
 """The runs of a study: what of them follows from the config, which are trained together, and their training."""
 
+import json
 import math
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -33,6 +34,7 @@ from fedjax_collapse.simulation import (
 )
 
 Name = tuple[str, int]  # arm and seed
+_TOGETHER = "together.json"  # in a run's folder: the runs that it is trained with
 
 
 class Plan(NamedTuple):
@@ -102,6 +104,7 @@ def train_group(group: Group, console: Console, should_stop: Callable[[], bool])
     for run in group.runs.values():
         Path(run.folder).mkdir(parents=True, exist_ok=True)
         write_npz(Path(run.folder) / "partition.npz", {"class_counts": run.federation.class_counts()})
+        write_json(run.folder / _TOGETHER, [list(name) for name in group.runs])
     console.start_runs(list(group.runs), first_round=group.first_round)
 
     def listener(rows, timings):
@@ -132,12 +135,22 @@ def _divide(plan, runs) -> list[Group]:
     )
     kept = {name: rounds_kept(run.folder) for name, run in runs.items()}
     first_rounds = {name: rounds[-1] for name, rounds in kept.items()}
-    if is_together and (common := common_round(kept.values())):  # also for a run that was saved later than the others
+    common = common_round(kept.values())
+    if is_together and (common or _were_together(runs)):  # also for a run that was saved later than the others
         first_rounds = dict.fromkeys(runs, common)
     divided: dict = {}
     for name, run in runs.items():
         divided.setdefault(first_rounds[name] if is_together else name, {})[name] = run
     return [_group(plan, part, first_rounds[next(iter(part))]) for part in divided.values()]
+
+
+def _were_together(runs):
+    """Whether they were trained as one program: a kill may have come after the first save of one of them alone."""
+    names = [list(name) for name in runs]
+    try:
+        return all(json.loads((run.folder / _TOGETHER).read_text()) == names for run in runs.values())
+    except (OSError, ValueError):  # not started yet, or no file of ours
+        return False
 
 
 def _group(plan, runs, first_round):

@@ -1,6 +1,7 @@
 """Runs trained as one program have the numbers that they have alone; studies put together what can go together."""
 
 import json
+import shutil
 
 import jax
 import numpy as np
@@ -162,6 +163,16 @@ def test_runs_that_were_saved_at_different_rounds_go_on_together(start, tmp_path
     assert start("killed") == 0
     assert "seeds 0, 1: resumes after round 1" in capsys.readouterr().out
     assert results(tmp_path / "killed") == whole
+
+    first = tmp_path / "first"  # killed when one run alone had its first checkpoint: all start again
+    shutil.copytree(tmp_path / "killed", first)
+    for run in sorted(first.glob("*/*/checkpoints"))[1:]:
+        shutil.rmtree(run)
+        (run.parent / "metrics.jsonl").unlink()
+    assert [rounds_kept(run.parent) for run in sorted(first.glob("*/*/checkpoints"))] == [(2, 3)]
+    assert start("first") == 0
+    assert "seeds 0, 1: starts" in capsys.readouterr().out
+    assert results(first) == whole
 
     assert start("parts", "--seed=1") == 0
     assert start("parts") == 0
