@@ -171,7 +171,7 @@ def test_runs_that_were_saved_at_different_rounds_go_on_together(start, tmp_path
         (run.parent / "metrics.jsonl").unlink()
     assert [rounds_kept(run.parent) for run in sorted(first.glob("*/*/checkpoints"))] == [(2, 3)]
     assert start("first") == 0
-    assert "seeds 0, 1: starts" in capsys.readouterr().out
+    assert "[1-4/4] strength1 seeds 0, 1; strength2 seeds 0, 1: starts" in capsys.readouterr().out
     assert results(first) == whole
 
     assert start("parts", "--seed=1") == 0
