@@ -76,6 +76,7 @@ def test_a_study_from_one_command(config_file, tmp_path, capsys):
         "summary.json",
         "checkpoints",
         "run.json",
+        "together.json",
         "final.npz",
     }
     assert {path.name for path in (study / "feddecorr" / "seed1").iterdir()} == expected
