@@ -36,8 +36,7 @@ def resolve_arm(config: ConfigDict, arm: str) -> ConfigDict:
 
 def check_study(config: ConfigDict) -> None:
     """Raises UserError if arms or seeds cannot be those of a study: folders of their own in it."""
-    for kind, what in ((str, "arm"), (int, "seed")):
-        declared = tuple(as_declared(config.arms) if what == "arm" else config.seeds)
+    for what, kind, declared in (("arm", str, tuple(as_declared(config.arms))), ("seed", int, tuple(config.seeds))):
         if not declared:
             raise UserError(f"the config declares no {what}s; expected at least one in config.{what}s")
         if not all(isinstance(item, kind) and not isinstance(item, bool) for item in declared):

@@ -81,7 +81,7 @@ def _with_fastest_lowerings(plan, lowering):
     client_map = plan.client_map
     if lowering != "timed" and not (lowering == "auto" and client_map.target.platform == "gpu"):
         return plan.model
-    at_once = 1 if client_map.runs_clients_alone else client_map.clients_at_once // client_map.num_devices
+    at_once = client_map.clients_at_once // client_map.num_devices
     return with_timed_lowerings(plan.model, plan.algorithm.training.batch_size, at_once, client_map.devices[0])
 
 

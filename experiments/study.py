@@ -31,7 +31,8 @@ from fedjax_collapse.metrics import write_json
 from fedjax_collapse.nn.inspection import count_lowerings
 from fedjax_collapse.records import UserError
 
-_OF_A_START = (".lock", "config.json")  # what one that was killed at once may leave, with what was not moved in place
+_CONFIG = "config.json"
+_OF_A_START = (".lock", _CONFIG)  # what one that was killed at once may leave, with what was not moved in place
 _PACKAGES = ("fedjax_collapse", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "ml-collections")
 
 
@@ -53,11 +54,11 @@ def run_study(
     check_study(config)
     declared = tuple(as_declared(config.arms))
     arms, seeds = _choose("arm", arms, declared), _choose("seed", seeds, tuple(config.seeds))
+    for arm in arms:
+        check_folder(workdir / arm)
     configs = {arm: resolve_arm(config, arm) for arm in declared}
     federations = _federations(configs, config.seeds)
     plans = {arm: _plan(arm, configs[arm], federations[arm][config.seeds[0]]) for arm in arms}
-    for arm in arms:
-        check_folder(workdir / arm)
     with _claimed(workdir, config):
         record_start(workdir, provenance(federations, plans))
         with Console(num_runs=len(arms) * len(seeds), rounds=config.rounds) as console:
@@ -160,23 +161,29 @@ def _choose(what, asked, declared):
 @contextlib.contextmanager
 def _claimed(workdir, config):
     """The folder is this config's, and this process's alone; one that holds something else is left as it is."""
-    path, content = workdir / "config.json", json.loads(config.to_json_best_effort())
+    content = json.loads(config.to_json_best_effort())
     with contextlib.ExitStack() as stack:
         try:
             workdir.mkdir(parents=True, exist_ok=True)
-            if path.exists():
-                there, here = (flatten(c) for c in (json.loads(path.read_text()), content))
-                keys = sorted(key for key in there.keys() | here.keys() if there.get(key) != here.get(key))
-                if keys:
-                    changes = "; ".join(f"{key} is {there.get(key)} there, {here.get(key)} here" for key in keys)
-                    raise UserError(f"{workdir} holds a study of another config: {changes}; choose another --workdir")
-            elif any(not other.name.startswith(_OF_A_START) for other in workdir.iterdir()):
-                raise UserError(f"{workdir} is not empty and holds no study; choose another --workdir")
+            _check_free(workdir, content)
             stack.enter_context(only_process_in(workdir))
-            write_json(path, content)
+            write_json(workdir / _CONFIG, content)
         except (OSError, json.JSONDecodeError, UnicodeDecodeError) as error:
             raise UserError(f"{workdir}: cannot be used as --workdir: {error}; choose another one") from error
         yield
+
+
+def _check_free(workdir, content):
+    """Raises UserError if the folder holds the study of another config, or something else."""
+    path = workdir / _CONFIG
+    if path.exists():
+        there, here = (flatten(c) for c in (json.loads(path.read_text()), content))
+        keys = sorted(key for key in there.keys() | here.keys() if there.get(key) != here.get(key))
+        if keys:
+            changes = "; ".join(f"{key} is {there.get(key)} there, {here.get(key)} here" for key in keys)
+            raise UserError(f"{workdir} holds a study of another config: {changes}; choose another --workdir")
+    elif any(not other.name.startswith(_OF_A_START) for other in workdir.iterdir()):
+        raise UserError(f"{workdir} is not empty and holds no study; choose another --workdir")
 
 
 def _version(package):

@@ -15,14 +15,15 @@ from fedjax_collapse import FedAvg, Federation, LocalTraining, Model, engine
 from fedjax_collapse.engine.layout import padded_sizes
 from fedjax_collapse.nn.timing import with_timed_lowerings
 from fedjax_collapse.simulation import Hardware, Run, Schedule, check
-
-_AT_ONCE_ON_GPU = 10
+from fedjax_collapse.target import Target
 
 
 def run(workload: Workload, task: Task, setting: Setting) -> Iterator[Round]:
     """Rounds of federated averaging, each a compiled call."""
-    is_on_gpu = setting.device == "gpu"
-    default = (1, _AT_ONCE_ON_GPU) if is_on_gpu else (setting.cores, workload.clients_at_once)
+    model, is_on_gpu = Model(networks.linen(workload.network), workload.image_shape), setting.device == "gpu"
+    default = setting.cores, workload.clients_at_once
+    if is_on_gpu:
+        default = 1, engine.clients_at_once(Target("gpu"), model)
     devices, clients_at_once = setting.layout or default
     if not is_on_gpu:
         jax.config.update("jax_num_cpu_devices", devices)
@@ -37,7 +38,6 @@ def run(workload: Workload, task: Task, setting: Setting) -> Iterator[Round]:
         task.std,
         networks.CLASS_NAMES,
     )
-    model = Model(networks.linen(workload.network), federation.input_shape)
     if is_on_gpu:
         model = with_timed_lowerings(model, workload.training.batch_size, clients_at_once, client_map.devices[0])
     variables, training = variables_from(model, task.weights), workload.training

@@ -55,13 +55,13 @@ def _train_copy(server, client, training):
 def _device(setting):
     """Where the loop runs; products of float32 on a GPU are TF32, as JAX's are."""
     if setting.device == "cpu":
-        return torch.device("cpu")
+        return "cpu"
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     torch.backends.cudnn.benchmark = True
-    return torch.device("cuda")
+    return "cuda"
 
 
-def _lanes(workload, task, lanes, threads, device=torch.device("cpu")):  # noqa: B008
+def _lanes(workload, task, lanes, threads, device="cpu"):
     torch.set_num_threads(threads)
     resident_networks = [network(workload, task).to(device) for _ in range(lanes)]
     server = [tensor.detach().clone() for tensor in pytorch_networks.tensors(resident_networks[0])]

@@ -80,6 +80,11 @@ def arrange(cohort: jax.Array, sizes: jax.Array, client_map: ClientMap) -> jax.A
     return client_map.arrange(jnp.concatenate([padding, cohort[jnp.argsort(own_sizes)]]))
 
 
+def everyone(sizes: jax.Array, client_map: ClientMap) -> jax.Array:
+    """All clients, arranged as a cohort."""
+    return arrange(jnp.arange(len(sizes)), sizes, client_map)
+
+
 def home_order(rounds: Rounds, data: Data) -> jax.Array | None:
     """Identities in the order of all cohorts, in which client states lie where their clients run, round after round.
 
@@ -89,12 +94,12 @@ def home_order(rounds: Rounds, data: Data) -> jax.Array | None:
     is_fixed = data.participation.is_everyone(len(sizes), layout.cohort_size)
     if rounds.run_map is not None or layout.client_map.num_devices == 1 or not is_fixed:
         return None
-    return arrange(jnp.arange(len(sizes)), sizes, layout.client_map)
+    return everyone(sizes, layout.client_map)
 
 
 def device_steps(sizes: np.ndarray, batch_size: int, client_map: ClientMap) -> np.ndarray:
     """Steps [devices] of an epoch in which all clients take part."""
-    ids = np.asarray(arrange(jnp.arange(len(sizes)), jnp.asarray(sizes), client_map))
+    ids = np.asarray(everyone(jnp.asarray(sizes), client_map))
     steps = np.append(-(-np.asarray(sizes) // batch_size), 0)  # padding takes none
     return steps[ids].reshape(client_map.num_devices, -1).sum(axis=1)
 

@@ -196,10 +196,9 @@ def _run_round(rounds, algorithm, state, watched, data):
 
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=2)
 def _with_first_reports(rounds, algorithm, state, data):
-    sizes, everyone = data.ownership.sizes, data.order
-    if everyone is None:
-        everyone = cohorts.arrange(jnp.arange(len(sizes)), sizes, rounds.layout.client_map)
-    clients = cohorts.gather(cohorts.stack(algorithm, everyone, sizes, state.key, None), data, state.clients)
+    sizes = data.ownership.sizes
+    order = cohorts.everyone(sizes, rounds.layout.client_map) if data.order is None else data.order
+    clients = cohorts.gather(cohorts.stack(algorithm, order, sizes, state.key, None), data, state.clients)
     reports = cohorts.first_reports(rounds, algorithm, state.server, clients, data.examples)
     return state._replace(server=server.combine_first_reports(algorithm, state.server, reports))
 

@@ -36,6 +36,10 @@ class Layer(NamedTuple):
     groups: int
     dtype: str
 
+    def convolution(self, lowering: str, target: Target) -> "Convolution":
+        """What is done there, by that lowering."""
+        return Convolution(self.stride, self.padding, self.groups, lowering, target)
+
 
 @dataclasses.dataclass(frozen=True)
 class TimedLowerings:
@@ -149,7 +153,7 @@ def choose_lowering(
 def candidates(layer: Layer, target: Target) -> list[str]:
     """The lowerings that apply to the layer and may be fastest on the target."""
     size, _, channels, _ = layer.kernel
-    how = Convolution(layer.stride, layer.padding, layer.groups, "auto", target)
+    how = layer.convolution("auto", target)
     applies = {
         "patches": True,
         "shifted": channels == 1 and layer.groups > 1,

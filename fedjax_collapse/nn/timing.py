@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_collapse.model import Model
-from fedjax_collapse.nn.convolution import Convolution, TimedLowerings, candidates, convolve
+from fedjax_collapse.nn.convolution import TimedLowerings, candidates, convolve
 from fedjax_collapse.nn.inspection import convolutions
 from fedjax_collapse.remembered import remembered
 from fedjax_collapse.target import Target
@@ -36,18 +36,18 @@ def with_timed_lowerings(model: Model, batch_size: int, clients: int, device: ja
         return model
     behind = {layer for layer, _ in used[1:]}  # the network's images need no gradient
     for layer, rule in dict(used).items():
-        seconds = {rule: math.inf}
-        if set(candidates(layer, model.module.target)) != {rule}:
-            seconds |= _remembered(layer, batch_size, clients, device, has_gradient=layer in behind)
+        seconds = {rule: math.inf} | _remembered(layer, batch_size, clients, device, has_gradient=layer in behind)
         fastest = min(seconds, key=seconds.get)
         chosen.append((layer, fastest if seconds[fastest] < _CLEARLY * seconds[rule] else rule))
     return model.with_module(lowering=TimedLowerings(tuple(sorted(chosen))))
 
 
 def _remembered(layer, batch_size, clients, device, has_gradient) -> dict[str, float]:
-    """Seconds of one step of the layer by each lowering."""
+    """Seconds of one step of the layer by each lowering; of one without another to compare with, 0."""
     arguments = layer, batch_size, clients, has_gradient
     lowerings = candidates(layer, Target.of(device))
+    if len(lowerings) == 1:
+        return dict.fromkeys(lowerings, 0.0)
 
     def measure():
         return {lowering: _seconds(lowering, device, *arguments) for lowering in lowerings}
@@ -57,7 +57,7 @@ def _remembered(layer, batch_size, clients, device, has_gradient) -> dict[str, f
 
 def _seconds(lowering, device, layer, batch_size, clients, has_gradient):
     """Of one step, forward and backward, of so many clients; ``has_gradient``: whether their images need one too."""
-    how = Convolution(layer.stride, layer.padding, layer.groups, lowering, Target.of(device))
+    how = layer.convolution(lowering, Target.of(device))
     lead = () if clients == 1 else (clients,)
 
     def step(images, kernel):
