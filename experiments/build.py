@@ -100,7 +100,7 @@ def model(config: ConfigDict, federation: Federation) -> Model:
     """The network, with as many classes as the data, for images of the size that the augmentation makes of them."""
     constructor = class_named("network", config.network.name)
     arguments = _without(config.network, "name")
-    if arguments.get("lowering") == "timed":  # which it is in ``runs.make_plan``, by the rules until then
+    if arguments.get("lowering") in ("timed", "rules"):  # timed in ``runs.make_plan``, by the rules until then
         arguments["lowering"] = "auto"
     if ":" in arguments.get("head", ""):
         arguments["head"] = imported("network.head", arguments["head"])

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from fedjax_collapse import Federation, Model, engine, nn, partition, simulate
+from fedjax_collapse.nn import timing
 
 jax.config.update("jax_num_cpu_devices", 8)
 # compiled programs are kept beside pytest's own cache, so that a second run of the tests starts fast
@@ -27,6 +28,12 @@ def clear_caches():
     """Compiled programs are dropped after every module: a process may hold only so many memory maps."""
     yield
     jax.clear_caches()
+
+
+@pytest.fixture(autouse=True)
+def lowerings_by_rules(monkeypatch):
+    """No convolution is timed: several tests run side by side, and what is fastest then is chance."""
+    monkeypatch.setattr(timing, "_remembered", lambda *arguments, **options: {})
 
 
 @pytest.fixture

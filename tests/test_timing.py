@@ -18,7 +18,13 @@ from fedjax_collapse.records import Batch
 from fedjax_collapse.target import Target
 
 DEVICE = jax.devices("cpu")[0]
+REMEMBERED = timing._remembered  # other tests have rules alone (conftest.py)
 MODEL = Model(nn.SmallCNN(3, channels=(8, 32, 32)), (16, 16, 3))
+
+
+@pytest.fixture(autouse=True)
+def really_timed(monkeypatch):
+    monkeypatch.setattr(timing, "_remembered", REMEMBERED)
 
 
 @pytest.fixture
@@ -29,9 +35,9 @@ def seconds(monkeypatch, tmp_path):
 
     def fake(lowering, device, layer, batch_size, clients, has_gradient):
         timed.append((layer.kernel, lowering, batch_size, clients, has_gradient))
-        return taken[lowering]
+        return lambda steps: steps * taken[lowering]
 
-    monkeypatch.setattr(timing, "_seconds", fake)
+    monkeypatch.setattr(timing, "_compiled", fake)
     return taken, timed
 
 
@@ -114,13 +120,37 @@ def test_candidates_of_targets():
         assert ("shifted" in on_cpu) == (layer.groups > 1)
 
 
-def test_a_config_asks_for_it(seconds):
+@pytest.mark.parametrize("lowering, expected", [("auto", 2), ("timed", 2), ("rules", 0)])
+def test_a_config_chooses(seconds, lowering, expected):
     config = base.get_config()
-    config.network = dict(name="small_cnn", channels=(4, 32), lowering="timed")
+    config.network = dict(name="small_cnn", channels=(4, 32), lowering=lowering)
     config.clients = 2
     seconds[0]["patches"] = 0.1
     plan = runs.make_plan(config, federations(config, [0])[0])
-    assert count_lowerings(plan.model, 32) == {"patches": 2}
-    assert {entry[2:4] for entry in seconds[1]} == {(32, 1)}  # batch size, and clients side by side
-    config.network.lowering = "auto"
-    assert "patches" not in count_lowerings(runs.make_plan(config, federations(config, [0])[0]).model, 32)
+    assert count_lowerings(plan.model, 32).get("patches", 0) == expected
+    assert {entry[2:4] for entry in seconds[1]} == ({(32, 1)} if expected else set())  # batch size, clients at once
+
+
+def test_what_disturbs_one_timing_disturbs_no_choice(seconds, monkeypatch):
+    taken, timed = {"patches": iter([1.0, 9.0, 0.5]), "winograd": iter([0.9, 0.8, 0.9])}, []
+
+    def fake(lowering, *arguments):
+        return lambda steps: timed.append(lowering) or next(taken[lowering])
+
+    monkeypatch.setattr(timing, "_compiled", fake)
+    monkeypatch.setattr(timing, "_TIMINGS", 2)
+    assert timing._measure(["patches", "winograd"], DEVICE) == {"patches": 0.5, "winograd": 0.8}
+    assert timed == ["patches", "winograd"] * 3
+
+
+def test_the_hopeless_is_timed_once():
+    taken = {"patches": 1.0, "winograd": 4.0}
+    timed = []
+
+    def fake(lowering, *arguments):
+        return lambda steps: timed.append(lowering) or taken[lowering] * steps
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(timing, "_compiled", fake)
+        assert timing._measure(["patches", "winograd"], DEVICE) == taken
+    assert timed == ["patches", "winograd"] + ["patches"] * timing._TIMINGS  # once, to know how many steps to take

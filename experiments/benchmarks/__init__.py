@@ -49,6 +49,7 @@ _TORCH = {"torch": PYTORCH}
 ON_GPU = ("fedjax_collapse", "pytorch")
 SYSTEMS = {
     "fedjax_collapse": System("engine_rounds", "run", {}),
+    "fedjax_collapse-timed": System("engine_rounds", "timed", {}),
     "pytorch": System("pytorch_loops", "resident", _TORCH),
     "pytorch-dataloader": System("pytorch_loops", "dataloader", _TORCH),
     "pytorch-threads": System("pytorch_loops", "threads", _TORCH),
