@@ -1,0 +1,24 @@
+"""The script of long runs, on short ones."""
+
+import json
+
+import pytest
+
+from experiments import soak
+
+
+@pytest.mark.parametrize("case", ["digits", "many"])
+def test_a_row_for_each_tenth(case, tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(soak.CASES, "many", soak.Case(500, 400, 0.01))
+    assert soak.main([case, "--rounds=10", f"--json={tmp_path / 'rows.json'}"]) == 0
+    rows = json.loads((tmp_path / "rows.json").read_text())
+    assert [row["round"] for row in rows] == list(range(1, 11))
+    assert all(row["memory_mib"] > 10 and row["handles"] > 2 for row in rows)
+    assert rows[-1]["written_kib_per_round"] > 0
+    assert "round 10 over round 2: seconds_per_round" in capsys.readouterr().out
+
+
+def test_too_few_rounds():
+    with pytest.raises(SystemExit) as stopped:
+        soak.main(["digits", "--rounds=3"])
+    assert stopped.value.code == 2
