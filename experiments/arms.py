@@ -50,6 +50,8 @@ def resolve_arm(config: ConfigDict, arm: str) -> ConfigDict:
 def check_study(config: ConfigDict) -> None:
     """Raises UserError if arms or seeds cannot be those of a study: folders of their own; or as ``check_keys``."""
     check_keys(config)
+    if "arms" not in config:
+        raise UserError("the config has no arms: start from experiments.configs.base.get_config()")
     for what, kind, declared in (("arm", str, tuple(as_declared(config.arms))), ("seed", int, tuple(config.seeds))):
         if not declared:
             raise UserError(f"the config declares no {what}s; expected at least one in config.{what}s")

@@ -10,7 +10,10 @@ import difflib
 import importlib
 import inspect
 import pkgutil
+import sysconfig
+import traceback
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -27,6 +30,9 @@ _KINDS = {
     "regularizer": ((regularizers,), Method),
     "method": ((algorithms, regularizers, uploads), Method),
 }
+_HERE = Path(__file__).parent
+_INSTALLED = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
+_NOT_OWN = (str(Path(algorithms.__file__).parents[1]), *_INSTALLED)  # where files are that the user did not write
 
 
 def class_named(what: str, name: str) -> type:
@@ -135,11 +141,14 @@ def check_arguments(
 
 
 def explained(what: str, error: Exception) -> UserError:
-    """The error that the user's own code, or what the options made of the library's, ended with: in one line."""
+    """The error that the user's own code, or the library's with such options, ended with: in one line, with its place
+    in the user's code."""
     if isinstance(error, UserError):
         return error
-    reason = " ".join(str(error).split())
-    return UserError(f"{what}: {type(error).__name__}: {reason if len(reason) <= 300 else f'{reason[:297]}...'}")
+    frames = traceback.extract_tb(error.__traceback__)
+    places = [f for f in frames if not f.filename.startswith(_NOT_OWN) and Path(f.filename).parent != _HERE]
+    place = f", {places[-1].filename}:{places[-1].lineno}" if places else ""
+    return UserError(f"{what} ({type(error).__name__}{place}): {' '.join(str(error).split())[:300]}")
 
 
 def _as_tuple(value):

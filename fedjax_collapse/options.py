@@ -49,6 +49,7 @@ class Interval:
 
     def problem(self, number: float, kind: type) -> str:
         """What is wrong with a number of that kind; empty where nothing is."""
+        kind = int if isinstance(number, (int, np.integer)) else kind  # also one that stands for a float
         if number in self and (self.most < math.inf or abs(number) <= _LARGEST[kind]):
             return ""
         return f"{_shown(number)} {self._reason(number, kind)}" + (f"; {self.advice}" if self.advice else "")
@@ -206,7 +207,8 @@ def _items_problem(values, kinds):
 
 def _shown(value):
     """In one short line."""
-    if isinstance(value, (float, np.floating)):
+    value = value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, float):
         return f"{value:g}"
     text = " ".join(repr(value).split())
     return text if len(text) <= 80 else f"{text[:77]}..."
