@@ -6,10 +6,19 @@ from collections.abc import Mapping
 from ml_collections import ConfigDict
 
 from experiments.configs import base
-from experiments.names import check_name, check_type
-from fedjax_collapse import engine
+from experiments.names import check_name
+from fedjax_collapse import Participation, engine
+from fedjax_collapse.options import Count, Natural, check_value, hints
 from fedjax_collapse.records import UserError
+from fedjax_collapse.simulation import Schedule
 
+# of what is not the argument of something that is built; all other kinds are those of the defaults
+_KINDS = {
+    "clients": Count,
+    "participation": hints(Participation)["fraction"],
+    **{name: hint for name, hint in hints(Schedule).items() if hint == Count},
+}
+_ENGINE_KINDS = {"clients_at_once": Natural, "devices": Natural}
 _ENGINE_CHOICES = {
     "layout": ("auto", "timed", "chunked", "vectorized", "sharded", "loop"),
     "runs": ("auto", "together", "separate"),
@@ -26,16 +35,23 @@ def resolve_arm(config: ConfigDict, arm: str) -> ConfigDict:
     check_name("arm", arm, config.arms)
     resolved = as_declared(config)
     changes = resolved.pop("arms")[arm]
+    check_value(f"arms.{arm}", changes, dict)
     for key in ("rounds", "seeds"):
         if key in changes:
             raise UserError(f"arms.{arm}.{key}: all arms of a study have the same {key}; set config.{key}")
     _override(resolved, changes, f"arms.{arm}")
-    check_keys(resolved)
+    try:
+        check_keys(resolved)
+    except UserError as error:
+        raise UserError(f"arm {arm}: {error}") from error
     return ConfigDict(resolved)
 
 
 def check_study(config: ConfigDict) -> None:
-    """Raises UserError if arms or seeds cannot be those of a study: folders of their own in it."""
+    """Raises UserError if arms or seeds cannot be those of a study: folders of their own; or as ``check_keys``."""
+    check_keys(config)
+    if "arms" not in config:
+        raise UserError("the config has no arms: start from experiments.configs.base.get_config()")
     for what, kind, declared in (("arm", str, tuple(as_declared(config.arms))), ("seed", int, tuple(config.seeds))):
         if not declared:
             raise UserError(f"the config declares no {what}s; expected at least one in config.{what}s")
@@ -64,17 +80,23 @@ def as_declared(config: ConfigDict) -> dict:
 
 
 def check_keys(config: Mapping) -> None:
-    """Raises UserError for a key that ``configs/base.py`` does not know, or an option of ``engine`` that is none."""
-    defaults = base.get_config()
+    """Raises UserError for a key that ``configs/base.py`` does not know, one that is missing, or a value of another
+    kind than it has there."""
+    config = as_declared(config) if isinstance(config, ConfigDict) else config
+    defaults = as_declared(base.get_config())
     for key in config:
         check_name("config key", key, defaults)
+    for key, default in defaults.items():
+        if key not in config and key != "arms":
+            raise UserError(f"the config has no {key}: start from experiments.configs.base.get_config()")
+        check_value(f"config.{key}", config.get(key, {}), _KINDS.get(key, type(default)))
     options = config["engine"]
     for key in options:
-        check_name("config key of engine", key, defaults.engine)
-    for key, default in defaults.engine.items():
+        check_name("config key of engine", key, defaults["engine"])
+    for key, default in defaults["engine"].items():
         if key not in options:
             raise UserError(f"config.engine has no {key}: change some of its values by config.engine.update(...)")
-        check_type(f"engine.{key}", options[key], type(default))
+        check_value(f"engine.{key}", options[key], _ENGINE_KINDS.get(key, type(default)))
     for key, choices in _ENGINE_CHOICES.items():
         check_name(f"engine.{key}", options[key], choices)
 

@@ -10,12 +10,23 @@ import optax
 from ml_collections import ConfigDict
 
 from experiments.arms import as_declared
-from experiments.names import call, callable_named, check_name, class_named, classes, function_named, imported
+from experiments.names import (
+    call,
+    callable_named,
+    check_arguments,
+    check_name,
+    class_named,
+    classes,
+    explained,
+    function_named,
+    imported,
+)
 from fedjax_collapse import FedAvg, LocalTraining, Participation, Phase, aggregation, engine
 from fedjax_collapse.data import Domains, Federation, augment, partition, sources
 from fedjax_collapse.method import Method
 from fedjax_collapse.model import Model
 from fedjax_collapse.nn.heads import orthogonal_head
+from fedjax_collapse.options import Decay, Fraction, NotNegative, Positive, Seed, check_value, constructor
 from fedjax_collapse.records import UserError
 from fedjax_collapse.simulation import Schedule
 from fedjax_collapse.target import Target
@@ -24,6 +35,12 @@ _OPTIMIZERS = {name: getattr(optax, name) for name in ("sgd", "adagrad", "adam",
 _SERVER_OPTIMIZERS = {  # the damped ones are those of the released codes
     **{name: _OPTIMIZERS[name] for name in ("sgd", "adagrad", "adam", "yogi")},
     **{f"damped_{name}": getattr(aggregation, f"damped_{name}") for name in ("momentum", "adagrad", "adam", "yogi")},
+}
+_OF_OPTAX = {  # what it does not say of its arguments
+    "learning_rate": Positive,
+    "momentum": Decay | None,
+    **dict.fromkeys(("b1", "b2", "decay"), Decay),
+    **dict.fromkeys(("eps", "eps_root", "weight_decay", "initial_accumulator_value"), NotNegative),
 }
 _BATCH_NORM = ("average", "local", "recalibrate")
 _HEADS = {"random": None, "orthogonal": orthogonal_head}
@@ -71,10 +88,7 @@ def data_source(config: ConfigDict) -> sources.Source:
         raise UserError(f"data.source {name!r} lacks its {first.name}: expected {name}:<{first.name}>")
     if argument and not needs_argument:
         raise UserError(f"data.source '{name}:{argument}': nothing can follow {name}; its options are keys of data")
-    arguments = _without(config, "source")
-    if "seed" in arguments:
-        _check_seed("data.seed", arguments["seed"])
-    return call("data", function, arguments, **({first.name: argument} if needs_argument else {}))
+    return call("data", function, _without(config, "source"), **({first.name: argument} if needs_argument else {}))
 
 
 def _partitions(config, labels, domains, seeds):
@@ -90,32 +104,43 @@ def _partitions(config, labels, domains, seeds):
             raise UserError(f"partition {name}: data source {config.data.source} has no domains; choose another one")
         given["domains"] = domains.train
     fixed_seed = arguments.pop("seed", None)
+    check_value("partition.seed", fixed_seed, Seed | None)
     seed_of = {seed: seed if fixed_seed is None else fixed_seed for seed in seeds}
-    for seed in seed_of.values():
-        _check_seed("seed of the partition", seed)
     return {seed: call("partition", draw, arguments, **given, seed=own) for seed, own in seed_of.items()}
 
 
 def model(config: ConfigDict, federation: Federation) -> Model:
     """The network, with as many classes as the data, for images of the size that the augmentation makes of them."""
-    constructor = class_named("network", config.network.name)
+    network = class_named("network", _chosen("network", config.network, "name"))
     arguments = _without(config.network, "name")
     if arguments.get("lowering") in ("timed", "rules"):  # timed in ``runs.make_plan``, by the rules until then
         arguments["lowering"] = "auto"
-    if ":" in arguments.get("head", ""):
-        arguments["head"] = imported("network.head", arguments["head"])
-    network = call("network", constructor, arguments, num_classes=federation.num_classes)
+    if isinstance(head := arguments.get("head"), str) and ":" in head:
+        arguments["head"] = imported("network.head", head)
     check_name("head", config.head, _HEADS)
-    augmented = augment.output_shape(augmentation(config.training.get("augmentation", "none")), federation.input_shape)
-    built = Model(network, augmented, _HEADS[config.head])
-    jax.eval_shape(built.init, jax.random.key(0))  # an option or an image size that does not fit fails here
+    augmented = _augmented_shape(config, federation)
+    module = call("network", network, arguments, num_classes=federation.num_classes)
+    try:
+        built = Model(module, augmented, _HEADS[config.head])
+        jax.eval_shape(built.init, jax.random.key(0))  # an option or an image size that does not fit fails here
+    except Exception as error:
+        raise explained(f"network {config.network.name} cannot be made with these options", error) from error
     return built
+
+
+def _augmented_shape(config, federation):
+    """Of an image as the network sees it."""
+    augmented = augmentation(config.training.get("augmentation", "none"))
+    try:
+        return augment.output_shape(augmented, federation.input_shape)
+    except Exception as error:
+        raise explained(f"augmentation {config.training.augmentation}", error) from error
 
 
 def algorithm(config: ConfigDict) -> FedAvg:
     """Local training, methods and server optimizer."""
     check_name("batch_norm", config.batch_norm, _BATCH_NORM)
-    name, arguments = config.algorithm.name, _without(config.algorithm, "name")
+    name, arguments = _chosen("algorithm", config.algorithm, "name"), _without(config.algorithm, "name")
     settings = {key: arguments.pop(key) for key in _OF_FEDAVG if key in arguments}
     methods = {}
     if name != "fedavg":
@@ -134,8 +159,10 @@ def algorithm(config: ConfigDict) -> FedAvg:
     if config.batch_norm == "local":
         private = settings.get("private", "none")
         settings["private"] = "batch_norm" if private == "none" else f"{private}+batch_norm"
-    if config.server_optimizer.name != "none":
+    if _chosen("server_optimizer", config.server_optimizer, "name") != "none":
         settings["server_optimizer"] = optimizer("server_optimizer", config.server_optimizer, _SERVER_OPTIMIZERS)
+    for key in _without(config.server_optimizer, "name") if config.server_optimizer.name == "none" else ():
+        raise UserError(f"server_optimizer.{key}: it is of no optimizer; set server_optimizer.name, such as sgd")
     return call("algorithm", FedAvg, settings, training=training(config), methods=methods)
 
 
@@ -146,6 +173,7 @@ def _algorithm_named(name):
 
 def _method(path, what, key, options) -> Method:
     """The method of that module name, or that its ``name`` says."""
+    check_value(path, options, dict)
     options = dict(options)
     name = options.pop("name", key)
     return call(path, class_named(what, name), options)
@@ -155,29 +183,30 @@ def training(config: ConfigDict) -> LocalTraining:
     """A client's local training."""
     options = {"schedule_rounds": config.rounds, **_without(config.training, "augmentation", "optimizer", "phases")}
     given = dict(augmentation=augmentation(config.training.get("augmentation", "none")))
-    if "task_loss" in options:
+    if options.get("task_loss") is not None:
         options["task_loss"] = callable_named("training.task_loss", options["task_loss"])
-    if chosen := config.training.get("optimizer"):
+    if (chosen := config.training.get("optimizer")) is not None:
         given["optimizer"] = optimizer("training.optimizer", chosen, _OPTIMIZERS)
-    if phases := config.training.get("phases"):
-        given["phases"] = tuple(_phase(phase) for phase in phases)
+    check_value("training.phases", phases := config.training.get("phases", ()), tuple)
+    given["phases"] = tuple(map(_phase, phases))
     return call("training", LocalTraining, options, **given)
 
 
 def _phase(value):
-    is_pair = isinstance(value, (tuple, list)) and len(value) == 2
-    if not is_pair or not isinstance(value[0], str) or not isinstance(value[1], (int, float)):
+    if not isinstance(value, (tuple, list)) or len(value) != 2:
         raise UserError(f"training.phases: {value!r}, expected pairs of a part and its epochs, such as ('head', 10)")
-    return Phase(*value)
+    return call("training.phases", Phase, dict(zip(("part", "epochs"), value, strict=True)))
 
 
 def schedule(config: ConfigDict) -> Schedule:
     """How many rounds, who takes part in them, and what is measured between them."""
     options = config.cohort.to_dict()
+    if isinstance(options.get("availability"), (tuple, list)):
+        check_value("cohort.availability", options["availability"], tuple[Fraction, ...])
+        options["availability"] = np.asarray(options["availability"], np.float32)
+    check_arguments("cohort", Participation, options, dict(fraction=config.participation))
     for key in ("dropout", "stragglers"):
         options[key] = options.get(key) or None  # a probability of 0 is left out of the program
-    if isinstance(options.get("availability"), (tuple, list)):
-        options["availability"] = np.asarray(options["availability"], np.float32)
     rule = call("cohort", Participation, options, fraction=config.participation)
     measurements = tuple(
         (name, callable_named(f"measurements.{name}", function))
@@ -191,11 +220,12 @@ def schedule(config: ConfigDict) -> Schedule:
 def _watch(text):
     """``one``, ``all``, or the identities in a text such as 0,3."""
     identities = [part.strip() for part in text.split(",")]
-    return tuple(map(int, identities)) if all(part.isdigit() for part in identities) else text
+    return tuple(map(int, identities)) if all(part.isdecimal() for part in identities) else text
 
 
 def augmentation(name: str) -> augment.Augmentation | None:
     """The preset of ``data/augment.py``, or the user's own; None where it leaves images as they are."""
+    check_value("training.augmentation", name, str)
     if ":" in name:
         return callable_named("augmentation", name)
     check_name("augmentation", name, augment.PRESETS)
@@ -203,27 +233,43 @@ def augmentation(name: str) -> augment.Augmentation | None:
 
 
 def optimizer(what: str, config: ConfigDict, known: Mapping[str, Any]) -> jax.tree_util.Partial:
-    """A constructor of an optimizer with its arguments, whose numbers stay traced."""
+    """A constructor of an optimizer with its arguments, whose numbers stay traced; tried once.
+
+    Raises:
+        UserError: there is no such optimizer, or it cannot be made with them.
+    """
     if not isinstance(config, Mapping | ConfigDict):
         raise UserError(f"{what} {config!r}: expected dict(name=...) with its options beside it")
     name = _chosen(what, config, "name")
-    if ":" in name:
-        constructor = callable_named(what, name)
-    else:
-        check_name(what, name, known)
-        constructor = known[name]
+    check_name(what, name, known) if ":" not in name else None
+    made_by = callable_named(what, name) if ":" in name else known[name]
     arguments = _without(config, "name")
-    if what == "server_optimizer":
-        call(what, constructor, arguments)
-    else:
-        call(what, constructor, arguments, learning_rate=0.1)  # that of the local training is given in every round
-    return jax.tree_util.Partial(constructor, **arguments)
+    given = {} if what == "server_optimizer" else {"learning_rate": 0.1}  # that of local training: in every round
+    check_arguments(what, made_by, arguments, given)
+    for key, parameter in inspect.signature(made_by).parameters.items() if ":" not in name else ():
+        if key in arguments:
+            kind = type(parameter.default) if isinstance(parameter.default, (bool, float)) else Any
+            check_value(f"{what}.{key}", arguments[key], _OF_OPTAX.get(key, kind))
+    made = constructor(made_by, **arguments)
+    try:
+        _try_optimizer(made(**given))
+    except Exception as error:
+        raise explained(f"{what} {name} cannot be made with these options", error) from error
+    check_value(what, made, jax.tree_util.Partial)
+    return made
+
+
+def _try_optimizer(made):
+    """A step of it, without computing anything."""
+    params = {"w": jax.ShapeDtypeStruct((2,), np.float32)}
+    jax.eval_shape(lambda params: made.update(params, made.init(params), params), params)
 
 
 def client_map(config: ConfigDict, network: Model) -> engine.ClientMap:
     """How clients are laid out. ``auto``: over all devices, on each as many as are a good first choice there."""
     options = config.engine
     cohort = Participation(fraction=config.participation).cohort_size(config.clients)
+    _check_layout(options, cohort)
     devices = engine.available_devices()
     num_devices = options.devices or min(len(devices), cohort)
     most = engine.clients_at_once(Target.of(devices[0]), network)
@@ -236,9 +282,14 @@ def client_map(config: ConfigDict, network: Model) -> engine.ClientMap:
     return {"chunked": chunk, "vectorized": engine.Vectorized(), "loop": engine.Loop()}[layout]
 
 
-def _check_seed(name, seed):
-    if not isinstance(seed, int) or seed < 0:
-        raise UserError(f"{name} {seed!r}: expected an integer >= 0")
+def _check_layout(options, cohort):
+    at_once, layout = options.clients_at_once, options.layout
+    if at_once and layout in ("vectorized", "loop"):
+        raise UserError(f"engine.clients_at_once {at_once}: expected 0, as layout {layout} has no such number")
+    if at_once > cohort:
+        raise UserError(f"engine.clients_at_once {at_once}: expected at most {cohort}, the clients of a round")
+    if options.devices > 1 and layout in ("vectorized", "loop", "chunked"):
+        raise UserError(f"engine.devices {options.devices}: expected 0 or 1, as layout {layout} is of one device")
 
 
 def _chosen(section, config, key):

@@ -19,6 +19,7 @@ import jax
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
+from experiments.arms import check_keys
 from experiments.machine import num_cores
 from experiments.names import check_name
 from experiments.study import run_study
@@ -54,13 +55,17 @@ def parse(arguments: list[str]) -> flags.FlagValues:
     _check_config_file(arguments)
     try:
         plain, _ = _parse_flags([f"--config={_config_argument(arguments)}"])
+        if not isinstance(plain.config, ConfigDict):
+            found = type(plain.config).__name__
+            raise UserError(f"{_config_argument(arguments)}: get_config returned a {found}, expected a ConfigDict")
         new = _new_options(plain.config, arguments)
         values, rest = _parse_flags([argument for argument in arguments if argument not in new])
         for path, value in new.values():
             _set_option(values.config, path, value)
+        check_keys(values.config)
     except UserError:
         raise
-    except Exception as error:  # of the command line, or anything that the config file does
+    except (Exception, SystemExit) as error:  # of the command line, or anything that the config file does
         raise UserError(_one_line(error)) from error
     if rest:
         raise UserError(f"unexpected argument {rest[0]!r}: options start with --, and --config.key=value has no spaces")

@@ -10,13 +10,18 @@ import difflib
 import importlib
 import inspect
 import pkgutil
+import sysconfig
+import traceback
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from flax.linen import Module
 
 from fedjax_collapse import algorithms, nn, regularizers, uploads
 from fedjax_collapse.method import Method
+from fedjax_collapse.options import check_value, hints
 from fedjax_collapse.records import UserError
 
 _KINDS = {
@@ -25,7 +30,9 @@ _KINDS = {
     "regularizer": ((regularizers,), Method),
     "method": ((algorithms, regularizers, uploads), Method),
 }
-_TYPES = {float: (int, float), int: (int,), str: (str,), bool: (bool,), tuple: (tuple, list)}
+_HERE = Path(__file__).parent
+_INSTALLED = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
+_NOT_OWN = (str(Path(algorithms.__file__).parents[1]), *_INSTALLED)  # where files are that the user did not write
 
 
 def class_named(what: str, name: str) -> type:
@@ -34,6 +41,7 @@ def class_named(what: str, name: str) -> type:
     Raises:
         UserError: there is none, or it is another kind of thing.
     """
+    check_value(what, name, str)
     if ":" in name:
         found, kind = imported(what, name), _KINDS[what][1]
         if not (inspect.isclass(found) and issubclass(found, kind)):
@@ -60,6 +68,7 @@ def classes(what: str) -> dict[str, type]:
 
 def function_named(what: str, module: Any, name: str) -> Callable:
     """The public function ``name`` of ``module``, or the user's own."""
+    check_value(what, name, str)
     if ":" in name:
         return callable_named(what, name)
     found = functions(module)
@@ -90,41 +99,60 @@ def imported(what: str, name: str) -> Any:
     Raises:
         UserError: it cannot be imported, whatever the reason.
     """
+    check_value(what, name, str)
     module, _, attribute = name.partition(":")
     try:
         content = vars(importlib.import_module(module))
-    except Exception as error:  # of the user's code
-        raise UserError(f"{what} {name!r}: {module} cannot be imported ({type(error).__name__}: {error})") from error
+    except (Exception, SystemExit) as error:  # of the user's code
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise UserError(f"{what} {name!r}: {module} cannot be imported ({reason})") from error
     check_name(f"name in {module}, of {what},", attribute, (key for key in content if not key.startswith("_")))
     return content[attribute]
 
 
 def call(what: str, function: Callable, arguments: Mapping[str, Any], **given: Any) -> Any:
-    """``function(**arguments, **given)``; a UserError for an argument that it does not take, or lacks."""
-    accepted = {name: p for name, p in inspect.signature(function).parameters.items() if name not in given}
+    """``function(**arguments, **given)``, whose lists are tuples, as code that is compiled for them needs it.
+
+    Raises:
+        UserError: an argument that the function does not take, lacks, or that is not what its annotation says.
+    """
+    check_arguments(what, function, arguments, given)
+    return function(**{name: _as_tuple(value) for name, value in arguments.items()}, **given)
+
+
+def check_arguments(
+    what: str, function: Callable, arguments: Mapping[str, Any], given: Mapping[str, Any] = MappingProxyType({})
+) -> None:
+    """Raises UserError for an argument that the function does not take, lacks beside the given ones, or that is not
+    what its annotation says."""
+    try:
+        accepted = {name: p for name, p in inspect.signature(function).parameters.items() if name not in given}
+    except ValueError:  # of some built-in functions
+        raise UserError(f"{what}: {function} does not say what it takes; give a function of your own") from None
     accepted = {name: p for name, p in accepted.items() if name not in ("parent", "name")}  # Linen's own
+    annotations = hints(function)
     for name, value in arguments.items():
         check_name(f"option of {what}", name, accepted)
-        check_type(f"{what}.{name}", value, accepted[name].annotation)
+        check_value(f"{what}.{name}", value, annotations[name])
     for name, parameter in accepted.items():
         is_named = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
         if is_named and parameter.default is parameter.empty and name not in arguments:
             raise UserError(f"{what}.{name} is missing: {getattr(function, '__name__', function)} needs it")
-    return function(**arguments, **given)
 
 
-def check_type(name: str, value: Any, annotation: Any) -> None:
-    """Raises UserError if the value is not of a plain type; a number may be given as an int.
+def explained(what: str, error: Exception) -> UserError:
+    """The error that the user's own code, or the library's with such options, ended with: in one line, with its place
+    in the user's code."""
+    if isinstance(error, UserError):
+        return error
+    frames = traceback.extract_tb(error.__traceback__)
+    places = [f for f in frames if not f.filename.startswith(_NOT_OWN) and Path(f.filename).parent != _HERE]
+    place = f", {places[-1].filename}:{places[-1].lineno}" if places else ""
+    return UserError(f"{what} ({type(error).__name__}{place}): {' '.join(str(error).split())[:300]}")
 
-    Annotations that are not plain, or None beside a plain one, are taken as they come.
-    """
-    if hasattr(annotation, "__args__") and type(None) in annotation.__args__:
-        if value is None:
-            return
-        annotation = next(kind for kind in annotation.__args__ if kind is not type(None))
-    expected = _TYPES.get(annotation)
-    if expected and (not isinstance(value, expected) or (isinstance(value, bool) and annotation is not bool)):
-        raise UserError(f"{name} {value!r}: expected {annotation.__name__}, got {type(value).__name__}")
+
+def _as_tuple(value):
+    return tuple(map(_as_tuple, value)) if isinstance(value, (list, tuple)) else value
 
 
 def check_name(what: str, name: str, valid: Iterable[str]) -> None:
@@ -132,6 +160,6 @@ def check_name(what: str, name: str, valid: Iterable[str]) -> None:
     valid = sorted(valid)
     if name in valid:
         return
-    nearest = difflib.get_close_matches(name, valid, n=1)
+    nearest = difflib.get_close_matches(str(name), valid, n=1)
     guess = f"did you mean {nearest[0]!r}? " if nearest else ""
     raise UserError(f"unknown {what} {name!r}: {guess}expected one of {', '.join(valid) or '(none)'}")

@@ -13,6 +13,7 @@ from ml_collections import ConfigDict
 from experiments import build
 from experiments.console import Console
 from experiments.layouts import fastest
+from experiments.names import explained
 from experiments.reporting.study import summarize_run
 from fedjax_collapse.algorithms import FedAvg
 from fedjax_collapse.data import Federation
@@ -69,7 +70,10 @@ def make_plan(config: ConfigDict, federation: Federation) -> Plan:
     model = build.model(config, federation)
     plan = Plan(model, build.algorithm(config), build.schedule(config), build.client_map(config, model), config.engine)
     run = Run(federation, plan.algorithm, jax.random.key(0))
-    check(run, plan.model, plan.schedule, Hardware(plan.client_map))
+    try:
+        check(run, plan.model, plan.schedule, Hardware(plan.client_map))
+    except Exception as error:
+        raise explained("a round cannot be compiled", error) from error
     plan = plan._replace(model=_with_fastest_lowerings(plan, config.network.get("lowering", "auto")))
     if config.engine.layout == "timed":
         plan = plan._replace(client_map=fastest(run, plan.model, plan.schedule, plan.client_map))

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from fedjax_collapse.options import Decay, Positive
 from fedjax_collapse.records import PyTree
 
 
@@ -33,7 +34,7 @@ def sum_clients(stacked: PyTree) -> PyTree:
     return jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0, dtype=leaf.dtype), stacked)
 
 
-def damped_momentum(decay: float) -> optax.GradientTransformation:
+def damped_momentum(decay: Decay) -> optax.GradientTransformation:
     """FedAvgM as in the released code of FedDecorr and MOON: ``v <- decay v + (1 - decay) delta; w <- w + v``.
 
     The form of Hsu et al. (2019) has no factor ``(1 - decay)``; it is ``optax.sgd(1.0, momentum=decay)``.
@@ -41,7 +42,9 @@ def damped_momentum(decay: float) -> optax.GradientTransformation:
     return optax.chain(optax.ema(decay, debias=False), optax.scale(-1.0))
 
 
-def damped_adagrad(learning_rate: float, momentum: float = 0.9, tau: float = 1e-3) -> optax.GradientTransformation:
+def damped_adagrad(
+    learning_rate: Positive, momentum: Decay = 0.9, tau: Positive = 1e-3
+) -> optax.GradientTransformation:
     """FedAdagrad (Reddi et al., 2021): ``v <- momentum v + (1 - momentum) delta; s <- s + delta^2``, then
     ``w <- w + learning_rate v / (tau + sqrt(s))``.
 
@@ -52,14 +55,14 @@ def damped_adagrad(learning_rate: float, momentum: float = 0.9, tau: float = 1e-
 
 
 def damped_adam(
-    learning_rate: float, momentum: float = 0.9, decay: float = 0.99, tau: float = 1e-3
+    learning_rate: Positive, momentum: Decay = 0.9, decay: Decay = 0.99, tau: Positive = 1e-3
 ) -> optax.GradientTransformation:
     """FedAdam: as ``damped_adagrad`` with ``s <- decay s + (1 - decay) delta^2``."""
     return _adaptive(learning_rate, momentum, tau, lambda second, square: decay * second + (1 - decay) * square)
 
 
 def damped_yogi(
-    learning_rate: float, momentum: float = 0.9, decay: float = 0.99, tau: float = 1e-3
+    learning_rate: Positive, momentum: Decay = 0.9, decay: Decay = 0.99, tau: Positive = 1e-3
 ) -> optax.GradientTransformation:
     """FedYogi: as ``damped_adagrad`` with ``s <- s - (1 - decay) delta^2 sign(s - delta^2)``."""
     return _adaptive(

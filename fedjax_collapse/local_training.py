@@ -5,11 +5,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from flax import struct
 
 from fedjax_collapse.data.augment import Augmentation
-from fedjax_collapse.options import check_at_least, check_options, check_positive, option
+from fedjax_collapse.options import Count, Decay, NotNegative, Positive, check_fields, option
 from fedjax_collapse.records import Scalar, UserError
 
 
@@ -18,7 +19,7 @@ class Phase:
     """Some epochs in which one part of the network is trained, and the rest stays as it is."""
 
     part: str = option("all")  # of ``masks.py``
-    epochs: float = 1
+    epochs: Positive = 1
 
 
 @struct.dataclass
@@ -32,7 +33,8 @@ class LocalTraining:
     instead, the same for all clients. ``phases``: one after the other instead of ``epochs``, each of its own part of
     the network and with a fresh optimizer (FedRep: head first, then body).
     ``optimizer``: ``jax.tree_util.Partial`` of an optax constructor that takes a ``learning_rate``, such as
-    ``Partial(optax.adam, b1=0.5)``, in the place of SGD; its numbers are traced. Weight decay is added to the gradient.
+    ``Partial(optax.adam, b1=0.5)``, in the place of SGD; its numbers are traced, and what is none, as
+    ``nesterov=True``, is given by ``options.constructor``. Weight decay is added to the gradient.
     ``task_loss``: a function of ``LocalView`` instead of the model's task; what the methods' terms are added to.
     ``augmentation``: of every training image in every epoch, in raw pixel units (``data/augment.py``); None is none.
     ``clip_norm``: largest norm of the gradient over all params, as ``torch.nn.utils.clip_grad_norm_``; None is none.
@@ -44,45 +46,42 @@ class LocalTraining:
     ``head_at_server`` is the released code of FedUV's "Freeze", whose clients train the head and then throw it away.
     """
 
-    epochs: float = 1
-    batch_size: int = option(32)
-    learning_rate: float = 0.01
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-    steps: int | None = None
+    epochs: Positive = 1
+    batch_size: Count = option(32)
+    learning_rate: Positive = 0.01
+    momentum: Decay = 0.0
+    weight_decay: NotNegative = 0.0
+    steps: Count | None = None
     phases: tuple[Phase, ...] = ()
     optimizer: jax.tree_util.Partial | None = None
     task_loss: Callable[[Any], jax.Array] | None = option(None)
     augmentation: Augmentation | None = option(None)
-    clip_norm: float | None = None
+    clip_norm: Positive | None = None
     drop_last: bool = option(False)
     schedule: str = option("constant", choices=("constant", "cosine", "decay"))
-    schedule_rounds: int = 100
-    schedule_factor: float = 0.998
+    schedule_rounds: Count = 100
+    schedule_factor: Positive = 0.998
     freeze: str = option("none")
 
     def check(self) -> None:
         """Raises UserError for values that make no sense."""
-        check_options(self)
-        check_at_least(1, self, "batch_size")
-        check_at_least(0, self, "momentum", "weight_decay")
-        check_positive(self, "epochs", "learning_rate")
-        if self.steps is not None:
-            check_at_least(1, self, "steps")
+        check_fields(self)
+        for phase in self.phases:
+            check_fields(phase)
         if self.steps is not None and self.phases:
             raise UserError("LocalTraining: steps and phases are given; expected one of them")
-        for phase in self.phases:
-            check_positive(phase, "epochs")
         if self.optimizer is not None and self.momentum != 0:
             raise UserError(
                 f"LocalTraining: momentum {self.momentum:g} is of SGD; give the optimizer its own, or momentum=0"
             )
-        if self.clip_norm is not None and not self.clip_norm > 0:
-            raise UserError(f"LocalTraining: clip_norm {self.clip_norm:g} is not positive; None is no clipping")
-        if self.schedule == "cosine":
-            check_at_least(1, self, "schedule_rounds")
-        if self.schedule == "decay":
-            check_positive(self, "schedule_factor")
+
+    def check_sizes(self, sizes: np.ndarray) -> None:
+        """Raises UserError if no client, of so many examples each, takes a step."""
+        if self.drop_last and max(sizes) < self.batch_size:
+            raise UserError(
+                f"LocalTraining: drop_last leaves no client a batch: batch_size {self.batch_size} is more than the "
+                f"{max(sizes)} examples of the largest; lower it"
+            )
 
     def frozen_part(self, at_server: bool = False) -> str:
         """The part of the network that clients, or the server, never change."""

@@ -24,7 +24,7 @@ import jax
 
 from fedjax_collapse.local_training import LocalTraining
 from fedjax_collapse.model import Model
-from fedjax_collapse.options import check_not_negative, check_options
+from fedjax_collapse.options import NotNegative, check_fields, check_value
 from fedjax_collapse.records import Batch, Client, Key, Outputs, PyTree, Scalar, UserError, Variables
 
 
@@ -106,7 +106,7 @@ class Method:
 
     def check(self) -> None:
         """Raises UserError for values that make no sense; called once, outside compiled code, before a run."""
-        check_options(self)
+        check_fields(self)
 
     def check_with(self, training: LocalTraining, private: str, model: Model) -> None:
         """Raises UserError if the method cannot work with that local training, private part or model; called once."""
@@ -208,8 +208,9 @@ class Regularizer(Method):
 
     def check(self) -> None:
         """Raises UserError for values that make no sense."""
-        check_options(self)
-        check_not_negative(self, "strength")
+        check_fields(self)
+        if hasattr(self, "strength"):  # others have several, of other names
+            check_value(f"{type(self).__name__}: strength", self.strength, NotNegative)
 
     def enabled(self) -> bool:
         """Whether a term has a strength above 0."""

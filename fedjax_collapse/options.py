@@ -1,14 +1,79 @@
-"""Choices and numbers of a record of hyper-parameters, and their checks.
+"""What a value may be is said once, in its annotation, and checked here: of records, functions and networks alike.
 
-Numbers are pytree leaves, traced inside compiled code; what is declared by ``option`` is part of the program.
+``Annotated[float, Interval(0, 1)]`` is a number in an interval, of which the usual ones have names, such as ``Count``;
+a tuple in the place of the interval holds choices. Numbers of a record are pytree leaves, traced inside compiled code;
+what is declared by ``option`` is part of the program.
 """
 
+import collections.abc
 import dataclasses
-from typing import Any
+import functools
+import inspect
+import math
+import types
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Union, get_args, get_origin
 
+import jax
+import numpy as np
 from flax import struct
 
 from fedjax_collapse.records import UserError
+
+_PLAIN = {
+    float: (int, float, np.integer, np.floating),
+    int: (int, np.integer),
+    str: (str,),
+    bool: (bool, np.bool_),
+    tuple: (tuple, list),
+    Path: (Path,),
+    type(None): (type(None),),
+    jax.Array: (jax.Array, np.ndarray),
+}
+_LARGEST = {int: 2**31 - 1, float: float(np.finfo(np.float32).max)}  # in the default precision
+
+
+@dataclasses.dataclass(frozen=True)
+class Interval:
+    """Of numbers, ``[least, most]``; an end with a round bracket is outside. ``advice`` for a number that is not in."""
+
+    least: float = -math.inf
+    most: float = math.inf
+    ends: str = "[]"
+    advice: str = ""
+
+    def __contains__(self, number: float) -> bool:
+        is_above = number > self.least if self.ends[0] == "(" else number >= self.least
+        return is_above and (number < self.most if self.ends[1] == ")" else number <= self.most)
+
+    def problem(self, number: float, kind: type) -> str:
+        """What is wrong with a number of that kind; empty where nothing is."""
+        kind = int if isinstance(number, (int, np.integer)) else kind  # also one that stands for a float
+        if number in self and (self.most < math.inf or abs(number) <= _LARGEST[kind]):
+            return ""
+        return f"{_shown(number)} {self._reason(number, kind)}" + (f"; {self.advice}" if self.advice else "")
+
+    def _reason(self, number, kind):
+        if self.most < math.inf:
+            return f"is outside {self.ends[0]}{_shown(self.least)}, {_shown(self.most)}{self.ends[1]}"
+        if not abs(number) < math.inf:
+            return "is not finite"
+        if number in self:
+            return f"does not fit into 32 bits, expected at most {_shown(_LARGEST[kind])}"
+        if self.ends[0] == "(" and self.least == 0:
+            return "is not positive"
+        return f"is {'negative' if self.least == 0 else 'too small'}, expected >= {_shown(self.least)}"
+
+
+Positive = Annotated[float, Interval(0, ends="(]")]
+NotNegative = Annotated[float, Interval(0)]
+Fraction = Annotated[float, Interval(0, 1)]
+Share = Annotated[float, Interval(0, 1, "(]")]
+Decay = Annotated[float, Interval(0, 1, "[)")]  # of what is kept from step to step, such as a momentum
+Count = Annotated[int, Interval(1)]
+Natural = Annotated[int, Interval(0)]
+Seed = Annotated[int, Interval(0, 2**32 - 1)]
 
 
 def option(default: Any, choices: tuple = ()) -> Any:
@@ -16,37 +81,138 @@ def option(default: Any, choices: tuple = ()) -> Any:
     return struct.field(pytree_node=False, default=default, metadata={"choices": choices})
 
 
-def check_options(record: Any) -> None:
-    """Raises UserError if a field with choices has another value."""
-    for field in dataclasses.fields(record):
-        choices, value = field.metadata.get("choices"), getattr(record, field.name)
-        if choices and value not in choices:
-            expected = ", ".join(map(str, choices))
-            raise UserError(f"{type(record).__name__}: {field.name} {value!r}: expected one of {expected}")
+@dataclasses.dataclass(frozen=True)
+class _WithOptions:
+    """A function with some of its arguments; unlike ``functools.partial``, equal for equal ones."""
+
+    function: Callable
+    options: tuple[tuple[str, Any], ...]
+
+    def __call__(self, *arguments: Any, **numbers: Any) -> Any:
+        return self.function(*arguments, **numbers, **dict(self.options))
 
 
-def check_at_least(least: float, record: Any, *names: str) -> None:
-    """Raises UserError if one of the named numbers is smaller or not a number."""
-    for name in names:
-        if not getattr(record, name) >= least:
-            value = f"{type(record).__name__}: {name} {getattr(record, name):g}"
-            raise UserError(f"{value} is {'negative' if least == 0 else 'too small'}, expected >= {least}")
+def constructor(function: Callable, **arguments: Any) -> jax.tree_util.Partial:
+    """The function with its arguments, such as ``constructor(optax.sgd, momentum=0.9, nesterov=True)``.
+
+    Numbers are traced, as those of a record; flags and names are part of the program.
+    """
+    numbers = {name: value for name, value in arguments.items() if not isinstance(value, (bool, str))}
+    options = tuple((name, value) for name, value in arguments.items() if name not in numbers)
+    return jax.tree_util.Partial(_WithOptions(function, options) if options else function, **numbers)
 
 
-def check_not_negative(record: Any, *names: str) -> None:
-    """Raises UserError if one of the named numbers is negative or not a number."""
-    check_at_least(0, record, *names)
+def check_fields(record: Any) -> None:
+    """Raises UserError if a field of the dataclass or named tuple is not what its annotation and choices say."""
+    for name, hint in hints(type(record)).items():
+        if hasattr(record, name):
+            check_value(f"{type(record).__name__}: {name}", getattr(record, name), hint)
 
 
-def check_positive(record: Any, *names: str) -> None:
-    """Raises UserError if one of the named numbers is not above 0."""
-    for name in names:
-        if not getattr(record, name) > 0:
-            raise UserError(f"{type(record).__name__}: {name} {getattr(record, name):g} is not positive")
+def checked(function: Callable) -> Callable:
+    """The function, whose arguments are checked: UserError for one that is not what its annotation says."""
+    signature, annotations = inspect.signature(function), hints(function)
+
+    @functools.wraps(function)
+    def call(*arguments, **named):
+        for name, value in signature.bind(*arguments, **named).arguments.items():
+            check_value(f"{function.__name__}: {name}", value, annotations[name])
+        return function(*arguments, **named)
+
+    return call
 
 
-def check_fraction(record: Any, *names: str) -> None:
-    """Raises UserError if one of the named numbers is not in [0, 1]."""
-    for name in names:
-        if not 0 <= getattr(record, name) <= 1:
-            raise UserError(f"{type(record).__name__}: {name} {getattr(record, name):g} is outside [0, 1]")
+def check_value(what: str, value: Any, hint: Any) -> None:
+    """Raises UserError if the value is not what the annotation says."""
+    if wrong := problem(value, hint):
+        raise UserError(f"{what} {wrong}")
+
+
+def hints(made: Callable) -> dict[str, Any]:
+    """The annotation of every argument of a function or class; the choices of a dataclass's fields are part of it."""
+    try:
+        parameters = inspect.signature(made, eval_str=True).parameters
+    except Exception:  # of annotations that are text, of names that may be there for type checkers alone
+        parameters = inspect.signature(made).parameters
+    annotations = {name: parameter.annotation for name, parameter in parameters.items()}
+    for field in dataclasses.fields(made) if dataclasses.is_dataclass(made) else ():
+        if field.name in annotations and (choices := field.metadata.get("choices")):
+            annotations[field.name] = Annotated[annotations[field.name], choices]
+    return annotations
+
+
+def problem(value: Any, hint: Any) -> str:
+    """What is wrong with a value of that annotation; empty where nothing is.
+
+    The values of arrays are not looked at, as they may be traced; nor is any value of an annotation of another kind.
+    """
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        kind, limit = arguments
+        wrong = _type_problem(value, kind)
+        return wrong or _limit_problem(value, kind, limit)
+    if origin in (Union, types.UnionType):
+        problems = [problem(value, kind) for kind in arguments]
+        return "" if "" in problems else problems[0]
+    if origin is tuple:
+        return _type_problem(value, tuple) or _items_problem(value, arguments)
+    if hint is jax.tree_util.Partial:
+        return _type_problem(value, hint) or next(filter(None, map(_traced_problem, jax.tree.leaves(value))), "")
+    if origin is type:
+        is_class = inspect.isclass(value) and issubclass(value, arguments[0])
+        return "" if is_class else f"{_shown(value)}: expected a class derived from {_name(arguments[0])}"
+    if origin is collections.abc.Callable:
+        return "" if callable(value) else f"{_shown(value)}: expected a function, got {type(value).__name__}"
+    return _type_problem(value, origin or hint) or _limit_problem(value, hint, Interval())
+
+
+def _type_problem(value, kind):
+    expected = _PLAIN.get(kind) or ((kind,) if _is_record(kind) else None)
+    if expected is None or (kind in _LARGEST and isinstance(value, (jax.Array, np.ndarray))):
+        return ""
+    if isinstance(value, expected) and not (isinstance(value, bool) and kind in _LARGEST):
+        return ""
+    return f"{_shown(value)}: expected {_name(kind)}, got {type(value).__name__}"
+
+
+def _traced_problem(value):
+    """Of an argument of a ``jax.tree_util.Partial``."""
+    wrong = problem(value, float)
+    return wrong and f"{wrong}; what is no number is given by options.constructor"
+
+
+def _is_record(kind):
+    """Whether it is a class whose objects nothing else can stand for."""
+    return inspect.isclass(kind) and (
+        dataclasses.is_dataclass(kind) or issubclass(kind, (tuple, functools.partial, Mapping))
+    )
+
+
+def _limit_problem(value, kind, limit):
+    if isinstance(limit, Interval):
+        is_number = kind in _LARGEST and not isinstance(value, (jax.Array, np.ndarray))
+        return limit.problem(value, kind) if is_number else ""
+    return "" if value in limit else f"{_shown(value)}: expected one of {', '.join(map(str, limit))}"
+
+
+def _items_problem(values, kinds):
+    """Of a tuple, ``kinds`` as in its annotation."""
+    if kinds[-1] is Ellipsis:
+        kinds = kinds[:1] * len(values)
+    if len(kinds) != len(values):
+        return f"{_shown(values)}: expected {len(kinds)} values, got {len(values)}"
+    wrong = next(filter(None, map(problem, values, kinds)), "")
+    return wrong and f"{_shown(values)}: {wrong}"
+
+
+def _shown(value):
+    """In one short line."""
+    value = value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, float):
+        return f"{value:g}"
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _name(kind):
+    return "None" if kind is type(None) else kind.__name__

@@ -17,6 +17,7 @@ from fedjax_collapse.fingerprint import describe
 from fedjax_collapse.hashing import digest
 from fedjax_collapse.measurement import Measurement
 from fedjax_collapse.model import Model
+from fedjax_collapse.options import Count, check_fields
 from fedjax_collapse.records import Key, UserError, Variables
 
 Row = Mapping[str, Any]
@@ -35,21 +36,19 @@ class Run(NamedTuple):
 class Schedule(NamedTuple):
     """How many rounds a run has, who takes part in them, and what happens between them; as for ``simulate``."""
 
-    rounds: int
+    rounds: Count
     participation: float | Participation = 1.0
-    evaluate_every: int = 1
-    checkpoint_every: int = 10
+    evaluate_every: Count = 1
+    checkpoint_every: Count = 10
     watch: str | tuple[int, ...] = "one"
     measurements: tuple[tuple[str, Measurement], ...] = ()
 
     def check(self) -> None:
-        """Raises UserError for a number that makes no sense."""
-        for name in ("rounds", "evaluate_every", "checkpoint_every"):
-            if not getattr(self, name) >= 1:
-                raise UserError(f"{name} {getattr(self, name)} is too small, expected >= 1")
+        """Raises UserError for a value that makes no sense."""
         for name, measurement in self.measurements:
             if not callable(measurement):
                 raise UserError(f"measurement {name}: expected a function of a view, got {type(measurement).__name__}")
+        check_fields(self)
 
     def rounds_after(self, done: int) -> int:
         """Rounds from there to the next evaluation."""
@@ -97,13 +96,14 @@ def check(run: Run, model: Model, schedule: Schedule, hardware: Hardware = Hardw
     federation, algorithm, client_map = run.federation, run.algorithm, hardware.client_map
     model = model.on(client_map.target)
     algorithm.check(model)
+    training, sizes = algorithm.training, np.asarray(federation.ownership.sizes)
+    training.check_sizes(sizes)
     model.task.check(model.initial_shapes(), federation.num_classes)
     schedule.check()
     schedule.rule.check(federation.num_clients, algorithm.weights_by)
     engine.check_watch(schedule.watch, federation.num_clients)
     if hardware.storage not in engine.STORAGES:
         raise UserError(f"storage {hardware.storage!r}: expected one of {', '.join(engine.STORAGES)}")
-    training, sizes = algorithm.training, np.asarray(federation.ownership.sizes)
     parts = 1 if training.drop_last else engine.batch_parts(client_map, model, sizes, training.batch_size)
     if hardware.run_map is not None and not hardware.run_map.runs_clients_alone:
         parts = 1

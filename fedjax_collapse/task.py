@@ -25,8 +25,10 @@ class Task:
     is_classification: bool = False
 
     def check(self, outputs: Outputs, num_classes: int) -> None:
-        """Raises UserError if the network's outputs do not match the classes of the data."""
-        if self.is_classification and outputs.logits.shape[1:] != (num_classes,):
+        """Raises UserError if the network's outputs, of one example, do not match the classes of the data."""
+        if outputs.features.ndim != 2 or len(outputs.features) != 1:
+            raise UserError(f"network: its features have shape {list(outputs.features.shape)}, expected [batch, d]")
+        if self.is_classification and outputs.logits.shape != (1, num_classes):
             raise UserError(
                 f"network: its logits have shape {list(outputs.logits.shape[1:])}, expected [{num_classes}], one for "
                 f"each class of the data"

@@ -64,10 +64,10 @@ def test_wrong_layouts(root, tmp_path):
 def test_wrong_options(root):
     for options, message in (
         (dict(classes=("ant", "eel")), "no class 'eel' among ant, bee, cat, dog"),
-        (dict(channels=2), "2 channels, expected 1, 3"),
-        (dict(image_size=-8), "image_size -8, expected a number of pixels"),
-        (dict(test_fraction=1.0), "test_fraction 1 and test_per_class 0"),
-        (dict(test_per_class=-1), "test_per_class -1; expected"),
+        (dict(channels=2), "channels 2: expected one of 0, 1, 3"),
+        (dict(image_size=-8), "image_size -8 is outside"),
+        (dict(test_fraction=1.0), "test_fraction 1 is outside"),
+        (dict(test_per_class=-1), "test_per_class -1 is negative"),
         (dict(normalisation="cifar"), "normalisation 'cifar': expected one of unit"),
         (dict(channels=1, normalisation="cifar10"), "'cifar10' is for 3 channels, the images have 1"),
     ):

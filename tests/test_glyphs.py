@@ -76,12 +76,12 @@ def test_classes_are_learnable_and_domains_differ():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (dict(num_classes=11), "11 classes, expected one of 10, 62, 100"),
-        (dict(channels=2), "2 channels, expected 1 or 3"),
+        (dict(num_classes=11), "num_classes 11: expected one of 10, 62, 100"),
+        (dict(channels=2), "channels 2: expected one of 1, 3"),
         (dict(domains=("clear",)), "unknown domain 'clear', expected one of clean"),
-        (dict(domains=()), "domains 0 is too small"),
+        (dict(domains=()), r"domains \(\): expected at least one"),
         (dict(train_size=0), "train_size 0 is too small"),
-        (dict(image_size=4), "image_size 4 is too small"),
+        (dict(image_size=4), "image_size 4 is outside"),
     ],
 )
 def test_wrong_requests_are_explained(arguments, message):

@@ -138,7 +138,7 @@ def test_numbers_of_the_rule_are_traced(federation, network):
 @pytest.mark.parametrize(
     ("rule", "message"),
     [
-        (Participation(0.0), "participation 0 is outside"),
+        (Participation(0.0), "Participation: fraction 0 is outside"),
         (Participation(rule="sizes"), "rule 'sizes': expected one of uniform, size, availability"),
         (Participation(dropout=1.5), r"dropout 1.5 is outside \[0, 1\]"),
         (Participation(stragglers=-0.5), r"stragglers -0.5 is outside \[0, 1\]"),

@@ -267,7 +267,7 @@ FINE = np.repeat(np.arange(100), 5)
         ("dirichlet", LABELS, dict(num_clients=0, alpha=1.0), "clients: 0 is too small"),
         ("dirichlet", LABELS, dict(num_clients=600, alpha=1.0), "use at most 500 clients"),
         ("dirichlet", LABELS, dict(num_clients=50, alpha=0.05), "no draw of 1000 gave each of 50 clients 10 of 5000"),
-        ("dirichlet_per_client", LABELS, dict(num_clients=9, alpha=np.nan), "alpha nan is not positive"),
+        ("dirichlet_per_client", LABELS, dict(num_clients=9, alpha=np.nan), "alpha nan is not finite"),
         ("dirichlet", LABELS, dict(num_clients=9, alpha=np.inf), "alpha inf is not finite; .* use iid"),
         ("quantity", LABELS, dict(num_clients=50, alpha=0.001, max_tries=9), "no draw of 9 gave each of 50"),
         (

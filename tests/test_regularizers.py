@@ -143,7 +143,7 @@ def test_wrong_values_are_named(regularizer, message):
     ("regularizer", "message"),
     [
         (StructuredDeCov(num_groups=5), "num_groups 5: expected a divisor of the 6 features"),
-        (FedMR(min_count=1), "min_count 1: expected >= 2"),
+        (FedMR(min_count=1), "min_count 1 is too small, expected >= 2"),
         (FedMR(variant="official", normalise_d2=True), "normalise_d2 True: expected False"),
     ],
 )

@@ -465,8 +465,8 @@ def test_a_network_of_other_classes_is_refused(federation, tmp_path):
     ("change", "message"),
     [
         ({"rounds": 0}, "rounds 0"),
-        ({"participation": 0.0}, "participation 0 is outside"),
-        ({"participation": 1.5}, "participation 1.5 is outside"),
+        ({"participation": 0.0}, "fraction 0 is outside"),
+        ({"participation": 1.5}, "fraction 1.5 is outside"),
         ({"evaluate_every": 0}, "evaluate_every 0"),
         ({"checkpoint_every": 0}, "checkpoint_every 0"),
         ({"watch": "none"}, "watch 'none': expected one, all, or a tuple of identities from 0 to 4"),

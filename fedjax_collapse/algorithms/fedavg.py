@@ -18,7 +18,7 @@ from fedjax_collapse import masks
 from fedjax_collapse.local_training import LocalTraining
 from fedjax_collapse.method import Method
 from fedjax_collapse.model import Model
-from fedjax_collapse.options import check_options, option
+from fedjax_collapse.options import check_fields, option
 from fedjax_collapse.records import UserError, Variables
 
 _EXCLUSIVE = ("task", "gradient")  # hooks that one method alone may have
@@ -53,7 +53,7 @@ class FedAvg:
         """Raises UserError, naming the value, if any hyper-parameter makes no sense, alone or with the others, or if
         the model lacks a part that one of them names."""
         self.training.check()
-        check_options(self)
+        check_fields(self)
         for name, method in self.methods.items():
             if not isinstance(method, Method):
                 raise UserError(f"method {name}: it is a {type(method).__name__}, expected a Method")

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from fedjax_collapse.method import FinishView, Method, RoundView
-from fedjax_collapse.options import check_not_negative, check_options, option
+from fedjax_collapse.options import NotNegative, option
 from fedjax_collapse.records import Outputs, PyTree, Variables
 
 
@@ -24,14 +24,10 @@ from fedjax_collapse.records import Outputs, PyTree, Variables
 class FedDC(Method):
     """Local drift decoupling and correction. ``evaluate`` as in FedDyn."""
 
-    alpha: float = 0.01
+    alpha: NotNegative = 0.01
     evaluate: str = option("active", choices=("active", "cloud"))
 
     weighting = "equal"
-
-    def check(self) -> None:
-        check_options(self)
-        check_not_negative(self, "alpha")
 
     def init_shared(self, variables: Variables, shapes: Outputs) -> PyTree:
         zeros = jax.tree.map(jnp.zeros_like, variables.params)

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from fedjax_collapse.method import FinishView, Method, RoundView
-from fedjax_collapse.options import check_options, check_positive, option
+from fedjax_collapse.options import Positive, option
 from fedjax_collapse.records import Outputs, PyTree, Scalar, Variables
 
 
@@ -26,14 +26,10 @@ class FedDyn(Method):
     client's latest model (``all``), which is the initial one before its first round.
     """
 
-    alpha: float = 0.01
+    alpha: Positive = 0.01
     evaluate: str = option("active", choices=("active", "cloud", "all"))
 
     weighting = "equal"
-
-    def check(self) -> None:
-        check_options(self)
-        check_positive(self, "alpha")
 
     def init_shared(self, variables: Variables, shapes: Outputs) -> PyTree:
         return self.init_memory(variables, shapes)  # h and latest model of the clients, both averaged over all of them

@@ -11,19 +11,13 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from fedjax_collapse.local_training import LocalTraining
 from fedjax_collapse.method import FinishView, Method
-from fedjax_collapse.model import Model
-from fedjax_collapse.records import PyTree, Scalar, UserError
+from fedjax_collapse.records import PyTree, Scalar
 
 
 @struct.dataclass
 class FedNova(Method):
     """Averaging of normalised updates."""
-
-    def check_with(self, training: LocalTraining, private: str, model: Model) -> None:
-        if not training.momentum < 1:
-            raise UserError(f"FedNova: local momentum {training.momentum} is too large, expected < 1")
 
     def upload(self, update: PyTree, view: FinishView) -> tuple[PyTree, PyTree]:
         divisor = jnp.maximum(_steps(view), 1)  # a client without a step has not moved

@@ -14,11 +14,9 @@ import jax.numpy as jnp
 from flax import struct
 
 from fedjax_collapse.algorithms.fednova import effective_steps
-from fedjax_collapse.local_training import LocalTraining
 from fedjax_collapse.method import FinishView, Method, RoundView
-from fedjax_collapse.model import Model
 from fedjax_collapse.options import option
-from fedjax_collapse.records import Outputs, PyTree, UserError, Variables
+from fedjax_collapse.records import Outputs, PyTree, Variables
 
 
 @struct.dataclass
@@ -30,10 +28,6 @@ class Scaffold(Method):
     """
 
     normaliser: str = option("steps", choices=("steps", "fednova"))
-
-    def check_with(self, training: LocalTraining, private: str, model: Model) -> None:
-        if self.normaliser == "fednova" and not training.momentum < 1:
-            raise UserError(f"Scaffold: local momentum {training.momentum} is too large, expected < 1")
 
     def init_shared(self, variables: Variables, shapes: Outputs) -> PyTree:
         return jax.tree.map(jnp.zeros_like, variables.params)

@@ -8,6 +8,7 @@ import numpy as np
 
 from fedjax_collapse.data.partition import Partition
 from fedjax_collapse.hashing import digest
+from fedjax_collapse.options import check_value
 from fedjax_collapse.records import Examples, Ownership, UserError
 
 STORAGES = ("device", "host")  # where examples lie
@@ -70,6 +71,9 @@ class Federation(NamedTuple):
         labels, test_labels = (_check_labels(name, a) for name, a in (("train", labels), ("test", test_labels)))
         num_classes = 1 + max(labels.max(), test_labels.max())
         class_names = tuple(map(str, range(num_classes))) if class_names is None else tuple(class_names)
+        check_value("data: class_names", class_names, tuple[str, ...])
+        if len(set(class_names)) < len(class_names):
+            raise UserError(f"data: class_names {', '.join(class_names)}: expected every one once")
         if len(class_names) < num_classes:
             raise UserError(f"data: label {num_classes - 1} has no name among {len(class_names)} class names")
         return cls.from_inputs(
@@ -174,8 +178,10 @@ def _as_images(name, images):
     """Images with an axis of channels, uint8 or float32."""
     images = np.asarray(images)
     images = images[..., None] if images.ndim == 3 else images
-    if images.ndim != 4:
-        raise UserError(f"{name} images: shape {images.shape}, expected [examples, height, width(, channels)]")
+    if images.ndim != 4 or 0 in images.shape[1:]:
+        raise UserError(
+            f"{name} images: shape {images.shape}, expected [examples, height, width(, channels)], none of them 0"
+        )
     return images if images.dtype == np.uint8 else _as_numbers(f"{name} images", images.astype(np.float32))
 
 

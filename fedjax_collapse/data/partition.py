@@ -6,21 +6,27 @@ exactly once. What leaves examples out (``domain`` when it truncates, ``from_fil
 """
 
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 from jaxtyping import Int
 
 from fedjax_collapse.data import class_holders
 from fedjax_collapse.data.reading import index_file
+from fedjax_collapse.options import Count, Fraction, Interval, Natural, Seed, checked
 from fedjax_collapse.records import UserError
 
 Labels = Int[np.ndarray, " examples"]
 Partition = Sequence[np.ndarray]
 
+Concentration = Annotated[float, Interval(0, ends="(]", advice="small is heterogeneous, use iid for alpha = infinity")]
+
 PATHOLOGICAL = ("balanced", "niid", "sequential", "shards")
 
 
-def iid(labels: Labels, num_clients: int, seed: int = 0) -> Partition:
+@checked
+def iid(labels: Labels, num_clients: int, seed: Seed = 0) -> Partition:
     """A random permutation cut into ``num_clients`` parts whose sizes differ by at most one.
 
     Raises:
@@ -30,14 +36,15 @@ def iid(labels: Labels, num_clients: int, seed: int = 0) -> Partition:
     return np.array_split(np.random.default_rng(seed).permutation(len(labels)), num_clients)
 
 
+@checked
 def dirichlet(
     labels: Labels,
     num_clients: int,
-    alpha: float,
-    seed: int = 0,
-    min_size: int = 10,
+    alpha: Concentration,
+    seed: Seed = 0,
+    min_size: Natural = 10,
     balance: bool = True,
-    max_tries: int = 1000,
+    max_tries: Count = 1000,
 ) -> Partition:
     """Label skew: every class is divided over the clients by a draw from Dir(alpha, ..., alpha).
 
@@ -49,7 +56,6 @@ def dirichlet(
     Raises:
         UserError: alpha is not positive, more clients than examples allow, or ``max_tries`` draws were not enough.
     """
-    _check_alpha(alpha)
     _check_num_clients(labels, num_clients, max(min_size, 1))
     rng = np.random.default_rng(seed)
     rows_of_class = _rows_of_class(labels)
@@ -60,7 +66,8 @@ def dirichlet(
     raise _hopeless(labels, num_clients, alpha, min_size, max_tries)
 
 
-def dirichlet_per_client(labels: Labels, num_clients: int, alpha: float, seed: int = 0) -> Partition:
+@checked
+def dirichlet_per_client(labels: Labels, num_clients: int, alpha: Concentration, seed: Seed = 0) -> Partition:
     """Label skew at equal sizes: every client draws its own class prior from Dir(alpha, ..., alpha) over the classes.
 
     The routine of FedDyn and FedDC. In random order, clients draw a class from their prior, restricted to the classes
@@ -71,7 +78,6 @@ def dirichlet_per_client(labels: Labels, num_clients: int, alpha: float, seed: i
     Raises:
         UserError: alpha is not positive, or more clients than examples.
     """
-    _check_alpha(alpha)
     _check_num_clients(labels, num_clients, min_size=1)
     rng = np.random.default_rng(seed)
     rows_of_class = [rng.permutation(rows) for rows in _rows_of_class(labels)]
@@ -89,13 +95,14 @@ def dirichlet_per_client(labels: Labels, num_clients: int, alpha: float, seed: i
     return [np.array(part) for part in parts]
 
 
+@checked
 def pathological(
     labels: Labels,
     num_clients: int,
     classes_per_client: int,
-    seed: int = 0,
+    seed: Seed = 0,
     method: str = "balanced",
-    max_tries: int = 1000,
+    max_tries: Count = 1000,
 ) -> Partition:
     """Label skew: every client holds few classes; a class is divided evenly over its holders.
 
@@ -128,8 +135,9 @@ def pathological(
     )
 
 
+@checked
 def partially_disjoint(
-    labels: Labels, num_clients: int, classes_per_client: int, seed: int = 0, double_pass: bool = False
+    labels: Labels, num_clients: int, classes_per_client: int, seed: Seed = 0, double_pass: bool = False
 ) -> Partition:
     """FedMR's partially class-disjoint data PρCς: ρ clients with ς classes each; ς = all classes is IID.
 
@@ -152,8 +160,14 @@ def partially_disjoint(
     return [np.concatenate(parts) for parts in zip(*passes, strict=True)]
 
 
+@checked
 def quantity(
-    labels: Labels, num_clients: int, alpha: float, seed: int = 0, min_size: int = 10, max_tries: int = 1000
+    labels: Labels,
+    num_clients: int,
+    alpha: Concentration,
+    seed: Seed = 0,
+    min_size: Natural = 10,
+    max_tries: Count = 1000,
 ) -> Partition:
     """Quantity skew: a random permutation cut by a draw of sizes from Dir(alpha, ..., alpha) (NIID-Bench).
 
@@ -162,7 +176,6 @@ def quantity(
     Raises:
         UserError: alpha is not positive, more clients than examples allow, or ``max_tries`` draws were not enough.
     """
-    _check_alpha(alpha)
     _check_num_clients(labels, num_clients, max(min_size, 1))
     rng = np.random.default_rng(seed)
     for _ in range(max_tries):
@@ -175,8 +188,9 @@ def quantity(
     raise _hopeless(labels, num_clients, alpha, min_size, max_tries)
 
 
+@checked
 def domain(
-    labels: Labels, num_clients: int, domains: Int[np.ndarray, " rows"], seed: int = 0, truncation: float = 0.0
+    labels: Labels, num_clients: int, domains: Int[np.ndarray, " rows"], seed: Seed = 0, truncation: Fraction = 0.0
 ) -> Partition:
     """Feature shift: one client per domain; ``domains`` are those of the examples, integers from 0.
 
@@ -191,8 +205,6 @@ def domain(
     sizes = np.bincount(domains)
     if num_clients != len(sizes):
         raise UserError(f"clients: {num_clients} clients but {len(sizes)} domains; use clients={len(sizes)}")
-    if not 0 <= truncation <= 1:
-        raise UserError(f"partition: truncation {truncation:g} is outside [0, 1]; 0 keeps all examples")
     kept = int(truncation * sizes.min()) if truncation else None
     if not sizes.min() or kept == 0:
         raise UserError(
@@ -203,7 +215,8 @@ def domain(
     return [rng.permutation(np.flatnonzero(domains == client))[:kept] for client in range(num_clients)]
 
 
-def from_file(labels: Labels, num_clients: int, path: str, seed: int = 0) -> Partition:
+@checked
+def from_file(labels: Labels, num_clients: int, path: str | Path, seed: Seed = 0) -> Partition:
     """The partition of a JSON file: a list with one list of example indices per client, whatever the seed.
 
     Examples that are not listed belong to nobody.
@@ -218,7 +231,8 @@ def from_file(labels: Labels, num_clients: int, path: str, seed: int = 0) -> Par
     return parts
 
 
-def isic2019(labels: Labels, num_clients: int, path: str, seed: int = 0) -> Partition:
+@checked
+def isic2019(labels: Labels, num_clients: int, path: str | Path, seed: Seed = 0) -> Partition:
     """The six centres of FLamby's ISIC2019, from its ``train_test_split`` file: one client per centre.
 
     The examples are the training images in the order of that file; this is checked by their labels.
@@ -257,14 +271,6 @@ def _draw_dirichlet(rows_of_class, num_examples, num_clients, alpha, min_size, b
 
 def _rows_of_class(labels):
     return [np.flatnonzero(labels == label) for label in np.unique(labels)]
-
-
-def _check_alpha(alpha):
-    if not 0 < alpha < np.inf:
-        raise UserError(
-            f"partition: alpha {alpha:g} is not {'finite' if alpha > 0 else 'positive'}; small is heterogeneous, use "
-            f"iid for alpha = infinity"
-        )
 
 
 def _check_num_clients(labels, num_clients, min_size):

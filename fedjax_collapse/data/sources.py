@@ -13,13 +13,14 @@ have them:
 import functools
 from importlib import metadata
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
 from fedjax_collapse.data import glyphs as drawing
 from fedjax_collapse.data.reading import encoded, files, folders, tables, tfds_listing
 from fedjax_collapse.data.reading.cache import cached
+from fedjax_collapse.options import Count, Interval, Natural, Seed, checked
 from fedjax_collapse.records import UserError
 
 
@@ -38,6 +39,9 @@ NORMALISATIONS = {
     "svhn": (_scaled(0.4376821, 0.4437697, 0.4728044), _scaled(0.1980301, 0.2010156, 0.1970361)),  # FedMR
     "imagenet": (_scaled(0.485, 0.456, 0.406), _scaled(0.229, 0.224, 0.225)),
 }
+_MOST_PIXELS = 4096  # in a row
+_Size = Annotated[int, Interval(0, _MOST_PIXELS)]
+_Channels = Annotated[int, (0, 1, 3)]
 _USUAL_NORMALISATION = {"cifar10": "cifar10", "cifar100": "cifar100", "svhn_cropped": "svhn", "stl10": "half"}
 
 
@@ -56,7 +60,8 @@ class Source(NamedTuple):
     domain_names: tuple[str, ...] = ()
 
 
-def digits(test_fraction: float = 0.2, seed: int = 0) -> Source:
+@checked
+def digits(test_fraction: Annotated[float, Interval(0.01, 0.99)] = 0.2, seed: Seed = 0) -> Source:
     """The 1,797 real handwritten digits that come with scikit-learn: 8 x 8 pixels of 0 to 16, ten classes.
 
     A copy of the test part of the UCI "Optical Recognition of Handwritten Digits" data. It has no split of its own;
@@ -65,8 +70,6 @@ def digits(test_fraction: float = 0.2, seed: int = 0) -> Source:
     Raises:
         UserError: a part would lack a class.
     """
-    if not 0.01 <= test_fraction <= 0.99:
-        raise UserError(f"digits: test_fraction {test_fraction:g}, expected 0.01 to 0.99")
 
     def split():
         from sklearn.datasets import load_digits
@@ -83,14 +86,15 @@ def digits(test_fraction: float = 0.2, seed: int = 0) -> Source:
     return Source(**arrays, mean=0.0, std=16.0, class_names=tuple("0123456789"))
 
 
+@checked
 def glyphs(
-    num_classes: int = 10,
-    image_size: int = 32,
-    channels: int = 3,
-    train_size: int = 10_000,
-    test_size: int = 2_000,
-    domains: tuple = ("coloured",),
-    seed: int = 0,
+    num_classes: Annotated[int, drawing.NUM_CLASSES] = 10,
+    image_size: Annotated[int, Interval(8, _MOST_PIXELS)] = 32,
+    channels: Annotated[int, (1, 3)] = 3,
+    train_size: Count = 10_000,
+    test_size: Count = 2_000,
+    domains: tuple[str, ...] = ("coloured",),
+    seed: Seed = 0,
 ) -> Source:
     """Synthetic images of characters (``data/glyphs.py``): digits, with letters (62), with Greek and others (100).
 
@@ -104,18 +108,8 @@ def glyphs(
     import matplotlib
     import PIL
 
-    if num_classes not in drawing.NUM_CLASSES:
-        raise UserError(f"glyphs: {num_classes} classes, expected one of {', '.join(map(str, drawing.NUM_CLASSES))}")
-    for name, value, least in (
-        ("image_size", image_size, 8),
-        ("train_size", train_size, 1),
-        ("test_size", test_size, 1),
-        ("domains", len(domains), 1),
-    ):
-        if value < least:
-            raise UserError(f"glyphs: {name} {value} is too small, expected >= {least}")
-    if len(set(domains)) < len(domains):
-        raise UserError(f"glyphs: domains {', '.join(map(str, domains))}: expected every one once")
+    if not 0 < len(set(domains)) == len(domains):
+        raise UserError(f"glyphs: domains {', '.join(domains) or '()'}: expected at least one, and every one once")
 
     def make():
         parts = {"": train_size, "test_": test_size}
@@ -145,15 +139,16 @@ def glyphs(
     )
 
 
+@checked
 def tfds(
     name: str,
     data_dir: str = "",
     train_split: str = "train",
     test_split: str = "test",
     label: str = "",
-    classes: tuple = (),
-    image_size: int = 0,
-    channels: int = 0,
+    classes: tuple[str, ...] = (),
+    image_size: _Size = 0,
+    channels: _Channels = 0,
     normalisation: str = "",
     download: bool = False,
 ) -> Source:
@@ -176,14 +171,15 @@ def tfds(
     return _from_listing("tfds", key, find, classes, image_size, channels, normalisation)
 
 
+@checked
 def folder(
-    path: str,
-    test_fraction: float = 0.2,
-    test_per_class: int = 0,
-    seed: int = 0,
-    classes: tuple = (),
-    image_size: int = 0,
-    channels: int = 3,
+    path: str | Path,
+    test_fraction: Annotated[float, Interval(0, 1, "[)")] = 0.2,
+    test_per_class: Natural = 0,
+    seed: Seed = 0,
+    classes: tuple[str, ...] = (),
+    image_size: _Size = 0,
+    channels: _Channels = 3,
     normalisation: str = "unit",
 ) -> Source:
     """A folder with one per class, with or without train, test and domains (the layouts are in ``reading/folders.py``).
@@ -200,13 +196,14 @@ def folder(
     return _from_listing("folder", key, find, classes, image_size, channels, normalisation)
 
 
+@checked
 def parquet(
-    path: str,
+    path: str | Path,
     image_column: str = "",
     label_column: str = "",
-    classes: tuple = (),
-    image_size: int = 0,
-    channels: int = 3,
+    classes: tuple[str, ...] = (),
+    image_size: _Size = 0,
+    channels: _Channels = 3,
     normalisation: str = "unit",
 ) -> Source:
     """A folder of Parquet files as Hugging Face lays them out: ``train*.parquet`` and ``test*.parquet``.
@@ -220,7 +217,8 @@ def parquet(
     return _from_listing("parquet", key, find, classes, image_size, channels, normalisation)
 
 
-def npz(path: str, normalisation: str = "unit") -> Source:
+@checked
+def npz(path: str | Path, normalisation: str = "unit") -> Source:
     """The arrays ``images``, ``labels``, ``test_images``, ``test_labels`` of a file, as they are.
 
     Keras' names (``x_train``, ...) and MedMNIST's (``train_images``, ...) are also known; ``class_names``, ``domains``,
@@ -232,7 +230,10 @@ def npz(path: str, normalisation: str = "unit") -> Source:
     return _from_arrays(tables.read_arrays(path), normalisation)
 
 
-def isic2019(path: str, split_file: str, image_size: int = 224, normalisation: str = "imagenet") -> Source:
+@checked
+def isic2019(
+    path: str | Path, split_file: str | Path, image_size: _Size = 224, normalisation: str = "imagenet"
+) -> Source:
     """FLamby's ISIC2019: eight classes of skin lesions from six centres, which are the domains.
 
     ``path`` has the images (FLamby's preprocessed ones, or the original ones), ``split_file`` is its

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from fedjax_collapse.options import check_fraction, check_options, option
+from fedjax_collapse.options import Fraction, Share, check_fields, option
 from fedjax_collapse.records import Key, UserError
 
 _DRAW, _DROPOUT, _STRAGGLERS = 0, 2, 3  # streams of randomness within a round; 1 is the clients' training
@@ -31,23 +31,16 @@ class Participation:
     one. None is for nobody.
     """
 
-    fraction: float = option(1.0)
+    fraction: Share = option(1.0)
     rule: str = option("uniform", choices=("uniform", "size", "availability"))
     availability: float | jax.Array = 1.0
-    dropout: float | None = None
-    stragglers: float | None = None
-    straggler_share: float = 0.5
+    dropout: Fraction | None = None
+    stragglers: Fraction | None = None
+    straggler_share: Share = 0.5
 
     def check(self, num_clients: int, weighting: str) -> None:
         """Raises UserError for values that make no sense, alone or with the weighting of uploads."""
-        check_options(self)
-        if not 0 < self.fraction <= 1:
-            raise UserError(
-                f"participation {self.fraction:g} is outside (0, 1]: it is the fraction of clients in a round"
-            )
-        check_fraction(self, *(name for name in ("dropout", "stragglers") if getattr(self, name) is not None))
-        if not 0 < self.straggler_share <= 1:
-            raise UserError(f"Participation: straggler_share {self.straggler_share:g} is outside (0, 1]")
+        check_fields(self)
         probabilities = np.asarray(self.availability)
         if not np.all((probabilities >= 0) & (probabilities <= 1)):
             raise UserError("Participation: availability is outside [0, 1]: it is a probability")

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 
 from fedjax_collapse.nn.base import ConvNetwork, scale
 from fedjax_collapse.nn.layers import Dense, max_pool
+from fedjax_collapse.options import Count, Natural, Positive
 
 CONVOLUTIONS = (  # channels, size, stride, padding, whether a 3x3 max-pool of stride 2 follows
     (64, 11, 4, 2, True),
@@ -25,8 +26,8 @@ class AlexNet(ConvNetwork):
     """
 
     num_classes: int
-    width_multiplier: float = 1.0
-    convolutions: tuple[tuple[int, int, int, int, bool], ...] = CONVOLUTIONS
+    width_multiplier: Positive = 1.0
+    convolutions: tuple[tuple[Count, Count, Count, Natural, bool], ...] = CONVOLUTIONS
 
     smallest_image = 63
 

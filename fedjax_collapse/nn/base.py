@@ -11,6 +11,7 @@ from fedjax_collapse.nn.convolution import TimedLowerings
 from fedjax_collapse.nn.heads import classify
 from fedjax_collapse.nn.layers import Conv, Init, normalize, torch_uniform
 from fedjax_collapse.nn.projector import project
+from fedjax_collapse.options import Count
 from fedjax_collapse.records import Outputs, UserError
 from fedjax_collapse.target import Target
 
@@ -29,7 +30,7 @@ class Network(nn.Module, kw_only=True):
     """
 
     projector: str = "none"
-    projector_dim: int = 256
+    projector_dim: Count = 256
     normalize_features: bool = False
     head: str | type[nn.Module] = "linear"
     dtype: str | None = None

@@ -7,6 +7,7 @@ import jax
 
 from fedjax_collapse.nn.base import ConvNetwork, LayerOptions, dropout, global_mean, rematerialized, scale
 from fedjax_collapse.nn.layers import Dense, kaiming_normal
+from fedjax_collapse.options import Count, Fraction, Positive
 
 STAGES = (  # expansion, size, stride of the first block, channels, blocks
     (1, 3, 1, 16, 1),
@@ -29,10 +30,10 @@ class EfficientNetB0(ConvNetwork):
     """
 
     num_classes: int
-    width_multiplier: float = 1.0
-    stages: tuple[tuple[int, int, int, int, int], ...] = STAGES
-    dropout: float = 0.2  # before the dense layer
-    drop_path: float = 0.2  # of whole blocks: 0 for the first, rising linearly
+    width_multiplier: Positive = 1.0
+    stages: tuple[tuple[Count, Count, Count, Count, Count], ...] = STAGES
+    dropout: Fraction = 0.2  # before the dense layer
+    drop_path: Fraction = 0.2  # of whole blocks: 0 for the first, rising linearly
     remat: bool = False
 
     def represent(self, images: jax.Array, mask: jax.Array, train: bool) -> jax.Array:

@@ -5,6 +5,7 @@ import functools
 import jax
 
 from fedjax_collapse.nn.base import ConvNetwork, global_mean, scale
+from fedjax_collapse.options import Count, Positive
 
 CONVOLUTIONS = (  # channels, size, stride
     (16, 3, 1),
@@ -25,8 +26,8 @@ class FedUVCNN(ConvNetwork):
     """
 
     num_classes: int
-    width_multiplier: float = 1.0
-    convolutions: tuple[tuple[int, int, int], ...] = CONVOLUTIONS
+    width_multiplier: Positive = 1.0
+    convolutions: tuple[tuple[Count, Count, Count], ...] = CONVOLUTIONS
 
     smallest_image = 21
 

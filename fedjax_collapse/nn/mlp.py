@@ -4,13 +4,14 @@ import jax
 
 from fedjax_collapse.nn.base import Network
 from fedjax_collapse.nn.layers import Dense
+from fedjax_collapse.options import Count
 
 
 class MLP(Network):
     """Dense layers with ReLU. The features are the output of the last hidden layer."""
 
     num_classes: int
-    hidden: tuple[int, ...] = (128, 128)
+    hidden: tuple[Count, ...] = (128, 128)
 
     def represent(self, images: jax.Array, mask: jax.Array, train: bool) -> jax.Array:
         del mask, train

@@ -6,6 +6,7 @@ import flax.linen as nn
 import jax
 
 from fedjax_collapse.nn.base import ConvNetwork, LayerOptions, global_mean, rematerialized, scale
+from fedjax_collapse.options import Count, Positive
 
 STAGES = (  # expansion, channels, blocks, stride of the first block
     (1, 16, 1, 1),
@@ -26,8 +27,8 @@ class MobileNetV2(ConvNetwork):
     """
 
     num_classes: int
-    width_multiplier: float = 1.0
-    stages: tuple[tuple[int, int, int, int], ...] = STAGES
+    width_multiplier: Positive = 1.0
+    stages: tuple[tuple[Count, Count, Count, Count], ...] = STAGES
     remat: bool = False
 
     def represent(self, images: jax.Array, mask: jax.Array, train: bool) -> jax.Array:

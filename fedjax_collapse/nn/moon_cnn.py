@@ -4,6 +4,7 @@ import jax
 
 from fedjax_collapse.nn.base import Network
 from fedjax_collapse.nn.layers import Conv, Dense, max_pool
+from fedjax_collapse.options import Count
 from fedjax_collapse.target import Target
 
 
@@ -15,8 +16,8 @@ class MOONCNN(Network):
     """
 
     num_classes: int
-    channels: tuple[int, ...] = (6, 16)
-    hidden: tuple[int, ...] = (120, 84)
+    channels: tuple[Count, ...] = (6, 16)
+    hidden: tuple[Count, ...] = (120, 84)
     lowering: str = "auto"
     target: Target = Target()
 

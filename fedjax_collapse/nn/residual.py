@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from fedjax_collapse.nn.base import ConvNetwork, LayerOptions, global_mean, rematerialized, scale
 from fedjax_collapse.nn.layers import Init, kaiming_normal, torch_uniform
+from fedjax_collapse.options import Count, Positive
 from fedjax_collapse.records import UserError
 
 INITS = {
@@ -76,12 +77,12 @@ class ResidualNetwork(ConvNetwork):
     """
 
     num_classes: int
-    blocks: tuple[int, ...] = (2, 2, 2, 2)
-    strides: tuple[int, ...] = (1, 2, 2, 2)
-    stem_size: int = 3
-    stem_stride: int = 1
+    blocks: tuple[Count, ...] = (2, 2, 2, 2)
+    strides: tuple[Count, ...] = (1, 2, 2, 2)
+    stem_size: Count = 3
+    stem_stride: Count = 1
     kernel_init: str = "uniform"
-    width_multiplier: float = 1.0
+    width_multiplier: Positive = 1.0
     remat: bool = False
 
     block = BasicBlock

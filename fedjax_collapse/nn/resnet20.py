@@ -1,6 +1,7 @@
 """ResNet-20 for CIFAR."""
 
 from fedjax_collapse.nn.residual import ResidualNetwork
+from fedjax_collapse.options import Count
 
 
 class ResNet20(ResidualNetwork):
@@ -9,8 +10,8 @@ class ResNet20(ResidualNetwork):
     He et al. (CVPR 2016), section 4.2, as FedDecorr trains it.
     """
 
-    blocks: tuple[int, ...] = (3, 3, 3)
-    strides: tuple[int, ...] = (1, 2, 2)
+    blocks: tuple[Count, ...] = (3, 3, 3)
+    strides: tuple[Count, ...] = (1, 2, 2)
     kernel_init: str = "kaiming_fan_in"
 
     width = 16

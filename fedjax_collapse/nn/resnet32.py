@@ -1,6 +1,7 @@
 """ResNet-32 for CIFAR."""
 
 from fedjax_collapse.nn.resnet20 import ResNet20
+from fedjax_collapse.options import Count
 
 
 class ResNet32(ResNet20):
@@ -9,4 +10,4 @@ class ResNet32(ResNet20):
     He et al. (CVPR 2016), section 4.2, as FedDecorr trains it.
     """
 
-    blocks: tuple[int, ...] = (5, 5, 5)
+    blocks: tuple[Count, ...] = (5, 5, 5)

@@ -1,6 +1,7 @@
 """ResNet-50 for small images."""
 
 from fedjax_collapse.nn.residual import Bottleneck, ResidualNetwork
+from fedjax_collapse.options import Count
 
 
 class ResNet50(ResidualNetwork):
@@ -11,6 +12,6 @@ class ResNet50(ResidualNetwork):
     ``projector="feduv"``, ``projector_dim=2048``.
     """
 
-    blocks: tuple[int, ...] = (3, 4, 6, 3)
+    blocks: tuple[Count, ...] = (3, 4, 6, 3)
 
     block = Bottleneck

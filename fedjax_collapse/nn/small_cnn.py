@@ -6,6 +6,7 @@ import jax
 
 from fedjax_collapse.nn.base import ConvNetwork, global_mean
 from fedjax_collapse.nn.layers import max_pool
+from fedjax_collapse.options import Count
 
 
 class SmallCNN(ConvNetwork):
@@ -15,7 +16,7 @@ class SmallCNN(ConvNetwork):
     """
 
     num_classes: int
-    channels: tuple[int, ...] = (32, 64, 128)
+    channels: tuple[Count, ...] = (32, 64, 128)
 
     @property
     def smallest_image(self) -> int:

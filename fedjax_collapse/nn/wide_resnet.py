@@ -6,6 +6,7 @@ import flax.linen as nn
 import jax
 
 from fedjax_collapse.nn.base import ConvNetwork, LayerOptions, dropout, global_mean, rematerialized, scale
+from fedjax_collapse.options import Count, Fraction, Positive
 from fedjax_collapse.records import UserError
 
 
@@ -17,9 +18,9 @@ class WideResNet(ConvNetwork):
     """
 
     num_classes: int
-    depth: int = 28  # 6 n + 4, for n blocks a stage
-    width_multiplier: float = 10.0
-    dropout: float = 0.3
+    depth: Count = 28  # 6 n + 4, for n blocks a stage
+    width_multiplier: Positive = 10.0
+    dropout: Fraction = 0.3
     remat: bool = False
 
     def represent(self, images: jax.Array, mask: jax.Array, train: bool) -> jax.Array:

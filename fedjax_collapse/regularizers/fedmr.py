@@ -13,6 +13,8 @@ rows anew in every batch; clients that do not submit prototypes still receive th
 available to us: 1e-5 for ``intra`` is the code's README, for its own variant, 0.1 for ``inter`` is ours.
 """
 
+from typing import Annotated
+
 import jax
 import jax.numpy as jnp
 from flax import struct
@@ -20,8 +22,8 @@ from flax import struct
 from fedjax_collapse.losses import intra_class_correlation, prototype_distance, prototype_margin
 from fedjax_collapse.losses.classwise import VARIANTS
 from fedjax_collapse.method import FinishView, LocalView, Regularizer, Term
-from fedjax_collapse.options import check_not_negative, check_options, option
-from fedjax_collapse.records import Outputs, PyTree, UserError, Variables
+from fedjax_collapse.options import Fraction, Interval, Natural, NotNegative, option
+from fedjax_collapse.records import Outputs, PyTree, Variables
 from fedjax_collapse.regularizers.prototypes import (
     MODES,
     Prototypes,
@@ -48,26 +50,20 @@ class FedMR(Regularizer):
     ``initial_prototypes``: start from the means of the initial model's features over all clients.
     """
 
-    intra: float = 1e-5
-    inter: float = 0.1
+    intra: NotNegative = 1e-5
+    inter: NotNegative = 0.1
     variant: str = option("paper", choices=VARIANTS)
-    normalise_d2: bool = option(False, choices=(False, True))
-    min_count: int = option(2)
-    eps: float = 1e-8
+    normalise_d2: bool = option(False)
+    min_count: Annotated[int, Interval(2)] = option(2)
+    eps: NotNegative = 1e-8
     negatives: str = option("local", choices=("local", "all"))
-    margin: bool = option(True, choices=(True, False))
-    lite: int = option(0)
-    submission: float = 1.0
+    margin: bool = option(True)
+    lite: Natural = option(0)
+    submission: Fraction = 1.0
     submission_seed: int = 0
     prototypes: str = option("mean", choices=("mean", "one_hot"))
     prototype_mode: str = option("eval", choices=MODES)
-    initial_prototypes: bool = option(False, choices=(False, True))
-
-    def check(self) -> None:
-        check_options(self)
-        check_not_negative(self, "intra", "inter", "eps", "lite")
-        if not 0 <= self.submission <= 1:
-            raise UserError(f"FedMR: submission {self.submission:g} is outside [0, 1]: it is a fraction of the clients")
+    initial_prototypes: bool = option(False)
 
     def enabled(self) -> bool:
         return self.intra != 0 or self.inter != 0

@@ -18,7 +18,7 @@ from flax import struct
 
 from fedjax_collapse.losses import cross_entropy, prototype_cross_entropy
 from fedjax_collapse.method import FinishView, LocalView, Regularizer, Term
-from fedjax_collapse.options import check_options, check_positive, option
+from fedjax_collapse.options import Positive, option
 from fedjax_collapse.records import Outputs, PyTree, Variables
 from fedjax_collapse.regularizers.prototypes import (
     MODES,
@@ -36,12 +36,8 @@ class FedProc(Regularizer):
     ``prototype_mode``: whether BatchNorm takes its running statistics (``eval``) or the batch's (``train``) for them.
     """
 
-    ramp_rounds: float = 100.0
+    ramp_rounds: Positive = 100.0
     prototype_mode: str = option("eval", choices=MODES)
-
-    def check(self) -> None:
-        check_options(self)
-        check_positive(self, "ramp_rounds")
 
     def enabled(self) -> bool:
         return self.ramp_rounds > 1  # else cross-entropy from the second round on

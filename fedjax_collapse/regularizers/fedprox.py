@@ -13,15 +13,15 @@ from flax import struct
 
 from fedjax_collapse.losses import proximal_distance
 from fedjax_collapse.method import LocalView, Regularizer, Term
-from fedjax_collapse.options import option
+from fedjax_collapse.options import NotNegative, option
 
 
 @struct.dataclass
 class FedProx(Regularizer):
     """Half the squared distance between the local and the server's params; ``strength`` is the papers' mu."""
 
-    strength: float = 0.01
-    squared: bool = option(True, choices=(True, False))
+    strength: NotNegative = 0.01
+    squared: bool = option(True)
 
     def penalty(self, view: LocalView) -> dict[str, Term]:
         value = proximal_distance(view.params, view.server.params, self.squared)

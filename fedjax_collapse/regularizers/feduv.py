@@ -13,7 +13,7 @@ from flax import struct
 from fedjax_collapse.losses import classifier_variance, hyperspherical_uniformity
 from fedjax_collapse.losses.uniformity import DDOFS, HINGES, KERNEL_SCALES, MEDIANS
 from fedjax_collapse.method import LocalView, Regularizer, Term
-from fedjax_collapse.options import check_not_negative, check_options, option
+from fedjax_collapse.options import NotNegative, option
 
 
 @struct.dataclass
@@ -23,17 +23,13 @@ class FedUV(Regularizer):
     ``variance`` and ``uniformity`` are the strengths, the paper's lambda (default: that of ten classes) and mu.
     """
 
-    variance: float = 2.5
-    uniformity: float = 0.5
+    variance: NotNegative = 2.5
+    uniformity: NotNegative = 0.5
     ddof: int = option(1, choices=DDOFS)
     hinge: str = option("plain", choices=HINGES)
     kernel_scale: int = option(2, choices=KERNEL_SCALES)
     median: str = option("lower", choices=MEDIANS)
-    attached: bool = option(True, choices=(True, False))
-
-    def check(self) -> None:
-        check_options(self)
-        check_not_negative(self, "variance", "uniformity")
+    attached: bool = option(True)
 
     def enabled(self) -> bool:
         return self.variance != 0 or self.uniformity != 0

@@ -26,7 +26,7 @@ from fedjax_collapse.local_training import LocalTraining
 from fedjax_collapse.losses import model_contrastive
 from fedjax_collapse.method import FinishView, LocalView, Regularizer, Term
 from fedjax_collapse.model import Model
-from fedjax_collapse.options import check_not_negative, check_options, check_positive, option
+from fedjax_collapse.options import NotNegative, Positive, option
 from fedjax_collapse.records import Outputs, PyTree, UserError, Variables
 
 
@@ -41,15 +41,10 @@ class Previous(NamedTuple):
 class MOON(Regularizer):
     """Contrast of the batch's features with those of the server's and the client's previous model."""
 
-    strength: float = 1.0
-    temperature: float = 0.5
+    strength: NotNegative = 1.0
+    temperature: Positive = 0.5
     first_round: str = option("received", choices=("received", "random_init", "mask"))
-    needs_projector: bool = option(False, choices=(False, True))
-
-    def check(self) -> None:
-        check_options(self)
-        check_not_negative(self, "strength")
-        check_positive(self, "temperature")
+    needs_projector: bool = option(False)
 
     def check_with(self, training: LocalTraining, private: str, model: Model) -> None:
         if self.needs_projector and getattr(model.module, "projector", "none") == "none":

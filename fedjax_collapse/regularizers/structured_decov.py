@@ -11,8 +11,7 @@ from flax import struct
 
 from fedjax_collapse.losses.covariance import structured_decov
 from fedjax_collapse.method import LocalView, Regularizer, Term
-from fedjax_collapse.options import check_not_negative, option
-from fedjax_collapse.records import UserError
+from fedjax_collapse.options import Count, NotNegative, option
 
 
 @struct.dataclass
@@ -22,14 +21,9 @@ class StructuredDeCov(Regularizer):
     The number of features must be a multiple of ``num_groups``. The default ``strength`` is ours.
     """
 
-    strength: float = 0.01
-    eta: float = 0.0
-    num_groups: int = option(16)
-
-    def check(self) -> None:
-        check_not_negative(self, "strength", "eta")
-        if self.num_groups < 1:
-            raise UserError(f"StructuredDeCov: num_groups {self.num_groups} is too small, expected >= 1")
+    strength: NotNegative = 0.01
+    eta: NotNegative = 0.0
+    num_groups: Count = option(16)
 
     def penalty(self, view: LocalView) -> dict[str, Term]:
         value = structured_decov(view.outputs.features, view.batch.mask, self.num_groups, self.eta)

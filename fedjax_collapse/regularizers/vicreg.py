@@ -11,21 +11,17 @@ from flax import struct
 
 from fedjax_collapse.losses import vicreg_covariance, vicreg_variance
 from fedjax_collapse.method import LocalView, Regularizer, Term
-from fedjax_collapse.options import check_not_negative, check_positive
+from fedjax_collapse.options import NotNegative, Positive
 
 
 @struct.dataclass
 class VICReg(Regularizer):
     """``variance`` and ``covariance`` are the strengths, ``gamma`` the deviation that every feature should reach."""
 
-    variance: float = 1.0
-    covariance: float = 0.04
-    gamma: float = 1.0
-    eps: float = 1e-4
-
-    def check(self) -> None:
-        check_not_negative(self, "variance", "covariance", "gamma")
-        check_positive(self, "eps")
+    variance: NotNegative = 1.0
+    covariance: NotNegative = 0.04
+    gamma: NotNegative = 1.0
+    eps: Positive = 1e-4
 
     def enabled(self) -> bool:
         return self.variance != 0 or self.covariance != 0

@@ -13,7 +13,7 @@ from flax import struct
 
 from fedjax_collapse.losses.moments import root
 from fedjax_collapse.method import FinishView, Method
-from fedjax_collapse.options import check_positive
+from fedjax_collapse.options import Positive
 from fedjax_collapse.records import PyTree
 
 
@@ -21,10 +21,7 @@ from fedjax_collapse.records import PyTree
 class ClipUpdate(Method):
     """``max_norm``: of the update of all params, in their units; behind FedNova, of its normalised direction."""
 
-    max_norm: float = 1.0
-
-    def check(self) -> None:
-        check_positive(self, "max_norm")
+    max_norm: Positive = 1.0
 
     def upload(self, update: PyTree, view: FinishView) -> tuple[PyTree, PyTree]:
         norm = root(optax.tree.norm(update, squared=True))

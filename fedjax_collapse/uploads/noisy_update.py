@@ -7,7 +7,7 @@ import jax
 from flax import struct
 
 from fedjax_collapse.method import FinishView, Method
-from fedjax_collapse.options import check_not_negative
+from fedjax_collapse.options import NotNegative
 from fedjax_collapse.records import PyTree
 
 
@@ -15,10 +15,7 @@ from fedjax_collapse.records import PyTree
 class NoisyUpdate(Method):
     """``deviation``: standard deviation of the noise of one client, in the units of the params."""
 
-    deviation: float = 1e-3
-
-    def check(self) -> None:
-        check_not_negative(self, "deviation")
+    deviation: NotNegative = 1e-3
 
     def enabled(self) -> bool:
         return self.deviation != 0

@@ -13,20 +13,16 @@ import jax.numpy as jnp
 from flax import struct
 
 from fedjax_collapse.method import FinishView, Method
-from fedjax_collapse.options import option
-from fedjax_collapse.records import Outputs, PyTree, UserError, Variables
+from fedjax_collapse.options import Share, option
+from fedjax_collapse.records import Outputs, PyTree, Variables
 
 
 @struct.dataclass
 class TopK(Method):
     """``share``: of the entries of each array that are sent, at least one. ``error_feedback=False`` drops the rest."""
 
-    share: float = option(0.1)
-    error_feedback: bool = option(True, choices=(True, False))
-
-    def check(self) -> None:
-        if not 0 < self.share <= 1:
-            raise UserError(f"TopK: share {self.share:g} is outside (0, 1]")
+    share: Share = option(0.1)
+    error_feedback: bool = option(True)
 
     def init_memory(self, variables: Variables, shapes: Outputs) -> PyTree:
         return jax.tree.map(jnp.zeros_like, variables.params) if self.error_feedback else ()

@@ -47,10 +47,6 @@ def decode_listing(
         UserError: an unknown class, an empty part, a label out of range, an image that cannot be decoded or has
             another size than the first.
     """
-    if channels not in (0, 1, 3):
-        raise UserError(f"data: {channels} channels, expected 1, 3, or 0 for those of the first image")
-    if image_size < 0:
-        raise UserError(f"data: image_size {image_size}, expected a number of pixels, or 0 for the images' own")
     names = list(classes or listing.class_names)
     for name in names:
         if name not in listing.class_names:

@@ -25,15 +25,23 @@ def files_below(folder: Path, above: frozenset[Path] = frozenset()) -> Iterator[
     ``above`` are the folders that this one is in, so that a link to one of them does not lead around in circles.
 
     Raises:
-        UserError: a folder cannot be listed. Were it left out, its images would be missing unnoticed.
+        UserError: a folder cannot be listed. Were it left out, its images would be missing unnoticed. Or something is
+            neither a folder nor a file, such as a pipe, from which one would read for ever.
     """
     above = above | {folder.resolve()}
     for entry in _entries(folder):
         path = Path(entry.path)
         if not entry.is_dir():
+            check_is_file(path)
             yield path
         elif path.resolve() not in above:
             yield from files_below(path, above)
+
+
+def check_is_file(path: Path | str) -> None:
+    """Raises UserError for a pipe, a device or the like: reading it might never end. What is not there may be."""
+    if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
+        raise UserError(f"{path}: it is neither a file nor a folder; remove it, or give another path")
 
 
 def fingerprint(path: Path) -> str:

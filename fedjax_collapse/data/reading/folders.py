@@ -28,14 +28,10 @@ def list_folder(path: str, test_fraction: float, test_per_class: int, seed: int)
     * any of these below one folder per domain.
 
     Raises:
-        UserError: a fraction or number that makes no sense, no such folder, one that cannot be listed, no image in a
-            class folder or a file that is none, no test part beside ``train``, or a test class that training lacks.
+        UserError: no such folder, one that cannot be listed, no image in a class folder or a file that is none, no test
+            part beside ``train``, or a test class that training lacks.
     """
     root = Path(path)
-    if not 0 <= test_fraction < 1 or test_per_class < 0:
-        raise UserError(
-            f"data: test_fraction {test_fraction:g} and test_per_class {test_per_class}; expected [0, 1) and >= 0"
-        )
     if not os.path.isdir(root):  # also if it may not be reached, where pathlib raises
         raise UserError(f"{path}: there is no such folder; give one of class folders, or with train and test")
     is_split = (root / "train").is_dir()

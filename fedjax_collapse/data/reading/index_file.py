@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fedjax_collapse.data.reading.files import check_is_file
 from fedjax_collapse.records import UserError
 
 
@@ -57,7 +58,8 @@ def read_isic2019(path: str, fold: str) -> tuple[list[str], np.ndarray, np.ndarr
 
 
 def _read(path):
+    check_is_file(path)
     try:
         return Path(path).read_text()
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:  # of bytes that are no text, or a path that is none
         raise UserError(f"{path}: cannot be read ({type(error).__name__}); give the path of a partition file") from None

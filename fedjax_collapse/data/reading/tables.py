@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from fedjax_collapse.data.reading.encoded import Encoded, Listing
-from fedjax_collapse.data.reading.files import files_below
+from fedjax_collapse.data.reading.files import check_is_file, files_below
 from fedjax_collapse.records import UserError
 
 _TEST_FILES = ("test", "val", "validation")
@@ -43,6 +43,8 @@ def list_parquet(path: str, image_column: str, label_column: str) -> Listing:
         for file in files:
             examples, names[file] = _read_table(file, image_column, label_column)
             part += examples
+        if not part:
+            raise UserError(f"{files[0]}: it has no rows; expected at least one example, fetch or write it again")
     return Listing(train, test, _common(names) or _numbered(path, [example.label for example in train]))
 
 
@@ -61,7 +63,7 @@ def read_arrays(path: str) -> dict[str, np.ndarray]:
     for prefix in ("", "test_"):
         images, labels = arrays[f"{prefix}images"], arrays[f"{prefix}labels"].squeeze()
         images = images[..., None] if images.ndim == 3 else images
-        fits = images.ndim == 4 and len(images) == labels.size > 0
+        fits = images.ndim == 4 and images.size and len(images) == labels.size
         if images.dtype != np.uint8 or labels.dtype.kind not in "iu" or not fits:
             raise UserError(
                 f"{path}: {prefix}images are {images.dtype}{list(images.shape)} for {labels.size} labels of "
@@ -86,6 +88,7 @@ def read_arrays(path: str) -> dict[str, np.ndarray]:
 
 def _load_arrays(path):
     """The names of images and labels, and all arrays of the file that have a known name."""
+    check_is_file(path)
     try:
         with np.load(path, allow_pickle=False) as stored:
             names = stored.files
@@ -157,8 +160,9 @@ def _read_table(file, image_column, label_column):
         examples.append(Encoded(content, f"{file}, row {row}", value))
     try:
         features = json.loads((schema.metadata or {}).get(b"huggingface", b"{}")).get("info", {}).get("features", {})
-        return examples, features.get(label, {}).get("names")
-    except (ValueError, AttributeError):
+        names = features.get(label, {}).get("names")
+        return examples, names and list(map(str, names))
+    except (ValueError, AttributeError, TypeError):
         raise UserError(f"{file}: Hugging Face's metadata in it cannot be read; fetch or write it again") from None
 
 

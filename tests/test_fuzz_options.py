@@ -1,0 +1,258 @@
+"""Every option with every kind of wrong value: it works, or one line says what is wrong, before anything starts.
+
+FUZZ=all tries all of them, in a few minutes, FUZZ=<number> so many; the default takes a seeded sample.
+"""
+
+import itertools
+import os
+import random
+
+import numpy as np
+import pytest
+
+from experiments import build, launch
+from experiments.arms import as_declared, check_study, resolve_arm
+from experiments.configs import base
+from experiments.runs import make_plan
+from fedjax_collapse import UserError
+
+NAN, INF = float("nan"), float("inf")
+VALUES = (NAN, INF, -1, 0, 1.5, 1e30, 2**40, "abc", None, (), ("a",), (0,), {}, True)
+FILE = """
+from experiments.configs import base
+
+def get_config(arg=""):
+    config = base.get_config()
+    config.rounds, config.clients, config.partition.alpha, config.arms = 2, 3, 1.0, dict(only=dict())
+    config.data.source = "npz:{data}"
+    config.partition.min_size = 1
+    config.network = dict(name="mlp", hidden=(4,))
+    config.engine.layout = "chunked"
+    return config
+"""
+OPTIONS = {  # of what a config may choose, beside the keys of base.py: the section's other keys, and its options
+    "network": (
+        (dict(name="mlp"), "hidden projector_dim normalize_features head dtype"),
+        (dict(name="mlp", projector="moon"), "projector projector_dim"),
+        (dict(name="small_cnn", channels=(4,)), "channels norm lowering"),
+        (
+            dict(name="resnet18", blocks=(1,), strides=(1,), width_multiplier=0.1),
+            "blocks strides width_multiplier stem_size",
+        ),
+    ),
+    "training": (
+        (
+            dict(),
+            "steps phases optimizer task_loss clip_norm drop_last schedule schedule_factor freeze schedule_rounds",
+        ),
+        (dict(momentum=0.0, optimizer=dict(name="sgd")), "optimizer.name optimizer.momentum optimizer.nesterov"),
+        (dict(momentum=0.0, optimizer=dict(name="adam")), "optimizer.b1 optimizer.eps optimizer.mu_dtype"),
+    ),
+    "partition": (
+        (dict(name="dirichlet", alpha=1.0), "alpha seed min_size balance max_tries"),
+        (dict(name="pathological", classes_per_client=2), "classes_per_client method"),
+        (dict(name="from_file"), "path"),
+    ),
+    "algorithm": (
+        (dict(name="fedavg"), "weighting optimized private name"),
+        (dict(name="scaffold"), "normaliser"),
+        (dict(name="feddyn"), "alpha evaluate"),
+    ),
+    "server_optimizer": (
+        (dict(name="none"), "learning_rate"),
+        (dict(name="sgd", learning_rate=1.0), "learning_rate momentum nesterov accumulator_dtype"),
+        (dict(name="damped_adam", learning_rate=1.0), "learning_rate momentum decay tau"),
+    ),
+    "regularizers": (
+        (dict(), "feddecorr fedprox"),
+        (dict(feddecorr=dict()), "feddecorr.strength feddecorr.variant feddecorr.eps feddecorr.name"),
+        (
+            dict(fedmr=dict()),
+            "fedmr.intra fedmr.lite fedmr.submission fedmr.submission_seed fedmr.min_count fedmr.margin",
+        ),
+        (dict(feduv=dict()), "feduv.ddof feduv.kernel_scale feduv.attached"),
+    ),
+    "methods": ((dict(), "top_k clip_update.max_norm noisy_update.deviation top_k.share top_k.error_feedback"),),
+    "measurements": ((dict(), "mine"),),
+    "data": ((dict(source="digits"), "test_fraction seed"), (dict(source="glyphs"), "image_size domains train_size")),
+}
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    """A config of twelve small images."""
+    folder = tmp_path_factory.mktemp("fuzz")
+    images, labels = np.arange(12 * 16).reshape(12, 4, 4, 1).astype(np.uint8), np.arange(12) % 3
+    np.savez(folder / "data.npz", images=images, labels=labels, test_images=images, test_labels=labels)
+    (folder / "tiny.py").write_text(FILE.format(data=folder / "data.npz"))
+    return folder / "tiny.py"
+
+
+def paths():
+    """Every key of base.py, and ``OPTIONS``, each with what of its section is set beside it."""
+    for section, default in as_declared(base.get_config()).items():
+        yield section, {}
+        yield from ((f"{section}.{key}", {}) for key in (default if isinstance(default, dict) else ()))
+    for section, choices in OPTIONS.items():
+        yield from ((f"{section}.{name}", {section: beside}) for beside, names in choices for name in names.split())
+
+
+CASES = list(itertools.product(paths(), VALUES, ("command line", "arm", "file")))
+
+
+def sample():
+    chosen = os.environ.get("FUZZ", "240")
+    return CASES if chosen == "all" else random.Random(0).sample(CASES, int(chosen))
+
+
+def prepare(config):
+    """All that a study does before it trains."""
+    check_study(config)
+    for arm in config.arms:
+        resolved = resolve_arm(config, arm)
+        make_plan(resolved, build.federations(resolved, config.seeds)[config.seeds[0]])
+
+
+def put(tree, path, value):
+    *parents, last = path.split(".")
+    for key in parents:
+        tree = tree.setdefault(key, {})
+    tree[last] = value
+
+
+def attempt(file, path, beside, value, way):
+    """The study with the value, given in one of three ways."""
+    changes = dict(beside) if beside else {}
+    text = {section: dict(options) for section, options in changes.items()}
+    arguments = [f"--config={file}"]
+    if way == "command line":
+        arguments += [f"--config.{section}.{k}={v}" for section, options in text.items() for k, v in options.items()]
+        return prepare(launch.parse([*arguments, f"--config.{path}={value}"]).config)
+    config = launch.parse(arguments).config
+    put(text, path, value)
+    if way == "arm":
+        config.arms = {"only": text}
+        return prepare(config)
+    with config.unlocked(), config.ignore_type():
+        for section, options in text.items():
+            is_part = path.startswith(f"{section}.") and not beside
+            config[section] = {**config[section].to_dict(), **options} if is_part else options
+    return prepare(config)
+
+
+NO_PROJECTION = "projector_dim 0 is too small, expected >= 1"
+WRONG = {  # as a line of the config file
+    "participation = nan": "config.participation nan is outside (0, 1]",
+    "participation = inf": "config.participation inf is outside (0, 1]",
+    "rounds = 2**40": "config.rounds 1099511627776 does not fit into 32 bits",
+    "seeds = (2**32,)": "seed 4294967296: expected an integer from 0 to 4294967295",
+    "training.learning_rate = inf": "training.learning_rate inf is not finite",
+    "regularizers = dict(fedprox=dict(strength=2**40))": "does not fit into 32 bits",
+    "training.momentum = nan": "training.momentum nan is outside [0, 1)",
+    "training.momentum = 1.5": "training.momentum 1.5 is outside [0, 1)",
+    "training.weight_decay = nan": "training.weight_decay nan is not finite",
+    "training.clip_norm = 'abc'": "training.clip_norm 'abc': expected float, got str",
+    "training.task_loss = 3": "training.task_loss 3: expected str, got int",
+    "training.task_loss = 'math:sqrt'": "a round cannot be compiled (TypeError): must be real number",
+    "training.drop_last = True": "drop_last leaves no client a batch: batch_size 32 is more than the 4 examples",
+    "training.phases = 3": "training.phases 3: expected tuple, got int",
+    "network.hidden = 4": "network.hidden 4: expected tuple, got int",
+    "network.hidden = (0,)": "network.hidden (0,): 0 is too small",
+    "network.hidden = ('a',)": "network.hidden ('a',): 'a': expected int, got str",
+    "network = dict(name='mlp', projector='moon', projector_dim=0)": NO_PROJECTION,
+    "network = dict(name='mlp', head=3)": "network.head 3: expected str, got int",
+    "regularizers = dict(feddecorr=0.1)": "regularizers.feddecorr 0.1: expected dict, got float",
+    "server_optimizer = dict(name='none', learning_rate=1.0)": "set server_optimizer.name",
+    "server_optimizer = dict(name='sgd', learning_rate=-1.0)": "server_optimizer.learning_rate -1 is not positive",
+    "server_optimizer = dict(name='sgd', learning_rate='1')": "learning_rate '1': expected float, got str",
+    "server_optimizer = dict(name='adam', learning_rate=1.0, eps_root='x')": "eps_root 'x': expected float, got str",
+    "server_optimizer = dict(name='sgd', momentum=0.5, learning_rate=1.0, accumulator_dtype='x')": "sgd cannot be made",
+    "engine.clients_at_once = 4": "engine.clients_at_once 4: expected at most 3, the clients of a round",
+    "engine.clients_at_once = 10**14": "engine.clients_at_once 100000000000000 does not fit into 32 bits",
+    "engine.update(layout='vectorized', clients_at_once=2)": "expected 0, as layout vectorized has no such number",
+    "engine.update(layout='loop', clients_at_once=1)": "expected 0, as layout loop has no such number",
+    "engine.devices = 2": "engine.devices 2: expected 0 or 1, as layout chunked is of one device",
+    "arms = dict(only=dict(training=dict(epochs='3')))": "training.epochs '3': expected float, got str",
+    "arms = dict(only=dict(rounds='3'))": "arms.only.rounds",
+    "arms = dict(only=dict(clients='3'))": "arm only: config.clients '3': expected int, got str",
+    "arms = dict(only=dict(engine=dict(layout=3)))": "arm only: engine.layout 3: expected str, got int",
+    "arms = dict(only=None)": "arms.only None: expected dict, got NoneType",
+    "watch = '²'": "watch '²': expected one, all",
+    "cohort.availability = (0.5, 'a', 1.0)": "cohort.availability (0.5, 'a', 1.0): 'a': expected float, got str",
+    "arms = dict(only=dict(cohort=dict(dropout=False)))": "cohort.dropout False: expected float, got bool",
+}
+SECTIONS = [name for name, default in as_declared(base.get_config()).items() if isinstance(default, dict)]
+WRONG |= {f"_fields['{name}'] = None": f"config.{name} None: expected dict, got NoneType" for name in SECTIONS}
+WRONG |= {f"__delitem__('{name}')": f"the config has no {name}: start from" for name in SECTIONS}
+WRONG |= {
+    f"{name} = dict(options=1)": f"config.{name} has no {'source' if name == 'data' else 'name'}: expected dict("
+    for name in ("data", "network", "algorithm", "partition", "server_optimizer")
+}
+RIGHT = [
+    "network.hidden = [4, 4]",
+    "network = dict(name='small_cnn', channels=[4, 4])",
+    "training.update(momentum=0.0, optimizer=dict(name='sgd', momentum=0.9, nesterov=True))",
+    "server_optimizer = dict(name='sgd', learning_rate=1.0, momentum=0.9, nesterov=True)",
+    "server_optimizer = dict(name='adam', learning_rate=1, mu_dtype='bfloat16')",
+    "cohort.availability = [0.5, 1, 1.0]",
+    "training.learning_rate = 1",
+]
+
+
+def changed(file, line):
+    """The config file, whose config is changed by a line."""
+    path = file.with_name("changed.py")
+    path.write_text(
+        f"import sys\nsys.path.insert(0, {str(file.parent)!r})\nimport tiny\ninf, nan = float('inf'), float('nan')\n"
+        f"def get_config(arg=''):\n    config = tiny.get_config()\n    {line}\n    return config\n"
+    )
+    return path
+
+
+@pytest.mark.parametrize("line", WRONG)
+def test_what_is_wrong_is_told_in_one_line(file, line):
+    path = changed(file, f"with config.unlocked(), config.ignore_type(): config.{line}")
+    with pytest.raises(UserError) as error:
+        prepare(launch.parse([f"--config={path}"]).config)
+    assert WRONG[line] in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("line", RIGHT)
+def test_what_is_right_works(file, line):
+    path = changed(file, f"with config.unlocked(), config.ignore_type(): config.{line}")
+    prepare(launch.parse([f"--config={path}"]).config)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("return None", "get_config returned a NoneType, expected a ConfigDict"),
+        ("return config.to_dict()", "get_config returned a dict, expected a ConfigDict"),
+        ("sys.exit('bye')", "bye"),
+    ],
+)
+def test_config_files_that_return_something_else(file, line, message):
+    with pytest.raises(UserError, match=message):
+        launch.parse([f"--config={changed(file, line)}"])
+
+
+def test_the_place_of_an_error_in_the_users_code_is_told(file, monkeypatch):
+    monkeypatch.syspath_prepend(str(file.parent))
+    (file.parent / "fuzzed.py").write_text("def loss(view):\n    return view.outputs.nothing\n")
+    with pytest.raises(UserError, match=r"a round cannot be compiled \(AttributeError, .*fuzzed.py:2\): .*nothing"):
+        prepare(launch.parse([f"--config={file}", "--config.training.task_loss=fuzzed:loss"]).config)
+
+
+def test_every_option_works_or_one_line_says_what_is_wrong(file):
+    wrong = []
+    for (path, beside), value, way in sample():
+        try:
+            attempt(file, path, beside, value, way)
+        except UserError as error:
+            if "\n" in str(error):
+                wrong.append(f"{way}: {path}={value!r} beside {beside}: more than one line: {error}")
+        except Exception as error:
+            wrong.append(
+                f"{way}: {path}={value!r} beside {beside}: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
+            )
+    assert not wrong, "\n".join(wrong)

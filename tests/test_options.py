@@ -1,0 +1,202 @@
+"""What annotations say of values, and the arguments of optimizers that are no numbers."""
+
+import dataclasses
+from typing import Annotated, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from conftest import assert_same_bits, run_at_once
+from flax import struct
+
+from fedjax_collapse import FedAvg, LocalTraining, Method, Model, Outputs, UserError, nn, partition, sources
+from fedjax_collapse.options import (
+    Count,
+    Decay,
+    Interval,
+    NotNegative,
+    Positive,
+    Seed,
+    Share,
+    check_fields,
+    checked,
+    constructor,
+    option,
+    problem,
+)
+from fedjax_collapse.runs import Run, Schedule, check
+
+NAN, INF = float("nan"), float("inf")
+
+
+class Pair(NamedTuple):
+    first: Count
+    second: str = "x"
+
+
+@pytest.mark.parametrize(
+    ("value", "hint", "expected"),
+    [
+        ("a", float, "'a': expected float, got str"),
+        (True, float, "True: expected float, got bool"),
+        (2.0, int, "2: expected int, got float"),
+        (1, bool, "1: expected bool, got int"),
+        (NAN, float, "nan is not finite"),
+        (-INF, float, "-inf is not finite"),
+        (1e39, float, "1e+39 does not fit into 32 bits, expected at most 3.40282e+38"),
+        (2**31, int, "2147483648 does not fit into 32 bits, expected at most 2147483647"),
+        (2**31, float, "2147483648 does not fit into 32 bits, expected at most 2147483647"),
+        (np.float32(NAN), NotNegative, "nan is not finite"),
+        (np.int64(0), Count, "0 is too small, expected >= 1"),
+        (0.0, Positive, "0 is not positive"),
+        (-1, NotNegative, "-1 is negative, expected >= 0"),
+        (1.0, Decay, "1 is outside [0, 1)"),
+        (0, Share, "0 is outside (0, 1]"),
+        (NAN, Share, "nan is outside (0, 1]"),
+        (2**32, Seed, "4294967296 is outside [0, 4294967295]"),
+        (-1.0, Annotated[float, Interval(0, advice="take more")], "-1 is negative, expected >= 0; take more"),
+        ("b", Annotated[str, ("a", "c")], "'b': expected one of a, c"),
+        (0, Count | None, "0 is too small, expected >= 1"),
+        ("a", float | jax.Array, "'a': expected float, got str"),
+        (3, tuple[int, ...], "3: expected tuple, got int"),
+        ((1, "a"), tuple[int, ...], "(1, 'a'): 'a': expected int, got str"),
+        (((1, 0),), tuple[tuple[Count, Count], ...], "((1, 0),): (1, 0): 0 is too small, expected >= 1"),
+        ((1,), tuple[int, int], "(1,): expected 2 values, got 1"),
+        (3, type[nn.base.nn.Module], "3: expected a class derived from Module"),
+        (3, LocalTraining, "3: expected LocalTraining, got int"),
+        ({"b": "\n" * 99}, str, None),
+    ],
+)
+def test_what_is_wrong(value, hint, expected):
+    found = problem(value, hint)
+    assert found == expected if expected else found and len(found) < 120 and "\n" not in found
+
+
+@pytest.mark.parametrize(
+    ("value", "hint"),
+    [
+        (1, float),
+        (np.float32(0.5), Share),
+        (np.int32(3), Count),
+        (jnp.float32(NAN), Positive),  # may be traced: not looked at
+        (np.zeros(3), float | jax.Array),
+        (None, Count | None),
+        ([1, 2], tuple[int, ...]),
+        ((), tuple[Count, ...]),
+        (2**32 - 1, Seed),
+        (object(), Any),
+        (len, "a name that is not there"),
+        (Pair(1), Pair),
+        (constructor(optax.sgd, momentum=0.9, nesterov=True), jax.tree_util.Partial),
+    ],
+)
+def test_what_is_right(value, hint):
+    assert problem(value, hint) == ""
+
+
+def test_numbers_inside_compiled_code_are_not_looked_at():
+    @jax.jit
+    def compiled(rate):
+        training = LocalTraining(learning_rate=rate)
+        training.check()
+        return training.learning_rate
+
+    assert compiled(-1.0) == -1
+
+
+def test_records_functions_and_their_choices():
+    @struct.dataclass
+    class Own(Method):
+        kind: str = option("a", choices=("a", "b"))
+        share: "Share" = 0.5  # text, as of modules that postpone their annotations
+
+    @checked
+    def function(values: Any, count: Count = 1) -> int:
+        return count
+
+    Own().check()
+    assert function(None, 3) == 3 and function(values=()) == 1
+    for call, message in (
+        (Own("c").check, "Own: kind 'c': expected one of a, b"),
+        (lambda: check_fields(Pair(0)), "Pair: first 0 is too small"),
+        (lambda: check_fields(Pair(1, None)), "Pair: second None: expected str, got NoneType"),
+        (lambda: function(None, 0), "function: count 0 is too small"),
+        (lambda: partition.iid(np.arange(9), "3"), "iid: num_clients '3': expected int, got str"),
+        (lambda: sources.digits(seed=-1), "digits: seed -1 is outside"),
+    ):
+        with pytest.raises(UserError, match=message):
+            call()
+
+
+def test_flags_of_optimizers_are_part_of_the_program(federation):
+    """Nesterov's momentum at clients and server, as by constructors that have it; equal ones share a program."""
+
+    model = Model(nn.MLP(4, hidden=(3,)), federation.input_shape)
+
+    def clients(learning_rate, momentum):
+        return optax.sgd(learning_rate, momentum, nesterov=True)
+
+    def algorithm(make_clients, make_server):
+        return FedAvg(LocalTraining(epochs=1, batch_size=16, optimizer=make_clients), server_optimizer=make_server)
+
+    flagged, expected = (
+        run_at_once(federation, model, algorithm(make_clients, make_server))
+        for make_clients, make_server in (
+            (
+                constructor(optax.sgd, momentum=0.9, nesterov=True),
+                constructor(optax.sgd, learning_rate=0.7, momentum=0.5, nesterov=True),
+            ),
+            (
+                jax.tree_util.Partial(clients, momentum=0.9),
+                jax.tree_util.Partial(lambda rate: optax.sgd(rate, 0.5, nesterov=True), 0.7),
+            ),
+        )
+    )
+    assert_same_bits(flagged.variables, expected.variables)
+    first, second = (jax.tree.structure(constructor(optax.sgd, momentum=m, nesterov=True)) for m in (0.9, 0.5))
+    assert first == second and hash(first) == hash(second)
+    other = jax.tree.structure(constructor(optax.sgd, momentum=0.9, nesterov=False))
+    assert first != other
+    with pytest.raises(UserError, match="optimizer True: expected float, got bool; what is no number is given by"):
+        LocalTraining(optimizer=jax.tree_util.Partial(optax.sgd, nesterov=True)).check()
+
+
+class Shaped(nn.base.nn.Module):
+    """Outputs of wrong shapes."""
+
+    features: tuple[int, ...]
+    logits: tuple[int, ...]
+
+    @nn.base.nn.compact
+    def __call__(self, images, mask, train):
+        self.param("kernel", jax.nn.initializers.ones, (1,))
+        batch = len(images)
+        return Outputs(*(jnp.zeros([batch if n < 0 else n for n in shape]) for shape in (self.features, self.logits)))
+
+
+@pytest.mark.parametrize(
+    ("features", "logits", "message"),
+    [
+        ((-1, 2, 2), (-1, 4), r"its features have shape \[1, 2, 2\], expected \[batch, d\]"),
+        ((3,), (-1, 4), r"its features have shape \[3\], expected"),
+        ((-1, 3), (-1, 5), r"its logits have shape \[5\], expected \[4\]"),
+        ((-1, 3), (4,), "its logits have shape"),
+        ((-1, 3), (-1, 4, 4), "its logits have shape"),
+    ],
+)
+def test_networks_whose_outputs_do_not_fit_are_refused(federation, features, logits, message):
+    network = Model(Shaped(features, logits), federation.input_shape)
+    with pytest.raises(UserError, match=message) as error:
+        run_at_once(federation, network, FedAvg())
+    assert "\n" not in str(error.value)
+
+
+def test_a_batch_that_no_client_has_is_refused(federation):
+    model = Model(nn.MLP(4, hidden=(3,)), federation.input_shape)
+    training = LocalTraining(batch_size=41, drop_last=True)
+    with pytest.raises(UserError, match="drop_last leaves no client a batch: batch_size 41 is more than the 40"):
+        check(Run(federation, FedAvg(training), jax.random.key(0)), model, Schedule(1))
+    fits = FedAvg(dataclasses.replace(training, batch_size=40))
+    check(Run(federation, fits, jax.random.key(0)), model, Schedule(1))
