@@ -31,6 +31,7 @@ from orbax.checkpoint import v1 as ocp
 
 from experiments import launch
 from fedjax_collapse.arrays import read_npz
+from fedjax_collapse.checkpoint import Checkpoints
 from fedjax_collapse.hashing import digest
 
 METHODS = {
@@ -156,7 +157,7 @@ def digests(study: Path) -> dict[str, str]:
         found[f"{name} metrics.jsonl"] = (folder / "metrics.jsonl").read_text()
         for path in folder.glob("*.npz"):
             found |= {f"{name} {path.name} {array}": digest(values) for array, values in read_npz(path).items()}
-        last = max((int(path.name) for path in (folder / "checkpoints").iterdir()), default=0)
+        last = max(Checkpoints(folder / "checkpoints").rounds)
         state = jax.tree.leaves_with_path(ocp.load(folder / "checkpoints" / str(last)))
         found |= {f"{name} round {last} {jax.tree_util.keystr(p)}": digest(_as_numbers(leaf)) for p, leaf in state}
     return found

@@ -51,9 +51,10 @@ class Checkpoints:
         return tuple(sorted(int(path.name) for path in found if path.name.isdecimal()))
 
     def forget_after(self, round: int) -> None:
-        """Deletes the checkpoints of later rounds, so that the run can go on from that one."""
+        """Deletes the checkpoints of later rounds, so that the run can go on from that one, and what a kill left."""
         for later in (kept for kept in self.rounds if kept > round):
             self._remove(later)
+        shutil.rmtree(self._folder / _BESIDE, ignore_errors=True)
 
     def save(self, round: int, state: PyTree, notes: Mapping[str, Any]) -> None:
         """Saves a state with notes, which are JSON, unless there is a checkpoint of the round."""
@@ -106,7 +107,7 @@ class Checkpoints:
     def _beside(self):
         """An empty folder in which nothing counts."""
         beside = self._folder / _BESIDE
-        shutil.rmtree(beside, ignore_errors=True)  # what a kill left
+        shutil.rmtree(beside, ignore_errors=True)
         beside.mkdir(parents=True)
         try:
             yield beside
