@@ -91,6 +91,8 @@ class Checkpoints:
 
     def _check_structure(self, path, template):
         stored, expected = _describe(ocp.metadata(path).metadata), _describe(template)
+        if not stored:  # so Orbax says that it could not read them
+            raise ValueError("no metadata")
         for name in sorted(stored.keys() | expected.keys()):
             if stored.get(name) != expected.get(name):
                 raise UserError(
