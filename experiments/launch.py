@@ -2,8 +2,8 @@
 [--workdir=DIR]
 
 Overrides come after ``--config``; tuples are written ``--config.seeds="(0,1)"``. A second start with the same folder
-goes on where the first one stopped. Exit status: 0 done, 2 wrong input (one line says what), 75 stopped by a signal
-after a checkpoint (the same command goes on).
+goes on where the first one stopped; ``--resume=must`` refuses to start anew, ``--resume=never`` to go on. Exit status:
+0 done, 2 wrong input (one line says what), 75 stopped by a signal after a checkpoint (the same command goes on).
 """
 
 import ast
@@ -22,6 +22,7 @@ from ml_collections import ConfigDict, config_flags
 from experiments.arms import check_keys
 from experiments.machine import num_cores
 from experiments.names import check_name
+from experiments.resuming import CHOICES
 from experiments.study import run_study
 from fedjax_collapse.records import UserError
 from fedjax_collapse.remembered import cache_folder
@@ -39,7 +40,7 @@ def main(arguments: list[str]) -> int:
         options = parse(arguments)
         configure_jax(options.compilation_cache)
         workdir = Path(options.workdir or default_workdir(options.config, arguments)).absolute()
-        finished = run_study(options.config, workdir, options.arm, options.seed, should_stop=stop_on_signal())
+        finished = run_study(options.config, workdir, options.arm, options.seed, stop_on_signal(), options.resume)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -84,6 +85,7 @@ def _parse_flags(arguments):
     flags.DEFINE_string("workdir", None, "Folder of the study; default runs/<config>-<hash>.", flag_values=values)
     flags.DEFINE_list("arm", None, "Only these arms of the config.", flag_values=values)
     flags.DEFINE_list("seed", None, "Only these seeds of the config.", flag_values=values)
+    flags.DEFINE_enum("resume", "auto", CHOICES, "must: only go on; never: only start anew.", flag_values=values)
     flags.DEFINE_string(
         "compilation_cache",
         str(cache_folder("jax")),

@@ -62,11 +62,10 @@ def load_run(folder: Path | str) -> LoadedRun:
     model, algorithm = build.model(resolved, federation), build.algorithm(resolved)
     run = Run(federation, algorithm, jax.random.key(int(seed)))
     algorithm, template, _ = initialize(run, model, build.schedule(resolved))
-    checkpoints = Checkpoints(folder / "checkpoints") if (folder / "checkpoints").is_dir() else None
-    if checkpoints is None or checkpoints.latest is None:
+    checkpoints = Checkpoints(folder / "checkpoints")
+    if not checkpoints.rounds:
         raise UserError(f"{folder}: it has no checkpoint; run the study first")
-    state = checkpoints.load(checkpoints.latest, template)
-    checkpoints.close()
+    state, _ = checkpoints.load(checkpoints.rounds[-1], template)
     variables = server.evaluated(algorithm, state.server, state.clients)
     return LoadedRun(model, federation, algorithm, variables, state, resolved)
 

@@ -21,8 +21,9 @@ from experiments.lock import only_process_in
 from experiments.machine import num_cores
 from experiments.names import check_name
 from experiments.reporting import write_report
-from experiments.reporting.reading import read_starts
+from experiments.reporting.reading import read_json, read_starts
 from experiments.reporting.study import summarize_seeds
+from experiments.resuming import changed_layouts, check_resume
 from experiments.runs import Plan, make_groups, make_plan, train_group
 from fedjax_collapse.checkpoint import check_folder
 from fedjax_collapse.data import Federation
@@ -42,10 +43,12 @@ def run_study(
     arms: tuple[str, ...] | None = None,
     seeds: tuple[int, ...] | None = None,
     should_stop: Callable[[], bool] = lambda: False,
+    resume: str = "auto",
 ) -> bool:
     """Runs what is not done yet, then writes summary and report; False if it was stopped before the end.
 
     ``arms`` and ``seeds``: those to run, default all; always in the order in which the config declares them.
+    ``resume``: whether they are expected to have been started, ``must`` or ``never`` (``resuming.py``).
     Everything that can be wrong with the config is found before the folder is touched.
 
     Raises:
@@ -56,13 +59,17 @@ def run_study(
     arms, seeds = _choose("arm", arms, declared), _choose("seed", seeds, tuple(config.seeds))
     for arm in arms:
         check_folder(workdir / arm)
+    names = list(itertools.product(arms, seeds))
+    check_resume(resume, workdir, names)
     configs = {arm: resolve_arm(config, arm) for arm in declared}
     federations = _federations(configs, config.seeds)
     plans = {arm: _plan(arm, configs[arm], federations[arm][config.seeds[0]]) for arm in arms}
     with _claimed(workdir, config):
         record_start(workdir, provenance(federations, plans))
         with Console(num_runs=len(arms) * len(seeds), rounds=config.rounds) as console:
-            for group in make_groups(itertools.product(arms, seeds), plans, federations, workdir):
+            for line in changed_layouts(workdir, names):
+                console.note(line)
+            for group in make_groups(names, plans, federations, workdir):
                 if not _train(group, console, should_stop):
                     console.note(f"stopped in {group}; the same command goes on from there")
                     return False
@@ -78,7 +85,7 @@ def summarize(workdir: Path, arms: tuple[str, ...], seeds: tuple[int, ...]) -> d
     summary = {}
     for arm in arms:
         runs = [workdir / arm / f"seed{seed}" / "summary.json" for seed in seeds]
-        finished = [json.loads(run.read_text()) for run in runs if run.exists()]
+        finished = [read_json(run) for run in runs if run.exists()]
         summary[arm] = summarize_seeds(finished)
         summary[arm]["accuracy"] |= {"of": ", ".join(sorted({run["headline"] for run in finished}))}
     return summary

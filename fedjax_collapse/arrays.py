@@ -8,33 +8,32 @@ take a round from the merged file first, and every file is written in one piece,
 import math
 import os
 import shutil
-import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from fedjax_collapse.records import UserError
+from fedjax_collapse.records import Damaged, UserError
 
 Arrays = dict[str, np.ndarray]  # "round" [rounds], others [rounds, ...]
 
 
-def read_arrays(folder: Path, kind: str) -> Arrays:
-    """The arrays of a run so far, finished or not; empty if there are none.
+def read_arrays(folder: Path, kind: str, until: float = math.inf) -> Arrays:
+    """The arrays of a run so far, finished or not, up to a round; empty if there are none.
 
     Raises:
-        UserError: a file is damaged.
+        Damaged: a file of them cannot be read, or does not go on from the rounds before it.
     """
-    merged, segments = folder / f"{kind}.npz", _segments(folder, kind)
+    merged = folder / f"{kind}.npz"
+    segments = [path for path in _segments(folder, kind) if int(path.stem) <= until]
     found = {path: _read_rounds(path) for path in (*segments, merged)}  # merged last: a run may be finishing just now
     blocks: list[Arrays] = []
     for path in (merged, *segments):
-        if arrays := between(found[path], after=blocks[-1]["round"][-1] if blocks else 0):
+        if arrays := between(found[path], blocks[-1]["round"][-1] if blocks else 0, until):
             try:
                 check_alike(kind, arrays, blocks)
             except UserError as error:
-                raise UserError(f"{path}: does not go on from the rounds before it: {error}") from None
+                raise Damaged(f"{path}: does not go on from the rounds before it: {error}") from None
             blocks.append(arrays)
     return join(blocks)
 
@@ -55,7 +54,8 @@ def merge_segments(folder: Path, kind: str, arrays: Arrays) -> None:
 def forget_after(folder: Path, kind: str, round: int) -> None:
     """Removes the later rounds from segments and merged file."""
     for path in (*_segments(folder, kind), folder / f"{kind}.npz"):
-        arrays = _read_rounds(path) if round else {}
+        is_later = path.stem.isdecimal() and int(path.stem) > round
+        arrays = {} if is_later or not round else _read_rounds(path)
         kept = between(arrays, until=round)
         if not kept:
             path.unlink(missing_ok=True)
@@ -93,15 +93,15 @@ def read_npz(path: Path) -> Arrays:
     """The named arrays of a file; empty if there is no file.
 
     Raises:
-        UserError: it cannot be read.
+        Damaged: it cannot be read.
     """
     try:
         with np.load(path, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, EOFError, KeyError, AttributeError, zipfile.BadZipFile, zlib.error) as error:
-        raise UserError(f"{path}: not a readable .npz file ({type(error).__name__})") from error
+    except Exception as error:  # of a damaged file, zipfile and NumPy raise whatever they run into
+        raise Damaged(f"{path}: not a readable .npz file ({type(error).__name__})") from error
 
 
 def write_npz(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
@@ -113,14 +113,15 @@ def write_npz(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
 
 
 def _segments(folder, kind):
-    return sorted((folder / kind).glob("*.npz"), key=lambda path: (len(path.stem), path.stem))
+    paths = (path for path in (folder / kind).glob("*.npz") if path.stem.isdecimal())
+    return sorted(paths, key=lambda path: int(path.stem))
 
 
 def _read_rounds(path):
     arrays = read_npz(path)
-    if arrays and "round" not in arrays:
-        raise UserError(f"{path}: has no array 'round'")
+    if arrays and ("round" not in arrays or arrays["round"].dtype.kind not in "iu" or arrays["round"].ndim != 1):
+        raise Damaged(f"{path}: has no array 'round' of whole numbers")
     for name, values in arrays.items():
         if values.shape[:1] != arrays["round"].shape:
-            raise UserError(f"{path}: {name!r} has shape {values.shape}, expected a row for each of its rounds")
+            raise Damaged(f"{path}: {name!r} has shape {values.shape}, expected a row for each of its rounds")
     return arrays

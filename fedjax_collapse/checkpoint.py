@@ -1,13 +1,28 @@
-"""Checkpoints of a run's state, through Orbax: the only module that knows it."""
+"""Checkpoints of a run's state, through Orbax: the only module that knows it.
 
+A checkpoint is a folder named by its round. It is written beside its place, with the SHA-256 of each of its files, and
+then moved there: it is whole from the moment at which it counts, and what happens to it later is noticed before
+anything of it is used.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import jax
 from orbax.checkpoint import v1 as ocp
 
-from fedjax_collapse.records import PyTree, UserError
+from fedjax_collapse.metrics import write_json
+from fedjax_collapse.records import Damaged, PyTree, UserError
 
 _KEPT = 2
+_SEAL = "sha256.json"
+_BESIDE = "new"  # what is being written or removed
 _UNREADABLE = "[\\"  # Orbax writes below them and finds nothing there afterwards
 
 
@@ -27,47 +42,105 @@ class Checkpoints:
 
     def __init__(self, folder: Path):
         check_folder(folder)
-        policy = ocp.training.preservation_policies.LatestN(_KEPT)
-        self._checkpointer = ocp.training.Checkpointer(folder.absolute(), preservation_policy=policy)
-
-    @property
-    def latest(self) -> int | None:
-        """The round of the newest complete checkpoint."""
-        newest = self._checkpointer.latest
-        return None if newest is None else newest.step
+        self._folder = folder.absolute()
 
     @property
     def rounds(self) -> tuple[int, ...]:
-        """The rounds of all complete checkpoints, in their order."""
-        return tuple(sorted(checkpoint.step for checkpoint in self._checkpointer.checkpoints))
+        """The rounds of all checkpoints, in their order."""
+        found = self._folder.iterdir() if self._folder.is_dir() else ()
+        return tuple(sorted(int(path.name) for path in found if path.name.isdecimal()))
 
     def forget_after(self, round: int) -> None:
-        """Deletes the checkpoints of later rounds, so that the run can go on from that one."""
+        """Deletes the checkpoints of later rounds, so that the run can go on from that one, and what a kill left."""
         for later in (kept for kept in self.rounds if kept > round):
-            self._checkpointer.delete(later)
+            self._remove(later)
+        shutil.rmtree(self._folder / _BESIDE, ignore_errors=True)
 
-    def save(self, round: int, state: PyTree) -> None:
-        if round != self.latest:
-            self._checkpointer.save(round, state, force=True)
+    def save(self, round: int, state: PyTree, notes: Mapping[str, Any]) -> None:
+        """Saves a state with notes, which are JSON, unless there is a checkpoint of the round."""
+        if round in self.rounds:
+            return
+        with self._beside() as beside:
+            new = beside / str(round)
+            ocp.save(new, state)
+            write_json(new / _SEAL, {"files": _hashes(new), "notes": notes})
+            os.replace(new, self._folder / str(round))
+        for old in self.rounds[:-_KEPT]:
+            self._remove(old)
 
-    def load(self, round: int, template: PyTree) -> PyTree:
-        """The state of that round, with the structure and the placement of ``template``.
+    def load(self, round: int, template: PyTree) -> tuple[PyTree, Mapping[str, Any] | None]:
+        """The state of that round, with the structure and the placement of ``template``, and its notes.
+
+        One that was written by an earlier version has no hashes and no notes, which are None then.
 
         Raises:
-            UserError: the checkpoint is of a state of another structure, shape or dtype.
+            Damaged: the checkpoint is not as it was written.
+            UserError: it is of a state of another structure, shape or dtype.
         """
-        stored = _describe(self._checkpointer.metadata(round).metadata)
-        expected = _describe(template)
+        path = self._folder / str(round)
+        notes = _check_seal(path)
+        try:
+            self._check_structure(path, template)
+            return ocp.load(path, template), notes
+        except UserError:
+            raise
+        except Exception as error:  # of a damaged file, Orbax raises whatever it runs into
+            if notes is not None:
+                raise
+            raise Damaged(f"{path}: not a readable checkpoint ({type(error).__name__})") from error
+
+    def _check_structure(self, path, template):
+        stored, expected = _describe(ocp.metadata(path).metadata), _describe(template)
+        if not stored:  # so Orbax says that it could not read them
+            raise ValueError("no metadata")
         for name in sorted(stored.keys() | expected.keys()):
             if stored.get(name) != expected.get(name):
                 raise UserError(
-                    f"{self._checkpointer.directory}, round {round}: {name} is {stored.get(name, 'absent')}, "
+                    f"{self._folder}, round {path.name}: {name} is {stored.get(name, 'absent')}, "
                     f"this run needs {expected.get(name, 'none')}; use a new folder"
                 )
-        return self._checkpointer.load(round, template)
 
-    def close(self) -> None:
-        self._checkpointer.close()
+    def _remove(self, round):
+        """In one step: a kill leaves a whole checkpoint or none."""
+        with self._beside() as beside:
+            os.replace(self._folder / str(round), beside / str(round))
+
+    @contextlib.contextmanager
+    def _beside(self):
+        """An empty folder in which nothing counts."""
+        beside = self._folder / _BESIDE
+        shutil.rmtree(beside, ignore_errors=True)
+        beside.mkdir(parents=True)
+        try:
+            yield beside
+        finally:
+            shutil.rmtree(beside, ignore_errors=True)
+
+
+def _check_seal(path):
+    """The notes of a checkpoint whose files are as they were written; None if nothing says how they were."""
+    seal = path / _SEAL
+    if not seal.exists():
+        return None
+    try:
+        content = json.loads(seal.read_text())
+        files, notes = dict(content["files"]), dict(content["notes"])
+        found = _hashes(path)
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise Damaged(f"{seal}: cannot be checked ({type(error).__name__})") from error
+    wrong = sorted(name for name in files.keys() | found.keys() if files.get(name) != found.get(name))
+    if wrong:
+        raise Damaged(f"{path / wrong[0]}: {'not as it was written' if wrong[0] in found else 'is missing'}")
+    return notes
+
+
+def _hashes(path):
+    """Of every file of a checkpoint but the one that they are written into."""
+    hashes = {}
+    for file in sorted(file for file in path.rglob("*") if file.is_file() and file != path / _SEAL):
+        with file.open("rb") as stream:
+            hashes[file.relative_to(path).as_posix()] = hashlib.file_digest(stream, "sha256").hexdigest()
+    return hashes
 
 
 def _describe(tree):

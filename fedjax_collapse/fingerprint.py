@@ -17,6 +17,7 @@ from fedjax_collapse.records import UserError
 
 _FILE = "run.json"
 _LEFT_OUT = ("parent", "name", "target", "timed")  # what Linen adds to modules, and what rounds differently at most
+_NEW = ("normalization", "domains")  # what earlier versions did not write down
 _SHOWN = 3  # differences that an error lists
 
 
@@ -64,11 +65,13 @@ def claim(runs: Mapping[Path, tuple[Mapping[str, Any], bool]]) -> None:
 
 
 def _check_same(folder, description):
-    path, here = folder / _FILE, flatten(json.loads(json.dumps(description)))
+    path, here = folder / _FILE, json.loads(json.dumps(description))
     try:
-        there = flatten(json.loads(path.read_text())) if path.exists() else here
-    except ValueError as error:
-        raise UserError(f"{path}: not valid JSON ({error}); use a new folder") from error
+        there = dict(json.loads(path.read_text())) if path.exists() else here
+    except (OSError, ValueError, TypeError) as error:
+        hint = "restore it, remove it if you know that the run is the same, or use a new folder"
+        raise UserError(f"{path}: cannot be read ({type(error).__name__}); {hint}") from error
+    here, there = flatten({name: here[name] for name in here if name in there or name not in _NEW}), flatten(there)
     names = [name for name in {**here, **there} if here.get(name) != there.get(name)]
     if names:
         changes = [f"{n} is {there.get(n, 'absent')} there, {here.get(n, 'absent')} here" for n in names[:_SHOWN]]

@@ -6,17 +6,14 @@ equal runs write equal files; wall-clock times are in ``timing.jsonl``. Arrays a
 every round, and the end of the run makes one file of each kind (``arrays.py``).
 """
 
-import json
-import math
-import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from fedjax_collapse.arrays import (
     Arrays,
-    between,
     check_alike,
     forget_after,
     join,
@@ -25,9 +22,12 @@ from fedjax_collapse.arrays import (
     write_segment,
 )
 from fedjax_collapse.arrays import write_npz as write_npz
-from fedjax_collapse.records import UserError
+from fedjax_collapse.records import Damaged, UserError
+from fedjax_collapse.rows import Rows
+from fedjax_collapse.rows import write_json as write_json
 
 KINDS = ("clients", "spectra", "measurements")
+_METRICS, _TIMING = "metrics.jsonl", "timing.jsonl"
 _TAKEN = ("round", "file", "allow_pickle")  # the array of rounds, and arguments of np.savez
 
 
@@ -36,8 +36,8 @@ class History:
 
     def __init__(self, folder: Path | None = None):
         self.folder = folder
-        self.rows: list[dict] = []
-        self.timing: list[dict] = []
+        self._metrics = Rows(folder and folder / _METRICS)
+        self._timing = Rows(folder and folder / _TIMING)
         self._blocks: dict[str, list[Arrays]] = {kind: [] for kind in KINDS}
         self._num_saved = dict.fromkeys(KINDS, 0)  # of the blocks
 
@@ -64,11 +64,18 @@ class History:
             check_alike(kind, arrays, self._blocks[kind])
         for kind, arrays in new.items():
             self._blocks[kind].append(arrays)
-        self.rows.append(dict(row))
-        self.timing.append(dict(timing))
-        if self.folder:
-            _append_line(self.folder / "metrics.jsonl", row)
-            _append_line(self.folder / "timing.jsonl", timing)
+        self._metrics.add(row)
+        self._timing.add(timing)
+
+    @property
+    def rows(self) -> list[dict]:
+        """Of metrics, one per evaluated round."""
+        return self._metrics.rows
+
+    @property
+    def timing(self) -> list[dict]:
+        """Of times, one per evaluated round."""
+        return self._timing.rows
 
     @property
     def clients(self) -> Arrays:
@@ -102,35 +109,53 @@ class History:
             if self.folder:
                 merge_segments(self.folder, kind, join(self._blocks[kind]))
 
+    def written(self) -> dict[str, Any]:
+        """What a checkpoint notes, to tell later whether the folder still holds this history."""
+        arrays = {kind: sorted(blocks[-1]) if blocks else [] for kind, blocks in self._blocks.items()}
+        return {_METRICS: self._metrics.sha256, _TIMING: self._timing.sha256, **arrays}
+
     @classmethod
-    def resume(cls, folder: Path, round: int) -> "History":
-        """The history on disk up to ``round``; whatever was written after it is removed.
+    def read(cls, folder: Path, round: int, written: Mapping[str, Any] | None = None) -> "History":
+        """The history on disk up to ``round``, as it was ``written``; what comes after that is not looked at.
 
         Raises:
-            UserError: a file is missing, is damaged or does not reach that round. Nothing is removed then.
+            Damaged: a row or an array is not as it was written, or is missing.
         """
         history = cls(folder)
-        history.rows = _read_rows(folder / "metrics.jsonl", round)
-        history.timing = _read_rows(folder / "timing.jsonl", round)
+        history._metrics, history._timing = (Rows.read(folder / name, round) for name in (_METRICS, _TIMING))
         for kind in KINDS if round else ():  # before the first round there is nothing to read
-            if arrays := between(read_arrays(folder, kind), until=round):
+            if arrays := read_arrays(folder, kind, round):
                 history._blocks[kind], history._num_saved[kind] = [arrays], 1
-        reached = [rows[-1]["round"] if rows else 0 for rows in (history.rows, history.timing)]
-        reached += [int(arrays["round"][-1]) if arrays else 0 for arrays in (history.clients, history.spectra)]
-        if reached != [round] * 4:
-            raise UserError(
-                f"{folder}: its checkpoint is of round {round}, its metrics end at {min(reached)}; use a new folder"
-            )
-        for name, rows in (("metrics", history.rows), ("timing", history.timing)):
-            _replace(folder / f"{name}.jsonl", "".join(map(_line, rows)).encode())
-        for kind in KINDS:
-            forget_after(folder, kind, round)
+        history._check_rounds(round)
+        for name, found in history.written().items() if written else ():
+            if written.get(name) != found:
+                raise Damaged(f"{folder / name}: not as it was written up to round {round}")
         return history
 
+    def _check_rounds(self, round):
+        """Raises Damaged unless every round up to this one is there once, where the arrays are one block."""
+        rounds = {
+            name: [row["round"] for row in rows] for name, rows in ((_METRICS, self.rows), (_TIMING, self.timing))
+        }
+        rounds |= {kind: blocks[0]["round"].tolist() if blocks else [] for kind, blocks in self._blocks.items()}
+        reached = min(max(rounds[name], default=0) for name in rounds if name != "measurements")
+        if reached != round:
+            raise Damaged(f"{self.folder}: its checkpoint is of round {round}, its metrics end at {reached}")
+        evaluated = rounds[_METRICS if rounds[_METRICS] == rounds[_TIMING] else "spectra"]  # two of three are right
+        expected = dict.fromkeys(rounds, evaluated) | {"clients": list(range(1, round + 1))}
+        for name, found in rounds.items():
+            for number, (is_, should) in enumerate(zip(found, expected[name], strict=False), 1):
+                if is_ != should:
+                    place = f"{self.folder / name}, {'line' if name in (_METRICS, _TIMING) else 'entry'} {number}"
+                    raise Damaged(f"{place}: round {is_}, expected round {should}")
 
-def write_json(path: Path, content: object) -> None:
-    """Writes a JSON file in one piece: a reader sees the old or the new one, never a part."""
-    _replace(path, (json.dumps(_plain(content), indent=2) + "\n").encode())
+    def cut(self) -> None:
+        """Removes from the folder what is of later rounds than this history."""
+        if self.folder:
+            self._metrics.cut()
+            self._timing.cut()
+            for kind in KINDS:
+                forget_after(self.folder, kind, self.rows[-1]["round"] if self.rows else 0)
 
 
 def _one_round(arrays):
@@ -143,51 +168,3 @@ def _check_measurements(measurements):
             raise UserError(f"measurement {name!r}: this name is taken; choose another one")
         if (dtype := np.asarray(values).dtype).kind not in "biufc":
             raise UserError(f"measurement {name!r} is of type {dtype}, expected numbers")
-
-
-def _append_line(path, row):
-    with path.open("a") as file:
-        file.write(_line(row))
-
-
-def _line(row):
-    return json.dumps(_plain(row)) + "\n"
-
-
-def _read_rows(path, round):
-    """The rows up to a round, with NaN for null; a last line that a killed run left unfinished is left out."""
-    rows = []
-    for line in path.read_text().splitlines() if path.exists() else ():
-        try:
-            rows.append(_with_nan(json.loads(line)))
-        except json.JSONDecodeError:
-            break
-    return [row for row in rows if row["round"] <= round]
-
-
-def _replace(path, content: bytes):
-    temporary = path.with_suffix(path.suffix + ".tmp")
-    temporary.write_bytes(content)
-    os.replace(temporary, path)
-
-
-def _plain(value):
-    """The value as JSON knows it: numbers, with null for what is not finite."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    if isinstance(value, (np.generic, np.ndarray)):
-        return _plain(value.tolist())
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
-
-
-def _with_nan(value):
-    """The value that ``_plain`` made null where it was not finite."""
-    if isinstance(value, dict):
-        return {key: _with_nan(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_with_nan(item) for item in value]
-    return math.nan if value is None else value

@@ -19,6 +19,10 @@ class UserError(ValueError):
     """A wrong input of the user's: one line that names the thing, what was expected and what to do."""
 
 
+class Damaged(UserError):
+    """A file that is not as it was written, or is missing; an earlier one may do."""
+
+
 class Examples(NamedTuple):
     """Inputs and labels of any shape and type, with the constants that normalise the inputs.
 

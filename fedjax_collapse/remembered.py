@@ -27,12 +27,12 @@ def remembered(kind: str, device: jax.Device, key: Any, measure: Callable[[], Ma
     """
     what = {"machine": _machine(device), "key": describe(key)}
     path = cache_folder(kind) / f"{_hash(what)}.json"
-    numbers = _read(path)
+    numbers = _read(path, what)
     if numbers is None:
-        numbers = dict(measure())
+        numbers = {str(name): float(value) for name, value in measure().items()}
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_json(path, {**what, "numbers": numbers})
+            write_json(path, {**what, "numbers": numbers, "sha256": _hash([what, numbers])})
         except OSError as error:
             warnings.warn(
                 f"{path}: timings are not kept ({error.strerror}); set XDG_CACHE_HOME to a folder with room",
@@ -45,10 +45,12 @@ def _hash(what):
     return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:24]
 
 
-def _read(path):
-    """The numbers that were written; None if there are none, or no whole ones."""
+def _read(path, what):
+    """The numbers that were written; None if there are none, or none that are as they were written."""
     try:
-        return {str(name): float(value) for name, value in json.loads(path.read_text())["numbers"].items()} or None
+        content = json.loads(path.read_text())
+        numbers = {str(name): float(value) for name, value in content["numbers"].items()}
+        return numbers if numbers and content["sha256"] == _hash([what, numbers]) else None
     except (OSError, ValueError, AttributeError, KeyError, TypeError):
         return None
 

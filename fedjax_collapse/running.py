@@ -1,6 +1,7 @@
 """Runs on their way: advanced, evaluated, remembered and saved, all of them together."""
 
 import operator
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,7 +24,7 @@ from fedjax_collapse.measurement import (
 )
 from fedjax_collapse.metrics import History, write_npz
 from fedjax_collapse.model import Model
-from fedjax_collapse.records import Variables
+from fedjax_collapse.records import Damaged, UserError, Variables
 from fedjax_collapse.runs import Hardware, Row, Run, Schedule, check, description, initialize
 
 
@@ -53,18 +54,35 @@ class Result(NamedTuple):
 
 def rounds_kept(folder: Path | str) -> tuple[int, ...]:
     """The rounds of the folder's checkpoints, from which ``simulate`` could go on; 0 alone if there is none."""
-    folder = Path(folder) / "checkpoints"
-    if not folder.exists():
-        return (0,)
-    checkpoints = Checkpoints(folder)
-    rounds = checkpoints.rounds
-    checkpoints.close()
-    return rounds or (0,)
+    return Checkpoints(Path(folder) / "checkpoints").rounds or (0,)
 
 
 def common_round(kept: Iterable[Sequence[int]]) -> int:
     """The last round of which all runs have kept a checkpoint; 0 if there is none."""
-    return max(set.intersection(*map(set, kept)), default=0)
+    return max(_common(kept), default=0)
+
+
+def _newest_whole(folders, stores, states):
+    """Round, states and histories to go on from; nothing is changed, and warnings say what was passed over."""
+    damages = []
+    for round in sorted(_common(store.rounds if store else () for store in stores), reverse=True):
+        try:
+            loaded = [store.load(round, state) for store, state in zip(stores, states, strict=True)]
+            histories = [History.read(f, round, notes) for f, (_, notes) in zip(folders, loaded, strict=True)]
+        except Damaged as error:
+            damages.append(str(error))
+            continue
+        for damage in damages:
+            warnings.warn(f"{damage}; the run goes on from round {round}, to the same results", stacklevel=2)
+        return round, [state for state, _ in loaded], histories
+    if damages:
+        names = ", ".join(str(folder) for folder in folders)
+        raise UserError(f"{'; '.join(damages)}; no checkpoint is whole: restore it, or remove {names} to start again")
+    return 0, list(states), [History.read(folder, 0) if folder else History() for folder in folders]
+
+
+def _common(kept):
+    return set.intersection(*map(set, kept))
 
 
 class Going:
@@ -86,26 +104,23 @@ class Going:
         self.program, self.compiling = engine.Program(rounds, parts, hardware.storage), 0.0
 
     def _open(self, states):
-        """What each run goes on from: the last checkpoint that all of them have, or a fresh start."""
+        """What each run goes on from: the last checkpoint that all of them have and that is whole, or a fresh start."""
         folders = [None if run.folder is None else Path(run.folder) for run in self.runs]
         for folder in filter(None, folders):
             folder.mkdir(parents=True, exist_ok=True)
         self.stores = [folder and Checkpoints(folder / "checkpoints") for folder in folders]
-        common = common_round([store.rounds if store else () for store in self.stores])
-        try:
-            claims = {
-                folder: (description(run, self.model, self.schedule), bool(store.rounds))
-                for run, folder, store in zip(self.runs, folders, self.stores, strict=True)
-                if folder
-            }
-            claim(claims)
-            for store in filter(None, self.stores):
-                store.forget_after(common)
-            states = [s.load(common, state) if common else state for s, state in zip(self.stores, states, strict=True)]
-            return states, [History.resume(f, common) if f else History() for f in folders]
-        except BaseException:
-            self.close()
-            raise
+        claims = {
+            folder: (description(run, self.model, self.schedule), bool(store.rounds))
+            for run, folder, store in zip(self.runs, folders, self.stores, strict=True)
+            if folder
+        }
+        claim(claims)
+        done, states, histories = _newest_whole(folders, self.stores, states)
+        for store in filter(None, self.stores):
+            store.forget_after(done)
+        for history in histories:
+            history.cut()
+        return states, histories
 
     def prepare(self, announce: Callable[[str], None]) -> None:
         """Places and compiles, unless all rounds are done."""
@@ -155,7 +170,7 @@ class Going:
             for history, store, state in zip(self.histories, self.stores, self.program.states(), strict=True):
                 if store:
                     history.save_arrays()
-                    store.save(self.done, state)
+                    store.save(self.done, state, history.written())
 
     def results(self) -> list[Result]:
         """What each run leaves; also in its folder, if all rounds are done."""
@@ -172,8 +187,3 @@ class Going:
             headline = HEADLINES[self.headlines[i]]
             results.append(Result(variables, *saved, self.done, headline, state))
         return results
-
-    def close(self) -> None:
-        """Ends the writing of checkpoints."""
-        for store in filter(None, self.stores):
-            store.close()

@@ -141,5 +141,7 @@ def description(run: Run, model: Model, schedule: Schedule) -> dict[str, Any]:
         "measurements": describe(dict(schedule.measurements)),
         "key": np.asarray(jax.random.key_data(run.key)).tolist(),
         "variables": None if run.variables is None else digest(run.variables),
+        "normalization": describe([run.federation.train.mean, run.federation.train.std]),
+        "domains": None if run.federation.domains is None else digest(run.federation.domains[1:]),
         **run.federation.hashes(),
     }

@@ -94,18 +94,15 @@ def simulate_runs(
     ``simulate``.
     """
     going = Going(runs, model, schedule, hardware)
-    try:
-        with _stop_on_interrupt(callbacks.should_stop) as should_stop:
-            going.prepare(callbacks.announce)
-            while going.done < schedule.rounds:
-                callbacks.listener(*going.advance())
-                is_stopping = should_stop()
-                going.save(is_stopping)
-                if is_stopping:
-                    break
-        return going.results()
-    finally:
-        going.close()
+    with _stop_on_interrupt(callbacks.should_stop) as should_stop:
+        going.prepare(callbacks.announce)
+        while going.done < schedule.rounds:
+            callbacks.listener(*going.advance())
+            is_stopping = should_stop()
+            going.save(is_stopping)
+            if is_stopping:
+                break
+    return going.results()
 
 
 @contextlib.contextmanager

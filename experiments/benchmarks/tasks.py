@@ -35,7 +35,7 @@ class Task(NamedTuple):
     @classmethod
     def load(cls, path: Path) -> "Task":
         """The task that ``save`` wrote."""
-        with np.load(path) as file:
+        with np.load(path, allow_pickle=False) as file:
             parts, weights = (
                 [file[f"{name}_{i}"] for i in range(sum(key.startswith(name) for key in file))]
                 for name in ("parts", "weights")

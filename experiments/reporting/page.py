@@ -11,7 +11,7 @@ import jinja2
 
 from experiments.reporting import drawing
 from experiments.reporting.contents import PLOTS, Plot
-from experiments.reporting.reading import read_study
+from experiments.reporting.reading import layouts_of, read_study
 from experiments.reporting.study import Study
 from experiments.reporting.table import accuracy_note, final_table
 from fedjax_collapse.fingerprint import flatten
@@ -54,7 +54,7 @@ def render(study: Study) -> str:
         title=f"Study {study.path.resolve().name}",
         description=description(study),
         demonstration=source if source.startswith(DEMONSTRATIONS) else "",
-        notes=missing_results(study),
+        notes=missing_results(study) + several_layouts(study.starts),
         results=final_table(study.summary),
         colours=dict.fromkeys(study.summary, "#999999")
         | {arm: drawing.arm_colour(study.arms, arm) for arm in study.arms},
@@ -98,6 +98,15 @@ def missing_results(study: Study) -> list[str]:
         if (done := len(study.of_arm(arm))) < asked:
             notes.append(f"{arm}: results of {done} of {asked} seeds.")
     return notes
+
+
+def several_layouts(starts: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Sentences on arms that starts have trained in different layouts."""
+    return [
+        f"{arm}: starts have trained it with {'; '.join(layouts)}: rounding may differ between them."
+        for arm, layouts in layouts_of(starts).items()
+        if len(layouts) > 1
+    ]
 
 
 def as_text(record: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -2,7 +2,8 @@
 
 import contextlib
 import json
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ def read_study(path: Path | str) -> Study:
         raise UserError(f"{path}: no such folder; expected the folder of a study")
     if not (path / "config.json").is_file():
         raise UserError(f"{path / 'config.json'}: no such file; expected the folder of a study")
-    config = _read_json(path / "config.json")
+    config = read_json(path / "config.json")
     order = list(config.get("arms") or ())
     folders = [file.parent for file in path.glob("*/seed*/metrics.jsonl")]
     runs = [_read_run(folder) for folder in folders if folder.name.removeprefix("seed").isdecimal()]
@@ -30,7 +31,7 @@ def read_study(path: Path | str) -> Study:
     if not runs:
         raise UserError(f"{path}: no evaluated round in any <arm>/seed<k>/metrics.jsonl; start the study first")
     runs.sort(key=lambda run: (order.index(run.arm) if run.arm in order else len(order), run.arm, run.seed))
-    summary = _read_json(path / "summary.json", optional=True)
+    summary = read_json(path / "summary.json", optional=True)
     for arm, metrics in summary.items():
         if not isinstance(metrics, dict) or not all(
             entry is None or isinstance(entry, dict) for entry in metrics.values()
@@ -46,11 +47,21 @@ def read_starts(folder: Path) -> tuple[Mapping[str, Any], ...]:
         UserError: it cannot be read.
     """
     path = folder / "provenance.json"
-    record = _read_json(path, optional=True)
+    record = read_json(path, optional=True)
     starts = record.get("starts", [record] if record else [])  # an older file is that of one start
     if not isinstance(starts, list) or not all(isinstance(start, dict) for start in starts):
         raise UserError(f"{path}: 'starts' should be a list of JSON objects")
     return tuple(starts)
+
+
+def layouts_of(starts: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """Of each arm the different layouts, with the kind of device, in which starts have trained it."""
+    layouts: dict[str, list[str]] = {}
+    for start in starts:
+        kind = re.sub(r"[_:]?\d+$", "", str((start.get("devices") or ["?"])[0]))
+        for arm, layout in (start.get("layouts") or {}).items():
+            layouts.setdefault(arm, []).append(f"{layout} ({kind})")
+    return {arm: list(dict.fromkeys(of_arm)) for arm, of_arm in layouts.items()}
 
 
 def _read_run(folder: Path) -> Run:
@@ -67,7 +78,12 @@ def _read_run(folder: Path) -> Run:
     )
 
 
-def _read_json(path: Path, optional: bool = False) -> dict[str, Any]:
+def read_json(path: Path, optional: bool = False) -> dict[str, Any]:
+    """The object in a JSON file; empty if there is no file and it is ``optional``.
+
+    Raises:
+        UserError: it cannot be read, or is no object.
+    """
     if optional and not path.exists():
         return {}
     return _parse(path, _read_text(path))
@@ -78,7 +94,7 @@ def _read_rows(path: Path, optional: bool = False) -> tuple[Row, ...]:
     if optional and not path.exists():
         return ()
     complete, _, rest = _read_text(path).rpartition("\n")
-    rows = [_parse(path, line) for line in complete.splitlines() if line.strip()]
+    rows = [_parse(f"{path}, line {n}", line) for n, line in enumerate(complete.splitlines(), 1) if line.strip()]
     with contextlib.suppress(UserError):
         rows += [_parse(path, rest)] if rest.strip() else []
     by_round = {}
@@ -96,7 +112,7 @@ def _read_text(path: Path) -> str:
         raise UserError(f"{path}: cannot be read ({type(error).__name__})") from error
 
 
-def _parse(path: Path, text: str) -> dict[str, Any]:
+def _parse(path: Path | str, text: str) -> dict[str, Any]:
     try:
         record = json.loads(text)
     except (ValueError, RecursionError) as error:

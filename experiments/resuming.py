@@ -1,0 +1,53 @@
+"""Whether a start goes on with runs that its folder holds, and what it says of that."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from experiments.reporting.reading import layouts_of, read_starts
+from fedjax_collapse.records import UserError
+from fedjax_collapse.simulation import rounds_kept
+
+CHOICES = ("auto", "must", "never")
+
+
+def check_resume(choice: str, workdir: Path, names: Sequence[tuple[str, int]]) -> None:
+    """Raises UserError if the folder's runs are not as expected: by ``must`` each is started, by ``never`` none is."""
+    started = [name for name in names if _folder(workdir, name).is_dir()]
+    missing = [name for name in names if name not in started]
+    if choice == "must" and missing:
+        raise UserError(
+            f"--resume=must: {workdir} has nothing of {_listed(missing)} to go on from; "
+            "give the folder of a study that was started, or --resume=auto"
+        )
+    if choice == "never" and started:
+        raise UserError(
+            f"--resume=never: {workdir} holds {_listed(started)}, started before; "
+            "choose another --workdir, or --resume=auto"
+        )
+
+
+def changed_layouts(workdir: Path, names: Sequence[tuple[str, int]]) -> list[str]:
+    """A sentence for each arm with a run that goes on in another layout than an earlier start had."""
+    starts = read_starts(workdir)
+    earlier, now = layouts_of(starts[:-1]), layouts_of(starts[-1:])
+    going_on = {name[0] for name in names if _is_going_on(_folder(workdir, name))}
+    return [
+        f"{arm}: goes on with {now[arm][0]}, started with {'; '.join(others)}: rounding may differ from there on"
+        for arm in now
+        if arm in going_on and (others := [layout for layout in earlier.get(arm, ()) if layout not in now[arm]])
+    ]
+
+
+def _is_going_on(folder):
+    return rounds_kept(folder) != (0,) and not (folder / "summary.json").exists()
+
+
+def _folder(workdir, name):
+    arm, seed = name
+    return workdir / arm / f"seed{seed}"
+
+
+def _listed(names):
+    """At most three of them."""
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(f"{arm} seed {seed}" for arm, seed in names[:3]) + more

@@ -1,0 +1,289 @@
+"""Files of a run that are damaged, lost or cut short: a start goes on to the same bits, or says in one line what is
+wrong; and it changes nothing before it knows what it goes on from."""
+
+import json
+import random
+import re
+import shutil
+import warnings
+from pathlib import Path
+
+import jax
+import pytest
+from conftest import assert_same_bits
+from orbax.checkpoint import v1 as ocp
+
+from fedjax_collapse import FedAvg, LocalTraining, UserError, engine, simulate
+from fedjax_collapse.checkpoint import Checkpoints
+from fedjax_collapse.metrics import KINDS, read_arrays
+from fedjax_collapse.records import Damaged
+from fedjax_collapse.remembered import remembered
+from fedjax_collapse.running import Going
+from fedjax_collapse.runs import Hardware, Run, Schedule, initialize
+from fedjax_collapse.simulation import rounds_kept
+
+ALGORITHM = FedAvg(LocalTraining(epochs=1, batch_size=16, learning_rate=0.05))
+SCHEDULE = Schedule(6, participation=0.6, checkpoint_every=2)
+HARDWARE = Hardware(engine.Vectorized())
+ROOT = Path(__file__).parents[1]
+
+
+def go_on(federation, model, folder, rounds=6, stop_after=None):
+    """The result; the files that equal runs have alike."""
+    count = iter(range(1, 9))
+    options = dict(SCHEDULE._replace(rounds=rounds)._asdict(), key=jax.random.key(0), client_map=engine.Vectorized())
+    options["measurements"] = dict(options["measurements"])
+    result = simulate(
+        federation, model, ALGORITHM, folder=folder, should_stop=lambda: next(count) == stop_after, **options
+    )
+    names = ("metrics.jsonl", "clients.npz", "spectra.npz", "final.npz")
+    return result, {name: (folder / name).read_bytes() for name in names if (folder / name).exists()}
+
+
+@pytest.fixture(scope="module")
+def stopped(federation, model, tmp_path_factory):
+    """The folder of a run that was stopped after four of six rounds, with checkpoints of two and four."""
+    folder = tmp_path_factory.mktemp("stopped")
+    go_on(federation, model, folder, stop_after=4)
+    assert rounds_kept(folder) == (2, 4)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def whole(federation, model, tmp_path_factory):
+    """What a run leaves that was neither stopped nor damaged."""
+    return go_on(federation, model, tmp_path_factory.mktemp("whole"))
+
+
+@pytest.fixture
+def folder(stopped, tmp_path):
+    """A copy of it."""
+    return Path(shutil.copytree(stopped, tmp_path / "run"))
+
+
+def tree(folder: Path) -> dict[str, bytes | None]:
+    return {str(p.relative_to(folder)): p.read_bytes() if p.is_file() else None for p in folder.rglob("*")}
+
+
+def flip(file, rng):
+    content = bytearray(file.read_bytes())
+    content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+    file.write_bytes(content)
+
+
+def truncate(file, rng):
+    file.write_bytes(file.read_bytes()[: rng.randrange(file.stat().st_size)])
+
+
+def overwrite(file, rng):
+    size = file.stat().st_size
+    start = rng.randrange(size)
+    file.write_bytes(file.read_bytes()[:start] + rng.randbytes(min(16, size - start)) + file.read_bytes()[start + 16 :])
+
+
+DAMAGES = {
+    "flip": (flip, 3),
+    "truncate": (truncate, 1),
+    "overwrite": (overwrite, 1),
+    "empty": (lambda file, rng: file.write_bytes(b""), 1),
+    "text": (lambda file, rng: file.write_text("this is something else\n"), 1),
+    "delete": (lambda file, rng: file.unlink(), 1),
+}
+
+
+@pytest.fixture(scope="module")
+def opened(federation, model, stopped, tmp_path_factory):
+    """Opens a folder as a start does, without training: the round, state and history to go on from."""
+    place = tmp_path_factory.mktemp("opening") / "run"
+    shutil.copytree(stopped, place)
+    run = Run(federation, ALGORITHM, jax.random.key(0), place)
+    going = Going([run], model, SCHEDULE, HARDWARE)
+    fresh = [initialize(run, model, SCHEDULE)[1]]
+
+    def open_folder():
+        (state,), (history,) = going._open(fresh)
+        return int(state.round), state, history
+
+    return place, open_folder
+
+
+@pytest.fixture
+def opening(opened, stopped):
+    """The same, of a folder that is whole."""
+    shutil.rmtree(opened[0])
+    shutil.copytree(stopped, opened[0])
+    return opened
+
+
+@pytest.mark.parametrize("kind", DAMAGES)
+def test_whatever_happens_to_a_file_is_noticed_or_changes_nothing(opening, stopped, kind):
+    """Every file of a run, of checkpoints too: what a start goes on from is what there was, else one line says why."""
+    place, open_folder = opening
+    damage, times = DAMAGES[kind]
+    rng, outcomes = random.Random(kind), []
+    template = open_folder()[1]
+    states = {round: Checkpoints(stopped / "checkpoints").load(round, template)[0] for round in (2, 4)}
+    files = sorted(path.relative_to(stopped) for path in stopped.rglob("*") if path.is_file() and path.stat().st_size)
+    for name in [file for file in files for _ in range(times)]:
+        shutil.rmtree(place)
+        shutil.copytree(stopped, place)
+        damage(place / name, rng)
+        before = tree(place)
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always", UserWarning)
+            try:
+                round, state, history = open_folder()
+            except UserError as error:
+                assert "\n" not in str(error) and str(place) in str(error), name
+                assert tree(place) == before, name
+                outcomes.append("refused")
+                continue
+        assert_same_bits(jax.random.key_data(state.key), jax.random.key_data(states[round].key))
+        assert_same_bits(state._replace(key=()), states[round]._replace(key=()))
+        rows = [json.loads(line) for line in (stopped / "metrics.jsonl").read_text().splitlines()]
+        assert history.rows == rows[:round], name
+        for array in KINDS:
+            assert_same_bits(read_arrays(place, array), read_arrays(stopped, array, round))
+        assert (round == 2) == any("goes on from round 2, to the same results" in str(w.message) for w in said), name
+        outcomes.append(round)
+    assert {2, 4} <= set(outcomes) if kind == "flip" else 2 in outcomes
+    assert outcomes.count("refused") < len(outcomes) / 2
+
+
+def damaged_newest(folder):
+    (data,) = (path for path in (folder / "checkpoints" / "4" / "state" / "d").iterdir())
+    content = bytearray(data.read_bytes())
+    content[len(content) // 2] ^= 1
+    data.write_bytes(content)
+
+
+def lost_segment(folder):
+    (folder / "clients" / "000003.npz").unlink()
+
+
+def changed_digit(folder):
+    """In the third row, which stays valid JSON."""
+    lines = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
+    lines[2] = re.sub(r'("loss": \d\.\d)(\d)', lambda m: m[1] + str((int(m[2]) + 1) % 10), lines[2])
+    (folder / "metrics.jsonl").write_text("".join(lines))
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (damaged_newest, "not as it was written"),
+        (lost_segment, "its metrics end at 2"),
+        (changed_digit, r"metrics\.jsonl: not as it was written up to round 4"),
+    ],
+)
+def test_the_checkpoint_before_it_leads_to_the_same_bits(federation, model, folder, whole, damage, words):
+    damage(folder)
+    with pytest.warns(UserWarning, match=words + ".*; the run goes on from round 2, to the same results"):
+        result, files = go_on(federation, model, folder)
+    assert_same_bits(result.variables, whole[0].variables)
+    assert_same_bits(result.state.clients, whole[0].state.clients)
+    assert files == whole[1]
+    assert rounds_kept(folder) == (4, 6)
+
+
+def test_without_a_whole_checkpoint_one_line_says_what_to_do(federation, model, folder):
+    for round in ("2", "4"):
+        flip(folder / "checkpoints" / round / "state" / "_METADATA", random.Random(0))
+    before = tree(folder)
+    with pytest.raises(UserError, match=r"4/state/_METADATA: not as .* no checkpoint is whole: restore it, or remove"):
+        go_on(federation, model, folder)
+    assert tree(folder) == before
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda lines: [b"\x00" + lines[0][1:], *lines[1:]], "line 1: not a row as it was written"),
+        (lambda lines: [lines[0][:9] + b"\n", *lines[1:]], "line 1: not a row as it was written"),
+        (lambda lines: [lines[0], lines[0], *lines[1:]], "line 2: round 1 comes after round 1"),
+        (lambda lines: lines[1:], "line 1: round 2, expected round 1"),
+    ],
+)
+@pytest.mark.parametrize("name", ["metrics.jsonl", "timing.jsonl"])
+def test_a_damaged_lost_or_doubled_row_is_named(opening, name, change, words):
+    """None is emptied, as both checkpoints need it."""
+    place, open_folder = opening
+    lines = (place / name).read_bytes().splitlines(keepends=True)
+    (place / name).write_bytes(b"".join(change(lines)))
+    before = tree(place)
+    with pytest.raises(UserError, match=f"{re.escape(name)}, {words}"):
+        open_folder()
+    assert tree(place) == before
+
+
+def test_what_comes_after_the_checkpoint_may_be_damaged(opening, stopped):
+    place, open_folder = opening
+    for name in ("metrics.jsonl", "timing.jsonl"):
+        with (place / name).open("ab") as file:
+            file.write(b'{"round": 5, "acc\x00\n\n{"round": 3}\n{"rou')
+    (place / "spectra" / "000005.npz").write_bytes(b"PK")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert open_folder()[0] == 4
+    assert tree(place) == tree(stopped)
+
+
+def test_a_folder_of_an_earlier_version_goes_on(federation, model, folder, whole):
+    """Its checkpoints have no hashes, and were written by Orbax alone; a damaged one gives way all the same."""
+    state, _ = Checkpoints(folder / "checkpoints").load(4, whole[0].state)
+    shutil.rmtree(folder / "checkpoints")
+    with ocp.training.Checkpointer(folder / "checkpoints") as earlier:
+        earlier.save(4, state)
+    description = json.loads((folder / "run.json").read_text())
+    del description["normalization"], description["domains"]
+    (folder / "run.json").write_text(json.dumps(description))
+    broken = Path(shutil.copytree(folder, folder.with_name("broken")))
+    _, files = go_on(federation, model, folder)
+    assert files == whole[1]
+    (broken / "checkpoints" / "4" / "state" / "manifest.ocdbt").write_bytes(b"")
+    with pytest.raises(UserError, match="checkpoints/4: not a readable checkpoint"):
+        go_on(federation, model, broken)
+
+
+def test_a_checkpoint_that_is_not_whole_does_not_count(tmp_path, monkeypatch):
+    """Whatever a save that is killed leaves beside it is removed by the next one."""
+    state, checkpoints = {"weights": jax.numpy.arange(3.0)}, Checkpoints(tmp_path)
+    checkpoints.save(1, state, {})
+    with monkeypatch.context() as patch:
+        patch.setattr("fedjax_collapse.checkpoint._hashes", lambda path: 1 / 0)
+        patch.setattr(shutil, "rmtree", lambda *_, **__: None)
+        with pytest.raises(ZeroDivisionError):
+            checkpoints.save(2, state, {})
+    assert (tmp_path / "new" / "2").is_dir() and checkpoints.rounds == (1,)
+    checkpoints.save(2, {"weights": jax.numpy.ones(3)}, {"a": 1})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["1", "2"]
+    assert checkpoints.load(2, state)[1] == {"a": 1} and checkpoints.load(2, state)[0]["weights"].tolist() == [1, 1, 1]
+    checkpoints.save(3, state, {})
+    assert checkpoints.rounds == (2, 3)
+
+
+def test_an_extra_file_in_a_checkpoint_is_damage(tmp_path):
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(1, {"weights": jax.numpy.arange(3.0)}, {})
+    (tmp_path / "1" / "state" / "more").write_text("")
+    with pytest.raises(Damaged, match="state/more: not as it was written"):
+        checkpoints.load(1, {"weights": jax.numpy.arange(3.0)})
+
+
+def test_a_timing_that_was_changed_is_measured_again(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    device, measured = jax.devices()[0], iter(({"1": 2.5}, {"1": 3.5}))
+    assert [remembered("t", device, 1, lambda: next(measured)) for _ in range(2)] == [{"1": 2.5}] * 2
+    (file,) = tmp_path.rglob("*.json")
+    file.write_text(file.read_text().replace("2.5", "2.0"))
+    assert remembered("t", device, 1, lambda: next(measured)) == {"1": 3.5}
+
+
+def test_nothing_that_is_read_can_run_code():
+    """No pickle: ``numpy.load`` says so wherever it is called."""
+    for path in (*ROOT.glob("fedjax_collapse/**/*.py"), *ROOT.glob("experiments/**/*.py")):
+        text = path.read_text()
+        loads = re.findall(r"\b(?:np|numpy)\.load\([^)]*\)", text)
+        assert all("allow_pickle=False" in call for call in loads), path
+        assert not re.search(r"^\s*(?:import|from) (?:pickle|dill|joblib|shelve|marshal)\b", text, re.M), path
+        assert "allow_pickle=True" not in text and "torch.load(" not in text, path

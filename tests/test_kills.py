@@ -1,0 +1,39 @@
+"""Studies that are killed with SIGKILL, before their file operations and at a random moment, and started again."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from experiments import kill_campaign
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_a_study_that_is_killed_goes_on_to_the_same_bits(tmp_path):
+    """A short campaign, of a method with states at server and clients; the whole one is the script's."""
+    command = [sys.executable, "experiments/kill_campaign.py", "--methods=scaffold", "--points=3", "--random=1"]
+    done = subprocess.run([*command, f"--out={tmp_path}"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    alone, together = (re.sub(r" {2,}", " ", line) for line in done.stdout.splitlines()[1:])
+    assert re.match(r"scaffold, alone 4 [01] 0 \d{3} ", alone)
+    assert re.match(r"scaffold, two seeds together 4 [01] 0 \d{3} ", together)
+
+
+def test_a_difference_is_noticed(tmp_path):
+    """Of what two studies left: one number, a missing one, a status."""
+    case = kill_campaign.Case("scaffold", (0,), tmp_path)
+    case.folder.mkdir()
+    case.log("killed").write_text("error: something")
+    for found, words in (('{"a": "1", "b": "2"}', ""), ('{"a": "1", "b": "3"}', "b"), ('{"b": "2"}', "a")):
+        case.file("whole", "digests").write_text('{"a": "1", "b": "2"}')
+        case.file("killed", "digests").write_text(found)
+        assert kill_campaign._compare(case, 0) == words
+    assert "ended with 2: error: something" in kill_campaign._compare(case, 2)
+
+
+def test_points_are_of_different_kinds():
+    operations = ["open a1", "os.rename a1", "open a2", "os.rename a2", "open final"]
+    assert kill_campaign.choose(operations, 0) == [0, 1, 2, 3, 4] == kill_campaign.choose(operations, 9)
+    assert kill_campaign.choose(operations, 3) == [2, 3, 4]
+    assert len(kill_campaign.choose(operations, 2)) == 2
