@@ -20,6 +20,7 @@ from fedjax_collapse.model import Model
 from fedjax_collapse.records import Key, UserError, Variables
 
 Row = Mapping[str, Any]
+ON_NAN = ("stop", "skip_client", "continue")
 
 
 class Run(NamedTuple):
@@ -41,12 +42,15 @@ class Schedule(NamedTuple):
     checkpoint_every: int = 10
     watch: str | tuple[int, ...] = "one"
     measurements: tuple[tuple[str, Measurement], ...] = ()
+    on_nan: str = "stop"
 
     def check(self) -> None:
         """Raises UserError for a number that makes no sense."""
         for name in ("rounds", "evaluate_every", "checkpoint_every"):
             if not getattr(self, name) >= 1:
                 raise UserError(f"{name} {getattr(self, name)} is too small, expected >= 1")
+        if self.on_nan not in ON_NAN:
+            raise UserError(f"on_nan {self.on_nan!r}: expected one of {', '.join(ON_NAN)}")
         for name, measurement in self.measurements:
             if not callable(measurement):
                 raise UserError(f"measurement {name}: expected a function of a view, got {type(measurement).__name__}")
@@ -113,7 +117,10 @@ def check(run: Run, model: Model, schedule: Schedule, hardware: Hardware = Hardw
         max_rounds=min(schedule.evaluate_every, schedule.rounds),
         batch_parts=parts,
     )
-    rounds = engine.Rounds(model, layout, hardware.run_map, schedule.watch)
+    skips_clients = schedule.on_nan == "skip_client"
+    if skips_clients and not client_map.is_compiled:
+        raise UserError("on_nan 'skip_client': the debug layout stops at the client instead; choose another one")
+    rounds = engine.Rounds(model, layout, hardware.run_map, schedule.watch, skips_clients)
     data = Data(federation.train, federation.ownership, schedule.rule)
     engine.trace(dataclasses.replace(rounds, run_map=None), algorithm.enabled(), data)
     return rounds
@@ -132,7 +139,8 @@ def initialize(run: Run, model: Model, schedule: Schedule) -> tuple[FedAvg, Stat
 
 def description(run: Run, model: Model, schedule: Schedule) -> dict[str, Any]:
     """All that a run's numbers depend on, but how far it goes and how often it is saved."""
-    return {
+    skipping = {"on_nan": schedule.on_nan} if schedule.on_nan == "skip_client" else {}
+    return skipping | {
         "algorithm": describe(run.algorithm),
         "model": describe(model),
         "participation": describe(schedule.rule),
