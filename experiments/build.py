@@ -213,7 +213,13 @@ def schedule(config: ConfigDict) -> Schedule:
         for name, function in as_declared(config.measurements).items()
     )
     return Schedule(
-        config.rounds, rule, config.evaluate_every, config.checkpoint_every, _watch(config.watch), measurements
+        config.rounds,
+        rule,
+        config.evaluate_every,
+        config.checkpoint_every,
+        _watch(config.watch),
+        measurements,
+        config.on_nan,
     )
 
 

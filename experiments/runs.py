@@ -17,11 +17,13 @@ from experiments.names import explained
 from experiments.reporting.study import summarize_run
 from fedjax_collapse.algorithms import FedAvg
 from fedjax_collapse.data import Federation
+from fedjax_collapse.divergence import Diverged
 from fedjax_collapse.engine import ClientMap, together
 from fedjax_collapse.fingerprint import describe
 from fedjax_collapse.metrics import write_json, write_npz
 from fedjax_collapse.model import Model
 from fedjax_collapse.nn.timing import with_timed_lowerings
+from fedjax_collapse.records import UserError
 from fedjax_collapse.simulation import (
     Callbacks,
     Hardware,
@@ -110,23 +112,32 @@ def train_group(group: Group, console: Console, should_stop: Callable[[], bool])
         write_npz(Path(run.folder) / "partition.npz", {"class_counts": run.federation.class_counts()})
         write_json(run.folder / _TOGETHER, [list(name) for name in group.runs])
     console.start_runs(list(group.runs), first_round=group.first_round)
+    plan = group.plan
 
     def listener(rows, timings):
         console.update(rows, timings)
         for (arm, seed), row in zip(group.runs, rows, strict=True):
-            if not math.isfinite(row["train/task_loss"]):
-                hint = "--config.engine.layout=loop names client and step"
+            if plan.schedule.on_nan == "continue" and not math.isfinite(row["train/task_loss"]):
+                hint = "--config.on_nan=stop names client, step and term"
                 console.note(f"{arm} seed {seed}, round {row['round']}: the loss is not finite; {hint}")
 
-    plan = group.plan
     hardware = Hardware(group.client_map, group.run_map, plan.engine.storage)
     callbacks = Callbacks(listener, console.note, should_stop)
-    results = simulate_runs(list(group.runs.values()), plan.model, plan.schedule, hardware, callbacks)
-    if results[0].rounds_done < plan.schedule.rounds:
+    diverged = {}
+    try:
+        results = simulate_runs(list(group.runs.values()), plan.model, plan.schedule, hardware, callbacks)
+    except Diverged as error:
+        results, diverged = error.results, error.found
+    if results[0].rounds_done < plan.schedule.rounds and not diverged:
         return False
-    for run, result in zip(group.runs.values(), results, strict=True):
-        write_json(run.folder / "summary.json", {"headline": result.headline, **summarize_run(result.metrics)})
+    for i, (run, result) in enumerate(zip(group.runs.values(), results, strict=True)):
+        if i not in diverged:
+            write_json(run.folder / "summary.json", {"headline": result.headline, **summarize_run(result.metrics)})
     console.finish_runs()
+    if diverged:
+        names = [f"{arm} seed {seed}" for arm, seed in group.runs]
+        lines = [f"{names[i]}: {found.line}" if len(names) > 1 else found.line for i, found in diverged.items()]
+        raise UserError("; ".join(lines))
     return True
 
 

@@ -13,6 +13,7 @@ from fedjax_collapse.data import Domains as Domains
 from fedjax_collapse.data import Federation as Federation
 from fedjax_collapse.data import partition as partition
 from fedjax_collapse.data import sources as sources
+from fedjax_collapse.divergence import Diverged as Diverged
 from fedjax_collapse.engine import Participation as Participation
 from fedjax_collapse.local_training import LocalTraining as LocalTraining
 from fedjax_collapse.local_training import Phase as Phase

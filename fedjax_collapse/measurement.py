@@ -24,6 +24,7 @@ from fedjax_collapse.algorithms.fedavg import FedAvg
 from fedjax_collapse.analysis.spectrum import collapse_ratio, covariance_spectrum, effective_rank, significant_dims
 from fedjax_collapse.data.federation import Federation
 from fedjax_collapse.engine import Advance, RoundRecord, by_identity, on_one_device
+from fedjax_collapse.engine.skipping import SKIPPED
 from fedjax_collapse.evaluation import Evaluation, evaluate, personal_scores
 from fedjax_collapse.local_training import LocalTraining
 from fedjax_collapse.model import Model
@@ -205,11 +206,12 @@ def _first(values):
 
 
 def _training(record, sizes):
-    """Means over the cohort of the last round's training metrics, weighted by size."""
-    cohort = record.steps[-1] > 0
-    return {
+    """Means over the cohort of the last round's training metrics, weighted by size; of all rounds who was skipped."""
+    cohort, metrics = record.steps[-1] > 0, dict(record.metrics)
+    counts = {f"train/{name}": int(np.nansum(metrics.pop(name))) for name in (SKIPPED,) if name in metrics}
+    return counts | {
         f"train/{name}": float(np.average(values[-1][cohort], weights=sizes[cohort])) if cohort.any() else math.nan
-        for name, values in record.metrics.items()
+        for name, values in metrics.items()
     }
 
 

@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from fedjax_collapse import engine, masks, server
+from fedjax_collapse import divergence, engine, masks, server
 from fedjax_collapse.checkpoint import Checkpoints
 from fedjax_collapse.engine import Advance, State
 from fedjax_collapse.fingerprint import claim
+from fedjax_collapse.local import NotFinite
 from fedjax_collapse.measurement import (
     HEADLINES,
     Stopwatch,
@@ -100,8 +101,10 @@ class Going:
         self.stores: list[Checkpoints | None] = []
         states, self.histories = self._open(states)
         self.done = int(states[0].round)
+        self.diverged = self._remembered_divergences()
         parts = list(zip(self.algorithms, states, data, strict=True))
         self.program, self.compiling = engine.Program(rounds, parts, hardware.storage), 0.0
+        self.rounds, self.storage = rounds, hardware.storage
 
     def _open(self, states):
         """What each run goes on from: the last checkpoint that all of them have and that is whole, or a fresh start."""
@@ -122,9 +125,20 @@ class Going:
             history.cut()
         return states, histories
 
+    def _remembered_divergences(self):
+        """By run, those that earlier starts have found, unless the runs shall go on nevertheless."""
+        folders = {} if self.schedule.on_nan == "continue" else {i: run.folder for i, run in enumerate(self.runs)}
+        found = {i: divergence.remembered(folder, self.done) for i, folder in folders.items() if folder is not None}
+        return {i: diverged for i, diverged in found.items() if diverged}
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all rounds are done, or all runs have diverged."""
+        return self.done >= self.schedule.rounds or len(self.diverged) == len(self.runs)
+
     def prepare(self, announce: Callable[[str], None]) -> None:
-        """Places and compiles, unless all rounds are done."""
-        if self.done < self.schedule.rounds:
+        """Places and compiles, unless it is over."""
+        if not self.is_over:
             with Stopwatch() as stopwatch:
                 announce(self.program.prepare())
                 stopwatch.lap("prepare")
@@ -139,11 +153,38 @@ class Going:
             observed = [self._observe(i, advance, num_rounds) for i, advance in enumerate(advances)]
             stopwatch.lap("evaluate")
         self.done, self.last = self.done + num_rounds, num_rounds
+        self.records = [record for record, _ in observed]
         stopwatch.seconds["compile"] += self.compiling
         self.compiling = 0.0
         seconds = {name: value / len(self.runs) for name, value in stopwatch.seconds.items()}
         rows = [self._remember(i, num_rounds, seconds, *of_run) for i, of_run in enumerate(observed)]
         return tuple(map(list, zip(*rows, strict=True)))
+
+    def find_diverged(self, announce: Callable[[str], None]) -> None:
+        """Finds out what happened to runs that have diverged in the last rounds, unless they shall go on."""
+        for i, record in enumerate(self.records):
+            if self.schedule.on_nan != "continue" and i not in self.diverged:
+                loss = self.histories[i].rows[-1]["loss"]
+                if found := divergence.suspect(record, self.done, loss, self.model.task.metric):
+                    announce(f"round {found.round} is not finite: it is run again from the last checkpoint on")
+                    failure = divergence.trace_back(self.rounds, self._before(i, found.round), self.storage, found)
+                    self._keep_divergence(i, found, failure)
+
+    def stop_at(self, failure: NotFinite) -> None:
+        """Takes what the debug layout has raised for the end of its run."""
+        found = divergence.Suspicion(failure.where[0] + 1, failure.where[1:2], (failure.what,))
+        self._keep_divergence(0, found, failure)
+
+    def _keep_divergence(self, i, found, failure):
+        training, folder = self.algorithms[i].training, self.runs[i].folder
+        can_go_on = self.rounds.layout.client_map.is_compiled
+        self.diverged[i] = divergence.explain(found, failure, training, folder, can_go_on)
+
+    def _before(self, i, round):
+        """Algorithm, state and data of a run at its last checkpoint before a round."""
+        algorithm, state, data = initialize(self.runs[i], self.model, self.schedule)
+        kept = [k for k in self.stores[i].rounds if k < round] if self.stores[i] else ()
+        return algorithm, self.stores[i].load(kept[-1], state)[0] if kept else state, data
 
     def _observe(self, i: int, advance: Advance, num_rounds: int):
         """Of a run, the record of its rounds and what is measured after them."""
@@ -165,7 +206,7 @@ class Going:
     def save(self, is_stopping: bool) -> None:
         """Saves every run that has a folder, if it is due."""
         is_due = self.done % self.schedule.checkpoint_every < self.last
-        is_due = is_due or is_stopping or self.done == self.schedule.rounds
+        is_due = is_due or is_stopping or self.is_over
         if is_due and any(self.stores):
             for history, store, state in zip(self.histories, self.stores, self.program.states(), strict=True):
                 if store:

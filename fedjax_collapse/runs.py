@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +21,7 @@ from fedjax_collapse.options import Count, check_fields
 from fedjax_collapse.records import Key, UserError, Variables
 
 Row = Mapping[str, Any]
+ON_NAN = ("stop", "skip_client", "continue")
 
 
 class Run(NamedTuple):
@@ -42,6 +43,7 @@ class Schedule(NamedTuple):
     checkpoint_every: Count = 10
     watch: str | tuple[int, ...] = "one"
     measurements: tuple[tuple[str, Measurement], ...] = ()
+    on_nan: Annotated[str, ON_NAN] = "stop"
 
     def check(self) -> None:
         """Raises UserError for a value that makes no sense."""
@@ -113,7 +115,10 @@ def check(run: Run, model: Model, schedule: Schedule, hardware: Hardware = Hardw
         max_rounds=min(schedule.evaluate_every, schedule.rounds),
         batch_parts=parts,
     )
-    rounds = engine.Rounds(model, layout, hardware.run_map, schedule.watch)
+    skips_clients = schedule.on_nan == "skip_client"
+    if skips_clients and not client_map.is_compiled:
+        raise UserError("on_nan 'skip_client': the debug layout stops at the client instead; choose another one")
+    rounds = engine.Rounds(model, layout, hardware.run_map, schedule.watch, skips_clients)
     data = Data(federation.train, federation.ownership, schedule.rule)
     engine.trace(dataclasses.replace(rounds, run_map=None), algorithm.enabled(), data)
     return rounds
@@ -132,7 +137,8 @@ def initialize(run: Run, model: Model, schedule: Schedule) -> tuple[FedAvg, Stat
 
 def description(run: Run, model: Model, schedule: Schedule) -> dict[str, Any]:
     """All that a run's numbers depend on, but how far it goes and how often it is saved."""
-    return {
+    skipping = {"on_nan": schedule.on_nan} if schedule.on_nan == "skip_client" else {}
+    return skipping | {
         "algorithm": describe(run.algorithm),
         "model": describe(model),
         "participation": describe(schedule.rule),

@@ -9,7 +9,9 @@ from typing import TypedDict, Unpack
 
 from fedjax_collapse.algorithms.fedavg import FedAvg
 from fedjax_collapse.data.federation import Federation
-from fedjax_collapse.engine import ClientMap, Participation
+from fedjax_collapse.divergence import Diverged
+from fedjax_collapse.engine import ClientMap, Participation, memory
+from fedjax_collapse.local import NotFinite
 from fedjax_collapse.measurement import Measurement
 from fedjax_collapse.model import Model
 from fedjax_collapse.records import Key, UserError, Variables
@@ -32,6 +34,7 @@ class Options(TypedDict, total=False):
     checkpoint_every: int
     watch: str | tuple[int, ...]
     measurements: Mapping[str, Measurement]
+    on_nan: str
     client_map: ClientMap
     storage: str
     folder: Path | str
@@ -54,6 +57,8 @@ def simulate(
         watch: whose local models are measured: ``one``, the client of the cohort with the lowest identity (default),
             ``all`` of the cohort, or a tuple of identities.
         measurements: functions of a ``measurement.MeasurementView`` by name; what they return is logged and saved.
+        on_nan: what a loss or a model that is not finite does: ``stop`` the run, telling round, client, step and term
+            (default); ``skip_client``, whose round is run again as if the client had dropped out; or ``continue``.
         client_map, storage: how clients are laid out, default one after another, fewer at once where memory is short.
             Where examples and client states lie: ``device``; ``host``, from where cohorts are sent; or ``auto``.
         folder: where metrics and checkpoints are written, and from where a second call goes on, to the same bits.
@@ -62,6 +67,7 @@ def simulate(
 
     Raises:
         UserError: a value that makes no sense, a folder of another run, or a round that does not fit into memory.
+        Diverged: a UserError, too, with the result so far, which is also in the folder; see ``on_nan``.
     """
     for name in options.keys() - Options.__annotations__.keys():
         raise UserError(f"simulate: unknown option {name!r}, expected one of {', '.join(Options.__annotations__)}")
@@ -91,18 +97,32 @@ def simulate_runs(
     """The results of runs that differ in seed, partition or numeric hyper-parameters, trained as one program.
 
     ``runs``: of one ``structure``; a single one is trained by itself, more need a ``run_map``. Errors are those of
-    ``simulate``.
+    ``simulate``; runs that diverge are told of when the others are done.
     """
-    going = Going(runs, model, schedule, hardware)
-    with _stop_on_interrupt(callbacks.should_stop) as should_stop:
-        going.prepare(callbacks.announce)
-        while going.done < schedule.rounds:
+    with memory.exhaustion_told():
+        going = Going(runs, model, schedule, hardware)
+        with _stop_on_interrupt(callbacks.should_stop) as should_stop:
+            going.prepare(callbacks.announce)
+            _advance(going, callbacks, should_stop)
+        results = going.results()
+    if going.diverged and going.is_over:
+        raise Diverged(going.diverged, results)
+    return results
+
+
+def _advance(going, callbacks, should_stop):
+    """To the end, or until it is stopped."""
+    while not going.is_over:
+        try:
             callbacks.listener(*going.advance())
-            is_stopping = should_stop()
-            going.save(is_stopping)
-            if is_stopping:
-                break
-    return going.results()
+        except NotFinite as failure:  # of the debug layout
+            going.stop_at(failure)
+            return
+        going.find_diverged(callbacks.announce)
+        is_stopping = should_stop()
+        going.save(is_stopping)
+        if is_stopping:
+            return
 
 
 @contextlib.contextmanager

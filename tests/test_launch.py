@@ -9,6 +9,7 @@ import pytest
 
 from experiments import arms, launch, study
 from experiments.configs import quickstart
+from experiments.reporting import write_report
 from experiments.reporting.study import SUMMARISED
 from fedjax_collapse import UserError
 
@@ -141,7 +142,7 @@ def test_a_stop_is_a_status_of_its_own(config_file, tmp_path, monkeypatch, capsy
 
 
 def test_a_run_that_diverges_is_written_down_and_the_next_one_goes_on(tmp_path, capsys):
-    diverging = ["--config.network.name=mlp", "--config.training.learning_rate=1e6"]
+    diverging = ["--config.network.name=mlp", "--config.training.learning_rate=1e6", "--config.on_nan=continue"]
     assert start(QUICKSTART, *diverging, workdir=tmp_path) == 0
     assert "feddecorr seed 0, round 2: the loss is not finite" in capsys.readouterr().out
     for arm in ("fedavg", "feddecorr"):
@@ -151,6 +152,23 @@ def test_a_run_that_diverges_is_written_down_and_the_next_one_goes_on(tmp_path, 
             (2, None, None),
         ]
     assert (tmp_path / "report.html").exists()
+
+
+def test_a_run_that_diverges_stops_with_one_line(tmp_path, capsys):
+    """Its rows are there and may be reported; a second start says the same."""
+    diverging = ["--config.network.name=mlp", "--config.training.learning_rate=1e6", "--arm=feddecorr"]
+    said = []
+    for _ in range(2):
+        assert start(QUICKSTART, *diverging, workdir=tmp_path) != 0
+        said.append(capsys.readouterr())
+    line = said[0].err + said[0].out
+    assert "feddecorr seed 0: round 1, client" in line and "lower training.learning_rate (now 1e+06)" in line
+    assert said[1].err == said[0].err and "is run again" not in said[1].out
+    run = tmp_path / "feddecorr" / "seed0"
+    (row,) = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+    assert (row["round"], row["train/task_loss"]) == (1, None) and (run / "divergence.npz").exists()
+    assert not (run / "summary.json").exists()
+    assert "<svg" in write_report(tmp_path).read_text()
 
 
 WRONG = {
@@ -174,6 +192,7 @@ WRONG = {
     "more devices than there are": (["--config.engine.devices=99"], "num_devices 99", "as many as there are"),
     "fewer than no clients": (["--config.engine.clients_at_once=-1"], "engine.clients_at_once -1 is negative"),
     "unknown way of runs": (["--config.engine.runs=togther"], "engine.runs 'togther'", "did you mean 'together'"),
+    "unknown way with NaN": (["--config.on_nan=ignore"], "on_nan 'ignore'", "stop, skip_client, continue"),
     "unknown storage": (["--config.engine.storage=disk"], "engine.storage 'disk'", "auto, device, host"),
     "unknown source": (["--config.data.source=digit"], "did you mean 'digits'"),
     "negative strength": (["--config.arms.feddecorr.regularizers.feddecorr.strength=-1.0"], "strength -1 is negative"),

@@ -39,6 +39,7 @@ def get_config(arg: str = "") -> ConfigDict:
             # running statistics are not averaged, but measured on the new model after every round
             batch_norm="average",
             head="random",  # the classifier's initial weights; or orthogonal, for a frozen one (training.freeze="head")
+            on_nan="stop",  # where a loss is not finite; or skip_client: leave the client out, or continue
             evaluate_every=1,
             watch="one",  # whose local models are measured: one client of the cohort, all of it, or identities: "0,3"
             measurements=ConfigDict(),  # name -> "my_module:function" of a fedjax_collapse.measurement.MeasurementView

@@ -14,6 +14,7 @@ import numpy as np
 from fedjax_collapse import local, server
 from fedjax_collapse.aggregation import Upload, weigh
 from fedjax_collapse.algorithms.fedavg import FedAvg
+from fedjax_collapse.engine import skipping
 from fedjax_collapse.engine.client_maps import ClientMap, Outcome
 from fedjax_collapse.engine.layout import Rounds
 from fedjax_collapse.engine.participation import Participation
@@ -55,13 +56,21 @@ class CohortResult(NamedTuple):
     watched: Watched
 
 
-def draw(rounds: Rounds, algorithm: FedAvg, data: Data, key: Key, round: jax.Array) -> Client:
-    """A round's cohort in the layout's order and padded, as stacked clients without rows and states."""
+def draw(
+    rounds: Rounds, algorithm: FedAvg, data: Data, key: Key, round: jax.Array, left_out: jax.Array | None = None
+) -> Client:
+    """A round's cohort in the layout's order and padded, as stacked clients without rows and states.
+
+    ``left_out``: [clients] who is as if it had dropped out; only where clients are not in ``Data.order``.
+    """
     rule, sizes = data.participation, data.ownership.sizes
     key = jax.random.fold_in(key, round)
     if data.order is None:
         cohort = rule.draw(key, sizes, rounds.layout.cohort_size)
-        cohort = arrange(rule.survivors(key, cohort, len(sizes)), sizes, rounds.layout.client_map)
+        cohort = rule.survivors(key, cohort, len(sizes))
+        if left_out is not None:
+            cohort = jnp.where(left_out.at[cohort].get(mode="clip"), len(sizes), cohort)
+        cohort = arrange(cohort, sizes, rounds.layout.client_map)
     else:
         cohort = data.order
     budgets = rule.budgets(key, cohort, len(sizes))
@@ -88,10 +97,11 @@ def everyone(sizes: jax.Array, client_map: ClientMap) -> jax.Array:
 def home_order(rounds: Rounds, data: Data) -> jax.Array | None:
     """Identities in the order of all cohorts, in which client states lie where their clients run, round after round.
 
-    None where cohorts differ, so that there is none, and on one device, where states may lie in any order.
+    None where cohorts differ, as when clients are left out, so that there is none; and on one device, where states may
+    lie in any order.
     """
     layout, sizes = rounds.layout, data.ownership.sizes
-    is_fixed = data.participation.is_everyone(len(sizes), layout.cohort_size)
+    is_fixed = data.participation.is_everyone(len(sizes), layout.cohort_size) and not rounds.skips_clients
     if rounds.run_map is not None or layout.client_map.num_devices == 1 or not is_fixed:
         return None
     return everyone(sizes, layout.client_map)
@@ -153,11 +163,15 @@ def run(
 
     def run_client(shared, client):
         context = _context(rounds, algorithm, round, shared, client)
-        upload, state, trained = local.run(context)
+        result = local.run(context)
+        upload, state, trained = result
         upload = weigh(upload, client.weight, client.id < client.num_clients)
         slot = _position(watched_ids, client.id)
         steps = trained.steps.astype(jnp.result_type(float))  # exact up to 16 million, and one exchange with the rest
-        return Outcome(upload, state, (steps, trained.metrics), trained.variables, slot)
+        metrics = trained.metrics
+        if rounds.skips_clients:
+            metrics = skipping.marked(client, result, rounds.model.task.metric)
+        return Outcome(upload, state, (steps, metrics), trained.variables, slot)
 
     shared = received, examples
     outcome = rounds.layout.client_map(run_client, shared, clients, slots)
@@ -167,6 +181,9 @@ def run(
         measuring = functools.partial(_context, rounds, algorithm, round)
         measured = _sum_reports(rounds, local.measure, measuring, new, clients, examples)
         new = server.apply_measured(algorithm, rounds.model, new, measured)
+    if rounds.skips_clients:
+        is_anyone_left = jnp.sum(clients.weight) > 0  # else weights are not numbers
+        new = jax.tree.map(lambda after, before: jnp.where(is_anyone_left, after, before), new, received)
     steps = steps.astype(clients.size.dtype)
     return new, CohortResult(states, steps, metrics, Watched(watched_ids, models))
 

@@ -15,6 +15,7 @@ import numpy as np
 from fedjax_collapse import server
 from fedjax_collapse.algorithms.fedavg import FedAvg
 from fedjax_collapse.engine import cohort as cohorts
+from fedjax_collapse.engine import skipping
 from fedjax_collapse.engine.client_maps import ClientMap
 from fedjax_collapse.engine.cohort import Data
 from fedjax_collapse.engine.layout import Rounds
@@ -38,14 +39,17 @@ def run_rounds(rounds: Rounds, algorithm: FedAvg, state: State, data: Data, num_
         drawn = [_draw(rounds, algorithm, host.placed, key, round + index) for index in range(num_rounds)]
         sent = host.send(drawn[0])
         for index in range(num_rounds):
-            clients, part = sent
-            ids = np.asarray(clients.id)
-            of_cohort = client_map.shard(_gather(states, ids))
-            current, result = _run_round(rounds, algorithm, current, of_cohort, (round + index, clients, part))
+            if rounds.skips_clients:
+                when = key, round + index, sent
+                left_out, ids, (current, result) = _run_skipping(rounds, algorithm, current, states, host, when)
+            else:
+                ids, (current, result) = _run_cohort(rounds, algorithm, current, states, round + index, sent)
             if index + 1 < num_rounds:
                 sent = host.send(drawn[index + 1])
             _store(states, ids, jax.device_get(result.states))
             records.append(_record(ids, num_clients, *jax.device_get((result.metrics, result.steps))))
+            if rounds.skips_clients:
+                records[-1].metrics[skipping.SKIPPED][left_out] = 1
     record = jax.tree.map(functools.partial(_stack, rounds.layout.max_rounds), *records)
     return Advance(State(current, states, key, round + num_rounds), record, result.watched)
 
@@ -103,6 +107,28 @@ class _Host(NamedTuple):
         inputs, labels = (array[identities] for array in examples[:2])
         part = client_map.replicate(examples._replace(inputs=inputs, labels=labels, identities=identities))
         return clients._replace(rows=client_map.shard(rows)), part
+
+
+def _run_cohort(rounds, algorithm, current, states, round, sent):
+    """The cohort's identities, the new server and what the clients leave."""
+    clients, part = sent
+    ids = np.asarray(clients.id)
+    of_cohort = rounds.layout.client_map.shard(_gather(states, ids))
+    return ids, _run_round(rounds, algorithm, current, of_cohort, (round, clients, part))
+
+
+def _run_skipping(rounds, algorithm, current, states, host, when):
+    """``_run_cohort`` without the clients that diverge, who they are before it."""
+    key, round, first = when
+
+    def attempt(left_out):
+        start = jax.tree.map(jnp.copy, current)  # it is donated
+        sent = first
+        if left_out.any():
+            sent = host.send(_draw(rounds, algorithm, host.placed, key, round, left_out))
+        return _run_cohort(rounds, algorithm, start, states, round, sent)
+
+    return skipping.without_failed_on_host(attempt, len(host.sizes))
 
 
 @functools.partial(jax.jit, static_argnums=0)

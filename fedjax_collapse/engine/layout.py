@@ -37,12 +37,14 @@ class Rounds:
     ``run_map``: how several runs are laid out, each by ``layout``; None for one run.
     ``watch``: whose local models are kept after a call's last round: ``one``, the member of its cohort with the lowest
     identity; ``all`` of its cohort; or those of some identities.
+    ``skips_clients``: whether clients that diverge are left out of the round (``skipping.py``).
     """
 
     model: Model
     layout: Layout
     run_map: ClientMap | None = None
     watch: str | tuple[int, ...] = "one"
+    skips_clients: bool = False
 
     @property
     def num_watched(self) -> int:

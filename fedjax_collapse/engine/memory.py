@@ -1,7 +1,8 @@
 """How much memory rounds will take on each device, known before the first one, and a layout that fits."""
 
+import contextlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import jax
@@ -12,6 +13,7 @@ from fedjax_collapse.engine.layout import Layout
 from fedjax_collapse.records import PyTree, UserError
 
 _GIB = 2**30
+_SHOWN = 100  # characters of what the runtime says
 _SHARE = 0.8  # of the free memory that examples and client states may take; the rest is for the rounds
 
 
@@ -41,10 +43,30 @@ def program_bytes(compile: Callable[[], jax.stages.Compiled]) -> float:
     try:
         stats = compile().memory_analysis()
     except jax.errors.JaxRuntimeError as error:
-        if "RESOURCE_EXHAUSTED" not in str(error):
+        if not is_exhaustion(error):
             raise
         return math.inf
     return stats.temp_size_in_bytes + stats.output_size_in_bytes - stats.alias_size_in_bytes
+
+
+@contextlib.contextmanager
+def exhaustion_told() -> Iterator[None]:
+    """Raises UserError, with what to do, where memory is exhausted inside, of a device or of the machine."""
+    try:
+        yield
+    except (MemoryError, jax.errors.JaxRuntimeError) as error:
+        if not is_exhaustion(error):
+            raise
+        said = " ".join(str(error).split())[:_SHOWN] or type(error).__name__
+        raise UserError(
+            f"out of memory ({said}): lower engine.clients_at_once or training.batch_size, choose engine.storage=host, "
+            "or a smaller network or image size"
+        ) from error
+
+
+def is_exhaustion(error: BaseException) -> bool:
+    """Whether it says that there is not enough memory."""
+    return isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error)
 
 
 def fit(layout: Layout, needed: Callable[[Layout], float], free: float, beside: str) -> tuple[Layout, float]:

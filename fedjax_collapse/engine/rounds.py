@@ -17,9 +17,11 @@ from fedjax_collapse import server
 from fedjax_collapse.algorithms.fedavg import FedAvg
 from fedjax_collapse.data.batches import zeros_of
 from fedjax_collapse.engine import cohort as cohorts
+from fedjax_collapse.engine import skipping
 from fedjax_collapse.engine.client_maps import Chunked, ClientMap, Outcome, on_one_device
 from fedjax_collapse.engine.cohort import Data, Watched
 from fedjax_collapse.engine.layout import Rounds
+from fedjax_collapse.engine.skipping import SKIPPED
 from fedjax_collapse.model import Model
 from fedjax_collapse.records import ClientState, Key, PyTree, Server, Variables
 
@@ -176,11 +178,18 @@ def _run_one(rounds, algorithm, state, data, num_rounds):
 
 def _run_round(rounds, algorithm, state, watched, data):
     sizes = data.ownership.sizes
-    clients = cohorts.draw(rounds, algorithm, data, state.key, state.round)
-    clients = cohorts.gather(clients, data, state.clients)
-    start = cohorts.Start(state.server, state.round, watched)
-    new, result = cohorts.run(rounds, algorithm, start, clients, data.examples)
-    positions = jnp.where(clients.id < len(sizes), clients.id, np.iinfo(np.int32).max)  # padding clients are dropped
+
+    def attempt(left_out=None):
+        clients = cohorts.draw(rounds, algorithm, data, state.key, state.round, left_out)
+        clients = cohorts.gather(clients, data, state.clients)
+        start = cohorts.Start(state.server, state.round, watched)
+        return clients.id, cohorts.run(rounds, algorithm, start, clients, data.examples)
+
+    if rounds.skips_clients:
+        left_out, ids, (new, result) = skipping.without_failed(attempt, len(sizes))
+    else:
+        ids, (new, result) = attempt()
+    positions = jnp.where(ids < len(sizes), ids, np.iinfo(np.int32).max)  # padding clients are dropped
 
     def store(stored, new):
         return stored.at[positions].set(new, mode="drop")
@@ -189,6 +198,8 @@ def _run_round(rounds, algorithm, state, watched, data):
         metrics=jax.tree.map(lambda m: store(jnp.full(len(sizes), jnp.nan, m.dtype), m), result.metrics),
         steps=store(jnp.zeros(len(sizes), result.steps.dtype), result.steps),
     )
+    if rounds.skips_clients:
+        record.metrics[SKIPPED] = jnp.where(left_out, 1, record.metrics[SKIPPED])
     states = jax.tree.map(store, state.clients, result.states) if data.order is None else result.states
     states = rounds.layout.client_map.keep_sharded(states)
     return Advance(State(new, states, state.key, state.round + 1), record, result.watched)

@@ -12,9 +12,21 @@ from fedjax_collapse.data.batches import get_batch, over_batches, pad_to_batches
 from fedjax_collapse.local.context import LocalContext
 from fedjax_collapse.local.gradient import correct, frozen_outputs, gradient_and_metrics
 from fedjax_collapse.local_training import divide
-from fedjax_collapse.records import Key, PyTree, Trained, Variables
+from fedjax_collapse.records import Batch, Key, PyTree, Trained, Variables
 
 _AUGMENTATION = 2**31 - 1  # stream of randomness within an epoch; the others are its steps
+_SHOWN = 3  # names of what is not finite
+
+
+class NotFinite(FloatingPointError):
+    """A loss term or a parameter is not finite after a step; raised where nothing is compiled.
+
+    ``where``: round, client and step, each from 0. ``variables`` and ``batch``: what the step was given.
+    """
+
+    def __init__(self, what: str, where: tuple[int, int, int], variables: Variables, batch: Batch):
+        super().__init__(f"{what} not finite")
+        self.what, self.where, self.variables, self.batch = what, where, variables, batch
 
 
 def train(context: LocalContext) -> Trained:
@@ -76,8 +88,14 @@ class _Phase:
             order = shuffled_rows(key_order, jnp.arange(len(self.rows)), size)
 
             def step(i, carry):
-                with _failures_named(self.client.id, index * per_epoch + i):
-                    return _all_finite(self.step(jnp.asarray(i, size.dtype), order, key_steps, carry))
+                count, number = index * per_epoch + i, jnp.asarray(i, size.dtype)
+                with _failures_named(self.client.id, count):
+                    new = self.step(number, order, key_steps, carry)
+                    if what := _not_finite(new):
+                        where = int(self.context.round), int(self.client.id), int(count)
+                        batch, _ = self._get_batch(self.training.batch_size, number, order, key_steps)
+                        raise NotFinite(what, where, carry[0], batch)
+                    return new
 
             return jax.lax.fori_loop(0, jnp.minimum(per_epoch, steps - index * per_epoch), step, carry)
 
@@ -105,16 +123,18 @@ class _Phase:
 
     def _differentiate(self, num_rows, variables, index, order, key):
         """Gradient, running statistics, number of true rows and metrics times it, of a batch with that many rows."""
+        batch, frozen = self._get_batch(num_rows, index, order, key)
+        key = jax.random.fold_in(key, index)
+        outcome = gradient_and_metrics(self.context, variables, batch, frozen, key, self.fixed)
+        (gradient, batch_stats, metrics), seen = outcome, jnp.sum(batch.mask, dtype=self.client.size.dtype)
+        return gradient, batch_stats, (seen, jax.tree.map(lambda m: m * seen, metrics))
+
+    def _get_batch(self, num_rows, index, order, key):
+        """A step's batch with that many rows, and the frozen outputs on it."""
         first = index * self.training.batch_size
         mask = first + jnp.arange(num_rows) < self.client.size
         positions = jax.lax.dynamic_slice_in_dim(order, first, num_rows)
-        batch, frozen = self._get_batch(positions, mask, jax.random.fold_in(key, _AUGMENTATION))
-        key = jax.random.fold_in(key, index)
-        outcome = gradient_and_metrics(self.context, variables, batch, frozen, key, self.fixed)
-        (gradient, batch_stats, metrics), seen = outcome, jnp.sum(mask, dtype=self.client.size.dtype)
-        return gradient, batch_stats, (seen, jax.tree.map(lambda m: m * seen, metrics))
-
-    def _get_batch(self, positions, mask, key):
+        key = jax.random.fold_in(key, _AUGMENTATION)
         augmentation, rows = self.training.augmentation, self.rows[positions]
         batch = get_batch(self.context.examples, rows, mask, augmentation, key)
         if augmentation:
@@ -150,11 +170,19 @@ def _failures_named(client_id: jax.Array, step: jax.Array):
         raise
 
 
-def _all_finite(carry):
-    """The carry, unchanged; outside compiled code, FloatingPointError if a loss term or parameter is not finite."""
+def _not_finite(carry):
+    """What is not finite after a step, in words: terms of the loss, else parameters; nothing in compiled code."""
     variables, _, (_, sums) = carry
-    named = {**sums, **{jax.tree_util.keystr(k): v for k, v in jax.tree.leaves_with_path(variables.params)}}
-    for name, value in named.items():
-        if not isinstance(value, jax.core.Tracer) and not bool(jnp.isfinite(value).all()):
-            raise FloatingPointError(f"{name} is not finite")
-    return carry
+    params = jax.tree.leaves_with_path(variables.params)
+    params = {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in params}
+    for kind, named in (("term", sums), ("parameter", params)):
+        names = [name for name, value in named.items() if not _is_finite(value)]
+        if len(names) == 1:
+            return f"the {kind} {names[0]} is"
+        if names:
+            return f"the {kind}s {', '.join(names[:_SHOWN])}{', ...' * (len(names) > _SHOWN)} are"
+    return ""
+
+
+def _is_finite(value):
+    return isinstance(value, jax.core.Tracer) or bool(jnp.isfinite(value).all())

@@ -1,0 +1,66 @@
+"""Rounds without the clients that diverge: they are run again as if these had dropped out.
+
+So all weights, reports and numbers are those of the cohort that is left, whatever the methods make of them. A round in
+which nobody diverges is run once.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_collapse.data.batches import zeros_of
+from fedjax_collapse.local import LocalResult
+from fedjax_collapse.records import Client, PyTree
+
+SKIPPED = "skipped_clients"  # the metric: 1 for a client that diverged
+
+Attempt = Callable[[Any], tuple[Any, tuple[PyTree, Any]]]  # who is left out -> the cohort, (server, its results)
+
+
+def all_finite(tree: PyTree) -> jax.Array:
+    """Whether all floats are."""
+    leaves = [jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
+    return functools.reduce(jnp.logical_and, leaves, jnp.array(True))
+
+
+def marked(client: Client, result: LocalResult, score: str) -> dict[str, jax.Array]:
+    """The client's metrics, and whether anything but its ``score`` is not finite of what it has trained and sends.
+
+    Of padding and of a client without a step the metrics mean nothing.
+    """
+    trained = result.trained
+    losses = {name: value for name, value in trained.metrics.items() if name != score}
+    is_fine = all_finite((result.upload, result.state)) & (all_finite(losses) | (trained.steps == 0))
+    failed = ~is_fine & (client.id < client.num_clients)
+    return {**trained.metrics, SKIPPED: failed.astype(jnp.result_type(float))}
+
+
+def without_failed(attempt: Attempt, num_clients: int) -> tuple[jax.Array, Any, tuple[PyTree, Any]]:
+    """Who fails [clients], and what ``attempt`` returns without them; inside compiled code."""
+
+    def retry(carry):
+        left_out, *_ = carry
+        ids, outcome = attempt(left_out)
+        failed = outcome[1].metrics[SKIPPED] > 0
+        left_out = left_out.at[jnp.where(failed, ids, num_clients)].set(True, mode="drop")
+        return left_out, jnp.any(failed), ids, outcome
+
+    nobody = jnp.zeros(num_clients, bool)
+    start = nobody, jnp.array(True), *zeros_of(jax.eval_shape(attempt, nobody))
+    left_out, _, ids, outcome = jax.lax.while_loop(lambda carry: carry[1], retry, start)
+    return left_out, ids, outcome
+
+
+def without_failed_on_host(attempt: Attempt, num_clients: int) -> tuple[np.ndarray, Any, tuple[PyTree, Any]]:
+    """``without_failed`` of an ``attempt`` that is not compiled as a whole."""
+    left_out = np.zeros(num_clients, bool)
+    while True:
+        ids, outcome = attempt(left_out)
+        failed = np.asarray(outcome[1].metrics[SKIPPED]) > 0
+        if not failed.any():
+            return left_out, ids, outcome
+        left_out[ids[failed]] = True

@@ -1,0 +1,300 @@
+"""Losses and models that are not finite: where they come from is told, or the clients are left out; nothing is lost."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from conftest import assert_close, assert_same_bits
+from flax import struct
+
+from fedjax_collapse import (
+    MOON,
+    Diverged,
+    FedAvg,
+    FedMR,
+    FedNova,
+    LocalTraining,
+    Method,
+    Model,
+    Participation,
+    Regularizer,
+    Scaffold,
+    Term,
+    UserError,
+    divergence,
+    engine,
+    nn,
+    option,
+    simulate,
+)
+from fedjax_collapse.engine import program
+from fedjax_collapse.simulation import Callbacks, Hardware, Run, Schedule, simulate_runs
+
+TRAINING = LocalTraining(epochs=1, batch_size=8, learning_rate=0.05, momentum=0.5)
+LAYOUTS = {
+    "chunked": dict(client_map=engine.Chunked(2)),
+    "vectorized": dict(client_map=engine.Vectorized()),
+    "sharded": dict(client_map=engine.Sharded(2, engine.Chunked(1))),
+    "host": dict(client_map=engine.Chunked(1), storage="host"),
+    "host_sharded": dict(client_map=engine.Sharded(2, engine.Chunked(1)), storage="host"),
+}
+
+
+@struct.dataclass
+class Bomb(Regularizer):
+    """A term that is not finite on a client's short batch, its last one, from some round on."""
+
+    strength: float = 1.0
+    client: int = option(3)
+    first_round: float = 0.0
+
+    def penalty(self, view):
+        is_short = jnp.sum(view.batch.mask) < view.training.batch_size
+        is_now = (view.client.id == self.client) & (view.round >= self.first_round) & is_short
+        return {"burst": Term(self.strength, jnp.where(is_now, jnp.nan, 0.0))}
+
+
+@struct.dataclass
+class Wrong(Method):
+    """A client's gradients are not finite."""
+
+    client: int = option(1)
+
+    def correct(self, gradient, params, view):
+        return jax.tree.map(lambda g: jnp.where(view.client.id == self.client, jnp.inf, g), gradient)
+
+
+@struct.dataclass
+class Garbled(Method):
+    """What a client sends is not finite."""
+
+    client: int = option(2)
+
+    def upload(self, update, view):
+        return jax.tree.map(lambda u: jnp.where(view.client.id == self.client, jnp.nan, u), update), view.memory
+
+
+@pytest.fixture(scope="module")
+def network(federation):
+    return Model(nn.MLP(4, hidden=(5,)), federation.input_shape)
+
+
+def bombed(first_round=0.0, training=TRAINING, **methods):
+    return FedAvg(training, {**methods, "bomb": Bomb(first_round=first_round)})
+
+
+def run(federation, network, algorithm, **options):
+    return simulate(federation, network, algorithm, **{"rounds": 5, "key": jax.random.key(0), **options})
+
+
+def diverged(*arguments, **options):
+    with pytest.raises(Diverged) as error:
+        run(*arguments, **options)
+    assert "\n" not in str(error.value)
+    return error.value
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_run_stops_and_says_where(federation, network, layout, tmp_path, monkeypatch):
+    """After rows, arrays and checkpoint are written; a restart says the same at once, or goes on if it shall."""
+    options = dict(folder=tmp_path, evaluate_every=2, checkpoint_every=2, **LAYOUTS[layout])
+    error = diverged(federation, network, bombed(first_round=3), **options)
+    file = tmp_path / "divergence.npz"
+    start = f"round 4, client 3, step 2: the term bomb/burst is not finite; what the step was given is in {file}; "
+    assert str(error).startswith(start + "lower training.learning_rate (now 0.05) or set training.clip_norm")
+    (result,) = error.results
+    assert [row["round"] for row in result.metrics] == [2, 4] and result.rounds_done == 4
+    with np.load(file) as arrays:
+        assert (arrays["client"], arrays["step"], arrays["mask"].sum()) == (3, 2, 5)
+        assert np.isfinite(arrays["inputs"]).all() and np.isfinite(arrays["params/Dense_0/kernel"]).all()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(program.Program, "advance", None)
+        again = diverged(federation, network, bombed(first_round=3), **options)
+    assert str(again) == str(error)
+    assert_same_bits(again.results[0].clients, result.clients)
+    assert_same_bits(again.found[0].arrays, error.found[0].arrays)
+    result = run(federation, network, bombed(first_round=3), on_nan="continue", **options)
+    assert [row["round"] for row in result.metrics] == [2, 4, 5]
+
+
+def test_the_debug_layout_tells_the_same(federation, network, tmp_path):
+    """It stops whatever ``on_nan`` is; without a folder the rounds before are run again from the start."""
+    traced = diverged(federation, network, bombed(first_round=1), client_map=engine.Chunked(1))
+    assert str(traced).startswith("round 2, client 3, step 2: the term bomb/burst is not finite; lower")
+    for folder in (tmp_path, None, tmp_path):  # again from the beginning, as no checkpoint was due
+        options = dict(client_map=engine.Loop(), folder=folder, on_nan="continue")
+        debugged = diverged(federation, network, bombed(first_round=1), **options)
+        assert ("divergence.npz" in str(debugged)) == (folder is not None)
+        assert str(debugged).startswith("round 2, client 3, step 2: the term bomb/burst is not finite")
+        assert "on_nan" not in str(debugged) and [row["round"] for row in debugged.results[0].metrics] == [1]
+    for name, array in debugged.found[0].arrays.items():
+        assert_close(traced.found[0].arrays[name], array, 1e-5)
+
+
+def test_what_else_is_not_finite(federation, network):
+    """A client's last step, what it sends, the server's step; and a term before any step."""
+    training = TRAINING.replace(clip_norm=100.0)
+    message = str(diverged(federation, network, FedAvg(training, {"wrong": Wrong()})))
+    assert message.startswith(
+        "round 1, client 1, step 0: the parameters Dense_0/bias, Dense_0/kernel, Dense_1/bias, ..."
+    )
+    assert "lower training.learning_rate (now 0.05) or lower training.clip_norm; on_nan=continue goes on, " in message
+    message = str(diverged(federation, network, FedAvg(TRAINING, {"garbled": Garbled()})))
+    assert message.startswith("round 1, client 2: what it sends is not finite; lower")
+    server = FedAvg(TRAINING, server_optimizer=jax.tree_util.Partial(optax.sgd, 1e39))
+    message = str(diverged(federation, network, server, on_nan="skip_client"))
+    assert message.startswith("round 1: the loss of the server's model is not finite, what its clients sent is; lower")
+    assert message.endswith("on_nan=continue goes on")
+    message = str(diverged(federation, network, FedAvg(TRAINING, {"bomb": Bomb(client=1)})))
+    assert "client 1, step 0: the term bomb/burst is not finite; no step was taken before: look at" in message
+
+
+def test_of_runs_that_go_together_the_others_are_finished(federation, network, tmp_path, monkeypatch):
+    group = [bombed(first_round) for first_round in (100.0, 1.0, 100.0)]
+    folders = [tmp_path / str(i) for i in range(3)]
+    runs = [Run(federation, a, jax.random.key(i), f) for i, (a, f) in enumerate(zip(group, folders, strict=True))]
+    schedule, hardware = Schedule(3, checkpoint_every=1), Hardware(engine.Chunked(1), engine.Vectorized())
+    expected = simulate_runs(
+        [r._replace(folder=None) for r in runs], network, schedule._replace(on_nan="continue"), hardware
+    )
+    announced = []
+    for _ in range(2):  # the second time from the folders
+        with pytest.raises(Diverged, match="round 2, client 3, step 2: the term bomb/burst") as error:
+            simulate_runs(runs, network, schedule, hardware, Callbacks(announce=announced.append))
+        assert list(error.value.found) == [1] and str(folders[1]) in str(error.value)
+        for result, other, folder in zip(error.value.results, expected, folders, strict=True):
+            assert_same_bits(result.variables, other.variables)
+            assert [row["round"] for row in result.metrics] == [1, 2, 3] and (folder / "metrics.jsonl").exists()
+    assert [line for line in announced if "is not finite" in line] == [
+        "round 2 is not finite: it is run again from the last checkpoint on"
+    ]
+
+
+@struct.dataclass
+class Without(Participation):
+    """Everybody but one client, which drops out in every round."""
+
+    client: int = option(3)
+
+    def survivors(self, key, cohort, num_clients):
+        return jnp.where(cohort == self.client, num_clients, cohort)
+
+
+METHODS = {
+    "fedavg": {},
+    "scaffold": {"scaffold": Scaffold()},
+    "fednova": {"fednova": FedNova()},
+    "moon_fedmr": {"moon": MOON(), "fedmr": FedMR(inter=0.1)},
+}
+
+
+def skipping(federation, network, algorithm, **options):
+    return run(federation, network, algorithm, rounds=2, on_nan="skip_client", **options)
+
+
+CASES = [("chunked", name) for name in METHODS] + [(layout, "scaffold") for layout in LAYOUTS if layout != "chunked"]
+
+
+@pytest.mark.parametrize(("layout", "methods"), CASES)
+def test_a_skipped_client_is_as_one_that_dropped_out(federation, network, layout, methods):
+    """To the bit: models, states, metrics and rows. All rounds of a call are counted."""
+    algorithm = bombed(**METHODS[methods])
+    options = dict(evaluate_every=2, **LAYOUTS[layout])
+    skipped = skipping(federation, network, algorithm, **options)
+    expected = run(federation, network, algorithm, rounds=2, participation=Without(dropout=0.0), **options)
+    assert_same_bits(skipped.state.server, expected.state.server)
+    assert_same_bits(skipped.state.clients, expected.state.clients)
+    clients, (row,) = dict(skipped.clients), skipped.metrics
+    np.testing.assert_array_equal(clients.pop("skipped_clients"), [[0, 0, 0, 1, 0]] * 2)
+    assert_same_bits(clients, expected.clients)
+    assert row.pop("train/skipped_clients") == 2
+    assert_same_bits(row, expected.metrics[0])
+
+
+@pytest.mark.parametrize("storage", ["device", "host"])
+def test_without_a_client_left_the_server_stays_as_it_is(federation, network, storage, tmp_path):
+    """Also what methods and optimizer keep there; a folder of such a run is no other's."""
+    adam = jax.tree_util.Partial(optax.adam, 0.1)
+    bombs = {f"bomb{client}": Bomb(first_round=1.0, client=client) for client in range(5)}
+    training = TRAINING.replace(batch_size=16)  # all have a short batch
+    algorithm = FedAvg(training, {"scaffold": Scaffold(), **bombs}, server_optimizer=adam)
+    result = run(federation, network, algorithm, on_nan="skip_client", rounds=3, storage=storage, folder=tmp_path)
+    expected = run(federation, network, algorithm, on_nan="skip_client", rounds=1, storage=storage)
+    assert_same_bits(result.state.server, expected.state.server)
+    assert_same_bits(result.state.clients, expected.state.clients)
+    assert [row["train/skipped_clients"] for row in result.metrics] == [0, 5, 5]
+    assert np.isnan(result.clients["task_loss"][1:]).all() and not result.clients["steps"][1:].any()
+    with pytest.raises(UserError, match="on_nan is skip_client there, absent here"):
+        run(federation, network, algorithm, on_nan="continue", rounds=3, storage=storage, folder=tmp_path)
+
+
+def test_skipping_in_runs_that_go_together_and_in_parts_of_cohorts(federation, network):
+    runs = [
+        Run(federation, bombed(first, scaffold=Scaffold()), jax.random.key(int(first))) for first in (1.0, 0.0, 9.0)
+    ]
+    schedule = Schedule(3, participation=0.6, on_nan="skip_client")
+    counts = []
+    for group_map in (engine.Vectorized(), engine.Sharded(2, engine.Chunked(1))):
+        results = simulate_runs(runs, network, schedule, Hardware(engine.Chunked(1), group_map))
+        for own, result in zip(runs, results, strict=True):
+            alone = run(
+                federation, network, own.algorithm, key=own.key, rounds=3, participation=0.6, on_nan="skip_client"
+            )
+            assert_close(result.variables, alone.variables, 1e-5)
+            assert_close(result.clients, alone.clients, 1e-5)
+        counts.append([[row["train/skipped_clients"] for row in result.metrics] for result in results])
+    assert counts[0] == counts[1] and counts[0][2] == [0, 0, 0] and sum(map(sum, counts[0])) > 0
+
+
+@pytest.mark.parametrize("layout", ["chunked", "host"])
+def test_where_nobody_diverges_skipping_changes_nothing(federation, network, layout):
+    results = [
+        run(federation, network, FedAvg(TRAINING, METHODS["moon_fedmr"]), rounds=2, on_nan=on_nan, **LAYOUTS[layout])
+        for on_nan in ("stop", "skip_client")
+    ]
+    assert_same_bits(results[0].state.server, results[1].state.server)
+    assert_same_bits(results[0].state.clients, results[1].state.clients)
+    assert all("skipped" not in name for name in (*results[0].clients, *results[0].metrics[0]))
+
+
+def test_wrong_choices(federation, network):
+    for options, message in (
+        (dict(on_nan="ignore"), "on_nan 'ignore': expected one of stop, skip_client, continue"),
+        (dict(on_nan="skip_client", client_map=engine.Loop()), "on_nan 'skip_client': the debug layout stops"),
+    ):
+        with pytest.raises(UserError, match=message):
+            run(federation, network, FedAvg(TRAINING), **options)
+
+
+EXHAUSTED = "RESOURCE_EXHAUSTED: Out of memory allocating 123 bytes.\nBacktrace:"
+
+
+@pytest.mark.parametrize("error", [jax.errors.JaxRuntimeError(EXHAUSTED), MemoryError()])
+def test_exhausted_memory_is_told_apart(federation, network, error, monkeypatch, tmp_path):
+    """One line that says what to do; other errors of the runtime stay as they are, and the run goes on afterwards."""
+
+    def fail(*arguments):
+        raise error
+
+    with monkeypatch.context() as patched:
+        patched.setattr(program.Program, "advance", fail)
+        with pytest.raises(
+            UserError, match=r"out of memory .*: lower engine.clients_at_once or training.batch_size"
+        ) as told:
+            run(federation, network, FedAvg(TRAINING), rounds=1, folder=tmp_path)
+        assert "\n" not in str(told.value) and not isinstance(told.value, Diverged)
+        error = jax.errors.JaxRuntimeError("INTERNAL: something else")
+        with pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"):
+            run(federation, network, FedAvg(TRAINING), rounds=1)
+    assert run(federation, network, FedAvg(TRAINING), rounds=1, folder=tmp_path).rounds_done == 1
+
+
+def test_a_replay_without_memory_tells_what_is_known(federation, network, monkeypatch):
+    def fail(*arguments):
+        raise MemoryError
+
+    monkeypatch.setattr(divergence, "_train", fail)
+    message = str(diverged(federation, network, bombed()))
+    assert message.startswith("round 1, client 3: bomb/burst not finite; lower training.learning_rate (now 0.05)")
