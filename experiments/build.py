@@ -174,10 +174,11 @@ def _phase(value):
 def schedule(config: ConfigDict) -> Schedule:
     """How many rounds, who takes part in them, and what is measured between them."""
     options = config.cohort.to_dict()
-    for key in ("dropout", "stragglers"):
-        options[key] = options.get(key) or None  # a probability of 0 is left out of the program
-    if isinstance(options.get("availability"), (tuple, list)):
-        options["availability"] = np.asarray(options["availability"], np.float32)
+    for key in ("dropout", "stragglers", "upload_loss", "availability_period"):
+        options[key] = options.get(key) or None  # 0 is left out of the program
+    for key in ("availability", "step_seconds"):
+        if isinstance(options.get(key), (tuple, list)):
+            options[key] = np.asarray(options[key], np.float32)
     rule = call("cohort", Participation, options, fraction=config.participation)
     measurements = tuple(
         (name, callable_named(f"measurements.{name}", function))

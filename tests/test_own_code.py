@@ -179,6 +179,7 @@ def test_a_run_is_loaded_again(start, tmp_path):
         ("config.cohort.rule = 'random'", "rule 'random': expected one of uniform, size, availability"),
         ("config.cohort.rule = 'size'", "participation by size with weighting 'size'"),
         ("config.cohort.dropout = 1.5", "dropout 1.5 is outside [0, 1]"),
+        ("config.cohort.upload_loss = 2.0", "upload_loss 2 is outside [0, 1]"),
         ("config.cohort.drop = 0.5", "unknown option of cohort 'drop': did you mean 'dropout'?"),
         ("config.watch = 'some'", "watch 'some': expected one, all"),
         ("config.watch = '1,9'", "watch (1, 9): expected one, all"),
