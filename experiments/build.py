@@ -26,7 +26,7 @@ from fedjax_collapse.data import Domains, Federation, augment, partition, source
 from fedjax_collapse.method import Method
 from fedjax_collapse.model import Model
 from fedjax_collapse.nn.heads import orthogonal_head
-from fedjax_collapse.options import Decay, Fraction, NotNegative, Positive, Seed, check_value, constructor
+from fedjax_collapse.options import Decay, NotNegative, Positive, Seed, check_value, constructor
 from fedjax_collapse.records import UserError
 from fedjax_collapse.simulation import Schedule
 from fedjax_collapse.target import Target
@@ -201,12 +201,13 @@ def _phase(value):
 def schedule(config: ConfigDict) -> Schedule:
     """How many rounds, who takes part in them, and what is measured between them."""
     options = config.cohort.to_dict()
-    if isinstance(options.get("availability"), (tuple, list)):
-        check_value("cohort.availability", options["availability"], tuple[Fraction, ...])
-        options["availability"] = np.asarray(options["availability"], np.float32)
+    for key in ("availability", "step_seconds"):
+        if isinstance(options.get(key), (tuple, list)):
+            check_value(f"cohort.{key}", options[key], tuple[float, ...])
+            options[key] = np.asarray(options[key], np.float32)
     check_arguments("cohort", Participation, options, dict(fraction=config.participation))
-    for key in ("dropout", "stragglers"):
-        options[key] = options.get(key) or None  # a probability of 0 is left out of the program
+    for key in ("dropout", "stragglers", "upload_loss", "availability_period"):
+        options[key] = options.get(key) or None  # 0 is left out of the program
     rule = call("cohort", Participation, options, fraction=config.participation)
     measurements = tuple(
         (name, callable_named(f"measurements.{name}", function))

@@ -28,8 +28,8 @@ from fedjax_collapse.records import UserError
 from fedjax_collapse.remembered import cache_folder
 
 STOPPED = 75
-_OPTIONS = ("data", "partition", "network", "training", "algorithm", "server_optimizer", "regularizers", "methods",
-            "measurements")  # fmt: skip
+_OPTIONS = ("cohort", "data", "partition", "network", "training", "algorithm", "server_optimizer", "regularizers",
+            "methods", "measurements")  # fmt: skip
 _CONFIGS = Path(__file__).resolve().parent / "configs"
 
 

@@ -105,13 +105,15 @@ class LocalTraining:
         """Batches of a client with so many examples, in the type of ``size``."""
         return divide(size if self.drop_last else size + self.batch_size - 1, self.batch_size)
 
-    def phase_steps(self, size: jax.Array) -> list[tuple[str, jax.Array]]:
-        """The part that is trained in each phase, and for how many steps."""
+    def phase_steps(self, size: jax.Array, budget: jax.Array | None = None) -> list[tuple[str, jax.Array]]:
+        """The part that is trained in each phase, and for how many steps, as far as the budget goes: a share of all."""
         per_epoch = self.steps_per_epoch(size)
         if self.steps is not None:
-            return [("all", jnp.where(per_epoch > 0, self.steps, 0))]
-        phases = self.phases or (Phase(epochs=self.epochs),)
-        return [(phase.part, _whole(phase.epochs * per_epoch, per_epoch.dtype)) for phase in phases]
+            whole = [("all", jnp.where(per_epoch > 0, self.steps, 0))]
+        else:
+            phases = self.phases or (Phase(epochs=self.epochs),)
+            whole = [(phase.part, _whole(phase.epochs * per_epoch, per_epoch.dtype)) for phase in phases]
+        return whole if budget is None else _within(budget, whole)
 
     def mean_client_steps(self, mean_size: jax.Array) -> jax.Array:
         """Steps of a client with the mean number of examples, which need not be a whole one."""
@@ -133,6 +135,17 @@ class LocalTraining:
 def divide(count: jax.Array, by: jax.Array | int) -> jax.Array:
     """A count divided and rounded down; neither is negative, so a compiled program needs one operation for it."""
     return jax.lax.div(count, jnp.asarray(by, count.dtype)) if isinstance(count, jax.Array) else count // by
+
+
+def _within(budget, phases):
+    """The phases cut off where the share of all their steps is taken, at least one."""
+    total = sum(steps for _, steps in phases)
+    left = jnp.minimum(jnp.maximum(jnp.floor(budget * total + 1e-3).astype(total.dtype), 1), total)
+    granted = []
+    for part, steps in phases:
+        granted.append((part, jnp.minimum(steps, left)))
+        left = left - granted[-1][1]
+    return granted
 
 
 def _whole(steps, dtype):

@@ -23,12 +23,12 @@ from fedjax_collapse import server
 from fedjax_collapse.algorithms.fedavg import FedAvg
 from fedjax_collapse.analysis.spectrum import collapse_ratio, covariance_spectrum, effective_rank, significant_dims
 from fedjax_collapse.data.federation import Federation
-from fedjax_collapse.engine import Advance, RoundRecord, by_identity, on_one_device
+from fedjax_collapse.engine import Advance, Participation, RoundRecord, by_identity, on_one_device
 from fedjax_collapse.engine.skipping import SKIPPED
 from fedjax_collapse.evaluation import Evaluation, evaluate, personal_scores
 from fedjax_collapse.local_training import LocalTraining
 from fedjax_collapse.model import Model
-from fedjax_collapse.records import ClientState, Ownership, UserError, Variables
+from fedjax_collapse.records import ClientState, Key, Ownership, UserError, Variables
 
 HEADLINES = {
     "server": "server model on the whole test set",
@@ -153,6 +153,21 @@ def observe(
         else:
             row[f"measured/{path}"] = float(value)
     return Observation(row, {"round": view.round, **spectra}, arrays)
+
+
+def virtual_time(rule: Participation, key: Key, record: RoundRecord, done: float) -> dict[str, float]:
+    """Virtual seconds of the last of the record's rounds, and of all so far, where clients have a speed.
+
+    A round takes as long as its slowest client; for an upload that is missing it waits no longer than the deadline.
+    ``key``: of the run; ``done``: the seconds before the record's rounds.
+    """
+    if rule.step_seconds is None:
+        return {}
+    seconds = np.where(record.steps > 0, rule.seconds(key, record.steps), 0)
+    if rule.deadline is not None:
+        seconds = np.where(record.metrics["arrived"] > 0, seconds, np.minimum(seconds, rule.deadline))
+    rounds = seconds.max(axis=1).astype(float)
+    return {"virtual/round_seconds": float(rounds[-1]), "virtual/seconds": done + float(rounds.sum())}
 
 
 def true_samples(record: RoundRecord, federation: Federation, training: LocalTraining) -> int:

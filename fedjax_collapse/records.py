@@ -87,17 +87,23 @@ class Client(NamedTuple):
     id: jax.Array  # int32 identity; also where its state is stored
     rows: jax.Array  # [capacity] int32, rows of the examples that it owns; padded
     size: jax.Array  # number of true rows; 0 for a client that only pads a chunk
-    weight: jax.Array  # aggregation weight, sums to 1 over the cohort
+    weight: jax.Array  # aggregation weight, sums to 1 over those of the cohort whose upload counts, 0 of others
     state: ClientState
     key: Key  # of this client in this round
     num_clients: jax.Array  # of the federation, in the cohort or not
     mean_size: jax.Array  # mean number of true rows over all clients of the federation
     budget: jax.Array | None = None  # the share of its local steps that it takes; None is all of them
+    arrives: jax.Array | None = None  # whether its upload reaches the server; None is of all
 
     @property
     def share(self) -> jax.Array:
         """``K N_i / N``: its size over the mean size; 1 if all clients are equally large."""
         return self.size / self.mean_size
+
+    @property
+    def is_counted(self) -> jax.Array:
+        """Whether the server counts what it sends: that arrives, and the client does not only pad."""
+        return self.id < self.num_clients if self.arrives is None else self.arrives
 
 
 class Trained(NamedTuple):

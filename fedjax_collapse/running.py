@@ -22,6 +22,7 @@ from fedjax_collapse.measurement import (
     personal,
     true_samples,
     view_models,
+    virtual_time,
 )
 from fedjax_collapse.metrics import History, write_npz
 from fedjax_collapse.model import Model
@@ -192,7 +193,11 @@ class Going:
         view, clients = view_models(algorithm, self.model, advance, self.runs[i].federation, self.program.order)
         scores = None if tests is None else personal(view, clients, tests)
         record = jax.tree.map(operator.itemgetter(slice(num_rounds)), jax.device_get(advance.record))
-        return record, observe(view, record, self.headlines[i], scores, dict(self.schedule.measurements))
+        observation = observe(view, record, self.headlines[i], scores, dict(self.schedule.measurements))
+        rows = self.histories[i].rows
+        done = rows[-1].get("virtual/seconds", 0.0) if rows else 0.0
+        observation.row.update(virtual_time(self.schedule.rule, advance.state.key, record, done))
+        return record, observation
 
     def _remember(self, i, num_rounds, seconds, record, observation):
         """The rows of metrics and timing of a run, which are also added to its history."""

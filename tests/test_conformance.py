@@ -9,11 +9,12 @@ import pytest
 from conftest import assert_close, assert_same_bits
 
 from experiments import names
-from fedjax_collapse import FedAvg, LocalTraining, Method, Model, UserError, engine, nn, simulate
+from fedjax_collapse import FedAvg, LocalTraining, Method, Model, Participation, UserError, engine, nn, simulate
 
 TRAINING = LocalTraining(epochs=2, batch_size=8, learning_rate=0.05, momentum=0.5)
 METHODS = names.classes("method")
 KEY = 9  # in three cohorts of three of the five clients one is in none, and one comes back
+UNRELIABLE = Participation(0.6, dropout=0.2, stragglers=0.5, upload_loss=0.5)
 
 
 def make(name):
@@ -37,10 +38,10 @@ def start(network, algorithm):
     return engine.init(algorithm, network, network.init(jax.random.key(0)), 5, jax.random.key(KEY))
 
 
-def run(federation, network, algorithm, client_map, state, num_rounds=3):
+def run(federation, network, algorithm, client_map, state, num_rounds=3, participation=Participation()):  # noqa: B008
     """State after, and record of, rounds with cohorts of three of the five clients."""
     rounds = engine.Rounds(network, engine.Layout(client_map, cohort_size=3, max_rounds=3))
-    data = engine.Data(federation.train, federation.ownership)
+    data = engine.Data(federation.train, federation.ownership, jax.tree.map(jnp.asarray, participation))
     advance = engine.run_rounds(rounds, algorithm, state, data, num_rounds)
     return advance.state, jax.device_get(advance.record)
 
@@ -89,6 +90,29 @@ def test_contract(float64, federation, name):
     assert_same_bits(values(resumed), state)
 
     vectorized, _ = run(federation, network, algorithm, engine.Vectorized(), start(network, algorithm))
+    assert_close(state, values(vectorized), 1e-9)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_unreliable_clients(float64, federation, name):
+    """Cohorts are partial, clients drop out or take half of their steps, and uploads are lost: rounds are finite, who
+    was in no cohort keeps its state, whose upload was lost does not, if the method has any, and layouts agree."""
+    algorithm = jax.tree.map(jnp.asarray, make(name))
+    network = network_for(algorithm, federation)
+    before = jax.device_get(start(network, algorithm).clients)
+    one_round = functools.partial(run, federation, network, algorithm, participation=UNRELIABLE)
+    state, record = one_round(engine.Chunked(2), start(network, algorithm))
+    state = values(state)
+    for leaf in jax.tree.leaves((state.server, state.clients)):
+        assert np.isfinite(leaf).all()
+    absent = np.flatnonzero((record.steps == 0).all(axis=0))
+    arrived = record.metrics["arrived"]
+    lost = np.flatnonzero((arrived == 0).any(axis=0) & ~(arrived == 1).any(axis=0))
+    assert len(absent) and len(lost)
+    assert_same_bits(*jax.tree.map(lambda leaf: leaf[absent], (before, state.clients)))
+    own = zip(*map(jax.tree.leaves, (before, state.clients)), strict=True)
+    assert not before.memory[name] or any((a[lost] != b[lost]).any() for a, b in own)
+    vectorized, _ = one_round(engine.Vectorized(), start(network, algorithm))
     assert_close(state, values(vectorized), 1e-9)
 
 

@@ -46,7 +46,7 @@ def run(federation, model, algorithm, participation, rounds=3, **options):
     seed=st.integers(0, 99),
 )
 def test_cohorts_are_distinct_and_never_empty(num_clients, fraction, rule, chance, seed):
-    rule = Participation(fraction, rule, availability=1 - chance, dropout=chance, stragglers=chance)
+    rule = Participation(fraction, rule, availability=1 - chance, dropout=chance, stragglers=chance, upload_loss=chance)
     key, sizes = jax.random.key(seed), jnp.arange(1, num_clients + 1)
     cohort_size = rule.cohort_size(num_clients)
     drawn = rule.draw(key, sizes, cohort_size)
@@ -60,6 +60,9 @@ def test_cohorts_are_distinct_and_never_empty(num_clients, fraction, rule, chanc
         assert len(real) == cohort_size
     budgets = np.asarray(rule.budgets(key, drawn, num_clients))
     assert set(budgets.tolist()) <= {0.5, 1.0} and (chance not in (0, 1) or set(budgets) == {1 - chance / 2})
+    arrives = np.asarray(rule.arrivals(key, jnp.asarray(left), num_clients))
+    assert set(left[arrives].tolist()) <= set(real.tolist()) and arrives.any()
+    assert arrives.sum() == (1 if chance == 1 else len(real)) or 0 < chance < 1
 
 
 def frequencies(rule, sizes, rounds=3000):
@@ -130,7 +133,8 @@ def test_numbers_of_the_rule_are_traced(federation, network):
 
     compiled = set()
     for dropout in (0.2, 0.4):
-        run(federation, network, FedAvg(TRAINING), Participation(dropout=dropout, stragglers=dropout))
+        rule = Participation(dropout=dropout, stragglers=dropout, upload_loss=dropout)
+        run(federation, network, FedAvg(TRAINING), rule)
         compiled.add(engine_rounds._run_rounds_compiled._cache_size())
     assert len(compiled) == 1
 
@@ -143,6 +147,14 @@ def test_numbers_of_the_rule_are_traced(federation, network):
         (Participation(dropout=1.5), r"dropout 1.5 is outside \[0, 1\]"),
         (Participation(stragglers=-0.5), r"stragglers -0.5 is outside \[0, 1\]"),
         (Participation(straggler_share=0.0), r"straggler_share 0 is outside \(0, 1\]"),
+        (Participation(upload_loss=1.5), r"upload_loss 1.5 is outside \[0, 1\]"),
+        (Participation(availability_period=4), "availability_period with rule 'uniform', expected rule='availability'"),
+        (Participation(rule="availability", availability_period=1), "availability_period 1 is too small, expected"),
+        (Participation(deadline=1.0), "deadline without step_seconds, expected both"),
+        (Participation(step_seconds=jnp.ones(3)), "step_seconds of 3 clients, expected one or 5"),
+        (Participation(step_seconds=0.0), "step_seconds is not positive"),
+        (Participation(step_seconds="fast"), "step_seconds 'fast': expected a number, or one for each client"),
+        (Participation(step_seconds=1.0, step_spread=-1.0), "step_spread -1 is negative"),
         (Participation(rule="availability", availability=2.0), r"availability is outside \[0, 1\]"),
         (Participation(rule="availability", availability=jnp.ones(3)), "availability of 3 clients, expected one or 5"),
         (Participation(rule="size"), "participation by size with weighting 'size': sizes would count twice"),
@@ -151,6 +163,30 @@ def test_numbers_of_the_rule_are_traced(federation, network):
 def test_wrong_rules(federation, network, rule, message):
     with pytest.raises(UserError, match=message):
         run(federation, network, FedAvg(TRAINING), rule)
+
+
+def test_everybody_has_a_day_of_their_own():
+    """Half of each period without a break, rounded up; the same in every period, not the same for all."""
+    for period, day in ((6, 3), (5, 3), (2, 1)):
+        rule = Participation(1.0, "availability", availability=0.5, availability_period=period)
+        probabilities = np.array([rule.in_round(jax.random.key(0), r, 200).availability for r in range(2 * period)])
+        assert set(probabilities.ravel().tolist()) == {0.0, 0.5}
+        is_day = probabilities > 0
+        np.testing.assert_array_equal(is_day[:period], is_day[period:])
+        assert (is_day[:period].sum(axis=0) == day).all()
+        assert (np.diff(is_day, axis=0)[:period].sum(axis=0) == 2).all()  # one morning, one evening
+        assert abs(is_day.mean(axis=1) - day / period).max() < 0.15
+
+
+def test_cohorts_are_of_those_whose_day_it_is(federation, network):
+    rule = Participation(1.0, "availability", availability_period=4)
+    result = run(federation, network, FedAvg(TRAINING), rule, rounds=8)
+    took_part = result.clients["steps"] > 0
+    key = jax.random.split(jax.random.key(0))[1]
+    is_day = np.array([rule.in_round(key, r, 5).availability for r in range(8)]) > 0
+    crowded = is_day.any(axis=1)
+    np.testing.assert_array_equal(took_part[crowded], is_day[crowded])
+    assert (took_part[~crowded].sum(axis=1) == 1).all() and not took_part.all(axis=1).any()
 
 
 def test_by_size_with_equal_weights(federation, network):

@@ -18,8 +18,11 @@ def get_config(arg: str = "") -> ConfigDict:
             clients=10,
             participation=1.0,  # fraction of the clients in a round
             # rule: uniform, size, availability (a probability); dropout: probability of not coming back; stragglers:
-            # probability of taking only the share straggler_share of the local steps
-            cohort=dict(rule="uniform", availability=1.0, dropout=0.0, stragglers=0.0, straggler_share=0.5),
+            # probability of taking only the share straggler_share of the local steps; upload_loss: of training in vain;
+            # further keys: those of fedjax_collapse/engine/participation.py
+            cohort=dict(
+                rule="uniform", availability=1.0, dropout=0.0, stragglers=0.0, straggler_share=0.5, upload_loss=0.0
+            ),
             data=dict(source="digits"),
             # seed: of the draw; none is the run's own seed, so that every seed of a study sees another partition
             partition=dict(name="dirichlet", alpha=0.1, seed=config_dict.placeholder(int)),

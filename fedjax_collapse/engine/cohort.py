@@ -63,8 +63,9 @@ def draw(
 
     ``left_out``: [clients] who is as if it had dropped out; only where clients are not in ``Data.order``.
     """
-    rule, sizes = data.participation, data.ownership.sizes
-    key = jax.random.fold_in(key, round)
+    sizes = data.ownership.sizes
+    rule = data.participation.in_round(key, round, len(sizes))
+    key_run, key = key, jax.random.fold_in(key, round)
     if data.order is None:
         cohort = rule.draw(key, sizes, rounds.layout.cohort_size)
         cohort = rule.survivors(key, cohort, len(sizes))
@@ -74,8 +75,16 @@ def draw(
     else:
         cohort = data.order
     budgets = rule.budgets(key, cohort, len(sizes))
-    clients = stack(algorithm, cohort, sizes, jax.random.fold_in(key, _CLIENT), budgets)
+    seconds = None if rule.deadline is None else rule.seconds(key_run, _planned_steps(rule, algorithm, key, sizes))
+    arrives = rule.arrivals(key, cohort, len(sizes), seconds)
+    clients = stack(algorithm, cohort, sizes, jax.random.fold_in(key, _CLIENT), budgets, arrives)
     return rounds.layout.client_map.keep_replicated(clients)
+
+
+def _planned_steps(rule, algorithm, key, sizes):
+    """Steps [clients] that each would take in the round."""
+    budgets = rule.budgets(key, jnp.arange(len(sizes)), len(sizes))
+    return sum(steps for _, steps in algorithm.training.phase_steps(sizes, budgets))
 
 
 def arrange(cohort: jax.Array, sizes: jax.Array, client_map: ClientMap) -> jax.Array:
@@ -114,17 +123,26 @@ def device_steps(sizes: np.ndarray, batch_size: int, client_map: ClientMap) -> n
     return steps[ids].reshape(client_map.num_devices, -1).sum(axis=1)
 
 
-def stack(algorithm: FedAvg, cohort: jax.Array, sizes: jax.Array, key: Key, budgets: jax.Array | None) -> Client:
+def stack(
+    algorithm: FedAvg,
+    cohort: jax.Array,
+    sizes: jax.Array,
+    key: Key,
+    budgets: jax.Array | None,
+    arrives: jax.Array | None = None,
+) -> Client:
     """The cohort as stacked clients without rows and states; those that only pad get size 0 and weight 0.
 
-    ``sizes``: of all clients; ``key``: of the clients' training in this round.
+    ``sizes``: of all clients; ``key``: of the clients' training in this round; the rest: of each of the cohort.
     """
     num_clients = len(sizes)
     is_real = cohort < num_clients
     own_sizes = jnp.where(is_real, sizes.at[cohort].get(mode="clip"), 0)
-    batches = own_sizes // algorithm.training.batch_size
-    batches = jnp.where(jnp.sum(batches) > 0, batches, own_sizes)  # where nobody has a whole batch
-    weights = {"size": own_sizes, "equal": is_real, "batches": batches}[algorithm.weights_by]
+    is_counted = is_real if arrives is None else arrives
+    counted = own_sizes if arrives is None else jnp.where(arrives, own_sizes, 0)
+    batches = counted // algorithm.training.batch_size
+    batches = jnp.where(jnp.sum(batches) > 0, batches, counted)  # where nobody has a whole batch
+    weights = {"size": counted, "equal": is_counted, "batches": batches}[algorithm.weights_by]
     return Client(
         id=cohort,
         rows=(),
@@ -135,6 +153,7 @@ def stack(algorithm: FedAvg, cohort: jax.Array, sizes: jax.Array, key: Key, budg
         num_clients=jnp.full(len(cohort), num_clients),
         mean_size=jnp.full(len(cohort), jnp.sum(sizes) / num_clients),
         budget=budgets,
+        arrives=arrives,
     )
 
 
@@ -165,7 +184,7 @@ def run(
         context = _context(rounds, algorithm, round, shared, client)
         result = local.run(context)
         upload, state, trained = result
-        upload = weigh(upload, client.weight, client.id < client.num_clients)
+        upload = weigh(upload, client.weight, client.is_counted)
         slot = _position(watched_ids, client.id)
         steps = trained.steps.astype(jnp.result_type(float))  # exact up to 16 million, and one exchange with the rest
         metrics = trained.metrics
@@ -176,6 +195,8 @@ def run(
     shared = received, examples
     outcome = rounds.layout.client_map(run_client, shared, clients, slots)
     upload, states, (steps, metrics), models, _ = outcome
+    if clients.arrives is not None:
+        metrics = {**metrics, "arrived": clients.arrives.astype(steps.dtype)}
     new = server.aggregate(algorithm, rounds.model, received, upload)
     if algorithm.having("measure"):
         measuring = functools.partial(_context, rounds, algorithm, round)
@@ -199,7 +220,7 @@ def first_reports(
 def _sum_reports(rounds, report, context, received, clients, examples):
     def report_of(shared, client):
         upload = Upload((), report(context(shared, client)))
-        return Outcome(weigh(upload, client.weight, client.id < client.num_clients))
+        return Outcome(weigh(upload, client.weight, client.is_counted))
 
     return rounds.layout.client_map(report_of, (received, examples), clients).summand.total
 

@@ -1,20 +1,23 @@
-"""Who takes part in a round, and how far they get.
+"""Who takes part in a round, how far they get, and whose upload arrives.
 
 All randomness comes from the round and the identity of a client, never from a position. A client that drops out is as
-one that was not drawn: its upload counts for nothing and what it remembers stays, whatever the methods.
+one that was not drawn: its upload counts for nothing and what it remembers stays, whatever the methods. A client whose
+upload is lost has trained, and goes on as if it had been heard; for the server it is as one that was not drawn.
 """
 
 import math
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from fedjax_collapse.options import Fraction, Share, check_fields, option
+from fedjax_collapse.options import Fraction, Interval, NotNegative, Positive, Share, check_fields, option
 from fedjax_collapse.records import Key, UserError
 
-_DRAW, _DROPOUT, _STRAGGLERS = 0, 2, 3  # streams of randomness within a round; 1 is the clients' training
+_DRAW, _DROPOUT, _STRAGGLERS, _UPLOADS = 0, 2, 3, 4  # streams of randomness within a round; 1 is the clients' training
+_PHASES, _SPEEDS = 2**31 - 1, 2**31 - 2  # streams of randomness within a run; the others are its rounds
 
 
 @struct.dataclass
@@ -29,6 +32,15 @@ class Participation:
     begin a round without any upload anew.
     ``stragglers``: the probability that a client takes only the share ``straggler_share`` of its local steps, at least
     one. None is for nobody.
+    ``upload_loss``: the probability that a client trains and keeps what it learned, its memory and its private parts,
+    but nothing that it sends arrives: neither its model nor its reports, nor what it measures afterwards of the new
+    model. The weights are of those that arrive; at least one does. ``arrived`` among a round's metrics says who.
+    ``availability_period``: day and night, with the rule ``availability``: in rounds, a period in the first half of
+    which alone a client is available, with the probability above. It begins at a round that is drawn for each client.
+    ``step_seconds``: virtual time of a local step, one for all clients or one for each; a round takes as long as its
+    slowest client. ``step_spread``: times ``exp(step_spread * N(0, 1))``, drawn for each client. ``upload_seconds``: of
+    sending the upload. ``deadline``: the seconds after which uploads count as lost, but the fastest client's where no
+    other arrives.
     """
 
     fraction: Share = option(1.0)
@@ -37,22 +49,38 @@ class Participation:
     dropout: Fraction | None = None
     stragglers: Fraction | None = None
     straggler_share: Share = 0.5
+    upload_loss: Fraction | None = None
+    availability_period: Annotated[int, Interval(2)] | None = None
+    step_seconds: Positive | jax.Array | None = None
+    step_spread: NotNegative | None = None
+    upload_seconds: NotNegative | None = None
+    deadline: NotNegative | None = None
 
     def check(self, num_clients: int, weighting: str) -> None:
         """Raises UserError for values that make no sense, alone or with the weighting of uploads."""
         check_fields(self)
-        probabilities = np.asarray(self.availability)
-        if not np.all((probabilities >= 0) & (probabilities <= 1)):
-            raise UserError("Participation: availability is outside [0, 1]: it is a probability")
-        if probabilities.shape not in ((), (num_clients,)):
-            raise UserError(
-                f"Participation: availability of {len(probabilities)} clients, expected one or {num_clients}"
-            )
+        self._check_availability(num_clients)
+        self._check_times(num_clients)
         if self.rule == "size" and weighting != "equal":
             raise UserError(
                 f"participation by size with weighting {weighting!r}: sizes would count twice; expected "
                 f"weighting='equal'"
             )
+
+    def _check_availability(self, num_clients):
+        probabilities = _per_client("availability", self.availability, num_clients)
+        if not np.all((probabilities >= 0) & (probabilities <= 1)):
+            raise UserError("Participation: availability is outside [0, 1]: it is a probability")
+        if self.availability_period is not None and self.rule != "availability":
+            raise UserError(f"Participation: availability_period with rule {self.rule!r}, expected rule='availability'")
+
+    def _check_times(self, num_clients):
+        given = [name for name in ("step_spread", "upload_seconds", "deadline") if getattr(self, name) is not None]
+        if self.step_seconds is None and given:
+            raise UserError(f"Participation: {given[0]} without step_seconds, expected both: there is no virtual time")
+        seconds = np.ones(()) if self.step_seconds is None else self.step_seconds
+        if not np.all(_per_client("step_seconds", seconds, num_clients) > 0):
+            raise UserError("Participation: step_seconds is not positive")
 
     def cohort_size(self, num_clients: int) -> int:
         """The number of clients in a round."""
@@ -62,6 +90,15 @@ class Participation:
         """Whether all clients, by identity, are certain to be in every cohort, and to come back."""
         is_known = self.rule == "uniform" and type(self).draw is Participation.draw
         return is_known and cohort_size == num_clients and self.dropout is None
+
+    def in_round(self, key: Key, round: jax.Array, num_clients: int) -> "Participation":
+        """The rule of that round, whose availability is that of the hour; ``key``: of the run."""
+        period = self.availability_period
+        if period is None:
+            return self
+        phases = jax.random.randint(jax.random.fold_in(key, _PHASES), (num_clients,), 0, period)
+        is_day = 2 * ((round + phases) % period) < period
+        return self.replace(availability=self.availability * is_day, availability_period=None)
 
     def draw(self, key: Key, sizes: jax.Array, cohort_size: int) -> jax.Array:
         """Identities [cohort_size] of a round's distinct clients; ``len(sizes)`` where there is none."""
@@ -93,6 +130,42 @@ class Participation:
             return None
         drawn = jax.random.uniform(jax.random.fold_in(key, _STRAGGLERS), (num_clients,)).at[cohort].get(mode="clip")
         return jnp.where(drawn < self.stragglers, self.straggler_share, 1.0)
+
+    def seconds(self, key: Key, steps: jax.Array) -> jax.Array:
+        """Virtual seconds [..., clients] until all clients' uploads, after so many steps each; ``key``: of the run."""
+        per_step = self.step_seconds
+        if self.step_spread is not None:
+            drawn = jax.random.normal(jax.random.fold_in(key, _SPEEDS), steps.shape[-1:])
+            per_step = per_step * jnp.exp(self.step_spread * drawn)
+        return steps * per_step + (0.0 if self.upload_seconds is None else self.upload_seconds)
+
+    def arrivals(
+        self, key: Key, cohort: jax.Array, num_clients: int, seconds: jax.Array | None = None
+    ) -> jax.Array | None:
+        """Whether the upload of each of the cohort arrives, False for padding; None where all that are sent do.
+
+        ``seconds``: [clients], where there is a deadline.
+        """
+        if self.upload_loss is None and self.deadline is None:
+            return None
+        scores = jax.random.uniform(jax.random.fold_in(key, _UPLOADS), (num_clients,))
+        arrives = is_member = jnp.zeros(num_clients, bool).at[cohort].set(True, mode="drop")
+        if self.upload_loss is not None:
+            arrives = arrives & (scores >= self.upload_loss)
+        if self.deadline is not None:
+            arrives, scores = arrives & (seconds <= self.deadline), -seconds
+        arrives = at_least_one(arrives, jnp.where(is_member, scores, -jnp.inf))
+        return arrives.at[cohort].get(mode="fill", fill_value=False)
+
+
+def _per_client(name, value, num_clients):
+    """The numbers, one for all clients or one for each."""
+    numbers = np.asarray(value)
+    if numbers.dtype.kind not in "biuf":
+        raise UserError(f"Participation: {name} {value!r}: expected a number, or one for each client")
+    if numbers.shape not in ((), (num_clients,)):
+        raise UserError(f"Participation: {name} of {len(numbers)} clients, expected one or {num_clients}")
+    return numbers
 
 
 def at_least_one(flags: jax.Array, scores: jax.Array) -> jax.Array:

@@ -37,7 +37,7 @@ def train(context: LocalContext) -> Trained:
     variables, epoch = context.server.variables, 0
     tables = {} if context.training.augmentation else _frozen_tables(context)
     sums = []
-    for part, steps in _phase_steps(context):
+    for part, steps in context.training.phase_steps(context.client.size, context.client.budget):
         variables, epoch, of_phase = _Phase(context, part, tables).run(variables, steps, epoch)
         sums.append((steps, *of_phase))
     steps, examples, metrics = jax.tree.map(lambda *values: functools.reduce(jnp.add, values), *sums)
@@ -47,21 +47,6 @@ def train(context: LocalContext) -> Trained:
         learning_rate=context.training.learning_rate_in(context.round),
         metrics=jax.tree.map(lambda total: total / examples, metrics),
     )
-
-
-def _phase_steps(context):
-    """The parts of the network and numbers of steps, as far as the client's budget goes."""
-    client = context.client
-    phases = context.training.phase_steps(client.size)
-    if client.budget is None:
-        return phases
-    total = sum(steps for _, steps in phases)
-    left = jnp.minimum(jnp.maximum(jnp.floor(client.budget * total + 1e-3).astype(total.dtype), 1), total)
-    granted = []
-    for part, steps in phases:
-        granted.append((part, jnp.minimum(steps, left)))
-        left = left - granted[-1][1]
-    return granted
 
 
 class _Phase:

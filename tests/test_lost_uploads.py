@@ -1,0 +1,212 @@
+"""A client whose upload is lost has trained; for the server it is as one that was not drawn."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from conftest import assert_close, assert_same_bits, run_at_once
+from flax import struct
+
+from fedjax_collapse import (
+    MOON,
+    FedAvg,
+    FedDC,
+    FedDyn,
+    FedMR,
+    FedNova,
+    LocalTraining,
+    Model,
+    Participation,
+    Recalibrate,
+    Scaffold,
+    engine,
+    nn,
+)
+from fedjax_collapse.simulation import Hardware, Run, Schedule, simulate_runs
+from fedjax_collapse.uploads import TopK
+
+TRAINING = LocalTraining(batch_size=8, learning_rate=0.05, momentum=0.5)
+LOST = Participation(upload_loss=0.5)
+ARMS = {
+    "by_size": FedAvg(TRAINING),
+    "equal": FedAvg(TRAINING, weighting="equal"),
+    "by_batches": FedAvg(TRAINING, weighting="batches"),
+    "scaffold_moon_fednova": FedAvg(TRAINING, {"scaffold": Scaffold(), "moon": MOON(), "fednova": FedNova()}),
+    "feddyn_fedmr": FedAvg(TRAINING, {"feddyn": FedDyn(), "fedmr": FedMR(initial_prototypes=True)}),
+    "feddc_top_k": FedAvg(TRAINING, {"feddc": FedDC(), "top_k": TopK(0.5)}),
+    "recalibrated_fedper": FedAvg(TRAINING, {"recalibrate": Recalibrate()}, private="head"),
+}
+
+
+@pytest.fixture(scope="module")
+def network(federation):
+    return Model(nn.MLP(4, hidden=(6,)), federation.input_shape)
+
+
+def run(federation, network, algorithm, participation, rounds=1, **options):
+    return run_at_once(federation, network, algorithm, rounds, participation=participation, **options)
+
+
+@struct.dataclass
+class OnlyThese(Participation):
+    """The cohort of those whose uploads arrived."""
+
+    these: jax.Array | None = None
+
+    def draw(self, key, sizes, cohort_size):
+        return self.these
+
+
+@pytest.mark.parametrize("arm", ARMS)
+def test_the_server_sees_those_that_arrive_and_the_others_go_on(float64, federation, network, arm):
+    """The server is that of a run of the arrived alone; every client's state is that of a run without loss."""
+    algorithm = ARMS[arm]
+    network = Model(nn.SmallCNN(4, channels=(3,)), federation.input_shape) if "recalibrated" in arm else network
+    result = run(federation, network, algorithm, LOST)
+    arrived = np.flatnonzero(result.clients["arrived"][0])
+    assert 1 <= len(arrived) < 5 and (result.clients["steps"] > 0).all()
+    without = run(federation, network, algorithm, LOST.replace(upload_loss=0.0))
+    assert without.clients["arrived"].all()
+    assert_close(result.state.clients, without.state.clients, 1e-12)
+    rule = OnlyThese(fraction=len(arrived) / 5, these=jnp.asarray(arrived))
+    alone = run(federation, network, algorithm, rule)
+    assert_close(result.state.server, alone.state.server, 1e-12)
+    leaves = zip(*(jax.tree.leaves(r.state.server.variables.params) for r in (result, without)), strict=True)
+    assert max(np.abs(a - b).max() for a, b in leaves) > 1e-4
+
+
+def test_recorded_is_who_trained(federation, network):
+    """``arrived`` is NaN outside the cohort; the loss of a client whose upload is lost is there."""
+    result = run(federation, network, FedAvg(TRAINING), LOST.replace(fraction=0.6), rounds=6)
+    arrived, took_part = result.clients["arrived"], result.clients["steps"] > 0
+    assert (took_part.sum(axis=1) == 3).all()
+    for metric in (arrived, result.clients["task_loss"]):
+        np.testing.assert_array_equal(np.isfinite(metric), took_part)
+    assert set(arrived[took_part]) == {0, 1} and (np.nansum(arrived, axis=1) >= 1).all()
+    sizes = np.asarray(federation.ownership.sizes)
+    expected = np.average(arrived[-1][took_part[-1]], weights=sizes[took_part[-1]])
+    assert result.metrics[-1]["train/arrived"] == pytest.approx(expected)
+
+
+def test_where_no_loss_is_asked_for_there_is_none(float64, federation, network):
+    default, none = (run(federation, network, FedAvg(TRAINING), rule) for rule in (1.0, LOST.replace(upload_loss=0.0)))
+    assert "arrived" not in default.clients
+    assert_close(none.variables, default.variables, 1e-12)
+
+
+def test_one_arrives_even_if_all_are_lost(federation, network):
+    result = run(federation, network, FedAvg(TRAINING), LOST.replace(upload_loss=1.0), rounds=4)
+    assert (result.clients["arrived"].sum(axis=1) == 1).all()
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(result.variables))
+
+
+def descend(params, images, labels, correction, rate=0.05, steps=2):
+    """A perceptron with one hidden layer after steps on all of the client's data, in NumPy."""
+    for _ in range(steps):
+        (first, last) = (params[name] for name in ("Dense_0", "Dense_1"))
+        hidden = images @ first["kernel"] + first["bias"]
+        features = np.maximum(hidden, 0)
+        logits = features @ last["kernel"] + last["bias"]
+        chances = np.exp(logits - logits.max(axis=1, keepdims=True))
+        wrong = (chances / chances.sum(axis=1, keepdims=True) - np.eye(4)[labels]) / len(labels)
+        back = (wrong @ last["kernel"].T) * (hidden > 0)
+        gradient = {
+            "Dense_0": {"kernel": images.T @ back, "bias": back.sum(axis=0)},
+            "Dense_1": {"kernel": features.T @ wrong, "bias": wrong.sum(axis=0)},
+        }
+        params = jax.tree.map(lambda w, g, c: w - rate * (g + c), params, gradient, correction)
+    return params
+
+
+def reference(federation, params, arrived, uses_variates):
+    """The server's params, and SCAFFOLD's variates of server and clients, after as many rounds."""
+    inputs = ((np.asarray(federation.train.inputs, float) - 100) / 64).reshape(len(federation.train.labels), -1)
+    labels, parts = np.asarray(federation.train.labels), federation.owned_rows()
+    server = jax.tree.map(np.zeros_like, params)
+    own = [server] * 5
+    for arrives in arrived.astype(bool):
+        models, changes = [], []
+        for rows, mine in zip(parts, own, strict=True):
+            correction = jax.tree.map(np.subtract, server, mine)
+            models.append(descend(params, inputs[rows], labels[rows], correction))
+            changes.append(jax.tree.map(lambda w, new, c: (w - new) / (2 * 0.05) - c, params, models[-1], server))
+        weights = np.array([len(rows) for rows in parts]) * arrives
+        params = jax.tree.map(lambda *leaves, w=weights: np.average(leaves, axis=0, weights=w), *models)
+        if uses_variates:
+            own = [jax.tree.map(np.add, mine, change) for mine, change in zip(own, changes, strict=True)]
+            heard = [change for change, arrives in zip(changes, arrives, strict=True) if arrives]
+            server = jax.tree.map(lambda c, *leaves: c + sum(leaves) / 5, server, *heard)
+    return params, server, own
+
+
+@pytest.mark.parametrize("methods", [{}, {"scaffold": Scaffold()}], ids=["fedavg", "scaffold"])
+def test_rounds_with_lost_uploads_equal_numpy(float64, federation, network, methods):
+    """Three rounds in which uploads are lost: the mean of those that arrive; SCAFFOLD's client takes its variate on,
+    and the server's moves by those that arrive alone."""
+    training = LocalTraining(batch_size=64, epochs=2, learning_rate=0.05)  # each step is on all of a client's data
+    start = network.init(jax.random.key(3))
+    result = run(federation, network, FedAvg(training, methods), LOST, rounds=3, variables=start)
+    arrived = result.clients["arrived"]
+    assert (arrived == 0).any(axis=1).sum() >= 2
+    params, server, own = reference(federation, jax.device_get(start.params), arrived, bool(methods))
+    assert_close(result.variables.params, params, 1e-10)
+    if methods:
+        assert_close(result.state.server.shared["scaffold"], server, 1e-10)
+        memory = result.state.clients.memory["scaffold"]
+        assert_close(memory, jax.tree.map(lambda *leaves: np.stack(leaves), *own), 1e-10)
+
+
+UNRELIABLE = Participation(
+    0.8, "availability", availability=0.9, dropout=0.2, stragglers=0.4, upload_loss=0.4, availability_period=8,
+    step_seconds=1.0, step_spread=1.0, deadline=4.0,
+)  # fmt: skip
+ALGORITHM = FedAvg(TRAINING.replace(steps=4), {"scaffold": Scaffold()})
+
+
+def test_layouts_and_storages_agree(float64, federation, network):
+    expected = run(federation, network, ALGORITHM, UNRELIABLE, rounds=4)
+    chunked = run(federation, network, ALGORITHM, UNRELIABLE, rounds=4, client_map=engine.Chunked(2))
+    sharded = dict(client_map=engine.Sharded(2, engine.Chunked(1)))
+    for result in (chunked, run(federation, network, ALGORITHM, UNRELIABLE, rounds=4, **sharded)):
+        assert_close(result.state.server, expected.state.server, 1e-9)
+        assert_close(result.state.clients, expected.state.clients, 1e-9)
+        for name in ("steps", "arrived"):
+            assert_same_bits(result.clients[name], expected.clients[name])
+        assert [r["virtual/seconds"] for r in result.metrics] == [r["virtual/seconds"] for r in expected.metrics]
+    hosted = run(
+        federation, network, ALGORITHM, UNRELIABLE, rounds=4, client_map=engine.Chunked(2), storage="host"
+    )  # fmt: skip
+    assert_same_bits(hosted.clients, chunked.clients)
+    assert_same_bits(hosted.variables, chunked.variables)
+    lost = expected.clients["arrived"] == 0
+    assert lost.any() and (expected.clients["arrived"] == 1).any(axis=1).all()
+
+
+def test_everyone_at_home_on_two_devices(float64, federation, network):
+    """Without dropout client states stay where their clients run; who is lost does not depend on that order."""
+    expected = run(federation, network, ALGORITHM, LOST, rounds=3)
+    result = run(federation, network, ALGORITHM, LOST, rounds=3, client_map=engine.Sharded(2, engine.Chunked(1)))
+    assert_same_bits(result.clients["arrived"], expected.clients["arrived"])
+    assert_close(result.state.server, expected.state.server, 1e-9)
+    assert_close(result.state.clients, expected.state.clients, 1e-9)
+
+
+def test_the_debug_loop(federation, network):
+    algorithm = FedAvg(TRAINING.replace(steps=1))
+    loop = run(federation, network, algorithm, LOST, client_map=engine.Loop())
+    expected = run(federation, network, algorithm, LOST)
+    assert_same_bits(loop.clients["arrived"], expected.clients["arrived"])
+    assert_close(loop.variables, expected.variables, 1e-5)
+
+
+def test_runs_together(float64, federation, network):
+    """Each seed loses its own uploads, as alone."""
+    runs = [Run(federation, ALGORITHM, jax.random.key(seed)) for seed in range(2)]
+    schedule = Schedule(3, UNRELIABLE, evaluate_every=3)
+    results = simulate_runs(runs, network, schedule, Hardware(engine.Chunked(1), engine.Vectorized()))
+    for one, result in zip(runs, results, strict=True):
+        alone = run(federation, network, ALGORITHM, UNRELIABLE, rounds=3, key=one.key, evaluate_every=3)
+        assert_same_bits(result.clients["arrived"], alone.clients["arrived"])
+        assert_close(result.variables, alone.variables, 1e-9)
+        assert result.metrics[-1]["virtual/seconds"] == alone.metrics[-1]["virtual/seconds"]
+    assert not np.array_equal(*(result.clients["arrived"] for result in results), equal_nan=True)

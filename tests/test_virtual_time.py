@@ -1,0 +1,108 @@
+"""Virtual seconds of a round, from the steps and the speed of its clients; uploads behind the deadline are lost."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from conftest import assert_same_bits, run_at_once
+
+from fedjax_collapse import FedAvg, LocalTraining, Model, Participation, engine, nn
+
+TRAINING = LocalTraining(batch_size=8, learning_rate=0.05)
+SECONDS = np.array([1.0, 8.0, 0.5, 2.0, 3.0], np.float32)  # of a step; the clients take 3, 1, 5, 3, 3 of them
+TIMED = Participation(step_seconds=SECONDS, upload_seconds=0.25)
+
+
+@pytest.fixture(scope="module")
+def network(federation):
+    return Model(nn.MLP(4, hidden=(4,)), federation.input_shape)
+
+
+def run(federation, network, rule, rounds=1, **options):
+    return run_at_once(federation, network, FedAvg(TRAINING), rounds, participation=rule, **options)
+
+
+def times(result):
+    return [(row["virtual/round_seconds"], row["virtual/seconds"]) for row in result.metrics]
+
+
+def test_a_round_takes_as_long_as_its_slowest_client(federation, network):
+    rule = TIMED.replace(fraction=0.4, stragglers=0.5)
+    result = run(federation, network, rule, rounds=5, evaluate_every=2)
+    steps = result.clients["steps"]
+    rounds = [max(n * s for n, s in zip(row, SECONDS, strict=True)) + 0.25 for row in steps.tolist()]
+    expected = [(rounds[i - 1], sum(rounds[:i])) for i in (2, 4, 5)]
+    np.testing.assert_allclose(times(result), expected, rtol=1e-6)
+    assert len(set(rounds)) > 1
+
+
+def test_without_a_speed_there_is_no_time(federation, network):
+    """And with one, nothing else in a run is different."""
+    default, timed = (run(federation, network, rule, rounds=2) for rule in (1.0, TIMED))
+    assert not any(name.startswith("virtual/") for row in default.metrics for name in row)
+    left = [{name: value for name, value in row.items() if "virtual/" not in name} for row in timed.metrics]
+    assert left == default.metrics
+    assert_same_bits(timed.variables, default.variables)
+    assert_same_bits(timed.clients, default.clients)
+
+
+def test_a_resumed_run_counts_on(federation, network, tmp_path):
+    rule = Participation(0.6, step_seconds=0.1, step_spread=1.0, upload_seconds=0.3, deadline=0.7)
+    whole = run(federation, network, rule, rounds=5, folder=tmp_path / "whole")
+    count = iter(range(9))
+    run(federation, network, rule, rounds=5, folder=tmp_path / "parts", should_stop=lambda: next(count) == 2)
+    resumed = run(federation, network, rule, rounds=5, folder=tmp_path / "parts")
+    assert times(resumed) == times(whole)
+    rows = [(tmp_path / name / "metrics.jsonl").read_text() for name in ("whole", "parts")]
+    assert rows[0] == rows[1] and json.loads(rows[0].splitlines()[-1])["virtual/seconds"] == times(whole)[-1][1]
+
+
+@pytest.mark.parametrize(
+    ("deadline", "arrived", "seconds"),
+    [
+        (9.25, [1, 1, 1, 1, 1], 9.25),
+        (7.0, [1, 0, 1, 1, 0], 7.0),
+        (2.0, [0, 0, 1, 0, 0], 2.75),  # nobody is in time: the server waits for the first
+    ],
+)
+def test_an_upload_behind_the_deadline_is_lost(federation, network, deadline, arrived, seconds):
+    result = run(federation, network, TIMED.replace(deadline=deadline))
+    assert result.clients["arrived"].tolist() == [arrived]
+    assert times(result) == [(seconds, seconds)]
+
+
+def test_a_straggler_may_be_in_time(federation, network):
+    """The deadline knows the steps that a client takes, in whatever phases."""
+    training = TRAINING.replace(epochs=2.5)
+    rule = Participation(stragglers=0.5, straggler_share=0.3, step_seconds=1.0, deadline=4.0)
+    result = run_at_once(federation, network, FedAvg(training), 6, participation=rule)
+    steps, arrived = result.clients["steps"], result.clients["arrived"]
+    np.testing.assert_array_equal(arrived, steps <= 4)
+    assert {3, 8} <= set(np.unique(steps)) and arrived.any(axis=1).all()
+
+
+def test_deadlines_are_traced(federation, network):
+    from fedjax_collapse.engine import rounds as engine_rounds
+
+    compiled = set()
+    for deadline in (3.0, 7.0):
+        run(federation, network, TIMED.replace(deadline=deadline))
+        compiled.add(engine_rounds._run_rounds_compiled._cache_size())
+    assert len(compiled) == 1
+
+
+def test_speeds_are_drawn_for_each_client():
+    rule, ones = Participation(step_seconds=2.0, step_spread=0.5), jnp.ones((2, 4000))
+    first, second = (np.asarray(rule.seconds(jax.random.key(seed), ones)) for seed in range(2))
+    np.testing.assert_array_equal(*first)
+    assert not np.array_equal(first, second)
+    logs = np.log(first[0] / 2)
+    assert abs(logs.mean()) < 0.03 and abs(logs.std() - 0.5) < 0.03
+
+
+def test_on_two_devices(federation, network):
+    rule = TIMED.replace(fraction=0.6, step_spread=0.3)
+    sharded = engine.Sharded(2, engine.Chunked(1))
+    assert times(run(federation, network, rule, 3, client_map=sharded)) == times(run(federation, network, rule, 3))
