@@ -183,9 +183,8 @@ def schedule(config: ConfigDict) -> Schedule:
         (name, callable_named(f"measurements.{name}", function))
         for name, function in as_declared(config.measurements).items()
     )
-    return Schedule(
-        config.rounds, rule, config.evaluate_every, config.checkpoint_every, _watch(config.watch), measurements
-    )
+    watch, target = _watch(config.watch), config.stop_at_accuracy
+    return Schedule(config.rounds, rule, config.evaluate_every, config.checkpoint_every, watch, measurements, target)
 
 
 def _watch(text):

@@ -19,6 +19,7 @@ import jax
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
+from experiments.failures import RunsFailed, one_line
 from experiments.machine import num_cores
 from experiments.names import check_name
 from experiments.study import run_study
@@ -40,9 +41,19 @@ def main(arguments: list[str]) -> int:
         workdir = Path(options.workdir or default_workdir(options.config, arguments)).absolute()
         finished = run_study(options.config, workdir, options.arm, options.seed, should_stop=stop_on_signal())
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+        return _told(2, error)
+    except RunsFailed as error:
+        return _told(1, *error.lines)
+    except OSError as error:  # no room, no permission
+        return _told(1, one_line(error))
     return 0 if finished else STOPPED
+
+
+def _told(status, *lines):
+    """The exit status, after a line on stderr for each thing that is wrong."""
+    for line in lines:
+        print(f"error: {line}", file=sys.stderr)
+    return status
 
 
 def parse(arguments: list[str]) -> flags.FlagValues:
@@ -61,7 +72,7 @@ def parse(arguments: list[str]) -> flags.FlagValues:
     except UserError:
         raise
     except Exception as error:  # of the command line, or anything that the config file does
-        raise UserError(_one_line(error)) from error
+        raise UserError(one_line(error)) from error
     if rest:
         raise UserError(f"unexpected argument {rest[0]!r}: options start with --, and --config.key=value has no spaces")
     try:
@@ -181,13 +192,6 @@ def _set_option(config, path, value):
                 config[key] = ConfigDict()
             config = config[key]
         config[path[-1]] = value
-
-
-def _one_line(error):
-    """The message without line breaks, and without what is in a traceback before its last line."""
-    head, *traceback = str(error).split("Traceback (most recent call last):")
-    last = traceback[-1].strip().splitlines()[-1] if traceback else ""
-    return " ".join(f"{head} {last}".split()) or type(error).__name__
 
 
 if __name__ == "__main__":

@@ -107,9 +107,14 @@ class Going:
             self.close()
             raise
 
+    @property
+    def is_over(self) -> bool:
+        """Whether all runs are at their end."""
+        return all(self.schedule.is_over(history.rows) for history in self.histories)
+
     def prepare(self, announce: Callable[[str], None]) -> None:
-        """Places and compiles, unless all rounds are done."""
-        if self.done < self.schedule.rounds:
+        """Places and compiles, unless the runs are over."""
+        if not self.is_over:
             with Stopwatch() as stopwatch:
                 announce(self.program.prepare())
                 stopwatch.lap("prepare")
@@ -150,7 +155,7 @@ class Going:
     def save(self, is_stopping: bool) -> None:
         """Saves every run that has a folder, if it is due."""
         is_due = self.done % self.schedule.checkpoint_every < self.last
-        is_due = is_due or is_stopping or self.done == self.schedule.rounds
+        is_due = is_due or is_stopping or self.is_over
         if is_due and any(self.stores):
             for history, store, state in zip(self.histories, self.stores, self.program.states(), strict=True):
                 if store:
@@ -158,12 +163,12 @@ class Going:
                     store.save(self.done, state)
 
     def results(self) -> list[Result]:
-        """What each run leaves; also in its folder, if all rounds are done."""
+        """What each run leaves; also in its folder, if it is over."""
         results = []
         for i, state in enumerate(self.program.states()):
             history, folder = self.histories[i], self.runs[i].folder
             variables = server.evaluated(self.algorithms[i], state.server, state.clients)
-            if folder is not None and self.done >= self.schedule.rounds:
+            if folder is not None and self.schedule.is_over(history.rows):
                 history.finish()
                 paths = jax.tree.leaves_with_path(variables._asdict())
                 named = {jax.tree_util.keystr(p, simple=True, separator="/"): np.asarray(leaf) for p, leaf in paths}

@@ -1,6 +1,7 @@
 """What a run is: its data and algorithm, its schedule, the hardware it gets; and whether all of that fits together."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -41,15 +42,26 @@ class Schedule(NamedTuple):
     checkpoint_every: int = 10
     watch: str | tuple[int, ...] = "one"
     measurements: tuple[tuple[str, Measurement], ...] = ()
+    stop_at_accuracy: float = 0.0
 
     def check(self) -> None:
         """Raises UserError for a number that makes no sense."""
         for name in ("rounds", "evaluate_every", "checkpoint_every"):
             if not getattr(self, name) >= 1:
                 raise UserError(f"{name} {getattr(self, name)} is too small, expected >= 1")
+        if not 0 <= self.stop_at_accuracy <= 1:
+            raise UserError(f"stop_at_accuracy {self.stop_at_accuracy} is outside [0, 1], expected a share; 0 is never")
         for name, measurement in self.measurements:
             if not callable(measurement):
                 raise UserError(f"measurement {name}: expected a function of a view, got {type(measurement).__name__}")
+
+    def is_reached(self, rows: Sequence[Row]) -> bool:
+        """Whether the last of the rows of metrics has the accuracy at which a run stops, if there is one."""
+        return bool(rows) and 0 < self.stop_at_accuracy <= rows[-1].get("accuracy", math.nan)
+
+    def is_over(self, rows: Sequence[Row]) -> bool:
+        """Whether a run with these rows of metrics is at its end."""
+        return bool(rows) and (rows[-1]["round"] >= self.rounds or self.is_reached(rows))
 
     def rounds_after(self, done: int) -> int:
         """Rounds from there to the next evaluation."""
@@ -99,6 +111,10 @@ def check(run: Run, model: Model, schedule: Schedule, hardware: Hardware = Hardw
     algorithm.check(model)
     model.task.check(model.initial_shapes(), federation.num_classes)
     schedule.check()
+    if schedule.stop_at_accuracy and model.task.metric != "accuracy":
+        raise UserError(f"stop_at_accuracy: the task is scored by {model.task.metric}, expected accuracy")
+    if schedule.stop_at_accuracy and hardware.run_map is not None:
+        raise UserError("with stop_at_accuracy runs end at rounds of their own: choose engine.runs=separate")
     schedule.rule.check(federation.num_clients, algorithm.weights_by)
     engine.check_watch(schedule.watch, federation.num_clients)
     if hardware.storage not in engine.STORAGES:

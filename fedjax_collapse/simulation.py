@@ -32,6 +32,7 @@ class Options(TypedDict, total=False):
     checkpoint_every: int
     watch: str | tuple[int, ...]
     measurements: Mapping[str, Measurement]
+    stop_at_accuracy: float
     client_map: ClientMap
     storage: str
     folder: Path | str
@@ -54,6 +55,7 @@ def simulate(
         watch: whose local models are measured: ``one``, the client of the cohort with the lowest identity (default),
             ``all`` of the cohort, or a tuple of identities.
         measurements: functions of a ``measurement.MeasurementView`` by name; what they return is logged and saved.
+        stop_at_accuracy: the run ends after the evaluation that reaches it; default 0, never.
         client_map, storage: how clients are laid out, default one after another, fewer at once where memory is short.
             Where examples and client states lie: ``device``; ``host``, from where cohorts are sent; or ``auto``.
         folder: where metrics and checkpoints are written, and from where a second call goes on, to the same bits.
@@ -97,7 +99,7 @@ def simulate_runs(
     try:
         with _stop_on_interrupt(callbacks.should_stop) as should_stop:
             going.prepare(callbacks.announce)
-            while going.done < schedule.rounds:
+            while not going.is_over:
                 callbacks.listener(*going.advance())
                 is_stopping = should_stop()
                 going.save(is_stopping)
