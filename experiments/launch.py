@@ -2,12 +2,17 @@
 [--workdir=DIR]
 
 Overrides come after ``--config``; tuples are written ``--config.seeds="(0,1)"``. A second start with the same folder
-goes on where the first one stopped. Exit status: 0 done, 2 wrong input (one line says what), 75 stopped by a signal
+goes on where the first one stopped. Exit status: 0 done, 1 some runs failed (a line for each says why; the same
+command tries them again) or there was no room for files, 2 wrong input (one line says what), 75 stopped by a signal
 after a checkpoint (the same command goes on).
+
+A config file is code: it is run, with all that it imports and with the rights of who starts it.
 """
 
 import ast
+import contextlib
 import hashlib
+import logging
 import os
 import signal
 import sys
@@ -15,10 +20,16 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that ``experiments`` is found from any folder
 
+if __name__ == "__main__":  # before the imports, which take seconds
+    from experiments.early import import_jax
+
+    import_jax()
+
 import jax
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
+from experiments.early import STOPPED
 from experiments.failures import RunsFailed, one_line
 from experiments.machine import num_cores
 from experiments.names import check_name
@@ -26,7 +37,6 @@ from experiments.study import run_study
 from fedjax_collapse.records import UserError
 from fedjax_collapse.remembered import cache_folder
 
-STOPPED = 75
 _OPTIONS = ("data", "partition", "network", "training", "algorithm", "server_optimizer", "regularizers", "methods",
             "measurements")  # fmt: skip
 _CONFIGS = Path(__file__).resolve().parent / "configs"
@@ -38,6 +48,7 @@ def main(arguments: list[str]) -> int:
         _find_own_modules(arguments)
         options = parse(arguments)
         configure_jax(options.compilation_cache)
+        check_devices()
         workdir = Path(options.workdir or default_workdir(options.config, arguments)).absolute()
         finished = run_study(options.config, workdir, options.arm, options.seed, should_stop=stop_on_signal())
     except UserError as error:
@@ -52,7 +63,8 @@ def main(arguments: list[str]) -> int:
 def _told(status, *lines):
     """The exit status, after a line on stderr for each thing that is wrong."""
     for line in lines:
-        print(f"error: {line}", file=sys.stderr)
+        with contextlib.suppress(OSError):
+            print(f"error: {line}", file=sys.stderr)
     return status
 
 
@@ -103,9 +115,30 @@ def configure_jax(cache: str) -> None:
     """One CPU device per core, as one client rarely keeps several busy; and compiled programs kept between runs."""
     if "JAX_NUM_CPU_DEVICES" not in os.environ:
         jax.config.update("jax_num_cpu_devices", num_cores())
-    if cache:
+    logging.getLogger("absl").setLevel(logging.CRITICAL)  # Orbax logs what it raises, a thousand lines of a full disk
+    if cache and _is_writable(Path(cache)):
         jax.config.update("jax_compilation_cache_dir", cache)
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+
+
+def check_devices() -> None:
+    """Raises UserError if JAX finds no devices, as those of a ``JAX_PLATFORMS`` that this machine lacks."""
+    try:
+        jax.devices()
+    except Exception as error:  # of whichever plugin there is
+        asked, problem = os.environ.get("JAX_PLATFORMS"), one_line(error)
+        hint = f"JAX_PLATFORMS={asked}; unset it for the devices that there are" if asked else "see JAX's installation"
+        raise UserError(f"JAX has no devices to run on: {problem} ({hint})") from error
+
+
+def _is_writable(cache):
+    """Whether compiled programs can be kept there; a line says so if not."""
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        print(f"warning: compiled programs are not kept ({error}); choose another --compilation_cache", file=sys.stderr)
+        return False
+    return True
 
 
 def default_workdir(config: ConfigDict, arguments: list[str]) -> Path:
@@ -127,6 +160,8 @@ def stop_on_signal():
     def handle(number, frame):
         received.append(number)
         signal.signal(number, signal.SIG_DFL)
+        with contextlib.suppress(OSError):
+            os.write(2, b"stopping after the next evaluation and a checkpoint; once more: at once\n")
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, handle)
