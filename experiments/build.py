@@ -221,6 +221,7 @@ def schedule(config: ConfigDict) -> Schedule:
         _watch(config.watch),
         measurements,
         config.on_nan,
+        config.stop_at_accuracy,
     )
 
 

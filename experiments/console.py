@@ -1,9 +1,11 @@
 """What a person sees while a study runs: a live display on a terminal, plain lines elsewhere, and the final table."""
 
+import contextlib
 import math
+import os
 import statistics
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TextIO
 
 from experiments.reporting.study import Summary, number
@@ -48,7 +50,7 @@ class Console:
     def __init__(self, num_runs: int = 0, rounds: int = 0, stream: TextIO | None = None) -> None:
         self.num_runs = num_runs
         self.rounds = rounds
-        self._stream = stream if stream is not None else sys.stdout
+        self._stream = stream or sys.stdout or open(os.devnull, "w")  # noqa: SIM115 - Python closes it at its end
         self._pace = Pace()
         self._started, self._finished = 0, False
         self._runs: Sequence[tuple[str, int]] = ()  # arm and seed of those under way
@@ -118,9 +120,9 @@ class Console:
         for line in text.splitlines():
             line = self._printable(line)
             if self._rich is not None:
-                self._rich.print(line)
+                self._write(lambda line=line: self._rich.print(line))
             else:
-                print(line, file=self._stream, flush=True)
+                self._write(lambda line=line: print(line, file=self._stream, flush=True))
 
     def print_table(self, summary: Summary) -> None:
         """Prints the final table: mean ± standard deviation over seeds per arm, as in ``summary.json``."""
@@ -134,7 +136,7 @@ class Console:
                 column.justify = "right"
             for row in rows[1:]:
                 table.add_row(*row)
-            self._rich.print(table)
+            self._write(lambda: self._rich.print(table))
             self.note(accuracy_note(summary))
             return
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -210,7 +212,18 @@ class Console:
             ProgressBar(total=self.num_runs * self.rounds or 1, completed=max(0, done), width=20),
             Text(f"run {self._started}/{self.num_runs}  left {study}"),
         )
-        self._live.update(Group(bars, Text(self._metrics() if self._update else "compiling")), refresh=True)
+        shown = Group(bars, Text(self._metrics() if self._update else "compiling"))
+        self._write(lambda: self._live.update(shown, refresh=True))
+
+    def _write(self, write: Callable[[], None]) -> None:
+        """Writes; once that fails, as on a full disk or a closed pipe, the study goes on without being shown."""
+        try:
+            write()
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                print(f"warning: the output cannot be written ({error.strerror}); the study goes on", file=sys.stderr)
+            with open(os.devnull, "w") as nowhere:
+                os.dup2(nowhere.fileno(), self._stream.fileno())
 
     def _printable(self, text: str) -> str:
         """The text without control characters, and in ASCII if the stream is not UTF-8."""

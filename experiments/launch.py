@@ -3,11 +3,16 @@
 
 Overrides come after ``--config``; tuples are written ``--config.seeds="(0,1)"``. A second start with the same folder
 goes on where the first one stopped; ``--resume=must`` refuses to start anew, ``--resume=never`` to go on. Exit status:
-0 done, 2 wrong input (one line says what), 75 stopped by a signal after a checkpoint (the same command goes on).
+0 done, 1 some runs failed (a line for each says why; the same command tries them again) or there was no room for files,
+2 wrong input (one line says what), 75 stopped by a signal after a checkpoint (the same command goes on).
+
+A config file is code: it is run, with all that it imports and with the rights of who starts it.
 """
 
 import ast
+import contextlib
 import hashlib
+import logging
 import os
 import signal
 import sys
@@ -15,19 +20,25 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that ``experiments`` is found from any folder
 
+if __name__ == "__main__":  # before the imports, which take seconds
+    from experiments.early import import_jax
+
+    import_jax()
+
 import jax
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
 from experiments.arms import check_keys
+from experiments.early import STOPPED
+from experiments.failures import RunsFailed, one_line
 from experiments.machine import num_cores
 from experiments.names import check_name
-from experiments.resuming import CHOICES
-from experiments.study import run_study
+from experiments.resuming import CHOICES, check_resume
+from experiments.study import choose_runs, run_study
 from fedjax_collapse.records import UserError
 from fedjax_collapse.remembered import cache_folder
 
-STOPPED = 75
 _OPTIONS = ("cohort", "data", "partition", "network", "training", "algorithm", "server_optimizer", "regularizers",
             "methods", "measurements")  # fmt: skip
 _CONFIGS = Path(__file__).resolve().parent / "configs"
@@ -39,12 +50,25 @@ def main(arguments: list[str]) -> int:
         _find_own_modules(arguments)
         options = parse(arguments)
         configure_jax(options.compilation_cache)
+        check_devices()
         workdir = Path(options.workdir or default_workdir(options.config, arguments)).absolute()
-        finished = run_study(options.config, workdir, options.arm, options.seed, stop_on_signal(), options.resume)
+        check_resume(options.resume, workdir, choose_runs(options.config, options.arm, options.seed))
+        finished = run_study(options.config, workdir, options.arm, options.seed, stop_on_signal())
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+        return _told(2, error)
+    except RunsFailed as error:
+        return _told(1, *error.lines)
+    except OSError as error:  # no room, no permission
+        return _told(1, one_line(error))
     return 0 if finished else STOPPED
+
+
+def _told(status, *lines):
+    """The exit status, after a line on stderr for each thing that is wrong."""
+    for line in lines:
+        with contextlib.suppress(OSError):
+            print(f"error: {line}", file=sys.stderr)
+    return status
 
 
 def parse(arguments: list[str]) -> flags.FlagValues:
@@ -67,7 +91,7 @@ def parse(arguments: list[str]) -> flags.FlagValues:
     except UserError:
         raise
     except (Exception, SystemExit) as error:  # of the command line, or anything that the config file does
-        raise UserError(_one_line(error)) from error
+        raise UserError(one_line(error)) from error
     if rest:
         raise UserError(f"unexpected argument {rest[0]!r}: options start with --, and --config.key=value has no spaces")
     try:
@@ -99,9 +123,30 @@ def configure_jax(cache: str) -> None:
     """One CPU device per core, as one client rarely keeps several busy; and compiled programs kept between runs."""
     if "JAX_NUM_CPU_DEVICES" not in os.environ:
         jax.config.update("jax_num_cpu_devices", num_cores())
-    if cache:
+    logging.getLogger("absl").setLevel(logging.CRITICAL)  # Orbax logs what it raises, a thousand lines of a full disk
+    if cache and _is_writable(Path(cache)):
         jax.config.update("jax_compilation_cache_dir", cache)
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+
+
+def check_devices() -> None:
+    """Raises UserError if JAX finds no devices, as those of a ``JAX_PLATFORMS`` that this machine lacks."""
+    try:
+        jax.devices()
+    except Exception as error:  # of whichever plugin there is
+        asked, problem = os.environ.get("JAX_PLATFORMS"), one_line(error)
+        hint = f"JAX_PLATFORMS={asked}; unset it for the devices that there are" if asked else "see JAX's installation"
+        raise UserError(f"JAX has no devices to run on: {problem} ({hint})") from error
+
+
+def _is_writable(cache):
+    """Whether compiled programs can be kept there; a line says so if not."""
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        print(f"warning: compiled programs are not kept ({error}); choose another --compilation_cache", file=sys.stderr)
+        return False
+    return True
 
 
 def default_workdir(config: ConfigDict, arguments: list[str]) -> Path:
@@ -123,6 +168,8 @@ def stop_on_signal():
     def handle(number, frame):
         received.append(number)
         signal.signal(number, signal.SIG_DFL)
+        with contextlib.suppress(OSError):
+            os.write(2, b"stopping after the next evaluation and a checkpoint; once more: at once\n")
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, handle)
@@ -188,13 +235,6 @@ def _set_option(config, path, value):
                 config[key] = ConfigDict()
             config = config[key]
         config[path[-1]] = value
-
-
-def _one_line(error):
-    """The message without line breaks, and without what is in a traceback before its last line."""
-    head, *traceback = str(error).split("Traceback (most recent call last):")
-    last = traceback[-1].strip().splitlines()[-1] if traceback else ""
-    return " ".join(f"{head} {last}".split()) or type(error).__name__
 
 
 if __name__ == "__main__":

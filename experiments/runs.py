@@ -31,6 +31,7 @@ from fedjax_collapse.simulation import (
     Schedule,
     check,
     common_round,
+    initialize,
     rounds_kept,
     simulate_runs,
     structure,
@@ -71,6 +72,7 @@ def make_plan(config: ConfigDict, federation: Federation) -> Plan:
     """
     model = build.model(config, federation)
     plan = Plan(model, build.algorithm(config), build.schedule(config), build.client_map(config, model), config.engine)
+    _check_together(plan)
     run = Run(federation, plan.algorithm, jax.random.key(0))
     try:
         check(run, plan.model, plan.schedule, Hardware(plan.client_map))
@@ -123,31 +125,43 @@ def train_group(group: Group, console: Console, should_stop: Callable[[], bool])
 
     hardware = Hardware(group.client_map, group.run_map, plan.engine.storage)
     callbacks = Callbacks(listener, console.note, should_stop)
-    diverged = {}
+    diverged = None
     try:
         results = simulate_runs(list(group.runs.values()), plan.model, plan.schedule, hardware, callbacks)
     except Diverged as error:
-        results, diverged = error.results, error.found
-    if results[0].rounds_done < plan.schedule.rounds and not diverged:
+        results, diverged = error.results, error
+    if not diverged and not all(plan.schedule.is_over(result.metrics) for result in results):
         return False
     for i, (run, result) in enumerate(zip(group.runs.values(), results, strict=True)):
-        if i not in diverged:
-            write_json(run.folder / "summary.json", {"headline": result.headline, **summarize_run(result.metrics)})
+        if not diverged or i not in diverged.found:
+            write_json(run.folder / "summary.json", _summary(plan.schedule, result))
     console.finish_runs()
     if diverged:
-        names = [f"{arm} seed {seed}" for arm, seed in group.runs]
-        lines = [f"{names[i]}: {found.line}" if len(names) > 1 else found.line for i, found in diverged.items()]
-        raise UserError("; ".join(lines))
+        raise diverged
     return True
+
+
+def _summary(schedule, result):
+    """A run's headline numbers; with a target also the round that reached it, null if none did."""
+    summary = {"headline": result.headline, **summarize_run(result.metrics)}
+    if schedule.stop_at_accuracy:
+        is_reached = schedule.is_reached(result.metrics)
+        summary["rounds_to_target"] = result.rounds_done if is_reached else None
+    return summary
+
+
+def _check_together(plan):
+    """Raises UserError if runs are asked to go together that cannot."""
+    if plan.engine.runs == "together" and plan.engine.storage == "host":
+        raise UserError("runs go together on devices only: choose engine.runs=separate or engine.storage=device")
+    if plan.engine.runs == "together" and plan.schedule.stop_at_accuracy:
+        raise UserError("with stop_at_accuracy runs end at rounds of their own: choose engine.runs=separate")
 
 
 def _divide(plan, runs) -> list[Group]:
     """Runs of one structure: together, if that is asked for or faster, as far as they can go on from one round."""
-    sizes = [np.asarray(run.federation.ownership.sizes) for run in runs.values()]
-    batch_size, choice = plan.algorithm.training.batch_size, plan.engine.runs
-    is_together = choice == "together" or (
-        choice == "auto" and together.is_faster(plan.client_map, sizes, batch_size) and plan.engine.storage != "host"
-    )
+    choice = plan.engine.runs
+    is_together = choice == "together" or (choice == "auto" and _is_better_together(plan, list(runs.values())))
     kept = {name: rounds_kept(run.folder) for name, run in runs.items()}
     first_rounds = {name: rounds[-1] for name, rounds in kept.items()}
     common = common_round(kept.values())
@@ -157,6 +171,18 @@ def _divide(plan, runs) -> list[Group]:
     for name, run in runs.items():
         divided.setdefault(first_rounds[name] if is_together else name, {})[name] = run
     return [_group(plan, part, first_rounds[next(iter(part))]) for part in divided.values()]
+
+
+def _is_better_together(plan, runs):
+    """Whether runs are faster as one program, which the devices have room for and which ends with all of them."""
+    sizes = [np.asarray(run.federation.ownership.sizes) for run in runs]
+    if plan.engine.storage == "host" or plan.schedule.stop_at_accuracy:
+        return False
+    if not together.is_faster(plan.client_map, sizes, plan.algorithm.training.batch_size):
+        return False
+    clients = jax.eval_shape(lambda: initialize(runs[0], plan.model, plan.schedule)[1].clients)
+    examples = runs[0].federation.train, runs[0].federation.ownership
+    return plan.engine.storage == "device" or together.fits(plan.client_map, examples, clients, len(runs))
 
 
 def _were_together(runs):

@@ -134,8 +134,8 @@ class Going:
 
     @property
     def is_over(self) -> bool:
-        """Whether all rounds are done, or all runs have diverged."""
-        return self.done >= self.schedule.rounds or len(self.diverged) == len(self.runs)
+        """Whether all runs are at their end, or have diverged."""
+        return all(i in self.diverged or self.schedule.is_over(h.rows) for i, h in enumerate(self.histories))
 
     def prepare(self, announce: Callable[[str], None]) -> None:
         """Places and compiles, unless it is over."""
@@ -219,12 +219,12 @@ class Going:
                     store.save(self.done, state, history.written())
 
     def results(self) -> list[Result]:
-        """What each run leaves; also in its folder, if all rounds are done."""
+        """What each run leaves; also in its folder, if it is over."""
         results = []
         for i, state in enumerate(self.program.states()):
             history, folder = self.histories[i], self.runs[i].folder
             variables = server.evaluated(self.algorithms[i], state.server, state.clients)
-            if folder is not None and self.done >= self.schedule.rounds:
+            if folder is not None and self.schedule.is_over(history.rows):
                 history.finish()
                 paths = jax.tree.leaves_with_path(variables._asdict())
                 named = {jax.tree_util.keystr(p, simple=True, separator="/"): np.asarray(leaf) for p, leaf in paths}

@@ -1,6 +1,7 @@
 """What a run is: its data and algorithm, its schedule, the hardware it gets; and whether all of that fits together."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -17,7 +18,7 @@ from fedjax_collapse.fingerprint import describe
 from fedjax_collapse.hashing import digest
 from fedjax_collapse.measurement import Measurement
 from fedjax_collapse.model import Model
-from fedjax_collapse.options import Count, check_fields
+from fedjax_collapse.options import Count, Fraction, check_fields
 from fedjax_collapse.records import Key, UserError, Variables
 
 Row = Mapping[str, Any]
@@ -44,6 +45,7 @@ class Schedule(NamedTuple):
     watch: str | tuple[int, ...] = "one"
     measurements: tuple[tuple[str, Measurement], ...] = ()
     on_nan: Annotated[str, ON_NAN] = "stop"
+    stop_at_accuracy: Fraction = 0.0
 
     def check(self) -> None:
         """Raises UserError for a value that makes no sense."""
@@ -51,6 +53,14 @@ class Schedule(NamedTuple):
             if not callable(measurement):
                 raise UserError(f"measurement {name}: expected a function of a view, got {type(measurement).__name__}")
         check_fields(self)
+
+    def is_reached(self, rows: Sequence[Row]) -> bool:
+        """Whether the last of the rows of metrics has the accuracy at which a run stops, if there is one."""
+        return bool(rows) and 0 < self.stop_at_accuracy <= rows[-1].get("accuracy", math.nan)
+
+    def is_over(self, rows: Sequence[Row]) -> bool:
+        """Whether a run with these rows of metrics is at its end."""
+        return bool(rows) and (rows[-1]["round"] >= self.rounds or self.is_reached(rows))
 
     def rounds_after(self, done: int) -> int:
         """Rounds from there to the next evaluation."""
@@ -102,6 +112,10 @@ def check(run: Run, model: Model, schedule: Schedule, hardware: Hardware = Hardw
     training.check_sizes(sizes)
     model.task.check(model.initial_shapes(), federation.num_classes)
     schedule.check()
+    if schedule.stop_at_accuracy and model.task.metric != "accuracy":
+        raise UserError(f"stop_at_accuracy: the task is scored by {model.task.metric}, expected accuracy")
+    if schedule.stop_at_accuracy and hardware.run_map is not None:
+        raise UserError("with stop_at_accuracy runs end at rounds of their own: choose engine.runs=separate")
     schedule.rule.check(federation.num_clients, algorithm.weights_by)
     engine.check_watch(schedule.watch, federation.num_clients)
     if hardware.storage not in engine.STORAGES:

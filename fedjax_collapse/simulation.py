@@ -35,6 +35,7 @@ class Options(TypedDict, total=False):
     watch: str | tuple[int, ...]
     measurements: Mapping[str, Measurement]
     on_nan: str
+    stop_at_accuracy: float
     client_map: ClientMap
     storage: str
     folder: Path | str
@@ -59,6 +60,7 @@ def simulate(
         measurements: functions of a ``measurement.MeasurementView`` by name; what they return is logged and saved.
         on_nan: what a loss or a model that is not finite does: ``stop`` the run, telling round, client, step and term
             (default); ``skip_client``, whose round is run again as if the client had dropped out; or ``continue``.
+        stop_at_accuracy: the run ends after the evaluation that reaches it; default 0, never.
         client_map, storage: how clients are laid out, default one after another, fewer at once where memory is short.
             Where examples and client states lie: ``device``; ``host``, from where cohorts are sent; or ``auto``.
         folder: where metrics and checkpoints are written, and from where a second call goes on, to the same bits.

@@ -194,3 +194,12 @@ def test_groups_of_a_config(tmp_path):
         plans = {arm: runs.make_plan(configs[arm], federations[arm][0]) for arm in configs}
         names = [(arm, seed) for arm in config.arms for seed in config.seeds]
         assert [len(group.runs) for group in runs.make_groups(names, plans, federations, tmp_path)] == expected
+
+
+def test_seeds_go_apart_where_their_data_do_not_fit_on_the_devices(start, tmp_path, monkeypatch, capsys):
+    """With runs=auto and storage=auto, which would choose the device and one program if there were room."""
+    monkeypatch.setattr(together, "is_faster", lambda *_: True)
+    monkeypatch.setattr(engine.memory, "free_bytes", lambda devices: 1.0)
+    assert start("study", "--arm=strength1", "--config.rounds=1", runs="auto") == 0
+    printed = capsys.readouterr().out
+    assert "strength1 seed 0: starts" in printed and "on the host" in printed

@@ -46,6 +46,7 @@ def get_config(arg: str = "") -> ConfigDict:
             evaluate_every=1,
             watch="one",  # whose local models are measured: one client of the cohort, all of it, or identities: "0,3"
             measurements=ConfigDict(),  # name -> "my_module:function" of a fedjax_collapse.measurement.MeasurementView
+            stop_at_accuracy=0.0,  # a run ends after the evaluation whose accuracy (0 to 1) reaches it; 0 is never
             checkpoint_every=10,
             # layout: auto, timed (once, and remembered), chunked, vectorized, sharded, loop (debug)
             # clients_at_once, on each device: 0 is auto; devices: 0 is all

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,7 +13,7 @@ import jinja2
 from experiments.reporting import drawing
 from experiments.reporting.contents import PLOTS, Plot
 from experiments.reporting.reading import layouts_of, read_study
-from experiments.reporting.study import Study
+from experiments.reporting.study import Study, number
 from experiments.reporting.table import accuracy_note, final_table
 from fedjax_collapse.fingerprint import flatten
 from fedjax_collapse.records import UserError
@@ -87,11 +88,13 @@ def description(study: Study) -> str:
 
 def missing_results(study: Study) -> list[str]:
     """Sentences on what the config asks for and the folder does not hold (yet)."""
+    target = number(study.config.get("stop_at_accuracy")) or math.nan
     notes = [
         f"{run.arm}, seed {run.seed}: ends after round {run.metrics[-1]['round']} of {study.rounds}."
         for run in study.runs
-        if run.metrics[-1]["round"] < study.rounds
+        if run.metrics[-1]["round"] < study.rounds and not number(run.metrics[-1].get("accuracy")) >= target
     ]
+    notes += [f"Failed: {line}" for of_arm in study.summary.values() for line in of_arm.get("failed", {}).values()]
     seeds = study.config.get("seeds")
     asked = len(seeds) if isinstance(seeds, Sequence) else seeds if isinstance(seeds, int) else 0
     for arm in dict.fromkeys([*study.arms, *(study.config.get("arms") or ())]):
@@ -121,8 +124,8 @@ def environment(starts: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[tup
     if len(recorded) < 2:
         return [("", pairs) for pairs in recorded or [[]]]
     sections = [(f"Start 1 of {len(recorded)}", recorded[0])]
-    for before, (number, pairs) in zip(recorded, enumerate(recorded[1:], 2), strict=False):
-        heading = f"Start {number} of {len(recorded)}: what differs from the one before"
+    for before, (position, pairs) in zip(recorded, enumerate(recorded[1:], 2), strict=False):
+        heading = f"Start {position} of {len(recorded)}: what differs from the one before"
         gone = dict(before).keys() - dict(pairs).keys()
         differs = [pair for pair in pairs if pair not in before]
         sections.append((heading, differs + [(name, "-") for name, _ in before if name in gone]))

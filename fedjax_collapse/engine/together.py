@@ -2,10 +2,13 @@
 
 from collections.abc import Sequence
 
+import jax
 import numpy as np
 
+from fedjax_collapse.engine import memory
 from fedjax_collapse.engine.client_maps import Chunked, ClientMap, Sharded, Vectorized
 from fedjax_collapse.engine.cohort import device_steps
+from fedjax_collapse.records import PyTree
 
 
 def lay_out_runs(client_map: ClientMap, num_runs: int) -> tuple[ClientMap, ClientMap]:
@@ -29,3 +32,15 @@ def is_faster(client_map: ClientMap, sizes: Sequence[np.ndarray], batch_size: in
     whole = [of_run.sum() for of_run in steps]
     longest = max(sum(whole[device :: client_map.num_devices]) for device in range(client_map.num_devices))
     return bool(longest < sum(of_run.max() for of_run in steps))
+
+
+def fits(client_map: ClientMap, examples: PyTree, clients: PyTree, num_runs: int) -> bool:
+    """Whether each device has room for the examples, which lie there, and for the client states of its whole runs.
+
+    ``clients``: the states of one run, or their shapes.
+    """
+    if any(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(examples)):  # they did not fit by themselves
+        return False
+    on_each = -(-num_runs // client_map.num_devices)
+    size = memory.size_in_bytes(examples) + on_each * memory.size_in_bytes(clients)
+    return memory.fits(size, client_map.devices)

@@ -1,0 +1,28 @@
+"""What a command does before anything else is imported, which takes seconds: wrong environments and Ctrl-C in words."""
+
+import os
+import signal
+import sys
+from types import FrameType
+
+STOPPED = 75  # the exit status of a process that a signal stopped: the same command goes on
+
+
+def import_jax() -> None:
+    """Imports JAX; signals until then, and until somebody else handles them, end the process with one line."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _stop)
+    try:
+        import jax  # noqa: F401
+    except Exception as error:  # of its own environment variables, which it reads at once
+        _end(2, f"error: JAX cannot start: {' '.join(str(error).split())}; look at the variables JAX_* and XLA_*")
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    _end(STOPPED, "stopped before the first round; the same command starts again")
+
+
+def _end(status: int, line: str) -> None:
+    """At once: nothing has been written, and an import cannot be unwound quietly."""
+    os.write(sys.__stderr__.fileno(), f"{line}\n".encode())
+    os._exit(status)

@@ -1,0 +1,121 @@
+"""Failures of the environment, as a user meets them: a line each, no traceback, nothing damaged."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from experiments.console import Console
+
+ROOT = Path(__file__).parents[1]
+CONFIG = """
+from experiments.configs import quickstart
+
+def get_config(arg=""):
+    config = quickstart.get_config("smoke")
+    config.network, config.training.epochs, config.clients = dict(name="mlp", hidden=(6,)), 1, 4
+    config.engine.devices, config.partition.alpha, config.arms = 1, 1.0, dict(only=dict())
+    return config
+"""
+
+
+@pytest.fixture
+def command(tmp_path) -> list[str]:
+    (tmp_path / "config.py").write_text(CONFIG)
+    launch = str(ROOT / "experiments" / "launch.py")
+    return [sys.executable, launch, f"--config={tmp_path / 'config.py'}", f"--workdir={tmp_path / 'study'}"]
+
+
+def run(command, **variables):
+    environment = os.environ | {"JAX_NUM_CPU_DEVICES": "1"} | variables
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+    assert "Traceback" not in done.stderr
+    return done
+
+
+@pytest.mark.parametrize(
+    ("variables", "words"),
+    [
+        ({"JAX_PLATFORMS": "nothing"}, "JAX has no devices to run on: Unable to initialize backend 'nothing'"),
+        ({"JAX_NUM_CPU_DEVICES": "abc"}, 'JAX cannot start: Invalid value "abc" for JAX flag jax_num_cpu_devices'),
+    ],
+)
+def test_environment_variables_that_make_no_sense(command, tmp_path, variables, words):
+    done = run(command, **variables)
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr.startswith(f"error: {words}") and done.stderr.count("\n") == 1
+    assert not (tmp_path / "study").exists()
+
+
+def test_ctrl_c_during_the_imports(command):
+    """They take seconds; the handler is there before JAX is imported."""
+    for seconds in (0.3, 1.0):
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        wait_for_handler(process)
+        time.sleep(seconds)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=300)
+        assert process.returncode == 75 and "Traceback" not in errors
+        assert "stopp" in errors and errors.count("\n") == 1
+
+
+def wait_for_handler(process):
+    """Until the process catches SIGINT otherwise than Python does from its start: once it imports NumPy."""
+    deadline = time.monotonic() + 60
+    while "numpy" not in Path(f"/proc/{process.pid}/maps").read_text():
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.01)
+
+
+def test_a_full_disk(command, tmp_path):
+    """Three hundred kilobytes hold metrics and no checkpoint; with room the same command goes on."""
+    disk = tmp_path / "study"
+    disk.mkdir()
+    mount = f"mount -t tmpfs -o size=60k tmpfs {disk}"
+    if not shutil.which("unshare") or subprocess.run(["unshare", "-rm", "sh", "-c", mount]).returncode:
+        pytest.skip("no disk of a size can be mounted here")
+    keep = f"cp -r {disk} {tmp_path / 'kept'}"
+    done = run(["unshare", "-rm", "sh", "-c", f'{mount}; "$@"; status=$?; {keep}; exit $status', "sh", *command])
+    assert done.returncode == 1 and done.stderr.count("\n") == 1, done.stderr
+    assert done.stderr.startswith("error: ") and "No space left on device" in done.stderr
+    again = run([*command[:-1], f"--workdir={tmp_path / 'kept'}"])
+    assert again.returncode == 0, again.stderr
+
+
+@pytest.mark.parametrize("kind", ["full", "closed"])
+def test_an_output_that_cannot_be_written_does_not_end_the_study(kind, capsys):
+    if kind == "full":
+        stream = open("/dev/full", "w")  # noqa: SIM115
+    else:
+        end, start = os.pipe()
+        os.close(end)
+        stream = os.fdopen(start, "w")
+    with stream, Console(num_runs=1, rounds=2, stream=stream) as console:
+        console.note("first")
+        console.note("second")
+    error = capsys.readouterr().err
+    assert error.startswith("warning: the output cannot be written (") and error.count("\n") == 1
+
+
+def test_no_output_at_all(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", None)
+    Console().note("to nobody")
+
+
+def test_a_cache_that_cannot_be_written(command, tmp_path):
+    (tmp_path / "file").write_text("no folder")
+    done = run(command, XDG_CACHE_HOME=str(tmp_path / "file"), MPLCONFIGDIR=str(tmp_path))
+    assert done.returncode == 0
+    assert "warning: compiled programs are not kept" in done.stderr and "not cached" in done.stderr
+    assert (tmp_path / "study" / "report.html").exists()
+
+
+def test_a_folder_that_cannot_be_written(command, tmp_path):
+    done = run([*command[:-1], "--workdir=/proc/study"])
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert "/proc/study: cannot be used as --workdir" in done.stderr

@@ -1,0 +1,103 @@
+"""A run that fails does not end the others; what is wrong with it is one line, in a log, in summary and report."""
+
+import errno
+import json
+from pathlib import Path
+
+import pytest
+
+from experiments import launch, study
+from experiments.failures import explain, is_of_the_disk, read_failure
+from fedjax_collapse import UserError
+
+CONFIG = """
+from experiments.configs import quickstart
+
+def get_config(arg=""):
+    config = quickstart.get_config("smoke")
+    config.network, config.training.epochs, config.clients = dict(name="mlp", hidden=(6,)), 1, 4
+    config.engine.runs, config.partition.alpha = "separate", 1.0
+    config.arms = {arms}
+    return config
+"""
+ARMS = "dict(first={}, bad=dict(measurements=dict(x='failing:measure')), last={})"
+FAILING = """
+import pathlib
+
+def measure(view):
+    if pathlib.Path("repaired").exists():
+        return 1.0
+    raise {error}
+"""
+
+
+@pytest.fixture
+def start(tmp_path, monkeypatch):
+    """Starts the study of three arms, the second of which raises the error as long as there is no file ``repaired``."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(launch.sys.modules, "failing", raising=False)
+    monkeypatch.setattr(launch, "configure_jax", lambda cache: None)
+
+    def start_study(error="RuntimeError('broken\\nin two lines')", arms=ARMS):
+        Path("config.py").write_text(CONFIG.format(arms=arms))
+        Path("failing.py").write_text(FAILING.format(error=error))
+        return launch.main(["--config=config.py", "--workdir=study"])
+
+    return start_study
+
+
+def test_the_others_go_on_and_a_restart_tries_again(start, tmp_path, capsys):
+    assert start() == 1
+    printed = capsys.readouterr()
+    log = tmp_path / "study" / "bad" / "seed0" / "error.log"
+    assert printed.err == f"error: bad seed 0: RuntimeError: broken in two lines; log: {log}\n"
+    assert "failed: bad seed 0" in printed.out and "Traceback" not in printed.out
+    assert "Traceback" in log.read_text() and "failing.py" in log.read_text()
+
+    summary = json.loads(Path("study/summary.json").read_text())
+    assert summary["bad"]["failed"] == {"seed0": "bad seed 0: RuntimeError: broken in two lines"}
+    assert [summary[arm]["accuracy"]["n"] for arm in ("first", "bad", "last")] == [1, 0, 1]
+    assert "failed" not in summary["first"]
+    assert "bad seed 0: RuntimeError: broken in two lines" in Path("study/report.html").read_text()
+
+    before = {arm: Path(f"study/{arm}/seed0/metrics.jsonl").read_bytes() for arm in ("first", "last")}
+    Path("repaired").touch()
+    assert start() == 0
+    assert "3 runs: 2 finished; 1 tried again (bad seed 0)" in capsys.readouterr().out
+    assert not log.exists() and "failed" not in json.loads(Path("study/summary.json").read_text())["bad"]
+    assert "RuntimeError" not in Path("study/report.html").read_text()
+    assert {arm: Path(f"study/{arm}/seed0/metrics.jsonl").read_bytes() for arm in before} == before
+
+
+@pytest.mark.parametrize("error", ["MemoryError()", "SystemExit(3)"])
+def test_whatever_user_code_raises(start, error, capsys):
+    """Also where no run is left to report on."""
+    assert start(error, arms="dict(only=dict(measurements=dict(x='failing:measure')))") == 1
+    error = error.partition("(")[0]
+    assert capsys.readouterr().err.startswith(f"error: only seed 0: {error}")
+    assert (read_failure(Path("study/only/seed0")) or "").startswith(f"only seed 0: {error}")
+
+
+def test_a_full_disk_ends_the_study(start, monkeypatch, capsys):
+    """The other runs could not write either; what is there stays, and the same command goes on."""
+
+    def full(run, console, should_stop):
+        raise ValueError("cannot write") from OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(study, "train_group", full)
+        assert start() == 1
+    error = capsys.readouterr().err
+    assert error.startswith("error: first seed 0: ") and error.endswith("make room, the same command goes on\n")
+    assert error.count("\n") == 1
+    Path("repaired").touch()
+    assert start() == 0
+
+
+def test_errors_in_words():
+    assert explain(UserError("x 3 is wrong")) == "x 3 is wrong"
+    assert explain(KeyError("a")) == "KeyError: 'a'" and explain(MemoryError()) == "MemoryError"
+    assert len(explain(ValueError("x" * 9999))) < 500
+    assert is_of_the_disk(RuntimeError("OS error 28: No space left on device"))
+    assert not is_of_the_disk(FileNotFoundError(errno.ENOENT, "No such file"))

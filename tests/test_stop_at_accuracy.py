@@ -1,0 +1,93 @@
+"""A run that ends when it has reached an accuracy: whole, deterministic, also after a stop."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+from conftest import assert_same_bits
+
+from experiments import launch
+from experiments.reporting import page, read_study
+from fedjax_collapse import FedAvg, LocalTraining, UserError, engine, simulate
+from fedjax_collapse.simulation import Hardware, Run, Schedule, simulate_runs
+
+ALGORITHM = FedAvg(LocalTraining(epochs=1, batch_size=8, learning_rate=0.05))
+ROUNDS = 6
+
+
+def run(federation, model, **options):
+    return simulate(federation, model, ALGORITHM, rounds=ROUNDS, key=jax.random.key(0), **options)
+
+
+@pytest.fixture(scope="module")
+def whole(federation, model):
+    return run(federation, model)
+
+
+@pytest.fixture(scope="module")
+def target(whole) -> tuple[int, float]:
+    """A round before the last, and an accuracy that no earlier one has."""
+    accuracies = [row["accuracy"] for row in whole.metrics]
+    best = next(i for i in range(1, ROUNDS - 1) if accuracies[i] > max(accuracies[:i]))
+    return best + 1, accuracies[best]
+
+
+def test_it_ends_there_with_the_bits_of_the_whole_run(federation, model, whole, target, tmp_path):
+    round, accuracy = target
+    result = run(federation, model, stop_at_accuracy=accuracy, folder=tmp_path / "run")
+    assert result.rounds_done == round and len(result.metrics) == round
+    assert_same_bits(result.metrics, whole.metrics[:round])
+    assert (tmp_path / "run" / "final.npz").exists() and (tmp_path / "run" / "clients.npz").exists()
+    again = run(federation, model, stop_at_accuracy=accuracy, folder=tmp_path / "run")  # trains nothing
+    assert_same_bits(again.variables, result.variables)
+    assert again.rounds_done == round
+
+
+def test_a_stop_before_it_changes_nothing(federation, model, target, tmp_path):
+    round, accuracy = target
+    options = dict(stop_at_accuracy=accuracy, folder=tmp_path / "run")
+    assert run(federation, model, **options, should_stop=lambda: True).rounds_done == 1
+    assert not (tmp_path / "run" / "final.npz").exists()
+    assert run(federation, model, **options).rounds_done == round
+    run(federation, model, stop_at_accuracy=accuracy, folder=tmp_path / "alone")
+    first, second = ((tmp_path / name / "metrics.jsonl").read_bytes() for name in ("run", "alone"))
+    assert first == second
+
+
+def test_an_accuracy_out_of_reach_is_all_rounds(federation, model, whole):
+    assert_same_bits(run(federation, model, stop_at_accuracy=1.0).variables, whole.variables)
+    assert max(row["accuracy"] for row in whole.metrics) < 1
+
+
+def test_what_makes_no_sense(federation, model):
+    for value in (-0.1, 1.1, np.nan, 90):
+        with pytest.raises(UserError, match=r"stop_at_accuracy .* is outside \[0, 1\]"):
+            run(federation, model, stop_at_accuracy=value)
+    runs = [Run(federation, ALGORITHM, jax.random.key(seed)) for seed in range(2)]
+    hardware = Hardware(engine.Chunked(1), engine.Vectorized())
+    with pytest.raises(UserError, match=r"rounds of their own: choose engine\.runs=separate"):
+        simulate_runs(runs, model, Schedule(2, stop_at_accuracy=0.5), hardware)
+
+
+def test_a_study_with_a_target(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(launch, "configure_jax", lambda cache: None)
+    config = tmp_path / "config.py"
+    config.write_text(
+        "from experiments.configs import quickstart\n"
+        "def get_config(arg=''):\n"
+        "    config = quickstart.get_config('smoke')\n"
+        "    config.network, config.clients, config.partition.alpha = dict(name='mlp', hidden=(6,)), 4, 10.0\n"
+        "    config.rounds, config.seeds, config.stop_at_accuracy = 4, (0, 1), 0.11\n"
+        "    config.training.epochs, config.training.learning_rate = 1, 0.1\n"
+        "    config.arms = dict(fast=dict())\n"
+        "    return config\n"
+    )
+    start = lambda *more: launch.main([f"--config={config}", f"--workdir={tmp_path / 'study'}", *more])  # noqa: E731
+    assert start("--config.engine.runs=together") == 2
+    assert "choose engine.runs=separate" in capsys.readouterr().err and not (tmp_path / "study").exists()
+    assert start() == 0
+    assert "fast seed 0: starts" in capsys.readouterr().out  # by itself
+    reached = [json.loads((tmp_path / f"study/fast/seed{s}/summary.json").read_text()) for s in (0, 1)]
+    assert all(1 <= summary["rounds_to_target"] < 4 for summary in reached)
+    assert not any("ends after round" in note for note in page.missing_results(read_study(tmp_path / "study")))
