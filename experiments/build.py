@@ -58,7 +58,7 @@ def federations(config: ConfigDict, seeds: Iterable[int]) -> dict[int, Federatio
     if source.domains is not None:
         domains = Domains(source.domain_names, source.domains, source.test_domains)
     partitions = _partitions(config, source.labels, domains, seeds)
-    capacity = max(len(rows) for parts in partitions.values() for rows in parts)
+    capacity = max(np.size(rows) for parts in partitions.values() for rows in parts)
     first = Federation.from_arrays(
         source.images, source.labels, next(iter(partitions.values())), source.test_images, source.test_labels,
         source.mean, source.std, source.class_names, capacity, domains, storage=_storage(config, source),

@@ -39,6 +39,8 @@ def as_nobody():
     [
         (dict(images=np.zeros((4, 8, 8, 0))), r"train images: shape \(4, 8, 8, 0\), expected .*, none of them 0"),
         (dict(class_names=("ant", "ant")), "data: class_names ant, ant: expected every one once"),
+        (dict(partition=[[0, 1], [2.5]]), r"partition: client 1 has float64\[1\]; expected integers in one dimension"),
+        (dict(partition=[[0, 1], 2]), r"partition: client 1 has int64\[\]; expected integers"),
         (dict(class_names=(0, 1)), r"data: class_names \(0, 1\): 0: expected str, got int"),
     ],
 )

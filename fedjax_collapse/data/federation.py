@@ -221,6 +221,12 @@ def _check_labels(name, labels):
 
 
 def _ownership(partition, num_examples, capacity):
+    partition = list(map(np.asarray, partition))
+    for client, rows in enumerate(partition):
+        if rows.ndim != 1 or (rows.size and rows.dtype.kind not in "iu"):
+            raise UserError(
+                f"partition: client {client} has {rows.dtype}{list(rows.shape)}; expected integers in one dimension"
+            )
     sizes = np.array([len(rows) for rows in partition], np.int32)
     if not len(sizes) or not sizes.min():
         raise UserError(f"partition: every client needs at least one example, got sizes {sizes.tolist()}")
