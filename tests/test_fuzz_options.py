@@ -162,7 +162,7 @@ WRONG = {  # as a line of the config file
     "network = dict(name='mlp', projector='moon', projector_dim=0)": NO_PROJECTION,
     "network = dict(name='mlp', head=3)": "network.head 3: expected str, got int",
     "regularizers = dict(feddecorr=0.1)": "regularizers.feddecorr 0.1: expected dict, got float",
-    "server_optimizer = dict(name='none', learning_rate=1.0)": "set server_optimizer.name",
+    "server_optimizer = dict(name='none', learning_rate=1.0)": "learning_rate: set server_optimizer.name, too",
     "server_optimizer = dict(name='sgd', learning_rate=-1.0)": "server_optimizer.learning_rate -1 is not positive",
     "server_optimizer = dict(name='sgd', learning_rate='1')": "learning_rate '1': expected float, got str",
     "server_optimizer = dict(name='adam', learning_rate=1.0, eps_root='x')": "eps_root 'x': expected float, got str",
