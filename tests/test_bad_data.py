@@ -41,6 +41,9 @@ def as_nobody():
         (dict(class_names=("ant", "ant")), "data: class_names ant, ant: expected every one once"),
         (dict(partition=[[0, 1], [2.5]]), r"partition: client 1 has float64\[1\]; expected integers in one dimension"),
         (dict(partition=[[0, 1], 2]), r"partition: client 1 has int64\[\]; expected integers"),
+        (dict(mean=(1.0, 2.0)), r"data: mean \[1.0, 2.0\] and std 1.0; expected finite numbers, one or 1 of them"),
+        (dict(mean=np.nan), "data: mean nan and std 1.0; expected finite"),
+        (dict(std=0.0), "data: mean 0.0 and std 0.0; expected .* and std above 0"),
         (dict(class_names=(0, 1)), r"data: class_names \(0, 1\): 0: expected str, got int"),
     ],
 )

@@ -207,7 +207,12 @@ def _examples(name, inputs, labels, mean, std, storage):
     if mean is None and std is None:
         return Examples(place(inputs), place(labels), None, None)
     mean, std = (np.asarray(x if x is not None else default, np.float32) for x, default in ((mean, 0), (std, 1)))
-    mean, std = (np.broadcast_to(x, inputs.shape[-1:]) for x in (mean, std))
+    channels = inputs.shape[-1:]
+    fits = {mean.shape, std.shape} <= {(), (1,), channels}
+    if not fits or not np.all(np.isfinite(mean) & np.isfinite(std) & (std > 0)):
+        expected = f"expected finite numbers, one or {channels[0]} of them, and std above 0"
+        raise UserError(f"data: mean {mean.tolist()} and std {std.tolist()}; {expected}")
+    mean, std = (np.broadcast_to(x, channels) for x in (mean, std))
     return Examples(*map(place, (inputs, labels, mean, std)))
 
 
