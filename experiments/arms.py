@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from typing import Any
 
 from ml_collections import ConfigDict
 
@@ -12,11 +13,13 @@ from fedjax_collapse.options import Count, Natural, check_value, hints
 from fedjax_collapse.records import UserError
 from fedjax_collapse.simulation import Schedule
 
-# of what is not the argument of something that is built; all other kinds are those of the defaults
+# of keys that are no options of something else; where nothing is said, that of the default
 _KINDS = {
-    "clients": Count,
+    **hints(Schedule),
     "participation": hints(Participation)["fraction"],
-    **{name: hint for name, hint in hints(Schedule).items() if hint == Count},
+    "watch": str,
+    "measurements": dict,
+    "clients": Count,
 }
 _ENGINE_KINDS = {"clients_at_once": Natural, "devices": Natural}
 _ENGINE_CHOICES = {
@@ -89,16 +92,20 @@ def check_keys(config: Mapping) -> None:
     for key, default in defaults.items():
         if key not in config and key != "arms":
             raise UserError(f"the config has no {key}: start from experiments.configs.base.get_config()")
-        check_value(f"config.{key}", config.get(key, {}), _KINDS.get(key, type(default)))
+        check_value(f"config.{key}", config.get(key, {}), _KINDS.get(key, _kind_of(default)))
     options = config["engine"]
     for key in options:
         check_name("config key of engine", key, defaults["engine"])
     for key, default in defaults["engine"].items():
         if key not in options:
             raise UserError(f"config.engine has no {key}: change some of its values by config.engine.update(...)")
-        check_value(f"engine.{key}", options[key], _ENGINE_KINDS.get(key, type(default)))
+        check_value(f"engine.{key}", options[key], _ENGINE_KINDS.get(key, _kind_of(default)))
     for key, choices in _ENGINE_CHOICES.items():
         check_name(f"engine.{key}", options[key], choices)
+
+
+def _kind_of(default):
+    return Any if default is None else type(default)
 
 
 def _override(target, changes, path):

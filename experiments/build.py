@@ -58,7 +58,7 @@ def federations(config: ConfigDict, seeds: Iterable[int]) -> dict[int, Federatio
     if source.domains is not None:
         domains = Domains(source.domain_names, source.domains, source.test_domains)
     partitions = _partitions(config, source.labels, domains, seeds)
-    capacity = max(len(rows) for parts in partitions.values() for rows in parts)
+    capacity = max(np.size(rows) for parts in partitions.values() for rows in parts)
     first = Federation.from_arrays(
         source.images, source.labels, next(iter(partitions.values())), source.test_images, source.test_labels,
         source.mean, source.std, source.class_names, capacity, domains, storage=_storage(config, source),
@@ -161,8 +161,10 @@ def algorithm(config: ConfigDict) -> FedAvg:
         settings["private"] = "batch_norm" if private == "none" else f"{private}+batch_norm"
     if _chosen("server_optimizer", config.server_optimizer, "name") != "none":
         settings["server_optimizer"] = optimizer("server_optimizer", config.server_optimizer, _SERVER_OPTIMIZERS)
-    for key in _without(config.server_optimizer, "name") if config.server_optimizer.name == "none" else ():
-        raise UserError(f"server_optimizer.{key}: it is of no optimizer; set server_optimizer.name, such as sgd")
+    elif unused := _without(config.server_optimizer, "name"):
+        raise UserError(
+            f"server_optimizer.{next(iter(unused))}: set server_optimizer.name, too, such as sgd; it is none"
+        )
     return call("algorithm", FedAvg, settings, training=training(config), methods=methods)
 
 
@@ -249,15 +251,18 @@ def optimizer(what: str, config: ConfigDict, known: Mapping[str, Any]) -> jax.tr
     if not isinstance(config, Mapping | ConfigDict):
         raise UserError(f"{what} {config!r}: expected dict(name=...) with its options beside it")
     name = _chosen(what, config, "name")
-    check_name(what, name, known) if ":" not in name else None
-    made_by = callable_named(what, name) if ":" in name else known[name]
+    if ":" in name:
+        made_by = callable_named(what, name)
+    else:
+        check_name(what, name, known)
+        made_by = known[name]
     arguments = _without(config, "name")
     given = {} if what == "server_optimizer" else {"learning_rate": 0.1}  # that of local training: in every round
     check_arguments(what, made_by, arguments, given)
-    for key, parameter in inspect.signature(made_by).parameters.items() if ":" not in name else ():
-        if key in arguments:
-            kind = type(parameter.default) if isinstance(parameter.default, (bool, float)) else Any
-            check_value(f"{what}.{key}", arguments[key], _OF_OPTAX.get(key, kind))
+    for key, value in arguments.items() if made_by in _OPTIMIZERS.values() else ():
+        default = inspect.signature(made_by).parameters[key].default
+        kind = type(default) if isinstance(default, (bool, float)) else Any
+        check_value(f"{what}.{key}", value, _OF_OPTAX.get(key, kind))
     made = constructor(made_by, **arguments)
     try:
         _try_optimizer(made(**given))

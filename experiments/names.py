@@ -114,10 +114,14 @@ def call(what: str, function: Callable, arguments: Mapping[str, Any], **given: A
     """``function(**arguments, **given)``, whose lists are tuples, as code that is compiled for them needs it.
 
     Raises:
-        UserError: an argument that the function does not take, lacks, or that is not what its annotation says.
+        UserError: an argument that the function does not take, lacks, or that is not what its annotation says; or
+            whatever goes wrong in it.
     """
     check_arguments(what, function, arguments, given)
-    return function(**{name: _as_tuple(value) for name, value in arguments.items()}, **given)
+    try:
+        return function(**{name: _as_tuple(value) for name, value in arguments.items()}, **given)
+    except Exception as error:
+        raise explained(what, error) from error
 
 
 def check_arguments(

@@ -41,6 +41,12 @@ class Model:
         """The same with other options of its module."""
         return dataclasses.replace(self, module=self.module.clone(**options))
 
+    def check_inputs(self, shape: tuple[int, ...]) -> None:
+        """Raises UserError if inputs of that shape are not the model's; of an image the size may be another."""
+        known = slice(2, None) if len(self.input_shape) == 3 else slice(None)
+        if len(shape) != len(self.input_shape) or shape[known] != self.input_shape[known]:
+            raise UserError(f"model: its inputs have shape {self.input_shape}, those of the federation {shape}")
+
     def init(self, key: Key) -> Variables:
         """Initial variables; compiled, because eager initialisation is many times slower."""
         return (_draw if isinstance(key, jax.core.Tracer) else _draw_compiled)(self, key)

@@ -95,9 +95,9 @@ class _WithOptions:
 def constructor(function: Callable, **arguments: Any) -> jax.tree_util.Partial:
     """The function with its arguments, such as ``constructor(optax.sgd, momentum=0.9, nesterov=True)``.
 
-    Numbers are traced, as those of a record; flags and names are part of the program.
+    Numbers are traced, as those of a record; flags, names and functions are part of the program.
     """
-    numbers = {name: value for name, value in arguments.items() if not isinstance(value, (bool, str))}
+    numbers = {name: value for name, value in arguments.items() if not isinstance(value, (bool, str, Callable))}
     options = tuple((name, value) for name, value in arguments.items() if name not in numbers)
     return jax.tree_util.Partial(_WithOptions(function, options) if options else function, **numbers)
 

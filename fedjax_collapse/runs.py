@@ -110,6 +110,7 @@ def check(run: Run, model: Model, schedule: Schedule, hardware: Hardware = Hardw
     algorithm.check(model)
     training, sizes = algorithm.training, np.asarray(federation.ownership.sizes)
     training.check_sizes(sizes)
+    model.check_inputs(federation.input_shape)
     model.task.check(model.initial_shapes(), federation.num_classes)
     schedule.check()
     if schedule.stop_at_accuracy and model.task.metric != "accuracy":

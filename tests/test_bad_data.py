@@ -3,6 +3,7 @@
 import contextlib
 import os
 import tempfile
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from small_data import check, draw, save_classes, save_image
 
 from experiments import launch
 from experiments import partition as command
-from fedjax_collapse import sources
+from fedjax_collapse import Federation, partition, sources
 
 
 @pytest.fixture(autouse=True)
@@ -31,6 +32,25 @@ def as_nobody():
     finally:
         if was_root:
             os.seteuid(0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (dict(images=np.zeros((4, 8, 8, 0))), r"train images: shape \(4, 8, 8, 0\), expected .*, none of them 0"),
+        (dict(class_names=("ant", "ant")), "data: class_names ant, ant: expected every one once"),
+        (dict(partition=[[0, 1], [2.5]]), r"partition: client 1 has float64\[1\]; expected integers in one dimension"),
+        (dict(partition=[[0, 1], 2]), r"partition: client 1 has int64\[\]; expected integers"),
+        (dict(mean=(1.0, 2.0)), r"data: mean \[1.0, 2.0\] and std 1.0; expected finite numbers, one or 1 of them"),
+        (dict(mean=np.nan), "data: mean nan and std 1.0; expected finite"),
+        (dict(std=0.0), "data: mean 0.0 and std 0.0; expected .* and std above 0"),
+        (dict(class_names=(0, 1)), r"data: class_names \(0, 1\): 0: expected str, got int"),
+    ],
+)
+def test_arrays_that_are_no_data(changes, message):
+    images, labels = np.zeros((4, 8, 8, 1), np.uint8), np.arange(4) % 2
+    data = dict(images=images, labels=labels, test_images=images, test_labels=labels, partition=[[0, 1], [2, 3]])
+    check(message, Federation.from_arrays, **{**data, **changes})
 
 
 # folders
@@ -102,6 +122,18 @@ def test_a_wrong_image_in_a_class_folder(root, damage, message):
     assert len(sources.folder(str(root)).test_images) == 9
     damage(file)
     check(message, sources.folder, root)
+
+
+def test_pipes_are_not_waited_for(root):
+    """Reading them would never end."""
+    pipe = root / "test" / "dog" / "9.png"
+    os.mkfifo(pipe)
+    threading.Thread(target=lambda: pipe.open("wb").close(), daemon=True).start()  # so that one who reads it goes on
+    check("dog/9.png: it is neither a file nor a folder; remove it", sources.folder, root)
+    for source in (sources.npz, sources.isic2019):
+        arguments = (pipe,) if source is sources.npz else (root, pipe)
+        check("9.png: it is neither a file nor a folder", source, *arguments)
+    check("9.png: it is neither", lambda path: partition.from_file(np.zeros(3, int), 2, path), pipe)
 
 
 def test_images_of_two_sizes_are_read_with_a_size(root):

@@ -45,6 +45,15 @@ def test_wrong_parquet_files(tmp_path):
     save_parquet(root / "train-1.parquet", images, labels, NAMES[::-1])
     check("train.parquet: other class names than train-1.parquet", sources.parquet, root)
     (root / "train-1.parquet").unlink()
+    for names in (NAMES, ()):
+        save_parquet(root / "validation.parquet", [], labels[:0], names)
+        check("validation.parquet: it has no rows; expected at least one example", sources.parquet, root)
+    save_parquet(root / "validation.parquet", images, labels)
+    save_parquet(train, images, labels, (0, 1, 2, 3))
+    save_parquet(root / "validation.parquet", images, labels, (0, 1, 2, 3))
+    assert sources.parquet(str(root)).class_names == ("0", "1", "2", "3")
+    check("no class 'ant' among 0, 1, 2, 3", sources.parquet, root, classes=("ant",))
+    check("parquet: classes .0,.: 0: expected str, got int", sources.parquet, root, classes=(0,))
     whole = train.read_bytes()
     for content in (b"", b"PAR1 and then nothing", whole[:-100]):
         train.write_bytes(content)
@@ -68,6 +77,7 @@ BY_DOMAIN = dict(domains=LABELS, test_domains=LABELS, domain_names=np.array(NAME
         (dict(images=IMAGES[:5]), r"uint8\[5, 8, 8, 3\] for 12 labels"),
         (dict(images=IMAGES[:0], labels=LABELS[:0]), "for 0 labels"),
         (dict(images=IMAGES[..., 0, 0]), "expected uint8"),
+        (dict(images=IMAGES[..., :0]), r"images are uint8\[12, 8, 8, 0\] for 12 labels of int64; expected uint8"),
         (dict(test_labels=LABELS.astype(np.float32)), "12 labels of float32; expected uint8"),
         (dict(labels=LABELS.astype(str)), "expected uint8"),
         (dict(labels=np.eye(4, dtype=int)[LABELS]), "for 48 labels of int64; expected uint8"),

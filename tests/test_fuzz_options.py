@@ -162,7 +162,7 @@ WRONG = {  # as a line of the config file
     "network = dict(name='mlp', projector='moon', projector_dim=0)": NO_PROJECTION,
     "network = dict(name='mlp', head=3)": "network.head 3: expected str, got int",
     "regularizers = dict(feddecorr=0.1)": "regularizers.feddecorr 0.1: expected dict, got float",
-    "server_optimizer = dict(name='none', learning_rate=1.0)": "set server_optimizer.name",
+    "server_optimizer = dict(name='none', learning_rate=1.0)": "learning_rate: set server_optimizer.name, too",
     "server_optimizer = dict(name='sgd', learning_rate=-1.0)": "server_optimizer.learning_rate -1 is not positive",
     "server_optimizer = dict(name='sgd', learning_rate='1')": "learning_rate '1': expected float, got str",
     "server_optimizer = dict(name='adam', learning_rate=1.0, eps_root='x')": "eps_root 'x': expected float, got str",
@@ -238,9 +238,13 @@ def test_config_files_that_return_something_else(file, line, message):
 
 def test_the_place_of_an_error_in_the_users_code_is_told(file, monkeypatch):
     monkeypatch.syspath_prepend(str(file.parent))
-    (file.parent / "fuzzed.py").write_text("def loss(view):\n    return view.outputs.nothing\n")
+    own = "def loss(view):\n    return view.outputs.nothing\ndef part(labels, num_clients, seed):\n    return 1 / 0\n"
+    (file.parent / "fuzzed.py").write_text(own)
     with pytest.raises(UserError, match=r"a round cannot be compiled \(AttributeError, .*fuzzed.py:2\): .*nothing"):
         prepare(launch.parse([f"--config={file}", "--config.training.task_loss=fuzzed:loss"]).config)
+    path = changed(file, "config.partition = dict(name='fuzzed:part')")
+    with pytest.raises(UserError, match=r"partition \(ZeroDivisionError, .*fuzzed.py:4\): division by zero"):
+        prepare(launch.parse([f"--config={path}"]).config)
 
 
 def test_every_option_works_or_one_line_says_what_is_wrong(file):

@@ -1,6 +1,7 @@
 """What annotations say of values, and the arguments of optimizers that are no numbers."""
 
 import dataclasses
+import inspect
 from typing import Annotated, Any, NamedTuple
 
 import jax
@@ -11,7 +12,20 @@ import pytest
 from conftest import assert_same_bits, run_at_once
 from flax import struct
 
-from fedjax_collapse import FedAvg, LocalTraining, Method, Model, Outputs, UserError, nn, partition, sources
+from experiments.names import check_arguments, classes, functions
+from fedjax_collapse import (
+    FedAvg,
+    LocalTraining,
+    Method,
+    Model,
+    Outputs,
+    Participation,
+    Phase,
+    UserError,
+    nn,
+    partition,
+    sources,
+)
 from fedjax_collapse.options import (
     Count,
     Decay,
@@ -23,6 +37,7 @@ from fedjax_collapse.options import (
     check_fields,
     checked,
     constructor,
+    hints,
     option,
     problem,
 )
@@ -193,6 +208,12 @@ def test_networks_whose_outputs_do_not_fit_are_refused(federation, features, log
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("shape", [(8, 8, 3), (8, 8), (8, 8, 2, 1)])
+def test_networks_of_other_inputs_are_refused(federation, shape):
+    with pytest.raises(UserError, match=r"model: its inputs have shape .*, those of the federation \(8, 8, 2\)"):
+        run_at_once(federation, Model(nn.MLP(4, hidden=(3,)), shape), FedAvg())
+
+
 def test_a_batch_that_no_client_has_is_refused(federation):
     model = Model(nn.MLP(4, hidden=(3,)), federation.input_shape)
     training = LocalTraining(batch_size=41, drop_last=True)
@@ -200,3 +221,55 @@ def test_a_batch_that_no_client_has_is_refused(federation):
         check(Run(federation, FedAvg(training), jax.random.key(0)), model, Schedule(1))
     fits = FedAvg(dataclasses.replace(training, batch_size=40))
     check(Run(federation, fits, jax.random.key(0)), model, Schedule(1))
+
+
+RECORDS = {"local_training": LocalTraining, "phase": Phase, "participation": Participation, **classes("method")}
+FUNCTIONS = {**functions(partition), **functions(sources)}
+WRONG = (NAN, INF, -INF, "abc", (), ("a",), {}, 2**40, None, -1)
+
+
+def check_record(name, record):
+    if name == "phase":
+        check_fields(record)  # which ``LocalTraining`` does
+    else:
+        record.check(*{"participation": (3, "size")}.get(name, ()))
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_no_field_takes_what_it_is_not(name):
+    """By discovery: what is no finite number is refused by every number, and no field ends in another error."""
+    record = RECORDS[name]()
+    for field in dataclasses.fields(record):
+        for value in WRONG:
+            wrong = dataclasses.replace(record, **{field.name: value})
+            try:
+                check_record(name, wrong)
+            except UserError as error:
+                assert field.name in str(error) and "\n" not in str(error)
+            else:
+                is_none = value is None and "None" in str(field.type)
+                assert is_none or not isinstance(getattr(record, field.name), (int, float)) or value == -1
+
+
+@pytest.mark.parametrize("name", classes("network"))
+def test_no_network_takes_what_is_no_option(name):
+    made = classes("network")[name]
+    for option_, hint in hints(made).items():
+        if option_ in ("num_classes", "parent", "name"):  # given, or Linen's own
+            continue
+        for value in (NAN, INF, {}, ("a",), 2**40, *(["abc"] if problem("abc", hint) else [])):
+            with pytest.raises(UserError, match=rf"network.{option_} "):
+                check_arguments("network", made, {option_: value}, dict(num_classes=3))
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_no_source_or_partition_takes_what_it_is_not(name):
+    function = FUNCTIONS[name]
+    needed = {key: p for key, p in inspect.signature(function).parameters.items() if p.default is p.empty}
+    given = {key: np.zeros(4, int) if key in ("labels", "domains") else "/none" for key in needed}
+    given |= {key: 2 for key in needed if key in ("num_clients", "alpha", "classes_per_client")}
+    for key, parameter in inspect.signature(function).parameters.items():
+        if isinstance(parameter.default, (bool, int, float, tuple)) or key in ("alpha", "classes_per_client"):
+            for value in (NAN, INF, "abc", {}, 2**40, None):
+                with pytest.raises(UserError, match=f"{name}: {key} "):
+                    function(**{**given, key: value})

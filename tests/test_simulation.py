@@ -471,6 +471,7 @@ def test_a_network_of_other_classes_is_refused(federation, tmp_path):
         ({"checkpoint_every": 0}, "checkpoint_every 0"),
         ({"watch": "none"}, "watch 'none': expected one, all, or a tuple of identities from 0 to 4"),
         ({"watch": (5,)}, r"watch \(5,\): expected one, all"),
+        ({"watch": [0]}, r"watch \[0\]: expected one, all, or a tuple"),
         ({"measurements": {"norm": 3}}, "measurement norm: expected a function of a view, got int"),
         ({"partcipation": 0.5}, "simulate: unknown option 'partcipation', expected one of .*participation"),
         ({"run_map": engine.Vectorized()}, "simulate: unknown option 'run_map'"),

@@ -52,8 +52,8 @@ class FedAvg:
     def check(self, model: Model | None = None) -> None:
         """Raises UserError, naming the value, if any hyper-parameter makes no sense, alone or with the others, or if
         the model lacks a part that one of them names."""
-        self.training.check()
         check_fields(self)
+        self.training.check()
         for name, method in self.methods.items():
             if not isinstance(method, Method):
                 raise UserError(f"method {name}: it is a {type(method).__name__}, expected a Method")

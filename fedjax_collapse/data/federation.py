@@ -207,7 +207,12 @@ def _examples(name, inputs, labels, mean, std, storage):
     if mean is None and std is None:
         return Examples(place(inputs), place(labels), None, None)
     mean, std = (np.asarray(x if x is not None else default, np.float32) for x, default in ((mean, 0), (std, 1)))
-    mean, std = (np.broadcast_to(x, inputs.shape[-1:]) for x in (mean, std))
+    channels = inputs.shape[-1:]
+    fits = {mean.shape, std.shape} <= {(), (1,), channels}
+    if not fits or not np.all(np.isfinite(mean) & np.isfinite(std) & (std > 0)):
+        expected = f"expected finite numbers, one or {channels[0]} of them, and std above 0"
+        raise UserError(f"data: mean {mean.tolist()} and std {std.tolist()}; {expected}")
+    mean, std = (np.broadcast_to(x, channels) for x in (mean, std))
     return Examples(*map(place, (inputs, labels, mean, std)))
 
 
@@ -221,6 +226,12 @@ def _check_labels(name, labels):
 
 
 def _ownership(partition, num_examples, capacity):
+    partition = list(map(np.asarray, partition))
+    for client, rows in enumerate(partition):
+        if rows.ndim != 1 or (rows.size and rows.dtype.kind not in "iu"):
+            raise UserError(
+                f"partition: client {client} has {rows.dtype}{list(rows.shape)}; expected integers in one dimension"
+            )
     sizes = np.array([len(rows) for rows in partition], np.int32)
     if not len(sizes) or not sizes.min():
         raise UserError(f"partition: every client needs at least one example, got sizes {sizes.tolist()}")

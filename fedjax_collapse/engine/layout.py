@@ -69,7 +69,7 @@ class Rounds:
 
 def check_watch(watch: str | tuple[int, ...], num_clients: int) -> None:
     """Raises UserError if that is nobody to watch."""
-    ids = () if isinstance(watch, str) else watch
+    ids = watch if isinstance(watch, tuple) else ()
     if watch in ("one", "all") or (ids and all(isinstance(i, int) and 0 <= i < num_clients for i in ids)):
         return
     raise UserError(f"watch {watch!r}: expected one, all, or a tuple of identities from 0 to {num_clients - 1}")
