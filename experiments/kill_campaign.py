@@ -29,7 +29,7 @@ import jax
 import numpy as np
 from orbax.checkpoint import v1 as ocp
 
-from experiments import launch
+from experiments import launch, study
 from fedjax_collapse.arrays import read_npz
 from fedjax_collapse.checkpoint import Checkpoints
 from fedjax_collapse.hashing import digest
@@ -149,16 +149,16 @@ def choose(operations: Sequence[str], count: int) -> list[int]:
     return sorted((in_turn[: len(kinds)][::step] + in_turn[len(kinds) :])[:count])
 
 
-def digests(study: Path) -> dict[str, str]:
+def digests(folder: Path) -> dict[str, str]:
     """What of a study has to be equal, by name: hashes of files and of arrays."""
-    found = {}
-    for folder in study.glob("*/seed*"):
-        name = folder.relative_to(study).as_posix()
-        found[f"{name} metrics.jsonl"] = (folder / "metrics.jsonl").read_text()
-        for path in folder.glob("*.npz"):
+    found = {"summary.json": (folder / "summary.json").read_text()}
+    for run in folder.glob("*/seed*"):
+        name = run.relative_to(folder).as_posix()
+        found[f"{name} metrics.jsonl"] = (run / "metrics.jsonl").read_text()
+        for path in run.glob("*.npz"):
             found |= {f"{name} {path.name} {array}": digest(values) for array, values in read_npz(path).items()}
-        last = max(Checkpoints(folder / "checkpoints").rounds)
-        state = jax.tree.leaves_with_path(ocp.load(folder / "checkpoints" / str(last)))
+        last = max(Checkpoints(run / "checkpoints").rounds)
+        state = jax.tree.leaves_with_path(ocp.load(run / "checkpoints" / str(last)))
         found |= {f"{name} round {last} {jax.tree_util.keystr(p)}": digest(_as_numbers(leaf)) for p, leaf in state}
     return found
 
@@ -188,6 +188,7 @@ def _child(case, name, kill_at):
     os.dup2(log, 1)
     os.dup2(log, 2)
     workdir = case.folder / name
+    study.write_report = lambda workdir: workdir  # it takes longer than all else
     operations = _watch(workdir, kill_at)
     command = [f"--config={case.folder / 'config.py'}", f"--workdir={workdir}"]
     try:

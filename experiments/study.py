@@ -145,7 +145,7 @@ def summarize(workdir: Path, arms: tuple[str, ...], seeds: tuple[int, ...]) -> d
     for arm in arms:
         folders = {f"seed{seed}": workdir / arm / f"seed{seed}" for seed in seeds}
         runs = [run / "summary.json" for run in folders.values()]
-        finished = [read_json(run) for run in runs if run.exists()]
+        finished = [_read_summary(run) for run in runs if run.exists()]
         summary[arm] = summarize_seeds(finished)
         summary[arm]["accuracy"] |= {"of": ", ".join(sorted({run["headline"] for run in finished}))}
         if failed := {seed: line for seed, run in folders.items() if (line := read_failure(run))}:
@@ -161,10 +161,21 @@ def record_start(workdir: Path, start: Mapping) -> None:
     Raises:
         UserError: the file that is there cannot be read.
     """
-    starts = read_starts(workdir)
+    try:
+        starts = read_starts(workdir)
+    except UserError as error:
+        raise UserError(f"{error}; restore it, or remove it to go on without what earlier starts recorded") from error
     if not starts or {**starts[-1], "started": None} != {**start, "started": None}:
         starts = (*starts, start)
     write_json(workdir / "provenance.json", {"starts": starts})
+
+
+def _read_summary(path):
+    """Of a finished run."""
+    summary = read_json(path)
+    if not isinstance(summary.get("headline"), str):
+        raise UserError(f"{path}: has no headline; start this run again, which writes it anew")
+    return summary
 
 
 def provenance(federations: Mapping[str, Mapping[int, Federation]], plans: Mapping[str, Plan]) -> dict:

@@ -13,6 +13,7 @@ import pytest
 from conftest import assert_same_bits
 from orbax.checkpoint import v1 as ocp
 
+from experiments import launch
 from fedjax_collapse import FedAvg, LocalTraining, UserError, engine, simulate
 from fedjax_collapse.checkpoint import Checkpoints
 from fedjax_collapse.metrics import KINDS, read_arrays
@@ -287,3 +288,56 @@ def test_nothing_that_is_read_can_run_code():
         assert all("allow_pickle=False" in call for call in loads), path
         assert not re.search(r"^\s*(?:import|from) (?:pickle|dill|joblib|shelve|marshal)\b", text, re.M), path
         assert "allow_pickle=True" not in text and "torch.load(" not in text, path
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory):
+    """The folder of a finished study of one small run, and what starts it again; the exit status."""
+    place = tmp_path_factory.mktemp("study")
+    (place / "small.py").write_text(
+        "from experiments.configs import base\n"
+        "def get_config(arg=''):\n"
+        "    config = base.get_config()\n"
+        "    config.network, config.training.epochs, config.clients = dict(name='mlp', hidden=(6,)), 1, 3\n"
+        "    config.rounds, config.arms, config.engine.layout = 2, dict(fedavg=dict()), 'vectorized'\n"
+        "    return config\n"
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(launch, "configure_jax", lambda cache: None)
+        patch.setattr(launch, "stop_on_signal", lambda: lambda: False)
+
+        def start():
+            return launch.main([f"--config={place / 'small.py'}", f"--workdir={place / 'study'}"])
+
+        assert start() == 0
+        yield place / "study", start
+
+
+@pytest.mark.parametrize(
+    ("name", "status"),
+    [
+        ("config.json", 2),
+        ("provenance.json", 2),
+        ("summary.json", 0),
+        ("report.html", 0),
+        ("fedavg/seed0/summary.json", 0),
+        ("fedavg/seed0/partition.npz", 0),
+        ("fedavg/seed0/together.json", 0),
+        ("fedavg/seed0/final.npz", 0),
+        ("fedavg/seed0/clients.npz", 2),
+    ],
+)
+def test_a_damaged_file_of_a_study_is_written_anew_or_named(study, name, status, capsys):
+    """What follows from the rest is written again, what does not is one line."""
+    folder, start = study
+    whole = (folder / name).read_bytes()
+    (folder / name).write_bytes(whole[:20] + b"\x80" + whole[21:60])
+    before = tree(folder)
+    assert start() == status
+    if status:
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith("error: ") and (name in line or "--workdir" in line)
+        assert all((folder / file).exists() for file in before)
+        (folder / name).write_bytes(whole)
+    else:
+        assert name == "report.html" or (folder / name).read_bytes() == whole

@@ -13,6 +13,7 @@ from fedjax_collapse import UserError, arrays, metrics
 from fedjax_collapse.metrics import KINDS, History, read_arrays, write_npz
 
 EVERY = 2  # rounds between evaluations
+ROWS = ("metrics.jsonl", "timing.jsonl")
 
 
 def add(history: History, round: int, changes: dict | None = None) -> None:
@@ -307,3 +308,14 @@ def test_a_damaged_archive_is_one_line(tmp_path):
 
 def test_public_names_stay():
     assert metrics.read_arrays is arrays.read_arrays and metrics.write_npz is arrays.write_npz
+
+
+def test_rows_are_appended(tmp_path):
+    """What is in the file is not written again."""
+    history = filled(tmp_path, 8)
+    before = {name: ((tmp_path / name).stat().st_ino, (tmp_path / name).read_bytes()) for name in ROWS}
+    add(history, 10)
+    for name, (inode, content) in before.items():
+        file = tmp_path / name
+        assert file.stat().st_ino == inode and file.read_bytes().startswith(content)
+        assert file.read_bytes().count(b"\n") == 5

@@ -34,6 +34,7 @@ from fedjax_collapse import (
     simulate,
 )
 from fedjax_collapse.data import augment
+from fedjax_collapse.data.federation import Domains
 from fedjax_collapse.fingerprint import describe
 from fedjax_collapse.nn.heads import orthogonal_head
 from fedjax_collapse.simulation import rounds_kept
@@ -240,6 +241,19 @@ def rolled(federation):
     return federation.with_partition([np.roll(rows, 1) for rows in _exchanged(federation.owned_rows())])
 
 
+def darker(federation):
+    """One pixel of one image."""
+    return federation._replace(train=federation.train._replace(inputs=federation.train.inputs.at[3, 2, 1, 0].add(1)))
+
+
+def rescaled(federation):
+    return federation._replace(train=federation.train._replace(mean=federation.train.mean - 10))
+
+
+def of_domains(federation):
+    return federation._replace(domains=Domains(("a",), np.zeros(110, np.int32), np.zeros(30, np.int32)))
+
+
 def _exchanged(parts):
     whole = np.roll(np.concatenate(parts), 1)
     return np.split(whole, np.cumsum([len(rows) for rows in parts])[:-1])
@@ -263,6 +277,19 @@ ANOTHER = {
         "algorithm.methods.*absent there",
     ),
     "variables": (dict(variables=5), r"variables is None there, \w{64} here"),
+    "data": (dict(federation=darker), r"data is \w{64} there, \w{64} here"),
+    "normalization": (dict(federation=rescaled), r"normalization is \[\[100.0, 100.0\], .* there, \[\[90.0, 90.0\]"),
+    "weight decay": (
+        dict(algorithm=FedAvg(TRAINING.replace(weight_decay=1e-5))),
+        "algorithm.training.weight_decay is 0.0 there, 1e-05 here",
+    ),
+    "server optimizer": (
+        dict(algorithm=FedAvg(TRAINING, server_optimizer=jax.tree_util.Partial(optax.sgd, 1.0, momentum=0.9))),
+        "algorithm.server_optimizer.*absent there",
+    ),
+    "domains": (dict(federation=of_domains), r"domains is None there, \w{64} here"),
+    "evaluations": (dict(evaluate_every=2), "evaluate_every is 1 there, 2 here"),
+    "measurements": (dict(measurements={"norm": len}), "measurements.norm is absent there"),
 }
 
 
@@ -280,7 +307,8 @@ def test_a_folder_of_another_run_is_refused(federation, model, done_folder, case
     """In one line that says what is different; the folder stays as it is, whether there were rounds left or not."""
     change, message = ANOTHER[case]
     options = dict(participation=1.0, client_map=engine.Sharded(2, engine.Chunked(1)))
-    options |= {name: value for name, value in change.items() if name == "participation"}
+    schedule = ("participation", "evaluate_every", "measurements")
+    options |= {name: value for name, value in change.items() if name in schedule}
     if "variables" in change:
         options["variables"] = model.init(jax.random.key(change["variables"]))
     before = tree(done_folder)

@@ -137,6 +137,15 @@ def test_a_damaged_file_of_starts_is_one_line_and_stays(tmp_path):
         assert (tmp_path / "provenance.json").read_text() == content
 
 
+def test_a_damaged_summary_of_a_run_is_one_line(tmp_path):
+    run = tmp_path / "fedavg" / "seed0"
+    run.mkdir(parents=True)
+    for content, words in (("{", "not valid JSON"), ('{"accuracy": 1.0}', "has no headline; start this run again")):
+        (run / "summary.json").write_text(content)
+        with pytest.raises(UserError, match=f"seed0/summary.json: {words}"):
+            study.summarize(tmp_path, ("fedavg",), (0, 1))
+
+
 def test_a_start_says_where_its_numbers_come_from():
     start = study.provenance({}, {})
     assert {"started", "command", "git", "packages", "devices"} <= start.keys()
