@@ -196,7 +196,8 @@ class Going:
         observation = observe(view, record, self.headlines[i], scores, dict(self.schedule.measurements))
         rows = self.histories[i].rows
         done = rows[-1].get("virtual/seconds", 0.0) if rows else 0.0
-        observation.row.update(virtual_time(self.schedule.rule, advance.state.key, record, done))
+        key = engine.on_one_device(advance.state.key)
+        observation.row.update(virtual_time(self.schedule.rule, key, record, done))
         return record, observation
 
     def _remember(self, i, num_rounds, seconds, record, observation):

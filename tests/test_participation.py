@@ -83,6 +83,21 @@ def test_frequencies_are_those_of_the_rule():
     np.testing.assert_allclose(frequencies(rule, sizes), [0.2, 0.5, 0.9, 1.0], atol=0.04)
 
 
+def test_what_happens_to_a_client_is_drawn_one_by_one():
+    """Of the survivors as many fall behind and are lost as of all, and lost are as many of the stragglers."""
+    rule = Participation(dropout=0.3, stragglers=0.3, upload_loss=0.3)
+
+    def draw(round):
+        key = jax.random.fold_in(jax.random.key(0), round)
+        cohort = rule.survivors(key, jnp.arange(50), 50)
+        return cohort < 50, rule.budgets(key, cohort, 50) < 1, rule.arrivals(key, cohort, 50)
+
+    survives, falls_behind, arrives = map(np.asarray, jax.vmap(draw)(jnp.arange(300)))
+    assert not (arrives & ~survives).any()
+    shares = [arrives.mean(), falls_behind[survives].mean(), arrives[survives & falls_behind].mean()]
+    np.testing.assert_allclose(shares, [0.49, 0.3, 0.7], atol=0.03)
+
+
 @pytest.mark.parametrize("method", ["scaffold", "fedmr", "moon"])
 def test_a_client_that_drops_out_is_as_one_outside_the_cohort(float64, federation, network, method):
     """Weights, states of clients and of the server: those of a run whose cohorts are the survivors."""
