@@ -45,9 +45,9 @@ def without_failed(attempt: Attempt, num_clients: int) -> tuple[jax.Array, Any, 
     def retry(carry):
         left_out, *_ = carry
         ids, outcome = attempt(left_out)
-        failed = outcome[1].metrics[SKIPPED] > 0
-        left_out = left_out.at[jnp.where(failed, ids, num_clients)].set(True, mode="drop")
-        return left_out, jnp.any(failed), ids, outcome
+        failed = jnp.where(outcome[1].metrics[SKIPPED] > 0, ids, num_clients)
+        now_out = left_out.at[failed].set(True, mode="drop")
+        return now_out, jnp.any(now_out != left_out), ids, outcome
 
     nobody = jnp.zeros(num_clients, bool)
     start = nobody, jnp.array(True), *zeros_of(jax.eval_shape(attempt, nobody))
@@ -60,7 +60,7 @@ def without_failed_on_host(attempt: Attempt, num_clients: int) -> tuple[np.ndarr
     left_out = np.zeros(num_clients, bool)
     while True:
         ids, outcome = attempt(left_out)
-        failed = np.asarray(outcome[1].metrics[SKIPPED]) > 0
-        if not failed.any():
+        failed = ids[np.asarray(outcome[1].metrics[SKIPPED]) > 0]
+        if left_out[failed].all():
             return left_out, ids, outcome
-        left_out[ids[failed]] = True
+        left_out[failed] = True
