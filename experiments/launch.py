@@ -29,11 +29,14 @@ import jax
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
-from experiments.early import STOPPED
+from experiments.console import Console
+from experiments.early import STOPPED, STOPPING
 from experiments.failures import RunsFailed, one_line
+from experiments.lock import only_process_in
 from experiments.machine import num_cores
 from experiments.names import check_name
-from experiments.study import run_study
+from experiments.study import choose_runs, finish, run_study
+from experiments.workers import Work, failures, train_in_workers
 from fedjax_collapse.records import UserError
 from fedjax_collapse.remembered import cache_folder
 
@@ -47,10 +50,15 @@ def main(arguments: list[str]) -> int:
     try:
         _find_own_modules(arguments)
         options = parse(arguments)
+        workdir = Path(options.workdir or default_workdir(options.config, arguments)).absolute()
+        if options.workers:
+            return _with_workers(options, arguments, workdir)
         configure_jax(options.compilation_cache)
         check_devices()
-        workdir = Path(options.workdir or default_workdir(options.config, arguments)).absolute()
-        finished = run_study(options.config, workdir, options.arm, options.seed, should_stop=stop_on_signal())
+        should_stop = stop_on_signal()
+        if options.share:
+            should_stop = _or_orphaned(should_stop)
+        finished = run_study(options.config, workdir, options.arm, options.seed, should_stop, options.share)
     except UserError as error:
         return _told(2, error)
     except RunsFailed as error:
@@ -58,6 +66,30 @@ def main(arguments: list[str]) -> int:
     except OSError as error:  # no room, no permission
         return _told(1, one_line(error))
     return 0 if finished else STOPPED
+
+
+def _with_workers(options, arguments, workdir):
+    """The exit status of a study whose runs are divided among processes; then the table and report of all of them."""
+    config, should_stop = options.config, stop_on_signal()
+    if config.engine.runs == "together":
+        raise UserError("workers train runs apart: choose engine.runs=separate, or no --workers")
+    names = choose_runs(config, options.arm, options.seed)
+    command = [sys.executable, str(Path(__file__).resolve()), *arguments, f"--workdir={workdir}", "--workers=0"]
+    runs = {f"{arm} seed {seed}": workdir / arm / f"seed{seed}" for arm, seed in names}
+    work, console = Work(command, runs, workdir, config.rounds), Console(len(names), config.rounds)
+    if status := train_in_workers(work, options.workers, should_stop, console):
+        return status
+    with only_process_in(workdir):
+        finish(workdir, config, console)
+    if failed := failures(work):
+        raise RunsFailed(failed)
+    return 0
+
+
+def _or_orphaned(should_stop):
+    """Also when the process that started this one is gone, and with it who would write the report."""
+    parent = os.getppid()
+    return lambda: should_stop() or os.getppid() != parent
 
 
 def _told(status, *lines):
@@ -92,6 +124,8 @@ def parse(arguments: list[str]) -> flags.FlagValues:
     except ValueError:
         raise UserError(f"--seed={','.join(values.seed)}: expected integers") from None
     values.arm = tuple(values.arm) if values.arm else None
+    if values.workers < 0:
+        raise UserError(f"--workers={values.workers}: expected a number of processes, 0 for none but this one")
     return values
 
 
@@ -102,6 +136,10 @@ def _parse_flags(arguments):
     flags.DEFINE_string("workdir", None, "Folder of the study; default runs/<config>-<hash>.", flag_values=values)
     flags.DEFINE_list("arm", None, "Only these arms of the config.", flag_values=values)
     flags.DEFINE_list("seed", None, "Only these seeds of the config.", flag_values=values)
+    flags.DEFINE_integer(
+        "workers", 0, "Processes that divide the runs: one for each GPU, or parts of the cores.", flag_values=values
+    )
+    flags.DEFINE_string("share", "", "Name under which they divide them; --workers gives it.", flag_values=values)
     flags.DEFINE_string(
         "compilation_cache",
         str(cache_folder("jax")),
@@ -161,7 +199,7 @@ def stop_on_signal():
         received.append(number)
         signal.signal(number, signal.SIG_DFL)
         with contextlib.suppress(OSError):
-            os.write(2, b"stopping after the next evaluation and a checkpoint; once more: at once\n")
+            os.write(2, f"{STOPPING}\n".encode())
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, handle)
