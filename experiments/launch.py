@@ -16,6 +16,7 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that ``experiments`` is found from any folder
@@ -35,6 +36,7 @@ from experiments.failures import RunsFailed, one_line
 from experiments.lock import only_process_in
 from experiments.machine import num_cores
 from experiments.names import check_name
+from experiments.slurm import submit
 from experiments.study import choose_runs, finish, run_study
 from experiments.workers import Work, failures, train_in_workers
 from fedjax_collapse.records import UserError
@@ -45,17 +47,17 @@ _OPTIONS = ("data", "partition", "network", "training", "algorithm", "server_opt
 _CONFIGS = Path(__file__).resolve().parent / "configs"
 
 
-def main(arguments: list[str]) -> int:
-    """The exit status."""
+def main(arguments: list[str], should_stop: Callable[[], bool] | None = None) -> int:
+    """The exit status. ``should_stop``: asked between rounds; default, whether a signal came."""
     try:
         _find_own_modules(arguments)
         options = parse(arguments)
         workdir = Path(options.workdir or default_workdir(options.config, arguments)).absolute()
-        if options.workers:
-            return _with_workers(options, arguments, workdir)
+        if options.workers or options.slurm:
+            return _in_processes(options, arguments, workdir)
         configure_jax(options.compilation_cache)
         check_devices()
-        should_stop = stop_on_signal()
+        should_stop = should_stop or stop_on_signal()
         if options.share:
             should_stop = _or_orphaned(should_stop)
         finished = run_study(options.config, workdir, options.arm, options.seed, should_stop, options.share)
@@ -68,16 +70,23 @@ def main(arguments: list[str]) -> int:
     return 0 if finished else STOPPED
 
 
-def _with_workers(options, arguments, workdir):
-    """The exit status of a study whose runs are divided among processes; then the table and report of all of them."""
-    config, should_stop = options.config, stop_on_signal()
-    if config.engine.runs == "together":
-        raise UserError("workers train runs apart: choose engine.runs=separate, or no --workers")
+def _in_processes(options, arguments, workdir):
+    """The exit status of a study whose runs are divided among workers or are jobs."""
+    config = options.config
+    if config.engine.runs == "together" or (options.workers and options.slurm):
+        raise UserError("--workers, or --slurm, train runs apart: choose engine.runs=separate, and one of the two")
     names = choose_runs(config, options.arm, options.seed)
-    command = [sys.executable, str(Path(__file__).resolve()), *arguments, f"--workdir={workdir}", "--workers=0"]
+    arguments = [*arguments, f"--workdir={workdir}", "--workers=0", "--slurm="]
     runs = {f"{arm} seed {seed}": workdir / arm / f"seed{seed}" for arm, seed in names}
-    work, console = Work(command, runs, workdir, config.rounds), Console(len(names), config.rounds)
-    if status := train_in_workers(work, options.workers, should_stop, console):
+    work, console = Work(arguments, runs, workdir, config.rounds), Console()
+    if options.slurm:
+        jobs = submit(work, options.slurm)
+        console.note(f"jobs {', '.join(job.job_id for job in jobs)}: the last to end writes the report")
+        if not all(job.done() for job in jobs):
+            return 0
+        if not workdir.exists():
+            raise UserError(f"no job has started: their logs in {workdir}.jobs say why")
+    elif status := train_in_workers(work, options.workers, stop_on_signal(), console):
         return status
     with only_process_in(workdir):
         finish(workdir, config, console)
@@ -138,6 +147,9 @@ def _parse_flags(arguments):
     flags.DEFINE_list("seed", None, "Only these seeds of the config.", flag_values=values)
     flags.DEFINE_integer(
         "workers", 0, "Processes that divide the runs: one for each GPU, or parts of the cores.", flag_values=values
+    )
+    flags.DEFINE_string(
+        "slurm", "", "A job for each run: partition=gpu,timeout_min=60,...; or local.", flag_values=values
     )
     flags.DEFINE_string("share", "", "Name under which they divide them; --workers gives it.", flag_values=values)
     flags.DEFINE_string(

@@ -27,6 +27,7 @@ from experiments.reporting.table import show_number
 _PAUSE = 0.5  # seconds between two looks at the workers
 _TAIL = 2**16  # bytes of metrics.jsonl that hold its last row
 _WRONG = 2  # exit status of a worker that could not start
+_LAUNCHER = str(Path(__file__).resolve().with_name("launch.py"))
 
 
 class Place(NamedTuple):
@@ -37,9 +38,9 @@ class Place(NamedTuple):
 
 
 class Work(NamedTuple):
-    """What workers do: the launcher's command, and the folders of its runs by name."""
+    """What processes do: the launcher's arguments, and the folders of its runs by name."""
 
-    command: list[str]
+    arguments: list[str]
     runs: dict[str, Path]
     workdir: Path
     rounds: int
@@ -102,7 +103,7 @@ class _Workers:
 
     def __init__(self, work: Work, own: Sequence[Place]) -> None:
         self._runs, self._places, self._share = work.runs, own, uuid.uuid4().hex
-        self._command = [*work.command, f"--share={self._share}"]
+        self._command = [sys.executable, _LAUNCHER, *work.arguments, f"--share={self._share}"]
         self._is_stopping = False
         self._left: dict[int, subprocess.Popen] = {}
         self._readers: list[threading.Thread] = []
