@@ -57,9 +57,8 @@ def main(arguments: list[str], should_stop: Callable[[], bool] | None = None) ->
             return _in_processes(options, arguments, workdir)
         configure_jax(options.compilation_cache)
         check_devices()
-        should_stop = should_stop or stop_on_signal()
-        if options.share:
-            should_stop = _or_orphaned(should_stop)
+        if should_stop is None:
+            should_stop = _or_orphaned(stop_on_signal()) if options.share else stop_on_signal()
         finished = run_study(options.config, workdir, options.arm, options.seed, should_stop, options.share)
     except UserError as error:
         return _told(2, error)
