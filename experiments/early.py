@@ -6,6 +6,7 @@ import sys
 from types import FrameType
 
 STOPPED = 75  # the exit status of a process that a signal stopped: the same command goes on
+STOPPING = "stopping after the next evaluation and a checkpoint; once more: at once"
 
 
 def import_jax() -> None:

@@ -16,6 +16,7 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that ``experiments`` is found from any folder
@@ -30,12 +31,16 @@ from absl import flags
 from ml_collections import ConfigDict, config_flags
 
 from experiments.arms import check_keys
-from experiments.early import STOPPED
+from experiments.console import Console
+from experiments.early import STOPPED, STOPPING
 from experiments.failures import RunsFailed, one_line
+from experiments.lock import only_process_in
 from experiments.machine import num_cores
 from experiments.names import check_name
 from experiments.resuming import CHOICES, check_resume
-from experiments.study import choose_runs, run_study
+from experiments.slurm import submit
+from experiments.study import choose_runs, finish, run_study
+from experiments.workers import Work, failures, train_in_workers
 from fedjax_collapse.records import UserError
 from fedjax_collapse.remembered import cache_folder
 
@@ -44,16 +49,20 @@ _OPTIONS = ("cohort", "data", "partition", "network", "training", "algorithm", "
 _CONFIGS = Path(__file__).resolve().parent / "configs"
 
 
-def main(arguments: list[str]) -> int:
-    """The exit status."""
+def main(arguments: list[str], should_stop: Callable[[], bool] | None = None) -> int:
+    """The exit status. ``should_stop``: asked between rounds; default, whether a signal came."""
     try:
         _find_own_modules(arguments)
         options = parse(arguments)
-        configure_jax(options.compilation_cache)
-        check_devices()
         workdir = Path(options.workdir or default_workdir(options.config, arguments)).absolute()
         check_resume(options.resume, workdir, choose_runs(options.config, options.arm, options.seed))
-        finished = run_study(options.config, workdir, options.arm, options.seed, stop_on_signal())
+        if options.workers or options.slurm:
+            return _in_processes(options, arguments, workdir)
+        configure_jax(options.compilation_cache)
+        check_devices()
+        if should_stop is None:
+            should_stop = _or_orphaned(stop_on_signal()) if options.share else stop_on_signal()
+        finished = run_study(options.config, workdir, options.arm, options.seed, should_stop, options.share)
     except UserError as error:
         return _told(2, error)
     except RunsFailed as error:
@@ -61,6 +70,37 @@ def main(arguments: list[str]) -> int:
     except OSError as error:  # no room, no permission
         return _told(1, one_line(error))
     return 0 if finished else STOPPED
+
+
+def _in_processes(options, arguments, workdir):
+    """The exit status of a study whose runs are divided among workers or are jobs."""
+    config = options.config
+    if config.engine.runs == "together" or (options.workers and options.slurm):
+        raise UserError("--workers, or --slurm, train runs apart: choose engine.runs=separate, and one of the two")
+    names = choose_runs(config, options.arm, options.seed)
+    arguments = [*arguments, f"--workdir={workdir}", "--workers=0", "--slurm=", "--resume=auto"]
+    runs = {f"{arm} seed {seed}": workdir / arm / f"seed{seed}" for arm, seed in names}
+    work, console = Work(arguments, runs, workdir, config.rounds), Console()
+    if options.slurm:
+        jobs = submit(work, options.slurm)
+        console.note(f"jobs {', '.join(job.job_id for job in jobs)}: the last to end writes the report")
+        if not all(job.done() for job in jobs):
+            return 0
+        if not workdir.exists():
+            raise UserError(f"no job has started: their logs in {workdir}.jobs say why")
+    elif status := train_in_workers(work, options.workers, stop_on_signal(), console):
+        return status
+    with only_process_in(workdir):
+        finish(workdir, config, console)
+    if failed := failures(work):
+        raise RunsFailed(failed)
+    return 0
+
+
+def _or_orphaned(should_stop):
+    """Also when the process that started this one is gone, and with it who would write the report."""
+    parent = os.getppid()
+    return lambda: should_stop() or os.getppid() != parent
 
 
 def _told(status, *lines):
@@ -99,6 +139,8 @@ def parse(arguments: list[str]) -> flags.FlagValues:
     except ValueError:
         raise UserError(f"--seed={','.join(values.seed)}: expected integers") from None
     values.arm = tuple(values.arm) if values.arm else None
+    if values.workers < 0:
+        raise UserError(f"--workers={values.workers}: expected a number of processes, 0 for none but this one")
     return values
 
 
@@ -110,6 +152,13 @@ def _parse_flags(arguments):
     flags.DEFINE_list("arm", None, "Only these arms of the config.", flag_values=values)
     flags.DEFINE_list("seed", None, "Only these seeds of the config.", flag_values=values)
     flags.DEFINE_enum("resume", "auto", CHOICES, "must: only go on; never: only start anew.", flag_values=values)
+    flags.DEFINE_integer(
+        "workers", 0, "Processes that divide the runs: one for each GPU, or parts of the cores.", flag_values=values
+    )
+    flags.DEFINE_string(
+        "slurm", "", "A job for each run: partition=gpu,timeout_min=60,...; or local.", flag_values=values
+    )
+    flags.DEFINE_string("share", "", "Name under which they divide them; --workers gives it.", flag_values=values)
     flags.DEFINE_string(
         "compilation_cache",
         str(cache_folder("jax")),
@@ -169,7 +218,7 @@ def stop_on_signal():
         received.append(number)
         signal.signal(number, signal.SIG_DFL)
         with contextlib.suppress(OSError):
-            os.write(2, b"stopping after the next evaluation and a checkpoint; once more: at once\n")
+            os.write(2, f"{STOPPING}\n".encode())
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, handle)

@@ -243,7 +243,7 @@ def _train(group, console, should_stop):
         forget_failure(folder)
     try:
         return train_group(group, console, should_stop)
-    except (Exception, SystemExit) as error:  # of the user's code, too
+    except Exception as error:  # of the user's code, too
         if is_of_the_disk(error):
             raise OSError(f"{group}: {one_line(error)}; make room, the same command goes on") from None
         failures = _failures(group, error)

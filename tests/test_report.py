@@ -453,9 +453,14 @@ def test_everything_is_escaped(tmp_path):
     config = json.loads((study / "config.json").read_text())
     config["data"]["source"] = "digits<script>alert(1)</script>"
     config["<b>"] = "<script>"
+    summary = json.loads((study / "summary.json").read_text())
+    summary[arm]["failed"] = {"seed0": "<script>alert(2)</script> <b>"}
+    (study / "summary.json").write_text(json.dumps(summary))
     (study / "config.json").write_text(json.dumps(config))
     (study / "provenance.json").write_text('{"<b>": ["<script>"]}')
-    tags = Page(write_report(study).read_text(encoding="utf-8")).tags
+    html = write_report(study).read_text(encoding="utf-8")
+    tags = Page(html).tags
+    assert "&lt;script&gt;alert(2)" in html
     assert not {"script", "b", "u", "i"} & set(tags)
 
 

@@ -1,0 +1,80 @@
+"""Runs as jobs of submitit, on this machine instead of a cluster."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from experiments import launch, slurm
+from experiments.workers import Work
+from fedjax_collapse import UserError
+
+CONFIG = """
+from experiments.configs import quickstart
+
+def get_config(arg=""):
+    config = quickstart.get_config("smoke")
+    config.network, config.training.epochs, config.clients = dict(name="mlp", hidden=(6,)), 1, 4
+    config.engine.devices, config.partition.alpha, config.evaluate_every = 1, 1.0, 2
+    config.arms = dict(good={}, bad=dict(measurements=dict(x="raising:measure")))
+    return config
+"""
+
+
+@pytest.fixture(autouse=True)
+def quiet(monkeypatch):
+    """Without submitit's handlers of logs, at whose setting those that hold pytest's streams would be closed."""
+    monkeypatch.setenv("SUBMITIT_LOG_LEVEL", "NOCONFIG")
+
+
+@pytest.fixture
+def start(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(launch, "configure_jax", lambda cache: None)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
+    Path("config.py").write_text(CONFIG)
+    Path("raising.py").write_text("def measure(view):\n    raise KeyError('absent')\n")
+    return lambda *arguments: launch.main(["--config=config.py", "--workdir=study", *arguments])
+
+
+def test_a_job_for_each_run(start, capsys):
+    """Each leaves its run; one that fails does not end the other, and the study has table and report."""
+    pytest.importorskip("submitit")
+    assert start("--slurm=local,timeout_min=9") == 1
+    printed = capsys.readouterr()
+    assert "the last to end writes the report" in printed.out and "report: " in printed.out
+    assert printed.err.startswith("error: bad seed 0: KeyError: 'absent'; log: ") and printed.err.count("\n") == 1
+    summary = json.loads(Path("study/summary.json").read_text())
+    assert [summary[arm]["accuracy"]["n"] for arm in ("good", "bad")] == [1, 0]
+    assert Path("study.jobs").is_dir()
+
+
+def test_a_job_whose_time_is_over_is_submitted_again_as_it_was():
+    submitit = pytest.importorskip("submitit")
+    again = slurm.Job().checkpoint(["--arm=a"])
+    assert isinstance(again, submitit.helpers.DelayedSubmission)
+    assert isinstance(again.function, slurm.Job) and again.args == (["--arm=a"],)
+
+
+def test_what_is_wrong_is_one_line(start, capsys):
+    pytest.importorskip("submitit")
+    for option, words in ("fast", "'fast', expected name=value"), ("partition=x", "--slurm=partition=x: "):
+        assert start(f"--slurm={option}") == 2
+        error = capsys.readouterr().err
+        assert words in error and error.count("\n") == 1
+    assert start("--slurm=local", "--workers=2") == 2
+
+
+def test_without_submitit(monkeypatch):
+    monkeypatch.setitem(sys.modules, "submitit", None)
+    with pytest.raises(UserError, match=r"pip install fedjax_collapse\[slurm\]"):
+        slurm.submit(Work([], {"a seed 0": Path("run")}, Path("study"), 1), "local")
+
+
+def test_options_are_submitits():
+    assert slurm._parameters("partition=gpu,timeout_min=60,array_parallelism=8") == (
+        "slurm",
+        {"slurm_partition": "gpu", "timeout_min": 60, "slurm_array_parallelism": 8},
+    )
