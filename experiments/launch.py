@@ -1,5 +1,5 @@
 """Runs a study: python experiments/launch.py --config=experiments/configs/<file>.py[:arg] [--config.key=value]
-[--workdir=DIR]
+[--workdir=DIR] [--distributed=host:port,processes,process]
 
 Overrides come after ``--config``; tuples are written ``--config.seeds="(0,1)"``. A second start with the same folder
 goes on where the first one stopped. Exit status: 0 done, 2 wrong input (one line says what), 75 stopped by a signal
@@ -19,6 +19,7 @@ import jax
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
+from experiments import hosts
 from experiments.machine import num_cores
 from experiments.names import check_name
 from experiments.study import run_study
@@ -37,12 +38,13 @@ def main(arguments: list[str]) -> int:
         _find_own_modules(arguments)
         options = parse(arguments)
         configure_jax(options.compilation_cache)
+        hosts.join(options.distributed, options.distributed_timeout)
         workdir = Path(options.workdir or default_workdir(options.config, arguments)).absolute()
         finished = run_study(options.config, workdir, options.arm, options.seed, should_stop=stop_on_signal())
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0 if finished else STOPPED
+        return hosts.leave(2)
+    return hosts.leave(0 if finished else STOPPED)
 
 
 def parse(arguments: list[str]) -> flags.FlagValues:
@@ -84,6 +86,12 @@ def _parse_flags(arguments):
         str(cache_folder("jax")),
         "Folder of compiled programs; empty for none.",
         flag_values=values,
+    )
+    flags.DEFINE_string(
+        "distributed", "off", "Several processes: off, auto, or host:port,processes,process.", flag_values=values
+    )
+    flags.DEFINE_integer(
+        "distributed_timeout", 300, "Seconds to wait for the other processes.", lower_bound=1, flag_values=values
     )
     return values, values(command)[1:]
 

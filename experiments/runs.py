@@ -14,6 +14,7 @@ from experiments import build
 from experiments.console import Console
 from experiments.layouts import fastest
 from experiments.reporting.study import summarize_run
+from fedjax_collapse import engine, processes
 from fedjax_collapse.algorithms import FedAvg
 from fedjax_collapse.data import Federation
 from fedjax_collapse.engine import ClientMap, together
@@ -82,7 +83,7 @@ def _with_fastest_lowerings(plan, lowering):
     if lowering != "timed" and not (lowering == "auto" and client_map.target.platform == "gpu"):
         return plan.model
     at_once = client_map.clients_at_once // client_map.num_devices
-    return with_timed_lowerings(plan.model, plan.algorithm.training.batch_size, at_once, client_map.devices[0])
+    return with_timed_lowerings(plan.model, plan.algorithm.training.batch_size, at_once, engine.own_devices()[0])
 
 
 def make_groups(
@@ -101,10 +102,7 @@ def make_groups(
 
 def train_group(group: Group, console: Console, should_stop: Callable[[], bool]) -> bool:
     """Trains the group's runs, with a summary in the folder of each; False if they were stopped before the end."""
-    for run in group.runs.values():
-        Path(run.folder).mkdir(parents=True, exist_ok=True)
-        write_npz(Path(run.folder) / "partition.npz", {"class_counts": run.federation.class_counts()})
-        write_json(run.folder / _TOGETHER, [list(name) for name in group.runs])
+    processes.of_first(lambda: _write_partitions(group))
     console.start_runs(list(group.runs), first_round=group.first_round)
 
     def listener(rows, timings):
@@ -120,10 +118,21 @@ def train_group(group: Group, console: Console, should_stop: Callable[[], bool])
     results = simulate_runs(list(group.runs.values()), plan.model, plan.schedule, hardware, callbacks)
     if results[0].rounds_done < plan.schedule.rounds:
         return False
-    for run, result in zip(group.runs.values(), results, strict=True):
-        write_json(run.folder / "summary.json", {"headline": result.headline, **summarize_run(result.metrics)})
+    processes.of_first(lambda: _write_summaries(group, results))
     console.finish_runs()
     return True
+
+
+def _write_partitions(group):
+    for run in group.runs.values():
+        Path(run.folder).mkdir(parents=True, exist_ok=True)
+        write_npz(Path(run.folder) / "partition.npz", {"class_counts": run.federation.class_counts()})
+        write_json(run.folder / _TOGETHER, [list(name) for name in group.runs])
+
+
+def _write_summaries(group, results):
+    for run, result in zip(group.runs.values(), results, strict=True):
+        write_json(run.folder / "summary.json", {"headline": result.headline, **summarize_run(result.metrics)})
 
 
 def _divide(plan, runs) -> list[Group]:
@@ -133,7 +142,7 @@ def _divide(plan, runs) -> list[Group]:
     is_together = choice == "together" or (
         choice == "auto" and together.is_faster(plan.client_map, sizes, batch_size) and plan.engine.storage != "host"
     )
-    kept = {name: rounds_kept(run.folder) for name, run in runs.items()}
+    kept = processes.of_first(lambda: {name: rounds_kept(run.folder) for name, run in runs.items()})
     first_rounds = {name: rounds[-1] for name, rounds in kept.items()}
     common = common_round(kept.values())
     if is_together and (common or _were_together(runs)):  # also for a run that was saved later than the others
@@ -147,10 +156,14 @@ def _divide(plan, runs) -> list[Group]:
 def _were_together(runs):
     """Whether they were trained as one program: a kill may have come after the first save of one of them alone."""
     names = [list(name) for name in runs]
-    try:
-        return all(json.loads((run.folder / _TOGETHER).read_text()) == names for run in runs.values())
-    except (OSError, ValueError):  # not started yet, or no file of ours
-        return False
+
+    def read():
+        try:
+            return all(json.loads((run.folder / _TOGETHER).read_text()) == names for run in runs.values())
+        except (OSError, ValueError):  # not started yet, or no file of ours
+            return False
+
+    return processes.of_first(read)
 
 
 def _group(plan, runs, first_round):

@@ -14,7 +14,7 @@ from pathlib import Path
 import jax
 from ml_collections import ConfigDict
 
-from experiments import build
+from experiments import build, hosts
 from experiments.arms import as_declared, check_study, resolve_arm
 from experiments.console import Console
 from experiments.lock import only_process_in
@@ -24,6 +24,7 @@ from experiments.reporting import write_report
 from experiments.reporting.reading import read_starts
 from experiments.reporting.study import summarize_seeds
 from experiments.runs import Plan, make_groups, make_plan, train_group
+from fedjax_collapse import processes
 from fedjax_collapse.checkpoint import check_folder
 from fedjax_collapse.data import Federation
 from fedjax_collapse.fingerprint import flatten
@@ -58,18 +59,16 @@ def run_study(
         check_folder(workdir / arm)
     configs = {arm: resolve_arm(config, arm) for arm in declared}
     federations = _federations(configs, config.seeds)
+    processes.check_alike(lambda: _what_runs(config, arms, seeds, federations))
     plans = {arm: _plan(arm, configs[arm], federations[arm][config.seeds[0]]) for arm in arms}
-    with _claimed(workdir, config):
-        record_start(workdir, provenance(federations, plans))
-        with Console(num_runs=len(arms) * len(seeds), rounds=config.rounds) as console:
+    with processes.within_first(_claimed(workdir, config)):
+        processes.of_first(lambda: record_start(workdir, provenance(federations, plans)))
+        with Console(num_runs=len(arms) * len(seeds), rounds=config.rounds, stream=hosts.stream()) as console:
             for group in make_groups(itertools.product(arms, seeds), plans, federations, workdir):
                 if not _train(group, console, should_stop):
                     console.note(f"stopped in {group}; the same command goes on from there")
                     return False
-        summary = summarize(workdir, declared, tuple(config.seeds))
-        write_json(workdir / "summary.json", summary)
-        console.print_table(summary)
-        console.note(f"report: {write_report(workdir)}")
+        processes.of_first(lambda: _report(workdir, summarize(workdir, declared, tuple(config.seeds)), console))
     return True
 
 
@@ -82,6 +81,12 @@ def summarize(workdir: Path, arms: tuple[str, ...], seeds: tuple[int, ...]) -> d
         summary[arm] = summarize_seeds(finished)
         summary[arm]["accuracy"] |= {"of": ", ".join(sorted({run["headline"] for run in finished}))}
     return summary
+
+
+def _report(workdir, summary, console):
+    write_json(workdir / "summary.json", summary)
+    console.print_table(summary)
+    console.note(f"report: {write_report(workdir)}")
 
 
 def record_start(workdir: Path, start: Mapping) -> None:
@@ -120,6 +125,13 @@ def provenance(federations: Mapping[str, Mapping[int, Federation]], plans: Mappi
             for arm, of_seed in federations.items()
         },
     }
+
+
+def _what_runs(config, arms, seeds, federations):
+    """What several processes must have in common."""
+    hashes = [federation.hashes() for of_seed in federations.values() for federation in of_seed.values()]
+    versions = [_version(name) for name in _PACKAGES]
+    return {"config": config.to_json_best_effort(), "choice": (arms, seeds), "data": hashes, "version": versions}
 
 
 def _train(group, console, should_stop):

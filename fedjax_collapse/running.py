@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from fedjax_collapse import engine, masks, server
+from fedjax_collapse import engine, masks, processes, server
 from fedjax_collapse.checkpoint import Checkpoints
 from fedjax_collapse.engine import Advance, State
 from fedjax_collapse.fingerprint import claim
@@ -79,11 +79,22 @@ class Going:
         self.headlines = [headline_of(run.algorithm, run.federation) for run in runs]
         initial = [initialize(run, model, schedule) for run in runs]
         self.algorithms, states, data = zip(*initial, strict=True)
-        self.stores: list[Checkpoints | None] = []
-        states, self.histories = self._open(states)
+        self.stores: list[Checkpoints | None] = [None] * len(runs)
+        states, self.histories = self._open_in_first(states)
         self.done = int(states[0].round)
         parts = list(zip(self.algorithms, states, data, strict=True))
         self.program, self.compiling = engine.Program(rounds, parts, hardware.storage), 0.0
+
+    def _open_in_first(self, states):
+        """What ``_open`` returns; of several processes the first alone has folders, and tells the others the states."""
+        processes.check_alike(lambda: {"run": [description(run, self.model, self.schedule) for run in self.runs]})
+        histories = [History() for _ in self.runs]
+
+        def open_folders():
+            opened, histories[:] = self._open(states)
+            return opened if int(opened[0].round) else None
+
+        return processes.of_first(open_folders) or states, histories
 
     def _open(self, states):
         """What each run goes on from: the last checkpoint that all of them have, or a fresh start."""
@@ -135,7 +146,7 @@ class Going:
         algorithm, tests = self.algorithms[i], self.tests[i]
         view, clients = view_models(algorithm, self.model, advance, self.runs[i].federation, self.program.order)
         scores = None if tests is None else personal(view, clients, tests)
-        record = jax.tree.map(operator.itemgetter(slice(num_rounds)), jax.device_get(advance.record))
+        record = jax.tree.map(operator.itemgetter(slice(num_rounds)), engine.to_host(advance.record))
         return record, observe(view, record, self.headlines[i], scores, dict(self.schedule.measurements))
 
     def _remember(self, i, num_rounds, seconds, record, observation):
@@ -151,17 +162,21 @@ class Going:
         """Saves every run that has a folder, if it is due."""
         is_due = self.done % self.schedule.checkpoint_every < self.last
         is_due = is_due or is_stopping or self.done == self.schedule.rounds
-        if is_due and any(self.stores):
-            for history, store, state in zip(self.histories, self.stores, self.program.states(), strict=True):
-                if store:
-                    history.save_arrays()
-                    store.save(self.done, state)
+        if is_due and any(run.folder for run in self.runs):
+            states = self.program.states()
+            processes.of_first(lambda: self._save(states))
+
+    def _save(self, states):
+        for history, store, state in zip(self.histories, self.stores, states, strict=True):
+            if store:
+                history.save_arrays()
+                store.save(self.done, state)
 
     def results(self) -> list[Result]:
         """What each run leaves; also in its folder, if all rounds are done."""
         results = []
         for i, state in enumerate(self.program.states()):
-            history, folder = self.histories[i], self.runs[i].folder
+            history, folder = self.histories[i], self.histories[i].folder
             variables = server.evaluated(self.algorithms[i], state.server, state.clients)
             if folder is not None and self.done >= self.schedule.rounds:
                 history.finish()

@@ -15,7 +15,7 @@ import numpy as np
 from fedjax_collapse import server
 from fedjax_collapse.algorithms.fedavg import FedAvg
 from fedjax_collapse.engine import cohort as cohorts
-from fedjax_collapse.engine.client_maps import ClientMap
+from fedjax_collapse.engine.client_maps import ClientMap, to_host
 from fedjax_collapse.engine.cohort import Data
 from fedjax_collapse.engine.layout import Rounds
 from fedjax_collapse.engine.rounds import Advance, RoundRecord, State
@@ -44,8 +44,8 @@ def run_rounds(rounds: Rounds, algorithm: FedAvg, state: State, data: Data, num_
             current, result = _run_round(rounds, algorithm, current, of_cohort, (round + index, clients, part))
             if index + 1 < num_rounds:
                 sent = host.send(drawn[index + 1])
-            _store(states, ids, jax.device_get(result.states))
-            records.append(_record(ids, num_clients, *jax.device_get((result.metrics, result.steps))))
+            _store(states, ids, to_host(result.states))
+            records.append(_record(ids, num_clients, *to_host((result.metrics, result.steps))))
     record = jax.tree.map(functools.partial(_stack, rounds.layout.max_rounds), *records)
     return Advance(State(current, states, key, round + num_rounds), record, result.watched)
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedjax_collapse.engine.client_maps import Chunked, ClientMap, Sharded, Vectorized
+from fedjax_collapse.engine.client_maps import Chunked, ClientMap, Sharded, Vectorized, num_busy
 from fedjax_collapse.engine.cohort import device_steps
 
 
@@ -12,8 +12,8 @@ def lay_out_runs(client_map: ClientMap, num_runs: int) -> tuple[ClientMap, Clien
     """Client maps of the runs and of the clients of each, on the devices of ``client_map``: each device gets whole
     runs, one after another; on a single device they go side by side."""
     match client_map:
-        case Sharded(num_devices, inner, on):
-            return Sharded(min(num_devices, num_runs), Chunked(1), on), inner
+        case Sharded(_, inner, on):
+            return Sharded(num_busy(num_runs, client_map.devices), Chunked(1), on), inner
     return Vectorized(client_map.on), client_map
 
 
