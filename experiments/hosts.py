@@ -5,15 +5,21 @@ import os
 import re
 import socket
 import sys
+import threading
+import traceback
+from collections.abc import Callable
 from typing import TextIO
 
 import jax
+from jax._src import distributed
 
 from fedjax_collapse import processes
 from fedjax_collapse.records import UserError
 
 _EXPECTED = "expected off, auto, or host:port,processes,process such as 10.0.0.1:1234,4,0 for the first of four"
-_PARTING = 30  # seconds that a process waits for the others to end as well
+_LONGER = 60  # seconds that JAX would wait longer than we do
+_PARTING = 10  # seconds that a process waits for the others to end as well
+_LOST = "Gloo"  # in what a CPU says when it waits for a process that is no more; on other devices JAX ends the process
 
 
 def join(where: str, timeout: int) -> None:
@@ -28,24 +34,47 @@ def join(where: str, timeout: int) -> None:
     if given is None and not (where == "auto" and _is_cluster()):
         return
     jax.config.update("jax_enable_preemption_service", False)  # which would take SIGTERM for itself
+    watch = threading.Timer(timeout, _give_up, (where, timeout))
+    watch.start()
     try:
-        jax.distributed.initialize(**(given or {}), initialization_timeout=timeout, shutdown_timeout_seconds=_PARTING)
+        jax.distributed.initialize(**(given or {}), initialization_timeout=timeout + _LONGER)
+        _check_devices()
     except (RuntimeError, ValueError) as error:
-        reason = " ".join(str(error).split())
-        problem = f"the processes did not find one another in {timeout} s"
-        raise UserError(f"--distributed={where}: {problem}: {reason}") from error
-    _check_devices()
+        raise UserError(f"--distributed={where}: {' '.join(str(error).split())}") from error
+    finally:
+        watch.cancel()
 
 
-def leave(status: int) -> int:
-    """The exit status, when the other processes have ended too; this one ends with it at once if they do not."""
+def _give_up(where, timeout):
+    """Ends this process; JAX would abort it."""
+    print(f"error: --distributed={where}: not all processes came in {timeout} s; start them all", file=sys.stderr)
+    sys.stderr.flush()
+    os._exit(2)
+
+
+def until_all_end(main: Callable[[list[str]], int], arguments: list[str]) -> int:
+    """The exit status of ``main``, when all processes have come to their end; one that fails alone does not wait long.
+
+    The others notice that it is gone, on a CPU at once, elsewhere in two minutes, and end too.
+    """
+    try:
+        status = main(arguments)
+    except Exception as error:
+        if not jax.distributed.is_initialized():
+            raise
+        if _LOST in str(error):
+            print("error: another process has ended; see what it says", file=sys.stderr)
+        else:
+            traceback.print_exc()
+        status = 1
     if jax.distributed.is_initialized():
         sys.stdout.flush()
         sys.stderr.flush()
         try:
-            jax.distributed.shutdown()
-        except RuntimeError:  # another one has ended before
-            os._exit(status)
+            distributed.global_state.client.wait_at_barrier("end", _PARTING * 1000)
+        except RuntimeError:
+            os._exit(status)  # JAX would wait for the others, and then abort
+        jax.distributed.shutdown()
     return status
 
 
@@ -98,12 +127,12 @@ def _is_cluster():
 
 
 def _check_devices():
-    """Raises UserError if not all processes have as many devices."""
+    """Raises ValueError if not all processes have as many devices."""
     counts = [0] * jax.process_count()
     for device in jax.devices():
         counts[device.process_index] += 1
     if len(set(counts)) > 1:
-        raise UserError(
+        raise ValueError(
             f"the processes have {', '.join(map(str, counts))} devices, expected as many each: choose them by "
             "CUDA_VISIBLE_DEVICES, on CPUs by JAX_NUM_CPU_DEVICES"
         )

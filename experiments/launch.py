@@ -43,8 +43,8 @@ def main(arguments: list[str]) -> int:
         finished = run_study(options.config, workdir, options.arm, options.seed, should_stop=stop_on_signal())
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
-        return hosts.leave(2)
-    return hosts.leave(0 if finished else STOPPED)
+        return 2
+    return 0 if finished else STOPPED
 
 
 def parse(arguments: list[str]) -> flags.FlagValues:
@@ -199,4 +199,4 @@ def _one_line(error):
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(hosts.until_all_end(main, sys.argv[1:]))
