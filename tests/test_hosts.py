@@ -102,7 +102,9 @@ def in_many(config, workdir, shape, *arguments, only=None, **environment):
     finally:
         for process in started:
             process.kill()
-    return [process.returncode for process in started], *zip(*said, strict=True)
+    outputs, errors = zip(*said, strict=True)
+    print(*errors)  # for a test that fails
+    return [process.returncode for process in started], outputs, errors
 
 
 def free_port():

@@ -347,7 +347,11 @@ def _on_each(leaf):
     """The array, of which processes have parts, whole on all of its devices."""
     if leaf.is_fully_replicated:
         return leaf
-    return jax.device_put(leaf, leaf.sharding.update(spec=PartitionSpec()))
+    return jax.jit(_same, out_shardings=leaf.sharding.update(spec=PartitionSpec()))(leaf)
+
+
+def _same(leaf):
+    return leaf
 
 
 def _side_by_side(function, shared, clients):
