@@ -70,7 +70,7 @@ def _storage(config, source):
     """Where the examples lie; by ``auto`` on the device unless they take most of its memory."""
     if config.engine.storage != "auto":
         return config.engine.storage
-    size, device = source.images.nbytes + source.test_images.nbytes, engine.available_devices()[:1]
+    size, device = source.images.nbytes + source.test_images.nbytes, engine.own_devices()[:1]
     return "device" if engine.memory.fits(size, device) else "host"
 
 
@@ -284,10 +284,12 @@ def client_map(config: ConfigDict, network: Model) -> engine.ClientMap:
     cohort = Participation(fraction=config.participation).cohort_size(config.clients)
     _check_layout(options, cohort)
     devices = engine.available_devices()
-    num_devices = options.devices or min(len(devices), cohort)
+    num_devices = options.devices or engine.num_busy(cohort, devices)
     most = engine.clients_at_once(Target.of(devices[0]), network)
     chunk = engine.Chunked(options.clients_at_once or min(most, -(-cohort // num_devices)))
     layout = options.layout
+    if jax.process_count() > 1 and layout not in ("auto", "timed", "sharded"):
+        raise UserError(f"engine.layout {layout!r}: several processes divide the clients; choose auto or sharded")
     if layout in ("auto", "timed"):
         layout = "sharded" if num_devices != 1 else "chunked"
     if layout == "sharded":

@@ -1,5 +1,5 @@
 """Runs a study: python experiments/launch.py --config=experiments/configs/<file>.py[:arg] [--config.key=value]
-[--workdir=DIR]
+[--workdir=DIR] [--distributed=host:port,processes,process]
 
 Overrides come after ``--config``; tuples are written ``--config.seeds="(0,1)"``. A second start with the same folder
 goes on where the first one stopped; ``--resume=must`` refuses to start anew, ``--resume=never`` to go on. Exit status:
@@ -30,6 +30,7 @@ import jax
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
+from experiments import hosts
 from experiments.arms import check_keys
 from experiments.console import Console
 from experiments.early import STOPPED, STOPPING
@@ -41,6 +42,7 @@ from experiments.resuming import CHOICES, check_resume
 from experiments.slurm import submit
 from experiments.study import choose_runs, finish, run_study
 from experiments.workers import Work, failures, train_in_workers
+from fedjax_collapse import processes
 from fedjax_collapse.records import UserError
 from fedjax_collapse.remembered import cache_folder
 
@@ -55,11 +57,14 @@ def main(arguments: list[str], should_stop: Callable[[], bool] | None = None) ->
         _find_own_modules(arguments)
         options = parse(arguments)
         workdir = Path(options.workdir or default_workdir(options.config, arguments)).absolute()
-        check_resume(options.resume, workdir, choose_runs(options.config, options.arm, options.seed))
+        names = choose_runs(options.config, options.arm, options.seed)
         if options.workers or options.slurm:
+            check_resume(options.resume, workdir, names)
             return _in_processes(options, arguments, workdir)
         configure_jax(options.compilation_cache)
+        hosts.join(options.distributed, options.distributed_timeout)
         check_devices()
+        processes.of_first(lambda: check_resume(options.resume, workdir, names))
         if should_stop is None:
             should_stop = _or_orphaned(stop_on_signal()) if options.share else stop_on_signal()
         finished = run_study(options.config, workdir, options.arm, options.seed, should_stop, options.share)
@@ -77,6 +82,8 @@ def _in_processes(options, arguments, workdir):
     config = options.config
     if config.engine.runs == "together" or (options.workers and options.slurm):
         raise UserError("--workers, or --slurm, train runs apart: choose engine.runs=separate, and one of the two")
+    if options.distributed != "off":
+        raise UserError("--workers and --slurm divide runs, --distributed divides clients: choose one of them")
     names = choose_runs(config, options.arm, options.seed)
     arguments = [*arguments, f"--workdir={workdir}", "--workers=0", "--slurm=", "--resume=auto"]
     runs = {f"{arm} seed {seed}": workdir / arm / f"seed{seed}" for arm, seed in names}
@@ -164,6 +171,12 @@ def _parse_flags(arguments):
         str(cache_folder("jax")),
         "Folder of compiled programs; empty for none.",
         flag_values=values,
+    )
+    flags.DEFINE_string(
+        "distributed", "off", "Several processes: off, auto, or host:port,processes,process.", flag_values=values
+    )
+    flags.DEFINE_integer(
+        "distributed_timeout", 300, "Seconds to wait for the other processes.", lower_bound=1, flag_values=values
     )
     return values, values(command)[1:]
 
@@ -287,4 +300,4 @@ def _set_option(config, path, value):
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(hosts.until_all_end(main, sys.argv[1:]))

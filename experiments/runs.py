@@ -15,6 +15,7 @@ from experiments.console import Console
 from experiments.layouts import fastest
 from experiments.names import explained
 from experiments.reporting.study import summarize_run
+from fedjax_collapse import engine, processes
 from fedjax_collapse.algorithms import FedAvg
 from fedjax_collapse.data import Federation
 from fedjax_collapse.divergence import Diverged
@@ -90,7 +91,7 @@ def _with_fastest_lowerings(plan, lowering):
     if lowering != "timed" and (lowering != "auto" or client_map.target.is_tpu):
         return plan.model
     at_once = client_map.clients_at_once // client_map.num_devices
-    return with_timed_lowerings(plan.model, plan.algorithm.training.batch_size, at_once, client_map.devices[0])
+    return with_timed_lowerings(plan.model, plan.algorithm.training.batch_size, at_once, engine.own_devices()[0])
 
 
 def make_groups(
@@ -109,10 +110,7 @@ def make_groups(
 
 def train_group(group: Group, console: Console, should_stop: Callable[[], bool]) -> bool:
     """Trains the group's runs, with a summary in the folder of each; False if they were stopped before the end."""
-    for run in group.runs.values():
-        Path(run.folder).mkdir(parents=True, exist_ok=True)
-        write_npz(Path(run.folder) / "partition.npz", {"class_counts": run.federation.class_counts()})
-        write_json(run.folder / _TOGETHER, [list(name) for name in group.runs])
+    processes.of_first(lambda: _write_partitions(group))
     console.start_runs(list(group.runs), first_round=group.first_round)
     plan = group.plan
 
@@ -132,13 +130,25 @@ def train_group(group: Group, console: Console, should_stop: Callable[[], bool])
         results, diverged = error.results, error
     if not diverged and not all(plan.schedule.is_over(result.metrics) for result in results):
         return False
-    for i, (run, result) in enumerate(zip(group.runs.values(), results, strict=True)):
-        if not diverged or i not in diverged.found:
-            write_json(run.folder / "summary.json", _summary(plan.schedule, result))
+    processes.of_first(lambda: _write_summaries(group, results, diverged.found if diverged else ()))
     console.finish_runs()
     if diverged:
         raise diverged
     return True
+
+
+def _write_partitions(group):
+    for run in group.runs.values():
+        Path(run.folder).mkdir(parents=True, exist_ok=True)
+        write_npz(Path(run.folder) / "partition.npz", {"class_counts": run.federation.class_counts()})
+        write_json(run.folder / _TOGETHER, [list(name) for name in group.runs])
+
+
+def _write_summaries(group, results, diverged):
+    """Of the runs that have not diverged, which are told by their place."""
+    for i, (run, result) in enumerate(zip(group.runs.values(), results, strict=True)):
+        if i not in diverged:
+            write_json(run.folder / "summary.json", _summary(group.plan.schedule, result))
 
 
 def _summary(schedule, result):
@@ -162,7 +172,7 @@ def _divide(plan, runs) -> list[Group]:
     """Runs of one structure: together, if that is asked for or faster, as far as they can go on from one round."""
     choice = plan.engine.runs
     is_together = choice == "together" or (choice == "auto" and _is_better_together(plan, list(runs.values())))
-    kept = {name: rounds_kept(run.folder) for name, run in runs.items()}
+    kept = dict(zip(runs, processes.of_first(lambda: [rounds_kept(run.folder) for run in runs.values()]), strict=True))
     first_rounds = {name: rounds[-1] for name, rounds in kept.items()}
     common = common_round(kept.values())
     if is_together and (common or _were_together(runs)):  # also for a run that was saved later than the others
@@ -188,10 +198,14 @@ def _is_better_together(plan, runs):
 def _were_together(runs):
     """Whether they were trained as one program: a kill may have come after the first save of one of them alone."""
     names = [list(name) for name in runs]
-    try:
-        return all(json.loads((run.folder / _TOGETHER).read_text()) == names for run in runs.values())
-    except (OSError, ValueError):  # not started yet, or no file of ours
-        return False
+
+    def read():
+        try:
+            return all(json.loads((run.folder / _TOGETHER).read_text()) == names for run in runs.values())
+        except (OSError, ValueError):  # not started yet, or no file of ours
+            return False
+
+    return processes.of_first(read)
 
 
 def _group(plan, runs, first_round):

@@ -15,7 +15,7 @@ from pathlib import Path
 import jax
 from ml_collections import ConfigDict
 
-from experiments import build
+from experiments import build, hosts
 from experiments.arms import as_declared, check_study, resolve_arm
 from experiments.configs import base
 from experiments.console import Console
@@ -37,6 +37,7 @@ from experiments.reporting.reading import read_json, read_starts
 from experiments.reporting.study import summarize_seeds
 from experiments.resuming import changed_layouts
 from experiments.runs import Group, Name, Plan, make_groups, make_plan, train_group
+from fedjax_collapse import processes
 from fedjax_collapse.checkpoint import check_folder
 from fedjax_collapse.data import Federation
 from fedjax_collapse.divergence import Diverged
@@ -76,19 +77,18 @@ def run_study(
     for arm in arms:
         check_folder(workdir / arm)
     federations = _federations(configs, config.seeds)
+    processes.check_alike(lambda: _what_runs(config, names, federations))
     plans = {arm: _plan(arm, configs[arm], federations[arm][config.seeds[0]]) for arm in arms}
-    with _claimed(workdir, config, bool(share)) as is_last:
-        with one_at_a_time(workdir):
-            record_start(workdir, provenance(federations, plans))
-        console = Console(num_runs=len(names), rounds=config.rounds)
-        for line in changed_layouts(workdir, names):
+    with processes.within_first(_claimed(workdir, config, bool(share))) as is_last:
+        processes.of_first(lambda: _record_alone(workdir, federations, plans))
+        console = Console(num_runs=len(names), rounds=config.rounds, stream=hosts.stream())
+        for line in processes.of_first(lambda: list(changed_layouts(workdir, names))):
             console.note(line)
         groups = _shared_groups if share else _all_groups
         failed = _train_all(groups(names, plans, federations, workdir, share or console), console, should_stop)
         if failed is None:
             return False
-        if is_last():
-            finish(workdir, config, console)
+        processes.of_first(lambda: finish(workdir, config, console) if is_last() else None)
     if failed:
         raise RunsFailed(failed)
     return True
@@ -153,6 +153,12 @@ def summarize(workdir: Path, arms: tuple[str, ...], seeds: tuple[int, ...]) -> d
     return summary
 
 
+def _report(workdir, summary, console):
+    write_json(workdir / "summary.json", summary)
+    console.print_table(summary)
+    console.note(f"report: {write_report(workdir)}")
+
+
 def record_start(workdir: Path, start: Mapping) -> None:
     """Adds a start to ``provenance.json``, where those before it stay: they may have made some of the numbers.
 
@@ -202,10 +208,23 @@ def provenance(federations: Mapping[str, Mapping[int, Federation]], plans: Mappi
     }
 
 
+def _what_runs(config, names, federations):
+    """What several processes must have in common."""
+    hashes = [federation.hashes() for of_seed in federations.values() for federation in of_seed.values()]
+    versions = [_version(name) for name in _PACKAGES]
+    return {"config": config.to_json_best_effort(), "choice": names, "data": hashes, "version": versions}
+
+
+def _record_alone(workdir, federations, plans):
+    with one_at_a_time(workdir):
+        record_start(workdir, provenance(federations, plans))
+
+
 def _all_groups(names, plans, federations, workdir, console) -> list[Group]:
     """All of them, after a line on how far they are, unless they are new."""
     groups = make_groups(names, plans, federations, workdir)
-    if told := overview(workdir, {name: group.first_round for group in groups for name in group.runs}):
+    first_rounds = {name: group.first_round for group in groups for name in group.runs}
+    if told := processes.of_first(lambda: overview(workdir, first_rounds)):
         console.note(told)
     return groups
 
@@ -239,16 +258,16 @@ def _train_all(groups, console, should_stop) -> list[str] | None:
 def _train(group, console, should_stop):
     """``train_group``; what goes wrong is a RunsFailed with the names of the runs, and is in a log of each."""
     folders = [Path(run.folder) for run in group.runs.values()]
-    for folder in folders:
-        forget_failure(folder)
+    processes.of_first(lambda: [forget_failure(folder) for folder in folders])
     try:
         return train_group(group, console, should_stop)
     except Exception as error:  # of the user's code, too
+        if processes.are_several() and not isinstance(error, UserError):
+            raise  # the others may not know of it
         if is_of_the_disk(error):
             raise OSError(f"{group}: {one_line(error)}; make room, the same command goes on") from None
         failures = _failures(group, error)
-        for folder, line in failures.items():
-            write_failure(folder, line, error)
+        processes.of_first(lambda: [write_failure(folder, line, error) for folder, line in failures.items()])
     first = {line: folder for folder, line in reversed(failures.items())}  # whose log is named, for each line
     raise RunsFailed(f"{line}; log: {folder / LOG}" for line, folder in reversed(first.items()))
 

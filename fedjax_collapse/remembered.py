@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 
+from fedjax_collapse import processes
 from fedjax_collapse.fingerprint import describe
 from fedjax_collapse.metrics import write_json
 
@@ -23,13 +24,13 @@ def remembered(kind: str, device: jax.Device, key: Any, measure: Callable[[], Ma
     """The numbers of ``measure()`` by name, read from the cache if they are there for this key and machine.
 
     The machine is the device's kind, the version of JAX and the precision of its products. Where the cache cannot be
-    written, a warning says so.
+    written, a warning says so. Several processes measure at the same time, and take the numbers of the first.
     """
     what = {"machine": _machine(device), "key": describe(key)}
     path = cache_folder(kind) / f"{_hash(what)}.json"
-    numbers = _read(path, what)
+    numbers = processes.of_first(lambda: _read(path, what))
     if numbers is None:
-        numbers = {str(name): float(value) for name, value in measure().items()}
+        numbers = processes.of_all({str(name): float(value) for name, value in measure().items()})[0]
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_json(path, {**what, "numbers": numbers, "sha256": _hash([what, numbers])})

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from fedjax_collapse import divergence, engine, masks, server
+from fedjax_collapse import divergence, engine, masks, processes, server
 from fedjax_collapse.checkpoint import Checkpoints
+from fedjax_collapse.divergence import Divergence
 from fedjax_collapse.engine import Advance, State
 from fedjax_collapse.fingerprint import claim
 from fedjax_collapse.local import NotFinite
@@ -99,13 +100,26 @@ class Going:
         self.headlines = [headline_of(run.algorithm, run.federation) for run in runs]
         initial = [initialize(run, model, schedule) for run in runs]
         self.algorithms, states, data = zip(*initial, strict=True)
-        self.stores: list[Checkpoints | None] = []
-        states, self.histories = self._open(states)
+        self.stores: list[Checkpoints | None] = [None] * len(runs)
+        states, self.histories = self._open_in_first(states)
         self.done = int(states[0].round)
         self.diverged = self._remembered_divergences()
         parts = list(zip(self.algorithms, states, data, strict=True))
         self.program, self.compiling = engine.Program(rounds, parts, hardware.storage), 0.0
         self.rounds, self.storage = rounds, hardware.storage
+
+    def _open_in_first(self, states):
+        """What ``_open`` returns; of several processes the first alone has folders, and tells the others the states."""
+        processes.check_alike(lambda: {"run": [description(run, self.model, self.schedule) for run in self.runs]})
+        histories, opened = [History() for _ in self.runs], list(states)
+
+        def open_folders():
+            opened[:], histories[:] = self._open(states)
+            return [history.rows[-1:] for history in histories]
+
+        for history, rows in zip(histories, processes.of_first(open_folders), strict=True):
+            history.rows[len(history.rows) - len(rows) :] = rows
+        return processes.arrays_of_first(opened), histories
 
     def _open(self, states):
         """What each run goes on from: the last checkpoint that all of them have and that is whole, or a fresh start."""
@@ -128,9 +142,13 @@ class Going:
 
     def _remembered_divergences(self):
         """By run, those that earlier starts have found, unless the runs shall go on nevertheless."""
-        folders = {} if self.schedule.on_nan == "continue" else {i: run.folder for i, run in enumerate(self.runs)}
-        found = {i: divergence.remembered(folder, self.done) for i, folder in folders.items() if folder is not None}
-        return {i: diverged for i, diverged in found.items() if diverged}
+        if self.schedule.on_nan == "continue":
+            return {}
+        folders = [history.folder for history in self.histories]
+        own = [folder and divergence.remembered(folder, self.done) for folder in folders]
+        known = processes.of_first(lambda: [found and (found.round, found.line) for found in own])
+        found = [mine or (told and Divergence(*told, {})) for mine, told in zip(own, known, strict=True)]
+        return {i: diverged for i, diverged in enumerate(found) if diverged}
 
     @property
     def is_over(self) -> bool:
@@ -167,9 +185,14 @@ class Going:
             if self.schedule.on_nan != "continue" and i not in self.diverged:
                 loss = self.histories[i].rows[-1]["loss"]
                 if found := divergence.suspect(record, self.done, loss, self.model.task.metric):
-                    announce(f"round {found.round} is not finite: it is run again from the last checkpoint on")
-                    failure = divergence.trace_back(self.rounds, self._before(i, found.round), self.storage, found)
-                    self._keep_divergence(i, found, failure)
+                    self._keep_divergence(i, found, self._trace_back(i, found, announce))
+
+    def _trace_back(self, i, found, announce):
+        """Client and step that are to blame; not where several processes have a part of the clients each."""
+        if processes.are_several():
+            return None
+        announce(f"round {found.round} is not finite: it is run again from the last checkpoint on")
+        return divergence.trace_back(self.rounds, self._before(i, found.round), self.storage, found)
 
     def stop_at(self, failure: NotFinite) -> None:
         """Takes what the debug layout has raised for the end of its run."""
@@ -177,7 +200,7 @@ class Going:
         self._keep_divergence(0, found, failure)
 
     def _keep_divergence(self, i, found, failure):
-        training, folder = self.algorithms[i].training, self.runs[i].folder
+        training, folder = self.algorithms[i].training, self.histories[i].folder
         can_go_on = self.rounds.layout.client_map.is_compiled
         self.diverged[i] = divergence.explain(found, failure, training, folder, can_go_on)
 
@@ -192,7 +215,7 @@ class Going:
         algorithm, tests = self.algorithms[i], self.tests[i]
         view, clients = view_models(algorithm, self.model, advance, self.runs[i].federation, self.program.order)
         scores = None if tests is None else personal(view, clients, tests)
-        record = jax.tree.map(operator.itemgetter(slice(num_rounds)), jax.device_get(advance.record))
+        record = jax.tree.map(operator.itemgetter(slice(num_rounds)), engine.to_host(advance.record))
         observation = observe(view, record, self.headlines[i], scores, dict(self.schedule.measurements))
         rows = self.histories[i].rows
         done = rows[-1].get("virtual/seconds", 0.0) if rows else 0.0
@@ -213,17 +236,21 @@ class Going:
         """Saves every run that has a folder, if it is due."""
         is_due = self.done % self.schedule.checkpoint_every < self.last
         is_due = is_due or is_stopping or self.is_over
-        if is_due and any(self.stores):
-            for history, store, state in zip(self.histories, self.stores, self.program.states(), strict=True):
-                if store:
-                    history.save_arrays()
-                    store.save(self.done, state, history.written())
+        if is_due and any(run.folder for run in self.runs):
+            states = self.program.states()
+            processes.of_first(lambda: self._save(states))
+
+    def _save(self, states):
+        for history, store, state in zip(self.histories, self.stores, states, strict=True):
+            if store:
+                history.save_arrays()
+                store.save(self.done, state, history.written())
 
     def results(self) -> list[Result]:
         """What each run leaves; also in its folder, if it is over."""
         results = []
         for i, state in enumerate(self.program.states()):
-            history, folder = self.histories[i], self.runs[i].folder
+            history, folder = self.histories[i], self.histories[i].folder
             variables = server.evaluated(self.algorithms[i], state.server, state.clients)
             if folder is not None and self.schedule.is_over(history.rows):
                 history.finish()

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypedDict, Unpack
 
+from fedjax_collapse import processes
 from fedjax_collapse.algorithms.fedavg import FedAvg
 from fedjax_collapse.data.federation import Federation
 from fedjax_collapse.divergence import Diverged
@@ -98,7 +99,8 @@ def simulate_runs(
 ) -> list[Result]:
     """The results of runs that differ in seed, partition or numeric hyper-parameters, trained as one program.
 
-    ``runs``: of one ``structure``; a single one is trained by itself, more need a ``run_map``. Errors are those of
+    ``runs``: of one ``structure``; a single one is trained by itself, more need a ``run_map``. Of several processes
+    (``processes.py``) the first alone has the folders, and all stop if one is asked to. Errors are those of
     ``simulate``; runs that diverge are told of when the others are done.
     """
     with memory.exhaustion_told():
@@ -121,7 +123,7 @@ def _advance(going, callbacks, should_stop):
             going.stop_at(failure)
             return
         going.find_diverged(callbacks.announce)
-        is_stopping = should_stop()
+        is_stopping = any(processes.of_all(bool(should_stop())))
         going.save(is_stopping)
         if is_stopping:
             return

@@ -14,7 +14,7 @@ a multiple of ``clients_at_once``; the engine pads a cohort with clients of size
 import dataclasses
 import functools
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import ClassVar, NamedTuple
 
 import jax
@@ -50,7 +50,7 @@ class ClientMap:
 
     clients_at_once: int
     num_devices: int
-    on: tuple[jax.Device, ...] = ()  # what it runs on; the process's first devices where nothing is given
+    on: tuple[jax.Device, ...] = ()  # what it runs on; the first devices where nothing is given
     is_compiled: ClassVar[bool] = True  # False for the debug map, whose rounds run operation by operation
     runs_clients_alone: bool = False  # without a client axis, so that a branch costs only the case that is taken
 
@@ -68,7 +68,7 @@ class ClientMap:
         Raises:
             UserError: there are fewer.
         """
-        return _first(self.num_devices, self.on or available_devices())
+        return _first(self.num_devices, self.on or own_devices())
 
     @property
     def target(self) -> Target:
@@ -197,6 +197,16 @@ class Sharded(ClientMap):
         return f"{self.inner} on each of {self.num_devices} devices"
 
     @property
+    def devices(self):
+        devices = _first(self.num_devices, self.on or available_devices())
+        if jax.process_count() > 1 and not self.on and self.num_devices < len(available_devices()):
+            raise UserError(
+                f"num_devices {self.num_devices}: expected {len(available_devices())}, all that the "
+                f"{jax.process_count()} processes have"
+            )
+        return devices
+
+    @property
     def clients_at_once(self) -> int:
         return self.num_devices * self.inner.clients_at_once
 
@@ -232,7 +242,7 @@ class Sharded(ClientMap):
         return rows.swapaxes(0, 1).reshape(-1)
 
     def replicate(self, tree):
-        return jax.device_put(tree, self._sharding(sharded=False))
+        return _place(tree, self._sharding(sharded=False))
 
     def shard(self, clients):
         """A device keeps its share of the clients, not all of them."""
@@ -241,7 +251,7 @@ class Sharded(ClientMap):
             missing = -len(leaf) % self.num_devices
             return np.pad(leaf, [(0, missing), *[(0, 0)] * (leaf.ndim - 1)]) if missing else leaf
 
-        return jax.device_put(jax.tree.map(pad, jax.device_get(clients)), self._sharding(sharded=True))
+        return _place(jax.tree.map(pad, jax.device_get(clients)), self._sharding(sharded=True))
 
     def keep_sharded(self, clients):
         return jax.lax.with_sharding_constraint(clients, self._sharding(sharded=True))
@@ -273,8 +283,18 @@ class Loop(ClientMap):
 
 
 def available_devices() -> tuple[jax.Device, ...]:
-    """This process's devices: the one place that asks for them, where nobody has said which to run on."""
+    """All processes' devices: the one place that asks for them, where nobody has said which to run on."""
     return tuple(jax.devices())
+
+
+def own_devices() -> tuple[jax.Device, ...]:
+    """This process's devices, on which it computes what every process computes for itself."""
+    return tuple(jax.local_devices())
+
+
+def num_busy(count: int, devices: Sequence[jax.Device]) -> int:
+    """Over how many of the devices so many clients or runs are divided: all, where several processes have them."""
+    return len(devices) if jax.process_count() > 1 else min(len(devices), count)
 
 
 def _first(count: int, devices: tuple[jax.Device, ...]) -> tuple[jax.Device, ...]:
@@ -287,11 +307,51 @@ def on_one_device(tree: PyTree) -> PyTree:
     """The arrays on the first of the devices that they lie on; without a copy of those that are whole on each."""
 
     def take(leaf):
+        if not leaf.is_fully_addressable:
+            leaf = _on_each(leaf)
         if leaf.is_fully_replicated:
             return leaf.addressable_data(0)
         return jax.device_put(leaf, leaf.sharding.mesh.devices.flat[0])
 
     return jax.tree.map(take, tree)
+
+
+def to_host(tree: PyTree) -> PyTree:
+    """The arrays as NumPy ones: whole, also where each process has a part of them."""
+
+    def fetch(leaf):  # one after another, as each is whole on every device for a moment
+        is_part = isinstance(leaf, jax.Array) and not leaf.is_fully_addressable
+        return np.asarray(_on_each(leaf)) if is_part else leaf
+
+    return jax.device_get(jax.tree.map(fetch, tree))
+
+
+def _place(tree, sharding):
+    """The arrays, which all processes have, on the devices; each process places what lies on its own ones."""
+    if sharding.is_fully_addressable:
+        return jax.device_put(tree, sharding)
+
+    def place(leaf):
+        is_common = isinstance(leaf, jax.Array) and not leaf.is_fully_addressable
+        if is_common or getattr(leaf, "weak_type", False):  # which alone keeps it weak, after a look at the others'
+            return jax.device_put(leaf, sharding)
+        if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            return jax.random.wrap_key_data(place(jax.random.key_data(leaf)), impl=jax.random.key_impl(leaf))
+        leaf = np.asarray(leaf)
+        return jax.make_array_from_callback(leaf.shape, sharding, leaf.__getitem__)
+
+    return jax.tree.map(place, tree)
+
+
+def _on_each(leaf):
+    """The array, of which processes have parts, whole on all of its devices."""
+    if leaf.is_fully_replicated:
+        return leaf
+    return jax.jit(_same, out_shardings=leaf.sharding.update(spec=PartitionSpec()))(leaf)
+
+
+def _same(leaf):
+    return leaf
 
 
 def _side_by_side(function, shared, clients):

@@ -16,7 +16,7 @@ from fedjax_collapse import server
 from fedjax_collapse.algorithms.fedavg import FedAvg
 from fedjax_collapse.engine import cohort as cohorts
 from fedjax_collapse.engine import skipping
-from fedjax_collapse.engine.client_maps import ClientMap
+from fedjax_collapse.engine.client_maps import ClientMap, to_host
 from fedjax_collapse.engine.cohort import Data
 from fedjax_collapse.engine.layout import Rounds
 from fedjax_collapse.engine.rounds import Advance, RoundRecord, State
@@ -46,8 +46,8 @@ def run_rounds(rounds: Rounds, algorithm: FedAvg, state: State, data: Data, num_
                 ids, (current, result) = _run_cohort(rounds, algorithm, current, states, round + index, sent)
             if index + 1 < num_rounds:
                 sent = host.send(drawn[index + 1])
-            _store(states, ids, jax.device_get(result.states))
-            records.append(_record(ids, num_clients, *jax.device_get((result.metrics, result.steps))))
+            _store(states, ids, to_host(result.states))
+            records.append(_record(ids, num_clients, *to_host((result.metrics, result.steps))))
             if rounds.skips_clients:
                 records[-1].metrics[skipping.SKIPPED][left_out] = 1
     record = jax.tree.map(functools.partial(_stack, rounds.layout.max_rounds), *records)

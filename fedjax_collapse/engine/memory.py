@@ -8,6 +8,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
+from fedjax_collapse import processes
 from fedjax_collapse.engine.client_maps import Chunked, ClientMap, Sharded, Vectorized
 from fedjax_collapse.engine.layout import Layout
 from fedjax_collapse.records import PyTree, UserError
@@ -18,7 +19,14 @@ _SHARE = 0.8  # of the free memory that examples and client states may take; the
 
 
 def free_bytes(devices: Sequence[jax.Device]) -> float:
-    """Bytes that are free on each of the devices; infinite where nobody knows. CPU devices share the machine's."""
+    """Bytes that are free on each of the devices; infinite where nobody knows. CPU devices share the machine's.
+
+    Of several processes each knows its own devices, and all return the least.
+    """
+    return min(processes.of_all(_own_free_bytes([d for d in devices if d.process_index == jax.process_index()])))
+
+
+def _own_free_bytes(devices):
     stats = [device.memory_stats() or {} for device in devices]
     if all("bytes_limit" in s for s in stats):
         return min(s["bytes_limit"] - s.get("bytes_in_use", 0) for s in stats)

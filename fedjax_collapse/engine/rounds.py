@@ -18,7 +18,7 @@ from fedjax_collapse.algorithms.fedavg import FedAvg
 from fedjax_collapse.data.batches import zeros_of
 from fedjax_collapse.engine import cohort as cohorts
 from fedjax_collapse.engine import skipping
-from fedjax_collapse.engine.client_maps import Chunked, ClientMap, Outcome, on_one_device
+from fedjax_collapse.engine.client_maps import Chunked, ClientMap, Outcome, on_one_device, to_host
 from fedjax_collapse.engine.cohort import Data, Watched
 from fedjax_collapse.engine.layout import Rounds
 from fedjax_collapse.engine.skipping import SKIPPED
@@ -75,7 +75,14 @@ def distribute(client_map: ClientMap, state: State, order: jax.Array | None = No
 
 def without_padding(state: State, num_clients: int, order: jax.Array | None = None) -> State:
     """The state of the clients that there are, by identity, whatever devices it was placed on; on the host."""
-    return state._replace(clients=by_identity(jax.device_get(state.clients), num_clients, order))
+    clients = by_identity(to_host(state.clients), num_clients, order)
+    return _own(state._replace(clients=()))._replace(clients=clients)
+
+
+def _own(state):
+    """The state on a device of this process alone, where others have it as well."""
+    is_common = not all(leaf.is_fully_addressable for leaf in jax.tree.leaves(state) if isinstance(leaf, jax.Array))
+    return on_one_device(state) if is_common else state
 
 
 def by_identity(stored: PyTree, num_clients: int, order: jax.Array | None) -> PyTree:

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_collapse.data.batches import zeros_of
+from fedjax_collapse.engine.client_maps import to_host
 from fedjax_collapse.local import LocalResult
 from fedjax_collapse.records import Client, PyTree
 
@@ -60,7 +61,7 @@ def without_failed_on_host(attempt: Attempt, num_clients: int) -> tuple[np.ndarr
     left_out = np.zeros(num_clients, bool)
     while True:
         ids, outcome = attempt(left_out)
-        failed = ids[np.asarray(outcome[1].metrics[SKIPPED]) > 0]
+        failed = ids[to_host(outcome[1].metrics[SKIPPED]) > 0]
         if left_out[failed].all():
             return left_out, ids, outcome
         left_out[failed] = True

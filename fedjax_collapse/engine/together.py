@@ -6,7 +6,7 @@ import jax
 import numpy as np
 
 from fedjax_collapse.engine import memory
-from fedjax_collapse.engine.client_maps import Chunked, ClientMap, Sharded, Vectorized
+from fedjax_collapse.engine.client_maps import Chunked, ClientMap, Sharded, Vectorized, num_busy
 from fedjax_collapse.engine.cohort import device_steps
 from fedjax_collapse.records import PyTree
 
@@ -15,8 +15,8 @@ def lay_out_runs(client_map: ClientMap, num_runs: int) -> tuple[ClientMap, Clien
     """Client maps of the runs and of the clients of each, on the devices of ``client_map``: each device gets whole
     runs, one after another; on a single device they go side by side."""
     match client_map:
-        case Sharded(num_devices, inner, on):
-            return Sharded(min(num_devices, num_runs), Chunked(1), on), inner
+        case Sharded(_, inner, on):
+            return Sharded(num_busy(num_runs, client_map.devices), Chunked(1), on), inner
     return Vectorized(client_map.on), client_map
 
 

@@ -1,0 +1,217 @@
+"""Several processes that run one study: the numbers of one process, one folder, and one end.
+
+``ALL_HOSTS=1`` divides 1, 2, 4 and 8 devices among processes in all ways.
+"""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from experiments import hosts, launch
+
+ROOT = Path(__file__).parents[1]
+TOLERANCE = 2e-5  # in float32: the order of summation over processes is all that differs
+WAYS = [(n, d) for d in (1, 2, 4, 8) for n in (1, 2, 4, 8) if d % n == 0] if "ALL_HOSTS" in os.environ else [(4, 4)]
+CONFIG = """
+import os, signal
+import jax
+from experiments.configs import base
+
+def get_config(arg=""):
+    config = base.get_config()
+    config.clients, config.participation, config.rounds, config.checkpoint_every = 10, 0.8, 4, 1
+    config.partition.alpha = 1.0
+    config.network = dict(name="mlp", hidden=(8,))
+    config.training.epochs = 1
+    config.algorithm = dict(name="scaffold")
+    config.engine.runs = "separate"
+    config.arms = dict(
+        scaffold=dict(), host=dict(engine=dict(storage="host")), together=dict(engine=dict(runs="together"))
+    )
+    config.seeds = (0, 1)
+    config.measurements = dict(round="many:measure")
+    return config
+
+def measure(view):
+    here = f"process {jax.process_index()} in round {view.round}"
+    if os.environ.get("STOPS") == here:
+        os.kill(os.getpid(), signal.SIGTERM)
+    if os.environ.get("DIES") == here:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return view.round
+"""
+ONE_RUN = ("--arm=scaffold", "--seed=0")
+
+
+@pytest.fixture(autouse=True)
+def in_this_process(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(launch, "configure_jax", lambda cache: None)  # the tests have started JAX themselves
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory):
+    path = tmp_path_factory.mktemp("configs") / "many.py"
+    path.write_text(CONFIG)
+    return f"--config={path}"
+
+
+@pytest.fixture(scope="module")
+def reference(config, tmp_path_factory):
+    """The folder of one process with so many devices, which was never stopped."""
+    made = {}
+
+    def study(devices, *arguments):
+        key = devices, *arguments
+        if key not in made:
+            made[key] = tmp_path_factory.mktemp("reference") / "study"
+            assert in_one(config, made[key], devices, *arguments) == 0
+        return made[key]
+
+    return study
+
+
+def in_one(config, workdir, devices, *arguments):
+    """The exit status of one process."""
+    return launch.main([config, f"--config.engine.devices={devices}", f"--workdir={workdir}", *arguments])
+
+
+def in_many(config, workdir, shape, *arguments, only=None, **environment):
+    """Statuses, outputs and errors of processes, each with a folder to write into; ``shape``: processes, devices each.
+
+    ``{process}`` in an argument is the process's number; ``only``: those that start.
+    """
+    (count, devices), port, started = shape, free_port(), []
+    environment = os.environ | {"JAX_NUM_CPU_DEVICES": str(devices)} | environment
+    for process in range(count) if only is None else only:
+        command = [sys.executable, "experiments/launch.py", config, f"--config.engine.devices={count * devices}"]
+        command += [f"--compilation_cache={ROOT / '.pytest_cache' / 'jax_hosts'}"]
+        command += [f"--workdir={workdir if process == 0 else f'{workdir}-{process}'}"]
+        command += [f"--distributed=localhost:{port},{count},{process}"]
+        command += [argument.format(process=process) for argument in arguments]
+        pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        started.append(subprocess.Popen(command, cwd=ROOT, env=environment, **pipes))
+    try:
+        said = [process.communicate(timeout=300) for process in started]
+    finally:
+        for process in started:
+            process.kill()
+    outputs, errors = zip(*said, strict=True)
+    print(*errors)  # for a test that fails
+    return [process.returncode for process in started], outputs, errors
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return probe.getsockname()[1]
+
+
+def numbers(run):
+    """Rounds, losses, and all arrays of a run: of every round's clients, and of the final model."""
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    arrays = {name: np.array([row[name] for row in rows]) for name in ("round", "loss", "train/task_loss")}
+    for name in ("clients", "final"):
+        arrays |= {f"{name}/{key}": value for key, value in np.load(run / f"{name}.npz").items()}
+    return arrays
+
+
+def assert_agree(study, expected, tolerance=TOLERANCE):
+    runs = [run.relative_to(study) for run in study.glob("*/seed*")]
+    assert runs
+    for run in runs:
+        found, wanted = numbers(study / run), numbers(expected / run)
+        assert found.keys() == wanted.keys()
+        for name, array in wanted.items():
+            np.testing.assert_allclose(found[name], array, rtol=tolerance, atol=tolerance, err_msg=f"{run} {name}")
+
+
+def test_two_processes_stop_together_and_one_goes_on(config, reference, tmp_path):
+    study = tmp_path / "study"
+    statuses, outputs, errors = in_many(config, study, (2, 2), *ONE_RUN, STOPS="process 1 in round 2")
+    assert statuses == [launch.STOPPED] * 2
+    assert "stopped in scaffold seed 0" in outputs[0] and "on each of 4 devices" in outputs[0]
+    assert "scaffold" not in outputs[1] and not any(errors)
+    assert [path.name for path in tmp_path.iterdir()] == ["study"]  # the second process has written nothing
+    assert in_one(config, study, 4, *ONE_RUN) == 0
+    assert_agree(study, reference(4, *ONE_RUN))
+
+
+def test_one_process_stops_and_two_go_on(config, reference, tmp_path, monkeypatch):
+    study = tmp_path / "study"
+    with monkeypatch.context() as patched:
+        patched.setattr(launch, "stop_on_signal", lambda: lambda: True)
+        assert in_one(config, study, 2) == launch.STOPPED
+    statuses, outputs, _ = in_many(config, study, (2, 1))
+    assert statuses == [0, 0] and "resumes after round 1" in outputs[0]
+    assert [path.name for path in tmp_path.iterdir()] == ["study"]
+    assert len(list(study.glob("*/seed*"))) == 6
+    assert_agree(study, reference(2), tolerance=0)  # two summands have one order
+
+
+@pytest.mark.parametrize(("count", "devices"), WAYS)
+def test_devices_of_processes_agree(config, reference, tmp_path, count, devices):
+    statuses, _, _ = in_many(config, tmp_path / "study", (count, devices // count), *ONE_RUN)
+    assert statuses == [0] * count
+    assert_agree(tmp_path / "study", reference(devices, *ONE_RUN))
+
+
+def test_a_process_that_dies_ends_the_others(config, reference, tmp_path):
+    study = tmp_path / "study"
+    statuses, _, errors = in_many(config, study, (2, 1), *ONE_RUN, DIES="process 1 in round 2")
+    assert statuses == [1, -9] and errors[0] == "error: another process has ended; see what it says\n"
+    assert in_one(config, study, 2, *ONE_RUN) == 0
+    assert_agree(study, reference(2), tolerance=0)
+
+
+def test_processes_of_two_studies_are_refused(config, tmp_path):
+    statuses, _, errors = in_many(config, tmp_path / "study", (2, 1), "--config.partition.seed={process}")
+    assert statuses == [2, 2] and not any(tmp_path.iterdir())
+    for error in errors:
+        assert error.startswith("error: process 1 has another config and another data than process 0: ")
+        assert error.count("\n") == 1
+
+
+def test_a_process_that_does_not_come(config, tmp_path):
+    statuses, _, (error,) = in_many(config, tmp_path / "study", (2, 1), "--distributed_timeout=1", only=[0])
+    assert statuses == [2] and "not all processes came in 1 s" in error and error.count("\n") == 1
+
+
+def test_auto_is_several_processes_in_a_cluster_alone(monkeypatch):
+    for name in [name for name in os.environ if name.startswith(("SLURM", "OMPI", "TPU", "MEGASCALE"))]:
+        monkeypatch.delenv(name)
+    hosts.join("auto", 1)  # or JAX would refuse, as it has been started
+    monkeypatch.setenv("SLURM_NTASKS", "2")
+    assert not hosts._is_cluster()  # in a batch script, outside of srun
+    monkeypatch.setenv("SLURM_STEP_NODELIST", "node[1-2]")
+    assert hosts._is_cluster()
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "1")
+    assert not hosts._is_cluster()
+
+
+@pytest.mark.parametrize(
+    ("where", "words"),
+    [
+        ("on", ["expected off, auto, or host:port,processes,process"]),
+        ("localhost:1234,2", ["expected off, auto, or host:port,processes,process"]),
+        ("localhost:1234,2,two", ["expected off, auto, or host:port,processes,process"]),
+        ("localhost:1234,2,2", ["there is no process 2 of 2"]),
+        ("localhost:1234,0,0", ["there is no process 0 of 0"]),
+        ("localhost:123456,2,0", ["there is no port 123456"]),
+        ("localhost:{taken},2,0", ["port {taken}", "choose another one"]),
+    ],
+)
+def test_wrong_places(where, words, config, tmp_path, capsys):
+    with socket.create_server(("", 0)) as server:
+        taken = server.getsockname()[1]
+        where = where.format(taken=taken)
+        assert in_one(config, tmp_path / "study", 2, f"--distributed={where}") == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: --distributed={where}: ") and error.count("\n") == 1
+    assert all(word.format(taken=taken) in error for word in words) and not any(tmp_path.iterdir())
