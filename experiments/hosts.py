@@ -59,7 +59,7 @@ def until_all_end(main: Callable[[list[str]], int], arguments: list[str]) -> int
     """
     try:
         status = main(arguments)
-    except Exception as error:
+    except (Exception, KeyboardInterrupt) as error:
         if not jax.distributed.is_initialized():
             raise
         if _LOST in str(error):
