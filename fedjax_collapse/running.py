@@ -151,7 +151,7 @@ class Going:
             if self.schedule.on_nan != "continue" and i not in self.diverged:
                 loss = self.histories[i].rows[-1]["loss"]
                 if found := divergence.suspect(record, self.done, loss, self.model.task.metric):
-                    announce(f"round {found.round} is not finite: it is run again from the last checkpoint on")
+                    announce(f"round {found.round} is not finite; it is run again to find out why")
                     failure = divergence.trace_back(self.rounds, self._before(i, found.round), self.storage, found)
                     self._keep_divergence(i, found, failure)
 
