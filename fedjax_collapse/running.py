@@ -191,7 +191,7 @@ class Going:
         """Client and step that are to blame; not where several processes have a part of the clients each."""
         if processes.are_several():
             return None
-        announce(f"round {found.round} is not finite: it is run again from the last checkpoint on")
+        announce(f"round {found.round} is not finite; it is run again to find out why")
         return divergence.trace_back(self.rounds, self._before(i, found.round), self.storage, found)
 
     def stop_at(self, failure: NotFinite) -> None:

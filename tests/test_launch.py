@@ -171,6 +171,26 @@ def test_a_run_that_diverges_stops_with_one_line(tmp_path, capsys):
     assert "<svg" in write_report(tmp_path).read_text()
 
 
+def test_of_runs_trained_together_only_the_diverged_one_fails(tmp_path, capsys):
+    file = tmp_path / "config.py"
+    file.write_text(
+        "from experiments.configs import quickstart\n"
+        "def get_config(arg=''):\n"
+        "    config = quickstart.get_config('smoke')\n"
+        "    config.network = dict(name='mlp', hidden=(4,))\n"
+        "    config.engine.runs = 'together'\n"
+        "    config.arms = dict(good=dict(), bad=dict(training=dict(learning_rate=1e6)))\n"
+        "    return config\n"
+    )
+    for _ in range(2):
+        assert start(f"--config={file}", workdir=tmp_path / "study") != 0
+        captured = capsys.readouterr()
+        said = captured.err + captured.out
+        assert "bad seed 0: round 1, client" in said and "good seed 0: round" not in said
+        finished = [arm for arm in ("good", "bad") if (tmp_path / "study" / arm / "seed0" / "summary.json").exists()]
+        assert finished == ["good"]
+
+
 WRONG = {
     "unknown key": (["--config.rouns=3"], "rouns", "rounds"),
     "unknown nested key": (["--config.partition.alfa=3"], "alfa", "alpha"),

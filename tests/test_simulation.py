@@ -461,14 +461,15 @@ def test_missing_metrics_are_noticed(federation, model, tmp_path):
 
 def test_nan_is_null(federation, model, tmp_path):
     exploding = FedAvg(TRAINING.replace(learning_rate=1e30))
-    simulate(federation, model, exploding, rounds=1, key=jax.random.key(0), folder=tmp_path)
+    options = dict(rounds=1, key=jax.random.key(0), folder=tmp_path, on_nan="continue")
+    simulate(federation, model, exploding, **options)
     assert json.loads((tmp_path / "metrics.jsonl").read_text())["train/task_loss"] is None
 
 
 def test_nan_is_nan_after_a_resume(federation, model, tmp_path):
     exploding = FedAvg(TRAINING.replace(learning_rate=1e30))
     arguments = (federation, model, exploding)
-    options = dict(key=jax.random.key(0), participation=0.6)
+    options = dict(key=jax.random.key(0), participation=0.6, on_nan="continue")
     whole = simulate(*arguments, rounds=2, **options)
     simulate(*arguments, rounds=1, folder=tmp_path, **options)
     resumed = simulate(*arguments, rounds=2, folder=tmp_path, **options)
