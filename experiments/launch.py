@@ -40,8 +40,8 @@ from experiments.machine import num_cores
 from experiments.names import check_name
 from experiments.resuming import CHOICES, check_resume
 from experiments.slurm import submit
-from experiments.study import choose_runs, finish, run_study
-from experiments.workers import Work, failures, train_in_workers
+from experiments.study import choose_runs, finish, overview, run_study
+from experiments.workers import Work, failures, last_round, train_in_workers
 from fedjax_collapse import processes
 from fedjax_collapse.records import UserError
 from fedjax_collapse.remembered import cache_folder
@@ -88,6 +88,8 @@ def _in_processes(options, arguments, workdir):
     arguments = [*arguments, f"--workdir={workdir}", "--workers=0", "--slurm=", "--resume=auto"]
     runs = {f"{arm} seed {seed}": workdir / arm / f"seed{seed}" for arm, seed in names}
     work, console = Work(arguments, runs, workdir, config.rounds), Console()
+    if told := overview(workdir, {name: last_round(run) for name, run in zip(names, runs.values(), strict=True)}):
+        console.note(told)
     if options.slurm:
         jobs = submit(work, options.slurm)
         console.note(f"jobs {', '.join(job.job_id for job in jobs)}: the last to end writes the report")

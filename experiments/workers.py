@@ -88,6 +88,11 @@ def train_in_workers(work: Work, count: int, should_stop: Callable[[], bool], co
     return STOPPED if is_stopping or STOPPED in workers.statuses else 0
 
 
+def last_round(run: Path) -> int:
+    """The last evaluated round of a run, by its folder; 0 before there is one."""
+    return _last_row(run).get("round", 0)
+
+
 def failures(work: Work) -> list[str]:
     """A line for every run that has no result."""
     lines = []
@@ -204,7 +209,7 @@ class _Progress:
 
     def __init__(self, work: Work, console: Console) -> None:
         self._work, self._console = work, console
-        self._rounds = {name: _last_row(run).get("round", 0) for name, run in work.runs.items()}
+        self._rounds = {name: last_round(run) for name, run in work.runs.items()}
         self._done = {name for name, run in work.runs.items() if (run / "summary.json").exists()}
         self._failed: set[str] = set()
         for name in work.runs.keys() - self._done:

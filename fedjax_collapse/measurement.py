@@ -264,4 +264,4 @@ class Stopwatch:
 
     def _listen(self, event: str, seconds: float, fun_name: str = "", **_) -> None:
         if event.startswith("/jax/core/compile/") and fun_name.removeprefix("jit(").rstrip(")") in self._OUTERMOST:
-            self._compiling += seconds
+            self._compiling += max(seconds, 0.0)  # by a clock that may be set back

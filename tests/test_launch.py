@@ -269,7 +269,7 @@ def test_missing_config_file_lists_the_available_ones(tmp_path, capsys):
         ("config.arms = dict(a=dict(trainin=dict(epochs=1)))", ["trainin", "did you mean 'training'"]),
         ("config.arms = {'a/b': dict()}", ["arm 'a/b'", "without /"]),
         ("config.arms = {'': dict()}", ["arm ''"]),
-        ("config.arms = {'..': dict()}", ["arm '..'"]),
+        ("config.arms = {'..': dict()}", ["dots in field names"]),
         ("config.arms = dict(a=dict(rounds=3))", ["arms.a.rounds", "set config.rounds"]),
         ("config.arms = dict(a=dict(regularizers=dict(feddecor=dict())))", ["did you mean 'feddecorr'"]),
         ("config.arms = dict(a=dict(regularizers=dict(feddecorr=dict(strenght=1.0))))", ["did you mean 'strength'"]),

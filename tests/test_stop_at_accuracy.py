@@ -10,7 +10,7 @@ from conftest import assert_same_bits
 from experiments import launch
 from experiments.reporting import page, read_study
 from fedjax_collapse import FedAvg, LocalTraining, UserError, engine, simulate
-from fedjax_collapse.simulation import Hardware, Run, Schedule, simulate_runs
+from fedjax_collapse.simulation import Hardware, Run, Schedule, rounds_kept, simulate_runs
 
 ALGORITHM = FedAvg(LocalTraining(epochs=1, batch_size=8, learning_rate=0.05))
 ROUNDS = 6
@@ -37,6 +37,7 @@ def test_it_ends_there_with_the_bits_of_the_whole_run(federation, model, whole, 
     round, accuracy = target
     result = run(federation, model, stop_at_accuracy=accuracy, folder=tmp_path / "run")
     assert result.rounds_done == round and len(result.metrics) == round
+    assert rounds_kept(tmp_path / "run") == (round,)
     assert_same_bits(result.metrics, whole.metrics[:round])
     assert (tmp_path / "run" / "final.npz").exists() and (tmp_path / "run" / "clients.npz").exists()
     again = run(federation, model, stop_at_accuracy=accuracy, folder=tmp_path / "run")  # trains nothing
