@@ -10,11 +10,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
-from experiments import hosts, launch
+from experiments import build, hosts, launch
+from experiments.configs import base
 from experiments.early import STOPPING
+from fedjax_collapse import Model, UserError, engine, nn
 
 ROOT = Path(__file__).parents[1]
 TOLERANCE = 2e-5  # in float32: the order of summation over processes is all that differs
@@ -177,6 +180,19 @@ def test_processes_of_two_studies_are_refused(config, tmp_path):
     for error in errors:
         assert error.startswith("error: process 1 has another config and another data than process 0: ")
         assert error.count("\n") == 1
+
+
+def test_several_processes_use_all_their_devices(monkeypatch):
+    config = base.get_config()
+    config.clients, config.network = 3, {"name": "mlp"}
+    assert build.client_map(config, Model(nn.MLP(4), (2, 2, 1))).num_devices == 3
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    assert build.client_map(config, Model(nn.MLP(4), (2, 2, 1))).num_devices == len(jax.devices())
+    with pytest.raises(UserError, match="num_devices 3: expected 8, all that the 2 processes have"):
+        engine.Sharded(3, engine.Chunked(1))
+    config.engine.layout = "vectorized"
+    with pytest.raises(UserError, match="layout 'vectorized': several processes divide the clients"):
+        build.client_map(config, Model(nn.MLP(4), (2, 2, 1)))
 
 
 def test_a_process_that_does_not_come(config, tmp_path):
