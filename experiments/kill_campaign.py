@@ -39,7 +39,7 @@ METHODS = {
     "scaffold": "dict(algorithm=dict(name='scaffold'))",
     "moon": "dict(regularizers=dict(moon=dict(strength=1.0)))",
     "fedbn": "dict(batch_norm='local', network=dict(name='small_cnn', channels=(2,)))",
-    "fedmr": "dict(regularizers=dict(fedmr=dict(strength=0.1)))",
+    "fedmr": "dict(regularizers=dict(fedmr=dict(inter=0.1)))",
 }
 _CONFIG = """
 from experiments.configs import base

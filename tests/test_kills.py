@@ -5,7 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from experiments import kill_campaign
+import pytest
+
+from experiments import build, kill_campaign, launch
+from experiments.arms import resolve_arm
 
 ROOT = Path(__file__).parents[1]
 
@@ -18,6 +21,14 @@ def test_a_study_that_is_killed_goes_on_to_the_same_bits(tmp_path):
     alone, together = (re.sub(r" {2,}", " ", line) for line in done.stdout.splitlines()[1:])
     assert re.match(r"scaffold, alone 4 [01] 0 \d{3} ", alone)
     assert re.match(r"scaffold, two seeds together 4 [01] 0 \d{3} ", together)
+
+
+@pytest.mark.parametrize("method", kill_campaign.METHODS)
+def test_every_method_of_the_campaign_is_one(tmp_path, method):
+    case = kill_campaign.Case(method, (0,), tmp_path)
+    case.write_config()
+    config = launch.parse([f"--config={case.folder / 'config.py'}"]).config
+    build.algorithm(resolve_arm(config, method)).check()
 
 
 def test_a_difference_is_noticed(tmp_path):
