@@ -82,8 +82,11 @@ def train_in_workers(work: Work, count: int, should_stop: Callable[[], bool], co
                 is_stopping = True
                 workers.stop()
     progress.show()
+    told = {f"error: {line}" for line in failures(work)}  # by the parent, at its end
+    for line in dict.fromkeys(workers.errors):
+        if line not in told:
+            print(line, file=sys.stderr)
     if _WRONG in workers.statuses:
-        print("\n".join(dict.fromkeys(workers.errors)), file=sys.stderr)
         return _WRONG
     return STOPPED if is_stopping or STOPPED in workers.statuses else 0
 
