@@ -71,7 +71,8 @@ def test_the_others_go_on_and_a_restart_tries_again(start, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("error", "told"), [("MemoryError()", "out of memory (MemoryError): lower"), ("AssertionError(3)", "AssertionError")]
+    ("error", "told"),
+    [("MemoryError()", "out of memory (MemoryError): lower"), ("AssertionError(3)", "AssertionError")],
 )
 def test_whatever_user_code_raises(start, error, told, capsys):
     """Also where no run is left to report on."""
