@@ -60,7 +60,8 @@ def arrays_of_first(tree: PyTree) -> PyTree:
     if not are_several():
         return tree
     leaves, structure = jax.tree.flatten(tree)
-    with np.load(io.BytesIO(_sent_by_first(lambda: _packed(leaves))), allow_pickle=False) as sent:
+    message = io.BytesIO(_sent_by_first(lambda: _packed(leaves)))
+    with np.load(message, allow_pickle=False) as sent:
         return structure.unflatten(_like(leaf, sent[f"arr_{i}"]) for i, leaf in enumerate(leaves))
 
 
