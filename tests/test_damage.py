@@ -252,6 +252,7 @@ def test_a_checkpoint_that_is_not_whole_does_not_count(tmp_path, monkeypatch):
     """Whatever a save that is killed leaves beside it is removed by the next one."""
     state, checkpoints = {"weights": jax.numpy.arange(3.0)}, Checkpoints(tmp_path)
     checkpoints.save(1, state, {})
+    checkpoints.wait()
     with monkeypatch.context() as patch:
         patch.setattr("fedjax_collapse.checkpoint._hashes", lambda path: 1 / 0)
         patch.setattr(shutil, "rmtree", lambda *_, **__: None)
