@@ -95,6 +95,7 @@ class Checkpoints:
             Damaged: the checkpoint is not as it was written.
             UserError: it is of a state of another structure, shape or dtype.
         """
+        self.wait()
         path = self._folder / str(round)
         notes = _check_seal(path)
         try:

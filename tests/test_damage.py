@@ -273,10 +273,8 @@ def test_a_checkpoint_is_written_while_the_run_goes_on(tmp_path, monkeypatch):
     may_write, save = threading.Event(), ocp.save
     monkeypatch.setattr(ocp, "save", lambda *arguments: may_write.wait(60) and save(*arguments))
     weights, key, host = jax.numpy.arange(3.0), jax.random.key(1), np.arange(3.0)
-    checkpoints, template = (
-        Checkpoints(tmp_path),
-        {"weights": jax.numpy.ones(3), "key": jax.random.key(0), "host": host},
-    )
+    template = {"weights": jax.numpy.ones(3), "key": jax.random.key(0), "host": np.zeros(3)}
+    checkpoints = Checkpoints(tmp_path)
     checkpoints.save(1, {"weights": weights, "key": key, "host": host}, {})
     assert not (tmp_path / "1").exists()
     jax.jit(lambda w: w + 1, donate_argnums=0)(weights)
