@@ -220,7 +220,7 @@ def test_processed_samples_include_padding():
 
 def test_systems_whose_packages_are_missing_are_left_out(capsys):
     without_torch = benchmark.available(list(SYSTEMS), lambda package: package != "torch")
-    assert without_torch == ["fedjax_collapse"]
+    assert without_torch == ["fedjax_collapse", "fedjax_collapse-timed"]
     assert "pytorch-dataloader, pytorch-threads, pfl" in capsys.readouterr().err
     without_pfl = benchmark.available(["pytorch", "pfl"], lambda package: package != "pfl")
     assert without_pfl == ["pytorch"]
@@ -233,7 +233,7 @@ def test_systems_whose_packages_are_missing_are_left_out(capsys):
     "wrong, named",
     [
         ("--workloads=mlp100,nope", "mlp100, cnn100"),
-        ("--systems=nope", "fedjax_collapse, pytorch"),
+        ("--systems=nope", "fedjax_collapse, fedjax_collapse-timed, pytorch"),
         ("--growth=pfl", "mlp100, cnn100"),
         ("--json=/no/such/folder/x.json", "/no/such/folder/x.json"),
         ("--figure=/no/such/folder/x.svg", "/no/such/folder/x.svg"),

@@ -346,7 +346,7 @@ def study(tmp_path_factory):
         ("fedavg/seed0/partition.npz", 0),
         ("fedavg/seed0/together.json", 0),
         ("fedavg/seed0/final.npz", 0),
-        ("fedavg/seed0/clients.npz", 2),
+        ("fedavg/seed0/clients.npz", 1),
     ],
 )
 def test_a_damaged_file_of_a_study_is_written_anew_or_named(study, name, status, capsys):
