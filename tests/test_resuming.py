@@ -79,9 +79,10 @@ def test_another_layout_is_said_in_the_run_and_in_the_report(start, tmp_path, mo
 
 def test_layouts_and_devices_by_arm(tmp_path):
     gpu = START | {"devices": ["cuda:0"], "layouts": {"fedavg": "5 clients at a time", "new": "x"}}
+    gpu |= {"convolutions": {"new": {"xla": 2, "patches": 1}, "fedavg": {}}}
     assert layouts_of([START, {}, START, gpu]) == {
         "fedavg": ["1 client at a time on each of 2 devices (TFRT_CPU)", "5 clients at a time (cuda)"],
-        "new": ["x (cuda)"],
+        "new": ["x (cuda; convolutions: 1 patches, 2 xla)"],
     }
     (tmp_path / "provenance.json").write_text(json.dumps({"starts": [START, gpu]}))
     assert changed_layouts(tmp_path, [("fedavg", 0)]) == []  # nothing was saved that could go on

@@ -55,12 +55,15 @@ def read_starts(folder: Path) -> tuple[Mapping[str, Any], ...]:
 
 
 def layouts_of(starts: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """Of each arm the different layouts, with the kind of device, in which starts have trained it."""
+    """Of each arm the different layouts, with kind of device and convolutions, in which starts have trained it."""
     layouts: dict[str, list[str]] = {}
     for start in starts:
         kind = re.sub(r"[_:]?\d+$", "", str((start.get("devices") or ["?"])[0]))
         for arm, layout in (start.get("layouts") or {}).items():
-            layouts.setdefault(arm, []).append(f"{layout} ({kind})")
+            convolutions = (start.get("convolutions") or {}).get(arm) or {}
+            lowerings = ", ".join(f"{count} {lowering}" for lowering, count in sorted(convolutions.items()))
+            convolved = f"; convolutions: {lowerings}" if lowerings else ""
+            layouts.setdefault(arm, []).append(f"{layout} ({kind}{convolved})")
     return {arm: list(dict.fromkeys(of_arm)) for arm, of_arm in layouts.items()}
 
 
