@@ -1,8 +1,8 @@
 """Checkpoints of a run's state, through Orbax: the only module that knows it.
 
-A checkpoint is a folder named by its round. While the run goes on it is written beside its place, with the SHA-256 of
-each of its files, and then moved there: it is whole from the moment at which it counts, and what happens to it later is
-noticed before anything of it is used.
+A checkpoint is a folder named by its round. It is written beside its place, with the SHA-256 of each of its files, and
+then moved there: it is whole from the moment at which it counts, and what happens to it later is noticed before
+anything of it is used.
 """
 
 import contextlib
@@ -11,7 +11,6 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -44,15 +43,10 @@ class Checkpoints:
     def __init__(self, folder: Path):
         check_folder(folder)
         self._folder = folder.absolute()
-        self._writer, self._saving = ThreadPoolExecutor(1), None
 
     @property
     def rounds(self) -> tuple[int, ...]:
         """The rounds of all checkpoints, in their order."""
-        self.wait()
-        return self._found()
-
-    def _found(self):
         found = self._folder.iterdir() if self._folder.is_dir() else ()
         return tuple(sorted(int(path.name) for path in found if path.name.isdecimal()))
 
@@ -63,27 +57,15 @@ class Checkpoints:
         shutil.rmtree(self._folder / _BESIDE, ignore_errors=True)
 
     def save(self, round: int, state: PyTree, notes: Mapping[str, Any]) -> None:
-        """Saves a state with notes, which are JSON, unless there is a checkpoint of the round.
-
-        A copy of it is written while the run goes on. What goes wrong is raised by whatever is asked for next.
-        """
-        if round not in self.rounds:
-            copy = jax.tree.map(lambda leaf: leaf.copy(), state)  # rounds write into it, or donate it
-            self._saving = self._writer.submit(self._write, round, copy, notes)
-
-    def wait(self) -> None:
-        """Until all that was saved is written."""
-        saving, self._saving = self._saving, None
-        if saving is not None:
-            saving.result()
-
-    def _write(self, round, state, notes):
+        """Saves a state with notes, which are JSON, unless there is a checkpoint of the round."""
+        if round in self.rounds:
+            return
         with self._beside() as beside:
             new = beside / str(round)
             ocp.save(new, state)
             write_json(new / _SEAL, {"files": _hashes(new), "notes": notes})
             os.replace(new, self._folder / str(round))
-        for old in self._found()[:-_KEPT]:
+        for old in self.rounds[:-_KEPT]:
             self._remove(old)
 
     def load(self, round: int, template: PyTree) -> tuple[PyTree, Mapping[str, Any] | None]:
@@ -95,7 +77,6 @@ class Checkpoints:
             Damaged: the checkpoint is not as it was written.
             UserError: it is of a state of another structure, shape or dtype.
         """
-        self.wait()
         path = self._folder / str(round)
         notes = _check_seal(path)
         try:

@@ -237,26 +237,17 @@ class Going:
         is_due = self.done % self.schedule.checkpoint_every < self.last
         is_due = is_due or is_stopping or self.is_over
         if is_due and any(run.folder for run in self.runs):
-            states, must_wait = self.program.states(), processes.are_several()
-            processes.of_first(lambda: self._save(states, must_wait))
+            states = self.program.states()
+            processes.of_first(lambda: self._save(states))
 
-    def _save(self, states, must_wait):
-        """``must_wait``: before other processes go on, whom Orbax would wait for."""
+    def _save(self, states):
         for history, store, state in zip(self.histories, self.stores, states, strict=True):
             if store:
                 history.save_arrays()
                 store.save(self.done, state, history.written())
-                if must_wait:
-                    store.wait()
-
-    def close(self) -> None:
-        """Waits until all that was saved is written."""
-        for store in filter(None, self.stores):
-            store.wait()
 
     def results(self) -> list[Result]:
         """What each run leaves; also in its folder, if it is over."""
-        self.close()
         results = []
         for i, state in enumerate(self.program.states()):
             history, folder = self.histories[i], self.histories[i].folder

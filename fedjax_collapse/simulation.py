@@ -103,7 +103,8 @@ def simulate_runs(
     (``processes.py``) the first alone has the folders, and all stop if one is asked to. Errors are those of
     ``simulate``; runs that diverge are told of when the others are done.
     """
-    with memory.exhaustion_told(), contextlib.closing(Going(runs, model, schedule, hardware)) as going:
+    with memory.exhaustion_told():
+        going = Going(runs, model, schedule, hardware)
         with _stop_on_interrupt(callbacks.should_stop) as should_stop:
             going.prepare(callbacks.announce)
             _advance(going, callbacks, should_stop)
