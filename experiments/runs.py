@@ -23,7 +23,7 @@ from fedjax_collapse.engine import ClientMap, together
 from fedjax_collapse.fingerprint import describe
 from fedjax_collapse.metrics import write_json, write_npz
 from fedjax_collapse.model import Model
-from fedjax_collapse.nn.timing import with_timed_lowerings
+from fedjax_collapse.nn.timing import WORTHWHILE, with_timed_lowerings
 from fedjax_collapse.records import UserError
 from fedjax_collapse.simulation import (
     Callbacks,
@@ -91,7 +91,9 @@ def _with_fastest_lowerings(plan, lowering):
     if lowering != "timed" and (lowering != "auto" or client_map.target.is_tpu):
         return plan.model
     at_once = client_map.clients_at_once // client_map.num_devices
-    return with_timed_lowerings(plan.model, plan.algorithm.training.batch_size, at_once, engine.own_devices()[0])
+    least_work = 0 if lowering == "timed" else WORTHWHILE
+    batch_size, device = plan.algorithm.training.batch_size, engine.own_devices()[0]
+    return with_timed_lowerings(plan.model, batch_size, at_once, device, least_work)
 
 
 def make_groups(

@@ -112,6 +112,14 @@ def test_real_seconds(monkeypatch, tmp_path, clients):
     assert describe(timed.module) == describe(MODEL.with_module(lowering=TimedLowerings(())).module)
 
 
+def test_work_of_layers():
+    """By hand: outputs times kernel, of strided, padded and depthwise layers."""
+    layers = dict.fromkeys(layer for layer, _ in convolutions(Model(nn.MobileNetV2(10), (32, 32, 3)), 16))
+    by_kernel = {(layer.kernel, layer.stride): layer for layer in layers}
+    assert by_kernel[(3, 3, 3, 32), 1].work == 32 * 32 * 27 * 32
+    assert by_kernel[(3, 3, 1, 144), 2].work == 16 * 16 * 9 * 144
+
+
 def test_candidates_of_targets():
     layers = dict.fromkeys(layer for layer, _ in convolutions(Model(nn.MobileNetV2(10), (32, 32, 3)), 16))
     for layer in layers:
@@ -120,8 +128,12 @@ def test_candidates_of_targets():
         assert ("shifted" in on_cpu) == (layer.groups > 1)
 
 
-@pytest.mark.parametrize("lowering, expected", [("auto", 2), ("timed", 2), ("rules", 0)])
-def test_a_config_chooses(seconds, lowering, expected):
+@pytest.mark.parametrize(
+    "lowering, worthwhile, expected", [("auto", 2**25, 0), ("auto", 10**5, 1), ("timed", 2**25, 2), ("rules", 0, 0)]
+)
+def test_a_config_chooses(seconds, monkeypatch, lowering, worthwhile, expected):
+    """By ``auto`` layers with less work than that are not timed: 73,728 and 589,824 multiply-adds on a batch here."""
+    monkeypatch.setattr(runs, "WORTHWHILE", worthwhile)
     config = base.get_config()
     config.network = dict(name="small_cnn", channels=(4, 32), lowering=lowering)
     config.clients = 2

@@ -7,6 +7,7 @@ convolutions, and there it is the products that are slow (``docs/accelerators.md
 """
 
 import dataclasses
+import math
 from typing import NamedTuple
 
 import jax
@@ -35,6 +36,14 @@ class Layer(NamedTuple):
     padding: int
     groups: int
     dtype: str
+
+    @property
+    def work(self) -> int:
+        """Multiply-adds of one image, forward."""
+        height, width, _ = self.image
+        size, *_ = self.kernel
+        outputs = [(n + 2 * self.padding - size) // self.stride + 1 for n in (height, width)]
+        return math.prod(outputs) * math.prod(self.kernel)
 
     def convolution(self, lowering: str, target: Target) -> "Convolution":
         """What is done there, by that lowering."""

@@ -18,18 +18,19 @@ from fedjax_collapse.nn.inspection import convolutions
 from fedjax_collapse.remembered import remembered
 from fedjax_collapse.target import Target
 
+WORTHWHILE = 2**25  # multiply-adds of a layer: timing those with less takes longer than most studies would win by it
 _CLEARLY = 0.9  # share of the time that another lowering may take to replace that of the rule; less is noise
 _SECONDS = 0.05  # that a timing lasts at least
 _TIMINGS = 5  # the fastest counts
 _HOPELESS = 3  # times the fastest one's; whatever never took less is not timed again
 
 
-def with_timed_lowerings(model: Model, batch_size: int, clients: int, device: jax.Device) -> Model:
+def with_timed_lowerings(model: Model, batch_size: int, clients: int, device: jax.Device, least_work: int = 0) -> Model:
     """The model whose convolutions take the lowerings that are fastest on the device; itself if it has none.
 
     ``clients``: how many train side by side there. The seconds of every lowering are kept in the cache folder, where
     an equal layer, device, precision and version of JAX finds them again. That of ``auto`` stays unless another one is
-    clearly faster.
+    clearly faster, and for layers of less than ``least_work`` multiply-adds on a batch of each client.
     """
     model = model.on(Target.of(device))
     used, chosen = convolutions(model, batch_size), []
@@ -37,6 +38,8 @@ def with_timed_lowerings(model: Model, batch_size: int, clients: int, device: ja
         return model
     behind = {layer for layer, _ in used[1:]}  # the network's images need no gradient
     for layer, rule in dict(used).items():
+        if clients * batch_size * layer.work < least_work:
+            continue
         seconds = {rule: math.inf} | _remembered(layer, batch_size, clients, device, has_gradient=layer in behind)
         fastest = min(seconds, key=seconds.get)
         chosen.append((layer, fastest if seconds[fastest] < _CLEARLY * seconds[rule] else rule))
