@@ -21,7 +21,7 @@ from experiments.names import (
     function_named,
     imported,
 )
-from fedjax_collapse import FedAvg, LocalTraining, Participation, Phase, aggregation, engine
+from fedjax_collapse import FedAvg, LocalTraining, Participation, Phase, aggregation, engine, processes
 from fedjax_collapse.data import Domains, Federation, augment, partition, sources
 from fedjax_collapse.method import Method
 from fedjax_collapse.model import Model
@@ -288,7 +288,7 @@ def client_map(config: ConfigDict, network: Model) -> engine.ClientMap:
     most = engine.clients_at_once(Target.of(devices[0]), network)
     chunk = engine.Chunked(options.clients_at_once or min(most, -(-cohort // num_devices)))
     layout = options.layout
-    if jax.process_count() > 1 and layout not in ("auto", "timed", "sharded"):
+    if processes.are_several() and layout not in ("auto", "timed", "sharded"):
         raise UserError(f"engine.layout {layout!r}: several processes divide the clients; choose auto or sharded")
     if layout in ("auto", "timed"):
         layout = "sharded" if num_devices != 1 else "chunked"

@@ -13,6 +13,7 @@ from typing import TextIO
 import jax
 from jax._src import distributed
 
+from experiments.failures import one_line
 from fedjax_collapse import processes
 from fedjax_collapse.records import UserError
 
@@ -40,7 +41,7 @@ def join(where: str, timeout: int) -> None:
         jax.distributed.initialize(**(given or {}), initialization_timeout=timeout + _LONGER)
         _check_devices()
     except (RuntimeError, ValueError) as error:
-        raise UserError(f"--distributed={where}: {' '.join(str(error).split())}") from error
+        raise UserError(f"--distributed={where}: {one_line(error)}") from error
     finally:
         watch.cancel()
 

@@ -39,6 +39,7 @@ from experiments.lock import only_process_in
 from experiments.machine import num_cores
 from experiments.names import check_name
 from experiments.resuming import CHOICES, check_resume
+from experiments.runs import run_folder
 from experiments.slurm import submit
 from experiments.study import choose_runs, finish, overview, run_study
 from experiments.workers import Work, failures, last_round, train_in_workers
@@ -60,7 +61,7 @@ def main(arguments: list[str], should_stop: Callable[[], bool] | None = None) ->
         names = choose_runs(options.config, options.arm, options.seed)
         if options.workers or options.slurm:
             check_resume(options.resume, workdir, names)
-            return _in_processes(options, arguments, workdir)
+            return _in_processes(options, arguments, workdir, names)
         configure_jax(options.compilation_cache)
         hosts.join(options.distributed, options.distributed_timeout)
         check_devices()
@@ -77,16 +78,15 @@ def main(arguments: list[str], should_stop: Callable[[], bool] | None = None) ->
     return 0 if finished else STOPPED
 
 
-def _in_processes(options, arguments, workdir):
+def _in_processes(options, arguments, workdir, names):
     """The exit status of a study whose runs are divided among workers or are jobs."""
     config = options.config
     if config.engine.runs == "together" or (options.workers and options.slurm):
         raise UserError("--workers, or --slurm, train runs apart: choose engine.runs=separate, and one of the two")
     if options.distributed != "off":
         raise UserError("--workers and --slurm divide runs, --distributed divides clients: choose one of them")
-    names = choose_runs(config, options.arm, options.seed)
     arguments = [*arguments, f"--workdir={workdir}", "--workers=0", "--slurm=", "--resume=auto"]
-    runs = {f"{arm} seed {seed}": workdir / arm / f"seed{seed}" for arm, seed in names}
+    runs = {f"{arm} seed {seed}": run_folder(workdir, (arm, seed)) for arm, seed in names}
     work, console = Work(arguments, runs, workdir, config.rounds), Console()
     if told := overview(workdir, {name: last_round(run) for name, run in zip(names, runs.values(), strict=True)}):
         console.note(told)

@@ -4,15 +4,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from experiments.reporting.reading import layouts_of, read_starts
+from experiments.runs import Name, run_folder
 from fedjax_collapse.records import UserError
 from fedjax_collapse.simulation import rounds_kept
 
 CHOICES = ("auto", "must", "never")
 
 
-def check_resume(choice: str, workdir: Path, names: Sequence[tuple[str, int]]) -> None:
+def check_resume(choice: str, workdir: Path, names: Sequence[Name]) -> None:
     """Raises UserError if the folder's runs are not as expected: by ``must`` each is started, by ``never`` none is."""
-    started = [name for name in names if _folder(workdir, name).is_dir()]
+    started = [name for name in names if run_folder(workdir, name).is_dir()]
     missing = [name for name in names if name not in started]
     if choice == "must" and missing:
         raise UserError(
@@ -26,11 +27,11 @@ def check_resume(choice: str, workdir: Path, names: Sequence[tuple[str, int]]) -
         )
 
 
-def changed_layouts(workdir: Path, names: Sequence[tuple[str, int]]) -> list[str]:
+def changed_layouts(workdir: Path, names: Sequence[Name]) -> list[str]:
     """A sentence for each arm with a run that goes on in another layout than an earlier start had."""
     starts = read_starts(workdir)
     earlier, now = layouts_of(starts[:-1]), layouts_of(starts[-1:])
-    going_on = {name[0] for name in names if _is_going_on(_folder(workdir, name))}
+    going_on = {name[0] for name in names if _is_going_on(run_folder(workdir, name))}
     return [
         f"{arm}: goes on with {now[arm][0]}, started with {'; '.join(others)}: rounding may differ from there on"
         for arm in now
@@ -40,11 +41,6 @@ def changed_layouts(workdir: Path, names: Sequence[tuple[str, int]]) -> list[str
 
 def _is_going_on(folder):
     return rounds_kept(folder) != (0,) and not (folder / "summary.json").exists()
-
-
-def _folder(workdir, name):
-    arm, seed = name
-    return workdir / arm / f"seed{seed}"
 
 
 def _listed(names):

@@ -65,6 +65,12 @@ class Group(NamedTuple):
         return ", ".join(f"{arm} seed {seed}" for arm, seed in self.runs)
 
 
+def run_folder(workdir: Path, name: Name) -> Path:
+    """Where in a study's folder a run's is."""
+    arm, seed = name
+    return workdir / arm / f"seed{seed}"
+
+
 def make_plan(config: ConfigDict, federation: Federation) -> Plan:
     """The plan of an arm, checked.
 
@@ -103,7 +109,7 @@ def make_groups(
     alike: dict = {}
     for arm, seed in names:
         plan = plans[arm]
-        run = Run(federations[arm][seed], plan.algorithm, jax.random.key(seed), workdir / arm / f"seed{seed}")
+        run = Run(federations[arm][seed], plan.algorithm, jax.random.key(seed), run_folder(workdir, (arm, seed)))
         schedule = repr(describe(plan.schedule))
         common = plan.model, schedule, plan.client_map, plan.engine.to_json(), structure(run)
         alike.setdefault(common, (plan, {}))[1][arm, seed] = run

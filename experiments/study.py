@@ -36,7 +36,7 @@ from experiments.reporting import write_report
 from experiments.reporting.reading import read_json, read_starts
 from experiments.reporting.study import summarize_seeds
 from experiments.resuming import changed_layouts
-from experiments.runs import Group, Name, Plan, make_groups, make_plan, train_group
+from experiments.runs import Group, Name, Plan, make_groups, make_plan, run_folder, train_group
 from fedjax_collapse import processes
 from fedjax_collapse.checkpoint import check_folder
 from fedjax_collapse.data import Federation
@@ -123,7 +123,7 @@ def overview(workdir: Path, first_rounds: Mapping[Name, int]) -> str:
     """One line on how far runs are: finished, failed when last tried, on their way, or new; empty if all are new."""
     kinds: dict[str, list[str]] = {}
     for (arm, seed), first_round in first_rounds.items():
-        run, name = workdir / arm / f"seed{seed}", f"{arm} seed {seed}"
+        run, name = run_folder(workdir, (arm, seed)), f"{arm} seed {seed}"
         if (run / "summary.json").exists():
             kinds.setdefault("finished", []).append("")
         elif read_failure(run):
@@ -143,7 +143,7 @@ def summarize(workdir: Path, arms: tuple[str, ...], seeds: tuple[int, ...]) -> d
     """
     summary = {}
     for arm in arms:
-        folders = {f"seed{seed}": workdir / arm / f"seed{seed}" for seed in seeds}
+        folders = {f"seed{seed}": run_folder(workdir, (arm, seed)) for seed in seeds}
         runs = [run / "summary.json" for run in folders.values()]
         finished = [_read_summary(run) for run in runs if run.exists()]
         summary[arm] = summarize_seeds(finished)
@@ -151,12 +151,6 @@ def summarize(workdir: Path, arms: tuple[str, ...], seeds: tuple[int, ...]) -> d
         if failed := {seed: line for seed, run in folders.items() if (line := read_failure(run))}:
             summary[arm]["failed"] = failed
     return summary
-
-
-def _report(workdir, summary, console):
-    write_json(workdir / "summary.json", summary)
-    console.print_table(summary)
-    console.note(f"report: {write_report(workdir)}")
 
 
 def record_start(workdir: Path, start: Mapping) -> None:
@@ -231,10 +225,10 @@ def _all_groups(names, plans, federations, workdir, console) -> list[Group]:
 
 def _shared_groups(names, plans, federations, workdir, share) -> Iterator[Group]:
     """Each run that no other process has or has had, alone; it is this one's until the next is asked for."""
-    for arm, seed in names:
-        with taken(workdir / arm / f"seed{seed}", share) as is_mine:
+    for name in names:
+        with taken(run_folder(workdir, name), share) as is_mine:
             if is_mine:
-                yield from make_groups([(arm, seed)], plans, federations, workdir)
+                yield from make_groups([name], plans, federations, workdir)
 
 
 def _train_all(groups, console, should_stop) -> list[str] | None:

@@ -17,6 +17,7 @@ from typing import Any
 import jax
 from orbax.checkpoint import v1 as ocp
 
+from fedjax_collapse.masks import by_path
 from fedjax_collapse.metrics import write_json
 from fedjax_collapse.records import Damaged, PyTree, UserError
 
@@ -146,8 +147,8 @@ def _hashes(path):
 def _describe(tree):
     """Shape and dtype of every array by its path; random keys as the integers that they are stored as."""
     described = {}
-    for path, leaf in jax.tree.leaves_with_path(tree):
+    for path, leaf in by_path(tree).items():
         if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             leaf = jax.eval_shape(jax.random.key_data, leaf)
-        described[jax.tree_util.keystr(path, simple=True, separator="/")] = f"{leaf.dtype}{list(leaf.shape)}"
+        described[path] = f"{leaf.dtype}{list(leaf.shape)}"
     return described

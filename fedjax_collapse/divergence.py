@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_collapse import engine, local
+from fedjax_collapse import engine, local, masks
 from fedjax_collapse.algorithms.fedavg import FedAvg
 from fedjax_collapse.arrays import read_npz, write_npz
 from fedjax_collapse.engine import Data, RoundRecord, Rounds, State
@@ -22,7 +22,7 @@ from fedjax_collapse.engine.memory import is_exhaustion
 from fedjax_collapse.engine.skipping import all_finite
 from fedjax_collapse.local import LocalContext, NotFinite
 from fedjax_collapse.local_training import LocalTraining
-from fedjax_collapse.records import UserError, Variables
+from fedjax_collapse.records import UserError
 
 _FILE = "divergence.npz"  # in a run's folder
 
@@ -42,9 +42,7 @@ class Suspicion(NamedTuple):
     """Where something is not finite for the first time, as far as the rounds' records tell."""
 
     round: int  # from 1
-    clients: tuple[
-        int, ...
-    ]  # whose loss is not finite; all of the cohort where that of the server's model alone is not
+    clients: tuple[int, ...]  # whose loss is not finite; the whole cohort where the server's model's alone is not
     terms: tuple[str, ...]  # of the loss
 
 
@@ -188,10 +186,5 @@ def _arrays(failure):
     _, client, step = failure.where
     if step is None:
         return {}
-    arrays = {"client": client, "step": step, **failure.batch._asdict(), **_by_path(failure.variables)}
+    arrays = {"client": client, "step": step, **failure.batch._asdict(), **masks.by_path(failure.variables._asdict())}
     return {name: np.asarray(array) for name, array in arrays.items()}
-
-
-def _by_path(variables: Variables):
-    paths = jax.tree.leaves_with_path(variables._asdict())
-    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in paths}

@@ -14,6 +14,7 @@ so that selecting by it costs nothing. ``Model.mask(name)`` makes one:
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import jax
 
@@ -54,15 +55,15 @@ def zero(mask: PyTree, tree: PyTree) -> PyTree:
 
 def select(mask: PyTree, tree: PyTree) -> dict[str, jax.Array]:
     """The leaves of the part alone, by path."""
-    paths = zip(_paths(mask), jax.tree.leaves(mask), jax.tree.leaves(tree), strict=True)
-    return {path: leaf for path, is_part, leaf in paths if is_part}
+    paired = zip(by_path(mask).items(), jax.tree.leaves(tree), strict=True)
+    return {path: leaf for (path, is_part), leaf in paired if is_part}
 
 
 def replace(tree: PyTree, leaves: dict[str, jax.Array]) -> PyTree:
     """The tree with the leaves that were selected of it, or of its like; itself if there are none."""
     if not leaves:
         return tree
-    replaced = [leaves.get(path, leaf) for path, leaf in zip(_paths(tree), jax.tree.leaves(tree), strict=True)]
+    replaced = [leaves.get(path, leaf) for path, leaf in by_path(tree).items()]
     return jax.tree.unflatten(jax.tree.structure(tree), replaced)
 
 
@@ -104,5 +105,7 @@ def _below(layers, name, variables):
     return mask
 
 
-def _paths(tree):
-    return [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in jax.tree.leaves_with_path(tree)]
+def by_path(tree: PyTree) -> dict[str, Any]:
+    """The leaves of a tree by path, such as ``params/Dense_0/bias``, in their order."""
+    leaves = jax.tree.leaves_with_path(tree)
+    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}

@@ -117,8 +117,10 @@ class Going:
             opened[:], histories[:] = self._open(states)
             return [history.rows[-1:] for history in histories]
 
-        for history, rows in zip(histories, processes.of_first(open_folders), strict=True):
-            history.rows[len(history.rows) - len(rows) :] = rows
+        last_rows = processes.of_first(open_folders)
+        for history, rows in zip(histories, last_rows, strict=True):
+            if not history.rows:  # in the other processes
+                history.rows.extend(rows)
         return processes.arrays_of_first(opened), histories
 
     def _open(self, states):
@@ -254,9 +256,7 @@ class Going:
             variables = server.evaluated(self.algorithms[i], state.server, state.clients)
             if folder is not None and self.schedule.is_over(history.rows):
                 history.finish()
-                paths = jax.tree.leaves_with_path(variables._asdict())
-                named = {jax.tree_util.keystr(p, simple=True, separator="/"): np.asarray(leaf) for p, leaf in paths}
-                write_npz(Path(folder) / "final.npz", named)
+                write_npz(Path(folder) / "final.npz", jax.device_get(masks.by_path(variables._asdict())))
             saved = history.rows, history.clients, history.spectra, history.measurements, history.timing
             headline = HEADLINES[self.headlines[i]]
             results.append(Result(variables, *saved, self.done, headline, state))

@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 
+from fedjax_collapse import processes
 from fedjax_collapse.aggregation import sum_clients
 from fedjax_collapse.data.batches import zeros_of
 from fedjax_collapse.records import PyTree, UserError
@@ -199,7 +200,7 @@ class Sharded(ClientMap):
     @property
     def devices(self):
         devices = _first(self.num_devices, self.on or available_devices())
-        if jax.process_count() > 1 and not self.on and self.num_devices < len(available_devices()):
+        if processes.are_several() and not self.on and self.num_devices < len(available_devices()):
             raise UserError(
                 f"num_devices {self.num_devices}: expected {len(available_devices())}, all that the "
                 f"{jax.process_count()} processes have"
@@ -294,7 +295,7 @@ def own_devices() -> tuple[jax.Device, ...]:
 
 def num_busy(count: int, devices: Sequence[jax.Device]) -> int:
     """Over how many of the devices so many clients or runs are divided: all, where several processes have them."""
-    return len(devices) if jax.process_count() > 1 else min(len(devices), count)
+    return len(devices) if processes.are_several() else min(len(devices), count)
 
 
 def _first(count: int, devices: tuple[jax.Device, ...]) -> tuple[jax.Device, ...]:

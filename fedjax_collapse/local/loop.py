@@ -158,9 +158,7 @@ def _failures_named(client_id: jax.Array, step: jax.Array):
 def _not_finite(carry):
     """What is not finite after a step, in words: terms of the loss, else parameters; nothing in compiled code."""
     variables, _, (_, sums) = carry
-    params = jax.tree.leaves_with_path(variables.params)
-    params = {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in params}
-    for kind, named in (("term", sums), ("parameter", params)):
+    for kind, named in (("term", sums), ("parameter", masks.by_path(variables.params))):
         names = [name for name, value in named.items() if not _is_finite(value)]
         if len(names) == 1:
             return f"the {kind} {names[0]} is"
