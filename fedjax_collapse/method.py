@@ -17,7 +17,7 @@ A new method is a new file with one class; nothing else has to be edited.
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import chex
 import jax
@@ -103,6 +103,7 @@ class Method:
     """Defaults: no state, and hooks that do nothing. Subclasses are final: they override, without ``super``."""
 
     weighting: str | None = None  # of the clients, where it is other than by size (``FedAvg.weighting``)
+    strengths: tuple[str, ...] = ()  # the fields that say how much of it there is; with 0 in all it does nothing
 
     def check(self) -> None:
         """Raises UserError for values that make no sense; called once, outside compiled code, before a run."""
@@ -112,8 +113,9 @@ class Method:
         """Raises UserError if the method cannot work with that local training, private part or model; called once."""
 
     def enabled(self) -> bool:
-        """Whether it does anything; one that does nothing, as its strength is 0, is left out of the program."""
-        return True
+        """Whether it does anything; one that does nothing, as its strengths are 0, is left out of the program."""
+        strengths = [getattr(self, name) for name in self.strengths]
+        return not strengths or any(strength != 0 for strength in strengths)
 
     def has(self, hook: str) -> bool:
         """Whether it overrides the hook."""
@@ -202,16 +204,12 @@ class Method:
 
 
 class Regularizer(Method):
-    """A method that adds terms to the loss, at one strength."""
+    """A method that adds terms to the loss, at one strength unless it says otherwise by ``strengths``."""
 
-    strength: Any
+    strengths = ("strength",)
 
     def check(self) -> None:
         """Raises UserError for values that make no sense."""
         check_fields(self)
-        if hasattr(self, "strength"):  # others have several, of other names
-            check_value(f"{type(self).__name__}: strength", self.strength, NotNegative)
-
-    def enabled(self) -> bool:
-        """Whether a term has a strength above 0."""
-        return self.strength != 0
+        for name in self.strengths:
+            check_value(f"{type(self).__name__}: {name}", getattr(self, name), NotNegative)

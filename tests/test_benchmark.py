@@ -183,7 +183,8 @@ def test_augmentations_of_the_presets_are_distinct_programs():
 
 
 def test_rounds_of_methods_and_augmentations_run(monkeypatch):
-    assert len(overheads.methods()) == 14
+    assert {"FedAvg", "FedDecorr", "Scaffold", "TopK"} <= overheads.methods().keys()
+    assert "Recalibrate" not in overheads.methods()  # the network has no BatchNorm
     augmented = FedAvg(overheads.AUGMENTED.replace(augmentation=augment.flip))
     compiled_fast = dataclasses.replace(WORKLOADS["cnn100"], network="mlp")
     monkeypatch.setitem(WORKLOADS, "cnn100", compiled_fast)

@@ -18,36 +18,33 @@ import jax
 from experiments.benchmarks import networks
 from experiments.benchmarks.engine_rounds import layout, rounds
 from experiments.benchmarks.workloads import SEED, WORKLOADS
-from fedjax_collapse import (
-    FedAvg,
-    FedDC,
-    FedDyn,
-    Federation,
-    FedNova,
-    LocalTraining,
-    Model,
-    Scaffold,
-    partition,
-    regularizers,
-)
+from experiments.names import classes
+from fedjax_collapse import FedAvg, Federation, LocalTraining, Model, partition
 from fedjax_collapse.data.augment import PRESETS, Augmentation, output_shape
 from fedjax_collapse.records import UserError
 from fedjax_collapse.simulation import Hardware, Run, Schedule, check
 
 CLIENTS, EXAMPLES = 10, 1000
 TRAINING = LocalTraining(epochs=10, batch_size=64, learning_rate=0.01, momentum=0.9, weight_decay=1e-5)
-REGULARIZERS = ("FedDecorr", "FedUV", "FedProx", "FedMR", "FedProc", "MOON", "DeCov", "StructuredDeCov", "VICReg")
-ALGORITHMS = (Scaffold, FedNova, FedDyn, FedDC)
 AUGMENTED = TRAINING.replace(epochs=2)  # few, since what an augmentation costs is the same in each
 
 Row = dict[str, Any]
 
 
 def methods() -> dict[str, FedAvg]:
-    """Federated averaging, it with each regularizer, and the other algorithms, with default hyper-parameters."""
-    on_fedavg = {name: FedAvg(TRAINING, {name.lower(): getattr(regularizers, name)()}) for name in REGULARIZERS}
-    others = {kind.__name__: FedAvg(TRAINING, {kind.__name__.lower(): kind()}) for kind in ALGORITHMS}
-    return {"FedAvg": FedAvg(TRAINING), **on_fedavg, **others}
+    """Federated averaging, and it with each method that the network allows, with default hyper-parameters."""
+    on_fedavg = {kind.__name__: FedAvg(TRAINING, {name: kind()}) for name, kind in classes("method").items()}
+    workload = WORKLOADS["cnn100"]
+    model = Model(networks.linen(workload.network), workload.image_shape)
+    return {"FedAvg": FedAvg(TRAINING)} | {name: own for name, own in on_fedavg.items() if _is_allowed(own, model)}
+
+
+def _is_allowed(algorithm, model):
+    try:
+        algorithm.check(model)
+    except UserError:
+        return False
+    return True
 
 
 def augmentations() -> dict[str, Augmentation | None]:

@@ -50,6 +50,7 @@ class FedMR(Regularizer):
     ``initial_prototypes``: start from the means of the initial model's features over all clients.
     """
 
+    strengths = ("intra", "inter")
     intra: NotNegative = 1e-5
     inter: NotNegative = 0.1
     variant: str = option("paper", choices=VARIANTS)
@@ -64,9 +65,6 @@ class FedMR(Regularizer):
     prototypes: str = option("mean", choices=("mean", "one_hot"))
     prototype_mode: str = option("eval", choices=MODES)
     initial_prototypes: bool = option(False)
-
-    def enabled(self) -> bool:
-        return self.intra != 0 or self.inter != 0
 
     def starts_with_report(self) -> bool:
         return self.initial_prototypes

@@ -36,6 +36,7 @@ class FedProc(Regularizer):
     ``prototype_mode``: whether BatchNorm takes its running statistics (``eval``) or the batch's (``train``) for them.
     """
 
+    strengths = ()
     ramp_rounds: Positive = 100.0
     prototype_mode: str = option("eval", choices=MODES)
 

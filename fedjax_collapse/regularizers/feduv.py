@@ -23,6 +23,7 @@ class FedUV(Regularizer):
     ``variance`` and ``uniformity`` are the strengths, the paper's lambda (default: that of ten classes) and mu.
     """
 
+    strengths = ("variance", "uniformity")
     variance: NotNegative = 2.5
     uniformity: NotNegative = 0.5
     ddof: int = option(1, choices=DDOFS)
@@ -30,9 +31,6 @@ class FedUV(Regularizer):
     kernel_scale: int = option(2, choices=KERNEL_SCALES)
     median: str = option("lower", choices=MEDIANS)
     attached: bool = option(True)
-
-    def enabled(self) -> bool:
-        return self.variance != 0 or self.uniformity != 0
 
     def penalty(self, view: LocalView) -> dict[str, Term]:
         outputs, mask = view.outputs, view.batch.mask

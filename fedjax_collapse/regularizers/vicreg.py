@@ -18,13 +18,11 @@ from fedjax_collapse.options import NotNegative, Positive
 class VICReg(Regularizer):
     """``variance`` and ``covariance`` are the strengths, ``gamma`` the deviation that every feature should reach."""
 
+    strengths = ("variance", "covariance")
     variance: NotNegative = 1.0
     covariance: NotNegative = 0.04
     gamma: NotNegative = 1.0
     eps: Positive = 1e-4
-
-    def enabled(self) -> bool:
-        return self.variance != 0 or self.covariance != 0
 
     def penalty(self, view: LocalView) -> dict[str, Term]:
         features, mask = view.outputs.features, view.batch.mask

@@ -15,10 +15,8 @@ from fedjax_collapse.records import PyTree
 class NoisyUpdate(Method):
     """``deviation``: standard deviation of the noise of one client, in the units of the params."""
 
+    strengths = ("deviation",)
     deviation: NotNegative = 1e-3
-
-    def enabled(self) -> bool:
-        return self.deviation != 0
 
     def upload(self, update: PyTree, view: FinishView) -> tuple[PyTree, PyTree]:
         leaves, structure = jax.tree.flatten(update)
