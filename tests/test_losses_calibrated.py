@@ -3,9 +3,11 @@ what becomes of classes without examples."""
 
 import functools
 
+import jax
 import numpy as np
 import pytest
-from loss_checks import check_degenerate, check_gradient, compiled, evaluate
+from conftest import assert_same_bits
+from loss_checks import check_degenerate, check_gradient, compiled, compiled_gradient, evaluate, pad_batch
 
 from fedjax_collapse.losses import (
     balanced_cross_entropy,
@@ -194,6 +196,25 @@ def test_a_constant_added_to_a_row_changes_nothing(name):
     shifted, same = evaluate(LOSSES[name], Z4 + np.array([[3], [-5], [20]]), Y4, extras=(COUNTS,))
     assert shifted == pytest.approx(value, rel=1e-12)
     np.testing.assert_allclose(same, gradient, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["balanced", "eps", "others", "fedrs"])
+def test_what_padding_holds_changes_no_bit(name):
+    logits, labels, mask = pad_batch(Z4, Y4)
+    of_garbage, of_zeros = (
+        jax.device_get(compiled_gradient(LOSSES[name])(rows, labels, mask, COUNTS))
+        for rows in (logits, np.where(mask[:, None], logits, 0))
+    )
+    assert_same_bits(of_garbage, of_zeros)
+    assert np.all(of_garbage[1][~mask] == 0)
+
+
+@pytest.mark.parametrize("name", ["balanced", "fedlc", "others"])
+def test_a_row_of_an_excluded_class_does_not_count(name):
+    value, gradient = evaluate(LOSSES[name], Z4, np.array([0, 1, 3]), extras=(COUNTS,))
+    without, expected = evaluate(LOSSES[name], Z4[[0, 2]], Y4[[0, 2]], extras=(COUNTS,))
+    assert value == pytest.approx(without, rel=1e-15) and np.all(gradient[1] == 0)
+    np.testing.assert_allclose(gradient[[0, 2]], expected, rtol=1e-15)
 
 
 def test_counts_may_be_shares():

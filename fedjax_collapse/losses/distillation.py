@@ -88,7 +88,6 @@ def logit_suppression(
 
 def _divergences(teacher, student, chosen):
     """Of every row, the KL divergence of the softmaxes over the chosen classes [batch, classes]."""
-    chosen = chosen & (jnp.sum(chosen, axis=1, keepdims=True) > 1)
     teacher, student = (jnp.where(chosen, logits, ABSENT) for logits in (jax.lax.stop_gradient(teacher), student))
     teacher, student = jax.nn.log_softmax(teacher), jax.nn.log_softmax(student)
     return jnp.sum(jnp.where(chosen, jnp.exp(teacher) * (teacher - student), 0), axis=1)
