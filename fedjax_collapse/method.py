@@ -103,6 +103,7 @@ class Method:
     """Defaults: no state, and hooks that do nothing. Subclasses are final: they override, without ``super``."""
 
     weighting: str | None = None  # of the clients, where it is other than by size (``FedAvg.weighting``)
+    needs_classes: bool = False  # whether it works on labels and logits of classes, so that other tasks are refused
     strengths: tuple[str, ...] = ()  # the fields that say how much of it there is; with 0 in all it does nothing
 
     def check(self) -> None:

@@ -12,7 +12,6 @@ import pytest
 from conftest import assert_close, run_at_once
 from probes.collapse_measures import cka, linear_cka, nc1
 from probes.etf_head import ETFHead, frame
-from probes.fedntd import FedNTD
 from probes.fedsam import FedSAM
 from probes.head_calibration import NearestMeans
 from probes.logit_calibration import calibrated
@@ -101,21 +100,6 @@ def test_fedsam(float64, federation, network):
     assert_close(with_none, without, 1e-9)
     sharp = run(federation, network, algorithm.replace(methods={**methods, "fedsam": FedSAM(0.5)}), participation=0.6)
     assert not np.allclose(sharp.variables.params["Dense_0"]["kernel"], without.params["Dense_0"]["kernel"])
-
-
-def test_fedntd(float64, federation, network):
-    teacher = np.array([[0.5, 0, 1], [-0.2, 0.4, 0.1], [1, -1, 0]])
-    frozen = {"received": view(teacher).outputs}
-
-    def term(logits, temperature):
-        return FedNTD(temperature=temperature).penalty(view(logits, frozen=frozen))["not_true"]
-
-    assert float(term(Z, 1.0).value) == pytest.approx(0.3009758624, abs=1e-10)
-    assert float(9 * term(Z, 3.0).value) == pytest.approx(0.3195431578, abs=1e-10)
-    gradient = jax.grad(lambda logits: term(logits, 1.0).value)(jnp.asarray(Z))
-    assert_close(gradient[0], np.array([0, 0.1540390524, -0.1540390524]), 1e-9)
-    result = run(federation, network, FedAvg(TRAINING.replace(steps=1, momentum=0.0), {"fedntd": FedNTD()}))
-    assert np.nanmax(np.abs(result.clients["fedntd/not_true"])) < 1e-9  # the first step is that of the teacher
 
 
 def test_logit_calibration(float64, federation, network):

@@ -15,6 +15,8 @@ from fedjax_collapse import FedAvg, LocalTraining, Model, Participation, engine,
 from fedjax_collapse.data.batches import shuffled_rows
 from fedjax_collapse.records import Variables
 
+torch.set_num_threads(1)  # for so small a network several wait longer for one another than they work
+
 TRAINING = LocalTraining(epochs=2, batch_size=8, learning_rate=0.02, momentum=0.9, weight_decay=1e-3)
 
 
@@ -166,6 +168,8 @@ def run_both(federation, methods, method):
         state = engine.init(algorithm, model, variables, federation.num_clients, jax.random.key(KEY))
         layout = engine.Layout(engine.Chunked(2), COHORT_SIZE, ROUNDS)
         data = engine.Data(federation.train, federation.ownership)
-        state = engine.run_rounds(engine.Rounds(model, layout), algorithm, state, data, ROUNDS).state
+        rounds = engine.Rounds(model, layout)
+        state = engine.with_first_reports(rounds, algorithm, state, data)
+        state = engine.run_rounds(rounds, algorithm, state, data, ROUNDS).state
         state = jax.device_get(state._replace(key=None))
     return state, run_reference(federation, method)

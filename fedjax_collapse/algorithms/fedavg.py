@@ -79,7 +79,9 @@ class FedAvg:
                 model.mask(part)
             except UserError as error:
                 raise UserError(f"{setting}: {error}") from error
-        for method in self.methods.values():
+        for name, method in self.methods.items():
+            if method.needs_classes and not model.task.is_classification:
+                raise UserError(f"method {name}: the model's task has no classes, expected one of classification")
             method.check_with(self.training, self.private, model)
 
     def having(self, hook: str) -> dict[str, Method]:

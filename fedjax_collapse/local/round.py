@@ -36,6 +36,7 @@ def run(context: LocalContext) -> LocalResult:
 
 def first_report(context: LocalContext) -> dict[str, PyTree]:
     """One client's reports on the initial model, of the methods that start with one."""
+    context = _received(context)
     trained = as_trained(context.server.variables, context)
     return {
         name: method.finish(context.finish_view(name, trained, trained.variables))[1]

@@ -1,5 +1,8 @@
 """Pure mathematics on the arrays of one batch: no idea of clients, rounds or servers."""
 
+from fedjax_collapse.losses.calibrated import balanced_cross_entropy as balanced_cross_entropy
+from fedjax_collapse.losses.calibrated import calibrated_cross_entropy as calibrated_cross_entropy
+from fedjax_collapse.losses.calibrated import restricted_cross_entropy as restricted_cross_entropy
 from fedjax_collapse.losses.classwise import intra_class_correlation as intra_class_correlation
 from fedjax_collapse.losses.contrastive import model_contrastive as model_contrastive
 from fedjax_collapse.losses.correlation import correlation_frobenius as correlation_frobenius
@@ -7,6 +10,9 @@ from fedjax_collapse.losses.covariance import decov as decov
 from fedjax_collapse.losses.covariance import structured_decov as structured_decov
 from fedjax_collapse.losses.covariance import vicreg_covariance as vicreg_covariance
 from fedjax_collapse.losses.covariance import vicreg_variance as vicreg_variance
+from fedjax_collapse.losses.distillation import logit_suppression as logit_suppression
+from fedjax_collapse.losses.distillation import not_true_distillation as not_true_distillation
+from fedjax_collapse.losses.distillation import vacant_distillation as vacant_distillation
 from fedjax_collapse.losses.prototypes import class_sums as class_sums
 from fedjax_collapse.losses.prototypes import prototype_cross_entropy as prototype_cross_entropy
 from fedjax_collapse.losses.prototypes import prototype_distance as prototype_distance

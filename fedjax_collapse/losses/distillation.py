@@ -1,0 +1,93 @@
+"""Losses that keep what another model says of classes that a row, or a client, tells nothing about.
+
+* FedNTD: Lee et al., "Preservation of the Global Knowledge by Not-True Distillation in Federated Learning" (NeurIPS
+  2022).
+* FedVLS: Guo et al., "Exploring Vacant Classes in Label-Skewed Federated Learning" (AAAI 2025), with its logit
+  suppression.
+
+The teacher's logits are constants. Where a distribution is over a single class, or none, nothing can be learned of it:
+value and gradient are exactly 0.
+"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, Num
+
+from fedjax_collapse.losses.calibrated import ABSENT
+from fedjax_collapse.losses.task import masked_mean
+from fedjax_collapse.records import Scalar, UserError
+
+SUPPRESSIONS = ("official", "paper")
+
+
+def not_true_distillation(
+    logits: Float[Array, "batch classes"],
+    teacher_logits: Float[Array, "batch classes"],
+    labels: Int[Array, " batch"],
+    mask: Bool[Array, " batch"],
+    temperature: Scalar = 1.0,
+) -> Float[Array, ""]:
+    """FedNTD's term: ``t^2 KL(teacher || student)`` of the softmax over the classes that are not the row's own.
+
+    Logits are divided by the ``temperature`` t. Mean over the true rows, in nats. The gradient on the row's own class
+    is exactly 0.
+    """
+    chosen = jnp.arange(logits.shape[1])[None] != labels[:, None]
+    divergences = _divergences(teacher_logits / temperature, logits / temperature, chosen & mask[:, None])
+    return temperature**2 * masked_mean(divergences, mask)
+
+
+def vacant_distillation(
+    logits: Float[Array, "batch classes"],
+    teacher_logits: Float[Array, "batch classes"],
+    mask: Bool[Array, " batch"],
+    counts: Num[Array, " classes"],
+) -> Float[Array, ""]:
+    """FedVLS's term: ``KL(teacher || student)`` of the softmax over the classes that the client lacks.
+
+    Mean over the true rows, in nats; ``counts`` are the client's. The paper's eq. 3 has the ratio upside down, which
+    its released code has not. 0 if the client lacks fewer than two classes.
+    """
+    chosen = (counts == 0)[None] & mask[:, None]
+    return masked_mean(_divergences(teacher_logits, logits, chosen), mask)
+
+
+def logit_suppression(
+    logits: Float[Array, "batch classes"],
+    labels: Int[Array, " batch"],
+    mask: Bool[Array, " batch"],
+    counts: Num[Array, " classes"],
+    variant: str = "official",
+) -> Float[Array, ""]:
+    """FedVLS's logit suppression: lower a class's logit in the rows of other classes.
+
+    With ``p_c = n_c / sum n`` of the client's ``counts`` and means over the N true rows:
+
+    * ``official`` (released code): ``0.005 sum_c p_c log mean_n exp([y_n != c] (f_nc - log(p_c + 1e-9) + log(1 / C +
+      1e-9)))``. Rows of class c contribute ``exp(0)``, a bound from below that the formula of the paper has not;
+    * ``paper``: ``sum_c p_c log mean_n [y_n != c] exp(f_nc)``, unbounded below. A class that owns all rows has no term.
+
+    Raises:
+        UserError: unknown ``variant``.
+    """
+    if variant not in SUPPRESSIONS:
+        raise UserError(f"fedvls variant {variant!r}: expected one of {', '.join(SUPPRESSIONS)}")
+    shares = counts.astype(logits.dtype) / jnp.maximum(jnp.sum(counts), 1)
+    is_other = jnp.arange(len(shares))[None] != labels[:, None]
+    if variant == "official":
+        offsets = math.log(1 / len(shares) + 1e-9) - jnp.log(shares + 1e-9)
+        exponents, chosen, scale = jnp.where(is_other, logits + offsets[None], 0), mask[:, None], 0.005
+    else:
+        exponents, chosen, scale = logits, is_other & mask[:, None], 1.0
+    sums = jax.nn.logsumexp(jnp.where(chosen, exponents, ABSENT), axis=0)
+    means = sums - jnp.log(jnp.maximum(jnp.sum(mask), 1).astype(logits.dtype))
+    return scale * jnp.sum(jnp.where(jnp.any(chosen, axis=0) & (shares > 0), shares * means, 0))
+
+
+def _divergences(teacher, student, chosen):
+    """Of every row, the KL divergence of the softmaxes over the chosen classes [batch, classes]."""
+    teacher, student = (jnp.where(chosen, logits, ABSENT) for logits in (jax.lax.stop_gradient(teacher), student))
+    teacher, student = jax.nn.log_softmax(teacher), jax.nn.log_softmax(student)
+    return jnp.sum(jnp.where(chosen, jnp.exp(teacher) * (teacher - student), 0), axis=1)
