@@ -83,13 +83,16 @@ def option(default: Any, choices: tuple = ()) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class _WithOptions:
-    """A function with some of its arguments; unlike ``functools.partial``, equal for equal ones."""
-
     function: Callable
     options: tuple[tuple[str, Any], ...]
 
     def __call__(self, *arguments: Any, **numbers: Any) -> Any:
         return self.function(*arguments, **numbers, **dict(self.options))
+
+
+def with_options(function: Callable, **options: Any) -> Callable:
+    """The function with some of its arguments; unlike ``functools.partial``, equal for equal ones."""
+    return _WithOptions(function, tuple(options.items()))
 
 
 def constructor(function: Callable, **arguments: Any) -> jax.tree_util.Partial:
@@ -98,8 +101,8 @@ def constructor(function: Callable, **arguments: Any) -> jax.tree_util.Partial:
     Numbers are traced, as those of a record; flags, names and functions are part of the program.
     """
     numbers = {name: value for name, value in arguments.items() if not isinstance(value, (bool, str, Callable))}
-    options = tuple((name, value) for name, value in arguments.items() if name not in numbers)
-    return jax.tree_util.Partial(_WithOptions(function, options) if options else function, **numbers)
+    options = {name: value for name, value in arguments.items() if name not in numbers}
+    return jax.tree_util.Partial(with_options(function, **options) if options else function, **numbers)
 
 
 def check_fields(record: Any) -> None:
