@@ -22,7 +22,7 @@ from flax.linen import Module
 from fedjax_collapse import algorithms, nn, regularizers, uploads
 from fedjax_collapse.method import Method
 from fedjax_collapse.nn.base import Network
-from fedjax_collapse.options import check_value, hints, with_options
+from fedjax_collapse.options import WithOptions, check_value, hints, with_options
 from fedjax_collapse.records import UserError
 
 _KINDS = {
@@ -80,7 +80,7 @@ def network(name: str, options: Mapping[str, Any], num_classes: int) -> Module:
     return call("network", kind, options, num_classes=num_classes)
 
 
-def head_of(value: Any) -> Callable[..., Module]:
+def head_of(value: Any) -> type[Module] | WithOptions:
     """What makes the head that ``network.head`` says: a name, or a dict of a name and options.
 
     Raises:

@@ -88,7 +88,9 @@ def option(default: Any, choices: tuple = ()) -> Any:
 
 
 @dataclasses.dataclass(frozen=True)
-class _WithOptions:
+class WithOptions:
+    """A function with some of its arguments, as ``with_options`` makes it; equal for equal ones."""
+
     function: Callable
     options: tuple[tuple[str, Any], ...]
 
@@ -96,9 +98,9 @@ class _WithOptions:
         return self.function(*arguments, **numbers, **dict(self.options))
 
 
-def with_options(function: Callable, **options: Any) -> Callable:
-    """The function with some of its arguments; unlike ``functools.partial``, equal for equal ones."""
-    return _WithOptions(function, tuple(options.items()))
+def with_options(function: Callable, **options: Any) -> WithOptions:
+    """The function with some of its arguments; unlike those of ``functools.partial``, equal ones are equal."""
+    return WithOptions(function, tuple(options.items()))
 
 
 def constructor(function: Callable, **arguments: Any) -> jax.tree_util.Partial:
@@ -237,7 +239,7 @@ def in_words(hint: Any) -> str:
         return " | ".join(dict.fromkeys(filter(None, map(in_words, arguments))))
     if origin is tuple:
         return "()" if not arguments else f"({', '.join('...' if a is ... else in_words(a) for a in arguments)})"
-    if hint is jax.tree_util.Partial:
+    if hint in (jax.tree_util.Partial, WithOptions):
         return "dict(name=...)"
     if origin is collections.abc.Callable:
         return '"module:function"'

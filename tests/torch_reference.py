@@ -15,6 +15,8 @@ from fedjax_collapse import FedAvg, LocalTraining, Model, Participation, engine,
 from fedjax_collapse.data.batches import shuffled_rows
 from fedjax_collapse.records import Variables
 
+torch.set_num_threads(1)  # for so small a network several wait longer for one another than they work
+
 TRAINING = LocalTraining(epochs=2, batch_size=8, learning_rate=0.02, momentum=0.9, weight_decay=1e-3)
 
 

@@ -1,7 +1,6 @@
 """What networks have in common: the options of their layers, and the way from an image's features to its classes."""
 
 import dataclasses
-from collections.abc import Callable
 
 import flax.linen as nn
 import jax
@@ -12,7 +11,7 @@ from fedjax_collapse.nn.convolution import TimedLowerings
 from fedjax_collapse.nn.heads import classify
 from fedjax_collapse.nn.layers import Conv, Init, normalize, torch_uniform
 from fedjax_collapse.nn.projector import project
-from fedjax_collapse.options import Count
+from fedjax_collapse.options import Count, WithOptions
 from fedjax_collapse.records import Outputs, UserError
 from fedjax_collapse.target import Target
 
@@ -22,7 +21,7 @@ class Network(nn.Module, kw_only=True):
 
     ``projector``: none, moon, feddecorr or feduv (``projector.py``), of ``projector_dim`` outputs.
     ``head``: ``linear``, or what makes another one (``heads/``): a class of a module, such as ``heads.ETF``, or
-    ``options.with_options`` of it, such as ``with_options(heads.ETF, scale=10.0)``.
+    one with options, such as ``with_options(heads.ETF, scale=10.0)`` (``options.py``).
     ``normalize_features``: to length 1, before the classifier (FedProc).
     ``dtype``: what the layers of ``represent`` compute in, None for float32, or bfloat16; parameters, running
     statistics and all that follows ``represent`` are float32.
@@ -34,7 +33,7 @@ class Network(nn.Module, kw_only=True):
     projector: str = "none"
     projector_dim: Count = 256
     normalize_features: bool = False
-    head: str | Callable[..., nn.Module] = "linear"
+    head: str | type[nn.Module] | WithOptions = "linear"
     dtype: str | None = None
 
     smallest_image = 1  # height and width in pixels

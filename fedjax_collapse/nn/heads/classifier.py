@@ -1,17 +1,16 @@
 """How a network gets its classifier, and other initial weights of it."""
 
-from collections.abc import Callable
-
 import flax.linen as nn
 import jax
 
 from fedjax_collapse import masks
 from fedjax_collapse.model import Model
 from fedjax_collapse.nn.heads.linear import Linear
+from fedjax_collapse.options import WithOptions
 from fedjax_collapse.records import Key, UserError, Variables
 
 
-def classify(head: str | Callable[..., nn.Module], features: jax.Array, num_classes: int) -> jax.Array:
+def classify(head: str | type[nn.Module] | WithOptions, features: jax.Array, num_classes: int) -> jax.Array:
     """Logits [batch, classes] of the head, for use inside a compact method of a network.
 
     Raises:

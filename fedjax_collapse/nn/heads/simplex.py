@@ -37,7 +37,7 @@ class Simplex(nn.Module):
         if not 2 <= self.num_classes <= dim:
             raise UserError(
                 f"head of a simplex: {self.num_classes} classes on {dim} features, expected at least two classes and "
-                f"as many features; choose head etf with projector_dim None or >= {self.num_classes}"
+                f"as many features; widen the network, or set its projector or projector_dim of head etf"
             )
         if self.normalize:
             features = features * inverse_root(jnp.sum(features**2, axis=1, keepdims=True))
