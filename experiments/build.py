@@ -19,7 +19,7 @@ from experiments.names import (
     classes,
     explained,
     function_named,
-    imported,
+    network,
 )
 from fedjax_collapse import FedAvg, LocalTraining, Participation, Phase, aggregation, engine, processes
 from fedjax_collapse.data import Domains, Federation, augment, partition, sources
@@ -120,20 +120,17 @@ def _partitions(config, labels, domains, seeds):
 
 def model(config: ConfigDict, federation: Federation) -> Model:
     """The network, with as many classes as the data, for images of the size that the augmentation makes of them."""
-    network = class_named("network", _chosen("network", config.network, "name"))
-    arguments = _without(config.network, "name")
+    name, arguments = _chosen("network", config.network, "name"), _without(config.network, "name")
     if arguments.get("lowering") in ("timed", "rules"):  # timed in ``runs.make_plan``, by the rules until then
         arguments["lowering"] = "auto"
-    if isinstance(head := arguments.get("head"), str) and ":" in head:
-        arguments["head"] = imported("network.head", head)
     check_name("head", config.head, _HEADS)
     augmented = _augmented_shape(config, federation)
-    module = call("network", network, arguments, num_classes=federation.num_classes)
+    module = network(name, arguments, federation.num_classes)
     try:
         built = Model(module, augmented, _HEADS[config.head])
         jax.eval_shape(built.init, jax.random.key(0))  # an option or an image size that does not fit fails here
     except Exception as error:
-        raise explained(f"network {config.network.name} cannot be made with these options", error) from error
+        raise explained(f"network {name} cannot be made with these options", error) from error
     return built
 
 

@@ -93,7 +93,7 @@ def step_rows(topology: Topology, asked: argparse.Namespace) -> Iterator[Row]:
 
 def round_rows(topology: Topology, asked: argparse.Namespace) -> Iterator[Row]:
     """A row for a round of each method, network and number of clients, on all devices of the target."""
-    from experiments.benchmarks.overheads import methods
+    from experiments.benchmarks.overheads import accepted, methods
     from experiments.compiling import costs, programs
     from fedjax_collapse import engine
 
@@ -104,6 +104,7 @@ def round_rows(topology: Topology, asked: argparse.Namespace) -> Iterator[Row]:
         clients, start = chosen["clients"], time.perf_counter()
         inner = engine.Chunked(min(asked.clients_at_once, -(-clients // len(devices))), devices[:1])
         client_map = engine.Sharded(len(devices), inner, devices) if len(devices) > 1 else inner
+        model = accepted(algorithms[name], model) or model
         compiled = programs.rounds(algorithms[name], model, client_map, clients)
         fitting, size = programs.fitting(*compiled, topology.chip)
         cost = costs.compile_program(engine.lower(fitting, *compiled[1:]), topology.chip)  # JAX has it compiled already

@@ -296,10 +296,13 @@ def _literal(text):
 
 def _set_option(config, path, value):
     with config.unlocked():
-        for key in path[:-1]:
+        for depth, key in enumerate(path[:-1], 1):
             if key not in config:
                 config[key] = ConfigDict()
             config = config[key]
+            if not isinstance(config, ConfigDict):
+                given = f"--config.{'.'.join(path[:depth])}"
+                raise UserError(f"{given}={config} has no {path[depth]}: give {given}.name={config} beside its options")
         config[path[-1]] = value
 
 

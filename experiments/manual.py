@@ -51,6 +51,7 @@ def choices() -> dict[str, list[Choice]]:
         "data sources": ("data.source", functions(sources)),
         "partitions": ("partition.name", functions(partition)),
         "networks": ("network.name", classes("network")),
+        "heads": ("network.head", classes("head")),
         "algorithms": ("algorithm.name", classes("algorithm")),
         "regularizers": ("regularizers", classes("regularizer")),
         "methods": ("methods", _others()),

@@ -21,11 +21,13 @@ from flax.linen import Module
 
 from fedjax_collapse import algorithms, nn, regularizers, uploads
 from fedjax_collapse.method import Method
-from fedjax_collapse.options import check_value, hints
+from fedjax_collapse.nn.base import Network
+from fedjax_collapse.options import WithOptions, check_value, hints, with_options
 from fedjax_collapse.records import UserError
 
 _KINDS = {
     "network": ((nn,), Module),
+    "head": ((nn.heads,), Module),
     "algorithm": ((algorithms,), Method),
     "regularizer": ((regularizers,), Method),
     "method": ((algorithms, regularizers, uploads), Method),
@@ -36,7 +38,7 @@ _NOT_OWN = (str(Path(algorithms.__file__).parents[1]), *_INSTALLED)  # where fil
 
 
 def class_named(what: str, name: str) -> type:
-    """The network or method of that name: of a module of its room, or the user's own.
+    """The network, head or method of that name: of a module of its room, or the user's own.
 
     Raises:
         UserError: there is none, or it is another kind of thing.
@@ -64,6 +66,34 @@ def classes(what: str) -> dict[str, type]:
                 if is_its_own and inspect.isclass(value) and issubclass(value, kind):
                     found[module.name] = value
     return found
+
+
+def network(name: str, options: Mapping[str, Any], num_classes: int) -> Module:
+    """The network of that name with its options.
+
+    Raises:
+        UserError: there is none, or an option, or its head, is not what it may be.
+    """
+    kind = class_named("network", name)
+    if "head" in options and issubclass(kind, Network):
+        options = {**options, "head": head_of(options["head"])}
+    return call("network", kind, options, num_classes=num_classes)
+
+
+def head_of(value: Any) -> type[Module] | WithOptions:
+    """What makes the head that ``network.head`` says: a name, or a dict of a name and options.
+
+    Raises:
+        UserError: there is no such head or option.
+    """
+    check_value("network.head", value, str | dict)
+    options = dict(value) if isinstance(value, dict) else {"name": value}
+    if "name" not in options:
+        raise UserError("network.head has no name: expected dict(name=...) with its options beside it")
+    kind = class_named("head", options.pop("name"))
+    num_classes, *_ = inspect.signature(kind).parameters
+    check_arguments("network.head", kind, options, {num_classes: None})
+    return with_options(kind, **{name: _as_tuple(option) for name, option in options.items()}) if options else kind
 
 
 def function_named(what: str, module: Any, name: str) -> Callable:

@@ -23,7 +23,7 @@ _SHOWN = 3  # differences that an error lists
 
 def describe(value: Any) -> Any:
     """The value as JSON: records by field, functions by name, numbers as they are, large arrays by hash."""
-    if dataclasses.is_dataclass(value):
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = [field.name for field in dataclasses.fields(value) if field.name not in _LEFT_OUT]
         own = {"class": type(value).__qualname__}
         return own | {name: describe(getattr(value, name)) for name in fields}

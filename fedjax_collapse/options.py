@@ -88,8 +88,8 @@ def option(default: Any, choices: tuple = ()) -> Any:
 
 
 @dataclasses.dataclass(frozen=True)
-class _WithOptions:
-    """A function with some of its arguments; unlike ``functools.partial``, equal for equal ones."""
+class WithOptions:
+    """A function with some of its arguments, as ``with_options`` makes it; equal for equal ones."""
 
     function: Callable
     options: tuple[tuple[str, Any], ...]
@@ -98,14 +98,19 @@ class _WithOptions:
         return self.function(*arguments, **numbers, **dict(self.options))
 
 
+def with_options(function: Callable, **options: Any) -> WithOptions:
+    """The function with some of its arguments; unlike those of ``functools.partial``, equal ones are equal."""
+    return WithOptions(function, tuple(options.items()))
+
+
 def constructor(function: Callable, **arguments: Any) -> jax.tree_util.Partial:
     """The function with its arguments, such as ``constructor(optax.sgd, momentum=0.9, nesterov=True)``.
 
     Numbers are traced, as those of a record; flags, names and functions are part of the program.
     """
     numbers = {name: value for name, value in arguments.items() if not isinstance(value, (bool, str, Callable))}
-    options = tuple((name, value) for name, value in arguments.items() if name not in numbers)
-    return jax.tree_util.Partial(_WithOptions(function, options) if options else function, **numbers)
+    options = {name: value for name, value in arguments.items() if name not in numbers}
+    return jax.tree_util.Partial(with_options(function, **options) if options else function, **numbers)
 
 
 def check_fields(record: Any) -> None:
@@ -234,7 +239,7 @@ def in_words(hint: Any) -> str:
         return " | ".join(dict.fromkeys(filter(None, map(in_words, arguments))))
     if origin is tuple:
         return "()" if not arguments else f"({', '.join('...' if a is ... else in_words(a) for a in arguments)})"
-    if hint is jax.tree_util.Partial:
+    if hint in (jax.tree_util.Partial, WithOptions):
         return "dict(name=...)"
     if origin is collections.abc.Callable:
         return '"module:function"'

@@ -9,7 +9,7 @@ import pytest
 from tiny_networks import TINY, least_model
 
 from experiments import compile_for
-from experiments.benchmarks.overheads import methods
+from experiments.benchmarks.overheads import accepted, methods
 from experiments.compiling import programs, topologies
 from experiments.compiling.costs import COLLECTIVES, count_operations
 from fedjax_collapse import FedAvg, LocalTraining, Model, engine, nn
@@ -55,7 +55,7 @@ def dense(**options):
 @pytest.mark.parametrize("method", sorted(methods()))
 def test_a_round_of_every_method(target, method):
     algorithm = methods()[method].replace(training=FEDAVG.training)
-    lowered(algorithm, dense(), engine.Chunked(2, topology(target).devices[:1])).compile()
+    lowered(algorithm, accepted(algorithm, dense()), engine.Chunked(2, topology(target).devices[:1])).compile()
 
 
 @pytest.mark.parametrize("target", [TPU, GPU])

@@ -3,6 +3,7 @@
 FUZZ=all tries all of them, in a few minutes, FUZZ=<number> so many; the default takes a seeded sample.
 """
 
+import copy
 import itertools
 import os
 import random
@@ -34,6 +35,7 @@ OPTIONS = {  # of what a config may choose, beside the keys of base.py: the sect
     "network": (
         (dict(name="mlp"), "hidden projector_dim normalize_features head dtype"),
         (dict(name="mlp", projector="moon"), "projector projector_dim"),
+        (dict(name="mlp", head=dict(name="etf")), "head head.name head.scale head.projector_dim head.seed"),
         (dict(name="small_cnn", channels=(4,)), "channels norm lowering"),
         (
             dict(name="resnet18", blocks=(1,), strides=(1,), width_multiplier=0.1),
@@ -123,7 +125,7 @@ def put(tree, path, value):
 def attempt(file, path, beside, value, way):
     """The study with the value, given in one of three ways."""
     changes = dict(beside) if beside else {}
-    text = {section: dict(options) for section, options in changes.items()}
+    text = copy.deepcopy(changes)
     arguments = [f"--config={file}"]
     if way == "command line":
         arguments += [f"--config.{section}.{k}={v}" for section, options in text.items() for k, v in options.items()]

@@ -126,7 +126,8 @@ def test_everything_may_be_the_users_own(start, tmp_path):
 
 def test_a_run_is_loaded_again(start, tmp_path):
     """The model, data and states of a run; what it predicts gives the accuracy that was logged."""
-    assert start(("config.arms = dict(only=dict(algorithm=dict(name='feddyn'), batch_norm='average'))",)) == 0
+    network = "config.network = dict(name='mlp', hidden=(6,), head='own_code:Head')"
+    assert start((network, "config.arms = dict(only=dict(algorithm=dict(name='feddyn'), batch_norm='average'))")) == 0
     run = load_run(tmp_path / "study" / "only" / "seed0")
     test = run.federation.test
     accuracy = np.mean(run.predict(np.asarray(test.inputs)).argmax(axis=1) == np.asarray(test.labels))
@@ -149,7 +150,19 @@ def test_a_run_is_loaded_again(start, tmp_path):
         ("config.network = dict(name='own_cod:Net')", "own_cod cannot be imported (ModuleNotFoundError"),
         ("config.network = dict(name='own_code:spread')", "'own_code:spread': expected a class derived from flax"),
         ("config.network = dict(name='mlp', head='own_code:Heads')", "did you mean 'Head'?"),
-        ("config.network = dict(name='mlp', head='etf')", "head 'etf': expected one of linear"),
+        ("config.network = dict(name='mlp', head='eft')", "unknown head 'eft': did you mean 'etf'?"),
+        (
+            "config.network = dict(name='mlp', head=dict(scale=1.0))",
+            "network.head has no name: expected dict(name=...)",
+        ),
+        ("config.network = dict(name='mlp', head=dict(name='etf', scale=0.0))", "network.head.scale 0 is not positive"),
+        ("config.network = dict(name='mlp', head=dict(name='etf', scales=1.0))", "did you mean 'scale'?"),
+        (
+            "config.network = dict(name='mlp', head='own_code:Norm')",
+            "'own_code:Norm': expected a class derived from flax",
+        ),
+        ("config.network = dict(name='mlp', head=dict(name='etf', projector_dim=2))", "expected at least two classes"),
+        ("config.methods = dict(fedetf=dict())", "FedETF: network MLP has no fixed simplex of classifiers"),
         ("config.methods = dict(topk=dict())", "unknown method 'topk': did you mean 'top_k'?"),
         ("config.methods = dict(top_k=dict(share=0.0))", "methods.top_k.share 0 is outside (0, 1]"),
         ("config.methods = dict(top_k=dict(shares=0.1))", "option of methods.top_k 'shares': did you mean 'share'?"),

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from conftest import assert_close, run_at_once
 from probes.collapse_measures import cka, linear_cka, nc1
-from probes.etf_head import ETFHead, frame
 from probes.fedsam import FedSAM
 from probes.head_calibration import NearestMeans
 from probes.logit_calibration import calibrated
@@ -111,17 +110,6 @@ def test_logit_calibration(float64, federation, network):
     result = run(federation, network, FedAvg(training, {"feddecorr": FedDecorr(0.1, "official")}))
     plain = run(federation, network, FedAvg(TRAINING, {"feddecorr": FedDecorr(0.1, "official")}))
     assert np.isfinite(result.metrics[-1]["loss"]) and result.metrics[-1]["loss"] != plain.metrics[-1]["loss"]
-
-
-def test_etf_head(federation):
-    model = Model(nn.MLP(4, hidden=(6,), head=ETFHead), federation.input_shape)
-    result = run(federation, model, FedAvg(TRAINING, {"feddecorr": FedDecorr(0.1, "official")}), rounds=8)
-    assert set(result.variables.params["head"]) == {"scale"} and result.variables.params["head"]["scale"] != 4
-    products = frame(6, 4).T @ frame(6, 4)
-    assert_close(products, np.where(np.eye(4, dtype=bool), 1, -1 / 3), 1e-5)
-    assert result.metrics[-1]["accuracy"] > 0.5
-    frozen = run(federation, model, FedAvg(TRAINING.replace(freeze="head")))
-    assert frozen.variables.params["head"]["scale"] == 4
 
 
 @pytest.mark.parametrize("make", [fedper, fedrep])

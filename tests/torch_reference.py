@@ -48,13 +48,18 @@ class TorchCNN(torch.nn.Module):
                 norm.bias.copy_(params[f"BatchNorm_{i}"]["bias"])
                 norm.running_mean.copy_(stats[f"BatchNorm_{i}"]["mean"])
                 norm.running_var.copy_(stats[f"BatchNorm_{i}"]["var"])
-            self.head.weight.copy_(params["Dense_0"]["kernel"].T)
-            self.head.bias.copy_(params["Dense_0"]["bias"])
+            self.load_head(params)
         return self
 
+    def load_head(self, params):
+        self.head.weight.copy_(params["Dense_0"]["kernel"].T)
+        self.head.bias.copy_(params["Dense_0"]["bias"])
+
+    def dump_head(self):
+        return {"Dense_0": {"kernel": self.head.weight.T, "bias": self.head.bias}}
+
     def dump(self):
-        params = {"Dense_0": {"kernel": self.head.weight.T, "bias": self.head.bias}}
-        stats = {}
+        params, stats = self.dump_head(), {}
         for i, (conv, norm) in enumerate(zip(self.convs, self.norms, strict=True)):
             params[f"Conv_{i}"] = {"kernel": conv.weight.permute(2, 3, 1, 0)}
             params[f"BatchNorm_{i}"] = {"scale": norm.weight, "bias": norm.bias}
@@ -114,19 +119,19 @@ def train_client(network, method, steps, images, labels):
     network.eval()
 
 
-def reference(federation, variables, key_rounds, method, rounds=2, cohort_size=5, channels=(5, 7)):
-    """The server's variables after the rounds."""
+def reference(federation, variables, key_rounds, method, rounds=2, cohort_size=5, channels=(5, 7), make=TorchCNN):
+    """The server's variables after the rounds, of the network that ``make(channels)`` makes."""
     images = (np.asarray(federation.train.inputs, np.float32) - 100) / 64
     images = torch.tensor(images).permute(0, 3, 1, 2).to(torch.get_default_dtype())
     labels = torch.tensor(np.array(federation.train.labels)).long()
     sizes = np.asarray(federation.ownership.sizes)
     for round in range(rounds):
-        method.start(round, TorchCNN(channels).load(variables).eval())
+        method.start(round, make(channels).load(variables).eval())
         trained = []
         cohort = cohort_of(key_rounds, round, sizes, cohort_size)
         for client in cohort:
             own = np.array(federation.ownership.rows[client])[: sizes[client]]
-            network = TorchCNN(channels).load(variables)
+            network = make(channels).load(variables)
             method.start_client(client, labels[own])
             train_client(network, method, steps_of(federation, key_rounds, round, client), images, labels)
             method.finish_client(client, network, images[own], labels[own])

@@ -8,6 +8,7 @@ Augmentations are timed in federated averaging of the same clients, for two loca
 function share a row; those that need or make images of another size than 32x32 pixels are left out.
 """
 
+import dataclasses
 import functools
 import statistics
 import time
@@ -32,19 +33,25 @@ Row = dict[str, Any]
 
 
 def methods() -> dict[str, FedAvg]:
-    """Federated averaging, and it with each method that the network allows, with default hyper-parameters."""
+    """Federated averaging, and it with each method that the network allows with some head, with default
+    hyper-parameters."""
     on_fedavg = {kind.__name__: FedAvg(TRAINING, {name: kind()}) for name, kind in classes("method").items()}
     workload = WORKLOADS["cnn100"]
     model = Model(networks.linen(workload.network), workload.image_shape)
-    return {"FedAvg": FedAvg(TRAINING)} | {name: own for name, own in on_fedavg.items() if _is_allowed(own, model)}
+    return {"FedAvg": FedAvg(TRAINING)} | {name: own for name, own in on_fedavg.items() if accepted(own, model)}
 
 
-def _is_allowed(algorithm, model):
-    try:
-        algorithm.check(model)
-    except UserError:
-        return False
-    return True
+def accepted(algorithm: FedAvg, model: Model) -> Model | None:
+    """The model, with the first head that all methods of the algorithm accept, its own before others; None without."""
+    has_head = any(field.name == "head" for field in dataclasses.fields(model.module))
+    heads = classes("head").values() if has_head else ()
+    for other in (model, *(model.with_module(head=head) for head in heads)):
+        try:
+            algorithm.check(other)
+        except UserError:
+            continue
+        return other
+    return None
 
 
 def augmentations() -> dict[str, Augmentation | None]:
@@ -102,7 +109,7 @@ def _rounds(algorithm, cores, scale):
     images, labels, mean, std = workload.data(round(scale * EXAMPLES))
     parts = partition.dirichlet(labels, CLIENTS, 0.5, SEED, min_size=1)
     federation = Federation.from_arrays(images, labels, parts, images[:1], labels[:1], mean, std, networks.CLASS_NAMES)
-    model = Model(networks.linen(workload.network), federation.input_shape)
+    model = accepted(algorithm, Model(networks.linen(workload.network), federation.input_shape))
     run = Run(federation, algorithm, jax.random.key(SEED))
     return functools.partial(next, rounds(run, check(run, model, Schedule(1), Hardware(layout(cores)))))
 

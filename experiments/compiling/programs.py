@@ -29,8 +29,7 @@ def network(name: str, target: Target, options: Mapping[str, Any]) -> Model:
         UserError: there is no such network or option.
     """
     size = IMAGE_SIZE.get(name, 32)
-    module = names.call("network", names.class_named("network", name), options, num_classes=CLASSES)
-    return Model(module, (size, size, 3)).on(target)
+    return Model(names.network(name, options, CLASSES), (size, size, 3)).on(target)
 
 
 def step(model: Model, device: jax.Device, clients: int, batch_size: int) -> jax.stages.Lowered:

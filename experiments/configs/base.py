@@ -26,7 +26,8 @@ def get_config(arg: str = "") -> ConfigDict:
             data=dict(source="digits"),
             # seed: of the draw; none is the run's own seed, so that every seed of a study sees another partition
             partition=dict(name="dirichlet", alpha=0.1, seed=config_dict.placeholder(int)),
-            # further keys: those of the class; lowering: of convolutions, auto, timed, rules (docs/accelerators.md)
+            # further keys: those of the class; lowering: of convolutions, auto, timed, rules (docs/accelerators.md);
+            # head: linear, etf, simplex, or dict(name="etf", ...) with its options
             network=dict(name="small_cnn"),
             # augmentation: a preset of fedjax_collapse/data/augment.py, such as feddecorr_cifar10
             # further keys: those of fedjax_collapse/local_training.py; optimizer=dict(name="adam", ...) instead of SGD,

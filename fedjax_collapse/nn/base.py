@@ -11,7 +11,7 @@ from fedjax_collapse.nn.convolution import TimedLowerings
 from fedjax_collapse.nn.heads import classify
 from fedjax_collapse.nn.layers import Conv, Init, normalize, torch_uniform
 from fedjax_collapse.nn.projector import project
-from fedjax_collapse.options import Count
+from fedjax_collapse.options import Count, WithOptions
 from fedjax_collapse.records import Outputs, UserError
 from fedjax_collapse.target import Target
 
@@ -20,7 +20,8 @@ class Network(nn.Module, kw_only=True):
     """``represent(images, mask, train)`` [batch, d], which each network writes, then projector and head.
 
     ``projector``: none, moon, feddecorr or feduv (``projector.py``), of ``projector_dim`` outputs.
-    ``head``: ``linear``, or the class of a module of one's own (``heads.py``).
+    ``head``: ``linear``, or what makes another one (``heads/``): a class of a module, such as ``heads.ETF``, or
+    one with options, such as ``with_options(heads.ETF, scale=10.0)`` (``options.py``).
     ``normalize_features``: to length 1, before the classifier (FedProc).
     ``dtype``: what the layers of ``represent`` compute in, None for float32, or bfloat16; parameters, running
     statistics and all that follows ``represent`` are float32.
@@ -32,7 +33,7 @@ class Network(nn.Module, kw_only=True):
     projector: str = "none"
     projector_dim: Count = 256
     normalize_features: bool = False
-    head: str | type[nn.Module] = "linear"
+    head: str | type[nn.Module] | WithOptions = "linear"
     dtype: str | None = None
 
     smallest_image = 1  # height and width in pixels
@@ -45,7 +46,7 @@ class Network(nn.Module, kw_only=True):
         features = project(self.projector, features, mask, train, self.projector_dim)
         if self.normalize_features:
             features = features * jax.lax.rsqrt(jnp.maximum(jnp.sum(features**2, axis=1, keepdims=True), 1e-24))
-        return Outputs(features, classify(self.head, features, self.num_classes, self.head_init))
+        return Outputs(features, classify(self.head, features, self.num_classes))
 
     def _check(self, height, width):
         name, smallest = type(self).__name__, self.smallest_image

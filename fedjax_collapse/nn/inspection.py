@@ -31,6 +31,22 @@ def convolutions(model: Model, batch_size: int) -> list[tuple[Layer, str]]:
     return found
 
 
+@functools.lru_cache(maxsize=256)
+def layers_of_class(model: Model, kind: type[nn.Module]) -> list[nn.Module]:
+    """The network's layers of that class, in the order of their use, without their params."""
+    found = []
+
+    def notice(call, args, kwargs, context):
+        if isinstance(context.module, kind) and context.method_name == "__call__":
+            found.append(context.module.clone(parent=None, name=context.module.name))
+        return call(*args, **kwargs)
+
+    variables = jax.eval_shape(model.init, jax.random.key(0))
+    with nn.intercept_methods(notice):
+        model.output_shapes(variables)
+    return found
+
+
 def count_lowerings(model: Model, batch_size: int) -> dict[str, int]:
     """How many convolutions of the network take each lowering, in batches of that size (``convolution.py``)."""
     return dict(sorted(Counter(lowering for _, lowering in convolutions(model, batch_size)).items()))

@@ -1,31 +1,25 @@
-"""Classifiers on the features: the part of a network that is called ``head``.
-
-A head of one's own is a Linen module that is made as ``Head(num_classes, name="head")`` and called with the features
-[batch, d]; it returns logits [batch, classes].
-"""
+"""How a network gets its classifier, and other initial weights of it."""
 
 import flax.linen as nn
 import jax
 
 from fedjax_collapse import masks
 from fedjax_collapse.model import Model
-from fedjax_collapse.nn.layers import Dense, Init
+from fedjax_collapse.nn.heads.linear import Linear
+from fedjax_collapse.options import WithOptions
 from fedjax_collapse.records import Key, UserError, Variables
 
-HEADS = ("linear",)
 
-
-def classify(head: str | type[nn.Module], features: jax.Array, num_classes: int, kernel_init: Init) -> jax.Array:
-    """Logits [batch, classes] of the head, for use inside a compact method.
+def classify(head: str | type[nn.Module] | WithOptions, features: jax.Array, num_classes: int) -> jax.Array:
+    """Logits [batch, classes] of the head, for use inside a compact method of a network.
 
     Raises:
-        UserError: unknown head.
+        UserError: a text other than ``linear``: the library finds no heads by name.
     """
-    if not isinstance(head, str):
-        return head(num_classes, name="head")(features)
-    if head not in HEADS:
-        raise UserError(f"head {head!r}: expected one of {', '.join(HEADS)}, or the class of a module")
-    return Dense(num_classes, kernel_init=kernel_init, part="head")(features)
+    make = Linear if head == "linear" else head
+    if not callable(make):
+        raise UserError(f"head {head!r}: expected linear, or what makes a module, such as nn.heads.ETF")
+    return make(num_classes, name="head")(features)
 
 
 def orthogonal_head(model: Model, variables: Variables, key: Key) -> Variables:

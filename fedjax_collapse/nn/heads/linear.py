@@ -1,0 +1,17 @@
+"""The linear classifier: logits = features @ kernel + bias."""
+
+import flax.linen as nn
+import jax
+
+from fedjax_collapse.nn.layers import Dense
+
+
+class Linear(nn.Module):
+    """A ``Dense`` layer with the initialiser of its network's classifier (``Network.head_init``)."""
+
+    num_classes: int
+    use_bias: bool = True
+
+    def __call__(self, features: jax.Array) -> jax.Array:
+        network = self.parent  # whose own layer it is, numbered behind its others
+        return Dense(self.num_classes, self.use_bias, network.head_init, part="head", parent=network)(features)
