@@ -66,7 +66,7 @@ def load_run(folder: Path | str) -> LoadedRun:
     if not checkpoints.rounds:
         raise UserError(f"{folder}: it has no checkpoint; run the study first")
     state, _ = checkpoints.load(checkpoints.rounds[-1], template)
-    variables = server.evaluated(algorithm, state.server, state.clients)
+    variables = server.evaluated(algorithm, model, state.server, state.clients)
     return LoadedRun(model, federation, algorithm, variables, state, resolved)
 
 

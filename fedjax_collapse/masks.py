@@ -10,6 +10,7 @@ so that selecting by it costs nothing. ``Model.mask(name)`` makes one:
     body         all but the head
     a path       of a layer or a parameter, such as ``Dense_0`` or ``Dense_0/bias``
     a+b          both
+    a - b        the one without the other, as in ``all - head``; between spaces, and before any +
 """
 
 import functools
@@ -29,8 +30,7 @@ def named(name: str, variables: Variables, named_layers: Callable[[], Mapping[st
     Raises:
         UserError: the network has no such part.
     """
-    masks = [_single(part.strip(), variables, named_layers) for part in name.split("+")]
-    return functools.reduce(either, masks)
+    return functools.reduce(either, (_without(part, variables, named_layers) for part in name.split("+")))
 
 
 def either(one: PyTree, other: PyTree) -> PyTree:
@@ -65,6 +65,11 @@ def replace(tree: PyTree, leaves: dict[str, jax.Array]) -> PyTree:
         return tree
     replaced = [leaves.get(path, leaf) for path, leaf in by_path(tree).items()]
     return jax.tree.unflatten(jax.tree.structure(tree), replaced)
+
+
+def _without(name, variables, named_layers):
+    first, *others = (_single(part.strip(), variables, named_layers) for part in name.split(" - "))
+    return functools.reduce(lambda mask, other: where(other, invert(other), mask), others, first)
 
 
 def _single(name, variables, named_layers):

@@ -88,7 +88,7 @@ class Observation(NamedTuple):
 
 def headline_of(algorithm: FedAvg, federation: Federation) -> str:
     """Which of the scores is the headline: that of the models that would be used, where they would be."""
-    if algorithm.private != "none":
+    if algorithm.private_part != "none":
         return "personal"
     return "server" if federation.domains is None else "domain"
 
@@ -107,7 +107,7 @@ def view_models(
     def measured(variables):
         return MeasuredModel(variables, jax.device_get(evaluate(model, variables, federation.test)))
 
-    of_server = measured(server.evaluated(algorithm, current, clients))
+    of_server = measured(server.evaluated(algorithm, model, current, clients))
     ids = np.asarray(watched.ids)
     local = {
         int(client): measured(variables)

@@ -10,19 +10,23 @@ the hooks that it needs; hooks that nobody overrides cost nothing. All are pure 
     upload, finish              what is sent of the update, what is reported and remembered
     combine, aggregate          what the server keeps, how it moves
     measure, apply              a second pass of the cohort, over the new model
+    after_round                 what the server keeps once it has its new model
     evaluated                   which model is scored
+
+Beside its hooks a method may say how clients are weighted, which part of the network they keep for themselves, and
+by ``phases`` which parts they train one after the other.
 
 A new method is a new file with one class; nothing else has to be edited.
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import chex
 import jax
 
-from fedjax_collapse.local_training import LocalTraining
+from fedjax_collapse.local_training import LocalTraining, Phase
 from fedjax_collapse.model import Model
 from fedjax_collapse.options import NotNegative, check_fields, check_value
 from fedjax_collapse.records import Batch, Client, Key, Outputs, PyTree, Scalar, UserError, Variables
@@ -65,14 +69,16 @@ class FinishView(RoundView):
     """What a method may look at when a client has finished its local training.
 
     ``public`` is what may leave the client: ``trained``, but for its private parts, which are the server's there, and
-    ``update`` is the way of its params from the server's. ``sum_over_batches(summarize)`` adds up ``summarize(batch)``
-    over the client's data, each row once; ``sum_over_data(variables, summarize, train=False)`` adds up
-    ``summarize(outputs, batch)``.
+    ``update`` is the way of its params from the server's. ``sent`` is what methods have made of it so far, all of them
+    in ``finish``; it is 0 in what the server does not change. ``sum_over_batches(summarize)`` adds up
+    ``summarize(batch)`` over the client's data, each row once; ``sum_over_data(variables, summarize, train=False)``
+    adds up ``summarize(outputs, batch)``.
     """
 
     trained: Variables
     public: Variables
     update: PyTree
+    sent: PyTree
     steps: jax.Array  # number of optimizer steps taken
     learning_rate: jax.Array  # of this round
     key: Key  # of the method in this round
@@ -104,6 +110,7 @@ class Method:
 
     weighting: str | None = None  # of the clients, where it is other than by size (``FedAvg.weighting``)
     needs_classes: bool = False  # whether it works on labels and logits of classes, so that other tasks are refused
+    private: str = "none"  # the part of the network that clients keep, besides ``FedAvg.private``
     strengths: tuple[str, ...] = ()  # the fields that say how much of it there is; with 0 in all it does nothing
 
     def check(self) -> None:
@@ -113,6 +120,9 @@ class Method:
     def check_with(self, training: LocalTraining, private: str, model: Model) -> None:
         """Raises UserError if the method cannot work with that local training, private part or model; called once."""
 
+    def check_among(self, methods: Mapping[str, "Method"]) -> None:
+        """Raises UserError if the method, one of them, cannot work with the others or in this order; called once."""
+
     def enabled(self) -> bool:
         """Whether it does anything; one that does nothing, as its strengths are 0, is left out of the program."""
         strengths = [getattr(self, name) for name in self.strengths]
@@ -121,6 +131,10 @@ class Method:
     def has(self, hook: str) -> bool:
         """Whether it overrides the hook."""
         return getattr(type(self), hook) is not getattr(Method, hook)
+
+    def phases(self) -> tuple[Phase, ...]:
+        """What local training goes through instead of ``LocalTraining.epochs``; at most one method has it."""
+        raise NotImplementedError
 
     def starts_with_report(self) -> bool:
         """Whether all clients report, by ``finish``, on the initial model before the first round."""
@@ -195,11 +209,15 @@ class Method:
         """A client's report, summed over the cohort, on the server's new model: ``view.trained``."""
         raise NotImplementedError
 
-    def apply(self, variables: Variables, measured: PyTree) -> Variables:
+    def apply(self, variables: Variables, measured: PyTree, model: Model) -> Variables:
         """The server's new model after the cohort has measured it."""
         raise NotImplementedError
 
-    def evaluated(self, variables: Variables, shared: PyTree) -> Variables:
+    def after_round(self, shared: PyTree, before: Variables, after: Variables, measured: PyTree) -> PyTree:
+        """What the server keeps, once its model is the one ``after``; ``measured`` is () without ``measure``."""
+        raise NotImplementedError
+
+    def evaluated(self, variables: Variables, shared: PyTree, model: Model) -> Variables:
         """The model that is evaluated, of what the server keeps."""
         raise NotImplementedError
 

@@ -96,7 +96,7 @@ class Going:
             run.algorithm.check()
         rounds = check(runs[0], model, schedule, hardware)
         self.runs, self.model, self.schedule = runs, rounds.model, schedule
-        self.tests = [None if run.algorithm.private == "none" else run.federation.own_tests() for run in runs]
+        self.tests = [None if run.algorithm.private_part == "none" else run.federation.own_tests() for run in runs]
         self.headlines = [headline_of(run.algorithm, run.federation) for run in runs]
         initial = [initialize(run, model, schedule) for run in runs]
         self.algorithms, states, data = zip(*initial, strict=True)
@@ -253,7 +253,7 @@ class Going:
         results = []
         for i, state in enumerate(self.program.states()):
             history, folder = self.histories[i], self.histories[i].folder
-            variables = server.evaluated(self.algorithms[i], state.server, state.clients)
+            variables = server.evaluated(self.algorithms[i], self.model, state.server, state.clients)
             if folder is not None and self.schedule.is_over(history.rows):
                 history.finish()
                 write_npz(Path(folder) / "final.npz", jax.device_get(masks.by_path(variables._asdict())))

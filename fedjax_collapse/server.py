@@ -19,7 +19,7 @@ def init(algorithm: FedAvg, model: Model, variables: Variables) -> tuple[Server,
     optimizer = (
         () if algorithm.server_optimizer is None else algorithm.server_optimizer().init(_of(algorithm, variables))
     )
-    private = masks.select(model.mask(algorithm.private), variables)
+    private = masks.select(model.mask(algorithm.private_part), variables)
     return Server(variables, shared, optimizer), ClientState(memory, private)
 
 
@@ -56,19 +56,28 @@ def aggregate(algorithm: FedAvg, model: Model, server: Server, upload: Upload) -
 def apply_measured(algorithm: FedAvg, model: Model, server: Server, measured: dict[str, PyTree]) -> Server:
     """The server after its cohort has measured the new model."""
     variables = server.variables
-    for name, report in measured.items():
-        variables = returned(name, "apply", algorithm.methods[name].apply(variables, report), variables)
+    for name, method in algorithm.having("apply").items():
+        variables = returned(name, "apply", method.apply(variables, measured[name], model), variables)
     return server._replace(variables=masks.where(algorithm.fixed(model), server.variables, variables))
 
 
-def evaluated(algorithm: FedAvg, server: Server, clients: ClientState) -> Variables:
+def after_round(algorithm: FedAvg, before: Variables, server: Server, measured: dict[str, PyTree]) -> Server:
+    """The server with what its methods keep once it has its new model; ``before`` is the one that was sent."""
+    shared = dict(server.shared)
+    for name, method in algorithm.having("after_round").items():
+        kept = method.after_round(shared[name], before, server.variables, measured.get(name, ()))
+        shared[name] = returned(name, "after_round", kept, shared[name])
+    return server._replace(shared=shared)
+
+
+def evaluated(algorithm: FedAvg, model: Model, server: Server, clients: ClientState) -> Variables:
     """The server's model as it is evaluated; ``clients`` are all of them, stacked.
 
     What is private to clients is the mean over all of them there: the server's own copy was never trained.
     """
     variables = server.variables
     for name, method in algorithm.having("evaluated").items():
-        variables = method.evaluated(variables, server.shared[name])
+        variables = method.evaluated(variables, server.shared[name], model)
     mean = jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0, dtype=leaf.dtype), clients.private)
     return masks.replace(variables, mean)
 

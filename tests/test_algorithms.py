@@ -85,7 +85,7 @@ def server_path(after):
 
 
 def evaluated_path(algorithm, after):
-    return [float(evaluated(algorithm, state.server, state.clients).params["w"]) for state in after]
+    return [float(evaluated(algorithm, SCALAR, state.server, state.clients).params["w"]) for state in after]
 
 
 def extras(state):
@@ -156,7 +156,7 @@ def test_two_scalar_clients(float64, name):
     assert_close(extras(after[-1]), jax.tree.map(np.asarray, extra, is_leaf=lambda x: isinstance(x, list)), 1e-10)
     if name != "scaffold":
         cloud = with_method(algorithm, evaluate="cloud")
-        assert evaluated(cloud, after[-1].server, after[-1].clients) is after[-1].server.variables
+        assert evaluated(cloud, SCALAR, after[-1].server, after[-1].clients) is after[-1].server.variables
 
 
 @pytest.mark.parametrize("name", PARTIAL_TABLE)

@@ -15,7 +15,6 @@ from probes.fedsam import FedSAM
 from probes.head_calibration import NearestMeans
 from probes.logit_calibration import calibrated
 from probes.optimizers import local_adam, scaffold_fedadam
-from probes.private_heads import fedper, fedrep
 from probes.regression import federation as regression_federation
 from probes.text_classifier import federation as text_federation
 from probes.top_k_memory import LargestEntries
@@ -112,29 +111,6 @@ def test_logit_calibration(float64, federation, network):
     assert np.isfinite(result.metrics[-1]["loss"]) and result.metrics[-1]["loss"] != plain.metrics[-1]["loss"]
 
 
-@pytest.mark.parametrize("make", [fedper, fedrep])
-def test_private_heads(federation, network, make):
-    """Every client has a head of its own, the server's is never trained; FedRep's phases train one part at a time."""
-    start = network.init(jax.random.key(3))
-    result = run(federation, network, make(TRAINING), rounds=6, variables=start)
-    kernels = result.state.clients.private["params/Dense_1/kernel"]
-    assert kernels.shape == (5, 6, 4) and np.all(np.std(kernels, axis=0) > 0)
-    server = result.state.server.variables.params
-    assert_close(server["Dense_1"], start.params["Dense_1"], 0)
-    assert not np.allclose(server["Dense_0"]["kernel"], start.params["Dense_0"]["kernel"])
-    assert result.headline.startswith("personal") and result.metrics[-1]["accuracy"] > 0.6
-    expected = {"fedper": 1, "fedrep": 11}[make.__name__]
-    assert result.clients["steps"][0].tolist() == [expected * n for n in (3, 1, 5, 3, 3)]
-
-
-def test_phases_train_one_part_at_a_time(federation, network):
-    start = network.init(jax.random.key(3))
-    head_only = fedrep(TRAINING, head_epochs=2, body_epochs=1).replace(private="none")
-    phase = head_only.training.phases[0]
-    only = head_only.replace(training=head_only.training.replace(phases=(phase,)))
-    result = run(federation, network, only, rounds=1, variables=start)
-    assert_close(result.variables.params["Dense_0"], start.params["Dense_0"], 1e-6)  # the mean of five equal ones
-    assert not np.allclose(result.variables.params["Dense_1"]["kernel"], start.params["Dense_1"]["kernel"])
 
 
 def test_top_k_with_error_feedback_on_scaffold(float64, federation, network):
@@ -232,8 +208,7 @@ def test_streamed_measurements(federation, network):
 
 def test_head_calibration_after_each_round(federation, network):
     """The server's head is the nearest-mean classifier of all clients' features, whatever was averaged."""
-    method = NearestMeans(head="Dense_1")
-    result = run(federation, network, FedAvg(TRAINING, {"scaffold": Scaffold(), "means": method}))
+    result = run(federation, network, FedAvg(TRAINING, {"scaffold": Scaffold(), "means": NearestMeans()}))
     params = result.state.server.variables.params
     rows = np.concatenate(federation.owned_rows())
     images = (np.asarray(federation.train.inputs)[rows].astype(np.float32) - 100) / 64

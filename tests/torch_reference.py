@@ -88,18 +88,22 @@ class Method:
     def finish(self):
         pass
 
+    def aggregate(self, received, trained, weights):
+        """The server's variables, of those that it sent and those of the cohort."""
+        return jax.tree.map(lambda *leaves: np.tensordot(weights, np.stack(leaves), 1), *trained)
+
 
 def cohort_of(key_rounds, round, sizes, cohort_size):
     """The identities of a round's cohort."""
     return np.array(Participation().draw(jax.random.fold_in(key_rounds, round), sizes, cohort_size))
 
 
-def steps_of(federation, key_rounds, round, client):
+def steps_of(federation, key_rounds, round, client, epochs=TRAINING.epochs):
     """The rows, and the key, of every step of one client in one round; a method's own key follows from it."""
     key = jax.random.fold_in(jax.random.fold_in(key_rounds, round), 1)
     key = jax.random.fold_in(key, client)
     size = int(federation.ownership.sizes[client])
-    for epoch in range(TRAINING.epochs):
+    for epoch in range(epochs):
         key_order, key_steps = jax.random.split(jax.random.fold_in(key, epoch))
         rows = np.array(shuffled_rows(key_order, federation.ownership.rows[client], size))[:size]
         for index, first in enumerate(range(0, size, TRAINING.batch_size)):
@@ -138,7 +142,7 @@ def reference(federation, variables, key_rounds, method, rounds=2, cohort_size=5
             trained.append(network.dump())
         method.finish()
         weights = sizes[cohort] / sizes[cohort].sum()
-        variables = jax.tree.map(lambda *leaves, w=weights: np.tensordot(w, np.stack(leaves), 1), *trained)
+        variables = method.aggregate(variables, trained, weights)
     return variables
 
 
@@ -162,19 +166,20 @@ def run_reference(federation, method):
     return expected
 
 
-def run_both(federation, methods, method):
-    """The library's state after the same rounds, and the reference's server.
-
-    In both rounds together some clients take part twice, some once and one never.
-    """
+def run_library(federation, algorithm):
+    """The library's state after the same rounds, in which some clients take part twice, some once and one never."""
     model, variables = small_model(federation)
     with jax.enable_x64(True):
-        algorithm = jax.tree.map(jnp.asarray, FedAvg(TRAINING, methods))
+        algorithm = jax.tree.map(jnp.asarray, algorithm)
         state = engine.init(algorithm, model, variables, federation.num_clients, jax.random.key(KEY))
         layout = engine.Layout(engine.Chunked(2), COHORT_SIZE, ROUNDS)
         data = engine.Data(federation.train, federation.ownership)
         rounds = engine.Rounds(model, layout)
         state = engine.with_first_reports(rounds, algorithm, state, data)
         state = engine.run_rounds(rounds, algorithm, state, data, ROUNDS).state
-        state = jax.device_get(state._replace(key=None))
-    return state, run_reference(federation, method)
+        return jax.device_get(state._replace(key=None))
+
+
+def run_both(federation, methods, method):
+    """The library's state, and the reference's server."""
+    return run_library(federation, FedAvg(TRAINING, methods)), run_reference(federation, method)

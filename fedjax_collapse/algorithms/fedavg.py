@@ -21,7 +21,7 @@ from fedjax_collapse.model import Model
 from fedjax_collapse.options import check_fields, option
 from fedjax_collapse.records import UserError, Variables
 
-_EXCLUSIVE = ("task", "gradient")  # hooks that one method alone may have
+_EXCLUSIVE = ("task", "gradient", "phases")  # hooks that one method alone may have
 
 
 @struct.dataclass
@@ -35,8 +35,9 @@ class FedAvg:
     None takes the mean itself.
     ``weighting``: of the clients' uploads, by their number of examples (``size``), all ``equal``, or by their number of
     whole ``batches`` (FedMR's released code); ``default`` is by size, unless a method says otherwise.
-    ``private``: the part of the network that every client keeps for itself (``masks.py``); ``batch_norm`` is FedBN (Li
-    et al., 2021), ``head`` FedPer. The server's own copy of it stays as initialised, and no upload contains it.
+    ``private``: the part of the network that every client keeps for itself (``masks.py``), such as ``batch_norm`` in
+    FedBN (Li et al., 2021), and what a method keeps as well (FedPer, FedRep, LG-FedAvg). The server's own copy of it
+    stays as initialised, and no upload contains it.
     """
 
     training: LocalTraining = LocalTraining()
@@ -61,10 +62,17 @@ class FedAvg:
         for hook in _EXCLUSIVE:
             if len(found := self.having(hook)) > 1:
                 raise UserError(f"methods {' and '.join(found)}: each has a {hook} of its own, expected at most one")
-        if self.having("task") and self.training.task_loss is not None:
-            raise UserError(
-                f"method {next(iter(self.having('task')))}: training.task_loss is given too, expected one of them"
-            )
+        for hook, setting, is_given in (
+            ("task", "task_loss", self.training.task_loss is not None),
+            ("phases", "phases", self.training.phases),
+            ("phases", "steps", self.training.steps is not None),
+        ):
+            if is_given and (found := self.having(hook)):
+                raise UserError(f"method {next(iter(found))}: training.{setting} is given too, expected one of them")
+        if len(found := [name for name, method in self.methods.items() if method.private != "none"]) > 1:
+            raise UserError(f"methods {' and '.join(found)}: each keeps a part of the network, expected at most one")
+        for method in self.methods.values():
+            method.check_among(self.methods)
         if model is not None:
             self._check_with(model)
 
@@ -72,8 +80,10 @@ class FedAvg:
         name = type(model.module).__name__
         if getattr(model.initial_shapes(), "features", None) is None:
             raise UserError(f"network {name}: it returns no features, expected Outputs(features [batch, d], logits)")
-        parts = [("private", self.private), ("training.freeze", self.training.frozen_part(at_server=True))]
-        parts += [("training.phases", phase.part) for phase in self.training.phases]
+        training = self.local_training
+        parts = [("private", self.private), ("training.freeze", training.frozen_part(at_server=True))]
+        parts += [("training.phases", phase.part) for phase in training.phases]
+        parts += [(f"method {name}", method.private) for name, method in self.methods.items()]
         for setting, part in parts:
             try:
                 model.mask(part)
@@ -82,7 +92,7 @@ class FedAvg:
         for name, method in self.methods.items():
             if method.needs_classes and not model.task.is_classification:
                 raise UserError(f"method {name}: the model's task has no classes, expected one of classification")
-            method.check_with(self.training, self.private, model)
+            method.check_with(training, self.private_part, model)
 
     def having(self, hook: str) -> dict[str, Method]:
         """The methods that have the hook, in their order."""
@@ -102,6 +112,19 @@ class FedAvg:
         return dataclasses.replace(self, methods=enabled)
 
     @property
+    def private_part(self) -> str:
+        """All that clients keep of the network: ``private``, and what a method says."""
+        parts = [part for part in (self.private, *(m.private for m in self.methods.values())) if part != "none"]
+        return "+".join(parts) or "none"
+
+    @property
+    def local_training(self) -> LocalTraining:
+        """The local training that is meant: ``training``, in a method's phases if one has any."""
+        for method in self.having("phases").values():
+            return self.training.replace(phases=method.phases())
+        return self.training
+
+    @property
     def sends_updates(self) -> bool:
         """Whether clients send updates, which methods change; else they send their models, and these are averaged."""
         return bool(self.having("upload") or self.having("aggregate"))
@@ -115,4 +138,4 @@ class FedAvg:
 
     def fixed(self, model: Model) -> Variables:
         """The mask of what the server never changes: private parts, and what is frozen."""
-        return masks.either(model.mask(self.private), model.mask(self.training.frozen_part(at_server=True)))
+        return masks.either(model.mask(self.private_part), model.mask(self.training.frozen_part(at_server=True)))

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from fedjax_collapse.method import FinishView, Method, RoundView
+from fedjax_collapse.model import Model
 from fedjax_collapse.options import NotNegative, option
 from fedjax_collapse.records import Outputs, PyTree, Variables
 
@@ -65,7 +66,7 @@ class FedDC(Method):
     def aggregate(self, update: PyTree, shared: PyTree, report: PyTree) -> PyTree:
         return jax.tree.map(jnp.add, update, shared["drift"])
 
-    def evaluated(self, variables: Variables, shared: PyTree) -> Variables:
+    def evaluated(self, variables: Variables, shared: PyTree, model: Model) -> Variables:
         if self.evaluate == "cloud":
             return variables
         return variables._replace(params=jax.tree.map(jnp.subtract, variables.params, shared["drift"]))

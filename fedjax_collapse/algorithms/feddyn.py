@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from fedjax_collapse.method import FinishView, Method, RoundView
+from fedjax_collapse.model import Model
 from fedjax_collapse.options import Positive, option
 from fedjax_collapse.records import Outputs, PyTree, Scalar, Variables
 
@@ -58,7 +59,7 @@ class FedDyn(Method):
     def aggregate(self, update: PyTree, shared: PyTree, report: PyTree) -> PyTree:
         return jax.tree.map(jnp.add, update, shared["h"])
 
-    def evaluated(self, variables: Variables, shared: PyTree) -> Variables:
+    def evaluated(self, variables: Variables, shared: PyTree, model: Model) -> Variables:
         if self.evaluate == "cloud":
             return variables
         if self.evaluate == "all":

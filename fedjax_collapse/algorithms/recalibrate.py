@@ -35,5 +35,5 @@ class Recalibrate(Method):
 
         return jax.tree.map(weigh, view.sum_over_batches(summarize))
 
-    def apply(self, variables: Variables, measured: PyTree) -> Variables:
+    def apply(self, variables: Variables, measured: PyTree, model: Model) -> Variables:
         return variables._replace(batch_stats=measured)

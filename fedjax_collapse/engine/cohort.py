@@ -84,7 +84,7 @@ def draw(
 def _planned_steps(rule, algorithm, key, sizes):
     """Steps [clients] that each would take in the round."""
     budgets = rule.budgets(key, jnp.arange(len(sizes)), len(sizes))
-    return sum(steps for _, steps in algorithm.training.phase_steps(sizes, budgets))
+    return sum(steps for _, steps in algorithm.local_training.phase_steps(sizes, budgets))
 
 
 def arrange(cohort: jax.Array, sizes: jax.Array, client_map: ClientMap) -> jax.Array:
@@ -198,10 +198,12 @@ def run(
     if clients.arrives is not None:
         metrics = {**metrics, "arrived": clients.arrives.astype(steps.dtype)}
     new = server.aggregate(algorithm, rounds.model, received, upload)
+    measured = {}
     if algorithm.having("measure"):
         measuring = functools.partial(_context, rounds, algorithm, round)
         measured = _sum_reports(rounds, local.measure, measuring, new, clients, examples)
         new = server.apply_measured(algorithm, rounds.model, new, measured)
+    new = server.after_round(algorithm, received.variables, new, measured)
     if rounds.skips_clients:
         is_anyone_left = jnp.sum(clients.weight) > 0  # else weights are not numbers
         new = jax.tree.map(lambda after, before: jnp.where(is_anyone_left, after, before), new, received)

@@ -30,7 +30,7 @@ class LocalContext(NamedTuple):
 
     @property
     def training(self) -> LocalTraining:
-        return self.algorithm.training
+        return self.algorithm.local_training
 
     def view_fields(self, name: str | None = None) -> dict[str, Any]:
         """The fields of ``RoundView`` for a method; without a name, for what is no method's."""
@@ -47,17 +47,24 @@ class LocalContext(NamedTuple):
 
     def update(self, public: Variables) -> PyTree:
         """The way of the params from the server's to the public ones; 0 in what is private."""
-        private = self.model.mask(self.algorithm.private).params
+        private = self.model.mask(self.algorithm.private_part).params
         moved = jax.tree.map(jnp.subtract, public.params, self.server.variables.params)
         return masks.zero(private, moved)
 
-    def finish_view(self, name: str, trained: Trained, public: Variables) -> FinishView:
-        """What the method sees after local training; ``public`` is what may leave the client."""
+    def sent(self, update: PyTree) -> PyTree:
+        """The update as it is sent; 0 in what the server does not change."""
+        return masks.zero(self.algorithm.fixed(self.model).params, update)
+
+    def finish_view(self, name: str, trained: Trained, public: Variables, sent: PyTree | None = None) -> FinishView:
+        """What the method sees after local training. ``public`` is what may leave the client, and ``sent`` its update
+        as methods have changed it; None where they have not."""
+        update = self.update(public)
         return FinishView(
             **self.view_fields(name),
             trained=trained.variables,
             public=public,
-            update=self.update(public),
+            update=update,
+            sent=self.sent(update) if sent is None else sent,
             steps=trained.steps,
             learning_rate=trained.learning_rate,
             key=method_key(self.client.key, name),

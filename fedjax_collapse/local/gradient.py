@@ -51,7 +51,7 @@ def correct(context: LocalContext, gradient: PyTree, params: PyTree, fixed: PyTr
 
     What is not trained counts for nothing in the norm, and what is private to the client is not corrected.
     """
-    private, training = context.model.mask(context.algorithm.private).params, context.training
+    private, training = context.model.mask(context.algorithm.private_part).params, context.training
     for name, method in context.algorithm.having("correct").items():
         corrected = method.correct(gradient, params, RoundView(**context.view_fields(name)))
         corrected = returned(name, "correct", corrected, params)

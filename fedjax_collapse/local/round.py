@@ -23,14 +23,14 @@ def run(context: LocalContext) -> LocalResult:
     algorithm, client, sent = context.algorithm, context.client, context.server.variables
     context = _received(context)
     trained = train(context)
-    private = context.model.mask(algorithm.private)
+    private = context.model.mask(algorithm.private_part)
     public = masks.where(private, sent, trained.variables)
-    context, params = _uploaded(context, trained, public)
+    context, sent = _sent(context, trained, public)
     memory, reports = {}, {}
     for name, method in algorithm.methods.items():
-        new, reports[name] = method.finish(context.finish_view(name, trained, public))
+        new, reports[name] = method.finish(context.finish_view(name, trained, public, sent))
         memory[name] = returned(name, "finish", new, client.state.memory[name])
-    upload = Upload(public._replace(params=params), reports)
+    upload = Upload(public._replace(params=sent) if algorithm.sends_updates else public, reports)
     return LocalResult(upload, ClientState(memory, masks.select(private, trained.variables)), trained)
 
 
@@ -61,16 +61,13 @@ def _received(context):
     return context._replace(server=server._replace(variables=variables), class_counts=counts)
 
 
-def _uploaded(context, trained, public):
-    """The context with the memory after the upload, and what is sent as params: the model's, or the changed update."""
-    algorithm, client = context.algorithm, context.client
-    if not algorithm.sends_updates:
-        return context, public.params
-    fixed, memory = algorithm.fixed(context.model).params, dict(client.state.memory)
-    update = masks.zero(fixed, context.update(public))
-    for name, method in algorithm.having("upload").items():
-        sent, new = method.upload(update, context.finish_view(name, trained, public))
-        update = masks.zero(fixed, returned(name, "upload", sent, update))
+def _sent(context, trained, public):
+    """The context with the memory after the upload, and the update as methods have changed it."""
+    client, sent = context.client, context.sent(context.update(public))
+    memory = dict(client.state.memory)
+    for name, method in context.algorithm.having("upload").items():
+        changed, new = method.upload(sent, context.finish_view(name, trained, public, sent))
+        sent = context.sent(returned(name, "upload", changed, sent))
         memory[name] = returned(name, "upload", new, memory[name])
     state = client.state._replace(memory=memory)
-    return context._replace(client=client._replace(state=state)), update
+    return context._replace(client=client._replace(state=state)), sent

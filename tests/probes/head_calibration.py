@@ -9,9 +9,7 @@ from fedjax_collapse import Method
 
 @struct.dataclass
 class NearestMeans(Method):
-    """Logits ``mean_c . f - ||mean_c||^2 / 2``; ``head`` is the name of the network's classifier."""
-
-    head: str = struct.field(pytree_node=False, default="head")
+    """Logits ``mean_c . f - ||mean_c||^2 / 2``, for a network whose head is one layer at the top."""
 
     def measure(self, view):
         def summarize(outputs, batch):
@@ -20,8 +18,9 @@ class NearestMeans(Method):
 
         return view.sum_over_data(view.trained, summarize)
 
-    def apply(self, variables, measured):
+    def apply(self, variables, measured, model):
         sums, counts = measured
         means = sums / jnp.maximum(counts, 1)[:, None]
         bias = jnp.where(counts > 0, -jnp.sum(means**2, axis=1) / 2, -1e9)
-        return variables._replace(params={**variables.params, self.head: {"kernel": means.T, "bias": bias}})
+        head = next(name for name, mask in model.mask("head").params.items() if all(jax.tree.leaves(mask)))
+        return variables._replace(params={**variables.params, head: {"kernel": means.T, "bias": bias}})

@@ -1,0 +1,225 @@
+"""FedPer, FedRep and LG-FedAvg: one client step by step, whole rounds in plain PyTorch, personal models, refusals."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from conftest import assert_close, assert_same_bits
+from conftest import run_at_once as run
+from flax import linen
+from torch_reference import COHORT_SIZE, KEY, ROUNDS, TRAINING, TorchCNN, cohort_of, run_library, small_model, steps_of
+
+from experiments import build
+from experiments.configs import base
+from fedjax_collapse import FedAvg, FedDecorr, Federation, LocalTraining, Model, Outputs, Phase, UserError, masks, nn
+from fedjax_collapse.algorithms.fedper import FedPer
+from fedjax_collapse.algorithms.fedrep import FedRep
+from fedjax_collapse.algorithms.lg_fedavg import LGFedAvg
+from fedjax_collapse.evaluation import evaluate
+
+SIMPLE = LocalTraining(batch_size=8, learning_rate=0.05, momentum=0.5)
+DECORR = {"feddecorr": FedDecorr(0.1, "official")}
+
+
+class Factor(linen.Module):
+    """One parameter, which is multiplied with its input."""
+
+    initial: float
+    part: str
+
+    @linen.compact
+    def __call__(self, inputs):
+        return inputs * self.param("factor", linen.initializers.constant(self.initial), ())
+
+
+class Product(linen.Module):
+    """Logits ``(v h x, 0)`` with ``v`` the body and ``h`` the head."""
+
+    @linen.compact
+    def __call__(self, inputs, mask, train):
+        features = Factor(1.0, "trunk", name="trunk")(inputs)
+        score = Factor(0.5, "head", name="classifier")(features)
+        return Outputs(features, jnp.concatenate([score, jnp.zeros_like(score)], axis=1))
+
+
+@pytest.fixture(scope="module")
+def network(federation):
+    return Model(nn.MLP(4, hidden=(7, 6)), federation.input_shape)
+
+
+@pytest.mark.parametrize(
+    ("method", "epochs", "expected"),
+    [
+        (FedRep(1, 1), 1, (None, 0.6887453344)),
+        (FedRep(2, 1), 1, (1.1324308118, 0.9502396833)),
+        (FedRep(2, 2), 1, (1.3193880675, 0.9502396833)),
+        (FedPer(), 1, (1.0943351672, 0.6887453344)),
+        (FedPer(), 2, (1.2516513013, 0.9581835684)),
+        (FedPer(), 3, (1.4412033324, 1.2377945463)),
+        (LGFedAvg(), 3, (1.4412033324, 1.2377945463)),
+    ],
+)
+def test_one_client_with_one_example(float64, method, epochs, expected):
+    """Momentum starts anew in each phase, and weight decay is of what is trained alone."""
+    one = np.ones((1, 1))
+    federation = Federation.from_inputs(one, np.zeros(1, int), [[0]], one, np.zeros(1, int), class_names=("a", "b"))
+    training = LocalTraining(epochs, batch_size=1, learning_rate=0.5, momentum=0.5, weight_decay=1e-4)
+    result = run(federation, Model(Product(), (1,)), FedAvg(training, {"it": method}))
+    params = result.personal(0).params
+    for name, value in zip(("trunk", "classifier"), expected, strict=True):
+        assert value is None or float(params[name]["factor"]) == pytest.approx(value, abs=1e-10)
+
+
+class Personal:
+    """Rounds of clients that keep the leaves whose name has ``private`` in it, as plain loops over PyTorch models."""
+
+    def __init__(self, federation, private, phases):
+        self.federation, self.phases = federation, phases
+        self.model, self.server = small_model(federation)
+        self.is_private = jax.tree.map_with_path(lambda path, _: private(jax.tree_util.keystr(path)), self.server)
+        self.own = [self.server] * 5
+        self.images = torch.tensor((np.asarray(federation.train.inputs, float) - 100) / 64).permute(0, 3, 1, 2)
+        self.labels = torch.tensor(np.array(federation.train.labels)).long()
+
+    def run(self, weights_of):
+        sizes = np.asarray(self.federation.ownership.sizes)
+        for round in range(ROUNDS):
+            cohort = cohort_of(jax.random.key(KEY), round, sizes, COHORT_SIZE)
+            for client in cohort:
+                self.own[client] = self.train(
+                    round, client, masks.where(self.is_private, self.own[client], self.server)
+                )
+            weights = weights_of(sizes[cohort])
+            trained = [self.own[client] for client in cohort]
+            mean = jax.tree.map(lambda *leaves, w=weights: np.tensordot(w, np.stack(leaves), 1), *trained)
+            self.server = masks.where(self.is_private, self.server, mean)
+        return self
+
+    def train(self, round, client, variables):
+        network, epochs = TorchCNN((5, 8)).load(variables), sum(epochs for _, epochs in self.phases)
+        steps = [rows for rows, _ in steps_of(self.federation, jax.random.key(KEY), round, client, epochs)]
+        per_epoch, first = len(steps) // epochs, 0
+        for is_trained, epochs in self.phases:
+            network.train()
+            params = [p for name, p in network.named_parameters() if is_trained(name)]
+            optimizer = torch.optim.SGD(params, lr=0.02, momentum=0.9, weight_decay=1e-3)
+            for rows in steps[first : first + epochs * per_epoch]:
+                network.zero_grad()
+                torch.nn.functional.cross_entropy(network(self.images[rows])[1], self.labels[rows]).backward()
+                optimizer.step()
+            first += epochs * per_epoch
+        return network.dump()
+
+
+def by_size(sizes):
+    return sizes / sizes.sum()
+
+
+def equally(sizes):
+    return np.ones(len(sizes)) / len(sizes)
+
+
+ALL, HEAD, BODY = (lambda name: True), (lambda name: "head" in name), (lambda name: "head" not in name)
+REFERENCES = {
+    "fedper": (FedPer(), lambda path: "Dense" in path, [(ALL, 2)], by_size),
+    "fedrep": (FedRep(2, 1), lambda path: "Dense" in path, [(HEAD, 2), (BODY, 1)], equally),
+    "lg_fedavg": (LGFedAvg(), lambda path: "Dense" not in path, [(ALL, 2)], by_size),
+}
+
+
+@pytest.mark.parametrize("name", REFERENCES)
+def test_rounds_equal_a_plain_pytorch_loop(federation, name):
+    """Of the server's model and of every client's own parts; who was in no cohort has the initial ones."""
+    method, private, phases, weights_of = REFERENCES[name]
+    torch.set_default_dtype(torch.float64)
+    with jax.enable_x64(True):
+        expected = Personal(federation, private, phases).run(weights_of)
+    torch.set_default_dtype(torch.float32)
+    state = run_library(federation, FedAvg(TRAINING, {name: method}))
+    assert_close(state.server.variables, expected.server, 1e-11)
+    own = [masks.select(expected.is_private, variables) for variables in expected.own]
+    assert_close(state.clients.private, jax.tree.map(lambda *leaves: np.stack(leaves), *own), 1e-11)
+    kept = masks.select(expected.is_private, small_model(federation)[1])
+    assert_same_bits(masks.select(expected.is_private, state.server.variables), kept)
+
+
+@pytest.mark.parametrize(
+    ("method", "by_hand"),
+    [
+        (FedRep(2, 1), FedAvg(SIMPLE.replace(phases=(Phase("head", 2), Phase("body", 1))), DECORR, private="head")),
+        (LGFedAvg("head+Dense_1"), FedAvg(SIMPLE, DECORR, private="Dense_0")),
+    ],
+)
+def test_they_are_names_of_private_parts_and_phases(federation, network, method, by_hand):
+    """To the same bits, beside FedDecorr."""
+    weighting = method.weighting or "default"
+    named = run(federation, network, FedAvg(SIMPLE, {"it": method, **DECORR}), rounds=2)
+    plain = run(federation, network, by_hand.replace(weighting=weighting), rounds=2)
+    assert_same_bits(named.variables, plain.variables)
+    assert_same_bits(named.state.clients.private, plain.state.clients.private)
+    assert named.metrics == plain.metrics and named.headline == plain.headline
+
+
+@pytest.mark.parametrize("name", REFERENCES)
+def test_personal_models_are_scored(federation, name):
+    """The headline is the mean over clients of the accuracy of their own models, and all of these differ."""
+    method = REFERENCES[name][0]
+    network = Model(nn.MLP(4, hidden=(16,)), federation.input_shape)
+    result = run(federation, network, FedAvg(SIMPLE, {name: method}), rounds=6, evaluate_every=6)
+    assert result.headline.startswith("personal") and result.metrics[-1]["accuracy"] > 0.6
+    assert result.metrics[-1]["accuracy"] == result.metrics[-1]["personal_accuracy"]
+    tests, scores = federation.own_tests(), []
+    for client in range(5):
+        rows = np.asarray(tests.rows[client])[: tests.sizes[client]]
+        scores.append(np.asarray(evaluate(network, result.personal(client), federation.test).scores)[rows].mean())
+    assert result.metrics[-1]["personal_accuracy"] == pytest.approx(np.mean(scores), abs=1e-6)
+    assert all((leaf.std(axis=0) > 0).any() for leaf in result.state.clients.private.values())
+    epochs = {"fedper": 1, "fedrep": 3, "lg_fedavg": 1}[name]
+    assert result.clients["steps"][0].tolist() == [epochs * n for n in (3, 1, 5, 3, 3)]
+
+
+def test_parts_are_joined_and_taken_apart(federation):
+    model = Model(nn.SmallCNN(4, channels=(3,)), federation.input_shape)
+
+    def names(part):
+        return masks.select(model.mask(part), jax.eval_shape(model.init, jax.random.key(0))).keys()
+
+    assert names("all - head") == names("body") and names("all - body") == names("head")
+    assert names("body - batch_norm") == {"params/Conv_0/kernel"}
+    assert names("all - head - Conv_0") == names("batch_norm")
+    assert names("all - Dense_0/bias+head") == names("all")  # what is joined is read last
+    assert names(FedAvg(private="batch_norm", methods={"fedper": FedPer()}).private_part) == names("head+batch_norm")
+    shared = FedAvg(private="Dense_0/bias", methods={"lg_fedavg": LGFedAvg("head + Conv_0")}).private_part
+    assert names(shared) == names("batch_norm+Dense_0/bias")
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "message"),
+    [
+        (
+            FedAvg(SIMPLE.replace(phases=(Phase(),)), {"fedrep": FedRep()}),
+            "method fedrep: training.phases is given too",
+        ),
+        (FedAvg(SIMPLE.replace(steps=3), {"fedrep": FedRep()}), "method fedrep: training.steps is given too"),
+        (FedAvg(SIMPLE, {"a": FedPer(), "b": LGFedAvg()}), "methods a and b: each keeps a part of the network"),
+        (FedAvg(SIMPLE, {"a": FedRep(), "b": FedRep()}), "methods a and b: each has a phases of its own"),
+        (FedAvg(SIMPLE, {"it": FedRep(head_epochs=0)}), "FedRep: head_epochs 0 is not positive"),
+        (FedAvg(SIMPLE, {"it": LGFedAvg("Dense_9")}), "method it: network MLP: part Dense_9: the network has no such"),
+        (FedAvg(SIMPLE, {"it": LGFedAvg("all - head")}), "LGFedAvg: shared 'all - head': expected parts"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(federation, network, algorithm, message):
+    with pytest.raises(UserError, match=message) as error:
+        algorithm.check(network)
+    assert "\n" not in str(error.value)
+
+
+def test_in_a_config():
+    config = base.get_config()
+    config.algorithm, config.batch_norm = dict(name="fedrep", head_epochs=3, weighting="size"), "local"
+    algorithm = build.algorithm(config)
+    assert algorithm.local_training.phases == (Phase("head", 3), Phase("body", 1))
+    assert set(algorithm.private_part.split("+")) == {"head", "batch_norm"} and algorithm.weights_by == "size"
+    config.algorithm = dict(name="lg_fedavg", shared="head+Dense_0")
+    assert build.algorithm(config).private_part == "batch_norm+all - head - Dense_0"

@@ -1,0 +1,355 @@
+"""FedExP and CCVR: their test vectors, whole rounds in NumPy and PyTorch, what they do beside others, refusals."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from conftest import assert_close, assert_same_bits
+from conftest import run_at_once as run
+from probes.etf_head import ETFHead
+from probes.regression import federation as regression_federation
+from torch_reference import TRAINING as REFERENCE_TRAINING
+from torch_reference import Method as Reference
+from torch_reference import run_library, run_reference, small_model
+
+from fedjax_collapse import (
+    Batch,
+    FedAvg,
+    FedDecorr,
+    FedDyn,
+    FedNova,
+    LocalTraining,
+    Model,
+    Participation,
+    Recalibrate,
+    UserError,
+    nn,
+)
+from fedjax_collapse.algorithms.ccvr import CCVR, ClassSums, class_moments, class_sums, virtual_features
+from fedjax_collapse.algorithms.fedexp import FedExP
+from fedjax_collapse.data.batches import shuffled_rows
+from fedjax_collapse.records import Variables
+from fedjax_collapse.server import evaluated
+from fedjax_collapse.uploads import TopK
+
+TRAINING = LocalTraining(batch_size=8, learning_rate=0.05, momentum=0.5)
+DECORR = {"feddecorr": FedDecorr(0.1, "official")}
+
+
+@pytest.fixture(scope="module")
+def network(federation):
+    return Model(nn.MLP(4, hidden=(6,)), federation.input_shape)
+
+
+@pytest.fixture(scope="module")
+def of_one_class(federation):
+    """Five clients with the examples of one class each, so that their updates point apart."""
+    labels = np.asarray(federation.train.labels)
+    first, *others = (np.flatnonzero(labels == c) for c in range(4))
+    return federation.with_partition([first[:5], first[5:], *others])
+
+
+def extrapolate(method, start, rounds, weights=(0.5, 0.5)):
+    """Params after each round whose clients send these updates, and as evaluated."""
+    weights, after = np.array(weights), []
+    params = {"w": jnp.array(start)}
+    shared = method.init_shared(Variables(params, {}), None)
+    for updates in np.array(rounds):
+        report = jnp.sum(weights * np.sum(updates**2, axis=1)), jnp.array(float(len(updates)))
+        shared = method.combine(shared, report)
+        moved = method.aggregate({"w": jnp.asarray(weights @ updates)}, shared, report)
+        before, params = params, jax.tree.map(jnp.add, params, moved)
+        shared = method.after_round(shared, Variables(before, {}), Variables(params, {}), ())
+        scored = method.evaluated(Variables(params, {}), shared, None).params
+        after.append((params["w"].tolist(), scored["w"].tolist()))
+    return after
+
+
+UPDATES = [[[-0.4, 0.2], [0.3, 0.5]], [[0.1, -0.6], [-0.2, 0.5]]]
+
+
+def test_fedexp_of_two_clients(float64):
+    first, second = extrapolate(FedExP(), [1.0, 2.0], UPDATES)
+    assert_close(first, ([0.9468503937, 2.3720472441],) * 2, 1e-10)
+    assert_close(second, ([-0.2317210349, 1.1934758155], [0.3575646794, 1.7827615298]), 1e-10)
+    last = extrapolate(FedExP(evaluate="last"), [1.0, 2.0], UPDATES)[1]
+    assert_close(last, (second[0], second[0]), 1e-12)
+    assert_close(extrapolate(FedExP(), [1.0, 2.0], UPDATES[:1], (0.75, 0.25))[0][0], [0.775, 2.275], 1e-10)
+
+
+@pytest.mark.parametrize(
+    ("method", "eta"),
+    [
+        (FedExP(variant="paper"), 0.135 / 0.126),
+        (FedExP(eps=0.02, eps_decay=0.5), 0.135 / (0.125 + 0.02)),
+        (FedExP(eps=0.002, eps_decay=0.5), 0.135 / (0.125 + 0.002)),
+        (FedExP(eps=10.0), 1.0),
+    ],
+)
+def test_fedexp_has_options(float64, method, eta):
+    """``eps`` decays before its first use."""
+    after = extrapolate(method, [1.0, 2.0], UPDATES)[0][0]
+    assert_close(after, [1 - 0.05 * max(eta, 1), 2 + 0.35 * max(eta, 1)], 1e-12)
+
+
+def test_fedexp_of_nothing():
+    """Updates of 0, and a single one, are not extrapolated."""
+    assert extrapolate(FedExP(), [1.0, 2.0], np.zeros((2, 2, 2))) == [([1.0, 2.0], [1.0, 2.0])] * 2
+    assert_close(extrapolate(FedExP(eps=1e-12), [0.0, 0.0], [[[3.0, 4.0]]], (1.0,))[0][0], [3.0, 4.0], 0)
+
+
+class ReferenceFedExP(Reference):
+    """Of params alone; running statistics are averaged."""
+
+    def aggregate(self, received, trained, weights):
+        def flat(tree):
+            return np.concatenate([leaf.ravel() for leaf in jax.tree.leaves(tree)])
+
+        mean = super().aggregate(received, trained, weights)
+        squares = [np.sum((flat(own.params) - flat(received.params)) ** 2) for own in trained]
+        moved = np.sum((flat(mean.params) - flat(received.params)) ** 2)
+        self.eta = max(1, weights @ squares / (2 * (moved + 1e-6 * len(trained))))
+        self.previous = received
+        new = jax.tree.map(lambda old, avg: old + self.eta * (avg - old), received.params, mean.params)
+        return Variables(new, mean.batch_stats)
+
+
+def test_rounds_of_fedexp_equal_a_plain_pytorch_loop(of_one_class):
+    reference, algorithm = ReferenceFedExP(), FedAvg(REFERENCE_TRAINING, {"fedexp": FedExP(eps=1e-6)})
+    state, expected = run_library(of_one_class, algorithm), run_reference(of_one_class, reference)
+    assert reference.eta > 1.001
+    assert_close(state.server.variables, expected, 1e-10)
+    model, _ = small_model(of_one_class)
+    with jax.enable_x64(True):
+        scored = evaluated(algorithm, model, *state[:2])
+    mean = jax.tree.map(lambda new, old: (new + old) / 2, expected.params, reference.previous.params)
+    assert_close(scored, Variables(mean, expected.batch_stats), 1e-10)
+
+
+@pytest.mark.parametrize("beside", ["top_k", "private head", "head_at_server"])
+def test_fedexp_is_of_what_arrives(float64, of_one_class, network, beside):
+    """One round, by hand from the local models: of the params that are sent, as they are sent, by those that arrive."""
+    algorithm = {
+        "top_k": FedAvg(TRAINING, {"fedexp": FedExP(eps=1e-9), "top_k": TopK(0.25, error_feedback=False)}),
+        "private head": FedAvg(TRAINING, {"fedexp": FedExP(eps=1e-9)}, private="head"),
+        "head_at_server": FedAvg(TRAINING.replace(freeze="head_at_server"), {"fedexp": FedExP(eps=1e-9), **DECORR}),
+    }[beside]
+    start, local = network.init(jax.random.key(3)), {}
+
+    def keep(view):
+        local.update({client: model.variables.params for client, model in view.local.items()})
+        return 0
+
+    participation = Participation(upload_loss=0.5)
+    options = dict(variables=start, participation=participation, watch="all", measurements={"keep": keep})
+    result = run(of_one_class, network, algorithm, key=jax.random.key(2), **options)
+    arrived = np.flatnonzero(result.clients["arrived"][0] == 1)
+    assert 1 < len(arrived) < 5
+    sizes = np.asarray(of_one_class.ownership.sizes)[arrived]
+
+    def sent(old, new, is_head):
+        if beside != "top_k":
+            return np.asarray(new - old) * (not is_head)
+        update = np.asarray(new - old)
+        least = np.sort(np.abs(update).ravel())[-int(np.ceil(0.25 * update.size))]
+        return np.where(np.abs(update) >= least, update, 0)
+
+    is_head = network.mask("head").params
+    updates = [jax.tree.map(sent, start.params, local[client], is_head) for client in arrived]
+    weights = sizes / sizes.sum()
+    mean = jax.tree.map(lambda *leaves: np.tensordot(weights, np.stack(leaves), 1), *updates)
+
+    def square(tree):
+        return sum(np.sum(leaf**2) for leaf in jax.tree.leaves(tree))
+
+    squares = sum(p * square(update) for p, update in zip(weights, updates, strict=True))
+    eta = max(1, squares / (2 * (square(mean) + 1e-9 * len(arrived))))
+    assert eta > 1
+    expected = jax.tree.map(lambda old, moved: old + eta * moved, start.params, mean)
+    assert_close(result.state.server.variables.params, expected, 1e-7)
+
+
+def test_fedexp_alone_and_beside_others(float64, federation, network):
+    """Of one participant it is federated averaging; a server optimizer and FedNova get what it makes of the mean."""
+    alone = federation.with_partition(federation.owned_rows()[:1])
+    plain = run(alone, network, FedAvg(TRAINING), rounds=2)
+    one = run(alone, network, FedAvg(TRAINING, {"fedexp": FedExP(evaluate="last")}), rounds=2)
+    assert_close(one.variables, plain.variables, 1e-12)
+    methods = {"fedexp": FedExP(), "fednova": FedNova(), **DECORR}
+    result = run(federation, network, FedAvg(TRAINING, methods), rounds=2)
+    sgd = jax.tree_util.Partial(optax.sgd, 1.0)
+    stepped = run(federation, network, FedAvg(TRAINING, methods, server_optimizer=sgd), rounds=2)
+    assert_close(stepped.variables, result.variables, 1e-12)
+
+
+def sums_of(*clients, shift=0.0, num_classes=2):
+    """Of clients whose features are all of class 0, with a row of padding each."""
+    total = None
+    for features in clients:
+        rows = jnp.concatenate([jnp.asarray(features) - shift, jnp.full((1, 3), jnp.nan)])
+        batch = Batch(None, jnp.zeros(len(rows), jnp.int32), jnp.arange(len(rows)) < len(features))
+        own = class_sums(rows, batch, num_classes)
+        total = own if total is None else jax.tree.map(jnp.add, total, own)
+    return ClassSums(*total, jnp.full(3, shift), jnp.zeros((), jnp.uint32))
+
+
+CLIENTS = [[1.0, 2, 0], [2, 1, 1], [4, 1, 0]], [[0.0, 3, 1], [1, 2, 2]], [[5.0, 1, 0]]
+
+
+@pytest.mark.parametrize("shift", [0.0, -7.0])
+def test_moments_of_classes(float64, shift):
+    """Those of all rows together, whatever the shift; of one row the covariance is 0, of none everything is finite."""
+    means, covariances = class_moments(sums_of(*CLIENTS[:2], shift=shift))
+    assert_close(means[0], [1.6, 1.8, 0.8], 1e-12)
+    assert_close(covariances[0], [[2.3, -1.1, -0.6], [-1.1, 0.7, 0.2], [-0.6, 0.2, 0.7]], 1e-12)
+    _, covariances = class_moments(sums_of(*CLIENTS, shift=shift))
+    expected = np.array([[56.5, -20, -14], [-20, 10, 4], [-14, 4, 10]]) / 15
+    assert_close(covariances[0], expected, 1e-10)
+    assert_same_bits(covariances[1], np.zeros((3, 3)))
+    means, covariances = class_moments(sums_of(CLIENTS[2], shift=shift))
+    assert_close(means[0], CLIENTS[2][0], 1e-12)
+    assert_same_bits(covariances, np.zeros((2, 3, 3)))
+
+
+def test_virtual_features(float64):
+    """Their moments, of a covariance without full rank; what rounding made negative is 0."""
+    factor = np.array([[1.0, 2, 0], [0.5, -1, 0]])
+    covariances = np.stack([factor.T @ factor - 1e-12 * np.eye(3), np.zeros((3, 3))])
+    means = np.array([[1.0, 2, 3], [4, 5, 6]])
+    drawn = np.asarray(virtual_features(jax.random.key(0), jnp.asarray(means), jnp.asarray(covariances), 20000))
+    assert_close(drawn[0].mean(0), means[0], 0.02)
+    assert_close(np.cov(drawn[0].T), covariances[0], 0.03)
+    assert_close(drawn[0][:, 2], np.full(20000, 3.0), 1e-9)
+    assert_same_bits(drawn[1], np.broadcast_to(means[1], (20000, 3)))
+
+
+def calibrate(kernel, bias, total, method, features):
+    """The head after the training on the features of each class [classes, samples, d], in plain NumPy."""
+    samples, head, velocity = features.shape[1], [kernel.copy(), bias.copy()], [0.0, 0.0]
+    present = np.flatnonzero(np.asarray(total.counts) > 0)
+    rows = np.concatenate([np.arange(c * samples, (c + 1) * samples) for c in present])
+    others = np.setdiff1d(np.arange(len(features) * samples), rows)
+    key = jax.random.split(jax.random.key(total.seed))[1]
+    for epoch in range(method.epochs):
+        order = shuffled_rows(jax.random.fold_in(key, epoch), jnp.array([*rows, *others]), len(rows))
+        order = np.asarray(order)[: len(rows)]
+        for first in range(0, len(rows), method.batch_size):
+            batch = order[first : first + method.batch_size]
+            x, y = features.reshape(-1, features.shape[2])[batch], batch // samples
+            logits = (x @ head[0] + head[1])[:, present]
+            error = np.zeros((len(batch), len(features)))
+            exponential = np.exp(logits - logits.max(1, keepdims=True))
+            error[:, present] = exponential / exponential.sum(1, keepdims=True)
+            error[np.arange(len(batch)), y] -= 1
+            for i, gradient in enumerate((x.T @ error / len(batch), error.mean(0))):
+                velocity[i] = method.momentum * velocity[i] + gradient
+                head[i] = head[i] - method.learning_rate * velocity[i]
+    return head
+
+
+@pytest.fixture(scope="module")
+def lopsided(federation):
+    """Without any training example of class 3, and with one of class 2."""
+    labels = np.asarray(federation.train.labels)
+    parts = [rows[np.isin(labels[rows], (0, 1))] for rows in federation.owned_rows()]
+    parts[0] = np.append(parts[0], np.flatnonzero(labels == 2)[:1])
+    return federation.with_partition(parts)
+
+
+def test_rounds_of_ccvr_equal_a_plain_loop(float64, lopsided, network):
+    """The head that is scored, from the features of the last cohort's examples under the server's model; training goes
+    on as without. A class without examples keeps its part of the head."""
+    method = CCVR(samples=9, epochs=3, batch_size=8, learning_rate=0.5)
+    training, start = TRAINING.replace(epochs=2), network.init(jax.random.key(3))
+    options = dict(rounds=2, variables=start, participation=0.8)
+    plain = run(lopsided, network, FedAvg(training, DECORR), **options)
+    result = run(lopsided, network, FedAvg(training, {"ccvr": method, **DECORR}), **options)
+    assert_close(result.state.server.variables, plain.variables, 1e-12)
+    assert_same_bits(result.variables.params["Dense_0"], result.state.server.variables.params["Dense_0"])
+    rows = np.concatenate([lopsided.owned_rows()[c] for c in np.flatnonzero(result.clients["steps"][-1])])
+    labels = np.asarray(lopsided.train.labels)[rows]
+    images = jnp.asarray((np.asarray(lopsided.train.inputs, float)[rows] - 100) / 64)
+    features = network.apply(plain.variables, Batch(images, None, jnp.ones(len(rows), bool)), train=False)[0].features
+    total = result.state.server.shared["ccvr"]
+    assert total.counts.tolist() == np.bincount(labels, minlength=4).tolist()
+    moments = class_moments(total)
+    for c in (0, 1):
+        own = np.asarray(features)[labels == c]
+        assert_close(moments[0][c], own.mean(0), 1e-10)
+        assert_close(moments[1][c], np.cov(own.T), 1e-10)
+    key = jax.random.split(jax.random.key(total.seed))[0]
+    values, vectors = np.linalg.eigh(moments[1])
+    root = np.einsum("cij,cj,ckj->cik", vectors, np.sqrt(np.maximum(values, 0)), vectors)
+    drawn = np.asarray(moments[0])[:, None] + np.asarray(jax.random.normal(key, (4, 9, 6))) @ root
+    old, new = plain.variables.params["Dense_1"], result.variables.params["Dense_1"]
+    kernel, bias = calibrate(np.asarray(old["kernel"]), np.asarray(old["bias"]), total, method, drawn)
+    assert_close((new["kernel"], new["bias"]), (kernel, bias), 1e-9)
+    assert np.abs(kernel - old["kernel"]).max() > 0.01
+    assert_same_bits(new["kernel"][:, 3], old["kernel"][:, 3])
+    assert total.counts[3] == 0 and total.counts[2] <= 1
+
+
+def test_ccvr_in_every_round(float64, federation, network):
+    """In the first round the head is that of ``end``, and then the server goes on from it; one class alone changes
+    nothing."""
+    small, start = dict(samples=8, epochs=2, batch_size=8), network.init(jax.random.key(3))
+    at_end, every = (FedAvg(TRAINING, {"ccvr": CCVR(when, clip=True, **small)}) for when in ("end", "every_round"))
+    first = run(federation, network, at_end, variables=start)
+    calibrated = run(federation, network, every, variables=start)
+    assert_close(calibrated.state.server.variables, first.variables, 1e-10)
+    assert calibrated.state.server.shared["ccvr"] == ()
+    of_one = np.flatnonzero(np.asarray(federation.train.labels) == 1)
+    one_class = federation.with_partition(np.array_split(of_one, 5))
+    alone = run(one_class, network, at_end, variables=start)
+    assert_close(alone.variables, alone.state.server.variables, 1e-12)
+
+
+def test_ccvr_keeps_single_precision_far_from_zero(federation, network):
+    """Of features around 1000 that differ by about 1."""
+    start = network.init(jax.random.key(3))
+    start.params["Dense_0"]["bias"] = start.params["Dense_0"]["bias"] + 1000
+    training = TRAINING.replace(learning_rate=1e-9)
+    result = run(federation, network, FedAvg(training, {"ccvr": CCVR(samples=4, epochs=1)}), variables=start)
+    images = jnp.asarray((np.asarray(federation.train.inputs, np.float32) - 100) / 64)
+    batch = Batch(images, None, jnp.ones(len(images), bool))
+    features = np.asarray(network.apply(result.state.server.variables, batch, train=False)[0].features, float)
+    _, covariances = class_moments(result.state.server.shared["ccvr"])
+    for c in range(4):
+        expected = np.cov(features[np.asarray(federation.train.labels) == c].T)
+        assert_close(covariances[c], expected, 1e-3)
+        assert np.abs(expected).max() < 100
+
+
+def test_ccvr_of_uploads_that_arrive(federation, network):
+    participation = Participation(upload_loss=0.4)
+    algorithm = FedAvg(TRAINING, {"ccvr": CCVR(samples=4, epochs=1)})
+    result = run(federation, network, algorithm, participation=participation)
+    arrived = result.clients["arrived"][0] == 1
+    counts = result.state.server.shared["ccvr"].counts
+    assert 0 < arrived.sum() < 5 and counts.tolist() == federation.class_counts()[arrived].sum(axis=0).tolist()
+
+
+def test_what_makes_no_sense_is_refused(federation, network):
+    etf = Model(nn.MLP(4, hidden=(6,), head=ETFHead), federation.input_shape)
+    norm = Model(nn.SmallCNN(4, (5,)), federation.input_shape)
+    regression = regression_federation()[1]
+    methods = {"ccvr": CCVR()}
+    cases = [
+        (FedAvg(TRAINING, methods), regression, "CCVR: the model's task has no classes"),
+        (FedAvg(TRAINING, methods, private="head"), network, "CCVR: .* private 'head' stays with them; expected none"),
+        (FedAvg(TRAINING, methods), etf, r"CCVR: the head has scale \[\]; expected a kernel \[6, 4\] and a bias \[4\]"),
+        (FedAvg(TRAINING.replace(freeze="head"), methods), network, "training.freeze 'head' keeps the head"),
+        (FedAvg(TRAINING, {**methods, "recalibrate": Recalibrate()}), norm, "CCVR: recalibrate scores another model"),
+        (FedAvg(TRAINING, {"feddyn": FedDyn(), **methods}), network, "CCVR: feddyn scores another model"),
+        (FedAvg(TRAINING, {"it": CCVR("never")}), network, "when 'never': expected one of end, every_round"),
+        (FedAvg(TRAINING, {"it": CCVR(samples=0)}), network, "CCVR: samples 0 is too small"),
+        (FedAvg(TRAINING, {"fednova": FedNova(), "it": FedExP()}), network, "FedExP: fednova changes the server's"),
+        (FedAvg(TRAINING, {"it": FedExP(eps=0.0)}), network, "FedExP: eps 0 is not positive"),
+        (FedAvg(TRAINING, {"it": FedExP(eps_decay=1.5)}), network, r"eps_decay 1.5 is outside \(0, 1\]"),
+        (FedAvg(TRAINING, {"it": FedExP(variant="mine")}), network, "variant 'mine': expected one of official, paper"),
+    ]
+    for algorithm, model, message in cases:
+        with pytest.raises(UserError, match=message) as error:
+            algorithm.check(model)
+        assert "\n" not in str(error.value)
