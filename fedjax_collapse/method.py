@@ -103,6 +103,7 @@ class Method:
     """Defaults: no state, and hooks that do nothing. Subclasses are final: they override, without ``super``."""
 
     weighting: str | None = None  # of the clients, where it is other than by size (``FedAvg.weighting``)
+    needs_levels: bool = False  # whether ``penalty`` looks at ``view.outputs.levels``
     strengths: tuple[str, ...] = ()  # the fields that say how much of it there is; with 0 in all it does nothing
 
     def check(self) -> None:

@@ -69,8 +69,8 @@ def correct(context: LocalContext, gradient: PyTree, params: PyTree, fixed: PyTr
 
 def _loss(context, batch, frozen, key, params, batch_stats):
     """The task's loss plus every method's terms; also the new running statistics and every term by name."""
-    task = context.model.task
-    outputs, batch_stats = context.model.apply(Variables(params, batch_stats), batch, train=True, key=key)
+    task, options = context.model.task, dict(key=key, levels=context.algorithm.needs_levels)
+    outputs, batch_stats = context.model.apply(Variables(params, batch_stats), batch, train=True, **options)
 
     def view(name):
         return LocalView(
