@@ -10,6 +10,7 @@ the hooks that it needs; hooks that nobody overrides cost nothing. All are pure 
     upload, finish              what is sent of the update, what is reported and remembered
     combine, aggregate          what the server keeps, how it moves
     measure, apply              a second pass of the cohort, over the new model
+    after_round                 what the server keeps once it has its new model
     evaluated                   which model is scored
 
 A new method is a new file with one class; nothing else has to be edited.
@@ -58,6 +59,13 @@ class LocalView(RoundView):
     batch: Batch
     frozen: dict[str, Outputs]  # of this batch, of the models that the method asked for
     key: Key  # of the method in this step
+
+
+@dataclasses.dataclass(frozen=True)
+class GradientView(RoundView):
+    """What a method may look at when it takes the gradient of a step."""
+
+    held: PyTree  # the mask of params that stay where they are: private to the client, or not trained in this step
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,7 +160,7 @@ class Method:
         """The terms to add to the loss of one step, by name."""
         raise NotImplementedError
 
-    def gradient(self, gradient_of: Callable[[PyTree], PyTree], params: PyTree, view: RoundView) -> PyTree:
+    def gradient(self, gradient_of: Callable[[PyTree], PyTree], params: PyTree, view: GradientView) -> PyTree:
         """The gradient of a step, by one or more calls of ``gradient_of(params)``, all on the same batch and key.
 
         Running statistics and metrics are those of the first call; the gradient of what is not trained is 0. At most
@@ -197,6 +205,10 @@ class Method:
 
     def apply(self, variables: Variables, measured: PyTree) -> Variables:
         """The server's new model after the cohort has measured it."""
+        raise NotImplementedError
+
+    def after_round(self, shared: PyTree, before: Variables, after: Variables, measured: PyTree) -> PyTree:
+        """What the server keeps, once its model is the one ``after``; ``measured`` is () without ``measure``."""
         raise NotImplementedError
 
     def evaluated(self, variables: Variables, shared: PyTree) -> Variables:

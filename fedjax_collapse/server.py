@@ -61,6 +61,15 @@ def apply_measured(algorithm: FedAvg, model: Model, server: Server, measured: di
     return server._replace(variables=masks.where(algorithm.fixed(model), server.variables, variables))
 
 
+def after_round(algorithm: FedAvg, before: Variables, server: Server, measured: dict[str, PyTree]) -> Server:
+    """The server with what its methods keep once it has its new model; ``before`` is the one that was sent."""
+    shared = dict(server.shared)
+    for name, method in algorithm.having("after_round").items():
+        kept = method.after_round(shared[name], before, server.variables, measured.get(name, ()))
+        shared[name] = returned(name, "after_round", kept, shared[name])
+    return server._replace(shared=shared)
+
+
 def evaluated(algorithm: FedAvg, server: Server, clients: ClientState) -> Variables:
     """The server's model as it is evaluated; ``clients`` are all of them, stacked.
 

@@ -198,10 +198,12 @@ def run(
     if clients.arrives is not None:
         metrics = {**metrics, "arrived": clients.arrives.astype(steps.dtype)}
     new = server.aggregate(algorithm, rounds.model, received, upload)
+    measured = {}
     if algorithm.having("measure"):
         measuring = functools.partial(_context, rounds, algorithm, round)
         measured = _sum_reports(rounds, local.measure, measuring, new, clients, examples)
         new = server.apply_measured(algorithm, rounds.model, new, measured)
+    new = server.after_round(algorithm, received.variables, new, measured)
     if rounds.skips_clients:
         is_anyone_left = jnp.sum(clients.weight) > 0  # else weights are not numbers
         new = jax.tree.map(lambda after, before: jnp.where(is_anyone_left, after, before), new, received)
