@@ -65,6 +65,13 @@ class LocalView(RoundView):
 
 
 @dataclasses.dataclass(frozen=True)
+class GradientView(RoundView):
+    """What a method may look at when it takes the gradient of a step."""
+
+    held: PyTree  # the mask of params that stay where they are: private to the client, or not trained in this step
+
+
+@dataclasses.dataclass(frozen=True)
 class FinishView(RoundView):
     """What a method may look at when a client has finished its local training.
 
@@ -111,6 +118,7 @@ class Method:
     weighting: str | None = None  # of the clients, where it is other than by size (``FedAvg.weighting``)
     needs_classes: bool = False  # whether it works on labels and logits of classes, so that other tasks are refused
     private: str = "none"  # the part of the network that clients keep, besides ``FedAvg.private``
+    needs_levels: bool = False  # whether ``penalty`` looks at ``view.outputs.levels``
     strengths: tuple[str, ...] = ()  # the fields that say how much of it there is; with 0 in all it does nothing
 
     def check(self) -> None:
@@ -166,7 +174,7 @@ class Method:
         """The terms to add to the loss of one step, by name."""
         raise NotImplementedError
 
-    def gradient(self, gradient_of: Callable[[PyTree], PyTree], params: PyTree, view: RoundView) -> PyTree:
+    def gradient(self, gradient_of: Callable[[PyTree], PyTree], params: PyTree, view: GradientView) -> PyTree:
         """The gradient of a step, by one or more calls of ``gradient_of(params)``, all on the same batch and key.
 
         Running statistics and metrics are those of the first call; the gradient of what is not trained is 0. At most

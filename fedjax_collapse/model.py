@@ -14,6 +14,8 @@ from fedjax_collapse.records import Batch, Key, Outputs, PyTree, UserError, Vari
 from fedjax_collapse.target import Target
 from fedjax_collapse.task import CLASSIFICATION, Task
 
+LEVELS = "levels"  # Linen's collection of what a network has on its way to the features
+
 
 @dataclasses.dataclass(frozen=True)
 class Model:
@@ -51,18 +53,22 @@ class Model:
         """Initial variables; compiled, because eager initialisation is many times slower."""
         return (_draw if isinstance(key, jax.core.Tracer) else _draw_compiled)(self, key)
 
-    def output_shapes(self, variables: Variables) -> Outputs:
-        """Shapes and dtypes of features [1, d] and logits [1, classes]."""
+    def output_shapes(self, variables: Variables, levels: bool = False) -> Outputs:
+        """Shapes and dtypes of features [1, d], logits [1, classes], and of the levels if asked for."""
         inputs = jax.ShapeDtypeStruct((1, *self.input_shape), jax.dtypes.canonicalize_dtype(self.input_dtype))
         batch = Batch(inputs, jax.ShapeDtypeStruct((1,), jnp.int32), jax.ShapeDtypeStruct((1,), bool))
-        return jax.eval_shape(lambda v, b: self.apply(v, b, train=False)[0], variables, batch)
+        return jax.eval_shape(lambda v, b: self.apply(v, b, train=False, levels=levels)[0], variables, batch)
 
     def initial_shapes(self) -> Outputs:
-        """``output_shapes`` of initial variables."""
+        """``output_shapes`` of initial variables, with the levels that the network offers."""
         return _initial_shapes(self)
 
-    def apply(self, variables: Variables, batch: Batch, train: bool, key: Key | None = None) -> tuple[Outputs, PyTree]:
+    def apply(
+        self, variables: Variables, batch: Batch, train: bool, key: Key | None = None, levels: bool = False
+    ) -> tuple[Outputs, PyTree]:
         """Outputs and the new running statistics (unchanged unless ``train``); without a key nothing is dropped out.
+
+        ``levels``: also those that the module has sown in the collection of that name, as those of ``nn`` do.
 
         Raises:
             UserError: the images are smaller than ``input_shape``.
@@ -70,9 +76,12 @@ class Model:
         inputs, rngs = batch.inputs, None if key is None else {"dropout": key}
         if len(self.input_shape) == 3:
             inputs = _middle(inputs, *self.input_shape[:2])
+        collections = ["batch_stats", LEVELS] if levels else ["batch_stats"]
         outputs, updated = self.module.apply(
-            variables._asdict(), inputs, batch.mask, train=train, mutable=["batch_stats"], rngs=rngs
+            variables._asdict(), inputs, batch.mask, train=train, mutable=collections, rngs=rngs
         )
+        if LEVELS in updated:
+            outputs = outputs._replace(levels=tuple(jax.tree.leaves(updated[LEVELS])))
         return outputs, updated.get("batch_stats", variables.batch_stats)
 
     def batch_statistics(self, variables: Variables, batch: Batch) -> PyTree:
@@ -108,7 +117,7 @@ def _mask(model, name):
 
 @functools.lru_cache(maxsize=256)
 def _initial_shapes(model):
-    return model.output_shapes(jax.eval_shape(model.init, jax.random.key(0)))
+    return model.output_shapes(jax.eval_shape(model.init, jax.random.key(0)), levels=True)
 
 
 def _named_layers(model) -> Mapping[str, list[tuple[str, ...]]]:

@@ -57,6 +57,7 @@ class Outputs(NamedTuple):
 
     features: jax.Array  # [batch, features]
     logits: jax.Array  # [batch, classes]; of another task than classification its predictions, [batch, ...]
+    levels: tuple[jax.Array, ...] = ()  # each [batch, channels], on the way to the features; empty unless asked for
 
 
 class Variables(NamedTuple):

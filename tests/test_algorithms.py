@@ -1,5 +1,6 @@
 """Algorithms with a state: known trajectories of scalar clients, whole rounds against plain PyTorch, properties."""
 
+import functools
 from types import SimpleNamespace
 
 import jax
@@ -323,6 +324,10 @@ class Reference:
     def decay(self, i):
         return 0
 
+    def backward(self, i, network, received, loss):
+        """Leaves the gradient in the network; ``loss()`` runs it."""
+        loss().backward()
+
     def finish(self, i, moved, steps, learning_rate):
         """``moved``: w_i - w."""
 
@@ -452,7 +457,8 @@ def train(network, method, i, received, batches, images, labels, options, learni
     optimizer = torch.optim.SGD(groups, lr=learning_rate, momentum=options.momentum)
     for rows in batches:
         optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(network(images[rows])[1], labels[rows]).backward()
+        loss = functools.partial(loss_of, network, images[rows], labels[rows])
+        method.backward(i, network, received, loss)
         correction = method.correction(i, vector(network.parameters()), received) + torch.zeros_like(received)
         correction = torch.where(is_norm & is_private, 0, correction)
         gradient = vector([p.grad for p in network.parameters()]) + correction
@@ -463,6 +469,10 @@ def train(network, method, i, received, batches, images, labels, options, learni
         if options.clip_norm is not None:
             torch.nn.utils.clip_grad_norm_(trainable, options.clip_norm)
         optimizer.step()
+
+
+def loss_of(network, images, labels):
+    return torch.nn.functional.cross_entropy(network(images)[1], labels)
 
 
 def statistics(network):

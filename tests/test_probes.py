@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from conftest import assert_close, run_at_once
 from probes.collapse_measures import cka, linear_cka, nc1
-from probes.fedsam import FedSAM
 from probes.head_calibration import NearestMeans
 from probes.logit_calibration import calibrated
 from probes.optimizers import local_adam, scaffold_fedadam
@@ -82,22 +81,6 @@ def one_step(federation, model, algorithm):
     return variables.params, result.variables.params, jax.grad(loss)
 
 
-def test_fedsam(float64, federation, network):
-    """One step against the definition; rho 0 is none, beside SCAFFOLD, FedDecorr and a server optimizer."""
-    old, new, gradient = one_step(federation, network, FedAvg(TRAINING, {"fedsam": FedSAM(0.3)}))
-    plain = gradient(old)
-    norm = np.sqrt(sum(np.sum(leaf**2) for leaf in jax.tree.leaves(plain)))
-    ascended = jax.tree.map(lambda w, g: w + 0.3 * g / norm, old, plain)
-    assert_close(new, jax.tree.map(lambda w, g: w - 0.05 * g, old, gradient(ascended)), 1e-6)
-    algorithm = scaffold_fedadam(TRAINING)
-    methods = {**algorithm.methods, "feddecorr": FedDecorr(0.1, "official")}
-    with_none, without = (
-        run(federation, network, algorithm.replace(methods=own), participation=0.6).variables
-        for own in ({**methods, "fedsam": FedSAM(0.0)}, methods)
-    )
-    assert_close(with_none, without, 1e-9)
-    sharp = run(federation, network, algorithm.replace(methods={**methods, "fedsam": FedSAM(0.5)}), participation=0.6)
-    assert not np.allclose(sharp.variables.params["Dense_0"]["kernel"], without.params["Dense_0"]["kernel"])
 
 
 def test_logit_calibration(float64, federation, network):

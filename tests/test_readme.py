@@ -78,7 +78,7 @@ def test_the_examples_of_extending(tmp_path, monkeypatch):
     resolved = arms.resolve_arm(config, "mine")
     federation = build.federations(resolved, [0])[0]
     algorithm, schedule = build.algorithm(resolved), build.schedule(resolved)
-    assert list(algorithm.methods) == ["scaffold", "feddecorr", "fedsam", "top_k"]
+    assert list(algorithm.methods) == ["scaffold", "feddecorr", "extragradient", "top_k"]
     result = simulate(
         federation, build.model(resolved, federation), algorithm, rounds=1, key=jax.random.key(0),
         watch=schedule.watch, measurements=dict(schedule.measurements),

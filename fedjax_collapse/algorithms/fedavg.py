@@ -125,6 +125,11 @@ class FedAvg:
         return self.training
 
     @property
+    def needs_levels(self) -> bool:
+        """Whether a method looks at the levels of the network's representation."""
+        return any(method.needs_levels for method in self.methods.values())
+
+    @property
     def sends_updates(self) -> bool:
         """Whether clients send updates, which methods change; else they send their models, and these are averaged."""
         return bool(self.having("upload") or self.having("aggregate"))

@@ -9,7 +9,7 @@ import optax
 from fedjax_collapse import masks
 from fedjax_collapse.local.context import LocalContext, method_key
 from fedjax_collapse.losses import masked_mean
-from fedjax_collapse.method import LocalView, RoundView, returned
+from fedjax_collapse.method import GradientView, LocalView, RoundView, returned
 from fedjax_collapse.records import Batch, Key, Outputs, PyTree, Variables
 
 _TASK = "task"  # the stream of randomness of a task's loss; those of methods have their names
@@ -41,7 +41,9 @@ def gradient_and_metrics(
         return masks.zero(fixed, gradient)
 
     for name, method in context.algorithm.having("gradient").items():
-        gradient = method.gradient(gradient_of, variables.params, RoundView(**context.view_fields(name)))
+        held = masks.either(fixed, context.model.mask(context.algorithm.private).params)
+        view = GradientView(**context.view_fields(name), held=held)
+        gradient = method.gradient(gradient_of, variables.params, view)
         return returned(name, "gradient", gradient, variables.params), *passes[0]
     return gradient_of(variables.params), *passes[0]
 
@@ -69,8 +71,8 @@ def correct(context: LocalContext, gradient: PyTree, params: PyTree, fixed: PyTr
 
 def _loss(context, batch, frozen, key, params, batch_stats):
     """The task's loss plus every method's terms; also the new running statistics and every term by name."""
-    task = context.model.task
-    outputs, batch_stats = context.model.apply(Variables(params, batch_stats), batch, train=True, key=key)
+    task, options = context.model.task, dict(key=key, levels=context.algorithm.needs_levels)
+    outputs, batch_stats = context.model.apply(Variables(params, batch_stats), batch, train=True, **options)
 
     def view(name):
         return LocalView(

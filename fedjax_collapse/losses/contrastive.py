@@ -26,10 +26,11 @@ def model_contrastive(
     """
     keep = mask[:, None]
     server, previous = (jax.lax.stop_gradient(rows) for rows in (server_features, previous_features))
-    rows, server, previous = (_clipped_unit(jnp.where(keep, x, 0)) for x in (features, server, previous))
+    rows, server, previous = (clipped_unit(jnp.where(keep, x, 0)) for x in (features, server, previous))
     difference = jnp.sum(rows * (previous - server), axis=1)  # s_p - s_g
     return masked_mean(jax.nn.softplus(difference / temperature), mask)
 
 
-def _clipped_unit(rows, shortest=1e-8):
+def clipped_unit(rows: Float[Array, "batch features"], shortest: float = 1e-8) -> Float[Array, "batch features"]:
+    """Each row over its norm, or over ``shortest`` if that is greater."""
     return rows / jnp.sqrt(jnp.maximum(jnp.sum(rows**2, axis=1, keepdims=True), shortest**2))

@@ -5,7 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from fedjax_collapse.nn.base import ConvNetwork, scale
+from fedjax_collapse.nn.base import ConvNetwork, as_level, scale
 from fedjax_collapse.nn.layers import Dense, max_pool
 from fedjax_collapse.options import Count, Natural, Positive
 
@@ -36,12 +36,13 @@ class AlexNet(ConvNetwork):
         conv = functools.partial(layers.conv_norm, mask=mask, train=train, use_bias=True)
         for channels, size, stride, padding, pooled in self.convolutions:
             channels = scale(channels, self.width_multiplier)
-            images = jax.nn.relu(conv(images, channels, size, stride=stride, padding=padding))
+            images = as_level(self, conv(images, channels, size, stride=stride, padding=padding))
+            images = jax.nn.relu(images)
             images = max_pool(images, 3, 2, target=self.target) if pooled else images
         features = adaptive_avg_pool(images, 6).reshape(len(images), -1)
         for _ in range(2):
             features = Dense(scale(4096, self.width_multiplier), dtype=self.dtype)(features)
-            features = jax.nn.relu(layers.normalize(features, mask, train))
+            features = jax.nn.relu(as_level(self, layers.normalize(features, mask, train)))
         return features
 
 

@@ -6,6 +6,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from fedjax_collapse.model import LEVELS
 from fedjax_collapse.nn.batch_norm import at_least_float32
 from fedjax_collapse.nn.convolution import TimedLowerings
 from fedjax_collapse.nn.heads import classify
@@ -106,6 +107,16 @@ class ConvNetwork(Network, kw_only=True):
 def global_mean(images: jax.Array) -> jax.Array:
     """Mean over the pixels, [batch, channels], in float32 at least."""
     return jnp.mean(at_least_float32(images), axis=(1, 2))
+
+
+def as_level(module: nn.Module, outputs: jax.Array) -> jax.Array:
+    """The outputs of a layer, of which a level of the representation is kept if levels are asked for (``Model.apply``).
+
+    It is the mean over the pixels of [batch, height, width, channels]; [batch, channels] stay as they are.
+    """
+    if module.is_mutable_collection(LEVELS) and not module.is_initializing():
+        module.sow(LEVELS, "level", at_least_float32(outputs) if outputs.ndim == 2 else global_mean(outputs))
+    return outputs
 
 
 def scale(channels: int, multiplier: float) -> int:

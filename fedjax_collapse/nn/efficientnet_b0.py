@@ -5,7 +5,7 @@ import functools
 import flax.linen as nn
 import jax
 
-from fedjax_collapse.nn.base import ConvNetwork, LayerOptions, dropout, global_mean, rematerialized, scale
+from fedjax_collapse.nn.base import ConvNetwork, LayerOptions, as_level, dropout, global_mean, rematerialized, scale
 from fedjax_collapse.nn.layers import Dense, kaiming_normal
 from fedjax_collapse.options import Count, Fraction, Positive
 
@@ -47,9 +47,10 @@ class EfficientNetB0(ConvNetwork):
                 options = (*options, self.drop_path * done / num_blocks, layers)
                 images = block(*options, name=f"stage_{stage}_block_{index}")(images, mask, train)
                 done += 1
+            images = as_level(self, images)
         images = nn.silu(conv(images, scale(1280, self.width_multiplier), 1))
         features = dropout(self, global_mean(images), self.dropout, train)
-        return jax.nn.relu(Dense(scale(640, self.width_multiplier), dtype=self.dtype)(features))
+        return jax.nn.relu(as_level(self, Dense(scale(640, self.width_multiplier), dtype=self.dtype)(features)))
 
 
 class MBConv(nn.Module):

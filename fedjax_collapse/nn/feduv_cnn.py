@@ -4,7 +4,7 @@ import functools
 
 import jax
 
-from fedjax_collapse.nn.base import ConvNetwork, global_mean, scale
+from fedjax_collapse.nn.base import ConvNetwork, as_level, global_mean, scale
 from fedjax_collapse.options import Count, Positive
 
 CONVOLUTIONS = (  # channels, size, stride
@@ -34,5 +34,6 @@ class FedUVCNN(ConvNetwork):
     def represent(self, images: jax.Array, mask: jax.Array, train: bool) -> jax.Array:
         conv = functools.partial(self.layers().conv_norm, mask=mask, train=train, padding=0)
         for channels, size, stride in self.convolutions:
-            images = jax.nn.relu(conv(images, scale(channels, self.width_multiplier), size, stride=stride))
+            images = conv(images, scale(channels, self.width_multiplier), size, stride=stride)
+            images = jax.nn.relu(as_level(self, images))
         return global_mean(images)

@@ -2,7 +2,7 @@
 
 import jax
 
-from fedjax_collapse.nn.base import Network
+from fedjax_collapse.nn.base import Network, as_level
 from fedjax_collapse.nn.layers import Dense
 from fedjax_collapse.options import Count
 
@@ -17,5 +17,5 @@ class MLP(Network):
         del mask, train
         features = images.reshape(len(images), -1)
         for width in self.hidden:
-            features = jax.nn.relu(Dense(width, dtype=self.dtype)(features))
+            features = jax.nn.relu(as_level(self, Dense(width, dtype=self.dtype)(features)))
         return features

@@ -5,7 +5,7 @@ import functools
 import flax.linen as nn
 import jax
 
-from fedjax_collapse.nn.base import ConvNetwork, LayerOptions, global_mean, rematerialized, scale
+from fedjax_collapse.nn.base import ConvNetwork, LayerOptions, as_level, global_mean, rematerialized, scale
 from fedjax_collapse.options import Count, Positive
 
 STAGES = (  # expansion, channels, blocks, stride of the first block
@@ -39,7 +39,9 @@ class MobileNetV2(ConvNetwork):
             for index in range(blocks):
                 options = (scale(channels, self.width_multiplier), expansion, 1 if index else stride)
                 images = block(*options, layers, name=f"stage_{stage}_block_{index}")(images, mask, train)
-        return global_mean(jax.nn.relu(conv(images, scale(1280, self.width_multiplier), 1)))
+            images = as_level(self, images)
+        images = as_level(self, conv(images, scale(1280, self.width_multiplier), 1))
+        return global_mean(jax.nn.relu(images))
 
 
 class InvertedResidual(nn.Module):

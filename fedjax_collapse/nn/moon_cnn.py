@@ -2,7 +2,7 @@
 
 import jax
 
-from fedjax_collapse.nn.base import Network
+from fedjax_collapse.nn.base import Network, as_level
 from fedjax_collapse.nn.layers import Conv, Dense, max_pool
 from fedjax_collapse.options import Count
 from fedjax_collapse.target import Target
@@ -32,9 +32,9 @@ class MOONCNN(Network):
         del mask, train
         options = dict(lowering=self.lowering, dtype=self.dtype, target=self.target)
         for channels in self.channels:
-            images = Conv(channels, 5, padding=0, **options)(images)
+            images = as_level(self, Conv(channels, 5, padding=0, **options)(images))
             images = max_pool(jax.nn.relu(images), target=self.target)
         features = images.reshape(len(images), -1)
         for width in self.hidden:
-            features = jax.nn.relu(Dense(width, dtype=self.dtype)(features))
+            features = jax.nn.relu(as_level(self, Dense(width, dtype=self.dtype)(features)))
         return features

@@ -6,7 +6,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from fedjax_collapse.nn.base import ConvNetwork, LayerOptions, global_mean, rematerialized, scale
+from fedjax_collapse.nn.base import ConvNetwork, LayerOptions, as_level, global_mean, rematerialized, scale
 from fedjax_collapse.nn.layers import Init, kaiming_normal, torch_uniform
 from fedjax_collapse.options import Count, Positive
 from fedjax_collapse.records import UserError
@@ -25,6 +25,7 @@ class BasicBlock(nn.Module):
     stride: int
     layers: LayerOptions
     padded_shortcut: bool
+    ends_stage: bool
 
     expansion = 1
 
@@ -32,8 +33,8 @@ class BasicBlock(nn.Module):
     def __call__(self, images: jax.Array, mask: jax.Array, train: bool) -> jax.Array:
         conv = functools.partial(self.layers.conv_norm, mask=mask, train=train)
         outputs = jax.nn.relu(conv(images, self.channels, stride=self.stride))
-        outputs = conv(outputs, self.channels)
-        return jax.nn.relu(outputs + _shortcut(self, conv, images))
+        outputs = conv(outputs, self.channels) + _shortcut(self, conv, images)
+        return jax.nn.relu(as_level(self, outputs) if self.ends_stage else outputs)
 
 
 class Bottleneck(nn.Module):
@@ -43,6 +44,7 @@ class Bottleneck(nn.Module):
     stride: int
     layers: LayerOptions
     padded_shortcut: bool
+    ends_stage: bool
 
     expansion = 4
 
@@ -51,8 +53,8 @@ class Bottleneck(nn.Module):
         conv = functools.partial(self.layers.conv_norm, mask=mask, train=train)
         outputs = jax.nn.relu(conv(images, self.channels, 1))
         outputs = jax.nn.relu(conv(outputs, self.channels, stride=self.stride))
-        outputs = conv(outputs, self.expansion * self.channels, 1)
-        return jax.nn.relu(outputs + _shortcut(self, conv, images))
+        outputs = conv(outputs, self.expansion * self.channels, 1) + _shortcut(self, conv, images)
+        return jax.nn.relu(as_level(self, outputs) if self.ends_stage else outputs)
 
 
 def _shortcut(block, conv, images):
@@ -101,9 +103,10 @@ class ResidualNetwork(ConvNetwork):
         layers, block = self.layers(INITS[self.kernel_init]), rematerialized(self.block, self.remat)
         width = scale(self.width, self.width_multiplier)
         stem = dict(size=self.stem_size, stride=self.stem_stride)
-        images = jax.nn.relu(layers.conv_norm(images, width, **stem, mask=mask, train=train))
+        images = as_level(self, layers.conv_norm(images, width, **stem, mask=mask, train=train))
+        images = jax.nn.relu(images)
         for stage, (blocks, stride) in enumerate(zip(self.blocks, self.strides, strict=True)):
             for index in range(blocks):
                 options = (width * 2**stage, 1 if index else stride, layers, self.padded_shortcut)
-                images = block(*options, name=f"stage_{stage}_block_{index}")(images, mask, train)
+                images = block(*options, index == blocks - 1, name=f"stage_{stage}_block_{index}")(images, mask, train)
         return global_mean(images)

@@ -4,7 +4,7 @@ import functools
 
 import jax
 
-from fedjax_collapse.nn.base import ConvNetwork, global_mean
+from fedjax_collapse.nn.base import ConvNetwork, as_level, global_mean
 from fedjax_collapse.nn.layers import max_pool
 from fedjax_collapse.options import Count
 
@@ -26,5 +26,5 @@ class SmallCNN(ConvNetwork):
         conv = functools.partial(self.layers().conv_norm, mask=mask, train=train)
         for block, channels in enumerate(self.channels):
             images = max_pool(images, target=self.target) if block else images
-            images = jax.nn.relu(conv(images, channels))
+            images = jax.nn.relu(as_level(self, conv(images, channels)))
         return global_mean(images)

@@ -5,7 +5,7 @@ import functools
 import flax.linen as nn
 import jax
 
-from fedjax_collapse.nn.base import ConvNetwork, LayerOptions, dropout, global_mean, rematerialized, scale
+from fedjax_collapse.nn.base import ConvNetwork, LayerOptions, as_level, dropout, global_mean, rematerialized, scale
 from fedjax_collapse.options import Count, Fraction, Positive
 from fedjax_collapse.records import UserError
 
@@ -33,6 +33,7 @@ class WideResNet(ConvNetwork):
                 stride = 2 if stage and not index else 1
                 options = (scale(16 * 2**stage, self.width_multiplier), stride, self.dropout, layers)
                 images = block(*options, name=f"stage_{stage}_block_{index}")(images, mask, train)
+            images = as_level(self, images)
         return global_mean(jax.nn.relu(layers.normalize(images, mask, train, momentum=0.9)))
 
 

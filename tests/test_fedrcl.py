@@ -1,0 +1,243 @@
+"""FedRCL: its two losses, whole rounds against plain PyTorch, the levels of networks, what is refused."""
+
+from types import SimpleNamespace
+
+import flax.linen
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from conftest import assert_close, run_at_once
+from loss_checks import Y6, Z6, check_degenerate, check_gradient, evaluate
+from tiny_networks import TINY, batch_of, initialize, least_model, tiny_model
+from torch_reference import Method, run_both
+
+from fedjax_collapse import FedAvg, FedDecorr, LocalTraining, Model, Outputs, UserError, nn
+from fedjax_collapse.losses.relaxed_contrastive import excess_similarity, hardest_contrast
+from fedjax_collapse.regularizers.fedrcl import FedRCL
+from fedjax_collapse.task import REGRESSION
+
+F3 = np.array([[1, 2, 2], [3, 0, 4], [0, 1, -1]], float)
+F4 = np.array([[1, 2, 2], [2, 2, 3], [3, 0, 4], [0, 1, -1]], float)
+CONTRAST = [  # features, labels, temperature, value, gradient
+    (F3, [0, 0, 2], 0.5, 0.1480063062, [
+        [-0.0202836245, 0.0753822060, -0.0652403937],
+        [0.0084613992, -0.0127975217, -0.0063460494],
+        [0.0775568897, 0.1150275562, 0.1150275562],
+    ]),
+    (F4, [0, 0, 0, 2], 0.5, 0.1510466889, [
+        [-0.0152127184, 0.0559611870, -0.0483548278],
+        [-0.0004591623, 0.0236879283, -0.0154858440],
+        [0.0055166437, -0.0175593965, -0.0041374828],
+        [0.0820026153, 0.1202149582, 0.1202149582],
+    ]),
+    (F3, [0, 1, 2], 0.5, 0.3989676964, None),
+    (F3, [1, 1, 1], 0.5, 0.0, np.zeros((3, 3))),
+    (F3[:1], [1], 0.5, 0.0, np.zeros((1, 3))),
+]  # fmt: skip
+EXCESS = [
+    (F3, [0, 0, 2], 0.5, 0.3137983044, [
+        [0.0584280142, -0.0803385195, 0.0511245124],
+        [-0.0105170425, 0.0657315159, 0.0078877819],
+        [0, 0, 0],
+    ]),
+    (F3, [0, 0, 2], 0.05, 0.0032108885, [
+        [0.0075926959, -0.0104399569, 0.0066436089],
+        [-0.0013666853, 0.0085417829, 0.0010250139],
+        [0, 0, 0],
+    ]),
+    (F4, [0, 0, 0, 2], 0.5, 0.3789242663, [
+        [0.0438210106, -0.0602538896, 0.0383433843],
+        [0.0093497978, -0.0224395148, 0.0087264780],
+        [-0.0095832119, 0.0704915120, 0.0071874089],
+        [0, 0, 0],
+    ]),
+    (F3, [0, 1, 2], 0.5, 0.0181499279, np.zeros((3, 3))),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize(("loss", "vectors"), [(hardest_contrast, CONTRAST), (excess_similarity, EXCESS)])
+def test_vectors(loss, vectors, padded):
+    for features, labels, temperature, expected, expected_gradient in vectors:
+        value, gradient = evaluate(loss, features, labels, padded, (temperature,))
+        assert value == pytest.approx(expected, abs=1e-10)
+        if expected_gradient is not None:
+            np.testing.assert_allclose(gradient, expected_gradient, atol=1e-10)
+    value, _ = evaluate(hardest_contrast, F3, [0, 0, 2], padded)
+    assert value == pytest.approx(1.430e-7, abs=1e-10)  # at the default temperature
+
+
+def test_definitions():
+    """Both by loops; in places there is no other row of the class, one row of other classes, or none."""
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        rows, labels = rng.normal(size=(5, 3)) + rng.integers(0, 2), rng.integers(0, 1 + seed % 4, 5)
+        unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+        contrast, excess = [], []
+        for i in range(5):
+            same, others = (sorted(unit[kind] @ unit[i]) for kind in (labels == labels[i], labels != labels[i]))
+            weights = np.exp(np.array([same[0], *others[-2:]]) / 0.3)
+            contrast.append(-np.log(weights[0] / weights.sum()))
+            least = min((unit[j] @ unit[i] for j in range(5) if j != i and labels[j] == labels[i]), default=-1)
+            excess.append(np.log1p(np.exp(((least if least >= 0.4 else -1) - 1) / 0.3)))
+        assert evaluate(hardest_contrast, rows, labels, extras=(0.3,))[0] == pytest.approx(np.mean(contrast))
+        assert evaluate(excess_similarity, rows, labels, extras=(0.3, 0.4))[0] == pytest.approx(np.mean(excess))
+
+
+@pytest.mark.parametrize("loss", [hardest_contrast, excess_similarity])
+def test_gradient_and_degenerate_batches(loss):
+    check_gradient(loss, Z6, Y6, extras=(0.5,))
+    check_degenerate(loss)
+
+
+class PlainFedRCL(Method):
+    def penalty(self, step):
+        levels, labels = levels_of(step.network, step.images), step.labels
+        return sum(0.5 * self.contrast(f, labels) + 2.0 * self.excess(f, labels) for f in levels) / len(levels)
+
+    def contrast(self, features, labels):
+        cosines, same = pairs(features, labels)
+        losses = []
+        for row, own in zip(cosines, same, strict=True):
+            chosen = torch.cat([row[own].min()[None], row[~own].sort(descending=True).values[:2]])
+            losses.append(-torch.log_softmax(chosen / 0.2, 0)[0])
+        return torch.stack(losses).mean()
+
+    def excess(self, features, labels):
+        cosines, same = pairs(features, labels)
+        losses = []
+        for i, (row, own) in enumerate(zip(cosines, same, strict=True)):
+            others = row[own & (torch.arange(len(own)) != i)]
+            is_dense = len(others) > 0 and others.min() >= 0.3
+            similarity = others.min() if is_dense else torch.tensor(-1.0)
+            losses.append(torch.nn.functional.softplus((similarity - 1) / 0.2))
+        return torch.stack(losses).mean()
+
+
+def pairs(features, labels):
+    unit = torch.nn.functional.normalize(features)
+    return unit @ unit.T, labels[:, None] == labels
+
+
+def levels_of(network, x):
+    """The outputs of both layers before their ReLU, means over the pixels; running statistics stay."""
+    levels = []
+    for conv, norm in zip(network.convs, network.norms, strict=True):
+        x = conv(torch.nn.functional.max_pool2d(torch.relu(x), 2) if levels else x)
+        x = torch.nn.functional.batch_norm(x, None, None, norm.weight, norm.bias, training=True)
+        levels.append(x.mean((2, 3)))
+    return levels
+
+
+def test_rounds_equal_a_plain_pytorch_loop(federation):
+    """On all levels: on the last, as ``test_all_levels_count_alike`` shows, there is one."""
+    method = FedRCL(0.5, 2.0, temperature=0.2, threshold=0.3, levels="all")
+    state, expected = run_both(federation, {"fedrcl": method}, PlainFedRCL())
+    assert_close(state.server.variables, expected, 1e-9)
+
+
+LEVELS = {  # of the tiny networks: numbers of channels
+    "alexnet": (2, 6, 12, 8, 8, 128, 128),
+    "efficientnet_b0": (4, 6, 160),
+    "feduv_cnn": (4, 4, 8, 8, 8, 16, 16, 16),
+    "mlp": (12, 8),
+    "mobilenet_v2": (4, 6, 320),
+    "moon_cnn": (6, 16, 20, 10),
+    "resnet18": (8, 8, 16),
+    "resnet20": (16, 16, 32),
+    "resnet32": (16, 16, 32),
+    "resnet50": (8, 32),
+    "small_cnn": (5, 8),
+    "wide_resnet": (16, 32, 64),
+}
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_levels_of_networks(name):
+    """In float32 whatever the network computes in; none unless asked for."""
+    model = tiny_model(name, dtype="bfloat16")
+    levels = model.initial_shapes().levels
+    assert sorted(level.shape for level in levels) == sorted((1, channels) for channels in LEVELS[name])
+    assert {level.dtype for level in levels} == {jnp.dtype("float32")}
+    assert model.output_shapes(jax.eval_shape(model.init, jax.random.key(0))).levels == ()
+
+
+def test_levels_are_taken_before_the_last_activation():
+    model = tiny_model("mlp")
+    variables, batch = initialize(model), batch_of(model.input_shape)
+    outputs, _ = model.apply(variables, batch, train=True, levels=True)
+    first, last = outputs.levels
+    np.testing.assert_array_equal(outputs.features, np.maximum(last, 0))
+    kernel, bias = (variables.params["Dense_1"][leaf] for leaf in ("kernel", "bias"))
+    assert_close(last, np.maximum(first, 0) @ kernel + bias, 1e-5)
+    assert (last < 0).any()
+
+
+def test_levels_with_rematerialization(float64):
+    """The same numbers, and gradients, as without."""
+    found = []
+    for remat in (False, True):
+        model = least_model("resnet18", remat=remat, lowering="xla")
+        variables, batch = initialize(least_model("resnet18", lowering="xla")), batch_of(model.input_shape)
+
+        def total(params, model=model, variables=variables, batch=batch):
+            levels = model.apply(variables._replace(params=params), batch, train=True, levels=True)[0].levels
+            return sum(jnp.sum(level[batch.mask] ** 3) for level in levels), levels
+
+        found.append(jax.jit(jax.grad(total, has_aux=True))(variables.params))
+    assert_close(*found, 1e-12)
+
+
+def test_all_levels_count_alike(float64):
+    """The mean over levels, of which one is the features: with one level all is last, and padding weighs nothing."""
+    rng, labels = np.random.default_rng(0), jnp.asarray([0, 0, 1, 1, 0, 2])
+    levels = tuple(jnp.asarray(rng.normal(size=(6, dim))) for dim in (3, 5))
+    mask = jnp.arange(6) < 4
+
+    def values(method, features, levels):
+        batch = SimpleNamespace(labels=labels, mask=mask)
+        terms = method.penalty(SimpleNamespace(outputs=Outputs(features, None, levels), batch=batch))
+        return np.array([float(terms[name].value) for name in ("contrast", "relaxation")])
+
+    each = [values(FedRCL(), level, ()) for level in levels]
+    np.testing.assert_allclose(values(FedRCL(levels="all"), None, levels), np.mean(each, axis=0), rtol=1e-12)
+    other = tuple(jnp.where(mask[:, None], level, jnp.nan) for level in levels)
+    np.testing.assert_array_equal(values(FedRCL(levels="all"), None, other), values(FedRCL(levels="all"), None, levels))
+
+
+def test_beside_feddecorr(federation):
+    network = Model(nn.MLP(4, hidden=(12, 8)), federation.input_shape)
+    methods = {"fedrcl": FedRCL(), "feddecorr": FedDecorr(0.1, "official")}
+    result = run_at_once(federation, network, FedAvg(LocalTraining(batch_size=8), methods), rounds=2)
+    for name in ("fedrcl/contrast", "fedrcl/relaxation", "feddecorr/correlation"):
+        assert all(row[f"train/{name}"] > 0 for row in result.metrics)
+
+
+class WithoutLevels(flax.linen.Module):
+    @flax.linen.compact
+    def __call__(self, images, mask, train):
+        features = flax.linen.Dense(3)(images.reshape(len(images), -1))
+        return Outputs(features, flax.linen.Dense(4, name="head")(features))
+
+
+@pytest.mark.parametrize(
+    ("method", "model", "message"),
+    [
+        (FedRCL(levels="all"), Model(WithoutLevels(), (4, 4, 1)), "network WithoutLevels offers no levels; sow them"),
+        (FedRCL(), Model(nn.MLP(1), (4, 4, 1), task=REGRESSION), "FedRCL: it contrasts classes"),
+        (FedRCL(levels="first"), None, "FedRCL: levels 'first': expected one of last, all"),
+        (FedRCL(temperature=0.0), None, "FedRCL: temperature 0 is not positive"),
+        (FedRCL(threshold=1.5), None, r"FedRCL: threshold 1.5 is outside \[-1, 1\]"),
+        (FedRCL(relaxation=-1.0), None, "FedRCL: relaxation -1 is negative"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(method, model, message):
+    with pytest.raises(UserError, match=message) as error:
+        FedAvg(LocalTraining(), {"fedrcl": method}).check(model)
+    assert "\n" not in str(error.value)
+
+
+def test_a_network_without_levels_has_the_last(federation):
+    FedAvg(LocalTraining(), {"fedrcl": FedRCL()}).check(Model(WithoutLevels(), federation.input_shape))

@@ -1,0 +1,281 @@
+"""FedSAM, FedASAM and FedLESAM: test vectors, whole rounds against plain PyTorch, what is not perturbed, properties."""
+
+import functools
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+import torch
+from conftest import assert_close, assert_same_bits, run_at_once
+from flax import struct
+from test_algorithms import Reference, ReferenceDyn, ReferenceScaffold, assert_constant, reference, statistics
+from torch_reference import TRAINING
+
+from fedjax_collapse import (
+    FedAvg,
+    FedDecorr,
+    FedDyn,
+    LocalTraining,
+    Method,
+    Model,
+    Phase,
+    Scaffold,
+    UserError,
+    engine,
+    masks,
+    nn,
+    option,
+)  # fmt: skip
+from fedjax_collapse.algorithms.fedlesam import FedLESAM, Received
+from fedjax_collapse.algorithms.fedsam import FedSAM
+
+A = np.array([[3.0, 1], [1, 2]])
+MOMENTUM = LocalTraining(learning_rate=0.1, momentum=0.9, weight_decay=1e-3)
+PLAIN = LocalTraining(learning_rate=0.1)
+VECTORS = {  # of two steps from (1, -2) on w^T A w / 2, rho 0.5
+    "sgd": (FedSAM(0.0), PLAIN, [(0.9, -1.7), (0.8, -1.45)]),
+    "sam": (FedSAM(0.5), PLAIN, [(0.9, -1.6209430610), (0.7747339075, -1.3168556837)]),
+    "sam, momentum": (FedSAM(0.5), MOMENTUM, [(0.8999, -1.6207430610), (0.6844618010, -0.9751935394)]),
+    "asam": (FedSAM(0.5, True), PLAIN, [(0.9739795431, -1.5109411677), (0.8426218327, -1.1878308932)]),
+    "asam, momentum": (FedSAM(0.5, True), MOMENTUM, [(0.9738795431, -1.5107411677), (0.8189165683, -0.7471972538)]),
+    "lesam": (FedLESAM(0.5), PLAIN, [(0.85, -1.65), (0.71, -1.355)]),
+    "lesam, first round": (FedLESAM(0.5), PLAIN, [(0.9, -1.7), (0.8, -1.45)]),
+}
+
+
+@pytest.mark.parametrize("name", VECTORS)
+def test_vectors(float64, name):
+    """Also beside a leaf that stays where it is: nothing about it counts."""
+    method, training, expected = VECTORS[name]
+    start = {"w": jnp.array([1.0, -2]), "held": jnp.array([7.0])}
+    last = jax.tree.map(jnp.add, start, {"w": jnp.array([0.3, -0.4]), "held": jnp.array([5.0])})
+    view = SimpleNamespace(
+        held={"w": False, "held": True},
+        server=SimpleNamespace(params=start),
+        memory=Received(last, jnp.array("first" not in name)),
+    )
+
+    def gradient_of(params):
+        assert_same_bits(params["held"], start["held"])
+        return {"w": A @ params["w"], "held": jnp.array([3.0])}
+
+    params, optimizer = start, training.make_optimizer(0)
+    state = optimizer.init(params)
+    for w in expected:
+        gradient = method.gradient(gradient_of, params, view)
+        assert gradient["held"] == 3
+        updates, state = optimizer.update(gradient | {"held": jnp.zeros(1)}, state, params)
+        params = optax.apply_updates(params, updates) | {"held": start["held"]}
+        np.testing.assert_allclose(params["w"], w, atol=1e-7 if name == "lesam" else 1e-10)
+
+
+class ReferenceSharp(Reference):
+    """``held``: the parts that are not perturbed; ``rho`` is the length of the perturbation."""
+
+    rho, held = 0.3, ()
+
+    def perturbed(self, network):
+        return [p for name, p in network.named_parameters() if not any(part in name for part in self.held)]
+
+    def ascend(self, params, directions, norm):
+        """Moves the parameters; returns what they were."""
+        before = [p.detach().clone() for p in params]
+        for p, direction in zip(params, directions, strict=True):
+            p.data += self.rho * direction / (norm + 1e-7)
+        return before
+
+
+class ReferenceSAM(ReferenceSharp):
+    """The first pass moves running statistics, the second sees the same batch at w + eps."""
+
+    adaptive = False
+
+    def backward(self, i, network, received, loss):
+        loss().backward()
+        params, buffers = self.perturbed(network), statistics(network)
+        sizes = [p.detach().abs() if self.adaptive else torch.ones_like(p) for p in params]
+        scaled = [size * p.grad for size, p in zip(sizes, params, strict=True)]
+        directions = [size * s for size, s in zip(sizes, scaled, strict=True)]
+        moved = [b.clone() for b in buffers]
+        before = self.ascend(params, directions, norm_of(scaled))
+        network.zero_grad()
+        loss().backward()
+        restore([*params, *buffers], [*before, *moved])
+
+
+class ReferenceLESAM(ReferenceSharp):
+    """``sent``: the flat params that each client received in its last round."""
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.sent, self.now = {}, {}
+
+    def backward(self, i, network, received, loss):
+        self.now[i] = received
+        if i not in self.sent:
+            return loss().backward()
+        params, everything = self.perturbed(network), list(network.parameters())
+        back = torch.split(self.sent[i] - received, [p.numel() for p in everything])
+        back = [b.view_as(p) for b, p in zip(back, everything, strict=True) if any(p is q for q in params)]
+        before = self.ascend(params, back, norm_of(back))
+        loss().backward()
+        restore(params, before)
+
+    def finish(self, i, moved, steps, learning_rate):
+        super().finish(i, moved, steps, learning_rate)
+        self.sent[i] = self.now[i]
+
+
+def norm_of(tensors):
+    return torch.sqrt(sum((t**2).sum() for t in tensors))
+
+
+def restore(tensors, values):
+    for tensor, value in zip(tensors, values, strict=True):
+        tensor.data.copy_(value)
+
+
+class SAMOnScaffold(ReferenceSAM, ReferenceScaffold):
+    pass
+
+
+class LESAMOnScaffold(ReferenceLESAM, ReferenceScaffold):
+    pass
+
+
+class LESAMOnDyn(ReferenceLESAM, ReferenceDyn):
+    held = ("norms",)
+
+
+class ASAMWithFrozenHead(ReferenceSAM):
+    adaptive, held = True, ("head",)
+
+
+CAREFUL = TRAINING.replace(clip_norm=0.5, drop_last=True, schedule="decay", schedule_factor=0.5, freeze="head")
+SAM, LESAM = {"fedsam": FedSAM(0.3)}, {"fedlesam": FedLESAM(0.3)}
+SCAFFOLD = {"scaffold": Scaffold("fednova")}
+ASAM = {"fedsam": FedSAM(0.3, adaptive=True)}
+REFERENCES = {
+    "fedsam on scaffold": (FedAvg(TRAINING, SAM | SCAFFOLD), SAMOnScaffold),
+    "fedasam with clipping, drop_last, schedule, frozen head": (FedAvg(CAREFUL, ASAM), ASAMWithFrozenHead),
+    "fedlesam-s": (FedAvg(TRAINING, LESAM | SCAFFOLD), LESAMOnScaffold),
+    "fedlesam-d with private BatchNorm": (
+        FedAvg(TRAINING, LESAM | {"feddyn": FedDyn(alpha=0.1)}, private="batch_norm"),
+        LESAMOnDyn,
+    ),
+}
+
+
+@pytest.fixture
+def torch_float64(float64):
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize("name", REFERENCES)
+def test_rounds_equal_a_plain_pytorch_loop(federation, name, torch_float64):
+    """Three rounds of three of the five clients: some come back at once, one after a round in which it was absent."""
+    algorithm, kind = REFERENCES[name]
+    model = Model(nn.SmallCNN(4, (5, 8)), federation.input_shape)
+    variables, key = model.init(jax.random.key(0)), jax.random.key(3)
+    algorithm.check(model)
+    expected, _ = reference(kind, algorithm, federation, variables, key, rounds=3)
+    traced = jax.tree.map(jnp.asarray, algorithm)
+    state = engine.init(traced, model, variables, federation.num_clients, key)
+    rounds = engine.Rounds(model, engine.Layout(engine.Vectorized(), cohort_size=3, max_rounds=3))
+    advance = engine.run_rounds(rounds, traced, state, engine.Data(federation.train, federation.ownership), 3)
+    if "fedlesam" in algorithm.methods:
+        present = np.asarray(advance.record.steps) > 0
+        assert any((present[:, i] == [True, False, True]).all() for i in range(5)) and (present[0] & present[1]).any()
+    server = jax.device_get(advance.state.server.variables)
+    assert_close(server, expected, 1e-10)
+    assert_constant(algorithm, variables, server)
+
+
+@pytest.fixture(scope="module")
+def network(federation):
+    return Model(nn.MLP(4, hidden=(6,)), federation.input_shape)
+
+
+BATCHES = LocalTraining(batch_size=8, learning_rate=0.05, momentum=0.5)
+
+
+def test_the_servers_model_is_everyones_last_if_all_take_part(float64, federation, network):
+    """Then both forms of FedLESAM are one; the first round is federated averaging, the others are not."""
+    run = functools.partial(run_at_once, federation, network)
+    own, server = (run(FedAvg(BATCHES, {"it": FedLESAM(0.5, stored)}), rounds=3) for stored in ("own", "server"))
+    assert_close(own.variables, server.variables, 1e-12)
+    losses = [[row["train/task_loss"] for row in result.metrics] for result in (own, run(FedAvg(BATCHES), rounds=3))]
+    assert losses[0][0] == pytest.approx(losses[1][0], rel=1e-12) and losses[0][1] != pytest.approx(losses[1][1])
+
+
+def test_the_server_keeps_its_last_model(float64, federation, network):
+    """Whoever took part: the one before the newest."""
+    algorithm = FedAvg(BATCHES, {"it": FedLESAM(stored="server")})
+    before, after = (
+        run_at_once(federation, network, algorithm, rounds=rounds, participation=0.6).state for rounds in (1, 2)
+    )
+    assert_same_bits(after.server.shared["it"], before.server.variables.params)
+    assert jax.tree.leaves(after.clients.memory) == []
+
+
+def test_beside_scaffold_feddecorr_and_a_server_optimizer(federation, network):
+    others = {"scaffold": Scaffold(), "feddecorr": FedDecorr(0.1, "official")}
+    adam = jax.tree_util.Partial(optax.adam, 0.01)
+    losses = [
+        run_at_once(federation, network, FedAvg(BATCHES, others | own, adam), rounds=2).metrics[-1]["loss"]
+        for own in ({}, {"fedsam": FedSAM(0.5)}, {"fedlesam": FedLESAM(0.5)})
+    ]
+    assert np.isfinite(losses).all() and len(np.unique(np.round(losses, 5))) == 3
+
+
+@struct.dataclass
+class Noticing(Method):
+    """Keeps what it sees of the leaves that stay where they are."""
+
+    seen: list = option(None)
+
+    def gradient(self, gradient_of, params, view):
+        self.seen.append(masks.by_path(view.held))
+        return gradient_of(params)
+
+
+def test_what_is_private_or_not_trained_stays_where_it_is(federation, network):
+    seen = []
+    training = BATCHES.replace(phases=(Phase("head", 1), Phase("body", 1)), freeze="Dense_0/bias")
+    algorithm = FedAvg(training, {"it": Noticing(seen)}, private="Dense_1/bias")
+    rounds = engine.Rounds(network, engine.Layout(engine.Vectorized(), cohort_size=5))
+    engine.trace(rounds, algorithm, engine.Data(federation.train, federation.ownership))
+    held = {tuple(path for path, is_held in mask.items() if is_held) for mask in seen}
+    body, frozen, private = "Dense_0/kernel", "Dense_0/bias", "Dense_1/bias"
+    assert held == {(frozen, body, private), (frozen, private, "Dense_1/kernel")}
+
+
+def test_nothing_to_climb(float64):
+    """Where the gradient is 0, or the server did not move, it is taken where the params are."""
+    params, held = {"w": jnp.zeros(2)}, {"w": False}
+    server = SimpleNamespace(params=params)
+    view = SimpleNamespace(held=held, server=server, shared=params, memory=Received(params, jnp.array(True)))
+    for method in (FedSAM(0.5), FedSAM(0.5, True), FedLESAM(0.5), FedLESAM(0.5, "server")):
+        places = []
+        method.gradient(lambda w, places=places: places.append(w) or {"w": A @ w["w"]}, params, view)
+        assert_same_bits(places[-1], params)
+
+
+@pytest.mark.parametrize(
+    ("methods", "message"),
+    [
+        ([FedSAM(), FedLESAM()], "methods 0 and 1: each has a gradient of its own, expected at most one"),
+        ([FedSAM(-0.1)], "FedSAM: rho -0.1 is negative"),
+        ([FedLESAM(float("inf"))], "FedLESAM: rho inf is not finite"),
+        ([FedLESAM(stored="client")], "FedLESAM: stored 'client': expected one of own, server"),
+        ([FedSAM(adaptive=1)], "FedSAM: adaptive 1: expected bool, got int"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(methods, message):
+    with pytest.raises(UserError, match=message):
+        FedAvg(methods={str(number): method for number, method in enumerate(methods)}).check()
