@@ -100,6 +100,28 @@ def test_updates_are_those_of_the_round(views, federation, model):
     assert row["measured/client_drift/agreement"] == pytest.approx(agreement)
 
 
+def test_without_a_linear_head(views, monkeypatch):
+    (_, view), _ = views
+    monkeypatch.setattr(measurements.classifier, "linear_head", lambda model, variables: None)
+    found = measurements.neural_collapse(view)
+    assert {name for name in found if not name.startswith("local_")} == {"nc1", "nc2_norms", "nc2_angles", "nc4"}
+    with pytest.raises(UserError, match="head_spectrum: the head of network SmallCNN is not linear; leave it out"):
+        measurements.head_spectrum(view)
+
+
+def test_a_class_without_test_examples(views):
+    """It is no class of the measures, whatever the classifier says of it."""
+    (_, view), _ = views
+    labels = np.where(view.labels == 3, 0, view.labels)
+    server = dataclasses.replace(view.server, labels=labels)
+    found = measurements.neural_collapse(dataclasses.replace(view, server=server, local={}))
+    moments = class_moments(server.features, labels, 3)
+    assert found["nc1"] == pytest.approx(neural_collapse.variability(moments))
+    weight = np.asarray(server.variables.params["Dense_0"]["kernel"], float).T
+    assert found["nc3"] == pytest.approx(neural_collapse.self_duality(weight[:3], moments.centred_class_means))
+    assert np.isnan(found["local_nc1_mean"])
+
+
 @pytest.mark.parametrize("storage", ["device", "host"])
 def test_received_is_that_of_the_last_round_only(views, federation, model, storage):
     (_, last), _ = views
