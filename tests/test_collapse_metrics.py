@@ -125,6 +125,7 @@ def test_published_head():
     values, centred = classifier.weight_spectrum(W), classifier.weight_spectrum(W, centred=True)
     np.testing.assert_allclose(values, [1.2247448714, 1.2247448714, 1], atol=1e-9)
     np.testing.assert_allclose(centred, [1.2247448714, 1.1547005384, 0], atol=1e-9)
+    np.testing.assert_allclose(classifier.weight_spectrum(W + [3, 0, 1], centred=True), centred, atol=1e-9)
     assert effective_rank(values) == pytest.approx(2.9869879854, abs=1e-9)
     assert effective_rank(centred) == pytest.approx(1.9991335108, abs=1e-9)
 
