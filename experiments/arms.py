@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 from ml_collections import ConfigDict
 
@@ -92,20 +92,26 @@ def check_keys(config: Mapping) -> None:
     for key, default in defaults.items():
         if key not in config and key != "arms":
             raise UserError(f"the config has no {key}: start from experiments.configs.base.get_config()")
-        check_value(f"config.{key}", config.get(key, {}), _KINDS.get(key, _kind_of(default)))
+        check_value(f"config.{key}", config.get(key, {}), kind_of_key(key, default))
     options = config["engine"]
     for key in options:
         check_name("config key of engine", key, defaults["engine"])
-    for key, default in defaults["engine"].items():
+    for key in defaults["engine"]:
         if key not in options:
             raise UserError(f"config.engine has no {key}: change some of its values by config.engine.update(...)")
-        check_value(f"engine.{key}", options[key], _ENGINE_KINDS.get(key, _kind_of(default)))
+        check_value(f"engine.{key}", options[key], _ENGINE_KINDS.get(key, str))
     for key, choices in _ENGINE_CHOICES.items():
         check_name(f"engine.{key}", options[key], choices)
 
 
-def _kind_of(default):
-    return Any if default is None else type(default)
+def kind_of_key(path: str, default: Any) -> Any:
+    """The annotation of a key of ``configs/base.py``, dotted where it is in a section."""
+    section, _, name = path.partition(".")
+    if section == "engine" and name in _ENGINE_CHOICES:
+        return Annotated[str, _ENGINE_CHOICES[name]]
+    if section == "engine" and name:
+        return _ENGINE_KINDS[name]
+    return _KINDS.get(path, Any if default is None else type(default))
 
 
 def _override(target, changes, path):

@@ -33,7 +33,7 @@ from fedjax_collapse.simulation import Schedule
 from fedjax_collapse.target import Target
 
 _OPTIMIZERS = {name: getattr(optax, name) for name in ("sgd", "adagrad", "adam", "adamw", "rmsprop", "yogi")}
-_SERVER_OPTIMIZERS = {  # the damped ones are those of the released codes
+SERVER_OPTIMIZERS = {  # the damped ones are those of the released codes
     **{name: _OPTIMIZERS[name] for name in ("sgd", "adagrad", "adam", "yogi")},
     **{f"damped_{name}": getattr(aggregation, f"damped_{name}") for name in ("momentum", "adagrad", "adam", "yogi")},
 }
@@ -45,6 +45,15 @@ _OF_OPTAX = {  # what it does not say of its arguments
 }
 _BATCH_NORM = ("average", "local", "recalibrate")
 _HEADS = {"random": None, "orthogonal": orthogonal_head}
+_SAID_OTHERWISE = {  # published methods that are an argument of another
+    "fedbn": 'batch_norm="local"',
+    "fedavgm": 'server_optimizer=dict(name="sgd", learning_rate=1.0, momentum=0.9)',
+    "fedadagrad": 'server_optimizer=dict(name="damped_adagrad", learning_rate=0.1)',
+    "fedadam": 'server_optimizer=dict(name="damped_adam", learning_rate=0.1)',
+    "fedyogi": 'server_optimizer=dict(name="damped_yogi", learning_rate=0.1)',
+    "fedbabu": 'training=dict(freeze="head")',
+    "freeze": 'training=dict(freeze="head"), and head="orthogonal" for exactly orthonormal weights',
+}
 _OF_FEDAVG = ("weighting", "optimized", "private")  # keys of algorithm that are not its method's
 
 
@@ -161,7 +170,7 @@ def algorithm(config: ConfigDict) -> FedAvg:
         private = settings.get("private", "none")
         settings["private"] = "batch_norm" if private == "none" else f"{private}+batch_norm"
     if _chosen("server_optimizer", config.server_optimizer, "name") != "none":
-        settings["server_optimizer"] = optimizer("server_optimizer", config.server_optimizer, _SERVER_OPTIMIZERS)
+        settings["server_optimizer"] = optimizer("server_optimizer", config.server_optimizer, SERVER_OPTIMIZERS)
     elif unused := _without(config.server_optimizer, "name"):
         raise UserError(
             f"server_optimizer.{next(iter(unused))}: set server_optimizer.name, too, such as sgd; it is none"
@@ -170,6 +179,11 @@ def algorithm(config: ConfigDict) -> FedAvg:
 
 
 def _algorithm_named(name):
+    if said := _SAID_OTHERWISE.get(name):
+        raise UserError(f"algorithm {name!r}: it is federated averaging with {said}")
+    for what, section in (("regularizer", "regularizers"), ("method", "methods")):
+        if name in classes(what) and name not in classes("algorithm"):
+            raise UserError(f"algorithm {name!r}: it is a {what}; choose it by {section}=dict({name}=dict(...))")
     check_name("algorithm", name, ["fedavg", *classes("algorithm")])
     return class_named("algorithm", name)
 

@@ -30,8 +30,9 @@ import jax
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
-from experiments import hosts
+from experiments import hosts, manual
 from experiments.arms import check_keys
+from experiments.config_files import config_argument, with_config_found
 from experiments.console import Console
 from experiments.early import STOPPED, STOPPING
 from experiments.failures import RunsFailed, one_line
@@ -49,12 +50,14 @@ from fedjax_collapse.remembered import cache_folder
 
 _OPTIONS = ("cohort", "data", "partition", "network", "training", "algorithm", "server_optimizer", "regularizers",
             "methods", "measurements")  # fmt: skip
-_CONFIGS = Path(__file__).resolve().parent / "configs"
 
 
 def main(arguments: list[str], should_stop: Callable[[], bool] | None = None) -> int:
     """The exit status. ``should_stop``: asked between rounds; default, whether a signal came."""
     try:
+        if (topic := _asked_for_help(arguments)) is not None:
+            return _help(topic)
+        arguments = with_config_found(arguments)
         _find_own_modules(arguments)
         options = parse(arguments)
         workdir = Path(options.workdir or default_workdir(options.config, arguments)).absolute()
@@ -76,6 +79,19 @@ def main(arguments: list[str], should_stop: Callable[[], bool] | None = None) ->
     except OSError as error:  # no room, no permission
         return _told(1, one_line(error))
     return 0 if finished else STOPPED
+
+
+def _asked_for_help(arguments):
+    """The topic of ``--help=TOPIC``, empty without one; None if nobody asks."""
+    asked = [argument for argument in arguments if argument.split("=")[0] in ("--help", "-help", "-h")]
+    return asked[0].partition("=")[2] if asked else None
+
+
+def _help(topic):
+    text = manual.on_screen(topic, _flags([]))
+    with contextlib.suppress(BrokenPipeError):  # ``| head``
+        print(text if topic else f"{__doc__}\n{text}", flush=True)
+    return 0
 
 
 def _in_processes(options, arguments, workdir, names):
@@ -126,12 +142,12 @@ def parse(arguments: list[str]) -> flags.FlagValues:
     Raises:
         UserError: whatever is wrong with it, in one line.
     """
-    _check_config_file(arguments)
+    arguments = with_config_found(arguments)
     try:
-        plain, _ = _parse_flags([f"--config={_config_argument(arguments)}"])
+        plain, _ = _parse_flags([f"--config={config_argument(arguments)}"])
         if not isinstance(plain.config, ConfigDict):
             found = type(plain.config).__name__
-            raise UserError(f"{_config_argument(arguments)}: get_config returned a {found}, expected a ConfigDict")
+            raise UserError(f"{config_argument(arguments)}: get_config returned a {found}, expected a ConfigDict")
         new = _new_options(plain.config, arguments)
         values, rest = _parse_flags([argument for argument in arguments if argument not in new])
         for path, value in new.values():
@@ -155,7 +171,14 @@ def parse(arguments: list[str]) -> flags.FlagValues:
 
 def _parse_flags(arguments):
     """Flag values, and what is left of the arguments."""
-    values, command = flags.FlagValues(), ["launch.py", *arguments]
+    command = ["launch.py", *arguments]
+    values = _flags(command)
+    return values, values(command)[1:]
+
+
+def _flags(command):
+    """What can be said on the command line."""
+    values = flags.FlagValues()
     config_flags.DEFINE_config_file("config", None, "The config file.", flag_values=values, sys_argv=command)
     flags.DEFINE_string("workdir", None, "Folder of the study; default runs/<config>-<hash>.", flag_values=values)
     flags.DEFINE_list("arm", None, "Only these arms of the config.", flag_values=values)
@@ -180,7 +203,7 @@ def _parse_flags(arguments):
     flags.DEFINE_integer(
         "distributed_timeout", 300, "Seconds to wait for the other processes.", lower_bound=1, flag_values=values
     )
-    return values, values(command)[1:]
+    return values
 
 
 def configure_jax(cache: str) -> None:
@@ -215,13 +238,13 @@ def _is_writable(cache):
 
 def default_workdir(config: ConfigDict, arguments: list[str]) -> Path:
     """``runs/<config file>-<hash of the config>`` in the current folder: only equal configs share it."""
-    name = Path(_config_argument(arguments).split(":")[0]).stem
+    name = Path(config_argument(arguments).split(":")[0]).stem
     return Path("runs") / f"{name}-{hashlib.sha256(config.to_json_best_effort().encode()).hexdigest()[:8]}"
 
 
 def _find_own_modules(arguments):
     """So that a config's ``my_module:MyClass`` is found beside the config and in the current folder."""
-    beside = Path(_config_argument(arguments).split(":")[0]).absolute().parent
+    beside = Path(config_argument(arguments).split(":")[0]).absolute().parent
     sys.path += [folder for folder in map(str, (beside, Path.cwd())) if folder not in sys.path]
 
 
@@ -238,27 +261,6 @@ def stop_on_signal():
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, handle)
     return lambda: bool(received)
-
-
-def _config_argument(arguments):
-    for argument, following in zip(arguments, [*arguments, ""][1:], strict=True):
-        if argument in ("--config", "-config"):
-            return following
-        if argument.startswith(("--config=", "-config=")):
-            return argument.split("=", 1)[1]
-    return ""
-
-
-def _check_config_file(arguments):
-    given = _config_argument(arguments)
-    if not given or not Path(given.split(":")[0]).is_file():
-        available = sorted(
-            str(p.relative_to(_CONFIGS.parents[1]))
-            for p in _CONFIGS.rglob("*.py")
-            if p.stem not in ("base", "__init__")
-        )
-        problem = f"--config={given}: there is no such file" if given else "--config is missing"
-        raise UserError(f"{problem}; available: {', '.join(available)}")
 
 
 def _new_options(config, arguments):

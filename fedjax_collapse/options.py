@@ -47,6 +47,12 @@ class Interval:
         is_above = number > self.least if self.ends[0] == "(" else number >= self.least
         return is_above and (number < self.most if self.ends[1] == ")" else number <= self.most)
 
+    def in_words(self) -> str:
+        """Such as ``>= 0`` or ``in (0, 1]``."""
+        if self.most < math.inf:
+            return f"in {self.ends[0]}{_shown(self.least)}, {_shown(self.most)}{self.ends[1]}"
+        return f"{'>' if self.ends[0] == '(' else '>='} {_shown(self.least)}"
+
     def problem(self, number: float, kind: type) -> str:
         """What is wrong with a number of that kind; empty where nothing is."""
         kind = int if isinstance(number, (int, np.integer)) else kind  # also one that stands for a float
@@ -56,7 +62,7 @@ class Interval:
 
     def _reason(self, number, kind):
         if self.most < math.inf:
-            return f"is outside {self.ends[0]}{_shown(self.least)}, {_shown(self.most)}{self.ends[1]}"
+            return f"is outside {self.in_words().removeprefix('in ')}"
         if not abs(number) < math.inf:
             return "is not finite"
         if number in self:
@@ -216,3 +222,24 @@ def _shown(value):
 
 def _name(kind):
     return "None" if kind is type(None) else kind.__name__
+
+
+def in_words(hint: Any) -> str:
+    """What a value of that annotation may be, such as ``float >= 0``; empty for an annotation that says nothing."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        kind, limit = arguments
+        return f"{_name(kind)} {limit.in_words()}" if isinstance(limit, Interval) else " | ".join(map(repr, limit))
+    if origin in (Union, types.UnionType):
+        return " | ".join(dict.fromkeys(filter(None, map(in_words, arguments))))
+    if origin is tuple:
+        return "()" if not arguments else f"({', '.join('...' if a is ... else in_words(a) for a in arguments)})"
+    if hint is jax.tree_util.Partial:
+        return "dict(name=...)"
+    if origin is collections.abc.Callable:
+        return '"module:function"'
+    if origin is type:
+        return '"module:Class"'
+    if hint is jax.Array:
+        return "array"
+    return _name(hint) if hint in _PLAIN or hint is dict else ""

@@ -109,14 +109,16 @@ def mean_hinge(features, labels, prototypes, negatives):
     return torch.stack(terms).mean() if terms else 0.0
 
 
+PAPER = dict(intra=1e-3, inter=0.5, variant="paper", eps=1e-3)
+
 FEDMR = {
-    "paper": (FedMR(1e-3, 0.5, eps=1e-3), (paper_intra, local_margin)),
+    "paper": (FedMR(**PAPER), (paper_intra, local_margin)),
     "lite": (
         FedMR(0.1, 0.5, "official", eps=1e-3, min_count=3, negatives="all", lite=3, submission=0.5, submission_seed=1),
         (official_intra, lite_margin),
     ),
-    "training mode": (FedMR(1e-3, 0.5, eps=1e-3, prototype_mode="train"), (paper_intra, local_margin, "train")),
-    "no_margin": (FedMR(8**2 * 1e-3, 0.5, normalise_d2=True, eps=1e-3, margin=False), (paper_intra, no_margin)),
+    "training mode": (FedMR(**PAPER, prototype_mode="train"), (paper_intra, local_margin, "train")),
+    "no_margin": (FedMR(8**2 * 1e-3, 0.5, "paper", True, eps=1e-3, margin=False), (paper_intra, no_margin)),
 }
 
 
@@ -166,7 +168,7 @@ def test_fedmr_compares_with_local_or_all_prototypes(float64, options, expected)
             shared=Prototypes(means, jnp.full(3, valid)),
             class_counts=jnp.array([3, 5, 0]),
         )
-        terms = FedMR(**options).penalty(view)
+        terms = FedMR(variant="paper", **options).penalty(view)
         assert terms["inter"].value == pytest.approx(value, abs=1e-9)
         assert terms["intra"].value == pytest.approx(16.0714285714, rel=1e-6)
 

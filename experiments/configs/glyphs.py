@@ -35,7 +35,7 @@ def get_config(arg: str = "dirichlet_10") -> ConfigDict:
     config.arms = dict(
         fedavg=dict(),
         feddecorr=dict(regularizers=dict(feddecorr=dict(strength=0.1, variant="official"))),
-        fedmr=dict(regularizers=dict(fedmr=dict(intra=1e-5, inter=0.1))),
+        fedmr=dict(regularizers=dict(fedmr=dict(intra=1e-5, inter=0.1, variant="paper"))),
         feduv=dict(regularizers=dict(feduv=dict(variance=num_classes / 4, uniformity=0.5))),
     )
     return config

@@ -2,9 +2,9 @@
 
     loss = cross-entropy + strength * correlation_frobenius(features)
 
-Shi et al., ICLR 2023 (eq. 9, algorithm 1; beta = 0.1) and TPAMI 2023. ``variant="official"`` is the released code, to
-whose scale the published strength 0.1 belongs; with ``variant="paper"`` the same pressure needs a strength 62 times as
-large at N = 64 and d = 1280 (``losses/correlation.py``).
+Shi et al., ICLR 2023 (eq. 9, algorithm 1; beta = 0.1) and TPAMI 2023. The default is the released code,
+``variant="official"``, to whose scale the published strength 0.1 belongs; with ``variant="paper"``, eq. 9 to the
+letter, the same pressure needs a strength 62 times as large at N = 64 and d = 1280 (``losses/correlation.py``).
 """
 
 from flax import struct
@@ -22,7 +22,7 @@ class FedDecorr(Regularizer):
     """
 
     strength: NotNegative = 0.1
-    variant: str = option("paper", choices=VARIANTS)
+    variant: str = option("official", choices=VARIANTS)
     eps: NotNegative = 1e-8
 
     def penalty(self, view: LocalView) -> dict[str, Term]:

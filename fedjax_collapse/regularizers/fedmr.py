@@ -7,10 +7,11 @@ from those of others. Fan et al., "Federated Learning with Partially Class-Disjo
 2023). Prototypes are the mean features of every class over the reporting clients' data, from the models just trained;
 before the first of them, the second term is 0, unless one starts with those of the initial model.
 
-The released code has the first term alone, and on another scale (``variant="official"``); the second and the
-prototypes follow the paper. What it leaves open is an option or ours: in which mode prototypes are computed; Lite draws
-rows anew in every batch; clients that do not submit prototypes still receive them. Published strengths are not
-available to us: 1e-5 for ``intra`` is the code's README, for its own variant, 0.1 for ``inter`` is ours.
+The released code has the first term alone, and on another scale than the paper's formula: ``variant="official"``, the
+default, as the only number that we know for ``intra``, 1e-5 of the code's README, belongs to it. The second term and
+the prototypes follow the paper; 0.1 for ``inter`` is ours. What the paper leaves open is an option or ours: in which
+mode prototypes are computed; Lite draws rows anew in every batch; clients that do not submit prototypes still receive
+them.
 """
 
 from typing import Annotated
@@ -53,7 +54,7 @@ class FedMR(Regularizer):
     strengths = ("intra", "inter")
     intra: NotNegative = 1e-5
     inter: NotNegative = 0.1
-    variant: str = option("paper", choices=VARIANTS)
+    variant: str = option("official", choices=VARIANTS)
     normalise_d2: bool = option(False)
     min_count: Annotated[int, Interval(2)] = option(2)
     eps: NotNegative = 1e-8

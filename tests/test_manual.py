@@ -1,0 +1,69 @@
+"""What users are told of configs: ``--help``, the page of all keys, and where to find what has another name."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from experiments import launch, manual
+from experiments.config_files import config_files
+from experiments.configs import base
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def test_help_has_every_option_key_config_and_name(capsys):
+    assert launch.main(["--help"]) == 0
+    text = capsys.readouterr().out
+    for option in ("--workdir", "--resume", "--workers", "--distributed", "Exit status"):
+        assert option in text
+    for file in config_files():
+        assert str(file.relative_to(ROOT)) in text
+    for key in base.get_config():
+        assert f"--config.{key}" in text
+    for name in ("feddecorr", "mobilenet_v2", "dirichlet", "damped_adam", "top_k", "digits"):
+        assert re.search(rf"\b{name}\b", text)
+    assert max(map(len, text.splitlines())) <= 130
+
+
+def test_help_on_one_name_has_its_options(capsys):
+    assert launch.main(["--help=feddecorr"]) == 0
+    assert re.search(r"variant +'official' +'paper' \| 'pseudocode' \| 'official'", capsys.readouterr().out)
+    assert launch.main(["--help=feddecor"]) == 2
+    assert "did you mean 'feddecorr'" in capsys.readouterr().err
+
+
+def test_the_page_of_all_keys_is_of_this_code():
+    """Else: python experiments/manual.py > docs/configs.md"""
+    assert (ROOT / "docs/configs.md").read_text() == manual.as_markdown()
+
+
+@pytest.mark.parametrize(
+    "name", ["quickstart", "quickstart:smoke", "quickstart.py", "experiments/configs/quickstart.py"]
+)
+def test_configs_of_the_project_are_found_from_anywhere(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for arguments in ([f"--config={name}"], ["--config", name]):
+        assert set(launch.parse(arguments).config.arms) == {"fedavg", "feddecorr"}
+    (tmp_path / "quickstart").write_text("not python")  # what is there goes first
+    if name == "quickstart":
+        with pytest.raises(launch.UserError):
+            launch.parse([f"--config={name}"])
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("fedbn", 'batch_norm="local"'),
+        ("fedadam", "server_optimizer=dict(name="),
+        ("fedprox", "regularizers=dict(fedprox=dict(...))"),
+        ("top_k", "methods=dict(top_k=dict(...))"),
+        ("freeze", 'freeze="head"'),
+        ("scafold", "did you mean 'scaffold'"),
+    ],
+)
+def test_methods_that_are_arguments_of_another_are_answered(name, words, tmp_path, capsys):
+    arguments = ["--config=quickstart:smoke", f"--config.algorithm.name={name}", f"--workdir={tmp_path / 'study'}"]
+    assert launch.main(arguments) == 2
+    error = capsys.readouterr().err
+    assert words in error and error.count("\n") == 1
