@@ -22,6 +22,7 @@ from experiments.names import (
     network,
 )
 from fedjax_collapse import FedAvg, LocalTraining, Participation, Phase, aggregation, engine, processes
+from fedjax_collapse.analysis import measurements
 from fedjax_collapse.data import Domains, Federation, augment, partition, sources
 from fedjax_collapse.method import Method
 from fedjax_collapse.model import Model
@@ -222,8 +223,8 @@ def schedule(config: ConfigDict) -> Schedule:
     for key in ("dropout", "stragglers", "upload_loss", "availability_period"):
         options[key] = options.get(key) or None  # 0 is left out of the program
     rule = call("cohort", Participation, options, fraction=config.participation)
-    measurements = tuple(
-        (name, callable_named(f"measurements.{name}", function))
+    measured = tuple(
+        (name, function_named(f"measurements.{name}", measurements, function))
         for name, function in as_declared(config.measurements).items()
     )
     return Schedule(
@@ -232,7 +233,7 @@ def schedule(config: ConfigDict) -> Schedule:
         config.evaluate_every,
         config.checkpoint_every,
         _watch(config.watch),
-        measurements,
+        measured,
         config.on_nan,
         config.stop_at_accuracy,
     )

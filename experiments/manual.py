@@ -20,10 +20,11 @@ from experiments.config_files import config_files, relative
 from experiments.configs import base
 from experiments.names import check_name, classes, functions
 from fedjax_collapse import LocalTraining, Participation
+from fedjax_collapse.analysis import measurements
 from fedjax_collapse.data import augment, partition, sources
 from fedjax_collapse.options import hints, in_words
 
-_GIVEN = {"labels", "num_clients", "domains", "num_classes", "parent", "name", "target", "fraction", "kwargs"}
+_GIVEN = {"labels", "num_clients", "domains", "num_classes", "parent", "name", "target", "fraction", "kwargs", "view"}
 _SECTIONS = {"training.": LocalTraining, "cohort.": Participation, "partition.": partition.dirichlet}
 _WIDTH = 100
 
@@ -55,6 +56,7 @@ def choices() -> dict[str, list[Choice]]:
         "algorithms": ("algorithm.name", classes("algorithm")),
         "regularizers": ("regularizers", classes("regularizer")),
         "methods": ("methods", _others()),
+        "measurements": ("measurements", functions(measurements)),
         "server optimizers": ("server_optimizer.name", build.SERVER_OPTIMIZERS),
         "settings of local training": ("training", {"training": LocalTraining}),
         "cohorts": ("cohort", {"cohort": Participation}),

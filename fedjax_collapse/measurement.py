@@ -19,8 +19,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from fedjax_collapse import server
+from fedjax_collapse import masks, server
 from fedjax_collapse.algorithms.fedavg import FedAvg
+from fedjax_collapse.analysis.moments import Moments, class_moments
 from fedjax_collapse.analysis.spectrum import collapse_ratio, covariance_spectrum, effective_rank, significant_dims
 from fedjax_collapse.data.federation import Federation
 from fedjax_collapse.engine import Advance, Participation, RoundRecord, by_identity, on_one_device
@@ -37,11 +38,13 @@ HEADLINES = {
 }
 
 
-class MeasuredModel(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class MeasuredModel:
     """A model, and what it makes of the test set, in its order."""
 
     variables: Variables
     evaluation: Evaluation
+    labels: np.ndarray  # of the test set
 
     @property
     def features(self) -> np.ndarray:
@@ -52,6 +55,13 @@ class MeasuredModel(NamedTuple):
     def logits(self) -> np.ndarray:
         """[examples, classes]."""
         return self.evaluation.logits
+
+    @functools.cached_property
+    def moments(self) -> Moments:
+        """Of the features, class by class; of one class where labels are not those of classes. Computed once."""
+        if self.labels.ndim == 1 and self.labels.dtype.kind in "iu":
+            return class_moments(self.features, self.labels, self.logits.shape[-1])
+        return class_moments(self.features, np.zeros(len(self.features), int), 1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,11 +78,23 @@ class MeasurementView:
     num_watched: int  # how many clients are watched, in the cohort or not
     federation: Federation
     model: Model
+    received: Variables  # the server's model that local training started from in the last round
+    private: Variables  # the mask (``masks.py``) of what never leaves a client
 
     @property
     def labels(self) -> np.ndarray:
         """Labels of the test set."""
-        return np.asarray(self.federation.test.labels)
+        return self.server.labels
+
+    @property
+    def updates(self) -> dict[int, dict[str, np.ndarray]]:
+        """By watched client, how its training has changed the params that it shares with the server, by path."""
+        received = jax.device_get(self._shared(self.received))
+        trained = {client: jax.device_get(self._shared(model.variables)) for client, model in self.local.items()}
+        return {client: jax.tree.map(np.subtract, params, received) for client, params in trained.items()}
+
+    def _shared(self, variables):
+        return masks.select(masks.invert(self.private.params), variables.params)
 
 
 Measurement = Callable[[MeasurementView], Any]
@@ -100,12 +122,13 @@ def view_models(
 
     On one device: the variables may lie on several, which would all do the same work. ``order``: that of the clients.
     """
+    labels = np.asarray(federation.test.labels)
     arrays = (algorithm, advance.state.server, advance.state.clients._replace(memory={}), advance.watched)
     algorithm, current, clients, watched = on_one_device(arrays)
     clients = by_identity(clients, federation.num_clients, order)
 
     def measured(variables):
-        return MeasuredModel(variables, jax.device_get(evaluate(model, variables, federation.test)))
+        return MeasuredModel(variables, jax.device_get(evaluate(model, variables, federation.test)), labels)
 
     of_server = measured(server.evaluated(algorithm, model, current, clients))
     ids = np.asarray(watched.ids)
@@ -114,7 +137,8 @@ def view_models(
         for client, variables in zip(ids, _unstack(watched.variables, len(ids)), strict=True)
         if client < federation.num_clients
     }
-    return MeasurementView(int(advance.state.round), of_server, local, len(ids), federation, model), clients
+    started = watched.received, model.mask(algorithm.private)
+    return MeasurementView(int(advance.state.round), of_server, local, len(ids), federation, model, *started), clients
 
 
 @functools.partial(jax.jit, static_argnums=1)  # one call: each slice by itself would cost as much

@@ -46,7 +46,8 @@ def get_config(arg: str = "") -> ConfigDict:
             on_nan="stop",  # where a loss is not finite; or skip_client: leave the client out, or continue
             evaluate_every=1,
             watch="one",  # whose local models are measured: one client of the cohort, all of it, or identities: "0,3"
-            measurements=ConfigDict(),  # name -> "my_module:function" of a fedjax_collapse.measurement.MeasurementView
+            # name -> a function of fedjax_collapse/analysis/measurements.py, or "my_module:function" of a view
+            measurements=ConfigDict(),
             stop_at_accuracy=0.0,  # a run ends after the evaluation whose accuracy (0 to 1) reaches it; 0 is never
             checkpoint_every=10,
             # layout: auto, timed (once, and remembered), chunked, vectorized, sharded, loop (debug)

@@ -57,7 +57,9 @@ PLOTS = (
     Plot(
         "measurements",
         "Measurements",
-        f"What the study itself measures (measured/<name> in metrics.jsonl), a panel for each name; {_BAND}.",
+        f"What the study itself measures (measured/<name> in metrics.jsonl), a panel for each name; "
+        "where one is of the server's model and of local ones, these are dashed (their mean where several are "
+        f"watched); {_BAND}.",
         figures.measurements,
         wide=True,
         optional=True,

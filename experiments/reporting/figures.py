@@ -6,7 +6,7 @@ import numpy as np
 
 from experiments.reporting import drawing
 from experiments.reporting.drawing import THRESHOLD, arm_colour, arm_line, label, new_figure, styled, whole_numbers
-from experiments.reporting.study import MEASURED, Run, Study, number
+from experiments.reporting.study import MEASURED, Run, Study, number, panels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -48,20 +48,21 @@ def collapse_ratio(study: Study) -> "Figure | None":
 
 @styled
 def measurements(study: Study) -> "Figure | None":
-    """The study's own measurements over rounds, in a panel each."""
-    names = study.measurements
-    if not names:
+    """The study's own measurements over rounds; a panel each, that of the server's model and of local ones in one."""
+    shown = panels(study.measurements)
+    if not shown:
         return None
-    columns = min(2, len(names))
-    figure = new_figure(0.5 + 2.6 * -(-len(names) // columns), width=8.4)
-    grid = figure.subplots(-(-len(names) // columns), columns, squeeze=False)
+    columns = min(2, len(shown))
+    figure = new_figure(0.5 + 2.6 * -(-len(shown) // columns), width=8.4)
+    grid = figure.subplots(-(-len(shown) // columns), columns, squeeze=False)
     lines = {}
-    for axes, name in zip(grid.flat, names, strict=False):
-        lines |= _draw_curves(axes, study, {name: "-"})
+    for axes, (name, styles) in zip(grid.flat, shown.items(), strict=False):
+        lines |= _draw_curves(axes, study, styles)
         axes.set_title(label(name.removeprefix(MEASURED), 50), loc="left")
-    for axes in grid.flat[len(names) :]:
+    for axes in grid.flat[len(shown) :]:
         axes.remove()
-    return _with_legend(figure, {arm: lines[arm] for arm in study.arms if arm in lines})
+    is_of_both = any(len(styles) > 1 for styles in shown.values())
+    return _with_legend(figure, {arm: lines[arm] for arm in study.arms if arm in lines}, local=is_of_both)
 
 
 @styled

@@ -125,6 +125,22 @@ def measured(rows: Iterable[Row]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name, value in values if math.isfinite(number(value))))
 
 
+def panels(names: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Measurements that go together, each with its line style: ``x``, and ``local_x`` or ``local_x_mean``, dashed.
+
+    By the name that stands for them. ``x_min`` and ``x_max`` are left out where there is ``x_mean``.
+    """
+    known, found = set(names), {}
+    for name in names:
+        if name.endswith(("_min", "_max")) and f"{name[:-4]}_mean" in known:
+            continue
+        folder, _, last = name.rpartition("/")
+        of_server = f"{folder}/{last.removeprefix('local_').removesuffix('_mean')}"
+        is_local = last.startswith("local_") and of_server in known
+        found.setdefault(of_server if is_local else name, {})[name] = "--" if is_local else "-"
+    return found
+
+
 def summarize_run(rows: Sequence[Row]) -> dict[str, float]:
     """One run's numbers: of its last row; of evaluated accuracies the best, and the mean of the last ten if so many."""
     accuracies = [value for row in rows if math.isfinite(value := number(row.get("accuracy")))]

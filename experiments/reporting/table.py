@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from experiments.reporting.study import MEASURED, Summary, number
+from experiments.reporting.study import MEASURED, Summary, number, panels
 
 # Metric, heading, factor, format.
 COLUMNS = (
@@ -51,7 +51,7 @@ def final_table(summary: Summary) -> list[list[str]]:
 
 
 def _measured_columns(summary: Summary) -> Iterator[tuple[str, str, float, str]]:
-    """Of the user's own measurements, whose sizes nobody knows: four significant digits."""
-    for metric in dict.fromkeys(name for metrics in summary.values() for name in metrics):
-        if metric.startswith(MEASURED):
-            yield metric, metric.removeprefix(MEASURED), 1, ".4g"
+    """Of the study's own measurements, whose sizes nobody knows: four significant digits."""
+    names = dict.fromkeys(name for metrics in summary.values() for name in metrics)
+    for metric in panels([name for name in names if name.startswith(MEASURED)]):
+        yield metric, metric.removeprefix(MEASURED), 1, ".4g"

@@ -24,8 +24,17 @@ def covariance_spectrum(
     if not np.isfinite(features).all():
         return np.full(features.shape[1], np.nan)
     centred = features - features.mean(axis=0)
-    covariance = centred.T @ centred / (len(features) - unbiased)
-    return np.maximum(np.linalg.eigvalsh(covariance)[::-1], 0)
+    return eigenvalues(centred.T @ centred / (len(features) - unbiased))
+
+
+def eigenvalues(matrix: Float[np.ndarray, "rows rows"]) -> Float[np.ndarray, " rows"]:
+    """Of a symmetric positive semidefinite matrix, descending.
+
+    Tiny negative values from rounding become 0; of a matrix that is not all finite they are NaN.
+    """
+    if not np.isfinite(matrix).all():
+        return np.full(len(matrix), np.nan)
+    return np.maximum(np.linalg.eigvalsh(matrix)[::-1], 0)
 
 
 def effective_rank(spectrum: Float[np.ndarray, " features"]) -> float:

@@ -37,6 +37,7 @@ class Watched(NamedTuple):
 
     ids: jax.Array  # [watched] identities; the number of clients where there is none, and its variables mean nothing
     variables: Variables  # stacked
+    received: Variables  # the server's model, which their training started from
 
 
 class Start(NamedTuple):
@@ -208,7 +209,7 @@ def run(
         is_anyone_left = jnp.sum(clients.weight) > 0  # else weights are not numbers
         new = jax.tree.map(lambda after, before: jnp.where(is_anyone_left, after, before), new, received)
     steps = steps.astype(clients.size.dtype)
-    return new, CohortResult(states, steps, metrics, Watched(watched_ids, models))
+    return new, CohortResult(states, steps, metrics, Watched(watched_ids, models, received.variables))
 
 
 def first_reports(

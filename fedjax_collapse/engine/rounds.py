@@ -179,7 +179,7 @@ def _run_one(rounds, algorithm, state, data, num_rounds):
     shapes = jax.eval_shape(one_round, state, models, algorithm, data)
     max_rounds = rounds.layout.max_rounds
     record = jax.tree.map(lambda leaf: jnp.zeros((max_rounds, *leaf.shape), leaf.dtype), shapes.record)
-    watched = Watched(zeros_of(shapes.watched.ids), models)
+    watched = Watched(zeros_of(shapes.watched.ids), models, state.server.variables)
     return jax.lax.fori_loop(0, num_rounds, body, Advance(state, record, watched))
 
 

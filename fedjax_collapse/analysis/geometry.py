@@ -1,0 +1,60 @@
+"""Where features lie on the unit sphere: how evenly they cover it, and how near those of one class are.
+
+Wang & Isola, "Understanding Contrastive Representation Learning through Alignment and Uniformity on the Hypersphere"
+(ICML 2020). Features are scaled to length 1; one that is 0 stays 0. NaN without a pair, or if not all are finite.
+"""
+
+import math
+
+import numpy as np
+from jaxtyping import Float
+
+from fedjax_collapse.analysis.moments import Moments
+
+Features = Float[np.ndarray, "examples features"]
+
+
+def on_sphere(features: Features) -> Features:
+    """The features scaled to length 1, in float64."""
+    features = np.asarray(features, np.float64)
+    lengths = np.linalg.norm(features, axis=1, keepdims=True)
+    return np.divide(features, lengths, out=np.where(np.isfinite(lengths), 0 * features, np.nan), where=lengths > 0)
+
+
+def uniformity(features: Features, t: float = 2.0, most: int = 2000, seed: int = 0) -> float:
+    """``log mean_(i<j) exp(-t |u_i - u_j|^2)``: at most 0, lower is more even.
+
+    Of more than ``most`` examples as many are drawn, by the seed, the same ones for every model.
+    """
+    if len(features) > most:
+        rows = np.random.default_rng(seed).choice(len(features), most, replace=False)
+        features = features[np.sort(rows)]
+    units = on_sphere(features)
+    if len(units) < 2 or not np.isfinite(units).all():
+        return math.nan
+    squares = np.sum(units**2, axis=1)
+    distances = squares[:, None] + squares - 2 * units @ units.T
+    pairs = -t * np.maximum(distances[np.triu_indices(len(units), 1)], 0)
+    largest = pairs.max()
+    return float(largest + np.log(np.mean(np.exp(pairs - largest))))
+
+
+def alignment(first: Features, second: Features, alpha: float = 2.0) -> float:
+    """``mean |u - v|^alpha`` over pairs of rows: from 0 to 2^alpha."""
+    if not len(first):
+        return math.nan
+    return float(np.mean(np.linalg.norm(on_sphere(first) - on_sphere(second), axis=1) ** alpha))
+
+
+def class_alignment(moments: Moments) -> float:
+    """Alignment (alpha 2) over all ordered pairs of two examples of one class, from 0 to 4.
+
+    ``moments``: of ``on_sphere(features)``, of those that are not 0. No pass over pairs is needed: those of class c add
+    ``2 n_c^2 - 2 |sum u|^2``.
+    """
+    counts = moments.counts
+    sums = moments.sums + counts[:, None] * moments.shift
+    pairs = np.sum(counts * (counts - 1))
+    if not pairs:
+        return math.nan
+    return float(np.sum(2 * counts**2 - 2 * np.sum(sums**2, axis=1)) / pairs)

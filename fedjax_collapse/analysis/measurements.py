@@ -1,0 +1,157 @@
+"""Measurements by name: in a config ``measurements=dict(nc="neural_collapse")``, from Python
+``simulate(..., measurements={"nc": neural_collapse})``.
+
+All are of the test set, in evaluation mode. A number ``x`` of the server's model is logged as ``measured/<name>/x``;
+that of the watched client's model as ``local_x``, and where several clients are watched as ``local_x_mean``,
+``local_x_min`` and ``local_x_max`` over those in the round's cohort. ``docs/analysis.md`` has definitions, ranges and
+sources.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from fedjax_collapse.analysis import classifier, geometry, rank, similarity
+from fedjax_collapse.analysis import lidar as discriminant
+from fedjax_collapse.analysis import neural_collapse as nc
+from fedjax_collapse.analysis.drift import drift, inner_products
+from fedjax_collapse.analysis.moments import class_moments
+from fedjax_collapse.analysis.spectrum import effective_rank
+from fedjax_collapse.measurement import MeasuredModel, MeasurementView
+from fedjax_collapse.records import UserError
+
+Numbers = Mapping[str, float]
+
+
+def feature_ranks(view: MeasurementView) -> Numbers:
+    """Stable rank and RankMe (not centred), NESum, participation ratio and alpha-ReQ (centred) of the features."""
+
+    def ranks(model):
+        values, spectrum = model.moments.singular_values, model.moments.spectrum
+        return {
+            "stable_rank": rank.stable_rank(values),
+            "rankme": rank.rankme(values),
+            "nesum": rank.nesum(spectrum),
+            "participation_ratio": rank.participation_ratio(spectrum),
+            "alpha_req": rank.alpha_req(spectrum),
+        }
+
+    return _of_models(view, ranks)
+
+
+def neural_collapse(view: MeasurementView) -> Numbers:
+    """NC1 to NC4, and the forms of Zhu et al.; of the classifier where it is linear."""
+    _check_classes(view, "neural_collapse")
+
+    def collapse(model):
+        moments, means = model.moments, model.moments.centred_class_means
+        numbers = {
+            "nc1": nc.variability(moments),
+            "nc2_norms": nc.equinorm(means),
+            "nc2_angles": nc.equiangularity(means),
+            "nc4": nc.nearest_mean_disagreement(model.features, model.logits, moments),
+        }
+        if (head := classifier.linear_head(view.model, model.variables)) is None:
+            return numbers
+        weight = head.weight[moments.is_present]
+        return numbers | {
+            "nc2_head_norms": nc.equinorm(head.weight),
+            "nc2_head_angles": nc.equiangularity(head.weight),
+            "nc3": nc.self_duality(weight, means),
+            "zhu_nc2": nc.simplex_distance(head.weight),
+            "zhu_nc3": nc.simplex_distance(weight, means),
+            "bias_residual": nc.bias_residual(*head, moments.mean),
+        }
+
+    return _of_models(view, collapse)
+
+
+def lidar(view: MeasurementView) -> Numbers:
+    """LiDAR with the classes as its surrogate classes."""
+    _check_classes(view, "lidar")
+    return _of_models(view, lambda model: {"lidar": discriminant.lidar(model.moments)})
+
+
+def sphere(view: MeasurementView) -> Numbers:
+    """Uniformity (of at most 2,000 examples, the same ones in every round) and class alignment."""
+    _check_classes(view, "sphere")
+
+    def on_sphere(model):
+        units = geometry.on_sphere(model.features)
+        moments = class_moments(units, model.labels, model.logits.shape[-1], np.any(units != 0, axis=1))
+        return {
+            "uniformity": geometry.uniformity(model.features),
+            "class_alignment": geometry.class_alignment(moments),
+        }
+
+    return _of_models(view, on_sphere)
+
+
+def cka(view: MeasurementView) -> Numbers:
+    """Linear CKA of each watched local model with the server's, plain and debiased."""
+    server, models = view.server.features, view.local.values()
+    columns = {
+        "cka": [similarity.linear_cka(model.features, server) for model in models],
+        "debiased_cka": [similarity.debiased_cka(model.features, server) for model in models],
+    }
+    return _over_clients(view, columns)
+
+
+def head_spectrum(view: MeasurementView) -> Mapping[str, float | np.ndarray]:
+    """Singular values of the classifier's weight, and their effective rank; ``centred``: without the mean of its rows.
+
+    Arrays: ``singular_values`` [values], ``local_singular_values`` [watched, values], NaN for one outside the cohort.
+    """
+
+    def spectrum(model, centred=False):
+        if (head := classifier.linear_head(view.model, model.variables)) is None:
+            network = type(view.model.module).__name__
+            raise UserError(f"measurement head_spectrum: the head of network {network} is not linear; leave it out")
+        return classifier.weight_spectrum(head.weight, centred)
+
+    def ranks(model):
+        ranks = (effective_rank(spectrum(model, centred)) for centred in (False, True))
+        return dict(zip(("effective_rank", "centred_effective_rank"), ranks, strict=True))
+
+    of_server = spectrum(view.server)
+    of_local = [spectrum(model) for model in view.local.values()]
+    of_local += [np.full_like(of_server, np.nan)] * (view.num_watched - len(of_local))
+    arrays = {"singular_values": of_server, "local_singular_values": np.stack(of_local)}
+    return _of_models(view, ranks) | arrays
+
+
+def client_drift(view: MeasurementView) -> Numbers:
+    """Lengths of the watched clients' updates of the params that they share with the server, the cosine of each pair,
+    and how much they agree: ``|mean update|^2 / mean |update|^2``."""
+    updates = list(view.updates.values())
+    found = drift(inner_products(updates))
+    numbers = _over_clients(view, {"norm": list(found.norms)})
+    if view.num_watched > 1:
+        numbers |= _over_clients(view, {"cosine": list(found.cosines)}) | {"agreement": found.agreement}
+    return numbers
+
+
+def _of_models(view: MeasurementView, of: Callable[[MeasuredModel], Numbers]) -> dict[str, float]:
+    """The numbers of the server's model, and of the watched local ones."""
+    of_server = of(view.server)
+    each = [of(model) for model in view.local.values()]
+    return {**of_server, **_over_clients(view, {name: [numbers[name] for numbers in each] for name in of_server})}
+
+
+def _over_clients(view: MeasurementView, columns: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """Of each number of the local models, of which there may be none, the value or mean and range."""
+    if view.num_watched == 1:
+        return {f"local_{name}": values[0] if values else math.nan for name, values in columns.items()}
+    kinds = {"mean": np.mean, "min": np.min, "max": np.max}
+    return {
+        f"local_{name}_{kind}": float(of(values)) if values else math.nan
+        for name, values in columns.items()
+        for kind, of in kinds.items()
+    }
+
+
+def _check_classes(view: MeasurementView, name: str) -> None:
+    """Raises UserError where the test set has no classes."""
+    if view.labels.ndim != 1 or view.labels.dtype.kind not in "iu":
+        raise UserError(f"measurement {name}: it compares classes, and labels of this task are none; leave it out")

@@ -1,0 +1,128 @@
+"""First and second moments of features, class by class, as sums that are added up part by part.
+
+What collapse is measured by (``rank``, ``neural_collapse``, ``lidar``, class alignment, CKA with a cross sum) needs no
+more than these, so features of any number of examples never have to lie together. Everything is float64.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from fedjax_collapse.analysis.spectrum import eigenvalues
+
+ROUNDING = 1e-12  # of the features' size: what differs by less is equal, as all features of a dead network are
+
+
+class Moments(NamedTuple):
+    """Sums over examples of ``f - shift``, in float64.
+
+    Of features whose mean is large against their spread, ``sum f f^T / N - mean mean^T`` would keep no digits; minus a
+    shift near the mean it keeps them all. Any shift gives the same moments but for that.
+    """
+
+    shift: np.ndarray  # [features]
+    counts: np.ndarray  # [classes] examples of each class
+    sums: np.ndarray  # [classes, features] of f - shift
+    gram: np.ndarray  # [features, features], sum (f - shift)(f - shift)^T over all classes
+
+    @property
+    def num_examples(self) -> float:
+        return float(self.counts.sum())
+
+    @property
+    def mean(self) -> np.ndarray:
+        """[features], of all examples; NaN if there are none."""
+        return self.shift + _divided(self.sums.sum(axis=0), self.num_examples)
+
+    @property
+    def class_means(self) -> np.ndarray:
+        """[present classes, features], of the classes that have examples, in their order."""
+        return self.shift + self.sums[self.is_present] / self.counts[self.is_present, None]
+
+    @property
+    def centred_class_means(self) -> np.ndarray:
+        """The same minus their mean, in which every class counts alike; 0 where they coincide up to rounding."""
+        means = self.sums[self.is_present] / self.counts[self.is_present, None]
+        centred = means - means.mean(axis=0) if len(means) else means
+        return np.where(self._is_rounding(np.sum(centred**2)), 0.0, centred)
+
+    @property
+    def is_present(self) -> np.ndarray:
+        """[classes] bool."""
+        return self.counts > 0
+
+    @property
+    def covariance(self) -> np.ndarray:
+        """[features, features], over N: 0 if the features are constant up to rounding; of no examples NaN."""
+        mean = _divided(self.sums.sum(axis=0), self.num_examples)
+        covariance = _divided(self.gram, self.num_examples) - np.outer(mean, mean)
+        return np.where(self._is_rounding(np.trace(covariance)), 0.0, covariance)
+
+    @property
+    def within(self) -> np.ndarray:
+        """[features, features], ``sum_c sum_n (f - mean_c)(f - mean_c)^T``, not divided by anything."""
+        sums = self.sums[self.is_present]
+        return self.gram - (sums / self.counts[self.is_present, None]).T @ sums
+
+    @property
+    def spectrum(self) -> np.ndarray:
+        """Eigenvalues of the covariance, descending: ``spectrum.covariance_spectrum`` of the features."""
+        return eigenvalues(self.covariance)
+
+    @property
+    def singular_values(self) -> np.ndarray:
+        """Of the features as they are, [examples, features], not centred: as many as there are features, descending.
+
+        From eigenvalues of ``F^T F``, so that those below 1e-8 of the largest are rounding.
+        """
+        return np.sqrt(eigenvalues(shifted(self, np.zeros_like(self.shift)).gram))
+
+    def _is_rounding(self, square):
+        return square <= ROUNDING**2 * np.sum(self.mean**2)
+
+
+def class_moments(
+    features: Float[np.ndarray, "examples features"],
+    labels: Int[np.ndarray, " examples"],
+    num_classes: int,
+    mask: Bool[np.ndarray, " examples"] | None = None,
+    shift: Float[np.ndarray, " features"] | None = None,
+) -> Moments:
+    """Moments of the rows whose mask is True, or of all. ``shift``: by default the mean of these rows.
+
+    Features that are not all finite, as a diverged model's, have no moments: NaN, as all that follows from them.
+    """
+    if mask is not None:
+        features, labels = features[mask], labels[mask]
+    features = np.asarray(features, np.float64)
+    if not np.isfinite(features).all():
+        features = np.full_like(features, np.nan)
+    if shift is None:
+        shift = features.mean(axis=0) if len(features) else np.zeros(features.shape[1])
+    shift = np.asarray(shift, np.float64)
+    rows = features - shift
+    counts = np.bincount(labels, minlength=num_classes).astype(np.float64)
+    sums = np.zeros((num_classes, rows.shape[1]))
+    np.add.at(sums, labels, rows)
+    return Moments(shift, counts, sums, rows.T @ rows)
+
+
+def shifted(moments: Moments, shift: Float[np.ndarray, " features"]) -> Moments:
+    """The moments of the same examples, as sums of ``f - shift``."""
+    moved = moments.shift - shift
+    cross = np.outer(moments.sums.sum(axis=0), moved)
+    gram = moments.gram + cross + cross.T + moments.num_examples * np.outer(moved, moved)
+    return Moments(shift, moments.counts, moments.sums + moments.counts[:, None] * moved, gram)
+
+
+def merge(first: Moments, second: Moments) -> Moments:
+    """The moments of both parts' examples, with the shift of the first that has any."""
+    if not first.num_examples:
+        return second
+    second = shifted(second, first.shift) if second.num_examples else second
+    return Moments(first.shift, *(one + other for one, other in zip(first[1:], second[1:], strict=True)))
+
+
+def _divided(total, count):
+    return total / count if count else np.full_like(total, np.nan)

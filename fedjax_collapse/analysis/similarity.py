@@ -1,0 +1,70 @@
+"""Linear centred kernel alignment (CKA): how alike two models represent the same examples.
+
+Kornblith et al., "Similarity of Neural Network Representations Revisited" (ICML 2019). It does not change under
+rotation and scaling of either features. NaN where one of them is constant or not finite.
+"""
+
+import math
+
+import numpy as np
+from jaxtyping import Float
+
+from fedjax_collapse.analysis.moments import ROUNDING, Moments
+
+First = Float[np.ndarray, "examples first_features"]
+Second = Float[np.ndarray, "examples second_features"]
+
+
+def linear_cka(first: First, second: Second) -> float:
+    """``|X^T Y|_F^2 / (|X^T X|_F |Y^T Y|_F)`` of centred features, from 0 to 1."""
+    x, y = _centred(first), _centred(second)
+    return _ratio(_square(x.T @ y), _square(x.T @ x), _square(y.T @ y))
+
+
+def debiased_cka(first: First, second: Second) -> float:
+    """The same from unbiased estimates, whose mean is 0 for independent features however few the examples; may be
+    negative.
+
+    Song et al., "Feature Selection via Dependence Maximization" (JMLR 2012), eq. 5, in the form of CKA's released code.
+    NaN with fewer than four examples.
+    """
+    x, y = _centred(first), _centred(second)
+    if len(x) < 4:
+        return math.nan
+    return _ratio(_unbiased(x, y), _unbiased(x, x), _unbiased(y, y))
+
+
+def cka_from_sums(first: Moments, second: Moments, cross: Float[np.ndarray, "first_features second_features"]) -> float:
+    """``linear_cka`` of streamed features; ``cross``: the sum over the examples of ``(x - first.shift)(y -
+    second.shift)^T``."""
+    count = first.num_examples
+    if not count:
+        return math.nan
+    shifts = np.outer(first.sums.sum(axis=0), second.sums.sum(axis=0)) / count
+    both, *each = (_square(m) for m in (cross - shifts, first.covariance * count, second.covariance * count))
+    return _ratio(both, *each)
+
+
+def _unbiased(x, y):
+    count = len(x)
+    rows_x, rows_y = np.sum(x**2, axis=1), np.sum(y**2, axis=1)
+    same = count / (count - 2) * (rows_x @ rows_y)
+    return _square(x.T @ y) - same + rows_x.sum() * rows_y.sum() / ((count - 1) * (count - 2))
+
+
+def _ratio(both, first, second):
+    if not (first > 0 and second > 0):
+        return math.nan
+    return float(both / math.sqrt(first) / math.sqrt(second))
+
+
+def _square(matrix):
+    return np.sum(matrix**2)
+
+
+def _centred(features):
+    features = np.asarray(features, np.float64)
+    if not np.isfinite(features).all():
+        return np.full_like(features, np.nan)
+    centred = features - features.mean(axis=0)
+    return np.where(_square(centred) <= ROUNDING**2 * _square(features), 0.0, centred)

@@ -1,0 +1,121 @@
+"""Deep linear networks under gradient flow: what is conserved, where theorem 1 is exact, and where it is not."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedjax_collapse.analysis.dynamics import (
+    LinearNetwork,
+    alignment,
+    balanced_network,
+    balanced_rates,
+    class_mean_gradient_matrix,
+    flow,
+    gradient_matrix,
+    head_offsets,
+    imbalance,
+    integrate,
+    loss,
+    singular_value_rates,
+    theorem_rates,
+)
+from fedjax_collapse.analysis.spectrum import covariance_spectrum
+
+N = 30
+
+
+def instance(depth=2, aligned=True, seed=0):
+    rng = np.random.default_rng(seed)
+    inputs, labels = rng.normal(size=(N, 4)), rng.integers(0, 3, N)
+    values, head_values = np.array([1.5, 1.0, 0.5]), np.array([1.2, 0.9, 0.4])
+    return balanced_network((4, 3, 3), values, head_values, depth, rng, aligned), inputs, labels
+
+
+def relative_error(found, exact):
+    return np.max(np.abs(found - exact) / np.abs(exact))
+
+
+def test_the_flow_is_minus_the_gradient_of_the_summed_loss(float64):
+    network, inputs, labels = instance(depth=3)
+
+    def summed(network):
+        logits = inputs @ (network.head @ network.layers[2] @ network.layers[1] @ network.layers[0]).T
+        return -jnp.sum(jax.nn.log_softmax(logits)[jnp.arange(N), labels])
+
+    value, gradient = jax.value_and_grad(summed)(jax.tree.map(jnp.asarray, network))
+    assert loss(network, inputs, labels) == pytest.approx(float(value), rel=1e-13)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, -b, atol=1e-12), flow(network, inputs, labels), gradient)
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_theorem_at_the_start(depth, seed):
+    network, inputs, labels = instance(depth, seed=seed)
+    gradient, exact = gradient_matrix(network, inputs, labels), singular_value_rates(network, inputs, labels)
+    assert imbalance(network) < 1e-14 and alignment(network) == pytest.approx(1, abs=1e-14)
+    assert relative_error(theorem_rates(network, gradient, N, head_offsets(network)), exact) < 1e-10
+    assert relative_error(balanced_rates(network, gradient, N), exact) < 1e-10
+    of_means = class_mean_gradient_matrix(network, inputs, labels)
+    assert relative_error(theorem_rates(network, of_means, N, head_offsets(network)), exact) > 0.01
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_rates_are_those_of_the_singular_values(depth):
+    """By central differences over a step of the flow."""
+    network, inputs, labels = instance(depth)
+    h = 1e-5
+    there, back = (list(integrate(network, inputs, labels, t, 1))[-1] for t in (h, -h))
+    values = [np.linalg.svd(n.product, compute_uv=False) for n in (there, back)]
+    differences = (values[0] - values[1]) / (2 * h)
+    assert relative_error(differences, singular_value_rates(network, inputs, labels)) < 1e-6
+
+
+@pytest.mark.parametrize(("depth", "aligned"), [(2, True), (2, False), (3, False)])
+def test_what_is_conserved_up_to_a_later_time(depth, aligned):
+    """Balancedness is, and with it the exact form; alignment is not, and the theorem's form then fails by percents."""
+    network, inputs, labels = instance(depth, aligned)
+    *_, after = integrate(network, inputs, labels, 0.2, 500)
+    exact, gradient = singular_value_rates(after, inputs, labels), gradient_matrix(after, inputs, labels)
+    assert imbalance(after) < 1e-9
+    gaps = [n.head.T @ n.head - n.layers[-1] @ n.layers[-1].T for n in (network, after)]
+    np.testing.assert_allclose(*gaps, atol=1e-9)
+    assert relative_error(balanced_rates(after, gradient, N), exact) < 1e-8
+    assert alignment(after).min() < 0.9999
+    assert relative_error(theorem_rates(after, gradient, N, head_offsets(network)), exact) > 0.005
+    assert loss(after, inputs, labels) < loss(network, inputs, labels)
+
+
+def test_without_balance_the_exact_form_fails():
+    network, inputs, labels = instance()
+    network = LinearNetwork((2 * network.layers[0], network.layers[1] / 2), network.head)
+    exact = singular_value_rates(network, inputs, labels)
+    assert relative_error(balanced_rates(network, gradient_matrix(network, inputs, labels), N), exact) > 0.1
+
+
+def test_both_gradient_matrices_are_one_if_a_class_is_one_input():
+    network, inputs, _ = instance()
+    labels = np.arange(N) % 3
+    inputs = inputs[:3][labels]
+    matrices = [of(network, inputs, labels) for of in (gradient_matrix, class_mean_gradient_matrix)]
+    np.testing.assert_allclose(*matrices, atol=1e-15)
+
+
+@pytest.mark.parametrize("classes", [1, 2, 4])
+def test_few_classes_lower_the_rank_of_the_gradient_matrix(classes):
+    """At most one direction per class, and none more than C - 1: the softmax does not see what all logits share."""
+    rng = np.random.default_rng(0)
+    network = balanced_network((8, 8, 4), np.ones(8), np.ones(4), 2, rng)
+    labels = np.arange(40) % classes
+    inputs = rng.normal(size=(40, 8))
+    values = np.linalg.svd(class_mean_gradient_matrix(network, inputs, labels), compute_uv=False)
+    assert np.sum(values > 1e-12) == min(classes, 3)
+    np.testing.assert_allclose(gradient_matrix(network, inputs, labels).sum(axis=0), 0, atol=1e-14)
+
+
+def test_the_spectrum_of_the_features():
+    """Eq. 6."""
+    network, inputs, _ = instance()
+    covariance = network.product @ np.cov(inputs.T, bias=True) @ network.product.T
+    expected = np.linalg.eigvalsh(covariance)[::-1]
+    np.testing.assert_allclose(covariance_spectrum(inputs @ network.product.T), expected, rtol=1e-12)

@@ -1,0 +1,221 @@
+"""The library's own measurements: of a run, of a config by name, in the report."""
+
+import dataclasses
+import json
+
+import flax.linen as linen
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from conftest import assert_close
+
+from experiments import launch
+from experiments.names import functions
+from experiments.reporting import final_table, read_study
+from experiments.reporting.figures import measurements as draw
+from experiments.reporting.study import panels
+from fedjax_collapse import FedAvg, Federation, LocalTraining, Model, UserError, simulate
+from fedjax_collapse.analysis import measurements, neural_collapse, rank, similarity
+from fedjax_collapse.analysis.moments import class_moments
+from fedjax_collapse.analysis.spectrum import effective_rank
+from fedjax_collapse.records import Outputs
+from fedjax_collapse.task import REGRESSION
+
+TRAINING = LocalTraining(epochs=1, batch_size=8, learning_rate=0.05)
+ALL = functions(measurements)
+KINDS = ("mean", "min", "max")
+
+
+def run(federation, model, algorithm=FedAvg(TRAINING), **options):  # noqa: B008
+    given = dict(rounds=2, key=jax.random.key(0), participation=0.6, watch="all", measurements=ALL) | options
+    return simulate(federation, model, algorithm, **given)
+
+
+def kept(seen):
+    """A measurement that keeps what it sees, on the host: the next round overwrites what is on the device."""
+
+    def keep(view):
+        server = dataclasses.replace(view.server, variables=jax.device_get(view.server.variables))
+        seen.append(dataclasses.replace(view, server=server, received=jax.device_get(view.received)))
+        return 0.0
+
+    return keep
+
+
+@pytest.fixture(scope="module")
+def views(federation, model):
+    """Of a run with all measurements, what they saw, and the result."""
+    seen = []
+    return seen, run(federation, model, measurements={**ALL, "keep": kept(seen)})
+
+
+def test_all_of_them_are_logged_of_the_server_and_as_range_of_the_clients(views, federation):
+    (_, view), result = views
+    row = result.metrics[-1]
+    names = {name.split("/")[1] for name in row if name.startswith("measured/")}
+    assert names == {*ALL, "keep"}
+    assert all(np.isfinite(value) or "alpha_req" in name for name, value in row.items())
+    labels = np.asarray(federation.test.labels)
+    moments = [class_moments(m.features, labels, 4) for m in (view.server, *view.local.values())]
+    of_server, *of_local = [neural_collapse.variability(each) for each in moments]
+    found = [row[f"measured/neural_collapse/{name}"] for name in ("nc1", *(f"local_nc1_{k}" for k in KINDS))]
+    assert found == pytest.approx([of_server, np.mean(of_local), min(of_local), max(of_local)])
+    assert row["measured/feature_ranks/rankme"] == rank.rankme(moments[0].singular_values)
+    alike = [similarity.linear_cka(m.features, view.server.features) for m in view.local.values()]
+    assert [row[f"measured/cka/local_cka_{k}"] for k in KINDS] == pytest.approx(
+        [np.mean(alike), min(alike), max(alike)]
+    )
+    assert -4 < row["measured/sphere/uniformity"] < 0 < row["measured/sphere/class_alignment"] < 4
+    assert 0 <= row["measured/neural_collapse/nc4"] <= 1 <= row["measured/lidar/lidar"]
+
+
+def test_arrays_of_the_head(views):
+    (_, view), result = views
+    of_server = result.measurements["head_spectrum/singular_values"]
+    of_local = result.measurements["head_spectrum/local_singular_values"]
+    assert of_server.shape == (2, 4) and of_local.shape == (2, 3, 4)
+    kernel = view.server.variables.params["Dense_0"]["kernel"]
+    np.testing.assert_allclose(of_server[1], np.linalg.svd(kernel, compute_uv=False), rtol=1e-5)
+    assert result.metrics[-1]["measured/head_spectrum/effective_rank"] == effective_rank(of_server[1])
+
+
+def flattened(tree):
+    return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(tree)])
+
+
+def test_updates_are_those_of_the_round(views, federation, model):
+    """The received model of the second round is the server's after the first, whose mean update made the third."""
+    (first, second), result = views
+    assert_close(second.received, first.server.variables, 0.0)
+    sizes = np.asarray(federation.ownership.sizes)[list(second.updates)]
+    flat = np.stack([flattened(update) for update in second.updates.values()])
+    change = jax.tree.map(np.subtract, second.server.variables.params, second.received.params)
+    assert_close(np.average(flat, axis=0, weights=sizes), flattened(change), 1e-6)
+    row, norms = result.metrics[-1], np.linalg.norm(flat, axis=1)
+    assert row["measured/client_drift/local_norm_max"] == pytest.approx(norms.max())
+    cosines = (flat @ flat.T / np.outer(norms, norms))[np.triu_indices(3, 1)]
+    assert row["measured/client_drift/local_cosine_mean"] == pytest.approx(cosines.mean())
+    agreement = np.sum(flat.mean(axis=0) ** 2) / np.mean(norms**2)
+    assert row["measured/client_drift/agreement"] == pytest.approx(agreement)
+
+
+def test_without_a_linear_head(views, monkeypatch):
+    (_, view), _ = views
+    monkeypatch.setattr(measurements.classifier, "linear_head", lambda model, variables: None)
+    found = measurements.neural_collapse(view)
+    assert {name for name in found if not name.startswith("local_")} == {"nc1", "nc2_norms", "nc2_angles", "nc4"}
+    with pytest.raises(UserError, match="head_spectrum: the head of network SmallCNN is not linear; leave it out"):
+        measurements.head_spectrum(view)
+
+
+def test_a_class_without_test_examples(views):
+    """It is no class of the measures, whatever the classifier says of it."""
+    (_, view), _ = views
+    labels = np.where(view.labels == 3, 0, view.labels)
+    server = dataclasses.replace(view.server, labels=labels)
+    found = measurements.neural_collapse(dataclasses.replace(view, server=server, local={}))
+    moments = class_moments(server.features, labels, 3)
+    assert found["nc1"] == pytest.approx(neural_collapse.variability(moments))
+    weight = np.asarray(server.variables.params["Dense_0"]["kernel"], float).T
+    assert found["nc3"] == pytest.approx(neural_collapse.self_duality(weight[:3], moments.centred_class_means))
+    assert np.isnan(found["local_nc1_mean"])
+
+
+@pytest.mark.parametrize("storage", ["device", "host"])
+def test_received_is_that_of_the_last_round_only(views, federation, model, storage):
+    (_, last), _ = views
+    seen = []
+    keep = {"keep": kept(seen)}
+    run(federation, model, measurements=keep, evaluate_every=2, storage=storage)
+    assert_close(seen[0].received, last.received, 1e-6)
+    assert_close(seen[0].updates, last.updates, 1e-6)
+
+
+def test_private_parts_are_no_update(federation, model):
+    seen = []
+    keep = {"keep": kept(seen)}
+    run(federation, model, FedAvg(TRAINING, private="batch_norm"), measurements=keep, rounds=1)
+    paths = {path for update in seen[0].updates.values() for path in update}
+    assert paths == {"Conv_0/kernel", "Dense_0/kernel", "Dense_0/bias"}
+
+
+def test_one_watched_client_has_numbers_without_a_range(federation, model):
+    """In a round without it they are null."""
+    rows = run(federation, model, watch=(1,), rounds=6, measurements=ALL).metrics
+    found = [row["measured/neural_collapse/local_nc1"] for row in rows]
+    assert len({tuple(row) for row in rows}) == 1 and not any(name.endswith("_mean") for name in rows[0])
+    assert [np.isnan(value) for value in found] == [row["watched"] != 1 for row in rows]
+    assert 0 < np.isnan(found).sum() < 6
+
+
+class Net(linen.Module):
+    @linen.compact
+    def __call__(self, inputs, mask, train):
+        features = jnp.tanh(linen.Dense(4)(inputs))
+        return Outputs(features, linen.Dense(1, name="head")(features))
+
+
+def test_a_regression_has_ranks_and_no_classes():
+    rng = np.random.default_rng(0)
+    inputs, targets = rng.normal(size=(20, 3)).astype(np.float32), rng.normal(size=(20, 1)).astype(np.float32)
+    regression = Federation.from_inputs(inputs, targets, np.split(np.arange(20), 4), inputs, targets)
+    model = Model(Net(), (3,), task=REGRESSION)
+    chosen = {"ranks": measurements.feature_ranks}
+    assert run(regression, model, measurements=chosen, rounds=1).metrics[0]["measured/ranks/stable_rank"] >= 1
+    with pytest.raises(UserError, match="measurement neural_collapse: it compares classes"):
+        run(regression, model, measurements={"nc": measurements.neural_collapse}, rounds=1)
+
+
+@pytest.fixture
+def start(tmp_path, monkeypatch):
+    monkeypatch.setattr(launch, "configure_jax", lambda cache: None)
+
+    def start_study(measured):
+        (tmp_path / "mine.py").write_text(
+            "from experiments.configs import quickstart\n"
+            "def get_config(arg=''):\n"
+            "    config = quickstart.get_config('smoke')\n"
+            "    config.network, config.clients, config.training.epochs = dict(name='mlp', hidden=(12,)), 4, 1\n"
+            f"    config.arms, config.watch, config.measurements = dict(only=dict()), 'all', {measured}\n"
+            "    return config\n"
+        )
+        return launch.main([f"--config={tmp_path / 'mine.py'}", f"--workdir={tmp_path / 'study'}"])
+
+    return start_study
+
+
+def test_a_config_names_them_and_the_report_shows_them(start, tmp_path):
+    assert start(dict(ranks="feature_ranks", head="head_spectrum", client_drift="client_drift")) == 0
+    rows = (tmp_path / "study" / "only" / "seed0" / "metrics.jsonl").read_text().splitlines()
+    assert json.loads(rows[-1])["measured/ranks/local_nesum_mean"] >= 1
+    study = read_study(tmp_path / "study")
+    figure = draw(study)
+    titles = [axes.get_title(loc="left") for axes in figure.axes]
+    assert titles[:2] == ["ranks/stable_rank", "ranks/rankme"] and len(titles) == len(set(titles))
+    assert [len(axes.lines) for axes in figure.axes[:2]] == [2, 2]  # of the server's model, and the mean of local ones
+    assert "client_drift/local_cosine_mean" in titles and not any("_min" in title for title in titles)
+    assert final_table(study.summary)[0][7:-1] == titles
+    page = (tmp_path / "study" / "report.html").read_text()
+    assert "head/centred_effective_rank" in page
+    with np.load(tmp_path / "study" / "only" / "seed0" / "measurements.npz") as arrays:
+        assert arrays["head/local_singular_values"].shape == (2, 4, 10)
+
+
+def test_a_name_that_is_none(start, capsys):
+    assert start({"x": "neural_colapse"}) == 2
+    error = capsys.readouterr().err
+    assert (
+        "unknown measurements.x 'neural_colapse': did you mean 'neural_collapse'?" in error and error.count("\n") == 1
+    )
+
+
+def test_what_is_shown_together():
+    names = ["m/x", "m/local_x_mean", "m/local_x_min", "m/local_x_max", "m/y", "m/local_y", "m/local_z", "m/t_min", "x"]
+    assert panels(names) == {
+        "m/x": {"m/x": "-", "m/local_x_mean": "--"},
+        "m/y": {"m/y": "-", "m/local_y": "--"},
+        "m/local_z": {"m/local_z": "-"},
+        "m/t_min": {"m/t_min": "-"},
+        "x": {"x": "-"},
+    }
