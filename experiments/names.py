@@ -9,7 +9,6 @@ folder, or installed.
 import difflib
 import importlib
 import inspect
-import pkgutil
 import sysconfig
 import traceback
 from collections.abc import Callable, Iterable, Mapping
@@ -19,7 +18,7 @@ from typing import Any
 
 from flax.linen import Module
 
-from fedjax_collapse import algorithms, nn, regularizers, uploads
+from fedjax_collapse import algorithms, nn, regularizers, rooms, uploads
 from fedjax_collapse.method import Method
 from fedjax_collapse.nn.base import Network
 from fedjax_collapse.options import WithOptions, check_value, hints, with_options
@@ -57,15 +56,7 @@ def class_named(what: str, name: str) -> type:
 def classes(what: str) -> dict[str, type]:
     """Every class of that kind that is named as its module, by the module's name."""
     packages, kind = _KINDS[what]
-    found = {}
-    for package in packages:
-        for module in pkgutil.iter_modules(package.__path__):
-            content = vars(importlib.import_module(f"{package.__name__}.{module.name}"))
-            for name, value in content.items():
-                is_its_own = name.lower() == module.name.replace("_", "")
-                if is_its_own and inspect.isclass(value) and issubclass(value, kind):
-                    found[module.name] = value
-    return found
+    return {name: found for package in packages for name, found in rooms.classes(package.__name__, kind).items()}
 
 
 def network(name: str, options: Mapping[str, Any], num_classes: int) -> Module:

@@ -3,6 +3,7 @@
 from fedjax_collapse import engine as engine
 from fedjax_collapse import losses as losses
 from fedjax_collapse import nn as nn
+from fedjax_collapse import rooms as _rooms
 from fedjax_collapse.algorithms import FedAvg as FedAvg
 from fedjax_collapse.algorithms import FedDC as FedDC
 from fedjax_collapse.algorithms import FedDyn as FedDyn
@@ -44,3 +45,8 @@ from fedjax_collapse.simulation import simulate as simulate
 from fedjax_collapse.task import CLASSIFICATION as CLASSIFICATION
 from fedjax_collapse.task import REGRESSION as REGRESSION
 from fedjax_collapse.task import Task as Task
+
+
+def __getattr__(name: str) -> type[Method]:
+    """Every other method that has a file in its room."""
+    return _rooms.class_named(__name__, name, ("algorithms", "regularizers", "uploads"))

@@ -1,6 +1,7 @@
 """Every method that lies in one of the three folders keeps the contract; a new file is tested by itself."""
 
 import functools
+import importlib
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 from conftest import assert_close, assert_same_bits
 
+import fedjax_collapse
 from experiments import names
 from experiments.benchmarks.overheads import accepted
 from fedjax_collapse import FedAvg, LocalTraining, Method, Model, Participation, engine, nn, simulate
@@ -50,6 +52,16 @@ def test_all_folders_are_found():
     assert {"scaffold", "recalibrate", "moon", "feddecorr", "top_k", "noisy_update"} <= METHODS.keys()
     assert METHODS.keys() > names.classes("algorithm").keys() | names.classes("regularizer").keys()
     assert all(issubclass(method, Method) for method in METHODS.values())
+
+
+def test_every_method_is_a_public_name():
+    """Also one that no ``__init__`` names."""
+    for method in METHODS.values():
+        assert getattr(fedjax_collapse, method.__name__) is method
+        assert getattr(importlib.import_module(method.__module__.rpartition(".")[0]), method.__name__) is method
+    for module in (fedjax_collapse, fedjax_collapse.regularizers):
+        with pytest.raises(AttributeError, match=rf"module '{module.__name__}' has no attribute 'FedNothing'"):
+            module.FedNothing  # noqa: B018
 
 
 @pytest.mark.parametrize("name", METHODS)

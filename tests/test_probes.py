@@ -81,8 +81,6 @@ def one_step(federation, model, algorithm):
     return variables.params, result.variables.params, jax.grad(loss)
 
 
-
-
 def test_logit_calibration(float64, federation, network):
     value = calibrated(view(Z, class_counts=jnp.array([6, 1, 2])))
     assert float(value) == pytest.approx(0.8095601294, abs=1e-10)
@@ -92,8 +90,6 @@ def test_logit_calibration(float64, federation, network):
     result = run(federation, network, FedAvg(training, {"feddecorr": FedDecorr(0.1, "official")}))
     plain = run(federation, network, FedAvg(TRAINING, {"feddecorr": FedDecorr(0.1, "official")}))
     assert np.isfinite(result.metrics[-1]["loss"]) and result.metrics[-1]["loss"] != plain.metrics[-1]["loss"]
-
-
 
 
 def test_top_k_with_error_feedback_on_scaffold(float64, federation, network):
