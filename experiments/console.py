@@ -53,7 +53,7 @@ class Console:
         self._stream = stream or sys.stdout or open(os.devnull, "w")  # noqa: SIM115 - Python closes it at its end
         self._pace = Pace()
         self._started, self._finished = 0, False
-        self._runs: Sequence[tuple[str, int]] = ()  # arm and seed of those under way
+        self._runs: Sequence[tuple[str, int]] = ()  # cell and seed of those under way
         self._first_round, self._round = 0, 0
         self._update: tuple[Sequence[Row], Sequence[Row]] | None = None  # None before the first of a run
         self._shown_round, self._unshown_seconds = 0, 0.0
@@ -79,8 +79,12 @@ class Console:
             self._live.stop()
             self._live = None
 
-    def start_runs(self, runs: Sequence[tuple[str, int]], first_round: int = 0) -> None:
-        """Announces runs that go together, by arm and seed; ``first_round`` rounds of them were done before."""
+    def start_runs(self, runs: Sequence[tuple[str, int]], first_round: int = 0, rounds: int | None = None) -> None:
+        """Announces runs that go together, by cell and seed; ``first_round`` rounds of them were done before.
+
+        ``rounds``: where they are not those of the study; what is left of it is told as if all had as many.
+        """
+        self.rounds = self.rounds if rounds is None else rounds
         self._started += len(runs)
         self._runs, self._first_round, self._round = runs, first_round, first_round
         self._finished, self._update, self._shown_round, self._unshown_seconds = False, None, -1, 0.0
