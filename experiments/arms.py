@@ -34,7 +34,8 @@ _ENGINE_CHOICES = {
 def resolve_arm(config: ConfigDict, arm: str | None, setting: str = "") -> ConfigDict:
     """The config of one arm in a setting: what the arm declares, over what the setting does, over the rest.
 
-    ``arm`` None: what all arms of the setting have.
+    Over all of them is what the setting says of that arm in its own ``arms``. ``arm`` None: what all arms of the
+    setting have in common.
 
     Raises:
         UserError: the arm or the setting, or a key that it declares, does not exist, or must be the same for all.
@@ -42,16 +43,29 @@ def resolve_arm(config: ConfigDict, arm: str | None, setting: str = "") -> Confi
     study = as_declared(config)
     arms, settings = arms_of(study), settings_of(study)
     check_name("setting", setting, settings)
+    of_setting, of_arms = _divided(f"settings.{setting}", settings[setting], study["arms"])
     resolved = {key: value for key, value in study.items() if key not in OF_STUDY}
-    resolved = _changed(resolved, f"settings.{setting}", settings[setting], ("seeds",))
+    resolved = _changed(resolved, f"settings.{setting}", of_setting, ("seeds",))
     if arm is not None:
         check_name("arm", arm, arms)
-        resolved = _changed(resolved, f"arms.{arm}", arms[arm].changes, ("rounds", "seeds"))
+        fixed, declared = ("rounds", "seeds"), arms[arm].declared
+        resolved = _changed(resolved, f"arms.{arm}", arms[arm].changes, fixed)
+        resolved = _changed(resolved, f"settings.{setting}.arms.{declared}", of_arms.get(declared, {}), fixed)
     try:
         check_keys(resolved)
     except UserError as error:
         raise UserError(f"{described(cell_name(setting, arm or ''))}: {error}") from error
     return ConfigDict(resolved)
+
+
+def _divided(path, changes, declared):
+    """What a setting changes for all arms, and for some of them."""
+    check_value(path, changes, dict)
+    of_arms = changes.get("arms", {})
+    check_value(f"{path}.arms", of_arms, dict)
+    for arm in of_arms:
+        check_name(f"arm in {path}.arms", arm, declared)
+    return {key: value for key, value in changes.items() if key != "arms"}, of_arms
 
 
 def resolve_cell(config: ConfigDict, cell: str) -> ConfigDict:

@@ -8,8 +8,10 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TextIO
 
+from experiments.cells import setting_and_arm
+from experiments.paper import Paper
 from experiments.reporting.study import Summary, number
-from experiments.reporting.table import accuracy_note, final_table, show_number
+from experiments.reporting.table import accuracy_note, final_table, paper_note, show_number, table_with_paper
 
 Row = Mapping[str, Any]
 
@@ -128,9 +130,20 @@ class Console:
             else:
                 self._write(lambda line=line: print(line, file=self._stream, flush=True))
 
-    def print_table(self, summary: Summary) -> None:
-        """Prints the final table: mean ± standard deviation over seeds per arm, as in ``summary.json``."""
-        rows = [[self._printable(cell) for cell in row] for row in final_table(summary)]
+    def print_table(self, summary: Summary, paper: Paper | None = None) -> None:
+        """Prints the final table: mean ± standard deviation over seeds per arm, as in ``summary.json``.
+
+        Of a study with settings: accuracies, arms by settings, beside the paper's.
+        """
+        has_settings = any(setting_and_arm(cell)[0] for cell in summary)
+        table = table_with_paper(summary, paper) if has_settings else final_table(summary)
+        self._print_rows(table)
+        self.note(accuracy_note(summary))
+        if has_settings and paper:
+            self.note(f"Paper: {paper_note(paper)}")
+
+    def _print_rows(self, rows: Sequence[Sequence[str]]) -> None:
+        rows = [[self._printable(cell) for cell in row] for row in rows]
         if self._rich is not None:
             import rich.box
             import rich.table
@@ -141,13 +154,11 @@ class Console:
             for row in rows[1:]:
                 table.add_row(*row)
             self._write(lambda: self._rich.print(table))
-            self.note(accuracy_note(summary))
             return
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         for arm, *cells in rows:
             padded = [cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True)]
             self.note("  ".join([arm.ljust(widths[0]), *padded]))
-        self.note(accuracy_note(summary))
 
     def time_left(self) -> tuple[float | None, float | None]:
         """Seconds left of these runs and of the whole study, from the rounds so far; None before there are any."""

@@ -9,6 +9,7 @@ from experiments.arms import as_declared
 from experiments.cells import cells_of
 from experiments.console import Console
 from experiments.failures import read_failure
+from experiments.paper import paper_of
 from experiments.reporting import write_report
 from experiments.reporting.reading import read_json
 from experiments.reporting.study import summarize_seeds
@@ -21,7 +22,7 @@ def finish(workdir: Path, config: ConfigDict, console: Console) -> None:
     """Writes summary and report of the runs that are finished, and shows the table."""
     summary = summarize(workdir, cells_of(as_declared(config)), tuple(config.seeds))
     write_json(workdir / "summary.json", summary)
-    console.print_table(summary)
+    console.print_table(summary, paper_of(as_declared(config)))
     try:
         console.note(f"report: {write_report(workdir)}")
     except UserError:

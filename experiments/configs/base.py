@@ -25,7 +25,9 @@ def get_config(arg: str = "") -> ConfigDict:
             rounds=30,
             seeds=(0,),  # a run per setting, arm and seed
             arms={},  # name -> the values in which this arm differs from the rest of the config
-            settings={},  # name -> likewise, for all arms (data, partition, rounds, ...); an arm's values go over them
+            # name -> likewise, for all arms (data, partition, rounds, ...); an arm's values go over them, and over
+            # those what a setting has below arms for an arm of that name
+            settings={},
             sweep={},  # key -> values: each arm that has the key, such as "training.learning_rate", is run with each
             # the table that this study is to be compared with: source="...", values={setting: {arm: percent}} (or
             # {arm: percent}), comparable=True, or False and why="..."; metric: accuracy, best_ or last10_accuracy
