@@ -11,7 +11,10 @@ from ml_collections import ConfigDict, config_dict
 
 
 class StudyConfig(ConfigDict):
-    """A config below which names may have dots, as those of settings (alpha 0.1) and the keys of a sweep."""
+    """A config in which names may have dots, as those of settings (alpha 0.1) and the keys of a sweep."""
+
+    def __init__(self, values: Any = None, type_safe: bool = True, convert_dict: bool = True) -> None:
+        super().__init__(values, type_safe, convert_dict, allow_dotted_keys=True)
 
     def __setitem__(self, key: str, value: Any) -> None:
         is_dict = isinstance(value, dict)

@@ -59,10 +59,9 @@ def as_rows(results: Results) -> Rows:
 
 def as_markdown(results: Results, studies: Mapping[str, Study]) -> str:
     """The table, and for each study with settings or a paper its arms by settings."""
-    parts = [
-        _markdown(as_rows(results)),
-        *(f"## {name}\n\n{_markdown(rows)}\n{note}" for name, rows, note in pivots(studies)),
-    ]
+    parts = [_markdown(as_rows(results), len(results.heading))]
+    for name, rows, note in pivots(studies):
+        parts.append(f"## {name}\n\n{_markdown(rows)}" + (f"\n{note}\n" if note else ""))
     return "\n".join(parts)
 
 

@@ -42,8 +42,7 @@ def read_pixels(path: Path, shape: tuple[int, ...], num_classes: int) -> tuple[n
             values = np.loadtxt(file, delimiter=",", ndmin=2)
     except (OSError, EOFError, ValueError, zlib.error) as error:
         raise UserError(f"{path}: cannot be read ({type(error).__name__}); {expected}, install it again") from error
-    whole = values.astype(np.uint8)
-    is_expected = values.shape[0] > 0 and values.shape[1] == np.prod(shape) + 1 and np.array_equal(whole, values)
-    if not is_expected or whole[:, -1].max() >= num_classes:
+    is_expected = values.shape[0] > 0 and values.shape[1] == np.prod(shape) + 1
+    if not is_expected or not np.isin(values, np.arange(256)).all() or values[:, -1].max() >= num_classes:
         raise UserError(f"{path}: {values.shape[0]} lines of {values.shape[1]} numbers; {expected}, install it again")
-    return whole[:, :-1].reshape(-1, *shape), whole[:, -1].astype(int)
+    return values[:, :-1].astype(np.uint8).reshape(-1, *shape), values[:, -1].astype(int)
