@@ -107,7 +107,7 @@ def _without_projector():
 
 
 def _offline(config):
-    """Our choices throughout: what a CPU trains in an hour, on data that come with an installed package."""
+    """Our choices throughout: what a CPU can train, on data that come with an installed package."""
     config.data = dict(source="digits")
     config.network.name = "small_cnn"
     config.rounds, config.evaluate_every, config.training.epochs, config.training.batch_size = 30, 5, 5, 32
