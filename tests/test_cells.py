@@ -6,11 +6,12 @@ import weakref
 import pytest
 from conftest import assert_same_bits
 
-from experiments import launch, preparing, slurm, study
+from experiments import launch, preparing, slurm, study, summaries
 from experiments.arms import as_declared, resolve_arm
 from experiments.cells import arms_of, axis_names, cells_of, merged, setting_and_arm
 from experiments.configs import base
 from experiments.configs.feddecorr import table1
+from experiments.failures import RunsFailed
 from experiments.load import load_run
 from experiments.study import choose_runs
 from fedjax_collapse import UserError
@@ -152,19 +153,16 @@ def test_the_published_table_is_a_config():
         table1.get_config("ful")
 
 
-def test_a_study_of_cells_keeps_the_data_of_one_setting_and_skips_what_is_finished(config, tmp_path, monkeypatch):
-    """With runs that are not trained; the federations of a setting are gone when the next one's are made."""
-    alive, most, trained, made = [], [], [], preparing.federations_of
-
-    def federations_of(configs, seeds):
-        most.append(sum(reference() is not None for reference in alive))
-        federations = made(configs, seeds)
-        alive.extend(weakref.ref(of_seed[0].train.inputs) for of_seed in federations.values())
-        return federations
+@pytest.fixture
+def trained(monkeypatch):
+    """Runs are not trained but listed here, with their rounds; those of an arm called bad fail."""
+    trained = []
 
     def train_group(group, console, should_stop):
         console.start_runs(list(group.runs), 0, group.plan.schedule.rounds)
         for name, run in group.runs.items():
+            if name[0].endswith("bad"):
+                raise RuntimeError("of the user's code")
             trained.append((*name, console.rounds))
             run.folder.mkdir(parents=True, exist_ok=True)
             row = {"round": console.rounds, "accuracy": 0.5}
@@ -172,8 +170,23 @@ def test_a_study_of_cells_keeps_the_data_of_one_setting_and_skips_what_is_finish
             (run.folder / "summary.json").write_text(json.dumps({"headline": "server model", **row}))
         return True
 
-    monkeypatch.setattr(preparing, "federations_of", federations_of)
     monkeypatch.setattr(study, "train_group", train_group)
+    return trained
+
+
+def test_a_study_of_cells_keeps_the_data_of_one_setting_and_skips_what_is_finished(
+    config, tmp_path, trained, monkeypatch
+):
+    """The federations of a setting are gone when the next one's are made."""
+    alive, most, made = [], [], preparing.federations_of
+
+    def federations_of(configs, seeds):
+        most.append(sum(reference() is not None for reference in alive))
+        federations = made(configs, seeds)
+        alive.extend(weakref.ref(of_seed[0].train.inputs) for of_seed in federations.values())
+        return federations
+
+    monkeypatch.setattr(preparing, "federations_of", federations_of)
     folder = tmp_path / "study"
     assert study.run_study(config, folder, choose_runs(config, settings=["few 0.5"]))
     assert trained == [(cell, 0, 2) for cell in CELLS[3:]] and most == [0]
@@ -189,6 +202,18 @@ def test_a_study_of_cells_keeps_the_data_of_one_setting_and_skips_what_is_finish
     assert list(starts[-1]["layouts"]) == list(starts[-1]["sha256"]) == CELLS
     page = (folder / "report.html").read_text()
     assert "ran in 2 settings (iid, few 0.5) with 1 seed (0)" in page and page.count('<details class="section">') == 2
+
+
+def test_a_run_that_fails_ends_neither_its_setting_nor_the_next(config, tmp_path, trained, monkeypatch):
+    monkeypatch.setattr(summaries, "write_report", lambda workdir: workdir)
+    config.sweep, config.arms, config.engine.runs = {}, dict(bad=dict(), good=dict()), "separate"
+    with pytest.raises(RunsFailed) as failed:
+        study.run_study(config, tmp_path)
+    assert trained == [("iid/good", 0, 1), ("few 0.5/good", 0, 2)]
+    line = "iid/bad seed 0: RuntimeError: of the user's code"
+    assert failed.value.lines[0] == f"{line}; log: {tmp_path / 'iid' / 'bad' / 'seed0' / 'error.log'}"
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["iid/bad"]["failed"] == {"seed0": line} and len(failed.value.lines) == 2
 
 
 def test_a_cell_is_trained_as_the_same_study_without_settings(config, tmp_path):
