@@ -95,8 +95,9 @@ def check_study(config: ConfigDict) -> None:
     """Raises UserError if settings, arms or seeds cannot be those of a study: folders of their own; or as
     ``check_keys``."""
     check_keys(config)
-    if "arms" not in config:
-        raise UserError("the config has no arms: start from experiments.configs.base.get_config()")
+    for key in OF_STUDY:
+        if key not in config:
+            raise UserError(f"the config has no {key}: start from experiments.configs.base.get_config()")
     study = as_declared(config)
     _check_declared("arm", str, study["arms"])
     _check_declared("seed", int, study["seeds"])
