@@ -1,4 +1,4 @@
-"""The config of one arm of a study, and whether its keys exist."""
+"""The config of one arm of a study, in one of its settings, and whether its keys exist."""
 
 import json
 from collections.abc import Mapping
@@ -6,8 +6,10 @@ from typing import Annotated, Any
 
 from ml_collections import ConfigDict
 
+from experiments.cells import OF_STUDY, arms_of, cell_name, merged, setting_and_arm, settings_of
 from experiments.configs import base
 from experiments.names import check_name
+from experiments.paper import check_paper
 from fedjax_collapse import Participation, engine
 from fedjax_collapse.options import Count, Natural, check_value, hints
 from fedjax_collapse.records import UserError
@@ -29,45 +31,98 @@ _ENGINE_CHOICES = {
 }
 
 
-def resolve_arm(config: ConfigDict, arm: str) -> ConfigDict:
-    """The config of one arm: what it declares, over the rest of the config.
+def resolve_arm(config: ConfigDict, arm: str | None, setting: str = "") -> ConfigDict:
+    """The config of one arm in a setting: what the arm declares, over what the setting does, over the rest.
+
+    Over all of them is what the setting says of that arm in its own ``arms``. ``arm`` None: what all arms of the
+    setting have in common.
 
     Raises:
-        UserError: the arm, or a key that it declares, does not exist, or must be the same for all arms.
+        UserError: the arm or the setting, or a key that it declares, does not exist, or must be the same for all.
     """
-    check_name("arm", arm, config.arms)
-    resolved = as_declared(config)
-    changes = resolved.pop("arms")[arm]
-    check_value(f"arms.{arm}", changes, dict)
-    for key in ("rounds", "seeds"):
-        if key in changes:
-            raise UserError(f"arms.{arm}.{key}: all arms of a study have the same {key}; set config.{key}")
-    _override(resolved, changes, f"arms.{arm}")
+    study = as_declared(config)
+    arms, settings = arms_of(study), settings_of(study)
+    check_name("setting", setting, settings)
+    of_setting, of_arms = _divided(f"settings.{setting}", settings[setting], study["arms"])
+    resolved = {key: value for key, value in study.items() if key not in OF_STUDY}
+    resolved = _changed(resolved, f"settings.{setting}", of_setting, ("seeds",))
+    if arm is not None:
+        check_name("arm", arm, arms)
+        fixed, declared = ("rounds", "seeds"), arms[arm].declared
+        resolved = _changed(resolved, f"arms.{arm}", arms[arm].changes, fixed)
+        resolved = _changed(resolved, f"settings.{setting}.arms.{declared}", of_arms.get(declared, {}), fixed)
     try:
         check_keys(resolved)
     except UserError as error:
-        raise UserError(f"arm {arm}: {error}") from error
+        raise UserError(f"{described(cell_name(setting, arm or ''))}: {error}") from error
     return ConfigDict(resolved)
 
 
+def _divided(path, changes, declared):
+    """What a setting changes for all arms, and for some of them."""
+    check_value(path, changes, dict)
+    of_arms = changes.get("arms", {})
+    check_value(f"{path}.arms", of_arms, dict)
+    for arm in of_arms:
+        check_name(f"arm in {path}.arms", arm, declared)
+    return {key: value for key, value in changes.items() if key != "arms"}, of_arms
+
+
+def resolve_cell(config: ConfigDict, cell: str) -> ConfigDict:
+    """``resolve_arm`` of the arm and the setting of a cell."""
+    setting, arm = setting_and_arm(cell)
+    return resolve_arm(config, arm, setting)
+
+
+def described(cell: str) -> str:
+    """The cell in an error."""
+    setting, arm = setting_and_arm(cell)
+    return ", ".join(f"{what} {name}" for what, name in (("setting", setting), ("arm", arm)) if name)
+
+
+def _changed(config, path, changes, fixed):
+    """The config with the changes, which have none of the keys that are fixed for all."""
+    check_value(path, changes, dict)
+    for key in changes:
+        check_name(f"key in {path}", key, [*config, *OF_STUDY])
+        if key in (*fixed, *OF_STUDY):
+            what = path.split(".")[0]
+            raise UserError(f"{path}.{key}: all {what} of a study have the same {key}; set config.{key}")
+    return merged(config, changes)
+
+
 def check_study(config: ConfigDict) -> None:
-    """Raises UserError if arms or seeds cannot be those of a study: folders of their own; or as ``check_keys``."""
+    """Raises UserError if settings, arms or seeds cannot be those of a study: folders of their own; or as
+    ``check_keys``."""
     check_keys(config)
-    if "arms" not in config:
-        raise UserError("the config has no arms: start from experiments.configs.base.get_config()")
-    for what, kind, declared in (("arm", str, tuple(as_declared(config.arms))), ("seed", int, tuple(config.seeds))):
-        if not declared:
-            raise UserError(f"the config declares no {what}s; expected at least one in config.{what}s")
-        if not all(isinstance(item, kind) and not isinstance(item, bool) for item in declared):
-            raise UserError(f"config.{what}s {declared}: expected a tuple of {kind.__name__}")
-        if len(set(declared)) < len(declared):
-            raise UserError(f"config.{what}s {declared}: each is one run, expected no {what} twice")
+    for key in OF_STUDY:
+        if key not in config:
+            raise UserError(f"the config has no {key}: start from experiments.configs.base.get_config()")
+    study = as_declared(config)
+    _check_declared("arm", str, study["arms"])
+    _check_declared("seed", int, study["seeds"])
     for seed in config.seeds:
         if not 0 <= seed < 2**32:
             raise UserError(f"seed {seed}: expected an integer from 0 to {2**32 - 1}")
-    for arm in config.arms:
-        if arm in ("", ".", "..") or set(arm) & set("/\\\0"):
-            raise UserError(f"arm {arm!r}: its runs are in a folder of that name, expected one without / and \\")
+    if study["settings"]:
+        _check_declared("setting", str, study["settings"])
+    arms = arms_of(study)
+    for what, names in (("arm", arms), ("setting", study["settings"])):
+        for name in names:
+            if name in ("", ".", "..") or set(name) & set("/\\\0"):
+                folder = "its runs are in a folder of that name, expected one without / and \\"
+                raise UserError(f"{what} {name!r}: {folder}")
+    check_paper(study, arms)
+
+
+def _check_declared(what, kind, declared):
+    declared = tuple(declared)
+    if not declared:
+        raise UserError(f"the config declares no {what}s; expected at least one in config.{what}s")
+    if not all(isinstance(item, kind) and not isinstance(item, bool) for item in declared):
+        raise UserError(f"config.{what}s {declared}: expected a tuple of {kind.__name__}")
+    if len(set(declared)) < len(declared):
+        raise UserError(f"config.{what}s {declared}: each is one run, expected no {what} twice")
 
 
 def as_declared(config: ConfigDict) -> dict:
@@ -90,7 +145,7 @@ def check_keys(config: Mapping) -> None:
     for key in config:
         check_name("config key", key, defaults)
     for key, default in defaults.items():
-        if key not in config and key != "arms":
+        if key not in config and key not in OF_STUDY:
             raise UserError(f"the config has no {key}: start from experiments.configs.base.get_config()")
         check_value(f"config.{key}", config.get(key, {}), kind_of_key(key, default))
     options = config["engine"]
@@ -112,13 +167,3 @@ def kind_of_key(path: str, default: Any) -> Any:
     if section == "engine" and name:
         return _ENGINE_KINDS[name]
     return _KINDS.get(path, Any if default is None else type(default))
-
-
-def _override(target, changes, path):
-    for key, value in changes.items():
-        check_name(f"key in {path}", key, target) if path.count(".") == 1 else None
-        mergeable = isinstance(value, Mapping) and isinstance(target.get(key), Mapping)
-        if mergeable and value.get("name", target[key].get("name")) == target[key].get("name"):
-            _override(target[key], value, f"{path}.{key}")
-        else:
-            target[key] = value

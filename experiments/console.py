@@ -8,8 +8,10 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TextIO
 
+from experiments.cells import setting_and_arm
+from experiments.paper import Paper
 from experiments.reporting.study import Summary, number
-from experiments.reporting.table import accuracy_note, final_table, show_number
+from experiments.reporting.table import accuracy_note, final_table, paper_note, show_number, table_with_paper
 
 Row = Mapping[str, Any]
 
@@ -53,7 +55,7 @@ class Console:
         self._stream = stream or sys.stdout or open(os.devnull, "w")  # noqa: SIM115 - Python closes it at its end
         self._pace = Pace()
         self._started, self._finished = 0, False
-        self._runs: Sequence[tuple[str, int]] = ()  # arm and seed of those under way
+        self._runs: Sequence[tuple[str, int]] = ()  # cell and seed of those under way
         self._first_round, self._round = 0, 0
         self._update: tuple[Sequence[Row], Sequence[Row]] | None = None  # None before the first of a run
         self._shown_round, self._unshown_seconds = 0, 0.0
@@ -79,8 +81,12 @@ class Console:
             self._live.stop()
             self._live = None
 
-    def start_runs(self, runs: Sequence[tuple[str, int]], first_round: int = 0) -> None:
-        """Announces runs that go together, by arm and seed; ``first_round`` rounds of them were done before."""
+    def start_runs(self, runs: Sequence[tuple[str, int]], first_round: int = 0, rounds: int | None = None) -> None:
+        """Announces runs that go together, by cell and seed; ``first_round`` rounds of them were done before.
+
+        ``rounds``: where they are not those of the study; what is left of it is told as if all had as many.
+        """
+        self.rounds = self.rounds if rounds is None else rounds
         self._started += len(runs)
         self._runs, self._first_round, self._round = runs, first_round, first_round
         self._finished, self._update, self._shown_round, self._unshown_seconds = False, None, -1, 0.0
@@ -124,9 +130,20 @@ class Console:
             else:
                 self._write(lambda line=line: print(line, file=self._stream, flush=True))
 
-    def print_table(self, summary: Summary) -> None:
-        """Prints the final table: mean ± standard deviation over seeds per arm, as in ``summary.json``."""
-        rows = [[self._printable(cell) for cell in row] for row in final_table(summary)]
+    def print_table(self, summary: Summary, paper: Paper | None = None) -> None:
+        """Prints the final table: mean ± standard deviation over seeds per arm, as in ``summary.json``.
+
+        Of a study with settings: accuracies, arms by settings, beside the paper's.
+        """
+        has_settings = any(setting_and_arm(cell)[0] for cell in summary)
+        table = table_with_paper(summary, paper) if has_settings else final_table(summary)
+        self._print_rows(table)
+        self.note(accuracy_note(summary))
+        if has_settings and paper:
+            self.note(f"Paper: {paper_note(paper)}")
+
+    def _print_rows(self, rows: Sequence[Sequence[str]]) -> None:
+        rows = [[self._printable(cell) for cell in row] for row in rows]
         if self._rich is not None:
             import rich.box
             import rich.table
@@ -137,13 +154,11 @@ class Console:
             for row in rows[1:]:
                 table.add_row(*row)
             self._write(lambda: self._rich.print(table))
-            self.note(accuracy_note(summary))
             return
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         for arm, *cells in rows:
             padded = [cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True)]
             self.note("  ".join([arm.ljust(widths[0]), *padded]))
-        self.note(accuracy_note(summary))
 
     def time_left(self) -> tuple[float | None, float | None]:
         """Seconds left of these runs and of the whole study, from the rounds so far; None before there are any."""

@@ -31,7 +31,7 @@ from absl import flags
 from ml_collections import ConfigDict, config_flags
 
 from experiments import hosts, manual
-from experiments.arms import check_keys
+from experiments.arms import check_keys, resolve_cell
 from experiments.config_files import config_argument, with_config_found
 from experiments.console import Console
 from experiments.early import STOPPED, STOPPING
@@ -42,7 +42,8 @@ from experiments.names import check_name
 from experiments.resuming import CHOICES, check_resume
 from experiments.runs import run_folder
 from experiments.slurm import submit
-from experiments.study import choose_runs, finish, overview, run_study
+from experiments.study import choose_runs, run_study
+from experiments.summaries import finish, overview
 from experiments.workers import Work, failures, last_round, train_in_workers
 from fedjax_collapse import processes
 from fedjax_collapse.records import UserError
@@ -50,6 +51,7 @@ from fedjax_collapse.remembered import cache_folder
 
 _OPTIONS = ("cohort", "data", "partition", "network", "training", "algorithm", "server_optimizer", "regularizers",
             "methods", "measurements")  # fmt: skip
+_NAMED = ("arms", "settings")  # parts of the config that hold others by name
 
 
 def main(arguments: list[str], should_stop: Callable[[], bool] | None = None) -> int:
@@ -61,7 +63,7 @@ def main(arguments: list[str], should_stop: Callable[[], bool] | None = None) ->
         _find_own_modules(arguments)
         options = parse(arguments)
         workdir = Path(options.workdir or default_workdir(options.config, arguments)).absolute()
-        names = choose_runs(options.config, options.arm, options.seed)
+        names = choose_runs(options.config, options.arm, options.seed, options.setting)
         if options.workers or options.slurm:
             check_resume(options.resume, workdir, names)
             return _in_processes(options, arguments, workdir, names)
@@ -71,7 +73,7 @@ def main(arguments: list[str], should_stop: Callable[[], bool] | None = None) ->
         processes.of_first(lambda: check_resume(options.resume, workdir, names))
         if should_stop is None:
             should_stop = _or_orphaned(stop_on_signal()) if options.share else stop_on_signal()
-        finished = run_study(options.config, workdir, options.arm, options.seed, should_stop, options.share)
+        finished = run_study(options.config, workdir, names, should_stop, options.share)
     except UserError as error:
         return _told(2, error)
     except RunsFailed as error:
@@ -102,8 +104,9 @@ def _in_processes(options, arguments, workdir, names):
     if options.distributed != "off":
         raise UserError("--workers and --slurm divide runs, --distributed divides clients: choose one of them")
     arguments = [*arguments, f"--workdir={workdir}", "--workers=0", "--slurm=", "--resume=auto"]
-    runs = {f"{arm} seed {seed}": run_folder(workdir, (arm, seed)) for arm, seed in names}
-    work, console = Work(arguments, runs, workdir, config.rounds), Console()
+    runs = {f"{cell} seed {seed}": run_folder(workdir, (cell, seed)) for cell, seed in names}
+    rounds = {f"{cell} seed {seed}": resolve_cell(config, cell).rounds for cell, seed in names}
+    work, console = Work(arguments, runs, workdir, rounds), Console()
     if told := overview(workdir, {name: last_round(run) for name, run in zip(names, runs.values(), strict=True)}):
         console.note(told)
     if options.slurm:
@@ -164,6 +167,7 @@ def parse(arguments: list[str]) -> flags.FlagValues:
     except ValueError:
         raise UserError(f"--seed={','.join(values.seed)}: expected integers") from None
     values.arm = tuple(values.arm) if values.arm else None
+    values.setting = tuple(values.setting) if values.setting else None
     if values.workers < 0:
         raise UserError(f"--workers={values.workers}: expected a number of processes, 0 for none but this one")
     return values
@@ -182,6 +186,7 @@ def _flags(command):
     config_flags.DEFINE_config_file("config", None, "The config file.", flag_values=values, sys_argv=command)
     flags.DEFINE_string("workdir", None, "Folder of the study; default runs/<config>-<hash>.", flag_values=values)
     flags.DEFINE_list("arm", None, "Only these arms of the config.", flag_values=values)
+    flags.DEFINE_list("setting", None, "Only these settings of the config.", flag_values=values)
     flags.DEFINE_list("seed", None, "Only these seeds of the config.", flag_values=values)
     flags.DEFINE_enum("resume", "auto", CHOICES, "must: only go on; never: only start anew.", flag_values=values)
     flags.DEFINE_integer(
@@ -273,9 +278,12 @@ def _new_options(config, arguments):
         if argument.startswith("--config."):
             name, _, text = argument.removeprefix("--config.").partition("=")
             node, path = config, name.split(".")
-            if path[0] == "arms" and len(path) > 1:
-                check_name(f"arm in --config.{name}:", path[1], config.arms)
-            part = path[2:] if path[0] == "arms" else path
+            if path[0] == "sweep":
+                new[argument] = ["sweep", ".".join(path[1:])], _literal(text)
+                continue
+            if path[0] in _NAMED and len(path) > 1:
+                check_name(f"{path[0][:-1]} in --config.{name}:", path[1], config[path[0]])
+            part = path[2:] if path[0] in _NAMED else path
             is_open = len(part) > 1 and part[0] in _OPTIONS
             for key in path:
                 if is_open and isinstance(node, ConfigDict) and key not in node:

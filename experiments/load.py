@@ -16,7 +16,7 @@ from ml_collections import ConfigDict
 
 from experiments import build
 from experiments.arms import resolve_arm
-from experiments.names import check_name
+from experiments.configs.base import StudyConfig
 from fedjax_collapse import FedAvg, Federation, Model, Variables, server
 from fedjax_collapse.checkpoint import Checkpoints
 from fedjax_collapse.engine import State
@@ -45,7 +45,7 @@ class LoadedRun(NamedTuple):
 
 
 def load_run(folder: Path | str) -> LoadedRun:
-    """The run whose folder that is: ``<study>/<arm>/seed<k>``.
+    """The run whose folder that is: ``<study>/<arm>/seed<k>``, or ``<study>/<setting>/<arm>/seed<k>``.
 
     The data are read anew; a config that names the user's own modules needs them importable.
 
@@ -53,11 +53,12 @@ def load_run(folder: Path | str) -> LoadedRun:
         UserError: the folder holds no run of a study, or none that has been saved.
     """
     folder = Path(folder).resolve()
-    config, arm, seed = _read_config(folder.parents[1]), folder.parent.name, folder.name.removeprefix("seed")
+    arm, seed, study = folder.parent.name, folder.name.removeprefix("seed"), folder.parents[1]
+    setting = "" if (study / "config.json").exists() else study.name
+    config = _read_config(study.parent if setting else study)
     if not seed.isdigit():
         raise UserError(f"{folder}: expected the folder of a run, such as STUDY/fedavg/seed0")
-    check_name("arm", arm, config.arms)
-    resolved = resolve_arm(config, arm)
+    resolved = resolve_arm(config, arm, setting)
     federation = build.federations(resolved, config.seeds)[int(seed)]
     model, algorithm = build.model(resolved, federation), build.algorithm(resolved)
     run = Run(federation, algorithm, jax.random.key(int(seed)))
@@ -72,7 +73,7 @@ def load_run(folder: Path | str) -> LoadedRun:
 
 def _read_config(study: Path) -> ConfigDict:
     try:
-        return ConfigDict(_as_written(json.loads((study / "config.json").read_text())))
+        return StudyConfig(_as_written(json.loads((study / "config.json").read_text())))
     except (OSError, ValueError) as error:
         raise UserError(
             f"{study}: it holds no readable config.json ({error}); expected the folder of a study"

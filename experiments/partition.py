@@ -1,5 +1,5 @@
 """Prints and draws one partition, without training: python experiments/partition.py --config=FILE[:arg]
-[--config.key=value] [--arm=ARM] [--seed=SEED] [--out=FOLDER]
+[--config.key=value] [--setting=SETTING] [--arm=ARM] [--seed=SEED] [--out=FOLDER]
 
 It is the partition, with the same SHA-256, that ``launch.py`` makes of this config for one of its seeds (the first,
 unless asked). With --out the folder gets ``partition.json`` (what is printed), ``partition.npz`` (examples of each
@@ -51,7 +51,7 @@ def main(arguments: list[str]) -> int:
 
 
 def parse(arguments: list[str]) -> tuple[ConfigDict, int, Path | None]:
-    """The config (of the arm, if one is asked for), the seed, and the folder to write to.
+    """The config (of the setting and the arm, if they are asked for), the seed, and the folder to write to.
 
     Raises:
         UserError: whatever is wrong with the command line, in one line.
@@ -63,7 +63,9 @@ def parse(arguments: list[str]) -> tuple[ConfigDict, int, Path | None]:
     options = launch.parse(rest)
     if options.workdir:
         _fail("--workdir is for training; use --out=FOLDER")
-    config = resolve_arm(options.config, _one("arm", options.arm)) if options.arm else options.config
+    config, arm = options.config, _one("arm", options.arm) if options.arm else None
+    if arm or options.setting:
+        config = resolve_arm(config, arm, _one("setting", options.setting) if options.setting else "")
     check_keys(config)
     seed = _one("seed", options.seed or tuple(config.seeds)[:1])
     check_name("seed", str(seed), map(str, config.seeds))

@@ -1,8 +1,12 @@
 """Rewrites the reports of studies from their saved arrays, without training, and prints their final tables.
 
 python experiments/report.py STUDY_FOLDER [STUDY_FOLDER ...] [--headline=FILE]
+    [--format=md,tex,csv,svg,pdf,png] [--out=FOLDER] [--base=ARM]
 
---headline also draws spectra and effective rank of the first study as one small figure, such as that of the README.
+With --format, --out or --base reports stay as they are. The tables of all studies go into one, ``results.md``, ``.tex``
+and ``.csv`` in the folder (by default ``export`` in that of the only study), with differences to an arm, run by run of
+equal seed and partition; figures are files of their own. --headline draws spectra and effective rank of the first study
+as one small figure, such as that of the README.
 """
 
 import argparse
@@ -13,7 +17,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # a clone works without being installed
 
 from experiments.console import Console
+from experiments.names import check_name
+from experiments.paper import paper_of
 from experiments.reporting import read_study, write_report
+from experiments.reporting.export import FIGURES, TABLES, results_of, save_figures
 from experiments.reporting.figures import headline
 from fedjax_collapse.records import UserError
 
@@ -23,19 +30,73 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folders", nargs="+", type=Path, metavar="STUDY_FOLDER")
     parser.add_argument("--headline", type=Path, metavar="FILE", help="an SVG file to draw the first study into")
-    options, console, status = parser.parse_args(arguments), Console(), 0
-    for folder in options.folders:
+    parser.add_argument("--format", metavar="md,tex,csv,svg,pdf,png", help="files to write; default the tables")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="where to")
+    parser.add_argument("--base", default="", metavar="ARM", help="the arm that differences are to")
+    options, console = parser.parse_args(arguments), Console()
+    try:
+        if options.format is not None or options.out or options.base:
+            export(options.folders, (options.format or ",".join(TABLES)).split(","), options.out, options.base, console)
+        elif not _rewrite(options.folders, console):
+            return 2
+        if options.headline:
+            headline(read_study(options.folders[0])).savefig(options.headline, format="svg", metadata={"Date": None})
+            console.note(f"wrote {options.headline}")
+    except UserError as error:
+        print(f"report: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(f"report: {error.filename}: cannot be written ({error.strerror})", file=sys.stderr)
+        return 2
+    return 0
+
+
+def export(folders: Sequence[Path], formats: Sequence[str], out: Path | None, base: str, console: Console) -> None:
+    """Writes tables and figures of the studies in these folders.
+
+    Raises:
+        UserError: a folder is no study, a format or the base arm does not exist, or several studies have no ``out``.
+        OSError: a file cannot be written.
+    """
+    for kind in formats:
+        check_name("format", kind, (*TABLES, *FIGURES))
+    if out is None and len(folders) > 1:
+        raise UserError("several studies: say by --out=FOLDER where their table goes")
+    out = out or folders[0] / "export"
+    studies = {name: read_study(folder) for name, folder in _named(folders).items()}
+    if base:
+        check_name("arm in --base", base, {arm for study in studies.values() for arm in study.arms})
+    out.mkdir(parents=True, exist_ok=True)
+    results = results_of(studies, base)
+    for kind in filter(TABLES.get, formats):
+        (out / f"results.{kind}").write_text(TABLES[kind](results, studies), encoding="utf-8")
+        console.note(f"wrote {out / f'results.{kind}'}")
+    if figures := [kind for kind in formats if kind in FIGURES]:
+        for name, study in studies.items():
+            paths = save_figures(study, out / name if len(studies) > 1 else out, figures)
+            console.note(f"wrote {len(paths)} figures of {name} below {out}")
+
+
+def _named(folders: Sequence[Path]) -> dict[str, Path]:
+    """Each by its own name, or by its path where two have the same."""
+    names = [folder.resolve().name for folder in folders]
+    if len(set(names)) < len(names):
+        names = [str(folder).strip("/").replace("/", "_") for folder in folders]
+    return dict(zip(names, folders, strict=True))
+
+
+def _rewrite(folders: Sequence[Path], console: Console) -> bool:
+    """Whether all reports are written anew; a line says which are not."""
+    is_well = True
+    for folder in folders:
         try:
-            report = write_report(folder)
-            console.print_table(read_study(folder).summary)
+            report, study = write_report(folder), read_study(folder)
+            console.print_table(study.summary, paper_of(study.config))
             console.note(f"wrote {report}")
         except UserError as error:
             print(f"report: {error}", file=sys.stderr)
-            status = 2
-    if options.headline and not status:
-        headline(read_study(options.folders[0])).savefig(options.headline, format="svg", metadata={"Date": None})
-        console.note(f"wrote {options.headline}")
-    return status
+            is_well = False
+    return is_well
 
 
 if __name__ == "__main__":

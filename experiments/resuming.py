@@ -28,14 +28,14 @@ def check_resume(choice: str, workdir: Path, names: Sequence[Name]) -> None:
 
 
 def changed_layouts(workdir: Path, names: Sequence[Name]) -> list[str]:
-    """A sentence for each arm with a run that goes on in another layout than an earlier start had."""
+    """A sentence for each cell with a run that goes on in another layout than an earlier start had."""
     starts = read_starts(workdir)
     earlier, now = layouts_of(starts[:-1]), layouts_of(starts[-1:])
     going_on = {name[0] for name in names if _is_going_on(run_folder(workdir, name))}
     return [
-        f"{arm}: goes on with {now[arm][0]}, started with {'; '.join(others)}: rounding may differ from there on"
-        for arm in now
-        if arm in going_on and (others := [layout for layout in earlier.get(arm, ()) if layout not in now[arm]])
+        f"{cell}: goes on with {now[cell][0]}, started with {'; '.join(others)}: rounding may differ from there on"
+        for cell in now
+        if cell in going_on and (others := [layout for layout in earlier.get(cell, ()) if layout not in now[cell]])
     ]
 
 
@@ -46,4 +46,4 @@ def _is_going_on(folder):
 def _listed(names):
     """At most three of them."""
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return ", ".join(f"{arm} seed {seed}" for arm, seed in names[:3]) + more
+    return ", ".join(f"{cell} seed {seed}" for cell, seed in names[:3]) + more

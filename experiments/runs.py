@@ -38,12 +38,12 @@ from fedjax_collapse.simulation import (
     structure,
 )
 
-Name = tuple[str, int]  # arm and seed
+Name = tuple[str, int]  # cell (cells.py) and seed
 _TOGETHER = "together.json"  # in a run's folder: the runs that it is trained with
 
 
 class Plan(NamedTuple):
-    """What of an arm does not depend on the seed."""
+    """What of a cell does not depend on the seed."""
 
     model: Model
     algorithm: FedAvg
@@ -62,17 +62,17 @@ class Group(NamedTuple):
     run_map: ClientMap | None
 
     def __str__(self) -> str:
-        return ", ".join(f"{arm} seed {seed}" for arm, seed in self.runs)
+        return ", ".join(f"{cell} seed {seed}" for cell, seed in self.runs)
 
 
 def run_folder(workdir: Path, name: Name) -> Path:
     """Where in a study's folder a run's is."""
-    arm, seed = name
-    return workdir / arm / f"seed{seed}"
+    cell, seed = name
+    return workdir / cell / f"seed{seed}"
 
 
 def make_plan(config: ConfigDict, federation: Federation) -> Plan:
-    """The plan of an arm, checked.
+    """The plan of a cell, checked.
 
     Raises:
         UserError: something in it makes no sense.
@@ -107,27 +107,27 @@ def make_groups(
 ) -> list[Group]:
     """All runs by name, in groups."""
     alike: dict = {}
-    for arm, seed in names:
-        plan = plans[arm]
-        run = Run(federations[arm][seed], plan.algorithm, jax.random.key(seed), run_folder(workdir, (arm, seed)))
+    for cell, seed in names:
+        plan = plans[cell]
+        run = Run(federations[cell][seed], plan.algorithm, jax.random.key(seed), run_folder(workdir, (cell, seed)))
         schedule = repr(describe(plan.schedule))
         common = plan.model, schedule, plan.client_map, plan.engine.to_json(), structure(run)
-        alike.setdefault(common, (plan, {}))[1][arm, seed] = run
+        alike.setdefault(common, (plan, {}))[1][cell, seed] = run
     return [group for plan, runs in alike.values() for group in _divide(plan, runs)]
 
 
 def train_group(group: Group, console: Console, should_stop: Callable[[], bool]) -> bool:
     """Trains the group's runs, with a summary in the folder of each; False if they were stopped before the end."""
     processes.of_first(lambda: _write_partitions(group))
-    console.start_runs(list(group.runs), first_round=group.first_round)
     plan = group.plan
+    console.start_runs(list(group.runs), group.first_round, plan.schedule.rounds)
 
     def listener(rows, timings):
         console.update(rows, timings)
-        for (arm, seed), row in zip(group.runs, rows, strict=True):
+        for (cell, seed), row in zip(group.runs, rows, strict=True):
             if plan.schedule.on_nan == "continue" and not math.isfinite(row["train/task_loss"]):
                 hint = "--config.on_nan=stop names client, step and term"
-                console.note(f"{arm} seed {seed}, round {row['round']}: the loss is not finite; {hint}")
+                console.note(f"{cell} seed {seed}, round {row['round']}: the loss is not finite; {hint}")
 
     hardware = Hardware(group.client_map, group.run_map, plan.engine.storage)
     callbacks = Callbacks(listener, console.note, should_stop)

@@ -5,6 +5,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+from experiments.cells import setting_and_arm
 from experiments.failures import one_line
 from experiments.workers import Work
 from fedjax_collapse.records import UserError
@@ -37,8 +38,7 @@ def submit(work: Work, options: str) -> list:
     Raises:
         UserError: submitit or Slurm is not here, or an option is not known.
     """
-    names = [name.rpartition(" seed ") for name in work.runs]
-    arguments = [[*work.arguments, f"--arm={arm}", f"--seed={seed}"] for arm, _, seed in names]
+    arguments = [[*work.arguments, *_only(name)] for name in work.runs]
     paths = [_ROOT, *filter(None, [os.environ.get("PYTHONPATH")])]
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)  # so that jobs, which inherit it, find this module
     cluster, parameters = _parameters(options)
@@ -53,6 +53,13 @@ def submit(work: Work, options: str) -> list:
         for job in jobs:
             job.wait()
     return jobs
+
+
+def _only(name):
+    """The launcher's arguments for the run of that name."""
+    cell, _, seed = name.rpartition(" seed ")
+    setting, arm = setting_and_arm(cell)
+    return [*([f"--setting={setting}"] if setting else []), f"--arm={arm}", f"--seed={seed}"]
 
 
 def _parameters(options):

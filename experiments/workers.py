@@ -43,7 +43,7 @@ class Work(NamedTuple):
     arguments: list[str]
     runs: dict[str, Path]
     workdir: Path
-    rounds: int
+    rounds: dict[str, int]  # likewise
 
 
 def places(count: int) -> list[Place]:
@@ -238,7 +238,7 @@ class _Progress:
             self._rounds[name] = round
             accuracy = show_number(100 * (row.get("accuracy") or math.nan), ".2f")
             ended = f"  finished, {len(self._done)} of {len(self._work.runs)}" * is_done
-            self._console.note(f"{name}  round {round}/{self._work.rounds}  accuracy {accuracy} %{ended}")
+            self._console.note(f"{name}  round {round}/{self._work.rounds[name]}  accuracy {accuracy} %{ended}")
 
 
 def _last_row(run: Path) -> dict:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from experiments import arms, launch, study
+from experiments import arms, launch
 from experiments.configs import quickstart
+from experiments.preparing import federations_of
 from experiments.reporting import write_report
 from experiments.reporting.study import SUMMARISED
 from fedjax_collapse import UserError
@@ -117,7 +118,7 @@ def test_arms_may_differ_in_their_partition():
     """Those that do not share one federation."""
     config = quickstart.get_config()
     config.arms = dict(a=dict(), b=dict(partition=dict(name="iid")), c=dict(training=dict(epochs=1)))
-    made = study._federations({arm: arms.resolve_arm(config, arm) for arm in config.arms}, (0,))
+    made = federations_of({arm: arms.resolve_arm(config, arm) for arm in config.arms}, (0,))
     assert made["a"] is made["c"]
     sizes = {arm: made[arm][0].ownership.sizes for arm in "ab"}
     assert sizes["b"].max() - sizes["b"].min() <= 1 < sizes["a"].max() - sizes["a"].min()
@@ -269,7 +270,7 @@ def test_missing_config_file_lists_the_available_ones(tmp_path, capsys):
         ("config.arms = dict(a=dict(trainin=dict(epochs=1)))", ["trainin", "did you mean 'training'"]),
         ("config.arms = {'a/b': dict()}", ["arm 'a/b'", "without /"]),
         ("config.arms = {'': dict()}", ["arm ''"]),
-        ("config.arms = {'..': dict()}", ["dots in field names"]),
+        ("config.arms = {'..': dict()}", ["arm '..'"]),
         ("config.arms = dict(a=dict(rounds=3))", ["arms.a.rounds", "set config.rounds"]),
         ("config.arms = dict(a=dict(regularizers=dict(feddecor=dict())))", ["did you mean 'feddecorr'"]),
         ("config.arms = dict(a=dict(regularizers=dict(feddecorr=dict(strenght=1.0))))", ["did you mean 'strength'"]),

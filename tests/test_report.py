@@ -235,7 +235,7 @@ def test_figures_leave_no_global_state_and_keep_arm_colours(study):
         assert draw(record) is not None
     colours = [
         [line.get_color() for line in figure.legends[0].get_lines()[:2]]
-        for figure in (draw(record) for draw in (PLOTS[0].draw, PLOTS[1].draw, PLOTS[2].draw, headline))
+        for figure in (draw(record) for draw in (*(plot.draw for plot in SHOWN[:3]), headline))
     ]
     assert all(pair == colours[0] for pair in colours) and len(set(colours[0])) == 2
     code = "import sys, experiments.reporting; assert 'matplotlib' not in sys.modules"
@@ -352,7 +352,7 @@ def test_a_measurement_is_drawn_and_tabulated_under_its_name(tmp_path):
     low, high = figure.axes[0].collections[0].get_datalim(figure.axes[0].transData).intervaly
     assert (low, high) == (0.5, 3.5)  # mean and deviation of 0.5, 1.5, 2.5, and of 1.5, 2.5, 3.5
     parsed = Page(write_report(study).read_text(encoding="utf-8"))
-    assert parsed.tags.count("svg") == len(PLOTS) and "measurements" in parsed.ids
+    assert parsed.tags.count("svg") == len(SHOWN) + 1 and "measurements" in parsed.ids
     assert "Measurements" in parsed.words and "<gap>" in parsed.words
 
 

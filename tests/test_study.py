@@ -7,9 +7,10 @@ import sys
 import pytest
 from ml_collections import ConfigDict
 
-from experiments import launch, study
+from experiments import launch, provenance, study, summaries
 from experiments.arms import as_declared
 from experiments.configs import quickstart
+from experiments.folder import claimed
 from fedjax_collapse import UserError
 
 ARMS = ("zeta", "alpha", "mid")
@@ -58,11 +59,11 @@ def test_arms_and_seeds_asked_for_run_as_declared():
 def test_one_process_in_a_folder(config, tmp_path, monkeypatch):
     """Another one is refused while the first is in it; what a start that was killed at once left is no obstacle."""
     monkeypatch.setattr(study, "make_groups", lambda *_: [])
-    monkeypatch.setattr(study, "write_report", lambda workdir: workdir)
+    monkeypatch.setattr(summaries, "write_report", lambda workdir: workdir)
     folder = tmp_path / "study"
     folder.mkdir()
     (folder / "config.json.tmp").write_text("{")
-    with study._claimed(folder, config):
+    with claimed(folder, config):
         child = "import sys, pathlib; from experiments.lock import only_process_in as only\n"
         child += "with only(pathlib.Path(sys.argv[1])): pass"
         second = subprocess.run([sys.executable, "-c", child, str(folder)], capture_output=True, text=True)
@@ -94,7 +95,7 @@ def test_the_declared_order_holds_in_everything_that_a_study_writes(config, tmp_
 
     monkeypatch.setattr(study, "train_group", train_group)
     folder = tmp_path / "study"
-    assert study.run_study(config, folder, arms=("mid", "zeta", "alpha"))
+    assert study.run_study(config, folder, study.choose_runs(config, arms=("mid", "zeta", "alpha")))
     assert tuple(trained) == ARMS
     (start,) = json.loads((folder / "provenance.json").read_text())["starts"]
     assert all(tuple(start[name]) == ARMS for name in ("layouts", "convolutions", "sha256"))
@@ -116,16 +117,16 @@ def starts(folder) -> list[dict]:
 def test_every_start_is_kept_and_equal_ones_are_not_repeated(tmp_path):
     later, other = START | {"started": "2026-02-02T00:00:00+00:00"}, START | {"git": "b"}
     for start, expected in ((START, [START]), (later, [START]), (other, [START, other])):
-        study.record_start(tmp_path, start)
+        provenance.record_start(tmp_path, start)
         assert starts(tmp_path) == expected
-    study.record_start(tmp_path, later)  # back to the first revision, after another one
+    provenance.record_start(tmp_path, later)  # back to the first revision, after another one
     assert starts(tmp_path) == [START, other, later]
 
 
 def test_a_file_of_one_start_becomes_the_first_of_several(tmp_path):
     old = {name: value for name, value in START.items() if name != "started"}
     (tmp_path / "provenance.json").write_text(json.dumps(old))
-    study.record_start(tmp_path, START | {"git": "b"})
+    provenance.record_start(tmp_path, START | {"git": "b"})
     assert starts(tmp_path) == [old, START | {"git": "b"}]
 
 
@@ -133,7 +134,7 @@ def test_a_damaged_file_of_starts_is_one_line_and_stays(tmp_path):
     for content in ("{", '{"starts": [3]}'):
         (tmp_path / "provenance.json").write_text(content)
         with pytest.raises(UserError, match=r"provenance\.json"):
-            study.record_start(tmp_path, START)
+            provenance.record_start(tmp_path, START)
         assert (tmp_path / "provenance.json").read_text() == content
 
 
@@ -143,11 +144,11 @@ def test_a_damaged_summary_of_a_run_is_one_line(tmp_path):
     for content, words in (("{", "not valid JSON"), ('{"accuracy": 1.0}', "has no headline; start this run again")):
         (run / "summary.json").write_text(content)
         with pytest.raises(UserError, match=f"seed0/summary.json: {words}"):
-            study.summarize(tmp_path, ("fedavg",), (0, 1))
+            summaries.summarize(tmp_path, ("fedavg",), (0, 1))
 
 
 def test_a_start_says_where_its_numbers_come_from():
-    start = study.provenance({}, {})
+    start = provenance.provenance({}, {})
     assert {"started", "command", "git", "packages", "devices"} <= start.keys()
     assert json.loads(json.dumps(start)) == start
     assert start["started"].endswith("+00:00")

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from conftest import assert_close
 
-from experiments import arms, launch, runs, study
+from experiments import arms, launch, runs, summaries
 from experiments.configs import quickstart
+from experiments.preparing import federations_of
 from fedjax_collapse import FedAvg, FedDecorr, FedMR, LocalTraining, Model, Scaffold, engine, nn, simulate
 from fedjax_collapse.engine import together
 from fedjax_collapse.simulation import Hardware, Run, Schedule, rounds_kept, simulate_runs, structure
@@ -104,7 +105,7 @@ def start(tmp_path, monkeypatch):
     """Starts a study of two arms that differ in a strength, with three seeds; returns the exit status."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(launch, "configure_jax", lambda cache: None)
-    monkeypatch.setattr(study, "write_report", lambda workdir: workdir)
+    monkeypatch.setattr(summaries, "write_report", lambda workdir: workdir)
     path = tmp_path / "strengths.py"
     path.write_text(
         "from experiments.configs import quickstart\n"
@@ -190,7 +191,7 @@ def test_groups_of_a_config(tmp_path):
     for choice, expected in (("together", [4, 2]), ("separate", [1] * 6)):
         config.engine.runs = choice
         configs = {arm: arms.resolve_arm(config, arm) for arm in config.arms}
-        federations = study._federations(configs, config.seeds)
+        federations = federations_of(configs, config.seeds)
         plans = {arm: runs.make_plan(configs[arm], federations[arm][0]) for arm in configs}
         names = [(arm, seed) for arm in config.arms for seed in config.seeds]
         assert [len(group.runs) for group in runs.make_groups(names, plans, federations, tmp_path)] == expected

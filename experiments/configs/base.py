@@ -5,16 +5,36 @@ The dicts with a ``name`` choose an object by module name (``experiments/build.p
 arguments.
 """
 
+from typing import Any
+
 from ml_collections import ConfigDict, config_dict
+
+
+class StudyConfig(ConfigDict):
+    """A config in which names may have dots, as those of settings (alpha 0.1) and the keys of a sweep."""
+
+    def __init__(self, values: Any = None, type_safe: bool = True, convert_dict: bool = True) -> None:
+        super().__init__(values, type_safe, convert_dict, allow_dotted_keys=True)
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        is_dict = isinstance(value, dict)
+        super().__setitem__(key, ConfigDict(value, allow_dotted_keys=True) if is_dict else value)
 
 
 def get_config(arg: str = "") -> ConfigDict:
     del arg
-    return ConfigDict(
+    return StudyConfig(
         dict(
             rounds=30,
-            seeds=(0,),  # a run per arm and seed
-            arms=ConfigDict(),  # name -> the values in which this arm differs from the rest of the config
+            seeds=(0,),  # a run per setting, arm and seed
+            arms={},  # name -> the values in which this arm differs from the rest of the config
+            # name -> likewise, for all arms (data, partition, rounds, ...); an arm's values go over them, and over
+            # those what a setting has below arms for an arm of that name
+            settings={},
+            sweep={},  # key -> values: each arm that has the key, such as "training.learning_rate", is run with each
+            # the table that this study is to be compared with: source="...", values={setting: {arm: percent}} (or
+            # {arm: percent}), comparable=True, or False and why="..."; metric: accuracy, best_ or last10_accuracy
+            paper={},
             clients=10,
             participation=1.0,  # fraction of the clients in a round
             # rule: uniform, size, availability (a probability); dropout: probability of not coming back; stragglers:

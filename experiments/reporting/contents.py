@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from experiments.reporting import figures
 from experiments.reporting.partition import partition_figure, partition_table
 from experiments.reporting.study import Study
+from experiments.reporting.sweep import sweep
 
 
 class Plot(NamedTuple):
@@ -22,6 +23,16 @@ class Plot(NamedTuple):
 
 _BAND = "a line is the mean over seeds, a band one standard deviation (n - 1) to either side"
 PLOTS = (
+    Plot(
+        "sweep",
+        "Sweep",
+        "Accuracy, effective rank of the server model and R after the last round, against the value that is swept; of "
+        "several axes the values of the others tell the lines apart. Mean over seeds, with one standard deviation "
+        "(n - 1) to either side; a grey line is an arm that is not swept.",
+        sweep,
+        wide=True,
+        optional=True,
+    ),
     Plot(
         "accuracy",
         "Accuracy",
@@ -90,6 +101,22 @@ PLOTS = (
         "entropy of all examples' classes (the second number) if each client has one class.",
         partition_figure,
         partition_table,
+        wide=True,
+    ),
+)
+OVERVIEW = (  # of all settings
+    Plot(
+        "accuracy",
+        "Accuracy",
+        f"The headline accuracy after each round, a panel for each setting; {_BAND}.",
+        lambda study: figures.over_settings(study, "accuracy", "test accuracy (%)", factor=100),
+        wide=True,
+    ),
+    Plot(
+        "effective-rank",
+        "Effective rank",
+        f"Effective rank of the server model's features after each round, a panel for each setting; {_BAND}.",
+        lambda study: figures.over_settings(study, "effective_rank", "effective rank"),
         wide=True,
     ),
 )

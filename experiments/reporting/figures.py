@@ -1,5 +1,6 @@
 """The figures of a report: functions of a ``Study`` to a matplotlib ``Figure``, or to None without the data for it."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +22,24 @@ PHASES = {"compile": "#d9d9d9", "train": drawing.BAR, "evaluate": "#262626"}  # 
 def accuracy(study: Study) -> "Figure | None":
     """Test accuracy of the server model per round."""
     return _over_rounds(study, {"accuracy": "-"}, "test accuracy (%)", factor=100)
+
+
+@styled
+def over_settings(study: Study, metric: str, heading: str, factor: float = 1) -> "Figure | None":
+    """The metric per round, in a panel for each setting; an arm has the same line in all of them."""
+    parts = {setting: study.of_setting(setting) for setting in study.settings}
+    columns = min(4, len(parts))
+    figure = new_figure(0.6 + 2.1 * -(-len(parts) // columns), width=11)
+    grid = figure.subplots(-(-len(parts) // columns), columns, squeeze=False)
+    lines = {}
+    for axes, (setting, part) in zip(grid.flat, parts.items(), strict=False):
+        lines |= _draw_curves(axes, part, {metric: "-"}, factor, study.arms)
+        axes.set_title(label(setting, 32), loc="left")
+    for axes in grid.flat[len(parts) :]:
+        axes.remove()
+    for axes in grid[:, 0]:
+        axes.set_ylabel(heading)
+    return _with_legend(figure, {arm: lines[arm] for arm in study.arms if arm in lines})
 
 
 @styled
@@ -154,15 +173,22 @@ def _over_rounds(study: Study, styles: dict[str, str], heading: str, factor: flo
     return _with_legend(figure, lines, local=len(styles) > 1)
 
 
-def _draw_curves(axes: "Axes", study: Study, styles: dict[str, str], factor: float = 1) -> dict[str, Any]:
-    """Draws the metrics of every arm with bands where there are several seeds; returns one line per arm."""
+def _draw_curves(
+    axes: "Axes", study: Study, styles: dict[str, str], factor: float = 1, arms: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Draws the metrics of every arm with bands where there are several seeds; returns one line per arm.
+
+    ``arms``: all that have colours, where the study has not all of them.
+    """
     lines = {}
     for arm in study.arms:
         for metric, style in styles.items():
             curve = study.curve(arm, metric)
             if not len(curve.rounds):
                 continue
-            look = arm_line(study.arms, arm, len(curve.rounds)) | ({} if style == "-" else {"markerfacecolor": "white"})
+            look = arm_line(arms or study.arms, arm, len(curve.rounds)) | (
+                {} if style == "-" else {"markerfacecolor": "white"}
+            )
             line = axes.plot(curve.rounds, factor * curve.mean, style, **look)[0]
             lines.setdefault(arm, line)
             low, high = factor * (curve.mean - curve.std), factor * (curve.mean + curve.std)

@@ -10,11 +10,13 @@ from typing import Any, NamedTuple
 
 import jinja2
 
+from experiments.cells import arms_of
+from experiments.paper import paper_of
 from experiments.reporting import drawing
-from experiments.reporting.contents import PLOTS, Plot
+from experiments.reporting.contents import OVERVIEW, PLOTS, Plot
 from experiments.reporting.reading import layouts_of, read_study
 from experiments.reporting.study import Study, number
-from experiments.reporting.table import accuracy_note, final_table
+from experiments.reporting.table import COLUMNS, accuracy_note, final_table, paper_note, paper_table, pivot_table
 from fedjax_collapse.fingerprint import flatten
 from fedjax_collapse.records import UserError
 
@@ -24,9 +26,31 @@ DEMONSTRATIONS = ("digits", "glyphs", "synthetic")  # sources too small, or too 
 class Figure(NamedTuple):
     """A plot as it stands on the page."""
 
+    id: str
     plot: Plot
     svg: str  # empty if the study lacks the data for it
     numbers: list[list[str]]  # the heading and rows of a table below it
+
+
+class Section(NamedTuple):
+    """The results of a setting; of a study without settings the only one, without a heading."""
+
+    heading: str
+    description: str
+    results: list[list[str]]
+    colours: dict[str, str]  # of arms
+    accuracy_note: str
+    figures: list[Figure]
+
+
+class Pivot(NamedTuple):
+    """A metric of all cells, arms by settings, and the paper's numbers of the same shape, if there are any."""
+
+    heading: str
+    ours: list[list[str]]
+    paper: list[list[str]] | None
+    comparable: bool
+    note: str
 
 
 def write_report(study: Path | str) -> Path:
@@ -49,30 +73,49 @@ def write_report(study: Path | str) -> Path:
 
 def render(study: Study) -> str:
     """The whole page; the same study gives the same text."""
-    source = _name(_at(study.config, "data", "source"))
-    drawn = (_draw(plot, study) for plot in PLOTS)
+    sections = [_section(study, i, setting) for i, setting in enumerate(study.settings)]
     return _template().render(
         title=f"Study {study.path.resolve().name}",
         description=description(study),
-        demonstration=source if source.startswith(DEMONSTRATIONS) else "",
+        demonstration=", ".join(demonstrations(study)),
         notes=missing_results(study) + several_layouts(study.starts),
-        results=final_table(study.summary),
-        colours=dict.fromkeys(study.summary, "#999999")
-        | {arm: drawing.arm_colour(study.arms, arm) for arm in study.arms},
-        accuracy_note=accuracy_note(study.summary),
-        figures=[figure for figure in drawn if figure.svg or not figure.plot.optional],
+        pivots=pivots(study),
+        overview=_drawn(OVERVIEW, study, "all-") if len(sections) > 1 else [],
+        sections=sections,
         settings=as_text(study.config),
         environment=environment(study.starts),
     )
+
+
+def demonstrations(study: Study) -> list[str]:
+    """The sources of the study's data, if all are for demonstrations."""
+    names = [_name(_at(study.of_setting(setting).config, "data", "source")) for setting in study.settings]
+    return list(dict.fromkeys(names)) if all(name.startswith(DEMONSTRATIONS) for name in names) else []
+
+
+def pivots(study: Study) -> list[Pivot]:
+    """Arms by settings: first the metric that the paper's table has, or accuracy. Empty for a study with neither."""
+    paper = paper_of(study.config)
+    if paper is None and not study.config.get("settings"):
+        return []
+    first = paper.metric if paper else COLUMNS[0][0]
+    found = []
+    for metric, heading, _, _ in sorted(COLUMNS, key=lambda column: column[0] != first):
+        ours, with_paper = pivot_table(study.summary, metric), paper and metric == first
+        theirs, note = (paper_table(study.summary, paper), paper_note(paper)) if with_paper else (None, "")
+        found.append(Pivot(heading, ours, theirs, bool(paper and paper.comparable), note))
+    return found if study.config.get("settings") else found[:1]
 
 
 def description(study: Study) -> str:
     """One sentence that says what was run."""
     config = study.config
     seeds = sorted({run.seed for run in study.runs})
-    parts = [
-        f"{_count(study.arms, 'arm')} ({', '.join(study.arms)}) ran for {study.rounds} round{'s' * (study.rounds != 1)}"
-    ]
+    parts = [f"{_count(study.arms, 'arm')} ({', '.join(study.arms)}) ran"]
+    if config.get("settings"):
+        parts.append(f"in {_count(study.settings, 'setting')} ({', '.join(study.settings)})")
+        return " ".join([*parts, f"with {_count(seeds, 'seed')} ({', '.join(map(str, seeds))})"]) + "."
+    parts.append(f"for {study.rounds} round{'s' * (study.rounds != 1)}")
     parts.append(f"with {_count(seeds, 'seed')} ({', '.join(map(str, seeds))})")
     if data := _name(_at(config, "data", "source")):
         parts.append(f"on the data set {data}")
@@ -88,6 +131,9 @@ def description(study: Study) -> str:
 
 def missing_results(study: Study) -> list[str]:
     """Sentences on what the config asks for and the folder does not hold (yet)."""
+    if declared := study.config.get("settings"):
+        found = {s: missing_results(study.of_setting(s)) if s in study.settings else ["no results."] for s in declared}
+        return [f"{setting}: {note}" for setting, notes in found.items() for note in notes]
     target = number(study.config.get("stop_at_accuracy")) or math.nan
     notes = [
         f"{run.arm}, seed {run.seed}: ends after round {run.metrics[-1]['round']} of {study.rounds}."
@@ -97,7 +143,7 @@ def missing_results(study: Study) -> list[str]:
     notes += [f"Failed: {line}" for of_arm in study.summary.values() for line in of_arm.get("failed", {}).values()]
     seeds = study.config.get("seeds")
     asked = len(seeds) if isinstance(seeds, Sequence) else seeds if isinstance(seeds, int) else 0
-    for arm in dict.fromkeys([*study.arms, *(study.config.get("arms") or ())]):
+    for arm in dict.fromkeys([*study.arms, *arms_of(study.config)]):
         if (done := len(study.of_arm(arm))) < asked:
             notes.append(f"{arm}: results of {done} of {asked} seeds.")
     return notes
@@ -140,10 +186,24 @@ def _template() -> jinja2.Template:
     return environment.get_template("page.html.jinja")
 
 
-def _draw(plot: Plot, study: Study) -> Figure:
+def _section(study: Study, index: int, setting: str) -> Section:
+    part = study.of_setting(setting)
+    colours = dict.fromkeys(part.summary, "#999999") | {arm: drawing.arm_colour(part.arms, arm) for arm in part.arms}
+    figures = _drawn(PLOTS, part, f"setting{index}-" if setting else "")
+    about = description(part) if setting else ""
+    return Section(setting, about, final_table(part.summary), colours, accuracy_note(part.summary), figures)
+
+
+def _drawn(plots: Sequence[Plot], study: Study, prefix: str) -> list[Figure]:
+    """The figures, whose ids start with the prefix, without those that are optional and lack the data for them."""
+    drawn = (_draw(plot, study, prefix + plot.name) for plot in plots)
+    return [figure for figure in drawn if figure.svg or not figure.plot.optional]
+
+
+def _draw(plot: Plot, study: Study, id: str) -> Figure:
     figure = plot.draw(study)
-    svg = "" if figure is None else drawing.svg(figure, plot.name, plot.title)
-    return Figure(plot, svg, plot.numbers(study) if plot.numbers else [])
+    svg = "" if figure is None else drawing.svg(figure, id, plot.title)
+    return Figure(id, plot, svg, plot.numbers(study) if plot.numbers else [])
 
 
 def _at(record: Any, *names: str) -> Any:

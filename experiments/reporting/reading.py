@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from experiments.cells import arms_of, settings_of
 from experiments.reporting.study import Arrays, Row, Run, Study
 from fedjax_collapse.arrays import read_arrays, read_npz
 from fedjax_collapse.records import UserError
@@ -24,13 +25,16 @@ def read_study(path: Path | str) -> Study:
     if not (path / "config.json").is_file():
         raise UserError(f"{path / 'config.json'}: no such file; expected the folder of a study")
     config = read_json(path / "config.json")
-    order = list(config.get("arms") or ())
-    folders = [file.parent for file in path.glob("*/seed*/metrics.jsonl")]
-    runs = [_read_run(folder) for folder in folders if folder.name.removeprefix("seed").isdecimal()]
+    has_settings = bool(config.get("settings"))
+    files = path.glob("*/*/seed*/metrics.jsonl" if has_settings else "*/seed*/metrics.jsonl")
+    folders = [file.parent for file in files if file.parent.name.removeprefix("seed").isdecimal()]
+    runs = [_read_run(folder, folder.parents[1].name if has_settings else "") for folder in folders]
     runs = [run for run in runs if run.metrics]
     if not runs:
-        raise UserError(f"{path}: no evaluated round in any <arm>/seed<k>/metrics.jsonl; start the study first")
-    runs.sort(key=lambda run: (order.index(run.arm) if run.arm in order else len(order), run.arm, run.seed))
+        place = "<setting>/" * has_settings + "<arm>/seed<k>/metrics.jsonl"
+        raise UserError(f"{path}: no evaluated round in any {place}; start the study first")
+    arms, settings = list(arms_of(config)), list(settings_of(config))
+    runs.sort(key=lambda run: (*_place(run.setting, settings), *_place(run.arm, arms), run.seed))
     summary = read_json(path / "summary.json", optional=True)
     for arm, metrics in summary.items():
         if not isinstance(metrics, dict) or not all(
@@ -55,7 +59,7 @@ def read_starts(folder: Path) -> tuple[Mapping[str, Any], ...]:
 
 
 def layouts_of(starts: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """Of each arm the different layouts, with kind of device and convolutions, in which starts have trained it."""
+    """Of each cell the different layouts, with kind of device and convolutions, in which starts have trained it."""
     layouts: dict[str, list[str]] = {}
     for start in starts:
         kind = re.sub(r"[_:]?\d+$", "", str((start.get("devices") or ["?"])[0]))
@@ -67,7 +71,12 @@ def layouts_of(starts: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
     return {arm: list(dict.fromkeys(of_arm)) for arm, of_arm in layouts.items()}
 
 
-def _read_run(folder: Path) -> Run:
+def _place(name: str, order: list[str]) -> tuple[int, str]:
+    """What sorts names by their order, and others behind them."""
+    return (order.index(name) if name in order else len(order)), name
+
+
+def _read_run(folder: Path, setting: str) -> Run:
     return Run(
         folder.parent.name,
         int(folder.name.removeprefix("seed")),
@@ -78,6 +87,7 @@ def _read_run(folder: Path) -> Run:
             folder / "spectra.npz", read_arrays(folder, "spectra"), ("server", "local"), matrices=("server", "local")
         ),
         _checked(folder / "partition.npz", read_npz(folder / "partition.npz"), ("class_counts",)),
+        setting,
     )
 
 

@@ -1,6 +1,7 @@
 """What a study folder holds, and means and standard deviations over its seeds.
 
-A study compares arms (configurations); each arm is run with several seeds. One run's folder is ``<arm>/seed<k>``.
+A study compares arms (configurations), maybe in several settings; each is run with several seeds. One run's folder is
+``<arm>/seed<k>``, or ``<setting>/<arm>/seed<k>``.
 """
 
 import dataclasses
@@ -11,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from experiments.cells import arms_of, cell_name, merged, setting_and_arm, settings_of
 from fedjax_collapse.analysis.spectrum import FLOOR
 
 SUMMARISED = ("accuracy", "best_accuracy", "last10_accuracy", "effective_rank", "significant_dims", "R")
@@ -31,6 +33,7 @@ class Run(NamedTuple):
     clients: Arrays
     spectra: Arrays
     partition: Arrays
+    setting: str = ""  # of a study that has some
 
 
 class Curve(NamedTuple):
@@ -59,11 +62,31 @@ class Study:
     starts: tuple[Mapping[str, Any], ...]  # what each start of it says where its numbers come from
     saved_summary: Summary
     runs: tuple[Run, ...]
+    setting: str = ""  # of which study this is a part
 
     @property
     def arms(self) -> tuple[str, ...]:
         """Names of the arms that have results, in the order of the config."""
         return tuple(dict.fromkeys(run.arm for run in self.runs))
+
+    @property
+    def settings(self) -> tuple[str, ...]:
+        """Names of the settings that have results, likewise; one that is empty in a study without settings."""
+        return tuple(dict.fromkeys(run.setting for run in self.runs))
+
+    def of_setting(self, setting: str) -> "Study":
+        """The study that this setting alone would be."""
+        if not self.config.get("settings"):
+            return self
+        config = {name: value for name, value in self.config.items() if name not in ("settings", "paper")}
+        own = {setting_and_arm(cell): of_cell for cell, of_cell in self.saved_summary.items()}
+        return dataclasses.replace(
+            self,
+            config=merged(config, settings_of(self.config).get(setting) or {}),
+            saved_summary={arm: of_cell for (of, arm), of_cell in own.items() if of == setting},
+            runs=tuple(run._replace(setting="") for run in self.runs if run.setting == setting),
+            setting=setting,
+        )
 
     @property
     def rounds(self) -> int:
@@ -73,9 +96,13 @@ class Study:
 
     @property
     def summary(self) -> Summary:
-        """The saved summary, in the order of the config; an arm that it lacks is summarised from its rows."""
+        """The saved summary by cell, in the order of the config; a cell that it lacks is summarised from its rows."""
+        if declared := self.config.get("settings"):
+            settings = dict.fromkeys([*declared, *self.settings])
+            parts = {setting: self.of_setting(setting).summary for setting in settings}
+            return {cell_name(setting, arm): part[arm] for setting, part in parts.items() for arm in part}
         summary = {arm: self._last_round(arm) for arm in self.arms} | dict(self.saved_summary)
-        declared = [arm for arm in self.config.get("arms") or () if arm in summary]
+        declared = [arm for arm in arms_of(self.config) if arm in summary]
         return {arm: summary[arm] for arm in dict.fromkeys([*declared, *summary])}
 
     @property
@@ -157,9 +184,14 @@ def summarize_seeds(runs: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, An
     summary = {}
     for metric in dict.fromkeys((*SUMMARISED, *(name for run in runs for name in run if name.startswith(MEASURED)))):
         values = [value for run in runs if math.isfinite(value := number(run.get(metric)))]
-        mean, std = (moment if math.isfinite(moment) else None for moment in _moments(values))
-        summary[metric] = {"mean": mean, "std": std, "n": len(values)}
+        summary[metric] = moments(values)
     return summary
+
+
+def moments(values: list[float]) -> dict[str, Any]:
+    """Mean, standard deviation (n - 1) and number of the values; None where undefined."""
+    mean, std = (moment if math.isfinite(moment) else None for moment in _moments(values))
+    return {"mean": mean, "std": std, "n": len(values)}
 
 
 def number(value: Any) -> float:

@@ -1,9 +1,11 @@
 """The final table of a study as text, for the page and for the console."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from experiments.cells import setting_and_arm
+from experiments.paper import Paper
 from experiments.reporting.study import MEASURED, Summary, number, panels
 
 # Metric, heading, factor, format.
@@ -34,9 +36,19 @@ def show_number(value: Any, form: str, missing: str = "-") -> str:
     return f"{value:{form}}" if math.isfinite(value) else missing
 
 
+def show_moments(entry: Mapping[str, Any], factor: float, form: str) -> str:
+    """Mean ± standard deviation (number of seeds) of a metric in a summary."""
+    mean = show_number(factor * number(entry.get("mean")), form)
+    std = show_number(factor * number(entry.get("std")), form.lstrip("+"))
+    num_seeds = int(entry.get("n") or 0)
+    if mean == "-" or not num_seeds:
+        return "-"
+    return f"{mean} ± {std} ({num_seeds})" if num_seeds > 1 and std != "-" else f"{mean} ({num_seeds})"
+
+
 def final_table(summary: Summary) -> list[list[str]]:
     """The heading and one row per arm: mean ± standard deviation over seeds of each metric, number of seeds."""
-    columns = [*COLUMNS, *_measured_columns(summary)]
+    columns = columns_of(summary)
     rows = [["Arm", *(heading for _, heading, _, _ in columns), "Seeds"]]
     for arm, metrics in summary.items():
         row, seeds = [arm], 0
@@ -48,6 +60,57 @@ def final_table(summary: Summary) -> list[list[str]]:
             seeds = max(seeds, num_seeds)
         rows.append([*row, str(seeds)])
     return rows
+
+
+def columns_of(summary: Summary) -> list[tuple[str, str, float, str]]:
+    """Metric, heading, factor and format of all columns, with those of the user's own measurements."""
+    return [*COLUMNS, *_measured_columns(summary)]
+
+
+def pivot_table(summary: Summary, metric: str = "accuracy") -> list[list[str]]:
+    """The heading and one row per arm: of each setting mean ± standard deviation (number of seeds) of the metric."""
+    _, heading, factor, form = next(column for column in COLUMNS if column[0] == metric)
+    settings, arms = _settings_and_arms(summary)
+    of_cell = {setting_and_arm(cell): metrics.get(metric) or {} for cell, metrics in summary.items()}
+    rows = [["Arm", *(setting or heading for setting in settings)]]
+    for arm in arms:
+        rows.append([arm, *(show_moments(of_cell.get((setting, arm), {}), factor, form) for setting in settings)])
+    return rows
+
+
+def paper_table(summary: Summary, paper: Paper) -> list[list[str]]:
+    """The paper's numbers at the places of ``pivot_table``; empty where it has none."""
+    settings, arms = _settings_and_arms(summary)
+    numbers = [[show_number(paper.values.get(s, {}).get(arm), ".2f", "") for s in settings] for arm in arms]
+    return [["Arm", *settings], *([arm, *row] for arm, row in zip(arms, numbers, strict=True))]
+
+
+def paper_note(paper: Paper) -> str:
+    """What the paper's numbers are, in a sentence."""
+    return f"{paper.source}" + ("." if paper.comparable else f"; not comparable: {paper.why.rstrip('.')}.")
+
+
+def table_with_paper(summary: Summary, paper: Paper | None) -> list[list[str]]:
+    """``pivot_table`` as text with the paper's numbers: in ours' cells if they are comparable, else in rows of their
+    own."""
+    ours = pivot_table(summary, paper.metric if paper else "accuracy")
+    if paper is None:
+        return ours
+    rows = ours[:1]
+    for own, row in zip(ours[1:], paper_table(summary, paper)[1:], strict=True):
+        if paper.comparable:
+            rows.append([f"{cell} | paper {theirs}" if theirs else cell for cell, theirs in zip(own, row, strict=True)])
+            rows[-1][0] = own[0]
+        else:
+            rows.append(own)
+            rows += [[f"{own[0]} (paper, not comparable)", *row[1:]]] if any(row[1:]) else []
+    return rows
+
+
+def _settings_and_arms(summary):
+    """Both in the order of the summary."""
+    names = [setting_and_arm(cell) for cell in summary]
+    return [list(dict.fromkeys(parts)) for parts in zip(*names, strict=True)] or [[], []]
 
 
 def _measured_columns(summary: Summary) -> Iterator[tuple[str, str, float, str]]:

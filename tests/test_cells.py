@@ -1,0 +1,241 @@
+"""Studies of cells: what settings and sweeps make of a config, and what a start makes of its cells."""
+
+import json
+import weakref
+
+import pytest
+from conftest import assert_same_bits
+
+from experiments import launch, preparing, slurm, study, summaries
+from experiments.arms import as_declared, resolve_arm
+from experiments.cells import arms_of, axis_names, cells_of, merged, setting_and_arm
+from experiments.configs import base
+from experiments.configs.feddecorr import table1
+from experiments.failures import RunsFailed
+from experiments.load import load_run
+from experiments.study import choose_runs
+from fedjax_collapse import UserError
+
+
+@pytest.fixture
+def config():
+    """Two settings of two arms, one of which is swept: six cells of one round."""
+    config = base.get_config()
+    config.rounds, config.clients, config.network = 1, 3, dict(name="mlp", hidden=(6,))
+    config.partition.alpha, config.partition.seed = 1.0, 0
+    config.training.update(epochs=1, batch_size=512)
+    config.settings = {"iid": dict(partition=dict(name="iid")), "few 0.5": dict(data=dict(test_fraction=0.5), rounds=2)}
+    config.arms = dict(plain=dict(), decorr=dict(regularizers=dict(feddecorr=dict(strength=0.1))))
+    config.sweep = {"regularizers.feddecorr.strength": (0.5, 0.25)}
+    return config
+
+
+CELLS = [f"{s}/{a}" for s in ("iid", "few 0.5") for a in ("plain", "decorr strength=0.5", "decorr strength=0.25")]
+
+
+def test_cells_are_settings_with_arms_in_the_order_of_the_config(config):
+    assert cells_of(as_declared(config)) == CELLS
+    assert choose_runs(config) == [(cell, 0) for cell in CELLS]
+    assert choose_runs(config, ["decorr strength=0.25", "plain"], None, ["iid"]) == [(CELLS[0], 0), (CELLS[2], 0)]
+    assert cells_of(json.loads(config.to_json_best_effort())) == CELLS  # as the report reads it
+    assert setting_and_arm("few 0.5/plain") == ("few 0.5", "plain") and setting_and_arm("plain") == ("", "plain")
+    config.settings, config.sweep = {}, {}
+    assert cells_of(as_declared(config)) == ["plain", "decorr"]
+
+
+def test_an_arm_goes_over_its_setting_and_what_a_setting_says_of_the_arm_over_both(config):
+    config.settings = {"s": dict(training=dict(epochs=3, momentum=0.5), clients=7, arms=dict(b=dict(clients=9)))}
+    config.arms, config.sweep = dict(a=dict(training=dict(epochs=4)), b=dict(clients=8)), {}
+    a, b, common = (resolve_arm(config, arm, "s") for arm in ("a", "b", None))
+    assert (a.training.epochs, a.training.momentum, a.training.batch_size, a.clients) == (4, 0.5, 512, 7)
+    assert (b.training.epochs, b.clients) == (3, 9) and (common.training.epochs, common.clients) == (3, 7)
+    assert not {"arms", "settings", "sweep", "paper"} & set(a)
+
+
+def test_a_part_that_chooses_something_else_loses_its_arguments():
+    config = dict(data=dict(source="digits", test_fraction=0.1), network=dict(name="mlp", hidden=(6,)), rounds=3)
+    changes = dict(data=dict(source="glyphs"), network=dict(hidden=(7,), norm="none"))
+    expected = dict(data=dict(source="glyphs"), network=dict(name="mlp", hidden=(7,), norm="none"), rounds=3)
+    assert merged(config, changes) == expected and config["network"] == dict(name="mlp", hidden=(6,))
+
+
+def test_a_sweep_over_two_axes(config):
+    config.arms.third = dict(regularizers=dict(fedprox=dict(strength=0.1)))
+    config.sweep = {"regularizers.feddecorr.strength": (0.5, 1), "training.epochs": (1, 2)}
+    names = list(arms_of(as_declared(config)))
+    assert names[:2] == ["plain epochs=1", "plain epochs=2"]
+    assert names[2:4] == ["decorr strength=0.5 epochs=1", "decorr strength=0.5 epochs=2"] and len(names) == 2 + 4 + 2
+    arm = resolve_arm(config, "decorr strength=1 epochs=2", "iid")
+    assert arm.regularizers.feddecorr.strength == 1 and arm.training.epochs == 2
+    keys = ("regularizers.feddecorr.strength", "regularizers.fedprox.strength")
+    assert list(axis_names(dict.fromkeys(keys)).values()) == ["feddecorr.strength", "fedprox.strength"]
+    config.sweep = {"network.hidden": ((6,), (8, 4)), "partition.seed": (None,)}
+    assert list(arms_of(json.loads(config.to_json_best_effort())))[:2] == [
+        "plain hidden=6 seed=None",
+        "plain hidden=8x4 seed=None",
+    ]
+
+
+def test_a_sweep_from_the_command_line(tmp_path):
+    file = tmp_path / "config.py"
+    file.write_text("from experiments.configs import quickstart\nget_config = lambda arg='': quickstart.get_config()")
+    option = "--config.sweep.regularizers.feddecorr.strength=(0.01,0.3)"
+    assert list(arms_of(as_declared(launch.parse([f"--config={file}", option]).config))) == [
+        "fedavg",
+        "feddecorr strength=0.01",
+        "feddecorr strength=0.3",
+    ]
+
+
+PAPER = dict(source="X, Table 1", comparable=True, values={"iid": {"plain": 50.0}})
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (dict(settings={"a/b": {}}), "setting 'a/b': its runs are in a folder of that name"),
+        (dict(settings={"a": {"seeds": (1,)}}), r"settings.a.seeds: all settings .* set config.seeds"),
+        (dict(settings={"a": {"trainin": {}}}), "key in settings.a 'trainin': did you mean 'training'"),
+        (dict(settings={"a": 3}), "settings.a .*expected dict"),
+        (dict(settings={"a": {"arms": {"plan": {}}}}), "arm in settings.a.arms 'plan': did you mean 'plain'"),
+        (dict(settings={"a": {"arms": {"plain": {"rounds": 3}}}}), "settings.a.arms.plain.rounds"),
+        (dict(sweep={"training.epoch": (1,)}), "sweep.training.epoch: no arm has that key"),
+        (dict(sweep={"training.epochs": 3}), "sweep.training.epochs: 3, expected a tuple"),
+        (dict(sweep={"training.epochs": (3, 3)}), "expected no value twice"),
+        (dict(sweep={"data.source": ("npz:/x",)}), "source=npz:/x': its runs are in a folder"),
+        (dict(sweep={"rounds": (1, 2)}), "arms.plain rounds=1.rounds: all arms"),
+        (dict(paper=PAPER | dict(comparable=False)), "say why in paper.why"),
+        (dict(paper=dict(source="X", comparable=True)), "config.paper has no values"),
+        (dict(paper=PAPER | dict(values={"idd": {}})), "setting in paper.values 'idd': did you mean 'iid'"),
+        (dict(paper=PAPER | dict(values={"iid": {"decor": 1.0}})), "arm in paper.values.iid 'decor'"),
+        (dict(paper=PAPER | dict(values={"iid": {"plain": 101.0}})), "paper.values.iid.plain: 101.0, expected percent"),
+        (dict(paper=PAPER | dict(sorce="X")), "config key of paper 'sorce': did you mean 'source'"),
+    ],
+)
+def test_what_is_wrong_with_any_cell_is_one_line(config, tmp_path, changes, words):
+    for key, value in changes.items():
+        config[key] = value
+    with pytest.raises(UserError, match=words):
+        study.run_study(config, tmp_path / "study")
+    assert not (tmp_path / "study").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (dict(partition=dict(name="iid", min_size=3)), "setting few 0.5: unknown option of partition 'min_size'"),
+        (dict(network=dict(name="mlpp")), "setting few 0.5, arm plain: unknown network 'mlpp'"),
+    ],
+)
+def test_what_is_wrong_with_a_later_setting_is_found_before_the_first_is_trained(config, tmp_path, change, words):
+    config.settings["few 0.5"] = change
+    with pytest.raises(UserError, match=words):
+        study.run_study(config, tmp_path / "study")
+    assert not (tmp_path / "study").exists()
+
+
+def test_the_published_table_is_a_config():
+    for arg, count in (("full", 3 * 120), ("offline", 3 * 40), ("smoke", 20)):
+        config = table1.get_config(arg)
+        assert len(choose_runs(config)) == count
+    full = table1.get_config("full")
+    tiny, cifar = (resolve_arm(full, "moon_decorr", setting) for setting in ("tiny-0.5", "cifar100-iid"))
+    assert (tiny.rounds, cifar.rounds) == (
+        50,
+        100,
+    ) and tiny.training.weight_decay == cifar.training.weight_decay == 1e-4
+    assert (tiny.network.projector, cifar.network.projector) == ("none", "feddecorr")
+    assert tiny.regularizers.moon.to_dict() == dict(strength=1.0, temperature=1.0, needs_projector=False)
+    assert tiny.partition.alpha == 0.5 and cifar.partition.to_dict() == dict(name="iid")
+    values = full.paper["values"]
+    assert values["cifar10-0.05"]["fedavg_decorr"] == 73.06 and values["tiny-iid"]["moon"] == 50.48
+    with pytest.raises(ValueError, match="expected one of full, offline, smoke"):
+        table1.get_config("ful")
+
+
+@pytest.fixture
+def trained(monkeypatch):
+    """Runs are not trained but listed here, with their rounds; those of an arm called bad fail."""
+    trained = []
+
+    def train_group(group, console, should_stop):
+        console.start_runs(list(group.runs), 0, group.plan.schedule.rounds)
+        for name, run in group.runs.items():
+            if name[0].endswith("bad"):
+                raise RuntimeError("of the user's code")
+            trained.append((*name, console.rounds))
+            run.folder.mkdir(parents=True, exist_ok=True)
+            row = {"round": console.rounds, "accuracy": 0.5}
+            (run.folder / "metrics.jsonl").write_text(json.dumps(row) + "\n")
+            (run.folder / "summary.json").write_text(json.dumps({"headline": "server model", **row}))
+        return True
+
+    monkeypatch.setattr(study, "train_group", train_group)
+    return trained
+
+
+def test_a_study_of_cells_keeps_the_data_of_one_setting_and_skips_what_is_finished(
+    config, tmp_path, trained, monkeypatch
+):
+    """The federations of a setting are gone when the next one's are made."""
+    alive, most, made = [], [], preparing.federations_of
+
+    def federations_of(configs, seeds):
+        most.append(sum(reference() is not None for reference in alive))
+        federations = made(configs, seeds)
+        alive.extend(weakref.ref(of_seed[0].train.inputs) for of_seed in federations.values())
+        return federations
+
+    monkeypatch.setattr(preparing, "federations_of", federations_of)
+    folder = tmp_path / "study"
+    assert study.run_study(config, folder, choose_runs(config, settings=["few 0.5"]))
+    assert trained == [(cell, 0, 2) for cell in CELLS[3:]] and most == [0]
+    assert study.run_study(config, folder)
+    assert trained[3:] == [(cell, 0, 1) for cell in CELLS[:3]]  # the others are finished
+    assert most == [0] * 4  # checked: both; trained: the first, whose data had been let go
+    assert sorted(str(p.parent.relative_to(folder)) for p in folder.glob("*/*/*/summary.json")) == sorted(
+        f"{cell}/seed0" for cell in CELLS
+    )
+    summary = json.loads((folder / "summary.json").read_text())
+    assert list(summary) == CELLS and all(of_cell["accuracy"]["n"] == 1 for of_cell in summary.values())
+    starts = json.loads((folder / "provenance.json").read_text())["starts"]
+    assert list(starts[-1]["layouts"]) == list(starts[-1]["sha256"]) == CELLS
+    page = (folder / "report.html").read_text()
+    assert "ran in 2 settings (iid, few 0.5) with 1 seed (0)" in page and page.count('<details class="section">') == 2
+
+
+def test_a_run_that_fails_ends_neither_its_setting_nor_the_next(config, tmp_path, trained, monkeypatch):
+    monkeypatch.setattr(summaries, "write_report", lambda workdir: workdir)
+    config.sweep, config.arms, config.engine.runs = {}, dict(bad=dict(), good=dict()), "separate"
+    with pytest.raises(RunsFailed) as failed:
+        study.run_study(config, tmp_path)
+    assert trained == [("iid/good", 0, 1), ("few 0.5/good", 0, 2)]
+    line = "iid/bad seed 0: RuntimeError: of the user's code"
+    assert failed.value.lines[0] == f"{line}; log: {tmp_path / 'iid' / 'bad' / 'seed0' / 'error.log'}"
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["iid/bad"]["failed"] == {"seed0": line} and len(failed.value.lines) == 2
+
+
+def test_a_cell_is_trained_as_the_same_study_without_settings(config, tmp_path):
+    """Bit for bit, for its own number of rounds; and what is left of it is loaded again."""
+    config.settings, config.sweep = {"few 0.5": config.settings["few 0.5"].to_dict()}, {}
+    config.arms = dict(decorr=config.arms["decorr"].to_dict())
+    alone = base.get_config()
+    resolved = resolve_arm(config, "decorr", "few 0.5")
+    for key in resolved:
+        alone[key] = resolved[key]
+    alone.arms = dict(only=dict())
+    folders = tmp_path / "cells", tmp_path / "alone"
+    for each, folder in zip((config, alone), folders, strict=True):
+        assert study.run_study(each, folder)
+    runs = folders[0] / "few 0.5" / "decorr" / "seed0", folders[1] / "only" / "seed0"
+    first, second = ((run / "metrics.jsonl").read_text() for run in runs)
+    assert first == second and len(first.splitlines()) == 2
+    params = [load_run(run).variables.params for run in runs]
+    assert_same_bits(*params)
+
+
+def test_jobs_are_told_their_setting():
+    only = ["--setting=few 0.5", "--arm=decorr strength=1", "--seed=3"]
+    assert slurm._only("few 0.5/decorr strength=1 seed 3") == only
+    assert slurm._only("plain seed 3") == ["--arm=plain", "--seed=3"]

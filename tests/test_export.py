@@ -1,0 +1,161 @@
+"""Tables and figures of studies as files, and what a study of cells looks like in its report. Nothing is trained."""
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from experiments import report
+from experiments.cells import arms_of
+from experiments.paper import paper_of
+from experiments.reporting import read_study, write_report
+from experiments.reporting.export import as_rows, results_of
+from experiments.reporting.paired import paired_difference
+from experiments.reporting.sweep import lines_of, sweep
+from experiments.reporting.table import paper_note, pivot_table, table_with_paper
+from fedjax_collapse import UserError
+
+ARMS = ("base", "decorr strength=0.1", "decorr strength=1")
+PAPER = dict(source="X & Y, Table_1", comparable=False, why="small data", values={"a 1": {"base": 50.5}, "b": {}})
+
+
+def make_cells(path: Path, settings=("a 1", "b"), paper=PAPER) -> Path:
+    """Two settings, of which the first lacks a run; accuracies are 0.5, 0.6, 0.7 by arm, plus 0.01 by seed."""
+    config = dict(rounds=2, seeds=[0, 1], settings={s: {} for s in settings}, paper=paper, data=dict(source="digits"))
+    config["arms"] = dict(base={}, decorr=dict(training=dict(strength=0)))
+    config["sweep"] = {"training.strength": [0.1, 1]}
+    for setting in settings or [""]:
+        for i, arm in enumerate(ARMS):
+            for seed in (0, 1) if (setting, i) != ("a 1", 2) else (1,):
+                run = path / setting / arm / f"seed{seed}"
+                run.mkdir(parents=True)
+                rows = [dict(round=r, accuracy=0.1 * (i + 3 + r) + 0.01 * seed * (i + 1), R=-1.0 * i) for r in (1, 2)]
+                (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+                np.savez(run / "partition.npz", class_counts=np.full((3, 2), 4 + seed))
+    (path / "config.json").write_text(json.dumps(config))
+    return path
+
+
+@pytest.fixture(scope="module")
+def cells(tmp_path_factory) -> Path:
+    return make_cells(tmp_path_factory.mktemp("studies") / "cells")
+
+
+def test_arms_by_settings(cells):
+    study = read_study(cells)
+    assert study.settings == ("a 1", "b") and study.arms == ARMS
+    assert list(study.summary) == [f"{setting}/{arm}" for setting in ("a 1", "b") for arm in ARMS]
+    rows = pivot_table(study.summary)
+    assert rows[0] == ["Arm", "a 1", "b"] and rows[1] == ["base", "50.50 ± 0.71 (2)", "50.50 ± 0.71 (2)"]
+    assert rows[3] == ["decorr strength=1", "73.00 (1)", "71.50 ± 2.12 (2)"]
+    assert pivot_table(study.summary, "R")[2][1:] == ["-1.000 ± 0.000 (2)"] * 2
+
+
+def test_the_papers_numbers_stand_apart_unless_they_are_comparable(cells):
+    study = read_study(cells)
+    paper = paper_of(study.config)
+    rows = table_with_paper(study.summary, paper)
+    assert rows[2] == ["base (paper, not comparable)", "50.50", ""] and len(rows) == 5
+    assert paper_note(paper) == "X & Y, Table_1; not comparable: small data."
+    rows = table_with_paper(study.summary, paper._replace(comparable=True))
+    assert rows[1] == ["base", "50.50 ± 0.71 (2) | paper 50.50", "50.50 ± 0.71 (2)"] and len(rows) == 4
+
+
+def test_the_page_has_the_pivot_the_settings_and_the_sweep(cells):
+    page = write_report(cells).read_text(encoding="utf-8")
+    assert '<span class="below">50.50</span>' in page and "not comparable: small data." in page
+    assert page.count('<details class="section">') == 2 and "Accuracy (%) of all cells" in page
+    assert "a 1: decorr strength=1: results of 1 of 2 seeds." in page
+    ids = [part.split('"')[0] for part in page.split(' id="')[1:]]
+    assert len(ids) == len(set(ids)) and {"setting0-sweep", "setting1-sweep", "all-accuracy"} <= set(ids)
+
+
+def test_without_settings_a_papers_numbers_are_by_arm(tmp_path):
+    paper = dict(source="X", comparable=True, values={"base": 60.0})
+    page = write_report(make_cells(tmp_path / "s", (), paper)).read_text(encoding="utf-8")
+    assert '<span class="beside">60.00</span>' in page and "<details" not in page
+
+
+def test_differences_are_those_of_equal_seeds_on_equal_partitions(tmp_path):
+    folder = make_cells(tmp_path / "s", ())
+    expected = {"mean": pytest.approx(0.105), "std": pytest.approx(np.std([0.1, 0.11], ddof=1)), "n": 2}
+    assert paired_difference(read_study(folder), ARMS[1], "base") == expected
+    np.savez(folder / ARMS[1] / "seed1" / "partition.npz", class_counts=np.full((3, 2), 9))
+    assert paired_difference(read_study(folder), ARMS[1], "base") == {"mean": pytest.approx(0.1), "std": None, "n": 1}
+    hashes = {arm: {"seed0": {"partition": arm}, "seed1": {"partition": "same"}} for arm in ARMS}
+    (folder / "provenance.json").write_text(json.dumps({"starts": [{"sha256": hashes}]}))
+    by_hash = paired_difference(read_study(folder), ARMS[1], "base")
+    assert by_hash == {"mean": pytest.approx(0.11), "std": None, "n": 1}
+    rows = (folder / ARMS[1] / "seed1" / "metrics.jsonl").read_text().splitlines()[:1]
+    (folder / ARMS[1] / "seed1" / "metrics.jsonl").write_text(rows[0] + "\n")  # not at the same round yet
+    assert paired_difference(read_study(folder), ARMS[1], "base")["n"] == 0
+
+
+def test_files_of_one_study(cells, tmp_path, capsys):
+    before = {path: path.read_bytes() for path in cells.rglob("*") if path.is_file()}
+    out = tmp_path / "out"
+    assert report.main([str(cells), f"--out={out}", "--format=md,tex,csv,svg", "--base=base"]) == 0
+    assert before == {path: path.read_bytes() for path in cells.rglob("*") if path.is_file()}
+    markdown = (out / "results.md").read_text()
+    assert "| Setting | Arm | Accuracy (%) | Best | Last 10 |" in markdown and "| --- | --- | ---: |" in markdown
+    assert "| b | decorr strength=1 | 71.50 ± 2.12 | 71.50 ± 2.12 | - |" in markdown
+    assert "+10.50 ± 0.71 (2)" in markdown and markdown.endswith("not comparable: small data.\n")
+    latex = (out / "results.tex").read_text()
+    assert "\\begin{tabular}{llrrrrrrrr}" in latex and "71.50 $\\pm$ 2.12" in latex and "X \\& Y, Table\\_1" in latex
+    assert latex.count("\\\\\n") == 1 + 6 + 1 + 4  # heading and cells; heading, arms and the paper's row
+    rows = list(csv.DictReader((out / "results.csv").open()))
+    assert [(row["Setting"], row["Arm"]) for row in rows] == [(s, arm) for s in ("a 1", "b") for arm in ARMS]
+    assert float(rows[4]["Accuracy (%): mean"]) == pytest.approx(61) and rows[2]["Accuracy (%): std"] == ""
+    assert float(rows[5]["Accuracy - base: mean"]) == pytest.approx(21) and rows[5]["Accuracy - base: n"] == "2"
+    figures = {str(path.relative_to(out)) for path in out.rglob("*.svg")}
+    assert {"accuracy.svg", "a 1/accuracy.svg", "b/sweep.svg", "b/partition.svg"} <= figures
+    assert "results.csv" in capsys.readouterr().out
+
+
+def test_several_studies_in_one_table(cells, tmp_path, capsys):
+    other = make_cells(tmp_path / "other", (), {})
+    assert report.main([str(cells), str(other), f"--out={tmp_path / 'out'}", "--format=csv"]) == 0
+    rows = list(csv.DictReader((tmp_path / "out" / "results.csv").open()))
+    assert [(row["Study"], row["Setting"]) for row in rows[::3]] == [("cells", "a 1"), ("cells", "b"), ("other", "")]
+    heading, *rows = as_rows(results_of({"x": read_study(other)}, "base"))
+    assert heading[0] == "Arm" and heading[-2:] == ["Accuracy - base", "Seeds"] and rows[0][-2] == "-"
+    for arguments, words in (
+        ([str(cells), str(other), "--base=base"], "say by --out=FOLDER"),
+        ([str(cells), "--base=bas"], "unknown arm in --base 'bas': did you mean 'base'"),
+        ([str(cells), "--format=doc"], "unknown format 'doc'"),
+        ([str(tmp_path), "--format=md"], "config.json: no such file"),
+        ([str(cells), "--format=md", "--out=/dev/null/x"], "cannot be written"),
+    ):
+        assert report.main(arguments) == 2
+        error = capsys.readouterr().err
+        assert words in error and error.count("\n") == 1
+
+
+def test_a_sweep_is_drawn_against_its_values(tmp_path):
+    study = read_study(make_cells(tmp_path / "s", ()))
+    (line,) = lines_of(arms_of(study.config), "strength")
+    assert line.name == "decorr" and line.values == (0.1, 1) and line.arms == ARMS[1:]
+    figure = sweep(study)
+    accuracy, _, collapse = figure.axes
+    points = accuracy.containers[0].lines[0]
+    assert points.get_xdata() == pytest.approx([0.1, 1]) and points.get_ydata() == pytest.approx([61, 71.5])
+    assert accuracy.get_xscale() == "log" and accuracy.lines[-1].get_ydata() == pytest.approx([50.5] * 2)  # the base
+    assert collapse.containers[0].lines[0].get_ydata() == pytest.approx([-1, -2])
+    study.config["sweep"].clear()
+    assert sweep(study) is None
+
+
+def test_lines_of_a_sweep_over_two_axes():
+    config = dict(arms=dict(m=dict(a=0, b="x"), n={}), sweep=dict(a=[1, 2], b=["x", "y"]))
+    lines = lines_of(arms_of(config), "a")
+    assert [(line.name, line.values) for line in lines] == [("m b=x", (1, 2)), ("m b=y", (1, 2))]
+    config = dict(arms=dict(m=dict(a=0)), sweep=dict(a=[[1, 2], [3]]))
+    assert lines_of(arms_of(config), "a")[0].values == ((1, 2), (3,))
+
+
+def test_a_folder_without_runs_says_where_they_should_be(tmp_path):
+    (tmp_path / "config.json").write_text('{"settings": {"a": {}}, "arms": {"b": {}}}')
+    with pytest.raises(UserError, match=r"<setting>/<arm>/seed<k>/metrics\.jsonl"):
+        read_study(tmp_path)
