@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from experiments.configs import base
+
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = sorted((ROOT / "docs").rglob("*.md"))
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS]
@@ -51,7 +53,7 @@ def test_every_page_is_in_the_index_of_the_site():
 @pytest.mark.parametrize("page", [page for page in DOCS if page.name not in TESTED_ELSEWHERE], ids=name)
 def test_python_runs_as_it_stands(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    names = {}
+    names = {"config": base.get_config()}
     for code, is_marked in blocks(page, "python"):
         if not is_marked:
             exec(compile(code, name(page), "exec"), names)

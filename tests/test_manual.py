@@ -62,7 +62,8 @@ def test_configs_of_the_project_are_found_from_anywhere(name, tmp_path, monkeypa
         ("scafold", "did you mean 'scaffold'"),
     ],
 )
-def test_methods_that_are_arguments_of_another_are_answered(name, words, tmp_path, capsys):
+def test_methods_that_are_arguments_of_another_are_answered(name, words, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(launch, "configure_jax", lambda cache: None)  # the tests have started JAX themselves
     arguments = ["--config=quickstart:smoke", f"--config.algorithm.name={name}", f"--workdir={tmp_path / 'study'}"]
     assert launch.main(arguments) == 2
     error = capsys.readouterr().err
