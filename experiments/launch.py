@@ -56,8 +56,7 @@ def main(arguments: list[str], should_stop: Callable[[], bool] | None = None) ->
     """The exit status. ``should_stop``: asked between rounds; default, whether a signal came."""
     try:
         if (topic := _asked_for_help(arguments)) is not None:
-            print(manual.on_screen(topic, _flags([])) if topic else f"{__doc__}\n{manual.on_screen('', _flags([]))}")
-            return 0
+            return _help(topic)
         arguments = with_config_found(arguments)
         _find_own_modules(arguments)
         options = parse(arguments)
@@ -86,6 +85,13 @@ def _asked_for_help(arguments):
     """The topic of ``--help=TOPIC``, empty without one; None if nobody asks."""
     asked = [argument for argument in arguments if argument.split("=")[0] in ("--help", "-help", "-h")]
     return asked[0].partition("=")[2] if asked else None
+
+
+def _help(topic):
+    text = manual.on_screen(topic, _flags([]))
+    with contextlib.suppress(BrokenPipeError):  # ``| head``
+        print(text if topic else f"{__doc__}\n{text}", flush=True)
+    return 0
 
 
 def _in_processes(options, arguments, workdir, names):
