@@ -1,4 +1,4 @@
-"""FedSAM, FedASAM and FedLESAM: test vectors, whole rounds against plain PyTorch, what is not perturbed, properties."""
+"""FedSAM, FedASAM, FedLESAM, MoFedSAM: test vectors, rounds against plain PyTorch, what is not moved, properties."""
 
 import functools
 from types import SimpleNamespace
@@ -29,6 +29,7 @@ from fedjax_collapse import (
     nn,
     option,
 )  # fmt: skip
+from fedjax_collapse.algorithms.fedcm import FedCM
 from fedjax_collapse.algorithms.fedlesam import FedLESAM, Received
 from fedjax_collapse.algorithms.fedsam import FedSAM
 
@@ -154,6 +155,23 @@ class ASAMWithFrozenHead(ReferenceSAM):
     adaptive, held = True, ("head",)
 
 
+class MoFedSAM(ReferenceSAM):
+    alpha = 0.4
+
+    def backward(self, i, network, received, loss):
+        super().backward(i, network, received, loss)
+        for p in network.parameters():
+            p.grad *= self.alpha
+
+    def correction(self, i, w, received):
+        return (1 - self.alpha) * self.server
+
+    def aggregate(self, cohort, received, vectors, steps):
+        lr = self.training.learning_rate
+        self.server = self.average(cohort, [(received - v) / (k * lr) for v, k in zip(vectors, steps, strict=True)])
+        return self.average(cohort, vectors)
+
+
 CAREFUL = TRAINING.replace(clip_norm=0.5, drop_last=True, schedule="decay", schedule_factor=0.5, freeze="head")
 SAM, LESAM = {"fedsam": FedSAM(0.3)}, {"fedlesam": FedLESAM(0.3)}
 SCAFFOLD = {"scaffold": Scaffold("fednova")}
@@ -161,6 +179,7 @@ ASAM = {"fedsam": FedSAM(0.3, adaptive=True)}
 REFERENCES = {
     "fedsam on scaffold": (FedAvg(TRAINING, SAM | SCAFFOLD), SAMOnScaffold),
     "fedasam with clipping, drop_last, schedule, frozen head": (FedAvg(CAREFUL, ASAM), ASAMWithFrozenHead),
+    "mofedsam": (FedAvg(TRAINING, SAM | {"fedcm": FedCM(0.4)}), MoFedSAM),
     "fedlesam-s": (FedAvg(TRAINING, LESAM | SCAFFOLD), LESAMOnScaffold),
     "fedlesam-d with private BatchNorm": (
         FedAvg(TRAINING, LESAM | {"feddyn": FedDyn(alpha=0.1)}, private="batch_norm"),
@@ -194,6 +213,13 @@ def test_rounds_equal_a_plain_pytorch_loop(federation, name, torch_float64):
     server = jax.device_get(advance.state.server.variables)
     assert_close(server, expected, 1e-10)
     assert_constant(algorithm, variables, server)
+
+
+def test_variants_of_fedcm():
+    """The released code of MoFedSAM leaves alpha out; all of one's own gradient is none of the others'."""
+    gradient, view = {"w": jnp.array([2.0])}, SimpleNamespace(shared={"w": jnp.array([10.0])})
+    for method, expected in ((FedCM(), 9.2), (FedCM(variant="official"), 11.0), (FedCM(1.0), 2.0)):
+        assert float(method.correct(gradient, None, view)["w"][0]) == pytest.approx(expected)
 
 
 @pytest.fixture(scope="module")
@@ -273,6 +299,7 @@ def test_nothing_to_climb(float64):
         ([FedSAM(-0.1)], "FedSAM: rho -0.1 is negative"),
         ([FedLESAM(float("inf"))], "FedLESAM: rho inf is not finite"),
         ([FedLESAM(stored="client")], "FedLESAM: stored 'client': expected one of own, server"),
+        ([FedCM(0.0)], r"FedCM: alpha 0 is outside \(0, 1\]"),
         ([FedSAM(adaptive=1)], "FedSAM: adaptive 1: expected bool, got int"),
     ],
 )
