@@ -137,7 +137,7 @@ def view_models(
         for client, variables in zip(ids, _unstack(watched.variables, len(ids)), strict=True)
         if client < federation.num_clients
     }
-    started = watched.received, model.mask(algorithm.private)
+    started = watched.received, model.mask(algorithm.private_part)
     return MeasurementView(int(advance.state.round), of_server, local, len(ids), federation, model, *started), clients
 
 

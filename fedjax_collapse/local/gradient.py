@@ -41,7 +41,7 @@ def gradient_and_metrics(
         return masks.zero(fixed, gradient)
 
     for name, method in context.algorithm.having("gradient").items():
-        held = masks.either(fixed, context.model.mask(context.algorithm.private).params)
+        held = masks.either(fixed, context.model.mask(context.algorithm.private_part).params)
         view = GradientView(**context.view_fields(name), held=held)
         gradient = method.gradient(gradient_of, variables.params, view)
         return returned(name, "gradient", gradient, variables.params), *passes[0]
