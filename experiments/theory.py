@@ -221,16 +221,16 @@ STUDIES: dict[str, tuple[Callable, Callable, Callable]] = {
 
 def _parse(arguments):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
-    parser.add_argument("--out", type=Path, metavar="FOLDER", help="where to write figures and numbers")
+    parser.add_argument("--out", default="", metavar="FOLDER", help="where to write figures and numbers")
     parser.add_argument("--steps", type=int, default=200, help="of integration, 200 unless said otherwise")
     parser.add_argument("--seeds", type=int, default=5, help="draws of a client for each alpha, 5 likewise")
     parser.error = _fail
     asked = parser.parse_args(arguments)
-    if asked.out is None:
+    if not asked.out:
         _fail("--out is missing: give the folder to write to, --out=FOLDER")
     for name in ("steps", "seeds"):
         check_value(f"--{name}", getattr(asked, name), Count)
-    return asked.out, Options(asked.steps, asked.seeds)
+    return Path(asked.out), Options(asked.steps, asked.seeds)
 
 
 def _write(folder: Path, name: str, columns: Columns, figure) -> None:

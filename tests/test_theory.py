@@ -69,6 +69,7 @@ def test_figures_and_numbers_are_written(tmp_path, capsys):
     ("arguments", "message"),
     [
         ([], "--out is missing"),
+        (["--out="], "--out is missing"),
         (["--out=x", "--steps=0"], "--steps 0 is too small"),
         (["--out=x", "--seeds=many"], "invalid int value: 'many'"),
         (["--out=x", "--figures=all"], "unrecognized arguments: --figures=all"),
