@@ -75,15 +75,15 @@ def test_definitions():
         rng = np.random.default_rng(seed)
         rows, labels = rng.normal(size=(5, 3)) + rng.integers(0, 2), rng.integers(0, 1 + seed % 4, 5)
         unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
-        contrast, excess = [], []
+        contrast, excess, threshold = [], [], (0.4, -0.5)[seed % 2]
         for i in range(5):
             same, others = (sorted(unit[kind] @ unit[i]) for kind in (labels == labels[i], labels != labels[i]))
             weights = np.exp(np.array([same[0], *others[-2:]]) / 0.3)
             contrast.append(-np.log(weights[0] / weights.sum()))
             least = min((unit[j] @ unit[i] for j in range(5) if j != i and labels[j] == labels[i]), default=-1)
-            excess.append(np.log1p(np.exp(((least if least >= 0.4 else -1) - 1) / 0.3)))
+            excess.append(np.log1p(np.exp(((least if least >= threshold else -1) - 1) / 0.3)))
         assert evaluate(hardest_contrast, rows, labels, extras=(0.3,))[0] == pytest.approx(np.mean(contrast))
-        assert evaluate(excess_similarity, rows, labels, extras=(0.3, 0.4))[0] == pytest.approx(np.mean(excess))
+        assert evaluate(excess_similarity, rows, labels, extras=(0.3, threshold))[0] == pytest.approx(np.mean(excess))
 
 
 @pytest.mark.parametrize("loss", [hardest_contrast, excess_similarity])

@@ -139,10 +139,6 @@ def restore(tensors, values):
         tensor.data.copy_(value)
 
 
-class SAMOnScaffold(ReferenceSAM, ReferenceScaffold):
-    pass
-
-
 class LESAMOnScaffold(ReferenceLESAM, ReferenceScaffold):
     pass
 
@@ -174,13 +170,11 @@ class MoFedSAM(ReferenceSAM):
 
 CAREFUL = TRAINING.replace(clip_norm=0.5, drop_last=True, schedule="decay", schedule_factor=0.5, freeze="head")
 SAM, LESAM = {"fedsam": FedSAM(0.3)}, {"fedlesam": FedLESAM(0.3)}
-SCAFFOLD = {"scaffold": Scaffold("fednova")}
 ASAM = {"fedsam": FedSAM(0.3, adaptive=True)}
 REFERENCES = {
-    "fedsam on scaffold": (FedAvg(TRAINING, SAM | SCAFFOLD), SAMOnScaffold),
     "fedasam with clipping, drop_last, schedule, frozen head": (FedAvg(CAREFUL, ASAM), ASAMWithFrozenHead),
     "mofedsam": (FedAvg(TRAINING, SAM | {"fedcm": FedCM(0.4)}), MoFedSAM),
-    "fedlesam-s": (FedAvg(TRAINING, LESAM | SCAFFOLD), LESAMOnScaffold),
+    "fedlesam-s": (FedAvg(TRAINING, LESAM | {"scaffold": Scaffold("fednova")}), LESAMOnScaffold),
     "fedlesam-d with private BatchNorm": (
         FedAvg(TRAINING, LESAM | {"feddyn": FedDyn(alpha=0.1)}, private="batch_norm"),
         LESAMOnDyn,
