@@ -15,6 +15,7 @@ from experiments.configs import base
 from fedjax_collapse import FedAvg, FedDecorr, Federation, LocalTraining, Model, Outputs, Phase, UserError, masks, nn
 from fedjax_collapse.algorithms.fedper import FedPer
 from fedjax_collapse.algorithms.fedrep import FedRep
+from fedjax_collapse.algorithms.fedsam import FedSAM
 from fedjax_collapse.algorithms.lg_fedavg import LGFedAvg
 from fedjax_collapse.evaluation import evaluate
 
@@ -159,6 +160,15 @@ def test_they_are_names_of_private_parts_and_phases(federation, network, method,
     assert_same_bits(named.variables, plain.variables)
     assert_same_bits(named.state.clients.private, plain.state.clients.private)
     assert named.metrics == plain.metrics and named.headline == plain.headline
+
+
+def test_what_a_method_keeps_is_not_perturbed(federation, network):
+    """FedSAM leaves the head of FedPer's clients alone, as one that is private by hand."""
+    sharp = {"fedsam": FedSAM(0.5)}
+    named = run(federation, network, FedAvg(SIMPLE, {"fedper": FedPer(), **sharp}), rounds=1)
+    plain = run(federation, network, FedAvg(SIMPLE, sharp, private="head"), rounds=1)
+    assert_same_bits(named.variables, plain.variables)
+    assert_same_bits(named.state.clients.private, plain.state.clients.private)
 
 
 @pytest.mark.parametrize("name", REFERENCES)
