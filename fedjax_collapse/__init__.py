@@ -20,6 +20,7 @@ from fedjax_collapse.local_training import LocalTraining as LocalTraining
 from fedjax_collapse.local_training import Phase as Phase
 from fedjax_collapse.losses import masked_mean as masked_mean
 from fedjax_collapse.method import FinishView as FinishView
+from fedjax_collapse.method import GradientView as GradientView
 from fedjax_collapse.method import LocalView as LocalView
 from fedjax_collapse.method import Method as Method
 from fedjax_collapse.method import Regularizer as Regularizer

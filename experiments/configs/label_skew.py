@@ -30,6 +30,7 @@ METHODS = {
     "fedrcl": dict(regularizers=dict(fedrcl=dict())),
     "fedsam": dict(methods=dict(fedsam=dict(rho=0.1))),
     "fedlesam": dict(methods=dict(fedlesam=dict(rho=0.1))),
+    "mofedsam": dict(methods=dict(fedsam=dict(rho=0.1), fedcm=dict(alpha=0.1))),
     "fedexp": dict(algorithm=dict(name="fedexp", eps=1e-3)),
     "ccvr": dict(methods=dict(ccvr=dict())),
     "fedvls_feddecorr": dict(regularizers=dict(fedvls=dict(distillation=0.1), feddecorr=dict(strength=0.1))),

@@ -18,6 +18,8 @@ from fedjax_collapse.losses.prototypes import prototype_cross_entropy as prototy
 from fedjax_collapse.losses.prototypes import prototype_distance as prototype_distance
 from fedjax_collapse.losses.prototypes import prototype_margin as prototype_margin
 from fedjax_collapse.losses.proximal import proximal_distance as proximal_distance
+from fedjax_collapse.losses.relaxed_contrastive import excess_similarity as excess_similarity
+from fedjax_collapse.losses.relaxed_contrastive import hardest_contrast as hardest_contrast
 from fedjax_collapse.losses.singular import singular_value_variance as singular_value_variance
 from fedjax_collapse.losses.task import cross_entropy as cross_entropy
 from fedjax_collapse.losses.task import masked_mean as masked_mean
