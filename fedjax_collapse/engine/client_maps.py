@@ -293,6 +293,15 @@ def own_devices() -> tuple[jax.Device, ...]:
     return tuple(jax.local_devices())
 
 
+def within_process(client_map: ClientMap) -> ClientMap:
+    """The map on those of its devices that are this process's; itself where all are."""
+    devices = tuple(device for device in client_map.devices if device.process_index == jax.process_index())
+    match client_map:
+        case Sharded(count, inner, _) if len(devices) < count:
+            return Sharded(len(devices), inner, devices)
+    return client_map
+
+
 def num_busy(count: int, devices: Sequence[jax.Device]) -> int:
     """Over how many of the devices so many clients or runs are divided: all, where several processes have them."""
     return len(devices) if processes.are_several() else min(len(devices), count)
