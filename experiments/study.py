@@ -78,10 +78,10 @@ def run_study(
         check_folder(workdir / arm)
     federations = _federations(configs, config.seeds)
     processes.check_alike(lambda: _what_runs(config, names, federations))
-    plans = {arm: _plan(arm, configs[arm], federations[arm][config.seeds[0]]) for arm in arms}
+    console = Console(num_runs=len(names), rounds=config.rounds, stream=hosts.stream())
+    plans = {arm: _plan(arm, configs[arm], federations[arm][config.seeds[0]], console.note) for arm in arms}
     with processes.within_first(_claimed(workdir, config, bool(share))) as is_last:
         processes.of_first(lambda: _record_alone(workdir, federations, plans))
-        console = Console(num_runs=len(names), rounds=config.rounds, stream=hosts.stream())
         for line in processes.of_first(lambda: list(changed_layouts(workdir, names))):
             console.note(line)
         groups = _shared_groups if share else _all_groups
@@ -275,10 +275,10 @@ def _failures(group, error):
     return {Path(run.folder): f"{group}: {explain(error)}" for run in group.runs.values()}
 
 
-def _plan(arm, config, federation):
+def _plan(arm, config, federation, announce):
     """The arm's plan; what is wrong with it is told with its name."""
     try:
-        return make_plan(config, federation)
+        return make_plan(config, federation, announce)
     except UserError as error:
         raise UserError(f"arm {arm}: {error}") from error
 
