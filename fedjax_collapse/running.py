@@ -95,6 +95,8 @@ class Going:
         for run in runs[1:]:
             run.algorithm.check()
         rounds = check(runs[0], model, schedule, hardware)
+        if hardware.run_map is not None:
+            engine.check_at_once("run_map", hardware.run_map, len(runs), "the runs")
         self.runs, self.model, self.schedule = runs, rounds.model, schedule
         self.tests = [None if run.algorithm.private == "none" else run.federation.own_tests() for run in runs]
         self.headlines = [headline_of(run.algorithm, run.federation) for run in runs]

@@ -25,6 +25,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, Sharding,
 from fedjax_collapse import processes
 from fedjax_collapse.aggregation import sum_clients
 from fedjax_collapse.data.batches import zeros_of
+from fedjax_collapse.options import Count, check_value
 from fedjax_collapse.records import PyTree, UserError
 from fedjax_collapse.target import Target
 
@@ -135,7 +136,7 @@ class Chunked(ClientMap):
     Memory grows with the chunk, not with the cohort.
 
     Raises:
-        UserError: ``clients_at_once`` < 1.
+        UserError: ``clients_at_once`` is no number >= 1.
     """
 
     clients_at_once: int
@@ -143,8 +144,7 @@ class Chunked(ClientMap):
     on: tuple[jax.Device, ...] = ()
 
     def __post_init__(self):
-        if self.clients_at_once < 1:
-            raise UserError(f"clients_at_once {self.clients_at_once} is too small, expected >= 1")
+        check_value("Chunked: clients_at_once", self.clients_at_once, Count)
 
     def __str__(self):
         return f"{self.clients_at_once} client{'s' * (self.clients_at_once > 1)} at a time"
@@ -281,6 +281,13 @@ class Loop(ClientMap):
         outcomes = [function(shared, jax.tree.map(operator.itemgetter(i), clients)) for i in range(count)]
         outcome = jax.tree.map(lambda *leaves: jnp.stack(leaves), *outcomes)
         return outcome._replace(summand=sum_clients(outcome.summand), kept=_keep(slots, outcome))
+
+
+def check_at_once(name: str, client_map: ClientMap, most: int, whose: str) -> None:
+    """Raises UserError if each device is to run more at once than there are."""
+    at_once = client_map.clients_at_once // client_map.num_devices
+    if at_once > most:
+        raise UserError(f"{name}: {at_once} at a time on a device: expected at most {most}, {whose}")
 
 
 def available_devices() -> tuple[jax.Device, ...]:
