@@ -170,6 +170,13 @@ def test_one_process_stops_and_two_go_on(config, reference, tmp_path, monkeypatc
     assert_agree(study, reference(2, SOUND), tolerance=0)  # two summands have one order
 
 
+def test_four_processes_agree_with_one(config, reference, tmp_path):
+    """Other numbers of processes and devices: ``experiments/layout_campaign.py``."""
+    statuses, _, _ = in_many(config, tmp_path / "study", (4, 1), *ONE_RUN)
+    assert statuses == [0] * 4
+    assert_agree(tmp_path / "study", reference(4, *ONE_RUN))
+
+
 def test_a_process_that_dies_ends_the_others(config, reference, tmp_path):
     study = tmp_path / "study"
     statuses, _, errors = in_many(config, study, (2, 1), *ONE_RUN, DIES="process 1 in round 2")
