@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Annotated, Any, Union, get_args, get_origin
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
@@ -179,7 +180,7 @@ def _type_problem(value, kind):
     if expected is None:
         return ""
     if kind in _LARGEST and isinstance(value, (jax.Array, np.ndarray)):
-        is_fine = np.issubdtype(value.dtype, np.integer if kind is int else np.number)
+        is_fine = jnp.issubdtype(value.dtype, jnp.integer if kind is int else jnp.number)
         return "" if is_fine else f"{_shown(value)}: expected {_name(kind)}, got an array of {value.dtype}"
     if isinstance(value, expected) and not (isinstance(value, bool) and kind in _LARGEST):
         return ""
