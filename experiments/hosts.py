@@ -40,6 +40,7 @@ def join(where: str, timeout: int) -> None:
     try:
         jax.distributed.initialize(**(given or {}), initialization_timeout=timeout + _LONGER)
         _check_devices()
+        processes.connect()
     except (RuntimeError, ValueError) as error:
         raise UserError(f"--distributed={where}: {one_line(error)}") from error
     finally:

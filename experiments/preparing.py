@@ -1,7 +1,7 @@
 """What the runs of a study need: plans, and federations, which are large, of one setting after the other."""
 
 import gc
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import jax
 from ml_collections import ConfigDict
@@ -83,9 +83,9 @@ def hashes_of(federations: Federations) -> dict[str, dict[str, dict[str, str]]]:
     }
 
 
-def plan_of(cell: str, config: ConfigDict, federation: Federation) -> Plan:
+def plan_of(cell: str, config: ConfigDict, federation: Federation, announce: Callable[[str], None]) -> Plan:
     """The cell's plan; what is wrong with it is told with its name."""
     try:
-        return make_plan(config, federation)
+        return make_plan(config, federation, announce)
     except UserError as error:
         raise UserError(f"{described(cell)}: {error}") from error

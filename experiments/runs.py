@@ -71,8 +71,8 @@ def run_folder(workdir: Path, name: Name) -> Path:
     return workdir / cell / f"seed{seed}"
 
 
-def make_plan(config: ConfigDict, federation: Federation) -> Plan:
-    """The plan of a cell, checked.
+def make_plan(config: ConfigDict, federation: Federation, announce: Callable[[str], None] = lambda line: None) -> Plan:
+    """The plan of a cell, checked; ``announce`` is called with a line before what takes long.
 
     Raises:
         UserError: something in it makes no sense.
@@ -85,13 +85,13 @@ def make_plan(config: ConfigDict, federation: Federation) -> Plan:
         check(run, plan.model, plan.schedule, Hardware(plan.client_map))
     except Exception as error:
         raise explained("a round cannot be compiled", error) from error
-    plan = plan._replace(model=_with_fastest_lowerings(plan, config.network.get("lowering", "auto")))
+    plan = plan._replace(model=_with_fastest_lowerings(plan, config.network.get("lowering", "auto"), announce))
     if config.engine.layout == "timed":
         plan = plan._replace(client_map=fastest(run, plan.model, plan.schedule, plan.client_map))
     return plan
 
 
-def _with_fastest_lowerings(plan, lowering):
+def _with_fastest_lowerings(plan, lowering, announce):
     """The plan's model; by ``auto`` its lowerings are timed, but on a TPU, where the compiler's estimate chose them."""
     client_map = plan.client_map
     if lowering != "timed" and (lowering != "auto" or client_map.target.is_tpu):
@@ -99,7 +99,7 @@ def _with_fastest_lowerings(plan, lowering):
     at_once = client_map.clients_at_once // client_map.num_devices
     least_work = 0 if lowering == "timed" else WORTHWHILE
     batch_size, device = plan.algorithm.training.batch_size, engine.own_devices()[0]
-    return with_timed_lowerings(plan.model, batch_size, at_once, device, least_work)
+    return with_timed_lowerings(plan.model, batch_size, at_once, device, least_work, announce)
 
 
 def make_groups(

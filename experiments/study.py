@@ -70,10 +70,10 @@ def run_study(
     for cell, _ in names:
         check_folder(workdir / cell)
     examples = Examples(configs, tuple(config.seeds))
-    plans, hashes = _prepared(config, configs, names, examples)
+    console = Console(num_runs=len(names), rounds=config.rounds, stream=hosts.stream())
+    plans, hashes = _prepared(config, configs, names, examples, console.note)
     with processes.within_first(claimed(workdir, config, bool(share))) as is_last:
         processes.of_first(lambda: _record_alone(workdir, hashes, plans))
-        console = Console(num_runs=len(names), rounds=config.rounds, stream=hosts.stream())
         for line in processes.of_first(lambda: list(changed_layouts(workdir, names))):
             console.note(line)
         start = Start(workdir, plans, examples, console, should_stop, share)
@@ -108,14 +108,14 @@ def choose_runs(
     return [(cell_name(setting, arm), seed) for setting, arm, seed in itertools.product(settings, arms, seeds)]
 
 
-def _prepared(config, configs, names, examples):
+def _prepared(config, configs, names, examples, announce):
     """Plans of the cells that are run, and hashes of all cells of their settings, one setting after the other."""
     plans, hashes = {}, {}
     for setting, of_setting in by_setting(names).items():
         hashes.update(hashes_of(examples.of(setting)))
         processes.check_alike(lambda of_setting=of_setting: _what_runs(config, of_setting, hashes))
         for cell in dict.fromkeys(cell for cell, _ in of_setting):
-            plans[cell] = plan_of(cell, configs[cell], examples.of(setting)[cell][config.seeds[0]])
+            plans[cell] = plan_of(cell, configs[cell], examples.of(setting)[cell][config.seeds[0]], announce)
     return plans, hashes
 
 

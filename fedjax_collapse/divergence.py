@@ -18,6 +18,7 @@ from fedjax_collapse.algorithms.fedavg import FedAvg
 from fedjax_collapse.arrays import read_npz, write_npz
 from fedjax_collapse.engine import Data, RoundRecord, Rounds, State
 from fedjax_collapse.engine import cohort as cohorts
+from fedjax_collapse.engine.client_maps import within_process
 from fedjax_collapse.engine.memory import is_exhaustion
 from fedjax_collapse.engine.skipping import all_finite
 from fedjax_collapse.local import LocalContext, NotFinite
@@ -72,13 +73,15 @@ def suspect(record: RoundRecord, done: int, loss: float, score: str) -> Suspicio
 def trace_back(rounds: Rounds, run: tuple[FedAvg, State, Data], storage: str, found: Suspicion) -> NotFinite | None:
     """What the suspected clients stumble over; None if they do not when their operations run one by one.
 
-    ``run``: as it was in some round before.
+    ``run``: as it was in some round before. On the devices of this process, which need not ask others.
     """
     algorithm, state, data = run
+    client_map = within_process(rounds.layout.client_map)
+    rounds = dataclasses.replace(rounds, layout=rounds.layout._replace(client_map=client_map), run_map=None)
     missing = found.round - 1 - int(state.round)
     try:
         if missing or (algorithm.starting and found.round == 1):
-            program = engine.Program(dataclasses.replace(rounds, run_map=None), [run], storage)
+            program = engine.Program(rounds, [run], storage)
             program.prepare()
             for left in range(missing, 0, -rounds.layout.max_rounds):
                 program.advance(min(left, rounds.layout.max_rounds))

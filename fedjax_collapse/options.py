@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Annotated, Any, Union, get_args, get_origin
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
@@ -155,9 +156,11 @@ def hints(made: Callable) -> dict[str, Any]:
 def problem(value: Any, hint: Any) -> str:
     """What is wrong with a value of that annotation; empty where nothing is.
 
-    The values of arrays are not looked at, as they may be traced; nor is any value of an annotation of another kind.
+    An array of one number is as that number, unless it is traced; the values of other arrays are not looked at, nor is
+    any value of an annotation of another kind.
     """
     origin, arguments = get_origin(hint), get_args(hint)
+    value = _number_of(value, arguments[0] if origin is Annotated else hint)
     if origin is Annotated:
         kind, limit = arguments
         wrong = _type_problem(value, kind)
@@ -177,10 +180,19 @@ def problem(value: Any, hint: Any) -> str:
     return _type_problem(value, origin or hint) or _limit_problem(value, hint, Interval())
 
 
+def _number_of(value, kind):
+    """What is in an array without dimensions, where a number is expected; anything else as it is."""
+    is_known = isinstance(value, (jax.Array, np.ndarray)) and not isinstance(value, jax.core.Tracer)
+    return value.item() if is_known and kind in _LARGEST and value.ndim == 0 else value
+
+
 def _type_problem(value, kind):
     expected = _PLAIN.get(kind) or ((kind,) if _is_record(kind) else None)
-    if expected is None or (kind in _LARGEST and isinstance(value, (jax.Array, np.ndarray))):
+    if expected is None:
         return ""
+    if kind in _LARGEST and isinstance(value, (jax.Array, np.ndarray)):
+        is_fine = jnp.issubdtype(value.dtype, jnp.integer if kind is int else jnp.number)
+        return "" if is_fine else f"{_shown(value)}: expected {_name(kind)}, got an array of {value.dtype}"
     if isinstance(value, expected) and not (isinstance(value, bool) and kind in _LARGEST):
         return ""
     return f"{_shown(value)}: expected {_name(kind)}, got {type(value).__name__}"

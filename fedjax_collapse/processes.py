@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from fedjax_collapse.records import PyTree, UserError
 
@@ -32,6 +33,22 @@ def is_first() -> bool:
 def are_several() -> bool:
     """Whether there are others."""
     return jax.process_count() > 1
+
+
+def connect() -> None:
+    """Makes the connections over which processes send; called in all of them once they have started.
+
+    Where a CPU makes one by itself, at the first sum over its devices, it waits no longer than 30 seconds for those of
+    processes that are still reading data or compiling. Over one that is there it waits as long as it takes.
+    """
+    if are_several():
+        of_all(0)
+        of_first(lambda: 0)
+        devices = jax.devices()
+        mesh = jax.make_mesh((len(devices),), ("all",), axis_types=(AxisType.Auto,), devices=devices)
+        dealt = NamedSharding(mesh, PartitionSpec("all"))
+        ones = jax.make_array_from_callback((len(devices),), dealt, np.ones(len(devices), np.float32).__getitem__)
+        jax.block_until_ready(jax.jit(jnp.sum)(ones))
 
 
 def of_all(value: T) -> list[T]:

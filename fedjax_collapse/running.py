@@ -95,6 +95,8 @@ class Going:
         for run in runs[1:]:
             run.algorithm.check()
         rounds = check(runs[0], model, schedule, hardware)
+        if hardware.run_map is not None:
+            engine.check_at_once("run_map", hardware.run_map, len(runs), "the runs")
         self.runs, self.model, self.schedule = runs, rounds.model, schedule
         self.tests = [None if run.algorithm.private_part == "none" else run.federation.own_tests() for run in runs]
         self.headlines = [headline_of(run.algorithm, run.federation) for run in runs]
@@ -187,14 +189,15 @@ class Going:
             if self.schedule.on_nan != "continue" and i not in self.diverged:
                 loss = self.histories[i].rows[-1]["loss"]
                 if found := divergence.suspect(record, self.done, loss, self.model.task.metric):
-                    self._keep_divergence(i, found, self._trace_back(i, found, announce))
+                    line = processes.of_first(lambda i=i, found=found: self._trace_back(i, found, announce))
+                    self.diverged.setdefault(i, Divergence(found.round, line, {}))
 
     def _trace_back(self, i, found, announce):
-        """Client and step that are to blame; not where several processes have a part of the clients each."""
-        if processes.are_several():
-            return None
+        """Keeps client and step that are to blame; the line. The one process that does so has its own devices alone."""
         announce(f"round {found.round} is not finite; it is run again to find out why")
-        return divergence.trace_back(self.rounds, self._before(i, found.round), self.storage, found)
+        failure = divergence.trace_back(self.rounds, self._before(i, found.round), self.storage, found)
+        self._keep_divergence(i, found, failure)
+        return self.diverged[i].line
 
     def stop_at(self, failure: NotFinite) -> None:
         """Takes what the debug layout has raised for the end of its run."""

@@ -118,6 +118,8 @@ def check(run: Run, model: Model, schedule: Schedule, hardware: Hardware = Hardw
     if schedule.stop_at_accuracy and hardware.run_map is not None:
         raise UserError("with stop_at_accuracy runs end at rounds of their own: choose engine.runs=separate")
     schedule.rule.check(federation.num_clients, algorithm.weights_by)
+    cohort_size = schedule.rule.cohort_size(federation.num_clients)
+    engine.check_at_once("client_map", client_map, cohort_size, "the clients of a round")
     engine.check_watch(schedule.watch, federation.num_clients)
     if hardware.storage not in engine.STORAGES:
         raise UserError(f"storage {hardware.storage!r}: expected one of {', '.join(engine.STORAGES)}")
@@ -126,7 +128,7 @@ def check(run: Run, model: Model, schedule: Schedule, hardware: Hardware = Hardw
         parts = 1
     layout = engine.Layout(
         client_map,
-        schedule.rule.cohort_size(federation.num_clients),
+        cohort_size,
         max_rounds=min(schedule.evaluate_every, schedule.rounds),
         batch_parts=parts,
     )

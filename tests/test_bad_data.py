@@ -128,12 +128,16 @@ def test_pipes_are_not_waited_for(root):
     """Reading them would never end."""
     pipe = root / "test" / "dog" / "9.png"
     os.mkfifo(pipe)
-    threading.Thread(target=lambda: pipe.open("wb").close(), daemon=True).start()  # so that one who reads it goes on
+    writer = threading.Thread(target=lambda: pipe.open("wb").close(), daemon=True)  # so that one who reads it goes on
+    writer.start()
     check("dog/9.png: it is neither a file nor a folder; remove it", sources.folder, root)
     for source in (sources.npz, sources.isic2019):
         arguments = (pipe,) if source is sources.npz else (root, pipe)
         check("9.png: it is neither a file nor a folder", source, *arguments)
     check("9.png: it is neither", lambda path: partition.from_file(np.zeros(3, int), 2, path), pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)  # or the writer would wait, and fail once it may not open it
+    writer.join()
+    os.close(reader)
 
 
 def test_images_of_two_sizes_are_read_with_a_size(root):

@@ -52,7 +52,7 @@ def prepare(federation, network, algorithm, client_map, cohort_size=3):
     state = engine.init(algorithm, network, network.init(jax.random.key(0)), 5, jax.random.key(1))
     data = client_map.replicate(engine.Data(federation.train, federation.ownership))
     rounds = engine.Rounds(network, engine.Layout(client_map, cohort_size, max_rounds=2))
-    state = engine.with_first_reports(rounds, algorithm, engine.distribute(client_map, state), data)
+    state, _ = engine.with_first_reports(rounds, algorithm, engine.distribute(client_map, state), data)
     return rounds, algorithm, state, data
 
 

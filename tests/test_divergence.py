@@ -18,6 +18,7 @@ from fedjax_collapse import (
     Method,
     Model,
     Participation,
+    Recalibrate,
     Regularizer,
     Scaffold,
     Term,
@@ -247,6 +248,84 @@ def test_skipping_in_runs_that_go_together_and_in_parts_of_cohorts(federation, n
             assert_close(result.clients, alone.clients, 1e-5)
         counts.append([[row["train/skipped_clients"] for row in result.metrics] for result in results])
     assert counts[0] == counts[1] and counts[0][2] == [0, 0, 0] and sum(map(sum, counts[0])) > 0
+
+
+@struct.dataclass
+class Counting(Method):
+    """The server adds up who reports, from the initial model on, which is not finite for some clients."""
+
+    failing: tuple = option((3,))
+
+    def starts_with_report(self):
+        return True
+
+    def init_shared(self, variables, shapes):
+        return jnp.zeros(2)
+
+    def finish(self, view):
+        report = jnp.stack([jnp.ones(()), view.client.size.astype(float)])
+        fails = jnp.isin(view.client.id, jnp.array(self.failing)) & (view.steps == 0)
+        return (), jnp.where(fails, jnp.nan, report)
+
+    def combine(self, shared, report):
+        return shared + report
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_first_report_that_is_not_finite_is_left_out(federation, network, layout):
+    """And its client counted with the first round, in which it takes part; sizes are 23, 7, 40, 21, 19."""
+    options = dict(evaluate_every=2, rounds=3, on_nan="skip_client", **LAYOUTS[layout])
+    result = run(federation, network, FedAvg(TRAINING, {"counting": Counting()}), **options)
+    np.testing.assert_array_equal(result.state.server.shared["counting"], [4 + 3 * 5, 89 + 3 * 110])
+    np.testing.assert_array_equal(result.clients["skipped_clients"], [[0, 0, 0, 1, 0], [0] * 5, [0] * 5])
+    assert [row["train/skipped_clients"] for row in result.metrics] == [1, 0] and result.clients["steps"].all()
+    nobody = FedAvg(TRAINING, {"counting": Counting(failing=(0, 1, 2, 3, 4))})
+    result = run(federation, network, nobody, **options)
+    np.testing.assert_array_equal(result.state.server.shared["counting"], [3 * 5, 3 * 110])
+
+
+def test_first_reports_of_runs_that_go_together(federation, network):
+    runs = [
+        Run(federation, FedAvg(TRAINING, {"counting": Counting(), "bomb": Bomb(first_round=first)}), jax.random.key(0))
+        for first in (0.0, 9.0)
+    ]
+    hardware = Hardware(engine.Chunked(1), engine.Vectorized())
+    results = simulate_runs(runs, network, Schedule(2, participation=0.6, on_nan="skip_client"), hardware)
+    for own, result in zip(runs, results, strict=True):
+        alone = run(federation, network, own.algorithm, rounds=2, participation=0.6, on_nan="skip_client")
+        np.testing.assert_array_equal(result.clients["skipped_clients"], alone.clients["skipped_clients"])
+        assert result.clients["skipped_clients"][0, 3] == 1
+
+
+@struct.dataclass
+class Measuring(Recalibrate):
+    """A client's measurement of the new model is not finite."""
+
+    client: int = option(3)
+
+    def measure(self, view):
+        measured = Recalibrate.measure(self, view)
+        return jax.tree.map(lambda leaf: jnp.where(view.client.id == self.client, jnp.nan, leaf), measured)
+
+
+@pytest.mark.parametrize("layout", ["chunked", "host_sharded"])
+@pytest.mark.parametrize("methods", [{"measuring": Measuring()}, {"recalibrate": Recalibrate(), "bomb": Bomb()}])
+def test_a_measurement_that_is_not_finite_is_of_one_that_dropped_out(federation, model, layout, methods):
+    """And so is a client that diverges in its training, whom nobody else's measurement pays for."""
+    options = dict(rounds=2, **LAYOUTS[layout])
+    skipped = run(federation, model, FedAvg(TRAINING, methods), on_nan="skip_client", **options)
+    expected = run(federation, model, FedAvg(TRAINING, methods), participation=Without(dropout=0.0), **options)
+    assert_same_bits(skipped.state.server, expected.state.server)
+    np.testing.assert_array_equal(skipped.clients["skipped_clients"], [[0, 0, 0, 1, 0]] * 2)
+
+
+def test_measurements_of_a_model_that_is_too_large_are_nobodys_fault(federation, model):
+    server = FedAvg(TRAINING, {"recalibrate": Recalibrate()}, jax.tree_util.Partial(optax.sgd, 3e38))
+    result = run(federation, model, server, on_nan="skip_client", rounds=1)
+    variables = result.state.server.variables
+    assert np.abs(variables.params["Dense_0"]["kernel"]).max() > 1e30
+    assert not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(variables.batch_stats))
+    assert not result.clients["skipped_clients"].any()
 
 
 @pytest.mark.parametrize("layout", ["chunked", "host"])

@@ -230,7 +230,9 @@ def test_server_optimizer_numbers_are_traced(federation, model):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (lambda: engine.Chunked(0), "clients_at_once 0"),
+        (lambda: engine.Chunked(0), "clients_at_once 0 is too small, expected >= 1"),
+        (lambda: engine.Chunked(2.5), "clients_at_once 2.5: expected int, got float"),
+        (lambda: engine.Chunked(10**14), "clients_at_once 100000000000000 does not fit into 32 bits"),
         (lambda: engine.Sharded(9, engine.Chunked(1)), "num_devices 9: expected 1 to 8"),
     ],
 )

@@ -55,7 +55,7 @@ def run(module, federation, model, algorithm, client_map, calls=(3, 2)):
     if module is rounds:
         state, data = engine.distribute(client_map, state), client_map.replicate(data)
     static = engine.Rounds(model, engine.Layout(client_map, cohort_size=3, max_rounds=3))
-    state, records = module.with_first_reports(static, algorithm, state, data), []
+    (state, _), records = module.with_first_reports(static, algorithm, state, data), []
     for num_rounds in calls:
         state, record, watched = module.run_rounds(static, algorithm, state, data, num_rounds)
         records.append(record)
@@ -167,7 +167,7 @@ def test_the_next_examples_are_sent_before_the_round_is_waited_for(federation, m
     noting(host_rounds, "_store")
     monkeypatch.setattr(host_rounds, "_record", lambda *_: ())
     context = (Model(MLP, federation.input_shape), ARMS["scaffold_fedmr_augmented"], MAPS["chunked"])
-    monkeypatch.setattr(host_rounds, "with_first_reports", lambda rounds, algorithm, state, data: state)
+    monkeypatch.setattr(host_rounds, "with_first_reports", lambda rounds, algorithm, state, data: (state, None))
     run(host_rounds, on_host(federation), *context, calls=(3,))
     one = ["_run_round", "send", "_store"]
     assert order == ["_draw"] * 3 + ["send", *one, *one, "_run_round", "_store"]

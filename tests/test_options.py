@@ -35,6 +35,7 @@ from fedjax_collapse.options import (
     Seed,
     Share,
     check_fields,
+    check_value,
     checked,
     constructor,
     hints,
@@ -65,6 +66,9 @@ class Pair(NamedTuple):
         (2**31, float, "2147483648 does not fit into 32 bits, expected at most 2147483647"),
         (np.float32(NAN), NotNegative, "nan is not finite"),
         (np.int64(0), Count, "0 is too small, expected >= 1"),
+        (jnp.float32(NAN), Positive, "nan is not finite"),
+        (np.array(2.5), int | None, "2.5: expected int, got float"),
+        (np.ones(2), Count, "array([1., 1.]): expected int, got an array of float64"),
         (0.0, Positive, "0 is not positive"),
         (-1, NotNegative, "-1 is negative, expected >= 0"),
         (1.0, Decay, "1 is outside [0, 1)"),
@@ -95,7 +99,8 @@ def test_what_is_wrong(value, hint, expected):
         (1, float),
         (np.float32(0.5), Share),
         (np.int32(3), Count),
-        (jnp.float32(NAN), Positive),  # may be traced: not looked at
+        (jnp.float32(0.5), Positive),
+        (jnp.full(3, NAN), Positive),  # of several runs: not looked at
         (np.zeros(3), float | jax.Array),
         (None, Count | None),
         ([1, 2], tuple[int, ...]),
@@ -109,6 +114,10 @@ def test_what_is_wrong(value, hint, expected):
 )
 def test_what_is_right(value, hint):
     assert problem(value, hint) == ""
+
+
+def test_what_is_traced_is_not_looked_at():
+    jax.jit(lambda value: [check_value("", value, Positive), check_value("", value, float | None)])(-1.0)
 
 
 def test_numbers_inside_compiled_code_are_not_looked_at():

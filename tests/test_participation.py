@@ -23,6 +23,7 @@ from fedjax_collapse import (
     engine,
     nn,
 )
+from fedjax_collapse.simulation import Hardware, Run, Schedule, simulate_runs
 
 TRAINING = LocalTraining(batch_size=8, learning_rate=0.05, momentum=0.5)
 METHODS = {"scaffold": Scaffold(), "fedmr": FedMR(), "moon": MOON()}
@@ -165,6 +166,14 @@ def test_numbers_of_the_rule_are_traced(federation, network):
         (Participation(upload_loss=1.5), r"upload_loss 1.5 is outside \[0, 1\]"),
         (Participation(availability_period=4), "availability_period with rule 'uniform', expected rule='availability'"),
         (Participation(rule="availability", availability_period=1), "availability_period 1 is too small, expected"),
+        (Participation(rule="availability", availability_period=12.5), "availability_period 12.5: expected int, got"),
+        (Participation(availability_period=np.array(12.5)), "availability_period 12.5: expected int, got float"),
+        (Participation(availability_period=np.array([3.5, 4])), r"availability_period array.* expected int, got an"),
+        (Participation(availability_period=np.array([3, 4])), "availability_period: expected one number for all"),
+        (Participation(fraction=np.array([0.5, 0.2])), "fraction: expected one number for all clients"),
+        (Participation(dropout=jnp.array(2.0)), r"dropout 2 is outside \[0, 1\]"),
+        (Participation(upload_loss=np.array("x")), "upload_loss 'x': expected float, got str"),
+        (Participation(step_seconds=np.full(5, np.inf)), "step_seconds is not finite"),
         (Participation(deadline=1.0), "deadline without step_seconds, expected both"),
         (Participation(step_seconds=jnp.ones(3)), "step_seconds of 3 clients, expected one or 5"),
         (Participation(step_seconds=0.0), "step_seconds 0 is not positive"),
@@ -178,6 +187,17 @@ def test_numbers_of_the_rule_are_traced(federation, network):
 def test_wrong_rules(federation, network, rule, message):
     with pytest.raises(UserError, match=message):
         run(federation, network, FedAvg(TRAINING), rule)
+
+
+@pytest.mark.parametrize("at_once", [4, 2**31 - 1])
+def test_more_at_once_than_there_are(federation, network, at_once):
+    message = f"client_map: {at_once} at a time on a device: expected at most 3, the clients of a round"
+    for client_map in (engine.Chunked(at_once), engine.Sharded(2, engine.Chunked(at_once))):
+        with pytest.raises(UserError, match=message):
+            run(federation, network, FedAvg(TRAINING), 0.6, client_map=client_map)
+    runs = [Run(federation, FedAvg(TRAINING), jax.random.key(seed)) for seed in range(3)]
+    with pytest.raises(UserError, match=f"run_map: {at_once} at a time on a device: expected at most 3, the runs"):
+        simulate_runs(runs, network, Schedule(1), Hardware(run_map=engine.Chunked(at_once)))
 
 
 def test_everybody_has_a_day_of_their_own():

@@ -60,7 +60,10 @@ def test_the_rule_stays_where_nothing_is_clearly_faster(seconds):
 
 def test_seconds_are_remembered_by_layer_batch_and_clients(seconds, tmp_path):
     taken, timed = seconds
-    with_timed_lowerings(MODEL, 16, 1, DEVICE)
+    told = []
+    for _ in range(2):  # told before it is timed, and not where nothing is
+        with_timed_lowerings(MODEL, 16, 1, DEVICE, announce=lambda line: told.append((line, len(timed))))
+    assert told == [("timing lowerings of 3 convolutions, once on this machine", 0)]
     count = len(timed)
     assert count == 3 + 3 + 2  # strips for few channels, winograd for 3x3
     taken["winograd"] = 0.1

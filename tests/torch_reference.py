@@ -175,7 +175,7 @@ def run_library(federation, algorithm):
         layout = engine.Layout(engine.Chunked(2), COHORT_SIZE, ROUNDS)
         data = engine.Data(federation.train, federation.ownership)
         rounds = engine.Rounds(model, layout)
-        state = engine.with_first_reports(rounds, algorithm, state, data)
+        state, _ = engine.with_first_reports(rounds, algorithm, state, data)
         state = engine.run_rounds(rounds, algorithm, state, data, ROUNDS).state
         return jax.device_get(state._replace(key=None))
 

@@ -9,6 +9,7 @@ from fedjax_collapse.engine.client_maps import Outcome as Outcome
 from fedjax_collapse.engine.client_maps import Sharded as Sharded
 from fedjax_collapse.engine.client_maps import Vectorized as Vectorized
 from fedjax_collapse.engine.client_maps import available_devices as available_devices
+from fedjax_collapse.engine.client_maps import check_at_once as check_at_once
 from fedjax_collapse.engine.client_maps import num_busy as num_busy
 from fedjax_collapse.engine.client_maps import on_one_device as on_one_device
 from fedjax_collapse.engine.client_maps import own_devices as own_devices

@@ -25,6 +25,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, Sharding,
 from fedjax_collapse import processes
 from fedjax_collapse.aggregation import sum_clients
 from fedjax_collapse.data.batches import zeros_of
+from fedjax_collapse.options import Count, check_value
 from fedjax_collapse.records import PyTree, UserError
 from fedjax_collapse.target import Target
 
@@ -135,7 +136,7 @@ class Chunked(ClientMap):
     Memory grows with the chunk, not with the cohort.
 
     Raises:
-        UserError: ``clients_at_once`` < 1.
+        UserError: ``clients_at_once`` is no number >= 1.
     """
 
     clients_at_once: int
@@ -143,8 +144,7 @@ class Chunked(ClientMap):
     on: tuple[jax.Device, ...] = ()
 
     def __post_init__(self):
-        if self.clients_at_once < 1:
-            raise UserError(f"clients_at_once {self.clients_at_once} is too small, expected >= 1")
+        check_value("Chunked: clients_at_once", self.clients_at_once, Count)
 
     def __str__(self):
         return f"{self.clients_at_once} client{'s' * (self.clients_at_once > 1)} at a time"
@@ -283,6 +283,13 @@ class Loop(ClientMap):
         return outcome._replace(summand=sum_clients(outcome.summand), kept=_keep(slots, outcome))
 
 
+def check_at_once(name: str, client_map: ClientMap, most: int, whose: str) -> None:
+    """Raises UserError if each device is to run more at once than there are."""
+    at_once = client_map.clients_at_once // client_map.num_devices
+    if at_once > most:
+        raise UserError(f"{name}: {at_once} at a time on a device: expected at most {most}, {whose}")
+
+
 def available_devices() -> tuple[jax.Device, ...]:
     """All processes' devices: the one place that asks for them, where nobody has said which to run on."""
     return tuple(jax.devices())
@@ -291,6 +298,15 @@ def available_devices() -> tuple[jax.Device, ...]:
 def own_devices() -> tuple[jax.Device, ...]:
     """This process's devices, on which it computes what every process computes for itself."""
     return tuple(jax.local_devices())
+
+
+def within_process(client_map: ClientMap) -> ClientMap:
+    """The map on those of its devices that are this process's; itself where all are."""
+    devices = tuple(device for device in client_map.devices if device.process_index == jax.process_index())
+    match client_map:
+        case Sharded(count, inner, _) if len(devices) < count:
+            return Sharded(len(devices), inner, devices)
+    return client_map
 
 
 def num_busy(count: int, devices: Sequence[jax.Device]) -> int:

@@ -71,7 +71,7 @@ def draw(
         cohort = rule.draw(key, sizes, rounds.layout.cohort_size)
         cohort = rule.survivors(key, cohort, len(sizes))
         if left_out is not None:
-            cohort = jnp.where(left_out.at[cohort].get(mode="clip"), len(sizes), cohort)
+            cohort = without(cohort, left_out)
         cohort = arrange(cohort, sizes, rounds.layout.client_map)
     else:
         cohort = data.order
@@ -102,6 +102,11 @@ def arrange(cohort: jax.Array, sizes: jax.Array, client_map: ClientMap) -> jax.A
 def everyone(sizes: jax.Array, client_map: ClientMap) -> jax.Array:
     """All clients, arranged as a cohort."""
     return arrange(jnp.arange(len(sizes)), sizes, client_map)
+
+
+def without(cohort: jax.Array, left_out: jax.Array) -> jax.Array:
+    """The cohort's identities; that of padding for those that are left out, of all clients [clients]."""
+    return jnp.where(left_out.at[cohort].get(mode="clip"), len(left_out), cohort)
 
 
 def home_order(rounds: Rounds, data: Data) -> jax.Array | None:
@@ -202,30 +207,48 @@ def run(
     measured = {}
     if algorithm.having("measure"):
         measuring = functools.partial(_context, rounds, algorithm, round)
-        measured = _sum_reports(rounds, local.measure, measuring, new, clients, examples)
+        measured, wrong = _sum_reports(rounds, local.measure, measuring, new, clients, examples)
+        if rounds.skips_clients:
+            is_blamed = skipping.all_finite(new) & jnp.any(clients.is_counted & (wrong == 0))
+            failed = jnp.maximum(metrics[skipping.SKIPPED], jnp.where(is_blamed, wrong, 0))
+            metrics = {**metrics, skipping.SKIPPED: failed}
         new = server.apply_measured(algorithm, rounds.model, new, measured)
     new = server.after_round(algorithm, received.variables, new, measured)
-    if rounds.skips_clients:
-        is_anyone_left = jnp.sum(clients.weight) > 0  # else weights are not numbers
-        new = jax.tree.map(lambda after, before: jnp.where(is_anyone_left, after, before), new, received)
+    if rounds.skips_clients:  # nobody's weights are not numbers
+        new = _either(jnp.sum(clients.weight) > 0, new, received)
     steps = steps.astype(clients.size.dtype)
     return new, CohortResult(states, steps, metrics, Watched(watched_ids, models, received.variables))
 
 
 def first_reports(
     rounds: Rounds, algorithm: FedAvg, received: Server, clients: Client, examples: Examples
-) -> dict[str, PyTree]:
-    """The clients' summed reports on the initial model, of the methods that start with one."""
+) -> tuple[dict[str, PyTree], PyTree]:
+    """The clients' summed reports on the initial model, of the methods that start with one; ``skipping.is_wrong``
+    [cohort] of each client's, where clients are skipped."""
     reporting = functools.partial(_context, rounds, algorithm, 0)
     return _sum_reports(rounds, local.first_report, reporting, received, clients, examples)
 
 
+def start_with(
+    rounds: Rounds, algorithm: FedAvg, received: Server, reports: dict[str, PyTree], left_out: jax.Array
+) -> Server:
+    """The server before the first round, from the clients' summed reports; as it was where all are ``left_out``."""
+    new = server.combine_first_reports(algorithm, received, reports)
+    return _either(~jnp.all(left_out), new, received) if rounds.skips_clients else new
+
+
+def _either(condition, new, old):
+    return jax.tree.map(lambda after, before: jnp.where(condition, after, before), new, old)
+
+
 def _sum_reports(rounds, report, context, received, clients, examples):
     def report_of(shared, client):
-        upload = Upload((), report(context(shared, client)))
-        return Outcome(weigh(upload, client.weight, client.is_counted))
+        reports = report(context(shared, client))
+        wrong = skipping.is_wrong(reports, client) if rounds.skips_clients else ()
+        return Outcome(weigh(Upload((), reports), client.weight, client.is_counted), numbers=wrong)
 
-    return rounds.layout.client_map(report_of, (received, examples), clients).summand.total
+    outcome = rounds.layout.client_map(report_of, (received, examples), clients)
+    return outcome.summand.total, outcome.numbers
 
 
 def _context(rounds, algorithm, round, shared, client) -> local.LocalContext:

@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_collapse import server
 from fedjax_collapse.algorithms.fedavg import FedAvg
 from fedjax_collapse.engine import cohort as cohorts
 from fedjax_collapse.engine import skipping
@@ -54,22 +53,35 @@ def run_rounds(rounds: Rounds, algorithm: FedAvg, state: State, data: Data, num_
     return Advance(State(current, states, key, round + num_rounds), record, result.watched)
 
 
-def with_first_reports(rounds: Rounds, algorithm: FedAvg, state: State, data: Data) -> State:
+def with_first_reports(rounds: Rounds, algorithm: FedAvg, state: State, data: Data) -> tuple[State, np.ndarray]:
     """What ``rounds.with_first_reports`` returns; reports are added up, of as many clients at once as a cohort has."""
-    if not algorithm.starting:
-        return state
     client_map, num_clients = rounds.layout.client_map, len(data.ownership.sizes)
+    nobody = np.zeros(num_clients, bool)
+    if not algorithm.starting:
+        return state, nobody
     current, key = client_map.replicate((state.server, state.key))
-    states, total = jax.tree.map(np.asarray, state.clients), None
+    states = jax.tree.map(np.asarray, state.clients)
     with _compiled_or_not(client_map):
         host = _Host.of(rounds, data)
-        for cohort in _everyone(num_clients, rounds.layout.cohort_size):
-            clients, part = host.send(_arranged(rounds, algorithm, host.placed, key, cohort))
-            of_cohort = client_map.shard(_gather(states, np.asarray(clients.id)))
-            reports = _first_reports(rounds, algorithm, current, of_cohort, (clients, part))
-            total = reports if total is None else jax.tree.map(jnp.add, total, reports)
-            jax.block_until_ready(total)  # or the examples of all clients would be sent at once
-        return state._replace(server=_combine(algorithm, current, total))
+
+        def attempt(left_out):
+            blocks, total = [], None
+            for cohort in _everyone(num_clients, rounds.layout.cohort_size):
+                cohort = np.where(left_out.take(cohort, mode="clip"), num_clients, cohort).astype(cohort.dtype)
+                clients, part = host.send(_arranged(rounds, algorithm, host.placed, key, cohort))
+                ids = np.asarray(clients.id)
+                of_cohort = client_map.shard(_gather(states, ids))
+                reports, wrong = _first_reports(rounds, algorithm, current, of_cohort, (clients, part))
+                total = reports if total is None else jax.tree.map(jnp.add, total, reports)
+                jax.block_until_ready(total)  # or the examples of all clients would be sent at once
+                blocks.append((ids, to_host(wrong) > 0 if rounds.skips_clients else ()))
+            return *map(np.concatenate, zip(*blocks, strict=True)), total
+
+        if rounds.skips_clients:
+            left_out, _, total = skipping.without_failed_on_host(attempt, num_clients)
+        else:
+            left_out, (_, _, total) = nobody, attempt(nobody)
+        return state._replace(server=_start_with(rounds, algorithm, current, total, left_out)), left_out
 
 
 class _Host(NamedTuple):
@@ -126,7 +138,8 @@ def _run_skipping(rounds, algorithm, current, states, host, when):
         sent = first
         if left_out.any():
             sent = host.send(_draw(rounds, algorithm, host.placed, key, round, left_out))
-        return _run_cohort(rounds, algorithm, start, states, round, sent)
+        ids, (new, result) = _run_cohort(rounds, algorithm, start, states, round, sent)
+        return ids, to_host(result.metrics[skipping.SKIPPED]) > 0, (new, result)
 
     return skipping.without_failed_on_host(attempt, len(host.sizes))
 
@@ -152,7 +165,7 @@ def _first_reports(rounds, algorithm, current, states, cohort):
 
 
 _draw = jax.jit(cohorts.draw, static_argnums=0)
-_combine = jax.jit(server.combine_first_reports)
+_start_with = jax.jit(cohorts.start_with, static_argnums=0)
 
 
 def _compiled_or_not(client_map: ClientMap):

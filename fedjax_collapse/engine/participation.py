@@ -5,6 +5,7 @@ one that was not drawn: its upload counts for nothing and what it remembers stay
 upload is lost has trained, and goes on as if it had been heard; for the server it is as one that was not drawn.
 """
 
+import dataclasses
 import math
 from typing import Annotated
 
@@ -17,6 +18,7 @@ from fedjax_collapse.options import Fraction, Interval, NotNegative, Positive, S
 from fedjax_collapse.records import Key, UserError
 
 _DRAW, _DROPOUT, _STRAGGLERS, _UPLOADS = 0, 2, 3, 4  # streams of randomness within a round; 1 is the clients' training
+_OF_EACH = ("availability", "step_seconds")  # numbers that may be one for each client
 _PHASES, _SPEEDS = 2**31 - 1, 2**31 - 2  # streams of randomness within a run; the others are its rounds
 
 
@@ -59,6 +61,9 @@ class Participation:
     def check(self, num_clients: int, weighting: str) -> None:
         """Raises UserError for values that make no sense, alone or with the weighting of uploads."""
         check_fields(self)
+        for field in dataclasses.fields(self):
+            if field.name not in _OF_EACH and np.ndim(getattr(self, field.name)):
+                raise UserError(f"Participation: {field.name}: expected one number for all clients, got several")
         self._check_availability(num_clients)
         self._check_times(num_clients)
         if self.rule == "size" and weighting != "equal":
@@ -79,8 +84,9 @@ class Participation:
         if self.step_seconds is None and given:
             raise UserError(f"Participation: {given[0]} without step_seconds, expected both: there is no virtual time")
         seconds = np.ones(()) if self.step_seconds is None else self.step_seconds
-        if not np.all(_per_client("step_seconds", seconds, num_clients) > 0):
-            raise UserError("Participation: step_seconds is not positive")
+        seconds = _per_client("step_seconds", seconds, num_clients)
+        if not np.all((seconds > 0) & (seconds < np.inf)):
+            raise UserError(f"Participation: step_seconds is not {'finite' if np.all(seconds > 0) else 'positive'}")
 
     def cohort_size(self, num_clients: int) -> int:
         """The number of clients in a round."""

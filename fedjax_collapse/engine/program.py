@@ -10,9 +10,11 @@ import numpy as np
 from fedjax_collapse.algorithms.fedavg import FedAvg
 from fedjax_collapse.data import federation
 from fedjax_collapse.engine import host_rounds, memory, rounds
+from fedjax_collapse.engine.client_maps import to_host
 from fedjax_collapse.engine.cohort import Data, home_order
 from fedjax_collapse.engine.layout import Layout, Rounds
 from fedjax_collapse.engine.rounds import Advance, State
+from fedjax_collapse.engine.skipping import SKIPPED
 from fedjax_collapse.records import UserError
 
 STORAGES = ("auto", *federation.STORAGES)
@@ -34,6 +36,7 @@ class Program:
         self._rounds, self._runs = rounds, list(runs)
         self._data = self._runs[0][2]
         self._state = None  # until it is placed
+        self._left_out = []  # by run, whose first report was; until the first rounds
         self._is_on_host = self._chosen(storage)
         if self._is_on_host and rounds.run_map is not None:
             raise UserError("runs go together on devices only: choose engine.runs=separate or engine.storage=device")
@@ -58,7 +61,9 @@ class Program:
         run = host_rounds.run_rounds if self._is_on_host else rounds.run_rounds
         advance = jax.block_until_ready(run(self._rounds, self._algorithm, self._state, self._data, num_rounds))
         self._state = advance.state
-        return self._each(advance)
+        advances, left_out = self._each(advance), self._left_out
+        self._left_out = []
+        return list(map(_counted, advances, left_out)) if left_out else advances
 
     def states(self) -> list[State]:
         """Each run's state as ``rounds.init`` makes it: without padding, its clients on the host."""
@@ -93,8 +98,12 @@ class Program:
 
     def _started(self, module, algorithm, state, data):
         """The state, after the first reports if it is that before the first round."""
+        if int(state.round):
+            return state
         alone = dataclasses.replace(self._rounds, run_map=None)
-        return state if int(state.round) else module.with_first_reports(alone, algorithm, state, data)
+        state, left_out = module.with_first_reports(alone, algorithm, state, data)
+        self._left_out.append(to_host(left_out))
+        return state
 
     def _chosen(self, storage):
         if storage != "auto":
@@ -140,3 +149,13 @@ class Program:
     @property
     def _has_examples_on_host(self):
         return isinstance(self._runs[0][2].examples.inputs, np.ndarray)
+
+
+def _counted(advance, left_out):
+    """The advance, whose first round also counts the clients whose first report was left out."""
+    if not left_out.any():
+        return advance
+    metrics = dict(advance.record.metrics)
+    metrics[SKIPPED] = np.array(to_host(metrics[SKIPPED]))
+    metrics[SKIPPED][0, left_out] = 1
+    return advance._replace(record=advance.record._replace(metrics=metrics))

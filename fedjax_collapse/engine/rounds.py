@@ -124,10 +124,13 @@ def lower(rounds: Rounds, algorithm: FedAvg, data: Data) -> jax.stages.Lowered:
     return _run_rounds_compiled.lower(rounds, *_shapes(rounds, algorithm, data), rounds.layout.max_rounds)
 
 
-def with_first_reports(rounds: Rounds, algorithm: FedAvg, state: State, data: Data) -> State:
-    """The state before the first round, after the reports on the initial model that some methods start with."""
+def with_first_reports(
+    rounds: Rounds, algorithm: FedAvg, state: State, data: Data
+) -> tuple[State, jax.Array | np.ndarray]:
+    """The state before the first round, after the reports on the initial model that some methods start with, and whose
+    were left out [clients], as they were not finite and clients are skipped."""
     if not algorithm.starting:
-        return state
+        return state, np.zeros(len(data.ownership.sizes), bool)
     return _with_first_reports(rounds, algorithm, state, data)
 
 
@@ -190,12 +193,14 @@ def _run_round(rounds, algorithm, state, watched, data):
         clients = cohorts.draw(rounds, algorithm, data, state.key, state.round, left_out)
         clients = cohorts.gather(clients, data, state.clients)
         start = cohorts.Start(state.server, state.round, watched)
-        return clients.id, cohorts.run(rounds, algorithm, start, clients, data.examples)
+        new, result = cohorts.run(rounds, algorithm, start, clients, data.examples)
+        failed = result.metrics[SKIPPED] > 0 if rounds.skips_clients else ()
+        return clients.id, failed, (new, result)
 
     if rounds.skips_clients:
         left_out, ids, (new, result) = skipping.without_failed(attempt, len(sizes))
     else:
-        ids, (new, result) = attempt()
+        ids, _, (new, result) = attempt()
     positions = jnp.where(ids < len(sizes), ids, np.iinfo(np.int32).max)  # padding clients are dropped
 
     def store(stored, new):
@@ -215,10 +220,20 @@ def _run_round(rounds, algorithm, state, watched, data):
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=2)
 def _with_first_reports(rounds, algorithm, state, data):
     sizes = data.ownership.sizes
-    order = cohorts.everyone(sizes, rounds.layout.client_map) if data.order is None else data.order
-    clients = cohorts.gather(cohorts.stack(algorithm, order, sizes, state.key, None), data, state.clients)
-    reports = cohorts.first_reports(rounds, algorithm, state.server, clients, data.examples)
-    return state._replace(server=server.combine_first_reports(algorithm, state.server, reports))
+    nobody = jnp.zeros(len(sizes), bool)
+
+    def attempt(left_out):
+        order = cohorts.everyone(sizes, rounds.layout.client_map) if data.order is None else data.order
+        order = cohorts.without(order, left_out) if rounds.skips_clients else order
+        clients = cohorts.gather(cohorts.stack(algorithm, order, sizes, state.key, None), data, state.clients)
+        reports, wrong = cohorts.first_reports(rounds, algorithm, state.server, clients, data.examples)
+        return clients.id, wrong > 0 if rounds.skips_clients else (), reports
+
+    if rounds.skips_clients:
+        left_out, _, reports = skipping.without_failed(attempt, len(sizes))
+    else:
+        left_out, (_, _, reports) = nobody, attempt(nobody)
+    return state._replace(server=cohorts.start_with(rounds, algorithm, state.server, reports, left_out)), left_out
 
 
 def _shapes(rounds, algorithm, data):

@@ -1,7 +1,8 @@
 """Rounds without the clients that diverge: they are run again as if these had dropped out.
 
-So all weights, reports and numbers are those of the cohort that is left, whatever the methods make of them. A round in
-which nobody diverges is run once.
+One diverges whose training, upload or report is not finite, also its report on the server's new model, unless all of
+these are not: then the model is to blame. So all weights, reports and numbers are those of the cohort that is left,
+whatever the methods make of them. A round in which nobody diverges is run once. First reports go the same way.
 """
 
 import functools
@@ -13,13 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_collapse.data.batches import zeros_of
-from fedjax_collapse.engine.client_maps import to_host
 from fedjax_collapse.local import LocalResult
 from fedjax_collapse.records import Client, PyTree
 
 SKIPPED = "skipped_clients"  # the metric: 1 for a client that diverged
 
-Attempt = Callable[[Any], tuple[Any, tuple[PyTree, Any]]]  # who is left out -> the cohort, (server, its results)
+Attempt = Callable[[Any], tuple[Any, Any, PyTree]]  # who is left out -> identities, who of them fails, whatever else
 
 
 def all_finite(tree: PyTree) -> jax.Array:
@@ -40,28 +40,32 @@ def marked(client: Client, result: LocalResult, score: str) -> dict[str, jax.Arr
     return {**trained.metrics, SKIPPED: failed.astype(jnp.result_type(float))}
 
 
-def without_failed(attempt: Attempt, num_clients: int) -> tuple[jax.Array, Any, tuple[PyTree, Any]]:
-    """Who fails [clients], and what ``attempt`` returns without them; inside compiled code."""
+def is_wrong(reports: PyTree, client: Client) -> jax.Array:
+    """1 for a client whose reports are counted and not finite, else 0."""
+    return (client.is_counted & ~all_finite(reports)).astype(jnp.result_type(float))
+
+
+def without_failed(attempt: Attempt, num_clients: int) -> tuple[jax.Array, Any, PyTree]:
+    """Who fails [clients], and the identities and the rest without them; inside compiled code."""
 
     def retry(carry):
         left_out, *_ = carry
-        ids, outcome = attempt(left_out)
-        failed = jnp.where(outcome[1].metrics[SKIPPED] > 0, ids, num_clients)
-        now_out = left_out.at[failed].set(True, mode="drop")
+        ids, failed, outcome = attempt(left_out)
+        now_out = left_out.at[jnp.where(failed, ids, num_clients)].set(True, mode="drop")
         return now_out, jnp.any(now_out != left_out), ids, outcome
 
     nobody = jnp.zeros(num_clients, bool)
-    start = nobody, jnp.array(True), *zeros_of(jax.eval_shape(attempt, nobody))
+    ids, _, outcome = zeros_of(jax.eval_shape(attempt, nobody))
+    start = nobody, jnp.array(True), ids, outcome
     left_out, _, ids, outcome = jax.lax.while_loop(lambda carry: carry[1], retry, start)
     return left_out, ids, outcome
 
 
-def without_failed_on_host(attempt: Attempt, num_clients: int) -> tuple[np.ndarray, Any, tuple[PyTree, Any]]:
+def without_failed_on_host(attempt: Attempt, num_clients: int) -> tuple[np.ndarray, Any, PyTree]:
     """``without_failed`` of an ``attempt`` that is not compiled as a whole."""
     left_out = np.zeros(num_clients, bool)
     while True:
-        ids, outcome = attempt(left_out)
-        failed = ids[to_host(outcome[1].metrics[SKIPPED]) > 0]
-        if left_out[failed].all():
+        ids, failed, outcome = attempt(left_out)
+        if left_out[ids[failed]].all():
             return left_out, ids, outcome
-        left_out[failed] = True
+        left_out[ids[failed]] = True

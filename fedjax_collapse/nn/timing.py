@@ -8,6 +8,7 @@ a round has, in a loop as a round's steps are.
 import functools
 import math
 import time
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -25,35 +26,51 @@ _TIMINGS = 5  # the fastest counts
 _HOPELESS = 3  # times the fastest one's; whatever never took less is not timed again
 
 
-def with_timed_lowerings(model: Model, batch_size: int, clients: int, device: jax.Device, least_work: int = 0) -> Model:
+def with_timed_lowerings(
+    model: Model,
+    batch_size: int,
+    clients: int,
+    device: jax.Device,
+    least_work: int = 0,
+    announce: Callable[[str], None] = lambda line: None,
+) -> Model:
     """The model whose convolutions take the lowerings that are fastest on the device; itself if it has none.
 
     ``clients``: how many train side by side there. The seconds of every lowering are kept in the cache folder, where
     an equal layer, device, precision and version of JAX finds them again. That of ``auto`` stays unless another one is
-    clearly faster, and for layers of less than ``least_work`` multiply-adds on a batch of each client.
+    clearly faster, and for layers of less than ``least_work`` multiply-adds on a batch of each client. ``announce`` is
+    called with a line before anything is timed, which takes seconds to a minute.
     """
     model = model.on(Target.of(device))
     used, chosen = convolutions(model, batch_size), []
     if not used:
         return model
+    layers = {layer: rule for layer, rule in used if clients * batch_size * layer.work >= least_work}
+    line = f"timing lowerings of {len(layers)} convolutions, once on this machine"
+    tell = functools.cache(lambda: announce(line))
     behind = {layer for layer, _ in used[1:]}  # the network's images need no gradient
-    for layer, rule in dict(used).items():
-        if clients * batch_size * layer.work < least_work:
-            continue
-        seconds = {rule: math.inf} | _remembered(layer, batch_size, clients, device, has_gradient=layer in behind)
+    for layer, rule in layers.items():
+        arguments = layer, batch_size, clients, layer in behind
+        seconds = {rule: math.inf} | _remembered(device, arguments, tell)
         fastest = min(seconds, key=seconds.get)
         chosen.append((layer, fastest if seconds[fastest] < _CLEARLY * seconds[rule] else rule))
     return model.with_module(lowering=TimedLowerings(tuple(sorted(chosen))))
 
 
-def _remembered(layer, batch_size, clients, device, has_gradient) -> dict[str, float]:
-    """Seconds of one step of the layer by each lowering; of one without another to compare with, 0."""
-    arguments = layer, batch_size, clients, has_gradient
-    lowerings = candidates(layer, Target.of(device))
+def _remembered(device, arguments, tell) -> dict[str, float]:
+    """Seconds of one step of the layer by each lowering; of one without another to compare with, 0.
+
+    ``arguments``: those of ``_compiled`` behind the device; ``tell`` is called before anything is timed.
+    """
+    lowerings = candidates(arguments[0], Target.of(device))
     if len(lowerings) == 1:
         return dict.fromkeys(lowerings, 0.0)
 
-    return remembered("lowerings", device, (*arguments, lowerings), lambda: _measure(lowerings, device, *arguments))
+    def measure():
+        tell()
+        return _measure(lowerings, device, *arguments)
+
+    return remembered("lowerings", device, (*arguments, lowerings), measure)
 
 
 def _measure(lowerings, device, *arguments):
