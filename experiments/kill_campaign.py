@@ -1,15 +1,19 @@
 """Kills small studies with SIGKILL, starts them again, and compares every bit of what they leave with a study that was
-not killed: python experiments/kill_campaign.py [--methods=feddecorr,scaffold] [--points=N] [--random=N] [--out=FOLDER]
+not killed: python experiments/kill_campaign.py [--methods=feddecorr,scaffold] [--points=N] [--random=N] [--every]
 
 Forced points are Python's file operations below the study's folder (opening for writing, renaming, removing, making a
-folder), each of which is one; the process ends just before it. Every method is killed alone and with two seeds that
-are trained together. What is compared: metrics, arrays, final variables, and the states of server and clients in the
-last checkpoint. Exit status: 0, or 1 if something differs.
+folder), each of which is one; the process ends just before it. ``--every`` tries what a kill before each of them would
+leave, without as many kills: the folder is copied while the threads of one study wait. Every method is killed alone and
+with two seeds that are trained together. What is compared: metrics, arrays, final variables, and the states of server
+and clients in the last checkpoint. Exit status: 0, or 1 if something differs.
 """
 
 import argparse
+import contextlib
+import hashlib
 import itertools
 import json
+import multiprocessing
 import os
 import random
 import re
@@ -17,9 +21,10 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -58,6 +63,16 @@ def get_config(arg=""):
 _KILLED = -signal.SIGKILL
 
 
+class Tried(NamedTuple):
+    """What came of it."""
+
+    operations: int  # of the study that is not killed
+    differing: list[str]  # what differs after which kill
+    late: int  # kills that came too late
+    kills: int
+    copies: int  # different folders that a kill before some operation would leave
+
+
 class Case(NamedTuple):
     """A study, and the folder in which it is tried."""
 
@@ -73,11 +88,22 @@ class Case(NamedTuple):
         return self.out / f"{self.method}-{len(self.seeds)}"
 
     def file(self, name: str, kind: str) -> Path:
-        """What a start in the folder ``name`` has left: ``operations`` or ``digests``."""
-        return self.folder / f"{name}-{kind}.json"
+        """What a start in the folder ``name`` has left: ``operations``, a line for each, or ``digests``."""
+        return self.folder / f"{name}-{kind}"
 
     def log(self, name: str) -> Path:
         return self.folder / f"{name}.log"
+
+    @property
+    def copies(self) -> Path:
+        """Of the folder ``whole``, by the number of the operation that came next."""
+        return self.folder / "copies"
+
+    def copy(self, number: int, operation: str) -> None:
+        """Makes one before an operation, which it writes down."""
+        shutil.copytree(self.folder / "whole", self.copies / str(number), copy_function=_copy)
+        with self.file("whole", "operations").open("a") as file:
+            file.write(f"{operation}\n")
 
     def write_config(self) -> None:
         self.folder.mkdir(parents=True)
@@ -90,42 +116,66 @@ def main(arguments: Sequence[str]) -> int:
     options = _parse(arguments)
     moments = random.Random(options.seed)
     is_same = True
-    print(f"{'study':32} kills late differ operations seconds", flush=True)
+    print(f"{'study':32} kills late copies differ operations seconds", flush=True)
     for method, seeds in itertools.product(options.methods, ((0,), (0, 1))):
         case, start = Case(method, seeds, options.out), time.perf_counter()
-        operations, differing, num_late, num_kills = try_case(case, options.points, options.random, moments)
-        is_same = is_same and not differing
-        counts = f"{num_kills:5} {num_late:4} {len(differing):6} {operations:10} {time.perf_counter() - start:7.0f}"
-        print(f"{case!s:32} {counts}", *(f"\n  {line}" for line in differing), flush=True)
+        tried = try_case(case, options, moments)
+        is_same = is_same and not tried.differing
+        counts = f"{tried.kills:5} {tried.late:4} {tried.copies:6} {len(tried.differing):6} {tried.operations:10}"
+        print(f"{case!s:32} {counts} {time.perf_counter() - start:7.0f}", flush=True)
+        for line in tried.differing:
+            print(f"  {line}", flush=True)
     return 0 if is_same else 1
 
 
-def try_case(case: Case, num_points: int, num_random: int, moments: random.Random) -> tuple[int, list[str], int, int]:
-    """Operations of the study; what differs after which kill; kills that came too late; kills."""
+def try_case(case: Case, options: argparse.Namespace, moments: random.Random) -> Tried:
+    """Kills the study as often as the options say, and starts it again each time."""
     case.write_config()
-    seconds = _seconds_of_whole(case)
-    operations = json.loads(case.file("whole", "operations").read_text())
-    kills = [(f"before {n}, {operations[n]}", n, None) for n in choose(operations, num_points)]
-    kills += [(f"after {s:.2f} s", None, s) for s in (seconds * moments.random() for _ in range(num_random))]
-    differing, num_late = [], 0
-    for what, number, moment in kills:
-        num_late += _run(case, "killed", number, moment) != _KILLED
-        if differences := _compare(case, _run(case, "killed")):
-            differing.append(f"{what}: {differences}")
-            shutil.copytree(case.folder / "killed", case.folder / f"differs{len(differing)}")
-        shutil.rmtree(case.folder / "killed")
-    return len(operations), differing, num_late, len(kills)
+    with _one_process(case) as start:
+        seconds = _seconds_of_whole(case, start)
+        operations = case.file("whole", "operations").read_text().splitlines()
+        kills = [(f"before {n}, {operations[n]}", n, None) for n in choose(operations, options.points)]
+        kills += [(f"after {s:.2f} s", None, s) for s in (seconds * moments.random() for _ in range(options.random))]
+        differing, num_late = [], 0
+
+        def go_on(what):
+            if differences := _compare(case, start("killed")):
+                differing.append(f"{what}: {differences}")
+                shutil.copytree(case.folder / "killed", case.folder / f"differs{len(differing)}")
+            shutil.rmtree(case.folder / "killed")
+
+        for what, number, moment in kills:
+            num_late += _run(case, number, moment) != _KILLED
+            go_on(what)
+        copies = _different(case.copies) if options.every else ()
+        for copy in copies:
+            copy.rename(case.folder / "killed")
+            go_on(f"copied before {copy.name}, {operations[int(copy.name)]}")
+        shutil.rmtree(case.copies)
+    return Tried(len(operations), differing, num_late, len(kills), len(copies))
 
 
-def _seconds_of_whole(case):
-    """Of the study that is not killed, without compilation; a second time it leaves the same."""
-    if _run(case, "whole"):
+def _different(copies):
+    """In the order of operations; some of which change nothing."""
+    by_content = {}
+    for copy in sorted(copies.iterdir(), key=lambda path: int(path.name)):
+        found = [(str(p.relative_to(copy)), p.read_bytes() if p.is_file() else None) for p in sorted(copy.rglob("*"))]
+        by_content.setdefault(hashlib.sha256(repr(found).encode()).digest(), copy)
+    return list(by_content.values())
+
+
+def _seconds_of_whole(case, start):
+    """Of the study that is not killed, in a process of its own; three of them leave the same."""
+    if start("whole"):
         raise RuntimeError(f"the study itself fails: see {case.log('whole')}")
-    start = time.perf_counter()
-    if differences := _compare(case, _run(case, "killed")):
-        raise RuntimeError(f"the study itself does not leave the same twice: {differences}")
-    shutil.rmtree(case.folder / "killed")
-    return time.perf_counter() - start
+    began = time.perf_counter()
+    own = _run(case, None, None)
+    seconds = time.perf_counter() - began
+    for again in (lambda: own, lambda: start("killed")):
+        if differences := _compare(case, again()):
+            raise RuntimeError(f"the study itself does not leave the same twice: {differences}")
+        shutil.rmtree(case.folder / "killed")
+    return seconds
 
 
 def _compare(case, status):
@@ -163,17 +213,52 @@ def digests(folder: Path) -> dict[str, str]:
     return found
 
 
+def _copy(source, target):
+    """What Orbax writes may be gone before it is copied."""
+    with contextlib.suppress(FileNotFoundError):
+        shutil.copyfile(source, target)
+
+
 def _as_numbers(leaf):
     is_key = jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
     return np.asarray(jax.random.key_data(leaf) if is_key else leaf)
 
 
-def _run(case, name, kill_at=None, kill_after=None) -> int:
-    """Starts the study in a child, and kills it; its exit status, of a killed one negative."""
+@contextlib.contextmanager
+def _one_process(case) -> Iterator[Callable[[str], int]]:
+    """What starts the study in the folder of that name and returns its exit status, in one process for all starts:
+    only the first traces and compiles. The folder ``whole`` is copied before every operation on it."""
+    here, there = multiprocessing.Pipe()
     child = os.fork()  # before JAX has started anything: what it imports is there, and it starts its own backend
     if child == 0:
+        here.close()
         try:
-            os._exit(_child(case, name, kill_at))
+            _watch(case.folder / "whole", case.copy)
+            while name := there.recv():
+                there.send(_start(case, name))
+                launch.configure_jax = lambda cache: None  # once in a process
+        finally:
+            os._exit(0)
+    there.close()
+
+    def start(name):
+        here.send(name)
+        return here.recv()
+
+    try:
+        yield start
+    finally:
+        here.close()
+        os.waitpid(child, 0)
+
+
+def _run(case, kill_at: int | None, kill_after: float | None) -> int:
+    """Starts the study in a process of its own, and kills it; its exit status, of a killed one negative."""
+    child = os.fork()
+    if child == 0:
+        try:
+            _watch(case.folder / "killed", lambda number, _: number == kill_at and os.kill(os.getpid(), signal.SIGKILL))
+            os._exit(_start(case, "killed"))
         finally:
             os._exit(1)
     if kill_after is not None:
@@ -182,18 +267,17 @@ def _run(case, name, kill_at=None, kill_after=None) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def _child(case, name, kill_at):
-    """The launcher, as a process of its own would run it; then what it did and left is written down."""
+def _start(case, name):
+    """The launcher, as a process of its own would run it; then what it left is written down."""
     log = os.open(case.log(name), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(log, 1)
     os.dup2(log, 2)
+    os.close(log)
     workdir = case.folder / name
     study.write_report = lambda workdir: workdir  # it takes longer than all else
-    operations = _watch(workdir, kill_at)
     command = [f"--config={case.folder / 'config.py'}", f"--workdir={workdir}"]
     try:
         status = launch.main([*command, f"--compilation_cache={case.out / 'compiled'}"])
-        case.file(name, "operations").write_text(json.dumps(operations))
         if status == 0:
             case.file(name, "digests").write_text(json.dumps(digests(workdir)))
     except BaseException:
@@ -204,9 +288,15 @@ def _child(case, name, kill_at):
     return status
 
 
-def _watch(workdir, kill_at):
-    """Operations on files below the folder from now on; before one of them the process is killed."""
-    operations, below = [], f"{workdir}{os.sep}"
+def _watch(workdir, before):
+    """``before`` is called with the number and the words of every operation on files below the folder from now on."""
+    shutil._use_fd_functions = False  # it names what it removes by whole paths then
+    sys.addaudithook(_hook(workdir, before))
+
+
+def _hook(workdir, before):
+    """Other threads' operations wait until ``before`` has returned."""
+    numbers, below, lock = itertools.count(), f"{workdir}{os.sep}", threading.Lock()
     changes = ("os.rename", "os.remove", "os.mkdir", "os.rmdir")
 
     def hook(event, arguments):
@@ -215,12 +305,10 @@ def _watch(workdir, kill_at):
             return
         path = os.fspath(arguments[0])
         if isinstance(path, str) and path.startswith(below):
-            if len(operations) == kill_at:
-                os.kill(os.getpid(), signal.SIGKILL)
-            operations.append(f"{event} {path.removeprefix(below)}")
+            with lock:
+                before(next(numbers), f"{event} {path.removeprefix(below)}")
 
-    sys.addaudithook(hook)
-    return operations
+    return hook
 
 
 def _parse(arguments):
@@ -228,6 +316,7 @@ def _parse(arguments):
     parser.add_argument("--methods", default=",".join(METHODS), help=f"of {', '.join(METHODS)}")
     parser.add_argument("--points", type=int, default=12, metavar="N", help="forced points for each study; 0 is all")
     parser.add_argument("--random", type=int, default=2, metavar="N", help="kills at random moments for each study")
+    parser.add_argument("--every", action="store_true", help="also what a kill before each operation would leave")
     parser.add_argument("--seed", type=int, default=0, help="of the random moments")
     parser.add_argument("--out", type=Path, help="folder to work in, default a temporary one")
     options = parser.parse_args(arguments)

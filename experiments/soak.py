@@ -2,6 +2,7 @@
 
     python experiments/soak.py digits            # 2,000 rounds of ten clients on the digits
     python experiments/soak.py many              # 500 rounds of 10,000 clients, 100 in each
+    python experiments/soak.py states            # 40 rounds of SCAFFOLD, each with a checkpoint of 100 clients' states
     python experiments/soak.py digits --rounds=200 --json=FILE
 
 A row for each tenth of the run. What holds still has equal rows; the last line is the growth from the second tenth to
@@ -23,9 +24,9 @@ import jax
 import numpy as np
 
 from experiments.benchmarks.arguments import writable
-from fedjax_collapse import FedAvg, Federation, LocalTraining, Model, nn, partition, simulate, sources
+from fedjax_collapse import FedAvg, Federation, LocalTraining, Model, Scaffold, nn, partition, simulate, sources
 
-_TENTHS, _CHECKPOINT_EVERY, _EXAMPLES_EACH = 10, 10, 10
+_TENTHS, _EXAMPLES_EACH = 10, 10
 
 
 class Case(NamedTuple):
@@ -34,6 +35,10 @@ class Case(NamedTuple):
     rounds: int
     clients: int
     participation: float
+    checkpoint_every: int = 10
+    hidden: int = 32  # features of the network
+    epochs: int = 1
+    is_scaffold: bool = False  # then every client keeps as many numbers as the network has, else none
 
 
 class Row(NamedTuple):
@@ -46,7 +51,11 @@ class Row(NamedTuple):
     written_kib_per_round: float
 
 
-CASES = {"digits": Case(2000, 10, 1.0), "many": Case(500, 10_000, 0.01)}
+CASES = {
+    "digits": Case(2000, 10, 1.0),
+    "many": Case(500, 10_000, 0.01),
+    "states": Case(40, 100, 0.5, checkpoint_every=1, hidden=1024, epochs=5, is_scaffold=True),
+}
 
 
 def soak(case: Case, folder: Path) -> list[Row]:
@@ -65,10 +74,11 @@ def soak(case: Case, folder: Path) -> list[Row]:
         print("  ".join(f"{value:>10.4g}" for value in rows[-1]), flush=True)
 
     print("  ".join(f"{name:>10}" for name in ("round", "s/round", "RSS MiB", "handles", "KiB/round")))
-    options = dict(participation=case.participation, checkpoint_every=_CHECKPOINT_EVERY, folder=folder)
+    options = dict(participation=case.participation, checkpoint_every=case.checkpoint_every, folder=folder)
     federation = _federation(case)
-    model = Model(nn.MLP(federation.num_classes, hidden=(32,)), federation.input_shape)
-    algorithm = FedAvg(LocalTraining(epochs=1, batch_size=32, learning_rate=0.05))
+    model = Model(nn.MLP(federation.num_classes, hidden=(case.hidden,)), federation.input_shape)
+    training = LocalTraining(epochs=case.epochs, batch_size=32, learning_rate=0.05)
+    algorithm = FedAvg(training, {"scaffold": Scaffold()} if case.is_scaffold else {})
     simulate(federation, model, algorithm, rounds=case.rounds, key=jax.random.key(0), listener=listener, **options)
     return rows
 

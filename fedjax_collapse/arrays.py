@@ -6,13 +6,13 @@ take a round from the merged file first, and every file is written in one piece,
 """
 
 import math
-import os
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
+from fedjax_collapse import files
 from fedjax_collapse.records import Damaged, UserError
 
 Arrays = dict[str, np.ndarray]  # "round" [rounds], others [rounds, ...]
@@ -41,6 +41,7 @@ def read_arrays(folder: Path, kind: str, until: float = math.inf) -> Arrays:
 def write_segment(folder: Path, kind: str, arrays: Arrays) -> None:
     """Writes the arrays of rounds that are not on disk yet."""
     (folder / kind).mkdir(exist_ok=True)
+    files.flush([folder])
     write_npz(folder / kind / f"{int(arrays['round'][0]):06d}.npz", arrays)
 
 
@@ -106,10 +107,8 @@ def read_npz(path: Path) -> Arrays:
 
 def write_npz(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     """Writes named arrays in one piece: a reader sees the old or the new file, never a part."""
-    temporary = path.with_suffix(".tmp")
-    with temporary.open("wb") as file:
+    with files.whole(path) as file:
         np.savez_compressed(file, **arrays)
-    os.replace(temporary, path)
 
 
 def _segments(folder, kind):

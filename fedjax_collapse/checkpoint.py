@@ -1,8 +1,11 @@
 """Checkpoints of a run's state, through Orbax: the only module that knows it.
 
-A checkpoint is a folder named by its round. It is written beside its place, with the SHA-256 of each of its files, and
-then moved there: it is whole from the moment at which it counts, and what happens to it later is noticed before
-anything of it is used.
+A checkpoint is a folder named by its round. While the run goes on it is written beside its place, with the SHA-256 of
+each of its files, and moved there when the disk has it: it is whole from the moment at which it counts, and what
+happens to it later is noticed before anything of it is used.
+
+Orbax does not take two saves at once, so that one thread writes those of all runs of the process, one after another:
+runs that go together are then never more than one checkpoint apart, and have one in common.
 """
 
 import contextlib
@@ -10,13 +13,16 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
+from concurrent import futures
 from pathlib import Path
 from typing import Any
 
 import jax
 from orbax.checkpoint import v1 as ocp
 
+from fedjax_collapse import files
 from fedjax_collapse.masks import by_path
 from fedjax_collapse.metrics import write_json
 from fedjax_collapse.records import Damaged, PyTree, UserError
@@ -25,6 +31,9 @@ _KEPT = 2
 _SEAL = "sha256.json"
 _BESIDE = "new"  # what is being written or removed
 _UNREADABLE = "[\\"  # Orbax writes below them and finds nothing there afterwards
+_WRITER = futures.ThreadPoolExecutor(1, "checkpoints")
+_WRITING: dict[Path, futures.Future] = {}  # by folder, what is on its way
+_ORBAX = threading.Lock()  # of what is saved and what is loaded
 
 
 def check_folder(folder: Path) -> None:
@@ -37,6 +46,9 @@ def check_folder(folder: Path) -> None:
 class Checkpoints:
     """The checkpoints in a folder, by round; a save that is killed leaves the earlier ones intact.
 
+    All but ``save`` wait until what was saved is there, whoever saved it in this process, and raise what went wrong
+    with it.
+
     Raises:
         UserError: ``check_folder``'s.
     """
@@ -45,9 +57,20 @@ class Checkpoints:
         check_folder(folder)
         self._folder = folder.absolute()
 
+    def wait(self) -> None:
+        """Until all that was saved is written; an error is raised once."""
+        if (writing := _WRITING.get(self._folder)) is not None:
+            futures.wait([writing])  # where Ctrl-C may end it: then it is still known
+            _WRITING.pop(self._folder, None)
+            writing.result()
+
     @property
     def rounds(self) -> tuple[int, ...]:
         """The rounds of all checkpoints, in their order."""
+        self.wait()
+        return self._found()
+
+    def _found(self):
         found = self._folder.iterdir() if self._folder.is_dir() else ()
         return tuple(sorted(int(path.name) for path in found if path.name.isdecimal()))
 
@@ -57,16 +80,43 @@ class Checkpoints:
             self._remove(later)
         shutil.rmtree(self._folder / _BESIDE, ignore_errors=True)
 
-    def save(self, round: int, state: PyTree, notes: Mapping[str, Any]) -> None:
-        """Saves a state with notes, which are JSON, unless there is a checkpoint of the round."""
-        if round in self.rounds:
+    def save(
+        self,
+        round: int,
+        state: PyTree,
+        notes: Mapping[str, Any],
+        before: Callable[[], None] = lambda: None,
+        must_wait: bool = False,
+    ) -> None:
+        """Saves a state with notes, which are JSON, unless there is a checkpoint of the round.
+
+        It waits for the save before it, then a copy of the state is written while the run goes on; what goes wrong is
+        raised by what is asked for next.
+
+        Args:
+            before: called first, in the writer's thread: it writes what the checkpoint counts on.
+            must_wait: the state itself is written, before the run goes on.
+        """
+        self.wait()
+        if not must_wait:
+            state = jax.tree.map(lambda leaf: leaf.copy(), state)  # rounds write into it, or donate it
+        _WRITING[self._folder] = _WRITER.submit(self._write, round, state, notes, before)
+        if must_wait:
+            self.wait()
+
+    def _write(self, round, state, notes, before):
+        before()
+        if round in self._found():
             return
         with self._beside() as beside:
             new = beside / str(round)
-            ocp.save(new, state)
+            with _ORBAX:
+                ocp.save(new, state)
             write_json(new / _SEAL, {"files": _hashes(new), "notes": notes})
+            files.flush_all(new)
             os.replace(new, self._folder / str(round))
-        for old in self.rounds[:-_KEPT]:
+        files.flush([self._folder])
+        for old in self._found()[:-_KEPT]:
             self._remove(old)
 
     def load(self, round: int, template: PyTree) -> tuple[PyTree, Mapping[str, Any] | None]:
@@ -78,11 +128,13 @@ class Checkpoints:
             Damaged: the checkpoint is not as it was written.
             UserError: it is of a state of another structure, shape or dtype.
         """
+        self.wait()
         path = self._folder / str(round)
         notes = _check_seal(path)
         try:
-            self._check_structure(path, template)
-            return ocp.load(path, template), notes
+            with _ORBAX:
+                self._check_structure(path, template)
+                return ocp.load(path, template), notes
         except UserError:
             raise
         except Exception as error:  # of a damaged file, Orbax raises whatever it runs into
@@ -125,11 +177,11 @@ def _check_seal(path):
         return None
     try:
         content = json.loads(seal.read_text())
-        files, notes = dict(content["files"]), dict(content["notes"])
+        hashes, notes = dict(content["files"]), dict(content["notes"])
         found = _hashes(path)
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise Damaged(f"{seal}: cannot be checked ({type(error).__name__})") from error
-    wrong = sorted(name for name in files.keys() | found.keys() if files.get(name) != found.get(name))
+    wrong = sorted(name for name in hashes.keys() | found.keys() if hashes.get(name) != found.get(name))
     if wrong:
         raise Damaged(f"{path / wrong[0]}: {'not as it was written' if wrong[0] in found else 'is missing'}")
     return notes

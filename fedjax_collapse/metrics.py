@@ -6,7 +6,7 @@ equal runs write equal files; wall-clock times are in ``timing.jsonl``. Arrays a
 every round, and the end of the run makes one file of each kind (``arrays.py``).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -93,14 +93,26 @@ class History:
         return join(self._blocks["measurements"])
 
     def save_arrays(self) -> None:
-        """Writes the arrays of the rounds since the last save.
+        """Writes the arrays of the rounds since the last save."""
+        self.to_save()()
 
-        Called before a checkpoint, so that a checkpoint never knows more rounds than they do.
+    def to_save(self) -> Callable[[], None]:
+        """What, when it is called, writes those arrays, and sees to it that the disk has the rows of now.
+
+        Called before a checkpoint is written, so that a checkpoint never knows more rounds than they do; in whichever
+        thread: rows may be added meanwhile.
         """
-        for kind in KINDS:
-            if self.folder and (new := join(self._blocks[kind][self._num_saved[kind] :])):
-                write_segment(self.folder, kind, new)
-                self._num_saved[kind] = len(self._blocks[kind])
+        new = {kind: join(blocks[self._num_saved[kind] :]) for kind, blocks in self._blocks.items()}
+        self._num_saved = {kind: len(blocks) for kind, blocks in self._blocks.items()}
+
+        def save():
+            for kind, arrays in new.items():
+                if self.folder and arrays:
+                    write_segment(self.folder, kind, arrays)
+            for rows in (self._metrics, self._timing):
+                rows.flush()
+
+        return save
 
     def finish(self) -> None:
         """Saves, and makes one file of each kind of arrays; called when the run has done all its rounds."""

@@ -3,13 +3,13 @@
 import hashlib
 import json
 import math
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from fedjax_collapse import files
 from fedjax_collapse.records import Damaged
 
 
@@ -28,6 +28,11 @@ class Rows:
             self._sha.update(line)
             with self._path.open("ab") as file:
                 file.write(line)
+
+    def flush(self) -> None:
+        """Waits until the disk has the rows."""
+        if self._path and self.rows:
+            files.flush([self._path, self._path.parent])
 
     @property
     def sha256(self) -> str:
@@ -58,19 +63,14 @@ class Rows:
 
     def cut(self) -> None:
         """Removes from the file what comes after the last row."""
-        replace(self._path, b"".join(map(_line, self.rows)))
+        with files.whole(self._path) as file:
+            file.write(b"".join(map(_line, self.rows)))
 
 
 def write_json(path: Path, content: object) -> None:
     """Writes a JSON file in one piece: a reader sees the old or the new one, never a part."""
-    replace(path, (json.dumps(_plain(content), indent=2) + "\n").encode())
-
-
-def replace(path: Path, content: bytes) -> None:
-    """Writes a file in one piece."""
-    temporary = path.with_suffix(path.suffix + ".tmp")
-    temporary.write_bytes(content)
-    os.replace(temporary, path)
+    with files.whole(path) as file:
+        file.write((json.dumps(_plain(content), indent=2) + "\n").encode())
 
 
 def _lines(path):

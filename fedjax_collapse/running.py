@@ -1,8 +1,9 @@
 """Runs on their way: advanced, evaluated, remembered and saved, all of them together."""
 
+import contextlib
 import operator
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -243,13 +244,29 @@ class Going:
         is_due = is_due or is_stopping or self.is_over
         if is_due and any(run.folder for run in self.runs):
             states = self.program.states()
-            processes.of_first(lambda: self._save(states))
+            must_wait = processes.are_several() or not engine.memory.fits_on_host([state.clients for state in states])
+            processes.of_first(lambda: self._save(states, must_wait))
 
-    def _save(self, states):
+    def _save(self, states, must_wait):
+        """``must_wait``: before other processes go on, whom Orbax would wait for; or as no copy fits into memory."""
         for history, store, state in zip(self.histories, self.stores, states, strict=True):
             if store:
-                history.save_arrays()
-                store.save(self.done, state, history.written())
+                store.save(self.done, state, history.written(), history.to_save(), must_wait)
+
+    @contextlib.contextmanager
+    def written_at_last(self) -> Iterator[None]:
+        """All that was saved is written when this ends; an error within goes before those of the writing."""
+        failed = []
+        try:
+            yield
+        finally:
+            for store in filter(None, self.stores):
+                try:
+                    store.wait()
+                except Exception as error:
+                    failed.append(error)
+        for error in failed[:1]:
+            raise error
 
     def results(self) -> list[Result]:
         """What each run leaves; also in its folder, if it is over."""

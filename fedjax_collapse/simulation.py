@@ -105,7 +105,7 @@ def simulate_runs(
     """
     with memory.exhaustion_told():
         going = Going(runs, model, schedule, hardware)
-        with _stop_on_interrupt(callbacks.should_stop) as should_stop:
+        with _stop_on_interrupt(callbacks.should_stop) as should_stop, going.written_at_last():
             going.prepare(callbacks.announce)
             _advance(going, callbacks, should_stop)
         results = going.results()

@@ -250,13 +250,16 @@ def test_a_checkpoint_that_is_not_whole_does_not_count(tmp_path, monkeypatch):
     """Whatever a save that is killed leaves beside it is removed by the next one."""
     state, checkpoints = {"weights": jax.numpy.arange(3.0)}, Checkpoints(tmp_path)
     checkpoints.save(1, state, {})
+    checkpoints.wait()
     with monkeypatch.context() as patch:
         patch.setattr("fedjax_collapse.checkpoint._hashes", lambda path: 1 / 0)
         patch.setattr(shutil, "rmtree", lambda *_, **__: None)
+        checkpoints.save(2, state, {})
         with pytest.raises(ZeroDivisionError):
-            checkpoints.save(2, state, {})
+            checkpoints.wait()
     assert (tmp_path / "new" / "2").is_dir() and checkpoints.rounds == (1,)
     checkpoints.save(2, {"weights": jax.numpy.ones(3)}, {"a": 1})
+    checkpoints.wait()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["1", "2"]
     assert checkpoints.load(2, state)[1] == {"a": 1} and checkpoints.load(2, state)[0]["weights"].tolist() == [1, 1, 1]
     checkpoints.save(3, state, {})
@@ -266,6 +269,7 @@ def test_a_checkpoint_that_is_not_whole_does_not_count(tmp_path, monkeypatch):
 def test_an_extra_file_in_a_checkpoint_is_damage(tmp_path):
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(1, {"weights": jax.numpy.arange(3.0)}, {})
+    checkpoints.wait()
     (tmp_path / "1" / "state" / "more").write_text("")
     with pytest.raises(Damaged, match="state/more: not as it was written"):
         checkpoints.load(1, {"weights": jax.numpy.arange(3.0)})

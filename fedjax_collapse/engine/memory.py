@@ -30,15 +30,25 @@ def _own_free_bytes(devices):
     stats = [device.memory_stats() or {} for device in devices]
     if all("bytes_limit" in s for s in stats):
         return min(s["bytes_limit"] - s.get("bytes_in_use", 0) for s in stats)
+    return free_bytes_of_host() / len(devices) if devices[0].platform == "cpu" else math.inf
+
+
+def free_bytes_of_host() -> float:
+    """Bytes that are free on this machine; infinite where nobody knows."""
     info = Path("/proc/meminfo")
-    lines = info.read_text().splitlines() if info.exists() and devices[0].platform == "cpu" else []
+    lines = info.read_text().splitlines() if info.exists() else []
     available = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")]
-    return available[0] / len(devices) if available else math.inf
+    return available[0] if available else math.inf
 
 
 def fits(num_bytes: float, devices: Sequence[jax.Device]) -> bool:
     """Whether each of the devices has room for so many bytes of examples and client states, and for rounds beside."""
     return num_bytes <= _SHARE * free_bytes(devices)
+
+
+def fits_on_host(tree: PyTree) -> bool:
+    """Whether this machine has room for a copy of the arrays, and for rounds beside."""
+    return size_in_bytes(tree) <= _SHARE * free_bytes_of_host()
 
 
 def size_in_bytes(tree: PyTree) -> int:
