@@ -1,6 +1,6 @@
 """Table 10 of FedDecorr's ICLR version (2023): FedAvg with and without it on CIFAR10, with few classes per client.
 
-    python experiments/launch.py --config=experiments/configs/feddecorr/iclr_table10.py:offline --workdir=runs/iclr_table10
+    python experiments/launch.py --config=experiments/configs/feddecorr/iclr_table10.py:offline --workdir=runs/iclr10
 
 * ``:full``: the published study, 12 runs of MobileNetV2. ``docs/data.md`` says how to get the data.
 * ``:offline``: the same on 8x8 digits, with a small network; not comparable.
