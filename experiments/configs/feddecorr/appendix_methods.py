@@ -1,6 +1,6 @@
 """Appendices D and E of FedDecorr's ICLR version (2023): spectra for FedAvgM, FedProx and MOON on CIFAR100.
 
-    python experiments/launch.py --config=experiments/configs/feddecorr/appendix_methods.py:offline --workdir=runs/methods
+    python experiments/launch.py --config=experiments/configs/feddecorr/appendix_methods.py:offline --workdir=runs/d_e
 
 * ``:full``: the three methods at four skews, MobileNetV2, all ten local models. ``docs/data.md``: the data.
 * ``:offline``: the same on 8x8 digits, with a small network.
