@@ -13,9 +13,7 @@ DIGITS = dict(source="digits")
 GLYPHS = dict(source="glyphs", num_classes=10, image_size=16, channels=1, train_size=5000, test_size=1000)
 GLYPHS_100 = GLYPHS | dict(num_classes=100)
 _LOOKS = ("clean", "coloured", "outline", "textured")
-DOMAINS = GLYPHS | dict(domains=_LOOKS, train_size=1000, test_size=500, channels=3)
-    domains=("clean", "coloured", "outline", "textured"), train_size=1000, test_size=500, channels=3
-)
+DOMAINS = GLYPHS | dict(domains=_LOOKS, train_size=500, test_size=250, channels=3)
 _SMALL = dict(train_size=600, test_size=200)  # of glyphs
 
 

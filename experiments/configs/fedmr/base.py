@@ -2,6 +2,7 @@
 
 Behind each value stands where it is from: the paper, its released code, or our choice. The strengths of all methods are
 in an appendix that is not known to us; the released code has FedMR's first term alone, and no baseline.
+Clients are weighed by size; the released code weighs them by whole batches (``algorithm.weighting="batches"``).
 """
 
 from ml_collections import ConfigDict

@@ -6,9 +6,9 @@
 * ``:offline``: the five splits of 8x8 digits, with a small network.
 * ``:smoke``: two rounds of one split.
 
-Lite-10 and Lite-50: so many rows of a batch see the second term, anew in every batch, which the paper leaves open. Times
-are in ``timing.jsonl`` of each run; the report shows neither them nor a client's memory (models and prototypes that it
-keeps: ``docs/methods.md``). The figure's numbers are not known to us.
+Lite-10 and Lite-50: so many rows of a batch see the second term, anew in every batch, which the paper leaves open.
+Times are in ``timing.jsonl`` of each run; the report shows neither them nor a client's memory. The figure's numbers are
+not known to us.
 """
 
 from ml_collections import ConfigDict

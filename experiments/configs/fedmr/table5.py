@@ -6,8 +6,8 @@
 * ``:offline``: the same splits of glyphs, with a small network.
 * ``:smoke``: two rounds of two splits.
 
-Clients that do not submit still receive prototypes, which the paper leaves open. Its FedAvg at P50C10, 50.22, is not that
-of table 2.
+Clients that do not submit still receive prototypes, which the paper leaves open. Its FedAvg at P50C10, 50.22, is not
+that of table 2.
 """
 
 from ml_collections import ConfigDict
