@@ -14,7 +14,7 @@ GLYPHS = dict(source="glyphs", num_classes=10, image_size=16, channels=1, train_
 GLYPHS_100 = GLYPHS | dict(num_classes=100)
 _LOOKS = ("clean", "coloured", "outline", "textured")
 DOMAINS = GLYPHS | dict(domains=_LOOKS, train_size=500, test_size=250, channels=3)
-_SMALL = dict(train_size=600, test_size=200)  # of glyphs
+_SMALL = dict(train_size=1500, test_size=200)  # of glyphs
 
 
 def chosen(file: str, arg: str, makers: Mapping[str, Callable[[ConfigDict], None]]) -> ConfigDict:

@@ -8,7 +8,8 @@
 
 Not known: how a baseline takes prototypes. Ours is the most plausible, FedProc's loss beside its own; FedMR without
 them is its first term. The paper has means over the five splits, which the report does not make, without and with:
-FedProx 79.89, 80.29; FedNova 75.84, 78.76; MOON 79.87, 80.12; FedDyn 80.26, 81.21; FedDC 80.09, 80.57; FedMR 81.03, 83.45.
+FedProx 79.89, 80.29; FedNova 75.84, 78.76; MOON 79.87, 80.12; FedDyn 80.26, 81.21; FedDC 80.09, 80.57; FedMR
+81.03, 83.45.
 """
 
 from ml_collections import ConfigDict
