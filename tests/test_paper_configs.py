@@ -85,6 +85,16 @@ def test_its_arms_and_settings_are_made_without_data(path, arg):
     assert paper is None or arg == "full" or not paper.comparable
 
 
+@pytest.mark.parametrize("path", [path for path in FILES if "\nPAPER = {" in path.read_text()], ids=label)
+def test_the_papers_numbers_are_as_many_as_its_settings(path):
+    config = as_declared(config_of(path, "full"))
+    rows = importlib.import_module(f"experiments.configs.{path.parent.name}.{path.stem}").PAPER
+    for arm, row in rows.items():
+        assert len(row) == len(config["settings"]), arm
+    known = {arm for of_arms in config["paper"]["values"].values() for arm in of_arms}
+    assert known == set(rows) <= set(arms_of(config))
+
+
 @pytest.mark.parametrize("path", FILES, ids=label)
 def test_small_is_the_same_study_as_offline(path):
     """The same arms; settings among its settings, which differ in the same keys; seconds of training."""
