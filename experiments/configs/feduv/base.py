@@ -10,7 +10,6 @@ from experiments.published import DIGITS, DOMAINS, GLYPHS_100
 
 SOURCE = "Son et al., CVPR 2024"
 WHY = "ours are {} and a small network, not {}"
-DIGITS_WHY = WHY.format("digits of 8x8 pixels", "STL10 and the paper's")
 OFFLINE_WHY = WHY.format("digits of 8x8 pixels (STL10), synthetic images (the others)", "the paper's data and networks")
 METHODS = ("fedavg", "fedprox", "moon", "freeze", "feduv")  # paper
 CLASSES = dict(stl10=10, cifar100=100, tiny=200, pacs=7, ham10000=7, officehome=65)
