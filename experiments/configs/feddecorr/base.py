@@ -1,0 +1,115 @@
+"""What the tables and figures of FedDecorr (Shi et al., ICLR 2023; TPAMI 2023) share.
+
+Behind each value stands where it is from: the paper, its released code, or our choice.
+"""
+
+from collections.abc import Collection
+
+from ml_collections import ConfigDict
+
+from experiments.published import DIGITS
+
+SOURCE = "Shi et al., TPAMI 2023"
+WHY = "ours are digits of 8x8 pixels and a small network, not {} and MobileNetV2"
+ALPHAS = (0.05, 0.1, 0.5, "iid")  # paper; iid is its infinity
+DECORR = dict(strength=0.1, variant="official")  # paper; on the scale of the released code, which 0.1 belongs to
+
+
+def arms(*names: str) -> dict:
+    """These of the methods, each by its name and with ``_decorr`` behind it; or all ten of table 1."""
+    prox = dict(fedprox=dict(strength=1e-3))  # paper; the true term, which the released code makes zero
+    moon = dict(moon=dict(strength=1.0, temperature=1.0))  # paper; the released code ignores its temperature
+    momentum = dict(name="damped_momentum", decay=0.5)  # paper; the released code's form (its CIFAR10 scripts: 0.9)
+    projector = dict(projector="feddecorr")  # released code: MOON's features, which FedDecorr acts on, too
+    every = dict(
+        scaffold=dict(algorithm=dict(name="scaffold")),  # not released: as published, with the same local momentum
+        fednova=dict(algorithm=dict(name="fednova")),
+        fedavg=dict(),
+        fedavg_decorr=dict(regularizers=dict(feddecorr=DECORR)),
+        fedprox=dict(regularizers=prox),
+        fedprox_decorr=dict(regularizers=dict(**prox, feddecorr=DECORR)),
+        fedavgm=dict(server_optimizer=momentum),
+        fedavgm_decorr=dict(server_optimizer=momentum, regularizers=dict(feddecorr=DECORR)),
+        moon=dict(network=projector, regularizers=moon),
+        moon_decorr=dict(network=projector, regularizers=dict(**moon, feddecorr=DECORR)),
+    )
+    return {name: every[name] for name in names or every}
+
+
+def with_and_without() -> dict:
+    """FedAvg alone and with FedDecorr, the arms of most tables."""
+    return arms("fedavg", "fedavg_decorr")
+
+
+def partition(alpha: float | str) -> dict:
+    """Dirichlet label skew, at least ten examples for each client, by the released code's routine; or none."""
+    return dict(name="iid") if alpha == "iid" else dict(name="dirichlet", alpha=alpha)
+
+
+def pathological(classes: int) -> dict:
+    """So many classes for each client; ``balanced``, as the paper does not say who gets which, is our choice."""
+    return dict(name="pathological", classes_per_client=classes, method="balanced")
+
+
+def start(config: ConfigDict, chosen_arms: dict) -> None:
+    """What all label-skew studies have in common."""
+    config.arms = chosen_arms
+    config.clients, config.participation = 10, 1.0  # paper
+    config.training = dict(
+        epochs=10,  # paper
+        batch_size=64,  # paper; the last partial batch is kept, as in the released code
+        learning_rate=0.01,  # paper
+        momentum=0.9,  # paper; reset in every round, as in the released code
+        weight_decay=1e-5,  # paper: of CIFAR10
+        augmentation="none",
+    )
+    config.seeds = (0, 1, 2)  # paper: three runs; which seeds, and a partition for each, are our choice
+
+
+def full(config: ConfigDict, chosen_arms: dict) -> None:
+    """The published setting; data and rounds are those of ``data_sets``."""
+    start(config, chosen_arms)
+    config.network.name = "mobilenet_v2"  # paper; the released code's variant for small images
+    config.evaluate_every = 5  # our choice; the tables are of the last round
+
+
+def offline(config: ConfigDict, chosen_arms: dict) -> None:
+    """Our choices throughout: what a CPU can train, on data that come with an installed package."""
+    start(config, chosen_arms)
+    config.data = DIGITS
+    config.network.name = "small_cnn"
+    config.rounds, config.evaluate_every, config.training.epochs, config.training.batch_size = 30, 5, 5, 32
+
+
+def offline_100(config: ConfigDict, chosen_arms: dict) -> None:
+    """Likewise with a hundred classes: fewer passes over more and larger images."""
+    offline(config, chosen_arms)
+    config.rounds, config.training.epochs = 20, 2
+
+
+def data_sets(chosen_arms: Collection[str]) -> dict[str, dict]:
+    """What the published settings of each data set have in common."""
+    moons = [arm for arm in ("moon", "moon_decorr") if arm in chosen_arms]
+    return dict(
+        cifar10=dict(
+            rounds=100,  # paper
+            data=dict(source="tfds:cifar10", normalisation="cifar10"),  # released code
+            training=dict(augmentation="feddecorr_cifar10"),  # released code: crop and flip
+        ),
+        cifar100=dict(
+            rounds=100,  # paper
+            data=dict(source="tfds:cifar100", normalisation="cifar100"),  # released code
+            training=dict(weight_decay=1e-4, augmentation="feddecorr_cifar100"),  # paper: 1e-4 and AutoAugment
+        ),
+        tiny=dict(
+            rounds=50,  # paper
+            data=dict(source="folder:tiny-imagenet-200", normalisation="half"),  # released code
+            training=dict(weight_decay=1e-4, augmentation="feddecorr_tiny_imagenet"),  # paper: 1e-4 and AutoAugment
+            **(dict(arms={arm: _without_projector() for arm in moons}) if moons else {}),  # released code
+        ),
+    )
+
+
+def _without_projector():
+    moon = dict(needs_projector=False)
+    return dict(network=dict(projector="none"), regularizers=dict(moon=moon))

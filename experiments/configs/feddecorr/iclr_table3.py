@@ -1,0 +1,42 @@
+"""Table 3 of FedDecorr's ICLR version (2023): FedAvg with and without it on Tiny-ImageNet, with 10 to 100 clients.
+
+    python experiments/launch.py --config=experiments/configs/feddecorr/iclr_table3.py:offline --workdir=runs/iclr3
+
+* ``:full``: the published study, 90 runs of MobileNetV2; ``table4.py`` (TPAMI) has two of its three alphas.
+* ``:offline``, ``:smoke``: as in ``table4.py``, with one more alpha.
+"""
+
+from ml_collections import ConfigDict
+
+from experiments.configs.feddecorr import base, table4
+from experiments.published import by_setting, chosen, make_small
+
+SOURCE = "Shi et al., ICLR 2023, Table 3"
+ALPHAS = (0.05, 0.1, 0.5)  # paper
+OF_HALF = {  # percent, alpha 0.5, 10 to 100 clients
+    "fedavg": (46.92, 43.64, 37.22, 34.89, 30.21),
+    "fedavg_decorr": (50.01, 46.17, 44.38, 42.34, 38.65),
+}
+PAPER = {arm: (*row[10:], *OF_HALF[arm]) for arm, row in table4.PAPER.items()}
+
+
+def get_config(arg: str = "offline") -> ConfigDict:
+    return chosen("iclr_table3.py", arg, dict(full=_full, offline=_offline, smoke=_smoke))
+
+
+def _full(config):
+    base.full(config, base.with_and_without())
+    config.settings = settings = table4.full_settings(("tiny",), ALPHAS)
+    values = by_setting(PAPER, settings)
+    config.paper = dict(source=SOURCE, comparable=True, values=values)
+
+
+def _offline(config):
+    table4.offline(config, ALPHAS)
+    values = by_setting(PAPER, table4.offline_names(ALPHAS))
+    config.paper = dict(source=SOURCE, comparable=False, why=table4.WHY.format("Tiny-ImageNet"), values=values)
+
+
+def _smoke(config):
+    _offline(config)
+    make_small(config, ["glyphs-0.5-10", "glyphs-0.5-50"])

@@ -1,0 +1,120 @@
+"""What the tables and figures of FedMR (Fan et al., TMLR 2023) share.
+
+Behind each value stands where it is from: the paper, its released code, or our choice. The strengths of all methods are
+in an appendix that is not known to us; the released code has FedMR's first term alone, and no baseline.
+Clients are weighed by size; the released code weighs them by whole batches (``algorithm.weighting="batches"``).
+"""
+
+from ml_collections import ConfigDict
+
+from experiments.published import DIGITS
+
+SOURCE = "Fan et al., TMLR 2023"
+WHY = "ours are digits of 8x8 pixels and a small network, not {} and {}; its strengths are not known"
+WHY_FULL = "the strengths of its methods are not known, ours stand in the config"
+SPLITS = {  # of ten classes, paper: name -> clients, classes of each; 10 is no skew
+    "P5C2": (5, 2),
+    "P10C2": (10, 2),
+    "P10C3": (10, 3),
+    "P10C5": (10, 5),
+    "IID": (10, 10),
+}
+SPLITS_100 = {"P10C10": (10, 10), "P10C20": (10, 20), "P10C30": (10, 30), "P10C50": (10, 50), "IID": (10, 100)}  # paper
+FEDMR = dict(
+    intra=1e-5,  # released code: the README's example
+    inter=0.1,  # our choice
+    variant="official",  # the scale that 1e-5 is of
+    negatives="local",  # paper: eq. 4 to the letter
+)
+
+
+def arms(*names: str) -> dict:
+    """These of the eight methods of table 1, or all of them."""
+    clipped = dict(clip_norm=10.0)  # released codes of FedDyn and FedDC
+    every = dict(
+        fedavg=dict(),
+        fedprox=dict(regularizers=dict(fedprox=dict(strength=0.01))),  # our choice
+        fedproc=dict(regularizers=dict(fedproc=dict(ramp_rounds=100.0))),  # released code of FedProc
+        fednova=dict(algorithm=dict(name="fednova")),
+        moon=dict(regularizers=dict(moon=dict(strength=1.0, temperature=0.5))),  # MOON's paper, of its grid
+        feddyn=dict(algorithm=dict(name="feddyn", alpha=0.01), training=clipped),  # released code's example
+        feddc=dict(algorithm=dict(name="feddc", alpha=0.01), training=clipped),  # released code's example
+        fedmr=dict(regularizers=dict(fedmr=FEDMR)),
+    )
+    return {name: every[name] for name in names or every}
+
+
+def partition(classes: int, num_classes: int) -> dict:
+    """So many classes for each client, in a single pass: the released code deals each class twice, by mistake."""
+    if classes == num_classes:
+        return dict(name="iid")  # released code: Dirichlet(100000)
+    return dict(name="partially_disjoint", classes_per_client=classes)
+
+
+def split(clients: int, classes: int, num_classes: int) -> dict:
+    """A setting, ten clients of which take part in a round."""
+    share = min(1.0, 10 / clients)  # paper
+    return dict(clients=clients, participation=share, partition=partition(classes, num_classes))
+
+
+def start(config: ConfigDict, chosen_arms: dict) -> None:
+    """What all studies have in common."""
+    config.arms = chosen_arms
+    config.training = dict(
+        epochs=10,  # paper
+        batch_size=128,  # paper; the released code's default is 64
+        learning_rate=0.01,  # paper
+        momentum=0.9,  # paper; reset in every round, as in the released code
+        weight_decay=1e-5,  # paper
+        drop_last=True,  # released code: the last partial batch is left out
+        augmentation="none",
+    )
+    config.seeds = (0, 1, 2)  # our choice; how many runs the paper's numbers are of is not known
+
+
+def full(config: ConfigDict, chosen_arms: dict) -> None:
+    """The published setting; data, network and rounds are those of ``data_sets``."""
+    start(config, chosen_arms)
+    config.evaluate_every = 5  # our choice
+
+
+def offline(config: ConfigDict, chosen_arms: dict) -> None:
+    """Our choices throughout: what a CPU can train, on data that come with an installed package."""
+    start(config, chosen_arms)
+    config.data = DIGITS
+    config.network.name = "small_cnn"
+    config.rounds, config.evaluate_every, config.training.epochs, config.training.batch_size = 30, 5, 5, 16
+
+
+def data_sets() -> dict[str, dict]:
+    """What the published settings of each data set have in common."""
+    resnet18 = dict(name="resnet18", kernel_init="kaiming_fan_out")  # paper; released code's initial weights
+    of_data = dict(
+        fmnist=("tfds:fashion_mnist", "unit", "fedmr_fashion_mnist"),
+        svhn=("tfds:svhn_cropped", "svhn", "fedmr_svhn"),
+        cifar10=("tfds:cifar10", "cifar10_fedmr", "fedmr_cifar10"),
+        cifar100=("tfds:cifar100", "cifar100", "fedmr_cifar100"),
+    )
+    found = {
+        name: dict(
+            rounds=100,  # paper: at least 100 for CIFAR10; of the others our choice
+            data=dict(source=source, normalisation=normalisation),  # released code
+            network=resnet18,
+            training=dict(augmentation=augmentation),  # released code
+        )
+        for name, (source, normalisation, augmentation) in of_data.items()
+    }
+    found["cifar100"] |= dict(rounds=400, network=dict(name="wide_resnet"))  # paper: table 4; WRN-28-10
+    return found
+
+
+def splits_of_all() -> dict[str, tuple[str, int, int, int]]:
+    """The settings of table 1: data set, clients, classes of each, classes of all."""
+    of_ten = {f"{d}-{name}": (d, *cut, 10) for d in ("fmnist", "svhn", "cifar10") for name, cut in SPLITS.items()}
+    return of_ten | {f"cifar100-{name}": ("cifar100", *cut, 100) for name, cut in SPLITS_100.items()}
+
+
+def full_settings(names: dict[str, tuple[str, int, int, int]]) -> dict:
+    """Those settings, in full."""
+    of_data = data_sets()
+    return {name: of_data[data] | split(*cut) for name, (data, *cut) in names.items()}

@@ -1,0 +1,75 @@
+"""Table 1 of FedMR (Fan et al., TMLR 2023): eight methods on four data sets, each with five splits of its classes.
+
+    python experiments/launch.py --config=experiments/configs/fedmr/table1.py:offline --workdir=runs/mr1
+
+* ``:full``: the published study: ResNet18, and WRN-28-10 on CIFAR100. ``docs/data.md`` says how to get the data.
+* ``:offline``: the eight methods and the five splits on 8x8 digits, with a small network; not comparable.
+* ``:smoke``: two rounds of two splits.
+
+P5C2: five clients of two classes each. Not known: the strengths of all methods, the rounds (but for CIFAR100), the
+number of runs, and the mode of BatchNorm in which prototypes are computed; so ``:full`` is not comparable either.
+"""
+
+from ml_collections import ConfigDict
+
+from experiments.configs.fedmr import base
+from experiments.published import by_setting, chosen, make_small
+
+PAPER = {  # percent: Fashion-MNIST, SVHN, CIFAR10, CIFAR100, each with its five splits
+    "fedavg": (
+        *(67.29, 67.33, 81.67, 88.53, 91.93, 81.85, 78.92, 87.70, 91.20, 92.74),
+        *(67.68, 67.27, 77.82, 88.22, 91.88, 54.31, 64.81, 69.35, 71.28, 72.28),
+    ),
+    "fedprox": (
+        *(69.60, 67.76, 80.93, 89.22, 91.95, 81.83, 79.60, 87.40, 91.24, 92.89),
+        *(68.18, 71.09, 77.89, 88.34, 92.14, 54.79, 65.37, 69.75, 71.35, 72.55),
+    ),
+    "fedproc": (
+        *(66.28, 69.08, 82.06, 89.23, 92.06, 79.54, 78.75, 88.13, 91.63, 93.57),
+        *(69.27, 67.02, 77.87, 88.19, 92.62, 54.69, 64.98, 69.64, 72.13, 73.07),
+    ),
+    "fednova": (
+        *(66.87, 48.44, 83.20, 88.86, 91.84, 81.11, 66.86, 87.50, 92.09, 92.62),
+        *(67.57, 57.79, 77.22, 88.20, 92.37, 54.45, 65.79, 69.55, 71.25, 72.66),
+    ),
+    "moon": (
+        *(66.82, 67.93, 83.42, 88.98, 92.12, 81.60, 79.83, 87.83, 91.16, 93.12),
+        *(66.86, 67.61, 78.42, 88.00, 92.56, 54.98, 65.75, 69.51, 71.54, 73.01),
+    ),
+    "feddyn": (
+        *(71.01, 67.16, 83.00, 88.38, 91.76, 79.89, 76.24, 87.27, 90.17, 92.26),
+        *(69.64, 67.74, 77.99, 88.35, 92.29, 55.94, 65.02, 69.84, 71.25, 73.04),
+    ),
+    "feddc": (
+        *(68.50, 67.36, 83.24, 89.22, 92.15, 81.63, 78.96, 88.05, 91.64, 92.90),
+        *(69.18, 67.64, 77.94, 88.14, 92.85, 54.73, 65.21, 69.38, 72.11, 72.77),
+    ),
+    "fedmr": (
+        *(75.51, 74.97, 83.55, 90.04, 92.19, 83.10, 82.47, 89.13, 92.18, 93.04),
+        *(74.19, 73.32, 82.75, 89.06, 93.06, 57.27, 65.81, 70.24, 72.17, 72.79),
+    ),
+}
+
+
+def get_config(arg: str = "offline") -> ConfigDict:
+    return chosen("table1.py", arg, dict(full=_full, offline=_offline, smoke=_smoke))
+
+
+def _full(config):
+    base.full(config, base.arms())
+    config.settings = settings = base.full_settings(base.splits_of_all())
+    values = by_setting(PAPER, settings)
+    config.paper = dict(source=f"{base.SOURCE}, Table 1", comparable=False, why=base.WHY_FULL, values=values)
+
+
+def _offline(config):
+    base.offline(config, base.arms())
+    config.settings = settings = {f"digits-{name}": base.split(*cut, 10) for name, cut in base.SPLITS.items()}
+    why = base.WHY.format("CIFAR10", "ResNet18")
+    values = by_setting({arm: row[10:] for arm, row in PAPER.items()}, settings)
+    config.paper = dict(source=f"{base.SOURCE}, Table 1, CIFAR10", comparable=False, why=why, values=values)
+
+
+def _smoke(config):
+    _offline(config)
+    make_small(config, ["digits-P5C2", "digits-IID"])

@@ -1,0 +1,113 @@
+"""What the tables and figures of FedUV (Son et al., CVPR 2024) share.
+
+Behind each value stands where it is from: the paper, its released code, or our choice. The released code loads STL10
+and CIFAR10 alone.
+"""
+
+from ml_collections import ConfigDict
+
+from experiments.published import DIGITS, DOMAINS, GLYPHS_100
+
+SOURCE = "Son et al., CVPR 2024"
+WHY = "ours are {} and a small network, not {}"
+OFFLINE_WHY = WHY.format("digits of 8x8 pixels (STL10), synthetic images (the others)", "the paper's data and networks")
+METHODS = ("fedavg", "fedprox", "moon", "freeze", "feduv")  # paper
+CLASSES = dict(stl10=10, cifar100=100, tiny=200, pacs=7, ham10000=7, officehome=65)
+ALPHAS = (0.01, 1.0)  # paper
+FEDUV = dict(
+    variance=2.5,  # paper: a quarter of the classes, here of ten
+    uniformity=0.5,  # paper
+    kernel_scale=1,  # released code: exp(-d^2 / sigma), where the paper has 2 sigma
+)
+_DOMAIN = dict(name="domain")
+
+
+def arms(*names: str) -> dict:
+    """These of the five methods, or of FedUV's two terms alone; without names, the five."""
+    every = dict(
+        fedavg=dict(),
+        fedprox=dict(regularizers=dict(fedprox=dict(strength=0.01))),  # paper
+        moon=dict(regularizers=dict(moon=dict(strength=1.0, temperature=0.5))),  # paper
+        freeze=dict(training=dict(freeze="head")),  # paper; the released code trains the head and throws it away
+        only_variance=dict(regularizers=dict(feduv=FEDUV | dict(uniformity=0.0))),
+        only_uniformity=dict(regularizers=dict(feduv=FEDUV | dict(variance=0.0))),
+        feduv=dict(regularizers=dict(feduv=FEDUV)),
+    )
+    return {name: every[name] for name in names or METHODS}
+
+
+def with_variance(setting: dict, num_classes: int, chosen_arms: dict) -> dict:
+    """The setting with the paper's strength, a quarter of its classes."""
+    strength = dict(regularizers=dict(feduv=dict(variance=num_classes / 4)))
+    own = {arm: strength for arm in ("only_variance", "feduv") if arm in chosen_arms}
+    return setting | dict(arms=own) if own else setting
+
+
+def start(config: ConfigDict, chosen_arms: dict) -> None:
+    """What all studies have in common."""
+    config.arms = chosen_arms
+    config.clients, config.participation = 10, 1.0  # paper: of label skew
+    config.training = dict(
+        epochs=10,  # paper
+        batch_size=128,  # released code
+        learning_rate=0.01,  # paper
+        momentum=0.9,  # paper; reset in every round, as in the released code
+        weight_decay=1e-5,  # paper
+        schedule="cosine",  # released code, of all methods; the paper names none
+        drop_last=True,  # released code
+        augmentation="none",
+    )
+    config.seeds = (0, 1, 2)  # paper: three runs; the released code's default seed is 42
+
+
+def full(config: ConfigDict, chosen_arms: dict) -> None:
+    """The published setting; data, network and rounds are those of ``data_sets``."""
+    start(config, chosen_arms)
+    config.evaluate_every = 5  # our choice
+
+
+def data_sets(chosen_arms: dict, alpha: float) -> dict[str, dict]:
+    """The settings of the six data sets, label skew with this alpha; normalisation is open but for STL10."""
+    cnn = dict(name="feduv_cnn", projector="feduv")  # released code: the projector is there for all methods
+    resnet18 = dict(name="resnet18", strides=(2, 2, 2, 2), projector="feduv", projector_dim=512)
+    resnet50 = dict(name="resnet50", stem_size=7, stem_stride=2, projector="feduv", projector_dim=2048)
+    small = dict(image_size=96, normalisation="half")  # paper; our choice
+    rows = dict(  # rounds (paper), network, data, augmentation
+        stl10=(100, cnn, dict(source="tfds:stl10", normalisation="half"), "feduv_stl10"),
+        cifar100=(60, resnet18, dict(source="tfds:cifar100", normalisation="cifar100"), "feduv_cifar100"),
+        tiny=(40, resnet50, dict(source="folder:tiny-imagenet-200", normalisation="half"), "feduv_tiny_imagenet"),
+        pacs=(60, cnn, dict(source="folder:PACS", test_per_class=40, **small), "feduv_domains"),
+        ham10000=(60, resnet18, dict(source="folder:HAM10000", test_fraction=0.2, **small), "feduv_domains"),
+        officehome=(40, resnet50, dict(source="folder:OfficeHome", test_per_class=7, **small), "feduv_domains"),
+    )
+    found = {}
+    for name, (rounds, network, data, augmentation) in rows.items():
+        setting = dict(rounds=rounds, network=network, data=data, training=dict(augmentation=augmentation))
+        is_domains = name in ("pacs", "ham10000", "officehome")
+        setting |= dict(clients=4, partition=_DOMAIN) if is_domains else dict(partition=label_skew(alpha))
+        found[name] = with_variance(setting, CLASSES[name], chosen_arms)
+    return found
+
+
+def label_skew(alpha: float) -> dict:
+    """Dirichlet label skew by the released code's routine."""
+    return dict(name="dirichlet", alpha=alpha)
+
+
+def offline(config: ConfigDict, chosen_arms: dict) -> None:
+    """Our choices throughout: what a CPU can train, on data that come with an installed package."""
+    start(config, chosen_arms)
+    config.data = DIGITS
+    config.network = dict(name="small_cnn", projector="feduv", projector_dim=64)
+    config.rounds, config.evaluate_every, config.training.epochs, config.training.batch_size = 20, 5, 3, 16
+
+
+def offline_sets(chosen_arms: dict, alpha: float) -> dict[str, dict]:
+    """Ten classes, a hundred and four domains, in the place of the six data sets."""
+    digits = dict(data=DIGITS, partition=label_skew(alpha))
+    glyphs = dict(data=GLYPHS_100, partition=label_skew(alpha))
+    return dict(
+        digits=with_variance(digits, 10, chosen_arms),
+        glyphs100=with_variance(glyphs, 100, chosen_arms),
+        domains=with_variance(dict(data=DOMAINS, clients=4, partition=_DOMAIN), 10, chosen_arms),
+    )

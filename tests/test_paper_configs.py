@@ -1,0 +1,160 @@
+"""Every config of a published table or figure: it can be made as it stands, and its small version runs."""
+
+import importlib
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from experiments import build, study
+from experiments.arms import as_declared, resolve_cell
+from experiments.cells import arms_of, cells_of, setting_and_arm, settings_of
+from experiments.config_files import CONFIGS
+from experiments.paper import paper_of
+from experiments.published import by_setting
+from fedjax_collapse.data import augment, partition
+
+PAPERS = ("feddecorr", "fedmr", "feduv")
+FILES = sorted(p for name in PAPERS for p in (CONFIGS / name).glob("*.py") if p.stem not in ("base", "__init__"))
+WANTED = {  # table 3 of FedMR counts numbers that are sent, without training
+    "feddecorr": {
+        *(f"table{i}" for i in range(1, 9)),
+        "figures2_7",
+        "figure8",
+        "figure9",
+        "iclr_table3",
+        "iclr_table10",
+    },
+    "fedmr": {*(f"table{i}" for i in (1, 2, 4, 5, 6, 7, 8)), "figure4"},
+    "feduv": {*(f"table{i}" for i in range(1, 6)), "figure1", "figure3", "figure4"},
+}
+CLASSES = {  # of the data that only the published settings need: classes, and an image of them
+    "tfds:cifar10": (10, (32, 32, 3)),
+    "tfds:cifar100": (100, (32, 32, 3)),
+    "tfds:fashion_mnist": (10, (28, 28, 1)),
+    "tfds:svhn_cropped": (10, (32, 32, 3)),
+    "tfds:stl10": (10, (96, 96, 3)),
+    "folder:tiny-imagenet-200": (200, (64, 64, 3)),
+    "folder:office": (10, (256, 256, 3)),
+    "folder:PACS": (7, (96, 96, 3)),
+    "folder:HAM10000": (7, (96, 96, 3)),
+    "folder:OfficeHome": (65, (96, 96, 3)),
+}
+
+
+def label(path):
+    return f"{path.parent.name}/{path.stem}"
+
+
+def config_of(path, arg):
+    return importlib.import_module(f"experiments.configs.{path.parent.name}.{path.stem}").get_config(arg)
+
+
+def resolved(config):
+    return {cell: resolve_cell(config, cell) for cell in cells_of(as_declared(config))}
+
+
+def test_every_table_and_figure_that_is_trained_has_its_config():
+    for name, wanted in WANTED.items():
+        assert wanted <= {path.stem for path in FILES if path.parent.name == name}
+
+
+@pytest.mark.parametrize("path", FILES, ids=label)
+def test_its_arguments_are_three_and_another_one_is_told_so(path):
+    with pytest.raises(ValueError, match=f"{path.name}:ful: expected one of full, offline, smoke"):
+        config_of(path, "ful")
+    text = path.read_text()
+    assert f"--config=experiments/configs/{path.parent.name}/{path.name}:offline" in text
+
+
+@pytest.mark.parametrize("arg", ["full", "offline", "smoke"])
+@pytest.mark.parametrize("path", FILES, ids=label)
+def test_its_arms_and_settings_are_made_without_data(path, arg):
+    """Methods, training and schedule of every cell; paper and sweep are checked with the study."""
+    config = config_of(path, arg)
+    assert study.choose_runs(config)
+    made = set()
+    for cell in resolved(config).values():
+        key = repr([cell[name] for name in ("rounds", "training", "algorithm", "server_optimizer", "regularizers")])
+        if key not in made:
+            made.add(key)
+            build.algorithm(cell)
+            build.schedule(cell)
+        assert callable(getattr(partition, cell.partition.name))
+    paper = paper_of(as_declared(config))
+    assert paper is None or arg == "full" or not paper.comparable
+
+
+@pytest.mark.parametrize("path", [path for path in FILES if "\nPAPER = {" in path.read_text()], ids=label)
+def test_the_papers_numbers_are_as_many_as_its_settings(path):
+    config = as_declared(config_of(path, "full"))
+    rows = importlib.import_module(f"experiments.configs.{path.parent.name}.{path.stem}").PAPER
+    for arm, row in rows.items():
+        assert len(row) == len(config["settings"]), arm
+    known = {arm for of_arms in config["paper"]["values"].values() for arm in of_arms}
+    assert known == set(rows) <= set(arms_of(config))
+
+
+@pytest.mark.parametrize("path", FILES, ids=label)
+def test_small_is_the_same_study_as_offline(path):
+    """The same arms; settings among its settings, which differ in the same keys; seconds of training."""
+    offline, small = (as_declared(config_of(path, arg)) for arg in ("offline", "smoke"))
+    assert list(arms_of(small)) == list(arms_of(offline)) and list(arms_of(offline)) == list(
+        arms_of(as_declared(config_of(path, "full")))
+    )
+    assert set(settings_of(small)) <= set(settings_of(offline)) and small["rounds"] == 2 and small["seeds"] == (0,)
+    assert len(settings_of(small)) <= 4
+
+
+def test_networks_of_the_published_settings_fit_their_images():
+    """Every network with every shape of image, of all full configs; data are not read."""
+    made = set()
+    for path in FILES:
+        config = config_of(path, "full")
+        for cell in resolved(config).values():
+            if cell.data.source not in CLASSES:
+                assert cell.data.source.startswith(("tfds:domainnet/", "isic2019:"))
+                continue
+            num_classes, shape = CLASSES[cell.data.source]
+            shape = augment.output_shape(build.augmentation(cell.training.augmentation), shape)
+            key = repr((cell.network.to_dict(), num_classes, shape))
+            if key not in made:
+                made.add(key)
+                stand_in = SimpleNamespace(num_classes=num_classes, input_shape=shape)
+                build.model(cell, stand_in)
+    assert len(made) > 15
+
+
+@pytest.mark.parametrize("path", FILES, ids=label)
+def test_offline_data_can_be_divided_as_it_says(path):
+    """For all seeds of every setting, on data that need no network; some client has a whole batch."""
+    config = config_of(path, "offline")
+    seen = set()
+    for own in resolved(config).values():
+        key = repr([own[name] for name in ("data", "partition", "clients")])
+        if key not in seen:
+            seen.add(key)
+            for federation in build.federations(own, config.seeds).values():
+                assert federation.num_clients == own.clients
+                assert federation.ownership.sizes.max() >= own.training.batch_size
+
+
+@pytest.mark.parametrize(
+    ("name", "setting"), [("feddecorr/iclr_table10", ""), ("fedmr/table5", "glyphs100-P10C10"), ("feduv/figure4", "")]
+)
+def test_small_versions_run_and_are_reported_by_arm_and_setting(name, setting, tmp_path):
+    config = config_of(CONFIGS / f"{name}.py", "smoke")
+    if setting:
+        config.settings = {setting: as_declared(config)["settings"][setting]}
+    assert study.run_study(config, tmp_path / "study")
+    summary = json.loads((tmp_path / "study" / "summary.json").read_text())
+    assert list(summary) == cells_of(as_declared(config))
+    page = (tmp_path / "study" / "report.html").read_text()
+    for cell in summary:
+        for part in setting_and_arm(cell):
+            assert part in page
+
+
+def test_a_table_is_by_setting_and_arm():
+    rows = {"a": (1.0, None), "b": (2.0, 3.0)}
+    assert by_setting(rows, ("x", "y")) == {"x": {"a": 1.0, "b": 2.0}, "y": {"b": 3.0}}
