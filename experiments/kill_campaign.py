@@ -34,7 +34,7 @@ import jax
 import numpy as np
 from orbax.checkpoint import v1 as ocp
 
-from experiments import launch, study
+from experiments import launch, summaries
 from fedjax_collapse.arrays import read_npz
 from fedjax_collapse.checkpoint import Checkpoints
 from fedjax_collapse.hashing import digest
@@ -274,7 +274,7 @@ def _start(case, name):
     os.dup2(log, 2)
     os.close(log)
     workdir = case.folder / name
-    study.write_report = lambda workdir: workdir  # it takes longer than all else
+    summaries.write_report = lambda workdir: workdir  # it takes longer than all else
     command = [f"--config={case.folder / 'config.py'}", f"--workdir={workdir}"]
     try:
         status = launch.main([*command, f"--compilation_cache={case.out / 'compiled'}"])

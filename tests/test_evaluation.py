@@ -9,7 +9,7 @@ import pytest
 from conftest import assert_close, assert_same_bits
 
 from experiments.reporting.study import summarize_run
-from experiments.study import summarize
+from experiments.summaries import summarize
 from fedjax_collapse import (
     FedAvg,
     Federation,

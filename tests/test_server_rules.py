@@ -7,7 +7,6 @@ import optax
 import pytest
 from conftest import assert_close, assert_same_bits
 from conftest import run_at_once as run
-from probes.etf_head import ETFHead
 from probes.regression import federation as regression_federation
 from torch_reference import TRAINING as REFERENCE_TRAINING
 from torch_reference import Method as Reference
@@ -323,7 +322,7 @@ def test_ccvr_keeps_single_precision_far_from_zero(federation, network):
 
 
 def test_what_makes_no_sense_is_refused(federation, network):
-    etf = Model(nn.MLP(4, hidden=(6,), head=ETFHead), federation.input_shape)
+    etf = Model(nn.MLP(4, hidden=(6,), head=nn.heads.ETF), federation.input_shape)
     norm = Model(nn.SmallCNN(4, (5,)), federation.input_shape)
     regression = regression_federation()[1]
     methods = {"ccvr": CCVR()}
