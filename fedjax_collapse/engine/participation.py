@@ -61,7 +61,7 @@ class Participation:
     def check(self, num_clients: int, weighting: str) -> None:
         """Raises UserError for values that make no sense, alone or with the weighting of uploads."""
         check_fields(self)
-        for field in dataclasses.fields(self):
+        for field in dataclasses.fields(Participation):  # a class of one's own may have others
             if field.name not in _OF_EACH and np.ndim(getattr(self, field.name)):
                 raise UserError(f"Participation: {field.name}: expected one number for all clients, got several")
         self._check_availability(num_clients)
