@@ -12,11 +12,14 @@ from experiments import compile_for
 from experiments.benchmarks.overheads import accepted, methods
 from experiments.compiling import programs, topologies
 from experiments.compiling.costs import COLLECTIVES, count_operations
+from experiments.names import classes
 from fedjax_collapse import FedAvg, LocalTraining, Model, engine, nn
 from fedjax_collapse.algorithms import Recalibrate
 from fedjax_collapse.records import UserError
 
 TPU, GPU = "tpu:v5e:2x2", "gpu:h100:8"
+# without what starts JAX, as a compiler is found only by one that starts later; recalibrate has a test of its own
+METHODS = ["FedAvg", *(kind.__name__ for name, kind in classes("method").items() if name != "recalibrate")]
 FEDAVG = FedAvg(LocalTraining(1, 4, 0.01, 0.9))
 WHOLE_BATCHES = LocalTraining(1, 5, 0.01, 0.9)  # a network's step is compiled once
 
@@ -52,10 +55,11 @@ def dense(**options):
 
 
 @pytest.mark.parametrize("target", [TPU, GPU])
-@pytest.mark.parametrize("method", sorted(methods()))
+@pytest.mark.parametrize("method", METHODS)
 def test_a_round_of_every_method(target, method):
+    client_map = engine.Chunked(2, topology(target).devices[:1])
     algorithm = methods()[method].replace(training=FEDAVG.training)
-    lowered(algorithm, accepted(algorithm, dense()), engine.Chunked(2, topology(target).devices[:1])).compile()
+    lowered(algorithm, accepted(algorithm, dense()), client_map).compile()
 
 
 @pytest.mark.parametrize("target", [TPU, GPU])
