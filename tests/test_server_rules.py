@@ -1,5 +1,8 @@
 """FedExP and CCVR: their test vectors, whole rounds in NumPy and PyTorch, what they do beside others, refusals."""
 
+import subprocess
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -221,6 +224,23 @@ def test_virtual_features(float64):
     assert_close(np.cov(drawn[0].T), covariances[0], 0.03)
     assert_close(drawn[0][:, 2], np.full(20000, 3.0), 1e-9)
     assert_same_bits(drawn[1], np.broadcast_to(means[1], (20000, 3)))
+
+
+VIRTUAL_FEATURES_ON_TWO_DEVICES = """
+import jax
+from fedjax_collapse.algorithms.ccvr import virtual_features
+jax.config.update("jax_num_cpu_devices", 2)
+draw = jax.jit(jax.vmap(lambda roots: virtual_features(jax.random.key(0), roots[:, 0], roots @ roots.mT, 3)))
+everywhere = jax.NamedSharding(jax.make_mesh((2,), ("clients",)), jax.P())
+roots = jax.device_put(jax.random.normal(jax.random.key(1), (1, 10, 256, 256)), everywhere)
+for _ in range(20):
+    draw(roots).block_until_ready()
+"""
+
+
+def test_virtual_features_on_several_devices():
+    """CPU devices that decompose batches of matrices at the same time wait for each other forever."""
+    subprocess.run([sys.executable, "-c", VIRTUAL_FEATURES_ON_TWO_DEVICES], check=True, timeout=120)
 
 
 def calibrate(kernel, bias, total, method, features):

@@ -19,7 +19,8 @@ round were the last, and the server goes on from the other. ``every_round``: it 
 
 Costs: in every round the cohort runs the new model once over its data, and each client sends ``C (1 + d + d^2)``
 numbers for C classes and d features, of which ``end`` keeps a set in the server's state: 105 MB for C = 100, d = 512.
-At every evaluation (``end``) or in every round the server decomposes C matrices of d x d and trains the head.
+At every evaluation (``end``) or in every round the server decomposes C matrices of d x d, one after the other, and
+trains the head.
 """
 
 import functools
@@ -128,10 +129,15 @@ def class_moments(total: ClassSums) -> tuple[jax.Array, jax.Array]:
 
 def virtual_features(key: Key, means: jax.Array, covariances: jax.Array, samples: int) -> jax.Array:
     """So many draws from the Gaussian of each class, [classes, samples, d]."""
-    values, vectors = jnp.linalg.eigh(covariances)
-    scaled = vectors * jnp.sqrt(jnp.maximum(values, 0))[:, None, :]
-    root = scaled @ jnp.swapaxes(vectors, 1, 2)  # the symmetric one, whatever the signs of the vectors
-    return means[:, None] + jax.random.normal(key, (len(means), samples, means.shape[1]), means.dtype) @ root
+    normal = jax.random.normal(key, (len(means), samples, means.shape[1]), means.dtype)
+    return means[:, None] + normal @ jax.vmap(_square_root)(covariances)
+
+
+@jax.custom_batching.sequential_vmap  # CPU devices that decompose batches at the same time wait forever
+def _square_root(covariance):
+    """The symmetric one, whatever the signs of the eigenvectors; what rounding made negative counts as 0."""
+    values, vectors = jnp.linalg.eigh(covariance)
+    return (vectors * jnp.sqrt(jnp.maximum(values, 0))) @ vectors.T
 
 
 @functools.partial(jax.jit, static_argnames="model")
