@@ -45,6 +45,11 @@ METHODS = {
     "moon": "dict(regularizers=dict(moon=dict(strength=1.0)))",
     "fedbn": "dict(batch_norm='local', network=dict(name='small_cnn', channels=(2,)))",
     "fedmr": "dict(regularizers=dict(fedmr=dict(inter=0.1)))",
+    "fedlesam": "dict(methods=dict(fedlesam=dict(rho=0.1)))",
+    "fedcm": "dict(methods=dict(fedcm=dict(alpha=0.5)))",
+    "fedexp": "dict(algorithm=dict(name='fedexp'))",
+    "fedrep": "dict(algorithm=dict(name='fedrep', head_epochs=1, body_epochs=1))",
+    "ccvr": "dict(methods=dict(ccvr=dict(samples=20, epochs=2)))",
 }
 _CONFIG = """
 from experiments.configs import base

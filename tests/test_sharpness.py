@@ -163,8 +163,9 @@ class MoFedSAM(ReferenceSAM):
         return (1 - self.alpha) * self.server
 
     def aggregate(self, cohort, received, vectors, steps):
-        lr = self.training.learning_rate
-        self.server = self.average(cohort, [(received - v) / (k * lr) for v, k in zip(vectors, steps, strict=True)])
+        lr, beta = self.training.learning_rate, self.training.momentum
+        added = [sum(sum(beta**j for j in range(i + 1)) for i in range(k)) for k in steps]  # weights of all gradients
+        self.server = self.average(cohort, [(received - v) / (a * lr) for v, a in zip(vectors, added, strict=True)])
         return self.average(cohort, vectors)
 
 
@@ -214,6 +215,16 @@ def test_variants_of_fedcm():
     gradient, view = {"w": jnp.array([2.0])}, SimpleNamespace(shared={"w": jnp.array([10.0])})
     for method, expected in ((FedCM(), 9.2), (FedCM(variant="official"), 11.0), (FedCM(1.0), 2.0)):
         assert float(method.correct(gradient, None, view)["w"][0]) == pytest.approx(expected)
+
+
+def test_fedcm_keeps_the_size_of_gradients_beside_momentum(float64, federation, network):
+    """With a momentum far above alpha as without, what clients add to their gradients does not grow over rounds."""
+    norms = []
+    for momentum in (0.0, 0.9):
+        training = TRAINING.replace(epochs=4, momentum=momentum, learning_rate=0.01)
+        result = run_at_once(federation, network, FedAvg(training, {"fedcm": FedCM(0.1)}), rounds=12)
+        norms.append(float(optax.global_norm(result.state.server.shared["fedcm"])))
+    assert 0.1 < norms[1] / norms[0] < 10
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@
     python experiments/launch.py --config=experiments/configs/label_skew.py:digits
 
 Behind the file name: ``digits`` (1,797 real handwritten digits of 8x8 pixels, Dirichlet 0.1) or ``glyphs`` (synthetic
-characters of 32x32x3 pixels, Dirichlet 0.05), or ``smoke``, two rounds of one seed. Ten clients, all of them in every
+characters of 32x32x3 pixels, Dirichlet 0.1), or ``smoke``, two rounds of one seed. Ten clients, all of them in every
 round; each seed draws its own partition. Every method has the strengths of its paper or released code where they are
 known (docs/methods.md), none is tuned to these data. FedPer, FedRep and LG-FedAvg are scored on every client's own
 classes, so their accuracy is not to be compared with the others'.
@@ -44,12 +44,13 @@ def get_config(arg: str = "digits") -> ConfigDict:
     config = base.get_config()
     config.seeds, config.rounds, config.evaluate_every = (0, 1, 2), 20, 10
     config.network = dict(name="small_cnn", channels=(16, 32, 64))
-    config.arms = METHODS
+    config.arms, config.watch = METHODS, "all"
     if arg == "digits":
         config.partition.alpha = 0.1
     elif arg == "glyphs":
-        config.data = dict(source="glyphs", num_classes=10, train_size=2000, test_size=1000)
-        config.partition.alpha = 0.05
+        config.data = dict(source="glyphs", num_classes=10, train_size=3000, test_size=1000)
+        config.network = dict(name="feduv_cnn")
+        config.partition.alpha, config.training.epochs = 0.1, 2
     elif arg == "smoke":
         config.seeds, config.rounds, config.evaluate_every = (0,), 2, 1
         config.network.channels, config.training.epochs = (4, 16), 1

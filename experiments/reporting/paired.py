@@ -14,14 +14,22 @@ def paired_difference(study: Study, arm: str, base: str, metric: str = "accuracy
 
     Each is that of two runs with one seed, on one partition and at one round; others are left out.
     """
-    of_base = {run.seed: run for run in study.of_arm(base)}
-    pairs = [(run, of_base[run.seed]) for run in study.of_arm(arm) if run.seed in of_base]
     values = [
         summarize_run(run.metrics)[metric] - summarize_run(other.metrics)[metric]
-        for run, other in pairs
-        if run.metrics[-1]["round"] == other.metrics[-1]["round"] and _is_same_partition(study, run, other)
+        for run, other in pairs(study, arm, base)
     ]
     return moments([value for value in values if np.isfinite(value)])
+
+
+def pairs(study: Study, arm: str, base: str) -> list[tuple[Run, Run]]:
+    """Runs of both arms with one seed, on one partition, that have come to the same round."""
+    of_base = {run.seed: run for run in study.of_arm(base)}
+    both = [(run, of_base[run.seed]) for run in study.of_arm(arm) if run.seed in of_base]
+    return [
+        (run, other)
+        for run, other in both
+        if run.metrics[-1]["round"] == other.metrics[-1]["round"] and _is_same_partition(study, run, other)
+    ]
 
 
 def _is_same_partition(study: Study, first: Run, second: Run) -> bool:

@@ -6,14 +6,17 @@
 Xu et al., "FedCM: Federated Learning with Client-level Momentum" (2021); MoFedSAM is of Qu et al., "Generalized
 Federated Learning via Sharpness Aware Minimization" (ICML 2022). alpha is 0.1, and Delta starts at 0, so that a first
 round has short steps. FedLESAM's released code of MoFedSAM leaves alpha out before g (``variant="official"``), and
-scales Delta by the decay of the learning rate, which we do not. The mixture is what the local optimizer sees: with
-momentum of its own, Delta is too large by about ``1 / (1 - momentum)``. What is private takes no part.
+scales Delta by the decay of the learning rate, which we do not. The mixture is what the local optimizer sees. With a
+momentum of its own, which was not published, K_i is FedNova's effective number of steps: Delta stays a mean of
+gradients, where the plain number would let it grow without end for a momentum above alpha. What is private takes no
+part.
 """
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 
+from fedjax_collapse.algorithms.fednova import effective_steps
 from fedjax_collapse.method import FinishView, Method, RoundView
 from fedjax_collapse.options import Share, option
 from fedjax_collapse.records import Outputs, PyTree, Variables
@@ -34,7 +37,8 @@ class FedCM(Method):
         return jax.tree.map(lambda g, mean: own * g + (1 - self.alpha) * mean, gradient, view.shared)
 
     def finish(self, view: FinishView) -> tuple[PyTree, PyTree]:
-        scale = -view.client.weight / (jnp.maximum(view.steps, 1) * view.learning_rate)
+        steps = effective_steps(view.steps, view.training.momentum)
+        scale = -view.client.weight / (jnp.maximum(steps, 1) * view.learning_rate)
         return view.memory, jax.tree.map(lambda moved: scale * moved, view.update)
 
     def combine(self, shared: PyTree, report: PyTree) -> PyTree:

@@ -88,6 +88,19 @@ def sphere(view: MeasurementView) -> Numbers:
     return _of_models(view, on_sphere)
 
 
+def prediction_bias(view: MeasurementView) -> Numbers:
+    """How far the predicted classes are from those of the test set: half the sum of the absolute differences of their
+    shares, 0 to 1. Of a model that always says one of C equal classes it is 1 - 1/C."""
+    _check_classes(view, "prediction_bias")
+
+    def bias(model):
+        classes = model.logits.shape[-1]
+        said, true = (np.bincount(c, minlength=classes) for c in (np.argmax(model.logits, axis=-1), model.labels))
+        return {"prediction_bias": float(np.abs(said - true).sum() / (2 * len(model.labels)))}
+
+    return _of_models(view, bias)
+
+
 def cka(view: MeasurementView) -> Numbers:
     """Linear CKA of each watched local model with the server's, plain and debiased."""
     server, models = view.server.features, view.local.values()

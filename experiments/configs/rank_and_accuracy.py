@@ -1,0 +1,78 @@
+"""Does fixing rank fix accuracy? Every method and strength, over data, heterogeneity and length of local training.
+
+    python experiments/launch.py --config=experiments/configs/rank_and_accuracy.py --workdir=runs/rank
+    python experiments/rank_and_accuracy.py runs/rank
+
+Behind the file name: ``digits`` (1,797 real handwritten digits of 8x8 pixels), ``mnist5k`` (5,000 of 28x28, needs the
+extra ``mnist5k``), ``glyphs`` (synthetic characters, 32x32x3), ``all`` of them (the default), or ``smoke``, two rounds
+of three arms. Ten clients, all of them in every round; seeds draw partitions and initial weights, which all methods of
+a seed share. Published strengths are among those that are swept; nothing is tuned. Measured after the last round.
+Small data: not comparable with the papers' tables.
+"""
+
+from ml_collections import ConfigDict
+
+from experiments.configs import base
+from experiments.configs.label_skew import METHODS
+
+PERSONAL = ("fedper", "fedrep", "lg_fedavg")  # scored on each client's own classes
+OTHERS = {
+    "fedprox": dict(regularizers=dict(fedprox=dict(strength=0.01))),
+    "moon": dict(regularizers=dict(moon=dict(strength=1.0))),
+    "decov": dict(regularizers=dict(decov=dict(strength=0.1))),
+    "vicreg": dict(regularizers=dict(vicreg=dict())),
+    "scaffold": dict(algorithm=dict(name="scaffold", normaliser="fednova")),
+    "feddyn": dict(algorithm=dict(name="feddyn", alpha=0.01)),
+    "freeze": dict(training=dict(freeze="head"), head="orthogonal"),
+}
+SWEEP = {  # the published values and others around them
+    "regularizers.feddecorr.strength": (0.01, 0.03, 0.1, 0.3, 1.0),
+    "regularizers.feduv.uniformity": (0.05, 0.5, 5.0),
+    "regularizers.fedmr.intra": (1e-5, 1e-3, 1e-1),
+    "regularizers.decov.strength": (0.01, 0.1, 1.0),
+}
+DATA = {
+    "digits": dict(data=dict(source="digits"), network=dict(name="mlp", hidden=(128, 128))),
+    "mnist5k": dict(data=dict(source="mnist5k"), network=dict(name="mlp", hidden=(256, 128))),
+    "glyphs": dict(
+        data=dict(source="glyphs", num_classes=10, train_size=2000, test_size=1000),
+        network=dict(name="small_cnn", channels=(8, 16, 32)),
+    ),
+}
+ALPHAS = {f"alpha {alpha:g}": (alpha, 5, 20) for alpha in (0.05, 0.1, 0.5)}
+REGIMES = {  # partition.alpha, training.epochs, rounds
+    "digits": ALPHAS
+    | {"alpha 100": (100.0, 5, 20), "alpha 0.1, 25 epochs": (0.1, 25, 20), "alpha 0.1, 100 rounds": (0.1, 5, 100)},
+    "mnist5k": ALPHAS,
+    "glyphs": {"alpha 0.1": (0.1, 5, 20)},
+}
+
+
+def get_config(arg: str = "all") -> ConfigDict:
+    if arg not in ("all", "smoke", *DATA):
+        raise ValueError(f"rank_and_accuracy.py:{arg}: expected all, {', '.join(DATA)} or smoke behind the file name")
+    config = base.get_config()
+    config.seeds = (0, 1, 2)
+    config.arms = {name: arm for name, arm in METHODS.items() if name not in PERSONAL} | OTHERS
+    config.sweep = SWEEP
+    config.settings = {
+        f"{name} {regime}": dict(
+            **DATA[name],
+            partition=dict(alpha=alpha),
+            training=dict(epochs=epochs),
+            rounds=rounds,
+            evaluate_every=rounds,
+            checkpoint_every=rounds,
+        )
+        for name in DATA
+        for regime, (alpha, epochs, rounds) in REGIMES[name].items()
+        if arg in ("all", name)
+    }
+    config.measurements = dict(nc="neural_collapse", head="prediction_bias", probe="linear_probe")
+    if arg == "smoke":
+        config.seeds, config.rounds, config.evaluate_every, config.training.epochs = (0, 1), 2, 2, 1
+        config.network = dict(name="mlp", hidden=(16, 16))
+        config.arms = {name: METHODS[name] for name in ("fedavg", "feddecorr", "fedlc")}
+        config.settings = {f"alpha {alpha}": dict(partition=dict(alpha=alpha)) for alpha in (0.1, 0.5)}
+        config.sweep = {"regularizers.feddecorr.strength": (0.1, 1.0)}
+    return config

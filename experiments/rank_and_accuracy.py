@@ -1,0 +1,210 @@
+"""Does fixing rank fix accuracy? What methods change in accuracy, rank, collapse and bias, run by run.
+
+    python experiments/launch.py --config=experiments/configs/rank_and_accuracy.py --workdir=STUDY
+    python experiments/rank_and_accuracy.py STUDY [STUDY ...] [--base=fedavg] [--out=FOLDER]
+
+Differences to the base arm are those of runs with one seed on one partition, after the last round: accuracy, effective
+rank of the server's features, NC1 (its natural logarithm), bias of the predictions and accuracy of a linear probe. The
+folder (by default ``rank_and_accuracy`` in that of the first study) gets ``runs.csv`` with a row for each pair of runs,
+``settings.csv`` with Spearman's rank correlations over the arms of each setting, which are also printed, and the figure
+as SVG, PDF and PNG. Works on any study with the measurements ``neural_collapse``, ``prediction_bias`` and
+``linear_probe``; what it lacks is left out. Exit status: 0, or 2 for wrong input (one line says what).
+"""
+
+import argparse
+import csv
+import math
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that ``experiments`` is found from any folder
+
+import numpy as np
+
+from experiments.cells import arms_of
+from experiments.reporting import read_study
+from experiments.reporting.drawing import COLOURS, MARKERS, THRESHOLD, label, legend, new_figure, styled
+from experiments.reporting.paired import pairs
+from experiments.reporting.study import MEASURED, Study, number
+from fedjax_collapse.records import UserError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# what is compared -> the end of its name in the rows, how its difference is called
+METRICS = {
+    "effective_rank": ("effective_rank", "effective rank"),
+    "nc1": ("/nc1", "ln NC1"),
+    "bias": ("/prediction_bias", "bias of predictions"),
+    "probe": ("/probe_accuracy", "probe accuracy (points)"),
+}
+LEAST = 5  # arms over which a correlation says something
+Difference = Mapping[str, Any]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit status."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folders", nargs="+", type=Path, metavar="STUDY")
+    parser.add_argument("--base", default="fedavg", metavar="ARM", help="the arm that differences are to")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="where to")
+    options = parser.parse_args(arguments)
+    out = options.out or options.folders[0] / "rank_and_accuracy"
+    try:
+        rows = [row for folder in options.folders for row in differences(read_study(folder), options.base)]
+        if not rows:
+            raise UserError(f"no arm has a run of equal seed and partition as {options.base!r}; expected two arms")
+        settings = correlations(rows)
+        out.mkdir(parents=True, exist_ok=True)
+        _write(out / "runs.csv", rows)
+        _write(out / "settings.csv", settings)
+        for kind in ("svg", "pdf", "png"):
+            scatter(rows).savefig(out / f"rank_and_accuracy.{kind}", dpi=200)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(f"error: {error.filename}: cannot be written ({error.strerror})", file=sys.stderr)
+        return 2
+    print(table(settings))
+    print(f"wrote {out}")
+    return 0
+
+
+def differences(study: Study, base: str) -> list[Difference]:
+    """Of each run of another arm, what it has more than that of the base arm.
+
+    Raises:
+        UserError: the study has no such arm.
+    """
+    if base not in study.arms:
+        raise UserError(f"{study.path}: has no arm {base!r}, expected one of {', '.join(study.arms)} in --base")
+    found = []
+    for setting in study.settings:
+        part = study.of_setting(setting)
+        declared = {name: arm.declared for name, arm in arms_of(part.config).items()}
+        for arm in (arm for arm in part.arms if arm != base):
+            of_arm = {"setting": setting or study.path.name, "arm": arm, "method": declared.get(arm, arm)}
+            found += [
+                {**of_arm, "seed": run.seed, **_difference(run.metrics[-1], other.metrics[-1])}
+                for run, other in pairs(part, arm, base)
+            ]
+    return found
+
+
+def _difference(row, base):
+    """Of two rows: accuracy in percentage points, the others as they are, NC1 in natural logarithms."""
+    change = {"accuracy": 100 * (number(row.get("accuracy")) - number(base.get("accuracy")))}
+    for metric, (ending, _) in METRICS.items():
+        first, second = (_value(of, ending) for of in (row, base))
+        if metric == "nc1":
+            first, second = (math.log(value) if value > 0 else math.nan for value in (first, second))
+        change[metric] = (100 if metric == "probe" else 1) * (first - second)
+    return change
+
+
+def _value(row, ending):
+    """The server's number with this name, or with this end of it whatever its measurement is called."""
+    names = [n for n in row if n == ending or (n.startswith(MEASURED) and n.endswith(ending))]
+    return number(row[names[0]]) if names else math.nan
+
+
+def correlations(rows: Sequence[Difference]) -> list[dict[str, Any]]:
+    """Of each setting: arms, how many gain rank and how many of these gain accuracy, and over the arms' means
+    Spearman's correlation of the gain in accuracy with each metric's."""
+    found = []
+    for setting in dict.fromkeys(row["setting"] for row in rows):
+        means = arm_means([row for row in rows if row["setting"] == setting])
+        gain = np.array([mean["accuracy"] for mean in means])
+        higher = np.array([mean["effective_rank"] for mean in means]) > 0
+        found.append(
+            {
+                "setting": setting,
+                "arms": len(means),
+                "higher_rank": int(higher.sum()),
+                "and_higher_accuracy": int((higher & (gain > 0)).sum()),
+                "higher_accuracy": int((gain > 0).sum()),
+                **{metric: spearman(np.array([mean[metric] for mean in means]), gain) for metric in METRICS},
+            }
+        )
+    return found
+
+
+def arm_means(rows: Iterable[Difference]) -> list[dict[str, Any]]:
+    """Means of each arm's differences over its seeds in a setting, where they are finite."""
+    by_arm: dict[tuple[str, str], list[Difference]] = {}
+    for row in rows:
+        by_arm.setdefault((row["setting"], row["arm"]), []).append(row)
+    return [
+        {
+            **{name: own[0][name] for name in ("setting", "arm", "method")},
+            **{metric: _mean([row[metric] for row in own]) for metric in ("accuracy", *METRICS)},
+        }
+        for own in by_arm.values()
+    ]
+
+
+def spearman(first: np.ndarray, second: np.ndarray) -> float:
+    """Correlation of the ranks, equal values sharing theirs; NaN of fewer than ``LEAST`` finite pairs or of a
+    constant."""
+    finite = np.isfinite(first) & np.isfinite(second)
+    if finite.sum() < LEAST:
+        return math.nan
+    ranks = [np.searchsorted(np.sort(v), v) + np.searchsorted(np.sort(v), v, "right") for v in
+             (first[finite], second[finite])]  # fmt: skip
+    centred = [rank - rank.mean() for rank in ranks]
+    norm = math.sqrt((centred[0] ** 2).sum() * (centred[1] ** 2).sum())
+    return float(centred[0] @ centred[1] / norm) if norm else math.nan
+
+
+def table(settings: Sequence[Mapping[str, Any]]) -> str:
+    """What ``correlations`` gives, as Markdown."""
+    heads = ["setting", "arms", "rank up", "rank and accuracy up", "accuracy up"]
+    lines = [heads + [f"rho with {name}" for _, name in METRICS.values()]]
+    for row in settings:
+        correlation = ["-" if math.isnan(row[metric]) else f"{row[metric]:+.2f}" for metric in METRICS]
+        counts = (row[n] for n in ("setting", "arms", "higher_rank", "and_higher_accuracy", "higher_accuracy"))
+        lines.append([*map(str, counts), *correlation])
+    lines.insert(1, ["---"] * len(lines[0]))
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+@styled
+def scatter(rows: Sequence[Difference]) -> "Figure":
+    """Accuracy's gain over each metric's, a panel for each; a point for each arm and setting, its colour the
+    setting's."""
+    means = arm_means(rows)
+    settings = list(dict.fromkeys(mean["setting"] for mean in means))
+    metrics = [m for m in METRICS if np.isfinite([mean[m] for mean in means]).any()]
+    figure = new_figure(3.2, width=2.9 * len(metrics) + 0.4)
+    panels = figure.subplots(1, len(metrics), sharey=True, squeeze=False)[0]
+    for axes, metric in zip(panels, metrics, strict=True):
+        for i, setting in enumerate(settings):
+            own = [mean for mean in means if mean["setting"] == setting]
+            look = dict(marker=MARKERS[(i + i // len(COLOURS)) % len(MARKERS)], color=COLOURS[i % len(COLOURS)])
+            axes.scatter([m[metric] for m in own], [m["accuracy"] for m in own], s=16, alpha=0.75, linewidths=0, **look)
+        axes.axhline(0, **THRESHOLD, zorder=1)
+        axes.axvline(0, **THRESHOLD, zorder=1)
+        axes.set_xlabel(f"gain in {METRICS[metric][1]}")
+    panels[0].set_ylabel("gain in accuracy (points)")
+    handles = panels[0].collections[: len(settings)]
+    legend(figure, handles, [label(setting) for setting in settings])
+    return figure
+
+
+def _mean(values):
+    finite = [value for value in values if math.isfinite(value)]
+    return float(np.mean(finite)) if finite else math.nan
+
+
+def _write(path, rows):
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
