@@ -7,8 +7,9 @@ Differences to the base arm are those of runs with one seed on one partition, af
 rank of the server's features, NC1 (its natural logarithm), bias of the predictions and accuracy of a linear probe. The
 folder (by default ``rank_and_accuracy`` in that of the first study) gets ``runs.csv`` with a row for each pair of runs,
 ``settings.csv`` with Spearman's rank correlations over the arms of each setting, which are also printed, and the figure
-as SVG, PDF and PNG. Works on any study with the measurements ``neural_collapse``, ``prediction_bias`` and
-``linear_probe``; what it lacks is left out. Exit status: 0, or 2 for wrong input (one line says what).
+as SVG, PDF and PNG. Works on any study; measurements are those that the config calls ``nc`` (``neural_collapse``), ``head``
+(``prediction_bias``) and ``probe`` (``linear_probe``), and what is not measured is left out. Exit status: 0, or 2 for
+wrong input (one line says what).
 """
 
 import argparse
@@ -33,12 +34,12 @@ from fedjax_collapse.records import UserError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# what is compared -> the end of its name in the rows, how its difference is called
+# what is compared -> its name in the rows, for a measurement without its beginning, and how its difference is called
 METRICS = {
     "effective_rank": ("effective_rank", "effective rank"),
-    "nc1": ("/nc1", "ln NC1"),
-    "bias": ("/prediction_bias", "bias of predictions"),
-    "probe": ("/probe_accuracy", "probe accuracy (points)"),
+    "nc1": ("nc/nc1", "ln NC1"),
+    "bias": ("head/prediction_bias", "bias of predictions"),
+    "probe": ("probe/accuracy", "probe accuracy (points)"),
 }
 LEAST = 5  # arms over which a correlation says something
 Difference = Mapping[str, Any]
@@ -97,18 +98,12 @@ def differences(study: Study, base: str) -> list[Difference]:
 def _difference(row, base):
     """Of two rows: accuracy in percentage points, the others as they are, NC1 in natural logarithms."""
     change = {"accuracy": 100 * (number(row.get("accuracy")) - number(base.get("accuracy")))}
-    for metric, (ending, _) in METRICS.items():
-        first, second = (_value(of, ending) for of in (row, base))
+    for metric, (name, _) in METRICS.items():
+        first, second = (number(of.get(name, of.get(MEASURED + name))) for of in (row, base))
         if metric == "nc1":
             first, second = (math.log(value) if value > 0 else math.nan for value in (first, second))
         change[metric] = (100 if metric == "probe" else 1) * (first - second)
     return change
-
-
-def _value(row, ending):
-    """The server's number with this name, or with this end of it whatever its measurement is called."""
-    names = [n for n in row if n == ending or (n.startswith(MEASURED) and n.endswith(ending))]
-    return number(row[names[0]]) if names else math.nan
 
 
 def correlations(rows: Sequence[Difference]) -> list[dict[str, Any]]:

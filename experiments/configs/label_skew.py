@@ -48,7 +48,7 @@ def get_config(arg: str = "digits") -> ConfigDict:
     if arg == "digits":
         config.partition.alpha = 0.1
     elif arg == "glyphs":
-        config.data = dict(source="glyphs", num_classes=10, train_size=3000, test_size=1000)
+        config.data = dict(source="glyphs", num_classes=10, train_size=2000, test_size=1000)
         config.network = dict(name="feduv_cnn")
         config.partition.alpha, config.training.epochs = 0.1, 2
     elif arg == "smoke":
