@@ -7,9 +7,10 @@ Differences to the base arm are those of runs with one seed on one partition, af
 rank of the server's features, NC1 (its natural logarithm), bias of the predictions and accuracy of a linear probe. The
 folder (by default ``rank_and_accuracy`` in that of the first study) gets ``runs.csv`` with a row for each pair of runs,
 ``settings.csv`` with Spearman's rank correlations over the arms of each setting, which are also printed, and the figure
-as as SVG, PDF and PNG. Works on any study; measurements are those that the config calls ``nc`` (``neural_collapse``),
-``head`` (``prediction_bias``) and ``probe`` (``linear_probe``), and what is not measured is left out. Exit status: 0, or
-2 for wrong input (one line says what).
+as SVG, PDF and PNG. Works on any study; measurements are those that the config calls ``nc`` (``neural_collapse``),
+``head`` (``prediction_bias``) and ``probe`` (``linear_probe``), and what is not measured is left out.
+
+Exit status: 0, or 2 for wrong input (one line says what).
 """
 
 import argparse

@@ -15,7 +15,7 @@ from ml_collections import ConfigDict
 from experiments.configs import base
 from experiments.configs.label_skew import METHODS
 
-PERSONAL = ("fedper", "fedrep", "lg_fedavg")  # scored on each client's own classes
+LEFT_OUT = ("fedper", "fedrep", "lg_fedavg", "fedvls_feddecorr")  # scored on each client's own classes; two at once
 OTHERS = {
     "fedprox": dict(regularizers=dict(fedprox=dict(strength=0.01))),
     "moon": dict(regularizers=dict(moon=dict(strength=1.0))),
@@ -53,7 +53,7 @@ def get_config(arg: str = "all") -> ConfigDict:
         raise ValueError(f"rank_and_accuracy.py:{arg}: expected all, {', '.join(DATA)} or smoke behind the file name")
     config = base.get_config()
     config.seeds = (0, 1, 2)
-    config.arms = {name: arm for name, arm in METHODS.items() if name not in PERSONAL} | OTHERS
+    config.arms = {name: arm for name, arm in METHODS.items() if name not in LEFT_OUT} | OTHERS
     config.sweep = SWEEP
     config.settings = {
         f"{name} {regime}": dict(
