@@ -1,0 +1,90 @@
+"""What methods change in accuracy and rank, from a study written by hand; and the config of the real one."""
+
+import csv
+import json
+import math
+
+import numpy as np
+import pytest
+
+from experiments import rank_and_accuracy
+from experiments.cells import arms_of, settings_of
+from experiments.configs import rank_and_accuracy as config_file
+from experiments.rank_and_accuracy import METRICS, correlations, differences, main, spearman
+from experiments.reporting import read_study
+
+ARMS = ("fedavg", "a", "b", "c", "d", "e")
+
+
+def write_study(path, arms=ARMS, other_partition=()):
+    """Arm i has, over FedAvg, i points of accuracy, minus i ranks, NC1 e^i times as large and i^2 % of less bias."""
+    for i, arm in enumerate(arms):
+        for seed in (0, 1):
+            run = path / "alpha 0.1" / arm / f"seed{seed}"
+            run.mkdir(parents=True)
+            row = {"round": 3, "accuracy": 0.5 + 0.01 * i + 0.1 * seed, "effective_rank": 20.0 - i + seed}
+            row |= {"measured/nc/nc1": math.exp(i) * (seed + 1), "measured/nc/local_nc1": 7.0}
+            row |= {"measured/head/prediction_bias": 0.5 - i**2 / 100, "measured/probe/accuracy": 0.7}
+            (run / "metrics.jsonl").write_text(json.dumps(row) + "\n")
+            counts = np.full((3, 2), 4 + seed + 10 * ((arm, seed) in other_partition))
+            np.savez(run / "partition.npz", class_counts=counts)
+    config = dict(rounds=3, seeds=[0, 1], settings={"alpha 0.1": {}}, arms={arm: {} for arm in arms}, sweep={})
+    (path / "config.json").write_text(json.dumps(config))
+    return path
+
+
+def test_differences_are_those_of_equal_seeds_and_partitions(tmp_path):
+    rows = differences(read_study(write_study(tmp_path, other_partition=[("b", 1)])), "fedavg")
+    assert [(row["arm"], row["seed"]) for row in rows if row["arm"] in "ab"] == [("a", 0), ("a", 1), ("b", 0)]
+    assert {row["setting"] for row in rows} == {"alpha 0.1"}
+    for row in rows:
+        i = ARMS.index(row["arm"])
+        found = [row[name] for name in ("accuracy", *METRICS)]
+        np.testing.assert_allclose(found, [i, -i, i, -(i**2) / 100, 0], atol=1e-9)
+
+
+def test_correlations_of_a_setting(tmp_path):
+    rows = differences(read_study(write_study(tmp_path)), "fedavg")
+    (found,) = correlations(rows)
+    assert (found["arms"], found["higher_rank"], found["higher_accuracy"], found["and_higher_accuracy"]) == (5, 0, 5, 0)
+    assert [found[name] for name in ("effective_rank", "nc1", "bias")] == pytest.approx([-1, 1, -1])
+    assert math.isnan(found["probe"])
+
+
+def test_spearman_shares_ranks_and_leaves_out_what_is_not_finite():
+    first, second = np.array([1.0, 2, 2, 5, 9, np.nan]), np.array([10.0, 40, 30, 50, 20, 0])
+    ranks = np.array([0, 1.5, 1.5, 3, 4]), np.array([0, 3, 2, 4, 1])
+    assert spearman(first, second) == pytest.approx(np.corrcoef(*ranks)[0, 1])
+    assert math.isnan(spearman(first[:4], second[:4])) and math.isnan(spearman(np.ones(5), second[:5]))
+
+
+def test_the_command(tmp_path, capsys):
+    study = write_study(tmp_path / "study")
+    assert main([str(study), f"--out={tmp_path / 'out'}"]) == 0
+    assert "| alpha 0.1 | 5 | 0 | 0 | 5 | -1.00 | +1.00 | -1.00 | - |" in capsys.readouterr().out
+    with (tmp_path / "out" / "runs.csv").open() as file:
+        assert len(list(csv.DictReader(file))) == 10
+    assert all((tmp_path / "out" / f"rank_and_accuracy.{kind}").stat().st_size > 1000 for kind in ("svg", "pdf", "png"))
+
+
+@pytest.mark.parametrize(
+    "arguments, line",
+    [
+        (["--base=nothing"], "has no arm 'nothing', expected one of fedavg, a, b, c, d, e in --base"),
+        (["--out=/proc/none"], "/proc/none: cannot be written"),
+    ],
+)
+def test_wrong_input(tmp_path, capsys, arguments, line):
+    assert main([str(write_study(tmp_path)), *arguments]) == 2
+    error = capsys.readouterr().err
+    assert line in error and error.count("\n") == 1
+
+
+def test_the_config_sweeps_each_method_alone():
+    config = config_file.get_config("digits").to_dict()
+    arms = arms_of(config)
+    swept = {name: arm.values for name, arm in arms.items() if arm.values}
+    assert all(len(values) == 1 for values in swept.values()) and "fedper" not in arms
+    assert set(settings_of(config)) == {f"digits {regime}" for regime in config_file.REGIMES["digits"]}
+    with pytest.raises(ValueError, match="expected all, digits, mnist5k, glyphs or smoke"):
+        config_file.get_config("mnist")
