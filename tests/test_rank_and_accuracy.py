@@ -7,7 +7,6 @@ import math
 import numpy as np
 import pytest
 
-from experiments import rank_and_accuracy
 from experiments.cells import arms_of, settings_of
 from experiments.configs import rank_and_accuracy as config_file
 from experiments.rank_and_accuracy import METRICS, correlations, differences, main, spearman
