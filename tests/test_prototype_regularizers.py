@@ -13,11 +13,11 @@ from conftest import assert_close
 from loss_checks import Y6, Z6
 from torch_reference import Method, run_both
 
-from fedjax_collapse import FedAvg, LocalTraining, Model, engine, nn
+from fedjax_collapse import FedAvg, LocalTraining, Model, UserError, engine, nn
 from fedjax_collapse.data.batches import get_batch
 from fedjax_collapse.local.context import method_key
 from fedjax_collapse.records import Batch, Outputs
-from fedjax_collapse.regularizers import FedMR, FedProc
+from fedjax_collapse.regularizers import FedLC, FedMR, FedProc
 from fedjax_collapse.regularizers.fedmr import draw_rows, is_submitter
 from fedjax_collapse.regularizers.prototypes import Prototypes
 
@@ -254,6 +254,12 @@ def test_one_hot_prototypes_stay():
     shared = regularizer.init_shared(None, shapes)
     assert shared.means.tolist() == [[1, 0, 0], [0, 1, 0]] and shared.valid.all()
     assert regularizer.combine(shared, report(regularizer, Z6, Y6, shared)) is shared
+
+
+def test_fedproc_is_refused_beside_another_task_loss(model):
+    for methods in ({"fedproc": FedProc(), "fedlc": FedLC()}, {"fedlc": FedLC(), "fedproc": FedProc()}):
+        with pytest.raises(UserError, match="FedProc: it ends with plain cross-entropy, fedlc trains another loss"):
+            FedAvg(LocalTraining(), methods).check(model)
 
 
 def test_fedproc_fades_into_cross_entropy():

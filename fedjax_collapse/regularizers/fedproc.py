@@ -3,8 +3,8 @@
     loss = a CE + (1 - a) P,     a = min(round / ramp_rounds, 1),     P = prototype_cross_entropy(features, prototypes)
 
 Mu et al., "FedProc: Prototypical Contrastive Federated Learning on Non-IID data" (FGCS 2023). In the first round the
-loss is CE. As a regularizer it is the term ``(1 - a) (P - CE)``: the task loss must be
-cross-entropy, as it is unless one says otherwise.
+loss is CE. As a regularizer it is the term ``(1 - a) (P - CE)``: the task loss must be cross-entropy, so that a method
+with a task loss of its own cannot stand beside it.
 
 The released code computes prototypes in training mode on augmented images without the last partial batch, which also
 moves the running statistics; here on all of the client's examples, by default in evaluation mode. Its network feeds the
@@ -12,14 +12,16 @@ normalised features to the classifier too, which is an option of a network, not 
 here too.
 """
 
+from collections.abc import Mapping
+
 import jax
 import jax.numpy as jnp
 from flax import struct
 
 from fedjax_collapse.losses import cross_entropy, prototype_cross_entropy
-from fedjax_collapse.method import FinishView, LocalView, Regularizer, Term
+from fedjax_collapse.method import FinishView, LocalView, Method, Regularizer, Term
 from fedjax_collapse.options import Positive, option
-from fedjax_collapse.records import Outputs, PyTree, Variables
+from fedjax_collapse.records import Outputs, PyTree, UserError, Variables
 from fedjax_collapse.regularizers.prototypes import (
     MODES,
     Prototypes,
@@ -42,6 +44,11 @@ class FedProc(Regularizer):
 
     def enabled(self) -> bool:
         return self.ramp_rounds > 1  # else cross-entropy from the second round on
+
+    def check_among(self, methods: Mapping[str, Method]) -> None:
+        for name, method in methods.items():
+            if method.has("task"):
+                raise UserError(f"FedProc: it ends with plain cross-entropy, {name} trains another loss; leave one out")
 
     def init_shared(self, variables: Variables, shapes: Outputs) -> Prototypes:
         del variables
