@@ -5,7 +5,7 @@ makes an arm of every value. Configs are mappings here: as a file declares them,
 """
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fedjax_collapse.records import UserError
@@ -31,6 +31,16 @@ def setting_and_arm(cell: str) -> tuple[str, str]:
     """What ``cell_name`` was made of."""
     setting, _, arm = cell.rpartition("/")
     return setting, arm
+
+
+def names_in(text: str, declared: Collection[str]) -> tuple[str, ...]:
+    """The names in a text with commas between them; a declared name may have commas itself."""
+    found, parts = [], text.split(",")
+    while parts:
+        joined = {count: ",".join(parts[:count]).strip() for count in range(len(parts), 0, -1)}
+        count = next((count for count, name in joined.items() if name in declared), 1)
+        found, parts = [*found, joined[count]], parts[count:]
+    return tuple(found)
 
 
 def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:

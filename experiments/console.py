@@ -5,10 +5,12 @@ import math
 import os
 import statistics
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, TextIO
 
 from experiments.cells import setting_and_arm
+from experiments.pace import Name, Pace
 from experiments.paper import Paper
 from experiments.reporting.study import Summary, number
 from experiments.reporting.table import accuracy_note, final_table, paper_note, show_number, table_with_paper
@@ -17,46 +19,20 @@ Row = Mapping[str, Any]
 
 ROUNDS_PER_LINE = 5  # plain output: a line for so many rounds,
 SECONDS_PER_LINE = 60  # or for so much work, whichever comes first
-
-
-class Pace:
-    """How long a round takes: seconds of training and evaluating, without compilation.
-
-    An arm's first update after each start is left out as soon as there is another one, because the device is not warm.
-    """
-
-    def __init__(self) -> None:
-        self._steady: dict[str, tuple[float, int]] = {}  # arm -> seconds, rounds
-        self._first: dict[str, tuple[float, int]] = {}
-
-    def add(self, arm: str, seconds: float, rounds: int, first: bool) -> None:
-        """Counts an update that covers so many rounds; ``first`` of its run."""
-        if not math.isfinite(seconds) or rounds < 1:
-            return
-        counts = self._first if first else self._steady
-        old_seconds, old_rounds = counts.get(arm, (0.0, 0))
-        counts[arm] = old_seconds + seconds, old_rounds + rounds
-
-    def seconds_per_round(self, arm: str | None = None) -> float | None:
-        """Seconds of a round of an arm (of any arm: the mean over arms), or None if there is nothing to go by."""
-        counts = self._first | self._steady
-        if arm is not None:
-            counts = {arm: counts[arm]} if arm in counts else {}
-        means = [seconds / rounds for seconds, rounds in counts.values()]
-        return sum(means) / len(means) if means else None
+_BETWEEN = 3  # characters between two columns of a table on a terminal
 
 
 class Console:
-    """Shows the progress of ``num_runs`` runs of ``rounds`` rounds each; with neither, only notes and tables."""
+    """Shows the progress of runs, of each of which so many rounds are to come; without any, only notes and tables."""
 
-    def __init__(self, num_runs: int = 0, rounds: int = 0, stream: TextIO | None = None) -> None:
-        self.num_runs = num_runs
-        self.rounds = rounds
+    def __init__(self, to_come: Mapping[Name, int] = MappingProxyType({}), stream: TextIO | None = None) -> None:
+        self._to_come = dict(to_come)  # rounds of the runs that are not started
+        self._num_runs, self._num_rounds = len(to_come), sum(to_come.values())
         self._stream = stream or sys.stdout or open(os.devnull, "w")  # noqa: SIM115 - Python closes it at its end
         self._pace = Pace()
         self._started, self._finished = 0, False
-        self._runs: Sequence[tuple[str, int]] = ()  # cell and seed of those under way
-        self._first_round, self._round = 0, 0
+        self._runs: Sequence[Name] = ()  # those under way
+        self._round, self._rounds = 0, 0  # of each of them
         self._update: tuple[Sequence[Row], Sequence[Row]] | None = None  # None before the first of a run
         self._shown_round, self._unshown_seconds = 0, 0.0
         self._rich: Any = None
@@ -81,31 +57,41 @@ class Console:
             self._live.stop()
             self._live = None
 
-    def start_runs(self, runs: Sequence[tuple[str, int]], first_round: int = 0, rounds: int | None = None) -> None:
-        """Announces runs that go together, by cell and seed; ``first_round`` rounds of them were done before.
+    def expect(self, to_come: Mapping[Name, int]) -> None:
+        """Corrects how many rounds of runs that are not started are to come."""
+        self._to_come |= to_come
 
-        ``rounds``: where they are not those of the study; what is left of it is told as if all had as many.
-        """
-        self.rounds = self.rounds if rounds is None else rounds
+    def leave_out(self, runs: Iterable[Name]) -> None:
+        """Takes out runs that will not be started, as they are finished."""
+        self._num_rounds -= sum(self._to_come.pop(run, 0) for run in runs)
+        self._num_runs = len(self._to_come) + self._started
+
+    def start_runs(self, runs: Sequence[Name], first_round: int, rounds: int) -> None:
+        """Announces runs of so many rounds that go together; ``first_round`` of them were done before."""
         self._started += len(runs)
-        self._runs, self._first_round, self._round = runs, first_round, first_round
+        for run in runs:
+            self._to_come.pop(run, None)
+        self._num_runs = max(self._num_runs, self._started)
+        self._runs, self._round, self._rounds = runs, first_round, rounds
         self._finished, self._update, self._shown_round, self._unshown_seconds = False, None, -1, 0.0
         if self._live is None:
-            self.note(f"{self._name()}: " + (f"resumes after round {first_round}" if first_round else "starts"))
+            doing = f"resumes after round {first_round}" if first_round else "starts"
+            self.note(f"{self._counter()} {'; '.join(name for name, _ in self._arms())}: {doing}")
         self._refresh()
 
     def update(self, rows: Sequence[Row], timings: Sequence[Row]) -> None:
         """Shows one evaluated round: each run's row of ``metrics.jsonl`` and its row of ``timing.jsonl``."""
         last = self._round
         self._round = int(rows[0]["round"])
-        for (arm, _), timing in zip(self._runs, timings, strict=True):
+        for run, timing in zip(self._runs, timings, strict=True):
             phases = {phase: number(timing.get(phase)) for phase in ("compile", "train", "evaluate")}
             steady = phases["train"] + (phases["evaluate"] if math.isfinite(phases["evaluate"]) else 0)
-            self._pace.add(arm, steady, self._round - last, first=self._update is None)
+            self._pace.add(run[0], steady, self._round - last, first=self._update is None)
+            self._pace.add_compiling(run, phases["compile"])
             self._unshown_seconds += sum(seconds for seconds in phases.values() if math.isfinite(seconds))
         due = (
             self._update is None
-            or self._round >= self.rounds
+            or self._round >= self._rounds
             or self._round - self._shown_round >= ROUNDS_PER_LINE
             or self._unshown_seconds >= SECONDS_PER_LINE
         )
@@ -143,48 +129,55 @@ class Console:
             self.note(f"Paper: {paper_note(paper)}")
 
     def _print_rows(self, rows: Sequence[Sequence[str]]) -> None:
+        """A table; on a terminal, columns that it has no room for come below, beside the arms again."""
         rows = [[self._printable(cell) for cell in row] for row in rows]
-        if self._rich is not None:
-            import rich.box
-            import rich.table
-
-            table = rich.table.Table(*rows[0], box=rich.box.SIMPLE_HEAD)
-            for column in table.columns[1:]:
-                column.justify = "right"
-            for row in rows[1:]:
-                table.add_row(*row)
-            self._write(lambda: self._rich.print(table))
-            return
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        if self._rich is not None:
+            for columns in _blocks(rows, self._rich.width):
+                self._print_block([[row[i] for i in columns] for row in rows])
+            return
         for arm, *cells in rows:
             padded = [cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True)]
             self.note("  ".join([arm.ljust(widths[0]), *padded]))
 
-    def time_left(self) -> tuple[float | None, float | None]:
-        """Seconds left of these runs and of the whole study, from the rounds so far; None before there are any."""
-        rounds = 0 if self._finished else max(0, self.rounds - self._round)
-        of_any = self._pace.seconds_per_round()
-        if of_any is None:
-            return None, None
-        of_arms = [self._pace.seconds_per_round(arm) for arm, _ in self._runs]
-        run = rounds * sum(of_any if of_arm is None else of_arm for of_arm in of_arms)
-        return run, run + max(0, self.num_runs - self._started) * self.rounds * of_any
+    def _print_block(self, rows):
+        import rich.box
+        import rich.table
 
-    def _name(self) -> str:
+        table = rich.table.Table(box=rich.box.SIMPLE_HEAD)
+        for i, (heading, width) in enumerate(zip(rows[0], _narrowest(rows), strict=True)):
+            table.add_column(heading, justify="right" if i else "left", min_width=width if i else None)
+        for row in rows[1:]:
+            table.add_row(*row)
+        self._write(lambda: self._rich.print(table))
+
+    def time_left(self) -> tuple[float | None, float | None]:
+        """Seconds left of these runs and of the whole study, with what is still to be compiled; None before there is
+        anything to go by."""
+        rounds = 0 if self._finished else max(0, self._rounds - self._round)
+        run = self._pace.seconds(dict.fromkeys(self._runs, rounds), is_compiled=self._update is not None)
+        others = self._pace.seconds(self._to_come)
+        return (None, None) if run is None or others is None else (run, run + others)
+
+    def _counter(self) -> str:
         first = self._started - len(self._runs) + 1
         count = f"{first}-{self._started}" if first < self._started else f"{self._started}"
-        of_arms: dict[str, list[str]] = {}
-        for arm, seed in self._runs:
-            of_arms.setdefault(arm, []).append(str(seed))
-        names = (f"{arm} seed{'s' * (len(seeds) > 1)} {', '.join(seeds)}" for arm, seeds in of_arms.items())
-        return f"[{count}/{self.num_runs}] {'; '.join(names)}"
+        return f"[{count}/{self._num_runs}]"
 
-    def _metrics(self) -> str:
-        """Means over the runs, and the spread of their accuracies."""
-        rows, timings = self._update or ((), ())
+    def _arms(self) -> list[tuple[str, list[int]]]:
+        """The cells under way, named with their seeds, and the places of their runs."""
+        places: dict[str, list[int]] = {}
+        for i, (cell, _) in enumerate(self._runs):
+            places.setdefault(cell, []).append(i)
+        seeds = {cell: ", ".join(str(self._runs[i][1]) for i in own) for cell, own in places.items()}
+        return [(f"{cell} seed{'s' * (len(own) > 1)} {seeds[cell]}", own) for cell, own in places.items()]
 
-        def values(name, rows=rows):
-            return [number(row.get(name)) for row in rows] or [math.nan]
+    def _metrics(self, own: Sequence[int]) -> str:
+        """Of the runs at these places, which are of one arm: means, and the spread of their accuracies."""
+        rows, _ = self._update or ((), ())
+
+        def values(name):
+            return [number(rows[i].get(name)) for i in own]
 
         accuracies = [100 * value for value in values("accuracy")]
         spread = f" ± {statistics.stdev(accuracies):.2f}" if len(accuracies) > 1 else ""
@@ -193,19 +186,25 @@ class Console:
                 f"accuracy {show_number(statistics.fmean(accuracies), '.2f')}{spread} %",
                 f"effective rank {show_number(statistics.fmean(values('effective_rank')), '.1f')}",
                 f"R {show_number(statistics.fmean(values('R')), '.3f')}",
-                f"{show_number(statistics.fmean(values('samples_per_second', timings)), '.0f')} samples/s",
             )
         )
 
+    def _speed(self) -> str:
+        """Of all runs under way, which are one program."""
+        _, timings = self._update or ((), ())
+        samples, seconds = (sum(number(timing.get(name)) for timing in timings) for name in ("samples", "train"))
+        return f"{show_number(samples / seconds if seconds > 0 else math.nan, '.0f')} samples/s"
+
     def _show(self) -> None:
-        """Prints the current round as a line."""
+        """Prints the current round, as a line for each arm."""
         run, study = map(_duration, self.time_left())
-        counter = f"round {self._round:{len(str(self.rounds))}d}/{self.rounds}"
-        self.note(f"{self._name()}  {counter}  {self._metrics()}  left {run} (study {study})")
+        round = f"round {self._round:{len(str(self._rounds))}d}/{self._rounds}"
+        lines = [f"{self._counter()} {name}  {round}  {self._metrics(own)}" for name, own in self._arms()]
+        self.note("\n".join(lines) + f"  {self._speed()}  left {run} (study {study})")
         self._shown_round, self._unshown_seconds = self._round, 0.0
 
     def _refresh(self) -> None:
-        """Draws the live display: a bar for the run, its metrics, and a bar for the study."""
+        """Draws the live display: a bar for the runs under way, one for the study, and metrics of each arm."""
         if self._live is None:
             return
         from rich.console import Group
@@ -214,20 +213,25 @@ class Console:
         from rich.text import Text
 
         run, study = map(_duration, self.time_left())
-        before = self._started - len(self._runs)
-        done = before * self.rounds + len(self._runs) * (self.rounds if self._finished else self._round)
-        bars = Table.grid(padding=(0, 2))
+        round = self._rounds if self._finished else self._round
+        done = self._num_rounds - sum(self._to_come.values()) - len(self._runs) * (self._rounds - round)
+        arms = self._arms()
+        name = arms[0][0] if len(arms) == 1 else f"{len(arms)} arms together"
+        bars, metrics = Table.grid(padding=(0, 2)), Table.grid(padding=(0, 2))
         bars.add_row(
-            Text(self._printable(self._name())),
-            ProgressBar(total=self.rounds or 1, completed=self._round, width=20),
-            Text(f"round {self._round}/{self.rounds}  left {run}"),
+            Text(self._printable(name)),
+            ProgressBar(total=self._rounds or 1, completed=self._round, width=20),
+            Text(f"round {self._round}/{self._rounds}  left {run}"),
         )
         bars.add_row(
             Text("study"),
-            ProgressBar(total=self.num_runs * self.rounds or 1, completed=max(0, done), width=20),
-            Text(f"run {self._started}/{self.num_runs}  left {study}"),
+            ProgressBar(total=self._num_rounds or 1, completed=max(0, done), width=20),
+            Text(f"run {self._counter()[1:-1]}  left {study}"),
         )
-        shown = Group(bars, Text(self._metrics() if self._update else "compiling"))
+        for name, own in arms if self._update else ():
+            named = [Text(self._printable(name))] if len(arms) > 1 else []
+            metrics.add_row(*named, Text(self._printable(self._metrics(own))))
+        shown = Group(bars, metrics, Text(self._speed())) if self._update else Group(bars, Text("compiling"))
         self._write(lambda: self._live.update(shown, refresh=True))
 
     def _write(self, write: Callable[[], None]) -> None:
@@ -246,6 +250,24 @@ class Console:
         if (self._stream.encoding or "").lower().replace("-", "").startswith("utf8"):
             return text
         return text.replace("±", "+-").encode("ascii", "replace").decode("ascii")
+
+
+def _narrowest(rows: Sequence[Sequence[str]]) -> list[int]:
+    """Of each column of a table what it takes at least: its cells in one line, its heading a word a line."""
+    columns = (([*heading.split(), *cells]) for heading, *cells in zip(*rows, strict=True))
+    return [max(map(len, texts)) for texts in columns]
+
+
+def _blocks(rows: Sequence[Sequence[str]], room: int) -> list[list[int]]:
+    """The places of a table's columns in parts that fit beside the first column, which is in all of them."""
+    first, *widths = (width + _BETWEEN for width in _narrowest(rows))
+    blocks, left = [[0]], room - first - 1
+    for i, width in enumerate(widths, 1):
+        if left < width and len(blocks[-1]) > 1:
+            blocks, left = [*blocks, [0]], room - first - 1
+        blocks[-1].append(i)
+        left -= width
+    return blocks
 
 
 def _duration(seconds: float | None) -> str:

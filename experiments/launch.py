@@ -31,7 +31,8 @@ from absl import flags
 from ml_collections import ConfigDict, config_flags
 
 from experiments import hosts, manual
-from experiments.arms import check_keys, resolve_cell
+from experiments.arms import as_declared, check_keys, resolve_cell
+from experiments.cells import arms_of, names_in, settings_of
 from experiments.config_files import config_argument, with_config_found
 from experiments.console import Console
 from experiments.early import STOPPED, STOPPING
@@ -41,6 +42,7 @@ from experiments.machine import num_cores
 from experiments.names import check_name
 from experiments.resuming import CHOICES, check_resume
 from experiments.runs import run_folder
+from experiments.sinks import check_sinks
 from experiments.slurm import submit
 from experiments.study import choose_runs, run_study
 from experiments.summaries import finish, overview
@@ -64,6 +66,7 @@ def main(arguments: list[str], should_stop: Callable[[], bool] | None = None) ->
         options = parse(arguments)
         workdir = Path(options.workdir or default_workdir(options.config, arguments)).absolute()
         names = choose_runs(options.config, options.arm, options.seed, options.setting)
+        check_sinks(options.log)
         if options.workers or options.slurm:
             check_resume(options.resume, workdir, names)
             return _in_processes(options, arguments, workdir, names)
@@ -73,7 +76,7 @@ def main(arguments: list[str], should_stop: Callable[[], bool] | None = None) ->
         processes.of_first(lambda: check_resume(options.resume, workdir, names))
         if should_stop is None:
             should_stop = _or_orphaned(stop_on_signal()) if options.share else stop_on_signal()
-        finished = run_study(options.config, workdir, names, should_stop, options.share)
+        finished = run_study(options.config, workdir, names, should_stop, options.share, options.log)
     except UserError as error:
         return _told(2, error)
     except RunsFailed as error:
@@ -166,8 +169,9 @@ def parse(arguments: list[str]) -> flags.FlagValues:
         values.seed = tuple(map(int, values.seed)) if values.seed else None
     except ValueError:
         raise UserError(f"--seed={','.join(values.seed)}: expected integers") from None
-    values.arm = tuple(values.arm) if values.arm else None
-    values.setting = tuple(values.setting) if values.setting else None
+    study = as_declared(values.config)
+    values.arm = names_in(values.arm, arms_of(study)) if values.arm else None
+    values.setting = names_in(values.setting, settings_of(study)) if values.setting else None
     if values.workers < 0:
         raise UserError(f"--workers={values.workers}: expected a number of processes, 0 for none but this one")
     return values
@@ -185,9 +189,10 @@ def _flags(command):
     values = flags.FlagValues()
     config_flags.DEFINE_config_file("config", None, "The config file.", flag_values=values, sys_argv=command)
     flags.DEFINE_string("workdir", None, "Folder of the study; default runs/<config>-<hash>.", flag_values=values)
-    flags.DEFINE_list("arm", None, "Only these arms of the config.", flag_values=values)
-    flags.DEFINE_list("setting", None, "Only these settings of the config.", flag_values=values)
+    flags.DEFINE_string("arm", None, "Only these arms of the config.", flag_values=values)
+    flags.DEFINE_string("setting", None, "Only these settings of the config.", flag_values=values)
     flags.DEFINE_list("seed", None, "Only these seeds of the config.", flag_values=values)
+    flags.DEFINE_list("log", [], "Also to tensorboard, wandb: rows while they come.", flag_values=values)
     flags.DEFINE_enum("resume", "auto", CHOICES, "must: only go on; never: only start anew.", flag_values=values)
     flags.DEFINE_integer(
         "workers", 0, "Processes that divide the runs: one for each GPU, or parts of the cores.", flag_values=values

@@ -14,7 +14,9 @@ from experiments import build
 from experiments.console import Console
 from experiments.layouts import fastest
 from experiments.names import explained
+from experiments.pace import Name
 from experiments.reporting.study import summarize_run
+from experiments.sinks import Take
 from fedjax_collapse import engine, processes
 from fedjax_collapse.algorithms import FedAvg
 from fedjax_collapse.data import Federation
@@ -38,7 +40,6 @@ from fedjax_collapse.simulation import (
     structure,
 )
 
-Name = tuple[str, int]  # cell (cells.py) and seed
 _TOGETHER = "together.json"  # in a run's folder: the runs that it is trained with
 
 
@@ -116,14 +117,18 @@ def make_groups(
     return [group for plan, runs in alike.values() for group in _divide(plan, runs)]
 
 
-def train_group(group: Group, console: Console, should_stop: Callable[[], bool]) -> bool:
-    """Trains the group's runs, with a summary in the folder of each; False if they were stopped before the end."""
+def train_group(group: Group, console: Console, should_stop: Callable[[], bool], take: Take) -> bool:
+    """Trains the group's runs, with a summary in the folder of each; False if they were stopped before the end.
+
+    ``take``: what takes their rows (``sinks.py``).
+    """
     processes.of_first(lambda: _write_partitions(group))
     plan = group.plan
     console.start_runs(list(group.runs), group.first_round, plan.schedule.rounds)
 
     def listener(rows, timings):
         console.update(rows, timings)
+        take(rows, timings)
         for (cell, seed), row in zip(group.runs, rows, strict=True):
             if plan.schedule.on_nan == "continue" and not math.isfinite(row["train/task_loss"]):
                 hint = "--config.on_nan=stop names client, step and term"

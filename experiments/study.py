@@ -28,6 +28,7 @@ from experiments.preparing import Examples, by_setting, hashes_of, plan_of
 from experiments.provenance import provenance, record_start, versions
 from experiments.resuming import changed_layouts
 from experiments.runs import Group, Name, Plan, make_groups, run_folder, train_group
+from experiments.sinks import Sinks
 from experiments.summaries import finish, overview
 from fedjax_collapse import processes
 from fedjax_collapse.checkpoint import check_folder
@@ -42,6 +43,7 @@ class Start(NamedTuple):
     plans: dict[str, Plan]  # by cell
     examples: Examples
     console: Console
+    sinks: Sinks
     should_stop: Callable[[], bool]
     share: str
 
@@ -52,13 +54,14 @@ def run_study(
     names: Sequence[Name] | None = None,
     should_stop: Callable[[], bool] = lambda: False,
     share: str = "",
+    log: Sequence[str] = (),
 ) -> bool:
     """Runs what is not done yet, then writes summary and report; False if it was stopped before the end.
 
     ``names``: the runs (``choose_runs``), default all. Everything that can be wrong with the config of any of them is
     found before the folder is touched; a run that fails afterwards does not end the others. Examples of one setting are
     in memory at a time. ``share``: a name under which processes divide the runs, each of which one process has alone;
-    the last to leave writes summary and report.
+    the last to leave writes summary and report. ``log``: the sinks (``sinks.py``) that get the rows, too.
 
     Raises:
         UserError: the config makes no sense, or the folder belongs to another one.
@@ -70,13 +73,14 @@ def run_study(
     for cell, _ in names:
         check_folder(workdir / cell)
     examples = Examples(configs, tuple(config.seeds))
-    console = Console(num_runs=len(names), rounds=config.rounds, stream=hosts.stream())
+    console = Console({name: configs[name[0]].rounds for name in names}, hosts.stream())
     plans, hashes = _prepared(config, configs, names, examples, console.note)
     with processes.within_first(claimed(workdir, config, bool(share))) as is_last:
         processes.of_first(lambda: _record_alone(workdir, hashes, plans))
         for line in processes.of_first(lambda: list(changed_layouts(workdir, names))):
             console.note(line)
-        start = Start(workdir, plans, examples, console, should_stop, share)
+        sinks = Sinks(log, workdir, configs, console.note)
+        start = Start(workdir, plans, examples, console, sinks, should_stop, share)
         failed = []
         for setting, of_setting in _unfinished(workdir, by_setting(names), console).items():
             lines = _train_setting(start, setting, of_setting)
@@ -140,20 +144,21 @@ def _unfinished(workdir, settings, console) -> dict[str, list[Name]]:
     finished = processes.of_first(lambda: [setting for setting, names in settings.items() if is_finished(names)])
     for setting in finished:
         console.note(f"setting {setting}: all {len(settings[setting])} runs are finished")
-        console.num_runs -= len(settings[setting])
+        console.leave_out(settings[setting])
     return {setting: names for setting, names in settings.items() if setting not in finished}
 
 
 def _train_setting(start, setting, names) -> list[str] | None:
     """``_train_all`` of these runs; nothing holds the setting's examples afterwards but ``start``."""
     groups = _shared_groups if start.share else _all_groups
-    return _train_all(groups(start, setting, names), start.console, start.should_stop)
+    return _train_all(groups(start, setting, names), start)
 
 
 def _all_groups(start, setting, names) -> list[Group]:
     """All of them, after a line on how far they are, unless they are new."""
     groups = make_groups(names, start.plans, start.examples.of(setting), start.workdir)
     first_rounds = {name: group.first_round for group in groups for name in group.runs}
+    start.console.expect({n: g.plan.schedule.rounds - g.first_round for g in groups for n in g.runs})
     if told := processes.of_first(lambda: overview(start.workdir, first_rounds)):
         start.console.note(told)
     return groups
@@ -167,13 +172,13 @@ def _shared_groups(start, setting, names) -> Iterator[Group]:
                 yield from make_groups([name], start.plans, start.examples.of(setting), start.workdir)
 
 
-def _train_all(groups, console, should_stop) -> list[str] | None:
+def _train_all(groups, start) -> list[str] | None:
     """A line for every group that failed; None if it was stopped before the end."""
-    failed = []
+    console, failed = start.console, []
     with console:
         for group in groups:
             try:
-                is_done = _train(group, console, should_stop)
+                is_done = _train(group, start)
             except RunsFailed as error:
                 failed += error.lines
                 console.note(f"failed: {error}")
@@ -185,12 +190,13 @@ def _train_all(groups, console, should_stop) -> list[str] | None:
     return failed
 
 
-def _train(group, console, should_stop):
+def _train(group, start):
     """``train_group``; what goes wrong is a RunsFailed with the names of the runs, and is in a log of each."""
-    folders = [Path(run.folder) for run in group.runs.values()]
-    processes.of_first(lambda: [forget_failure(folder) for folder in folders])
+    folders = {name: Path(run.folder) for name, run in group.runs.items()}
+    processes.of_first(lambda: [forget_failure(folder) for folder in folders.values()])
     try:
-        return train_group(group, console, should_stop)
+        with start.sinks.of(folders) as take:
+            return train_group(group, start.console, start.should_stop, take)
     except Exception as error:  # of the user's code, too
         if processes.are_several() and not isinstance(error, UserError):
             raise  # the others may not know of it

@@ -234,6 +234,7 @@ class Going:
         run, done = self.runs[i], self.done
         samples = true_samples(record, run.federation, run.algorithm.training)
         timing = {"round": done, **seconds, "samples": samples, "samples_per_second": samples / seconds["train"]}
+        timing["shared_by"] = len(self.runs)  # whose program's time is divided among them in equal parts
         clients = {"round": np.arange(done - num_rounds, done) + 1, "steps": record.steps, **record.metrics}
         self.histories[i].add(observation.row, timing, clients, observation.spectra, observation.measurements)
         return observation.row, timing

@@ -87,6 +87,21 @@ def test_a_sweep_from_the_command_line(tmp_path):
     ]
 
 
+def test_names_with_commas(tmp_path):
+    file = tmp_path / "config.py"
+    file.write_text(
+        "from experiments.configs import quickstart\n"
+        "def get_config(arg=''):\n"
+        "    config = quickstart.get_config()\n"
+        "    config.arms = {name: {} for name in ('a', 'b', 'a,b', 'c, d', 'c')}\n"
+        "    config.settings = {'0.1, iid': {}, 'x': {}}\n"
+        "    return config\n"
+    )
+    for text, arms in (("a,b", ("a,b",)), ("b,a", ("b", "a")), ("c, d,a", ("c, d", "a")), ("c,d", ("c", "d"))):
+        assert launch.parse([f"--config={file}", f"--arm={text}"]).arm == arms
+    assert launch.parse([f"--config={file}", "--setting=x,0.1, iid"]).setting == ("x", "0.1, iid")
+
+
 PAPER = dict(source="X, Table 1", comparable=True, values={"iid": {"plain": 50.0}})
 
 
@@ -158,14 +173,15 @@ def trained(monkeypatch):
     """Runs are not trained but listed here, with their rounds; those of an arm called bad fail."""
     trained = []
 
-    def train_group(group, console, should_stop):
-        console.start_runs(list(group.runs), 0, group.plan.schedule.rounds)
+    def train_group(group, console, should_stop, take):
+        rounds = group.plan.schedule.rounds
+        console.start_runs(list(group.runs), 0, rounds)
         for name, run in group.runs.items():
             if name[0].endswith("bad"):
                 raise RuntimeError("of the user's code")
-            trained.append((*name, console.rounds))
+            trained.append((*name, rounds))
             run.folder.mkdir(parents=True, exist_ok=True)
-            row = {"round": console.rounds, "accuracy": 0.5}
+            row = {"round": rounds, "accuracy": 0.5}
             (run.folder / "metrics.jsonl").write_text(json.dumps(row) + "\n")
             (run.folder / "summary.json").write_text(json.dumps({"headline": "server model", **row}))
         return True

@@ -1,10 +1,12 @@
 """Progress and final table, on a terminal and elsewhere."""
 
 import io
+import re
 
 import pytest
 
-from experiments.console import Console, Pace
+from experiments.console import Console
+from experiments.pace import Pace
 
 ROW = {"accuracy": 0.61234, "effective_rank": 12.34, "R": -0.41}
 TIMING = {"compile": 0.0, "train": 1.5, "evaluate": 0.5, "samples": 3000, "samples_per_second": 2000.0}
@@ -14,6 +16,11 @@ SUMMARY = {
     },
     "feddecorr": {"accuracy": {"mean": 0.75, "std": None, "n": 1}, "R": {"mean": None, "std": None, "n": 0}},
 }
+
+
+def runs_to_come(number: int, rounds: int) -> dict:
+    """Of one arm."""
+    return {("fedavg", seed): rounds for seed in range(1, number + 1)}
 
 
 class Stream(io.TextIOWrapper):
@@ -34,8 +41,8 @@ class Stream(io.TextIOWrapper):
         return self.buffer.getvalue().decode(self.encoding)
 
 
-def run(console: Console, arm="fedavg", rounds=range(1, 31), timing=TIMING, row=ROW) -> None:
-    console.start_runs([(arm, 1)], first_round=rounds[0] - 1)
+def run(console: Console, arm="fedavg", rounds=range(1, 31), timing=TIMING, row=ROW, of=30) -> None:
+    console.start_runs([(arm, 1)], rounds[0] - 1, of)
     for r in rounds:
         console.update([{"round": r} | row], [{"round": r} | timing])
     console.finish_runs()
@@ -43,7 +50,7 @@ def run(console: Console, arm="fedavg", rounds=range(1, 31), timing=TIMING, row=
 
 def test_plain_lines_are_few_flushed_and_without_control_characters():
     stream = Stream()
-    with Console(num_runs=6, rounds=30, stream=stream) as console:
+    with Console(runs_to_come(6, 30), stream) as console:
         run(console)
     lines = stream.text().splitlines()
     assert lines[0] == "[1/6] fedavg seed 1: starts"
@@ -58,35 +65,59 @@ def test_plain_lines_are_few_flushed_and_without_control_characters():
 
 def test_slow_rounds_and_runs_that_stop_early_are_shown():
     stream = Stream()
-    with Console(num_runs=1, rounds=30, stream=stream) as console:
+    with Console(runs_to_come(1, 30), stream) as console:
         run(console, rounds=range(1, 4), timing=TIMING | {"train": 61.0})
         run(console, rounds=range(1, 3))
     assert stream.text().count("round ") == 3 + 2
 
 
-def test_time_left_excludes_compilation_and_counts_rounds_between_evaluations():
-    console = Console(num_runs=2, rounds=20, stream=Stream())
-    console.start_runs([("fedavg", 0)], first_round=10)
+def test_time_left_counts_rounds_between_evaluations():
+    console = Console({("fedavg", 0): 20, ("fedavg", 1): 20}, Stream())
+    console.start_runs([("fedavg", 0)], 10, 20)
     assert console.time_left() == (None, None)
-    console.update([{"round": 12}], [{"compile": 100.0, "train": 6.0, "evaluate": 2.0}])
+    console.update([{"round": 12}], [{"compile": 0.0, "train": 6.0, "evaluate": 2.0}])
     assert console.time_left() == (8 * 4.0, 8 * 4.0 + 20 * 4.0)
     console.update([{"round": 14}], [{"compile": 0.0, "train": 2.0, "evaluate": 0.0}])
     assert console.time_left() == (6 * 1.0, 6 * 1.0 + 20 * 1.0)
     console.update([{"round": 16}], [{"compile": None, "train": None, "evaluate": None}])
     assert console.time_left()[0] == 4 * 1.0
+    console.expect({("fedavg", 1): 5})
+    assert console.time_left()[1] == 4 * 1.0 + 5 * 1.0
+    console.leave_out([("fedavg", 1)])
+    assert console.time_left()[1] == 4 * 1.0
 
 
-def test_runs_that_go_together_are_one_line():
-    """Mean and spread of their accuracies; the time left is that of all of them."""
+def test_time_left_has_what_is_still_to_be_compiled():
+    """The first run of an arm is compiled, as those of other arms were; what that takes for later seeds is seen."""
+    seconds, second = {"train": 2.0, "evaluate": 0.0}, {("a", 1): 10, ("b", 0): 10, ("b", 1): 10}
+    console = Console({("a", 0): 10} | second, Stream())
+    console.start_runs([("a", 0)], 0, 10)
+    console.update([{"round": 1}], [seconds | {"compile": 30.0}])
+    assert console.time_left() == (9 * 2.0, 9 * 2.0 + 3 * (10 * 2.0 + 30.0))
+    console.finish_runs()
+    console.start_runs([("a", 1)], 0, 10)
+    assert console.time_left() == (10 * 2.0 + 30.0, 3 * (10 * 2.0 + 30.0))
+    console.update([{"round": 1}], [seconds | {"compile": 0.5}])
+    assert console.time_left() == (9 * 2.0, 9 * 2.0 + 2 * 10 * 2.0 + 30.0 + 0.5)
+    console.finish_runs()
+    console.start_runs([("b", 0)], 10, 10)
+    assert console.time_left()[0] == 0  # of a finished run nothing is compiled
+
+
+def test_runs_of_an_arm_are_one_line_and_arms_are_never_averaged():
+    """Mean and spread over seeds of each arm; the speed and the time left are those of their program."""
     stream = Stream()
-    with Console(num_runs=4, rounds=10, stream=stream) as console:
-        console.start_runs([("fedavg", 0), ("fedavg", 2), ("b", 0)])
-        rows = [{"round": 5, "accuracy": accuracy, "effective_rank": 4.0, "R": 0.5} for accuracy in (0.2, 0.3, 0.4)]
-        console.update(rows, [TIMING] * 3)
-    first, line = stream.text().splitlines()
+    runs = [("fedavg", 0), ("fedavg", 2), ("b", 0)]
+    with Console(dict.fromkeys([*runs, ("b", 2)], 10), stream) as console:
+        console.start_runs(runs, 0, 10)
+        rows = [{"round": 5, "accuracy": accuracy, "effective_rank": 4.0, "R": 0.5} for accuracy in (0.2, 0.4, 0.9)]
+        console.update(rows, [TIMING | {"samples": 3000 * n} for n in (1, 1, 4)])
+    first, of_fedavg, of_b = stream.text().splitlines()
     assert first == "[1-3/4] fedavg seeds 0, 2; b seed 0: starts"
-    expected = "round  5/10  accuracy 30.00 ± 10.00 %  effective rank 4.0  R 0.500  2000 samples/s"
-    assert line == f"[1-3/4] fedavg seeds 0, 2; b seed 0  {expected}  left 0:06 (study 0:10)"
+    shared = "effective rank 4.0  R 0.500"
+    assert of_fedavg == f"[1-3/4] fedavg seeds 0, 2  round  5/10  accuracy 30.00 ± 14.14 %  {shared}"
+    speed = "4000 samples/s  left 0:06 (study 0:10)"
+    assert of_b == f"[1-3/4] b seed 0  round  5/10  accuracy 90.00 %  {shared}  {speed}"
 
 
 def test_pace_is_per_arm_and_their_mean_for_what_is_to_come():
@@ -100,10 +131,10 @@ def test_pace_is_per_arm_and_their_mean_for_what_is_to_come():
 
 def test_resumed_run_and_null_values():
     stream = Stream()
-    console = Console(num_runs=1, rounds=12, stream=stream)
+    console = Console(runs_to_come(1, 12), stream)
     with console:
         nothing = dict.fromkeys(TIMING)
-        run(console, rounds=range(12, 13), row=dict.fromkeys(ROW), timing=nothing)
+        run(console, rounds=range(12, 13), row=dict.fromkeys(ROW), timing=nothing, of=12)
     first, line = stream.text().splitlines()
     assert first == "[1/1] fedavg seed 1: resumes after round 11"
     assert line.endswith("round 12/12  accuracy - %  effective rank -  R -  - samples/s  left - (study -)")
@@ -134,7 +165,7 @@ def test_terminal_shows_a_live_display(monkeypatch, encoding):
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.delenv("NO_COLOR", raising=False)
     stream = Stream(encoding, terminal=True)
-    console = Console(num_runs=6, rounds=30, stream=stream)
+    console = Console(runs_to_come(6, 30), stream)
     with console:
         console.note("[bold]literal[/bold]")
         run(console, arm="[red]é")
@@ -144,11 +175,40 @@ def test_terminal_shows_a_live_display(monkeypatch, encoding):
     assert "[bold]literal[/bold]" in text and "[red]" in text and "Significant" in text
 
 
+def test_live_display_has_a_line_for_each_arm(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "100")
+    stream = Stream(terminal=True)
+    runs = [("fedavg", 0), ("fedavg", 2), ("b", 0)]
+    with Console(dict.fromkeys(runs, 10), stream) as console:
+        console.start_runs(runs, 0, 10)
+        console.update([{"round": 10, "accuracy": value} for value in (0.2, 0.4, 0.9)], [TIMING] * 3)
+    text = stream.text()
+    assert "2 arms together" in text and "accuracy 30.00 ± 14.14 %" in text and "accuracy 90.00 %" in text
+    assert "accuracy 50.00" not in text
+
+
+@pytest.mark.parametrize("columns", [40, 80, 119, 120, 121, 280])
+def test_wide_tables_are_divided(monkeypatch, columns):
+    """Into parts beside the arms' names, so that no cell is broken or cut; all in one where there is room."""
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", str(columns))
+    entry = {"mean": 0.123456, "std": 0.0123456, "n": 3}
+    measured = {f"measured/nearest_centroid_{i}/server": entry for i in range(6)}
+    stream = Stream(terminal=True)
+    Console(stream=stream).print_table(dict.fromkeys(("fedavg", "feddecorr"), SUMMARY["fedavg"] | measured))
+    lines = [line for line in re.sub(r"\x1b\[[0-9;]*m", "", stream.text()).splitlines() if line.strip()]
+    rows = [line for line in lines if line.split()[0] in ("fedavg", "feddecorr")]
+    assert max(map(len, lines)) <= columns
+    assert sum(row.count("0.1235 ± 0.01235") for row in rows) == 2 * len(measured)
+    assert (len(rows) == 2) == (columns == 280) and (len(rows) > 8) == (columns == 40)
+
+
 def test_live_display_ends_on_an_error(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     stream = Stream(terminal=True)
-    with pytest.raises(KeyboardInterrupt), Console(num_runs=1, rounds=2, stream=stream) as console:
-        console.start_runs([("fedavg", 0)])
+    with pytest.raises(KeyboardInterrupt), Console(runs_to_come(1, 2), stream) as console:
+        console.start_runs([("fedavg", 0)], 0, 2)
         raise KeyboardInterrupt
     assert stream.text().rstrip("\n").endswith("\x1b[?25h")  # the cursor is back
 
@@ -156,6 +216,6 @@ def test_live_display_ends_on_an_error(monkeypatch):
 def test_dumb_terminal_gets_plain_lines(monkeypatch):
     monkeypatch.setenv("TERM", "dumb")
     stream = Stream(terminal=True)
-    with Console(num_runs=1, rounds=2, stream=stream) as console:
-        run(console, rounds=range(1, 3))
+    with Console(runs_to_come(1, 2), stream) as console:
+        run(console, rounds=range(1, 3), of=2)
     assert "\x1b" not in stream.text()

@@ -97,7 +97,7 @@ def test_an_output_that_cannot_be_written_does_not_end_the_study(kind, capsys):
         end, start = os.pipe()
         os.close(end)
         stream = os.fdopen(start, "w")
-    with stream, Console(num_runs=1, rounds=2, stream=stream) as console:
+    with stream, Console({("a", 0): 2}, stream) as console:
         console.note("first")
         console.note("second")
     error = capsys.readouterr().err

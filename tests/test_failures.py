@@ -84,7 +84,7 @@ def test_whatever_user_code_raises(start, error, told, capsys):
 def test_a_full_disk_ends_the_study(start, monkeypatch, capsys):
     """The other runs could not write either; what is there stays, and the same command goes on."""
 
-    def full(run, console, should_stop):
+    def full(run, console, should_stop, take):
         raise ValueError("cannot write") from OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:

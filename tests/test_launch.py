@@ -256,11 +256,34 @@ def test_wrong_input_is_one_line_and_status_2(case, tmp_path, capsys):
     assert not workdir.exists()
 
 
-def test_missing_config_file_lists_the_available_ones(tmp_path, capsys):
+def test_missing_config_file_is_told_with_those_that_there_are(tmp_path, capsys):
     for arguments in ([], ["--config=nowhere.py"], ["--config", "nowhere.py"]):
         assert start(*arguments, workdir=tmp_path / "study") == 2
         error = capsys.readouterr().err
-        assert "experiments/configs/quickstart.py" in error and error.count("\n") == 1
+        assert "available: glyphs, label_skew, quickstart, feddecorr/ (" in error and error.count("\n") == 1
+        assert "did you mean" not in error and len(error) < 200
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("quikstart", "quickstart"),
+        ("feddecor/table1.py", "feddecorr/table1"),
+        ("experiments/configs/feddecorr/tabel1.py:smoke", "feddecorr/table1"),
+        ("table6", "feddecorr/table6 or fedmr/table6"),
+    ],
+)
+def test_missing_config_file_is_told_with_the_nearest(name, nearest, tmp_path, capsys):
+    assert start(f"--config={name}", workdir=tmp_path / "study") == 2
+    error = capsys.readouterr().err
+    assert f"did you mean {nearest}" in error and error.count("\n") == 1 and len(error) < 300
+    assert launch.parse([f"--config={nearest.split()[0]}"])  # what it says is found
+
+
+@pytest.mark.parametrize("name", ["feduv", "experiments/configs/feduv/"])
+def test_a_folder_of_configs_is_listed(name, tmp_path, capsys):
+    assert start(f"--config={name}", workdir=tmp_path / "study") == 2
+    assert "in feduv/ there are figure1, figure3, figure4, table1," in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -83,8 +83,8 @@ def test_the_declared_order_holds_in_everything_that_a_study_writes(config, tmp_
     """Groups, console, provenance, config, summary and report, with runs that are not trained."""
     trained = []
 
-    def train_group(group, console, should_stop):
-        console.start_runs(list(group.runs))
+    def train_group(group, console, should_stop, take):
+        console.start_runs(list(group.runs), 0, 2)
         for (arm, _), run in group.runs.items():
             trained.append(arm)
             run.folder.mkdir(parents=True)

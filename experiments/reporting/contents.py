@@ -86,7 +86,9 @@ PLOTS = (
         "timing",
         "Time",
         "Left: seconds of one run spent compiling, training and evaluating, mean over seeds, with their sum; right: "
-        "true training samples (padding not counted) processed per second of training, compilation excluded.",
+        "true training samples (padding not counted) processed per second of training, compilation excluded. Runs that "
+        "are trained together are one program, whose time is divided among them in equal parts (shared_by in "
+        "timing.jsonl): such arms cannot be compared by it.",
         figures.timing,
     ),
     Plot(

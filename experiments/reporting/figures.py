@@ -127,7 +127,7 @@ def timing(study: Study) -> "Figure | None":
     arms = [arm for arm in study.arms if any(run.timing for run in study.of_arm(arm))]
     if not arms:
         return None
-    figure = new_figure(1.5 + 0.42 * len(arms))
+    figure = new_figure(1.5 + (0.55 if any(_share(study, arm) for arm in arms) else 0.42) * len(arms))
     seconds_axes, speed_axes = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
     left, speeds = np.zeros(len(arms)), [_samples_per_second(study, arm) for arm in arms]
     bars = []
@@ -249,6 +249,13 @@ def _mean_seconds(study: Study, arm: str, phase: str) -> float:
     """Seconds of a run in a phase, mean over the arm's runs; null counts as none."""
     runs = [run for run in study.of_arm(arm) if run.timing]
     return float(np.mean([np.nansum([number(row.get(phase)) for row in run.timing]) for run in runs]))
+
+
+def _share(study: Study, arm: str) -> str:
+    """Which part of its program's time a run of the arm is given, if it was trained together with others."""
+    counts = [number(row.get("shared_by")) for run in study.of_arm(arm) for row in run.timing]
+    most = max((count for count in counts if count > 1), default=1)
+    return f"\n1/{most:.0f} of shared time" if most > 1 else ""
 
 
 def _samples_per_second(study: Study, arm: str) -> float:

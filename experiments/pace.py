@@ -1,0 +1,70 @@
+"""How long a study's runs take, as far as that can be told from those that it has seen."""
+
+import math
+from collections.abc import Iterable, Mapping
+
+Name = tuple[str, int]  # cell and seed
+
+
+class Pace:
+    """Seconds of rounds (training and evaluating) and of compiling, by cell.
+
+    A cell's first update after each start is left out of the former as soon as there is another one, because the device
+    is not warm. A program is compiled anew for a cell's first run, and is mostly there for its later ones.
+    """
+
+    def __init__(self) -> None:
+        self._steady: dict[str, tuple[float, int]] = {}  # cell -> seconds, rounds
+        self._first: dict[str, tuple[float, int]] = {}
+        self._compiling: dict[Name, float] = {}  # seconds of each run, in the order in which they were seen
+
+    def add(self, cell: str, seconds: float, rounds: int, first: bool) -> None:
+        """Counts an update that covers so many rounds; ``first`` of its run."""
+        if not math.isfinite(seconds) or rounds < 1:
+            return
+        counts = self._first if first else self._steady
+        old_seconds, old_rounds = counts.get(cell, (0.0, 0))
+        counts[cell] = old_seconds + seconds, old_rounds + rounds
+
+    def add_compiling(self, run: Name, seconds: float) -> None:
+        """Counts seconds of compiling for a run."""
+        if math.isfinite(seconds):
+            self._compiling[run] = self._compiling.get(run, 0.0) + seconds
+
+    def seconds_per_round(self, cell: str | None = None) -> float | None:
+        """Seconds of a round of a cell (of any cell: the mean over cells), or None if there is nothing to go by."""
+        counts = self._first | self._steady
+        if cell is not None:
+            counts = {cell: counts[cell]} if cell in counts else {}
+        means = [seconds / rounds for seconds, rounds in counts.values()]
+        return sum(means) / len(means) if means else None
+
+    def seconds(self, rounds: Mapping[Name, int], is_compiled: bool = False) -> float | None:
+        """Seconds of so many rounds of each run, with compiling unless that is done; None if there is nothing to go by.
+
+        What is not known of a cell is the mean over the others.
+        """
+        of_any = self.seconds_per_round()
+        if of_any is None:
+            return None
+        left = {run: number for run, number in rounds.items() if number > 0}
+        of_cells = {cell: self.seconds_per_round(cell) for cell, _ in left}
+        paces = {cell: of_any if seconds is None else seconds for cell, seconds in of_cells.items()}
+        return sum(number * paces[cell] for (cell, _), number in left.items()) + (
+            0.0 if is_compiled else self._seconds_of_compiling(left)
+        )
+
+    def _seconds_of_compiling(self, runs: Iterable[Name]) -> float:
+        """Of runs that have not been seen: the means of those that were, of a cell's first runs and of later ones."""
+        seen: set[str] = set()
+        kinds: dict[bool, list[float]] = {True: [], False: []}
+        for (cell, _), seconds in self._compiling.items():
+            kinds[cell not in seen].append(seconds)
+            seen.add(cell)
+        means = {is_first: sum(of_kind) / len(of_kind) for is_first, of_kind in kinds.items() if of_kind}
+        total = 0.0
+        for cell, _ in runs:
+            is_first = cell not in seen
+            total += means.get(is_first, means.get(not is_first, 0.0))
+            seen.add(cell)
+        return total

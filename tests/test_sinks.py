@@ -1,0 +1,188 @@
+"""TensorBoard and Weights & Biases get the rows of every run once, and never stand in a run's way."""
+
+import importlib
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from experiments import launch, sinks
+
+CONFIG = """
+from experiments.configs import quickstart
+
+def get_config(arg=""):
+    config = quickstart.get_config("smoke")
+    config.network, config.training.epochs, config.clients = dict(name="mlp", hidden=(6,)), 1, 4
+    config.engine.runs, config.partition.alpha = "together", 1.0
+    config.rounds, config.checkpoint_every, config.seeds = 4, 2, (0, 1)
+    config.arms = dict(decorr=dict(regularizers=dict(feddecorr=dict(strength=0.1))))
+    config.sweep = {"regularizers.feddecorr.strength": (0.1, 0.2)}
+    return config
+"""
+RUNS = [f"decorr strength={strength}/seed{seed}" for strength in (0.1, 0.2) for seed in (0, 1)]
+WANDB = '''
+"""Weights & Biases as far as we need them: a server is a folder, with a file for every run."""
+
+import json
+import pathlib
+
+Settings = dict
+
+
+def login():
+    return not pathlib.Path("stranger").exists()
+
+
+class Run:
+    def __init__(self, file, about):
+        self._file = file
+        if not file.exists():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(json.dumps(about) + "\\n")
+        *_, last = file.read_text().splitlines()
+        self.step = json.loads(last).get("step", -1) + 1
+
+    def log(self, row, step):
+        if pathlib.Path("broken").exists():
+            raise ConnectionError("lost")
+        with self._file.open("a") as file:
+            file.write(json.dumps({"step": step, **row}) + "\\n")
+
+    def finish(self, exit_code):
+        pathlib.Path(f"{self._file}.ended").write_text(str(exit_code))
+
+
+def init(id, mode, dir, settings, config, resume, **about):
+    if mode is None and pathlib.Path("unreachable").exists():
+        raise TimeoutError("no answer\\nin 30 seconds")
+    assert resume == (None if mode else "allow")
+    return Run((pathlib.Path(dir, "wandb") if mode else pathlib.Path("server")) / id, {**about, "config": config})
+'''
+
+
+@pytest.fixture
+def start(tmp_path, monkeypatch):
+    """Starts the study; with ``killed_in``, it ends in that round as if by a kill, with no checkpoint of it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(launch, "configure_jax", lambda cache: None)
+    Path("config.py").write_text(CONFIG)
+
+    def start_study(*arguments, killed_in=0):
+        rounds = iter(range(1, 100))
+
+        def should_stop():
+            if next(rounds) == killed_in:
+                raise KeyboardInterrupt
+            return False
+
+        return launch.main(["--config=config.py", "--workdir=study", *arguments], should_stop)
+
+    return start_study
+
+
+@pytest.fixture
+def wandb(tmp_path, monkeypatch):
+    """The stub in place of the package."""
+    for module in [name for name in sys.modules if name.split(".")[0] == "wandb"]:
+        monkeypatch.delitem(sys.modules, module)
+    (tmp_path / "wandb").mkdir()
+    (tmp_path / "wandb" / "__init__.py").write_text(WANDB)
+    (tmp_path / "wandb" / "sdk.py").touch()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    monkeypatch.setattr(sinks.WeightsAndBiases, "_is_offline", False)
+    importlib.invalidate_caches()
+    yield
+    for module in ("wandb", "wandb.sdk"):
+        sys.modules.pop(module, None)
+
+
+def rows_of(run):
+    return [json.loads(line) for line in Path("study", run, "metrics.jsonl").read_text().splitlines()]
+
+
+def sent(folder):
+    """What runs are and the rows that they have, by name and by whether they ended well."""
+    found = {}
+    for file in (file for file in Path(folder).iterdir() if file.suffix != ".ended"):
+        about, *rows = map(json.loads, file.read_text().splitlines())
+        found[about["name"]] = about, rows, Path(f"{file}.ended").read_text()
+    return found
+
+
+def test_tensorboard_has_every_round_of_every_run_once(start):
+    """Also of runs that go together and were killed after rounds that no checkpoint has, and asked for in between."""
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    with pytest.raises(KeyboardInterrupt):
+        start("--log=tensorboard", killed_in=3)
+    assert len(rows_of(RUNS[0])) == 3
+    assert start("--log=tensorboard") == 0
+    for run in RUNS:
+        (file,) = Path("study", run, "tensorboard").iterdir()
+        events = accumulator.EventAccumulator(str(file), purge_orphaned_data=False).Reload()
+        rows, found = rows_of(run), {tag: events.Scalars(tag) for tag in events.Tags()["scalars"]}
+        numbers = {name for row in rows for name, value in row.items() if name != "round" and value is not None}
+        assert numbers < found.keys() and "time/train" in found and "time/round" not in found
+        for name in numbers:
+            expected = [(row["round"], np.float32(row[name])) for row in rows if row[name] is not None]
+            assert [(event.step, np.float32(event.value)) for event in found[name]] == expected
+        times = [event.wall_time for event in found["accuracy"]]
+        assert times == sorted(times) and len(times) == 4
+
+
+def test_weights_and_biases_have_every_round_of_every_run_once(start, wandb):
+    with pytest.raises(KeyboardInterrupt):
+        start("--log=wandb", killed_in=3)
+    assert {len(rows) for _, rows, _ in sent("server").values()} == {3}
+    assert {ended for _, _, ended in sent("server").values()} == {"1"}
+    assert start("--log=wandb") == 0
+    assert len(sent("server")) == len(RUNS)
+    for run in RUNS:
+        arm, seed = run.split("/seed")
+        about, rows, ended = sent("server")[f"{arm} seed {seed}"]
+        assert (about["project"], about["group"], ended) == ("fedjax_collapse", "study", "0")
+        strength = about["config"]["regularizers"]["feddecorr"]["strength"]
+        assert (about["config"]["seed"], f"decorr strength={strength}") == (int(seed), arm)
+        assert [row["step"] for row in rows] == [1, 2, 3, 4]
+        assert [row["accuracy"] for row in rows] == [row["accuracy"] for row in rows_of(run)]
+
+
+def test_a_service_that_does_not_answer_stops_nothing(start, wandb, capsys):
+    """Runs are kept in their folders, from their first round; it is told once."""
+    with pytest.raises(KeyboardInterrupt):
+        start(killed_in=3)
+    Path("unreachable").touch()
+    assert start("--log=wandb") == 0
+    assert capsys.readouterr().out.count("do not answer (no answer in 30 seconds); this and later runs are kept") == 1
+    for run in RUNS:
+        ((_, rows, _),) = sent(f"study/{run}/wandb").values()
+        assert [row["step"] for row in rows] == [1, 2, 3, 4]
+
+
+def test_a_sink_that_breaks_stops_nothing(start, wandb, capsys):
+    Path("broken").touch()
+    assert start("--log=wandb") == 0
+    told = [line for line in capsys.readouterr().out.splitlines() if "no more goes to wandb (lost)" in line]
+    assert len(told) == len(RUNS) and {len(rows_of(run)) for run in RUNS} == {4}
+
+
+@pytest.mark.parametrize(
+    ("log", "words"),
+    [
+        ("tensorbord", "unknown sink of --log: 'tensorbord': did you mean 'tensorboard'? expected one of"),
+        ("tensorboard", "--log=tensorboard needs a package: pip install fedjax_collapse[tensorboard] ("),
+        ("tensorboard,wandb", "--log=tensorboard needs a package: pip install fedjax_collapse[tensorboard] ("),
+        ("wandb", "--log=wandb: no account is known; wandb login, or WANDB_MODE=offline"),
+    ],
+)
+def test_wrong_sinks_are_told_before_anything_is_trained(log, words, start, wandb, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, sinks._NEEDED["tensorboard"], None)
+    Path("stranger").touch()
+    for arguments in ([], ["--workers=2"]):
+        assert start(f"--log={log}", *arguments) == 2
+        error = capsys.readouterr().err
+        assert error.startswith(f"error: {words}") and error.count("\n") == 1
+    assert not Path("study").exists()
