@@ -13,8 +13,9 @@ os.environ.setdefault(
 import jax
 import numpy as np
 import pytest
+from flax import struct
 
-from fedjax_collapse import Federation, Model, engine, nn, partition, simulate
+from fedjax_collapse import Federation, Model, Participation, engine, nn, partition, simulate
 from fedjax_collapse.nn import timing
 
 jax.config.update("jax_num_cpu_devices", 8)
@@ -70,6 +71,16 @@ def digits() -> Federation:
     return Federation.from_arrays(
         source.images, source.labels, parts, source.test_images, source.test_labels, source.mean, source.std
     )
+
+
+@struct.dataclass
+class Given(Participation):
+    """The cohort of every round is given."""
+
+    cohort: jax.Array | None = None
+
+    def draw(self, key, sizes, cohort_size):
+        return self.cohort
 
 
 def run_at_once(federation, model, algorithm, rounds=1, **options):

@@ -1,6 +1,6 @@
-"""Algorithms with a state: known trajectories of scalar clients, whole rounds against plain PyTorch, properties."""
+"""Algorithms with a state: known trajectories of scalar clients, and properties. ``test_round_reference.py`` has whole
+rounds of them."""
 
-import functools
 from types import SimpleNamespace
 
 import jax
@@ -8,11 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-import torch
-from conftest import assert_close, assert_same_bits
-from flax import struct
+from conftest import Given, assert_close, assert_same_bits
 from test_fedavg import Scalar, training, two_clients
-from torch_reference import TRAINING, TorchCNN, cohort_of, steps_of
 
 from fedjax_collapse import (
     FedAvg,
@@ -22,7 +19,6 @@ from fedjax_collapse import (
     FedNova,
     LocalTraining,
     Model,
-    Participation,
     Scaffold,
     UserError,
     engine,
@@ -46,6 +42,7 @@ from fedjax_collapse.records import Server, Variables
 from fedjax_collapse.server import aggregate, evaluated
 
 SCALAR = Model(Scalar(), (1, 1, 2))
+TRAINING = LocalTraining(epochs=2, batch_size=8, learning_rate=0.02, momentum=0.9, weight_decay=1e-3)
 
 
 def repeated(*sizes):
@@ -56,16 +53,6 @@ def repeated(*sizes):
     parts = np.split(np.arange(len(rows)), [sizes[0]])
     labels = np.zeros(len(rows), int)
     return Federation.from_arrays(images, labels, parts, images, labels, class_names=("a", "b"))
-
-
-@struct.dataclass
-class Given(Participation):
-    """The round's cohort is given."""
-
-    cohort: jax.Array | None = None
-
-    def draw(self, key, sizes, cohort_size):
-        return self.cohort
 
 
 def states(algorithm, federation, cohorts):
@@ -307,182 +294,6 @@ def test_schedules(float64):
     np.testing.assert_allclose(updates, -0.1 * 0.998**2)
 
 
-# Whole rounds in plain PyTorch, on flat vectors
-
-
-class Reference:
-    """Federated averaging; the methods add to it. K clients, ``omega`` and all states by client identity."""
-
-    def __init__(self, num_params, sizes, training):
-        self.K, self.N, self.omega, self.training = len(sizes), sizes, sizes / sizes.mean(), training
-        self.server, self.mean_h = torch.zeros(num_params), torch.zeros(num_params)
-        self.own, self.h = torch.zeros(self.K, num_params), torch.zeros(self.K, num_params)
-
-    def correction(self, i, w, received):
-        return 0
-
-    def decay(self, i):
-        return 0
-
-    def backward(self, i, network, received, loss):
-        """Leaves the gradient in the network; ``loss()`` runs it."""
-        loss().backward()
-
-    def finish(self, i, moved, steps, learning_rate):
-        """``moved``: w_i - w."""
-
-    def average(self, cohort, vectors):
-        weights = self.N[cohort] / self.N[cohort].sum()
-        return sum(p * v for p, v in zip(weights, vectors, strict=True))
-
-    def aggregate(self, cohort, received, vectors, steps):
-        return self.average(cohort, vectors)
-
-    def norm(self, steps):
-        """1-norm of the weights of all gradients in the sum of momentum's buffers."""
-        rho = self.training.momentum
-        return sum(sum(rho**j for j in range(k + 1)) for k in range(steps))
-
-
-class ReferenceScaffold(Reference):
-    def correction(self, i, w, received):
-        return self.server - self.own[i]
-
-    def finish(self, i, moved, steps, learning_rate):
-        new = self.own[i] - self.server - moved / (self.norm(steps) * learning_rate)
-        self.pending = [*getattr(self, "pending", []), (new - self.own[i]) / self.K]
-        self.own[i] = new
-
-    def aggregate(self, cohort, received, vectors, steps):
-        self.server = self.server + sum(self.pending)
-        self.pending = []
-        return self.average(cohort, vectors)
-
-
-class ReferenceNova(Reference):
-    def aggregate(self, cohort, received, vectors, steps):
-        weights = self.N[cohort] / self.N[cohort].sum()
-        tau = sum(p * self.norm(k) for p, k in zip(weights, steps, strict=True))
-        directions = [(received - v) / self.norm(k) for v, k in zip(vectors, steps, strict=True)]
-        return received - tau * self.average(cohort, directions)
-
-
-class ReferenceDyn(Reference):
-    alpha = 0.1
-
-    def average(self, cohort, vectors):
-        return sum(vectors) / len(vectors)
-
-    def correction(self, i, w, received):
-        return self.alpha / self.omega[i] * (self.h[i] - received)
-
-    def decay(self, i):
-        return self.alpha / self.omega[i]
-
-    def finish(self, i, moved, steps, learning_rate):
-        self.h[i] += moved
-
-    def aggregate(self, cohort, received, vectors, steps):
-        return self.average(cohort, vectors) + self.h.mean(0)
-
-
-class ReferenceDC(ReferenceDyn):
-    def decay(self, i):
-        return 0
-
-    def correction(self, i, w, received):
-        pull = self.alpha / self.omega[i] * (w - received + self.h[i])
-        return pull + self.server / self.omega[i] - self.own[i]
-
-    def finish(self, i, moved, steps, learning_rate):
-        self.h[i] += moved
-        all_steps = self.training.epochs * np.ceil(self.N.mean() / self.training.batch_size)
-        change = -self.server / self.omega[i] - moved / (all_steps * self.training.learning_rate)
-        self.own[i] += change
-        self.pending = [*getattr(self, "pending", []), self.omega[i] * change / self.K]
-
-    def aggregate(self, cohort, received, vectors, steps):
-        self.server = self.server + sum(self.pending)
-        self.pending = []
-        return super().aggregate(cohort, received, vectors, steps)
-
-
-def vector(tensors):
-    return torch.nn.utils.parameters_to_vector(tensors).detach().clone()
-
-
-def reference(kind, algorithm, federation, variables, key, rounds=2, cohort_size=3, channels=(5, 8)):
-    """Server's network after the rounds, and every client's private leaves."""
-    options, sizes = algorithm.training, np.asarray(federation.ownership.sizes)
-    images = torch.tensor((np.asarray(federation.train.inputs, np.float64) - 100) / 64).permute(0, 3, 1, 2)
-    labels = torch.tensor(np.array(federation.train.labels)).long()
-    server = TorchCNN(channels).load(variables)
-    is_private = algorithm.private == "batch_norm"
-    kept = [vector([*server.norms.parameters(), *statistics(server)]) for _ in sizes]
-    initial = kept[0].clone()
-    method = kind(len(vector(server.parameters())), sizes, options)
-    for round in range(rounds):
-        cohort = cohort_of(key, round, sizes, cohort_size)
-        received, vectors, buffers, counts = vector(server.parameters()), [], [], []
-        for i in cohort:
-            network = TorchCNN(channels).load(server.dump())
-            load_norms(network, kept[i]) if is_private else None
-            learning_rate = options.learning_rate * (
-                options.schedule_factor**round if options.schedule == "decay" else 1
-            )
-            batches = [rows for rows, _ in steps_of(federation, key, round, i)]
-            batches = [rows for rows in batches if len(rows) == options.batch_size or not options.drop_last]
-            train(network, method, i, received, batches, images, labels, options, learning_rate, is_private)
-            if is_private:
-                kept[i] = vector([*network.norms.parameters(), *statistics(network)])
-                load_norms(network, initial)
-            vectors.append(vector(network.parameters()))
-            buffers.append(vector(statistics(network)))
-            counts.append(len(batches))
-            method.finish(i, vectors[-1] - received, counts[-1], learning_rate)
-        torch.nn.utils.vector_to_parameters(method.aggregate(cohort, received, vectors, counts), server.parameters())
-        torch.nn.utils.vector_to_parameters(method.average(cohort, buffers), statistics(server))
-    return server.dump(), kept
-
-
-def train(network, method, i, received, batches, images, labels, options, learning_rate, is_private):
-    network.train()
-    trainable = [p for name, p in network.named_parameters() if options.freeze == "none" or "head" not in name]
-    is_norm = vector([torch.full_like(p, float("norms" in name)) for name, p in network.named_parameters()]) == 1
-    norms = [p for name, p in network.named_parameters() if "norms" in name and is_private]
-    others = [p for p in trainable if not any(p is norm for norm in norms)]
-    plain = dict(weight_decay=options.weight_decay)
-    decayed = dict(weight_decay=options.weight_decay + method.decay(i))
-    groups = [dict(params=others, **decayed)] + ([dict(params=norms, **plain)] if norms else [])
-    optimizer = torch.optim.SGD(groups, lr=learning_rate, momentum=options.momentum)
-    for rows in batches:
-        optimizer.zero_grad()
-        loss = functools.partial(loss_of, network, images[rows], labels[rows])
-        method.backward(i, network, received, loss)
-        correction = method.correction(i, vector(network.parameters()), received) + torch.zeros_like(received)
-        correction = torch.where(is_norm & is_private, 0, correction)
-        gradient = vector([p.grad for p in network.parameters()]) + correction
-        start = 0
-        for p in network.parameters():
-            p.grad = gradient[start : start + p.numel()].view_as(p).clone()
-            start += p.numel()
-        if options.clip_norm is not None:
-            torch.nn.utils.clip_grad_norm_(trainable, options.clip_norm)
-        optimizer.step()
-
-
-def loss_of(network, images, labels):
-    return torch.nn.functional.cross_entropy(network(images)[1], labels)
-
-
-def statistics(network):
-    return [b for norm in network.norms for b in (norm.running_mean, norm.running_var)]
-
-
-def load_norms(network, values):
-    torch.nn.utils.vector_to_parameters(values, [*network.norms.parameters(), *statistics(network)])
-
-
 def test_a_head_that_is_trained_and_thrown_away(federation):
     """Clients train it, the server keeps the initial one: what else they learn differs from a frozen head's."""
     model = Model(nn.MLP(4, hidden=(5,)), federation.input_shape)
@@ -521,56 +332,6 @@ def test_weights_by_whole_batches(federation):
 
     np.testing.assert_allclose(weights(0, 1, 2, 3, 4, 5), np.array([2, 0, 5, 2, 2, 0]) / 11, rtol=1e-6)
     np.testing.assert_array_equal(weights(1), [1.0])
-
-
-CAREFUL = TRAINING.replace(clip_norm=0.5, drop_last=True, schedule="decay", schedule_factor=0.5, freeze="head")
-DYN = {"feddyn": FedDyn(alpha=0.1)}
-REFERENCES = {
-    "scaffold": (FedAvg(TRAINING, {"scaffold": Scaffold("fednova")}), ReferenceScaffold),
-    "fednova": (FedAvg(TRAINING, {"fednova": FedNova()}), ReferenceNova),
-    "feddyn with clipping, drop_last, schedule, frozen head": (FedAvg(CAREFUL, DYN), ReferenceDyn),
-    "feddyn with private BatchNorm": (FedAvg(TRAINING, DYN, private="batch_norm"), ReferenceDyn),
-    "feddc": (FedAvg(TRAINING, {"feddc": FedDC(alpha=0.1)}), ReferenceDC),
-}
-
-
-@pytest.fixture
-def torch_float64(float64):
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
-
-
-@pytest.mark.parametrize("name", REFERENCES)
-def test_rounds_equal_a_plain_pytorch_loop(federation, name, torch_float64):
-    """Two rounds of three of the five clients."""
-    algorithm, kind = REFERENCES[name]
-    model = Model(nn.SmallCNN(4, (5, 8)), federation.input_shape)
-    variables, key = model.init(jax.random.key(0)), jax.random.key(7)
-    algorithm = jax.tree.map(jnp.asarray, algorithm)
-    algorithm.check(model)
-    state = engine.init(algorithm, model, variables, federation.num_clients, key)
-    rounds = engine.Rounds(model, engine.Layout(engine.Chunked(2), cohort_size=3, max_rounds=2))
-    expected, kept = reference(kind, REFERENCES[name][0], federation, variables, key)
-    data = engine.Data(federation.train, federation.ownership)
-    state = jax.device_get(engine.run_rounds(rounds, algorithm, state, data, 2).state._replace(key=None))
-    assert_close(state.server.variables, expected, 1e-10)
-    assert_constant(algorithm, variables, state.server.variables)
-    for client, values in enumerate(kept):
-        if algorithm.private == "batch_norm":
-            own = jax.tree.map(lambda leaf, i=client: leaf[i], state.clients)
-            network = TorchCNN((5, 8)).load(masks.replace(state.server.variables, own.private))
-            assert_close(vector([*network.norms.parameters(), *statistics(network)]), values, 1e-10)
-
-
-def assert_constant(algorithm, initial, final):
-    """Exactly what is private or frozen is bit for bit as it was at the server."""
-    leaves = jax.tree.leaves_with_path(final)
-    for (path, after), before in zip(leaves, jax.tree.leaves(initial), strict=True):
-        name = jax.tree_util.keystr(path)
-        is_head, is_norm = "Dense" in name, "BatchNorm" in name
-        is_constant = (is_head and algorithm.training.freeze == "head") or (is_norm and algorithm.private != "none")
-        assert np.array_equal(after, before) == is_constant, name
 
 
 def test_parts_of_networks(federation):

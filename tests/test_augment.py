@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from PIL import Image
-from pillow_reference import FACTORS, reference_operation, torchvision_magnitudes
+from reference.images import FACTORS, reference_operation, torchvision_magnitudes
 
 from fedjax_collapse import UserError
 from fedjax_collapse.data import augment, auto_augment, pixels

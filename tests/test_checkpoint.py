@@ -220,8 +220,8 @@ def test_ctrl_c_while_a_checkpoint_is_written_loses_nothing(run, tmp_path, block
 def test_ctrl_c_while_it_is_waited_for_leaves_the_save_known(tmp_path, blocked):
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(1, {"w": np.zeros(3)}, {})
-    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
     with pytest.raises(KeyboardInterrupt):
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
         checkpoints.wait()
     blocked.may_write.set()
     assert Checkpoints(tmp_path).rounds == (1,)

@@ -1,15 +1,21 @@
 """The documentation: its links lead somewhere, its code runs, its commands and messages are those of the code."""
 
+import argparse
+import importlib
 import re
+import shlex
 from pathlib import Path
 
 import pytest
+import yaml
 
+from experiments import launch, partition
 from experiments.configs import base
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = sorted((ROOT / "docs").rglob("*.md"))
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS]
+BESIDE = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "experiments/notebooks/README.md"]
+PAGES = [*(ROOT / page for page in BESIDE), *DOCS]
 TESTED_ELSEWHERE = ("README.md", "extending.md")  # tests/test_readme.py
 SOURCES = "\n".join(
     path.read_text() for room in ("fedjax_collapse", "experiments") for path in (ROOT / room).rglob("*.py")
@@ -26,14 +32,20 @@ def blocks(page, language):
     return [(code, bool(mark)) for mark, found, code in BLOCK.findall(page.read_text()) if found == language]
 
 
+def prose(page):
+    """The page without its blocks of code."""
+    return BLOCK.sub("", page.read_text())
+
+
 def anchors(page):
-    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    headings = re.findall(r"^#+ (.*)$", prose(page), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_links_lead_somewhere(page):
-    text = re.sub(r"`[^`]*`", "", page.read_text())
+    text = re.sub(r"`[^`]*`", "", prose(page))
+    assert not re.search(r"^\[[^]]+\]:|<a |<img ", text, re.MULTILINE)  # links of kinds that are not looked at
     for target in re.findall(r"\]\(([^)\s]+)\)", text):
         assert not target.startswith("/")
         if not target.startswith(("http://", "https://")):
@@ -60,13 +72,58 @@ def test_python_runs_as_it_stands(page, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
-def test_commands_name_programs_and_configs_that_are_there(page):
-    commands = re.findall(r"experiments/[\w/]+\.\w+", page.read_text())
-    missing = {command for command in commands if not (ROOT / command).exists()}
+def test_every_block_is_run_or_says_why_not(page):
+    """Python is run, of the programs of this project at least the arguments are read; ``<!-- not run: ... -->``."""
+    found = BLOCK.findall(page.read_text())
+    assert page.read_text().count("```") == 2 * len(found)
+    for mark, language, code in found:
+        is_run = not language or (language == "python" and page in (ROOT / "README.md", *DOCS))
+        is_read = language == "bash" and all(map(PROGRAM.match, code.splitlines()))
+        assert is_run or is_read or mark, code
+        if language == "yaml":
+            yaml.safe_load(code)
+
+
+PROGRAM = re.compile(r"python3? experiments/(\w+)\.py\b")
+
+
+def commands(page):
+    """Names of programs and their arguments, in blocks and within the text; up to a comment or another command."""
+    blocks = [line for *_, code in BLOCK.findall(page.read_text()) for line in code.replace("\\\n", "").splitlines()]
+    for text in (*blocks, *re.findall(r"`([^`]+)`", prose(page))):
+        for found in PROGRAM.finditer(text):
+            arguments = re.split(r" # |[>|;]|\[|&&", text[found.end() :])[0]
+            yield found[1], shlex.split(arguments.replace("\\$", "$").rstrip().removesuffix('"'), comments=True)
+
+
+def fill(argument):
+    """With a value where the page has none; "" where that may be anything."""
+    if argument.startswith("--config=") and argument.endswith(("...", "FILE")):
+        return "--config=quickstart"
+    return "" if argument.endswith("...") else argument.replace("$study", "dirichlet_10")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_commands_are_read_by_their_programs(page, tmp_path, monkeypatch):
+    """The files that they name are there, and what comes behind is as the programs expect it."""
+    missing = {file for file in re.findall(r"experiments/[\w/]+\.\w+", page.read_text()) if not (ROOT / file).exists()}
     assert not missing
-    for option in re.findall(r"experiments/launch\.py[^`\n]*", page.read_text()):
-        for flag in re.findall(r" --(\w+)", option):
-            assert flag in ("config", "help") or f'"{flag}"' in SOURCES, flag
+
+    class Read(Exception):
+        pass
+
+    def parse_and_end(*arguments, parse=argparse.ArgumentParser.parse_args):
+        raise Read(parse(*arguments))
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parse_and_end)
+    for program, arguments in commands(page):
+        arguments = [filled for filled in map(fill, arguments) if filled]
+        if program in ("launch", "partition"):
+            {"launch": launch, "partition": partition}[program].parse(arguments)
+        elif arguments:
+            with pytest.raises(Read):
+                importlib.import_module(f"experiments.{program}").main(arguments)
 
 
 def test_messages_of_the_troubleshooting_page_are_said():
@@ -78,3 +135,12 @@ def test_messages_of_the_troubleshooting_page_are_said():
     for message in re.findall(r"`([^`]+)`", "\n".join(rows)):
         for part in filter(None, map(str.strip, message.split("..."))):
             assert part.strip(" :,") in plain, message
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_tests_that_a_page_names_are_there(page):
+    """Each word behind ``-k`` is in the file: in the name of a test, or of one of its cases."""
+    for file, quoted, plain in re.findall(r"\b(test_\w{2,}\.py)(?: -k (?:\"([^\"]+)\"|(\w+)))?", page.read_text()):
+        text = (ROOT / "tests" / file).read_text().lower()
+        words = set((quoted or plain).lower().split()) - {"or", "and", "not"}
+        assert all(word in text for word in words), (file, words)

@@ -9,9 +9,12 @@ import numpy as np
 import pytest
 import torch
 from conftest import assert_close, assert_same_bits, run_at_once
-from torch_reference import TRAINING, Method, TorchCNN, reference
+from reference.beside import COHORT_SIZE, KEY, run_library, small_model
+from reference.methods import PlainFedDecorr
+from reference.networks import TorchCNN
+from reference.rounds import TRAINING, PlainFedAvg, Rounds
 
-from fedjax_collapse import REGRESSION, Batch, FedAvg, FedDecorr, Model, Outputs, UserError, engine, nn
+from fedjax_collapse import REGRESSION, Batch, FedAvg, FedDecorr, Model, Outputs, UserError, nn
 from fedjax_collapse.nn.heads import ETF, Linear, Simplex, simplex, simplex_frame
 from fedjax_collapse.options import with_options
 from fedjax_collapse.regularizers.feddr_plus import FedDrPlus
@@ -194,19 +197,15 @@ class TorchETF(TorchCNN):
         return {"head": {**super().dump_head(), "scale": self.scale}}
 
 
-class PlainETF(Method):
+class PlainETF(PlainFedDecorr):
     """With the released FedDecorr, of the features before the projector, beside it."""
 
-    def start_client(self, client, labels):
-        self.counts = torch.bincount(labels, minlength=4).double()
+    def start_client(self, client):
+        self.counts = torch.bincount(client.labels, minlength=4).double()
 
     def loss(self, step):
-        loss = torch.nn.functional.cross_entropy(step.logits + torch.log(self.counts.clamp(min=1)), step.labels)
-        if len(step.features) == 1:
-            return loss
-        standard = (step.features - step.features.mean(0)) / torch.sqrt(1e-8 + step.features.var(0))
-        products = (standard.T @ standard)[~torch.eye(8, dtype=torch.bool)] ** 2
-        return loss + 0.1 * products.mean() / len(standard)
+        logits = step.logits + torch.log(self.counts.clamp(min=1))
+        return torch.nn.functional.cross_entropy(logits, step.labels) + self.penalty(step)
 
 
 class PlainGELA(PlainETF):
@@ -234,7 +233,7 @@ class TorchSimplex(TorchCNN):
         return {}
 
 
-class PlainDr(Method):
+class PlainDr(PlainFedAvg):
     def start(self, round, server):
         self.server = server
 
@@ -264,16 +263,10 @@ def lacking(federation):
 def test_rounds_equal_a_plain_pytorch_loop(float64, lacking, name):
     """Two rounds of three of the five clients."""
     methods, method, head, make = ROUNDS[name]
-    model = Model(nn.SmallCNN(4, (5, 8), head=with_options(head, seed=3)), lacking.input_shape)
-    variables, key = model.init(jax.random.key(0)), jax.random.key(7)
-    state = engine.init(FedAvg(TRAINING, methods), model, variables, lacking.num_clients, key)
-    rounds = engine.Rounds(model, engine.Layout(engine.Chunked(2), cohort_size=3, max_rounds=2))
-    data = engine.Data(lacking.train, lacking.ownership)
-    algorithm = jax.tree.map(jnp.asarray, FedAvg(TRAINING, methods))
-    state = jax.device_get(engine.run_rounds(rounds, algorithm, state, data, 2).state._replace(key=None))
-    torch.set_default_dtype(torch.float64)
-    expected = reference(lacking, jax.device_get(variables), key, method, 2, 3, (5, 8), make)
-    torch.set_default_dtype(torch.float32)
+    head = with_options(head, seed=3)
+    state = run_library(lacking, FedAvg(TRAINING, methods), head=head)
+    _, variables = small_model(lacking, head=head)
+    expected = Rounds(lacking, method, variables, make=make).run(jax.random.key(KEY), 2, COHORT_SIZE).server.dump()
     assert_close(state.server.variables, expected, 1e-10)
     moved = [np.abs(a - b).max() for a, b in zip(*map(jax.tree.leaves, (expected, variables)), strict=True)]
     assert min(moved) > 1e-3

@@ -10,8 +10,9 @@ import pytest
 import torch
 from conftest import assert_close, run_at_once
 from loss_checks import Y6, Z6, check_degenerate, check_gradient, evaluate
+from reference.beside import run_both
+from reference.rounds import PlainFedAvg
 from tiny_networks import TINY, batch_of, initialize, least_model, tiny_model
-from torch_reference import Method, run_both
 
 from fedjax_collapse import FedAvg, FedDecorr, LocalTraining, Model, Outputs, UserError, nn
 from fedjax_collapse.losses.relaxed_contrastive import excess_similarity, hardest_contrast
@@ -92,7 +93,7 @@ def test_gradient_and_degenerate_batches(loss):
     check_degenerate(loss)
 
 
-class PlainFedRCL(Method):
+class PlainFedRCL(PlainFedAvg):
     def penalty(self, step):
         levels, labels = levels_of(step.network, step.images), step.labels
         return sum(0.5 * self.contrast(f, labels) + 2.0 * self.excess(f, labels) for f in levels) / len(levels)

@@ -150,6 +150,7 @@ def test_the_device_holds_no_more_for_more_clients(monkeypatch):
 
 
 def test_the_next_examples_are_sent_before_the_round_is_waited_for(federation, monkeypatch):
+    """And all cohorts are drawn before the first round: a device works in order."""
     order = []
 
     def noting(owner, name):
@@ -164,13 +165,13 @@ def test_the_next_examples_are_sent_before_the_round_is_waited_for(federation, m
     noting(host_rounds, "_draw")
     noting(host_rounds._Host, "send")
     noting(host_rounds, "_run_round")
-    noting(host_rounds, "_store")
-    monkeypatch.setattr(host_rounds, "_record", lambda *_: ())
-    context = (Model(MLP, federation.input_shape), ARMS["scaffold_fedmr_augmented"], MAPS["chunked"])
-    monkeypatch.setattr(host_rounds, "with_first_reports", lambda rounds, algorithm, state, data: (state, None))
-    run(host_rounds, on_host(federation), *context, calls=(3,))
-    one = ["_run_round", "send", "_store"]
-    assert order == ["_draw"] * 3 + ["send", *one, *one, "_run_round", "_store"]
+    noting(host_rounds, "to_host")
+    run(host_rounds, on_host(federation), Model(MLP, federation.input_shape), ARMS["fedavg"], MAPS["chunked"], (3,))
+    started = [place for place, name in enumerate(order) if name == "_run_round"]
+    assert len(started) == 3 and order[: started[0]].count("_draw") == 3
+    for number, place in enumerate(started):
+        waited = order.index("to_host", place)
+        assert order[:waited].count("send") == min(number + 2, 3)
 
 
 def test_evaluation_of_examples_on_the_host(federation, monkeypatch):

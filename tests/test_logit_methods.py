@@ -10,8 +10,8 @@ import torch
 from conftest import assert_close, assert_same_bits
 from conftest import run_at_once as run
 from flax import linen
-from test_round_reference import OfficialFedDecorr
-from torch_reference import Method, run_both
+from reference.beside import run_both
+from reference.methods import PlainFedDecorr
 
 from fedjax_collapse import MOON, FedAvg, FedDecorr, FedMR, FedProx, FedUV, LocalTraining, Model, UserError, nn
 from fedjax_collapse.regularizers.balanced_softmax import BalancedSoftmax
@@ -44,7 +44,7 @@ def network(federation):
     return Model(nn.MLP(4, hidden=(6,)), federation.input_shape)
 
 
-class OnCounts(Method):
+class OnCounts(PlainFedDecorr):
     """What is to be done on logits and a client's counts, and FedDecorr beside it."""
 
     def __init__(self, task=None, term=None, on_all=False):
@@ -54,8 +54,8 @@ class OnCounts(Method):
     def start(self, round, server):
         self.server = server
 
-    def start_client(self, client, labels):
-        self.counts = self.all_counts if self.on_all else torch.bincount(labels, minlength=4).double()
+    def start_client(self, client):
+        self.counts = self.all_counts if self.on_all else torch.bincount(client.labels, minlength=4).double()
 
     def loss(self, step):
         task = cross_entropy(step.logits, step.labels) if self.task is None else self.task(step, self.counts)
@@ -63,7 +63,7 @@ class OnCounts(Method):
             with torch.no_grad():
                 teacher = self.server(step.images)[1]
             task = task + self.term(step, self.counts, teacher)
-        return task + OfficialFedDecorr().penalty(step)
+        return task + self.penalty(step)
 
 
 def plain_balanced(step, counts):
@@ -87,8 +87,7 @@ def plain_fedrs(step, counts):
 
 def plain_fedrs_without_bias(step, counts):
     scales, head = 0.3 + 0.7 * counts / counts.max(), step.network.head
-    logits = step.features @ head.weight.T + 0 * head.bias  # so that PyTorch lets its weight decay
-    return cross_entropy(logits * scales, step.labels)
+    return cross_entropy(step.features @ head.weight.T * scales, step.labels)
 
 
 def kl(teacher, student):

@@ -4,8 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import assert_close, assert_same_bits, run_at_once
-from flax import struct
+from conftest import Given, assert_close, assert_same_bits, run_at_once
+from reference.beside import small_model
+from reference.methods import PlainScaffold
+from reference.rounds import PlainFedAvg, Rounds
 
 from fedjax_collapse import (
     MOON,
@@ -47,16 +49,6 @@ def run(federation, network, algorithm, participation, rounds=1, **options):
     return run_at_once(federation, network, algorithm, rounds, participation=participation, **options)
 
 
-@struct.dataclass
-class OnlyThese(Participation):
-    """The cohort of those whose uploads arrived."""
-
-    these: jax.Array | None = None
-
-    def draw(self, key, sizes, cohort_size):
-        return self.these
-
-
 @pytest.mark.parametrize("arm", ARMS)
 def test_the_server_sees_those_that_arrive_and_the_others_go_on(float64, federation, network, arm):
     """The server is that of a run of the arrived alone; every client's state is that of a run without loss."""
@@ -68,7 +60,7 @@ def test_the_server_sees_those_that_arrive_and_the_others_go_on(float64, federat
     without = run(federation, network, algorithm, LOST.replace(upload_loss=0.0))
     assert without.clients["arrived"].all()
     assert_close(result.state.clients, without.state.clients, 1e-12)
-    rule = OnlyThese(fraction=len(arrived) / 5, these=jnp.asarray(arrived))
+    rule = Given(fraction=len(arrived) / 5, cohort=jnp.asarray(arrived))
     alone = run(federation, network, algorithm, rule)
     assert_close(result.state.server, alone.state.server, 1e-12)
     leaves = zip(*(jax.tree.leaves(r.state.server.variables.params) for r in (result, without)), strict=True)
@@ -100,58 +92,24 @@ def test_one_arrives_even_if_all_are_lost(federation, network):
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(result.variables))
 
 
-def descend(params, images, labels, correction, rate=0.05, steps=2):
-    """A perceptron with one hidden layer after steps on all of the client's data, in NumPy."""
-    for _ in range(steps):
-        (first, last) = (params[name] for name in ("Dense_0", "Dense_1"))
-        hidden = images @ first["kernel"] + first["bias"]
-        features = np.maximum(hidden, 0)
-        logits = features @ last["kernel"] + last["bias"]
-        chances = np.exp(logits - logits.max(axis=1, keepdims=True))
-        wrong = (chances / chances.sum(axis=1, keepdims=True) - np.eye(4)[labels]) / len(labels)
-        back = (wrong @ last["kernel"].T) * (hidden > 0)
-        gradient = {
-            "Dense_0": {"kernel": images.T @ back, "bias": back.sum(axis=0)},
-            "Dense_1": {"kernel": features.T @ wrong, "bias": wrong.sum(axis=0)},
-        }
-        params = jax.tree.map(lambda w, g, c: w - rate * (g + c), params, gradient, correction)
-    return params
-
-
-def reference(federation, params, arrived, uses_variates):
-    """The server's params, and SCAFFOLD's variates of server and clients, after as many rounds."""
-    inputs = ((np.asarray(federation.train.inputs, float) - 100) / 64).reshape(len(federation.train.labels), -1)
-    labels, parts = np.asarray(federation.train.labels), federation.owned_rows()
-    server = jax.tree.map(np.zeros_like, params)
-    own = [server] * 5
-    for arrives in arrived.astype(bool):
-        models, changes = [], []
-        for rows, mine in zip(parts, own, strict=True):
-            correction = jax.tree.map(np.subtract, server, mine)
-            models.append(descend(params, inputs[rows], labels[rows], correction))
-            changes.append(jax.tree.map(lambda w, new, c: (w - new) / (2 * 0.05) - c, params, models[-1], server))
-        weights = np.array([len(rows) for rows in parts]) * arrives
-        params = jax.tree.map(lambda *leaves, w=weights: np.average(leaves, axis=0, weights=w), *models)
-        if uses_variates:
-            own = [jax.tree.map(np.add, mine, change) for mine, change in zip(own, changes, strict=True)]
-            heard = [change for change, arrives in zip(changes, arrives, strict=True) if arrives]
-            server = jax.tree.map(lambda c, *leaves: c + sum(leaves) / 5, server, *heard)
-    return params, server, own
-
-
-@pytest.mark.parametrize("methods", [{}, {"scaffold": Scaffold()}], ids=["fedavg", "scaffold"])
-def test_rounds_with_lost_uploads_equal_numpy(float64, federation, network, methods):
+@pytest.mark.parametrize(
+    ("methods", "method"),
+    [({}, PlainFedAvg()), ({"scaffold": Scaffold()}, PlainScaffold())],
+    ids=["fedavg", "scaffold"],
+)
+def test_rounds_with_lost_uploads_equal_a_plain_pytorch_loop(float64, federation, methods, method):
     """Three rounds in which uploads are lost: the mean of those that arrive; SCAFFOLD's client takes its variate on,
     and the server's moves by those that arrive alone."""
-    training = LocalTraining(batch_size=64, epochs=2, learning_rate=0.05)  # each step is on all of a client's data
-    start = network.init(jax.random.key(3))
-    result = run(federation, network, FedAvg(training, methods), LOST, rounds=3, variables=start)
+    model, start = small_model(federation)
+    training = TRAINING.replace(momentum=0.0)  # then the weights of gradients in an update are all 1
+    result = run(federation, model, FedAvg(training, methods), LOST, rounds=3, variables=start)
     arrived = result.clients["arrived"]
     assert (arrived == 0).any(axis=1).sum() >= 2
-    params, server, own = reference(federation, jax.device_get(start.params), arrived, bool(methods))
-    assert_close(result.variables.params, params, 1e-10)
+    plain = Rounds(federation, method, start, training).run(jax.random.split(jax.random.key(0))[1], 3, 5, arrived)
+    assert_close(result.variables, plain.server.dump(), 1e-10)
     if methods:
-        assert_close(result.state.server.shared["scaffold"], server, 1e-10)
+        assert_close(result.state.server.shared["scaffold"], plain.params(method.server), 1e-10)
+        own = [plain.params(variate) for variate in method.own]
         memory = result.state.clients.memory["scaffold"]
         assert_close(memory, jax.tree.map(lambda *leaves: np.stack(leaves), *own), 1e-10)
 

@@ -1,7 +1,6 @@
 """MOON: two whole rounds of three of five clients against plain PyTorch, what the clients then remember, and the first
 round of a client."""
 
-import copy
 from types import SimpleNamespace
 
 import jax
@@ -10,7 +9,9 @@ import pytest
 import torch
 from conftest import assert_close, assert_same_bits
 from loss_checks import Z6, evaluate
-from torch_reference import Method, TorchCNN, run_both, small_model
+from reference.beside import run_both, small_model
+from reference.networks import TorchCNN
+from reference.rounds import PlainFedAvg
 
 from fedjax_collapse.records import Batch, Outputs
 from fedjax_collapse.regularizers import MOON
@@ -18,17 +19,17 @@ from fedjax_collapse.regularizers import MOON
 cosine = torch.nn.functional.cosine_similarity
 
 
-class PlainMOON(Method):
+class PlainMOON(PlainFedAvg):
     def __init__(self, random_init=None):
         self.previous, self.random_init = {}, random_init
 
     def start(self, round, server):
         self.server = server
         if self.random_init is not None:
-            self.never = TorchCNN((5, 8)).load(self.random_init).eval()
+            self.never = TorchCNN.of(self.random_init).eval()
 
-    def start_client(self, client, labels):
-        self.mine = self.previous.get(client, self.never if self.random_init is not None else None)
+    def start_client(self, client):
+        self.mine = self.previous.get(client.id, self.never if self.random_init is not None else None)
 
     def penalty(self, step):
         if self.mine is None:
@@ -37,8 +38,8 @@ class PlainMOON(Method):
         scores = [torch.exp(cosine(step.features, other) / 0.3) for other in others]
         return -2.0 * torch.log(scores[0] / (scores[0] + scores[1])).mean()
 
-    def finish_client(self, client, network, images, labels):
-        self.previous[client] = copy.deepcopy(network)
+    def finish(self, client):
+        self.previous[client.id] = client.network
 
 
 @pytest.mark.parametrize("first_round", ["received", "random_init"])

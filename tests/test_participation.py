@@ -4,8 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import assert_close, assert_same_bits, run_at_once
-from flax import struct
+from conftest import Given, assert_close, run_at_once
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,7 +13,6 @@ from fedjax_collapse import (
     FedAvg,
     FedDyn,
     FedMR,
-    FedNova,
     LocalTraining,
     Model,
     Participation,
@@ -108,31 +106,11 @@ def test_a_client_that_drops_out_is_as_one_outside_the_cohort(float64, federatio
     took_part = result.clients["steps"][0] > 0
     assert 1 <= took_part.sum() < 5
 
-    @struct.dataclass
-    class OnlyThese(Participation):
-        """The cohort of those who came back."""
-
-        def draw(self, key, sizes, cohort_size):
-            return jnp.asarray(np.flatnonzero(took_part))
-
-    expected = run(federation, network, algorithm, OnlyThese(fraction=took_part.mean()), rounds=1)
+    rule = Given(fraction=took_part.mean(), cohort=jnp.asarray(np.flatnonzero(took_part)))
+    expected = run(federation, network, algorithm, rule, rounds=1)
     assert_close(result.variables, expected.variables, 1e-12)
     assert_close(result.state.clients, expected.state.clients, 1e-12)
     assert_close(result.state.server.shared, expected.state.server.shared, 1e-12)
-
-
-def test_layouts_and_storages_agree_on_unreliable_clients(float64, federation, network):
-    rule = Participation(0.8, dropout=0.3, stragglers=0.5)
-    algorithm = FedAvg(TRAINING, {"fednova": FedNova()})
-    expected = run(federation, network, algorithm, rule)
-    for options in (
-        dict(client_map=engine.Chunked(1)),
-        dict(client_map=engine.Sharded(2, engine.Chunked(2))),
-        dict(storage="host"),
-    ):
-        result = run(federation, network, algorithm, rule, **options)
-        assert_close(result.variables, expected.variables, 1e-9)
-        assert_same_bits(result.clients["steps"], expected.clients["steps"])
 
 
 def test_stragglers_take_a_share_of_their_steps(federation, network):

@@ -4,11 +4,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import torch
-from conftest import assert_close, assert_same_bits
+from conftest import assert_same_bits
 from conftest import run_at_once as run
 from flax import linen
-from torch_reference import COHORT_SIZE, KEY, ROUNDS, TRAINING, TorchCNN, cohort_of, run_library, small_model, steps_of
+from reference.beside import assert_same_rounds
+from reference.rounds import BODY, HEAD, TRAINING, PlainFedAvg
 
 from experiments import build
 from experiments.configs import base
@@ -72,77 +72,32 @@ def test_one_client_with_one_example(float64, method, epochs, expected):
         assert value is None or float(params[name]["factor"]) == pytest.approx(value, abs=1e-10)
 
 
-class Personal:
-    """Rounds of clients that keep the leaves whose name has ``private`` in it, as plain loops over PyTorch models."""
-
-    def __init__(self, federation, private, phases):
-        self.federation, self.phases = federation, phases
-        self.model, self.server = small_model(federation)
-        self.is_private = jax.tree.map_with_path(lambda path, _: private(jax.tree_util.keystr(path)), self.server)
-        self.own = [self.server] * 5
-        self.images = torch.tensor((np.asarray(federation.train.inputs, float) - 100) / 64).permute(0, 3, 1, 2)
-        self.labels = torch.tensor(np.array(federation.train.labels)).long()
-
-    def run(self, weights_of):
-        sizes = np.asarray(self.federation.ownership.sizes)
-        for round in range(ROUNDS):
-            cohort = cohort_of(jax.random.key(KEY), round, sizes, COHORT_SIZE)
-            for client in cohort:
-                self.own[client] = self.train(
-                    round, client, masks.where(self.is_private, self.own[client], self.server)
-                )
-            weights = weights_of(sizes[cohort])
-            trained = [self.own[client] for client in cohort]
-            mean = jax.tree.map(lambda *leaves, w=weights: np.tensordot(w, np.stack(leaves), 1), *trained)
-            self.server = masks.where(self.is_private, self.server, mean)
-        return self
-
-    def train(self, round, client, variables):
-        network, epochs = TorchCNN((5, 8)).load(variables), sum(epochs for _, epochs in self.phases)
-        steps = [rows for rows, _ in steps_of(self.federation, jax.random.key(KEY), round, client, epochs)]
-        per_epoch, first = len(steps) // epochs, 0
-        for is_trained, epochs in self.phases:
-            network.train()
-            params = [p for name, p in network.named_parameters() if is_trained(name)]
-            optimizer = torch.optim.SGD(params, lr=0.02, momentum=0.9, weight_decay=1e-3)
-            for rows in steps[first : first + epochs * per_epoch]:
-                network.zero_grad()
-                torch.nn.functional.cross_entropy(network(self.images[rows])[1], self.labels[rows]).backward()
-                optimizer.step()
-            first += epochs * per_epoch
-        return network.dump()
+class PlainFedPer(PlainFedAvg):
+    private = HEAD
 
 
-def by_size(sizes):
-    return sizes / sizes.sum()
+class PlainFedRep(PlainFedPer):
+    phases = ((HEAD, 2), (BODY, 1))
+
+    def weights(self, sizes):
+        return [1 / len(sizes)] * len(sizes)
 
 
-def equally(sizes):
-    return np.ones(len(sizes)) / len(sizes)
+class PlainLGFedAvg(PlainFedAvg):
+    private = BODY
 
 
-ALL, HEAD, BODY = (lambda name: True), (lambda name: "head" in name), (lambda name: "head" not in name)
 REFERENCES = {
-    "fedper": (FedPer(), lambda path: "Dense" in path, [(ALL, 2)], by_size),
-    "fedrep": (FedRep(2, 1), lambda path: "Dense" in path, [(HEAD, 2), (BODY, 1)], equally),
-    "lg_fedavg": (LGFedAvg(), lambda path: "Dense" not in path, [(ALL, 2)], by_size),
+    "fedper": (FedPer(), PlainFedPer()),
+    "fedrep": (FedRep(2, 1), PlainFedRep()),
+    "lg_fedavg": (LGFedAvg(), PlainLGFedAvg()),
 }
 
 
 @pytest.mark.parametrize("name", REFERENCES)
 def test_rounds_equal_a_plain_pytorch_loop(federation, name):
-    """Of the server's model and of every client's own parts; who was in no cohort has the initial ones."""
-    method, private, phases, weights_of = REFERENCES[name]
-    torch.set_default_dtype(torch.float64)
-    with jax.enable_x64(True):
-        expected = Personal(federation, private, phases).run(weights_of)
-    torch.set_default_dtype(torch.float32)
-    state = run_library(federation, FedAvg(TRAINING, {name: method}))
-    assert_close(state.server.variables, expected.server, 1e-11)
-    own = [masks.select(expected.is_private, variables) for variables in expected.own]
-    assert_close(state.clients.private, jax.tree.map(lambda *leaves: np.stack(leaves), *own), 1e-11)
-    kept = masks.select(expected.is_private, small_model(federation)[1])
-    assert_same_bits(masks.select(expected.is_private, state.server.variables), kept)
+    method, plain = REFERENCES[name]
+    assert_same_rounds(federation, FedAvg(TRAINING, {name: method}), plain)
 
 
 @pytest.mark.parametrize(

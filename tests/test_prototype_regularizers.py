@@ -11,7 +11,8 @@ import pytest
 import torch
 from conftest import assert_close
 from loss_checks import Y6, Z6
-from torch_reference import Method, run_both
+from reference.beside import run_both
+from reference.rounds import PlainFedAvg
 
 from fedjax_collapse import FedAvg, LocalTraining, Model, UserError, engine, nn
 from fedjax_collapse.data.batches import get_batch
@@ -24,21 +25,21 @@ from fedjax_collapse.regularizers.prototypes import Prototypes
 cosine = torch.nn.functional.cosine_similarity
 
 
-class WithPrototypes(Method):
+class WithPrototypes(PlainFedAvg):
     """Prototypes of the classes, by name, from the clients that submit."""
 
     def __init__(self, submitters=range(5), mode="eval"):
-        self.submitters, self.prototypes, self.reports, self.mode = submitters, {}, {}, mode
+        self.submitters, self.prototypes, self.mode = submitters, {}, mode
 
-    def finish_client(self, client, network, images, labels):
-        network = copy.deepcopy(network).train(self.mode == "train")
-        features = torch.cat([network(batch)[0].detach() for batch in images.split(8)])
-        for label in labels.unique().tolist() if client in self.submitters else []:
-            self.reports.setdefault(label, []).append(features[labels == label])
+    def finish(self, client):
+        network = copy.deepcopy(client.network).train(self.mode == "train")
+        features = torch.cat([network(batch)[0].detach() for batch in client.images.split(8)])
+        return (features, client.labels) if client.id in self.submitters else (features[:0], client.labels[:0])
 
-    def finish(self):
-        self.prototypes |= {label: torch.cat(rows).mean(0) for label, rows in self.reports.items()}
-        self.reports = {}
+    def aggregate(self, received, clients):
+        features, labels = (torch.cat(rows) for rows in zip(*(client.report for client in clients), strict=True))
+        self.prototypes |= {label: features[labels == label].mean(0) for label in labels.unique().tolist()}
+        return super().aggregate(received, clients)
 
     def means(self):
         return np.stack([self.prototypes[label].numpy() for label in range(4)])
@@ -49,8 +50,8 @@ class PlainFedMR(WithPrototypes):
         super().__init__(submitters, mode)
         self.intra, self.inter = intra, inter
 
-    def start_client(self, client, labels):
-        self.classes = labels.unique().tolist()
+    def start_client(self, client):
+        self.classes = client.labels.unique().tolist()
 
     def penalty(self, step):
         return self.intra(step.features, step.labels) + self.inter(self, step)

@@ -8,12 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+import torch
 from conftest import assert_close, assert_same_bits
 from conftest import run_at_once as run
 from probes.regression import federation as regression_federation
-from torch_reference import TRAINING as REFERENCE_TRAINING
-from torch_reference import Method as Reference
-from torch_reference import run_library, run_reference, small_model
+from reference.beside import run_library, run_reference, small_model
+from reference.rounds import TRAINING as REFERENCE_TRAINING
+from reference.rounds import PlainFedAvg
 
 from fedjax_collapse import (
     Batch,
@@ -101,31 +102,26 @@ def test_fedexp_of_nothing():
     assert_close(extrapolate(FedExP(eps=1e-12), [0.0, 0.0], [[[3.0, 4.0]]], (1.0,))[0][0], [3.0, 4.0], 0)
 
 
-class ReferenceFedExP(Reference):
+class PlainFedExP(PlainFedAvg):
     """Of params alone; running statistics are averaged."""
 
-    def aggregate(self, received, trained, weights):
-        def flat(tree):
-            return np.concatenate([leaf.ravel() for leaf in jax.tree.leaves(tree)])
-
-        mean = super().aggregate(received, trained, weights)
-        squares = [np.sum((flat(own.params) - flat(received.params)) ** 2) for own in trained]
-        moved = np.sum((flat(mean.params) - flat(received.params)) ** 2)
-        self.eta = max(1, weights @ squares / (2 * (moved + 1e-6 * len(trained))))
-        self.previous = received
-        new = jax.tree.map(lambda old, avg: old + self.eta * (avg - old), received.params, mean.params)
-        return Variables(new, mean.batch_stats)
+    def aggregate(self, received, clients):
+        moved = self.average(clients) - received
+        squares = sum(client.weight * torch.sum((client.params - received) ** 2) for client in clients)
+        self.eta = max(1, float(squares / (2 * (torch.sum(moved**2) + 1e-6 * len(clients)))))
+        return received + self.eta * moved
 
 
 def test_rounds_of_fedexp_equal_a_plain_pytorch_loop(of_one_class):
-    reference, algorithm = ReferenceFedExP(), FedAvg(REFERENCE_TRAINING, {"fedexp": FedExP(eps=1e-6)})
-    state, expected = run_library(of_one_class, algorithm), run_reference(of_one_class, reference)
-    assert reference.eta > 1.001
+    plain, algorithm = PlainFedExP(), FedAvg(REFERENCE_TRAINING, {"fedexp": FedExP(eps=1e-6)})
+    state = run_library(of_one_class, algorithm)
+    before, expected = (run_reference(of_one_class, plain, rounds=rounds).server.dump() for rounds in (1, 2))
+    assert plain.eta > 1.001
     assert_close(state.server.variables, expected, 1e-10)
     model, _ = small_model(of_one_class)
     with jax.enable_x64(True):
         scored = evaluated(algorithm, model, *state[:2])
-    mean = jax.tree.map(lambda new, old: (new + old) / 2, expected.params, reference.previous.params)
+    mean = jax.tree.map(lambda new, old: (new + old) / 2, expected.params, before.params)
     assert_close(scored, Variables(mean, expected.batch_stats), 1e-10)
 
 

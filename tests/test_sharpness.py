@@ -11,8 +11,10 @@ import pytest
 import torch
 from conftest import assert_close, assert_same_bits, run_at_once
 from flax import struct
-from test_algorithms import Reference, ReferenceDyn, ReferenceScaffold, assert_constant, reference, statistics
-from torch_reference import TRAINING
+from reference.beside import COHORT_SIZE, assert_same_rounds
+from reference.methods import PlainFedDyn, PlainScaffold, PlainStates
+from reference.networks import statistics
+from reference.rounds import BODY, EVERYTHING, NORMS, TRAINING, cohort_of, is_in
 
 from fedjax_collapse import (
     FedAvg,
@@ -73,13 +75,13 @@ def test_vectors(float64, name):
         np.testing.assert_allclose(params["w"], w, atol=1e-7 if name == "lesam" else 1e-10)
 
 
-class ReferenceSharp(Reference):
-    """``held``: the parts that are not perturbed; ``rho`` is the length of the perturbation."""
+class PlainSharp(PlainStates):
+    """``rho`` is the length of the perturbation, of what is in ``part``."""
 
-    rho, held = 0.3, ()
+    rho, part = 0.3, EVERYTHING
 
-    def perturbed(self, network):
-        return [p for name, p in network.named_parameters() if not any(part in name for part in self.held)]
+    def perturbed(self, client):
+        return [p for name, p in client.network.named_parameters() if is_in(name, self.part)]
 
     def ascend(self, params, directions, norm):
         """Moves the parameters; returns what they were."""
@@ -89,45 +91,44 @@ class ReferenceSharp(Reference):
         return before
 
 
-class ReferenceSAM(ReferenceSharp):
+class PlainSAM(PlainSharp):
     """The first pass moves running statistics, the second sees the same batch at w + eps."""
 
     adaptive = False
 
-    def backward(self, i, network, received, loss):
+    def backward(self, client, loss):
         loss().backward()
-        params, buffers = self.perturbed(network), statistics(network)
+        params, buffers = self.perturbed(client), statistics(client.network)
         sizes = [p.detach().abs() if self.adaptive else torch.ones_like(p) for p in params]
         scaled = [size * p.grad for size, p in zip(sizes, params, strict=True)]
         directions = [size * s for size, s in zip(sizes, scaled, strict=True)]
         moved = [b.clone() for b in buffers]
         before = self.ascend(params, directions, norm_of(scaled))
-        network.zero_grad()
+        client.network.zero_grad()
         loss().backward()
         restore([*params, *buffers], [*before, *moved])
 
 
-class ReferenceLESAM(ReferenceSharp):
-    """``sent``: the flat params that each client received in its last round."""
+class PlainLESAM(PlainSharp):
+    """``sent``: the params that each client received in its last round."""
 
-    def __init__(self, *arguments):
-        super().__init__(*arguments)
-        self.sent, self.now = {}, {}
+    def setup(self, num_params, sizes, training):
+        super().setup(num_params, sizes, training)
+        self.sent = {}
 
-    def backward(self, i, network, received, loss):
-        self.now[i] = received
-        if i not in self.sent:
+    def backward(self, client, loss):
+        if client.id not in self.sent:
             return loss().backward()
-        params, everything = self.perturbed(network), list(network.parameters())
-        back = torch.split(self.sent[i] - received, [p.numel() for p in everything])
-        back = [b.view_as(p) for b, p in zip(back, everything, strict=True) if any(p is q for q in params)]
+        params, named = self.perturbed(client), list(client.network.named_parameters())
+        back = torch.split(self.sent[client.id] - client.received, [p.numel() for _, p in named])
+        back = [b.view_as(p) for b, (name, p) in zip(back, named, strict=True) if is_in(name, self.part)]
         before = self.ascend(params, back, norm_of(back))
         loss().backward()
         restore(params, before)
 
-    def finish(self, i, moved, steps, learning_rate):
-        super().finish(i, moved, steps, learning_rate)
-        self.sent[i] = self.now[i]
+    def finish(self, client):
+        self.sent[client.id] = client.received
+        return super().finish(client)
 
 
 def norm_of(tensors):
@@ -139,75 +140,58 @@ def restore(tensors, values):
         tensor.data.copy_(value)
 
 
-class LESAMOnScaffold(ReferenceLESAM, ReferenceScaffold):
+class LESAMOnScaffold(PlainLESAM, PlainScaffold):
     pass
 
 
-class LESAMOnDyn(ReferenceLESAM, ReferenceDyn):
-    held = ("norms",)
+class LESAMOnDyn(PlainLESAM, PlainFedDyn):
+    private, part = NORMS, ("convs", "head")
 
 
-class ASAMWithFrozenHead(ReferenceSAM):
-    adaptive, held = True, ("head",)
+class ASAMWithFrozenHead(PlainSAM):
+    adaptive, part = True, BODY
 
 
-class MoFedSAM(ReferenceSAM):
+class MoFedSAM(PlainSAM):
     alpha = 0.4
 
-    def backward(self, i, network, received, loss):
-        super().backward(i, network, received, loss)
-        for p in network.parameters():
+    def backward(self, client, loss):
+        super().backward(client, loss)
+        for p in client.network.parameters():
             p.grad *= self.alpha
 
-    def correction(self, i, w, received):
+    def correction(self, client, w):
         return (1 - self.alpha) * self.server
 
-    def aggregate(self, cohort, received, vectors, steps):
-        lr, beta = self.training.learning_rate, self.training.momentum
-        added = [sum(sum(beta**j for j in range(i + 1)) for i in range(k)) for k in steps]  # weights of all gradients
-        self.server = self.average(cohort, [(received - v) / (a * lr) for v, a in zip(vectors, added, strict=True)])
-        return self.average(cohort, vectors)
+    def aggregate(self, received, clients):
+        rate, beta = self.training.learning_rate, self.training.momentum
+        added = [sum(sum(beta**j for j in range(i + 1)) for i in range(c.steps)) for c in clients]  # weights of gradients
+        self.server = sum(c.weight * (received - c.params) / (a * rate) for c, a in zip(clients, added, strict=True))
+        return self.average(clients)
 
 
 CAREFUL = TRAINING.replace(clip_norm=0.5, drop_last=True, schedule="decay", schedule_factor=0.5, freeze="head")
 SAM, LESAM = {"fedsam": FedSAM(0.3)}, {"fedlesam": FedLESAM(0.3)}
 ASAM = {"fedsam": FedSAM(0.3, adaptive=True)}
 REFERENCES = {
-    "fedasam with clipping, drop_last, schedule, frozen head": (FedAvg(CAREFUL, ASAM), ASAMWithFrozenHead),
-    "mofedsam": (FedAvg(TRAINING, SAM | {"fedcm": FedCM(0.4)}), MoFedSAM),
-    "fedlesam-s": (FedAvg(TRAINING, LESAM | {"scaffold": Scaffold("fednova")}), LESAMOnScaffold),
+    "fedasam with clipping, drop_last, schedule, frozen head": (FedAvg(CAREFUL, ASAM), ASAMWithFrozenHead()),
+    "mofedsam": (FedAvg(TRAINING, SAM | {"fedcm": FedCM(0.4)}), MoFedSAM()),
+    "fedlesam-s": (FedAvg(TRAINING, LESAM | {"scaffold": Scaffold("fednova")}), LESAMOnScaffold()),
     "fedlesam-d with private BatchNorm": (
         FedAvg(TRAINING, LESAM | {"feddyn": FedDyn(alpha=0.1)}, private="batch_norm"),
-        LESAMOnDyn,
+        LESAMOnDyn(),
     ),
 }
 
 
-@pytest.fixture
-def torch_float64(float64):
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
-
-
 @pytest.mark.parametrize("name", REFERENCES)
-def test_rounds_equal_a_plain_pytorch_loop(federation, name, torch_float64):
+def test_rounds_equal_a_plain_pytorch_loop(federation, name):
     """Three rounds of three of the five clients: some come back at once, one after a round in which it was absent."""
-    algorithm, kind = REFERENCES[name]
-    model = Model(nn.SmallCNN(4, (5, 8)), federation.input_shape)
-    variables, key = model.init(jax.random.key(0)), jax.random.key(3)
-    algorithm.check(model)
-    expected, _ = reference(kind, algorithm, federation, variables, key, rounds=3)
-    traced = jax.tree.map(jnp.asarray, algorithm)
-    state = engine.init(traced, model, variables, federation.num_clients, key)
-    rounds = engine.Rounds(model, engine.Layout(engine.Vectorized(), cohort_size=3, max_rounds=3))
-    advance = engine.run_rounds(rounds, traced, state, engine.Data(federation.train, federation.ownership), 3)
-    if "fedlesam" in algorithm.methods:
-        present = np.asarray(advance.record.steps) > 0
-        assert any((present[:, i] == [True, False, True]).all() for i in range(5)) and (present[0] & present[1]).any()
-    server = jax.device_get(advance.state.server.variables)
-    assert_close(server, expected, 1e-10)
-    assert_constant(algorithm, variables, server)
+    with jax.enable_x64(True):
+        cohorts = [cohort_of(jax.random.key(3), t, federation.ownership.sizes, COHORT_SIZE).tolist() for t in range(3)]
+    first, second, third = map(set, cohorts)
+    assert first & second and (first & third) - second
+    assert_same_rounds(federation, *REFERENCES[name], rounds=3, key=3)
 
 
 def test_variants_of_fedcm():

@@ -1,0 +1,210 @@
+"""Whole rounds in plain PyTorch: one client after another, one model, torch.optim.SGD, its own BatchNorm.
+
+The reference shares nothing with the library but initial weights and its random draws: the cohort of a round, the order
+of examples within an epoch, the key of a step. Between server and clients parameters are one flat vector.
+"""
+
+import contextlib
+import copy
+import itertools
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import torch
+
+from fedjax_collapse import LocalTraining, Participation
+from fedjax_collapse.data.batches import shuffled_rows
+from reference.networks import TorchCNN, load_params, state, statistics, vector
+
+torch.set_num_threads(1)  # for so small a network several wait longer for one another than they work
+
+TRAINING = LocalTraining(epochs=2, batch_size=8, learning_rate=0.02, momentum=0.9, weight_decay=1e-3)
+EVERYTHING, HEAD, BODY, NORMS = ("",), ("head",), ("convs", "norms"), ("norms",)  # parts, by what is in a name
+
+
+class PlainFedAvg:
+    """Federated averaging, of which a method changes what it does otherwise.
+
+    A step has features, logits, images, labels, network and key; a client has id, labels and images, network, the flat
+    ``received`` and learning_rate; when it is trained also its flat ``params`` (the server's where they are private),
+    statistics, and steps; when it is heard also report and weight.
+    """
+
+    private = ()  # the part that clients keep
+    phases = None  # parts that are trained in turn, with their epochs
+
+    def setup(self, num_params, sizes, training):
+        """``sizes``: of all clients."""
+        self.num_params, self.sizes, self.training = num_params, sizes, training
+
+    def start(self, round, server):
+        """``server``: its network, in evaluation mode, which nothing changes during the round."""
+
+    def start_client(self, client):
+        pass
+
+    def penalty(self, step):
+        return 0.0
+
+    def loss(self, step):
+        return torch.nn.functional.cross_entropy(step.logits, step.labels) + self.penalty(step)
+
+    def backward(self, client, loss):
+        """Leaves the gradient in the client's network; ``loss()`` runs it on the batch."""
+        loss().backward()
+
+    def correction(self, client, w):
+        """Added to the gradient at ``w``."""
+        return 0.0
+
+    def decay(self, client):
+        """Added to the weight decay."""
+        return 0.0
+
+    def finish(self, client):
+        """What the client reports; it is just trained, in evaluation mode."""
+
+    def weights(self, sizes):
+        return sizes / sizes.sum()
+
+    def average(self, clients):
+        return sum(client.weight * client.params for client in clients)
+
+    def aggregate(self, received, clients):
+        """The server's params, of those that it sent and of the clients that are heard."""
+        return self.average(clients)
+
+
+class Rounds:
+    """A method's rounds from the library's ``variables``, in their precision: the server's network, the clients' own.
+
+    ``make``: the class of the network.
+    """
+
+    def __init__(self, federation, method, variables, training=TRAINING, make=TorchCNN):
+        self.federation, self.method, self.training = federation, method, training
+        self.sizes = np.asarray(federation.ownership.sizes)
+        self.dtype = torch.tensor(np.array(jax.tree.leaves(variables)[0])).dtype
+        with self.precision():
+            images = (np.asarray(federation.train.inputs, np.float64) - 100) / 64
+            self.images = torch.tensor(images).permute(0, 3, 1, 2).to(self.dtype)
+            self.labels = torch.tensor(np.array(federation.train.labels)).long()
+            self.server = make.of(variables)
+            self.own = [copy.deepcopy(self.server)] * len(self.sizes)
+            method.setup(len(vector(self.server.parameters())), self.sizes, training)
+
+    @contextlib.contextmanager
+    def precision(self):
+        torch.set_default_dtype(self.dtype)
+        try:
+            yield
+        finally:
+            torch.set_default_dtype(torch.float32)
+
+    def run(self, key, rounds=2, cohort_size=3, arrived=None):
+        """Itself, after so many rounds; ``arrived``: [rounds, clients], 0 where an upload is lost."""
+        with self.precision():
+            for round in range(rounds):
+                self.method.start(round, copy.deepcopy(self.server).eval())
+                cohort = cohort_of(key, round, self.sizes, cohort_size)
+                clients = [self.train(key, round, i) for i in cohort]
+                self.update([c for c in clients if arrived is None or arrived[round][c.id]])
+        return self
+
+    def params(self, flat):
+        """The library's params, of a flat vector."""
+        return load_params(copy.deepcopy(self.server), flat).dump().params
+
+    def personal(self, i):
+        """The client's network: of its own where parts are private, else the server's."""
+        network, own = copy.deepcopy(self.server), state(self.own[i])
+        for name, tensor in state(network).items():
+            if is_in(name, self.method.private):
+                tensor.copy_(own[name])
+        return network
+
+    def train(self, key, round, i):
+        own = np.array(self.federation.ownership.rows[i])[: self.sizes[i]]
+        options, phases = self.training, self.method.phases or [(self.trained_part(), self.training.epochs)]
+        rate = options.learning_rate * (options.schedule_factor**round if options.schedule == "decay" else 1)
+        client = SimpleNamespace(id=i, network=self.personal(i).train(), learning_rate=rate, steps=0)
+        client.images, client.labels = self.images[own], self.labels[own]
+        client.received = vector(self.server.parameters())
+        self.method.start_client(client)
+        epochs = self.epochs(jax.random.fold_in(jax.random.fold_in(jax.random.fold_in(key, round), 1), i), i)
+        for part, num_epochs in phases:
+            optimizer = self.optimizer(client, part)
+            for rows, step_key in itertools.chain(*itertools.islice(epochs, num_epochs)):
+                if len(rows) == options.batch_size or not options.drop_last:
+                    self.step(client, optimizer, rows, step_key)
+        self.own[i] = client.network.eval()
+        client.params = torch.where(self.is_private(), client.received, vector(client.network.parameters()))
+        keeps = is_in("norms", self.method.private)
+        client.statistics = vector(statistics(self.server if keeps else client.network))
+        client.report = self.method.finish(client)
+        return client
+
+    def epochs(self, key, i):
+        """Of each of the client's epochs the rows, and the key, of every step; a method's own key follows from it."""
+        size, batch_size = int(self.sizes[i]), self.training.batch_size
+        for epoch in itertools.count():
+            key_order, key_steps = jax.random.split(jax.random.fold_in(key, epoch))
+            rows = np.array(shuffled_rows(key_order, self.federation.ownership.rows[i], size))[:size]
+            starts = enumerate(range(0, size, batch_size))
+            yield [(rows[first : first + batch_size], jax.random.fold_in(key_steps, i)) for i, first in starts]
+
+    def trained_part(self):
+        return {"none": EVERYTHING, "head": BODY}[self.training.freeze]
+
+    def is_private(self):
+        named = self.server.named_parameters()
+        return vector([torch.full_like(p, is_in(name, self.method.private)) for name, p in named]) == 1
+
+    def optimizer(self, client, part):
+        decay, more = self.training.weight_decay, self.method.decay(client)
+        groups = [
+            dict(params=[p], weight_decay=decay + more * (not is_in(name, self.method.private)))
+            for name, p in client.network.named_parameters()
+            if is_in(name, part)
+        ]
+        return torch.optim.SGD(groups, lr=client.learning_rate, momentum=self.training.momentum)
+
+    def step(self, client, optimizer, rows, key):
+        images, labels, params = self.images[rows], self.labels[rows], list(client.network.parameters())
+
+        def loss():
+            features, logits = client.network(images)
+            batch = dict(images=images, labels=labels, network=client.network, key=key)
+            return self.method.loss(SimpleNamespace(features=features, logits=logits, **batch))
+
+        client.network.zero_grad()
+        self.method.backward(client, loss)
+        correction = self.method.correction(client, vector(params)) + torch.zeros_like(client.received)
+        correction = torch.where(self.is_private(), 0, correction).split([p.numel() for p in params])
+        for p, added in zip(params, correction, strict=True):
+            p.grad = added.view_as(p) + (0 if p.grad is None else p.grad)
+        if self.training.clip_norm is not None:
+            trained = [p for group in optimizer.param_groups for p in group["params"]]
+            torch.nn.utils.clip_grad_norm_(trained, self.training.clip_norm)
+        optimizer.step()
+        client.steps += 1
+
+    def update(self, clients):
+        weights = self.method.weights(self.sizes[[client.id for client in clients]])
+        for client, weight in zip(clients, weights, strict=True):
+            client.weight = float(weight)
+        mean = sum(client.weight * client.statistics for client in clients)
+        new = self.method.aggregate(vector(self.server.parameters()), clients)
+        load_params(self.server, new)
+        torch.nn.utils.vector_to_parameters(mean, statistics(self.server))
+
+
+def is_in(name, part):
+    """Whether the parameter or statistic of that name belongs to the part."""
+    return any(word in name for word in part)
+
+
+def cohort_of(key, round, sizes, cohort_size):
+    """The identities of a round's cohort."""
+    return np.array(Participation().draw(jax.random.fold_in(key, round), sizes, cohort_size))
