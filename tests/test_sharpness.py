@@ -165,7 +165,7 @@ class MoFedSAM(PlainSAM):
 
     def aggregate(self, received, clients):
         rate, beta = self.training.learning_rate, self.training.momentum
-        added = [sum(sum(beta**j for j in range(i + 1)) for i in range(c.steps)) for c in clients]  # weights of gradients
+        added = [sum(sum(beta**j for j in range(i + 1)) for i in range(c.steps)) for c in clients]  # of gradients
         self.server = sum(c.weight * (received - c.params) / (a * rate) for c, a in zip(clients, added, strict=True))
         return self.average(clients)
 
