@@ -106,6 +106,7 @@ def check_study(config: ConfigDict) -> None:
             raise UserError(f"seed {seed}: expected an integer from 0 to {2**32 - 1}")
     if study["settings"]:
         _check_declared("setting", str, study["settings"])
+    _check_means(study)
     arms = arms_of(study)
     for what, names in (("arm", arms), ("setting", study["settings"])):
         for name in names:
@@ -113,6 +114,15 @@ def check_study(config: ConfigDict) -> None:
                 folder = "its runs are in a folder of that name, expected one without / and \\"
                 raise UserError(f"{what} {name!r}: {folder}")
     check_paper(study, arms)
+
+
+def _check_means(study):
+    for name, settings in study["means"].items():
+        check_value(f"means.{name}", settings, tuple)
+        if name in study["settings"] or not settings:
+            raise UserError(f"means.{name}: expected at least one setting, and a name that no setting has")
+        for setting in settings:
+            check_name(f"setting in means.{name}", setting, study["settings"])
 
 
 def _check_declared(what, kind, declared):

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from fedjax_collapse.records import UserError
 
-OF_STUDY = ("arms", "settings", "sweep", "paper")  # keys that say which cells there are, and not what one is
+OF_STUDY = ("arms", "settings", "sweep", "means", "paper")  # keys that say which cells there are, and not what one is
 _CHOICES = ("name", "source")  # by which a part of the config chooses what its other keys are arguments of
 
 
@@ -46,6 +46,11 @@ def names_in(text: str, declared: Collection[str]) -> tuple[str, ...]:
 def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
     """What each setting changes, in the order of the config; one without a name that changes nothing if it has none."""
     return dict(config.get("settings") or {"": {}})
+
+
+def means_of(config: Mapping[str, Any]) -> dict[str, list[str]]:
+    """The settings of which a study also shows the mean, by the name of the mean."""
+    return {name: list(settings) for name, settings in (config.get("means") or {}).items()}
 
 
 def arms_of(config: Mapping[str, Any]) -> dict[str, Arm]:

@@ -13,7 +13,16 @@ from experiments.cells import setting_and_arm
 from experiments.pace import Name, Pace
 from experiments.paper import Paper
 from experiments.reporting.study import Summary, number
-from experiments.reporting.table import accuracy_note, final_table, paper_note, show_number, table_with_paper
+from experiments.reporting.table import (
+    NO_MEANS,
+    Means,
+    accuracy_note,
+    final_table,
+    local_note,
+    paper_note,
+    show_number,
+    table_with_paper,
+)
 
 Row = Mapping[str, Any]
 
@@ -116,20 +125,22 @@ class Console:
             else:
                 self._write(lambda line=line: print(line, file=self._stream, flush=True))
 
-    def print_table(self, summary: Summary, paper: Paper | None = None) -> None:
+    def print_table(self, summary: Summary, paper: Paper | None = None, means: Means = NO_MEANS) -> None:
         """Prints the final table: mean ± standard deviation over seeds per arm, as in ``summary.json``.
 
         Of a study with settings: accuracies, arms by settings, beside the paper's.
         """
         has_settings = any(setting_and_arm(cell)[0] for cell in summary)
-        table = table_with_paper(summary, paper) if has_settings else final_table(summary)
-        self._print_rows(table)
-        self.note(accuracy_note(summary))
+        table = table_with_paper(summary, paper, means) if has_settings else final_table(summary)
+        self.print_rows(table)
+        for line in filter(None, (accuracy_note(summary), local_note(summary) if not has_settings else "")):
+            self.note(line)
         if has_settings and paper:
             self.note(f"Paper: {paper_note(paper)}")
 
-    def _print_rows(self, rows: Sequence[Sequence[str]]) -> None:
-        """A table; on a terminal, columns that it has no room for come below, beside the arms again."""
+    def print_rows(self, rows: Sequence[Sequence[str]]) -> None:
+        """Prints a table: its heading, and rows whose first cell is a name; on a terminal, columns that it has no room
+        for come below, beside the names again."""
         rows = [[self._printable(cell) for cell in row] for row in rows]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         if self._rich is not None:

@@ -62,7 +62,7 @@ def main(arguments: list[str], should_stop: Callable[[], bool] | None = None) ->
         if (topic := _asked_for_help(arguments)) is not None:
             return _help(topic)
         arguments = with_config_found(arguments)
-        _find_own_modules(arguments)
+        find_own_modules(arguments)
         options = parse(arguments)
         workdir = Path(options.workdir or default_workdir(options.config, arguments)).absolute()
         names = choose_runs(options.config, options.arm, options.seed, options.setting)
@@ -252,7 +252,7 @@ def default_workdir(config: ConfigDict, arguments: list[str]) -> Path:
     return Path("runs") / f"{name}-{hashlib.sha256(config.to_json_best_effort().encode()).hexdigest()[:8]}"
 
 
-def _find_own_modules(arguments):
+def find_own_modules(arguments: list[str]) -> None:
     """So that a config's ``my_module:MyClass`` is found beside the config and in the current folder."""
     beside = Path(config_argument(arguments).split(":")[0]).absolute().parent
     sys.path += [folder for folder in map(str, (beside, Path.cwd())) if folder not in sys.path]

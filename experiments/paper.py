@@ -45,7 +45,7 @@ def check_paper(config: Mapping[str, Any], arms: Iterable[str]) -> None:
         raise UserError("paper.comparable is False: say why in paper.why, in a line that stands below the table")
     check_name("paper.metric", paper.metric, METRICS)
     for setting, of_arms in paper.values.items():
-        check_name("setting in paper.values", setting, config["settings"] or [""])
+        check_name("setting in paper.values", setting, [*config["settings"], *config["means"]] or [""])
         path = f"paper.values.{setting}".rstrip(".")
         check_value(path, of_arms, dict)
         for arm, value in of_arms.items():

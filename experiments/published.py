@@ -40,7 +40,7 @@ def make_small(config: ConfigDict, settings: Sequence[str], **network: Any) -> N
     """Two rounds of one epoch with one seed in these settings, with few examples and that network: seconds."""
     every = as_declared(config)
     config.settings = {name: _small(every["settings"][name]) for name in settings}
-    config.rounds, config.evaluate_every, config.seeds, config.paper = 2, 1, (0,), {}
+    config.rounds, config.evaluate_every, config.seeds, config.paper, config.means = 2, 1, (0,), {}, {}
     config.data.update(_of_data(config.data))
     config.training.epochs = 1
     config.network = network or dict(name="small_cnn", channels=(16,))

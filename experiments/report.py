@@ -1,21 +1,24 @@
 """Rewrites the reports of studies from their saved arrays, without training, and prints their final tables.
 
 python experiments/report.py STUDY_FOLDER [STUDY_FOLDER ...] [--headline=FILE]
-    [--format=md,tex,csv,svg,pdf,png] [--out=FOLDER] [--base=ARM]
+    [--format=md,tex,csv,svg,pdf,png] [--out=FOLDER] [--base=ARM] [--target=ARM]
 
-With --format, --out or --base reports stay as they are. The tables of all studies go into one, ``results.md``, ``.tex``
-and ``.csv`` in the folder (by default ``export`` in that of the only study), with differences to an arm, run by run of
-equal seed and partition; figures are files of their own. --headline draws spectra and effective rank of the first study
-as one small figure, such as that of the README.
+With --format, --out, --base or --target reports stay as they are. The tables of all studies go into one,
+``results.md``, ``.tex`` and ``.csv`` in the folder (by default ``export`` in that of the only study), with differences
+to an arm, run by run of equal seed and partition; figures are files of their own. --target prints, and adds to
+``results.md`` and ``.tex``, how many rounds each arm needs for the best accuracy of this one, and how much faster that
+is. --headline draws spectra and effective rank of the first study as one small figure, such as that of the README.
 """
 
 import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # a clone works without being installed
 
+from experiments.cells import means_of
 from experiments.console import Console
 from experiments.names import check_name
 from experiments.paper import paper_of
@@ -23,6 +26,13 @@ from experiments.reporting import read_study, write_report
 from experiments.reporting.export import FIGURES, TABLES, results_of, save_figures
 from experiments.reporting.figures import headline
 from fedjax_collapse.records import UserError
+
+
+class Arms(NamedTuple):
+    """That others are compared with; empty for none."""
+
+    base: str = ""
+    target: str = ""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -33,10 +43,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--format", metavar="md,tex,csv,svg,pdf,png", help="files to write; default the tables")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="where to")
     parser.add_argument("--base", default="", metavar="ARM", help="the arm that differences are to")
+    parser.add_argument("--target", default="", metavar="ARM", help="the arm whose best accuracy others are to reach")
     options, console = parser.parse_args(arguments), Console()
     try:
-        if options.format is not None or options.out or options.base:
-            export(options.folders, (options.format or ",".join(TABLES)).split(","), options.out, options.base, console)
+        if options.format is not None or options.out or options.base or options.target:
+            formats = (options.format or ",".join(TABLES)).split(",")
+            export(options.folders, formats, options.out, console, Arms(options.base, options.target))
         elif not _rewrite(options.folders, console):
             return 2
         if options.headline:
@@ -51,11 +63,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def export(folders: Sequence[Path], formats: Sequence[str], out: Path | None, base: str, console: Console) -> None:
+def export(folders: Sequence[Path], formats: Sequence[str], out: Path | None, console: Console, arms: Arms) -> None:
     """Writes tables and figures of the studies in these folders.
 
     Raises:
-        UserError: a folder is no study, a format or the base arm does not exist, or several studies have no ``out``.
+        UserError: a folder is no study, a format or an arm does not exist, or several studies have no ``out``.
         OSError: a file cannot be written.
     """
     for kind in formats:
@@ -64,10 +76,14 @@ def export(folders: Sequence[Path], formats: Sequence[str], out: Path | None, ba
         raise UserError("several studies: say by --out=FOLDER where their table goes")
     out = out or folders[0] / "export"
     studies = {name: read_study(folder) for name, folder in _named(folders).items()}
-    if base:
-        check_name("arm in --base", base, {arm for study in studies.values() for arm in study.arms})
+    for option, arm in arms._asdict().items():
+        if arm:
+            check_name(f"arm in --{option}", arm, {name for study in studies.values() for name in study.arms})
     out.mkdir(parents=True, exist_ok=True)
-    results = results_of(studies, base)
+    results = results_of(studies, *arms)
+    for _, rows, note in results.targets:
+        console.print_rows(rows)
+        console.note(note)
     for kind in filter(TABLES.get, formats):
         (out / f"results.{kind}").write_text(TABLES[kind](results, studies), encoding="utf-8")
         console.note(f"wrote {out / f'results.{kind}'}")
@@ -91,7 +107,7 @@ def _rewrite(folders: Sequence[Path], console: Console) -> bool:
     for folder in folders:
         try:
             report, study = write_report(folder), read_study(folder)
-            console.print_table(study.summary, paper_of(study.config))
+            console.print_table(study.summary, paper_of(study.config), means_of(study.config))
             console.note(f"wrote {report}")
         except UserError as error:
             print(f"report: {error}", file=sys.stderr)

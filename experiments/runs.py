@@ -166,11 +166,23 @@ def _write_summaries(group, results, diverged):
 
 def _summary(schedule, result):
     """A run's headline numbers; with a target also the round that reached it, null if none did."""
-    summary = {"headline": result.headline, **summarize_run(result.metrics)}
+    summary = {"headline": result.headline, "local": _whose(schedule.watch, result.metrics)}
+    summary |= summarize_run(result.metrics)
     if schedule.stop_at_accuracy:
         is_reached = schedule.is_reached(result.metrics)
         summary["rounds_to_target"] = result.rounds_done if is_reached else None
     return summary
+
+
+def _whose(watch, rows):
+    """Of which clients' local models R is, and all else that is local."""
+    if watch == "all":
+        return "all clients of the round's cohort"
+    if watch == "one":
+        ids = {row["watched"] for row in rows}
+        return f"client {ids.pop()}" if len(ids) == 1 else "the client of lowest identity in the round's cohort"
+    those = ", ".join(map(str, watch))
+    return f"client {those}" if len(watch) == 1 else f"clients {those}"
 
 
 def _check_together(plan):

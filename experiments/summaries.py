@@ -6,7 +6,7 @@ from pathlib import Path
 from ml_collections import ConfigDict
 
 from experiments.arms import as_declared
-from experiments.cells import cells_of
+from experiments.cells import cells_of, means_of
 from experiments.console import Console
 from experiments.failures import read_failure
 from experiments.paper import paper_of
@@ -22,7 +22,8 @@ def finish(workdir: Path, config: ConfigDict, console: Console) -> None:
     """Writes summary and report of the runs that are finished, and shows the table."""
     summary = summarize(workdir, cells_of(as_declared(config)), tuple(config.seeds))
     write_json(workdir / "summary.json", summary)
-    console.print_table(summary, paper_of(as_declared(config)))
+    study = as_declared(config)
+    console.print_table(summary, paper_of(study), means_of(study))
     try:
         console.note(f"report: {write_report(workdir)}")
     except UserError:
@@ -59,6 +60,8 @@ def summarize(workdir: Path, cells: Iterable[str], seeds: tuple[int, ...]) -> di
         finished = [_read_summary(run) for run in runs if run.exists()]
         summary[cell] = summarize_seeds(finished)
         summary[cell]["accuracy"] |= {"of": ", ".join(sorted({run["headline"] for run in finished}))}
+        if whose := sorted({run["local"] for run in finished if "local" in run}):
+            summary[cell]["R"] |= {"of": ", ".join(whose)}
         if failed := {seed: line for seed, run in folders.items() if (line := read_failure(run))}:
             summary[cell]["failed"] = failed
     return summary

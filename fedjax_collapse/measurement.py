@@ -80,6 +80,7 @@ class MeasurementView:
     model: Model
     received: Variables  # the server's model that local training started from in the last round
     private: Variables  # the mask (``masks.py``) of what never leaves a client
+    personal: np.ndarray | None = None  # [clients] scores of their own models on their own tests; None without such
 
     @property
     def labels(self) -> np.ndarray:
@@ -153,14 +154,10 @@ def personal(view: MeasurementView, clients: ClientState, own_tests: Ownership) 
 
 
 def observe(
-    view: MeasurementView,
-    record: RoundRecord,
-    headline: str,
-    personal: np.ndarray | None,
-    measurements: Mapping[str, Measurement],
+    view: MeasurementView, record: RoundRecord, headline: str, measurements: Mapping[str, Measurement]
 ) -> Observation:
     """The row and arrays of the last of the record's rounds."""
-    metric, scores = view.model.task.metric, _scores(view, personal)
+    metric, scores = view.model.task.metric, _scores(view)
     spectra, numbers = _spectra(view)
     row = {
         "round": view.round,
@@ -200,9 +197,9 @@ def true_samples(record: RoundRecord, federation: Federation, training: LocalTra
     return int(np.sum(training.examples_in(np.asarray(record.steps), sizes)))
 
 
-def _scores(view, personal):
+def _scores(view):
     """Mean scores of the models that are evaluated, by name."""
-    metric, evaluation = view.model.task.metric, view.server.evaluation
+    metric, evaluation, personal = view.model.task.metric, view.server.evaluation, view.personal
     scores = {f"server_{metric}": evaluation.score}
     if view.federation.domains is not None:
         by_domain = evaluation.domain_scores(view.federation.domains)

@@ -1,6 +1,7 @@
 """Runs on their way: advanced, evaluated, remembered and saved, all of them together."""
 
 import contextlib
+import dataclasses
 import operator
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -220,9 +221,10 @@ class Going:
         """Of a run, the record of its rounds and what is measured after them."""
         algorithm, tests = self.algorithms[i], self.tests[i]
         view, clients = view_models(algorithm, self.model, advance, self.runs[i].federation, self.program.order)
-        scores = None if tests is None else personal(view, clients, tests)
+        if tests is not None:
+            view = dataclasses.replace(view, personal=personal(view, clients, tests))
         record = jax.tree.map(operator.itemgetter(slice(num_rounds)), engine.to_host(advance.record))
-        observation = observe(view, record, self.headlines[i], scores, dict(self.schedule.measurements))
+        observation = observe(view, record, self.headlines[i], dict(self.schedule.measurements))
         rows = self.histories[i].rows
         done = rows[-1].get("virtual/seconds", 0.0) if rows else 0.0
         key = engine.on_one_device(advance.state.key)
@@ -235,6 +237,7 @@ class Going:
         samples = true_samples(record, run.federation, run.algorithm.training)
         timing = {"round": done, **seconds, "samples": samples, "samples_per_second": samples / seconds["train"]}
         timing["shared_by"] = len(self.runs)  # whose program's time is divided among them in equal parts
+        timing |= {"round_bytes": self.program.round_bytes, "stored_bytes": self.program.stored_bytes}
         clients = {"round": np.arange(done - num_rounds, done) + 1, "steps": record.steps, **record.metrics}
         self.histories[i].add(observation.row, timing, clients, observation.spectra, observation.measurements)
         return observation.row, timing

@@ -15,6 +15,7 @@ from experiments.reporting.export import as_rows, results_of
 from experiments.reporting.paired import paired_difference
 from experiments.reporting.sweep import lines_of, sweep
 from experiments.reporting.table import paper_note, pivot_table, table_with_paper
+from experiments.reporting.targets import rounds_to_target, target_table
 from fedjax_collapse import UserError
 
 ARMS = ("base", "decorr strength=0.1", "decorr strength=1")
@@ -112,6 +113,52 @@ def test_files_of_one_study(cells, tmp_path, capsys):
     figures = {str(path.relative_to(out)) for path in out.rglob("*.svg")}
     assert {"accuracy.svg", "a 1/accuracy.svg", "b/sweep.svg", "b/partition.svg"} <= figures
     assert "results.csv" in capsys.readouterr().out
+
+
+def test_means_over_settings(cells):
+    """Of arms that all of the settings have; the paper may have them, too."""
+    study = read_study(cells)
+    means = {"both": ("a 1", "b"), "one": ("b",)}
+    rows = pivot_table(study.summary, "accuracy", means)
+    assert rows[0] == ["Arm", "a 1", "b", "both", "one"] and rows[1][3:] == ["50.50", "50.50"]
+    assert rows[3][1:] == ["73.00 (1)", "71.50 ± 2.12 (2)", "72.25", "71.50"]
+    missing = {cell: metrics for cell, metrics in study.summary.items() if cell != "b/base"}
+    assert pivot_table(missing, "accuracy", means)[1] == ["base", "50.50 ± 0.71 (2)", "-", "-", "-"]
+    paper = paper_of(study.config)._replace(values={"both": {"base": 40.0}})
+    assert table_with_paper(study.summary, paper, means)[2] == ["base (paper, not comparable)", "", "", "40.00", ""]
+
+
+def test_rounds_to_the_best_accuracy_of_an_arm(tmp_path, capsys):
+    """By hand: of every seed the first round that has it, of those that have."""
+    folder = make_cells(tmp_path / "s", ("a",), {})
+    accuracies = {
+        ("base", 0): [0.2, 0.5, 0.4], ("base", 1): [0.3, 0.3, 0.6],
+        (ARMS[1], 0): [0.5, 0.1, 0.1], (ARMS[1], 1): [0.1, 0.6, 0.1],
+        (ARMS[2], 0): [0.4, 0.4, 0.4], (ARMS[2], 1): [None, 0.7, 0.9],
+    }  # fmt: skip
+    for (arm, seed), values in accuracies.items():
+        rows = [dict(round=2 * (i + 1), accuracy=value) for i, value in enumerate(values)]
+        (folder / "a" / arm / f"seed{seed}").mkdir(exist_ok=True)
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        (folder / "a" / arm / f"seed{seed}" / "metrics.jsonl").write_text(text)
+    study = read_study(folder)
+    found = rounds_to_target(study, "base")
+    assert found["a/base"].rounds["mean"] == 6 and found["a/base"].speedup == 1
+    assert found[f"a/{ARMS[1]}"].rounds == {"mean": 3, "std": pytest.approx(2**0.5), "n": 2}
+    assert found[f"a/{ARMS[1]}"].speedup == 2
+    assert target_table(study, "base")[1:] == [
+        ["base", "6 ± 0 (2 of 2)", "1.00x"],
+        [ARMS[1], "3 ± 1.4 (2 of 2)", "2.00x"],
+        [ARMS[2], "4 (1 of 2)", "1.50x"],
+    ]
+    assert report.main([str(folder), "--target=base", "--format=md,tex"]) == 0
+    assert "3 ± 1.4 (2 of 2)" in capsys.readouterr().out
+    assert f"| {ARMS[1]} | 3 ± 1.4 (2 of 2) | 2.00x |" in (folder / "export" / "results.md").read_text()
+    assert "(2 of 2) & 2.00x" in (folder / "export" / "results.tex").read_text()
+    (folder / "a" / ARMS[2] / "seed0" / "metrics.jsonl").write_text('{"round": 6, "accuracy": 0.95}\n')
+    assert target_table(read_study(folder), ARMS[2])[1][1:] == ["not reached", "-"]
+    assert report.main([str(folder), "--target=bas"]) == 2
+    assert "unknown arm in --target 'bas': did you mean 'base'" in capsys.readouterr().err
 
 
 def test_several_studies_in_one_table(cells, tmp_path, capsys):

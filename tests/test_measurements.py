@@ -15,15 +15,15 @@ from experiments.names import functions
 from experiments.reporting import final_table, read_study
 from experiments.reporting.figures import measurements as draw
 from experiments.reporting.study import panels
-from fedjax_collapse import FedAvg, Federation, LocalTraining, Model, UserError, simulate
-from fedjax_collapse.analysis import measurements, neural_collapse, rank, similarity
+from fedjax_collapse import Domains, FedAvg, Federation, LocalTraining, Model, UserError, simulate
+from fedjax_collapse.analysis import confusion, measurements, neural_collapse, rank, similarity, unevenness
 from fedjax_collapse.analysis.moments import class_moments
 from fedjax_collapse.analysis.spectrum import effective_rank
 from fedjax_collapse.records import Outputs
 from fedjax_collapse.task import REGRESSION
 
 TRAINING = LocalTraining(epochs=1, batch_size=8, learning_rate=0.05)
-ALL = functions(measurements)
+ALL = {name: of for name, of in functions(measurements).items() if name != "domain_accuracy"}
 KINDS = ("mean", "min", "max")
 
 
@@ -54,7 +54,7 @@ def test_all_of_them_are_logged_of_the_server_and_as_range_of_the_clients(views,
     (_, view), result = views
     row = result.metrics[-1]
     names = {name.split("/")[1] for name in row if name.startswith("measured/")}
-    assert names == {*ALL, "keep"}
+    assert names == {*ALL, "keep"} - {"confusion"}  # which has arrays alone
     assert all(np.isfinite(value) or "alpha_req" in name for name, value in row.items())
     labels = np.asarray(federation.test.labels)
     moments = [class_moments(m.features, labels, 4) for m in (view.server, *view.local.values())]
@@ -68,6 +68,91 @@ def test_all_of_them_are_logged_of_the_server_and_as_range_of_the_clients(views,
     )
     assert -4 < row["measured/sphere/uniformity"] < 0 < row["measured/sphere/class_alignment"] < 4
     assert 0 <= row["measured/neural_collapse/nc4"] <= 1 <= row["measured/lidar/lidar"]
+
+
+def test_classes_by_hand(views):
+    """Of the server's and of each local model, from their logits, example by example."""
+    (_, view), result = views
+    row, arrays = result.metrics[-1], result.measurements
+    expected = []
+    for model in (view.server, *view.local.values()):
+        matrix = np.zeros((4, 4))
+        for label, logits in zip(view.labels, model.logits, strict=True):
+            matrix[label, np.argmax(logits)] += 1
+        expected.append(matrix)
+    np.testing.assert_array_equal(arrays["confusion/matrix"][-1], expected[0])
+    np.testing.assert_array_equal(arrays["confusion/local_matrix"][-1], expected[1:])
+    shares = [np.diag(matrix) / matrix.sum(axis=1) for matrix in expected]
+    np.testing.assert_array_equal(arrays["class_accuracy/of_class"][-1], shares[0])
+    np.testing.assert_array_equal(arrays["class_accuracy/local_of_class"][-1], shares[1:])
+    assert row["measured/class_accuracy/balanced"] == pytest.approx(shares[0].mean())
+    assert row["measured/class_accuracy/lowest"] == shares[0].min()
+    assert row["measured/class_accuracy/local_balanced_max"] == pytest.approx(max(share.mean() for share in shares[1:]))
+    assert np.trace(expected[0]) / expected[0].sum() == pytest.approx(row["server_accuracy"])
+
+
+def test_a_class_without_examples_has_no_accuracy():
+    found = confusion.class_accuracy(confusion.confusion_matrix(np.array([0, 0, 2]), np.eye(3)[[0, 1, 2]]))
+    np.testing.assert_array_equal(found, [0.5, np.nan, 1])
+
+
+def test_domains(federation, model):
+    """Of the server's model; of clients' own models, where they keep a part, of the clients with that domain alone."""
+    train = np.zeros(110, int)
+    rows = federation.owned_rows()
+    for client, domain in enumerate([0, 1, 1, 2, 2]):
+        train[rows[client]] = domain
+    train[rows[4][0]] = 0  # this client has two
+    domains = Domains(("a", "b", "c"), train, np.arange(30) % 3)
+    several, seen = federation._replace(domains=domains), []
+    measured = {"domains": measurements.domain_accuracy, "keep": kept(seen)}
+    row = run(several, model, measurements=measured, rounds=1).metrics[0]
+    for i, name in enumerate("abc"):
+        assert row[f"measured/domains/{name}"] == row[f"domain_accuracy/{name}"]
+        of_local = [np.mean(m.evaluation.scores[domains.test == i]) for m in seen[0].local.values()]
+        assert row[f"measured/domains/local_{name}_min"] == pytest.approx(min(of_local))
+    assert row["measured/domains/mean"] == row["accuracy"]
+    own = FedAvg(TRAINING, private="batch_norm")
+    row = run(several, model, own, measurements=measured, rounds=1, participation=1.0).metrics[0]
+    scores = seen[-1].personal
+    found = [row[f"measured/domains/{name}"] for name in "abc"]
+    assert found == pytest.approx([scores[0], np.mean(scores[1:3]), scores[3]])
+    with pytest.raises(UserError, match="measurement domain_accuracy: the data have no domains"):
+        run(federation, model, measurements={"x": measurements.domain_accuracy}, rounds=1)
+
+
+def test_unevenness_of_eigenvalues():
+    """V of a batch by its definition, row by row; 0 for equal eigenvalues, no warning for a dead network."""
+    rng = np.random.default_rng(0)
+    features, labels = rng.normal(size=(40, 6)) * [1, 2, 3, 4, 5, 0], np.arange(40) % 3
+    matrix = np.zeros((6, 6))
+    for c in range(3):
+        rows = features[labels == c]
+        for row in rows:
+            z = [(row[j] - rows[:, j].mean()) / rows[:, j].std() if j < 5 else 0 for j in range(6)]
+            matrix += np.outer(z, z) / 39
+    values = np.sort(np.linalg.eigvalsh(matrix))[::-1]
+    for top in (3, 6, 50):
+        expected = np.sum((values[:top] - values[:top].mean()) ** 2) / 40
+        assert unevenness.eigenvalue_variance(features, labels, top) == pytest.approx(expected)
+    assert unevenness.eigenvalue_variance(1e3 + features, labels) == pytest.approx(expected)
+    wide = np.concatenate([features[:5], np.zeros((5, 60))], axis=1)  # fewer rows than features
+    of_all = unevenness.eigenvalue_variance(wide, labels[:5], 66)
+    assert of_all == pytest.approx(np.var(np.linalg.eigvalsh(_second_moment(wide, labels[:5]))) * 66 / 5)
+    signs = np.array([[1, 1], [1, -1], [-1, 1], [-1, -1]], float)
+    assert unevenness.eigenvalue_variance(signs, np.zeros(4, int)) == pytest.approx(0)
+    assert unevenness.eigenvalue_variance(np.ones((40, 6)), labels) == 0
+    assert np.isnan(unevenness.eigenvalue_variance(np.full((40, 6), np.nan), labels))
+    both = np.concatenate([features] * 4)
+    mean = unevenness.mean_eigenvalue_variance(both, np.tile(labels, 4), 64)
+    order = np.random.default_rng(0).permutation(160)
+    batches = [unevenness.eigenvalue_variance(both[o], np.tile(labels, 4)[o]) for o in (order[:64], order[64:128])]
+    assert mean == pytest.approx(np.mean(batches))  # the last 32 are no whole batch
+
+
+def _second_moment(features, labels):
+    rows = unevenness.standardized_by_class(features, labels)
+    return rows.T @ rows / (len(rows) - 1)
 
 
 def test_arrays_of_the_head(views):
@@ -195,7 +280,7 @@ def test_a_config_names_them_and_the_report_shows_them(start, tmp_path):
     assert titles[:2] == ["ranks/stable_rank", "ranks/rankme"] and len(titles) == len(set(titles))
     assert [len(axes.lines) for axes in figure.axes[:2]] == [2, 2]  # of the server's model, and the mean of local ones
     assert "client_drift/local_cosine_mean" in titles and not any("_min" in title for title in titles)
-    assert final_table(study.summary)[0][7:-1] == titles
+    assert final_table(study.summary)[0][12:-1] == titles
     page = (tmp_path / "study" / "report.html").read_text()
     assert "head/centred_effective_rank" in page
     with np.load(tmp_path / "study" / "only" / "seed0" / "measurements.npz") as arrays:

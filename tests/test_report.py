@@ -13,10 +13,11 @@ import pytest
 
 from experiments.reporting import final_table, read_study, write_report
 from experiments.reporting.contents import PLOTS
-from experiments.reporting.figures import headline, measurements
+from experiments.reporting.figures import collapse_ratio, headline, measurements
 from experiments.reporting.partition import draw_partition, partition_table
+from experiments.reporting.seconds import timing_table
 from experiments.reporting.study import summarize_run
-from experiments.reporting.table import accuracy_note
+from experiments.reporting.table import accuracy_note, local_note
 from fedjax_collapse.arrays import merge_segments, write_segment
 from fedjax_collapse.records import UserError
 
@@ -354,6 +355,56 @@ def test_a_measurement_is_drawn_and_tabulated_under_its_name(tmp_path):
     parsed = Page(write_report(study).read_text(encoding="utf-8"))
     assert parsed.tags.count("svg") == len(SHOWN) + 1 and "measurements" in parsed.ids
     assert "Measurements" in parsed.words and "<gap>" in parsed.words
+
+
+def test_of_several_watched_clients_there_are_mean_and_range(tmp_path):
+    """In place of R of one of them; the note says whose it is."""
+    study = make_study(tmp_path / "s", seeds=2, rounds=3, features=4)
+    for file in study.glob("*/seed*/metrics.jsonl"):
+        own = {"R_mean": 0.5 + int(file.parent.name[-1]), "R_min": -1.0, "R_max": 2.0}
+        own |= {f"local_effective_rank_{kind}": value for kind, value in (("mean", 7), ("min", 6), ("max", 9))}
+        rewrite_rows(file, lambda rows, own=own: [row | own for row in rows])
+    (study / "summary.json").unlink()
+    record = read_study(study)
+    head, row, _ = final_table(record.summary)
+    assert head[5:-1] == [
+        *("Significant dimensions", "R, mean over clients", "R, lowest", "R, highest"),
+        *(f"Local effective rank, {what}" for what in ("mean over clients", "lowest", "highest")),
+    ]
+    assert row[6:-1] == ["1.000 ± 0.707", "-1.000 ± 0.000", "2.000 ± 0.000", "7.0 ± 0.0", "6.0 ± 0.0", "9.0 ± 0.0"]
+    (line,) = collapse_ratio(record).axes[0].lines[:1]
+    assert list(line.get_ydata()) == [1.0, 1.0, 1.0]
+    summary = {arm: metrics | {"R": metrics["R"] | {"of": "clients 0, 3"}} for arm, metrics in record.summary.items()}
+    assert local_note(summary).startswith("R and all else that is local: of clients 0, 3: the mean over them,")
+    (study / "summary.json").write_text(json.dumps(summary))
+    assert local_note(summary) in write_report(study).read_text(encoding="utf-8")
+
+
+def test_seconds_and_memory_of_a_round(study, tmp_path):
+    """Medians over rounds; neither those that compile nor the first count; per client that trained."""
+    copy = make_study(tmp_path / "s", arms=("only",), seeds=1, rounds=6, features=4)
+    folder = copy / "only" / "seed0"
+    times = [(1, 9.0, 5.0), (2, 8.0, 0.0), (4, 4.0, 0.0), (5, 50.0, 3.0), (6, 1.0, 0.0)]
+    sizes = {"round_bytes": 3 * 2**20, "stored_bytes": None}
+    rows = [dict(round=r, train=train, compile=c, evaluate=0.5, **sizes) for r, train, c in times]
+    rewrite_rows(folder / "timing.jsonl", lambda _: rows)
+    steps = np.zeros((6, 10), int)
+    steps[:, :4] = 1
+    steps[3, :8] = 1  # round 4: eight clients
+    np.savez(folder / "clients.npz", round=np.arange(1, 7), task_loss=np.ones((6, 10)), steps=steps)
+    (folder / "together.json").write_text('[["only", 0], ["other", 0]]')
+    head, row = timing_table(read_study(copy))
+    assert head[3:5] == ["Seconds per round", "per client"]
+    # rounds 2; 3 and 4; 6: 8, 2, 1 seconds, and 8/4, 4/12, 1/4 for a client
+    assert row == ["only", "1 (2 as one program)", "4", "2", "0.333", "0.5", "3.0", "-"]
+    assert "1 (2 as one program)" in write_report(copy).read_text(encoding="utf-8")
+    (folder / "together.json").write_text('{"no": "list"}')
+    with pytest.raises(UserError, match=r"together\.json: should be a list"):
+        read_study(copy)
+    assert len(timing_table(read_study(study))) == 3
+    (folder / "together.json").unlink()
+    (folder / "timing.jsonl").unlink()
+    assert timing_table(read_study(copy)) == []
 
 
 def test_without_measurements_there_is_neither_figure_nor_column(study, page):

@@ -31,6 +31,7 @@ def get_config(arg: str = "") -> ConfigDict:
             # name -> likewise, for all arms (data, partition, rounds, ...); an arm's values go over them, and over
             # those what a setting has below arms for an arm of that name
             settings={},
+            means={},  # name -> settings: the tables also have the mean over these settings, under that name
             sweep={},  # key -> values: each arm that has the key, such as "training.learning_rate", is run with each
             # the table that this study is to be compared with: source="...", values={setting: {arm: percent}} (or
             # {arm: percent}), comparable=True, or False and why="..."; metric: accuracy, best_ or last10_accuracy

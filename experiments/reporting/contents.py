@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from experiments.reporting import figures
 from experiments.reporting.partition import partition_figure, partition_table
+from experiments.reporting.seconds import timing_table
 from experiments.reporting.study import Study
 from experiments.reporting.sweep import sweep
 
@@ -62,7 +63,7 @@ PLOTS = (
         "R: local against global spectrum",
         "R = mean over k of log(λ_k local / λ_k global), with λ_k the k-th largest eigenvalue of the local and of the "
         "global (server) model of the same round: 0 means equal spectra, below 0 the local spectrum is the lower one; "
-        f"{_BAND}.",
+        f"where several clients are watched, the mean over them; {_BAND}.",
         figures.collapse_ratio,
     ),
     Plot(
@@ -86,10 +87,13 @@ PLOTS = (
         "timing",
         "Time",
         "Left: seconds of one run spent compiling, training and evaluating, mean over seeds, with their sum; right: "
-        "true training samples (padding not counted) processed per second of training, compilation excluded. Runs that "
-        "are trained together are one program, whose time is divided among them in equal parts (shared_by in "
-        "timing.jsonl): such arms cannot be compared by it.",
+        "true training samples (padding not counted) processed per second of training, compilation excluded. The table "
+        "has medians over rounds of training alone, without those that compile and the first of a run; per client: "
+        "over the clients that trained, whether one after the other or side by side. Runs that are trained together are "
+        "one program, whose time is divided among them in equal parts (shared_by in timing.jsonl): such arms cannot be "
+        "compared by it; memory is the whole program's, as estimated by the compiler.",
         figures.timing,
+        timing_table,
     ),
     Plot(
         "partition",

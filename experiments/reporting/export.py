@@ -6,12 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from experiments.cells import means_of
 from experiments.paper import paper_of
 from experiments.reporting.contents import OVERVIEW, PLOTS
 from experiments.reporting.drawing import styled
 from experiments.reporting.paired import paired_difference
 from experiments.reporting.study import Study, number
 from experiments.reporting.table import columns_of, final_table, paper_note, show_moments, table_with_paper
+from experiments.reporting.targets import target_note, target_table
 
 FIGURES = ("svg", "pdf", "png")
 _DATE = {"svg": "Date", "pdf": "CreationDate", "png": "Software"}  # what would differ from one machine to another
@@ -30,14 +32,16 @@ class Results(NamedTuple):
     base: str  # empty for none
     summary: dict[tuple[str, ...], Mapping[str, Any]]
     differences: dict[tuple[str, ...], Mapping[str, Any]]
+    targets: list[tuple[str, Rows, str]]  # of each study that has the target's arm: title, rounds to it, a note
 
 
-def results_of(studies: Mapping[str, Study], base: str = "") -> Results:
-    """The results of studies, by name, in one table; differences are those to the ``base`` arm of the same setting."""
+def results_of(studies: Mapping[str, Study], base: str = "", target: str = "") -> Results:
+    """The results of studies, by name, in one table; differences are those to the ``base`` arm of the same setting, and
+    rounds those to the best accuracy of the ``target`` arm."""
     parts = {(name, setting): s.of_setting(setting) for name, s in studies.items() for setting in s.settings}
     shown = [len(studies) > 1, any(setting for _, setting in parts), True]
     results = Results([what for what, is_shown in zip(("Study", "Setting", "Arm"), shown, strict=True) if is_shown],
-                      base, {}, {})  # fmt: skip
+                      base, {}, {}, _targets(studies, target))  # fmt: skip
     for of, part in parts.items():
         for arm, metrics in part.summary.items():
             key = tuple(name for name, is_shown in zip((*of, arm), shown, strict=True) if is_shown)
@@ -60,7 +64,7 @@ def as_rows(results: Results) -> Rows:
 def as_markdown(results: Results, studies: Mapping[str, Study]) -> str:
     """The table, and for each study with settings or a paper its arms by settings."""
     parts = [_markdown(as_rows(results), len(results.heading))]
-    for name, rows, note in pivots(studies):
+    for name, rows, note in pivots(studies) + results.targets:
         parts.append(f"## {name}\n\n{_markdown(rows)}" + (f"\n{note}\n" if note else ""))
     return "\n".join(parts)
 
@@ -68,7 +72,7 @@ def as_markdown(results: Results, studies: Mapping[str, Study]) -> str:
 def as_latex(results: Results, studies: Mapping[str, Study]) -> str:
     """The same as ``tabular`` environments, with the rules of booktabs."""
     parts = ["% \\usepackage{booktabs}", _latex(as_rows(results), len(results.heading))]
-    for name, rows, note in pivots(studies):
+    for name, rows, note in pivots(studies) + results.targets:
         parts.append(f"% {name}\n{_latex(rows)}" + (f"\n{_escaped(note)}\n" if note else ""))
     return "\n".join(parts)
 
@@ -98,8 +102,14 @@ def pivots(studies: Mapping[str, Study]) -> list[tuple[str, Rows, str]]:
         paper = paper_of(study.config)
         if paper or study.config.get("settings"):
             note = f"Paper: {paper_note(paper)}" if paper else ""
-            found.append((name, table_with_paper(study.summary, paper), note))
+            found.append((name, table_with_paper(study.summary, paper, means_of(study.config)), note))
     return found
+
+
+def _targets(studies: Mapping[str, Study], target: str) -> list[tuple[str, Rows, str]]:
+    having = {name: study for name, study in studies.items() if target in study.arms}
+    note = target_note(target)
+    return [(f"{name}: rounds to {target}", target_table(study, target), note) for name, study in having.items()]
 
 
 def save_figures(study: Study, folder: Path, kinds: Sequence[str]) -> list[Path]:

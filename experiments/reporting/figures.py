@@ -52,14 +52,14 @@ def spectra(study: Study) -> "Figure | None":
 @styled
 def effective_rank(study: Study) -> "Figure | None":
     """Effective rank of the features of the server model and of the watched local model, per round."""
-    styles = {"effective_rank": "-", "local_effective_rank": "--"}
+    styles = {"effective_rank": "-", study.of_local("local_effective_rank"): "--"}
     return _over_rounds(study, styles, "effective rank (dimensions)")
 
 
 @styled
 def collapse_ratio(study: Study) -> "Figure | None":
     """R per round."""
-    figure = _over_rounds(study, {"R": "-"}, "R (natural log)")
+    figure = _over_rounds(study, {study.of_local("R"): "-"}, "R (natural log)")
     if figure is not None:
         figure.axes[0].axhline(0, **THRESHOLD, zorder=1)
     return figure

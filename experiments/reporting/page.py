@@ -10,13 +10,22 @@ from typing import Any, NamedTuple
 
 import jinja2
 
-from experiments.cells import arms_of
+from experiments.cells import arms_of, means_of
 from experiments.paper import paper_of
 from experiments.reporting import drawing
 from experiments.reporting.contents import OVERVIEW, PLOTS, Plot
 from experiments.reporting.reading import layouts_of, read_study
 from experiments.reporting.study import Study, number
-from experiments.reporting.table import COLUMNS, accuracy_note, final_table, paper_note, paper_table, pivot_table
+from experiments.reporting.table import (
+    COLUMNS,
+    accuracy_note,
+    columns_of,
+    final_table,
+    local_note,
+    paper_note,
+    paper_table,
+    pivot_table,
+)
 from fedjax_collapse.fingerprint import flatten
 from fedjax_collapse.records import UserError
 
@@ -100,9 +109,10 @@ def pivots(study: Study) -> list[Pivot]:
         return []
     first = paper.metric if paper else COLUMNS[0][0]
     found = []
-    for metric, heading, _, _ in sorted(COLUMNS, key=lambda column: column[0] != first):
-        ours, with_paper = pivot_table(study.summary, metric), paper and metric == first
-        theirs, note = (paper_table(study.summary, paper), paper_note(paper)) if with_paper else (None, "")
+    means = means_of(study.config)
+    for metric, heading, _, _ in sorted(columns_of(study.summary), key=lambda column: column[0] != first):
+        ours, with_paper = pivot_table(study.summary, metric, means), paper and metric == first
+        theirs, note = (paper_table(study.summary, paper, means), paper_note(paper)) if with_paper else (None, "")
         found.append(Pivot(heading, ours, theirs, bool(paper and paper.comparable), note))
     return found if study.config.get("settings") else found[:1]
 
@@ -191,7 +201,8 @@ def _section(study: Study, index: int, setting: str) -> Section:
     colours = dict.fromkeys(part.summary, "#999999") | {arm: drawing.arm_colour(part.arms, arm) for arm in part.arms}
     figures = _drawn(PLOTS, part, f"setting{index}-" if setting else "")
     about = description(part) if setting else ""
-    return Section(setting, about, final_table(part.summary), colours, accuracy_note(part.summary), figures)
+    notes = f"{accuracy_note(part.summary)} {local_note(part.summary)}".strip()
+    return Section(setting, about, final_table(part.summary), colours, notes, figures)
 
 
 def _drawn(plots: Sequence[Plot], study: Study, prefix: str) -> list[Figure]:

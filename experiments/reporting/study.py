@@ -16,6 +16,8 @@ from experiments.cells import arms_of, cell_name, merged, setting_and_arm, setti
 from fedjax_collapse.analysis.spectrum import FLOOR
 
 SUMMARISED = ("accuracy", "best_accuracy", "last10_accuracy", "effective_rank", "significant_dims", "R")
+OF_LOCAL = ("R", "local_effective_rank")  # of the watched client, or of the one with the lowest identity of several,
+OVER_CLIENTS = tuple(f"{name}_{kind}" for name in OF_LOCAL for kind in ("mean", "min", "max"))  # then also over them
 MEASURED = "measured/"  # what a user's own measurements are called in the rows, before their names
 
 Row = Mapping[str, Any]
@@ -34,6 +36,7 @@ class Run(NamedTuple):
     spectra: Arrays
     partition: Arrays
     setting: str = ""  # of a study that has some
+    num_together: int = 1  # runs that its program trained, among which its seconds were divided
 
 
 class Curve(NamedTuple):
@@ -78,7 +81,7 @@ class Study:
         """The study that this setting alone would be."""
         if not self.config.get("settings"):
             return self
-        config = {name: value for name, value in self.config.items() if name not in ("settings", "paper")}
+        config = {name: value for name, value in self.config.items() if name not in ("settings", "means", "paper")}
         own = {setting_and_arm(cell): of_cell for cell, of_cell in self.saved_summary.items()}
         return dataclasses.replace(
             self,
@@ -109,6 +112,11 @@ class Study:
     def measurements(self) -> tuple[str, ...]:
         """Metrics that are a user's own, of any run, in the order in which they were recorded."""
         return tuple(dict.fromkeys(name for run in self.runs for name in measured(run.metrics)))
+
+    def of_local(self, metric: str) -> str:
+        """The name of a metric of local models: of its mean over clients where several are watched."""
+        mean = f"{metric}_mean"
+        return mean if any(mean in row for run in self.runs for row in run.metrics[-1:]) else metric
 
     def of_arm(self, arm: str) -> tuple[Run, ...]:
         """The runs of one arm, by seed."""
@@ -175,14 +183,16 @@ def summarize_run(rows: Sequence[Row]) -> dict[str, float]:
         "best_accuracy": max(accuracies, default=math.nan),
         "last10_accuracy": _moments(accuracies[-10:])[0] if len(accuracies) >= 10 else math.nan,
     }
-    metrics = (*SUMMARISED, *measured(rows))
+    over_clients = [name for name in OVER_CLIENTS if any(name in row for row in rows)]
+    metrics = (*SUMMARISED, *over_clients, *measured(rows))
     return {metric: number(over_rounds.get(metric, rows[-1].get(metric))) for metric in metrics}
 
 
 def summarize_seeds(runs: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """Of every metric of the runs mean, standard deviation (n - 1) and number of the runs that have a value."""
     summary = {}
-    for metric in dict.fromkeys((*SUMMARISED, *(name for run in runs for name in run if name.startswith(MEASURED)))):
+    recorded = (name for run in runs for name in run if name in OVER_CLIENTS or name.startswith(MEASURED))
+    for metric in dict.fromkeys((*SUMMARISED, *recorded)):
         values = [value for run in runs if math.isfinite(value := number(run.get(metric)))]
         summary[metric] = moments(values)
     return summary

@@ -40,7 +40,7 @@ def sweep(study: Study) -> "Figure | None":
         for i, line in enumerate(lines):
             _draw_line(axes, study, line, (metric, factor), [place[value] for value in line.values], i)
         for i, arm in enumerate(others):
-            mean = factor * number((study.summary[arm].get(metric) or {}).get("mean"))
+            mean = factor * number((study.summary[arm].get(study.of_local(metric)) or {}).get("mean"))
             axes.axhline(mean, **_beside(i))
         axes.set(xlabel=label(axis), ylabel=heading)
     handles = _handles(len(lines), len(others))
@@ -60,7 +60,7 @@ def lines_of(swept: dict[str, Arm], axis: str) -> list[Line]:
 
 def _draw_line(axes: "Axes", study: Study, line: Line, metric: tuple[str, float], places: list[float], i: int) -> None:
     name, factor = metric
-    entries = [study.summary[arm].get(name) or {} for arm in line.arms]
+    entries = [study.summary[arm].get(study.of_local(name)) or {} for arm in line.arms]
     mean, std = (factor * np.array([number(entry.get(part)) for entry in entries]) for part in ("mean", "std"))
     order = np.argsort(places)
     x, y, error = np.array(places)[order], mean[order], np.nan_to_num(std)[order]

@@ -1,12 +1,16 @@
 """The final table of a study as text, for the page and for the console."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from experiments.cells import setting_and_arm
 from experiments.paper import Paper
 from experiments.reporting.study import MEASURED, Summary, number, panels
+
+Means = Mapping[str, Sequence[str]]  # settings by the name of the mean over them
+NO_MEANS: Means = MappingProxyType({})
 
 # Metric, heading, factor, format.
 COLUMNS = (
@@ -16,6 +20,14 @@ COLUMNS = (
     ("effective_rank", "Effective rank", 1, ".1f"),
     ("significant_dims", "Significant dimensions", 1, ".1f"),
     ("R", "R", 1, ".3f"),
+)
+OVER_CLIENTS = (  # instead of R, where several clients are watched
+    ("R_mean", "R, mean over clients", 1, ".3f"),
+    ("R_min", "R, lowest", 1, ".3f"),
+    ("R_max", "R, highest", 1, ".3f"),
+    ("local_effective_rank_mean", "Local effective rank, mean over clients", 1, ".1f"),
+    ("local_effective_rank_min", "Local effective rank, lowest", 1, ".1f"),
+    ("local_effective_rank_max", "Local effective rank, highest", 1, ".1f"),
 )
 
 
@@ -28,6 +40,16 @@ def accuracy_note(summary: Summary) -> str:
     known = [f"{meaning} ({', '.join(names)})" if len(arms) > 1 else meaning for meaning, names in arms.items()]
     of = f"of the {'; of the '.join(known)} " if known else ""
     return f"Accuracy: the headline, {of}after the last round; best and mean of the last 10 are over evaluated rounds."
+
+
+def local_note(summary: Summary) -> str:
+    """Whose local models R and the local effective rank are of, where the summary says so."""
+    whose = {str(of) for metrics in summary.values() if (of := (metrics.get("R") or {}).get("of"))}
+    if not whose:
+        return ""
+    several = any("R_mean" in metrics for metrics in summary.values())
+    over = ": the mean over them, the lowest and the highest of them, each a mean over seeds" if several else ""
+    return f"R and all else that is local: of {'; of '.join(sorted(whose))}{over}."
 
 
 def show_number(value: Any, form: str, missing: str = "-") -> str:
@@ -64,23 +86,33 @@ def final_table(summary: Summary) -> list[list[str]]:
 
 def columns_of(summary: Summary) -> list[tuple[str, str, float, str]]:
     """Metric, heading, factor and format of all columns, with those of the user's own measurements."""
+    if any("R_mean" in metrics for metrics in summary.values()):
+        return [*COLUMNS[:-1], *OVER_CLIENTS, *_measured_columns(summary)]
     return [*COLUMNS, *_measured_columns(summary)]
 
 
-def pivot_table(summary: Summary, metric: str = "accuracy") -> list[list[str]]:
-    """The heading and one row per arm: of each setting mean ± standard deviation (number of seeds) of the metric."""
-    _, heading, factor, form = next(column for column in COLUMNS if column[0] == metric)
+def pivot_table(summary: Summary, metric: str = "accuracy", means: Means = NO_MEANS) -> list[list[str]]:
+    """The heading and one row per arm: of each setting mean ± standard deviation (number of seeds) of the metric.
+
+    ``means``: further columns, each by its name the mean over some settings, which all must have the arm.
+    """
+    _, heading, factor, form = next(column for column in columns_of(summary) if column[0] == metric)
     settings, arms = _settings_and_arms(summary)
     of_cell = {setting_and_arm(cell): metrics.get(metric) or {} for cell, metrics in summary.items()}
-    rows = [["Arm", *(setting or heading for setting in settings)]]
+    rows = [["Arm", *(setting or heading for setting in settings), *means]]
     for arm in arms:
-        rows.append([arm, *(show_moments(of_cell.get((setting, arm), {}), factor, form) for setting in settings)])
+        row = [arm, *(show_moments(of_cell.get((setting, arm), {}), factor, form) for setting in settings)]
+        for over in means.values():
+            values = [number(of_cell.get((setting, arm), {}).get("mean")) for setting in over]
+            row.append(show_number(factor * sum(values) / len(values), form))
+        rows.append(row)
     return rows
 
 
-def paper_table(summary: Summary, paper: Paper) -> list[list[str]]:
+def paper_table(summary: Summary, paper: Paper, means: Means = NO_MEANS) -> list[list[str]]:
     """The paper's numbers at the places of ``pivot_table``; empty where it has none."""
     settings, arms = _settings_and_arms(summary)
+    settings = [*settings, *means]
     numbers = [[show_number(paper.values.get(s, {}).get(arm), ".2f", "") for s in settings] for arm in arms]
     return [["Arm", *settings], *([arm, *row] for arm, row in zip(arms, numbers, strict=True))]
 
@@ -90,14 +122,14 @@ def paper_note(paper: Paper) -> str:
     return f"{paper.source}" + ("." if paper.comparable else f"; not comparable: {paper.why.rstrip('.')}.")
 
 
-def table_with_paper(summary: Summary, paper: Paper | None) -> list[list[str]]:
+def table_with_paper(summary: Summary, paper: Paper | None, means: Means = NO_MEANS) -> list[list[str]]:
     """``pivot_table`` as text with the paper's numbers: in ours' cells if they are comparable, else in rows of their
     own."""
-    ours = pivot_table(summary, paper.metric if paper else "accuracy")
+    ours = pivot_table(summary, paper.metric if paper else "accuracy", means)
     if paper is None:
         return ours
     rows = ours[:1]
-    for own, row in zip(ours[1:], paper_table(summary, paper)[1:], strict=True):
+    for own, row in zip(ours[1:], paper_table(summary, paper, means)[1:], strict=True):
         if paper.comparable:
             rows.append([f"{cell} | paper {theirs}" if theirs else cell for cell, theirs in zip(own, row, strict=True)])
             rows[-1][0] = own[0]

@@ -13,11 +13,14 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from fedjax_collapse.analysis import classifier, geometry, rank, similarity
+from fedjax_collapse.analysis import confusion as matrices
 from fedjax_collapse.analysis import lidar as discriminant
 from fedjax_collapse.analysis import neural_collapse as nc
 from fedjax_collapse.analysis.drift import drift, inner_products
 from fedjax_collapse.analysis.moments import class_moments
 from fedjax_collapse.analysis.spectrum import effective_rank
+from fedjax_collapse.analysis.unevenness import mean_eigenvalue_variance
+from fedjax_collapse.data.federation import Federation
 from fedjax_collapse.measurement import MeasuredModel, MeasurementView
 from fedjax_collapse.records import UserError
 
@@ -111,6 +114,52 @@ def cka(view: MeasurementView) -> Numbers:
     return _over_clients(view, columns)
 
 
+def class_accuracy(view: MeasurementView) -> Mapping[str, float | np.ndarray]:
+    """Accuracy on the classes: its mean over them (balanced accuracy), and the lowest.
+
+    Arrays: ``of_class`` [classes], NaN for one without test examples; ``local_of_class`` [watched, classes], NaN for a
+    client outside the cohort.
+    """
+    _check_classes(view, "class_accuracy")
+
+    def of_class(model):
+        return matrices.class_accuracy(matrices.confusion_matrix(model.labels, model.logits))
+
+    numbers = _of_models(view, lambda m: {"balanced": np.nanmean(of_class(m)), "lowest": np.nanmin(of_class(m))})
+    return numbers | _arrays(view, "of_class", of_class)
+
+
+def confusion(view: MeasurementView) -> Mapping[str, np.ndarray]:
+    """Numbers of test examples by their class (rows) and the class that the model takes them for (columns).
+
+    Arrays: ``matrix`` [classes, classes], ``local_matrix`` [watched, classes, classes], NaN for a client outside the
+    cohort.
+    """
+    _check_classes(view, "confusion")
+    return _arrays(view, "matrix", lambda model: matrices.confusion_matrix(model.labels, model.logits).astype(float))
+
+
+def domain_accuracy(view: MeasurementView) -> Numbers:
+    """The score on each domain's test examples, by the domain's name, and its mean.
+
+    Where clients keep a part of the network, it is that of their own models: of a domain the mean over the clients
+    whose own tests are of that domain alone, NaN without one.
+    """
+    domains = view.federation.domains
+    if domains is None:
+        raise UserError("measurement domain_accuracy: the data have no domains; leave it out")
+    numbers = _of_models(view, lambda model: model.evaluation.domain_scores(domains))
+    if view.personal is not None:
+        numbers |= _personal_by_domain(view.federation, view.personal)
+    return numbers | {"mean": float(np.nanmean([numbers[name] for name in domains.names]))}
+
+
+def eigenvalue_variance(view: MeasurementView) -> Numbers:
+    """Unevenness of the eigenvalues of features that are standardised class by class: FedMR's table 7."""
+    _check_classes(view, "eigenvalue_variance")
+    return _of_models(view, lambda m: {"eigenvalue_variance": mean_eigenvalue_variance(m.features, m.labels)})
+
+
 def head_spectrum(view: MeasurementView) -> Mapping[str, float | np.ndarray]:
     """Singular values of the classifier's weight, and their effective rank; ``centred``: without the mean of its rows.
 
@@ -127,11 +176,7 @@ def head_spectrum(view: MeasurementView) -> Mapping[str, float | np.ndarray]:
         ranks = (effective_rank(spectrum(model, centred)) for centred in (False, True))
         return dict(zip(("effective_rank", "centred_effective_rank"), ranks, strict=True))
 
-    of_server = spectrum(view.server)
-    of_local = [spectrum(model) for model in view.local.values()]
-    of_local += [np.full_like(of_server, np.nan)] * (view.num_watched - len(of_local))
-    arrays = {"singular_values": of_server, "local_singular_values": np.stack(of_local)}
-    return _of_models(view, ranks) | arrays
+    return _of_models(view, ranks) | _arrays(view, "singular_values", spectrum)
 
 
 def client_drift(view: MeasurementView) -> Numbers:
@@ -150,6 +195,23 @@ def _of_models(view: MeasurementView, of: Callable[[MeasuredModel], Numbers]) ->
     of_server = of(view.server)
     each = [of(model) for model in view.local.values()]
     return {**of_server, **_over_clients(view, {name: [numbers[name] for numbers in each] for name in of_server})}
+
+
+def _arrays(view: MeasurementView, name: str, of: Callable[[MeasuredModel], np.ndarray]) -> dict[str, np.ndarray]:
+    """The array of the server's model, and those of the watched local ones, NaN for one outside the cohort."""
+    of_server = of(view.server)
+    of_local = [of(model) for model in view.local.values()]
+    of_local += [np.full_like(of_server, np.nan)] * (view.num_watched - len(of_local))
+    return {name: of_server, f"local_{name}": np.stack(of_local)}
+
+
+def _personal_by_domain(federation: Federation, scores: np.ndarray) -> dict[str, float]:
+    of_clients = [np.unique(federation.domains.train[rows]) for rows in federation.owned_rows()]
+    found = {}
+    for i, name in enumerate(federation.domains.names):
+        own = [score for score, domains in zip(scores, of_clients, strict=True) if list(domains) == [i]]
+        found[name] = float(np.mean(own)) if own else math.nan
+    return found
 
 
 def _over_clients(view: MeasurementView, columns: Mapping[str, Sequence[float]]) -> dict[str, float]:

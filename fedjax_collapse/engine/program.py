@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 from collections.abc import Sequence
 
 import jax
@@ -37,6 +38,7 @@ class Program:
         self._data = self._runs[0][2]
         self._state = None  # until it is placed
         self._left_out = []  # by run, whose first report was; until the first rounds
+        self.round_bytes = math.nan  # that rounds need on each device beside what is stored; NaN where nobody knows
         self._is_on_host = self._chosen(storage)
         if self._is_on_host and rounds.run_map is not None:
             raise UserError("runs go together on devices only: choose engine.runs=separate or engine.storage=device")
@@ -53,7 +55,7 @@ class Program:
             return f"{self._description}, {self._stored}"
         free = memory.free_bytes(self._rounds.devices)
         layout, needed = memory.fit(self._rounds.layout, self._round_bytes, free, beside=self._stored)
-        self._rounds = self._with(layout)
+        self._rounds, self.round_bytes = self._with(layout), needed
         return f"{self._description}; on each device {needed / _MIB:.1f} MiB for a round beside {self._stored}"
 
     def advance(self, num_rounds: int) -> list[Advance]:
@@ -75,6 +77,11 @@ class Program:
     def order(self) -> jax.Array | None:
         """Identities in the order of the client states that ``advance`` returns; None where that is by identity."""
         return self._data.order
+
+    @property
+    def stored_bytes(self) -> float:
+        """Of examples and client states on each device; NaN where some of them are on the host."""
+        return math.nan if self._is_on_host else sum(self._stored_bytes())
 
     def _each(self, tree):
         return [tree] if self._rounds.run_map is None else rounds.split_runs(tree, len(self._runs))

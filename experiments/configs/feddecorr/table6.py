@@ -6,7 +6,7 @@
 * ``:offline``: the same on 8x8 digits, with a small network.
 * ``:smoke``: two rounds of it.
 
-The report does not show these times: they are in ``timing.jsonl`` of each run. The paper's, minutes per round on one
+The report has seconds per round below its figure of times. The paper's, minutes per round on one
 V100 for CIFAR10, CIFAR100 and Tiny-ImageNet: FedAvg 6.7, 6.9, 25.4; FedProx 12.1, 12.3, 33.2; MOON 12.2, 12.7, 38.1;
 FedDecorr 6.9, 7.1, 25.7. The released code also evaluates training and test set before and after local training;
 whether its times hold that is not known.

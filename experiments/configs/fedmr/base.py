@@ -5,6 +5,8 @@ in an appendix that is not known to us; the released code has FedMR's first term
 Clients are weighed by size; the released code weighs them by whole batches (``algorithm.weighting="batches"``).
 """
 
+from collections.abc import Iterable
+
 from ml_collections import ConfigDict
 
 from experiments.published import DIGITS
@@ -112,6 +114,15 @@ def splits_of_all() -> dict[str, tuple[str, int, int, int]]:
     """The settings of table 1: data set, clients, classes of each, classes of all."""
     of_ten = {f"{d}-{name}": (d, *cut, 10) for d in ("fmnist", "svhn", "cifar10") for name, cut in SPLITS.items()}
     return of_ten | {f"cifar100-{name}": ("cifar100", *cut, 100) for name, cut in SPLITS_100.items()}
+
+
+def means_of_data(settings: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """The settings of each data set, by its name, over which tables 6 and 8 have means."""
+    means: dict[str, tuple[str, ...]] = {}
+    for setting in settings:
+        data = setting.rpartition("-")[0]
+        means[data] = (*means.get(data, ()), setting)
+    return means
 
 
 def full_settings(names: dict[str, tuple[str, int, int, int]]) -> dict:

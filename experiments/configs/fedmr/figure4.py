@@ -7,8 +7,8 @@
 * ``:smoke``: two rounds of one split.
 
 Lite-10 and Lite-50: so many rows of a batch see the second term, anew in every batch, which the paper leaves open.
-Times are in ``timing.jsonl`` of each run; the report shows neither them nor a client's memory. The figure's numbers are
-not known to us.
+The report has seconds and memory of a round below its figure of times; what a client keeps is printed by ``python
+experiments/communication.py`` with this config. The figure's numbers are not known to us.
 """
 
 from ml_collections import ConfigDict

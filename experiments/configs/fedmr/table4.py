@@ -6,11 +6,13 @@
 * ``:offline``: the same splits of a hundred classes of glyphs, with a small network.
 * ``:smoke``: two rounds of one split.
 
-The target is the best accuracy of FedAvg in the same setting (``summary.json``, ``best_accuracy``): train the arm
-``fedavg`` first, then the others in another folder with ``--config.stop_at_accuracy``; ``rounds_to_target`` in their
-``summary.json`` is what the table has. The report does not make this table. The paper's, P10C10, P50C10, P100C10:
-FedAvg 400, 400, 400 (by convention); FedProx 352, 370, 384; FedProc 357, 381, 389; FedNova 290, 385, 382; MOON 332,
-373, 395; FedDyn 178, 366, 384; FedDC 275, 393, 387; FedMR 149, 293, 368.
+The target is the best accuracy of FedAvg in the same setting, here with the same seed. Of the finished runs
+
+    python experiments/report.py runs/mr4 --target=fedavg
+
+prints the table, and writes it into ``export/results.md`` and ``.tex``. The paper's, P10C10, P50C10, P100C10: FedAvg
+400, 400, 400 (by convention); FedProx 352, 370, 384; FedProc 357, 381, 389; FedNova 290, 385, 382; MOON 332, 373, 395;
+FedDyn 178, 366, 384; FedDC 275, 393, 387; FedMR 149, 293, 368.
 """
 
 from ml_collections import ConfigDict

@@ -6,7 +6,7 @@
 * ``:offline``: the same on digits and glyphs, with a small network.
 * ``:smoke``: two rounds of digits.
 
-The report does not show these times: they are in ``timing.jsonl`` of each run. The paper's, seconds per round for
+The report has seconds per round below its figure of times. The paper's, seconds per round for
 STL10, CIFAR100, Tiny-ImageNet, PACS, HAM10000, Office-Home: FedAvg 26, 57, 728, 47, 131, 359; FedProx 27, 67, 823, 48,
 135, 371; MOON 37, 88, 1186, 70, 145, 493; Freeze 26, 56, 728, 47, 129, 351; FedUV 27, 58, 755, 48, 132, 362. Not known:
 alpha (ours 0.01).

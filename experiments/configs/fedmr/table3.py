@@ -1,0 +1,55 @@
+"""Table 3 of FedMR (Fan et al., TMLR 2023): how many numbers a client sends. Nothing is trained:
+
+    python experiments/communication.py --config=experiments/configs/fedmr/table3.py:offline
+
+* ``:full``: the networks of table 1, and EfficientNet-B0 for ISIC2019. ``docs/data.md``: the data, read for its shapes.
+* ``:offline``: the same networks for synthetic images of the same shape: the same numbers. ISIC2019 is left out.
+* ``:smoke``: a small network.
+
+The paper's numbers are of state dicts, one way: FMNIST 11.182M, SVHN and CIFAR10 11.184M, CIFAR100 36.565M, ISIC2019
+4.875M; with prototypes C d more, so 36.629M for CIFAR100 and 4.880M for ISIC2019. That is the column ``state dict``;
+behind it ``methods`` has C d and C more: which prototypes there are (down), of how many examples each is (up).
+"""
+
+from ml_collections import ConfigDict
+
+from experiments.arms import as_declared
+from experiments.configs.fedmr import base, table2
+from experiments.published import GLYPHS, GLYPHS_100, chosen, make_small
+
+_SHAPES = {  # of the images that each data set has
+    "fmnist": GLYPHS | dict(image_size=28),
+    "svhn": GLYPHS | dict(image_size=32, channels=3),
+    "cifar10": GLYPHS | dict(image_size=32, channels=3),
+    "cifar100": GLYPHS_100 | dict(image_size=32, channels=3),
+}
+
+
+def get_config(arg: str = "offline") -> ConfigDict:
+    return chosen("table3.py", arg, dict(full=_full, offline=_offline, smoke=_smoke))
+
+
+def _full(config):
+    base.full(config, base.arms())
+    of_data = {name: data_set | _split(name) for name, data_set in base.data_sets().items()}
+    config.settings = of_data | dict(isic2019=table2.ISIC)
+
+
+def _offline(config):
+    base.offline(config, base.arms())
+    networks = {name: data_set["network"] for name, data_set in base.data_sets().items()}
+    small = dict(train_size=1000, test_size=100)
+    config.settings = {
+        name: dict(data=data | small, network=networks[name]) | _split(name) for name, data in _SHAPES.items()
+    }
+
+
+def _split(data):
+    return base.split(10, 10, 100) if data == "cifar100" else base.split(10, 2, 10)
+
+
+def _smoke(config):
+    _offline(config)
+    settings = as_declared(config)["settings"]
+    config.settings = {name: {key: s[key] for key in s if key != "network"} for name, s in settings.items()}
+    make_small(config, ["fmnist"])

@@ -1,0 +1,68 @@
+"""How long a client and a round take, and the memory of a round: the table below the report's figure of times."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from experiments.reporting.study import Row, Run, Study, number
+from experiments.reporting.table import show_number
+
+_MIB = 2**20
+HEADING = [
+    "Arm",
+    "Runs",
+    "Rounds timed",
+    "Seconds per round",
+    "per client",
+    "Evaluation (s)",
+    "Round on a device (MiB)",
+    "Stored there (MiB)",
+]
+
+
+def timing_table(study: Study) -> list[list[str]]:
+    """The heading and a row for each arm, medians over its rounds; empty if none was timed.
+
+    Seconds per round are those of training, compilation excluded; a run's first rows after its starts, in which devices
+    are not warm, are left out as soon as there are others. Per client: over the clients that trained in those rounds,
+    one after the other or not.
+    """
+    rows = [_row(study, arm) for arm in study.arms if any(run.timing for run in study.of_arm(arm))]
+    return [HEADING, *rows] if rows else []
+
+
+def steady(rows: Sequence[Row]) -> list[tuple[Row, int]]:
+    """The rows that are timed, each with the rounds that it covers: all but those that compile, and the first one."""
+    rounds = np.diff([0, *(row["round"] for row in rows)])
+    covered = list(zip(rows, map(int, rounds), strict=True))
+    warm = [(row, count) for row, count in covered[1:] if not number(row.get("compile")) > 0]
+    return warm or covered[1:] or covered
+
+
+def _row(study, arm):
+    runs = [run for run in study.of_arm(arm) if run.timing]
+    timed = [(run, row, count) for run in runs for row, count in steady(run.timing)]
+    together = max(run.num_together for run in runs)
+    names = f"{len(runs)}" + (f" ({together} as one program)" if together > 1 else "")
+    per_round = [number(row.get("train")) / count for _, row, count in timed]
+    trained = [(number(row.get("train")), _trained(run, row, count)) for run, row, count in timed]
+    per_client = [seconds / clients for seconds, clients in trained if clients]
+    evaluating = [number(row.get("evaluate")) for _, row, _ in timed]
+    memory = [[number(row.get(name)) / _MIB for _, row, _ in timed] for name in ("round_bytes", "stored_bytes")]
+    shown = [_median(values, ".3g") for values in (per_round, per_client, evaluating)]
+    return [arm, names, str(sum(count for *_, count in timed)), *shown, *(_median(values, ".1f") for values in memory)]
+
+
+def _trained(run: Run, row: Row, count: int) -> int:
+    """How many clients trained in the rounds of a row, each counted as often as it did; 0 if not recorded."""
+    if "steps" not in run.clients:
+        return 0
+    rounds = run.clients["round"]
+    covered = (rounds > row["round"] - count) & (rounds <= row["round"])
+    return int(np.sum(run.clients["steps"][covered] > 0))
+
+
+def _median(values, form):
+    values = [value for value in values if math.isfinite(value)]
+    return show_number(np.median(values), form) if values else "-"

@@ -1,0 +1,88 @@
+"""How many rounds each arm needs for the accuracy of another one, and how much faster that is."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from experiments.cells import cell_name
+from experiments.names import check_name
+from experiments.reporting.study import Row, Run, Study, moments, number
+from experiments.reporting.table import show_number
+
+
+class Reached(NamedTuple):
+    """How an arm's runs have reached the targets of their seeds."""
+
+    rounds: dict[str, Any]  # mean, std, n of those that have
+    speedup: float  # the base's rounds over the mean; NaN if none has
+    num_runs: int  # for whose seed there is a target
+
+
+def rounds_to_target(study: Study, base: str) -> dict[str, Reached]:
+    """By cell, the rounds to the target: the best accuracy of ``base`` in the same setting with the same seed.
+
+    Only evaluated rounds count. ``base`` itself is listed with all its rounds, as in FedMR's table 4 (Fan et al., TMLR
+    2023), of which the speed-up is a share; so it is 1 for it.
+
+    Raises:
+        UserError: no arm of the study has that name.
+    """
+    check_name("arm in --target", base, study.arms)
+    found = {}
+    for setting in study.settings:
+        part = study.of_setting(setting)
+        runs_of_base = {run.seed: run for run in part.of_arm(base)}
+        for arm in part.arms:
+            pairs = [(run, runs_of_base[run.seed]) for run in part.of_arm(arm) if run.seed in runs_of_base]
+            found[cell_name(setting, arm)] = _reached(pairs, arm == base)
+    return found
+
+
+def first_round(rows: Sequence[Row], accuracy: float) -> int | None:
+    """The first evaluated round with that accuracy or more; None if there is none."""
+    return next((row["round"] for row in rows if number(row.get("accuracy")) >= accuracy), None)
+
+
+def target_table(study: Study, base: str) -> list[list[str]]:
+    """The heading, and a row for each arm: of each setting its rounds to the target, and the speed-up."""
+    found, arms = rounds_to_target(study, base), study.arms
+    headings = [[f"{setting}: rounds".removeprefix(": "), "speed-up"] for setting in study.settings]
+    rows = [["Arm", *(cell for pair in headings for cell in pair)]]
+    for arm in arms:
+        cells = [found.get(cell_name(setting, arm)) for setting in study.settings]
+        rows.append([arm, *(text for reached in cells for text in _shown(reached))])
+    return rows
+
+
+def target_note(base: str) -> str:
+    """What the numbers of the table are, in a sentence."""
+    return (
+        f"Rounds: the first evaluated one with the best accuracy of {base} in the same setting with the same seed; "
+        f"mean ± standard deviation over the seeds that reach it. {base} stands with all its rounds, which speed-up is "
+        "a multiple of."
+    )
+
+
+def _reached(pairs: list[tuple[Run, Run]], is_base: bool) -> Reached:
+    rounds, lengths = [], []
+    for run, base in pairs:
+        target = max((number(row.get("accuracy")) for row in base.metrics), key=lambda v: (v == v, v))
+        length = base.metrics[-1]["round"]
+        reached = length if is_base else first_round(run.metrics, target)
+        if reached is not None:
+            rounds.append(reached)
+            lengths.append(length)
+    speedup = sum(lengths) / sum(rounds) if rounds else math.nan
+    return Reached(moments(rounds), speedup, len(pairs))
+
+
+def _shown(reached: Reached | None) -> tuple[str, str]:
+    if reached is None or not reached.num_runs:
+        return "-", "-"
+    count = reached.rounds["n"]
+    if not count:
+        return "not reached", "-"
+    text = show_number(reached.rounds["mean"], ".4g")
+    if reached.rounds["std"] is not None:
+        text += f" ± {show_number(reached.rounds['std'], '.2g')}"
+    return f"{text} ({count} of {reached.num_runs})", f"{show_number(reached.speedup, '.2f')}x"

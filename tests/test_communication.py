@@ -1,0 +1,163 @@
+"""What clients and server exchange in a round: by hand for each method, and FedMR's table 3 to the last digit."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from conftest import assert_same_bits
+from test_conformance import METHODS, network_for
+
+from experiments import communication as command
+from experiments import names
+from fedjax_collapse import FedAvg, LocalTraining, Model, UserError, engine, local, masks, nn
+from fedjax_collapse.communication import communication
+from fedjax_collapse.records import Client, Examples
+
+TRAINING = LocalTraining(epochs=1, batch_size=8, learning_rate=0.05)
+
+
+def images(shape):
+    """Shapes of examples."""
+    channels = jax.ShapeDtypeStruct(shape[-1:], jnp.float32)
+    shaped = jax.ShapeDtypeStruct((5, *shape), jnp.uint8), jax.ShapeDtypeStruct((5,), jnp.int32)
+    return Examples(*shaped, channels, channels)
+
+
+def count(model, part="all", other="none"):
+    """Params and running statistics in one part of the network and not in the other."""
+    variables = jax.eval_shape(model.init, jax.random.key(0))
+    chosen = jax.tree.map(lambda inside, out: inside and not out, model.mask(part), model.mask(other))
+    sizes = masks.select(chosen, jax.tree.map(lambda leaf: leaf.size, variables))
+    params = sum(size for path, size in sizes.items() if path.startswith("params"))
+    return params, sum(sizes.values()) - params
+
+
+@pytest.mark.parametrize(
+    ("network", "options", "shape", "classes", "dim", "state"),
+    [
+        ("resnet18", dict(kernel_init="kaiming_fan_out"), (28, 28, 1), 10, 512, 11_182_430),
+        ("resnet18", dict(kernel_init="kaiming_fan_out"), (32, 32, 3), 10, 512, 11_183_582),
+        ("wide_resnet", {}, (32, 32, 3), 100, 640, 36_564_957),
+        ("efficientnet_b0", {}, (64, 64, 3), 8, 640, 4_874_581),
+    ],
+)
+def test_table_3_of_fedmr(network, options, shape, classes, dim, state):
+    """State dicts one way, with prototypes C d more; 36,628,957 and 4,879,701 are printed as 36.629M and 4.880M."""
+    model = Model(names.network(network, options, classes), shape)
+    found = communication(FedAvg(TRAINING, {"fedmr": METHODS["fedmr"]()}), model, images(shape))
+    for way in ("down", "up"):
+        assert found.of_model(way) + found.counters == state
+        assert found.of_methods(way) - classes == classes * dim  # the C are which there are, or of how many examples
+    assert found.kept == 0
+
+
+@pytest.fixture(scope="module")
+def network(federation):
+    return Model(nn.SmallCNN(4, channels=(6,)), federation.input_shape)
+
+
+def of(federation, network, training=TRAINING, private="none", **methods):
+    return communication(FedAvg(training, methods, private=private), network, federation.train)
+
+
+def test_every_method_by_hand(federation, network):
+    """P params and S statistics of the model; C classes, d features."""
+    (p, s), (c, d) = count(network), (4, 6)
+    model = {"params": p, "batch_stats": s}
+    more = {  # what methods add: down, up, kept
+        "feddecorr": ({}, {}, 0),
+        "scaffold": (p, p, p),
+        "feddyn": ({}, {}, p),
+        "feddc": (p, p, 2 * p),
+        "fedcm": (p, {}, 0),
+        "fednova": ({}, 1, 0),
+        "fedexp": ({}, 1, 0),
+        "moon": ({}, {}, p + s + 1),
+        "fedproc": (c * d, c * d + c, 0),  # its clients do not look at which prototypes there are
+        "fedmr": (c * d + c, c * d + c, 0),
+        "noisy_update": ({}, {}, 0),
+        "clip_update": ({}, {}, 0),
+    }
+    for name, (down, up, kept) in more.items():
+        found = of(federation, network, **{name: METHODS[name]()})
+        assert found.down == model | ({name: down} if down else {}), name
+        assert found.up == model | ({name: up} if up else {}), name
+        assert found.kept == kept and found.counters == 1, name
+
+
+def test_what_never_changes_is_not_sent(federation, network):
+    fixed = METHODS["fedmr"](prototypes="one_hot")
+    assert of(federation, network, fedmr=fixed).of_methods("down") == 0
+    params, statistics = count(network, other="head")
+    frozen = of(federation, network, TRAINING.replace(freeze="head"))
+    assert frozen.up == frozen.down == {"params": params, "batch_stats": statistics} and frozen.kept == 0
+
+
+def test_private_parts_stay(federation, network):
+    for private in ("head", "batch_norm"):
+        params, statistics = count(network, other=private)
+        found = of(federation, network, private=private)
+        shared = {"params": params} | ({"batch_stats": statistics} if statistics else {})
+        assert found.up == found.down == shared
+        assert found.kept == sum(count(network, private)) and found.counters == (statistics > 0)
+
+
+def test_entries_of_a_sparse_upload_and_where_they_are(federation, network):
+    sizes = [leaf.size for leaf in jax.tree.leaves(jax.eval_shape(network.init, jax.random.key(0)).params)]
+    largest = [max(1, int(np.ceil(0.25 * size))) for size in sizes]
+    sparse = METHODS["top_k"](share=0.25)
+    expected = sum(min(2 * k, size) for k, size in zip(largest, sizes, strict=True))
+    found = of(federation, network, top_k=sparse)
+    assert found.up["params"] == expected < found.down["params"] == sum(sizes)
+    assert of(federation, network, top_k=sparse, noisy_update=METHODS["noisy_update"]()).up["params"] == sum(sizes)
+
+
+def test_a_model_that_is_measured_is_sent_twice(federation, network):
+    (p, s), (c, d) = count(network), (4, 6)
+    found = of(federation, network, recalibrate=METHODS["recalibrate"]())
+    assert found.down == {"params": 2 * p, "batch_stats": s}  # statistics are measured anew, whatever they were
+    assert found.up == {"params": p, "recalibrate": s}
+    found = of(federation, network, ccvr=METHODS["ccvr"]())
+    assert found.down == {"params": 2 * p, "batch_stats": 2 * s}
+    assert found.up == {"params": p, "batch_stats": s, "ccvr": c * (1 + d + d * d) + 1}
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_what_is_not_sent_changes_nothing(name, federation):
+    """Of every method: whatever else of the server's is NaN, the client trains to the same bits."""
+    algorithm = FedAvg(TRAINING, {name: METHODS[name]()})
+    network = network_for(algorithm, federation)
+    found = communication(algorithm, network, federation.train)
+    state = engine.init(algorithm, network, network.init(jax.random.key(0)), 5, jax.random.key(0))
+    kept = state.server.shared.get(name, ())
+    if found.down.get(name) or not jax.tree.leaves(kept):
+        return
+    own = jax.tree.map(lambda leaf: jnp.asarray(leaf[1]), state.clients)
+    known = dict(weight=jnp.array(0.3), num_clients=jnp.array(5), mean_size=jnp.array(22.0))
+    rows, size = (leaf[1] for leaf in federation.ownership)
+    client = Client(jnp.array(1), rows, size, state=own, key=jax.random.key(1), **known)
+
+    @jax.jit
+    def train(received):
+        context = local.LocalContext(algorithm, network, federation.train, received, state.round, client)
+        return local.run(context).upload
+
+    hidden = jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.nan), kept)
+    assert_same_bits(train(state.server), train(state.server._replace(shared={name: hidden})))
+
+
+def test_the_command(capsys):
+    assert command.main(["--config=experiments/configs/fedmr/table3.py:smoke", "--arm=fedavg,fedmr"]) == 0
+    heading, fedavg, fedmr = (line.split() for line in capsys.readouterr().out.splitlines())
+    assert heading[0] == "cell" and (fedavg[0], fedmr[0]) == ("fmnist/fedavg", "fmnist/fedmr")
+    model, _, _, none, state, cohort, _ = (int(cell.replace(",", "")) for cell in fedavg[1:])
+    assert none == 0 and state == model + 1 and cohort == 10 * 2 * model
+    assert int(fedmr[4]) == 10 * 16 + 10 and fedmr[5] == fedavg[5]
+    assert command.main(["--config=experiments/configs/fedmr/table3.py:smoke", "--arm=fedav"]) == 2
+    error = capsys.readouterr().err
+    assert "did you mean 'fedavg'" in error and error.count("\n") == 1
+
+
+def test_what_does_not_fit_is_told(federation, network):
+    with pytest.raises(UserError, match="head"):
+        of(federation, network, TRAINING.replace(freeze="heap"))
