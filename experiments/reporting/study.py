@@ -110,6 +110,18 @@ class Study:
         """Metrics that are a user's own, of any run, in the order in which they were recorded."""
         return tuple(dict.fromkeys(name for run in self.runs for name in measured(run.metrics)))
 
+    @property
+    def domain_accuracies(self) -> tuple[str, ...]:
+        """Metrics that are accuracies on the test examples of a domain, ``domain_accuracy/<domain>``."""
+        rows = (row for run in self.runs for row in run.metrics)
+        return tuple(dict.fromkeys(name for row in rows for name in row if name.startswith("domain_accuracy/")))
+
+    @property
+    def num_features(self) -> dict[str, int]:
+        """Of each arm that saved spectra, how many features its network has."""
+        saved = {run.arm: run.spectra["server"] for run in self.runs if len(run.spectra.get("round", ()))}
+        return {arm: spectra.shape[1] for arm, spectra in saved.items()}
+
     def of_arm(self, arm: str) -> tuple[Run, ...]:
         """The runs of one arm, by seed."""
         return tuple(run for run in self.runs if run.arm == arm)
