@@ -234,6 +234,7 @@ def schedule(config: ConfigDict) -> Schedule:
         config.checkpoint_every,
         _watch(config.watch),
         measured,
+        config.measure_every,
         config.on_nan,
         config.stop_at_accuracy,
     )

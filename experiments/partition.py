@@ -93,13 +93,13 @@ def write(folder: Path, facts: dict[str, Any], federation: Federation) -> None:
     Raises:
         UserError: the folder cannot be made or written to.
     """
-    counts = federation.class_counts()
+    arrays = federation.partition_arrays()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / "partition.json", facts)
-        write_npz(folder / "partition.npz", {"class_counts": counts})
+        write_npz(folder / "partition.npz", arrays)
         write_json(folder / "indices.json", [rows.tolist() for rows in federation.owned_rows()])
-        draw_partition(counts, f"seed {facts['seed']}").savefig(folder / "partition.svg", metadata={"Date": None})
+        draw_partition(arrays, f"seed {facts['seed']}").savefig(folder / "partition.svg", metadata={"Date": None})
     except OSError as error:
         raise UserError(f"--out={folder}: cannot be written to ({error.strerror}); choose another folder") from None
 

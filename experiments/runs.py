@@ -153,7 +153,7 @@ def train_group(group: Group, console: Console, should_stop: Callable[[], bool],
 def _write_partitions(group):
     for run in group.runs.values():
         Path(run.folder).mkdir(parents=True, exist_ok=True)
-        write_npz(Path(run.folder) / "partition.npz", {"class_counts": run.federation.class_counts()})
+        write_npz(Path(run.folder) / "partition.npz", run.federation.partition_arrays())
         write_json(run.folder / _TOGETHER, [list(name) for name in group.runs])
 
 

@@ -127,8 +127,12 @@ class History:
         return {_METRICS: self._metrics.sha256, _TIMING: self._timing.sha256, **arrays}
 
     @classmethod
-    def read(cls, folder: Path, round: int, written: Mapping[str, Any] | None = None) -> "History":
+    def read(
+        cls, folder: Path, round: int, written: Mapping[str, Any] | None = None, measure_every: int = 1
+    ) -> "History":
         """The history on disk up to ``round``, as it was ``written``; what comes after that is not looked at.
+
+        ``measure_every``: rounds between measurements, rounded up to evaluations.
 
         Raises:
             Damaged: a row or an array is not as it was written, or is missing.
@@ -138,13 +142,13 @@ class History:
         for kind in KINDS if round else ():  # before the first round there is nothing to read
             if arrays := read_arrays(folder, kind, round):
                 history._blocks[kind], history._num_saved[kind] = [arrays], 1
-        history._check_rounds(round)
+        history._check_rounds(round, measure_every)
         for name, found in history.written().items() if written else ():
             if written.get(name) != found:
                 raise Damaged(f"{folder / name}: not as it was written up to round {round}")
         return history
 
-    def _check_rounds(self, round):
+    def _check_rounds(self, round, measure_every):
         """Raises Damaged unless every round up to this one is there once, where the arrays are one block."""
         rounds = {
             name: [row["round"] for row in rows] for name, rows in ((_METRICS, self.rows), (_TIMING, self.timing))
@@ -155,6 +159,11 @@ class History:
             raise Damaged(f"{self.folder}: its checkpoint is of round {round}, its metrics end at {reached}")
         evaluated = rounds[_METRICS if rounds[_METRICS] == rounds[_TIMING] else "spectra"]  # two of three are right
         expected = dict.fromkeys(rounds, evaluated) | {"clients": list(range(1, round + 1))}
+        expected["measurements"] = [
+            now
+            for before, now in zip([0, *evaluated], evaluated, strict=False)
+            if now % measure_every < now - before or now in rounds["measurements"]  # as at the end of a run
+        ]
         for name, found in rounds.items():
             for number, (is_, should) in enumerate(zip(found, expected[name], strict=False), 1):
                 if is_ != should:

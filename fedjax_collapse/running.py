@@ -67,13 +67,14 @@ def common_round(kept: Iterable[Sequence[int]]) -> int:
     return max(_common(kept), default=0)
 
 
-def _newest_whole(folders, stores, states):
+def _newest_whole(folders, stores, states, measure_every):
     """Round, states and histories to go on from; nothing is changed, and warnings say what was passed over."""
     damages = []
     for round in sorted(_common(store.rounds if store else () for store in stores), reverse=True):
         try:
             loaded = [store.load(round, state) for store, state in zip(stores, states, strict=True)]
-            histories = [History.read(f, round, notes) for f, (_, notes) in zip(folders, loaded, strict=True)]
+            notes = [notes for _, notes in loaded]
+            histories = [History.read(f, round, of, measure_every) for f, of in zip(folders, notes, strict=True)]
         except Damaged as error:
             damages.append(str(error))
             continue
@@ -139,7 +140,7 @@ class Going:
             if folder
         }
         claim(claims)
-        done, states, histories = _newest_whole(folders, self.stores, states)
+        done, states, histories = _newest_whole(folders, self.stores, states, self.schedule.measure_every)
         for store in filter(None, self.stores):
             store.forget_after(done)
         for history in histories:
@@ -224,7 +225,8 @@ class Going:
         if tests is not None:
             view = dataclasses.replace(view, personal=personal(view, clients, tests))
         record = jax.tree.map(operator.itemgetter(slice(num_rounds)), engine.to_host(advance.record))
-        observation = observe(view, record, self.headlines[i], dict(self.schedule.measurements))
+        measurements = self.schedule.measured_after(view.round, num_rounds)
+        observation = observe(view, record, self.headlines[i], measurements)
         rows = self.histories[i].rows
         done = rows[-1].get("virtual/seconds", 0.0) if rows else 0.0
         key = engine.on_one_device(advance.state.key)

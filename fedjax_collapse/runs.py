@@ -44,6 +44,7 @@ class Schedule(NamedTuple):
     checkpoint_every: Count = 10
     watch: str | tuple[int, ...] = "one"
     measurements: tuple[tuple[str, Measurement], ...] = ()
+    measure_every: Count = 1
     on_nan: Annotated[str, ON_NAN] = "stop"
     stop_at_accuracy: Fraction = 0.0
 
@@ -65,6 +66,11 @@ class Schedule(NamedTuple):
     def rounds_after(self, done: int) -> int:
         """Rounds from there to the next evaluation."""
         return min(self.evaluate_every - done % self.evaluate_every, self.rounds - done)
+
+    def measured_after(self, done: int, last: int) -> dict[str, Measurement]:
+        """What is measured at the evaluation after ``done`` rounds, of which ``last`` came since the one before."""
+        is_due = done % self.measure_every < last or done == self.rounds
+        return dict(self.measurements) if is_due else {}
 
     @property
     def rule(self) -> Participation:
@@ -154,8 +160,9 @@ def initialize(run: Run, model: Model, schedule: Schedule) -> tuple[FedAvg, Stat
 
 def description(run: Run, model: Model, schedule: Schedule) -> dict[str, Any]:
     """All that a run's numbers depend on, but how far it goes and how often it is saved."""
-    skipping = {"on_nan": schedule.on_nan} if schedule.on_nan == "skip_client" else {}
-    return skipping | {
+    unusual = {"on_nan": schedule.on_nan} if schedule.on_nan == "skip_client" else {}
+    unusual |= {"measure_every": schedule.measure_every} if schedule.measure_every > 1 else {}
+    return unusual | {
         "algorithm": describe(run.algorithm),
         "model": describe(model),
         "participation": describe(schedule.rule),

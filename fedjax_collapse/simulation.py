@@ -35,6 +35,7 @@ class Options(TypedDict, total=False):
     checkpoint_every: int
     watch: str | tuple[int, ...]
     measurements: Mapping[str, Measurement]
+    measure_every: int
     on_nan: str
     stop_at_accuracy: float
     client_map: ClientMap
@@ -59,6 +60,7 @@ def simulate(
         watch: whose local models are measured: ``one``, the client of the cohort with the lowest identity (default),
             ``all`` of the cohort, or a tuple of identities.
         measurements: functions of a ``measurement.MeasurementView`` by name; what they return is logged and saved.
+        measure_every: rounds between these, default 1, rounded up to evaluations; and after the last round.
         on_nan: what a loss or a model that is not finite does: ``stop`` the run, telling round, client, step and term
             (default); ``skip_client``, whose round is run again as if the client had dropped out; or ``continue``.
         stop_at_accuracy: the run ends after the evaluation that reaches it; default 0, never.

@@ -67,7 +67,7 @@ def test_the_papers_numbers_stand_apart_unless_they_are_comparable(cells):
 def test_the_page_has_the_pivot_the_settings_and_the_sweep(cells):
     page = write_report(cells).read_text(encoding="utf-8")
     assert '<span class="below">50.50</span>' in page and "not comparable: small data." in page
-    assert page.count('<details class="section">') == 2 and "Accuracy (%) of all cells" in page
+    assert page.count('<details class="section"><summary>Setting') == 2 and "Accuracy (%) of all cells" in page
     assert "a 1: decorr strength=1: results of 1 of 2 seeds." in page
     ids = [part.split('"')[0] for part in page.split(' id="')[1:]]
     assert len(ids) == len(set(ids)) and {"setting0-sweep", "setting1-sweep", "all-accuracy"} <= set(ids)
@@ -76,7 +76,7 @@ def test_the_page_has_the_pivot_the_settings_and_the_sweep(cells):
 def test_without_settings_a_papers_numbers_are_by_arm(tmp_path):
     paper = dict(source="X", comparable=True, values={"base": 60.0})
     page = write_report(make_cells(tmp_path / "s", (), paper)).read_text(encoding="utf-8")
-    assert '<span class="beside">60.00</span>' in page and "<details" not in page
+    assert '<span class="beside">60.00</span>' in page and "<summary>Setting" not in page
 
 
 def test_differences_are_those_of_equal_seeds_on_equal_partitions(tmp_path):

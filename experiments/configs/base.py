@@ -69,6 +69,7 @@ def get_config(arg: str = "") -> ConfigDict:
             watch="one",  # whose local models are measured: one client of the cohort, all of it, or identities: "0,3"
             # name -> a function of fedjax_collapse/analysis/measurements.py, or "my_module:function" of a view
             measurements=ConfigDict(),
+            measure_every=1,  # rounds from one of these to the next, at least from one evaluation; and after the last
             stop_at_accuracy=0.0,  # a run ends after the evaluation whose accuracy (0 to 1) reaches it; 0 is never
             checkpoint_every=10,
             # layout: auto, timed (once, and remembered), chunked, vectorized, sharded, loop (debug)

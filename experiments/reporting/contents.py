@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from experiments.reporting import figures
+from experiments.reporting import data, embedding, figures
 from experiments.reporting.partition import partition_figure, partition_table
 from experiments.reporting.seconds import timing_table
 from experiments.reporting.study import Study
@@ -17,12 +17,14 @@ class Plot(NamedTuple):
     title: str
     caption: str
     draw: Callable[[Study], Any]  # to a matplotlib figure, or None without the data for it
+    data: Callable[[Study], data.Rows]  # what is drawn, with a heading
     numbers: Callable[[Study], list[list[str]]] | None = None  # to the heading and rows of a table
     wide: bool = False  # takes a line of the page for itself
     optional: bool = False  # left out without the data for it, instead of being called missing
 
 
 _BAND = "a line is the mean over seeds, a band one standard deviation (n - 1) to either side"
+_LATE = " With twelve rounds or more their last part is enlarged on the right."
 PLOTS = (
     Plot(
         "sweep",
@@ -31,14 +33,17 @@ PLOTS = (
         "several axes the values of the others tell the lines apart. Mean over seeds, with one standard deviation "
         "(n - 1) to either side; a grey line is an arm that is not swept.",
         sweep,
+        data.sweep,
         wide=True,
         optional=True,
     ),
     Plot(
         "accuracy",
         "Accuracy",
-        f"The headline accuracy (below the table stands what it is of) after each round, higher is better; {_BAND}.",
+        "The headline accuracy (below the table stands what it is of) after each round, higher is better; "
+        f"{_BAND}.{_LATE}",
         figures.accuracy,
+        lambda study: data.curves(study, ["accuracy"]),
     ),
     Plot(
         "spectra",
@@ -49,22 +54,33 @@ PLOTS = (
         f"is that of eigenvalues with natural log > {figures.SIGNIFICANT:.0f} (dotted); values below "
         f"{figures.LOWEST:.0f} are cut off.",
         figures.spectra,
+        data.spectra,
     ),
     Plot(
         "effective-rank",
         "Effective rank",
         "Effective rank = exp of the entropy of the normalised eigenvalues (divided by their sum): 1 if one direction "
         "carries all variance, the number of features if all carry the same, so that a falling curve is dimensional "
-        f"collapse; {_BAND}.",
+        f"collapse; {_BAND}.{_LATE} The scale on the right has it as a share of the number of features.",
         figures.effective_rank,
+        lambda study: data.curves(study, figures.ranks(study)),
+    ),
+    Plot(
+        "rank-share",
+        "Effective rank as a share of the features",
+        f"Effective rank divided by the number of features, in which these arms differ; {_BAND}.{_LATE}",
+        figures.rank_share,
+        data.rank_share,
+        optional=True,
     ),
     Plot(
         "collapse-ratio",
         "R: local against global spectrum",
         "R = mean over k of log(λ_k local / λ_k global), with λ_k the k-th largest eigenvalue of the local and of the "
         "global (server) model of the same round: 0 means equal spectra, below 0 the local spectrum is the lower one; "
-        f"where several clients are watched, the mean over them; {_BAND}.",
+        f"where several clients are watched, the mean over them; {_BAND}.{_LATE}",
         figures.collapse_ratio,
+        lambda study: data.curves(study, [study.of_local("R")]),
     ),
     Plot(
         "measurements",
@@ -73,6 +89,48 @@ PLOTS = (
         "where one is of the server's model and of local ones, these are dashed (their mean where several are "
         f"watched); {_BAND}.",
         figures.measurements,
+        data.measurements,
+        wide=True,
+        optional=True,
+    ),
+    Plot(
+        "domains",
+        "Accuracy by domain",
+        f"Accuracy of the server model on the test examples of each domain; {_BAND}.",
+        figures.domains,
+        lambda study: data.curves(study, study.domain_accuracies),
+        wide=True,
+        optional=True,
+    ),
+    Plot(
+        "sphere",
+        "Features on the unit sphere",
+        "Test-set features of the server model at the last round that saved them, first seed, minus their mean, along "
+        "their three principal axes and scaled to length 1; pale points are on the far side. Features that use many "
+        "dimensions spread over the sphere, collapsed ones lie on a circle or at a few places.",
+        embedding.sphere,
+        data.sphere,
+        wide=True,
+        optional=True,
+    ),
+    Plot(
+        "tsne-classes",
+        "t-SNE of features, by class",
+        "Test-set features of the server model at the last round that saved them, first seed, in the plane by t-SNE "
+        "(perplexity 30, from the principal components); distances between far groups mean nothing.",
+        embedding.tsne_classes,
+        data.tsne_classes,
+        wide=True,
+        optional=True,
+    ),
+    Plot(
+        "tsne-clients",
+        "t-SNE of one class's features, by client",
+        "Features of the test examples of one class (the second, or the first that there is) under the local models of "
+        f"up to {embedding.CLIENTS} watched clients of the last round that saved them, first seed, together in the "
+        "plane by t-SNE: clients apart from each other have learned different features of the class.",
+        embedding.tsne_clients,
+        data.tsne_clients,
         wide=True,
         optional=True,
     ),
@@ -82,6 +140,7 @@ PLOTS = (
         "Mean training cross-entropy of each client (row) during its local training in each round (column), first seed "
         "of each arm: a row that stays bright is a client that learns less; grey means not in that round's cohort.",
         figures.client_loss,
+        data.client_loss,
     ),
     Plot(
         "timing",
@@ -89,10 +148,11 @@ PLOTS = (
         "Left: seconds of one run spent compiling, training and evaluating, mean over seeds, with their sum; right: "
         "true training samples (padding not counted) processed per second of training, compilation excluded. The table "
         "has medians over rounds of training alone, without those that compile and the first of a run; per client: "
-        "over the clients that trained, whether one after the other or side by side. Runs that are trained together are "
-        "one program, whose time is divided among them in equal parts (shared_by in timing.jsonl): such arms cannot be "
-        "compared by it; memory is the whole program's, as estimated by the compiler.",
+        "over the clients that trained, whether one after the other or side by side. Runs that are trained together "
+        "are one program, whose time is divided among them in equal parts (shared_by in timing.jsonl): such arms "
+        "cannot be compared by it; memory is the whole program's, as estimated by the compiler.",
         figures.timing,
+        data.timing,
         timing_table,
     ),
     Plot(
@@ -106,6 +166,7 @@ PLOTS = (
         "of a client's class distribution from that of all examples: 0 if all clients have the same distribution, the "
         "entropy of all examples' classes (the second number) if each client has one class.",
         partition_figure,
+        data.partition,
         partition_table,
         wide=True,
     ),
@@ -116,6 +177,7 @@ OVERVIEW = (  # of all settings
         "Accuracy",
         f"The headline accuracy after each round, a panel for each setting; {_BAND}.",
         lambda study: figures.over_settings(study, "accuracy", "test accuracy (%)", factor=100),
+        lambda study: data.over_settings(study, "accuracy"),
         wide=True,
     ),
     Plot(
@@ -123,6 +185,7 @@ OVERVIEW = (  # of all settings
         "Effective rank",
         f"Effective rank of the server model's features after each round, a panel for each setting; {_BAND}.",
         lambda study: figures.over_settings(study, "effective_rank", "effective rank"),
+        lambda study: data.over_settings(study, "effective_rank"),
         wide=True,
     ),
 )

@@ -1,8 +1,10 @@
-"""How the figures of a report look: one colour and marker per arm, one size, and a figure as text."""
+"""How figures look, on a page and on paper: one colour and marker per arm, one size, and a figure as text."""
 
+import contextlib
+import contextvars
 import functools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from io import StringIO
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +15,17 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 WIDTH = 5.6  # inches of a figure in the report: two fit side by side in a wide window
-# Okabe and Ito (2008): distinguishable with any common colour blindness. Yellow is left out, too pale for a line.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+COLUMN = 3.3  # inches of the same figure as a file: a column of a paper
+# Okabe and Ito (2008): distinguishable with any common colour blindness. Yellow is left out, too pale for a line. The
+# last five were searched for: as far from those before as can be, in L*a*b*, for protan, deutan, tritan and full sight.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000",
+           "#9040F0", "#A0C070", "#805030", "#E00040", "#9080F0")  # fmt: skip
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h", "*")
 BAR = "#737373"  # greys: colours are for arms
-THRESHOLD = {"color": "#555555", "linewidth": 1.2, "linestyle": ":"}
+# A page has a light and a dark look: these colours are its own (page.css), whatever they are.
+PAPER, GRID, ABSENT, MUTE, LIGHT, INK = "#fefefe", "#e6e6e6", "#dddddd", "#555555", "#d9d9d9", "#000000"
+_VARIABLES = {PAPER: "paper", GRID: "grid", ABSENT: "absent", MUTE: "mute", LIGHT: "light", INK: "ink"}
+THRESHOLD = {"color": MUTE, "linewidth": 1.2, "linestyle": ":"}
 STYLE = {
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],  # comes with matplotlib, so it is everywhere the same
@@ -25,7 +33,7 @@ STYLE = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
-    "grid.color": "#e6e6e6",
+    "grid.color": GRID,
     "axes.axisbelow": True,
     "axes.titlesize": 10,
     "legend.frameon": False,
@@ -33,7 +41,31 @@ STYLE = {
     "lines.markersize": 4.5,
     "svg.fonttype": "path",
     "svg.hashsalt": "fedjax_collapse",
+    "figure.facecolor": PAPER,
+    "axes.facecolor": PAPER,
 }
+_IN_A_COLUMN = {
+    "font.size": 7,
+    "axes.titlesize": 7,
+    "lines.linewidth": 1.1,
+    "lines.markersize": 3,
+    "axes.linewidth": 0.6,
+    "grid.linewidth": 0.5,
+    **{f"{axis}tick.major.{what}": size for axis in "xy" for what, size in (("width", 0.6), ("size", 2.5))},
+    "figure.facecolor": "white",
+    "axes.facecolor": "white",
+}
+_is_for_column = contextvars.ContextVar("is_for_column", default=False)
+
+
+@contextlib.contextmanager
+def for_column() -> Iterator[None]:
+    """Figures that are drawn meanwhile are as wide as a column of a paper, and their text is legible in it."""
+    token = _is_for_column.set(True)
+    try:
+        yield
+    finally:
+        _is_for_column.reset(token)
 
 
 def styled(draw: Callable[..., Any]) -> Callable[..., Any]:
@@ -43,17 +75,18 @@ def styled(draw: Callable[..., Any]) -> Callable[..., Any]:
     def wrapped(*args, **kwargs):
         import matplotlib
 
-        with matplotlib.rc_context(STYLE):
+        with matplotlib.rc_context(STYLE | _IN_A_COLUMN if _is_for_column.get() else STYLE):
             return draw(*args, **kwargs)
 
     return wrapped
 
 
 def new_figure(height: float, width: float = WIDTH) -> "Figure":
-    """An empty figure (sizes in inches) that no global state knows of."""
+    """An empty figure (sizes in inches of the report) that no global state knows of."""
     from matplotlib.figure import Figure
 
-    return Figure(figsize=(width, height), layout="constrained")
+    scale = COLUMN / WIDTH if _is_for_column.get() else 1
+    return Figure(figsize=(scale * width, scale * height), layout="constrained")
 
 
 def arm_colour(arms: Sequence[str], arm: str) -> str:
@@ -82,12 +115,15 @@ def label(text: str, length: int = 36) -> str:
 
 def legend(figure: "Figure", handles: Sequence[Any], labels: Sequence[str]) -> None:
     """Adds the legend above the axes, in as many columns as fit; the figure grows with its rows."""
-    width = 12 * figure.get_figwidth()  # characters that fit, roughly
+    import matplotlib
+
+    size = matplotlib.rcParams["font.size"]
+    width = 120 / size * figure.get_figwidth()  # characters that fit, roughly
     columns = int(width // (max(map(len, labels)) + 7))
     columns = min(len(labels), max(1, columns))
     rows = -(-len(labels) // columns)
     columns = -(-len(labels) // rows)  # as many rows, but filled evenly
-    figure.set_figheight(figure.get_figheight() + 0.2 * (rows - 1))
+    figure.set_figheight(figure.get_figheight() + 0.02 * size * (rows - 1))
     figure.legend(handles, labels, loc="outside upper center", ncols=columns, columnspacing=1.4, handlelength=2.2)
 
 
@@ -110,7 +146,7 @@ def cell_edges(centres: np.ndarray) -> np.ndarray:
 def heat_map(axes: "Axes", columns: np.ndarray, rows: np.ndarray, values: np.ndarray, **style: Any) -> Any:
     """What a colour bar takes, after drawing ``values[row, column]`` with row 0 on top and undefined cells in grey."""
     axes.grid(False)
-    axes.set_facecolor("#dddddd")
+    axes.set_facecolor(ABSENT)
     masked = np.ma.masked_invalid(values)
     edges = cell_edges(rows)
     mesh = axes.pcolormesh(cell_edges(columns), edges, masked, rasterized=True, **style)
@@ -131,8 +167,8 @@ def bars(axes: "Axes", values: np.ndarray, written: str | None = None, most: flo
     axes.stairs(with_gaps, edges, orientation="horizontal", fill=True, color=BAR, rasterized=len(values) > 500)
     for row, value in enumerate(values) if written else ():
         inside = value > limit / 2
-        look = {"ha": "right", "color": "white"} if inside else {"ha": "left", "color": "#222222"}
-        place = {"xytext": (-3 if inside else 3, 0), "textcoords": "offset points", "va": "center", "fontsize": 8.5}
+        look = {"ha": "right", "color": "white"} if inside else {"ha": "left"}
+        place = {"xytext": (-3 if inside else 3, 0), "textcoords": "offset points", "va": "center", "fontsize": "small"}
         axes.annotate(written.format(value), (value, row), **place, **look)
     if most is not None:
         axes.axvline(most, **THRESHOLD)
@@ -140,6 +176,11 @@ def bars(axes: "Axes", values: np.ndarray, written: str | None = None, most: flo
     axes.tick_params(axis="y", length=0)
     axes.set_xlim(0, limit * 1.04)
     axes.locator_params(axis="x", nbins=3, integer=np.issubdtype(values.dtype, np.integer))
+
+
+def themed(text: str) -> str:
+    """The text with those colours that a page has its own of as its variables."""
+    return re.sub("|".join(_VARIABLES), lambda found: f"var(--{_VARIABLES[found[0]]})", text)
 
 
 @styled
@@ -154,7 +195,7 @@ def svg(figure: "Figure", name: str, description: str) -> str:
     text = text[text.index("<svg") :]
     text = re.sub(r"<!--.*?-->\n?", "", text, flags=re.DOTALL)
     text = re.sub(r'\s+xmlns(:\w+)?="[^"]*"', "", text)
-    text = text.replace("xlink:href=", "href=")
+    text = themed(text.replace("xlink:href=", "href="))
     text = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", text)
     text = re.sub(r'(<svg\b[^>]*?)\s+width="[^"]*"', r"\1", text, count=1)
     text = re.sub(r'(<svg\b[^>]*?)\s+height="[^"]*"', r"\1", text, count=1)

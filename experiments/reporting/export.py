@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from experiments.cells import means_of
 from experiments.paper import paper_of
 from experiments.reporting.contents import OVERVIEW, PLOTS
-from experiments.reporting.drawing import styled
+from experiments.reporting.drawing import for_column, styled
 from experiments.reporting.paired import paired_difference
 from experiments.reporting.study import Study, number
 from experiments.reporting.table import columns_of, final_table, paper_note, show_moments, table_with_paper
@@ -113,21 +113,25 @@ def _targets(studies: Mapping[str, Study], target: str) -> list[tuple[str, Rows,
 
 
 def save_figures(study: Study, folder: Path, kinds: Sequence[str]) -> list[Path]:
-    """The files of all figures that the study has the data for, those of a setting in a folder of its own."""
+    """The files of all figures that the study has the data for, those of a setting in a folder of its own.
+
+    They are of the width of a paper's column, and those that are wide in the report less than two columns.
+    """
     settings = study.settings
     drawn = [(folder, plot, study) for plot in OVERVIEW] if len(settings) > 1 else []
     drawn += [(folder / setting, plot, study.of_setting(setting)) for setting in settings for plot in PLOTS]
     paths = []
-    for place, plot, part in drawn:
-        if (figure := plot.draw(part)) is not None:
-            place.mkdir(parents=True, exist_ok=True)
-            paths += [_save(figure, place / f"{plot.name}.{kind}", kind) for kind in kinds]
+    with for_column():
+        for place, plot, part in drawn:
+            if (figure := plot.draw(part)) is not None:
+                place.mkdir(parents=True, exist_ok=True)
+                paths += [_save(figure, place / f"{plot.name}.{kind}", kind) for kind in kinds]
     return paths
 
 
 @styled
 def _save(figure, path, kind):
-    figure.savefig(path, format=kind, dpi=200, metadata={_DATE[kind]: None})
+    figure.savefig(path, format=kind, dpi=300, metadata={_DATE[kind]: None})
     return path
 
 

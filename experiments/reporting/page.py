@@ -1,6 +1,8 @@
 """The report as a page: one HTML file with its style and figures inside, which refers to nothing outside."""
 
+import base64
 import functools
+import hashlib
 import json
 import math
 import os
@@ -14,6 +16,7 @@ from experiments.cells import arms_of, means_of
 from experiments.paper import paper_of
 from experiments.reporting import drawing
 from experiments.reporting.contents import OVERVIEW, PLOTS, Plot
+from experiments.reporting.data import as_address
 from experiments.reporting.reading import layouts_of, read_study
 from experiments.reporting.study import Study, number
 from experiments.reporting.table import (
@@ -31,6 +34,8 @@ from fedjax_collapse.records import UserError
 
 DEMONSTRATIONS = ("digits", "glyphs", "synthetic")  # sources too small, or too artificial, for a comparison with papers
 
+_SCRIPT = (Path(__file__).parent / "page.js").read_text(encoding="utf-8")
+
 
 class Figure(NamedTuple):
     """A plot as it stands on the page."""
@@ -38,6 +43,7 @@ class Figure(NamedTuple):
     id: str
     plot: Plot
     svg: str  # empty if the study lacks the data for it
+    csv: str  # the address of its numbers; empty without a figure, or if there are too many
     numbers: list[list[str]]  # the heading and rows of a table below it
 
 
@@ -93,6 +99,8 @@ def render(study: Study) -> str:
         sections=sections,
         settings=as_text(study.config),
         environment=environment(study.starts),
+        script=_SCRIPT,
+        script_hash=f"sha256-{base64.b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decode()}",
     )
 
 
@@ -198,7 +206,8 @@ def _template() -> jinja2.Template:
 
 def _section(study: Study, index: int, setting: str) -> Section:
     part = study.of_setting(setting)
-    colours = dict.fromkeys(part.summary, "#999999") | {arm: drawing.arm_colour(part.arms, arm) for arm in part.arms}
+    colours = dict.fromkeys(part.summary, "#999999")
+    colours |= {arm: drawing.themed(drawing.arm_colour(part.arms, arm)) for arm in part.arms}
     figures = _drawn(PLOTS, part, f"setting{index}-" if setting else "")
     about = description(part) if setting else ""
     notes = f"{accuracy_note(part.summary)} {local_note(part.summary)}".strip()
@@ -212,9 +221,10 @@ def _drawn(plots: Sequence[Plot], study: Study, prefix: str) -> list[Figure]:
 
 
 def _draw(plot: Plot, study: Study, id: str) -> Figure:
-    figure = plot.draw(study)
-    svg = "" if figure is None else drawing.svg(figure, id, plot.title)
-    return Figure(id, plot, svg, plot.numbers(study) if plot.numbers else [])
+    numbers = plot.numbers(study) if plot.numbers else []
+    if (figure := plot.draw(study)) is None:
+        return Figure(id, plot, "", "", numbers)
+    return Figure(id, plot, drawing.svg(figure, id, plot.title), as_address(plot.data(study)), numbers)
 
 
 def _at(record: Any, *names: str) -> Any:

@@ -6,7 +6,7 @@ import numpy as np
 
 from experiments.reporting import drawing
 from experiments.reporting.drawing import label, new_figure, styled, whole_numbers
-from experiments.reporting.study import Run, Study
+from experiments.reporting.study import Arrays, Run, Study
 from fedjax_collapse.data.heterogeneity import heterogeneity
 
 if TYPE_CHECKING:
@@ -19,18 +19,21 @@ WIDTH = 8.4  # inches
 
 def partition_figure(study: Study) -> "Figure | None":
     """The partition of the first run that recorded one."""
-    run = next(iter(_recorded(study)), None)
-    return run and draw_partition(_class_counts(run), f"{label(run.arm, 20)}, seed {run.seed}")
+    run = next(iter(recorded(study)), None)
+    return run and draw_partition(run.partition, f"{label(run.arm, 20)}, seed {run.seed}")
 
 
 @styled
-def draw_partition(class_counts: np.ndarray, name: str) -> "Figure":
-    """A heat-map of [clients, classes] examples; beside each row the client's size, number of classes and entropy."""
+def draw_partition(arrays: Arrays, name: str) -> "Figure":
+    """A heat-map of ``class_counts`` [clients, classes]; beside each row the client's size, number of classes and
+    entropy."""
+    class_counts = np.atleast_2d(arrays["class_counts"])
     clients, classes = class_counts.shape
     skew = heterogeneity(class_counts)
     figure = new_figure(float(np.clip(1.9 + 0.26 * clients, 2.9, 5.6)), WIDTH)
     cells, *panels = figure.subplots(1, 4, sharey=True, width_ratios=(4, 1, 1, 1))
     _draw_cells(cells, class_counts, name)
+    _write_names(cells, arrays)
     columns = (
         ("size\n(examples)", skew.sizes, "{:.0f}", None, ""),
         ("classes held", skew.classes, "{:.0f}", classes, f"max. {classes}"),
@@ -39,14 +42,14 @@ def draw_partition(class_counts: np.ndarray, name: str) -> "Figure":
     for axes, (heading, values, written, most, mark) in zip(panels, columns, strict=True):
         drawing.bars(axes, values, written if clients <= FEW else None, most)
         axes.set_xlabel(heading)
-        axes.set_title(mark, loc="right", fontsize=8.5)
+        axes.set_title(mark, loc="right", fontsize="small")
     return figure
 
 
 def partition_table(study: Study) -> list[list[str]]:
     """The heading and one row per different partition of the study's runs; empty if none was recorded."""
     runs_on = {}
-    for run in _recorded(study):
+    for run in recorded(study):
         counts = _class_counts(run)
         runs_on.setdefault((counts.shape, counts.tobytes()), []).append(run)
     heading = ["Arms", "Seeds", "Sizes", "Median size", "Classes per client", "Mean entropy", "Mutual information"]
@@ -77,7 +80,7 @@ def _draw_cells(axes: "Axes", counts: np.ndarray, name: str) -> None:
     top = max(1, counts.max())
     image = drawing.heat_map(axes, np.arange(classes), np.arange(clients), counts, cmap="Blues", vmin=0, vmax=top)
     if clients <= FEW and classes <= 12 and top < 1e5:
-        size = 8.5 if top < 1000 else 7
+        size = "small" if top < 1000 else "x-small"
         for client, class_ in np.argwhere(counts > 0):
             count = counts[client, class_]
             colour = "white" if count > 0.55 * top else "#222222"
@@ -89,7 +92,29 @@ def _draw_cells(axes: "Axes", counts: np.ndarray, name: str) -> None:
     axes.figure.colorbar(image, ax=axes, location="top", label=heading, aspect=40, pad=0.04)
 
 
-def _recorded(study: Study) -> list[Run]:
+def _write_names(axes: "Axes", arrays: Arrays) -> None:
+    """Puts the names of classes, and of each client's domains, to the axes, where there is room."""
+    clients, classes = np.atleast_2d(arrays["class_counts"]).shape
+    names = class_names(arrays)
+    if len(names) == classes <= FEW:
+        turned = 0 if max(map(len, names)) <= 2 else 45
+        axes.set_xticks(range(len(names)), names, rotation=turned, ha="right" if turned else "center", fontsize="small")
+        axes.set_xlabel("")
+    counts = arrays.get("domain_counts", np.empty((0, 0)))
+    if len(counts) == clients <= FEW:
+        of_client = [[str(arrays["domain_names"][i]) for i in np.flatnonzero(row)] for row in counts]
+        texts = [label(f"{', '.join(names)}  {client}", 24) for client, names in enumerate(of_client)]
+        axes.set_yticks(range(len(counts)), texts, fontsize="small")
+
+
+def class_names(arrays: Arrays) -> list[str]:
+    """The names of classes, for a figure; empty where none were saved, or only their numbers."""
+    names = [str(name) for name in arrays.get("class_names", ())]
+    return [] if names == [str(i) for i in range(len(names))] else [label(name, 14) for name in names]
+
+
+def recorded(study: Study) -> list[Run]:
+    """The runs that recorded their partition."""
     return [run for run in study.runs if run.partition.get("class_counts", np.empty(0)).size]
 
 

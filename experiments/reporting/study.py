@@ -118,6 +118,18 @@ class Study:
         mean = f"{metric}_mean"
         return mean if any(mean in row for run in self.runs for row in run.metrics[-1:]) else metric
 
+    @property
+    def domain_accuracies(self) -> tuple[str, ...]:
+        """Metrics that are accuracies on the test examples of a domain, ``domain_accuracy/<domain>``."""
+        rows = (row for run in self.runs for row in run.metrics)
+        return tuple(dict.fromkeys(name for row in rows for name in row if name.startswith("domain_accuracy/")))
+
+    @property
+    def num_features(self) -> dict[str, int]:
+        """Of each arm that saved spectra, how many features its network has."""
+        saved = {run.arm: run.spectra["server"] for run in self.runs if len(run.spectra.get("round", ()))}
+        return {arm: spectra.shape[1] for arm, spectra in saved.items()}
+
     def of_arm(self, arm: str) -> tuple[Run, ...]:
         """The runs of one arm, by seed."""
         return tuple(run for run in self.runs if run.arm == arm)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from experiments.cells import Arm, arms_of
-from experiments.reporting.drawing import COLOURS, MARKERS, label, legend, new_figure, styled
+from experiments.reporting.drawing import COLOURS, MARKERS, MUTE, label, legend, new_figure, styled
 from experiments.reporting.study import Study, number
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def _look(i: int) -> dict[str, Any]:
 
 def _beside(i: int) -> dict[str, Any]:
     """Of an arm that is not swept; grey, as colours are for those that are."""
-    return {"color": "#555555", "linestyle": _STYLES[i % len(_STYLES)], "linewidth": 1.2}
+    return {"color": MUTE, "linestyle": _STYLES[i % len(_STYLES)], "linewidth": 1.2}
 
 
 def _hashable(value: Any) -> Any:

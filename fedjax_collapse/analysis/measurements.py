@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from fedjax_collapse.analysis import classifier, geometry, rank, similarity
+from fedjax_collapse.analysis import classifier, geometry, probe, rank, similarity
 from fedjax_collapse.analysis import confusion as matrices
 from fedjax_collapse.analysis import lidar as discriminant
 from fedjax_collapse.analysis import neural_collapse as nc
@@ -21,10 +21,12 @@ from fedjax_collapse.analysis.moments import class_moments
 from fedjax_collapse.analysis.spectrum import effective_rank
 from fedjax_collapse.analysis.unevenness import mean_eigenvalue_variance
 from fedjax_collapse.data.federation import Federation
+from fedjax_collapse.evaluation import evaluate
 from fedjax_collapse.measurement import MeasuredModel, MeasurementView
 from fedjax_collapse.records import UserError
 
 Numbers = Mapping[str, float]
+FEATURES_SAVED = 500  # test examples
 
 
 def feature_ranks(view: MeasurementView) -> Numbers:
@@ -179,6 +181,46 @@ def head_spectrum(view: MeasurementView) -> Mapping[str, float | np.ndarray]:
     return _of_models(view, ranks) | _arrays(view, "singular_values", spectrum)
 
 
+def linear_probe(view: MeasurementView) -> Numbers:
+    """Test accuracy of a ridge classifier fitted to features of training examples, beside that of the model's own head.
+
+    Of at most 10,000 examples that clients own, the same ones in every round.
+    """
+    _check_classes(view, "linear_probe")
+    examples = view.federation.train
+    rows = _drawn(np.unique(np.concatenate(view.federation.owned_rows())), probe.MOST)
+    examples = examples._replace(inputs=examples.inputs[rows], labels=examples.labels[rows])
+    labels = np.asarray(examples.labels)
+
+    def probed(model):
+        features = np.asarray(evaluate(view.model, model.variables, examples).features)
+        head = probe.fit_ridge(class_moments(features, labels, model.logits.shape[-1]))
+        accuracy = probe.accuracy(head, model.features, model.labels)
+        own = float(np.mean(model.logits.argmax(axis=1) == model.labels))
+        return {"accuracy": accuracy, "head_accuracy": own, "gap": accuracy - own}
+
+    return _of_models(view, probed)
+
+
+def features(view: MeasurementView) -> Mapping[str, np.ndarray]:
+    """Features of at most 500 test examples, the same ones in every round, from which reports draw sphere and t-SNE.
+
+    Arrays: ``features`` [examples, features], ``local_features`` [watched, examples, features], NaN for one outside the
+    cohort, ``clients`` [watched], -1 likewise, ``labels`` [examples].
+    """
+    _check_classes(view, "features")
+    rows = _drawn(np.arange(len(view.labels)), FEATURES_SAVED)
+    of_server = view.server.features[rows]
+    of_local = [model.features[rows] for model in view.local.values()]
+    absent = view.num_watched - len(of_local)
+    return {
+        "features": of_server,
+        "local_features": np.stack(of_local + [np.full_like(of_server, np.nan)] * absent),
+        "clients": np.array([*view.local, *[-1] * absent]),
+        "labels": view.labels[rows],
+    }
+
+
 def client_drift(view: MeasurementView) -> Numbers:
     """Lengths of the watched clients' updates of the params that they share with the server, the cosine of each pair,
     and how much they agree: ``|mean update|^2 / mean |update|^2``."""
@@ -224,6 +266,11 @@ def _over_clients(view: MeasurementView, columns: Mapping[str, Sequence[float]])
         for name, values in columns.items()
         for kind, of in kinds.items()
     }
+
+
+def _drawn(rows: np.ndarray, most: int) -> np.ndarray:
+    """Of more than ``most`` rows as many, the same ones every time, in their order."""
+    return rows if len(rows) <= most else np.sort(np.random.default_rng(0).choice(rows, most, replace=False))
 
 
 def _check_classes(view: MeasurementView, name: str) -> None:

@@ -153,6 +153,16 @@ class Federation(NamedTuple):
         labels = np.asarray(self.train.labels)
         return np.stack([np.bincount(labels[rows], minlength=self.num_classes) for rows in self.owned_rows()])
 
+    def partition_arrays(self) -> dict[str, np.ndarray]:
+        """What is saved of the partition: ``class_counts`` and ``class_names`` [classes]; with domains
+        ``domain_counts`` [clients, domains] and ``domain_names`` [domains]."""
+        arrays = {"class_counts": self.class_counts(), "class_names": np.array(self.class_names, str)}
+        if self.domains is None:
+            return arrays
+        names, of_examples = self.domains.names, self.domains.train
+        counts = [np.bincount(of_examples[rows], minlength=len(names)) for rows in self.owned_rows()]
+        return arrays | {"domain_counts": np.stack(counts), "domain_names": np.array(names, str)}
+
     def own_tests(self) -> Ownership:
         """Every client's own part of the test set, on which its personal model is evaluated.
 

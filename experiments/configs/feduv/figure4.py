@@ -6,8 +6,8 @@
 * ``:offline``: the same on 8x8 digits, with a small network.
 * ``:smoke``: two rounds of it.
 
-The report has no t-SNE; local models are compared by CKA instead. Not known: which clients, and alpha; all local models
-are measured.
+The report has the t-SNE, of all local models, from features that are saved every tenth round and after the last. CKA
+and a linear probe compare them in numbers. Not known: which clients, and alpha.
 """
 
 from ml_collections import ConfigDict
@@ -21,7 +21,8 @@ def get_config(arg: str = "offline") -> ConfigDict:
 
 
 def _watched(config):
-    config.watch, config.measurements = "all", dict(cka="cka")
+    config.watch, config.measure_every = "all", 10
+    config.measurements = dict(features="features", cka="cka", probe="linear_probe")
 
 
 def _full(config):

@@ -1,0 +1,242 @@
+"""Figures of features themselves: on the unit sphere, as FedDecorr's figure 1, and by t-SNE, as FedUV's figure 4.
+
+They are drawn from what the measurement ``features`` has saved, at its last round, of the first run of each arm.
+"""
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from experiments.cells import cell_name
+from experiments.reporting import drawing
+from experiments.reporting.drawing import COLOURS, MARKERS, arm_colour, label, new_figure, styled
+from experiments.reporting.partition import class_names
+from experiments.reporting.study import Arrays, Run, Study
+from fedjax_collapse.analysis.geometry import on_sphere
+from fedjax_collapse.arrays import read_arrays
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+CLIENTS = 10  # of which t-SNE shows features, at most
+_VIEW = np.radians([25, 35])  # of the sphere: from above, and around it
+_LINES = np.linspace(0, 2 * np.pi, 121)
+
+
+class Saved(NamedTuple):
+    """What the measurement ``features`` left at its last round."""
+
+    round: int
+    features: np.ndarray  # [examples, features] of the server's model
+    labels: np.ndarray  # [examples]
+    local: dict[int, np.ndarray]  # by client, of its model
+    class_names: list[str]  # empty where they have none but numbers
+
+
+class Points(NamedTuple):
+    """What a panel shows: points in the plane, or on the sphere, each of one of several groups."""
+
+    places: np.ndarray  # [points, 2 or 3]
+    groups: np.ndarray  # [points] whole numbers
+
+
+def project(features: np.ndarray) -> np.ndarray:
+    """The features [examples, 3] along the three principal axes, scaled to length 1; NaN if not all are finite.
+
+    Minus their mean. An axis points to where more of the third moment is, so that rounding does not turn it around. The
+    papers do not say how they come to three dimensions.
+    """
+    if not len(features) or not np.isfinite(features).all():
+        return np.full((len(features), 3), np.nan)
+    centred = features.astype(np.float64) - features.mean(axis=0, dtype=np.float64)
+    _, _, directions = np.linalg.svd(centred, full_matrices=False)
+    along = np.zeros((len(features), 3))
+    along[:, : min(3, len(directions))] = centred @ directions[:3].T
+    signs = np.where(np.sum(along**3, axis=0) < 0, -1, 1)
+    return on_sphere(along * signs)
+
+
+def embed(features: np.ndarray) -> np.ndarray:
+    """Their t-SNE [examples, 2]: perplexity 30, or a third of the examples; from the principal components, seed 0."""
+    if len(features) < 4 or not np.isfinite(features).all():
+        return np.full((len(features), 2), np.nan)
+    return _embed(features.astype(np.float64).tobytes(), features.shape)
+
+
+@functools.lru_cache(maxsize=64)  # a figure and its numbers are made one after the other
+def _embed(features, shape):
+    from sklearn.manifold import TSNE
+    from threadpoolctl import threadpool_limits  # comes with scikit-learn
+
+    values = np.frombuffer(features).reshape(shape)
+    perplexity = min(30, (len(values) - 1) / 3)
+    size = np.abs(values).max() or 1  # t-SNE is of distances relative to each other
+    with threadpool_limits(1):  # steps are short: where threads have to wait for a core, several take far longer
+        return TSNE(perplexity=perplexity, init="pca", random_state=0).fit_transform(values / size)
+
+
+def on_the_sphere(study: Study) -> dict[str, Points]:
+    """By arm, test features of the server's model, by class."""
+    return _of_arms(study, lambda saved: Points(project(saved.features), saved.labels))
+
+
+def by_class(study: Study) -> dict[str, Points]:
+    """By arm, the t-SNE of test features of the server's model, by class."""
+    return _of_arms(study, lambda saved: Points(embed(saved.features), saved.labels))
+
+
+def by_client(study: Study) -> dict[str, Points]:
+    """By arm, the t-SNE of test features of one class under several clients' models, by client; without such, none."""
+
+    def of_clients(saved):
+        clients = list(saved.local)[:CLIENTS]
+        chosen = shown_class(saved.labels)
+        parts = [saved.local[client][saved.labels == chosen] for client in clients]
+        groups = np.repeat(clients, [len(part) for part in parts])
+        return Points(embed(np.concatenate(parts)), groups) if len(clients) > 1 else None
+
+    return _of_arms(study, of_clients)
+
+
+def shown_class(labels: np.ndarray) -> int:
+    """The class of which t-SNE compares clients: 1, as FedUV's figure, or the first that there is."""
+    return 1 if np.any(labels == 1) else int(labels.min())
+
+
+@styled
+def sphere(study: Study) -> "Figure | None":
+    """The unit sphere, a panel for each arm: points in front opaque, those behind it pale."""
+    return _panels(study, on_the_sphere(study), _draw_sphere, _class_name(study))
+
+
+@styled
+def tsne_classes(study: Study) -> "Figure | None":
+    """t-SNE of test features of the server's model, a panel for each arm, classes told apart."""
+    return _panels(study, by_class(study), _draw_plane, _class_name(study))
+
+
+@styled
+def tsne_clients(study: Study) -> "Figure | None":
+    """t-SNE of one class's test features under local models, a panel for each arm, clients told apart."""
+    return _panels(study, by_client(study), _draw_plane, lambda client: f"client {client}")
+
+
+def point_rows(points: Mapping[str, Points], of: str) -> list[list]:
+    """Heading and rows of the points of all panels."""
+    axes = next((part.places.shape[1] for part in points.values()), 0)
+    rows = [["arm", of, *"xyz"[:axes]]]
+    for arm, part in points.items():
+        for group, place in zip(part.groups, part.places, strict=True):
+            rows.append([arm, group, *place])
+    return rows
+
+
+def _of_arms(study, points_of: Callable[[Saved], Points | None]) -> dict[str, Points]:
+    found = {}
+    for arm in study.arms:
+        saved = _saved(study, study.of_arm(arm)[0])
+        points = saved and points_of(saved)
+        if points is not None and np.isfinite(points.places).all() and len(points.places):
+            found[arm] = points
+    return found
+
+
+def _saved(study: Study, run: Run) -> Saved | None:
+    """Read when it is drawn, as these arrays are larger than all others of a report; None without them."""
+    folder = study.path / cell_name(study.setting, run.arm) / f"seed{run.seed}"
+    arrays = read_arrays(folder, "measurements")
+    prefix = next((name.removesuffix("local_features") for name in arrays if name.endswith("local_features")), None)
+    if prefix is None or not {prefix + "features", prefix + "labels", prefix + "clients"} <= arrays.keys():
+        return None
+    features, labels, clients, local = (
+        arrays[prefix + name][-1] for name in ("features", "labels", "clients", "local_features")
+    )
+    of_client = {int(client): part for client, part in zip(clients, local, strict=True) if client >= 0}
+    return Saved(int(arrays["round"][-1]), features, labels, of_client, class_names(run.partition))
+
+
+def _class_name(study: Study) -> Callable[[int], str]:
+    partition: Arrays = next((run.partition for run in study.runs if run.partition), {})
+    names = class_names(partition)
+    return lambda index: names[index] if index < len(names) else f"class {index}"
+
+
+def _panels(study: Study, points: dict[str, Points], draw: Callable, name_of: Callable[[int], str]) -> "Figure | None":
+    """A panel for each arm; groups have the same look in all of them."""
+    from matplotlib.lines import Line2D
+
+    if not points:
+        return None
+    columns = min(4, len(points))
+    lines = -(-len(points) // columns)
+    figure = new_figure(0.4 + 2.1 * lines, width=2.1 * columns)
+    grid = figure.subplots(lines, columns, squeeze=False)
+    groups = np.unique(np.concatenate([part.groups for part in points.values()]))
+    looks = dict(zip(groups.tolist(), map(_look, range(len(groups)), [len(groups)] * len(groups)), strict=True))
+    for axes, (arm, part) in zip(grid.flat, points.items(), strict=False):
+        draw(axes, part, looks)
+        axes.set_title(label(arm, 24), color=arm_colour(study.arms, arm))
+        axes.set(xticks=[], yticks=[])
+        axes.grid(False)
+        axes.spines[:].set_visible(False)
+    for axes in grid.flat[len(points) :]:
+        axes.remove()
+    if len(groups) <= len(COLOURS):
+        handles = [Line2D([], [], linestyle="", **look) for look in looks.values()]
+        drawing.legend(figure, handles, [name_of(group) for group in looks])
+    return figure
+
+
+def _look(index, count):
+    """Colour and marker of a group; of many the colours alone, along a scale."""
+    import matplotlib
+
+    if count <= len(COLOURS):
+        return {"color": COLOURS[index], "marker": MARKERS[index % len(MARKERS)]}
+    return {"color": matplotlib.colormaps["turbo"](index / (count - 1)), "marker": "o"}
+
+
+def _draw_plane(axes: "Axes", points: Points, looks) -> None:
+    for group, look in looks.items():
+        x, y = points.places[points.groups == group].T
+        axes.scatter(x, y, s=9, linewidth=0, rasterized=True, **look)
+    axes.margins(0.05)
+    axes.set_aspect("equal", adjustable="datalim")
+
+
+def _draw_sphere(axes: "Axes", points: Points, looks) -> None:
+    """Seen from afar; circles of latitude and longitude where they are in front."""
+    axes.add_patch(_disk())
+    up, right = np.radians([-60, -30, 0, 30, 60]), np.radians(range(0, 180, 30))
+    circles = [_point(latitude, _LINES) for latitude in up] + [_point(_LINES, longitude) for longitude in right]
+    for circle in circles:
+        x, y, depth = _seen(circle)
+        axes.plot(np.where(depth > 0, x, np.nan), y, color=drawing.GRID, linewidth=0.7, zorder=1)
+    for group, look in looks.items():
+        x, y, depth = _seen(points.places[points.groups == group])
+        for is_shown, alpha in ((depth <= 0, 0.2), (depth > 0, 0.9)):
+            axes.scatter(x[is_shown], y[is_shown], s=9, alpha=alpha, linewidth=0, rasterized=True, zorder=2, **look)
+    axes.set(xlim=(-1.06, 1.06), ylim=(-1.06, 1.06), aspect="equal")
+
+
+def _disk():
+    from matplotlib.patches import Circle
+
+    return Circle((0, 0), 1, facecolor="none", edgecolor=drawing.MUTE, linewidth=0.8)
+
+
+def _point(latitude, longitude):
+    latitude, longitude = np.broadcast_arrays(latitude, longitude)
+    up = np.sin(latitude)
+    return np.stack([np.cos(latitude) * np.cos(longitude), np.cos(latitude) * np.sin(longitude), up], axis=-1)
+
+
+def _seen(places):
+    """Right, up and towards the viewer."""
+    above, around = _VIEW
+    x, y, z = np.moveaxis(places, -1, 0)
+    right, forward = -np.sin(around) * x + np.cos(around) * y, np.cos(around) * x + np.sin(around) * y
+    return right, np.cos(above) * z - np.sin(above) * forward, np.cos(above) * forward + np.sin(above) * z

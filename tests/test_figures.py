@@ -1,0 +1,246 @@
+"""What figures of a report show: late rounds, shares, names, features on a sphere; on a page and in a column."""
+
+import csv
+import io
+import itertools
+import json
+import re
+from urllib.parse import unquote
+
+import numpy as np
+import pytest
+from test_report import Page, make_study, rewrite_rows
+
+from experiments import report
+from experiments.reporting import data, drawing, embedding, figures, read_study, write_report
+from experiments.reporting.contents import PLOTS
+from experiments.reporting.partition import draw_partition
+from fedjax_collapse import Federation
+from fedjax_collapse.data.federation import Domains
+
+TEN = tuple(f"arm {i}" for i in range(10))
+# Machado et al. (2009): what protan, deutan and tritan see of linear RGB
+SIGHT = (
+    ((0.152286, 1.052583, -0.204868), (0.114503, 0.786281, 0.099216), (-0.003882, -0.048116, 1.051998)),
+    ((0.367322, 0.860646, -0.227968), (0.280085, 0.672501, 0.047413), (-0.011820, 0.042940, 0.968881)),
+    ((1.255528, -0.076749, -0.178779), (-0.078411, 0.930809, 0.147602), (0.004733, 0.691367, 0.303900)),
+)
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory):
+    return read_study(make_study(tmp_path_factory.mktemp("figures") / "study", rounds=20, features=16))
+
+
+def lab(linear):
+    """CIE L*a*b* of linear RGB [..., 3]."""
+    to_xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
+    xyz = linear @ to_xyz.T / to_xyz.sum(axis=1)
+    f = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)
+    return np.stack([116 * f[..., 1] - 16, 500 * (f[..., 0] - f[..., 1]), 200 * (f[..., 1] - f[..., 2])], axis=-1)
+
+
+def test_ten_arms_are_told_apart_by_anyone():
+    """By colour with every kind of sight, and by their markers without any."""
+    looks = [drawing.arm_line(TEN, arm, 8) for arm in TEN]
+    assert len({look["marker"] for look in looks}) == len({look["color"] for look in looks}) == 10
+    rgb = np.array([[int(look["color"][i : i + 2], 16) / 255 for i in (1, 3, 5)] for look in looks])
+    linear = np.where(rgb > 0.04045, ((rgb + 0.055) / 1.055) ** 2.4, rgb / 12.92)
+    for sight in (np.eye(3), *map(np.array, SIGHT)):
+        seen = lab(np.clip(linear @ sight.T, 0, 1))
+        assert min(np.linalg.norm(a - b) for a, b in itertools.combinations(seen, 2)) > 15
+    many = [f"arm {i}" for i in range(24)]
+    assert len({(look["color"], look["marker"]) for look in (drawing.arm_line(many, arm, 8) for arm in many)}) == 24
+
+
+def test_late_rounds_are_enlarged(study):
+    whole, late = figures.accuracy(study).axes
+    assert late.get_xlim() == (15, 20) and whole.get_xlim()[0] < 2
+    values = np.concatenate([line.get_ydata()[14:] for line in late.lines])
+    low, high = late.get_ylim()
+    assert low < values.min() and values.max() < high and high - low < 1.2 * np.ptp(values)
+    assert np.ptp(whole.get_ylim()) > 2 * (high - low)
+
+
+def test_few_rounds_are_drawn_once(tmp_path):
+    assert len(figures.accuracy(read_study(make_study(tmp_path / "s", rounds=11, features=4))).axes) == 1
+
+
+def test_effective_rank_has_a_scale_of_shares(study):
+    late = figures.effective_rank(study).axes[-1]
+    (scale,) = late.child_axes
+    late.figure.draw_without_rendering()
+    np.testing.assert_allclose(scale.get_ylim(), 100 * np.array(late.get_ylim()) / 16)
+    assert scale.get_ylabel() == "% of 16 features" and figures.rank_share(study) is None
+
+
+def test_arms_with_other_numbers_of_features_are_compared_by_shares(tmp_path):
+    folder = make_study(tmp_path / "s", rounds=3, features=16)
+    for file in folder.glob("fedavg/seed*/spectra.npz"):
+        arrays = dict(np.load(file))
+        np.savez(file, round=arrays["round"], server=arrays["server"][:, :8], local=arrays["local"][:, :8])
+    record = read_study(folder)
+    assert record.num_features == {"fedavg": 8, "feddecorr": 16}
+    assert not figures.effective_rank(record).axes[-1].child_axes
+    shares = figures.rank_share(record).axes[0].lines
+    for line, (arm, number) in zip(shares[::2], record.num_features.items(), strict=True):
+        np.testing.assert_allclose(line.get_ydata(), 100 * record.curve(arm, "effective_rank").mean / number)
+    ids = Page(write_report(folder).read_text(encoding="utf-8")).ids
+    assert "rank-share" in ids
+
+
+def test_accuracy_by_domain(tmp_path):
+    folder = make_study(tmp_path / "s", rounds=2, features=4)
+    for file in folder.glob("*/seed*/metrics.jsonl"):
+        rewrite_rows(file, lambda rows: [row | {"domain_accuracy/a<b": 0.5, "domain_accuracy/c": None} for row in rows])
+    record = read_study(folder)
+    first, second = figures.domains(record).axes
+    assert (first.get_title(loc="left"), second.get_title(loc="left")) == ("a<b", "c")
+    assert first.lines[0].get_ydata().tolist() == [50, 50] and not second.lines
+    assert "domains" in Page(write_report(folder).read_text(encoding="utf-8")).ids
+
+
+def test_names_of_classes_and_domains_are_saved_and_shown():
+    labels, of_domain = np.array([0, 1, 1, 2]), np.array([0, 0, 1, 1])
+    domains = Domains(("photo", "sketch"), of_domain, of_domain)
+    images = np.zeros((4, 2, 2), np.uint8)
+    given = dict(class_names=("cat", "dog", "$x$"), domains=domains)
+    federation = Federation.from_arrays(images, labels, [[0, 1], [1, 2, 3]], images, labels, **given)
+    arrays = federation.partition_arrays()
+    assert arrays["class_names"].tolist() == ["cat", "dog", "$x$"]
+    assert arrays["domain_counts"].tolist() == [[2, 0], [1, 2]]
+    cells = draw_partition(arrays, "seed 0").axes[0]
+    assert [text.get_text() for text in cells.get_xticklabels()] == ["cat", "dog", r"\$x\$"]
+    assert [text.get_text() for text in cells.get_yticklabels()] == ["photo  0", "photo, sketch  1"]
+    plain = Federation.from_arrays(images, labels, [[0, 1], [2, 3]], images, labels).partition_arrays()
+    assert plain.keys() == {"class_counts", "class_names"}
+    assert draw_partition(plain, "seed 0").axes[0].get_xlabel() == "class"
+
+
+def rows_of(page, figure):
+    address = re.search(rf'href="data:text/csv;charset=utf-8,([^"]*)" download="{figure}.csv"', page)[1]
+    return list(csv.reader(io.StringIO(unquote(address))))
+
+
+def test_the_numbers_of_every_figure_are_in_the_page(study):
+    page = write_report(study.path).read_text(encoding="utf-8")
+    shown = [plot for plot in PLOTS if plot.draw(study) is not None]
+    assert page.count(' download="') == len(shown) == 7
+    heading, *rows = rows_of(page, "accuracy")
+    assert heading == ["arm", "metric", "round", "mean", "std"] and len(rows) == 40
+    curve = study.curve("feddecorr", "accuracy")
+    assert rows[20][:3] == ["feddecorr", "accuracy", "1"] and float(rows[39][3]) == pytest.approx(curve.mean[-1], 1e-4)
+    spectrum = rows_of(page, "spectra")
+    assert len(spectrum) == 1 + 2 * 16
+    assert float(spectrum[1][4]) == pytest.approx(study.log_spectra("fedavg").local[0], 1e-4)
+    losses = rows_of(page, "client-loss")
+    assert losses[0][3:] == [f"client {i}" for i in range(10)] and len(losses) == 41
+    assert any("" in row for row in losses)  # outside the cohort
+    assert rows_of(page, "partition")[1][:3] == ["fedavg", "0", "0"] and len(rows_of(page, "timing")) == 3
+
+
+def test_numbers_are_safe_for_a_spreadsheet_and_never_many():
+    rows = [["=cmd()", "+x", "-1", -1.5, float("nan"), 3, 'a,"<b>']]
+    address = data.as_address([["h"], *rows])
+    assert unquote(address.partition(",")[2]) == 'h\n\'=cmd(),\'+x,\'-1,-1.5,,3,"a,""<b>"\n'
+    assert not set("<>\"'& ") & set(address)
+    assert data.as_address([["h"], *[["x" * 100]] * 2000]) == "" == data.as_address([["h"]])
+
+
+def features_study(path, rng=None, local=True):
+    """The second arm's features lie in a plane; clients 3 and 7 are watched, of which one is not in the cohort."""
+    rng = rng or np.random.default_rng(0)
+    folder = make_study(path, seeds=1, rounds=2, features=4)
+    labels = np.repeat(np.arange(4), 10)
+    for arm in ("fedavg", "feddecorr"):
+        features = rng.normal(size=(2, 40, 6)) + labels[:, None]
+        if arm == "fedavg":
+            features[..., 2:] = 0
+        of_clients = np.stack([features + 3, features, np.full_like(features, np.nan)], axis=1)
+        np.savez(
+            folder / arm / "seed0" / "measurements.npz", round=[1, 2], **{"f/features": features},
+            **{"f/labels": np.stack([labels] * 2), "f/clients": [[3, 7, -1]] * 2, "f/local_features": of_clients},
+        )  # fmt: skip
+    return folder
+
+
+def test_projection_to_the_sphere():
+    rng = np.random.default_rng(3)
+    features = rng.normal(size=(50, 5)) * [5, 3, 2, 1e-3, 1e-3] + 100
+    places = embedding.project(features)
+    np.testing.assert_allclose(np.linalg.norm(places, axis=1), 1)
+    centred = features[:, :3] - features[:, :3].mean(axis=0)
+    expected = centred / np.linalg.norm(centred, axis=1, keepdims=True)
+    assert np.mean(np.abs(np.abs(places) - np.abs(expected))) < 0.1  # nearly those axes
+    turned = features @ np.linalg.qr(rng.normal(size=(5, 5)))[0]
+    np.testing.assert_allclose(embedding.project(turned), places, atol=1e-9)
+    assert np.isnan(embedding.project(np.full((4, 3), np.nan))).all()
+    flat = embedding.project(np.c_[features[:, :2], np.zeros((50, 3))])
+    np.testing.assert_allclose(flat[:, 2], 0, atol=1e-12)  # a plane gives a circle
+    assert embedding.project(np.ones((4, 2))).tolist() == [[0, 0, 0]] * 4
+
+
+def test_features_are_drawn_from_what_was_saved(tmp_path):
+    folder = features_study(tmp_path / "s")
+    record = read_study(folder)
+    points = embedding.on_the_sphere(record)
+    assert list(points) == ["fedavg", "feddecorr"] and np.abs(points["fedavg"].places[:, 2]).max() < 1e-9
+    assert np.abs(points["feddecorr"].places[:, 2]).max() > 0.3
+    by_client = embedding.by_client(record)["feddecorr"]
+    assert by_client.groups.tolist() == [3] * 10 + [7] * 10
+    page = write_report(folder).read_text(encoding="utf-8")
+    assert {"sphere", "tsne-classes", "tsne-clients"} <= set(Page(page).ids)
+    rows = rows_of(page, "sphere")
+    assert rows[0] == ["arm", "class", "x", "y", "z"] and len(rows) == 81
+    assert write_report(folder).read_text(encoding="utf-8") == page
+
+
+def test_features_that_cannot_be_drawn_are_left_out(tmp_path):
+    folder = features_study(tmp_path / "s")
+    file = folder / "fedavg" / "seed0" / "measurements.npz"
+    arrays = dict(np.load(file))
+    arrays["f/features"][-1, 0, 0] = np.nan
+    arrays["f/clients"][:], arrays["f/local_features"][:] = -1, np.nan
+    np.savez(file, **arrays)
+    (folder / "feddecorr" / "seed0" / "measurements.npz").unlink()
+    record = read_study(folder)
+    assert embedding.sphere(record) is None is embedding.tsne_clients(record)
+    assert "sphere" not in Page(write_report(folder).read_text(encoding="utf-8")).ids
+
+
+def test_figures_of_files_fit_a_column(study, tmp_path, monkeypatch):
+    sizes, small = {}, {}
+
+    def save(figure, path, kind):
+        figure.draw_without_rendering()
+        sizes[path.stem] = figure.get_size_inches()[0]
+        texts = [text for axes in figure.axes for text in (axes.xaxis.label, axes.yaxis.label, *axes.get_xticklabels())]
+        small[path.stem] = min(text.get_fontsize() for text in texts)
+        return path
+
+    monkeypatch.setattr("experiments.reporting.export._save", save)
+    assert report.main([str(study.path), "--format=svg", f"--out={tmp_path}"]) == 0
+    narrow = {plot.name for plot in PLOTS if not plot.wide} & set(sizes)
+    assert len(narrow) > 4 and all(sizes[name] == pytest.approx(drawing.COLUMN) for name in narrow)
+    assert max(sizes.values()) < 6.9 and min(small.values()) >= 5.8
+    assert figures.accuracy(study).get_figwidth() == drawing.WIDTH  # afterwards that of the page
+
+
+def test_a_page_has_its_own_ink_and_paper(study):
+    page = write_report(study.path).read_text(encoding="utf-8")
+    style, rest = page.split("</style>", 1)
+    for name in ("ink", "paper", "grid", "mute"):
+        assert style.count(f"--{name}:") == 2 and f"var(--{name})" in rest  # light and dark
+    assert "#000000" not in rest and drawing.PAPER not in rest
+
+
+def test_ink_is_black_in_files(study, tmp_path):
+    assert report.main([str(study.path), "--format=svg", f"--out={tmp_path}"]) == 0
+    assert "var(--" not in (tmp_path / "timing.svg").read_text() and "#000000" in (tmp_path / "timing.svg").read_text()
+
+
+def test_the_config_is_folded(study):
+    page = write_report(study.path).read_text(encoding="utf-8")
+    folded = page.index('<details class="section"><summary>Config</summary>')
+    assert folded < page.index("training.learning_rate") < page.index("<summary>Environment</summary>")
+    assert json.loads((study.path / "config.json").read_text())["training"]["learning_rate"] == 0.05

@@ -1,0 +1,152 @@
+"""The linear probe and the features that are saved, alone and in a run; measurements in some of the rounds."""
+
+import jax
+import numpy as np
+import pytest
+from conftest import run_at_once
+from sklearn.linear_model import Ridge
+
+from fedjax_collapse import FedAvg, LocalTraining, UserError
+from fedjax_collapse.analysis import measurements, probe
+from fedjax_collapse.analysis.moments import class_moments
+from fedjax_collapse.evaluation import evaluate
+
+TRAINING = LocalTraining(epochs=1, batch_size=8, learning_rate=0.05)
+CHOSEN = {"probe": measurements.linear_probe, "f": measurements.features}
+
+
+def separable(rng, num_features=6, per_class=30, noise=0.1):
+    labels = np.repeat(np.arange(3), per_class)
+    centres = rng.normal(size=(3, num_features))
+    return centres[labels] + noise * rng.normal(size=(len(labels), num_features)), labels
+
+
+def fitted(features, labels, classes=3, **options):
+    return probe.fit_ridge(class_moments(features, labels, classes), **options)
+
+
+def test_it_is_the_ridge_regression_of_one_hot_labels():
+    rng = np.random.default_rng(0)
+    features, labels = separable(rng, noise=1.0)
+    labels[:20] = 2  # classes of different sizes
+    strength = 0.07
+    alpha = len(labels) * strength * np.trace(np.cov(features.T, bias=True)) / features.shape[1]
+    reference = Ridge(alpha=alpha, solver="cholesky").fit(features, np.eye(4)[labels])
+    head = fitted(features, labels, classes=4, strength=strength)
+    np.testing.assert_allclose(head.weight, reference.coef_, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(head.bias, reference.intercept_, rtol=1e-9, atol=1e-12)
+    expected = np.mean(reference.predict(features).argmax(axis=1) == labels)
+    assert 0.4 < expected < 1 and probe.accuracy(head, features, labels) == expected
+
+
+def test_scale_and_shift_of_the_features_do_not_matter():
+    features, labels = separable(np.random.default_rng(1), noise=1.0)
+    other = 1e-3 * features + 5
+    logits = [f @ head.weight.T + head.bias for f in (features, other) for head in [fitted(f, labels)]]
+    np.testing.assert_allclose(*logits, atol=1e-6)
+
+
+def test_it_tells_a_biased_head_from_collapsed_features():
+    """Any head on features of which one direction is left reads as little as the probe."""
+    rng = np.random.default_rng(2)
+    features, labels = separable(rng)
+    assert probe.accuracy(fitted(features, labels), features, labels) == 1.0
+    along = rng.normal(size=6)
+    collapsed = np.outer(rng.normal(size=len(labels)), along)
+    assert probe.accuracy(fitted(collapsed, labels), collapsed, labels) < 0.6
+
+
+def test_degenerate_features():
+    labels = np.array([0, 1, 1, 2])
+    constant = np.full((4, 3), 7.3)
+    assert probe.accuracy(fitted(constant, labels), constant, labels) == 0.5  # the most frequent class
+    broken = np.where(np.arange(12).reshape(4, 3) == 5, np.nan, 1.0)
+    assert np.isnan(fitted(broken, labels).weight).all()
+    assert np.isnan(probe.accuracy(fitted(broken, labels), constant, labels))
+    assert np.isnan(fitted(constant[:0], labels[:0]).bias).all()
+    assert np.isnan(probe.accuracy(fitted(constant, labels), constant[:0], labels[:0]))
+
+
+@pytest.fixture(scope="module")
+def seen(federation, model):
+    """A run of five rounds, of which the last evaluation and every second is measured, and what it is measured of."""
+    views = []
+
+    def keep(view):
+        variables = [jax.device_get(m.variables) for m in (view.server, *view.local.values())]
+        views.append((view, variables))
+        return 0.0
+
+    options = dict(participation=0.6, watch="all", measure_every=2, measurements=CHOSEN | {"keep": keep})
+    return views, run_at_once(federation, model, FedAvg(TRAINING), 5, **options)
+
+
+def test_every_k_rounds_and_after_the_last(seen):
+    views, result = seen
+    measured = [any(name.startswith("measured/") for name in row) for row in result.metrics]
+    assert measured == [False, True, False, True, True] and [view.round for view, _ in views] == [2, 4, 5]
+    assert result.measurements["round"].tolist() == [2, 4, 5]
+    assert all("accuracy" in row for row in result.metrics)
+
+
+def test_the_probe_of_a_run(seen, federation, model):
+    """Fitted to what clients own, beside the accuracy of the head."""
+    views, result = seen
+    (view, (server, *local)), row = views[-1], result.metrics[-1]
+    rows = np.unique(np.concatenate(federation.owned_rows()))
+    labels = np.asarray(federation.train.labels)[rows]
+    of_clients = []
+    for variables, measured in zip((server, *local), (view.server, *view.local.values()), strict=True):
+        features = np.asarray(evaluate(model, variables, federation.train).features)[rows]
+        of_clients.append(probe.accuracy(fitted(features, labels, 4), measured.features, view.labels))
+    assert row["measured/probe/accuracy"] == of_clients[0]
+    assert row["measured/probe/local_accuracy_mean"] == pytest.approx(np.mean(of_clients[1:]))
+    assert row["measured/probe/head_accuracy"] == row["server_accuracy"]
+    assert row["measured/probe/gap"] == of_clients[0] - row["server_accuracy"]
+
+
+def test_features_of_a_run(seen):
+    views, result = seen
+    (view, _), arrays = views[-1], result.measurements
+    np.testing.assert_array_equal(arrays["f/features"][-1], view.server.features)
+    np.testing.assert_array_equal(arrays["f/labels"][-1], view.labels)
+    assert arrays["f/clients"][-1].tolist() == list(view.local) and arrays["f/local_features"].shape == (3, 3, 30, 6)
+    np.testing.assert_array_equal(arrays["f/local_features"][-1], [m.features for m in view.local.values()])
+
+
+def test_of_many_examples_some_are_taken_always_the_same(seen, monkeypatch):
+    (view, _) = seen[0][-1]
+    monkeypatch.setattr(measurements, "FEATURES_SAVED", 7)
+    first, second = measurements.features(view), measurements.features(view)
+    assert first["features"].shape == (7, 6) and first["local_features"].shape == (3, 7, 6)
+    assert all(np.array_equal(first[name], second[name]) for name in first)
+    rows = [int(np.flatnonzero((view.server.features == row).all(axis=1))[0]) for row in first["features"]]
+    assert rows == sorted(set(rows)) and first["labels"].tolist() == view.labels[rows].tolist()
+    monkeypatch.setattr(probe, "MOST", 20)
+    few = measurements.linear_probe(view)
+    assert few == measurements.linear_probe(view) and 0 < few["accuracy"] <= 1
+
+
+@pytest.mark.parametrize(("evaluate_every", "expected"), [(1, [3, 5]), (2, [4, 5])])
+def test_a_run_goes_on_between_two_measurements(federation, model, tmp_path, evaluate_every, expected):
+    """To the rows and arrays of one that was not stopped."""
+    options = dict(measure_every=3, measurements=CHOSEN, checkpoint_every=1, evaluate_every=evaluate_every)
+    whole = run_at_once(federation, model, FedAvg(TRAINING), 5, **options)
+    stops = iter([False] * (4 // evaluate_every - 1) + [True])
+    folder = tmp_path / "run"
+    run_at_once(federation, model, FedAvg(TRAINING), 5, folder=folder, should_stop=lambda: next(stops), **options)
+    again = run_at_once(federation, model, FedAvg(TRAINING), 5, folder=folder, **options)
+    assert again.metrics == whole.metrics and again.measurements["round"].tolist() == expected
+    assert all(np.array_equal(again.measurements[name], whole.measurements[name], equal_nan=True)
+               for name in whole.measurements)  # fmt: skip
+    with pytest.raises(UserError, match="measure_every is 3 there, absent here"):
+        run_at_once(federation, model, FedAvg(TRAINING), 6, folder=folder, **(options | {"measure_every": 1}))
+
+
+def test_a_measurement_that_is_missing_is_damage(federation, model, tmp_path):
+    options = dict(measure_every=2, measurements=CHOSEN, checkpoint_every=2, folder=tmp_path)
+    stops = iter([False] * 3 + [True])
+    run_at_once(federation, model, FedAvg(TRAINING), 5, should_stop=lambda: next(stops), **options)
+    (tmp_path / "measurements" / "000002.npz").unlink()
+    with pytest.raises(UserError, match="measurements, entry 1: round 4, expected round 2"):
+        run_at_once(federation, model, FedAvg(TRAINING), 5, **options)
