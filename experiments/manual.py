@@ -166,10 +166,8 @@ def as_markdown() -> str:
 
 
 def _table(options, prefix=""):
-    rows = [
-        " | ".join(f"`{text}`".replace("|", "\\|") if text else "" for text in (prefix + o.name, o.default, o.allowed))
-        for o in options
-    ]
+    texts = ((prefix + option.name, option.default, option.allowed) for option in options)
+    rows = [" | ".join(f"`{text}`".replace(" | ", "` or `") if text else "" for text in row) for row in texts]
     return "\n".join(["| key | default | what it may be |", "|---|---|---|", *(f"| {row} |" for row in rows)])
 
 

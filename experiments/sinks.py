@@ -10,6 +10,7 @@ import importlib
 import math
 import os
 import socket
+import sys
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -26,7 +27,7 @@ from fedjax_collapse.rows import Rows
 
 Rounds = Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]  # rows of metrics and of timing
 Take = Callable[[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]], None]
-_SECONDS = "30"  # that Weights & Biases may take to answer when a run begins, and to upload when it ends
+_SECONDS = "30"  # that Weights & Biases may take to answer when a run begins, and to take it all when it ends
 _OFFLINE = ("offline", "dryrun", "disabled")
 
 
@@ -74,8 +75,10 @@ class Sinks(NamedTuple):
 def check_sinks(names: Iterable[str]) -> None:
     """Raises UserError for a sink that is not known, whose package is missing, or that knows no account.
 
-    Weights & Biases ask for the account where there is a terminal to answer on.
+    Weights & Biases ask for the account where there is a terminal; where they do not answer, a warning says so.
     """
+    for variable in ("WANDB_INIT_TIMEOUT", "WANDB_FINISH_TIMEOUT"):  # before the package reads them
+        os.environ.setdefault(variable, _SECONDS)
     for name in names:
         check_name("sink of --log:", name, _SINKS)
         try:
@@ -90,17 +93,22 @@ def _log_in():
     import wandb
 
     try:
-        is_known, problem = wandb.login(), "no account is known"
+        is_known = wandb.login(verify=True)
+    except wandb.errors.UsageError:  # nobody can be asked
+        is_known = False
     except Exception as error:
-        is_known, problem = False, one_line(error)
+        WeightsAndBiases.is_offline = True
+        kept = "runs are kept in their folders, from where wandb sync sends them"
+        print(f"warning: Weights & Biases do not answer ({one_line(error)}); {kept}", file=sys.stderr)
+        return
     if not is_known:
-        raise UserError(f"--log=wandb: {problem}; wandb login, or WANDB_MODE=offline to send runs later")
+        raise UserError("--log=wandb: no account is known; wandb login, or WANDB_MODE=offline to send runs later")
 
 
 class TensorBoard:
     """An event file in ``tensorboard`` in the run's folder, in place of that of an earlier start."""
 
-    def __init__(self, run: Described, earlier: Rounds, announce: Callable[[str], None]) -> None:
+    def __init__(self, run: Described, earlier: Rounds) -> None:
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog
         from tensorboard.summary.writer.record_writer import RecordWriter
 
@@ -137,12 +145,22 @@ class TensorBoard:
 
 
 class WeightsAndBiases:
-    """A run of Weights & Biases, the same one at each start; while they do not answer, one that is kept offline."""
+    """A run of Weights & Biases, the same one at each start."""
 
-    _is_offline = False  # for the rest of this process, once they did not answer
+    is_offline = False  # for the rest of this process, once they did not answer
 
-    def __init__(self, run: Described, earlier: Rounds, announce: Callable[[str], None]) -> None:
-        self._run = self._started(run, announce)
+    def __init__(self, run: Described, earlier: Rounds) -> None:
+        import wandb
+
+        mode = os.environ.get("WANDB_MODE", "offline" if WeightsAndBiases.is_offline else "online")
+        about = dict(project=os.environ.get("WANDB_PROJECT", "fedjax_collapse"), group=run.study, name=run.name)
+        about |= dict(id=_identity(run.folder), resume=None if mode in _OFFLINE else "allow", config=dict(run.config))
+        settings = wandb.Settings(console="off", silent=True, reinit="create_new")
+        try:
+            self._run = wandb.init(**about, mode=mode, dir=run.folder, settings=settings)
+        except Exception:
+            WeightsAndBiases.is_offline = True
+            raise
         self._first = self._run.step  # of the rounds that are not there yet
         for row, timing in earlier:
             self.add(row, timing)
@@ -153,30 +171,6 @@ class WeightsAndBiases:
 
     def close(self, is_failed: bool) -> None:
         self._run.finish(exit_code=int(is_failed))
-
-    def _started(self, run, announce):
-        import wandb
-
-        for variable in ("WANDB_INIT_TIMEOUT", "WANDB_FINISH_TIMEOUT"):
-            os.environ.setdefault(variable, _SECONDS)
-
-        def start(mode):
-            return wandb.init(
-                project=os.environ.get("WANDB_PROJECT", "fedjax_collapse"), group=run.study, name=run.name,
-                id=_identity(run.folder), resume="allow" if mode is None else None, mode=mode, dir=run.folder,
-                config=dict(run.config), settings=wandb.Settings(console="off", silent=True, reinit="create_new"),
-            )  # fmt: skip
-
-        mode = os.environ.get("WANDB_MODE")
-        if mode in _OFFLINE or WeightsAndBiases._is_offline:
-            return start(mode or "offline")
-        try:
-            return start(None)
-        except Exception as error:
-            WeightsAndBiases._is_offline = True
-            kept = f"this and later runs are kept in their folders, and sent by wandb sync {run.folder / 'wandb'}/*"
-            announce(f"Weights & Biases do not answer ({one_line(error)}); {kept}")
-            return start("offline")
 
 
 _SINKS = {"tensorboard": TensorBoard, "wandb": WeightsAndBiases}
@@ -200,7 +194,7 @@ class _Guarded:
 
     def _add(self, row, timing):
         if self._sink is None:
-            self._sink = _SINKS[self._name](self._run, _earlier(self._run.folder, row["round"]), self._announce)
+            self._sink = _SINKS[self._name](self._run, _earlier(self._run.folder, row["round"]))
         self._sink.add(row, timing)
 
     def _try(self, do, *arguments):

@@ -29,11 +29,17 @@ WANDB = '''
 import json
 import pathlib
 
+from wandb import errors
+
 Settings = dict
 
 
-def login():
-    return not pathlib.Path("stranger").exists()
+def login(verify):
+    if pathlib.Path("stranger").exists():
+        raise errors.UsageError("no terminal")
+    if pathlib.Path("unreachable").exists():
+        raise TimeoutError("no answer\\nin 30 seconds")
+    return verify
 
 
 class Run:
@@ -56,10 +62,11 @@ class Run:
 
 
 def init(id, mode, dir, settings, config, resume, **about):
-    if mode is None and pathlib.Path("unreachable").exists():
-        raise TimeoutError("no answer\\nin 30 seconds")
-    assert resume == (None if mode else "allow")
-    return Run((pathlib.Path(dir, "wandb") if mode else pathlib.Path("server")) / id, {**about, "config": config})
+    if mode == "online" and pathlib.Path("lost").exists():
+        raise TimeoutError("lost")
+    assert resume == {"online": "allow", "offline": None}[mode]
+    folder = pathlib.Path("server") if mode == "online" else pathlib.Path(dir, "wandb")
+    return Run(folder / id, {**about, "config": config})
 '''
 
 
@@ -91,12 +98,13 @@ def wandb(tmp_path, monkeypatch):
     (tmp_path / "wandb").mkdir()
     (tmp_path / "wandb" / "__init__.py").write_text(WANDB)
     (tmp_path / "wandb" / "sdk.py").touch()
+    (tmp_path / "wandb" / "errors.py").write_text("class UsageError(Exception): ...")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delenv("WANDB_MODE", raising=False)
-    monkeypatch.setattr(sinks.WeightsAndBiases, "_is_offline", False)
+    monkeypatch.setattr(sinks.WeightsAndBiases, "is_offline", False)
     importlib.invalidate_caches()
     yield
-    for module in ("wandb", "wandb.sdk"):
+    for module in ("wandb", "wandb.sdk", "wandb.errors"):
         sys.modules.pop(module, None)
 
 
@@ -151,22 +159,27 @@ def test_weights_and_biases_have_every_round_of_every_run_once(start, wandb):
 
 
 def test_a_service_that_does_not_answer_stops_nothing(start, wandb, capsys):
-    """Runs are kept in their folders, from their first round; it is told once."""
+    """Runs are kept in their folders, from their first round; it is told once, before anything is trained."""
     with pytest.raises(KeyboardInterrupt):
         start(killed_in=3)
     Path("unreachable").touch()
     assert start("--log=wandb") == 0
-    assert capsys.readouterr().out.count("do not answer (no answer in 30 seconds); this and later runs are kept") == 1
+    told = "warning: Weights & Biases do not answer (no answer in 30 seconds); runs are kept in their folders"
+    error = capsys.readouterr().err
+    assert error.startswith(told) and error.count("\n") == 1
     for run in RUNS:
         ((_, rows, _),) = sent(f"study/{run}/wandb").values()
         assert [row["step"] for row in rows] == [1, 2, 3, 4]
 
 
-def test_a_sink_that_breaks_stops_nothing(start, wandb, capsys):
-    Path("broken").touch()
+@pytest.mark.parametrize(("how", "number"), [("broken", len(RUNS)), ("lost", 1)])
+def test_a_sink_that_breaks_stops_nothing(how, number, start, wandb, capsys):
+    """Once a run cannot be begun, later ones are kept in their folders."""
+    Path(how).touch()
     assert start("--log=wandb") == 0
     told = [line for line in capsys.readouterr().out.splitlines() if "no more goes to wandb (lost)" in line]
-    assert len(told) == len(RUNS) and {len(rows_of(run)) for run in RUNS} == {4}
+    assert len(told) == number and {len(rows_of(run)) for run in RUNS} == {4}
+    assert len(list(Path("study").glob("*/*/wandb/*.ended"))) == (3 if how == "lost" else 0)
 
 
 @pytest.mark.parametrize(
