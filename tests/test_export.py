@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from experiments import report
+from experiments.arms import check_study
 from experiments.cells import arms_of
+from experiments.configs import quickstart
 from experiments.paper import paper_of
 from experiments.reporting import read_study, write_report
 from experiments.reporting.export import as_rows, results_of
@@ -126,6 +128,22 @@ def test_means_over_settings(cells):
     assert pivot_table(missing, "accuracy", means)[1] == ["base", "50.50 ± 0.71 (2)", "-", "-", "-"]
     paper = paper_of(study.config)._replace(values={"both": {"base": 40.0}})
     assert table_with_paper(study.summary, paper, means)[2] == ["base (paper, not comparable)", "", "", "40.00", ""]
+
+
+@pytest.mark.parametrize(
+    ("means", "words"),
+    [
+        (dict(m=("a", "c")), "unknown setting in means.m 'c'"),
+        (dict(a=("b",)), "means.a: expected at least one setting, and a name that no setting has"),
+        (dict(m=()), "means.m: expected at least one setting"),
+        (dict(m="a"), "means.m"),
+    ],
+)
+def test_means_that_make_no_sense(means, words):
+    config = quickstart.get_config("smoke")
+    config.settings, config.means = dict(a={}, b={}), means
+    with pytest.raises(UserError, match=words):
+        check_study(config)
 
 
 def test_rounds_to_the_best_accuracy_of_an_arm(tmp_path, capsys):
