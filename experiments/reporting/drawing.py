@@ -25,6 +25,7 @@ BAR = "#737373"  # greys: colours are for arms
 # A page has a light and a dark look: these colours are its own (page.css), whatever they are.
 PAPER, GRID, ABSENT, MUTE, LIGHT, INK = "#fefefe", "#e6e6e6", "#dddddd", "#555555", "#d9d9d9", "#000000"
 _VARIABLES = {PAPER: "paper", GRID: "grid", ABSENT: "absent", MUTE: "mute", LIGHT: "light", INK: "ink"}
+_SEPARATE = 40  # bars that have gaps between them, at most
 THRESHOLD = {"color": MUTE, "linewidth": 1.2, "linestyle": ":"}
 STYLE = {
     "font.family": "sans-serif",
@@ -162,9 +163,11 @@ def bars(axes: "Axes", values: np.ndarray, written: str | None = None, most: flo
     """
     limit = float(most or max(values) or 1)
     rows = np.arange(len(values))
-    edges = (rows[:, None] + [-0.4, 0.4]).ravel()
-    with_gaps = np.stack([values, np.zeros(len(values))], axis=1).ravel()[:-1]
-    axes.stairs(with_gaps, edges, orientation="horizontal", fill=True, color=BAR, rasterized=len(values) > 500)
+    lengths, edges = values, np.arange(len(values) + 1) - 0.5
+    if len(values) <= _SEPARATE:
+        edges = (rows[:, None] + [-0.4, 0.4]).ravel()
+        lengths = np.stack([values, np.zeros(len(values))], axis=1).ravel()[:-1]
+    axes.stairs(lengths, edges, orientation="horizontal", fill=True, color=BAR, rasterized=len(values) > 500)
     for row, value in enumerate(values) if written else ():
         inside = value > limit / 2
         look = {"ha": "right", "color": "white"} if inside else {"ha": "left"}

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 CLIENTS = 10  # of which t-SNE shows features, at most
 _VIEW = np.radians([25, 35])  # of the sphere: from above, and around it
-_LINES = np.linspace(0, 2 * np.pi, 121)
+_LINES = np.linspace(0, 2 * np.pi, 49)
 
 
 class Saved(NamedTuple):
@@ -130,7 +130,7 @@ def point_rows(points: Mapping[str, Points], of: str) -> list[list]:
     rows = [["arm", of, *"xyz"[:axes]]]
     for arm, part in points.items():
         for group, place in zip(part.groups, part.places, strict=True):
-            rows.append([arm, group, *place])
+            rows.append([arm, group, *(round(float(value), 2) for value in place)])
     return rows
 
 
@@ -195,14 +195,15 @@ def _look(index, count):
     import matplotlib
 
     if count <= len(COLOURS):
-        return {"color": COLOURS[index], "marker": MARKERS[index % len(MARKERS)]}
+        colour = COLOURS[index]  # points are no part of a page's ink, which it makes light or dark
+        return {"color": drawing.BAR if colour == drawing.INK else colour, "marker": MARKERS[index % len(MARKERS)]}
     return {"color": matplotlib.colormaps["turbo"](index / (count - 1)), "marker": "o"}
 
 
 def _draw_plane(axes: "Axes", points: Points, looks) -> None:
     for group, look in looks.items():
         x, y = points.places[points.groups == group].T
-        axes.scatter(x, y, s=9, linewidth=0, rasterized=True, **look)
+        axes.scatter(x, y, s=_area(), linewidth=0, rasterized=True, **look)
     axes.margins(0.05)
     axes.set_aspect("equal", adjustable="datalim")
 
@@ -218,8 +219,17 @@ def _draw_sphere(axes: "Axes", points: Points, looks) -> None:
     for group, look in looks.items():
         x, y, depth = _seen(points.places[points.groups == group])
         for is_shown, alpha in ((depth <= 0, 0.2), (depth > 0, 0.9)):
-            axes.scatter(x[is_shown], y[is_shown], s=9, alpha=alpha, linewidth=0, rasterized=True, zorder=2, **look)
+            axes.scatter(
+                x[is_shown], y[is_shown], s=_area(), alpha=alpha, linewidth=0, rasterized=True, zorder=2, **look
+            )
     axes.set(xlim=(-1.06, 1.06), ylim=(-1.06, 1.06), aspect="equal")
+
+
+def _area():
+    """Of a point, in square points: a circle of a third of the height of a letter."""
+    import matplotlib
+
+    return (0.3 * matplotlib.rcParams["font.size"]) ** 2
 
 
 def _disk():

@@ -122,13 +122,14 @@ def client_loss(study: Study) -> "Figure | None":
     norm = LogNorm(low, high) if logarithmic else Normalize(low, high)
     columns = 1 if len(runs) <= 3 else 2 if len(runs) <= 8 else 3
     lines = -(-len(runs) // columns)
-    figure = new_figure(0.6 + 1.7 * lines)
+    clients = max(client_losses(run).shape[1] for run in runs.values())
+    figure = new_figure(0.6 + (1.7 if clients <= 50 else 2.4) * lines)
     grid = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False)
     for axes, (arm, run) in zip(grid.flat, runs.items(), strict=False):
         losses = np.clip(client_losses(run), low, None).T
         image = drawing.heat_map(axes, run.clients["round"], np.arange(len(losses)), losses, norm=norm, cmap="viridis")
-        axes.set_title(label(arm, 40 // columns), loc="left", color=arm_colour(study.arms, arm))
-        whole_numbers(axes.xaxis)
+        axes.set_title(label(arm, 34 // columns), loc="left", color=arm_colour(study.arms, arm))
+        whole_numbers(axes.xaxis, 9 // columns)
         whole_numbers(axes.yaxis, 5)
     panels = list(grid.flat[: len(runs)])
     for axes in panels[-columns:]:
@@ -221,9 +222,10 @@ def _panels(
     """By title the metrics of a panel, each with its line style."""
     if not shown:
         return None
-    columns = min(columns, len(shown))
-    figure = new_figure(0.5 + 2.6 * -(-len(shown) // columns), width=8.4)
-    grid = figure.subplots(-(-len(shown) // columns), columns, squeeze=False)
+    height = -(-len(shown) // columns)
+    columns = -(-len(shown) // height)  # as many lines, but filled evenly
+    figure = new_figure(0.5 + 2.6 * height, width=8.4)
+    grid = figure.subplots(height, columns, squeeze=False)
     lines = {}
     for axes, (title, styles) in zip(grid.flat, shown.items(), strict=False):
         lines |= _draw_curves(axes, study, styles, factor)
@@ -259,7 +261,7 @@ def _draw_curves(
             mean, std = factors[arm] * curve.mean, factors[arm] * curve.std
             line = axes.plot(curve.rounds, mean, style, **look)[0]
             lines.setdefault(arm, line)
-            alpha = 0.18 if style == "-" else 0.08
+            alpha = (0.18 if style == "-" else 0.08) * min(1, 4 / len(study.arms))
             axes.fill_between(curve.rounds, mean - std, mean + std, color=look["color"], alpha=alpha, linewidth=0)
     axes.set_xlabel("round")
     whole_numbers(axes.xaxis)
