@@ -29,6 +29,7 @@ def make_cells(path: Path, settings=("a 1", "b"), paper=PAPER) -> Path:
     config = dict(rounds=2, seeds=[0, 1], settings={s: {} for s in settings}, paper=paper, data=dict(source="digits"))
     config["arms"] = dict(base={}, decorr=dict(training=dict(strength=0)))
     config["sweep"] = {"training.strength": [0.1, 1]}
+    config["means"] = {"both": list(settings)} if settings else {}
     for setting in settings or [""]:
         for i, arm in enumerate(ARMS):
             for seed in (0, 1) if (setting, i) != ("a 1", 2) else (1,):
@@ -69,6 +70,7 @@ def test_the_papers_numbers_stand_apart_unless_they_are_comparable(cells):
 def test_the_page_has_the_pivot_the_settings_and_the_sweep(cells):
     page = write_report(cells).read_text(encoding="utf-8")
     assert '<span class="below">50.50</span>' in page and "not comparable: small data." in page
+    assert 'both</th>' in page or '>both<' in page
     assert page.count('<details class="section"><summary>Setting') == 2 and "Accuracy (%) of all cells" in page
     assert "a 1: decorr strength=1: results of 1 of 2 seeds." in page
     ids = [part.split('"')[0] for part in page.split(' id="')[1:]]

@@ -22,7 +22,7 @@ def rounds_to_target(study: Study, base: str) -> dict[str, Reached]:
     """By cell, the rounds to the target: the best accuracy of ``base`` in the same setting with the same seed.
 
     Only evaluated rounds count. ``base`` itself is listed with all its rounds, as in FedMR's table 4 (Fan et al., TMLR
-    2023), of which the speed-up is a share; so it is 1 for it.
+    2023), and the speed-up is their number over the arm's.
 
     Raises:
         UserError: no arm of the study has that name.
@@ -58,8 +58,8 @@ def target_note(base: str) -> str:
     """What the numbers of the table are, in a sentence."""
     return (
         f"Rounds: the first evaluated one with the best accuracy of {base} in the same setting with the same seed; "
-        f"mean ± standard deviation over the seeds that reach it. {base} stands with all its rounds, which speed-up is "
-        "a multiple of."
+        f"mean ± standard deviation over the seeds that reach it. {base} stands with all its rounds; the speed-up is "
+        "their number over the arm's."
     )
 
 
