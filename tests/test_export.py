@@ -70,7 +70,7 @@ def test_the_papers_numbers_stand_apart_unless_they_are_comparable(cells):
 def test_the_page_has_the_pivot_the_settings_and_the_sweep(cells):
     page = write_report(cells).read_text(encoding="utf-8")
     assert '<span class="below">50.50</span>' in page and "not comparable: small data." in page
-    assert 'both</th>' in page or '>both<' in page
+    assert '<th scope="col">both</th>' in page
     assert page.count('<details class="section"><summary>Setting') == 2 and "Accuracy (%) of all cells" in page
     assert "a 1: decorr strength=1: results of 1 of 2 seeds." in page
     ids = [part.split('"')[0] for part in page.split(' id="')[1:]]

@@ -15,7 +15,7 @@ import pytest
 
 from experiments.reporting import final_table, read_study, write_report
 from experiments.reporting.contents import PLOTS
-from experiments.reporting.figures import collapse_ratio, headline, measurements
+from experiments.reporting.figures import collapse_ratio, headline, measurements, timing
 from experiments.reporting.partition import draw_partition, partition_table
 from experiments.reporting.seconds import timing_table
 from experiments.reporting.study import summarize_run
@@ -247,6 +247,15 @@ def test_figures_leave_no_global_state_and_keep_arm_colours(study):
     assert all(pair == colours[0] for pair in colours) and len(set(colours[0])) == 2
     code = "import sys, experiments.reporting; assert 'matplotlib' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
+def test_time_that_runs_share_is_said_to_be_shared(tmp_path):
+    path = make_study(tmp_path / "study", arms=("alone", "together"), seeds=2, rounds=2)
+    for arm, number in (("alone", 1), ("together", 4)):
+        for file in path.glob(f"{arm}/*/timing.jsonl"):
+            rewrite_rows(file, lambda rows, number=number: [row | {"shared_by": number} for row in rows])
+    seconds_axes, *_ = timing(read_study(path)).axes
+    assert [tick.get_text() for tick in seconds_axes.get_yticklabels()] == ["alone", "together\n1/4 of shared time"]
 
 
 def test_headline_is_saved_as_svg_and_png(study, tmp_path):

@@ -169,7 +169,7 @@ def timing(study: Study) -> "Figure | None":
         axes.set_xlim(0, axes.dataLim.x1 * 1.35 or 1)
         axes.locator_params(axis="x", nbins=3)
     speed_axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-    seconds_axes.set_yticks(range(len(arms)), [label(arm, 22) for arm in arms])
+    seconds_axes.set_yticks(range(len(arms)), [label(arm, 22) + _share(study, arm) for arm in arms])
     seconds_axes.invert_yaxis()
     drawing.legend(figure, bars, list(PHASES))
     return figure
