@@ -400,24 +400,19 @@ def test_seconds_and_memory_of_a_round(study, tmp_path):
     copy = make_study(tmp_path / "s", arms=("only",), seeds=1, rounds=6, features=4)
     folder = copy / "only" / "seed0"
     times = [(1, 9.0, 5.0), (2, 8.0, 0.0), (4, 4.0, 0.0), (5, 50.0, 3.0), (6, 1.0, 0.0)]
-    sizes = {"round_bytes": 3 * 2**20, "stored_bytes": None}
+    sizes = {"round_bytes": 3 * 2**20, "stored_bytes": None, "shared_by": 2}
     rows = [dict(round=r, train=train, compile=c, evaluate=0.5, **sizes) for r, train, c in times]
     rewrite_rows(folder / "timing.jsonl", lambda _: rows)
     steps = np.zeros((6, 10), int)
     steps[:, :4] = 1
     steps[3, :8] = 1  # round 4: eight clients
     np.savez(folder / "clients.npz", round=np.arange(1, 7), task_loss=np.ones((6, 10)), steps=steps)
-    (folder / "together.json").write_text('[["only", 0], ["other", 0]]')
     head, row = timing_table(read_study(copy))
     assert head[3:5] == ["Seconds per round", "per client"]
     # rounds 2; 3 and 4; 6: 8, 2, 1 seconds, and 8/4, 4/12, 1/4 for a client
     assert row == ["only", "1 (2 as one program)", "4", "2", "0.333", "0.5", "3.0", "-"]
     assert "1 (2 as one program)" in write_report(copy).read_text(encoding="utf-8")
-    (folder / "together.json").write_text('{"no": "list"}')
-    with pytest.raises(UserError, match=r"together\.json: should be a list"):
-        read_study(copy)
     assert len(timing_table(read_study(study))) == 3
-    (folder / "together.json").unlink()
     (folder / "timing.jsonl").unlink()
     assert timing_table(read_study(copy)) == []
 

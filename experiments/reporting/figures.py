@@ -321,9 +321,8 @@ def mean_seconds(study: Study, arm: str, phase: str) -> float:
 
 def _share(study: Study, arm: str) -> str:
     """Which part of its program's time a run of the arm is given, if it was trained together with others."""
-    counts = [number(row.get("shared_by")) for run in study.of_arm(arm) for row in run.timing]
-    most = max((count for count in counts if count > 1), default=1)
-    return f"\n1/{most:.0f} of shared time" if most > 1 else ""
+    most = study.shared_by(arm)
+    return f"\n1/{most} of shared time" if most > 1 else ""
 
 
 def samples_per_second(study: Study, arm: str) -> float:

@@ -88,18 +88,7 @@ def _read_run(folder: Path, setting: str) -> Run:
         ),
         _checked(folder / "partition.npz", read_npz(folder / "partition.npz"), ("class_counts",)),
         setting,
-        _num_together(folder / "together.json"),
     )
-
-
-def _num_together(path: Path) -> int:
-    if not path.exists():
-        return 1
-    with contextlib.suppress(ValueError):
-        names = json.loads(_read_text(path))
-        if isinstance(names, list):
-            return max(1, len(names))
-    raise UserError(f"{path}: should be a list of the runs that were trained together")
 
 
 def read_json(path: Path, optional: bool = False) -> dict[str, Any]:

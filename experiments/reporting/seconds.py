@@ -43,7 +43,7 @@ def steady(rows: Sequence[Row]) -> list[tuple[Row, int]]:
 def _row(study, arm):
     runs = [run for run in study.of_arm(arm) if run.timing]
     timed = [(run, row, count) for run in runs for row, count in steady(run.timing)]
-    together = max(run.num_together for run in runs)
+    together = study.shared_by(arm)
     names = f"{len(runs)}" + (f" ({together} as one program)" if together > 1 else "")
     per_round = [number(row.get("train")) / count for _, row, count in timed]
     trained = [(number(row.get("train")), _trained(run, row, count)) for run, row, count in timed]

@@ -36,7 +36,6 @@ class Run(NamedTuple):
     spectra: Arrays
     partition: Arrays
     setting: str = ""  # of a study that has some
-    num_together: int = 1  # runs that its program trained, among which its seconds were divided
 
 
 class Curve(NamedTuple):
@@ -133,6 +132,11 @@ class Study:
     def of_arm(self, arm: str) -> tuple[Run, ...]:
         """The runs of one arm, by seed."""
         return tuple(run for run in self.runs if run.arm == arm)
+
+    def shared_by(self, arm: str) -> int:
+        """How many runs divide the time of the arm's program among them, at most; 1 if it has its own."""
+        counts = [number(row.get("shared_by")) for run in self.of_arm(arm) for row in run.timing]
+        return int(max((count for count in counts if count > 1), default=1))
 
     def curve(self, arm: str, metric: str) -> Curve:
         """Mean and standard deviation (n - 1 in the denominator) over the seeds that have a value, per round."""
