@@ -8,7 +8,7 @@ from sklearn.linear_model import Ridge
 
 from fedjax_collapse import FedAvg, LocalTraining, UserError
 from fedjax_collapse.analysis import measurements, probe
-from fedjax_collapse.analysis.moments import class_moments
+from fedjax_collapse.analysis.moments import class_moments, shifted
 from fedjax_collapse.evaluation import evaluate
 
 TRAINING = LocalTraining(epochs=1, batch_size=8, learning_rate=0.05)
@@ -35,6 +35,8 @@ def test_it_is_the_ridge_regression_of_one_hot_labels():
     head = fitted(features, labels, classes=4, strength=strength)
     np.testing.assert_allclose(head.weight, reference.coef_, rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(head.bias, reference.intercept_, rtol=1e-9, atol=1e-12)
+    elsewhere = probe.fit_ridge(shifted(class_moments(features, labels, 4), np.ones(6)), strength)
+    np.testing.assert_allclose(elsewhere.weight, head.weight, rtol=1e-9, atol=1e-12)
     expected = np.mean(reference.predict(features).argmax(axis=1) == labels)
     assert 0.4 < expected < 1 and probe.accuracy(head, features, labels) == expected
 
@@ -141,6 +143,9 @@ def test_a_run_goes_on_between_two_measurements(federation, model, tmp_path, eva
                for name in whole.measurements)  # fmt: skip
     with pytest.raises(UserError, match="measure_every is 3 there, absent here"):
         run_at_once(federation, model, FedAvg(TRAINING), 6, folder=folder, **(options | {"measure_every": 1}))
+    for rounds in (6, 7):
+        longer = run_at_once(federation, model, FedAvg(TRAINING), rounds, folder=folder, **options)
+    assert longer.measurements["round"].tolist() == [*expected, 6, 7]  # its end was at 5 once, and at 6
 
 
 def test_a_measurement_that_is_missing_is_damage(federation, model, tmp_path):
