@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 CLIENTS = 10  # of which t-SNE shows features, at most
 _VIEW = np.radians([25, 35])  # of the sphere: from above, and around it
+_POINTS = -1  # where they are: below lines
 _LINES = np.linspace(0, 2 * np.pi, 49)
 
 
@@ -177,6 +178,8 @@ def _panels(study: Study, points: dict[str, Points], draw: Callable, name_of: Ca
     groups = np.unique(np.concatenate([part.groups for part in points.values()]))
     looks = dict(zip(groups.tolist(), map(_look, range(len(groups)), [len(groups)] * len(groups)), strict=True))
     for axes, (arm, part) in zip(grid.flat, points.items(), strict=False):
+        axes.patch.set_visible(False)
+        axes.set_rasterization_zorder(0)  # all points of a panel are one image
         draw(axes, part, looks)
         axes.set_title(label(arm, 24), color=arm_colour(study.arms, arm))
         axes.set(xticks=[], yticks=[])
@@ -203,7 +206,7 @@ def _look(index, count):
 def _draw_plane(axes: "Axes", points: Points, looks) -> None:
     for group, look in looks.items():
         x, y = points.places[points.groups == group].T
-        axes.scatter(x, y, s=_area(), linewidth=0, rasterized=True, **look)
+        axes.scatter(x, y, s=_area(), linewidth=0, zorder=_POINTS, **look)
     axes.margins(0.05)
     axes.set_aspect("equal", adjustable="datalim")
 
@@ -219,9 +222,7 @@ def _draw_sphere(axes: "Axes", points: Points, looks) -> None:
     for group, look in looks.items():
         x, y, depth = _seen(points.places[points.groups == group])
         for is_shown, alpha in ((depth <= 0, 0.2), (depth > 0, 0.9)):
-            axes.scatter(
-                x[is_shown], y[is_shown], s=_area(), alpha=alpha, linewidth=0, rasterized=True, zorder=2, **look
-            )
+            axes.scatter(x[is_shown], y[is_shown], s=_area(), alpha=alpha, linewidth=0, zorder=_POINTS, **look)
     axes.set(xlim=(-1.06, 1.06), ylim=(-1.06, 1.06), aspect="equal")
 
 
