@@ -1,7 +1,9 @@
 """What the runs of a study need: plans, and federations, which are large, of one setting after the other."""
 
+import contextlib
 import gc
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 
 import jax
 from ml_collections import ConfigDict
@@ -13,6 +15,7 @@ from experiments.runs import Name, Plan, make_plan
 from fedjax_collapse.data import Federation
 from fedjax_collapse.records import UserError
 
+_MAPS, _MOST_MAPS = Path("/proc/self/maps"), Path("/proc/sys/vm/max_map_count")
 Federations = Mapping[str, Mapping[int, Federation]]  # by cell and seed
 
 
@@ -44,6 +47,19 @@ class Examples:
         """Frees what there is, with the programs compiled for it."""
         if self._setting is not None:
             self._setting, self._federations = None, {}
+            jax.clear_caches()
+            gc.collect()
+
+
+def release_programs() -> None:
+    """Drops all compiled programs once they hold half of the memory maps that Linux allows a process.
+
+    Each holds hundreds of them, and a process without any left cannot compile, and ends. So a study of many arms
+    compiles now and then what it has compiled before; elsewhere than on Linux nothing is dropped.
+    """
+    with contextlib.suppress(OSError, ValueError):
+        most = int(_MOST_MAPS.read_text())
+        if _MAPS.read_bytes().count(b"\n") > most / 2:
             jax.clear_caches()
             gc.collect()
 

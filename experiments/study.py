@@ -24,7 +24,7 @@ from experiments.failures import (
 from experiments.folder import claimed
 from experiments.lock import one_at_a_time, taken
 from experiments.names import check_name
-from experiments.preparing import Examples, by_setting, hashes_of, plan_of
+from experiments.preparing import Examples, by_setting, hashes_of, plan_of, release_programs
 from experiments.provenance import provenance, record_start, versions
 from experiments.resuming import changed_layouts
 from experiments.runs import Group, Name, Plan, make_groups, run_folder, train_group
@@ -177,6 +177,7 @@ def _train_all(groups, start) -> list[str] | None:
     console, failed = start.console, []
     with console:
         for group in groups:
+            release_programs()
             try:
                 is_done = _train(group, start)
             except RunsFailed as error:

@@ -4,12 +4,14 @@ import json
 import subprocess
 import sys
 
+import jax
 import pytest
 from ml_collections import ConfigDict
 
-from experiments import launch, provenance, study, summaries
+from experiments import launch, preparing, provenance, study, summaries
 from experiments.arms import as_declared
 from experiments.configs import quickstart
+from experiments.failures import RunsFailed
 from experiments.folder import claimed
 from fedjax_collapse import UserError
 
@@ -105,6 +107,29 @@ def test_the_declared_order_holds_in_everything_that_a_study_writes(config, tmp_
     assert "3 arms (zeta, alpha, mid) ran" in page
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[1] for line in lines if line.endswith("starts")] == list(ARMS)
+
+
+def test_programs_are_dropped_before_memory_maps_run_out(config, tmp_path, monkeypatch):
+    """Before each group, and only if they take more than half of what a process may have."""
+    traced = []
+    program = jax.jit(lambda x: traced.append(x) or x + 1)
+
+    def train_group(group, console, should_stop, take):
+        console.start_runs(list(group.runs), 0, 2)
+        program(1.0)
+        raise UserError("this is enough")
+
+    monkeypatch.setattr(study, "train_group", train_group)
+    (tmp_path / "most").write_text("100000\n")
+    for name, file in (("_MOST_MAPS", "most"), ("_MAPS", "maps")):
+        monkeypatch.setattr(preparing, name, tmp_path / file)
+    for maps, times in ((50000, 1), (50001, 1 + len(ARMS))):
+        (tmp_path / "maps").write_text("a map\n" * maps)
+        with pytest.raises(RunsFailed):
+            study.run_study(config, tmp_path / "study", study.choose_runs(config))
+        assert len(traced) == times
+    monkeypatch.setattr(preparing, "_MAPS", tmp_path / "absent")
+    preparing.release_programs()
 
 
 START = {"started": "2026-01-01T00:00:00+00:00", "command": "launch.py", "git": "a", "devices": ["cpu:0"]}
