@@ -42,6 +42,8 @@ from fedjax_collapse.fingerprint import describe
 from fedjax_collapse.nn.heads import orthogonal_head
 from fedjax_collapse.simulation import rounds_kept
 
+pytestmark = pytest.mark.slow
+
 TRAINING = LocalTraining(epochs=1, batch_size=16, learning_rate=0.05, momentum=0.9)
 ARMS = {
     "fedavg": FedAvg(TRAINING, server_optimizer=None),

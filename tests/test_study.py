@@ -13,6 +13,8 @@ from experiments.configs import quickstart
 from experiments.folder import claimed
 from fedjax_collapse import UserError
 
+pytestmark = pytest.mark.slow
+
 ARMS = ("zeta", "alpha", "mid")
 
 
