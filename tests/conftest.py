@@ -1,6 +1,7 @@
 """Shared by all tests: eight CPU devices, float64 on demand, small federations."""
 
 import os
+import signal
 from importlib.metadata import version
 from pathlib import Path
 
@@ -45,6 +46,15 @@ def float64():
     """64-bit floats for the test."""
     with jax.enable_x64(True):
         yield
+
+
+@pytest.fixture
+def interruptible():
+    """Ctrl-C as Python has it, also where pytest runs in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler  # left as it was
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(scope="session")

@@ -397,15 +397,6 @@ def test_more_rounds_and_other_checkpoints_are_the_same_run(federation, model, t
     assert_same_bits(fewer.variables, whole.variables)
 
 
-@pytest.fixture
-def interruptible():
-    """Ctrl-C as Python has it, also where pytest runs in the background."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler  # left as it was
-    signal.signal(signal.SIGINT, before)
-
-
 def interrupting(*rounds):
     """A listener that presses Ctrl-C after a round, as often as the round is named."""
 
