@@ -17,6 +17,8 @@ from fedjax_collapse import FedAvg, LocalTraining, Model, engine, nn
 from fedjax_collapse.algorithms import Recalibrate
 from fedjax_collapse.records import UserError
 
+pytestmark = pytest.mark.slow
+
 TPU, GPU = "tpu:v5e:2x2", "gpu:h100:8"
 # without what starts JAX, as a compiler is found only by one that starts later; recalibrate has a test of its own
 METHODS = ["FedAvg", *(kind.__name__ for name, kind in classes("method").items() if name != "recalibrate")]

@@ -36,6 +36,7 @@ def in_grey(examples):
     return examples._replace(inputs=examples.inputs[..., :1], mean=examples.mean[:1], std=examples.std[:1])
 
 
+@pytest.mark.slow
 def test_an_image_is_augmented_by_its_row_whatever_its_place(federation):
     rows, mask = jnp.array([3, 17, 40, 5]), jnp.ones(4, bool)
     batch = get_batch(federation.train, rows, mask, FLIP, jax.random.key(0))
@@ -48,6 +49,7 @@ def test_an_image_is_augmented_by_its_row_whatever_its_place(federation):
     assert np.any(other.inputs != batch.inputs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("augmentation", [FLIP, augment.auto_augment])
 def test_layouts_agree_and_training_differs_from_that_without(federation, augmentation):
     federation = federation._replace(train=in_grey(federation.train))
@@ -58,6 +60,7 @@ def test_layouts_agree_and_training_differs_from_that_without(federation, augmen
     assert np.abs(plain.params["Dense_0"]["kernel"] - alone[0].params["Dense_0"]["kernel"]).max() > 1e-4
 
 
+@pytest.mark.slow
 def test_the_policy_on_images_in_turn_is_that_on_all_together(federation, monkeypatch):
     """As on a CPU, and as on an accelerator."""
     images, keys = in_grey(federation.train).inputs[:24].astype(jnp.float32), jax.random.split(jax.random.key(0), 24)
@@ -67,6 +70,7 @@ def test_the_policy_on_images_in_turn_is_that_on_all_together(federation, monkey
     assert_same_bits(in_turn, together)
 
 
+@pytest.mark.slow
 def test_frozen_models_see_the_augmented_images(federation):
     """Flipping every image is training on flipped images: outputs made in every step, or once from a table."""
     flipped = federation.train._replace(inputs=federation.train.inputs[:, :, ::-1])
@@ -92,6 +96,7 @@ def middle(image, key):
     return image[2:10, 2:10]
 
 
+@pytest.mark.slow
 def test_a_model_sees_the_middle_of_larger_images(federation, larger):
     model = Model(nn.MLP(4, hidden=(8,)), federation.input_shape)
     variables = model.init(jax.random.key(0))
@@ -112,6 +117,7 @@ class Shown(linen.Module):
         return images
 
 
+@pytest.mark.slow
 def test_cropping_to_the_middle_changes_nothing(federation, larger):
     """Not the local steps, nor what MOON's frozen models and FedProc's prototypes, never augmented, see."""
     plain = FedAvg(TRAINING, {"moon": MOON(1.0), "fedproc": FedProc()})
@@ -132,6 +138,7 @@ def test_a_random_crop_runs_from_end_to_end(larger):
     assert result.metrics[-1]["accuracy"] == pytest.approx(accuracy)
 
 
+@pytest.mark.slow
 def test_the_network_is_built_for_what_the_augmentation_leaves(monkeypatch, federation, larger):
     config = config_base.get_config()
     monkeypatch.setitem(augment.PRESETS, "middle", middle)

@@ -16,6 +16,8 @@ from experiments.load import load_run
 from experiments.study import choose_runs
 from fedjax_collapse import UserError
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def config():

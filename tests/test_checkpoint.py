@@ -217,7 +217,7 @@ def test_ctrl_c_while_a_checkpoint_is_written_loses_nothing(run, tmp_path, block
     assert_same_bits(run(tmp_path, rounds=4).variables, expected)
 
 
-def test_ctrl_c_while_it_is_waited_for_leaves_the_save_known(tmp_path, blocked):
+def test_ctrl_c_while_it_is_waited_for_leaves_the_save_known(tmp_path, blocked, interruptible):
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(1, {"w": np.zeros(3)}, {})
     with pytest.raises(KeyboardInterrupt):

@@ -9,6 +9,8 @@ from experiments import build
 from experiments.configs import base as config_base
 from fedjax_collapse import engine
 
+pytestmark = pytest.mark.slow
+
 BASES = {
     "fedavg": {},
     "fedprox": dict(regularizers=dict(fedprox=dict(strength=0.01))),

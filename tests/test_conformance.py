@@ -100,6 +100,7 @@ def test_contract(float64, federation, name):
     assert_close(state, values(vectorized), 1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 def test_unreliable_clients(float64, federation, name):
     """Cohorts are partial, clients drop out or take half of their steps, and uploads are lost: rounds are finite, who
@@ -123,6 +124,7 @@ def test_unreliable_clients(float64, federation, name):
     assert_close(state, values(vectorized), 1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [name for name, kind in METHODS.items() if kind.strengths or kind.enabled is not Method.enabled]
 )

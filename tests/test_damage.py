@@ -23,6 +23,8 @@ from fedjax_collapse.running import Going
 from fedjax_collapse.runs import Hardware, Run, Schedule, initialize
 from fedjax_collapse.simulation import rounds_kept
 
+pytestmark = pytest.mark.slow
+
 ALGORITHM = FedAvg(LocalTraining(epochs=1, batch_size=16, learning_rate=0.05))
 SCHEDULE = Schedule(6, participation=0.6, checkpoint_every=2)
 HARDWARE = Hardware(engine.Vectorized())

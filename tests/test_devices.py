@@ -14,6 +14,8 @@ from fedjax_collapse import MOON, FedAvg, FedDecorr, FedMR, LocalTraining, Model
 from fedjax_collapse.engine import memory
 from fedjax_collapse.uploads import TopK
 
+pytestmark = pytest.mark.slow
+
 CHUNKED, SHARDED, VECTORIZED = engine.Chunked, engine.Sharded, engine.Vectorized
 TOLERANCE = 1e-9  # in float64: the order of summation is all that differs
 TRAINING = LocalTraining(epochs=1, batch_size=8, learning_rate=0.05, momentum=0.5)

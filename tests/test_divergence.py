@@ -32,6 +32,8 @@ from fedjax_collapse import (
 from fedjax_collapse.engine import program
 from fedjax_collapse.simulation import Callbacks, Hardware, Run, Schedule, simulate_runs
 
+pytestmark = pytest.mark.slow
+
 TRAINING = LocalTraining(epochs=1, batch_size=8, learning_rate=0.05, momentum=0.5)
 LAYOUTS = {
     "chunked": dict(client_map=engine.Chunked(2)),

@@ -56,6 +56,7 @@ def run(federation, model, algorithm, client_map=CHUNKED, num_rounds=2, cohort_s
     return jax.device_get(advance._replace(state=state._replace(key=jax.random.key_data(state.key))))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arm", "cohort_size", "maps", "is_double"),
     [
@@ -75,6 +76,7 @@ def test_all_maps_agree(federation, model, arm, cohort_size, maps, is_double, re
         assert_close(outcome, reference, tolerance)
 
 
+@pytest.mark.slow
 def test_the_debug_loop_agrees(federation):
     model = Model(nn.SmallCNN(4, channels=(3,)), federation.input_shape)
     algorithm = ARMS["feddecorr"].replace(training=TRAINING.replace(epochs=1))
@@ -82,6 +84,7 @@ def test_the_debug_loop_agrees(federation):
     assert_close(outcome, run(federation, model, algorithm, num_rounds=1, cohort_size=2), 1e-5)
 
 
+@pytest.mark.slow
 def test_strength_near_zero_is_near_absent(federation, model):
     plain = run(federation, model, ARMS["fedavg"])
     faint = run(federation, model, FedAvg(TRAINING, {"feddecorr": FedDecorr(1e-9, "official")}))
@@ -164,6 +167,7 @@ def test_one_compilation_for_all_rounds_and_hyper_parameters(federation, model):
     assert len(compiled) == 2
 
 
+@pytest.mark.slow
 def test_several_rounds_in_one_call_are_the_same_rounds(federation, model):
     together = simulate(federation, model, ARMS["fedavgm"], rounds=5, evaluate_every=3, key=jax.random.key(0))
     single = simulate(federation, model, ARMS["fedavgm"], rounds=5, key=jax.random.key(0))
@@ -247,6 +251,7 @@ def test_federation_checks_its_arrays():
             Federation.from_arrays(**{**good, **change})
 
 
+@pytest.mark.slow
 def test_short_batches_cost_their_parts_alone(federation, model):
     """Chosen by network and sizes; the numbers stay those of whole batches."""
     sizes = np.asarray(federation.ownership.sizes)
@@ -270,6 +275,7 @@ def test_short_batches_cost_their_parts_alone(federation, model):
         assert_close(outcome(parts), outcome(1), 1e-5)
 
 
+@pytest.mark.slow
 def test_a_loss_is_traced_once_for_all_rounds_and_numbers(federation, model):
     """Also by the check before the first round, and for other learning rates, strengths and keys."""
     chex.clear_trace_counter()

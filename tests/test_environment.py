@@ -14,6 +14,8 @@ import pytest
 from experiments.console import Console
 from fedjax_collapse import FedAvg, LocalTraining, simulate
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 CONFIG = """
 from experiments.configs import quickstart

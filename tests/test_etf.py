@@ -169,6 +169,7 @@ def equal_counts(federation):
     return federation.with_partition(list(rows.reshape(4, 16)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [FedETF(), FedGELA()])
 def test_equal_counts_are_federated_averaging(float64, federation, method):
     balanced, model = equal_counts(federation), Model(nn.MLP(4, hidden=(6,), head=ETF), federation.input_shape)
@@ -259,6 +260,7 @@ def lacking(federation):
     return federation.with_partition([part[:size] for part, size in zip(parts, sizes, strict=True)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ROUNDS)
 def test_rounds_equal_a_plain_pytorch_loop(float64, lacking, name):
     """Two rounds of three of the five clients."""
@@ -294,6 +296,7 @@ def test_wrong_values(federation, head, method, message):
         FedAvg(TRAINING, methods).check(Model(nn.MLP(4, hidden=(3,), head=head), federation.input_shape))
 
 
+@pytest.mark.slow
 def test_other_tasks_and_single_classes(federation):
     model = Model(nn.MLP(4, hidden=(6,), head=ETF), federation.input_shape, task=REGRESSION)
     with pytest.raises(UserError, match="FedETF: expected the task of classification"):

@@ -10,6 +10,8 @@ from experiments import launch, study
 from experiments.failures import explain, is_of_the_disk, read_failure
 from fedjax_collapse import UserError
 
+pytestmark = pytest.mark.slow
+
 CONFIG = """
 from experiments.configs import quickstart
 

@@ -132,6 +132,7 @@ def levels_of(network, x):
     return levels
 
 
+@pytest.mark.slow
 def test_rounds_equal_a_plain_pytorch_loop(federation):
     """On all levels: on the last, as ``test_all_levels_count_alike`` shows, there is one."""
     method = FedRCL(0.5, 2.0, temperature=0.2, threshold=0.3, levels="all")
@@ -208,6 +209,7 @@ def test_all_levels_count_alike(float64):
     np.testing.assert_array_equal(values(FedRCL(levels="all"), None, other), values(FedRCL(levels="all"), None, levels))
 
 
+@pytest.mark.slow
 def test_beside_feddecorr(federation):
     network = Model(nn.MLP(4, hidden=(12, 8)), federation.input_shape)
     methods = {"fedrcl": FedRCL(), "feddecorr": FedDecorr(0.1, "official")}

@@ -249,6 +249,7 @@ def test_the_place_of_an_error_in_the_users_code_is_told(file, monkeypatch):
         prepare(launch.parse([f"--config={path}"]).config)
 
 
+@pytest.mark.slow
 def test_every_option_works_or_one_line_says_what_is_wrong(file):
     wrong = []
     for (path, beside), value, way in sample():

@@ -20,6 +20,8 @@ from fedjax_collapse.options import with_options
 from fedjax_collapse.regularizers.feddr_plus import FedDrPlus
 from fedjax_collapse.regularizers.fedetf import FedETF
 
+pytestmark = pytest.mark.slow
+
 TRAINING = LocalTraining(epochs=2, batch_size=8, learning_rate=0.02, momentum=0.9)
 
 

@@ -25,6 +25,8 @@ from fedjax_collapse import evaluation as evaluations
 from fedjax_collapse.data import augment
 from fedjax_collapse.engine import host_rounds, rounds
 
+pytestmark = pytest.mark.slow
+
 TRAINING = LocalTraining(epochs=2, batch_size=8, learning_rate=0.05, momentum=0.5)
 AUGMENTED = TRAINING.replace(augmentation=augment.preset("feddecorr_cifar10"))
 ARMS = {

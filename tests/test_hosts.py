@@ -17,6 +17,8 @@ from experiments.configs import base
 from experiments.early import STOPPING
 from fedjax_collapse import Model, UserError, engine, nn
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 TOLERANCE = 2e-5  # in float32: the order of summation over processes is all that differs
 CONFIG = """

@@ -11,6 +11,8 @@ import pytest
 from experiments import build, kill_campaign, launch
 from experiments.arms import resolve_arm
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 
 

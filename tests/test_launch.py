@@ -14,6 +14,8 @@ from experiments.reporting import write_report
 from experiments.reporting.study import SUMMARISED
 from fedjax_collapse import UserError
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 QUICKSTART = "--config=experiments/configs/quickstart.py:smoke"
 SMALL = (

@@ -12,6 +12,8 @@ import pytest
 from experiments import layout_campaign
 from experiments.layout_campaign import LAYOUTS, Layout, walk
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 
 

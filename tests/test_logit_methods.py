@@ -133,6 +133,7 @@ ROUNDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ROUNDS)
 def test_rounds_equal_a_plain_pytorch_loop(skewed, name):
     """Three of the five clients in each round, with momentum, weight decay and short last batches."""
@@ -151,6 +152,7 @@ def fedavg(federation, network):
         return run(federation, network, FedAvg(TRAINING), rounds=2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "method",
     [BalancedSoftmax(0.0), FedLC(0.0), FedLC(0.0, counts="global"), FedRS(1.0), FedRS(0.1), FedVLS(0.0, 0.3, 1e-12)],
@@ -163,6 +165,7 @@ def test_clients_with_all_classes_and_no_margin_do_federated_averaging(float64, 
     assert_close(result.variables, fedavg.variables, 1e-10)
 
 
+@pytest.mark.slow
 def test_methods_change_the_rounds_of_skewed_clients(float64, skewed, network):
     """Each differs from federated averaging and from the others; accuracies in the rows are of plain logits."""
     methods = {"balanced": BalancedSoftmax(), "lc": FedLC(), "rs": FedRS(), "ntd": FedNTD(), "vls": FedVLS()}
@@ -177,6 +180,7 @@ def test_methods_change_the_rounds_of_skewed_clients(float64, skewed, network):
     assert all(np.isfinite(row["accuracy"]) and row["loss"] > 0 for r in results.values() for row in r.metrics)
 
 
+@pytest.mark.slow
 def test_no_gradient_of_a_single_class(float64, skewed, network):
     """A client with one class, which alone stays in the softmax, takes steps of length 0."""
     alone = skewed.with_partition(skewed.owned_rows()[1:2])
@@ -186,6 +190,7 @@ def test_no_gradient_of_a_single_class(float64, skewed, network):
         assert_same_bits(result.variables, start)
 
 
+@pytest.mark.slow
 def test_the_first_step_is_that_of_the_received_model(float64, skewed, network):
     training = TRAINING.replace(steps=1, momentum=0.0)
     result = run(skewed, network, FedAvg(training, {"fedntd": FedNTD(), "fedvls": FedVLS()}))
@@ -194,6 +199,7 @@ def test_the_first_step_is_that_of_the_received_model(float64, skewed, network):
     assert set(result.clients) >= {"fedvls/logit", "task_loss", "accuracy"}
 
 
+@pytest.mark.slow
 def test_strengths_of_fedvls_are_separate(float64, skewed, network):
     """With the term of one of them alone, the others' strengths being 0, the rounds are those of that term."""
     plain = run(skewed, network, FedAvg(TRAINING), rounds=2)
@@ -208,6 +214,7 @@ def test_strengths_of_fedvls_are_separate(float64, skewed, network):
     assert not FedVLS(0.0, 0.0, 0.0).enabled() and all(method.enabled() for method in alone)
 
 
+@pytest.mark.slow
 def test_bias_that_is_not_used_stays(float64, skewed, network):
     start = network.init(jax.random.key(3))
     result = run(skewed, network, FedAvg(TRAINING, {"fedrs": FedRS(use_bias=False)}), rounds=2, variables=start)
@@ -215,6 +222,7 @@ def test_bias_that_is_not_used_stays(float64, skewed, network):
     assert not np.allclose(result.variables.params["Dense_1"]["kernel"], start.params["Dense_1"]["kernel"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "methods", [{"fedlc": FedLC(counts="global"), "fedntd": FedNTD()}, {"fedvls": FedVLS()}], ids=", ".join
 )

@@ -27,6 +27,8 @@ from fedjax_collapse import (
 from fedjax_collapse.simulation import Hardware, Run, Schedule, simulate_runs
 from fedjax_collapse.uploads import TopK
 
+pytestmark = pytest.mark.slow
+
 TRAINING = LocalTraining(batch_size=8, learning_rate=0.05, momentum=0.5)
 LOST = Participation(upload_loss=0.5)
 ARMS = {

@@ -83,6 +83,7 @@ class Wrong(Method):
         return jnp.zeros(3) if self.hook == "combine" else shared
 
 
+@pytest.mark.slow
 def test_every_method_has_a_key_of_its_own(federation):
     """Of equal methods under two names, and of dropout, whose numbers do not change for a method's being there."""
     network = Model(nn.MLP(4, hidden=(6,)), federation.input_shape)
@@ -93,6 +94,7 @@ def test_every_method_has_a_key_of_its_own(federation):
     assert_same_bits(again.clients["one/number"][0], one)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hook", ["upload", "correct", "gradient", "aggregate", "finish", "combine"])
 def test_what_a_hook_returns_is_checked(federation, network, hook):
     with pytest.raises(UserError, match=f"method mine: its {hook} returned another tree than it got") as error:
@@ -124,11 +126,13 @@ def test_what_makes_no_sense_is_refused(federation, network, methods, training, 
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.slow
 def test_a_private_part_that_is_not_there(federation, network):
     with pytest.raises(UserError, match="part tail: the network has no such layer, at the top it has Dense_0, Dense_1"):
         run(federation, network, FedAvg(TRAINING, private="tail"))
 
 
+@pytest.mark.slow
 def test_uploads_go_through_methods_in_their_order(float64, federation, network):
     """Clipping before adding noise bounds the update alone, after it the sum."""
     start = network.init(jax.random.key(3))
@@ -141,6 +145,7 @@ def test_uploads_go_through_methods_in_their_order(float64, federation, network)
     assert moved["bounded"] <= 0.01 < 1 < moved["noisy"]
 
 
+@pytest.mark.slow
 def test_what_changes_nothing_of_an_upload(float64, federation, network):
     """A large norm, no noise and a share of 1: updates are sent instead of models, with the same mean."""
     methods = {"clip_update": ClipUpdate(1e6), "noisy_update": NoisyUpdate(0.0), "top_k": TopK(1.0)}
@@ -149,6 +154,7 @@ def test_what_changes_nothing_of_an_upload(float64, federation, network):
     assert_close(changed.variables, plain.variables, 1e-9)
 
 
+@pytest.mark.slow
 def test_top_k_keeps_what_it_does_not_send(float64, federation, network):
     """Over rounds of one client, everything that was not sent is still there: what was sent and the rest add up."""
     alone = federation.with_partition(federation.owned_rows()[:1])
@@ -175,6 +181,7 @@ def test_feddc_counts_whole_batches_where_the_last_is_dropped():
     assert whole.replace(drop_last=True).mean_client_steps(sizes).tolist() == [2, 0, 4]
 
 
+@pytest.mark.slow
 def test_numbers_of_local_steps(federation, network):
     """Fractions of an epoch are rounded up to whole steps, and so many steps are the same for all."""
 
@@ -196,6 +203,7 @@ def test_numbers_of_local_steps(federation, network):
     assert np.isfinite(losses).all() and not np.allclose(*losses)  # of a batch, and of all
 
 
+@pytest.mark.slow
 def test_phases_are_separate_trainings(float64, federation, network):
     """Two phases of everything are two epochs with a fresh optimizer between them: without momentum the same."""
     plain = TRAINING.replace(momentum=0.0)
@@ -207,6 +215,7 @@ def test_phases_are_separate_trainings(float64, federation, network):
     assert not np.allclose(two.variables.params["Dense_0"]["kernel"], one.variables.params["Dense_0"]["kernel"])
 
 
+@pytest.mark.slow
 def test_a_frozen_and_a_private_part_take_no_part_in_uploads(float64, federation, network):
     start = network.init(jax.random.key(3))
     for algorithm in (FedAvg(TRAINING, private="head"), FedAvg(TRAINING.replace(freeze="head"))):
@@ -215,6 +224,7 @@ def test_a_frozen_and_a_private_part_take_no_part_in_uploads(float64, federation
         assert_same_bits(result.state.server.variables.params["Dense_1"], start.params["Dense_1"])
 
 
+@pytest.mark.slow
 def test_fedmr_draws_other_rows_than_dropout(federation, network):
     """Lite rows depend on the name under which the method goes, and on nothing else of the config."""
     lite = FedMR(lite=2, inter=0.5, initial_prototypes=True)

@@ -42,6 +42,7 @@ class PlainMOON(PlainFedAvg):
         self.previous[client.id] = client.network
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first_round", ["received", "random_init"])
 def test_moon_rounds_equal_a_plain_pytorch_loop(federation, first_round):
     moon = MOON(2.0, 0.3, first_round)
@@ -83,6 +84,7 @@ def test_moon_of_a_new_client_has_no_gradient(first_round, expected):
     assert value != pytest.approx(expected) and np.all(np.any(gradient != 0, axis=1))
 
 
+@pytest.mark.slow
 def test_a_random_model_is_another_draw_of_the_initial_one(federation):
     _, variables = small_model(federation)
     with jax.enable_x64(True):

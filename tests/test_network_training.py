@@ -25,6 +25,8 @@ from fedjax_collapse import FedAvg, FedDecorr, Federation, LocalTraining, engine
 from fedjax_collapse.engine.cohort import no_models
 from fedjax_collapse.engine.rounds import _run_round
 
+pytestmark = pytest.mark.slow
+
 
 def torch_step(model, name, arrays, batch):
     """What ``training_step`` returns, by PyTorch, from the true rows alone."""

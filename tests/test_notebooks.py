@@ -19,6 +19,8 @@ from matplotlib.figure import Figure
 
 from experiments.notebooks import principal_directions, sphere
 
+pytestmark = pytest.mark.slow
+
 FOLDER = Path(__file__).parents[1] / "experiments" / "notebooks"
 NAMES = ("collapse", "own_regularizer", "quickstart", "throughput_100_clients")
 CACHE = Path(__file__).parents[1] / ".pytest_cache" / "jax"

@@ -9,6 +9,8 @@ from experiments import launch
 from experiments.load import load_run
 from experiments.names import classes
 
+pytestmark = pytest.mark.slow
+
 OWN = """
 import flax.linen as nn
 import jax

@@ -14,6 +14,8 @@ from experiments.paper import paper_of
 from experiments.published import by_setting
 from fedjax_collapse.data import augment, partition
 
+pytestmark = pytest.mark.slow
+
 PAPERS = ("feddecorr", "fedmr", "feduv")
 FILES = sorted(p for name in PAPERS for p in (CONFIGS / name).glob("*.py") if p.stem not in ("base", "__init__"))
 WANTED = {

@@ -23,6 +23,8 @@ from fedjax_collapse import (
 )
 from fedjax_collapse.simulation import Hardware, Run, Schedule, simulate_runs
 
+pytestmark = pytest.mark.slow
+
 TRAINING = LocalTraining(batch_size=8, learning_rate=0.05, momentum=0.5)
 METHODS = {"scaffold": Scaffold(), "fedmr": FedMR(), "moon": MOON()}
 

@@ -94,12 +94,14 @@ REFERENCES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REFERENCES)
 def test_rounds_equal_a_plain_pytorch_loop(federation, name):
     method, plain = REFERENCES[name]
     assert_same_rounds(federation, FedAvg(TRAINING, {name: method}), plain)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "by_hand"),
     [
@@ -117,6 +119,7 @@ def test_they_are_names_of_private_parts_and_phases(federation, network, method,
     assert named.metrics == plain.metrics and named.headline == plain.headline
 
 
+@pytest.mark.slow
 def test_what_a_method_keeps_is_not_perturbed(federation, network):
     """FedSAM leaves the head of FedPer's clients alone, as one that is private by hand."""
     sharp = {"fedsam": FedSAM(0.5)}
@@ -126,6 +129,7 @@ def test_what_a_method_keeps_is_not_perturbed(federation, network):
     assert_same_bits(named.state.clients.private, plain.state.clients.private)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REFERENCES)
 def test_personal_models_are_scored(federation, name):
     """The headline is the mean over clients of the accuracy of their own models, and all of these differ."""

@@ -15,6 +15,8 @@ from fedjax_collapse import FedAvg, Federation, LocalTraining, Model, Scaffold, 
 from fedjax_collapse.engine import memory
 from fedjax_collapse.simulation import Callbacks, Hardware, Run, Schedule, check, initialize, simulate_runs
 
+pytestmark = pytest.mark.slow
+
 TRAINING = LocalTraining(epochs=1, batch_size=8, learning_rate=0.05, momentum=0.5)
 SCAFFOLD = FedAvg(TRAINING, {"scaffold": Scaffold()})
 

@@ -123,6 +123,7 @@ FEDMR = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FEDMR)
 def test_fedmr_rounds_equal_a_plain_pytorch_loop(federation, name):
     regularizer, arguments = FEDMR[name]
@@ -148,6 +149,7 @@ class PlainFedProc(WithPrototypes):
         return self.task_weight * task + (1 - self.task_weight) * prototype_loss
 
 
+@pytest.mark.slow
 def test_fedproc_rounds_equal_a_plain_pytorch_loop(federation):
     method = PlainFedProc()
     state, expected = run_both(federation, {"fedproc": FedProc(ramp_rounds=4.0)}, method)
@@ -228,6 +230,7 @@ def test_lite_draws_rows_without_replacement_and_padding_takes_no_place():
     assert draw_rows(jax.random.key(0), mask, 8)[mask].all()
 
 
+@pytest.mark.slow
 def test_prototypes_of_the_initial_model(federation):
     """Before the first round: over the clients that submit, all of them, in the cohort or not."""
     model, variables = Model(nn.SmallCNN(4, (5,)), federation.input_shape), None

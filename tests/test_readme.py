@@ -12,6 +12,8 @@ from experiments import arms, build
 from experiments.configs import quickstart
 from fedjax_collapse import regularizers, simulate
 
+pytestmark = pytest.mark.slow
+
 README = (Path(__file__).parents[1] / "README.md").read_text()
 CONFIG, LIBRARY, REGULARIZER = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 

@@ -74,6 +74,7 @@ def fedavg(federation):
     return run_reference(federation, PlainFedAvg()).server.dump()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ROUNDS)
 def test_rounds_equal_a_plain_pytorch_loop(federation, fedavg, name):
     regularizer, method = ROUNDS[name]

@@ -10,6 +10,8 @@ from experiments.reporting.reading import layouts_of
 from experiments.resuming import changed_layouts, check_resume
 from fedjax_collapse import UserError
 
+pytestmark = pytest.mark.slow
+
 NAMES = [("fedavg", 0), ("fedavg", 1), ("feddecorr", 0)]
 START = {"devices": ["TFRT_CPU_0", "TFRT_CPU_1"], "layouts": {"fedavg": "1 client at a time on each of 2 devices"}}
 

@@ -112,6 +112,7 @@ class PlainFedExP(PlainFedAvg):
         return received + self.eta * moved
 
 
+@pytest.mark.slow
 def test_rounds_of_fedexp_equal_a_plain_pytorch_loop(of_one_class):
     plain, algorithm = PlainFedExP(), FedAvg(REFERENCE_TRAINING, {"fedexp": FedExP(eps=1e-6)})
     state = run_library(of_one_class, algorithm)
@@ -125,6 +126,7 @@ def test_rounds_of_fedexp_equal_a_plain_pytorch_loop(of_one_class):
     assert_close(scored, Variables(mean, expected.batch_stats), 1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("beside", ["top_k", "private head", "head_at_server"])
 def test_fedexp_is_of_what_arrives(float64, of_one_class, network, beside):
     """One round, by hand from the local models: of the params that are sent, as they are sent, by those that arrive."""
@@ -168,6 +170,7 @@ def test_fedexp_is_of_what_arrives(float64, of_one_class, network, beside):
     assert_close(result.state.server.variables.params, expected, 1e-7)
 
 
+@pytest.mark.slow
 def test_fedexp_alone_and_beside_others(float64, federation, network):
     """Of one participant it is federated averaging; a server optimizer and FedNova get what it makes of the mean."""
     alone = federation.with_partition(federation.owned_rows()[:1])
@@ -234,6 +237,7 @@ for _ in range(20):
 """
 
 
+@pytest.mark.slow
 def test_virtual_features_on_several_devices():
     """CPU devices that decompose batches of matrices at the same time wait for each other forever."""
     subprocess.run([sys.executable, "-c", VIRTUAL_FEATURES_ON_TWO_DEVICES], check=True, timeout=120)
@@ -272,6 +276,7 @@ def lopsided(federation):
     return federation.with_partition(parts)
 
 
+@pytest.mark.slow
 def test_rounds_of_ccvr_equal_a_plain_loop(float64, lopsided, network):
     """The head that is scored, from the features under the server's model of all whose uploads arrived; training goes
     on as without. A class without examples keeps its part of the head."""
@@ -306,6 +311,7 @@ def test_rounds_of_ccvr_equal_a_plain_loop(float64, lopsided, network):
     assert total.counts[3] == 0 and total.counts[2] <= 1 < len(arrived) < 5
 
 
+@pytest.mark.slow
 def test_ccvr_in_every_round(float64, federation, network):
     """In the first round the head is that of ``end``, and then the server goes on from it; one class alone changes
     nothing."""
@@ -321,6 +327,7 @@ def test_ccvr_in_every_round(float64, federation, network):
     assert_close(alone.variables, alone.state.server.variables, 1e-12)
 
 
+@pytest.mark.slow
 def test_ccvr_keeps_single_precision_far_from_zero(federation, network):
     """Of features around 1000 that differ by about 1."""
     start = network.init(jax.random.key(3))

@@ -184,6 +184,7 @@ REFERENCES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REFERENCES)
 def test_rounds_equal_a_plain_pytorch_loop(federation, name):
     """Three rounds of three of the five clients: some come back at once, one after a round in which it was absent."""
@@ -219,6 +220,7 @@ def network(federation):
 BATCHES = LocalTraining(batch_size=8, learning_rate=0.05, momentum=0.5)
 
 
+@pytest.mark.slow
 def test_the_servers_model_is_everyones_last_if_all_take_part(float64, federation, network):
     """Then both forms of FedLESAM are one; the first round is federated averaging, the others are not."""
     run = functools.partial(run_at_once, federation, network)
@@ -228,6 +230,7 @@ def test_the_servers_model_is_everyones_last_if_all_take_part(float64, federatio
     assert losses[0][0] == pytest.approx(losses[1][0], rel=1e-12) and losses[0][1] != pytest.approx(losses[1][1])
 
 
+@pytest.mark.slow
 def test_the_server_keeps_its_last_model(float64, federation, network):
     """Whoever took part: the one before the newest."""
     algorithm = FedAvg(BATCHES, {"it": FedLESAM(stored="server")})
@@ -238,6 +241,7 @@ def test_the_server_keeps_its_last_model(float64, federation, network):
     assert jax.tree.leaves(after.clients.memory) == []
 
 
+@pytest.mark.slow
 def test_beside_scaffold_feddecorr_and_a_server_optimizer(federation, network):
     others = {"scaffold": Scaffold(), "feddecorr": FedDecorr(0.1, "official")}
     adam = jax.tree_util.Partial(optax.adam, 0.01)
@@ -259,6 +263,7 @@ class Noticing(Method):
         return gradient_of(params)
 
 
+@pytest.mark.slow
 def test_what_is_private_or_not_trained_stays_where_it_is(federation, network):
     seen = []
     training = BATCHES.replace(phases=(Phase("head", 1), Phase("body", 1)), freeze="Dense_0/bias")

@@ -42,6 +42,8 @@ from fedjax_collapse.fingerprint import describe
 from fedjax_collapse.nn.heads import orthogonal_head
 from fedjax_collapse.simulation import rounds_kept
 
+pytestmark = pytest.mark.slow
+
 TRAINING = LocalTraining(epochs=1, batch_size=16, learning_rate=0.05, momentum=0.9)
 ARMS = {
     "fedavg": FedAvg(TRAINING, server_optimizer=None),
@@ -393,15 +395,6 @@ def test_more_rounds_and_other_checkpoints_are_the_same_run(federation, model, t
     fewer = run(federation, model, rounds=2, folder=tmp_path / "more")  # what is done stays done
     assert fewer.rounds_done == 5
     assert_same_bits(fewer.variables, whole.variables)
-
-
-@pytest.fixture
-def interruptible():
-    """Ctrl-C as Python has it, also where pytest runs in the background."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler  # left as it was
-    signal.signal(signal.SIGINT, before)
 
 
 def interrupting(*rounds):

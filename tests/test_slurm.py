@@ -11,6 +11,8 @@ from experiments import launch, slurm
 from experiments.workers import Work
 from fedjax_collapse import UserError
 
+pytestmark = pytest.mark.slow
+
 CONFIG = """
 from experiments.configs import quickstart
 

@@ -6,6 +6,8 @@ import pytest
 
 from experiments import soak
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("case", ["digits", "many", "states"])
 def test_a_row_for_each_tenth(case, tmp_path, monkeypatch, capsys):

@@ -12,6 +12,8 @@ from experiments.reporting import page, read_study
 from fedjax_collapse import FedAvg, LocalTraining, UserError, engine, simulate
 from fedjax_collapse.simulation import Hardware, Run, Schedule, rounds_kept, simulate_runs
 
+pytestmark = pytest.mark.slow
+
 ALGORITHM = FedAvg(LocalTraining(epochs=1, batch_size=8, learning_rate=0.05))
 ROUNDS = 6
 

@@ -15,6 +15,8 @@ from experiments.failures import RunsFailed
 from experiments.folder import claimed
 from fedjax_collapse import UserError
 
+pytestmark = pytest.mark.slow
+
 ARMS = ("zeta", "alpha", "mid")
 
 

@@ -9,6 +9,8 @@ from small_data import assert_same_examples
 
 from fedjax_collapse import sources
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("tensorflow")
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")

@@ -17,6 +17,8 @@ from fedjax_collapse.nn.timing import with_timed_lowerings
 from fedjax_collapse.records import Batch
 from fedjax_collapse.target import Target
 
+pytestmark = pytest.mark.slow
+
 DEVICE = jax.devices("cpu")[0]
 REMEMBERED = timing._remembered  # other tests have rules alone (conftest.py)
 MODEL = Model(nn.SmallCNN(3, channels=(8, 32, 32)), (16, 16, 3))

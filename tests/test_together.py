@@ -15,6 +15,8 @@ from fedjax_collapse import FedAvg, FedDecorr, FedMR, LocalTraining, Model, Scaf
 from fedjax_collapse.engine import together
 from fedjax_collapse.simulation import Hardware, Run, Schedule, rounds_kept, simulate_runs, structure
 
+pytestmark = pytest.mark.slow
+
 OPTIONS = dict(rounds=3, participation=0.6, evaluate_every=2)
 SCHEDULE = Schedule(**OPTIONS)
 RUN_MAPS = {

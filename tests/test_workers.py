@@ -14,6 +14,8 @@ from experiments import launch, workers
 from experiments.lock import holder, only_process_in, taken
 from fedjax_collapse import UserError
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 CONFIG = """
 from experiments.configs import quickstart
