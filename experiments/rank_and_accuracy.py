@@ -42,6 +42,7 @@ METRICS = {
     "bias": ("head/prediction_bias", "bias of predictions"),
     "probe": ("probe/accuracy", "probe accuracy (points)"),
 }
+_LINEAR = {"accuracy": 20, "bias": 0.2, "probe": 5}  # up to there axes are linear: arms that fail are far away
 LEAST = 5  # arms over which a correlation says something
 Difference = Mapping[str, Any]
 
@@ -184,10 +185,24 @@ def scatter(rows: Sequence[Difference]) -> "Figure":
         axes.axhline(0, **THRESHOLD, zorder=1)
         axes.axvline(0, **THRESHOLD, zorder=1)
         axes.set_xlabel(f"gain in {METRICS[metric][1]}")
+        if metric in _LINEAR:
+            _linear_up_to(axes.set_xscale, axes.xaxis, _LINEAR[metric])
     panels[0].set_ylabel("gain in accuracy (points)")
+    _linear_up_to(panels[0].set_yscale, panels[0].yaxis, _LINEAR["accuracy"])
     handles = panels[0].collections[: len(settings)]
     legend(figure, handles, [label(setting) for setting in settings])
     return figure
+
+
+def _linear_up_to(scale, axis, most):
+    """Makes an axis logarithmic beyond so much to either side, with ticks that are numbers."""
+    from matplotlib.ticker import FixedLocator, ScalarFormatter
+
+    scale("symlog", linthresh=most, linscale=1.5)
+    ticks = [most * k for k in (-4, -1, -0.5, 0, 0.5, 1, 4)]
+    axis.set_major_locator(FixedLocator(ticks))
+    axis.set_minor_locator(FixedLocator([]))
+    axis.set_major_formatter(ScalarFormatter())
 
 
 def _mean(values):
