@@ -219,7 +219,10 @@ def test_a_study_of_cells_keeps_the_data_of_one_setting_and_skips_what_is_finish
     starts = json.loads((folder / "provenance.json").read_text())["starts"]
     assert list(starts[-1]["layouts"]) == list(starts[-1]["sha256"]) == CELLS
     page = (folder / "report.html").read_text()
-    assert "ran in 2 settings (iid, few 0.5) with 1 seed (0)" in page and page.count('<details class="section">') == 2
+    assert (
+        "ran in 2 settings (iid, few 0.5) with 1 seed (0)" in page
+        and page.count('<details class="section"><summary>Setting') == 2
+    )
 
 
 def test_a_run_that_fails_ends_neither_its_setting_nor_the_next(config, tmp_path, trained, monkeypatch):

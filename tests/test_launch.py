@@ -67,6 +67,7 @@ def test_a_study_from_one_command(config_file, tmp_path, capsys):
     assert list(summary) == ["fedavg", "feddecorr"]
     for metrics in summary.values():
         assert metrics["accuracy"].pop("of") == "server model on the whole test set"
+        assert metrics["R"].pop("of")
         assert list(metrics) == list(SUMMARISED)
         assert all(set(entry) == {"mean", "std", "n"} for entry in metrics.values())
         counts = {name: entry["n"] for name, entry in metrics.items()}
@@ -262,7 +263,10 @@ def test_missing_config_file_is_told_with_those_that_there_are(tmp_path, capsys)
     for arguments in ([], ["--config=nowhere.py"], ["--config", "nowhere.py"]):
         assert start(*arguments, workdir=tmp_path / "study") == 2
         error = capsys.readouterr().err
-        assert "available: glyphs, label_skew, quickstart, feddecorr/ (" in error and error.count("\n") == 1
+        assert (
+            "available: glyphs, label_skew, quickstart, rank_and_accuracy, feddecorr/ (" in error
+            and error.count("\n") == 1
+        )
         assert "did you mean" not in error and len(error) < 200
 
 
