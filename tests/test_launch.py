@@ -67,7 +67,7 @@ def test_a_study_from_one_command(config_file, tmp_path, capsys):
     assert list(summary) == ["fedavg", "feddecorr"]
     for metrics in summary.values():
         assert metrics["accuracy"].pop("of") == "server model on the whole test set"
-        assert metrics["R"].pop("of")
+        assert metrics["R"].pop("of") == "client 0"
         assert list(metrics) == list(SUMMARISED)
         assert all(set(entry) == {"mean", "std", "n"} for entry in metrics.values())
         counts = {name: entry["n"] for name, entry in metrics.items()}
