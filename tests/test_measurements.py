@@ -15,7 +15,7 @@ from experiments.names import functions
 from experiments.reporting import final_table, read_study
 from experiments.reporting.figures import measurements as draw
 from experiments.reporting.study import panels
-from fedjax_collapse import Domains, FedAvg, Federation, LocalTraining, Model, UserError, simulate
+from fedjax_collapse import Domains, FedAvg, Federation, LocalTraining, Model, UserError, nn, simulate
 from fedjax_collapse.analysis import confusion, measurements, neural_collapse, rank, similarity, unevenness
 from fedjax_collapse.analysis.moments import class_moments
 from fedjax_collapse.analysis.spectrum import effective_rank
@@ -192,6 +192,12 @@ def test_without_a_linear_head(views, monkeypatch):
     assert {name for name in found if not name.startswith("local_")} == {"nc1", "nc2_norms", "nc2_angles", "nc4"}
     with pytest.raises(UserError, match="head_spectrum: the head of network SmallCNN is not linear; leave it out"):
         measurements.head_spectrum(view)
+
+
+def test_a_fixed_head_has_no_params_to_measure(federation):
+    model = Model(nn.MLP(4, hidden=(6,), head=nn.heads.Simplex), federation.input_shape)
+    (row,) = run(federation, model, measurements={"nc": measurements.neural_collapse}, rounds=1).metrics
+    assert np.isfinite(row["measured/nc/nc1"]) and "measured/nc/nc3" not in row
 
 
 def test_a_class_without_test_examples(views):

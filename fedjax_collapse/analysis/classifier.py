@@ -8,7 +8,7 @@ from jaxtyping import Float
 
 from fedjax_collapse import masks
 from fedjax_collapse.model import Model
-from fedjax_collapse.records import Variables
+from fedjax_collapse.records import UserError, Variables
 
 
 class LinearHead(NamedTuple):
@@ -20,8 +20,11 @@ class LinearHead(NamedTuple):
 
 def linear_head(model: Model, variables: Variables) -> LinearHead | None:
     """The network's head (``masks.py``), if it is linear: if it has a kernel [features, classes] and but for that at
-    most a bias; else None."""
-    head = masks.select(model.mask("head").params, variables.params)
+    most a bias; else None, as for a fixed head, which has no params."""
+    try:
+        head = masks.select(model.mask("head").params, variables.params)
+    except UserError:
+        return None
     kernels = [np.asarray(leaf, np.float64) for path, leaf in head.items() if path.split("/")[-1] == "kernel"]
     biases = [np.asarray(leaf, np.float64) for path, leaf in head.items() if path.split("/")[-1] == "bias"]
     outputs = model.initial_shapes()
