@@ -196,7 +196,7 @@ def test_an_error_of_the_run_goes_before_one_of_the_writing(run, tmp_path, monke
 
 
 @pytest.mark.parametrize("times", [1, 2])
-def test_ctrl_c_while_a_checkpoint_is_written_loses_nothing(run, tmp_path, blocked, times):
+def test_ctrl_c_while_a_checkpoint_is_written_loses_nothing(run, tmp_path, blocked, interruptible, times):
     """The first stops after a checkpoint, the second at once: what was being written is written."""
     expected = run(None, rounds=4).variables
 
