@@ -24,12 +24,25 @@ from typing import TYPE_CHECKING, Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that ``experiments`` is found from any folder
 
 import numpy as np
+from scipy.stats import spearmanr
 
 from experiments.cells import arms_of
 from experiments.reporting import read_study
-from experiments.reporting.drawing import COLOURS, MARKERS, THRESHOLD, label, legend, new_figure, styled
+from experiments.reporting.drawing import (
+    COLOURS,
+    FIGURES,
+    MARKERS,
+    THRESHOLD,
+    label,
+    legend,
+    new_figure,
+    save_figure,
+    styled,
+)
+from experiments.reporting.export import markdown
 from experiments.reporting.paired import pairs
-from experiments.reporting.study import MEASURED, Study, number
+from experiments.reporting.study import MEASURED, Study, moments, number
+from experiments.reporting.table import show_number
 from fedjax_collapse.records import UserError
 
 if TYPE_CHECKING:
@@ -63,8 +76,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         out.mkdir(parents=True, exist_ok=True)
         _write(out / "runs.csv", rows)
         _write(out / "settings.csv", settings)
-        for kind in ("svg", "pdf", "png"):
-            scatter(rows).savefig(out / f"rank_and_accuracy.{kind}", dpi=200)
+        figure = scatter(rows)
+        for kind in FIGURES:
+            save_figure(figure, out / f"rank_and_accuracy.{kind}")
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -137,35 +151,34 @@ def arm_means(rows: Iterable[Difference]) -> list[dict[str, Any]]:
     return [
         {
             **{name: own[0][name] for name in ("setting", "arm", "method")},
-            **{metric: _mean([row[metric] for row in own]) for metric in ("accuracy", *METRICS)},
+            **{metric: _mean_of(own, metric) for metric in ("accuracy", *METRICS)},
         }
         for own in by_arm.values()
     ]
+
+
+def _mean_of(rows, metric):
+    return number(moments([row[metric] for row in rows if math.isfinite(row[metric])])["mean"])
 
 
 def spearman(first: np.ndarray, second: np.ndarray) -> float:
     """Correlation of the ranks, equal values sharing theirs; NaN of fewer than ``LEAST`` finite pairs or of a
     constant."""
     finite = np.isfinite(first) & np.isfinite(second)
-    if finite.sum() < LEAST:
+    first, second = first[finite], second[finite]
+    if len(first) < LEAST or not np.ptp(first) or not np.ptp(second):
         return math.nan
-    ranks = [np.searchsorted(np.sort(v), v) + np.searchsorted(np.sort(v), v, "right") for v in
-             (first[finite], second[finite])]  # fmt: skip
-    centred = [rank - rank.mean() for rank in ranks]
-    norm = math.sqrt((centred[0] ** 2).sum() * (centred[1] ** 2).sum())
-    return float(centred[0] @ centred[1] / norm) if norm else math.nan
+    return float(spearmanr(first, second).statistic)
 
 
 def table(settings: Sequence[Mapping[str, Any]]) -> str:
     """What ``correlations`` gives, as Markdown."""
     heads = ["setting", "arms", "rank up", "rank and accuracy up", "accuracy up"]
-    lines = [heads + [f"rho with {name}" for _, name in METRICS.values()]]
+    rows = [heads + [f"rho with {name}" for _, name in METRICS.values()]]
     for row in settings:
-        correlation = ["-" if math.isnan(row[metric]) else f"{row[metric]:+.2f}" for metric in METRICS]
         counts = (row[n] for n in ("setting", "arms", "higher_rank", "and_higher_accuracy", "higher_accuracy"))
-        lines.append([*map(str, counts), *correlation])
-    lines.insert(1, ["---"] * len(lines[0]))
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+        rows.append([*map(str, counts), *(show_number(row[metric], "+.2f") for metric in METRICS)])
+    return markdown(rows).rstrip()
 
 
 @styled
@@ -203,11 +216,6 @@ def _linear_up_to(scale, axis, most):
     axis.set_major_locator(FixedLocator(ticks))
     axis.set_minor_locator(FixedLocator([]))
     axis.set_major_formatter(ScalarFormatter())
-
-
-def _mean(values):
-    finite = [value for value in values if math.isfinite(value)]
-    return float(np.mean(finite)) if finite else math.nan
 
 
 def _write(path, rows):

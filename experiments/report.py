@@ -23,7 +23,8 @@ from experiments.console import Console
 from experiments.names import check_name
 from experiments.paper import paper_of
 from experiments.reporting import read_study, write_report
-from experiments.reporting.export import FIGURES, TABLES, results_of, save_figures
+from experiments.reporting.drawing import FIGURES
+from experiments.reporting.export import TABLES, results_of, save_figures
 from experiments.reporting.figures import headline
 from fedjax_collapse.records import UserError
 

@@ -25,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that ``experi
 import numpy as np
 
 from experiments import theory_figures
+from experiments.reporting.drawing import FIGURES, save_figure
 from fedjax_collapse.analysis import dynamics
 from fedjax_collapse.analysis.rank import exp_entropy
 from fedjax_collapse.analysis.spectrum import covariance_spectrum, effective_rank, eigenvalues
@@ -240,8 +241,8 @@ def _write(folder: Path, name: str, columns: Columns, figure) -> None:
             writer = csv.writer(file)
             writer.writerow(columns)
             writer.writerows(zip(*(column.tolist() for column in columns.values()), strict=True))
-        for kind, date in (("svg", "Date"), ("pdf", "CreationDate"), ("png", None)):
-            figure.savefig(folder / f"{name}.{kind}", dpi=200, metadata={date: None} if date else None)
+        for kind in FIGURES:
+            save_figure(figure, folder / f"{name}.{kind}")
     except OSError as error:
         raise UserError(f"--out={folder}: cannot be written to ({error.strerror}); choose another folder") from None
 

@@ -12,7 +12,7 @@ from experiments.arms import check_study
 from experiments.cells import arms_of
 from experiments.configs import quickstart
 from experiments.paper import paper_of
-from experiments.reporting import read_study, write_report
+from experiments.reporting import data, read_study, write_report
 from experiments.reporting.export import as_rows, results_of
 from experiments.reporting.paired import paired_difference
 from experiments.reporting.sweep import lines_of, sweep
@@ -212,6 +212,17 @@ def test_a_sweep_is_drawn_against_its_values(tmp_path):
     assert collapse.containers[0].lines[0].get_ydata() == pytest.approx([-1, -2])
     study.config["sweep"].clear()
     assert sweep(study) is None
+
+
+def test_numbers_of_a_sweep_are_those_that_are_drawn(tmp_path):
+    """R of several watched clients is their mean."""
+    folder = make_cells(tmp_path, settings=())
+    for file in folder.glob("*/seed*/metrics.jsonl"):
+        rows = [json.loads(line) for line in file.read_text().splitlines()]
+        rows = [row | {"R_mean": 7.0, "R_min": 6.0, "R_max": 8.0} for row in rows]
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    heading, *rows = data.sweep(read_study(folder))
+    assert heading[-2] == "R_mean: mean" and [row[-2] for row in rows] == [7, 7, 7]
 
 
 def test_lines_of_a_sweep_over_two_axes():

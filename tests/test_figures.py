@@ -212,14 +212,14 @@ def test_features_that_cannot_be_drawn_are_left_out(tmp_path):
 def test_figures_of_files_fit_a_column(study, tmp_path, monkeypatch):
     sizes, small = {}, {}
 
-    def save(figure, path, kind):
+    def save(figure, path, dpi):
         figure.draw_without_rendering()
         sizes[path.stem] = figure.get_size_inches()[0]
         texts = [text for axes in figure.axes for text in (axes.xaxis.label, axes.yaxis.label, *axes.get_xticklabels())]
         small[path.stem] = min(text.get_fontsize() for text in texts)
         return path
 
-    monkeypatch.setattr("experiments.reporting.export._save", save)
+    monkeypatch.setattr("experiments.reporting.export.save_figure", save)
     assert report.main([str(study.path), "--format=svg", f"--out={tmp_path}"]) == 0
     narrow = {plot.name for plot in PLOTS if not plot.wide} & set(sizes)
     assert len(narrow) > 4 and all(sizes[name] == pytest.approx(drawing.COLUMN) for name in narrow)

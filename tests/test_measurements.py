@@ -200,6 +200,21 @@ def test_a_fixed_head_has_no_params_to_measure(federation):
     assert np.isfinite(row["measured/nc/nc1"]) and "measured/nc/nc3" not in row
 
 
+class Unnamed(linen.Module):
+    """A network that says of none of its layers that it is the head."""
+
+    @linen.compact
+    def __call__(self, inputs, mask, train):
+        features = linen.relu(linen.Dense(6)(inputs.reshape(len(inputs), -1)))
+        return Outputs(features, linen.Dense(4)(features))
+
+
+def test_a_network_has_to_say_which_layer_is_its_head(federation):
+    model, measured = Model(Unnamed(), federation.input_shape), {"nc": measurements.neural_collapse}
+    with pytest.raises(UserError, match='call the classifier "head"'):
+        run(federation, model, measurements=measured, rounds=1)
+
+
 def test_a_class_without_test_examples(views):
     """It is no class of the measures, whatever the classifier says of it."""
     (_, view), _ = views

@@ -98,7 +98,7 @@ def partition(study: Study) -> Rows:
 
 def sweep(study: Study) -> Rows:
     """Metrics after the last round, with the values that are swept."""
-    metrics = ("accuracy", "effective_rank", "R")
+    metrics = ("accuracy", "effective_rank", study.of_local("R"))
     swept = {name: arm.values for name, arm in arms_of(study.config).items() if name in study.summary}
     axes = list(dict.fromkeys(axis for values in swept.values() for axis in values))
     rows: Rows = [["arm", *axes, *(f"{metric}: {part}" for metric in metrics for part in ("mean", "std"))]]

@@ -6,6 +6,7 @@ import functools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from io import StringIO
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+FIGURES = ("svg", "pdf", "png")
+_DATE = {".svg": "Date", ".pdf": "CreationDate", ".png": "Software"}  # what differs from one machine to another
 WIDTH = 5.6  # inches of a figure in the report: two fit side by side in a wide window
 COLUMN = 3.3  # inches of the same figure as a file: a column of a paper
 # Okabe and Ito (2008): distinguishable with any common colour blindness. Yellow is left out, too pale for a line. The
@@ -184,6 +187,13 @@ def bars(axes: "Axes", values: np.ndarray, written: str | None = None, most: flo
 def themed(text: str) -> str:
     """The text with those colours that a page has its own of as its variables."""
     return re.sub("|".join(_VARIABLES), lambda found: f"var(--{_VARIABLES[found[0]]})", text)
+
+
+@styled
+def save_figure(figure: "Figure", path: Path, dpi: int = 200) -> Path:
+    """The path, at which the figure is now, of the kind of its ending and without a date."""
+    figure.savefig(path, dpi=dpi, metadata={_DATE[path.suffix]: None})
+    return path
 
 
 @styled

@@ -9,14 +9,12 @@ from typing import Any, NamedTuple
 from experiments.cells import means_of
 from experiments.paper import paper_of
 from experiments.reporting.contents import OVERVIEW, PLOTS
-from experiments.reporting.drawing import for_column, styled
+from experiments.reporting.drawing import for_column, save_figure
 from experiments.reporting.paired import paired_difference
 from experiments.reporting.study import Study, number
 from experiments.reporting.table import columns_of, final_table, paper_note, show_moments, table_with_paper
 from experiments.reporting.targets import target_note, target_table
 
-FIGURES = ("svg", "pdf", "png")
-_DATE = {"svg": "Date", "pdf": "CreationDate", "png": "Software"}  # what would differ from one machine to another
 _LATEX = {
     **{character: f"\\{character}" for character in "&%$#_{}"},
     **{"\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}", "±": "$\\pm$", "|": "$|$"},
@@ -63,9 +61,9 @@ def as_rows(results: Results) -> Rows:
 
 def as_markdown(results: Results, studies: Mapping[str, Study]) -> str:
     """The table, and for each study with settings or a paper its arms by settings."""
-    parts = [_markdown(as_rows(results), len(results.heading))]
+    parts = [markdown(as_rows(results), len(results.heading))]
     for name, rows, note in pivots(studies) + results.targets:
-        parts.append(f"## {name}\n\n{_markdown(rows)}" + (f"\n{note}\n" if note else ""))
+        parts.append(f"## {name}\n\n{markdown(rows)}" + (f"\n{note}\n" if note else ""))
     return "\n".join(parts)
 
 
@@ -125,17 +123,12 @@ def save_figures(study: Study, folder: Path, kinds: Sequence[str]) -> list[Path]
         for place, plot, part in drawn:
             if (figure := plot.draw(part)) is not None:
                 place.mkdir(parents=True, exist_ok=True)
-                paths += [_save(figure, place / f"{plot.name}.{kind}", kind) for kind in kinds]
+                paths += [save_figure(figure, place / f"{plot.name}.{kind}", dpi=300) for kind in kinds]
     return paths
 
 
-@styled
-def _save(figure, path, kind):
-    figure.savefig(path, format=kind, dpi=300, metadata={_DATE[kind]: None})
-    return path
-
-
-def _markdown(rows, num_labels=1):
+def markdown(rows: Rows, num_labels: int = 1) -> str:
+    """Heading and rows as a table whose first columns are labels, and the others numbers."""
     heading, *rest = ([cell.replace("|", "\\|") for cell in row] for row in rows)
     lines = [heading, [*["---"] * num_labels, *["---:"] * (len(heading) - num_labels)], *rest]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)

@@ -20,10 +20,16 @@ class LinearHead(NamedTuple):
 
 def linear_head(model: Model, variables: Variables) -> LinearHead | None:
     """The network's head (``masks.py``), if it is linear: if it has a kernel [features, classes] and but for that at
-    most a bias; else None, as for a fixed head, which has no params."""
+    most a bias; else None, as for a fixed head, which has no params.
+
+    Raises:
+        UserError: the network does not say which of its layers is the head.
+    """
     try:
         head = masks.select(model.mask("head").params, variables.params)
     except UserError:
+        if getattr(model.module, "head", "linear") == "linear":
+            raise
         return None
     kernels = [np.asarray(leaf, np.float64) for path, leaf in head.items() if path.split("/")[-1] == "kernel"]
     biases = [np.asarray(leaf, np.float64) for path, leaf in head.items() if path.split("/")[-1] == "bias"]

@@ -99,9 +99,9 @@ def prediction_bias(view: MeasurementView) -> Numbers:
     _check_classes(view, "prediction_bias")
 
     def bias(model):
-        classes = model.logits.shape[-1]
-        said, true = (np.bincount(c, minlength=classes) for c in (np.argmax(model.logits, axis=-1), model.labels))
-        return {"prediction_bias": float(np.abs(said - true).sum() / (2 * len(model.labels)))}
+        matrix = matrices.confusion_matrix(model.labels, model.logits)
+        apart = np.abs(matrix.sum(axis=0) - matrix.sum(axis=1))
+        return {"prediction_bias": float(apart.sum() / (2 * len(model.labels)))}
 
     return _of_models(view, bias)
 
@@ -127,8 +127,11 @@ def class_accuracy(view: MeasurementView) -> Mapping[str, float | np.ndarray]:
     def of_class(model):
         return matrices.class_accuracy(matrices.confusion_matrix(model.labels, model.logits))
 
-    numbers = _of_models(view, lambda m: {"balanced": np.nanmean(of_class(m)), "lowest": np.nanmin(of_class(m))})
-    return numbers | _arrays(view, "of_class", of_class)
+    def summary(model):
+        accuracies = of_class(model)
+        return {"balanced": np.nanmean(accuracies), "lowest": np.nanmin(accuracies)}
+
+    return _of_models(view, summary) | _arrays(view, "of_class", of_class)
 
 
 def confusion(view: MeasurementView) -> Mapping[str, np.ndarray]:
@@ -210,15 +213,9 @@ def features(view: MeasurementView) -> Mapping[str, np.ndarray]:
     """
     _check_classes(view, "features")
     rows = _drawn(np.arange(len(view.labels)), FEATURES_SAVED)
-    of_server = view.server.features[rows]
-    of_local = [model.features[rows] for model in view.local.values()]
-    absent = view.num_watched - len(of_local)
-    return {
-        "features": of_server,
-        "local_features": np.stack(of_local + [np.full_like(of_server, np.nan)] * absent),
-        "clients": np.array([*view.local, *[-1] * absent]),
-        "labels": view.labels[rows],
-    }
+    clients = np.array([*view.local, *[-1] * (view.num_watched - len(view.local))])
+    arrays = _arrays(view, "features", lambda model: model.features[rows])
+    return arrays | {"clients": clients, "labels": view.labels[rows]}
 
 
 def client_drift(view: MeasurementView) -> Numbers:
