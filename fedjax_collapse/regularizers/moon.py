@@ -10,9 +10,10 @@ FedDecorr's code of MOON never uses its temperature: to reproduce it, set 1.
 
 A client that was never in a cohort has no previous model, and the codes disagree on what then happens. By default it is
 the model just received: the loss is the constant ln 2 and its gradient exactly 0. ``mask`` trains alike but logs 0.
-``random_init`` (FedDecorr's and FedUV's code) compares with a network of random weights. Ours is the run's initial
-model with the entries of every leaf shuffled, which for independent entries is another draw of the initialisation; the
-codes draw one for every client.
+``random_init`` (FedDecorr's code) compares with a network of random weights. Ours is the run's initial model with the
+entries of every leaf shuffled, which for independent entries is another draw of the initialisation; the codes draw one
+for every client. ``random_later`` (MOON's and FedUV's code) does so from the second round on, and the first one has no
+contrast.
 """
 
 import math
@@ -43,7 +44,7 @@ class MOON(Regularizer):
 
     strength: NotNegative = 1.0
     temperature: Positive = 0.5
-    first_round: str = option("received", choices=("received", "random_init", "mask"))
+    first_round: str = option("received", choices=("received", "random_init", "random_later", "mask"))
     needs_projector: bool = option(False)
 
     def check_with(self, training: LocalTraining, private: str, model: Model) -> None:
@@ -53,7 +54,7 @@ class MOON(Regularizer):
 
     def init_memory(self, variables: Variables, shapes: Outputs) -> Previous:
         del shapes
-        if self.first_round == "random_init":
+        if self.first_round.startswith("random"):
             variables = Variables(_shuffle_entries(variables.params), variables.batch_stats)
         return Previous(variables, jnp.zeros((), bool))
 
@@ -64,8 +65,9 @@ class MOON(Regularizer):
     def penalty(self, view: LocalView) -> dict[str, Term]:
         server, previous = view.frozen["server"].features, view.frozen["previous"].features
         value = model_contrastive(view.outputs.features, server, previous, view.batch.mask, self.temperature)
-        if self.first_round != "random_init":  # a constant, so that no rounding can leave a gradient
-            value = jnp.where(view.memory.is_own, value, math.log(2) if self.first_round == "received" else 0.0)
+        if self.first_round != "random_init":  # a constant where nothing is compared: no rounding leaves a gradient
+            is_compared = view.round > 0 if self.first_round == "random_later" else view.memory.is_own
+            value = jnp.where(is_compared, value, math.log(2) if self.first_round == "received" else 0.0)
         return {"contrastive": Term(self.strength, value)}
 
     def finish(self, view: FinishView) -> tuple[Previous, PyTree]:

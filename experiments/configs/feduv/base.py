@@ -19,6 +19,11 @@ FEDUV = dict(
     uniformity=0.5,  # paper
     kernel_scale=1,  # released code: exp(-d^2 / sigma), where the paper has 2 sigma
 )
+MOON = dict(
+    strength=1.0,  # paper
+    temperature=0.5,  # paper
+    first_round="random_later",  # released code
+)
 _DOMAIN = dict(name="domain")
 
 
@@ -27,7 +32,7 @@ def arms(*names: str) -> dict:
     every = dict(
         fedavg=dict(),
         fedprox=dict(regularizers=dict(fedprox=dict(strength=0.01))),  # paper
-        moon=dict(regularizers=dict(moon=dict(strength=1.0, temperature=0.5))),  # paper
+        moon=dict(regularizers=dict(moon=MOON)),
         freeze=dict(training=dict(freeze="head")),  # paper; the released code trains the head and throws it away
         only_variance=dict(regularizers=dict(feduv=FEDUV | dict(uniformity=0.0))),
         only_uniformity=dict(regularizers=dict(feduv=FEDUV | dict(variance=0.0))),
