@@ -23,7 +23,7 @@ from fedjax_collapse.engine.memory import is_exhaustion
 from fedjax_collapse.engine.skipping import all_finite
 from fedjax_collapse.local import LocalContext, NotFinite
 from fedjax_collapse.local_training import LocalTraining
-from fedjax_collapse.records import UserError
+from fedjax_collapse.records import UserError, of_rounds
 
 _FILE = "divergence.npz"  # in a run's folder
 
@@ -61,7 +61,8 @@ def suspect(record: RoundRecord, done: int, loss: float, score: str) -> Suspicio
     ``loss``: of the server's model after them; ``score``: the metric that is no loss.
     """
     cohort = np.asarray(record.steps) > 0
-    failed = {name: cohort & ~np.isfinite(values) for name, values in record.metrics.items() if name != score}
+    metrics = of_rounds(record.metrics)
+    failed = {name: cohort & ~np.isfinite(values) for name, values in metrics.items() if name != score}
     by_client = np.any(list(failed.values()), axis=0)
     if by_client.any():
         first = int(by_client.any(axis=1).argmax())

@@ -10,7 +10,7 @@ import optax
 from flax import struct
 
 from fedjax_collapse.data.augment import Augmentation
-from fedjax_collapse.options import Count, Decay, NotNegative, Positive, check_fields, option
+from fedjax_collapse.options import Count, Decay, Natural, NotNegative, Positive, check_fields, option
 from fedjax_collapse.records import Scalar, UserError
 
 
@@ -44,6 +44,8 @@ class LocalTraining:
     schedule_rounds)) / 2``, ``decay`` is times ``schedule_factor^t``.
     ``freeze``: the part of the network that keeps its initial value, at clients and server (``masks.py``);
     ``head_at_server`` is the released code of FedUV's "Freeze", whose clients train the head and then throw it away.
+    ``logged_epochs``: so many first epochs of a client's round are also logged one by one, each metric of epoch e as
+    ``epoch/<e>/<metric>`` [rounds, clients] in ``clients.npz``, NaN for an epoch that the client does not take.
     """
 
     epochs: Positive = 1
@@ -62,6 +64,7 @@ class LocalTraining:
     schedule_rounds: Count = 100
     schedule_factor: Positive = 0.998
     freeze: str = option("none")
+    logged_epochs: Natural = option(0)
 
     def check(self) -> None:
         """Raises UserError for values that make no sense."""

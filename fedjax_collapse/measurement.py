@@ -29,7 +29,7 @@ from fedjax_collapse.engine.skipping import SKIPPED
 from fedjax_collapse.evaluation import Evaluation, evaluate, personal_scores
 from fedjax_collapse.local_training import LocalTraining
 from fedjax_collapse.model import Model
-from fedjax_collapse.records import ClientState, Key, Ownership, UserError, Variables
+from fedjax_collapse.records import ClientState, Key, Ownership, UserError, Variables, of_rounds
 
 HEADLINES = {
     "server": "server model on the whole test set",
@@ -243,7 +243,7 @@ def _first(values):
 
 def _training(record, sizes):
     """Means over the cohort of the last round's training metrics, weighted by size; of all rounds who was skipped."""
-    cohort, metrics = record.steps[-1] > 0, dict(record.metrics)
+    cohort, metrics = record.steps[-1] > 0, of_rounds(record.metrics)
     counts = {f"train/{name}": int(np.nansum(metrics.pop(name))) for name in (SKIPPED,) if name in metrics}
     return counts | {
         f"train/{name}": float(np.average(values[-1][cohort], weights=sizes[cohort])) if cohort.any() else math.nan

@@ -4,6 +4,7 @@ Everything that crosses a module boundary inside a round is one of these records
 client; the client axis exists only in the engine and in aggregation.
 """
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -114,3 +115,11 @@ class Trained(NamedTuple):
     steps: jax.Array  # number of optimizer steps taken
     learning_rate: jax.Array  # of this round
     metrics: dict[str, jax.Array]  # mean over the examples seen: loss and score of the task, each term by name
+
+
+EPOCH = "epoch/"  # before the number of an epoch and the name of what is a metric of it alone
+
+
+def of_rounds(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the metrics that are of whole rounds, not of one of their epochs."""
+    return {name: value for name, value in metrics.items() if not name.startswith(EPOCH)}

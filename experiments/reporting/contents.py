@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from experiments.reporting import data, embedding, figures
+from experiments.reporting.epochs import rows_within_round, within_round
 from experiments.reporting.partition import partition_figure, partition_table
 from experiments.reporting.seconds import timing_table
 from experiments.reporting.study import Study
@@ -141,6 +142,17 @@ PLOTS = (
         "of each arm: a row that stays bright is a client that learns less; grey means not in that round's cohort.",
         figures.client_loss,
         data.client_loss,
+    ),
+    Plot(
+        "within-round",
+        "Losses within a round",
+        "Mean of the cross-entropy and of every term over each epoch of local training, before their strengths, in the "
+        "last round of each arm's first seed: a grey line is a client, the coloured one their mean "
+        "(training.logged_epochs).",
+        within_round,
+        rows_within_round,
+        wide=True,
+        optional=True,
     ),
     Plot(
         "timing",

@@ -12,7 +12,7 @@ from fedjax_collapse.data.batches import get_batch, over_batches, pad_to_batches
 from fedjax_collapse.local.context import LocalContext
 from fedjax_collapse.local.gradient import correct, frozen_outputs, gradient_and_metrics
 from fedjax_collapse.local_training import divide
-from fedjax_collapse.records import Batch, Key, PyTree, Trained, Variables
+from fedjax_collapse.records import EPOCH, Batch, Key, PyTree, Trained, Variables
 
 _AUGMENTATION = 2**31 - 1  # stream of randomness within an epoch; the others are its steps
 _SHOWN = 3  # names of what is not finite
@@ -40,12 +40,16 @@ def train(context: LocalContext) -> Trained:
     for part, steps in context.training.phase_steps(context.client.size, context.client.budget):
         variables, epoch, of_phase = _Phase(context, part, tables).run(variables, steps, epoch)
         sums.append((steps, *of_phase))
-    steps, examples, metrics = jax.tree.map(lambda *values: functools.reduce(jnp.add, values), *sums)
+    steps, total, by_epoch = jax.tree.map(lambda *values: functools.reduce(jnp.add, values), *sums)
+    metrics = _means(total)
+    for number in range(context.training.logged_epochs):
+        of_epoch = _means(jax.tree.map(lambda leaf, i=number: leaf[i], by_epoch))
+        metrics |= {f"{EPOCH}{number + 1}/{name}": mean for name, mean in of_epoch.items()}
     return Trained(
         variables=variables,
         steps=steps,
         learning_rate=context.training.learning_rate_in(context.round),
-        metrics=jax.tree.map(lambda total: total / examples, metrics),
+        metrics=metrics,
     )
 
 
@@ -63,8 +67,9 @@ class _Phase:
 
     def run(
         self, variables: Variables, steps: jax.Array, first_epoch: jax.Array | int
-    ) -> tuple[Variables, jax.Array, PyTree]:
-        """The variables after the steps, the epoch behind them, examples seen and the sums of metrics over them."""
+    ) -> tuple[Variables, jax.Array, tuple[PyTree, PyTree]]:
+        """The variables after the steps, the epoch behind them, and sums over them: of examples seen and of metrics;
+        and the same by epoch."""
         per_epoch, size = self.training.steps_per_epoch(self.client.size), self.client.size
         num_epochs = divide(steps + per_epoch - 1, jnp.maximum(per_epoch, 1))
 
@@ -75,7 +80,7 @@ class _Phase:
             def step(i, carry):
                 count, number = index * per_epoch + i, jnp.asarray(i, size.dtype)
                 with _failures_named(self.client.id, count):
-                    new = self.step(number, order, key_steps, carry)
+                    new = self.step(number, order, key_steps, first_epoch + index, carry)
                     if what := _not_finite(new):
                         where = int(self.context.round), int(self.client.id), int(count)
                         batch, _ = self._get_batch(self.training.batch_size, number, order, key_steps)
@@ -86,14 +91,17 @@ class _Phase:
 
         first = jnp.zeros((), size.dtype)
         arguments = variables, first, jnp.arange(len(self.rows)), self.client.key
-        sums = zeros_of(jax.eval_shape(self.differentiate, self.training.batch_size, *arguments)[2])
+        total = zeros_of(jax.eval_shape(self.differentiate, self.training.batch_size, *arguments)[2])
+        logged = self.training.logged_epochs
+        by_epoch = jax.tree.map(lambda zero: jnp.zeros(logged, zero.dtype), total) if logged else ()
+        sums = (total, by_epoch)
         carry = (variables, self.optimizer.init(variables.params), sums)
         variables, _, sums = jax.lax.fori_loop(0, num_epochs, epoch, carry)
         return variables, first_epoch + num_epochs, sums
 
-    def step(self, index: jax.Array, order: jax.Array, key: Key, carry: PyTree) -> PyTree:
+    def step(self, index: jax.Array, order: jax.Array, key: Key, epoch: jax.Array, carry: PyTree) -> PyTree:
         """Variables, optimizer state, sums after a step; a short batch costs no more than the parts that it fills."""
-        variables, optimizer_state, sums = carry
+        variables, optimizer_state, (total, by_epoch) = carry
         batch_size, parts = self.training.batch_size, self.context.batch_parts
         part = -(-batch_size // parts)
         num_parts = divide(self.client.size - index * batch_size + part - 1, part)
@@ -104,7 +112,9 @@ class _Phase:
         gradient = correct(self.context, gradient, variables.params, self.fixed)
         updates, optimizer_state = self.optimizer.update(gradient, optimizer_state, variables.params)
         params = masks.where(self.fixed, variables.params, optax.apply_updates(variables.params, updates))
-        return Variables(params, batch_stats), optimizer_state, jax.tree.map(jnp.add, sums, metrics)
+        if by_epoch:
+            by_epoch = jax.tree.map(lambda logged, m: logged.at[epoch].add(m, mode="drop"), by_epoch, metrics)
+        return Variables(params, batch_stats), optimizer_state, (jax.tree.map(jnp.add, total, metrics), by_epoch)
 
     def _differentiate(self, num_rows, variables, index, order, key):
         """Gradient, running statistics, number of true rows and metrics times it, of a batch with that many rows."""
@@ -125,6 +135,11 @@ class _Phase:
         if augmentation:
             return batch, frozen_outputs(self.context, batch)
         return batch, jax.tree.map(lambda leaf: leaf[positions], self.tables)
+
+
+def _means(sums):
+    examples, metrics = sums
+    return {name: total / examples for name, total in metrics.items()}
 
 
 def _frozen_tables(context):
@@ -157,7 +172,7 @@ def _failures_named(client_id: jax.Array, step: jax.Array):
 
 def _not_finite(carry):
     """What is not finite after a step, in words: terms of the loss, else parameters; nothing in compiled code."""
-    variables, _, (_, sums) = carry
+    variables, _, ((_, sums), _) = carry
     for kind, named in (("term", sums), ("parameter", masks.by_path(variables.params))):
         names = [name for name, value in named.items() if not _is_finite(value)]
         if len(names) == 1:
