@@ -274,7 +274,8 @@ def stop_on_signal():
 
 
 def _new_options(config, arguments):
-    """Path and value of every ``--config.a.b=value`` that the config lacks, by argument.
+    """Path and value of every ``--config.a.b=value`` that the config lacks, by argument; also of a fraction where the
+    config has a whole number, as of epochs: whether it may be one is checked with all options.
 
     Only parts whose keys are options may get new ones, as ``partition`` or ``network``: building them checks the names.
     """
@@ -296,6 +297,8 @@ def _new_options(config, arguments):
                     break
                 check_name(f"config key in --config.{name}:", key, node if isinstance(node, ConfigDict) else ())
                 node = node[key]
+            if type(node) is int and isinstance(value := _literal(text), float):
+                new[argument] = path, value
     return new
 
 
@@ -308,7 +311,7 @@ def _literal(text):
 
 
 def _set_option(config, path, value):
-    with config.unlocked():
+    with config.unlocked(), config.ignore_type():
         for depth, key in enumerate(path[:-1], 1):
             if key not in config:
                 config[key] = ConfigDict()

@@ -34,6 +34,7 @@ _KINDS = {
 _HERE = Path(__file__).parent
 _INSTALLED = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
 _NOT_OWN = (str(Path(algorithms.__file__).parents[1]), *_INSTALLED)  # where files are that the user did not write
+_MANY = 25  # names, which a line does not list beside the nearest one
 
 
 def class_named(what: str, name: str) -> type:
@@ -181,10 +182,11 @@ def _as_tuple(value):
 
 
 def check_name(what: str, name: str, valid: Iterable[str]) -> None:
-    """Raises UserError with the nearest valid name."""
+    """Raises UserError with the nearest valid name, and all of them unless it is one of very many."""
     valid = sorted(valid)
     if name in valid:
         return
     nearest = difflib.get_close_matches(str(name), valid, n=1)
-    guess = f"did you mean {nearest[0]!r}? " if nearest else ""
-    raise UserError(f"unknown {what} {name!r}: {guess}expected one of {', '.join(valid) or '(none)'}")
+    guess = [f"did you mean {nearest[0]!r}?"] if nearest else []
+    choices = [] if nearest and len(valid) > _MANY else [f"expected one of {', '.join(valid) or '(none)'}"]
+    raise UserError(f"unknown {what} {name!r}: {' '.join(guess + choices)}")

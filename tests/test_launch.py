@@ -117,6 +117,15 @@ def test_options_that_the_config_does_not_have_yet():
         launch.parse([])
 
 
+def test_a_fraction_where_the_config_has_a_whole_number():
+    """Epochs may be one; of what may not, the schema says so."""
+    path = "--config.arms.fedavg.training.epochs=0.5"
+    config = launch.parse([QUICKSTART, "--config.training.epochs=1.5", path]).config
+    assert config.training.epochs == 1.5 and arms.resolve_arm(config, "fedavg").training.epochs == 0.5
+    with pytest.raises(UserError, match="expected int, got float"):
+        launch.parse([QUICKSTART, "--config.rounds=2.5"])
+
+
 def test_arms_may_differ_in_their_partition():
     """Those that do not share one federation."""
     config = quickstart.get_config()
