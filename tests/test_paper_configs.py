@@ -6,12 +6,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from experiments import build, study
+from experiments import build, study, summaries
 from experiments.arms import as_declared, resolve_cell
-from experiments.cells import arms_of, cells_of, setting_and_arm, settings_of
+from experiments.cells import arms_of, cells_of, means_of, setting_and_arm, settings_of
 from experiments.config_files import CONFIGS
 from experiments.paper import paper_of
 from experiments.published import by_setting
+from experiments.reporting.table import table_with_paper
 from fedjax_collapse.data import augment, partition
 
 pytestmark = pytest.mark.slow
@@ -44,6 +45,8 @@ CLASSES = {  # of the data that only the published settings need: classes, and a
     "folder:HAM10000": (7, (96, 96, 3)),
     "folder:OfficeHome": (65, (96, 96, 3)),
 }
+PAGES = ("feddecorr/iclr_table10", "fedmr/table5", "feduv/figure4")
+SMALLEST = {"feddecorr/table8": "digits-0.1-resnet18"}  # network
 
 
 def label(path):
@@ -99,6 +102,24 @@ def test_the_papers_numbers_are_as_many_as_its_settings(path):
     assert known == set(rows) <= set(arms_of(config))
 
 
+@pytest.mark.parametrize("arg", ["full", "offline", "smoke"])
+@pytest.mark.parametrize("path", FILES, ids=label)
+def test_its_report_has_every_row_and_column_of_the_table(path, arg):
+    """Arms by settings and means over settings; and each of the paper's numbers at its place, beside or below ours."""
+    config = as_declared(config_of(path, arg))
+    paper, means = paper_of(config), means_of(config)
+    numbers = {paper.metric if paper else "accuracy": {"mean": 0.125, "std": 0.0, "n": 3}}
+    (_, *columns), *rows = table_with_paper(dict.fromkeys(cells_of(config), numbers), paper, means)
+    table = {name: dict(zip(columns, cells, strict=True)) for name, *cells in rows}
+    assert columns == [*(settings_of(config) or [""]), *means]
+    assert [name for name in table if not name.endswith("(paper, not comparable)")] == list(arms_of(config))
+    assert all(cell.startswith("12.50") for arm in arms_of(config) for cell in table[arm].values())
+    for setting, of_arms in paper.values.items() if paper else ():
+        for arm, value in of_arms.items():
+            theirs = table[arm if paper.comparable else f"{arm} (paper, not comparable)"]
+            assert theirs[setting].endswith(f"{value:.2f}")
+
+
 @pytest.mark.parametrize("path", FILES, ids=label)
 def test_small_is_the_same_study_as_offline(path):
     """The same arms; settings among its settings, which differ in the same keys; seconds of training."""
@@ -140,18 +161,22 @@ def test_offline_data_can_be_divided_as_it_says(path):
                 assert federation.ownership.sizes.max() >= own.training.batch_size
 
 
-@pytest.mark.parametrize(
-    ("name", "setting"), [("feddecorr/iclr_table10", ""), ("fedmr/table5", "glyphs100-P10C10"), ("feduv/figure4", "")]
-)
-def test_small_versions_run_and_are_reported_by_arm_and_setting(name, setting, tmp_path):
-    config = config_of(CONFIGS / f"{name}.py", "smoke")
-    if setting:
-        config.settings = {setting: as_declared(config)["settings"][setting]}
+@pytest.mark.parametrize("path", FILES, ids=label)
+def test_small_versions_run(path, tmp_path, monkeypatch):
+    """All arms in one setting: the others differ in data, partition or network alone. Some write their page."""
+    has_page = label(path) in PAGES
+    if not has_page:
+        monkeypatch.setattr(summaries, "write_report", lambda workdir: workdir)
+    config = config_of(path, "smoke")
+    settings = as_declared(config)["settings"]
+    setting = SMALLEST.get(label(path), next(iter(settings)))
+    config.settings = {setting: settings[setting]}
     assert study.run_study(config, tmp_path / "study")
     summary = json.loads((tmp_path / "study" / "summary.json").read_text())
     assert list(summary) == cells_of(as_declared(config))
-    page = (tmp_path / "study" / "report.html").read_text()
-    for cell in summary:
+    assert all(metrics["accuracy"]["n"] == 1 for metrics in summary.values())
+    page = (tmp_path / "study" / "report.html").read_text() if has_page else ""
+    for cell in summary if has_page else ():
         for part in setting_and_arm(cell):
             assert part in page
 

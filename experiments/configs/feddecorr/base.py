@@ -22,7 +22,9 @@ def arms(*names: str) -> dict:
     momentum = dict(name="damped_momentum", decay=0.5)  # paper; the released code's form (its CIFAR10 scripts: 0.9)
     projector = dict(projector="feddecorr")  # released code: MOON's features, which FedDecorr acts on, too
     every = dict(
-        scaffold=dict(algorithm=dict(name="scaffold")),  # not released: as published, with the same local momentum
+        # not released: with the others' local momentum, which it was not published with; by its number of steps alone
+        # (``steps``) c is ten times too large then and training ends at chance
+        scaffold=dict(algorithm=dict(name="scaffold", normaliser="fednova")),  # our choice
         fednova=dict(algorithm=dict(name="fednova")),
         fedavg=dict(),
         fedavg_decorr=dict(regularizers=dict(feddecorr=DECORR)),
