@@ -21,12 +21,20 @@ _NEW = ("normalization", "domains")  # what earlier versions did not write down
 _SHOWN = 3  # differences that an error lists
 
 
+class _Fields(dict):
+    """A record's fields by name; ``usual`` are those that have their default."""
+
+    usual: frozenset[str]
+
+
 def describe(value: Any) -> Any:
     """The value as JSON: records by field, functions by name, numbers as they are, large arrays by hash."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = [field.name for field in dataclasses.fields(value) if field.name not in _LEFT_OUT]
-        own = {"class": type(value).__qualname__}
-        return own | {name: describe(getattr(value, name)) for name in fields}
+        fields = [field for field in dataclasses.fields(value) if field.name not in _LEFT_OUT]
+        described = _Fields({field.name: describe(getattr(value, field.name)) for field in fields})
+        described.usual = frozenset(f.name for f in fields if described[f.name] == describe(_default(f)))
+        described["class"] = type(value).__qualname__
+        return described
     if isinstance(value, functools.partial):  # also JAX's
         return {"function": describe(value.func), "args": describe(value.args), "keywords": describe(value.keywords)}
     if isinstance(value, Mapping):
@@ -38,6 +46,10 @@ def describe(value: Any) -> Any:
     if isinstance(value, (jax.Array, np.ndarray, np.generic)):
         return np.asarray(value).tolist() if np.size(value) <= 4 else digest(value)
     return value if isinstance(value, (str, int, float, bool)) or value is None else repr(value)
+
+
+def _default(field):
+    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
 
 
 def _describe_function(function):
@@ -73,10 +85,21 @@ def _check_same(folder, description):
         raise UserError(f"{path}: cannot be read ({type(error).__name__}); {hint}") from error
     here, there = flatten({name: here[name] for name in here if name in there or name not in _NEW}), flatten(there)
     names = [name for name in {**here, **there} if here.get(name) != there.get(name)]
+    usual = tuple(_usual(description))  # an option that the folder's version did not know yet, where nothing uses it
+    names = [name for name in names if name in there or not f"{name}.".startswith(usual)]
     if names:
         changes = [f"{n} is {there.get(n, 'absent')} there, {here.get(n, 'absent')} here" for n in names[:_SHOWN]]
         more = f"; and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
         raise UserError(f"{folder} holds another run: {'; '.join(changes)}{more}; use a new folder")
+
+
+def _usual(tree, prefix=""):
+    """The dotted names, each with a dot behind it, of all fields that have their default."""
+    for key, item in tree.items() if isinstance(tree, Mapping) else ():
+        if isinstance(tree, _Fields) and key in tree.usual:
+            yield f"{prefix}{key}."
+        else:
+            yield from _usual(item, f"{prefix}{key}.")
 
 
 def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
