@@ -294,6 +294,7 @@ def test_schedules(float64):
     np.testing.assert_allclose(updates, -0.1 * 0.998**2)
 
 
+@pytest.mark.slow
 def test_a_head_that_is_trained_and_thrown_away(federation):
     """Clients train it, the server keeps the initial one: what else they learn differs from a frozen head's."""
     model = Model(nn.MLP(4, hidden=(5,)), federation.input_shape)

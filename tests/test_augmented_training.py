@@ -127,6 +127,7 @@ def test_cropping_to_the_middle_changes_nothing(federation, larger):
     assert_close(run(larger, cropping, engine.Chunked(1), shape), expected, 1e-5)
 
 
+@pytest.mark.slow
 def test_a_random_crop_runs_from_end_to_end(larger):
     crop = functools.partial(augment.crop, padding=0, size=8)
     algorithm = FedAvg(TRAINING.replace(augmentation=crop), {"fedproc": FedProc()})

@@ -72,6 +72,7 @@ def test_what_follows_the_colon_is_the_first_argument(tmp_path, cache):
     assert source.class_names == ("cat", "ant") and source.images.shape == (2, 4, 4, 3)
 
 
+@pytest.mark.slow
 def test_a_study_on_domains(tmp_path, cache):
     """One client per domain from the config to the report, which says that glyphs are a demonstration."""
     config = base.get_config()

@@ -124,6 +124,7 @@ def test_what_a_writer_elsewhere_left_is_removed_after_a_day():
     assert not left.exists()
 
 
+@pytest.mark.slow
 def test_two_writers_at_once(tmp_path):
     """Each gets its own arrays, and one entry is left, whole."""
     meet = "other.touch()\n    while len(list(other.parent.iterdir())) < 2: time.sleep(0.001)"

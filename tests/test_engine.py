@@ -200,6 +200,7 @@ def test_shuffled_rows():
     np.testing.assert_array_equal(shuffled[:13], other[:13])
 
 
+@pytest.mark.slow
 def test_debug_loop_names_client_and_step(federation):
     model = Model(nn.MLP(4, hidden=(3,)), federation.input_shape)
     exploding = FedAvg(LocalTraining(batch_size=8, learning_rate=1e25))

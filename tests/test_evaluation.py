@@ -182,6 +182,7 @@ def test_last_best_and_mean_of_the_last_ten(tmp_path):
     assert summarize(tmp_path, ("arm",), (0, 1))["arm"]["R"] == {"mean": None, "std": None, "n": 0}
 
 
+@pytest.mark.slow
 def test_compiling_the_personal_evaluation_counts_as_compiling(federation):
     """Of a network that nothing has compiled yet: evaluating it takes a fraction of its compilation."""
     seen = []

@@ -181,6 +181,7 @@ def test_projection_to_the_sphere():
     assert embedding.project(np.ones((4, 2))).tolist() == [[0, 0, 0]] * 4
 
 
+@pytest.mark.slow
 def test_features_are_drawn_from_what_was_saved(tmp_path):
     folder = features_study(tmp_path / "s")
     record = read_study(folder)

@@ -34,6 +34,7 @@ def test_their_means_are_those_of_shorter_rounds(float64, federation, network):
     assert not np.allclose(of_epochs[0], of_epochs[1], rtol=1e-3, atol=0)
 
 
+@pytest.mark.slow
 def test_part_of_an_epoch(float64, federation, network):
     """Half of the third epoch's steps: the mean is of the examples seen in them."""
     part = run(federation, network, TRAINING.replace(epochs=2.5)).clients
@@ -48,6 +49,7 @@ def test_part_of_an_epoch(float64, federation, network):
     assert np.isnan(whole[f"{EPOCH}3/task_loss"]).all()
 
 
+@pytest.mark.slow
 def test_epochs_go_on_over_phases(federation, network):
     """FedRep's first epochs are those of the head, the later ones of the body."""
     methods = {"fedrep": FedRep(head_epochs=2)}

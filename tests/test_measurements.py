@@ -291,6 +291,7 @@ def start(tmp_path, monkeypatch):
     return start_study
 
 
+@pytest.mark.slow
 def test_a_config_names_them_and_the_report_shows_them(start, tmp_path):
     assert start(dict(ranks="feature_ranks", head="head_spectrum", client_drift="client_drift")) == 0
     rows = (tmp_path / "study" / "only" / "seed0" / "metrics.jsonl").read_text().splitlines()

@@ -450,6 +450,7 @@ def test_arms_are_shown_as_the_config_declares_them(tmp_path):
     assert [row[0] for row in final_table(read_study(study).summary)[1:]] == list(arms)
 
 
+@pytest.mark.slow
 def test_the_page_is_made_from_any_folder(study, page, tmp_path):
     code = f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
     code += f"from experiments.reporting import write_report; write_report({str(study)!r})"
@@ -572,6 +573,7 @@ def test_broken_input_is_one_line_that_names_the_file(tmp_path, name, content):
     assert not (study / "report.html").exists()
 
 
+@pytest.mark.slow
 def test_command_line_rewrites_reports_and_names_bad_folders(study, tmp_path):
     (study / "report.html").unlink(missing_ok=True)
     command = [sys.executable, str(ROOT / "experiments" / "report.py"), str(tmp_path / "none"), str(study)]

@@ -202,6 +202,7 @@ def test_variants_of_fedcm():
         assert float(method.correct(gradient, None, view)["w"][0]) == pytest.approx(expected)
 
 
+@pytest.mark.slow
 def test_fedcm_keeps_the_size_of_gradients_beside_momentum(float64, federation, network):
     """With a momentum far above alpha as without, what clients add to their gradients does not grow over rounds."""
     norms = []

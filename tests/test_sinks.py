@@ -121,6 +121,7 @@ def sent(folder):
     return found
 
 
+@pytest.mark.slow
 def test_tensorboard_has_every_round_of_every_run_once(start):
     """Also of runs that go together and were killed after rounds that no checkpoint has, and asked for in between."""
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
@@ -141,6 +142,7 @@ def test_tensorboard_has_every_round_of_every_run_once(start):
         assert times == sorted(times) and len(times) == 4
 
 
+@pytest.mark.slow
 def test_weights_and_biases_have_every_round_of_every_run_once(start, wandb):
     with pytest.raises(KeyboardInterrupt):
         start("--log=wandb", killed_in=3)

@@ -54,6 +54,7 @@ def test_both_sides_of_the_proposition():
     assert np.corrcoef(columns["feddecorr"], columns["effective_rank"])[0, 1] < -0.9
 
 
+@pytest.mark.slow
 def test_figures_and_numbers_are_written(tmp_path, capsys):
     assert theory.main([f"--out={tmp_path}", "--steps=40", "--seeds=1"]) == 0
     files = {path.name for path in tmp_path.iterdir()}
