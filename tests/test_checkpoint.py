@@ -55,6 +55,7 @@ def full(*_):
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("storage", ["host", "device"])
 def test_a_run_goes_on_while_a_checkpoint_is_written(run, tmp_path, monkeypatch, storage):
     """Round 2 has changed every state when that of round 1 is written; what is left is as if that had been at once."""

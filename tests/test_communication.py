@@ -32,6 +32,7 @@ def count(model, part="all", other="none"):
     return params, sum(sizes.values()) - params
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("network", "options", "shape", "classes", "dim", "state"),
     [

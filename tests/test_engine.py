@@ -91,6 +91,7 @@ def test_strength_near_zero_is_near_absent(federation, model):
     assert_close(plain.state.server.variables, faint.state.server.variables, 1e-6)
 
 
+@pytest.mark.slow
 def test_same_seed_same_bits_and_another_seed_others(federation, model):
     first, second = (run(federation, model, ARMS["feddecorr"]) for _ in range(2))
     assert_same_bits(first, second)
@@ -130,6 +131,7 @@ def test_padded_steps_change_nothing(federation, model):
     assert_same_bits(alone.watched, together.watched)
 
 
+@pytest.mark.slow
 def test_one_compilation_for_all_rounds_and_hyper_parameters(federation, model):
     compiled = []
 

@@ -77,6 +77,7 @@ def torch_convolutions(network, image_shape):
     return images
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "options", "classes", "image_shape", "features", "trainable", "state"), PUBLISHED)
 def test_published_networks(name, options, classes, image_shape, features, trainable, state):
     """Sizes to the last digit (``docs/methods.md`` section 6), and every convolution's image as large as PyTorch's."""
@@ -100,6 +101,7 @@ def test_every_network_is_tested():
 NORMAL = dict(resnet20="fan_in", resnet32="fan_in", efficientnet_b0="fan_out")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "options"), [*[(name, {}) for name in TINY], ("resnet18", FAN_OUT)])
 def test_initialisation(float64, name, options):
     """Each weight and bias has the distribution of PyTorch's network."""

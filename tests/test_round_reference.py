@@ -91,6 +91,7 @@ ALGORITHMS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_rounds_of_algorithms_equal_a_plain_pytorch_loop(federation, name):
     assert_same_rounds(federation, *ALGORITHMS[name])
