@@ -103,4 +103,7 @@ def test_they_are_drawn():
     assert len(of_clients) == 3
     _, *rows = rows_within_round(study)
     assert len(rows) == 4 + 8 and rows[0] == ["plain", 2, "task_loss", 0, 1, 4.0]
+    many = {f"{i}": runs["decorr" if i == 6 else "plain"] for i in range(7)}  # a loss of what is not drawn has no panel
+    panels = within_round(SimpleNamespace(arms=list(many), of_arm=many.get)).axes
+    assert len(panels) == 6 and all(axes.axison for axes in panels)
     assert within_round(SimpleNamespace(arms=["without"], of_arm=runs.get)) is None

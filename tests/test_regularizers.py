@@ -109,7 +109,10 @@ def test_one_strength_is_heard(regularizer):
         (FedProc(0.0), "FedProc: ramp_rounds 0 is not positive"),
         (MOON(-1.0), "MOON: strength -1 is negative"),
         (MOON(temperature=0.0), "MOON: temperature 0 is not positive"),
-        (MOON(first_round="skip"), "MOON: first_round 'skip': expected one of received, random_init, random_later"),
+        (
+            MOON(first_round="skip"),
+            "MOON: first_round 'skip': expected one of received, random_init, random_later, mask",
+        ),
     ],
 )
 def test_wrong_values_are_named(regularizer, message):

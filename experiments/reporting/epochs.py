@@ -24,19 +24,18 @@ class WithinRound(NamedTuple):
 
 @styled
 def within_round(study: Study) -> "Figure | None":
-    """A line of panels for each loss, a panel for each arm that has it: every client in grey, and their mean."""
-    found = _found(study)
+    """A line of panels for each loss, a panel for each of the first arms with it: clients in grey, and their mean."""
+    found = dict(list(_found(study).items())[:_MOST])
     names = sorted(
         {name for logged in found.values() for name in logged.losses}, key=lambda name: (name != _TASK, name)
     )
     if not names:
         return None
-    arms = list(found)[:_MOST]
     figure = new_figure(0.6 + 2.0 * len(names), width=11)
-    grid = figure.subplots(len(names), len(arms), sharex=True, sharey="row", squeeze=False)
-    for i, arm in enumerate(arms):
-        grid[0, i].set_title(f"{label(arm, 60 // len(arms))}, round {found[arm].round}", loc="left")
-        shown = [(axes, found[arm].losses.get(name)) for axes, name in zip(grid[:, i], names, strict=True)]
+    grid = figure.subplots(len(names), len(found), sharex=True, sharey="row", squeeze=False)
+    for column, (arm, logged) in zip(grid.T, found.items(), strict=True):
+        column[0].set_title(f"{label(arm, 60 // len(found))}, round {logged.round}", loc="left")
+        shown = [(axes, logged.losses.get(name)) for axes, name in zip(column, names, strict=True)]
         for axes, losses in shown:
             if losses is None:
                 axes.set_axis_off()
