@@ -210,8 +210,18 @@ def test_a_sweep_is_drawn_against_its_values(tmp_path):
     assert points.get_xdata() == pytest.approx([0.1, 1]) and points.get_ydata() == pytest.approx([61, 71.5])
     assert accuracy.get_xscale() == "log" and accuracy.lines[-1].get_ydata() == pytest.approx([50.5] * 2)  # the base
     assert collapse.containers[0].lines[0].get_ydata() == pytest.approx([-1, -2])
+    assert all(axes.get_xlim() == pytest.approx((10**-1.05, 10**0.05)) for axes in figure.axes)
     study.config["sweep"].clear()
     assert sweep(study) is None
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_sweep_is_drawn_where_one_of_its_values_is_measured(tmp_path):
+    folder = make_cells(tmp_path / "s", ())
+    for file in folder.glob(f"{ARMS[2]}/*/metrics.jsonl"):
+        file.unlink()
+    figure = sweep(read_study(folder))
+    assert all(axes.get_xlim() == pytest.approx((0, 0.2)) for axes in figure.axes)
 
 
 def test_numbers_of_a_sweep_are_those_that_are_drawn(tmp_path):

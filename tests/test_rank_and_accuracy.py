@@ -85,5 +85,5 @@ def test_the_config_sweeps_each_method_alone():
     swept = {name: arm.values for name, arm in arms.items() if arm.values}
     assert all(len(values) == 1 for values in swept.values()) and "fedper" not in arms
     assert set(settings_of(config)) == {f"digits {regime}" for regime in config_file.REGIMES["digits"]}
-    with pytest.raises(ValueError, match="expected all, digits, mnist5k, glyphs or smoke"):
+    with pytest.raises(ValueError, match="expected all, digits, mnist5k, wide, glyphs or smoke"):
         config_file.get_config("mnist")

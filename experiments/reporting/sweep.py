@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 _METRICS = (("accuracy", "accuracy (%)", 100), ("effective_rank", "effective rank", 1), ("R", "R (natural log)", 1))
 _STYLES = (":", "--", "-.")
+_MARGIN = 0.05  # of what the values span
 _WIDE = 10  # times the smallest value: from there on values are on a logarithmic axis
 
 
@@ -68,13 +69,22 @@ def _draw_line(axes: "Axes", study: Study, line: Line, metric: tuple[str, float]
 
 
 def _places(axes: "Axes", values: list[Any]) -> dict[Any, float]:
-    """Where on the axis each value is: numbers where they are, anything else side by side."""
-    if all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values):
-        if min(values) > 0 and max(values) >= _WIDE * min(values):
-            axes.set_xscale("log")
-        return {value: float(value) for value in values}
-    axes.set_xticks(range(len(values)), [label(str(value), 16) for value in values])
-    return {value: float(i) for i, value in enumerate(values)}
+    """Where on the axis each value is: numbers where they are, anything else side by side.
+
+    The axis is as wide as all of them need, whichever are measured.
+    """
+    if not all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values):
+        axes.set(xticks=range(len(values)), xticklabels=[label(str(value), 16) for value in values])
+        axes.set_xlim(-0.5, len(values) - 0.5)
+        return {value: float(i) for i, value in enumerate(values)}
+    low, high = min(values), max(values)
+    if low > 0 and high >= _WIDE * low:
+        beyond = (high / low) ** _MARGIN
+        axes.set(xscale="log", xlim=(low / beyond, high * beyond))
+    else:
+        beyond = _MARGIN * (high - low) or abs(high) or 0.5
+        axes.set_xlim(low - beyond, high + beyond)
+    return {value: float(value) for value in values}
 
 
 def _handles(num_lines: int, num_others: int) -> list[Any]:
