@@ -209,13 +209,13 @@ def scatter(rows: Sequence[Difference]) -> "Figure":
 
 def _linear_up_to(scale, axis, most):
     """Makes an axis logarithmic beyond so much to either side, with ticks that are numbers."""
-    from matplotlib.ticker import FixedLocator, ScalarFormatter
+    from matplotlib.ticker import FixedLocator, StrMethodFormatter
 
     scale("symlog", linthresh=most, linscale=1.5)
     ticks = [most * k for k in (-4, -1, -0.5, 0, 0.5, 1, 4)]
     axis.set_major_locator(FixedLocator(ticks))
     axis.set_minor_locator(FixedLocator([]))
-    axis.set_major_formatter(ScalarFormatter())
+    axis.set_major_formatter(StrMethodFormatter("{x:g}"))
 
 
 def _write(path, rows):
