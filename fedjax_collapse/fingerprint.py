@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import jax
@@ -57,10 +58,23 @@ def _describe_function(function):
     name = f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', type(function).__qualname__)}"
     if "<" not in name:
         return name
-    code = function.__code__
     closed = [describe(cell.cell_contents) for cell in function.__closure__ or ()]
-    does = hashlib.sha256(code.co_code + repr((code.co_names, code.co_consts)).encode()).hexdigest()[:16]
-    return {"function": name, "closure": closed} | ({"code": does} if "<lambda>" in name else {})
+    return {"function": name, "closure": closed} | (
+        {"code": _hash_code(function.__code__)} if "<lambda>" in name else {}
+    )
+
+
+def _hash_code(code):
+    """Of what it does, the same in every process of one version of Python."""
+    constants = tuple(map(_constant, code.co_consts))
+    return hashlib.sha256(code.co_code + repr((code.co_names, constants)).encode()).hexdigest()[:16]
+
+
+def _constant(value):
+    """What of it is the same in every process: of inner code, such as a comprehension, ``repr`` has the address."""
+    if isinstance(value, CodeType):
+        return _hash_code(value)
+    return sorted(map(repr, value)) if isinstance(value, frozenset) else value
 
 
 def claim(runs: Mapping[Path, tuple[Mapping[str, Any], bool]]) -> None:

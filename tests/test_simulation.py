@@ -390,6 +390,16 @@ def test_other_records_are_described_otherwise(one, other):
     assert describe(one) == describe(copy.deepcopy(one)) != describe(other)
 
 
+def test_a_lambda_is_described_by_what_it_does():
+    """Not by where its inner code lies or how its sets are ordered: both differ from process to process."""
+    source = "lambda rates: [rate for rate in rates if rate in {0, 8}] or (lambda rate: rate + 1)"
+    first, second = eval(source), eval(source.replace("0, 8", "8, 0"))
+    assert repr(first.__code__.co_consts) != repr(second.__code__.co_consts)
+    assert describe(first) == describe(second)
+    others = [eval(source.replace("8", "9")), eval(source.replace("+ 1", "+ 2"))]
+    assert all(describe(other) != describe(first) for other in others)
+
+
 def test_another_client_to_watch_is_refused(federation, model, done_folder):
     before = tree(done_folder)
     with pytest.raises(UserError, match="watch is one there"):
