@@ -15,8 +15,8 @@ def check_packages() -> None:
     """Ends the process with one line where this Python lacks what the package needs: mostly one outside of its venv."""
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
-        python = "the Python where it is installed: .venv/bin/python, or python after . .venv/bin/activate"
-        _end(2, f"error: {sys.executable} has no {', '.join(missing)}; use {python}; to install it: pip install -e .")
+        where = "use the Python that this package is installed in: .venv/bin/python, or . .venv/bin/activate first"
+        _end(2, f"error: {sys.executable} has no {', '.join(missing)}; {where}; to install it: pip install -e .")
 
 
 def import_jax() -> None:
