@@ -31,6 +31,11 @@ from pathlib import Path
 ROOT = str(Path(__file__).resolve().parents[1])
 sys.path.insert(0, ROOT)  # so that ``experiments`` is found from any folder
 
+if __name__ == "__main__":  # before the imports, of which one may be missing
+    from experiments.early import check_packages
+
+    check_packages()
+
 from experiments.benchmarks import SYSTEMS, arguments, growth, network_steps, tables  # noqa: E402
 from experiments.benchmarks.environment import environment  # noqa: E402
 from experiments.benchmarks.tables import Row  # noqa: E402

@@ -15,6 +15,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # a clone works without being installed
 
+if __name__ == "__main__":  # before the imports, of which one may be missing
+    from experiments.early import check_packages
+
+    check_packages()
+
 from ml_collections import ConfigDict
 
 from experiments import build, launch

@@ -26,6 +26,11 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that ``experiments`` is found from any folder
 
+if __name__ == "__main__":  # before the imports, of which one may be missing
+    from experiments.early import check_packages
+
+    check_packages()
+
 from experiments.benchmarks.arguments import writable
 from experiments.compiling import topologies
 from experiments.compiling.topologies import Topology

@@ -1,5 +1,6 @@
 """What a command does before anything else is imported, which takes seconds: wrong environments and Ctrl-C in words."""
 
+import importlib.util
 import os
 import signal
 import sys
@@ -7,10 +8,20 @@ from types import FrameType
 
 STOPPED = 75  # the exit status of a process that a signal stopped: the same command goes on
 STOPPING = "stopping after the next evaluation and a checkpoint; once more: at once"
+_NEEDED = ("jax", "flax", "optax", "chex", "ml_collections", "matplotlib")  # of requirements.txt
+
+
+def check_packages() -> None:
+    """Ends the process with one line where this Python lacks what the package needs: mostly one outside of its venv."""
+    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        where = "use the Python that this package is installed in: .venv/bin/python, or . .venv/bin/activate first"
+        _end(2, f"error: {sys.executable} has no {', '.join(missing)}; {where}; to install it: pip install -e .")
 
 
 def import_jax() -> None:
     """Imports JAX; signals until then, and until somebody else handles them, end the process with one line."""
+    check_packages()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _stop)
     try:

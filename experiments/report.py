@@ -18,6 +18,11 @@ from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # a clone works without being installed
 
+if __name__ == "__main__":  # before the imports, of which one may be missing
+    from experiments.early import check_packages
+
+    check_packages()
+
 from experiments.cells import means_of
 from experiments.console import Console
 from experiments.names import check_name

@@ -22,6 +22,11 @@ from typing import NamedTuple, NoReturn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that ``experiments`` is found from any folder
 
+if __name__ == "__main__":  # before the imports, of which one may be missing
+    from experiments.early import check_packages
+
+    check_packages()
+
 import numpy as np
 
 from experiments import theory_figures

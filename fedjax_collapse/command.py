@@ -14,6 +14,7 @@ PROGRAMS = {
     "launch": "runs a study",
     "partition": "shows how a config's data are divided among its clients, without training",
     "report": "makes the report of a study again, from its saved arrays",
+    "communication": "counts what clients and server exchange in a round, without training",
     "compile-for": "what the compilers of TPUs and GPUs make of a round, without the device",
     "theory": "the theory of collapse: deep linear networks, as figures and numbers",
     "benchmark": "throughput beside other simulators, on this machine",
@@ -26,7 +27,7 @@ def main() -> int:
     name, *arguments = sys.argv[1:] or ["--help"]
     if name in ("-h", "--help"):
         print("usage: fedjax-collapse PROGRAM ...    (fedjax-collapse PROGRAM --help says more)\n")
-        print("\n".join(f"  {program:12} {what}" for program, what in PROGRAMS.items()))
+        print("\n".join(f"  {program:13} {what}" for program, what in PROGRAMS.items()))
         return 0
     if name not in PROGRAMS:
         print(f"error: unknown program {name!r}: expected one of {', '.join(PROGRAMS)}", file=sys.stderr)

@@ -13,6 +13,7 @@ import pytest
 
 from experiments.console import Console
 from fedjax_collapse import FedAvg, LocalTraining, simulate
+from fedjax_collapse.command import PROGRAMS
 
 pytestmark = pytest.mark.slow
 
@@ -54,6 +55,14 @@ def test_environment_variables_that_make_no_sense(command, tmp_path, variables, 
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr.startswith(f"error: {words}") and done.stderr.count("\n") == 1
     assert not (tmp_path / "study").exists()
+
+
+@pytest.mark.parametrize("program", [*PROGRAMS, "rank-and-accuracy"])
+def test_a_python_without_the_packages(program):
+    """Such as the system's, where the environment was not activated; -S leaves out all that is installed."""
+    done = run([sys.executable, "-S", "-I", str(ROOT / "experiments" / f"{program.replace('-', '_')}.py")])
+    assert done.returncode == 2 and done.stdout == "" and done.stderr.count("\n") == 1
+    assert done.stderr.startswith(f"error: {sys.executable} has no jax, flax") and ".venv/bin/activate" in done.stderr
 
 
 def test_ctrl_c_during_the_imports(command):
