@@ -14,6 +14,7 @@ PROGRAMS = {
     "launch": "runs a study",
     "partition": "shows how a config's data are divided among its clients, without training",
     "report": "makes the report of a study again, from its saved arrays",
+    "communication": "counts what clients and server exchange in a round, without training",
     "compile-for": "what the compilers of TPUs and GPUs make of a round, without the device",
     "theory": "the theory of collapse: deep linear networks, as figures and numbers",
     "benchmark": "throughput beside other simulators, on this machine",

@@ -19,7 +19,7 @@ DECORR = dict(strength=0.1, variant="official")
 def arms(*names: str) -> dict:
     """These of the methods, each by its name and with ``_decorr`` behind it; or all ten of table 1."""
     prox = dict(fedprox=dict(strength=1e-3))  # paper; the true term, which the released code makes zero
-    # paper; the released code ignores its temperature, and contrasts with a random network before a client's first round
+    # paper; the released code ignores its temperature, and in a client's first round contrasts with a random network
     moon = dict(moon=dict(strength=1.0, temperature=1.0))
     momentum = dict(name="damped_momentum", decay=0.5)  # paper; the released code's form (its CIFAR10 scripts: 0.9)
     projector = dict(projector="feddecorr")  # released code: MOON's features, which FedDecorr acts on, too
