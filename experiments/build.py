@@ -54,6 +54,11 @@ _SAID_OTHERWISE = {  # published methods that are an argument of another
     "fedbabu": 'training=dict(freeze="head")',
     "freeze": 'training=dict(freeze="head"), and head="orthogonal" for exactly orthonormal weights',
 }
+_SECTIONS = {  # how each kind of method is chosen
+    "regularizer": "regularizers=dict({}=dict(...))",
+    "method": "methods=dict({}=dict(...))",
+    "algorithm": 'algorithm=dict(name="{}")',
+}
 _OF_FEDAVG = ("weighting", "optimized", "private")  # keys of algorithm that are not its method's
 
 
@@ -176,13 +181,21 @@ def algorithm(config: ConfigDict) -> FedAvg:
 
 
 def _algorithm_named(name):
-    if said := _SAID_OTHERWISE.get(name):
-        raise UserError(f"algorithm {name!r}: it is federated averaging with {said}")
-    for what, section in (("regularizer", "regularizers"), ("method", "methods")):
-        if name in classes(what) and name not in classes("algorithm"):
-            raise UserError(f"algorithm {name!r}: it is a {what}; choose it by {section}=dict({name}=dict(...))")
+    _check_elsewhere("algorithm", name)
     check_name("algorithm", name, ["fedavg", *classes("algorithm")])
     return class_named("algorithm", name)
+
+
+def _check_elsewhere(what, name):
+    """Raises UserError for a published method that is chosen by another key."""
+    if not isinstance(name, str) or name in classes(what):
+        return
+    if said := _SAID_OTHERWISE.get(name):
+        raise UserError(f"{what} {name!r}: it is federated averaging with {said}")
+    for kind, choice in _SECTIONS.items():
+        if name in classes(kind):
+            article = "an" if kind == "algorithm" else "a"
+            raise UserError(f"{what} {name!r}: it is {article} {kind}; choose it by {choice.format(name)}")
 
 
 def _method(path, what, key, options) -> Method:
@@ -190,6 +203,7 @@ def _method(path, what, key, options) -> Method:
     check_value(path, options, dict)
     options = dict(options)
     name = options.pop("name", key)
+    _check_elsewhere(what, name)
     return call(path, class_named(what, name), options)
 
 

@@ -230,8 +230,9 @@ def check_devices() -> None:
     """Raises UserError if JAX finds no devices, as those of a ``JAX_PLATFORMS`` that this machine lacks."""
     try:
         jax.devices()
-    except Exception as error:  # of whichever plugin there is
-        asked, problem = os.environ.get("JAX_PLATFORMS"), one_line(error)
+    except Exception as error:  # of whichever plugin there is; where none is installed, an assertion without a word
+        asked = os.environ.get("JAX_PLATFORMS")
+        problem = one_line(error) if str(error) else "none of what is asked for is installed and finds its device"
         hint = f"JAX_PLATFORMS={asked}; unset it for the devices that there are" if asked else "see JAX's installation"
         raise UserError(f"JAX has no devices to run on: {problem} ({hint})") from error
 

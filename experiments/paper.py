@@ -7,18 +7,23 @@ from experiments.names import check_name
 from fedjax_collapse.options import check_value
 from fedjax_collapse.records import UserError
 
-METRICS = ("accuracy", "best_accuracy", "last10_accuracy")
+METRICS = ("accuracy", "best_accuracy", "last10_accuracy")  # in percent; any measurement has its own unit
+_MEASURED = "measured/"  # before the name of a measurement and of its number
 _KINDS = {"source": str, "comparable": bool, "why": str, "metric": str, "values": dict}
 
 
 class Paper(NamedTuple):
-    """A paper's numbers in percent, by setting (empty in a study without settings) and arm."""
+    """A paper's numbers, accuracies in percent, by setting (empty in a study without settings) and arm."""
 
     source: str
     comparable: bool
     values: dict[str, dict[str, float]]
     why: str = ""  # they are not comparable
     metric: str = METRICS[0]  # of ours, that they are numbers of
+
+    @property
+    def is_percent(self) -> bool:
+        return self.metric in METRICS
 
 
 def paper_of(config: Mapping[str, Any]) -> Paper | None:
@@ -30,8 +35,8 @@ def paper_of(config: Mapping[str, Any]) -> Paper | None:
 
 
 def check_paper(config: Mapping[str, Any], arms: Iterable[str]) -> None:
-    """Raises UserError for a key, a setting or an arm that there is not, a value that is no percentage, or a reason
-    that is missing."""
+    """Raises UserError for a key, a metric, a setting or an arm that there is not, a value that is no percentage, or a
+    reason that is missing."""
     for key, value in config["paper"].items():
         check_name("config key of paper", key, _KINDS)
         check_value(f"paper.{key}", value, _KINDS[key])
@@ -43,7 +48,10 @@ def check_paper(config: Mapping[str, Any], arms: Iterable[str]) -> None:
         return
     if not paper.comparable and not paper.why:
         raise UserError("paper.comparable is False: say why in paper.why, in a line that stands below the table")
-    check_name("paper.metric", paper.metric, METRICS)
+    name, _, of = paper.metric.removeprefix(_MEASURED).partition("/")
+    if not (paper.metric.startswith(_MEASURED) and name in config["measurements"] and of):
+        measured = [f"{_MEASURED}{name}/..." for name in config["measurements"]]
+        check_name("paper.metric", paper.metric, [*METRICS, *measured])
     for setting, of_arms in paper.values.items():
         check_name("setting in paper.values", setting, [*config["settings"], *config["means"]] or [""])
         path = f"paper.values.{setting}".rstrip(".")
@@ -51,5 +59,5 @@ def check_paper(config: Mapping[str, Any], arms: Iterable[str]) -> None:
         for arm, value in of_arms.items():
             check_name(f"arm in {path}", arm, arms)
             check_value(f"{path}.{arm}", value, float)
-            if not 0 <= value <= 100:
+            if paper.is_percent and not 0 <= value <= 100:
                 raise UserError(f"{path}.{arm}: {value}, expected percent, from 0 to 100")

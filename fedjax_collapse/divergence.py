@@ -23,7 +23,7 @@ from fedjax_collapse.engine.memory import is_exhaustion
 from fedjax_collapse.engine.skipping import all_finite
 from fedjax_collapse.local import LocalContext, NotFinite
 from fedjax_collapse.local_training import LocalTraining
-from fedjax_collapse.records import UserError, of_rounds
+from fedjax_collapse.records import UserError, losses_of
 
 _FILE = "divergence.npz"  # in a run's folder
 
@@ -61,12 +61,11 @@ def suspect(record: RoundRecord, done: int, loss: float, score: str) -> Suspicio
     ``loss``: of the server's model after them; ``score``: the metric that is no loss.
     """
     cohort = np.asarray(record.steps) > 0
-    metrics = of_rounds(record.metrics)
-    failed = {name: cohort & ~np.isfinite(values) for name, values in metrics.items() if name != score}
+    failed = {name: cohort & ~np.isfinite(values) for name, values in losses_of(record.metrics, score).items()}
     by_client = np.any(list(failed.values()), axis=0)
     if by_client.any():
         first = int(by_client.any(axis=1).argmax())
-        terms = tuple(name for name, of_rounds in failed.items() if of_rounds[first].any())
+        terms = tuple(name for name, clients in failed.items() if clients[first].any())
         return Suspicion(done - len(cohort) + 1 + first, _positions(by_client[first]), terms)
     return None if np.isfinite(loss) else Suspicion(done, _positions(cohort[-1]), ())
 

@@ -123,3 +123,8 @@ EPOCH = "epoch/"  # before the number of an epoch and the name of what is a metr
 def of_rounds(metrics: Mapping[str, Any]) -> dict[str, Any]:
     """Those of the metrics that are of whole rounds, not of one of their epochs."""
     return {name: value for name, value in metrics.items() if not name.startswith(EPOCH)}
+
+
+def losses_of(metrics: Mapping[str, Any], score: str) -> dict[str, Any]:
+    """Those of whole rounds without the task's ``score``, which is no loss and may be undefined though all is well."""
+    return {name: value for name, value in of_rounds(metrics).items() if name != score}

@@ -11,8 +11,9 @@ from pathlib import Path
 import jax
 import pytest
 
+from experiments import launch
 from experiments.console import Console
-from fedjax_collapse import FedAvg, LocalTraining, simulate
+from fedjax_collapse import FedAvg, LocalTraining, UserError, simulate
 from fedjax_collapse.command import PROGRAMS
 
 pytestmark = pytest.mark.slow
@@ -63,6 +64,18 @@ def test_a_python_without_the_packages(program):
     done = run([sys.executable, "-S", "-I", str(ROOT / "experiments" / f"{program.replace('-', '_')}.py")])
     assert done.returncode == 2 and done.stdout == "" and done.stderr.count("\n") == 1
     assert done.stderr.startswith(f"error: {sys.executable} has no jax, flax") and ".venv/bin/activate" in done.stderr
+
+
+def test_a_plugin_that_is_not_installed(monkeypatch):
+    """JAX ends in an assertion without a word where the platform that is asked for is known and has no plugin."""
+
+    def devices():
+        raise AssertionError
+
+    monkeypatch.setattr(jax, "devices", devices)
+    monkeypatch.setenv("JAX_PLATFORMS", "cuda")
+    with pytest.raises(UserError, match=r"no devices to run on: none of what is asked for .*JAX_PLATFORMS=cuda; unset"):
+        launch.check_devices()
 
 
 def test_ctrl_c_during_the_imports(command):

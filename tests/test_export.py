@@ -1,6 +1,7 @@
 """Tables and figures of studies as files, and what a study of cells looks like in its report. Nothing is trained."""
 
 import csv
+import dataclasses
 import json
 from pathlib import Path
 
@@ -9,11 +10,11 @@ import pytest
 
 from experiments import report
 from experiments.arms import check_study
-from experiments.cells import arms_of
+from experiments.cells import arms_of, means_of
 from experiments.configs import quickstart
 from experiments.paper import paper_of
 from experiments.reporting import data, read_study, write_report
-from experiments.reporting.export import as_rows, results_of
+from experiments.reporting.export import as_rows, pivots, results_of
 from experiments.reporting.paired import paired_difference
 from experiments.reporting.sweep import lines_of, sweep
 from experiments.reporting.table import paper_note, pivot_table, table_with_paper
@@ -65,6 +66,22 @@ def test_the_papers_numbers_stand_apart_unless_they_are_comparable(cells):
     assert paper_note(paper) == "X & Y, Table_1; not comparable: small data."
     rows = table_with_paper(study.summary, paper._replace(comparable=True))
     assert rows[1] == ["base", "50.50 ± 0.71 (2) | paper 50.50", "50.50 ± 0.71 (2)"] and len(rows) == 4
+
+
+def test_the_papers_numbers_may_be_of_a_measurement(cells):
+    """In its own unit, not in percent; cells that have not recorded it are empty; tables have accuracy, too."""
+    study, metric = read_study(cells), "measured/ranks/nesum"
+    of_paper = dict(study.config["paper"], metric=metric, values={"b": {"base": 1201}})
+    summary = dict(study.summary) | {"b/base": {**study.summary["b/base"], metric: {"mean": 2.5, "std": 0.5, "n": 2}}}
+    paper = paper_of(study.config | {"paper": of_paper})
+    rows = table_with_paper(summary, paper)
+    assert rows[1:3] == [["base", "-", "2.5 ± 0.5 (2)"], ["base (paper, not comparable)", "", "1201"]]
+    assert paper_note(paper) == "X & Y, Table_1 (ranks/nesum); not comparable: small data."
+    assert table_with_paper(study.summary, paper)[1] == ["base", "-", "-"]
+    other = dataclasses.replace(study, config=study.config | {"paper": of_paper}, saved_summary=summary)
+    (_, ours, note), (name, accuracies, _) = pivots({"x": other})
+    assert [row[:3] for row in ours] == rows and note.startswith("Paper: X") and name == "x: accuracy"
+    assert accuracies == pivot_table(study.summary, "accuracy", means_of(study.config))
 
 
 def test_the_page_has_the_pivot_the_settings_and_the_sweep(cells):

@@ -12,7 +12,7 @@ import pytest
 from test_report import Page, make_study, rewrite_rows
 
 from experiments import report
-from experiments.reporting import data, drawing, embedding, figures, read_study, write_report
+from experiments.reporting import classifier, data, drawing, embedding, figures, read_study, write_report
 from experiments.reporting.contents import PLOTS
 from experiments.reporting.partition import draw_partition
 from fedjax_collapse import Federation
@@ -179,6 +179,34 @@ def test_projection_to_the_sphere():
     flat = embedding.project(np.c_[features[:, :2], np.zeros((50, 3))])
     np.testing.assert_allclose(flat[:, 2], 0, atol=1e-12)  # a plane gives a circle
     assert embedding.project(np.ones((4, 2))).tolist() == [[0, 0, 0]] * 4
+
+
+def test_singular_values_of_the_classifier_over_rounds(tmp_path):
+    """Means over seeds at rounds that all runs have, the later the darker; without them no figure."""
+    folder = make_study(tmp_path / "s", seeds=2, rounds=8, features=4)
+    assert classifier.head_spectra(read_study(folder)) is None
+    values = {}
+    for arm, size in (("fedavg", 4), ("feddecorr", 3)):
+        for seed in range(2):
+            rounds = np.arange(1, 9 - seed)
+            values[arm, seed] = np.random.default_rng(seed).random((len(rounds), size))
+            arrays = {"round": rounds, "head/singular_values": values[arm, seed]}
+            np.savez(folder / arm / f"seed{seed}" / "measurements.npz", **arrays)
+    values["fedavg", 1][3] = np.nan  # round 4 of a run that diverged
+    np.savez(folder / "fedavg" / "seed1" / "measurements.npz", round=np.arange(1, 8),
+             **{"head/singular_values": values["fedavg", 1]})  # fmt: skip
+    record = read_study(folder)
+    first, second = classifier.head_spectra(record).axes
+    assert [len(line.get_xdata()) for line in (*first.lines, *second.lines)] == [4] * 5 + [3] * 5
+    assert [line.get_alpha() for line in first.lines] == sorted(line.get_alpha() for line in first.lines)
+    heading, *rows = classifier.rows_of_head_spectra(record)
+    assert heading == ["arm", "round", "index", "singular value"] and len(rows) == 5 * 4 + 5 * 3
+    assert list(dict.fromkeys(row[1] for row in rows)) == [1, 2, 3, 6, 7]
+    np.testing.assert_allclose(first.lines[-1].get_ydata(), np.mean([values["fedavg", s][6] for s in (0, 1)], axis=0))
+    assert [row[3] for row in rows if row[:3] == ["feddecorr", 6, 2]] == [
+        np.mean([values["feddecorr", s][5, 1] for s in (0, 1)])
+    ]
+    assert "head-spectra" in Page(write_report(folder).read_text(encoding="utf-8")).ids
 
 
 @pytest.mark.slow

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from experiments import launch, manual
+from experiments import build, launch, manual
 from experiments.config_files import config_files
-from experiments.configs import base
+from experiments.configs import base, quickstart
+from fedjax_collapse import UserError
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -68,3 +69,21 @@ def test_methods_that_are_arguments_of_another_are_answered(name, words, tmp_pat
     assert launch.main(arguments) == 2
     error = capsys.readouterr().err
     assert words in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("section", "name", "words"),
+    [
+        ("regularizers", "fedbn", 'batch_norm="local"'),
+        ("regularizers", "scaffold", "regularizer 'scaffold': it is a"),
+        ("regularizers", "top_k", "methods=dict(top_k=dict(...))"),
+        ("methods", "fedadam", "server_optimizer=dict(name="),
+        ("methods", "scafold", "unknown method 'scafold'"),
+    ],
+)
+def test_methods_below_the_wrong_key_are_answered(section, name, words):
+    config = quickstart.get_config("smoke")
+    config.arms = {}
+    config[section] = {name: {}}
+    with pytest.raises(UserError, match=re.escape(words)):
+        build.algorithm(config)

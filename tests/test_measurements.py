@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from pathlib import Path
 
 import flax.linen as linen
 import jax
@@ -54,7 +55,7 @@ def test_all_of_them_are_logged_of_the_server_and_as_range_of_the_clients(views,
     (_, view), result = views
     row = result.metrics[-1]
     names = {name.split("/")[1] for name in row if name.startswith("measured/")}
-    assert names == {*ALL, "keep"} - {"confusion", "features"}  # which have arrays alone
+    assert names == {*ALL, "keep"} - {"class_means", "confusion", "features"}  # which have arrays alone
     assert all(np.isfinite(value) or "alpha_req" in name for name, value in row.items())
     labels = np.asarray(federation.test.labels)
     moments = [class_moments(m.features, labels, 4) for m in (view.server, *view.local.values())]
@@ -66,7 +67,13 @@ def test_all_of_them_are_logged_of_the_server_and_as_range_of_the_clients(views,
     assert [row[f"measured/cka/local_cka_{k}"] for k in KINDS] == pytest.approx(
         [np.mean(alike), min(alike), max(alike)]
     )
-    assert -4 < row["measured/sphere/uniformity"] < 0 < row["measured/sphere/class_alignment"] < 4
+    models = list(view.local.values())
+    pairs = [(first.features, second.features) for i, first in enumerate(models) for second in models[:i]]
+    for name, of in (("cka", similarity.linear_cka), ("debiased_cka", similarity.debiased_cka)):
+        alike = [of(*pair) for pair in pairs]
+        found = [row[f"measured/client_cka/local_{name}_{k}"] for k in KINDS]
+        assert found == pytest.approx([np.mean(alike), min(alike), max(alike)])
+    assert len(pairs) == 3 and -4 < row["measured/sphere/uniformity"] < 0 < row["measured/sphere/class_alignment"] < 4
     assert 0 <= row["measured/neural_collapse/nc4"] <= 1 <= row["measured/lidar/lidar"]
 
 
@@ -82,6 +89,14 @@ def test_classes_by_hand(views):
         expected.append(matrix)
     np.testing.assert_array_equal(arrays["confusion/matrix"][-1], expected[0])
     np.testing.assert_array_equal(arrays["confusion/local_matrix"][-1], expected[1:])
+    for array, model in zip(
+        [arrays["class_means/means"][-1], *arrays["class_means/local_means"][-1]],
+        [view.server, *view.local.values()],
+        strict=False,
+    ):
+        for c, mean in enumerate(array):
+            rows = model.features[view.labels == c]
+            assert_close(mean, rows.mean(axis=0) if len(rows) else np.full_like(mean, np.nan), 1e-5)
     shares = [np.diag(matrix) / matrix.sum(axis=1) for matrix in expected]
     np.testing.assert_array_equal(arrays["class_accuracy/of_class"][-1], shares[0])
     np.testing.assert_array_equal(arrays["class_accuracy/local_of_class"][-1], shares[1:])
@@ -94,6 +109,11 @@ def test_classes_by_hand(views):
 def test_a_class_without_examples_has_no_accuracy():
     found = confusion.class_accuracy(confusion.confusion_matrix(np.array([0, 0, 2]), np.eye(3)[[0, 1, 2]]))
     np.testing.assert_array_equal(found, [0.5, np.nan, 1])
+
+
+def test_all_of_them_are_defined_in_the_docs():
+    text = (Path(__file__).parents[1] / "docs" / "analysis.md").read_text()
+    assert [name for name in functions(measurements) if f"| `{name}` |" not in text] == []
 
 
 def test_domains(federation, model):

@@ -113,11 +113,12 @@ def test_its_report_has_every_row_and_column_of_the_table(path, arg):
     table = {name: dict(zip(columns, cells, strict=True)) for name, *cells in rows}
     assert columns == [*(settings_of(config) or [""]), *means]
     assert [name for name in table if not name.endswith("(paper, not comparable)")] == list(arms_of(config))
-    assert all(cell.startswith("12.50") for arm in arms_of(config) for cell in table[arm].values())
+    ours, form = ("0.125", ".6g") if paper and not paper.is_percent else ("12.50", ".2f")
+    assert all(cell.startswith(f"{ours} ") for arm in arms_of(config) for cell in table[arm].values())
     for setting, of_arms in paper.values.items() if paper else ():
         for arm, value in of_arms.items():
             theirs = table[arm if paper.comparable else f"{arm} (paper, not comparable)"]
-            assert theirs[setting].endswith(f"{value:.2f}")
+            assert theirs[setting].endswith(f"{value:{form}}")
 
 
 @pytest.mark.parametrize("path", FILES, ids=label)

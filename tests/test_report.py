@@ -1,6 +1,7 @@
 """The report of a study, from synthetic files in the layout of a study folder."""
 
 import base64
+import dataclasses
 import hashlib
 import json
 import math
@@ -16,6 +17,7 @@ import pytest
 from experiments.reporting import final_table, read_study, write_report
 from experiments.reporting.contents import PLOTS
 from experiments.reporting.figures import collapse_ratio, headline, measurements, timing
+from experiments.reporting.page import description
 from experiments.reporting.partition import draw_partition, partition_table
 from experiments.reporting.seconds import timing_table
 from experiments.reporting.study import summarize_run
@@ -190,6 +192,19 @@ def test_page_is_complete_well_formed_and_self_contained(study, page):
         assert words in text
     assert page.count('<span class="swatch" style="background:#') == 2
     assert "Not recorded" not in text and "ends after" not in text and "nan" not in text.lower()
+
+
+def test_arms_that_differ_from_the_description_are_told(tmp_path):
+    """In data, clients, partition or network; what arms differ in otherwise is in the config below."""
+    study = read_study(make_study(tmp_path / "s", seeds=1, rounds=2, features=4))
+    assert "Other than that" not in description(study)
+    arms = {
+        "fedavg": {"clients": study.config["clients"], "training": {"epochs": 3}},
+        "feddecorr": {"partition": {"alpha": 10.0}, "network": {"name": "moon_cnn"}, "regularizers": {"feddecorr": {}}},
+        "absent": {"clients": 3},
+    }
+    text = description(dataclasses.replace(study, config=study.config | {"arms": arms}))
+    assert text.endswith(". Other than that: feddecorr (partition.alpha 10.0, network.name moon_cnn).")
 
 
 def test_page_is_deterministic(study, page):

@@ -34,7 +34,8 @@ def get_config(arg: str = "") -> ConfigDict:
             means={},  # name -> settings: the tables also have the mean over these settings, under that name
             sweep={},  # key -> values: each arm that has the key, such as "training.learning_rate", is run with each
             # the table that this study is to be compared with: source="...", values={setting: {arm: percent}} (or
-            # {arm: percent}), comparable=True, or False and why="..."; metric: accuracy, best_ or last10_accuracy
+            # {arm: percent}), comparable=True, or False and why="..."; metric: accuracy, best_ or last10_accuracy, or
+            # measured/<measurement>/<number>, whose values are no percentages
             paper={},
             clients=10,
             participation=1.0,  # fraction of the clients in a round

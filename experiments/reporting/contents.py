@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from experiments.reporting import data, embedding, figures
+from experiments.reporting.classifier import head_spectra, rows_of_head_spectra
 from experiments.reporting.epochs import rows_within_round, within_round
 from experiments.reporting.partition import partition_figure, partition_table
 from experiments.reporting.seconds import timing_table
@@ -100,6 +101,17 @@ PLOTS = (
         f"Accuracy of the server model on the test examples of each domain; {_BAND}.",
         figures.domains,
         lambda study: data.curves(study, study.domain_accuracies),
+        wide=True,
+        optional=True,
+    ),
+    Plot(
+        "head-spectra",
+        "Singular values of the classifier",
+        "Singular values of the weight of the server model's classifier (measurement head_spectrum), largest first, "
+        "mean over seeds, a panel for each arm; a few rounds, the later the darker: where the last values are small, "
+        "the classifier uses fewer dimensions.",
+        head_spectra,
+        rows_of_head_spectra,
         wide=True,
         optional=True,
     ),

@@ -101,6 +101,8 @@ def pivots(studies: Mapping[str, Study]) -> list[tuple[str, Rows, str]]:
         if paper or study.config.get("settings"):
             note = f"Paper: {paper_note(paper)}" if paper else ""
             found.append((name, table_with_paper(study.summary, paper, means_of(study.config)), note))
+            if paper and not paper.is_percent:
+                found.append((f"{name}: accuracy", table_with_paper(study.summary, None, means_of(study.config)), ""))
     return found
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import jinja2
 
-from experiments.cells import arms_of, means_of
+from experiments.cells import arms_of, means_of, merged
 from experiments.paper import paper_of
 from experiments.reporting import drawing
 from experiments.reporting.contents import OVERVIEW, PLOTS, Plot
@@ -33,6 +33,8 @@ from fedjax_collapse.fingerprint import flatten
 from fedjax_collapse.records import UserError
 
 DEMONSTRATIONS = ("digits", "glyphs", "synthetic")  # sources too small, or too artificial, for a comparison with papers
+
+_OF_ALL = ("data", "clients", "partition", "network")  # which a study's description says, of all its arms
 
 _SCRIPT = (Path(__file__).parent / "page.js").read_text(encoding="utf-8")
 
@@ -126,7 +128,7 @@ def pivots(study: Study) -> list[Pivot]:
 
 
 def description(study: Study) -> str:
-    """One sentence that says what was run."""
+    """What was run, in a sentence, and which arms differ in what it says of data, clients, partition and network."""
     config = study.config
     seeds = sorted({run.seed for run in study.runs})
     parts = [f"{_count(study.arms, 'arm')} ({', '.join(study.arms)}) ran"]
@@ -144,7 +146,21 @@ def description(study: Study) -> str:
         parts.append(f"by the partition {name}" + (f" (alpha {alpha})" if alpha is not None else ""))
     if network := _name(config.get("network")):
         parts.append(f"with the network {network}")
-    return " ".join(parts) + "."
+    return " ".join(parts) + "." + _other_arms(study)
+
+
+def _other_arms(study: Study) -> str:
+    """A sentence on arms whose data, clients, partition or network are not those of the study; empty if there are
+    none."""
+    found = []
+    for name, arm in arms_of(study.config).items():
+        changes = arm.changes if name in study.arms and isinstance(arm.changes, Mapping) else {}
+        merge = merged(study.config, changes)
+        own = [key for key in _OF_ALL if key in changes and merge[key] != study.config.get(key)]
+        if own:
+            values = as_text({key: changes[key] for key in own})
+            found.append(f"{name} ({', '.join(f'{path} {value}' for path, value in values)})")
+    return f" Other than that: {'; '.join(found)}." if found else ""
 
 
 def missing_results(study: Study) -> list[str]:

@@ -96,7 +96,8 @@ def pivot_table(summary: Summary, metric: str = "accuracy", means: Means = NO_ME
 
     ``means``: further columns, each by its name the mean over some settings, which all must have the arm.
     """
-    _, heading, factor, form = next(column for column in columns_of(summary) if column[0] == metric)
+    known = {name: column for name, *column in columns_of(summary)}
+    heading, factor, form = known.get(metric) or (metric.removeprefix(MEASURED), 1, ".4g")  # recorded by no run yet
     settings, arms = _settings_and_arms(summary)
     of_cell = {setting_and_arm(cell): metrics.get(metric) or {} for cell, metrics in summary.items()}
     rows = [["Arm", *(setting or heading for setting in settings), *means]]
@@ -113,13 +114,15 @@ def paper_table(summary: Summary, paper: Paper, means: Means = NO_MEANS) -> list
     """The paper's numbers at the places of ``pivot_table``; empty where it has none."""
     settings, arms = _settings_and_arms(summary)
     settings = [*settings, *means]
-    numbers = [[show_number(paper.values.get(s, {}).get(arm), ".2f", "") for s in settings] for arm in arms]
+    form = ".2f" if paper.is_percent else ".6g"
+    numbers = [[show_number(paper.values.get(s, {}).get(arm), form, "") for s in settings] for arm in arms]
     return [["Arm", *settings], *([arm, *row] for arm, row in zip(arms, numbers, strict=True))]
 
 
 def paper_note(paper: Paper) -> str:
     """What the paper's numbers are, in a sentence."""
-    return f"{paper.source}" + ("." if paper.comparable else f"; not comparable: {paper.why.rstrip('.')}.")
+    of = "" if paper.is_percent else f" ({paper.metric.removeprefix(MEASURED)})"
+    return f"{paper.source}{of}" + ("." if paper.comparable else f"; not comparable: {paper.why.rstrip('.')}.")
 
 
 def table_with_paper(summary: Summary, paper: Paper | None, means: Means = NO_MEANS) -> list[list[str]]:

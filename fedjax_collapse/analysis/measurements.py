@@ -7,6 +7,7 @@ that of the watched client's model as ``local_x``, and where several clients are
 sources.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 
@@ -114,6 +115,32 @@ def cka(view: MeasurementView) -> Numbers:
         "debiased_cka": [similarity.debiased_cka(model.features, server) for model in models],
     }
     return _over_clients(view, columns)
+
+
+def client_cka(view: MeasurementView) -> Numbers:
+    """Linear CKA of every pair of watched local models, plain and debiased; NaN with fewer than two of them."""
+    pairs = list(itertools.combinations([model.features for model in view.local.values()], 2))
+    columns = {
+        "cka": [similarity.linear_cka(*pair) for pair in pairs],
+        "debiased_cka": [similarity.debiased_cka(*pair) for pair in pairs],
+    }
+    return _over_clients(view, columns)
+
+
+def class_means(view: MeasurementView) -> Mapping[str, np.ndarray]:
+    """Mean features of each class's test examples.
+
+    Arrays: ``means`` [classes, features], NaN for a class without test examples; ``local_means`` [watched, classes,
+    features], NaN for a client outside the cohort.
+    """
+    _check_classes(view, "class_means")
+
+    def means(model):
+        found = np.full((model.logits.shape[-1], model.features.shape[-1]), np.nan)
+        found[model.moments.is_present] = model.moments.class_means
+        return found
+
+    return _arrays(view, "means", means)
 
 
 def class_accuracy(view: MeasurementView) -> Mapping[str, float | np.ndarray]:

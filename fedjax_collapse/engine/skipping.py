@@ -15,7 +15,7 @@ import numpy as np
 
 from fedjax_collapse.data.batches import zeros_of
 from fedjax_collapse.local import LocalResult
-from fedjax_collapse.records import Client, PyTree, of_rounds
+from fedjax_collapse.records import Client, PyTree, losses_of
 
 SKIPPED = "skipped_clients"  # the metric: 1 for a client that diverged
 
@@ -34,8 +34,8 @@ def marked(client: Client, result: LocalResult, score: str) -> dict[str, jax.Arr
     Of padding and of a client without a step the metrics mean nothing.
     """
     trained = result.trained
-    losses = {name: value for name, value in of_rounds(trained.metrics).items() if name != score}
-    is_fine = all_finite((result.upload, result.state)) & (all_finite(losses) | (trained.steps == 0))
+    has_losses = all_finite(losses_of(trained.metrics, score)) | (trained.steps == 0)
+    is_fine = all_finite((result.upload, result.state)) & has_losses
     failed = ~is_fine & (client.id < client.num_clients)
     return {**trained.metrics, SKIPPED: failed.astype(jnp.result_type(float))}
 

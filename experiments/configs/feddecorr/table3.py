@@ -9,7 +9,9 @@
 Beside the mean over the domains the report has a column for each of them, ``domains/clean`` and so on, as the paper
 does; FedBN's are of each client's own model. Not known: which round is reported (FedBN's code: the best by validation),
 which layer of AlexNet FedDecorr acts on, and MOON's projector there: ours is the classifier's input, without projector.
-FedBN's own code has batches of 32, plain SGD and equal weights.
+FedBN's own code has batches of 32, plain SGD and equal weights; its FedProx does not square the norm, and leaves the
+term out in round 1 and in the first batch of every epoch; its domains are cut to their first examples, ours to random
+ones.
 """
 
 from ml_collections import ConfigDict

@@ -38,7 +38,8 @@ def arms(*names: str) -> dict:
         fedprox=dict(regularizers=dict(fedprox=dict(strength=0.01))),  # our choice
         fedproc=dict(regularizers=dict(fedproc=dict(ramp_rounds=100.0))),  # released code of FedProc
         fednova=dict(algorithm=dict(name="fednova")),
-        moon=dict(regularizers=dict(moon=dict(strength=1.0, temperature=0.5))),  # MOON's paper, of its grid
+        # MOON's paper, of its grid; its code has no contrast in round 1 (moon.first_round="random_later")
+        moon=dict(regularizers=dict(moon=dict(strength=1.0, temperature=0.5))),
         feddyn=dict(algorithm=dict(name="feddyn", alpha=0.01), training=clipped),  # released code's example
         feddc=dict(algorithm=dict(name="feddc", alpha=0.01), training=clipped),  # released code's example
         fedmr=dict(regularizers=dict(fedmr=FEDMR)),

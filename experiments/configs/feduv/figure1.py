@@ -6,8 +6,8 @@
 * ``:offline``: the same on a hundred classes of glyphs, with a small network.
 * ``:smoke``: two rounds of it.
 
-The singular values of each evaluation are in ``measurements.npz`` of each run (``head_spectrum``, docs/analysis.md).
-Not known: the alpha of the figure.
+The report draws those of a few rounds; of each evaluation they are in ``measurements.npz`` of each run
+(``head_spectrum``, docs/analysis.md). Not known: the alpha of the figure.
 """
 
 from ml_collections import ConfigDict
