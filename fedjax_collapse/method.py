@@ -244,4 +244,5 @@ class Regularizer(Method):
         """Raises UserError for values that make no sense."""
         check_fields(self)
         for name in self.strengths:
-            check_value(f"{type(self).__name__}: {name}", getattr(self, name), NotNegative)
+            if getattr(self, name) is not None:  # which the field says that it may be
+                check_value(f"{type(self).__name__}: {name}", getattr(self, name), NotNegative)

@@ -100,6 +100,19 @@ def test_accuracy_by_domain(tmp_path):
     assert "domains" in Page(write_report(folder).read_text(encoding="utf-8")).ids
 
 
+def test_training_loss_over_rounds(tmp_path):
+    folder = make_study(tmp_path / "s", rounds=2, features=4, seeds=2)
+    for file in folder.glob("*/seed*/metrics.jsonl"):
+        loss = 1.0 + int(file.parent.name[-1]) if file.parts[-3] == "fedavg" else None
+        rewrite_rows(file, lambda rows, loss=loss: [row | {"train/task_loss": loss} for row in rows])
+    (curve,) = figures.training_loss(read_study(folder)).axes[0].lines
+    assert curve.get_ydata().tolist() == [1.5, 1.5]
+    assert "training-loss" in Page(write_report(folder).read_text(encoding="utf-8")).ids
+    for file in folder.glob("*/seed*/metrics.jsonl"):
+        rewrite_rows(file, lambda rows: [{k: v for k, v in row.items() if k != "train/task_loss"} for row in rows])
+    assert figures.training_loss(read_study(folder)) is None
+
+
 def test_names_of_classes_and_domains_are_saved_and_shown():
     labels, of_domain = np.array([0, 1, 1, 2]), np.array([0, 0, 1, 1])
     domains = Domains(("photo", "sketch"), of_domain, of_domain)
@@ -125,7 +138,7 @@ def rows_of(page, figure):
 def test_the_numbers_of_every_figure_are_in_the_page(study):
     page = write_report(study.path).read_text(encoding="utf-8")
     shown = [plot for plot in PLOTS if plot.draw(study) is not None]
-    assert page.count(' download="') == len(shown) == 7
+    assert page.count(' download="') == len(shown) == 8
     heading, *rows = rows_of(page, "accuracy")
     assert heading == ["arm", "metric", "round", "mean", "std"] and len(rows) == 40
     curve = study.curve("feddecorr", "accuracy")

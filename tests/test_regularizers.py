@@ -1,7 +1,10 @@
 """The regularizers without state: two whole rounds against plain PyTorch; and wrong values of all of them. FedMR and
 FedProc are in ``test_prototype_regularizers.py``, MOON in ``test_moon.py``."""
 
+from types import SimpleNamespace
+
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
@@ -82,6 +85,15 @@ def test_rounds_equal_a_plain_pytorch_loop(federation, fedavg, name):
     assert_close(state.server.variables, expected, 1e-9)
     moved = [np.abs(a - b).max() for a, b in zip(*map(jax.tree.leaves, (expected, fedavg)), strict=True)]
     assert max(moved) > 1e-5  # by the regularizer, so agreement means something
+
+
+@pytest.mark.parametrize("num_classes", [4, 100])
+def test_feduv_is_as_strong_as_published(num_classes):
+    outputs = SimpleNamespace(logits=jnp.ones((3, num_classes)), features=jnp.ones((3, 2)))
+    view = SimpleNamespace(outputs=outputs, batch=SimpleNamespace(mask=jnp.ones(3, bool)))
+    FedUV().check()
+    assert FedUV().enabled() and FedUV().penalty(view)["variance"].strength == num_classes / 4
+    assert FedUV(0.3).penalty(view)["variance"].strength == 0.3
 
 
 @pytest.mark.parametrize(

@@ -148,6 +148,15 @@ PLOTS = (
         optional=True,
     ),
     Plot(
+        "training-loss",
+        "Training loss",
+        "Loss of the task during local training (cross-entropy, or what a method puts in its place), without the "
+        f"terms of regularizers: mean over the clients of a round, weighted by their examples; {_BAND}.{_LATE}",
+        figures.training_loss,
+        lambda study: data.curves(study, [figures.TASK_LOSS]),
+        optional=True,
+    ),
+    Plot(
         "client-loss",
         "Training loss per client",
         "Mean training cross-entropy of each client (row) during its local training in each round (column), first seed "

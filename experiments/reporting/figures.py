@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 SIGNIFICANT = -2.0  # an eigenvalue whose natural logarithm lies above counts as a significant dimension
 LOWEST = -12.0  # a spectrum is cut off here: a dimension that is exactly dead would flatten the rest
+TASK_LOSS = "train/task_loss"  # in the rows of metrics.jsonl
 PHASES = {"compile": drawing.LIGHT, "train": drawing.BAR, "evaluate": drawing.INK}  # greys: colours are for arms
 LATE = 0.3  # the share of the rounds that is drawn once more, enlarged
 _FEWEST = 12  # evaluated rounds for that
@@ -104,6 +105,12 @@ def measurements(study: Study) -> "Figure | None":
     """The study's own measurements over rounds; a panel each, that of the server's model and of local ones in one."""
     shown = panels(study.measurements)
     return _panels(study, {name.removeprefix(MEASURED): styles for name, styles in shown.items()}, 2)
+
+
+@styled
+def training_loss(study: Study) -> "Figure | None":
+    """Training loss per round, mean over its clients."""
+    return _over_rounds(study, {TASK_LOSS: "-"}, "training loss of the task")
 
 
 @styled

@@ -20,11 +20,12 @@ from fedjax_collapse.options import NotNegative, option
 class FedUV(Regularizer):
     """Spread of the class probabilities and of the features over the batch.
 
-    ``variance`` and ``uniformity`` are the strengths, the paper's lambda (default: that of ten classes) and mu.
+    ``variance`` and ``uniformity`` are the strengths, the paper's lambda and mu; a variance of None is the paper's, a
+    quarter of the number of classes.
     """
 
     strengths = ("variance", "uniformity")
-    variance: NotNegative = 2.5
+    variance: NotNegative | None = None
     uniformity: NotNegative = 0.5
     ddof: int = option(1, choices=DDOFS)
     hinge: str = option("plain", choices=HINGES)
@@ -36,4 +37,5 @@ class FedUV(Regularizer):
         outputs, mask = view.outputs, view.batch.mask
         variance = classifier_variance(outputs.logits, mask, self.ddof, self.hinge)
         uniformity = hyperspherical_uniformity(outputs.features, mask, self.kernel_scale, self.median, self.attached)
-        return {"variance": Term(self.variance, variance), "uniformity": Term(self.uniformity, uniformity)}
+        strength = outputs.logits.shape[-1] / 4 if self.variance is None else self.variance
+        return {"variance": Term(strength, variance), "uniformity": Term(self.uniformity, uniformity)}

@@ -6,7 +6,8 @@
 * ``:offline``: the same on 8x8 digits, with a small network.
 * ``:smoke``: two rounds of it.
 
-Losses of every round are in ``metrics.jsonl`` of each run. Not known: data set, alpha and methods of the figure.
+The report draws it (Training loss), from ``train/task_loss`` in ``metrics.jsonl`` of each run. Not known: data set,
+alpha and methods of the figure.
 """
 
 from ml_collections import ConfigDict
