@@ -69,6 +69,9 @@ def parse(arguments: list[str]) -> tuple[ConfigDict, int, Path | None]:
     if options.workdir:
         _fail("--workdir is for training; use --out=FOLDER")
     config, arm = options.config, _one("arm", options.arm) if options.arm else None
+    settings = config.get("settings")
+    if isinstance(settings, ConfigDict) and settings and not options.setting:  # without one it is no run of the study
+        _fail(f"a setting has its own data and clients; choose one by --setting={' or '.join(settings)}")
     if arm or options.setting:
         config = resolve_arm(config, arm, _one("setting", options.setting) if options.setting else "")
     check_keys(config)

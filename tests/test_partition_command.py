@@ -133,6 +133,7 @@ def test_mutual_information_of_known_partitions():
         ("pass", ["--config.partition.nam=iid"], "option of partition 'nam'"),
         ("config.arms = dict(a=dict(), b=dict())", ["--arm=a,b"], "expected one"),
         ("config.arms = dict(a=dict(partition=dict(name='dirichle')))", ["--arm=a"], "did you mean 'dirichlet'"),
+        ("config.settings = dict(a=dict(clients=3))", [], "choose one by --setting=a"),
         ("config.settings = dict(a=dict(clients=3))", ["--setting=b"], "unknown setting 'b'"),
         ("config.settings = dict(a=dict(partition=dict(nam='iid')))", ["--setting=a"], "option of partition 'nam'"),
         ("config.seeds = ()", [], "seeds: none"),
