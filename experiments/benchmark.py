@@ -59,13 +59,16 @@ class Failure(Exception):
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The exit status: 0, 1 if a system failed, 2 (from argparse) for wrong arguments."""
+    """The exit status: 0, 1 if a system failed, 2 (from argparse) for wrong arguments, 130 if Ctrl-C ended it."""
     asked = arguments.parse(argv, __doc__)
     try:
         rows, table = _measure(asked)
     except Failure as failure:
         print(failure, file=sys.stderr)
         return 1
+    except KeyboardInterrupt:  # the worker, too, has got it
+        print("stopped; nothing is kept of what was measured", file=sys.stderr)
+        return 130
     print(table(rows))
     if asked.json:
         asked.json.write_text(json.dumps({"environment": environment(asked.device), "rows": rows}, indent=2) + "\n")

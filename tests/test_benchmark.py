@@ -286,3 +286,12 @@ def test_failed_worker_is_shown_and_status_1(monkeypatch, capsys, tmp_path):
     assert benchmark.main(["--workloads=mlp100", f"--json={path}"]) == 1
     assert "RuntimeError: broken" in capsys.readouterr().err
     assert not path.exists()
+
+
+def test_ctrl_c_is_a_line(monkeypatch, capsys):
+    def interrupted(*command, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(benchmark, "_worker", interrupted)
+    assert benchmark.main(["--workloads=mlp100", "--systems=fedjax_collapse"]) == 130
+    assert capsys.readouterr() == ("", "stopped; nothing is kept of what was measured\n")
