@@ -6,7 +6,8 @@
 Differences to the base arm are those of runs with one seed on one partition, after the last round: accuracy, effective
 rank of the server's features, NC1 (its natural logarithm), bias of the predictions and accuracy of a linear probe. The
 folder (by default ``rank_and_accuracy`` in that of the first study) gets ``runs.csv`` with a row for each pair of runs,
-``settings.csv`` with Spearman's rank correlations over the arms of each setting, which are also printed, and the figure
+``settings.csv`` with Spearman's rank correlations over the arms of each setting, ``kinds.csv`` with all arms of all
+settings divided by whether they raise rank and probe and lower the bias, both of which are also printed, and the figure
 as SVG, PDF and PNG. Works on any study; measurements are those that the config calls ``nc`` (``neural_collapse``),
 ``head`` (``prediction_bias``) and ``probe`` (``linear_probe``), and what is not measured is left out.
 
@@ -15,6 +16,7 @@ Exit status: 0, or 2 for wrong input (one line says what).
 
 import argparse
 import csv
+import itertools
 import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -61,6 +63,7 @@ METRICS = {
     "probe": ("probe/accuracy", "probe accuracy (points)"),
 }
 _LINEAR = {"accuracy": 20, "bias": 0.2, "probe": 5}  # up to there axes are linear: arms that fail are far away
+RISE = 1.0  # dimensions: of a rank that rises by less it is not said that it rises, where arms are divided by that
 LEAST = 5  # arms over which a correlation says something
 Difference = Mapping[str, Any]
 
@@ -81,6 +84,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         out.mkdir(parents=True, exist_ok=True)
         _write(out / "runs.csv", rows)
         _write(out / "settings.csv", settings)
+        kinds = divided(rows)
+        _write(out / "kinds.csv", kinds)
         figure = scatter(rows)
         for kind in FIGURES:
             save_figure(figure, out / f"rank_and_accuracy.{kind}")
@@ -90,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         print(f"error: {error.filename}: cannot be written ({error.strerror})", file=sys.stderr)
         return 2
-    print(table(settings))
+    print(table(settings), kinds_table(kinds), sep="\n\n")
     print(f"wrote {out}")
     return 0
 
@@ -183,6 +188,41 @@ def table(settings: Sequence[Mapping[str, Any]]) -> str:
     for row in settings:
         counts = (row[n] for n in ("setting", "arms", "higher_rank", "and_higher_accuracy", "higher_accuracy"))
         rows.append([*map(str, counts), *(show_number(row[metric], "+.2f") for metric in METRICS)])
+    return markdown(rows).rstrip()
+
+
+def divided(rows: Sequence[Difference]) -> list[dict[str, Any]]:
+    """The arms of all settings, divided by whether rank rises (``RISE``), bias falls and probe rises, in the means over
+    seeds: how many, how many of them gain accuracy in the mean and in all seeds, and how much in the mean.
+
+    An arm of which one of these is not measured is not among them.
+    """
+    seeds = {(row["setting"], row["arm"]): [] for row in rows}
+    for row in rows:
+        seeds[row["setting"], row["arm"]].append(row["accuracy"] > 0)
+    kinds = {kind: [] for kind in itertools.product((True, False), repeat=3)}
+    for mean in arm_means(rows):
+        if all(math.isfinite(mean[metric]) for metric in ("effective_rank", "bias", "probe")):
+            kinds[mean["effective_rank"] >= RISE, mean["bias"] < 0, mean["probe"] > 0].append(mean)
+    return [
+        {
+            **dict(zip(("rank_rises", "bias_falls", "probe_rises"), kind, strict=True)),
+            "arms": len(means),
+            "higher_accuracy": sum(mean["accuracy"] > 0 for mean in means),
+            "in_all_seeds": sum(all(seeds[mean["setting"], mean["arm"]]) for mean in means),
+            "accuracy": number(moments([mean["accuracy"] for mean in means])["mean"]) if means else math.nan,
+        }
+        for kind, means in kinds.items()
+    ]
+
+
+def kinds_table(kinds: Sequence[Mapping[str, Any]]) -> str:
+    """What ``divided`` gives, as Markdown."""
+    rows = [["rank rises", "bias falls", "probe rises", "arms", "accuracy up", "in all seeds", "mean gain (points)"]]
+    for kind in kinds:
+        said = ("yes" if kind[name] else "no" for name in ("rank_rises", "bias_falls", "probe_rises"))
+        counts = (str(kind[name]) for name in ("arms", "higher_accuracy", "in_all_seeds"))
+        rows.append([*said, *counts, show_number(kind["accuracy"], "+.1f")])
     return markdown(rows).rstrip()
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from experiments.cells import arms_of, settings_of
 from experiments.configs import rank_and_accuracy as config_file
-from experiments.rank_and_accuracy import METRICS, correlations, differences, main, spearman
+from experiments.rank_and_accuracy import METRICS, correlations, differences, divided, main, spearman
 from experiments.reporting import read_study
 
 ARMS = ("fedavg", "a", "b", "c", "d", "e")
@@ -50,6 +50,26 @@ def test_correlations_of_a_setting(tmp_path):
     assert math.isnan(found["probe"])
 
 
+def test_arms_divided_by_what_they_change():
+    """A quarter of a dimension is no rise, and an arm without a probe is not counted."""
+    names = ("arm", "seed", "accuracy", "effective_rank", "bias", "probe")
+    values = [
+        ("a", 0, 2.0, 1.5, -0.1, 1.0),
+        ("a", 1, -1.0, 0.5, -0.1, 1.0),
+        ("b", 0, -3.0, 4.0, 0.1, 1.0),
+        ("c", 0, 3.0, 0.25, -0.1, -1.0),
+        ("d", 0, 1.0, 5.0, -0.1, 2.0),
+        ("e", 0, 9.0, 5.0, -0.1, math.nan),
+    ]
+    rows = [dict(zip(names, row, strict=True), setting="s", method="m", nc1=0.0) for row in values]
+    found = {tuple(row.values())[:3]: tuple(row.values())[3:] for row in divided(rows)}
+    assert len(found) == 8 and sum(counts[0] for counts in found.values()) == 4
+    assert found[True, True, True] == (2, 2, 1, 0.75)
+    assert found[True, False, True] == (1, 0, 0, -3)
+    assert found[False, True, False] == (1, 1, 1, 3)
+    assert found[False, False, False][:3] == (0, 0, 0) and math.isnan(found[False, False, False][3])
+
+
 def test_spearman_shares_ranks_and_leaves_out_what_is_not_finite():
     first, second = np.array([1.0, 2, 2, 5, 9, np.nan]), np.array([10.0, 40, 30, 50, 20, 0])
     ranks = np.array([0, 1.5, 1.5, 3, 4]), np.array([0, 3, 2, 4, 1])
@@ -60,7 +80,9 @@ def test_spearman_shares_ranks_and_leaves_out_what_is_not_finite():
 def test_the_command(tmp_path, capsys):
     study = write_study(tmp_path / "study")
     assert main([str(study), f"--out={tmp_path / 'out'}"]) == 0
-    assert "| alpha 0.1 | 5 | 0 | 0 | 5 | -1.00 | +1.00 | -1.00 | - |" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "| alpha 0.1 | 5 | 0 | 0 | 5 | -1.00 | +1.00 | -1.00 | - |" in shown
+    assert "| no | yes | no | 5 | 5 | 5 | +3.0 |" in shown and "| yes | yes | yes | 0 | 0 | 0 | - |" in shown
     with (tmp_path / "out" / "runs.csv").open() as file:
         assert len(list(csv.DictReader(file))) == 10
     assert all((tmp_path / "out" / f"rank_and_accuracy.{kind}").stat().st_size > 1000 for kind in ("svg", "pdf", "png"))
