@@ -60,7 +60,8 @@ def communication(algorithm: FedAvg, model: Model, train: Examples) -> Communica
         UserError: the algorithm makes no sense, or not with the model.
     """
     algorithm.check(model)
-    algorithm, model, variables = algorithm.enabled(), _Outline(**vars(model), real=model), _initial_variables(model)
+    variables = _initial_variables(model, jnp.result_type(float))
+    algorithm, model = algorithm.enabled(), _Outline(**vars(model), real=model)
     received, state = jax.eval_shape(lambda variables: server.init(algorithm, model, variables), variables)
     own = _own(train, state, algorithm.training.batch_size)
     given = {"received": received, "known": _known(), "own": own}
@@ -97,7 +98,8 @@ def communication(algorithm: FedAvg, model: Model, train: Examples) -> Communica
 
 
 @functools.lru_cache(maxsize=64)
-def _initial_variables(model):
+def _initial_variables(model, dtype):
+    """``dtype``: of floats as JAX makes them now, which ``jax.enable_x64`` changes."""
     return jax.eval_shape(model.init, jax.random.key(0))
 
 

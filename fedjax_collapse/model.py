@@ -61,7 +61,7 @@ class Model:
 
     def initial_shapes(self) -> Outputs:
         """``output_shapes`` of initial variables, with the levels that the network offers."""
-        return _initial_shapes(self)
+        return _initial_shapes(self, jnp.result_type(float))
 
     def apply(
         self, variables: Variables, batch: Batch, train: bool, key: Key | None = None, levels: bool = False
@@ -116,7 +116,8 @@ def _mask(model, name):
 
 
 @functools.lru_cache(maxsize=256)
-def _initial_shapes(model):
+def _initial_shapes(model, dtype):
+    """``dtype``: of floats as JAX makes them now, which ``jax.enable_x64`` changes."""
     return model.output_shapes(jax.eval_shape(model.init, jax.random.key(0)), levels=True)
 
 

@@ -123,6 +123,14 @@ def test_a_model_that_is_measured_is_sent_twice(federation, network):
     assert found.up == {"params": p, "batch_stats": s, "ccvr": c * (1 + d + d * d) + 1}
 
 
+def test_shapes_are_of_the_precision_that_is_asked_for_now(federation, network):
+    """They are remembered by network, which with JAX's float64 has others."""
+    with jax.enable_x64(True):
+        of(federation, network)
+        assert network.initial_shapes().features.dtype == np.float64
+    assert network.initial_shapes().features.dtype == np.float32
+
+
 @pytest.mark.parametrize("name", sorted(METHODS))
 def test_what_is_not_sent_changes_nothing(name, federation):
     """Of every method: whatever else of the server's is NaN, the client trains to the same bits."""
