@@ -56,8 +56,8 @@ _SAID_OTHERWISE = {  # published methods that are an argument of another
 }
 _SECTIONS = {  # how each kind of method is chosen
     "regularizer": "regularizers=dict({}=dict(...))",
-    "method": "methods=dict({}=dict(...))",
     "algorithm": 'algorithm=dict(name="{}")',
+    "method": "methods=dict({}=dict(...))",
 }
 _OF_FEDAVG = ("weighting", "optimized", "private")  # keys of algorithm that are not its method's
 

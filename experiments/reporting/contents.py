@@ -154,7 +154,6 @@ PLOTS = (
         f"terms of regularizers: mean over the clients of a round, weighted by their examples; {_BAND}.{_LATE}",
         figures.training_loss,
         lambda study: data.curves(study, [figures.TASK_LOSS]),
-        optional=True,
     ),
     Plot(
         "client-loss",
