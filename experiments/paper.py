@@ -5,10 +5,9 @@ from typing import Any, NamedTuple
 
 from experiments.names import check_name
 from fedjax_collapse.options import check_value
-from fedjax_collapse.records import UserError
+from fedjax_collapse.records import MEASURED, UserError
 
 METRICS = ("accuracy", "best_accuracy", "last10_accuracy")  # in percent; any measurement has its own unit
-_MEASURED = "measured/"  # before the name of a measurement and of its number
 _KINDS = {"source": str, "comparable": bool, "why": str, "metric": str, "values": dict}
 
 
@@ -48,9 +47,9 @@ def check_paper(config: Mapping[str, Any], arms: Iterable[str]) -> None:
         return
     if not paper.comparable and not paper.why:
         raise UserError("paper.comparable is False: say why in paper.why, in a line that stands below the table")
-    name, _, of = paper.metric.removeprefix(_MEASURED).partition("/")
-    if not (paper.metric.startswith(_MEASURED) and name in config["measurements"] and of):
-        measured = [f"{_MEASURED}{name}/..." for name in config["measurements"]]
+    name, _, of = paper.metric.removeprefix(MEASURED).partition("/")
+    if not (paper.metric.startswith(MEASURED) and name in config["measurements"] and of):
+        measured = [f"{MEASURED}{name}/..." for name in config["measurements"]]
         check_name("paper.metric", paper.metric, [*METRICS, *measured])
     for setting, of_arms in paper.values.items():
         check_name("setting in paper.values", setting, [*config["settings"], *config["means"]] or [""])

@@ -48,9 +48,9 @@ from experiments.reporting.drawing import (
 )
 from experiments.reporting.export import markdown
 from experiments.reporting.paired import pairs
-from experiments.reporting.study import MEASURED, Study, moments, number
+from experiments.reporting.study import Study, moments, number
 from experiments.reporting.table import show_number
-from fedjax_collapse.records import UserError
+from fedjax_collapse.records import MEASURED, UserError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -197,9 +197,7 @@ def divided(rows: Sequence[Difference]) -> list[dict[str, Any]]:
 
     An arm of which one of these is not measured is not among them.
     """
-    seeds = {(row["setting"], row["arm"]): [] for row in rows}
-    for row in rows:
-        seeds[row["setting"], row["arm"]].append(row["accuracy"] > 0)
+    lower = {(row["setting"], row["arm"]) for row in rows if not row["accuracy"] > 0}
     kinds = {kind: [] for kind in itertools.product((True, False), repeat=3)}
     for mean in arm_means(rows):
         if all(math.isfinite(mean[metric]) for metric in ("effective_rank", "bias", "probe")):
@@ -209,8 +207,8 @@ def divided(rows: Sequence[Difference]) -> list[dict[str, Any]]:
             **dict(zip(("rank_rises", "bias_falls", "probe_rises"), kind, strict=True)),
             "arms": len(means),
             "higher_accuracy": sum(mean["accuracy"] > 0 for mean in means),
-            "in_all_seeds": sum(all(seeds[mean["setting"], mean["arm"]]) for mean in means),
-            "accuracy": number(moments([mean["accuracy"] for mean in means])["mean"]) if means else math.nan,
+            "in_all_seeds": sum((mean["setting"], mean["arm"]) not in lower for mean in means),
+            "accuracy": _mean_of(means, "accuracy"),
         }
         for kind, means in kinds.items()
     ]

@@ -29,7 +29,7 @@ from fedjax_collapse.engine.skipping import SKIPPED
 from fedjax_collapse.evaluation import Evaluation, evaluate, personal_scores
 from fedjax_collapse.local_training import LocalTraining
 from fedjax_collapse.model import Model
-from fedjax_collapse.records import ClientState, Key, Ownership, UserError, Variables, of_rounds
+from fedjax_collapse.records import MEASURED, ClientState, Key, Ownership, UserError, Variables, of_rounds
 
 HEADLINES = {
     "server": "server model on the whole test set",
@@ -172,7 +172,7 @@ def observe(
         if value.ndim:
             arrays[path] = value
         else:
-            row[f"measured/{path}"] = float(value)
+            row[MEASURED + path] = float(value)
     return Observation(row, {"round": view.round, **spectra}, arrays)
 
 

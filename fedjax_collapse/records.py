@@ -117,6 +117,7 @@ class Trained(NamedTuple):
     metrics: dict[str, jax.Array]  # mean over the examples seen: loss and score of the task, each term by name
 
 
+MEASURED = "measured/"  # before the name of a measurement and of its number, in the rows
 EPOCH = "epoch/"  # before the number of an epoch and the name of what is a metric of it alone
 
 

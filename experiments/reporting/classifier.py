@@ -4,11 +4,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from experiments.cells import cell_name
 from experiments.reporting import drawing
-from experiments.reporting.drawing import arm_colour, label, new_figure, styled, whole_numbers
+from experiments.reporting.drawing import arm_colour, grid_of, label, new_figure, styled, whole_numbers
 from experiments.reporting.study import Study
-from fedjax_collapse.arrays import read_arrays
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -34,9 +32,9 @@ def head_spectra(study: Study) -> "Figure | None":
         return None
     lines = -(-len(found.values) // _COLUMNS)
     figure = new_figure(0.6 + 2.3 * lines, width=8.4)
-    grid = figure.subplots(lines, min(_COLUMNS, len(found.values)), sharey=True, squeeze=False)
+    grid = grid_of(figure, len(found.values), min(_COLUMNS, len(found.values)), "singular value", sharey=True)
     strengths = np.linspace(0.25, 1, len(found.rounds)) if len(found.rounds) > 1 else np.ones(1)
-    for axes, (arm, values) in zip(grid.flat, found.values.items(), strict=False):
+    for axes, (arm, values) in zip(grid, found.values.items(), strict=True):
         for of_round, alpha in zip(values, strengths, strict=True):
             colour = arm_colour(study.arms, arm)
             axes.plot(np.arange(len(of_round)) + 1, of_round, color=colour, alpha=alpha, marker=".")
@@ -44,10 +42,6 @@ def head_spectra(study: Study) -> "Figure | None":
         axes.set_xlabel("index of the singular value")
         axes.set_ylim(bottom=0)
         whole_numbers(axes.xaxis)
-    for axes in grid.flat[len(found.values) :]:
-        axes.remove()
-    for axes in grid[:, 0]:
-        axes.set_ylabel("singular value")
     handles = [Line2D([], [], color=drawing.INK, alpha=alpha) for alpha in strengths]
     drawing.legend(figure, handles, [f"round {r}" for r in found.rounds])
     return figure
@@ -81,7 +75,7 @@ def _found(study) -> HeadSpectra | None:
 
 def _saved(study, run):
     """By round; of features that are not finite nothing."""
-    arrays = read_arrays(study.path / cell_name(study.setting, run.arm) / f"seed{run.seed}", "measurements")
+    arrays = study.measured_arrays(run)
     name = next((name for name in arrays if name.endswith("/singular_values")), None)
     pairs = zip(map(int, arrays["round"]), arrays[name], strict=True) if name else ()
     return {r: values for r, values in pairs if np.isfinite(values).all()}

@@ -93,6 +93,16 @@ def new_figure(height: float, width: float = WIDTH) -> "Figure":
     return Figure(figsize=(scale * width, scale * height), layout="constrained")
 
 
+def grid_of(figure: "Figure", panels: int, columns: int, heading: str = "", **options: Any) -> "list[Axes]":
+    """So many panels in lines of that many; the leftmost have the heading. ``options``: of ``Figure.subplots``."""
+    grid = figure.subplots(-(-panels // columns), columns, squeeze=False, **options)
+    for axes in grid.flat[panels:]:
+        axes.remove()
+    for axes in grid[:, 0]:
+        axes.set_ylabel(heading)
+    return list(grid.flat[:panels])
+
+
 def arm_colour(arms: Sequence[str], arm: str) -> str:
     """The arm's colour, the same in every figure and table."""
     return COLOURS[arms.index(arm) % len(COLOURS)]

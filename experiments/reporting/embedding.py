@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from experiments.cells import cell_name
 from experiments.reporting import drawing
-from experiments.reporting.drawing import COLOURS, MARKERS, arm_colour, label, new_figure, styled
+from experiments.reporting.drawing import COLOURS, MARKERS, arm_colour, grid_of, label, new_figure, styled
 from experiments.reporting.partition import class_names
 from experiments.reporting.study import Arrays, Run, Study
 from fedjax_collapse.analysis.geometry import on_sphere
-from fedjax_collapse.arrays import read_arrays
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -147,8 +145,7 @@ def _of_arms(study, points_of: Callable[[Saved], Points | None]) -> dict[str, Po
 
 def _saved(study: Study, run: Run) -> Saved | None:
     """Read when it is drawn, as these arrays are larger than all others of a report; None without them."""
-    folder = study.path / cell_name(study.setting, run.arm) / f"seed{run.seed}"
-    arrays = read_arrays(folder, "measurements")
+    arrays = study.measured_arrays(run)
     prefix = next((name.removesuffix("local_features") for name in arrays if name.endswith("local_features")), None)
     if prefix is None or not {prefix + "features", prefix + "labels", prefix + "clients"} <= arrays.keys():
         return None
@@ -174,10 +171,9 @@ def _panels(study: Study, points: dict[str, Points], draw: Callable, name_of: Ca
     columns = min(4, len(points))
     lines = -(-len(points) // columns)
     figure = new_figure(0.4 + 2.1 * lines, width=2.1 * columns)
-    grid = figure.subplots(lines, columns, squeeze=False)
     groups = np.unique(np.concatenate([part.groups for part in points.values()]))
     looks = dict(zip(groups.tolist(), map(_look, range(len(groups)), [len(groups)] * len(groups)), strict=True))
-    for axes, (arm, part) in zip(grid.flat, points.items(), strict=False):
+    for axes, (arm, part) in zip(grid_of(figure, len(points), columns), points.items(), strict=True):
         axes.patch.set_visible(False)
         axes.set_rasterization_zorder(0)  # all points of a panel are one image
         draw(axes, part, looks)
@@ -185,8 +181,6 @@ def _panels(study: Study, points: dict[str, Points], draw: Callable, name_of: Ca
         axes.set(xticks=[], yticks=[])
         axes.grid(False)
         axes.spines[:].set_visible(False)
-    for axes in grid.flat[len(points) :]:
-        axes.remove()
     if len(groups) <= len(COLOURS):
         handles = [Line2D([], [], linestyle="", **look) for look in looks.values()]
         drawing.legend(figure, handles, [name_of(group) for group in looks])

@@ -6,8 +6,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from experiments.reporting import drawing
-from experiments.reporting.drawing import THRESHOLD, arm_colour, arm_line, label, new_figure, styled, whole_numbers
-from experiments.reporting.study import MEASURED, Run, Study, number, panels
+from experiments.reporting.drawing import (
+    THRESHOLD,
+    arm_colour,
+    arm_line,
+    grid_of,
+    label,
+    new_figure,
+    styled,
+    whole_numbers,
+)
+from experiments.reporting.study import Run, Study, number, panels
+from fedjax_collapse.records import MEASURED
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,15 +43,10 @@ def over_settings(study: Study, metric: str, heading: str, factor: float = 1) ->
     parts = {setting: study.of_setting(setting) for setting in study.settings}
     columns = min(4, len(parts))
     figure = new_figure(0.6 + 2.1 * -(-len(parts) // columns), width=11)
-    grid = figure.subplots(-(-len(parts) // columns), columns, squeeze=False)
     lines = {}
-    for axes, (setting, part) in zip(grid.flat, parts.items(), strict=False):
+    for axes, (setting, part) in zip(grid_of(figure, len(parts), columns, heading), parts.items(), strict=True):
         lines |= _draw_curves(axes, part, {metric: "-"}, factor, study.arms)
         axes.set_title(label(setting, 32), loc="left")
-    for axes in grid.flat[len(parts) :]:
-        axes.remove()
-    for axes in grid[:, 0]:
-        axes.set_ylabel(heading)
     return _with_legend(figure, {arm: lines[arm] for arm in study.arms if arm in lines})
 
 
@@ -232,15 +237,10 @@ def _panels(
     height = -(-len(shown) // columns)
     columns = -(-len(shown) // height)  # as many lines, but filled evenly
     figure = new_figure(0.5 + 2.6 * height, width=8.4)
-    grid = figure.subplots(height, columns, squeeze=False)
     lines = {}
-    for axes, (title, styles) in zip(grid.flat, shown.items(), strict=False):
+    for axes, (title, styles) in zip(grid_of(figure, len(shown), columns, heading), shown.items(), strict=True):
         lines |= _draw_curves(axes, study, styles, factor)
         axes.set_title(label(title, 100 // columns), loc="left")
-    for axes in grid.flat[len(shown) :]:
-        axes.remove()
-    for axes in grid[:, 0]:
-        axes.set_ylabel(heading)
     is_of_both = any(len(styles) > 1 for styles in shown.values())
     return _with_legend(figure, {arm: lines[arm] for arm in study.arms if arm in lines}, local=is_of_both)
 

@@ -14,11 +14,12 @@ import numpy as np
 
 from experiments.cells import arms_of, cell_name, merged, setting_and_arm, settings_of
 from fedjax_collapse.analysis.spectrum import FLOOR
+from fedjax_collapse.arrays import read_arrays
+from fedjax_collapse.records import MEASURED
 
 SUMMARISED = ("accuracy", "best_accuracy", "last10_accuracy", "effective_rank", "significant_dims", "R")
 OF_LOCAL = ("R", "local_effective_rank")  # of the watched client, or of the one with the lowest identity of several,
 OVER_CLIENTS = tuple(f"{name}_{kind}" for name in OF_LOCAL for kind in ("mean", "min", "max"))  # then also over them
-MEASURED = "measured/"  # what a user's own measurements are called in the rows, before their names
 
 Row = Mapping[str, Any]
 Arrays = Mapping[str, np.ndarray]
@@ -132,6 +133,10 @@ class Study:
     def of_arm(self, arm: str) -> tuple[Run, ...]:
         """The runs of one arm, by seed."""
         return tuple(run for run in self.runs if run.arm == arm)
+
+    def measured_arrays(self, run: Run) -> Arrays:
+        """What its measurements saved; read when it is asked for, as it may be larger than all else of a report."""
+        return read_arrays(self.path / cell_name(self.setting, run.arm) / f"seed{run.seed}", "measurements")
 
     def shared_by(self, arm: str) -> int:
         """How many runs divide the time of the arm's program among them, at most; 1 if it has its own."""

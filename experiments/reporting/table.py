@@ -7,7 +7,8 @@ from typing import Any
 
 from experiments.cells import setting_and_arm
 from experiments.paper import Paper
-from experiments.reporting.study import MEASURED, Summary, number, panels
+from experiments.reporting.study import Summary, number, panels
+from fedjax_collapse.records import MEASURED
 
 Means = Mapping[str, Sequence[str]]  # settings by the name of the mean over them
 NO_MEANS: Means = MappingProxyType({})
