@@ -3,7 +3,8 @@
 
 A row for each arm in each setting; ``fedjax_collapse/communication.py`` says what counts. ``down`` and ``up`` are those
 of one client in a round: of the model (params and running statistics), and what methods add. ``state dict`` is the
-model with a counter for each layer with running statistics, as PyTorch has it and published tables count. ``cohort``:
+model with a counter for each layer with running statistics, as PyTorch has it and published tables count; ``paper``,
+if the config has its numbers, is that and prototypes, as printed there. ``cohort``:
 in a round in both directions, of all its clients. ``kept``: what a client stores between its rounds. Data are read, for
 their shapes. Exit status: 0, or 2 for wrong input (one line says what).
 """
@@ -23,11 +24,13 @@ if __name__ == "__main__":  # before the imports, of which one may be missing
 from ml_collections import ConfigDict
 
 from experiments import build, launch
-from experiments.arms import described, resolve_cell
+from experiments.arms import as_declared, described, resolve_cell
 from experiments.cells import setting_and_arm
 from experiments.config_files import with_config_found
 from experiments.console import Console
+from experiments.paper import paper_of
 from experiments.preparing import Examples
+from experiments.reporting.table import paper_note, show_number
 from experiments.study import choose_runs
 from fedjax_collapse.communication import Communication, communication
 from fedjax_collapse.data import Federation
@@ -43,7 +46,10 @@ def main(arguments: list[str]) -> int:
         launch.find_own_modules(arguments)
         options = launch.parse(arguments)
         rows = [_row(cell, *found) for cell, *found in counted(options.config, options.arm, options.setting)]
-        Console().print_rows([HEADING, *rows])
+        paper = paper_of(as_declared(options.config), counted=True)
+        Console().print_rows([HEADING, *rows] if paper is None else _with_paper([HEADING, *rows], paper))
+        if paper:
+            Console().note(f"Paper: {paper_note(paper)}")
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -79,6 +85,15 @@ def _row(cell, found, cohort_size):
     cohort = cohort_size * sum(map(sum, both))
     numbers = [*both[0], *both[1], found.of_model("up") + found.counters, cohort, found.kept]
     return [cell, *(f"{value:,}" for value in numbers)]
+
+
+def _with_paper(rows, paper):
+    """A column of its numbers behind that of state dicts."""
+    place, (heading, *rows) = HEADING.index("state dict") + 1, rows
+    of_cells = [(row, *setting_and_arm(row[0])) for row in rows]
+    numbers = [show_number(paper.values.get(setting, {}).get(arm), ",.0f", "") for _, setting, arm in of_cells]
+    beside = zip([heading, *rows], ["paper", *numbers], strict=True)
+    return [[*row[:place], number, *row[place:]] for row, number in beside]
 
 
 if __name__ == "__main__":

@@ -128,15 +128,15 @@ class Console:
     def print_table(self, summary: Summary, paper: Paper | None = None, means: Means = NO_MEANS) -> None:
         """Prints the final table: mean ± standard deviation over seeds per arm, as in ``summary.json``.
 
-        Of a study with settings: accuracies, arms by settings, beside the paper's.
+        Of a study with settings: arms by settings, accuracies or what its paper's table is of, beside the paper's.
         """
         has_settings = any(setting_and_arm(cell)[0] for cell in summary)
         table = table_with_paper(summary, paper, means) if has_settings else final_table(summary)
         self.print_rows(table)
-        for line in filter(None, (accuracy_note(summary), local_note(summary) if not has_settings else "")):
+        notes = [] if has_settings and paper and not paper.is_percent else [accuracy_note(summary)]
+        notes += [f"Paper: {paper_note(paper)}" if paper else ""] if has_settings else [local_note(summary)]
+        for line in filter(None, notes):
             self.note(line)
-        if has_settings and paper:
-            self.note(f"Paper: {paper_note(paper)}")
 
     def print_rows(self, rows: Sequence[Sequence[str]]) -> None:
         """Prints a table: its heading, and rows whose first cell is a name; on a terminal, columns that it has no room

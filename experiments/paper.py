@@ -7,8 +7,11 @@ from experiments.names import check_name
 from fedjax_collapse.options import check_value
 from fedjax_collapse.records import MEASURED, UserError
 
-METRICS = ("accuracy", "best_accuracy", "last10_accuracy")  # in percent; any measurement has its own unit
-_KINDS = {"source": str, "comparable": bool, "why": str, "metric": str, "values": dict}
+METRICS = ("accuracy", "best_accuracy", "last10_accuracy")  # in percent; all others have their own unit
+FROM_RUNS = SECONDS, TO_TARGET = "seconds_per_round", "rounds_to_target"  # what a study's runs give together
+COUNTED = "numbers_sent"  # counted by experiments/communication.py, without runs; no report has it
+HEADINGS = {SECONDS: "Seconds per round", TO_TARGET: "Rounds to the target", COUNTED: "Numbers sent in one direction"}
+_KINDS = {"source": str, "comparable": bool, "why": str, "metric": str, "target": str, "values": dict}
 
 
 class Paper(NamedTuple):
@@ -19,15 +22,18 @@ class Paper(NamedTuple):
     values: dict[str, dict[str, float]]
     why: str = ""  # they are not comparable
     metric: str = METRICS[0]  # of ours, that they are numbers of
+    target: str = ""  # the arm whose best accuracy rounds are counted to
 
     @property
     def is_percent(self) -> bool:
         return self.metric in METRICS
 
 
-def paper_of(config: Mapping[str, Any]) -> Paper | None:
-    """What the config says of a paper; None if it says nothing."""
+def paper_of(config: Mapping[str, Any], counted: bool = False) -> Paper | None:
+    """What the config says of a paper: only if it is ``counted`` (numbers_sent), or only if it is not; else None."""
     paper = dict(config.get("paper") or {})
+    if paper and (paper.get("metric") == COUNTED) != counted:
+        return None
     if paper and not config.get("settings"):
         paper["values"] = {"": paper["values"]}
     return Paper(**paper) if paper else None
@@ -35,14 +41,14 @@ def paper_of(config: Mapping[str, Any]) -> Paper | None:
 
 def check_paper(config: Mapping[str, Any], arms: Iterable[str]) -> None:
     """Raises UserError for a key, a metric, a setting or an arm that there is not, a value that is no percentage, or a
-    reason that is missing."""
+    reason or target that is missing."""
     for key, value in config["paper"].items():
         check_name("config key of paper", key, _KINDS)
         check_value(f"paper.{key}", value, _KINDS[key])
     for key in ("source", "comparable", "values") if config["paper"] else ():
         if key not in config["paper"]:
             raise UserError(f"config.paper has no {key}: expected source, comparable and values")
-    paper = paper_of(config)
+    paper = paper_of(config) or paper_of(config, counted=True)
     if paper is None:
         return
     if not paper.comparable and not paper.why:
@@ -50,7 +56,11 @@ def check_paper(config: Mapping[str, Any], arms: Iterable[str]) -> None:
     name, _, of = paper.metric.removeprefix(MEASURED).partition("/")
     if not (paper.metric.startswith(MEASURED) and name in config["measurements"] and of):
         measured = [f"{MEASURED}{name}/..." for name in config["measurements"]]
-        check_name("paper.metric", paper.metric, [*METRICS, *measured])
+        check_name("paper.metric", paper.metric, [*METRICS, *HEADINGS, *measured])
+    if paper.metric == TO_TARGET:
+        check_name("arm in paper.target", paper.target, arms)
+    elif paper.target:
+        raise UserError(f"paper.target {paper.target!r} belongs to paper.metric={TO_TARGET!r}; remove one of them")
     for setting, of_arms in paper.values.items():
         check_name("setting in paper.values", setting, [*config["settings"], *config["means"]] or [""])
         path = f"paper.values.{setting}".rstrip(".")

@@ -31,6 +31,7 @@ from experiments.reporting import read_study, write_report
 from experiments.reporting.drawing import FIGURES
 from experiments.reporting.export import TABLES, results_of, save_figures
 from experiments.reporting.figures import headline
+from experiments.reporting.published import summary_for_paper
 from fedjax_collapse.records import UserError
 
 
@@ -113,7 +114,7 @@ def _rewrite(folders: Sequence[Path], console: Console) -> bool:
     for folder in folders:
         try:
             report, study = write_report(folder), read_study(folder)
-            console.print_table(study.summary, paper_of(study.config), means_of(study.config))
+            console.print_table(summary_for_paper(study), paper_of(study.config), means_of(study.config))
             console.note(f"wrote {report}")
         except UserError as error:
             print(f"report: {error}", file=sys.stderr)

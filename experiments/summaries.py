@@ -9,8 +9,9 @@ from experiments.arms import as_declared
 from experiments.cells import cells_of, means_of
 from experiments.console import Console
 from experiments.failures import read_failure
-from experiments.paper import paper_of
-from experiments.reporting import write_report
+from experiments.paper import FROM_RUNS, paper_of
+from experiments.reporting import read_study, write_report
+from experiments.reporting.published import summary_for_paper
 from experiments.reporting.reading import read_json
 from experiments.reporting.study import summarize_seeds
 from experiments.runs import Name, run_folder
@@ -23,7 +24,10 @@ def finish(workdir: Path, config: ConfigDict, console: Console) -> None:
     summary = summarize(workdir, cells_of(as_declared(config)), tuple(config.seeds))
     write_json(workdir / "summary.json", summary)
     study = as_declared(config)
-    console.print_table(summary, paper_of(study), means_of(study))
+    paper = paper_of(study)
+    if paper and paper.metric in FROM_RUNS and any(of_cell["accuracy"]["n"] for of_cell in summary.values()):
+        summary = summary_for_paper(read_study(workdir))
+    console.print_table(summary, paper, means_of(study))
     try:
         console.note(f"report: {write_report(workdir)}")
     except UserError:

@@ -126,6 +126,12 @@ PAPER = dict(source="X, Table 1", comparable=True, values={"iid": {"plain": 50.0
         (dict(paper=PAPER | dict(values={"idd": {}})), "setting in paper.values 'idd': did you mean 'iid'"),
         (dict(paper=PAPER | dict(values={"iid": {"decor": 1.0}})), "arm in paper.values.iid 'decor'"),
         (dict(paper=PAPER | dict(values={"iid": {"plain": 101.0}})), "paper.values.iid.plain: 101.0, expected percent"),
+        (
+            dict(paper=PAPER | dict(metric="rounds_to_target", target="plan")),
+            "unknown arm in paper.target 'plan'",
+        ),
+        (dict(paper=PAPER | dict(metric="rounds_to_target")), "unknown arm in paper.target ''"),
+        (dict(paper=PAPER | dict(target="plain")), "paper.target 'plain' belongs to paper.metric='rounds_to_target'"),
         (dict(paper=PAPER | dict(metric="acuracy")), "paper.metric 'acuracy': did you mean 'accuracy'"),
         (dict(paper=PAPER | dict(metric="measured/nc/nc1")), "paper.metric 'measured/nc/nc1'"),
         (dict(paper=PAPER | dict(sorce="X")), "config key of paper 'sorce': did you mean 'source'"),

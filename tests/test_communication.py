@@ -167,6 +167,16 @@ def test_the_command(capsys):
     assert "did you mean 'fedavg'" in error and error.count("\n") == 1
 
 
+def test_the_command_has_the_papers_numbers_beside_ours(capsys):
+    paper = dict(source="X", comparable=True, metric="numbers_sent", values={"fmnist": {"fedmr": 1234567.0}})
+    config = "--config=experiments/configs/fedmr/table3.py:smoke"
+    assert command.main([config, "--arm=fedavg,fedmr", f"--config.paper={paper}"]) == 0
+    heading, fedavg, fedmr, note = capsys.readouterr().out.splitlines()
+    assert heading.split()[-4:] == ["dict", "paper", "cohort", "kept"] and fedmr.split()[6] == "1,234,567"
+    assert len(fedavg.split()) == len(fedmr.split()) - 1  # empty: the paper's number of it is not known
+    assert note == "Paper: X (numbers sent in one direction)."
+
+
 def test_what_does_not_fit_is_told(federation, network):
     with pytest.raises(UserError, match="head"):
         of(federation, network, TRAINING.replace(freeze="heap"))

@@ -16,6 +16,8 @@ from experiments.paper import paper_of
 from experiments.reporting import data, read_study, write_report
 from experiments.reporting.export import as_rows, pivots, results_of
 from experiments.reporting.paired import paired_difference
+from experiments.reporting.published import summary_for_paper
+from experiments.reporting.seconds import seconds_per_round
 from experiments.reporting.sweep import lines_of, sweep
 from experiments.reporting.table import paper_note, pivot_table, table_with_paper
 from experiments.reporting.targets import rounds_to_target, target_table
@@ -82,6 +84,42 @@ def test_the_papers_numbers_may_be_of_a_measurement(cells):
     (_, ours, note), (name, accuracies, _) = pivots({"x": other})
     assert [row[:3] for row in ours] == rows and note.startswith("Paper: X") and name == "x: accuracy"
     assert accuracies == pivot_table(study.summary, "accuracy", means_of(study.config))
+
+
+def test_the_papers_numbers_may_be_of_what_runs_give_together(tmp_path):
+    """Rounds to the best accuracy of an arm, and seconds, by hand; unknown ones stay empty. Accuracies have theirs."""
+    of_paper = PAPER | dict(metric="rounds_to_target", target="base", values={"b": {ARMS[1]: 12.0}})
+    folder = make_cells(tmp_path / "s", paper=of_paper)
+    first = summary_for_paper(read_study(folder))[f"b/{ARMS[1]}"]["rounds_to_target"]
+    assert first == {"mean": 1.0, "std": 0.0, "n": 2}  # base: 0.4, 0.5; this arm: 0.5, 0.6
+    (_, rows, note), (name, accuracies, _), (title, by_arm, _) = as_pivots(folder)
+    assert rows[1][:3] == ["base", "2 ± 0 (2)", "2 ± 0 (2)"]
+    assert rows[2:4] == [[ARMS[1], *["1 ± 0 (2)"] * 2, "1"], [f"{ARMS[1]} (paper, not comparable)", "", "12", ""]]
+    assert "(rounds to the best accuracy of base with the same seed; its own are all its rounds)" in note
+    assert name == "s: accuracy" and accuracies[1][1] == "50.50 ± 0.71 (2)"
+    assert title == "s: rounds to base" and by_arm[2][:3] == [ARMS[1], "1 ± 0 (2 of 2)", "2.00x"]
+    page = write_report(folder).read_text(encoding="utf-8")
+    assert "Rounds to the target of all cells" in page and '<span class="below">12</span>' in page
+
+    config = read_study(folder).config
+    (folder / "config.json").write_text(json.dumps(config | {"paper": of_paper | {"target": "decorr strength=2"}}))
+    assert as_pivots(folder)[0][1][1] == ["base", "-", "-", "-"]  # that arm has no runs yet
+
+    of_paper = PAPER | dict(metric="seconds_per_round", values={"b": {"base": 26.0}})
+    (folder / "config.json").write_text(json.dumps(config | {"paper": of_paper}))
+    for seed, seconds in enumerate((3.0, 5.0)):
+        times = [(1, 9.0, 2.0), (2, 8.0, 0.0), (4, 2 * seconds, 0.0), (5, seconds + 1, 0.0), (6, seconds - 1, 0.0)]
+        lines = [json.dumps(dict(round=r, train=train, compile=c)) for r, train, c in times]
+        (folder / "b" / "base" / f"seed{seed}" / "timing.jsonl").write_text("\n".join(lines) + "\n")
+    assert seconds_per_round(read_study(folder))["a 1/base"] == {"mean": None, "std": None, "n": 0}
+    (_, rows, note), *_ = as_pivots(folder)  # medians 3.5 of 8, 3, 4, 2, and 5.5 of 8, 5, 6, 4
+    assert rows[1:3] == [["base", "-", "4.5 ± 1.414 (2)", "-"], ["base (paper, not comparable)", "", "26", ""]]
+    assert note == "Paper: X & Y, Table_1 (seconds per round); not comparable: small data."
+
+
+def as_pivots(folder):
+    studies = {"s": read_study(folder)}
+    return pivots(studies) + results_of(studies).targets
 
 
 def test_the_page_has_the_pivot_the_settings_and_the_sweep(cells):

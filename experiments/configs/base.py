@@ -35,7 +35,7 @@ def get_config(arg: str = "") -> ConfigDict:
             sweep={},  # key -> values: each arm that has the key, such as "training.learning_rate", is run with each
             # the table that this study is to be compared with: source="...", values={setting: {arm: percent}} (or
             # {arm: percent}), comparable=True, or False and why="..."; metric: accuracy, best_ or last10_accuracy, or
-            # measured/<measurement>/<number>, whose values are no percentages
+            # in its own unit measured/<measurement>/<number>, seconds_per_round, rounds_to_target (with target=ARM)
             paper={},
             clients=10,
             participation=1.0,  # fraction of the clients in a round

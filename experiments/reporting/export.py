@@ -11,6 +11,7 @@ from experiments.paper import paper_of
 from experiments.reporting.contents import OVERVIEW, PLOTS
 from experiments.reporting.drawing import for_column, save_figure
 from experiments.reporting.paired import paired_difference
+from experiments.reporting.published import summary_for_paper
 from experiments.reporting.study import Study, number
 from experiments.reporting.table import columns_of, final_table, paper_note, show_moments, table_with_paper
 from experiments.reporting.targets import target_note, target_table
@@ -100,16 +101,20 @@ def pivots(studies: Mapping[str, Study]) -> list[tuple[str, Rows, str]]:
         paper = paper_of(study.config)
         if paper or study.config.get("settings"):
             note = f"Paper: {paper_note(paper)}" if paper else ""
-            found.append((name, table_with_paper(study.summary, paper, means_of(study.config)), note))
+            found.append((name, table_with_paper(summary_for_paper(study), paper, means_of(study.config)), note))
             if paper and not paper.is_percent:
                 found.append((f"{name}: accuracy", table_with_paper(study.summary, None, means_of(study.config)), ""))
     return found
 
 
 def _targets(studies: Mapping[str, Study], target: str) -> list[tuple[str, Rows, str]]:
-    having = {name: study for name, study in studies.items() if target in study.arms}
-    note = target_note(target)
-    return [(f"{name}: rounds to {target}", target_table(study, target), note) for name, study in having.items()]
+    """To that arm, or to the one that a study's paper has as its target."""
+    found = []
+    for name, study in studies.items():
+        arm = target or getattr(paper_of(study.config), "target", "")
+        if arm in study.arms:
+            found.append((f"{name}: rounds to {arm}", target_table(study, arm), target_note(arm)))
+    return found
 
 
 def save_figures(study: Study, folder: Path, kinds: Sequence[str]) -> list[Path]:

@@ -17,11 +17,13 @@ from experiments.paper import paper_of
 from experiments.reporting import drawing
 from experiments.reporting.contents import OVERVIEW, PLOTS, Plot
 from experiments.reporting.data import as_address
+from experiments.reporting.published import summary_for_paper
 from experiments.reporting.reading import layouts_of, read_study
 from experiments.reporting.study import Study, number
 from experiments.reporting.table import (
     COLUMNS,
     accuracy_note,
+    column_of,
     columns_of,
     final_table,
     local_note,
@@ -118,12 +120,12 @@ def pivots(study: Study) -> list[Pivot]:
     if paper is None and not study.config.get("settings"):
         return []
     first = paper.metric if paper else COLUMNS[0][0]
+    summary, means = summary_for_paper(study), means_of(study.config)
     found = []
-    means = means_of(study.config)
-    for metric, heading, _, _ in sorted(columns_of(study.summary), key=lambda column: column[0] != first):
-        ours, with_paper = pivot_table(study.summary, metric, means), paper and metric == first
-        theirs, note = (paper_table(study.summary, paper, means), paper_note(paper)) if with_paper else (None, "")
-        found.append(Pivot(heading, ours, theirs, bool(paper and paper.comparable), note))
+    for metric in dict.fromkeys([first, *(name for name, *_ in columns_of(summary))]):
+        ours, with_paper = pivot_table(summary, metric, means), paper and metric == first
+        theirs, note = (paper_table(summary, paper, means), paper_note(paper)) if with_paper else (None, "")
+        found.append(Pivot(column_of(summary, metric)[0], ours, theirs, bool(paper and paper.comparable), note))
     return found if study.config.get("settings") else found[:1]
 
 

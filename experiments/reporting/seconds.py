@@ -2,10 +2,12 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from experiments.reporting.study import Row, Run, Study, number
+from experiments.cells import cell_name
+from experiments.reporting.study import Row, Run, Study, moments, number
 from experiments.reporting.table import show_number
 
 _MIB = 2**20
@@ -30,6 +32,17 @@ def timing_table(study: Study) -> list[list[str]]:
     """
     rows = [_row(study, arm) for arm in study.arms if any(run.timing for run in study.of_arm(arm))]
     return [HEADING, *rows] if rows else []
+
+
+def seconds_per_round(study: Study) -> dict[str, dict[str, Any]]:
+    """Of each cell mean, standard deviation and number over its seeds of a run's median over rounds, as in the table;
+    None where no run is timed."""
+    found = {}
+    for run in study.runs:
+        of_rounds = [number(row.get("train")) / count for row, count in steady(run.timing)]
+        timed = [seconds for seconds in of_rounds if math.isfinite(seconds)]
+        found.setdefault(cell_name(run.setting, run.arm), []).extend([float(np.median(timed))] if timed else [])
+    return {cell: moments(seconds) for cell, seconds in found.items()}
 
 
 def steady(rows: Sequence[Row]) -> list[tuple[Row, int]]:

@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Any
 
 from experiments.cells import setting_and_arm
-from experiments.paper import Paper
+from experiments.paper import HEADINGS, Paper
 from experiments.reporting.study import Summary, number, panels
 from fedjax_collapse.records import MEASURED
 
@@ -92,13 +92,18 @@ def columns_of(summary: Summary) -> list[tuple[str, str, float, str]]:
     return [*COLUMNS, *_measured_columns(summary)]
 
 
+def column_of(summary: Summary, metric: str) -> tuple[str, float, str]:
+    """Heading, factor and format of a metric, also of one that no run has recorded yet, or does record."""
+    known = {name: column for name, *column in columns_of(summary)}
+    return known.get(metric) or (HEADINGS.get(metric) or metric.removeprefix(MEASURED), 1, ".4g")
+
+
 def pivot_table(summary: Summary, metric: str = "accuracy", means: Means = NO_MEANS) -> list[list[str]]:
     """The heading and one row per arm: of each setting mean ± standard deviation (number of seeds) of the metric.
 
     ``means``: further columns, each by its name the mean over some settings, which all must have the arm.
     """
-    known = {name: column for name, *column in columns_of(summary)}
-    heading, factor, form = known.get(metric) or (metric.removeprefix(MEASURED), 1, ".4g")  # recorded by no run yet
+    heading, factor, form = column_of(summary, metric)
     settings, arms = _settings_and_arms(summary)
     of_cell = {setting_and_arm(cell): metrics.get(metric) or {} for cell, metrics in summary.items()}
     rows = [["Arm", *(setting or heading for setting in settings), *means]]
@@ -122,7 +127,10 @@ def paper_table(summary: Summary, paper: Paper, means: Means = NO_MEANS) -> list
 
 def paper_note(paper: Paper) -> str:
     """What the paper's numbers are, in a sentence."""
-    of = "" if paper.is_percent else f" ({paper.metric.removeprefix(MEASURED)})"
+    heading = column_of({}, paper.metric)[0]
+    of = "" if paper.is_percent else f" ({heading[0].lower()}{heading[1:]})"
+    if paper.target:
+        of = f" (rounds to the best accuracy of {paper.target} with the same seed; its own are all its rounds)"
     return f"{paper.source}{of}" + ("." if paper.comparable else f"; not comparable: {paper.why.rstrip('.')}.")
 
 

@@ -12,6 +12,7 @@ that of table 2.
 
 from ml_collections import ConfigDict
 
+from experiments.arms import as_declared
 from experiments.configs.fedmr import base, table2
 from experiments.published import by_setting, chosen, make_small
 
@@ -43,6 +44,8 @@ def _full(config):
 
 def _offline(config):
     table2.offline(config, _arms(config))
+    values = by_setting(PAPER, as_declared(config)["settings"])
+    config.paper = dict(source=f"{base.SOURCE}, Table 5", comparable=False, why=table2.WHY, values=values)
 
 
 def _smoke(config):

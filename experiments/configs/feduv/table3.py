@@ -42,7 +42,9 @@ def _full(config):
 def _offline(config):
     base.offline(config, base.arms())
     config.rounds = 10
-    config.settings = _settings(("digits", "domains"), base.offline_sets(base.arms(), 0.01), (3, 6, 12))
+    config.settings = settings = _settings(("digits", "domains"), base.offline_sets(base.arms(), 0.01), (3, 6, 12))
+    source, values = f"{base.SOURCE}, Table 3", by_setting(PAPER, settings)
+    config.paper = dict(source=source, comparable=False, why=base.OFFLINE_WHY, values=values)
 
 
 def _smoke(config):

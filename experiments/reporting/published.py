@@ -1,0 +1,18 @@
+"""Our numbers for the table of a paper, also those that no run records, but that a study's runs give together."""
+
+from experiments.paper import SECONDS, TO_TARGET, paper_of
+from experiments.reporting.seconds import seconds_per_round
+from experiments.reporting.study import Study, Summary
+from experiments.reporting.targets import rounds_to_target
+
+
+def summary_for_paper(study: Study) -> Summary:
+    """The study's summary, and in it what the table of its paper is of; empty where it is not known yet."""
+    paper = paper_of(study.config)
+    if paper and paper.metric == SECONDS:
+        found = seconds_per_round(study)
+    elif paper and paper.metric == TO_TARGET and paper.target in study.arms:
+        found = {cell: reached.rounds for cell, reached in rounds_to_target(study, paper.target).items()}
+    else:
+        return study.summary
+    return {cell: {**metrics, paper.metric: found.get(cell, {})} for cell, metrics in study.summary.items()}
