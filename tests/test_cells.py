@@ -1,5 +1,6 @@
 """Studies of cells: what settings and sweeps make of a config, and what a start makes of its cells."""
 
+import contextlib
 import json
 import weakref
 
@@ -243,6 +244,19 @@ def test_a_run_that_fails_ends_neither_its_setting_nor_the_next(config, tmp_path
     assert failed.value.lines[0] == f"{line}; log: {tmp_path / 'iid' / 'bad' / 'seed0' / 'error.log'}"
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert summary["iid/bad"]["failed"] == {"seed0": line} and len(failed.value.lines) == 2
+
+
+def test_a_study_ends_with_the_table_of_its_paper(config, tmp_path, trained, monkeypatch, capsys):
+    """Also of numbers that only its runs together give; with none that is finished there are none."""
+    monkeypatch.setattr(summaries, "write_report", lambda workdir: workdir)
+    config.sweep, config.arms, config.engine.runs = {}, dict(bad=dict(), good=dict()), "separate"
+    config.paper = dict(PAPER, values={"iid": {"good": 7.0}}, metric="rounds_to_target", target="good")
+    for arm, cells in (("bad", ["-", "-"]), ("good", ["1 (1) | paper 7", "2 (1)"])):
+        with pytest.raises(RunsFailed) if arm == "bad" else contextlib.nullcontext():
+            study.run_study(config, tmp_path, choose_runs(config, [arm]))
+        *_, row, note = [line for line in capsys.readouterr().out.splitlines() if line.startswith((arm, "Paper"))]
+        assert row.split("  ")[0].strip() == arm and all(cell in row for cell in cells)
+        assert note.startswith("Paper: X, Table 1 (rounds to the best accuracy of good")
 
 
 def test_a_cell_is_trained_as_the_same_study_without_settings(config, tmp_path):
