@@ -1,11 +1,12 @@
-"""Kills small studies with SIGKILL, starts them again, and compares every bit of what they leave with a study that was
-not killed: python experiments/kill_campaign.py [--methods=feddecorr,scaffold] [--points=N] [--random=N] [--every]
+"""Kills small studies, starts them again, and compares every bit that they leave with studies that were not killed.
 
-Forced points are Python's file operations below the study's folder (opening for writing, renaming, removing, making a
-folder), each of which is one; the process ends just before it. ``--every`` tries what a kill before each of them would
-leave, without as many kills: the folder is copied while the threads of one study wait. Every method is killed alone and
-with two seeds that are trained together. What is compared: metrics, arrays, final variables, and the states of server
-and clients in the last checkpoint. Exit status: 0, or 1 if something differs.
+    python experiments/kill_campaign.py [--methods=feddecorr,scaffold] [--points=N] [--random=N] [--every]
+
+The signal is SIGKILL. Forced points are Python's file operations below the study's folder (opening for writing,
+renaming, removing, making a folder), each of which is one; the process ends just before it. ``--every`` tries what a
+kill before each of them would leave, without as many kills: the folder is copied while the threads of one study wait.
+Every method is killed alone and with two seeds that are trained together. What is compared: metrics, arrays, final
+variables, and the states of server and clients in the last checkpoint. Exit status: 0, or 1 if something differs.
 """
 
 import argparse

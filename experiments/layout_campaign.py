@@ -1,13 +1,12 @@
-"""Trains a small study in every layout of processes and devices, and in a chain that goes on from each layout in each
-other one, and compares all of them with one process on one device:
+"""Trains a small study in every layout of processes and devices, and compares it with one process on one device.
 
     python experiments/layout_campaign.py [--cases=alone,host] [--layouts=1x1,1x2,2x1] [--float64] [--out=FOLDER]
 
 A layout such as 2x4 is two processes with four devices each, by default those with 1, 2, 4 and 8 devices of 1, 2 and 4
-processes. The chain is an Eulerian walk over the layouts: each start trains one round and stops, and every ordered pair
-of two layouts follows on each other once. What is compared: all numbers of every evaluation, the arrays of every
-round, the final variables, and the states of server and clients in the last checkpoint. Exit status: 0, or 1 if a
-difference is larger than rounding.
+processes. There is also a chain that goes on from each layout in each other one, an Eulerian walk over the layouts:
+each start trains one round and stops, and every ordered pair of two layouts follows on each other once. What is
+compared: all numbers of every evaluation, the arrays of every round, the final variables, and the states of server and
+clients in the last checkpoint. Exit status: 0, or 1 if a difference is larger than rounding.
 """
 
 import argparse
