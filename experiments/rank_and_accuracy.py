@@ -227,7 +227,7 @@ def kinds_table(kinds: Sequence[Mapping[str, Any]]) -> str:
 @styled
 def scatter(rows: Sequence[Difference]) -> "Figure":
     """Accuracy's gain over each metric's, a panel for each; a point for each arm and setting, its colour the
-    setting's."""
+    setting's; hollow where there are more settings than colours."""
     means = arm_means(rows)
     settings = list(dict.fromkeys(mean["setting"] for mean in means))
     metrics = [m for m in METRICS if np.isfinite([mean[m] for mean in means]).any()]
@@ -236,8 +236,10 @@ def scatter(rows: Sequence[Difference]) -> "Figure":
     for axes, metric in zip(panels, metrics, strict=True):
         for i, setting in enumerate(settings):
             own = [mean for mean in means if mean["setting"] == setting]
-            look = dict(marker=MARKERS[(i + i // len(COLOURS)) % len(MARKERS)], color=COLOURS[i % len(COLOURS)])
-            axes.scatter([m[metric] for m in own], [m["accuracy"] for m in own], s=16, alpha=0.75, linewidths=0, **look)
+            lap, colour = i // len(COLOURS), COLOURS[i % len(COLOURS)]
+            look = dict(color=colour, linewidths=0) if not lap else dict(facecolors="none", edgecolors=colour)
+            look["marker"] = MARKERS[(i + lap) % len(MARKERS)]
+            axes.scatter([m[metric] for m in own], [m["accuracy"] for m in own], s=16, alpha=0.75, **look)
         axes.axhline(0, **THRESHOLD, zorder=1)
         axes.axvline(0, **THRESHOLD, zorder=1)
         axes.set_xlabel(f"gain in {METRICS[metric][1]}")
