@@ -84,7 +84,7 @@ def check_sinks(names: Iterable[str]) -> None:
         try:
             importlib.import_module(_NEEDED[name])
         except ImportError as error:
-            raise UserError(f"--log={name} needs a package: pip install fedjax_collapse[{name}] ({error})") from None
+            raise UserError(f'--log={name} needs a package: pip install "fedjax_collapse[{name}]" ({error})') from None
         if name == "wandb" and os.environ.get("WANDB_MODE") not in _OFFLINE:
             _log_in()
 

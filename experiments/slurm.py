@@ -81,5 +81,5 @@ def _submitit():
     try:
         import submitit
     except ImportError:
-        raise UserError("--slurm needs submitit: pip install fedjax_collapse[slurm]") from None
+        raise UserError('--slurm needs submitit: pip install "fedjax_collapse[slurm]"') from None
     return submitit

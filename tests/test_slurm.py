@@ -71,7 +71,7 @@ def test_what_is_wrong_is_one_line(start, capsys):
 
 def test_without_submitit(monkeypatch):
     monkeypatch.setitem(sys.modules, "submitit", None)
-    with pytest.raises(UserError, match=r"pip install fedjax_collapse\[slurm\]"):
+    with pytest.raises(UserError, match=r'pip install "fedjax_collapse\[slurm\]"'):
         slurm.submit(Work([], {"a seed 0": Path("run")}, Path("study"), {"a seed 0": 1}), "local")
 
 

