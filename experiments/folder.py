@@ -1,4 +1,4 @@
-"""The folder of a study: one config's, and what another start of that config finds in it."""
+"""The folder of a study: one config's, which may grow, and what another start of that config finds in it."""
 
 import contextlib
 import json
@@ -21,6 +21,7 @@ _OF_A_START = (".lock", _CONFIG)  # what one that was killed at once may leave, 
 def claimed(workdir: Path, config: ConfigDict, is_shared: bool = False) -> Iterator[Callable[[], bool]]:
     """The folder is this config's, and this process's alone, or shared; one that holds something else is left as it is.
 
+    A config may have arms, settings, seeds and values of a sweep that the folder's lacks: they have runs of their own.
     Yields a function that says whether no other process is left in it.
     """
     content = json.loads(config.to_json_best_effort())
@@ -41,10 +42,27 @@ def _check_free(workdir, content):
     path = workdir / _CONFIG
     if path.exists():
         defaults = json.loads(base.get_config().to_json_best_effort())  # of keys that were not there yet
-        there, here = (flatten(defaults | c) for c in (json.loads(path.read_text()), content))
+        there, here = (defaults | c for c in (json.loads(path.read_text()), content))
+        there, here = flatten(there), flatten(_without_additions(here, there))
         keys = sorted(key for key in there.keys() | here.keys() if there.get(key) != here.get(key))
         if keys:
             changes = "; ".join(f"{key} is {there.get(key)} there, {here.get(key)} here" for key in keys)
             raise UserError(f"{workdir} holds a study of another config: {changes}; choose another --workdir")
     elif any(not other.name.startswith(_OF_A_START) for other in workdir.iterdir()):
         raise UserError(f"{workdir} is not empty and holds no study; choose another --workdir")
+
+
+def _without_additions(here, there):
+    """``here`` as it was when it was ``there``, if all that it has more are runs, and what tables show of them."""
+    kept = here | {name: there[name] for name in ("means", "paper")}
+    for name in ("arms", "settings"):
+        if there[name]:  # else its runs would have to move
+            kept[name] = {key: value for key, value in here[name].items() if key in there[name]}
+    of_sweep = flatten(there["sweep"])
+    kept["sweep"] = {axis: _within(values, of_sweep.get(axis)) for axis, values in flatten(here["sweep"]).items()}
+    return kept | {"seeds": _within(here["seeds"], there["seeds"])}
+
+
+def _within(values, known):
+    """Those that are known, if all that are known are among them; else all."""
+    return known if known and all(value in values for value in known) else values

@@ -18,10 +18,15 @@ from experiments.study import choose_runs
 from fedjax_collapse import UserError
 
 pytestmark = pytest.mark.slow
+SWEPT = "regularizers.feddecorr.strength"
 
 
 @pytest.fixture
 def config():
+    return make_config()
+
+
+def make_config():
     """Two settings of two arms, one of which is swept: six cells of one round."""
     config = base.get_config()
     config.rounds, config.clients, config.network = 1, 3, dict(name="mlp", hidden=(6,))
@@ -29,7 +34,7 @@ def config():
     config.training.update(epochs=1, batch_size=512)
     config.settings = {"iid": dict(partition=dict(name="iid")), "few 0.5": dict(data=dict(test_fraction=0.5), rounds=2)}
     config.arms = dict(plain=dict(), decorr=dict(regularizers=dict(feddecorr=dict(strength=0.1))))
-    config.sweep = {"regularizers.feddecorr.strength": (0.5, 0.25)}
+    config.sweep = {SWEPT: (0.5, 0.25)}
     return config
 
 
@@ -232,6 +237,38 @@ def test_a_study_of_cells_keeps_the_data_of_one_setting_and_skips_what_is_finish
         "ran in 2 settings (iid, few 0.5) with 1 seed (0)" in page
         and page.count('<details class="section"><summary>Setting') == 2
     )
+
+
+def test_a_study_may_grow(config, tmp_path, trained, monkeypatch):
+    """By an arm, a setting, seeds and a value of its sweep; what there is stays, and tables may change."""
+    monkeypatch.setattr(summaries, "write_report", lambda workdir: workdir)
+
+    def grown(**changes):
+        config = make_config()
+        arms = config.arms.to_dict() | dict(third={})
+        for key, value in (dict(arms=arms, seeds=(1, 0), means=dict(both=("iid", "few 0.5"))) | changes).items():
+            config[key] = value
+        return config
+
+    config.settings, config.sweep = dict(iid=dict(partition=dict(name="iid"))), {SWEPT: (0.5,)}
+    assert study.run_study(config, tmp_path) and trained == [(cell, 0, 1) for cell in CELLS[:2]]
+    assert study.run_study(grown(), tmp_path)
+    cells = cells_of(as_declared(grown()))
+    assert set(cells) == {*CELLS, "iid/third", "few 0.5/third"}
+    assert set(trained) == {(cell, seed, 1 + (cell[0] == "f")) for cell in cells for seed in (0, 1)}
+    assert list(json.loads((tmp_path / "summary.json").read_text())) == cells
+    kept = (tmp_path / "config.json").read_text()
+    for change, words in (
+        (dict(seeds=(1, 2)), r"seeds is \[1, 0\] there, \[1, 2\] here"),
+        (dict(sweep={SWEPT: (0.25,)}), r"sweep.regularizers.* is \[0.5, 0.25\] there, \[0.25\] here"),
+        (dict(settings={}, means={}), "settings.iid.partition.name is iid there, None here"),
+        (dict(arms=make_config().arms), "arms.third is {} there, None here"),
+        (dict(arms=make_config().arms.to_dict() | dict(third=dict(clients=2))), "arms.third.clients is None there, 2"),
+        (dict(rounds=4), "^[^;]* rounds is 1 there, 4 here; choose another --workdir$"),
+    ):
+        with pytest.raises(UserError, match=words):
+            study.run_study(grown(**change), tmp_path)
+    assert (tmp_path / "config.json").read_text() == kept
 
 
 def test_a_run_that_fails_ends_neither_its_setting_nor_the_next(config, tmp_path, trained, monkeypatch):
