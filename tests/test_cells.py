@@ -13,6 +13,7 @@ from experiments.cells import arms_of, axis_names, cells_of, merged, setting_and
 from experiments.configs import base
 from experiments.configs.feddecorr import table1
 from experiments.failures import RunsFailed
+from experiments.folder import claimed
 from experiments.load import load_run
 from experiments.study import choose_runs
 from fedjax_collapse import UserError
@@ -269,6 +270,11 @@ def test_a_study_may_grow(config, tmp_path, trained, monkeypatch):
         with pytest.raises(UserError, match=words):
             study.run_study(grown(**change), tmp_path)
     assert (tmp_path / "config.json").read_text() == kept
+    for key in ("settings", "arms"):  # without them runs have other places
+        with claimed(tmp_path / key, grown(**{key: {}}, means={}, sweep={})):
+            pass
+        with pytest.raises(UserError, match=f"{key}.* is None there"), claimed(tmp_path / key, grown(sweep={})):
+            pass
 
 
 def test_a_run_that_fails_ends_neither_its_setting_nor_the_next(config, tmp_path, trained, monkeypatch):
