@@ -34,7 +34,6 @@ from fedjax_collapse.simulation import (
     Schedule,
     check,
     common_round,
-    initialize,
     rounds_kept,
     simulate_runs,
     structure,
@@ -215,8 +214,9 @@ def _is_better_together(plan, runs):
         return False
     if not together.is_faster(plan.client_map, sizes, plan.algorithm.training.batch_size):
         return False
-    clients = jax.eval_shape(lambda: initialize(runs[0], plan.model, plan.schedule)[1].clients)
-    examples = runs[0].federation.train, runs[0].federation.ownership
+    first = runs[0].federation
+    clients = engine.client_shapes(plan.algorithm.enabled(), plan.model, first.num_clients)
+    examples = first.train, first.ownership
     return plan.engine.storage == "device" or together.fits(plan.client_map, examples, clients, len(runs))
 
 

@@ -13,6 +13,7 @@ from experiments.configs import quickstart
 from experiments.preparing import federations_of
 from fedjax_collapse import FedAvg, FedDecorr, FedMR, LocalTraining, Model, Scaffold, engine, nn, simulate
 from fedjax_collapse.engine import together
+from fedjax_collapse.runs import initialize
 from fedjax_collapse.simulation import Hardware, Run, Schedule, rounds_kept, simulate_runs, structure
 
 pytestmark = pytest.mark.slow
@@ -197,6 +198,34 @@ def test_groups_of_a_config(tmp_path):
         plans = {arm: runs.make_plan(configs[arm], federations[arm][0]) for arm in configs}
         names = [(arm, seed) for arm in config.arms for seed in config.seeds]
         assert [len(group.runs) for group in runs.make_groups(names, plans, federations, tmp_path)] == expected
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        dict(algorithm=dict(name="scaffold")),
+        dict(regularizers=dict(moon=dict(strength=1.0))),
+        dict(network=dict(name="small_cnn"), batch_norm="local"),
+    ],
+    ids=["scaffold", "moon", "fedbn"],
+)
+def test_seeds_of_clients_that_remember_go_together_where_that_is_faster(tmp_path, monkeypatch, change):
+    """With runs=auto and storage=auto, which ask for the size of the clients' states."""
+    monkeypatch.setattr(together, "is_faster", lambda *_: True)
+    asked = []
+    monkeypatch.setattr(engine.memory, "fits", lambda size, devices: asked.append(size) or True)
+    config = quickstart.get_config("smoke")
+    config.seeds, config.arms = (0, 1), dict(only=change)
+    configs = {"only": arms.resolve_arm(config, "only")}
+    federations = federations_of(configs, config.seeds)
+    plans = {"only": runs.make_plan(configs["only"], federations["only"][0])}
+    asked.clear()
+    (group,) = runs.make_groups([("only", 0), ("only", 1)], plans, federations, tmp_path)
+    run = group.runs["only", 0]
+    _, state, _ = initialize(run, plans["only"].model, plans["only"].schedule)
+    examples = engine.memory.size_in_bytes((run.federation.train, run.federation.ownership))
+    of_clients = sum(leaf.nbytes for leaf in jax.tree.leaves(state.clients))
+    assert len(group.runs) == 2 and asked == [examples + -(-2 // plans["only"].client_map.num_devices) * of_clients]
 
 
 def test_seeds_go_apart_where_their_data_do_not_fit_on_the_devices(start, tmp_path, monkeypatch, capsys):

@@ -29,6 +29,7 @@ from fedjax_collapse.engine.rounds import Advance as Advance
 from fedjax_collapse.engine.rounds import RoundRecord as RoundRecord
 from fedjax_collapse.engine.rounds import State as State
 from fedjax_collapse.engine.rounds import by_identity as by_identity
+from fedjax_collapse.engine.rounds import client_shapes as client_shapes
 from fedjax_collapse.engine.rounds import compile_rounds as compile_rounds
 from fedjax_collapse.engine.rounds import distribute as distribute
 from fedjax_collapse.engine.rounds import init as init

@@ -58,6 +58,12 @@ def init(algorithm: FedAvg, model: Model, variables: Variables, num_clients: int
     return State(started, clients, key, round)
 
 
+def client_shapes(algorithm: FedAvg, model: Model, num_clients: int) -> ClientState:
+    """Shapes of the states of all clients; nothing is computed."""
+    client = jax.eval_shape(lambda key: server.init(algorithm, model, model.init(key))[1], jax.random.key(0))
+    return _of_all(client, num_clients)
+
+
 def distribute(client_map: ClientMap, state: State, order: jax.Array | None = None) -> State:
     """The state where the compiled rounds expect and leave it: clients sharded, the rest replicated.
 
@@ -256,9 +262,13 @@ def _state_shapes(algorithm, model, data, client_map):
     state = jax.eval_shape(start_state, jax.random.key(0))
     num_clients = len(data.ownership.sizes)
     stored = num_clients + -num_clients % client_map.num_devices if data.order is None else len(data.order)
-    clients = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((stored, *leaf.shape), leaf.dtype), state.clients)
     placed = client_map.shapes(state._replace(clients=()))
-    return placed._replace(clients=client_map.shapes(clients, sharded=True))
+    return placed._replace(clients=client_map.shapes(_of_all(state.clients, stored), sharded=True))
+
+
+def _of_all(client, num_clients):
+    """Shapes of one client's state, with an axis over clients."""
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((num_clients, *leaf.shape), leaf.dtype), client)
 
 
 @functools.partial(jax.jit, static_argnames="num_runs")  # one call: each slice by itself would cost as much
