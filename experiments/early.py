@@ -8,6 +8,7 @@ from types import FrameType
 
 STOPPED = 75  # the exit status of a process that a signal stopped: the same command goes on
 STOPPING = "stopping after the next evaluation and a checkpoint; once more: at once"
+STOPPED_EARLY = "stopped before the first round; the same command starts again"
 _NEEDED = ("jax", "flax", "optax", "chex", "ml_collections", "matplotlib")  # of requirements.txt
 
 
@@ -31,7 +32,7 @@ def import_jax() -> None:
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
-    _end(STOPPED, "stopped before the first round; the same command starts again")
+    _end(STOPPED, STOPPED_EARLY)
 
 
 def _end(status: int, line: str) -> None:

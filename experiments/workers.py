@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from experiments.console import ROUNDS_PER_LINE, Console
-from experiments.early import STOPPED, STOPPING
+from experiments.early import STOPPED, STOPPED_EARLY, STOPPING
 from experiments.failures import read_failure, write_failure
 from experiments.lock import holder, only_process_in
 from experiments.reporting.table import show_number
@@ -115,7 +115,7 @@ class _Workers:
         self._is_stopping = False
         self._left: dict[int, subprocess.Popen] = {}
         self._readers: list[threading.Thread] = []
-        self._shown = {STOPPING}  # which the parent says itself
+        self._shown = {STOPPING, STOPPED_EARLY}  # the parent tells them to stop, and says why
         self.statuses: list[int] = []  # of those that have ended
         self.errors: list[str] = []  # what they say that is wrong
 

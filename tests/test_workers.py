@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from experiments import launch, workers
+from experiments.early import STOPPED_EARLY, STOPPING
 from experiments.lock import holder, only_process_in, taken
 from fedjax_collapse import UserError
 
@@ -108,6 +109,14 @@ def test_wrong_input_is_one_line_and_status_2(command, capsys):
     for argument, words in ("--workers=-1", "expected a number of processes"), ("--workers=2", "train runs apart"):
         assert launch.main(["--config=config.py", argument, "--config.engine.runs=together"]) == 2
         assert words in capsys.readouterr().err
+
+
+def test_what_workers_say_is_shown_once_and_not_that_they_were_told_to_stop(capsys):
+    of_workers = workers._Workers(workers.Work([], {}, Path("study"), {}), [])
+    wrong = "error: training.batch_size 0 is too small"
+    of_workers._read(f"{line}\n" for line in (STOPPING, "a warning", wrong))
+    of_workers._read(f"{line}\n" for line in ("a warning", STOPPED_EARLY))  # it was still importing
+    assert capsys.readouterr().err == "a warning\n" and of_workers.errors == [wrong]
 
 
 def test_each_run_is_one_processs_and_tried_once_by_a_share(tmp_path):
