@@ -4,9 +4,9 @@
 A row for each arm in each setting; ``fedjax_collapse/communication.py`` says what counts. ``down`` and ``up`` are those
 of one client in a round: of the model (params and running statistics), and what methods add. ``state dict`` is the
 model with a counter for each layer with running statistics, as PyTorch has it and published tables count; ``paper``,
-if the config has its numbers, is that and prototypes, as printed there. ``cohort``:
-in a round in both directions, of all its clients. ``kept``: what a client stores between its rounds. Data are read, for
-their shapes. Exit status: 0, or 2 for wrong input (one line says what).
+if the config has its numbers, is that and prototypes, as printed there. ``cohort``: in a round in both directions, of
+all its clients. ``kept``: what a client stores between its rounds. Data are read, for their shapes. Exit status: 0, or
+2 for wrong input (one line says what).
 """
 
 import signal
@@ -45,11 +45,12 @@ def main(arguments: list[str]) -> int:
         arguments = with_config_found(arguments)
         launch.find_own_modules(arguments)
         options = launch.parse(arguments)
-        rows = [_row(cell, *found) for cell, *found in counted(options.config, options.arm, options.setting)]
+        found = counted(options.config, options.arm, options.setting)
+        rows, console = [HEADING, *(_row(cell, *numbers) for cell, *numbers in found)], Console()
         paper = paper_of(as_declared(options.config), counted=True)
-        Console().print_rows([HEADING, *rows] if paper is None else _with_paper([HEADING, *rows], paper))
+        console.print_rows(_with_paper(rows, paper) if paper else rows)
         if paper:
-            Console().note(f"Paper: {paper_note(paper)}")
+            console.note(f"Paper: {paper_note(paper)}")
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -88,12 +89,11 @@ def _row(cell, found, cohort_size):
 
 
 def _with_paper(rows, paper):
-    """A column of its numbers behind that of state dicts."""
-    place, (heading, *rows) = HEADING.index("state dict") + 1, rows
-    of_cells = [(row, *setting_and_arm(row[0])) for row in rows]
-    numbers = [show_number(paper.values.get(setting, {}).get(arm), ",.0f", "") for _, setting, arm in of_cells]
-    beside = zip([heading, *rows], ["paper", *numbers], strict=True)
-    return [[*row[:place], number, *row[place:]] for row, number in beside]
+    """The heading and rows with a column of its numbers behind that of state dicts."""
+    place = HEADING.index("state dict") + 1
+    cells = [setting_and_arm(row[0]) for row in rows[1:]]
+    numbers = [show_number(paper.values.get(setting, {}).get(arm), ",.0f", "") for setting, arm in cells]
+    return [[*row[:place], text, *row[place:]] for row, text in zip(rows, ["paper", *numbers], strict=True)]
 
 
 if __name__ == "__main__":

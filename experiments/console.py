@@ -133,8 +133,11 @@ class Console:
         has_settings = any(setting_and_arm(cell)[0] for cell in summary)
         table = table_with_paper(summary, paper, means) if has_settings else final_table(summary)
         self.print_rows(table)
-        notes = [] if has_settings and paper and not paper.is_percent else [accuracy_note(summary)]
-        notes += [f"Paper: {paper_note(paper)}" if paper else ""] if has_settings else [local_note(summary)]
+        notes = [accuracy_note(summary)] if not has_settings or paper is None or paper.is_percent else []
+        if not has_settings:
+            notes.append(local_note(summary))
+        elif paper:
+            notes.append(f"Paper: {paper_note(paper)}")
         for line in filter(None, notes):
             self.note(line)
 

@@ -10,7 +10,7 @@ from fedjax_collapse.records import MEASURED, UserError
 METRICS = ("accuracy", "best_accuracy", "last10_accuracy")  # in percent; all others have their own unit
 FROM_RUNS = SECONDS, TO_TARGET = "seconds_per_round", "rounds_to_target"  # what a study's runs give together
 COUNTED = "numbers_sent"  # counted by experiments/communication.py, without runs; no report has it
-HEADINGS = {SECONDS: "Seconds per round", TO_TARGET: "Rounds to the target", COUNTED: "Numbers sent in one direction"}
+UNITS = {SECONDS: "seconds per round", TO_TARGET: "rounds to the target", COUNTED: "numbers sent in one direction"}
 _KINDS = {"source": str, "comparable": bool, "why": str, "metric": str, "target": str, "values": dict}
 
 
@@ -56,7 +56,7 @@ def check_paper(config: Mapping[str, Any], arms: Iterable[str]) -> None:
     name, _, of = paper.metric.removeprefix(MEASURED).partition("/")
     if not (paper.metric.startswith(MEASURED) and name in config["measurements"] and of):
         measured = [f"{MEASURED}{name}/..." for name in config["measurements"]]
-        check_name("paper.metric", paper.metric, [*METRICS, *HEADINGS, *measured])
+        check_name("paper.metric", paper.metric, [*METRICS, *UNITS, *measured])
     if paper.metric == TO_TARGET:
         check_name("arm in paper.target", paper.target, arms)
     elif paper.target:

@@ -214,10 +214,11 @@ def _is_better_together(plan, runs):
         return False
     if not together.is_faster(plan.client_map, sizes, plan.algorithm.training.batch_size):
         return False
+    if plan.engine.storage == "device":
+        return True
     first = runs[0].federation
     clients = engine.client_shapes(plan.algorithm.enabled(), plan.model, first.num_clients)
-    examples = first.train, first.ownership
-    return plan.engine.storage == "device" or together.fits(plan.client_map, examples, clients, len(runs))
+    return together.fits(plan.client_map, (first.train, first.ownership), clients, len(runs))
 
 
 def _were_together(runs):

@@ -170,10 +170,7 @@ def test_a_run_is_loaded_again(start, tmp_path):
         ("config.methods = dict(top_k=dict(shares=0.1))", "option of methods.top_k 'shares': did you mean 'share'?"),
         ("config.methods = dict(top_k=dict(share='few'))", "methods.top_k.share 'few': expected float, got str"),
         ("config.methods = dict(x=dict(name='own_code:Net'))", "expected a class derived from fedjax_collapse.method"),
-        (
-            "config.regularizers = dict(scaffold=dict())",
-            "it is an algorithm; choose it by algorithm=dict(",
-        ),
+        ("config.regularizers = dict(scaffold=dict())", "it is an algorithm; choose it by algorithm=dict("),
         (
             "config.regularizers = config.methods = dict(feddecorr=dict())",
             "methods.feddecorr: there is a method of that name already",

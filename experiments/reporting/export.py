@@ -111,7 +111,8 @@ def _targets(studies: Mapping[str, Study], target: str) -> list[tuple[str, Rows,
     """To that arm, or to the one that a study's paper has as its target."""
     found = []
     for name, study in studies.items():
-        arm = target or getattr(paper_of(study.config), "target", "")
+        paper = paper_of(study.config)
+        arm = target or (paper.target if paper else "")
         if arm in study.arms:
             found.append((f"{name}: rounds to {arm}", target_table(study, arm), target_note(arm)))
     return found

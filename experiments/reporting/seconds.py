@@ -39,8 +39,7 @@ def seconds_per_round(study: Study) -> dict[str, dict[str, Any]]:
     None where no run is timed."""
     found = {}
     for run in study.runs:
-        of_rounds = [number(row.get("train")) / count for row, count in steady(run.timing)]
-        timed = [seconds for seconds in of_rounds if math.isfinite(seconds)]
+        timed = _finite(_seconds(row, count) for row, count in steady(run.timing))
         found.setdefault(cell_name(run.setting, run.arm), []).extend([float(np.median(timed))] if timed else [])
     return {cell: moments(seconds) for cell, seconds in found.items()}
 
@@ -58,13 +57,18 @@ def _row(study, arm):
     timed = [(run, row, count) for run in runs for row, count in steady(run.timing)]
     together = study.shared_by(arm)
     names = f"{len(runs)}" + (f" ({together} as one program)" if together > 1 else "")
-    per_round = [number(row.get("train")) / count for _, row, count in timed]
+    per_round = [_seconds(row, count) for _, row, count in timed]
     trained = [(number(row.get("train")), _trained(run, row, count)) for run, row, count in timed]
     per_client = [seconds / clients for seconds, clients in trained if clients]
     evaluating = [number(row.get("evaluate")) for _, row, _ in timed]
     memory = [[number(row.get(name)) / _MIB for _, row, _ in timed] for name in ("round_bytes", "stored_bytes")]
     shown = [_median(values, ".3g") for values in (per_round, per_client, evaluating)]
     return [arm, names, str(sum(count for *_, count in timed)), *shown, *(_median(values, ".1f") for values in memory)]
+
+
+def _seconds(row, count):
+    """Of training, for each of the rounds that a row covers; NaN if not recorded."""
+    return number(row.get("train")) / count
 
 
 def _trained(run: Run, row: Row, count: int) -> int:
@@ -77,5 +81,9 @@ def _trained(run: Run, row: Row, count: int) -> int:
 
 
 def _median(values, form):
-    values = [value for value in values if math.isfinite(value)]
+    values = _finite(values)
     return show_number(np.median(values), form) if values else "-"
+
+
+def _finite(values):
+    return [value for value in values if math.isfinite(value)]

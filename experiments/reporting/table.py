@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Any
 
 from experiments.cells import setting_and_arm
-from experiments.paper import HEADINGS, Paper
+from experiments.paper import UNITS, Paper
 from experiments.reporting.study import Summary, number, panels
 from fedjax_collapse.records import MEASURED
 
@@ -93,9 +93,10 @@ def columns_of(summary: Summary) -> list[tuple[str, str, float, str]]:
 
 
 def column_of(summary: Summary, metric: str) -> tuple[str, float, str]:
-    """Heading, factor and format of a metric, also of one that no run has recorded yet, or does record."""
+    """Heading, factor and format of a metric, also of one that no run records, or none yet."""
     known = {name: column for name, *column in columns_of(summary)}
-    return known.get(metric) or (HEADINGS.get(metric) or metric.removeprefix(MEASURED), 1, ".4g")
+    heading = UNITS.get(metric, "").capitalize() or metric.removeprefix(MEASURED)
+    return known.get(metric) or (heading, 1, ".4g")
 
 
 def pivot_table(summary: Summary, metric: str = "accuracy", means: Means = NO_MEANS) -> list[list[str]]:
@@ -127,10 +128,10 @@ def paper_table(summary: Summary, paper: Paper, means: Means = NO_MEANS) -> list
 
 def paper_note(paper: Paper) -> str:
     """What the paper's numbers are, in a sentence."""
-    heading = column_of({}, paper.metric)[0]
-    of = "" if paper.is_percent else f" ({heading[0].lower()}{heading[1:]})"
+    unit = UNITS.get(paper.metric) or paper.metric.removeprefix(MEASURED)
     if paper.target:
-        of = f" (rounds to the best accuracy of {paper.target} with the same seed; its own are all its rounds)"
+        unit = f"rounds to the best accuracy of {paper.target} with the same seed; its own are all its rounds"
+    of = "" if paper.is_percent else f" ({unit})"
     return f"{paper.source}{of}" + ("." if paper.comparable else f"; not comparable: {paper.why.rstrip('.')}.")
 
 

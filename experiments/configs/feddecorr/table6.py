@@ -59,9 +59,8 @@ def _time(config):
 
 def _compare(config, table, why):
     """In seconds, of the first data sets of the paper."""
-    settings = as_declared(config)["settings"]
-    seconds = {arm: [60 * minutes for minutes in row[: len(settings)]] for arm, row in PAPER.items()}
-    source, values = f"{base.SOURCE}, {table}", by_setting(seconds, settings)
+    seconds = {arm: [60 * minutes for minutes in row] for arm, row in PAPER.items()}
+    source, values = f"{base.SOURCE}, {table}", by_setting(seconds, as_declared(config)["settings"])
     config.paper = dict(source=source, comparable=False, why=why, metric=SECONDS, values=values)
 
 
