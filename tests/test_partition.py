@@ -5,7 +5,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given, reject, settings
+from hypothesis import example, given, reject, settings
 from hypothesis import strategies as st
 
 from fedjax_collapse import UserError, partition
@@ -155,6 +155,7 @@ def test_double_pass_counts_every_example_twice():
     alpha=st.sampled_from([1e-3, 0.1, 1.0, 1e5]),
     seed=st.integers(0, 99),
 )
+@example(count=150, clients=8, alpha=1e-3, seed=46)  # a client's weights of what is left are the smallest of floats
 def test_a_prior_per_client_covers_exactly_in_even_parts(count, clients, alpha, seed):
     labels = np.random.default_rng(seed).integers(0, 7, max(count, clients))
     parts = partition.dirichlet_per_client(labels, clients, alpha, seed)

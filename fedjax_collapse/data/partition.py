@@ -89,7 +89,8 @@ def dirichlet_per_client(labels: Labels, num_clients: int, alpha: Concentration,
         bounds = np.cumsum(weights)
         if not bounds[-1] > 0:
             bounds = np.cumsum(left)
-        label = np.searchsorted(bounds, rng.random() * bounds[-1], side="right")
+        draw = min(rng.random() * bounds[-1], np.nextafter(bounds[-1], 0))  # the product of a tiny weight is rounded up
+        label = np.searchsorted(bounds, draw, side="right")
         left[label] -= 1
         parts[client].append(rows_of_class[label][left[label]])
     return [np.array(part) for part in parts]
