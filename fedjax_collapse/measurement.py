@@ -191,10 +191,9 @@ def virtual_time(rule: Participation, key: Key, record: RoundRecord, done: float
     return {"virtual/round_seconds": float(rounds[-1]), "virtual/seconds": done + float(rounds.sum())}
 
 
-def true_samples(record: RoundRecord, federation: Federation, training: LocalTraining) -> int:
-    """Samples that clients trained on in the record's rounds; padding does not count."""
-    sizes = np.asarray(federation.ownership.sizes)
-    return int(np.sum(training.examples_in(np.asarray(record.steps), sizes)))
+def true_samples(steps: np.ndarray, federation: Federation, training: LocalTraining) -> int:
+    """Samples that clients trained on, who took so many steps [rounds, clients]; padding does not count."""
+    return int(np.sum(training.examples_in(np.asarray(steps), np.asarray(federation.ownership.sizes))))
 
 
 def _scores(view):
@@ -277,9 +276,9 @@ class Stopwatch:
         jax.monitoring.unregister_event_duration_listener(self._listen)
 
     def lap(self, name: str) -> None:
-        """Ends a lap of that name."""
+        """Ends a lap, whose seconds are added to those of that name."""
         now = time.perf_counter()
-        self.seconds[name] = max(now - self._last - self._compiling, 0.0)
+        self.seconds[name] = self.seconds.get(name, 0.0) + max(now - self._last - self._compiling, 0.0)
         self.seconds["compile"] += self._compiling
         self._last, self._compiling = now, 0.0
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from fedjax_collapse.arrays import (
     Arrays,
+    between,
     check_alike,
     forget_after,
     join,
@@ -28,6 +29,7 @@ from fedjax_collapse.rows import write_json as write_json
 
 KINDS = ("clients", "spectra", "measurements")
 _METRICS, _TIMING = "metrics.jsonl", "timing.jsonl"
+_EVALUATED = "evaluated"  # the last evaluated round, in the notes of a checkpoint that is of a later one
 _TAKEN = ("round", "file", "allow_pickle")  # the array of rounds, and arguments of np.savez
 
 
@@ -41,13 +43,18 @@ class History:
         self._blocks: dict[str, list[Arrays]] = {kind: [] for kind in KINDS}
         self._num_saved = dict.fromkeys(KINDS, 0)  # of the blocks
 
-    def add(
-        self, row: Mapping, timing: Mapping, clients: Mapping, spectra: Mapping, measurements: Mapping | None = None
-    ) -> None:
-        """One evaluated round: its row and times, and three kinds of arrays.
+    def add_rounds(self, clients: Mapping) -> None:
+        """Rounds that are trained, before they are evaluated: ``round`` [rounds], and arrays [rounds, ...].
+
+        Raises:
+            UserError: names or shapes of arrays differ from those of the rounds before. Nothing is added then.
+        """
+        self._add_arrays({"clients": clients})
+
+    def add(self, row: Mapping, timing: Mapping, spectra: Mapping, measurements: Mapping | None = None) -> None:
+        """The evaluation after the last round: its row and times, and two kinds of arrays.
 
         Args:
-            clients: ``round`` [rounds since the last evaluation], and arrays [those rounds, ...].
             spectra: ``round`` [], and arrays of this round.
             measurements: arrays of this round, of any shape.
 
@@ -55,17 +62,31 @@ class History:
             UserError: names or shapes of arrays differ from those of the round before, or a measurement is not
                 numbers or has a name that is taken. Nothing is added then.
         """
-        new = {"clients": clients, "spectra": _one_round(spectra)}
+        new = {"spectra": _one_round(spectra)}
         if measurements:
             _check_measurements(measurements)
             new["measurements"] = _one_round({"round": row["round"], **measurements})
+        self._add_arrays(new)
+        self._metrics.add(row)
+        self._timing.add(timing)
+
+    def _add_arrays(self, new):
         new = {kind: {name: np.asarray(array) for name, array in arrays.items()} for kind, arrays in new.items()}
         for kind, arrays in new.items():
             check_alike(kind, arrays, self._blocks[kind])
         for kind, arrays in new.items():
             self._blocks[kind].append(arrays)
-        self._metrics.add(row)
-        self._timing.add(timing)
+
+    @property
+    def evaluated(self) -> int:
+        """The last round with a row of metrics; 0 before the first."""
+        return self.rows[-1]["round"] if self.rows else 0
+
+    @property
+    def unevaluated(self) -> Arrays:
+        """The ``clients`` of the rounds since the last evaluation; empty if there are none."""
+        blocks = [block for block in self._blocks["clients"] if block["round"][-1] > self.evaluated]
+        return between(join(blocks), self.evaluated)
 
     @property
     def rows(self) -> list[dict]:
@@ -124,7 +145,8 @@ class History:
     def written(self) -> dict[str, Any]:
         """What a checkpoint notes, to tell later whether the folder still holds this history."""
         arrays = {kind: sorted(blocks[-1]) if blocks else [] for kind, blocks in self._blocks.items()}
-        return {_METRICS: self._metrics.sha256, _TIMING: self._timing.sha256, **arrays}
+        of_rows = {_METRICS: self._metrics.sha256, _TIMING: self._timing.sha256}
+        return of_rows | arrays | ({_EVALUATED: self.evaluated} if self.unevaluated else {})
 
     @classmethod
     def read(
@@ -142,20 +164,22 @@ class History:
         for kind in KINDS if round else ():  # before the first round there is nothing to read
             if arrays := read_arrays(folder, kind, round):
                 history._blocks[kind], history._num_saved[kind] = [arrays], 1
-        history._check_rounds(round, measure_every)
+        history._check_rounds(round, (written or {}).get(_EVALUATED, round), measure_every)
         for name, found in history.written().items() if written else ():
             if written.get(name) != found:
                 raise Damaged(f"{folder / name}: not as it was written up to round {round}")
         return history
 
-    def _check_rounds(self, round, measure_every):
-        """Raises Damaged unless every round up to this one is there once, where the arrays are one block."""
+    def _check_rounds(self, round, evaluated, measure_every):
+        """Raises Damaged unless every round up to this one is there once, where the arrays are one block, and every
+        evaluation up to the last one, ``evaluated``."""
         rounds = {
             name: [row["round"] for row in rows] for name, rows in ((_METRICS, self.rows), (_TIMING, self.timing))
         }
         rounds |= {kind: blocks[0]["round"].tolist() if blocks else [] for kind, blocks in self._blocks.items()}
-        reached = min(max(rounds[name], default=0) for name in rounds if name != "measurements")
-        if reached != round:
+        last = {name: max(of_kind, default=0) for name, of_kind in rounds.items()}
+        reached = min(last[_METRICS], last[_TIMING], last["spectra"], last["clients"])
+        if reached != evaluated or last["clients"] != round:
             raise Damaged(f"{self.folder}: its checkpoint is of round {round}, its metrics end at {reached}")
         evaluated = rounds[_METRICS if rounds[_METRICS] == rounds[_TIMING] else "spectra"]  # two of three are right
         expected = dict.fromkeys(rounds, evaluated) | {"clients": list(range(1, round + 1))}
@@ -176,7 +200,8 @@ class History:
             self._metrics.cut()
             self._timing.cut()
             for kind in KINDS:
-                forget_after(self.folder, kind, self.rows[-1]["round"] if self.rows else 0)
+                blocks = self._blocks[kind]
+                forget_after(self.folder, kind, int(blocks[-1]["round"][-1]) if blocks else 0)
 
 
 def _one_round(arrays):

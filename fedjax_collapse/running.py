@@ -14,7 +14,7 @@ import numpy as np
 from fedjax_collapse import divergence, engine, masks, processes, server
 from fedjax_collapse.checkpoint import Checkpoints
 from fedjax_collapse.divergence import Divergence
-from fedjax_collapse.engine import Advance, State
+from fedjax_collapse.engine import Advance, RoundRecord, State
 from fedjax_collapse.fingerprint import claim
 from fedjax_collapse.local import NotFinite
 from fedjax_collapse.measurement import (
@@ -31,6 +31,8 @@ from fedjax_collapse.metrics import History, write_npz
 from fedjax_collapse.model import Model
 from fedjax_collapse.records import Damaged, UserError, Variables
 from fedjax_collapse.runs import Hardware, Row, Run, Schedule, check, description, initialize
+
+PATIENCE = 5.0  # seconds between two times at which a run on its way is asked whether it shall stop
 
 
 class Result(NamedTuple):
@@ -91,6 +93,17 @@ def _common(kept):
     return set.intersection(*map(set, kept))
 
 
+def _record(clients):
+    """The record of rounds, from the arrays that a history has of them."""
+    metrics = {name: values for name, values in clients.items() if name not in ("round", "steps")}
+    return RoundRecord(metrics, clients["steps"])
+
+
+def _as_lists(arrays):
+    """Values and type of each array."""
+    return {name: [array.tolist(), str(array.dtype)] for name, array in arrays.items()}
+
+
 class Going:
     """Runs on their way: their program, their histories, their checkpoints."""
 
@@ -107,7 +120,7 @@ class Going:
         self.algorithms, states, data = zip(*initial, strict=True)
         self.stores: list[Checkpoints | None] = [None] * len(runs)
         states, self.histories = self._open_in_first(states)
-        self.done = int(states[0].round)
+        self.done, self.last, self.rounds_at_once = int(states[0].round), 0, 1
         self.diverged = self._remembered_divergences()
         parts = list(zip(self.algorithms, states, data, strict=True))
         self.program, self.compiling = engine.Program(rounds, parts, hardware.storage), 0.0
@@ -120,12 +133,13 @@ class Going:
 
         def open_folders():
             opened[:], histories[:] = self._open(states)
-            return [history.rows[-1:] for history in histories]
+            return [(history.rows[-1:], _as_lists(history.unevaluated)) for history in histories]
 
-        last_rows = processes.of_first(open_folders)
-        for history, rows in zip(histories, last_rows, strict=True):
-            if not history.rows:  # in the other processes
-                history.rows.extend(rows)
+        needed = processes.of_first(open_folders)
+        for history, (rows, unevaluated) in () if processes.is_first() else zip(histories, needed, strict=True):
+            history.rows.extend(rows)
+            if unevaluated:
+                history.add_rounds({name: np.array(*of_array) for name, of_array in unevaluated.items()})
         return processes.arrays_of_first(opened), histories
 
     def _open(self, states):
@@ -170,21 +184,42 @@ class Going:
                 stopwatch.lap("prepare")
             self.compiling = stopwatch.seconds["compile"]
 
-    def advance(self) -> tuple[list[Row], list[Row]]:
-        """Goes on to the next evaluation; the runs' rows of metrics and of timing."""
-        num_rounds = self.schedule.rounds_after(self.done)
+    def advance(self, is_told: Callable[[], bool]) -> tuple[list[Row], list[Row]] | None:
+        """Trains until the next evaluation; the runs' rows of metrics and of timing.
+
+        ``is_told``: asked every few seconds; where it says so before the evaluation, None is returned, and what is
+        saved then is a run on its way to it.
+        """
+        end, started = self.done + self.schedule.rounds_after(self.done), self.done
         with Stopwatch() as stopwatch:
-            advances = self.program.advance(num_rounds)
-            stopwatch.lap("train")
-            observed = [self._observe(i, advance, num_rounds) for i, advance in enumerate(advances)]
+            while self.done < end:
+                advances = self._train(min(self.rounds_at_once, end - self.done), stopwatch)
+                if self.done < end and is_told():
+                    return None
+            records = [_record(history.unevaluated) for history in self.histories]
+            observed = [self._observe(i, *of_run) for i, of_run in enumerate(zip(advances, records, strict=True))]
             stopwatch.lap("evaluate")
-        self.done, self.last = self.done + num_rounds, num_rounds
-        self.records = [record for record, _ in observed]
+        self.records, self.last = records, len(records[0].steps)
         stopwatch.seconds["compile"] += self.compiling
         self.compiling = 0.0
         seconds = {name: value / len(self.runs) for name, value in stopwatch.seconds.items()}
-        rows = [self._remember(i, num_rounds, seconds, *of_run) for i, of_run in enumerate(observed)]
+        rows = [self._remember(i, end - started, seconds, observation) for i, observation in enumerate(observed)]
         return tuple(map(list, zip(*rows, strict=True)))
+
+    def _train(self, num_rounds, stopwatch):
+        """The runs after so many rounds in one call, which are added to their histories."""
+        before = stopwatch.seconds.get("train", 0.0)
+        advances = self.program.advance(num_rounds)
+        stopwatch.lap("train")
+        self.done += num_rounds
+        for history, advance in zip(self.histories, advances, strict=True):
+            record = jax.tree.map(operator.itemgetter(slice(num_rounds)), engine.to_host(advance.record))
+            rounds = np.arange(self.done - num_rounds, self.done) + 1
+            history.add_rounds({"round": rounds, "steps": record.steps, **record.metrics})
+        if self.schedule.evaluate_every > 1:
+            per_round = (stopwatch.seconds["train"] - before) / num_rounds
+            self.rounds_at_once = min(processes.of_all(max(1, int(PATIENCE / max(per_round, 1e-6)))))
+        return advances
 
     def find_diverged(self, announce: Callable[[str], None]) -> None:
         """Finds out what happened to runs that have diverged in the last rounds, unless they shall go on."""
@@ -218,30 +253,31 @@ class Going:
         kept = [k for k in self.stores[i].rounds if k < round] if self.stores[i] else ()
         return algorithm, self.stores[i].load(kept[-1], state)[0] if kept else state, data
 
-    def _observe(self, i: int, advance: Advance, num_rounds: int):
-        """Of a run, the record of its rounds and what is measured after them."""
+    def _observe(self, i: int, advance: Advance, record: RoundRecord):
+        """Of a run, what is measured after the record's rounds."""
         algorithm, tests = self.algorithms[i], self.tests[i]
         view, clients = view_models(algorithm, self.model, advance, self.runs[i].federation, self.program.order)
         if tests is not None:
             view = dataclasses.replace(view, personal=personal(view, clients, tests))
-        record = jax.tree.map(operator.itemgetter(slice(num_rounds)), engine.to_host(advance.record))
-        measurements = self.schedule.measured_after(view.round, num_rounds)
+        measurements = self.schedule.measured_after(view.round, len(record.steps))
         observation = observe(view, record, self.headlines[i], measurements)
         rows = self.histories[i].rows
         done = rows[-1].get("virtual/seconds", 0.0) if rows else 0.0
         key = engine.on_one_device(advance.state.key)
         observation.row.update(virtual_time(self.schedule.rule, key, record, done))
-        return record, observation
+        return observation
 
-    def _remember(self, i, num_rounds, seconds, record, observation):
-        """The rows of metrics and timing of a run, which are also added to its history."""
-        run, done = self.runs[i], self.done
-        samples = true_samples(record, run.federation, run.algorithm.training)
-        timing = {"round": done, **seconds, "samples": samples, "samples_per_second": samples / seconds["train"]}
+    def _remember(self, i, num_rounds, seconds, observation):
+        """The rows of metrics and timing of a run, which are also added to its history.
+
+        ``num_rounds``: that took so many seconds; a start on the way to the evaluation has not trained all of them.
+        """
+        run, steps = self.runs[i], self.records[i].steps[-num_rounds:]
+        samples = true_samples(steps, run.federation, run.algorithm.training)
+        timing = {"round": self.done, **seconds, "samples": samples, "samples_per_second": samples / seconds["train"]}
         timing["shared_by"] = len(self.runs)  # whose program's time is divided among them in equal parts
         timing |= {"round_bytes": self.program.round_bytes, "stored_bytes": self.program.stored_bytes}
-        clients = {"round": np.arange(done - num_rounds, done) + 1, "steps": record.steps, **record.metrics}
-        self.histories[i].add(observation.row, timing, clients, observation.spectra, observation.measurements)
+        self.histories[i].add(observation.row, timing, observation.spectra, observation.measurements)
         return observation.row, timing
 
     def save(self, is_stopping: bool) -> None:

@@ -3,6 +3,7 @@
 import contextlib
 import signal
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypedDict, Unpack
@@ -16,7 +17,7 @@ from fedjax_collapse.local import NotFinite
 from fedjax_collapse.measurement import Measurement
 from fedjax_collapse.model import Model
 from fedjax_collapse.records import Key, UserError, Variables
-from fedjax_collapse.running import Going
+from fedjax_collapse.running import PATIENCE, Going
 from fedjax_collapse.running import Result as Result
 from fedjax_collapse.running import common_round as common_round
 from fedjax_collapse.running import rounds_kept as rounds_kept
@@ -68,7 +69,8 @@ def simulate(
             Where examples and client states lie: ``device``; ``host``, from where cohorts are sent; or ``auto``.
         folder: where metrics and checkpoints are written, and from where a second call goes on, to the same bits.
         listener: called with the rows of metrics and timing after every evaluation.
-        should_stop: asked after every evaluation; True writes a checkpoint and returns, and so does Ctrl-C.
+        should_stop: asked after every evaluation, and every few seconds where rounds between two of them take longer;
+            True writes a checkpoint and returns, and so does Ctrl-C.
 
     Raises:
         UserError: a value that makes no sense, a folder of another run, or a round that does not fit into memory.
@@ -108,27 +110,50 @@ def simulate_runs(
     with memory.exhaustion_told():
         going = Going(runs, model, schedule, hardware)
         with _stop_on_interrupt(callbacks.should_stop) as should_stop, going.written_at_last():
+            stop = _Stop(should_stop)
             going.prepare(callbacks.announce)
-            _advance(going, callbacks, should_stop)
+            if not stop.if_due():
+                _advance(going, callbacks, stop)
         results = going.results()
     if going.diverged and going.is_over:
         raise Diverged(going.diverged, results)
     return results
 
 
-def _advance(going, callbacks, should_stop):
+def _advance(going, callbacks, stop):
     """To the end, or until it is stopped."""
     while not going.is_over:
         try:
-            callbacks.listener(*going.advance())
+            rows = going.advance(stop.if_due)
         except NotFinite as failure:  # of the debug layout
             going.stop_at(failure)
             return
+        if rows is None:
+            going.save(is_stopping=True)
+            return
+        callbacks.listener(*rows)
         going.find_diverged(callbacks.announce)
-        is_stopping = any(processes.of_all(bool(should_stop())))
+        is_stopping = stop.now()
         going.save(is_stopping)
         if is_stopping:
             return
+
+
+class _Stop:
+    """Asks whether to stop, in all processes at the same places."""
+
+    def __init__(self, should_stop: Callable[[], bool]) -> None:
+        self._should_stop, self._asked = should_stop, time.monotonic()
+
+    def now(self) -> bool:
+        """Whether any of the processes is told to."""
+        self._asked = time.monotonic()
+        return any(processes.of_all(bool(self._should_stop())))
+
+    def if_due(self) -> bool:
+        """The same, unless it was asked a moment ago."""
+        is_due = processes.are_several() or time.monotonic() - self._asked >= PATIENCE
+        return is_due and self.now()
 
 
 @contextlib.contextmanager

@@ -147,8 +147,9 @@ def test_one_arm_and_one_seed(config_file, tmp_path):
 
 
 def test_a_stop_is_a_status_of_its_own(config_file, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(launch, "stop_on_signal", lambda: lambda: True)
-    assert start(config_file, workdir=tmp_path / "study") == launch.STOPPED
+    study = tmp_path / "study"
+    monkeypatch.setattr(launch, "stop_on_signal", lambda: lambda: any(study.rglob("metrics.jsonl")))
+    assert start(config_file, workdir=study) == launch.STOPPED
     assert "the same command goes on from there" in capsys.readouterr().out
     monkeypatch.setattr(launch, "stop_on_signal", lambda: lambda: False)
     assert start(config_file, workdir=tmp_path / "study") == 0

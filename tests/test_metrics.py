@@ -24,9 +24,9 @@ def add(history: History, round: int, changes: dict | None = None) -> None:
     spectrum = np.random.default_rng(100 + round).random(50)
     row = {"round": round, "accuracy": 0.01 * round, "loss": math.nan, "nested": [1.5, [math.inf], {"a": math.nan}]}
     measurements = {"norm": np.float32(round), "confusion": np.full((3, 3), round), **(changes or {})}
-    clients = {"round": rounds, "task_loss": losses}
+    history.add_rounds({"round": rounds, "task_loss": losses})
     spectra = {"round": round, "server": spectrum, "local": 2 * spectrum}
-    history.add(row, {"round": round, "train": 1.0}, clients, spectra, measurements)
+    history.add(row, {"round": round, "train": 1.0}, spectra, measurements)
 
 
 def filled(folder: Path, rounds: int, save_every: int = 4) -> History:
@@ -101,7 +101,8 @@ def test_the_end_of_a_run_makes_one_file_of_each_kind(tmp_path):
 
 def test_without_a_folder_arrays_are_in_memory_and_may_be_none():
     history = History()
-    history.add({"round": 1}, {"round": 1}, {"round": [1]}, {"round": 1, "server": [0.5]})
+    history.add_rounds({"round": [1]})
+    history.add({"round": 1}, {"round": 1}, {"round": 1, "server": [0.5]})
     history.save_arrays()
     history.finish()
     assert history.measurements == {} and history.spectra["server"].shape == (1, 1)
@@ -245,7 +246,8 @@ def test_measurements_have_any_shape_and_keep_it(tmp_path):
 
 def test_without_measurements_there_is_no_file(tmp_path):
     history = History(tmp_path)
-    history.add({"round": 1}, {"round": 1}, {"round": [1]}, {"round": 1})
+    history.add_rounds({"round": [1]})
+    history.add({"round": 1}, {"round": 1}, {"round": 1})
     history.finish()
     assert not list(tmp_path.glob("measurements*")) and read_arrays(tmp_path, "measurements") == {}
     assert resume(tmp_path, 1).measurements == {}

@@ -3,6 +3,7 @@
 import copy
 import functools
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -34,7 +35,9 @@ from fedjax_collapse import (
     UserError,
     engine,
     nn,
+    running,
     simulate,
+    simulation,
 )
 from fedjax_collapse.data import augment
 from fedjax_collapse.data.federation import Domains
@@ -178,6 +181,44 @@ def test_stopped_and_resumed_equals_uninterrupted(federation, model, arm, stop_a
     again = run(federation, model, arm, folder=tmp_path / "parts", participation=0.6)  # finished: nothing to do
     assert_same_bits(again.variables, whole.variables)
     assert_final(tmp_path / "parts", again.variables)
+
+
+@pytest.mark.parametrize("arm", ["fedavg", "remembering"])
+@pytest.mark.parametrize("storage", ["device", "host"])
+def test_stopped_between_evaluations_and_resumed_equals_uninterrupted(
+    federation, model, arm, storage, tmp_path, monkeypatch
+):
+    """A run that is asked every few seconds stops before the next evaluation, once or again and again."""
+    options = dict(evaluate_every=3, checkpoint_every=3, participation=0.6, storage=storage)
+    whole = run(federation, model, arm, folder=tmp_path / "whole", **options)
+    for module in (simulation, running):
+        monkeypatch.setattr(module, "PATIENCE", 0.0)
+    for stops, rounds in (((1,), (0,)), ((2,), (1,)), ((3, 2), (2, 3)), ((5,), (4,))):
+        folder = tmp_path / "-".join(map(str, stops))
+        for stop_after, done in zip(stops, rounds, strict=True):
+            answers = iter([False] * (stop_after - 1) + [True])
+            stopped = run(federation, model, arm, folder=folder, should_stop=answers.__next__, **options)
+            assert stopped.rounds_done == done == rounds_kept(folder)[-1]
+            assert [row["round"] for row in stopped.metrics] == [3] * (done >= 3)
+        resumed = run(federation, model, arm, folder=folder, **options)
+        assert_same_bits(resumed.variables, whole.variables)
+        assert files(folder) == files(tmp_path / "whole")
+        assert resumed.timing[0]["samples"] <= whole.timing[0]["samples"]
+
+
+def test_a_stop_between_evaluations_that_is_damaged_is_noticed(federation, model, tmp_path, monkeypatch):
+    """Whether its rounds or its row are lost."""
+    monkeypatch.setattr(simulation, "PATIENCE", 0.0)
+    monkeypatch.setattr(running, "PATIENCE", 0.0)
+    options = dict(evaluate_every=2, checkpoint_every=9)
+    count = iter(range(1, 9))
+    run(federation, model, folder=tmp_path / "run", should_stop=lambda: next(count) == 4, **options)
+    assert rounds_kept(tmp_path / "run") == (3,)
+    for name in ("metrics.jsonl", "clients/000001.npz", "spectra/000002.npz"):
+        folder = Path(shutil.copytree(tmp_path / "run", tmp_path / name.replace("/", "-")))
+        (folder / name).unlink()
+        with pytest.raises(UserError, match="checkpoint is of round 3, its metrics end at 0; no checkpoint"):
+            run(federation, model, folder=folder, **options)
 
 
 def test_rows_after_the_last_checkpoint_are_written_again(federation, model, tmp_path):
