@@ -23,6 +23,9 @@ _KINDS = {
     "measurements": dict,
     "clients": Count,
 }
+_LONGEST_NAME = 200  # bytes of a folder's name; most file systems take 255
+_TAKEN = ("export", "replaced")  # at the top of a study's folder, as these files, also while they are written:
+_TAKEN_FILES = ("config.json", "provenance.json", "summary.json", "report.html", ".lock")
 _ENGINE_KINDS = {"clients_at_once": Natural, "devices": Natural}
 _ENGINE_CHOICES = {
     "layout": ("auto", "timed", "chunked", "vectorized", "sharded", "loop"),
@@ -110,10 +113,23 @@ def check_study(config: ConfigDict) -> None:
     arms = arms_of(study)
     for what, names in (("arm", arms), ("setting", study["settings"])):
         for name in names:
-            if name in ("", ".", "..") or set(name) & set("/\\\0"):
-                folder = "its runs are in a folder of that name, expected one without / and \\"
-                raise UserError(f"{what} {name!r}: {folder}")
+            _check_folder_name(what, name)
     check_paper(study, arms)
+
+
+def _check_folder_name(what, name):
+    """Raises UserError if runs cannot be in a folder of that name."""
+    size = len(name.encode(errors="replace"))
+    if not name.isprintable() or name != name.strip() or set(name) & set("/\\") or name in ("", ".", ".."):
+        problem = "expected printable characters, without / and \\ and without spaces at its ends"
+    elif size > _LONGEST_NAME:
+        problem = f"it has {size} bytes, expected at most {_LONGEST_NAME}"
+    elif name.casefold() in _TAKEN or name.casefold().startswith(_TAKEN_FILES):
+        problem = "the study's folder has a file or folder of that name, choose another one"
+    else:
+        return
+    shown = repr(name) if len(name) <= _LONGEST_NAME else f"{name[:40]!r}..."
+    raise UserError(f"{what} {shown}: its runs are in a folder of that name; {problem}")
 
 
 def _check_means(study):

@@ -26,7 +26,6 @@ from ml_collections import ConfigDict
 from experiments import build, launch
 from experiments.arms import as_declared, described, resolve_cell
 from experiments.cells import setting_and_arm
-from experiments.config_files import with_config_found
 from experiments.console import Console
 from experiments.paper import paper_of
 from experiments.preparing import Examples
@@ -42,8 +41,6 @@ HEADING = ["cell", "down: model", "methods", "up: model", "methods", "state dict
 def main(arguments: list[str]) -> int:
     """The exit status."""
     try:
-        arguments = with_config_found(arguments)
-        launch.find_own_modules(arguments)
         options = launch.parse(arguments)
         found = counted(options.config, options.arm, options.setting)
         rows, console = [HEADING, *(_row(cell, *numbers) for cell, *numbers in found)], Console()

@@ -6,8 +6,10 @@ import signal
 import sys
 from types import FrameType
 
+from experiments.machine import num_cores
+
 STOPPED = 75  # the exit status of a process that a signal stopped: the same command goes on
-STOPPING = "stopping after the next evaluation and a checkpoint; once more: at once"
+STOPPING = "stopping after a few more seconds of training and a checkpoint; once more: at once"
 STOPPED_EARLY = "stopped before the first round; the same command starts again"
 _NEEDED = ("jax", "flax", "optax", "chex", "ml_collections", "matplotlib")  # of requirements.txt
 
@@ -29,6 +31,15 @@ def import_jax() -> None:
         import jax  # noqa: F401
     except Exception as error:  # of its own environment variables, which it reads at once
         _end(2, f"error: JAX cannot start: {' '.join(str(error).split())}; look at the variables JAX_* and XLA_*")
+    configure_devices()
+
+
+def configure_devices() -> None:
+    """One CPU device per core, as one client rarely keeps several busy; before anything of a config starts them."""
+    import jax
+
+    if "JAX_NUM_CPU_DEVICES" not in os.environ:
+        jax.config.update("jax_num_cpu_devices", num_cores())
 
 
 def _stop(number: int, frame: FrameType | None) -> None:

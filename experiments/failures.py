@@ -45,7 +45,9 @@ def is_of_the_disk(error: BaseException) -> bool:
 
 
 def write_failure(run: Path, line: str, error: BaseException | None = None) -> None:
-    """Leaves the line, and the error's traceback, in the run's folder, if that can be written."""
+    """Leaves the line, and the error's traceback, in the folder of a run that is not finished, if it can be written."""
+    if (run / "summary.json").exists():
+        return
     trace = "".join(traceback.format_exception(error)) if error else ""
     with contextlib.suppress(OSError):
         run.mkdir(parents=True, exist_ok=True)

@@ -36,6 +36,7 @@ import numpy as np
 from orbax.checkpoint import v1 as ocp
 
 from experiments import launch, summaries
+from experiments.early import configure_devices
 from fedjax_collapse.arrays import read_npz
 from fedjax_collapse.checkpoint import Checkpoints
 from fedjax_collapse.hashing import digest
@@ -239,10 +240,10 @@ def _one_process(case) -> Iterator[Callable[[str], int]]:
     if child == 0:
         here.close()
         try:
+            configure_devices()
             _watch(case.folder / "whole", case.copy)
             while name := there.recv():
                 there.send(_start(case, name))
-                launch.configure_jax = lambda cache: None  # once in a process
         finally:
             os._exit(0)
     there.close()
@@ -263,6 +264,7 @@ def _run(case, kill_at: int | None, kill_after: float | None) -> int:
     child = os.fork()
     if child == 0:
         try:
+            configure_devices()
             _watch(case.folder / "killed", lambda number, _: number == kill_at and os.kill(os.getpid(), signal.SIGKILL))
             os._exit(_start(case, "killed"))
         finally:

@@ -2,9 +2,10 @@
 [--workdir=DIR] [--distributed=host:port,processes,process]
 
 Overrides come after ``--config``; tuples are written ``--config.seeds="(0,1)"``. A second start with the same folder
-goes on where the first one stopped; ``--resume=must`` refuses to start anew, ``--resume=never`` to go on. Exit status:
-0 done, 1 some runs failed (a line for each says why; the same command tries them again) or there was no room for files,
-2 wrong input (one line says what), 75 stopped by a signal after a checkpoint (the same command goes on).
+goes on where the first one stopped; ``--resume=must`` refuses to start new runs, ``--resume=never`` starts all of them
+again and moves what there is of them to the folder ``replaced``. Exit status: 0 done, 1 some runs failed (a line for
+each says why; the same command tries them again) or there was no room for files, 2 wrong input (one line says what), 75
+stopped by a signal after a checkpoint (the same command goes on).
 
 A config file is code: it is run, with all that it imports and with the rights of who starts it.
 """
@@ -38,8 +39,8 @@ from experiments.console import Console
 from experiments.early import STOPPED, STOPPING
 from experiments.failures import RunsFailed, one_line
 from experiments.lock import only_process_in
-from experiments.machine import num_cores
 from experiments.names import check_name
+from experiments.plain_values import make_plain
 from experiments.resuming import CHOICES, check_resume
 from experiments.runs import run_folder
 from experiments.sinks import check_sinks
@@ -47,7 +48,6 @@ from experiments.slurm import submit
 from experiments.study import choose_runs, run_study
 from experiments.summaries import finish, overview
 from experiments.workers import Work, failures, last_round, train_in_workers
-from fedjax_collapse import processes
 from fedjax_collapse.records import UserError
 from fedjax_collapse.remembered import cache_folder
 
@@ -62,7 +62,6 @@ def main(arguments: list[str], should_stop: Callable[[], bool] | None = None) ->
         if (topic := _asked_for_help(arguments)) is not None:
             return _help(topic)
         arguments = with_config_found(arguments)
-        find_own_modules(arguments)
         options = parse(arguments)
         workdir = Path(options.workdir or default_workdir(options.config, arguments)).absolute()
         names = choose_runs(options.config, options.arm, options.seed, options.setting)
@@ -73,10 +72,9 @@ def main(arguments: list[str], should_stop: Callable[[], bool] | None = None) ->
         configure_jax(options.compilation_cache)
         hosts.join(options.distributed, options.distributed_timeout)
         check_devices()
-        processes.of_first(lambda: check_resume(options.resume, workdir, names))
         if should_stop is None:
             should_stop = _or_orphaned(stop_on_signal()) if options.share else stop_on_signal()
-        finished = run_study(options.config, workdir, names, should_stop, options.share, options.log)
+        finished = run_study(options.config, workdir, names, should_stop, options.share, options.log, options.resume)
     except UserError as error:
         return _told(2, error)
     except RunsFailed as error:
@@ -106,7 +104,7 @@ def _in_processes(options, arguments, workdir, names):
         raise UserError("--workers, or --slurm, train runs apart: choose engine.runs=separate, and one of the two")
     if options.distributed != "off":
         raise UserError("--workers and --slurm divide runs, --distributed divides clients: choose one of them")
-    arguments = [*arguments, f"--workdir={workdir}", "--workers=0", "--slurm=", "--resume=auto"]
+    arguments = [*arguments, f"--workdir={workdir}", "--workers=0", "--slurm="]
     runs = {f"{cell} seed {seed}": run_folder(workdir, (cell, seed)) for cell, seed in names}
     rounds = {f"{cell} seed {seed}": resolve_cell(config, cell).rounds for cell, seed in names}
     work, console = Work(arguments, runs, workdir, rounds), Console()
@@ -149,6 +147,7 @@ def parse(arguments: list[str]) -> flags.FlagValues:
         UserError: whatever is wrong with it, in one line.
     """
     arguments = with_config_found(arguments)
+    find_own_modules(arguments)
     try:
         plain, _ = _parse_flags([f"--config={config_argument(arguments)}"])
         if not isinstance(plain.config, ConfigDict):
@@ -158,6 +157,7 @@ def parse(arguments: list[str]) -> flags.FlagValues:
         values, rest = _parse_flags([argument for argument in arguments if argument not in new])
         for path, value in new.values():
             _set_option(values.config, path, value)
+        make_plain(values.config)
         check_keys(values.config)
     except UserError:
         raise
@@ -193,7 +193,13 @@ def _flags(command):
     flags.DEFINE_string("setting", None, "Only these settings of the config.", flag_values=values)
     flags.DEFINE_list("seed", None, "Only these seeds of the config.", flag_values=values)
     flags.DEFINE_list("log", [], "Also to tensorboard, wandb: rows while they come.", flag_values=values)
-    flags.DEFINE_enum("resume", "auto", CHOICES, "must: only go on; never: only start anew.", flag_values=values)
+    flags.DEFINE_enum(
+        "resume",
+        "auto",
+        CHOICES,
+        "must: only go on; never: start all again, and keep what there is.",
+        flag_values=values,
+    )
     flags.DEFINE_integer(
         "workers", 0, "Processes that divide the runs: one for each GPU, or parts of the cores.", flag_values=values
     )
@@ -217,9 +223,7 @@ def _flags(command):
 
 
 def configure_jax(cache: str) -> None:
-    """One CPU device per core, as one client rarely keeps several busy; and compiled programs kept between runs."""
-    if "JAX_NUM_CPU_DEVICES" not in os.environ:
-        jax.config.update("jax_num_cpu_devices", num_cores())
+    """Compiled programs are kept between runs, and Orbax is quiet."""
     logging.getLogger("absl").setLevel(logging.CRITICAL)  # Orbax logs what it raises, a thousand lines of a full disk
     if cache and _is_writable(Path(cache)):
         jax.config.update("jax_compilation_cache_dir", cache)
@@ -254,9 +258,11 @@ def default_workdir(config: ConfigDict, arguments: list[str]) -> Path:
 
 
 def find_own_modules(arguments: list[str]) -> None:
-    """So that a config's ``my_module:MyClass`` is found beside the config and in the current folder."""
-    beside = Path(config_argument(arguments).split(":")[0]).absolute().parent
-    sys.path += [folder for folder in map(str, (beside, Path.cwd())) if folder not in sys.path]
+    """So that a config's ``my_module:MyClass`` is found beside the config first, at last in the current folder."""
+    beside = str(Path(config_argument(arguments).split(":")[0]).absolute().parent)
+    sys.path[:] = [beside, *(folder for folder in sys.path if folder != beside)]
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.append(here)
 
 
 def stop_on_signal():

@@ -2,11 +2,13 @@
 
 from experiments.load import load_run
 
-run = load_run("runs/quickstart/feddecorr/seed0")
+run = load_run("runs/quickstart/feddecorr/seed0")  # trust=True where its config names code of your own
 run.predict(run.federation.test.inputs)  # logits [examples, classes]
 """
 
 import json
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,14 +17,22 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from experiments import build
-from experiments.arms import resolve_arm
+from experiments.arms import as_declared, check_study, resolve_arm
+from experiments.cells import arms_of
 from experiments.configs.base import StudyConfig
+from experiments.names import check_name, explained
 from fedjax_collapse import FedAvg, Federation, Model, Variables, server
 from fedjax_collapse.checkpoint import Checkpoints
 from fedjax_collapse.engine import State
 from fedjax_collapse.evaluation import evaluate
-from fedjax_collapse.records import UserError
+from fedjax_collapse.fingerprint import check_same
+from fedjax_collapse.options import check_value
+from fedjax_collapse.records import Damaged, UserError
+from fedjax_collapse.runs import description
 from fedjax_collapse.simulation import Run, initialize
+from fedjax_collapse.source_code import file_of
+
+_SECTIONS = ("data",)  # of a config, whose values are never imported
 
 
 class LoadedRun(NamedTuple):
@@ -44,40 +54,106 @@ class LoadedRun(NamedTuple):
         return np.asarray(evaluate(self.model, self.variables if variables is None else variables, examples).logits)
 
 
-def load_run(folder: Path | str) -> LoadedRun:
+def load_run(folder: Path | str, trust: bool = False) -> LoadedRun:
     """The run whose folder that is: ``<study>/<arm>/seed<k>``, or ``<study>/<setting>/<arm>/seed<k>``.
 
-    The data are read anew; a config that names the user's own modules needs them importable.
+    The data are read again. If the newest checkpoint is damaged, a warning says so and the one before it is loaded.
+
+    Args:
+        trust: import and call the user's own code that the study's config names, such as ``my_module:MyClass``, which
+            has to be importable. Without it a folder that someone else has made runs no code but this library's.
 
     Raises:
-        UserError: the folder holds no run of a study, or none that has been saved.
+        UserError: the folder holds no run of a study, or none that has been saved; its config names code and is not
+            trusted; or data, partition or code are not those that the run was trained with.
     """
+    check_value("load_run: folder", folder, Path | str)
     folder = Path(folder).resolve()
-    arm, seed, study = folder.parent.name, folder.name.removeprefix("seed"), folder.parents[1]
-    setting = "" if (study / "config.json").exists() else study.name
-    config = _read_config(study.parent if setting else study)
-    if not seed.isdigit():
+    study, setting = _study_of(folder)
+    config, arm, seed = _read_config(study), folder.parent.name, folder.name.removeprefix("seed")
+    if not (folder.name.startswith("seed") and seed.isdecimal()):
         raise UserError(f"{folder}: expected the folder of a run, such as STUDY/fedavg/seed0")
     resolved = resolve_arm(config, arm, setting)
-    federation = build.federations(resolved, config.seeds)[int(seed)]
-    model, algorithm = build.model(resolved, federation), build.algorithm(resolved)
-    run = Run(federation, algorithm, jax.random.key(int(seed)))
-    algorithm, template, _ = initialize(run, model, build.schedule(resolved))
-    checkpoints = Checkpoints(folder / "checkpoints")
-    if not checkpoints.rounds:
-        raise UserError(f"{folder}: it has no checkpoint; run the study first")
-    state, _ = checkpoints.load(checkpoints.rounds[-1], template)
+    if not trust:
+        _check_library_only(folder, resolved)
+    check_name(f"seed of {study}", seed, map(str, config.seeds))
+    seed = int(seed)
+    try:
+        federation = build.federations(resolved, config.seeds)[seed]
+        model, algorithm, schedule = (
+            build.model(resolved, federation),
+            build.algorithm(resolved),
+            build.schedule(resolved),
+        )
+        run = Run(federation, algorithm, jax.random.key(seed))
+        algorithm, template, _ = initialize(run, model, schedule)
+    except Exception as error:  # of the user's code
+        raise explained(f"{folder}: cannot be built again", error) from error
+    check_same(folder, description(run, model, schedule), hint="restore what has changed, or ")
+    state = _newest_state(folder, template)
     variables = server.evaluated(algorithm, model, state.server, state.clients)
     return LoadedRun(model, federation, algorithm, variables, state, resolved)
 
 
+def _study_of(folder):
+    """The study's folder and the setting of a run's, empty if the study has none."""
+    above = [*folder.parents, *[Path(folder.anchor)] * 3]  # also of a folder near the root
+    return (above[1], "") if (above[1] / "config.json").exists() else (above[2], above[1].name)
+
+
 def _read_config(study: Path) -> ConfigDict:
     try:
-        return StudyConfig(_as_written(json.loads((study / "config.json").read_text())))
-    except (OSError, ValueError) as error:
+        config = StudyConfig(_as_written(dict(json.loads((study / "config.json").read_text()))))
+        check_study(config)
+        arms_of(as_declared(config))
+    except Exception as error:  # JSON of any other content
+        reason = str(error) if isinstance(error, UserError) else type(error).__name__
         raise UserError(
-            f"{study}: it holds no readable config.json ({error}); expected the folder of a study"
+            f"{study}: it holds no readable config.json ({reason}); expected the folder of a study"
         ) from error
+    return config
+
+
+def _check_library_only(folder, config):
+    """Raises UserError if the config names code that is not the library's: ``module:name``, in a value or as a name."""
+    names = dict.fromkeys(_imports({key: value for key, value in config.to_dict().items() if key not in _SECTIONS}))
+    if names:
+        listed = ", ".join(f"{name} (from {_source(name)})" for name in names)
+        raise UserError(f"{folder}: its config names code: {listed}; load_run(..., trust=True) imports and runs it")
+
+
+def _imports(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _imports(key)
+            yield from _imports(item)
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from _imports(item)
+    elif isinstance(value, str) and ":" in value:
+        yield value
+
+
+def _source(name):
+    path = file_of(name.partition(":")[0])
+    return "a module that is not found" if path is None else str(path)
+
+
+def _newest_state(folder, template):
+    """The state of the last checkpoint that is whole."""
+    checkpoints, damages = Checkpoints(folder / "checkpoints"), []
+    for round in reversed(checkpoints.rounds):
+        try:
+            state, _ = checkpoints.load(round, template)
+        except Damaged as error:
+            damages.append(str(error))
+            continue
+        for damage in damages:
+            warnings.warn(f"{damage}; loaded is the state after round {round}", stacklevel=3)
+        return state
+    if damages:
+        raise UserError(f"{'; '.join(damages)}; no checkpoint is whole: restore it, or run the study again")
+    raise UserError(f"{folder}: it has no checkpoint; run the study first")
 
 
 def _as_written(value: Any) -> Any:

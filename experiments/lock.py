@@ -12,7 +12,7 @@ try:
 except ImportError:  # not on Windows
     fcntl = None
 
-_FILE = ".lock"
+LOCK = ".lock"  # in the folder of a study, and of a run
 
 
 @contextlib.contextmanager
@@ -25,7 +25,7 @@ def only_process_in(folder: Path, shared: bool = False) -> Iterator[Callable[[],
     Raises:
         UserError: another process is in it, or it cannot be shared.
     """
-    with (folder / _FILE).open("a") as file:
+    with (folder / LOCK).open("a") as file:
         if not _is_locked(file, shared):
             raise UserError(f"{folder}: another process runs this study; wait for it, or stop it")
         yield lambda: _is_locked(file)
@@ -34,7 +34,7 @@ def only_process_in(folder: Path, shared: bool = False) -> Iterator[Callable[[],
 @contextlib.contextmanager
 def one_at_a_time(folder: Path) -> Iterator[None]:
     """Waits until no other process is in such a section; for what all that share a folder write into it."""
-    with (folder / f"{_FILE}.start").open("a") as file:
+    with (folder / f"{LOCK}.start").open("a") as file:
         with contextlib.suppress(OSError):
             if fcntl:
                 fcntl.flock(file, fcntl.LOCK_EX)
@@ -48,7 +48,7 @@ def taken(run: Path, share: str) -> Iterator[bool]:
     Each run is tried once by the processes of a share, also if it killed the one that had it.
     """
     run.mkdir(parents=True, exist_ok=True)
-    with (run / _FILE).open("a+") as file:
+    with (run / LOCK).open("a+") as file:
         is_free = _is_locked(file, must=True)
         file.seek(0)
         is_free = is_free and file.read().split()[:1] != [share]
@@ -62,7 +62,7 @@ def taken(run: Path, share: str) -> Iterator[bool]:
 def holder(run: Path, share: str) -> int | None:
     """The process of the share that has, or last had, the run's folder; None if there is none."""
     try:
-        of_share, process = (run / _FILE).read_text().split()
+        of_share, process = (run / LOCK).read_text().split()
     except (OSError, ValueError):
         return None
     return int(process) if of_share == share else None

@@ -123,12 +123,16 @@ def imported(what: str, name: str) -> Any:
     """
     check_value(what, name, str)
     module, _, attribute = name.partition(":")
+    if not (module and attribute):
+        raise UserError(f"{what} {name!r}: expected module:name, as my_module:MyClass")
     try:
         content = vars(importlib.import_module(module))
     except (Exception, SystemExit) as error:  # of the user's code
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise UserError(f"{what} {name!r}: {module} cannot be imported ({reason})") from error
-    check_name(f"name in {module}, of {what},", attribute, (key for key in content if not key.startswith("_")))
+    where = content.get("__file__") or "built into Python"  # a file of the user's may be named as another one
+    choices = (key for key in content if not key.startswith("_"))
+    check_name(f"name in {module} ({where}), of {what},", attribute, choices)
     return content[attribute]
 
 

@@ -1,30 +1,65 @@
-"""Whether a start goes on with runs that its folder holds, and what it says of that."""
+"""What a start makes of the runs that its folder holds: it resumes them, sets them aside, or does not start."""
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import jax
+
+from experiments.lock import LOCK
+from experiments.preparing import Federations
 from experiments.reporting.reading import layouts_of, read_starts
-from experiments.runs import Name, run_folder
+from experiments.runs import Name, Plan, run_folder
+from fedjax_collapse.fingerprint import check_same
 from fedjax_collapse.records import UserError
-from fedjax_collapse.simulation import rounds_kept
+from fedjax_collapse.runs import description
+from fedjax_collapse.simulation import Run, rounds_kept
 
 CHOICES = ("auto", "must", "never")
+REPLACED = "replaced"  # in a study's folder: runs that were set aside
+_HINT = "restore what has changed, start again with --resume=never, which sets such runs aside, or "
 
 
 def check_resume(choice: str, workdir: Path, names: Sequence[Name]) -> None:
-    """Raises UserError if the folder's runs are not as expected: by ``must`` each is started, by ``never`` none is."""
-    started = [name for name in names if run_folder(workdir, name).is_dir()]
-    missing = [name for name in names if name not in started]
-    if choice == "must" and missing:
+    """Raises UserError if, by ``must``, the folder has nothing of one of the runs."""
+    missing = [name for name in names if choice == "must" and not run_folder(workdir, name).is_dir()]
+    if missing:
         raise UserError(
             f"--resume=must: {workdir} has nothing of {_listed(missing)} to go on from; "
             "give the folder of a study that was started, or --resume=auto"
         )
-    if choice == "never" and started:
-        raise UserError(
-            f"--resume=never: {workdir} holds {_listed(started)}, started before; "
-            "choose another --workdir, or --resume=auto"
-        )
+
+
+def check_unchanged(
+    workdir: Path, plans: Mapping[str, Plan], federations: Federations, replaced: Sequence[Name] = ()
+) -> None:
+    """Raises UserError if a run in the folder was trained on other data, another partition, or with other code.
+
+    Of cells without a plan, which are not trained now, data and partition are checked; ``replaced`` runs are not.
+    """
+    for cell, of_seed in federations.items():
+        for seed, federation in of_seed.items():
+            folder = run_folder(workdir, (cell, seed))
+            if (cell, seed) in replaced or rounds_kept(folder) == (0,):
+                continue
+            if cell in plans:
+                run = Run(federation, plans[cell].algorithm, jax.random.key(seed))
+                check_same(folder, description(run, plans[cell].model, plans[cell].schedule), hint=_HINT)
+            else:
+                check_same(folder, federation.hashes(), is_whole=False, hint=_HINT)
+
+
+def set_aside(workdir: Path, names: Sequence[Name]) -> None:
+    """Moves all that the folder has of these runs, but their locks, to a new folder in ``replaced``."""
+    started = [name for name in names if rounds_kept(run_folder(workdir, name)) != (0,)]
+    place, number = workdir / REPLACED, 1
+    while any(run_folder(place / str(number), name).exists() for name in started):
+        number += 1
+    for name in started:
+        folder, kept = run_folder(workdir, name), run_folder(place / str(number), name)
+        kept.mkdir(parents=True)
+        for path in (path for path in folder.iterdir() if path.name != LOCK):
+            os.replace(path, kept / path.name)
 
 
 def changed_layouts(workdir: Path, names: Sequence[Name]) -> list[str]:

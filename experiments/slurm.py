@@ -20,13 +20,15 @@ class Job:
 
     def __call__(self, arguments: list[str]) -> None:
         from experiments import launch
+        from experiments.early import configure_devices
 
+        configure_devices()
         status = launch.main([*arguments, f"--share={uuid.uuid4().hex}"], should_stop=lambda: False)
         if status:
             raise RuntimeError(f"{' '.join(arguments)}: exit status {status}")
 
     def checkpoint(self, arguments: list[str]) -> Any:
-        return _submitit().helpers.DelayedSubmission(self, arguments)
+        return _submitit().helpers.DelayedSubmission(self, [*arguments, "--resume=auto"])
 
 
 def submit(work: Work, options: str) -> list:

@@ -26,7 +26,7 @@ from experiments.lock import one_at_a_time, taken
 from experiments.names import check_name
 from experiments.preparing import Examples, by_setting, hashes_of, plan_of, release_programs
 from experiments.provenance import provenance, record_start, versions
-from experiments.resuming import changed_layouts
+from experiments.resuming import changed_layouts, check_resume, check_unchanged, set_aside
 from experiments.runs import Group, Name, Plan, make_groups, run_folder, train_group
 from experiments.sinks import Sinks
 from experiments.summaries import finish, overview
@@ -46,6 +46,7 @@ class Start(NamedTuple):
     sinks: Sinks
     should_stop: Callable[[], bool]
     share: str
+    resume: str
 
 
 def run_study(
@@ -55,16 +56,18 @@ def run_study(
     should_stop: Callable[[], bool] = lambda: False,
     share: str = "",
     log: Sequence[str] = (),
+    resume: str = "auto",
 ) -> bool:
     """Runs what is not done yet, then writes summary and report; False if it was stopped before the end.
 
     ``names``: the runs (``choose_runs``), default all. Everything that can be wrong with the config of any of them is
     found before the folder is touched; a run that fails afterwards does not end the others. Examples of one setting are
     in memory at a time. ``share``: a name under which processes divide the runs, each of which one process has alone;
-    the last to leave writes summary and report. ``log``: the sinks (``sinks.py``) that get the rows, too.
+    the last to leave writes summary and report. ``log``: the sinks (``sinks.py``) that get the rows, too. ``resume``:
+    one of ``resuming.CHOICES``.
 
     Raises:
-        UserError: the config makes no sense, or the folder belongs to another one.
+        UserError: the config makes no sense, the folder belongs to another one, or has runs of other data or code.
         RunsFailed: some did; raised when all have been tried.
         OSError: there is no room for what they leave.
     """
@@ -72,17 +75,23 @@ def run_study(
     configs = {cell: resolve_cell(config, cell) for cell in cells_of(as_declared(config))}
     for cell, _ in names:
         check_folder(workdir / cell)
+    processes.of_first(lambda: check_resume(resume, workdir, names))
     examples = Examples(configs, tuple(config.seeds))
     console = Console({name: configs[name[0]].rounds for name in names}, hosts.stream())
-    plans, hashes = _prepared(config, configs, names, examples, console.note)
+    replaced = names if resume == "never" else ()
+    try:
+        plans, hashes = _prepared(config, configs, names, examples, workdir, replaced, console.note, should_stop)
+    except _Stopped:
+        return False
     with processes.within_first(claimed(workdir, config, bool(share))) as is_last:
         processes.of_first(lambda: _record_alone(workdir, hashes, plans))
         for line in processes.of_first(lambda: list(changed_layouts(workdir, names))):
             console.note(line)
         sinks = Sinks(log, workdir, configs, console.note)
-        start = Start(workdir, plans, examples, console, sinks, should_stop, share)
+        start = Start(workdir, plans, examples, console, sinks, should_stop, share, resume)
         failed = []
-        for setting, of_setting in _unfinished(workdir, by_setting(names), console).items():
+        settings = by_setting(names)
+        for setting, of_setting in (settings if resume == "never" else _unfinished(workdir, settings, console)).items():
             lines = _train_setting(start, setting, of_setting)
             if lines is None:
                 return False
@@ -112,14 +121,26 @@ def choose_runs(
     return [(cell_name(setting, arm), seed) for setting, arm, seed in itertools.product(settings, arms, seeds)]
 
 
-def _prepared(config, configs, names, examples, announce):
-    """Plans of the cells that are run, and hashes of all cells of their settings, one setting after the other."""
+class _Stopped(Exception):
+    """A start was told to stop before its first run."""
+
+
+def _prepared(config, configs, names, examples, workdir, replaced, announce, should_stop):
+    """Plans of the cells that are run, and hashes of all cells of their settings, one setting after the other.
+
+    Raises:
+        UserError: a config makes no sense, or the folder has runs of other data or code, which are not ``replaced``.
+    """
     plans, hashes = {}, {}
     for setting, of_setting in by_setting(names).items():
-        hashes.update(hashes_of(examples.of(setting)))
+        federations = examples.of(setting)
+        hashes.update(hashes_of(federations))
         processes.check_alike(lambda of_setting=of_setting: _what_runs(config, of_setting, hashes))
         for cell in dict.fromkeys(cell for cell, _ in of_setting):
-            plans[cell] = plan_of(cell, configs[cell], examples.of(setting)[cell][config.seeds[0]], announce)
+            if _is_told(should_stop):
+                raise _Stopped
+            plans[cell] = plan_of(cell, configs[cell], federations[cell][config.seeds[0]], announce)
+        processes.of_first(lambda found=federations: check_unchanged(workdir, plans, found, replaced))
     return plans, hashes
 
 
@@ -156,6 +177,8 @@ def _train_setting(start, setting, names) -> list[str] | None:
 
 def _all_groups(start, setting, names) -> list[Group]:
     """All of them, after a line on how far they are, unless they are new."""
+    if start.resume == "never":
+        processes.of_first(lambda: set_aside(start.workdir, names))
     groups = make_groups(names, start.plans, start.examples.of(setting), start.workdir)
     first_rounds = {name: group.first_round for group in groups for name in group.runs}
     start.console.expect({n: g.plan.schedule.rounds - g.first_round for g in groups for n in g.runs})
@@ -169,6 +192,8 @@ def _shared_groups(start, setting, names) -> Iterator[Group]:
     for name in names:
         with taken(run_folder(start.workdir, name), start.share) as is_mine:
             if is_mine:
+                if start.resume == "never":
+                    set_aside(start.workdir, [name])
                 yield from make_groups([name], start.plans, start.examples.of(setting), start.workdir)
 
 
@@ -177,6 +202,9 @@ def _train_all(groups, start) -> list[str] | None:
     console, failed = start.console, []
     with console:
         for group in groups:
+            if _is_told(start.should_stop):
+                console.note(f"stopped before {group}; the same command goes on from there")
+                return None
             release_programs()
             try:
                 is_done = _train(group, start)
@@ -189,6 +217,11 @@ def _train_all(groups, start) -> list[str] | None:
                 console.note(f"stopped in {group}; the same command goes on from there")
                 return None
     return failed
+
+
+def _is_told(should_stop):
+    """Whether any of the processes is told to stop."""
+    return any(processes.of_all(bool(should_stop())))
 
 
 def _train(group, start):

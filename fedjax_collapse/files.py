@@ -5,6 +5,7 @@ What is written lies in the memory of the system first, where a power failure ta
 
 import contextlib
 import errno
+import filecmp
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -15,13 +16,19 @@ _CANNOT = (errno.EINVAL, errno.ENOTSUP)  # of file systems that have no such cal
 
 @contextlib.contextmanager
 def whole(path: Path) -> Iterator[BinaryIO]:
-    """A file to write into; it takes the place of ``path`` in one step: a reader sees the old or the new one."""
+    """A file to write into; it takes the place of ``path`` in one step: a reader sees the old or the new one.
+
+    A file with the same content stays as it is.
+    """
     temporary = path.with_suffix(path.suffix + ".tmp")
     with temporary.open("wb") as file:
         yield file
         file.flush()
         _fsync(file.fileno())
-    os.replace(temporary, path)
+    if path.is_file() and filecmp.cmp(temporary, path, shallow=False):
+        temporary.unlink()
+    else:
+        os.replace(temporary, path)
     flush([path.parent])
 
 

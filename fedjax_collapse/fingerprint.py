@@ -2,11 +2,9 @@
 
 import dataclasses
 import functools
-import hashlib
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import CodeType
 from typing import Any
 
 import jax
@@ -15,10 +13,11 @@ import numpy as np
 from fedjax_collapse.hashing import digest
 from fedjax_collapse.metrics import write_json
 from fedjax_collapse.records import UserError
+from fedjax_collapse.source_code import hash_code
 
 _FILE = "run.json"
 _LEFT_OUT = ("parent", "name", "target", "timed")  # what Linen adds to modules, and what rounds differently at most
-_NEW = ("normalization", "domains")  # what earlier versions did not write down
+_NEW = ("normalization", "domains", "code")  # what earlier versions did not write down
 _SHOWN = 3  # differences that an error lists
 
 
@@ -60,21 +59,8 @@ def _describe_function(function):
         return name
     closed = [describe(cell.cell_contents) for cell in function.__closure__ or ()]
     return {"function": name, "closure": closed} | (
-        {"code": _hash_code(function.__code__)} if "<lambda>" in name else {}
+        {"code": hash_code(function.__code__)} if "<lambda>" in name else {}
     )
-
-
-def _hash_code(code):
-    """Of what it does, the same in every process of one version of Python."""
-    constants = tuple(map(_constant, code.co_consts))
-    return hashlib.sha256(code.co_code + repr((code.co_names, constants)).encode()).hexdigest()[:16]
-
-
-def _constant(value):
-    """What of it is the same in every process: of inner code, such as a comprehension, ``repr`` has the address."""
-    if isinstance(value, CodeType):
-        return _hash_code(value)
-    return sorted(map(repr, value)) if isinstance(value, frozenset) else value
 
 
 def claim(runs: Mapping[Path, tuple[Mapping[str, Any], bool]]) -> None:
@@ -85,26 +71,38 @@ def claim(runs: Mapping[Path, tuple[Mapping[str, Any], bool]]) -> None:
     """
     for folder, (description, is_started) in runs.items():
         if is_started:
-            _check_same(folder, description)
+            check_same(folder, description)
     for folder, (description, _) in runs.items():
         write_json(folder / _FILE, description)
 
 
-def _check_same(folder, description):
+def check_same(folder: Path, description: Mapping[str, Any], is_whole: bool = True, hint: str = "") -> None:
+    """Raises UserError unless the folder's run has this description, or a part of one that is not ``is_whole``.
+
+    ``hint``: what else to do about it than to use a new folder.
+    """
     path, here = folder / _FILE, json.loads(json.dumps(description))
     try:
         there = dict(json.loads(path.read_text())) if path.exists() else here
     except (OSError, ValueError, TypeError) as error:
         hint = "restore it, remove it if you know that the run is the same, or use a new folder"
         raise UserError(f"{path}: cannot be read ({type(error).__name__}); {hint}") from error
-    here, there = flatten({name: here[name] for name in here if name in there or name not in _NEW}), flatten(there)
+    here = flatten({name: here[name] for name in here if name in there or name not in _NEW})
+    there = flatten(there if is_whole else {name: there[name] for name in there if name in description})
     names = [name for name in {**here, **there} if here.get(name) != there.get(name)]
     usual = tuple(_usual(description))  # an option that the folder's version did not know yet, where nothing uses it
     names = [name for name in names if name in there or not f"{name}.".startswith(usual)]
     if names:
-        changes = [f"{n} is {there.get(n, 'absent')} there, {here.get(n, 'absent')} here" for n in names[:_SHOWN]]
+        changes = [_change(name, there.get(name, "absent"), here.get(name, "absent")) for name in names[:_SHOWN]]
         more = f"; and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-        raise UserError(f"{folder} holds another run: {'; '.join(changes)}{more}; use a new folder")
+        raise UserError(f"{folder} holds another run: {'; '.join(changes)}{more}; {hint}use a new folder")
+
+
+def _change(name, there, here):
+    if name.startswith("code."):
+        there, here = there[:12], here[:12]
+        return f"the source of {name.removeprefix('code.')} has changed, its SHA-256 is {there} there, {here} here"
+    return f"{name} is {there} there, {here} here"
 
 
 def _usual(tree, prefix=""):

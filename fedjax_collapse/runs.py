@@ -20,6 +20,7 @@ from fedjax_collapse.measurement import Measurement
 from fedjax_collapse.model import Model
 from fedjax_collapse.options import Count, Fraction, check_fields
 from fedjax_collapse.records import Key, UserError, Variables
+from fedjax_collapse.source_code import source_hashes
 
 Row = Mapping[str, Any]
 ON_NAN = ("stop", "skip_client", "continue")
@@ -162,6 +163,8 @@ def description(run: Run, model: Model, schedule: Schedule) -> dict[str, Any]:
     """All that a run's numbers depend on, but how far it goes and how often it is saved."""
     unusual = {"on_nan": schedule.on_nan} if schedule.on_nan == "skip_client" else {}
     unusual |= {"measure_every": schedule.measure_every} if schedule.measure_every > 1 else {}
+    if code := source_hashes(run.algorithm, model, schedule):
+        unusual["code"] = code
     return unusual | {
         "algorithm": describe(run.algorithm),
         "model": describe(model),

@@ -130,7 +130,7 @@ def test_a_run_is_loaded_again(start, tmp_path):
     """The model, data and states of a run; what it predicts gives the accuracy that was logged."""
     network = "config.network = dict(name='mlp', hidden=(6,), head='own_code:Head')"
     assert start((network, "config.arms = dict(only=dict(algorithm=dict(name='feddyn'), batch_norm='average'))")) == 0
-    run = load_run(tmp_path / "study" / "only" / "seed0")
+    run = load_run(tmp_path / "study" / "only" / "seed0", trust=True)
     test = run.federation.test
     accuracy = np.mean(run.predict(np.asarray(test.inputs)).argmax(axis=1) == np.asarray(test.labels))
     assert accuracy == rows(tmp_path)[-1]["accuracy"]
@@ -148,7 +148,7 @@ def test_a_run_is_loaded_again(start, tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("config.network = dict(name='own_code:Nets')", "own_code, of network, 'Nets': did you mean 'Net'?"),
+        ("config.network = dict(name='own_code:Nets')", "own_code.py), of network, 'Nets': did you mean 'Net'?"),
         ("config.network = dict(name='own_cod:Net')", "own_cod cannot be imported (ModuleNotFoundError"),
         ("config.network = dict(name='own_code:spread')", "'own_code:spread': expected a class derived from flax"),
         ("config.network = dict(name='mlp', head='own_code:Heads')", "did you mean 'Head'?"),

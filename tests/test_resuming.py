@@ -1,14 +1,19 @@
 """``--resume``, and what is said where a run goes on in another layout."""
 
+import importlib
 import json
 import re
+import sys
+from pathlib import Path
 
+import jax
+import numpy as np
 import pytest
 
 from experiments import launch
 from experiments.reporting.reading import layouts_of
 from experiments.resuming import changed_layouts, check_resume
-from fedjax_collapse import UserError
+from fedjax_collapse import FedAvg, LocalTraining, UserError, simulate
 
 pytestmark = pytest.mark.slow
 
@@ -16,19 +21,16 @@ NAMES = [("fedavg", 0), ("fedavg", 1), ("feddecorr", 0)]
 START = {"devices": ["TFRT_CPU_0", "TFRT_CPU_1"], "layouts": {"fedavg": "1 client at a time on each of 2 devices"}}
 
 
-def test_must_and_never(tmp_path):
+def test_must(tmp_path):
     study = tmp_path / "study"
-    check_resume("never", study, NAMES)
+    check_resume("auto", study, NAMES)
     with pytest.raises(UserError, match=r"resume=must: .*study has nothing of fedavg seed 0, fedavg seed 1, feddecorr"):
         check_resume("must", study, NAMES)
     for arm, seed in NAMES[:2]:
         (study / arm / f"seed{seed}").mkdir(parents=True)
     check_resume("must", study, NAMES[:2])
-    check_resume("auto", study, NAMES)
     with pytest.raises(UserError, match="has nothing of feddecorr seed 0 to go on from"):
         check_resume("must", study, NAMES)
-    with pytest.raises(UserError, match=r"resume=never: .*study holds fedavg seed 0, fedavg seed 1, started before"):
-        check_resume("never", study, NAMES)
 
 
 @pytest.fixture
@@ -51,16 +53,32 @@ def test_wrong_expectations_are_one_line_and_nothing_is_touched(start, tmp_path,
     assert start("--resume=must") == 2
     assert start("--resume=maybe") == 2
     assert not (tmp_path / "study").exists()
-    (tmp_path / "study" / "fedavg" / "seed0").mkdir(parents=True)
-    assert start("--resume=never") == 2
     lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 3 and all(line.startswith("error: ") for line in lines)
+    assert len(lines) == 2 and all(line.startswith("error: ") for line in lines)
     assert "<auto|must|never>" in lines[1]
-    assert [path.name for path in (tmp_path / "study").rglob("*")] == ["fedavg", "seed0"]
+
+
+def test_never_starts_all_runs_again_and_keeps_what_there_was(start, tmp_path):
+    study = tmp_path / "study"
+    assert start() == 0
+    (study / "fedavg" / "seed0" / "mine.txt").write_text("kept")
+    first = {path.relative_to(study): path.read_bytes() for path in study.glob("fedavg/seed0/*.*")}
+    for number in (1, 2):
+        assert start("--resume=never") == 0
+        kept = study / "replaced" / str(number)
+        assert {path.relative_to(kept) for path in kept.glob("fedavg/seed0/*.*")} >= {*first} - {
+            path for path in first if number == 2 and path.name == "mine.txt"
+        }
+    for name in ("metrics.jsonl", "clients.npz", "summary.json"):  # the same run, trained again
+        path = Path("fedavg", "seed0", name)
+        assert (study / path).read_bytes() == (study / "replaced" / "1" / path).read_bytes() == first[path]
+    assert (study / "replaced" / "1" / "fedavg" / "seed0" / "mine.txt").read_text() == "kept"
+    assert json.loads((study / "summary.json").read_text())["fedavg"]["accuracy"]["n"] == 1
 
 
 def test_another_layout_is_said_in_the_run_and_in_the_report(start, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(launch, "stop_on_signal", lambda: lambda: True)
+    metrics = tmp_path / "study" / "fedavg" / "seed0" / "metrics.jsonl"
+    monkeypatch.setattr(launch, "stop_on_signal", lambda: metrics.exists)
     assert start("--resume=never") == launch.STOPPED
     path = tmp_path / "study" / "provenance.json"
     (first,) = json.loads(path.read_text())["starts"]
@@ -90,3 +108,95 @@ def test_layouts_and_devices_by_arm(tmp_path):
     assert changed_layouts(tmp_path, [("fedavg", 0)]) == []  # nothing was saved that could go on
     (tmp_path / "fedavg" / "seed0" / "checkpoints" / "3").mkdir(parents=True)
     assert len(changed_layouts(tmp_path, [("fedavg", 0)])) == 1
+
+
+OWN = """
+import of_resuming_helper
+
+def measure(view):
+    return of_resuming_helper.VALUE
+"""
+
+
+@pytest.fixture
+def start_own(tmp_path, monkeypatch, capsys):
+    """Starts a study of two arms on data and with a measurement of the user's, as a new process; status and errors."""
+    config = (
+        "from experiments.configs import base\n"
+        "def get_config(arg=''):\n"
+        "    config = base.get_config()\n"
+        "    config.network, config.training.epochs, config.clients = dict(name='mlp', hidden=(6,)), 1, 3\n"
+        "    config.rounds, config.seeds, config.data = 2, (0, 1), dict(source='npz:data.npz')\n"
+        "    config.arms = dict(plain={}, own=dict(measurements=dict(x='of_resuming:measure')))\n"
+        "    return config\n"
+    )
+    for name, text in (("config.py", config), ("of_resuming.py", OWN), ("of_resuming_helper.py", "VALUE = 1.0\n")):
+        (tmp_path / name).write_text(text)
+    write_data(tmp_path, 0)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(launch, "configure_jax", lambda cache: None)
+    monkeypatch.setattr("sys.path", [*sys.path])
+
+    def start(*arguments):
+        importlib.invalidate_caches()
+        for name in ("of_resuming", "of_resuming_helper"):
+            sys.modules.pop(name, None)
+        return launch.main(["--config=config.py", "--workdir=study", *arguments]), capsys.readouterr().err
+
+    return start
+
+
+def write_data(folder, seed):
+    rng = np.random.default_rng(seed)
+    images, labels = rng.integers(0, 255, (120, 4, 4, 1)).astype(np.uint8), np.arange(120) % 3
+    named = dict(images=images[:90], labels=labels[:90], test_images=images[90:], test_labels=labels[90:])
+    np.savez(folder / "data.npz", **named)
+
+
+def states(study):
+    """Content and time of the last change of every file of its runs."""
+    return {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in study.glob("*/*/**/*") if path.is_file()}
+
+
+def test_other_data_or_code_is_refused_in_one_line_and_nothing_is_touched(start_own, tmp_path):
+    """Also for a seed or an arm that is new: one table would be of two data sets, or of two versions of a method."""
+    study = tmp_path / "study"
+    assert start_own("--seed=0") == (0, "")
+    before = states(study)
+    assert start_own("--seed=0") == (0, "")  # finished runs are left as they are
+    assert states(study) == before
+
+    write_data(tmp_path, 1)
+    for choice in ("--seed=0", "--seed=1", "--seed=1 --arm=plain"):
+        status, line = start_own(*choice.split())
+        assert status == 2 and re.fullmatch(r"error: .*/seed0 holds another run: data is .*\n", line)
+    write_data(tmp_path, 0)
+
+    helper = tmp_path / "of_resuming_helper.py"
+    helper.write_text("VALUE = 500.0  # stronger\n")  # of another size: the cache of compiled modules goes by it
+    for choice in ("--seed=0", "--seed=1", "--arm=own"):
+        status, line = start_own(choice)
+        assert status == 2 and "own/seed0 holds another run: the source of of_resuming_helper has changed" in line
+        assert "start again with --resume=never" in line and line.count("\n") == 1
+    assert states(study) == before
+    assert start_own("--arm=plain") == (0, "")  # nothing of it depends on that code
+    assert {path: state for path, state in states(study).items() if path in before} == before
+
+    assert start_own("--resume=never") == (0, "")
+    rows = (study / "own" / "seed0" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(row)["measured/x"] for row in rows] == [500.0, 500.0]
+    kept = study / "replaced" / "1" / "own" / "seed0" / "metrics.jsonl"
+    assert kept.read_bytes() == before[study / "own" / "seed0" / "metrics.jsonl"][0]
+
+
+def test_a_run_with_other_code_is_refused_by_the_library_too(federation, model, tmp_path, monkeypatch):
+    (tmp_path / "of_library.py").write_text("def measure(view):\n    return 1.0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    import of_library
+
+    options = dict(rounds=1, key=jax.random.key(0), measurements=dict(x=of_library.measure), folder=tmp_path / "run")
+    simulate(federation, model, FedAvg(LocalTraining()), **options)
+    simulate(federation, model, FedAvg(LocalTraining()), **options)
+    (tmp_path / "of_library.py").write_text("def measure(view):\n    return 2.0\n")
+    with pytest.raises(UserError, match=r"another run: the source of of_library has changed.*; use a new"):
+        simulate(federation, model, FedAvg(LocalTraining()), **options)

@@ -1,0 +1,179 @@
+"""A run that is loaded again: what it holds, what it refuses, and that it runs no code of a stranger's."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from experiments import launch
+from experiments.load import load_run
+from fedjax_collapse import UserError
+
+pytestmark = pytest.mark.slow
+
+OWN = """
+import pathlib
+import numpy as np
+
+pathlib.Path(__file__).with_name("imported").touch()
+
+def in_turn(labels, num_clients, seed=0):
+    return np.array_split(np.random.default_rng(seed).permutation(len(labels)), num_clients)
+
+def spread(view):
+    return 1.0
+"""
+CONFIG = """
+from experiments.configs import quickstart
+
+def get_config(arg=""):
+    config = quickstart.get_config("smoke")
+    config.network, config.clients, config.training.epochs = dict(name="mlp", hidden=(6,)), 4, 1
+    config.data.source, config.checkpoint_every = "npz:data.npz", 1
+    config.arms = dict(only={}, own=dict(partition=dict(name="of_load:in_turn")))
+    return config
+"""
+
+
+def write_data(seed=0):
+    rng = np.random.default_rng(seed)
+    images, labels = rng.integers(0, 255, (120, 4, 4, 1)).astype(np.uint8), np.arange(120) % 3
+    np.savez("data.npz", images=images[:90], labels=labels[:90], test_images=images[90:], test_labels=labels[90:])
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The folder of a study with an arm of the library's and one with code of the user's."""
+    place = tmp_path_factory.mktemp("loading")
+    (place / "config.py").write_text(CONFIG)
+    (place / "of_load.py").write_text(OWN)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        patch.setattr(launch, "configure_jax", lambda cache: None)
+        patch.setattr("sys.path", [*__import__("sys").path])
+        write_data()
+        assert launch.main(["--config=config.py", "--workdir=study"]) == 0
+        (place / "imported").unlink()
+        yield place
+
+
+@pytest.fixture
+def place(trained, tmp_path, monkeypatch):
+    """A copy of it, in the current folder."""
+    shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def change(place, **values):
+    """Values of the study's config, by dotted names."""
+    path = place / "study" / "config.json"
+    config = json.loads(path.read_text())
+    for name, value in values.items():
+        part, _, key = name.rpartition("__")
+        (config[part] if part else config)[key] = value
+    path.write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        (dict(server_optimizer=dict(name="os:system", command="touch called")), r"os:system \(from /.*/os.py\)"),
+        (dict(methods={"of_load:spread": {}}), "of_load:spread"),
+        (dict(measurements=dict(x="of_load:spread")), "of_load:spread"),
+        (dict(training__task_loss="of_load:spread"), "of_load:spread"),
+        (dict(training__augmentation="of_load:spread"), "of_load:spread"),
+        (
+            dict(training__optimizer=dict(name="no_such_module:adam")),
+            r"no_such_module:adam \(from a module",
+        ),
+        (dict(network=dict(name="mlp", head=dict(name="of_load:in_turn"))), "of_load:in_turn"),
+        (dict(arms=dict(only=dict(regularizers=dict(a=dict(name="of_load:spread"))))), "of_load:spread"),
+    ],
+)
+def test_no_code_of_a_config_is_imported_without_trust(place, monkeypatch, values, named):
+    monkeypatch.syspath_prepend(place)
+    change(place, **values)
+    with pytest.raises(UserError, match=f"config names code: {named}.*trust=True"):
+        load_run("study/only/seed0")
+    assert not (place / "imported").exists() and not (place / "called").exists()
+
+
+def test_a_name_without_a_colon_imports_nothing(place, monkeypatch):
+    monkeypatch.syspath_prepend(place)
+    change(place, training__task_loss="of_load")
+    with pytest.raises(UserError, match="task_loss 'of_load': expected module:name"):
+        load_run("study/only/seed0")
+    assert not (place / "imported").exists()
+
+
+def test_trusted_code_runs(place):
+    with pytest.raises(UserError, match=r"of_load:in_turn \(from .*of_load.py\); load_run"):
+        load_run("study/own/seed0")
+    run = load_run("study/own/seed0", trust=True)
+    test = run.federation.test
+    accuracy = np.mean(run.predict(np.asarray(test.inputs)).argmax(axis=1) == np.asarray(test.labels))
+    rows = (place / "study" / "own" / "seed0" / "metrics.jsonl").read_text().splitlines()
+    assert accuracy == json.loads(rows[-1])["accuracy"]
+
+
+def test_other_data_or_another_partition_is_refused(place):
+    there = json.loads((place / "study/only/seed0/run.json").read_text())
+    change(place, partition__alpha=0.2)
+    with pytest.raises(UserError, match=f"another run: partition is {there['partition']} there, .* here"):
+        load_run("study/only/seed0")
+    change(place, partition__alpha=0.1)
+    load_run("study/only/seed0")
+    write_data(seed=1)
+    with pytest.raises(UserError, match=f"data is {there['data']} there, .* here; restore what has changed"):
+        load_run("study/only/seed0")
+
+
+def test_the_checkpoint_before_a_damaged_one(place):
+    checkpoints = place / "study" / "only" / "seed0" / "checkpoints"
+    for number, round in enumerate((2, 1)):
+        (checkpoints / str(round) / "sha256.json").write_text("{}")
+        if number == 0:
+            with pytest.warns(UserWarning, match=r"sha256.json: cannot be checked .*; loaded is .* round 1"):
+                assert int(load_run("study/only/seed0").state.round) == 1
+    with pytest.raises(UserError, match="no checkpoint is whole: restore it, or run the study again"):
+        load_run("study/only/seed0")
+
+
+@pytest.mark.parametrize(
+    ("folder", "message"),
+    [
+        ("study/only/seed1", "unknown seed of .*study '1': expected one of 0"),
+        ("study/onl/seed0", "did you mean 'only'?"),
+        ("study/only", "holds no readable config.json"),
+        ("study/only/sed0", "expected the folder of a run"),
+        ("/", "holds no readable config.json"),
+        ("", "holds no readable config.json"),
+        (3, "folder 3: expected"),
+        (None, "folder None: expected"),
+    ],
+)
+def test_no_folder_of_a_run(place, folder, message):
+    with pytest.raises(UserError, match=message):
+        load_run(folder)
+
+
+@pytest.mark.parametrize("content", ["null", "{}", "[]", "3", "{", '{"arms": 3}', '[["arms", 3]]', '"text"', "[[]]"])
+def test_no_config(place, content):
+    (place / "study" / "config.json").write_text(content)
+    with pytest.raises(UserError, match=r"study: it holds no readable config.json"):
+        load_run("study/only/seed0")
+
+
+def test_config_values_of_other_types_are_one_line(place):
+    """Whatever replaces a value: it is refused, or it is the same run."""
+    path = place / "study" / "config.json"
+    whole = json.loads(path.read_text())
+    for key in whole:
+        for value in (None, 3, -1, "text", [], {}, [[]], {"name": 3}, {"name": None, "x": []}, True, 1e400):
+            path.write_text(json.dumps(whole | {key: value}))
+            try:
+                load_run("study/only/seed0")
+            except UserError as error:
+                assert "\n" not in str(error)
