@@ -132,15 +132,19 @@ def _prepared(config, configs, names, examples, workdir, replaced, announce, sho
         UserError: a config makes no sense, or the folder has runs of other data or code, which are not ``replaced``.
     """
     plans, hashes = {}, {}
-    for setting, of_setting in by_setting(names).items():
+
+    def prepare(setting, of_setting):  # nothing holds the setting's examples when it returns
         federations = examples.of(setting)
         hashes.update(hashes_of(federations))
-        processes.check_alike(lambda of_setting=of_setting: _what_runs(config, of_setting, hashes))
+        processes.check_alike(lambda: _what_runs(config, of_setting, hashes))
         for cell in dict.fromkeys(cell for cell, _ in of_setting):
             if _is_told(should_stop):
                 raise _Stopped
             plans[cell] = plan_of(cell, configs[cell], federations[cell][config.seeds[0]], announce)
-        processes.of_first(lambda found=federations: check_unchanged(workdir, plans, found, replaced))
+        processes.of_first(lambda: check_unchanged(workdir, plans, federations, replaced))
+
+    for setting, of_setting in by_setting(names).items():
+        prepare(setting, of_setting)
     return plans, hashes
 
 

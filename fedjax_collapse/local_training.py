@@ -13,6 +13,8 @@ from fedjax_collapse.data.augment import Augmentation
 from fedjax_collapse.options import Count, Decay, Natural, NotNegative, Positive, check_fields, option
 from fedjax_collapse.records import Scalar, UserError
 
+_MOST_STEPS = 2**31  # in a round; what 32 bits can count
+
 
 @struct.dataclass
 class Phase:
@@ -79,12 +81,20 @@ class LocalTraining:
             )
 
     def check_sizes(self, sizes: np.ndarray) -> None:
-        """Raises UserError if no client, of so many examples each, takes a step."""
+        """Raises UserError if no client, of so many examples each, takes a step, or one takes too many to count."""
         if self.drop_last and max(sizes) < self.batch_size:
             raise UserError(
                 f"LocalTraining: drop_last leaves no client a batch: batch_size {self.batch_size} is more than the "
                 f"{max(sizes)} examples of the largest; lower it"
             )
+
+        per_epoch = -(-int(max(sizes)) // self.batch_size)
+        for name, epochs in [("epochs", self.epochs), *(("phases", phase.epochs) for phase in self.phases)]:
+            if float(epochs) * per_epoch >= _MOST_STEPS:
+                raise UserError(
+                    f"LocalTraining: {name} {float(epochs):g}: the largest client would take "
+                    f"{float(epochs) * per_epoch:.3g} steps in a round, expected less than {_MOST_STEPS}"
+                )
 
     def frozen_part(self, at_server: bool = False) -> str:
         """The part of the network that clients, or the server, never change."""

@@ -111,6 +111,8 @@ def test_names_with_commas(tmp_path):
     assert launch.parse([f"--config={file}", "--setting=x,0.1, iid"]).setting == ("x", "0.1, iid")
 
 
+BAD_NAMES = (".", "..", "a/b", "a\\b", "a\0b", "a\nb", "\ud800", " a", "a ", "\x7f")
+TAKEN_NAMES = ("config.json", "Summary.json", "report.html", "provenance.json.tmp", ".lock", "replaced", "export")
 PAPER = dict(source="X, Table 1", comparable=True, values={"iid": {"plain": 50.0}})
 
 
@@ -118,6 +120,13 @@ PAPER = dict(source="X, Table 1", comparable=True, values={"iid": {"plain": 50.0
     ("changes", "words"),
     [
         (dict(settings={"a/b": {}}), "setting 'a/b': its runs are in a folder of that name"),
+        *(
+            (dict(settings={name: {}}), "its runs are in a folder of that name; expected printable")
+            for name in BAD_NAMES
+        ),
+        *((dict(settings={name: {}}), "the study's folder has a file or folder of that name") for name in TAKEN_NAMES),
+        (dict(settings={"ü" * 101: {}}), "it has 202 bytes, expected at most 200"),
+        (dict(settings={"x" * 300: {}}), "setting 'x{40}'...: .* it has 300 bytes, expected at most 200"),
         (dict(settings={"a": {"seeds": (1,)}}), r"settings.a.seeds: all settings .* set config.seeds"),
         (dict(settings={"a": {"trainin": {}}}), "key in settings.a 'trainin': did you mean 'training'"),
         (dict(settings={"a": 3}), "settings.a .*expected dict"),

@@ -146,6 +146,8 @@ def test_what_else_is_not_finite(federation, network):
         "round 1, client 1, step 0: the parameters Dense_0/bias, Dense_0/kernel, Dense_1/bias, ..."
     )
     assert "lower training.learning_rate (now 0.05) or lower training.clip_norm; on_nan=continue goes on, " in message
+    message = str(diverged(federation, network, FedAvg(TRAINING.replace(weight_decay=1e23))))
+    assert "; lower training.weight_decay (now 1e+23): a step takes 5e+21 times the params away; on_nan=" in message
     message = str(diverged(federation, network, FedAvg(TRAINING, {"garbled": Garbled()})))
     assert message.startswith("round 1, client 2: what it sends is not finite; lower")
     server = FedAvg(TRAINING, server_optimizer=jax.tree_util.Partial(optax.sgd, 3e38))

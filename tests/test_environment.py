@@ -1,5 +1,6 @@
 """Failures of the environment, as a user meets them: a line each, no traceback, nothing damaged."""
 
+import json
 import os
 import shutil
 import signal
@@ -42,6 +43,20 @@ def run(command, **variables):
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
     assert "Traceback" not in done.stderr
     return done
+
+
+def test_a_config_file_may_use_jax(command, tmp_path):
+    """Devices are configured before it is run, and its arrays are written down as numbers."""
+    lines = "import jax.numpy as jnp\nRATES = jnp.linspace(0.1, 0.3, 3)\n"
+    rate = "    config.training.update(dict(phases=(('all', RATES[0]),)))\n    config.engine.devices = 2\n"
+    text = CONFIG.replace(
+        "config.engine.devices, config.partition.alpha", "config.checkpoint_every, config.partition.alpha"
+    )
+    (tmp_path / "config.py").write_text(lines + text.replace("    return", f"{rate}    return"))
+    done = run(command, JAX_NUM_CPU_DEVICES="2")
+    assert done.returncode == 0 and done.stderr == ""
+    assert "2 devices" in done.stdout
+    assert json.loads((tmp_path / "study" / "config.json").read_text())["training"]["phases"] == [["all", 0.1]]
 
 
 @pytest.mark.parametrize(

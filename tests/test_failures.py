@@ -105,3 +105,18 @@ def test_errors_in_words():
     assert len(explain(ValueError("x" * 9999))) < 500
     assert is_of_the_disk(RuntimeError("OS error 28: No space left on device"))
     assert not is_of_the_disk(FileNotFoundError(errno.ENOENT, "No such file"))
+
+
+def test_a_signal_between_runs_is_answered_before_the_next_one(start, monkeypatch, capsys):
+    """Also where a run ends with its only evaluation, and while the study is prepared."""
+    text = CONFIG.replace("    config.arms = {arms}", "    config.evaluate_every, config.arms = 2, {arms}")
+    monkeypatch.setattr("test_failures.CONFIG", text)
+    finished = Path("study/first/seed0/summary.json")
+    monkeypatch.setattr(launch, "stop_on_signal", lambda: finished.exists)
+    arms = "dict(first={}, second={}, third={})"
+    assert start(arms=arms) == launch.STOPPED
+    assert "stopped before second seed 0; the same command goes on from there" in capsys.readouterr().out
+    assert not Path("study/second").exists() and not Path("study/report.html").exists()
+    assert start(arms=arms) == launch.STOPPED
+    monkeypatch.setattr(launch, "stop_on_signal", lambda: lambda: False)
+    assert start(arms=arms) == 0

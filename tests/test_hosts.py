@@ -163,7 +163,7 @@ def test_two_processes_stop_together_and_one_goes_on(config, reference, tmp_path
 def test_one_process_stops_and_two_go_on(config, reference, tmp_path, monkeypatch):
     study = tmp_path / "study"
     with monkeypatch.context() as patched:
-        patched.setattr(launch, "stop_on_signal", lambda: lambda: True)
+        patched.setattr(launch, "stop_on_signal", lambda: lambda: any(study.rglob("metrics.jsonl")))
         assert in_one(config, study, 2, SOUND) == launch.STOPPED
     statuses, outputs, _ = in_many(config, study, (2, 1), SOUND)
     assert statuses == [0, 0] and "resumes after round 1" in outputs[0]

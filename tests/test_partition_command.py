@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 
 import numpy as np
 import pytest
@@ -151,3 +152,18 @@ def test_without_a_config_the_available_ones_are_listed(capsys, monkeypatch):
     for arguments in ([], ["--config=nowhere.py"]):
         assert command.main(arguments) == 2
         assert "available: glyphs, label_skew, quickstart" in capsys.readouterr().err
+
+
+def test_modules_beside_the_config_come_first(config_file, tmp_path, capsys, monkeypatch):
+    """Also where Python or this project has one of that name; one that was imported before is named by its file."""
+    monkeypatch.setattr("sys.path", [*sys.path])
+    for name in ("sched", "build"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+        (tmp_path / f"{name}.py").write_text(
+            "import numpy as np\ndef in_turn(labels, num_clients, seed=0):\n"
+            "    return np.array_split(np.arange(len(labels)), num_clients)\n"
+        )
+        assert command.main([config_file(f"config.partition = dict(name='{name}:in_turn')")]) == 0
+        sys.modules.pop(name)
+    assert command.main([config_file("config.partition = dict(name='json:in_turn')")]) == 2
+    assert f"unknown name in json ({json.__file__}), of partition, 'in_turn'" in capsys.readouterr().err

@@ -53,11 +53,11 @@ def test_a_job_for_each_run(start, capsys):
     assert Path("study.jobs").is_dir()
 
 
-def test_a_job_whose_time_is_over_is_submitted_again_as_it_was():
+def test_a_job_whose_time_is_over_is_submitted_again_to_resume():
     submitit = pytest.importorskip("submitit")
     again = slurm.Job().checkpoint(["--arm=a"])
     assert isinstance(again, submitit.helpers.DelayedSubmission)
-    assert isinstance(again.function, slurm.Job) and again.args == (["--arm=a"],)
+    assert isinstance(again.function, slurm.Job) and again.args == (["--arm=a", "--resume=auto"],)
 
 
 def test_what_is_wrong_is_one_line(start, capsys):
