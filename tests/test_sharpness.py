@@ -31,6 +31,7 @@ from fedjax_collapse import (
     nn,
     option,
 )  # fmt: skip
+from fedjax_collapse.algorithms.fedasam import FedASAM
 from fedjax_collapse.algorithms.fedcm import FedCM
 from fedjax_collapse.algorithms.fedlesam import FedLESAM, Received
 from fedjax_collapse.algorithms.fedsam import FedSAM
@@ -42,8 +43,8 @@ VECTORS = {  # of two steps from (1, -2) on w^T A w / 2, rho 0.5
     "sgd": (FedSAM(0.0), PLAIN, [(0.9, -1.7), (0.8, -1.45)]),
     "sam": (FedSAM(0.5), PLAIN, [(0.9, -1.6209430610), (0.7747339075, -1.3168556837)]),
     "sam, momentum": (FedSAM(0.5), MOMENTUM, [(0.8999, -1.6207430610), (0.6844618010, -0.9751935394)]),
-    "asam": (FedSAM(0.5, True), PLAIN, [(0.9739795431, -1.5109411677), (0.8426218327, -1.1878308932)]),
-    "asam, momentum": (FedSAM(0.5, True), MOMENTUM, [(0.9738795431, -1.5107411677), (0.8189165683, -0.7471972538)]),
+    "adaptive": (FedSAM(0.5, True), PLAIN, [(0.9739795431, -1.5109411677), (0.8426218327, -1.1878308932)]),
+    "adaptive, momentum": (FedSAM(0.5, True), MOMENTUM, [(0.9738795431, -1.5107411677), (0.8189165683, -0.7471972538)]),
     "lesam": (FedLESAM(0.5), PLAIN, [(0.85, -1.65), (0.71, -1.355)]),
     "lesam, first round": (FedLESAM(0.5), PLAIN, [(0.9, -1.7), (0.8, -1.45)]),
 }
@@ -75,31 +76,76 @@ def test_vectors(float64, name):
         np.testing.assert_allclose(params["w"], w, atol=1e-7 if name == "lesam" else 1e-10)
 
 
+@pytest.mark.parametrize(
+    ("training", "expected"),
+    [
+        (PLAIN, [(0.9179793146, -1.4834049653, 0.6202338768), (0.6494034911, -1.2323315411, 0.5598985835)]),
+        (MOMENTUM, [(0.9178793146, -1.4832049653, 0.6201838768), (0.5753032999, -0.7669263089, 0.6679310163)]),
+    ],
+)
+def test_fedasam_is_the_step_of_its_authors(float64, training, expected):
+    """Two steps on w^T A w / 2 + b sum(w) + b^2, in the numbers of the released code; and the formula in NumPy.
+
+    The scale of a norm is a weight, a single number is none, and a leaf that stays where it is does not count.
+    """
+    start = {"layer": {"kernel": jnp.array([1.0]), "bias": jnp.array([0.5])}}
+    start |= {"norm": {"scale": jnp.array([-2.0])}, "head": {"scale": jnp.array(3.0)}, "held": jnp.array([7.0])}
+    held = jax.tree.map(lambda _: False, start) | {"held": True}
+
+    def slopes(params):
+        w, b = np.concatenate([params["layer"]["kernel"], params["norm"]["scale"]]), params["layer"]["bias"][0]
+        return *(A @ w + b), w.sum() + 2 * b
+
+    def gradient_of(params, of_head=0.0):
+        first, second, of_bias = map(jnp.atleast_1d, slopes(params))
+        tree = {"layer": {"kernel": first, "bias": of_bias}, "norm": {"scale": second}}
+        return tree | {"head": {"scale": jnp.array(of_head)}, "held": jnp.array([9.0])}
+
+    method, view = FedASAM(), SimpleNamespace(held=held)
+    params, optimizer = start, training.make_optimizer(0)
+    state = optimizer.init(params)
+    for numbers in expected:
+        updates, state = optimizer.update(method.gradient(gradient_of, params, view), state, params)
+        params = optax.apply_updates(params, updates) | {"held": start["held"], "head": start["head"]}
+        found = [*params["layer"]["kernel"], *params["norm"]["scale"], *params["layer"]["bias"]]
+        np.testing.assert_allclose(found, numbers, atol=1e-10)
+
+    places = []
+    method.gradient(lambda w: places.append(w) or gradient_of(w, of_head=2.0), start, view)
+    g, t = np.array([*slopes(start), 2.0]), np.array([1 + 0.2, 2 + 0.2, 1, 1])
+    moved = jax.tree.map(jnp.subtract, places[1], start)
+    found = [moved["layer"]["kernel"], moved["norm"]["scale"], moved["layer"]["bias"], moved["head"]["scale"]]
+    np.testing.assert_allclose(np.concatenate([*map(np.atleast_1d, found)]), 0.7 * t**2 * g / np.linalg.norm(t * g))
+    assert moved["held"] == 0
+
+
 class PlainSharp(PlainStates):
     """``rho`` is the length of the perturbation, of what is in ``part``."""
 
-    rho, part = 0.3, EVERYTHING
+    rho, part, guard = 0.3, EVERYTHING, 1e-7
 
     def perturbed(self, client):
-        return [p for name, p in client.network.named_parameters() if is_in(name, self.part)]
+        """The parameters that are, by name."""
+        return {name: p for name, p in client.network.named_parameters() if is_in(name, self.part)}
 
     def ascend(self, params, directions, norm):
         """Moves the parameters; returns what they were."""
         before = [p.detach().clone() for p in params]
         for p, direction in zip(params, directions, strict=True):
-            p.data += self.rho * direction / (norm + 1e-7)
+            p.data += self.rho * direction / (norm + self.guard)
         return before
 
 
 class PlainSAM(PlainSharp):
     """The first pass moves running statistics, the second sees the same batch at w + eps."""
 
-    adaptive = False
+    def size(self, name, p):
+        return torch.ones_like(p)
 
     def backward(self, client, loss):
         loss().backward()
-        params, buffers = self.perturbed(client), statistics(client.network)
-        sizes = [p.detach().abs() if self.adaptive else torch.ones_like(p) for p in params]
+        named, buffers = self.perturbed(client), statistics(client.network)
+        params, sizes = named.values(), [self.size(name, p.detach()) for name, p in named.items()]
         scaled = [size * p.grad for size, p in zip(sizes, params, strict=True)]
         directions = [size * s for size, s in zip(sizes, scaled, strict=True)]
         moved = [b.clone() for b in buffers]
@@ -119,7 +165,7 @@ class PlainLESAM(PlainSharp):
     def backward(self, client, loss):
         if client.id not in self.sent:
             return loss().backward()
-        params, named = self.perturbed(client), list(client.network.named_parameters())
+        params, named = self.perturbed(client).values(), list(client.network.named_parameters())
         back = torch.split(self.sent[client.id] - client.received, [p.numel() for _, p in named])
         back = [b.view_as(p) for b, (name, p) in zip(back, named, strict=True) if is_in(name, self.part)]
         before = self.ascend(params, back, norm_of(back))
@@ -141,15 +187,29 @@ def restore(tensors, values):
 
 
 class LESAMOnScaffold(PlainLESAM, PlainScaffold):
-    pass
+    strength = 0.1
 
 
 class LESAMOnDyn(PlainLESAM, PlainFedDyn):
     private, part = NORMS, ("convs", "head")
 
 
-class ASAMWithFrozenHead(PlainSAM):
-    adaptive, part = True, BODY
+class AdaptiveWithFrozenHead(PlainSAM):
+    """By the flag of FedLESAM's code."""
+
+    part = BODY
+
+    def size(self, name, p):
+        return p.abs()
+
+
+class PlainASAM(PlainSAM):
+    """The authors': what PyTorch calls weight, of convolutions, BatchNorm and the head."""
+
+    guard = 1e-16
+
+    def size(self, name, p):
+        return p.abs() + 0.2 if "weight" in name else torch.ones_like(p)
 
 
 class MoFedSAM(PlainSAM):
@@ -172,11 +232,12 @@ class MoFedSAM(PlainSAM):
 
 CAREFUL = TRAINING.replace(clip_norm=0.5, drop_last=True, schedule="decay", schedule_factor=0.5, freeze="head")
 SAM, LESAM = {"fedsam": FedSAM(0.3)}, {"fedlesam": FedLESAM(0.3)}
-ASAM = {"fedsam": FedSAM(0.3, adaptive=True)}
+ADAPTIVE = {"fedsam": FedSAM(0.3, adaptive=True)}
 REFERENCES = {
-    "fedasam with clipping, drop_last, schedule, frozen head": (FedAvg(CAREFUL, ASAM), ASAMWithFrozenHead()),
+    "adaptive with clipping, drop_last, schedule, frozen head": (FedAvg(CAREFUL, ADAPTIVE), AdaptiveWithFrozenHead()),
+    "fedasam": (FedAvg(TRAINING, {"fedasam": FedASAM(rho=0.3)}), PlainASAM()),
     "mofedsam": (FedAvg(TRAINING, SAM | {"fedcm": FedCM(0.4)}), MoFedSAM()),
-    "fedlesam-s": (FedAvg(TRAINING, LESAM | {"scaffold": Scaffold("fednova")}), LESAMOnScaffold()),
+    "fedlesam-s": (FedAvg(TRAINING, LESAM | {"scaffold": Scaffold("fednova", strength=0.1)}), LESAMOnScaffold()),
     "fedlesam-d with private BatchNorm": (
         FedAvg(TRAINING, LESAM | {"feddyn": FedDyn(alpha=0.1)}, private="batch_norm"),
         LESAMOnDyn(),
@@ -281,7 +342,7 @@ def test_nothing_to_climb(float64):
     params, held = {"w": jnp.zeros(2)}, {"w": False}
     server = SimpleNamespace(params=params)
     view = SimpleNamespace(held=held, server=server, shared=params, memory=Received(params, jnp.array(True)))
-    for method in (FedSAM(0.5), FedSAM(0.5, True), FedLESAM(0.5), FedLESAM(0.5, "server")):
+    for method in (FedSAM(0.5), FedSAM(0.5, True), FedASAM(), FedLESAM(0.5), FedLESAM(0.5, "server")):
         places = []
         method.gradient(lambda w, places=places: places.append(w) or {"w": A @ w["w"]}, params, view)
         assert_same_bits(places[-1], params)
@@ -292,6 +353,9 @@ def test_nothing_to_climb(float64):
     [
         ([FedSAM(), FedLESAM()], "methods 0 and 1: each has a gradient of its own, expected at most one"),
         ([FedSAM(-0.1)], "FedSAM: rho -0.1 is negative"),
+        ([FedASAM(eta=-0.1)], "FedASAM: eta -0.1 is negative"),
+        ([FedASAM(), FedSAM()], "methods 0 and 1: each has a gradient of its own, expected at most one"),
+        ([Scaffold(strength=-1.0)], "Scaffold: strength -1 is negative"),
         ([FedLESAM(float("inf"))], "FedLESAM: rho inf is not finite"),
         ([FedLESAM(stored="client")], "FedLESAM: stored 'client': expected one of own, server"),
         ([FedCM(0.0)], r"FedCM: alpha 0 is outside \(0, 1\]"),

@@ -5,11 +5,16 @@
 
 Xu et al., "FedCM: Federated Learning with Client-level Momentum" (2021); MoFedSAM is of Qu et al., "Generalized
 Federated Learning via Sharpness Aware Minimization" (ICML 2022). alpha is 0.1, and Delta starts at 0, so that a first
-round has short steps. FedLESAM's released code of MoFedSAM leaves alpha out before g (``variant="official"``), and
-scales Delta by the decay of the learning rate, which we do not. The mixture is what the local optimizer sees. With a
-momentum of its own, which was not published, K_i is FedNova's effective number of steps: Delta stays a mean of
-gradients, where the plain number would let it grow without end for a momentum above alpha. What is private takes no
-part.
+round has short steps.
+
+FedLESAM's released code leaves alpha out before g in MoFedSAM (``variant="official"``, which is MoFedSAM's alone);
+FL-Simulator's MoFedSAM is the paper's mixture, ``paper``. Both codes divide by the learning rate of the round in which
+Delta was made, as here, so that a rate that decays over rounds changes nothing. Their K is one for all, of client 0:
+its epochs times its examples over the batch size, which need not be a whole number; here it is each client's own.
+
+The mixture is what the local optimizer sees. With a momentum of its own, which was not published, K_i is FedNova's
+effective number of steps: Delta stays a mean of gradients, where the plain number would let it grow without end for a
+momentum above alpha. What is private takes no part.
 """
 
 import jax

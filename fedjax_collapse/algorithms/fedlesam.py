@@ -5,7 +5,8 @@
 
 Fan et al., "Locally Estimated Global Perturbations are Better than Local Perturbations for Federated Sharpness-aware
 Minimization" (ICML 2024). One pass a step, as without; u stays the same for a whole round, and is 0 in a client's first
-one. Each client keeps a model's params. FedLESAM-S and FedLESAM-D are this method beside SCAFFOLD and FedDyn.
+one. Each client keeps a model's params. FedLESAM-S and FedLESAM-D are this method beside SCAFFOLD and FedDyn; released,
+FedLESAM-S has a tenth of SCAFFOLD's correction (``Scaffold(strength=0.1)``).
 
 The released code takes the server's last update for u, for every client (``stored="server"``), which is 0 in the first
 round and costs a second model in each download. It also looks the flat u up by the number of a tensor: one scalar is

@@ -7,6 +7,9 @@
 Karimireddy et al. (2020), with server learning rate 1. The variates start at zero (in the NIID-Bench code: at a random
 network) and are of params only (there: also of BatchNorm's statistics). The correction is part of the gradient, so the
 local optimizer applies momentum and clipping to it (there: after the optimizer).
+
+In the released code of FedLESAM-S (``fedlesam.py``) the correction is weighed by 0.1, ``g + 0.1 (c - c_i)``, while the
+variates move as here: ``strength=0.1``.
 """
 
 import jax
@@ -15,7 +18,7 @@ from flax import struct
 
 from fedjax_collapse.algorithms.fednova import effective_steps
 from fedjax_collapse.method import FinishView, Method, RoundView
-from fedjax_collapse.options import option
+from fedjax_collapse.options import NotNegative, option
 from fedjax_collapse.records import Outputs, PyTree, Variables
 
 
@@ -24,10 +27,14 @@ class Scaffold(Method):
     """Control variates.
 
     ``normaliser``: K_i, the number of ``steps``, as published; with momentum that is too small by about ``1 / (1 -
-    momentum)``, and ``fednova`` takes the effective number of steps instead.
+    momentum)``, and ``fednova`` takes the effective number of steps instead. ``strength``: a factor of the correction;
+    None is 1, as published.
     """
 
     normaliser: str = option("steps", choices=("steps", "fednova"))
+    strength: NotNegative | None = None
+
+    strengths = ("strength",)
 
     def init_shared(self, variables: Variables, shapes: Outputs) -> PyTree:
         return jax.tree.map(jnp.zeros_like, variables.params)
@@ -36,7 +43,10 @@ class Scaffold(Method):
         return jax.tree.map(jnp.zeros_like, variables.params)
 
     def correct(self, gradient: PyTree, params: PyTree, view: RoundView) -> PyTree:
-        return jax.tree.map(lambda g, c, c_i: g + (c - c_i), gradient, view.shared, view.memory)
+        def corrected(g, c, c_i):
+            return g + (c - c_i if self.strength is None else self.strength * (c - c_i))
+
+        return jax.tree.map(corrected, gradient, view.shared, view.memory)
 
     def finish(self, view: FinishView) -> tuple[PyTree, PyTree]:
         steps = view.steps

@@ -35,8 +35,10 @@ class PlainStates(PlainFedAvg):
 class PlainScaffold(PlainStates):
     """The server's control variate moves by the mean change over all clients of those that are heard."""
 
+    strength = 1.0
+
     def correction(self, client, w):
-        return self.server - self.own[client.id]
+        return self.strength * (self.server - self.own[client.id])
 
     def finish(self, client):
         moved = client.params - client.received
