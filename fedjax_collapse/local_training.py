@@ -26,7 +26,7 @@ class Phase:
 
 @struct.dataclass
 class LocalTraining:
-    """Hyper-parameters of a client's local training: SGD as in PyTorch, its momentum starting at zero every round.
+    """Hyper-parameters of a client's local training: SGD as in PyTorch.
 
     ``g = gradient + weight_decay params; buffer <- momentum buffer + g; params <- params - learning_rate buffer``.
     Weight decay acts on all params, biases and BatchNorm scales included.
@@ -37,6 +37,8 @@ class LocalTraining:
     ``optimizer``: ``jax.tree_util.Partial`` of an optax constructor that takes a ``learning_rate``, such as
     ``Partial(optax.adam, b1=0.5)``, in the place of SGD; its numbers are traced, and what is none, as
     ``nesterov=True``, is given by ``options.constructor``. Weight decay is added to the gradient.
+    ``momentum_reset``: momentum starts at zero in every round. Without, each client keeps its buffer, or all of the
+    state of its ``optimizer``, from its last round, as where code makes one optimizer per client for the whole run.
     ``task_loss``: a function of ``LocalView`` instead of the model's task; what the methods' terms are added to.
     ``augmentation``: of every training image in every epoch, in raw pixel units (``data/augment.py``); None is none.
     ``clip_norm``: largest norm of the gradient over all params, as ``torch.nn.utils.clip_grad_norm_``; None is none.
@@ -67,6 +69,7 @@ class LocalTraining:
     schedule_factor: Positive = 0.998
     freeze: str = option("none")
     logged_epochs: Natural = option(0)
+    momentum_reset: bool = option(True)
 
     def check(self) -> None:
         """Raises UserError for values that make no sense."""
@@ -79,6 +82,10 @@ class LocalTraining:
             raise UserError(
                 f"LocalTraining: momentum {self.momentum:g} is of SGD; give the optimizer its own, or momentum=0"
             )
+        if not self.momentum_reset and self.phases:
+            raise UserError("LocalTraining: phases reset momentum each; expected momentum_reset=True")
+        if not self.momentum_reset and self.optimizer is None and self.momentum == 0:
+            raise UserError("LocalTraining: momentum_reset=False needs momentum, which is 0; expected more, or True")
 
     def check_sizes(self, sizes: np.ndarray) -> None:
         """Raises UserError if no client, of so many examples each, takes a step, or one takes too many to count."""

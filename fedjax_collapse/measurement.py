@@ -119,12 +119,12 @@ def headline_of(algorithm: FedAvg, federation: Federation) -> str:
 def view_models(
     algorithm: FedAvg, model: Model, advance: Advance, federation: Federation, order: jax.Array | None = None
 ) -> tuple[MeasurementView, ClientState]:
-    """What measurements look at, and the clients' private parts, on one device.
+    """What measurements look at, and the clients with the private parts that they are scored with, on one device.
 
     On one device: the variables may lie on several, which would all do the same work. ``order``: that of the clients.
     """
     labels = np.asarray(federation.test.labels)
-    arrays = (algorithm, advance.state.server, advance.state.clients._replace(memory={}), advance.watched)
+    arrays = (algorithm, advance.state.server, server.scored_clients(algorithm, advance.state.clients), advance.watched)
     algorithm, current, clients, watched = on_one_device(arrays)
     clients = by_identity(clients, federation.num_clients, order)
 
@@ -139,7 +139,8 @@ def view_models(
         if client < federation.num_clients
     }
     started = watched.received, model.mask(algorithm.private_part)
-    return MeasurementView(int(advance.state.round), of_server, local, len(ids), federation, model, *started), clients
+    view = MeasurementView(int(advance.state.round), of_server, local, len(ids), federation, model, *started)
+    return view, clients._replace(private=server.own_parts(algorithm, current, clients))
 
 
 @functools.partial(jax.jit, static_argnums=1)  # one call: each slice by itself would cost as much

@@ -5,6 +5,7 @@ recompile; its choices (variant names, flags) are declared with ``option`` and a
 the hooks that it needs; hooks that nobody overrides cost nothing. All are pure and written for one client:
 
     init_shared, init_memory    what the server keeps and sends, what a client keeps
+    share_private, own_parts    what clients have of their private parts, by what the server keeps
     task, penalty               the loss that is minimised, terms that are added to it
     gradient, correct, decay    how the gradient is taken, what the local optimizer sees of it
     upload, finish              what is sent of the update, what is reported and remembered
@@ -157,6 +158,14 @@ class Method:
         """What the server keeps and sends to every client."""
         del variables, shapes
         return ()
+
+    def share_private(self, private: dict[str, jax.Array]) -> PyTree:
+        """What the server keeps, instead of ``init_shared``, from the initial private parts by path."""
+        raise NotImplementedError
+
+    def own_parts(self, private: dict[str, jax.Array], shared: PyTree, memory: PyTree) -> dict[str, jax.Array]:
+        """The private parts by path with which a client starts a round and is scored; ``private`` is what it stored."""
+        raise NotImplementedError
 
     def frozen(self, server: Variables, shared: PyTree, memory: PyTree) -> dict[str, Variables]:
         """Other models whose outputs on each batch, in evaluation mode, ``penalty`` wants in ``view.frozen``.

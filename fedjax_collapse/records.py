@@ -76,10 +76,13 @@ class Server(NamedTuple):
     optimizer: PyTree  # state of the server optimizer
 
 
+OPTIMIZER = "training.optimizer"  # the name, in a client's memory, of the state of its local optimizer
+
+
 class ClientState(NamedTuple):
     """What ONE client keeps between its rounds."""
 
-    memory: dict[str, PyTree]  # per method
+    memory: dict[str, PyTree]  # per method; and ``OPTIMIZER``'s, where ``LocalTraining.momentum_reset`` is False
     private: dict[str, jax.Array]  # what of the network never leaves the client, by path
 
 
@@ -115,6 +118,7 @@ class Trained(NamedTuple):
     steps: jax.Array  # number of optimizer steps taken
     learning_rate: jax.Array  # of this round
     metrics: dict[str, jax.Array]  # mean over the examples seen: loss and score of the task, each term by name
+    optimizer: PyTree = ()  # the last state of the local optimizer
 
 
 MEASURED = "measured/"  # before the name of a measurement and of its number, in the rows

@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import operator
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -47,10 +47,11 @@ class Result(NamedTuple):
     rounds_done: int  # fewer than asked for if the run was stopped
     headline: str  # which accuracy ``accuracy`` is
     state: State  # of the server, with what its methods keep, and of all clients, on the host
+    private: Mapping[str, np.ndarray]  # by path, [clients, ...]: of what clients keep of the network, what is scored
 
     def personal(self, client: int) -> Variables:
         """The model of a client: with the parts that it keeps for itself; it is what ``personal_accuracy`` is of."""
-        own = {path: leaf[client] for path, leaf in self.state.clients.private.items()}
+        own = {path: leaf[client] for path, leaf in self.private.items()}
         return masks.replace(self.variables, own)
 
     def __repr__(self) -> str:
@@ -321,5 +322,6 @@ class Going:
                 write_npz(Path(folder) / "final.npz", jax.device_get(masks.by_path(variables._asdict())))
             saved = history.rows, history.clients, history.spectra, history.measurements, history.timing
             headline = HEADLINES[self.headlines[i]]
-            results.append(Result(variables, *saved, self.done, headline, state))
+            private = jax.device_get(server.own_parts(self.algorithms[i], state.server, state.clients))
+            results.append(Result(variables, *saved, self.done, headline, state, private))
         return results

@@ -8,7 +8,7 @@ from fedjax_collapse.aggregation import Upload, server_step
 from fedjax_collapse.algorithms.fedavg import FedAvg
 from fedjax_collapse.method import returned
 from fedjax_collapse.model import Model
-from fedjax_collapse.records import ClientState, PyTree, Server, Variables
+from fedjax_collapse.records import OPTIMIZER, ClientState, PyTree, Server, Variables
 
 
 def init(algorithm: FedAvg, model: Model, variables: Variables) -> tuple[Server, ClientState]:
@@ -20,6 +20,9 @@ def init(algorithm: FedAvg, model: Model, variables: Variables) -> tuple[Server,
         () if algorithm.server_optimizer is None else algorithm.server_optimizer().init(_of(algorithm, variables))
     )
     private = masks.select(model.mask(algorithm.private_part), variables)
+    shared |= {name: method.share_private(private) for name, method in algorithm.having("share_private").items()}
+    if not algorithm.training.momentum_reset:
+        memory[OPTIMIZER] = algorithm.training.make_optimizer().init(variables.params)
     return Server(variables, shared, optimizer), ClientState(memory, private)
 
 
@@ -78,8 +81,21 @@ def evaluated(algorithm: FedAvg, model: Model, server: Server, clients: ClientSt
     variables = server.variables
     for name, method in algorithm.having("evaluated").items():
         variables = method.evaluated(variables, server.shared[name], model)
-    mean = jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0, dtype=leaf.dtype), clients.private)
+    private = own_parts(algorithm, server, clients)
+    mean = jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0, dtype=leaf.dtype), private)
     return masks.replace(variables, mean)
+
+
+def own_parts(algorithm: FedAvg, server: Server, clients: ClientState) -> dict[str, jax.Array]:
+    """The private parts by path with which each of the stacked clients starts a round and is scored."""
+    if not algorithm.having("own_parts"):
+        return clients.private
+    return jax.vmap(algorithm.own_parts, in_axes=(None, 0))(server.shared, scored_clients(algorithm, clients))
+
+
+def scored_clients(algorithm: FedAvg, clients: ClientState) -> ClientState:
+    """Of the clients' states what ``own_parts`` looks at."""
+    return clients._replace(memory={name: clients.memory[name] for name in algorithm.having("own_parts")})
 
 
 def _of(algorithm, variables):

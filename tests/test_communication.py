@@ -103,6 +103,20 @@ def test_private_parts_stay(federation, network):
         assert found.kept == sum(count(network, private)) and found.counters == (statistics > 0)
 
 
+def test_heads_for_newcomers_are_sent(federation, network):
+    """And their mean to every client, which keeps whether it has been in a cohort."""
+    (params, _), (head, _) = count(network, other="head"), count(network, "head")
+    found = of(federation, network, fedper=METHODS["fedper"]("mean"))
+    assert found.up == found.down == {"params": params, "batch_stats": count(network)[1], "fedper": head}
+    assert found.kept == head + 1
+
+
+def test_momentum_that_is_not_reset_is_kept(federation, network):
+    training = TRAINING.replace(momentum=0.5, momentum_reset=False)
+    found, plain = of(federation, network, training), of(federation, network)
+    assert found.kept == count(network)[0] and (found.up, found.down) == (plain.up, plain.down)
+
+
 def test_entries_of_a_sparse_upload_and_where_they_are(federation, network):
     sizes = [leaf.size for leaf in jax.tree.leaves(jax.eval_shape(network.init, jax.random.key(0)).params)]
     largest = [max(1, int(np.ceil(0.25 * size))) for size in sizes]

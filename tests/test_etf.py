@@ -244,10 +244,13 @@ class PlainDr(PlainFedAvg):
         return 0.4 * ((cosines - 1) ** 2).mean() + 0.2 * ((step.features - received) ** 2).mean()
 
 
+DECAYING = TRAINING.replace(schedule="decay", schedule_factor=0.5)
+ETF_DECORR = dict(own=FedETF(), feddecorr=FedDecorr(0.1, "official"))
 ROUNDS = {
-    "fedetf beside feddecorr": (dict(own=FedETF(), feddecorr=FedDecorr(0.1, "official")), PlainETF(), ETF, TorchETF),
-    "fedgela": (dict(own=FedGELA(0.5)), PlainGELA(), ETF, TorchETF),
-    "feddr_plus": (dict(own=FedDrPlus(0.8)), PlainDr(), Simplex, TorchSimplex),
+    "fedetf beside feddecorr": (TRAINING, ETF_DECORR, PlainETF(), ETF, TorchETF),
+    "fedetf whose momentum is kept": (DECAYING.replace(momentum_reset=False), ETF_DECORR, PlainETF(), ETF, TorchETF),
+    "fedgela": (TRAINING, dict(own=FedGELA(0.5)), PlainGELA(), ETF, TorchETF),
+    "feddr_plus": (TRAINING, dict(own=FedDrPlus(0.8)), PlainDr(), Simplex, TorchSimplex),
 }
 
 
@@ -264,11 +267,12 @@ def lacking(federation):
 @pytest.mark.parametrize("name", ROUNDS)
 def test_rounds_equal_a_plain_pytorch_loop(float64, lacking, name):
     """Two rounds of three of the five clients."""
-    methods, method, head, make = ROUNDS[name]
+    training, methods, method, head, make = ROUNDS[name]
     head = with_options(head, seed=3)
-    state = run_library(lacking, FedAvg(TRAINING, methods), head=head)
+    state = run_library(lacking, FedAvg(training, methods), head=head)
     _, variables = small_model(lacking, head=head)
-    expected = Rounds(lacking, method, variables, make=make).run(jax.random.key(KEY), 2, COHORT_SIZE).server.dump()
+    rounds = Rounds(lacking, method, variables, training, make)
+    expected = rounds.run(jax.random.key(KEY), 2, COHORT_SIZE).server.dump()
     assert_close(state.server.variables, expected, 1e-10)
     moved = [np.abs(a - b).max() for a, b in zip(*map(jax.tree.leaves, (expected, variables)), strict=True)]
     assert min(moved) > 1e-3

@@ -1,8 +1,11 @@
 """The contract of methods: what they may not do is told by name; each has randomness of its own; the order counts."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from conftest import assert_close, assert_same_bits
 from conftest import run_at_once as run
@@ -13,6 +16,7 @@ from fedjax_collapse import (
     FedDC,
     FedDyn,
     FedMR,
+    FedNova,
     LocalTraining,
     Method,
     Model,
@@ -23,9 +27,11 @@ from fedjax_collapse import (
     UserError,
     nn,
 )
+from fedjax_collapse.algorithms.fedcm import FedCM
 from fedjax_collapse.uploads import ClipUpdate, NoisyUpdate, TopK
 
 TRAINING = LocalTraining(batch_size=8, learning_rate=0.05, momentum=0.5)
+KEPT = TRAINING.replace(momentum_reset=False)
 
 
 @pytest.fixture(scope="module")
@@ -115,6 +121,11 @@ def test_what_a_hook_returns_is_checked(federation, network, hook):
         ({}, TRAINING.replace(steps=3, phases=(Phase("head", 1),)), "steps and phases are given"),
         ({}, TRAINING.replace(phases=(Phase("heads", 1),)), "part heads: the network has no such layer"),
         ({}, TRAINING.replace(optimizer=jax.tree_util.Partial(max)), "momentum 0.5 is of SGD"),
+        ({}, KEPT.replace(momentum=0.0), "momentum_reset=False needs momentum, which is 0; expected more, or True"),
+        ({}, KEPT.replace(phases=(Phase("all", 1),)), "phases reset momentum each; expected momentum_reset=True"),
+        ({"a": FedNova()}, KEPT, "FedNova: its number of steps is of momentum that starts at zero; set momentum_reset"),
+        ({"a": Scaffold("fednova")}, KEPT, "Scaffold: its number of steps is of momentum that starts at zero"),
+        ({"a": FedCM()}, KEPT, "FedCM: its number of steps is of momentum that starts at zero"),
         ({"top_k": TopK(0.0)}, TRAINING, r"share 0 is outside \(0, 1\]"),
         ({"clip": ClipUpdate(0.0)}, TRAINING, "max_norm 0 is not positive"),
         ({"noise": NoisyUpdate(-1.0)}, TRAINING, "deviation -1 is negative"),
@@ -213,6 +224,20 @@ def test_phases_are_separate_trainings(float64, federation, network):
     two = run(federation, network, FedAvg(TRAINING.replace(phases=with_momentum)))
     one = run(federation, network, FedAvg(TRAINING.replace(epochs=2)))
     assert not np.allclose(two.variables.params["Dense_0"]["kernel"], one.variables.params["Dense_0"]["kernel"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("optimizer", [None, jax.tree_util.Partial(optax.adam)])
+def test_a_state_of_the_optimizer_that_is_kept(float64, federation, network, optimizer):
+    """Two rounds of one client that takes a step in each, of all of its data, are one round of two steps."""
+    alone = federation.with_partition(federation.owned_rows()[:1])
+    training = LocalTraining(batch_size=64, learning_rate=0.05, momentum=0.0 if optimizer else 0.5, optimizer=optimizer)
+    run_alone = functools.partial(run, alone, network, variables=network.init(jax.random.key(3)))
+    once = run_alone(FedAvg(training.replace(epochs=2)))
+    kept, reset = (run_alone(FedAvg(training.replace(momentum_reset=is_reset)), rounds=2) for is_reset in (False, True))
+    assert_close(kept.variables, once.variables, 1e-12)
+    assert np.abs(kept.variables.params["Dense_0"]["kernel"] - reset.variables.params["Dense_0"]["kernel"]).max() > 1e-3
+    assert reset.state.clients.memory == {}
 
 
 @pytest.mark.slow

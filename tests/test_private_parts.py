@@ -12,7 +12,19 @@ from reference.rounds import BODY, HEAD, TRAINING, PlainFedAvg
 
 from experiments import build
 from experiments.configs import base
-from fedjax_collapse import FedAvg, FedDecorr, Federation, LocalTraining, Model, Outputs, Phase, UserError, masks, nn
+from fedjax_collapse import (
+    FedAvg,
+    FedDecorr,
+    Federation,
+    LocalTraining,
+    Model,
+    Outputs,
+    Participation,
+    Phase,
+    UserError,
+    masks,
+    nn,
+)
 from fedjax_collapse.algorithms.fedper import FedPer
 from fedjax_collapse.algorithms.fedrep import FedRep
 from fedjax_collapse.algorithms.fedsam import FedSAM
@@ -83,6 +95,14 @@ class PlainFedRep(PlainFedPer):
         return [1 / len(sizes)] * len(sizes)
 
 
+class PlainFedPerOfNewcomers(PlainFedPer):
+    newcomers_have_the_mean = True
+
+
+class PlainFedRepOfNewcomers(PlainFedRep):
+    newcomers_have_the_mean = True
+
+
 class PlainLGFedAvg(PlainFedAvg):
     private = BODY
 
@@ -94,11 +114,43 @@ REFERENCES = {
 }
 
 
+NEWCOMERS = {
+    "fedper of newcomers": (FedPer("mean"), PlainFedPerOfNewcomers()),
+    "fedrep of newcomers": (FedRep(2, 1, "mean"), PlainFedRepOfNewcomers()),
+}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", REFERENCES)
+@pytest.mark.parametrize("name", REFERENCES | NEWCOMERS)
 def test_rounds_equal_a_plain_pytorch_loop(federation, name):
-    method, plain = REFERENCES[name]
+    method, plain = (REFERENCES | NEWCOMERS)[name]
     assert_same_rounds(federation, FedAvg(TRAINING, {name: method}), plain)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("newcomers", ["initial", "mean"])
+def test_newcomers_are_scored_with_their_heads(federation, network, newcomers):
+    """By size the mean of the heads whose uploads have arrived, beside private biases; or the initial one."""
+    start, rule = network.init(jax.random.key(3)), Participation(0.8, upload_loss=0.5)
+    methods, options = {"it": FedPer(newcomers)}, dict(variables=start, participation=rule, key=jax.random.key(4))
+    result = run(federation, network, FedAvg(SIMPLE, methods, private="Dense_0/bias"), **options)
+    arrived, took_part = result.clients["arrived"][0], result.clients["steps"][0] > 0
+    assert took_part.sum() == 4 and 1 < (arrived == 1).sum() < 4
+    weights = np.where(arrived == 1, federation.ownership.sizes, 0)
+    tests, scores = federation.own_tests(), []
+    for path, stored in result.state.clients.private.items():
+        mean = np.average(stored, axis=0, weights=weights)
+        newcomer = masks.by_path(start)[path] if newcomers == "initial" else mean
+        for client in range(5):
+            own = masks.by_path(result.personal(client))[path]
+            np.testing.assert_allclose(own, stored[client] if took_part[client] else newcomer, rtol=1e-5, atol=1e-7)
+    for client in range(5):
+        rows = np.asarray(tests.rows[client])[: tests.sizes[client]]
+        scores.append(np.asarray(evaluate(network, result.personal(client), federation.test).scores)[rows].mean())
+    assert result.metrics[-1]["personal_accuracy"] == pytest.approx(np.mean(scores), abs=1e-6)
+    of_server = masks.by_path(result.variables)["params/Dense_2/bias"]
+    own = np.stack([masks.by_path(result.personal(client))["params/Dense_2/bias"] for client in range(5)])
+    np.testing.assert_allclose(of_server, own.mean(axis=0), rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.slow
@@ -161,6 +213,8 @@ def test_parts_are_joined_and_taken_apart(federation):
     assert names(FedAvg(private="batch_norm", methods={"fedper": FedPer()}).private_part) == names("head+batch_norm")
     shared = FedAvg(private="Dense_0/bias", methods={"lg_fedavg": LGFedAvg("head + Conv_0")}).private_part
     assert names(shared) == names("batch_norm+Dense_0/bias")
+    model = Model(nn.MOONCNN(10, hidden=(120, 100)), (32, 32, 3))  # LG-FedAvg's command for CIFAR-10
+    assert names(LGFedAvg("Conv_0+Conv_1").private) == names("Dense_0+Dense_1+head")
 
 
 @pytest.mark.parametrize(
@@ -174,6 +228,11 @@ def test_parts_are_joined_and_taken_apart(federation):
         (FedAvg(SIMPLE, {"a": FedPer(), "b": LGFedAvg()}), "methods a and b: each keeps a part of the network"),
         (FedAvg(SIMPLE, {"a": FedRep(), "b": FedRep()}), "methods a and b: each has a phases of its own"),
         (FedAvg(SIMPLE, {"it": FedRep(head_epochs=0)}), "FedRep: head_epochs 0 is not positive"),
+        (FedAvg(SIMPLE, {"it": FedPer("last")}), "FedPer: newcomers 'last': expected one of initial, mean"),
+        (
+            FedAvg(SIMPLE.replace(momentum_reset=False), {"fedrep": FedRep()}),
+            "method fedrep: training.momentum_reset=False is given too, expected one of them",
+        ),
         (FedAvg(SIMPLE, {"it": LGFedAvg("Dense_9")}), "method it: network MLP: part Dense_9: the network has no such"),
         (FedAvg(SIMPLE, {"it": LGFedAvg("all - head")}), "LGFedAvg: shared 'all - head': expected parts"),
     ],

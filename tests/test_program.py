@@ -12,6 +12,7 @@ from conftest import assert_close
 
 from experiments import layouts
 from fedjax_collapse import FedAvg, Federation, LocalTraining, Model, Scaffold, UserError, engine, nn, simulate
+from fedjax_collapse.algorithms.fedper import FedPer
 from fedjax_collapse.engine import memory
 from fedjax_collapse.simulation import Callbacks, Hardware, Run, Schedule, check, initialize, simulate_runs
 
@@ -19,6 +20,7 @@ pytestmark = pytest.mark.slow
 
 TRAINING = LocalTraining(epochs=1, batch_size=8, learning_rate=0.05, momentum=0.5)
 SCAFFOLD = FedAvg(TRAINING, {"scaffold": Scaffold()})
+KEPT = FedAvg(TRAINING.replace(momentum_reset=False), {"fedper": FedPer("mean")})  # with states of all kinds at clients
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +38,7 @@ def on_host(federation):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("algorithm", [FedAvg(TRAINING), SCAFFOLD])
+@pytest.mark.parametrize("algorithm", [FedAvg(TRAINING), SCAFFOLD, KEPT])
 def test_storage_changes_nothing(federation, on_host, network, algorithm, tmp_path):
     """Examples and client states on the host, also after a stop; and a run that changes from one to the other.
 

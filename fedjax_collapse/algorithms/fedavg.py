@@ -19,7 +19,7 @@ from fedjax_collapse.local_training import LocalTraining
 from fedjax_collapse.method import Method
 from fedjax_collapse.model import Model
 from fedjax_collapse.options import check_fields, option
-from fedjax_collapse.records import UserError, Variables
+from fedjax_collapse.records import ClientState, PyTree, UserError, Variables
 
 _EXCLUSIVE = ("task", "gradient", "phases")  # hooks that one method alone may have
 
@@ -66,6 +66,7 @@ class FedAvg:
             ("task", "task_loss", self.training.task_loss is not None),
             ("phases", "phases", self.training.phases),
             ("phases", "steps", self.training.steps is not None),
+            ("phases", "momentum_reset=False", not self.training.momentum_reset),
         ):
             if is_given and (found := self.having(hook)):
                 raise UserError(f"method {next(iter(found))}: training.{setting} is given too, expected one of them")
@@ -140,6 +141,13 @@ class FedAvg:
         if self.weighting != "default":
             return self.weighting
         return next((m.weighting for m in self.methods.values() if m.weighting), "size")
+
+    def own_parts(self, shared: Mapping[str, PyTree], client: ClientState) -> dict[str, jax.Array]:
+        """The private parts by path with which a client starts a round and is scored."""
+        private = client.private
+        for name, method in self.having("own_parts").items():
+            private = method.own_parts(private, shared[name], client.memory[name])
+        return private
 
     def fixed(self, model: Model) -> Variables:
         """The mask of what the server never changes: private parts, and what is frozen."""

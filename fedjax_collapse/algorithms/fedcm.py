@@ -21,8 +21,10 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from fedjax_collapse.algorithms.fednova import effective_steps
+from fedjax_collapse.algorithms.fednova import check_momentum, effective_steps
+from fedjax_collapse.local_training import LocalTraining
 from fedjax_collapse.method import FinishView, Method, RoundView
+from fedjax_collapse.model import Model
 from fedjax_collapse.options import Share, option
 from fedjax_collapse.records import Outputs, PyTree, Variables
 
@@ -33,6 +35,9 @@ class FedCM(Method):
 
     alpha: Share = 0.1
     variant: str = option("paper", choices=("paper", "official"))
+
+    def check_with(self, training: LocalTraining, private: str, model: Model) -> None:
+        check_momentum("FedCM", training)
 
     def init_shared(self, variables: Variables, shapes: Outputs) -> PyTree:
         return jax.tree.map(jnp.zeros_like, variables.params)

@@ -11,13 +11,18 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from fedjax_collapse.local_training import LocalTraining
 from fedjax_collapse.method import FinishView, Method
-from fedjax_collapse.records import PyTree, Scalar
+from fedjax_collapse.model import Model
+from fedjax_collapse.records import PyTree, Scalar, UserError
 
 
 @struct.dataclass
 class FedNova(Method):
     """Averaging of normalised updates."""
+
+    def check_with(self, training: LocalTraining, private: str, model: Model) -> None:
+        check_momentum("FedNova", training)
 
     def upload(self, update: PyTree, view: FinishView) -> tuple[PyTree, PyTree]:
         divisor = jnp.maximum(_steps(view), 1)  # a client without a step has not moved
@@ -34,6 +39,12 @@ def effective_steps(steps: jax.Array, momentum: Scalar) -> jax.Array:
     """``(steps - momentum (1 - momentum^steps) / (1 - momentum)) / (1 - momentum)``: the 1-norm of the weights with
     which momentum SGD has added up its gradients; without momentum the number of steps."""
     return (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)
+
+
+def check_momentum(method: str, training: LocalTraining) -> None:
+    """Raises UserError if momentum does not start at zero in every round, as it does for ``effective_steps``."""
+    if not training.momentum_reset and training.momentum != 0:
+        raise UserError(f"{method}: its number of steps is of momentum that starts at zero; set momentum_reset=True")
 
 
 def _steps(view):

@@ -9,24 +9,25 @@ others. They take the place of ``LocalTraining.epochs``.
 Each phase has an optimizer of its own. The released code has one for both: with PyTorch 2 the part that is not trained
 stays as it is and momentum starts at zero for each, as here; before, momentum and weight decay went on moving it. It
 has weight decay on weights alone, and in a last round all clients train their heads once more, for at least 10 epochs:
-that pass is not made here. Who was in no cohort has the initial head. Evaluation, BatchNorm: as in ``fedper.py``.
+that pass is not made here. A client that was in no cohort has the initial head, with ``newcomers="mean"`` the mean of
+the last cohort's heads, as released (``newcomers.py``). Evaluation, BatchNorm: as in ``fedper.py``.
 """
 
 from flax import struct
 
+from fedjax_collapse.algorithms.newcomers import CHOICES, PrivateHead
 from fedjax_collapse.local_training import Phase
-from fedjax_collapse.method import Method
-from fedjax_collapse.options import Positive
+from fedjax_collapse.options import Positive, option
 
 
 @struct.dataclass
-class FedRep(Method):
-    """Private heads, trained before the body."""
+class FedRep(PrivateHead):
+    """Private heads, trained before the body. ``newcomers``: the head of a client that was in no cohort."""
 
     head_epochs: Positive = 10
     body_epochs: Positive = 1
+    newcomers: str = option("initial", choices=CHOICES)
 
-    private = "head"
     weighting = "equal"
 
     def phases(self) -> tuple[Phase, ...]:

@@ -16,8 +16,10 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from fedjax_collapse.algorithms.fednova import effective_steps
+from fedjax_collapse.algorithms.fednova import check_momentum, effective_steps
+from fedjax_collapse.local_training import LocalTraining
 from fedjax_collapse.method import FinishView, Method, RoundView
+from fedjax_collapse.model import Model
 from fedjax_collapse.options import NotNegative, option
 from fedjax_collapse.records import Outputs, PyTree, Variables
 
@@ -35,6 +37,10 @@ class Scaffold(Method):
     strength: NotNegative | None = None
 
     strengths = ("strength",)
+
+    def check_with(self, training: LocalTraining, private: str, model: Model) -> None:
+        if self.normaliser == "fednova":
+            check_momentum("Scaffold", training)
 
     def init_shared(self, variables: Variables, shapes: Outputs) -> PyTree:
         return jax.tree.map(jnp.zeros_like, variables.params)

@@ -321,9 +321,14 @@ def _first(count: int, devices: tuple[jax.Device, ...]) -> tuple[jax.Device, ...
 
 
 def on_one_device(tree: PyTree) -> PyTree:
-    """The arrays on the first of the devices that they lie on; without a copy of those that are whole on each."""
+    """The arrays on the first of the devices that they lie on; without a copy of those that are whole on each.
+
+    NumPy arrays stay on the host.
+    """
 
     def take(leaf):
+        if isinstance(leaf, np.ndarray):
+            return leaf
         if not leaf.is_fully_addressable:
             leaf = _on_each(leaf)
         if leaf.is_fully_replicated:

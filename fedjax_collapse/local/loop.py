@@ -12,7 +12,7 @@ from fedjax_collapse.data.batches import get_batch, over_batches, pad_to_batches
 from fedjax_collapse.local.context import LocalContext
 from fedjax_collapse.local.gradient import correct, frozen_outputs, gradient_and_metrics
 from fedjax_collapse.local_training import divide
-from fedjax_collapse.records import EPOCH, Batch, Key, PyTree, Trained, Variables
+from fedjax_collapse.records import EPOCH, OPTIMIZER, Batch, Key, PyTree, Trained, Variables
 
 _AUGMENTATION = 2**31 - 1  # stream of randomness within an epoch; the others are its steps
 _SHOWN = 3  # names of what is not finite
@@ -34,11 +34,11 @@ def train(context: LocalContext) -> Trained:
 
     Every loop bound is the client's own: under vmap, JAX runs to the largest and leaves a finished client untouched.
     """
-    variables, epoch = context.server.variables, 0
+    variables, epoch, optimizer_state = context.server.variables, 0, ()
     tables = {} if context.training.augmentation else _frozen_tables(context)
     sums = []
     for part, steps in context.training.phase_steps(context.client.size, context.client.budget):
-        variables, epoch, of_phase = _Phase(context, part, tables).run(variables, steps, epoch)
+        variables, epoch, optimizer_state, of_phase = _Phase(context, part, tables).run(variables, steps, epoch)
         sums.append((steps, *of_phase))
     steps, total, by_epoch = jax.tree.map(lambda *values: functools.reduce(jnp.add, values), *sums)
     metrics = _means(total)
@@ -50,11 +50,12 @@ def train(context: LocalContext) -> Trained:
         steps=steps,
         learning_rate=context.training.learning_rate_in(context.round),
         metrics=metrics,
+        optimizer=optimizer_state,
     )
 
 
 class _Phase:
-    """Steps in which one part of the network is trained, on a fresh optimizer."""
+    """Steps in which one part of the network is trained, on a fresh optimizer or on the one that the client kept."""
 
     def __init__(self, context: LocalContext, part: str, tables: PyTree):
         self.context, self.tables, self.training, self.client = context, tables, context.training, context.client
@@ -67,9 +68,9 @@ class _Phase:
 
     def run(
         self, variables: Variables, steps: jax.Array, first_epoch: jax.Array | int
-    ) -> tuple[Variables, jax.Array, tuple[PyTree, PyTree]]:
-        """The variables after the steps, the epoch behind them, and sums over them: of examples seen and of metrics;
-        and the same by epoch."""
+    ) -> tuple[Variables, jax.Array, PyTree, tuple[PyTree, PyTree]]:
+        """The variables after the steps, the epoch behind them, the optimizer's state, and sums over the steps: of
+        examples seen and of metrics; and the same by epoch."""
         per_epoch, size = self.training.steps_per_epoch(self.client.size), self.client.size
         num_epochs = divide(steps + per_epoch - 1, jnp.maximum(per_epoch, 1))
 
@@ -95,9 +96,13 @@ class _Phase:
         logged = self.training.logged_epochs
         by_epoch = jax.tree.map(lambda zero: jnp.zeros(logged, zero.dtype), total) if logged else ()
         sums = (total, by_epoch)
-        carry = (variables, self.optimizer.init(variables.params), sums)
-        variables, _, sums = jax.lax.fori_loop(0, num_epochs, epoch, carry)
-        return variables, first_epoch + num_epochs, sums
+        if self.training.momentum_reset:
+            optimizer_state = self.optimizer.init(variables.params)
+        else:
+            optimizer_state = self.client.state.memory[OPTIMIZER]
+        carry = (variables, optimizer_state, sums)
+        variables, optimizer_state, sums = jax.lax.fori_loop(0, num_epochs, epoch, carry)
+        return variables, first_epoch + num_epochs, optimizer_state, sums
 
     def step(self, index: jax.Array, order: jax.Array, key: Key, epoch: jax.Array, carry: PyTree) -> PyTree:
         """Variables, optimizer state, sums after a step; a short batch costs no more than the parts that it fills."""

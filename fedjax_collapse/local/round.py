@@ -7,7 +7,7 @@ from fedjax_collapse.aggregation import Upload
 from fedjax_collapse.local.context import LocalContext, as_trained, class_counts
 from fedjax_collapse.local.loop import train
 from fedjax_collapse.method import returned
-from fedjax_collapse.records import ClientState, PyTree, Trained
+from fedjax_collapse.records import OPTIMIZER, ClientState, PyTree, Trained
 
 
 class LocalResult(NamedTuple):
@@ -31,6 +31,8 @@ def run(context: LocalContext) -> LocalResult:
         new, reports[name] = method.finish(context.finish_view(name, trained, public, sent))
         memory[name] = returned(name, "finish", new, client.state.memory[name])
     upload = Upload(public._replace(params=sent) if algorithm.sends_updates else public, reports)
+    if not context.training.momentum_reset:
+        memory[OPTIMIZER] = trained.optimizer
     return LocalResult(upload, ClientState(memory, masks.select(private, trained.variables)), trained)
 
 
@@ -56,7 +58,7 @@ def measure(context: LocalContext) -> dict[str, PyTree]:
 def _received(context):
     """The context with the client's own private parts in the model, and with its counts of classes."""
     server, client = context.server, context.client
-    variables = masks.replace(server.variables, client.state.private)
+    variables = masks.replace(server.variables, context.algorithm.own_parts(server.shared, client.state))
     counts = class_counts(context.model, context.examples, client, variables)
     return context._replace(server=server._replace(variables=variables), class_counts=counts)
 

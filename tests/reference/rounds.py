@@ -32,6 +32,7 @@ class PlainFedAvg:
     """
 
     private = ()  # the part that clients keep
+    newcomers_have_the_mean = False  # of the private parts of the last cohort, as long as they were in none
     phases = None  # parts that are trained in turn, with their epochs
 
     def setup(self, num_params, sizes, training):
@@ -92,6 +93,8 @@ class Rounds:
             self.labels = torch.tensor(np.array(federation.train.labels)).long()
             self.server = make.of(variables)
             self.own = [copy.deepcopy(self.server)] * len(self.sizes)
+            self.optimizers = [None] * len(self.sizes)  # states of the last rounds
+            self.newcomers = set(range(len(self.sizes)))
             method.setup(len(vector(self.server.parameters())), self.sizes, training)
 
     @contextlib.contextmanager
@@ -135,10 +138,15 @@ class Rounds:
         epochs = self.epochs(jax.random.fold_in(jax.random.fold_in(jax.random.fold_in(key, round), 1), i), i)
         for part, num_epochs in phases:
             optimizer = self.optimizer(client, part)
+            if self.optimizers[i] and not options.momentum_reset:
+                groups = optimizer.state_dict()["param_groups"]  # with the learning rate of this round
+                optimizer.load_state_dict({"state": self.optimizers[i]["state"], "param_groups": groups})
             for rows, step_key in itertools.chain(*itertools.islice(epochs, num_epochs)):
                 if len(rows) == options.batch_size or not options.drop_last:
                     self.step(client, optimizer, rows, step_key)
+            self.optimizers[i] = copy.deepcopy(optimizer.state_dict())
         self.own[i] = client.network.eval()
+        self.newcomers.discard(int(i))
         client.params = torch.where(self.is_private(), client.received, vector(client.network.parameters()))
         keeps = is_in("norms", self.method.private)
         client.statistics = vector(statistics(self.server if keeps else client.network))
@@ -197,6 +205,11 @@ class Rounds:
         mean = sum(client.weight * client.statistics for client in clients)
         new = self.method.aggregate(vector(self.server.parameters()), clients)
         load_params(self.server, new)
+        if self.method.newcomers_have_the_mean:
+            trained, newcomer = [state(client.network) for client in clients], copy.deepcopy(self.server)
+            of_cohort = {n: sum(c.weight * own[n] for c, own in zip(clients, trained, strict=True)) for n in trained[0]}
+            newcomer.load_state_dict(of_cohort, strict=False)
+            self.own = [newcomer if i in self.newcomers else own for i, own in enumerate(self.own)]
         torch.nn.utils.vector_to_parameters(mean, statistics(self.server))
 
 
