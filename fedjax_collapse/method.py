@@ -149,6 +149,13 @@ class Method:
         """Whether all clients report, by ``finish``, on the initial model before the first round."""
         return False
 
+    def measures_all(self) -> bool:
+        """Whether ``measure`` is of all clients, once before each evaluation, instead of the cohort's in each round.
+
+        Then ``after_round`` is called with what they report, and the same model before and after; ``apply`` is not.
+        """
+        return False
+
     def init_memory(self, variables: Variables, shapes: Outputs) -> PyTree:
         """What ONE client keeps between its rounds. ``shapes``: features [1, d] and logits [1, classes]."""
         del variables, shapes

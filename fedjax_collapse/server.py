@@ -60,16 +60,23 @@ def apply_measured(algorithm: FedAvg, model: Model, server: Server, measured: di
     """The server after its cohort has measured the new model."""
     variables = server.variables
     for name, method in algorithm.having("apply").items():
-        variables = returned(name, "apply", method.apply(variables, measured[name], model), variables)
+        if not method.measures_all():
+            variables = returned(name, "apply", method.apply(variables, measured[name], model), variables)
     return server._replace(variables=masks.where(algorithm.fixed(model), server.variables, variables))
 
 
-def after_round(algorithm: FedAvg, before: Variables, server: Server, measured: dict[str, PyTree]) -> Server:
-    """The server with what its methods keep once it has its new model; ``before`` is the one that was sent."""
+def after_round(
+    algorithm: FedAvg, before: Variables, server: Server, measured: dict[str, PyTree], by_all: bool = False
+) -> Server:
+    """The server with what its methods keep once it has its new model; ``before`` is the one that was sent.
+
+    ``by_all``: with what the methods keep for which all clients have measured the model.
+    """
     shared = dict(server.shared)
     for name, method in algorithm.having("after_round").items():
-        kept = method.after_round(shared[name], before, server.variables, measured.get(name, ()))
-        shared[name] = returned(name, "after_round", kept, shared[name])
+        if method.measures_all() == by_all:
+            kept = method.after_round(shared[name], before, server.variables, measured.get(name, ()))
+            shared[name] = returned(name, "after_round", kept, shared[name])
     return server._replace(shared=shared)
 
 

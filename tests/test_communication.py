@@ -135,6 +135,8 @@ def test_a_model_that_is_measured_is_sent_twice(federation, network):
     found = of(federation, network, ccvr=METHODS["ccvr"]())
     assert found.down == {"params": 2 * p, "batch_stats": 2 * s}
     assert found.up == {"params": p, "batch_stats": s, "ccvr": c * (1 + d + d * d) + 1}
+    in_the_end = of(federation, network, ccvr=METHODS["ccvr"](clients="all"))
+    assert in_the_end.up == in_the_end.down == {"params": p, "batch_stats": s}
 
 
 def test_shapes_are_of_the_precision_that_is_asked_for_now(federation, network):

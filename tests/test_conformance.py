@@ -16,13 +16,18 @@ from fedjax_collapse import FedAvg, LocalTraining, Method, Model, Participation,
 
 TRAINING = LocalTraining(epochs=2, batch_size=8, learning_rate=0.05, momentum=0.5)
 METHODS = names.classes("method")
+VARIANTS = {  # by options that clients or the server keep something for
+    "fedper, newcomers": FedAvg(TRAINING, {"fedper": METHODS["fedper"](newcomers="mean")}),
+    "ccvr, all clients": FedAvg(TRAINING, {"ccvr": METHODS["ccvr"](clients="all")}),
+    "scaffold, momentum": FedAvg(TRAINING.replace(momentum_reset=False), {"scaffold": METHODS["scaffold"]()}),
+}
 KEY = 9  # in three cohorts of three of the five clients one is in none, and one comes back
 UNRELIABLE = Participation(0.6, dropout=0.2, stragglers=0.5, upload_loss=0.5)
 
 
 def make(name):
-    """Federated averaging with the method and its default hyper-parameters."""
-    return FedAvg(TRAINING, {name: METHODS[name]()})
+    """Federated averaging with the method and its default hyper-parameters, or the variant."""
+    return VARIANTS[name] if name in VARIANTS else FedAvg(TRAINING, {name: METHODS[name]()})
 
 
 def network_for(algorithm, federation):
@@ -64,12 +69,12 @@ def test_every_method_is_a_public_name():
             module.FedNothing  # noqa: B018
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", [*METHODS, *VARIANTS])
 def test_contract(float64, federation, name):
     """Numbers are traced, rounds are finite, a client outside the cohort keeps its state, a run goes on with the same
     bits from nothing but its state, and layouts agree."""
     algorithm = make(name)
-    method, network = algorithm.methods[name], network_for(algorithm, federation)
+    (method,), network = algorithm.methods.values(), network_for(algorithm, federation)
     assert method.enabled()
     assert all(np.ndim(leaf) == 0 for leaf in jax.tree.leaves(method))
     algorithm = jax.tree.map(jnp.asarray, algorithm)
@@ -101,7 +106,7 @@ def test_contract(float64, federation, name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", [*METHODS, *VARIANTS])
 def test_unreliable_clients(float64, federation, name):
     """Cohorts are partial, clients drop out or take half of their steps, and uploads are lost: rounds are finite, who
     was in no cohort keeps its state, whose upload was lost does not, if the method has any, and layouts agree."""
@@ -119,7 +124,7 @@ def test_unreliable_clients(float64, federation, name):
     assert len(absent) and len(lost)
     assert_same_bits(*jax.tree.map(lambda leaf: leaf[absent], (before, state.clients)))
     own = zip(*map(jax.tree.leaves, (before, state.clients)), strict=True)
-    assert not before.memory[name] or any((a[lost] != b[lost]).any() for a, b in own)
+    assert not jax.tree.leaves(before.memory) or any((a[lost] != b[lost]).any() for a, b in own)
     vectorized, _ = one_round(engine.Vectorized(), start(network, algorithm))
     assert_close(state, values(vectorized), 1e-9)
 

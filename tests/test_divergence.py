@@ -288,6 +288,42 @@ def test_a_first_report_that_is_not_finite_is_left_out(federation, network, layo
     np.testing.assert_array_equal(result.state.server.shared["counting"], [3 * 5, 3 * 110])
 
 
+@struct.dataclass
+class Surveying(Counting):
+    """The server keeps who reports on its last model, of all clients."""
+
+    def starts_with_report(self):
+        return False
+
+    def measures_all(self):
+        return True
+
+    def finish(self, view):
+        return (), ()
+
+    def combine(self, shared, report):
+        return shared
+
+    def measure(self, view):
+        return Counting.finish(self, view)[1]
+
+    def after_round(self, shared, before, after, measured):
+        return measured
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_report_of_all_clients_that_is_not_finite_is_left_out(federation, network, layout):
+    """And its client, in the last cohort or not, counted with the last round before the evaluation."""
+    options = dict(evaluate_every=2, rounds=3, on_nan="skip_client", participation=0.6, **LAYOUTS[layout])
+    result = run(federation, network, FedAvg(TRAINING, {"it": Surveying()}), **options)
+    np.testing.assert_array_equal(result.state.server.shared["it"], [4, 89])
+    np.testing.assert_array_equal(np.nansum(result.clients["skipped_clients"], axis=0), [0, 0, 0, 2, 0])
+    assert [row["train/skipped_clients"] for row in result.metrics] == [1, 1]
+    nobody = FedAvg(TRAINING, {"it": Surveying(failing=(0, 1, 2, 3, 4))})
+    result = run(federation, network, nobody, **options)
+    np.testing.assert_array_equal(result.state.server.shared["it"], [0, 0])
+
+
 def test_first_reports_of_runs_that_go_together(federation, network):
     runs = [
         Run(federation, FedAvg(TRAINING, {"counting": Counting(), "bomb": Bomb(first_round=first)}), jax.random.key(0))

@@ -134,8 +134,8 @@ def levels_of(network, x):
 
 @pytest.mark.slow
 def test_rounds_equal_a_plain_pytorch_loop(federation):
-    """On all levels: on the last, as ``test_all_levels_count_alike`` shows, there is one."""
-    method = FedRCL(0.5, 2.0, temperature=0.2, threshold=0.3, levels="all")
+    """On all levels, as by default: on the last, as ``test_all_levels_count_alike`` shows, there is one."""
+    method = FedRCL(0.5, 2.0, temperature=0.2, threshold=0.3)
     state, expected = run_both(federation, {"fedrcl": method}, PlainFedRCL())
     assert_close(state.server.variables, expected, 1e-9)
 
@@ -203,10 +203,10 @@ def test_all_levels_count_alike(float64):
         terms = method.penalty(SimpleNamespace(outputs=Outputs(features, None, levels), batch=batch))
         return np.array([float(terms[name].value) for name in ("contrast", "relaxation")])
 
-    each = [values(FedRCL(), level, ()) for level in levels]
-    np.testing.assert_allclose(values(FedRCL(levels="all"), None, levels), np.mean(each, axis=0), rtol=1e-12)
+    each = [values(FedRCL(levels="last"), level, ()) for level in levels]
+    np.testing.assert_allclose(values(FedRCL(), None, levels), np.mean(each, axis=0), rtol=1e-12)
     other = tuple(jnp.where(mask[:, None], level, jnp.nan) for level in levels)
-    np.testing.assert_array_equal(values(FedRCL(levels="all"), None, other), values(FedRCL(levels="all"), None, levels))
+    np.testing.assert_array_equal(values(FedRCL(), None, other), values(FedRCL(), None, levels))
 
 
 @pytest.mark.slow
@@ -228,9 +228,9 @@ class WithoutLevels(flax.linen.Module):
 @pytest.mark.parametrize(
     ("method", "model", "message"),
     [
-        (FedRCL(levels="all"), Model(WithoutLevels(), (4, 4, 1)), "network WithoutLevels offers no levels; sow them"),
+        (FedRCL(), Model(WithoutLevels(), (4, 4, 1)), "network WithoutLevels offers no levels; sow them"),
         (FedRCL(), Model(nn.MLP(1), (4, 4, 1), task=REGRESSION), "FedRCL: it contrasts classes"),
-        (FedRCL(levels="first"), None, "FedRCL: levels 'first': expected one of last, all"),
+        (FedRCL(levels="first"), None, "FedRCL: levels 'first': expected one of all, last"),
         (FedRCL(temperature=0.0), None, "FedRCL: temperature 0 is not positive"),
         (FedRCL(threshold=1.5), None, r"FedRCL: threshold 1.5 is outside \[-1, 1\]"),
         (FedRCL(relaxation=-1.0), None, "FedRCL: relaxation -1 is negative"),
@@ -243,4 +243,5 @@ def test_what_makes_no_sense_is_refused(method, model, message):
 
 
 def test_a_network_without_levels_has_the_last(federation):
-    FedAvg(LocalTraining(), {"fedrcl": FedRCL()}).check(Model(WithoutLevels(), federation.input_shape))
+    methods = {"fedrcl": FedRCL(levels="last")}
+    FedAvg(LocalTraining(), methods).check(Model(WithoutLevels(), federation.input_shape))

@@ -27,6 +27,7 @@ from fedjax_collapse import (
     Participation,
     Recalibrate,
     UserError,
+    engine,
     nn,
 )
 from fedjax_collapse.algorithms.ccvr import CCVR, ClassSums, class_moments, class_sums, virtual_features
@@ -34,6 +35,7 @@ from fedjax_collapse.algorithms.fedexp import FedExP
 from fedjax_collapse.data.batches import shuffled_rows
 from fedjax_collapse.records import Variables
 from fedjax_collapse.server import evaluated
+from fedjax_collapse.simulation import Hardware, Run, Schedule, simulate_runs
 from fedjax_collapse.uploads import TopK
 
 TRAINING = LocalTraining(batch_size=8, learning_rate=0.05, momentum=0.5)
@@ -277,10 +279,11 @@ def lopsided(federation):
 
 
 @pytest.mark.slow
-def test_rounds_of_ccvr_equal_a_plain_loop(float64, lopsided, network):
-    """The head that is scored, from the features under the server's model of all whose uploads arrived; training goes
-    on as without. A class without examples keeps its part of the head."""
-    method = CCVR(samples=9, epochs=3, batch_size=8, learning_rate=0.5)
+@pytest.mark.parametrize("clients", ["cohort", "all"])
+def test_rounds_of_ccvr_equal_a_plain_loop(float64, lopsided, network, clients):
+    """The head that is scored, from the features under the server's model of all whose uploads arrived, or of all
+    clients; training goes on as without. A class without examples keeps its part of the head."""
+    method = CCVR(samples=9, epochs=3, batch_size=8, learning_rate=0.5, clients=clients)
     training, start = TRAINING.replace(epochs=2), network.init(jax.random.key(3))
     options = dict(rounds=2, variables=start, participation=Participation(upload_loss=0.5))
     plain = run(lopsided, network, FedAvg(training, DECORR), **options)
@@ -288,7 +291,7 @@ def test_rounds_of_ccvr_equal_a_plain_loop(float64, lopsided, network):
     assert_close(result.state.server.variables, plain.variables, 1e-12)
     assert_same_bits(result.variables.params["Dense_0"], result.state.server.variables.params["Dense_0"])
     arrived = np.flatnonzero(result.clients["arrived"][-1] == 1)
-    rows = np.concatenate([lopsided.owned_rows()[c] for c in arrived])
+    rows = np.concatenate([lopsided.owned_rows()[c] for c in (arrived if clients == "cohort" else range(5))])
     labels = np.asarray(lopsided.train.labels)[rows]
     images = jnp.asarray((np.asarray(lopsided.train.inputs, float)[rows] - 100) / 64)
     features = network.apply(plain.variables, Batch(images, None, jnp.ones(len(rows), bool)), train=False)[0].features
@@ -328,6 +331,41 @@ def test_ccvr_in_every_round(float64, federation, network):
 
 
 @pytest.mark.slow
+def test_ccvr_of_all_clients(float64, of_one_class, network):
+    """The same in all layouts and storages, and in runs that go together; with all in the cohort the cohort's."""
+    small = dict(samples=8, epochs=2, batch_size=8)
+    of_all, of_cohort = (FedAvg(TRAINING, {"ccvr": CCVR(clients=clients, **small)}) for clients in ("all", "cohort"))
+    options = dict(rounds=4, participation=0.4, evaluate_every=2, key=jax.random.key(5))
+    expected = run(of_one_class, network, of_all, **options)
+    counts = expected.state.server.shared["ccvr"].counts
+    assert counts.tolist() == np.bincount(np.asarray(of_one_class.train.labels)).tolist()
+    chunked, sharded = engine.Chunked(2), engine.Sharded(2, engine.Chunked(1))
+    for elsewhere in (dict(client_map=sharded), dict(client_map=chunked, storage="host")):
+        result = run(of_one_class, network, of_all, **options, **elsewhere)
+        assert_close((result.state.server, result.variables), (expected.state.server, expected.variables), 1e-9)
+    runs = [Run(of_one_class, of_all, jax.random.key(seed)) for seed in (4, 5)]
+    together = Hardware(engine.Chunked(1), engine.Vectorized())
+    _, result = simulate_runs(runs, network, Schedule(4, 0.4, evaluate_every=2), together)
+    assert_close((result.state.server, result.variables), (expected.state.server, expected.variables), 1e-9)
+    everyone = options | dict(participation=1.0)
+    first, second = (run(of_one_class, network, algorithm, **everyone) for algorithm in (of_all, of_cohort))
+    assert_close((first.state.server, first.variables), (second.state.server, second.variables), 1e-12)
+
+
+@pytest.mark.slow
+def test_ccvr_of_all_clients_after_a_stop(of_one_class, network, tmp_path):
+    """Also of a run that is over, whose head follows from its checkpoint."""
+    algorithm = FedAvg(TRAINING, {"ccvr": CCVR(clients="all", samples=8, epochs=2, batch_size=8)})
+    options = dict(rounds=4, participation=0.4, evaluate_every=2, checkpoint_every=1)
+    expected = run(of_one_class, network, algorithm, **options)
+    stopped = run(of_one_class, network, algorithm, **options, folder=tmp_path, should_stop=lambda: True)
+    assert stopped.rounds_done == 2
+    for _ in range(2):
+        again = run(of_one_class, network, algorithm, **options, folder=tmp_path)
+        assert_same_bits((again.state.server, again.variables), (expected.state.server, expected.variables))
+
+
+@pytest.mark.slow
 def test_ccvr_keeps_single_precision_far_from_zero(federation, network):
     """Of features around 1000 that differ by about 1."""
     start = network.init(jax.random.key(3))
@@ -361,6 +399,12 @@ def test_what_makes_no_sense_is_refused(federation, network):
         (FedAvg(TRAINING, {**methods, "recalibrate": Recalibrate()}), norm, "CCVR: recalibrate scores another model"),
         (FedAvg(TRAINING, {"feddyn": FedDyn(), **methods}), network, "CCVR: feddyn scores another model"),
         (FedAvg(TRAINING, {"it": CCVR("never")}), network, "when 'never': expected one of end, every_round"),
+        (FedAvg(TRAINING, {"it": CCVR(clients="some")}), network, "clients 'some': expected one of cohort, all"),
+        (
+            FedAvg(TRAINING, {"it": CCVR("every_round", clients="all")}),
+            network,
+            "CCVR: clients 'all' report before evaluations, not in every round; expected when 'end'",
+        ),
         (FedAvg(TRAINING, {"it": CCVR(samples=0)}), network, "CCVR: samples 0 is too small"),
         (FedAvg(TRAINING, {"fednova": FedNova(), "it": FedExP()}), network, "FedExP: fednova changes the server's"),
         (FedAvg(TRAINING, {"it": FedExP(eps=0.0)}), network, "FedExP: eps 0 is not positive"),

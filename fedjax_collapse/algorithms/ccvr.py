@@ -3,12 +3,13 @@
     clients   n_c = number of examples of class c,   m_c = sum (f - a),   Q_c = sum (f - a)(f - a)^T
     server    mu_c = a + m_c / n_c,   S_c = (Q_c - m_c m_c^T / n_c) / (n_c - 1),   head <- SGD on f ~ N(mu_c, S_c)
 
-with f the features of the server's new model in evaluation mode, on the training examples of the cohort. Luo et al.,
-"No Fear of Heterogeneity: Classifier Calibration for Federated Learning with Non-IID Data" (NeurIPS 2021), which has no
-official code. Means and unbiased covariances of all clients' examples together follow exactly from the sums; codes of
-others pass a variance for a deviation, weigh clients equally, or take inner for outer products. The shift ``a``, the
-features of an input of zeros (the mean image), is the same for all clients and keeps single precision where features
-are far from 0. A matrix square root draws from S_c: of its eigenvalues negative ones, which are rounding, count as 0.
+with f the features of the server's new model in evaluation mode, on the training examples of the cohort or of all
+clients. Luo et al., "No Fear of Heterogeneity: Classifier Calibration for Federated Learning with Non-IID Data"
+(NeurIPS 2021), which has no official code. Means and unbiased covariances of their examples together follow exactly
+from the sums; codes of others pass a variance for a deviation, weigh clients equally, or take inner for outer products.
+The shift ``a``, the features of an input of zeros (the mean image), is the same for all clients and keeps single
+precision where features are far from 0. A matrix square root draws from S_c: of its eigenvalues negative ones, which
+are rounding, count as 0.
 
 A class with one example has S_c = 0. One without has no virtual features: its logit is left out of the training, and
 its part of the head stays as it is. All others get equally many. How many the paper takes is not known to us; 500 for
@@ -17,8 +18,12 @@ its part of the head stays as it is. All others get equally many. How many the p
 ``when="end"``: as published, training is that without. The head that is scored after a round is calibrated as if that
 round were the last, and the server goes on from the other. ``every_round``: it goes on from the calibrated head.
 
-Costs: in every round the cohort runs the new model once over its data, and each client sends ``C (1 + d + d^2)``
-numbers for C classes and d features, of which ``end`` keeps a set in the server's state: 105 MB for C = 100, d = 512.
+``clients="cohort"``: the examples are those of the last round's cohort, so that a class which none of its clients has
+stays uncalibrated. ``all``: those of all clients, whether they were ever in a cohort or their uploads arrived.
+
+Costs: in every round the cohort runs the new model once over its data (``all``: all clients do, before each
+evaluation), and each client sends ``C (1 + d + d^2)`` numbers for C classes and d features, of which ``end`` keeps a
+set in the server's state: 105 MB for C = 100, d = 512.
 At every evaluation (``end``) or in every round the server decomposes C matrices of d x d, one after the other, and
 trains the head.
 """
@@ -38,7 +43,7 @@ from fedjax_collapse.local_training import LocalTraining
 from fedjax_collapse.losses import cross_entropy
 from fedjax_collapse.method import FinishView, Method
 from fedjax_collapse.model import Model
-from fedjax_collapse.options import Count, Decay, Positive, option
+from fedjax_collapse.options import Count, Decay, Positive, check_fields, option
 from fedjax_collapse.records import Batch, Key, Outputs, PyTree, UserError, Variables
 
 
@@ -56,6 +61,7 @@ class ClassSums(NamedTuple):
 class CCVR(Method):
     """Classifier calibration with virtual representations.
 
+    ``clients``: whose features they stand for, of the last ``cohort`` or of ``all``; ``all`` needs ``when="end"``.
     ``samples``: virtual features of each class. ``epochs``, ``batch_size``, ``learning_rate``, ``momentum``: of the
     head's training on them.
     """
@@ -67,6 +73,15 @@ class CCVR(Method):
     learning_rate: Positive = 0.01
     momentum: Decay = 0.9
     clip: bool = option(False)
+    clients: str = option("cohort", choices=("cohort", "all"))
+
+    def check(self) -> None:
+        check_fields(self)
+        if self.clients == "all" and self.when == "every_round":
+            raise UserError("CCVR: clients 'all' report before evaluations, not in every round; expected when 'end'")
+
+    def measures_all(self) -> bool:
+        return self.clients == "all"
 
     def check_with(self, training: LocalTraining, private: str, model: Model) -> None:
         if not model.task.is_classification:

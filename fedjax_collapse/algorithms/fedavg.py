@@ -104,6 +104,10 @@ class FedAvg:
         """The methods whose first report is on the initial model."""
         return {name: method for name, method in self.methods.items() if method.starts_with_report()}
 
+    def measuring(self, by_all: bool = False) -> dict[str, Method]:
+        """The methods whose cohort measures the model in each round, or whose clients all do before an evaluation."""
+        return {name: method for name, method in self.having("measure").items() if method.measures_all() == by_all}
+
     def enabled(self) -> "FedAvg":
         """The algorithm without methods that do nothing: they cost nothing and change nothing, bit for bit.
 

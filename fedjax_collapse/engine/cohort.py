@@ -78,8 +78,13 @@ def draw(
     budgets = rule.budgets(key, cohort, len(sizes))
     seconds = None if rule.deadline is None else rule.seconds(key_run, _planned_steps(rule, algorithm, key, sizes))
     arrives = rule.arrivals(key, cohort, len(sizes), seconds)
-    clients = stack(algorithm, cohort, sizes, jax.random.fold_in(key, _CLIENT), budgets, arrives)
+    clients = stack(algorithm, cohort, sizes, client_keys(key), budgets, arrives)
     return rounds.layout.client_map.keep_replicated(clients)
+
+
+def client_keys(key: Key) -> Key:
+    """What the keys of the clients of a round are made of, by the round's own."""
+    return jax.random.fold_in(key, _CLIENT)
 
 
 def _planned_steps(rule, algorithm, key, sizes):
@@ -205,7 +210,7 @@ def run(
         metrics = {**metrics, "arrived": clients.arrives.astype(steps.dtype)}
     new = server.aggregate(algorithm, rounds.model, received, upload)
     measured = {}
-    if algorithm.having("measure"):
+    if algorithm.measuring():
         measuring = functools.partial(_context, rounds, algorithm, round)
         measured, wrong = _sum_reports(rounds, local.measure, measuring, new, clients, examples)
         if rounds.skips_clients:
@@ -227,6 +232,23 @@ def first_reports(
     [cohort] of each client's, where clients are skipped."""
     reporting = functools.partial(_context, rounds, algorithm, 0)
     return _sum_reports(rounds, local.first_report, reporting, received, clients, examples)
+
+
+def measured_by_all(
+    rounds: Rounds, algorithm: FedAvg, received: Server, round: jax.Array, clients: Client, examples: Examples
+) -> tuple[dict[str, PyTree], PyTree]:
+    """What ``first_reports`` returns, of the reports of all clients on the model after the round."""
+    measuring = functools.partial(_context, rounds, algorithm, round)
+    report = functools.partial(local.measure, by_all=True)
+    return _sum_reports(rounds, report, measuring, received, clients, examples)
+
+
+def end_with(
+    rounds: Rounds, algorithm: FedAvg, received: Server, reports: dict[str, PyTree], left_out: jax.Array
+) -> Server:
+    """The server after all clients have measured its model; as it was where all are ``left_out``."""
+    new = server.after_round(algorithm, received.variables, received, reports, by_all=True)
+    return _either(~jnp.all(left_out), new, received) if rounds.skips_clients else new
 
 
 def start_with(

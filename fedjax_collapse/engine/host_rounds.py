@@ -49,39 +49,51 @@ def run_rounds(rounds: Rounds, algorithm: FedAvg, state: State, data: Data, num_
             records.append(_record(ids, num_clients, *to_host((result.metrics, result.steps))))
             if rounds.skips_clients:
                 records[-1].metrics[skipping.SKIPPED][left_out] = 1
+        if algorithm.measuring(by_all=True):
+            last = round + num_rounds - 1
+            report = functools.partial(_measure, rounds, algorithm, current, last)
+            keys = cohorts.client_keys(jax.random.fold_in(key, last))
+            left_out, reports = _reports_of_all(rounds, algorithm, host, keys, states, report)
+            current = _end_with(rounds, algorithm, current, reports, left_out)
+            if rounds.skips_clients:
+                records[-1].metrics[skipping.SKIPPED][left_out] = 1
     record = jax.tree.map(functools.partial(_stack, rounds.layout.max_rounds), *records)
     return Advance(State(current, states, key, round + num_rounds), record, result.watched)
 
 
 def with_first_reports(rounds: Rounds, algorithm: FedAvg, state: State, data: Data) -> tuple[State, np.ndarray]:
     """What ``rounds.with_first_reports`` returns; reports are added up, of as many clients at once as a cohort has."""
-    client_map, num_clients = rounds.layout.client_map, len(data.ownership.sizes)
-    nobody = np.zeros(num_clients, bool)
+    client_map = rounds.layout.client_map
     if not algorithm.starting:
-        return state, nobody
+        return state, np.zeros(len(data.ownership.sizes), bool)
     current, key = client_map.replicate((state.server, state.key))
     states = jax.tree.map(np.asarray, state.clients)
     with _compiled_or_not(client_map):
-        host = _Host.of(rounds, data)
-
-        def attempt(left_out):
-            blocks, total = [], None
-            for cohort in _everyone(num_clients, rounds.layout.cohort_size):
-                cohort = np.where(left_out.take(cohort, mode="clip"), num_clients, cohort).astype(cohort.dtype)
-                clients, part = host.send(_arranged(rounds, algorithm, host.placed, key, cohort))
-                ids = np.asarray(clients.id)
-                of_cohort = client_map.shard(_gather(states, ids))
-                reports, wrong = _first_reports(rounds, algorithm, current, of_cohort, (clients, part))
-                total = reports if total is None else jax.tree.map(jnp.add, total, reports)
-                jax.block_until_ready(total)  # or the examples of all clients would be sent at once
-                blocks.append((ids, to_host(wrong) > 0 if rounds.skips_clients else ()))
-            return *map(np.concatenate, zip(*blocks, strict=True)), total
-
-        if rounds.skips_clients:
-            left_out, _, total = skipping.without_failed_on_host(attempt, num_clients)
-        else:
-            left_out, (_, _, total) = nobody, attempt(nobody)
+        report = functools.partial(_first_reports, rounds, algorithm, current)
+        left_out, total = _reports_of_all(rounds, algorithm, _Host.of(rounds, data), key, states, report)
         return state._replace(server=_start_with(rounds, algorithm, current, total, left_out)), left_out
+
+
+def _reports_of_all(rounds, algorithm, host, key, states, report):
+    """Whose reports were left out [clients], and the sum of the others', of all clients with keys made of that one."""
+    num_clients, client_map = len(host.sizes), rounds.layout.client_map
+    nobody = np.zeros(num_clients, bool)
+
+    def attempt(left_out):
+        blocks, total = [], None
+        for cohort in _everyone(num_clients, rounds.layout.cohort_size):
+            clients, part = host.send(_arranged(rounds, algorithm, host.placed, key, cohort, left_out))
+            ids = np.asarray(clients.id)
+            reports, wrong = report(client_map.shard(_gather(states, ids)), (clients, part))
+            total = reports if total is None else jax.tree.map(jnp.add, total, reports)
+            jax.block_until_ready(total)  # or the examples of all clients would be sent at once
+            blocks.append((ids, to_host(wrong) > 0 if rounds.skips_clients else ()))
+        return *map(np.concatenate, zip(*blocks, strict=True)), total
+
+    if rounds.skips_clients:
+        left_out, _, total = skipping.without_failed_on_host(attempt, num_clients)
+        return left_out, total
+    return nobody, attempt(nobody)[2]
 
 
 class _Host(NamedTuple):
@@ -145,10 +157,14 @@ def _run_skipping(rounds, algorithm, current, states, host, when):
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _arranged(rounds, algorithm, data, key, cohort):
-    """The cohort in the layout's order and padded, as stacked clients without rows and states."""
+def _arranged(rounds, algorithm, data, key, cohort, left_out):
+    """Some of all clients that are not left out, in the layout's order and padded, as stacked clients without rows and
+    states; their weights are those among all."""
     sizes = data.ownership.sizes
-    return cohorts.stack(algorithm, cohorts.arrange(cohort, sizes, rounds.layout.client_map), sizes, key, None)
+    cohort = cohorts.arrange(cohorts.without(cohort, left_out), sizes, rounds.layout.client_map)
+    clients = cohorts.stack(algorithm, cohort, sizes, key, None)
+    among_all = cohorts.stack(algorithm, cohorts.without(jnp.arange(len(sizes)), left_out), sizes, key, None)
+    return clients._replace(weight=among_all.weight.at[cohort].get(mode="fill", fill_value=0))
 
 
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=(2, 3))
@@ -164,8 +180,16 @@ def _first_reports(rounds, algorithm, current, states, cohort):
     return cohorts.first_reports(rounds, algorithm, current, clients._replace(state=states), examples)
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def _measure(rounds, algorithm, current, round, states, cohort):
+    clients, examples = cohort
+    clients = clients._replace(state=states)
+    return cohorts.measured_by_all(rounds, algorithm, current, round, clients, examples)
+
+
 _draw = jax.jit(cohorts.draw, static_argnums=0)
 _start_with = jax.jit(cohorts.start_with, static_argnums=0)
+_end_with = jax.jit(cohorts.end_with, static_argnums=0)
 
 
 def _compiled_or_not(client_map: ClientMap):

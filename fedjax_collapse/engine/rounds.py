@@ -189,7 +189,26 @@ def _run_one(rounds, algorithm, state, data, num_rounds):
     max_rounds = rounds.layout.max_rounds
     record = jax.tree.map(lambda leaf: jnp.zeros((max_rounds, *leaf.shape), leaf.dtype), shapes.record)
     watched = Watched(zeros_of(shapes.watched.ids), models, state.server.variables)
-    return jax.lax.fori_loop(0, num_rounds, body, Advance(state, record, watched))
+    advance = jax.lax.fori_loop(0, num_rounds, body, Advance(state, record, watched))
+    return _measured(rounds, algorithm, advance, data, num_rounds) if algorithm.measuring(by_all=True) else advance
+
+
+def _measured(rounds, algorithm, advance, data, num_rounds):
+    """The run after all clients have measured the server's model."""
+    state, record = advance.state, advance.record
+    last = state.round - 1
+
+    def report(clients):
+        return cohorts.measured_by_all(rounds, algorithm, state.server, last, clients, data.examples)
+
+    key = cohorts.client_keys(jax.random.fold_in(state.key, last))
+    left_out, reports = _reports_of_all(rounds, algorithm, state, data, key, report)
+    new = cohorts.end_with(rounds, algorithm, state.server, reports, left_out)
+    if rounds.skips_clients:
+        skipped = record.metrics[SKIPPED]
+        of_last = jnp.where(left_out, 1, skipped[num_rounds - 1])
+        record = record._replace(metrics={**record.metrics, SKIPPED: skipped.at[num_rounds - 1].set(of_last)})
+    return advance._replace(state=state._replace(server=new), record=record)
 
 
 def _run_round(rounds, algorithm, state, watched, data):
@@ -225,21 +244,29 @@ def _run_round(rounds, algorithm, state, watched, data):
 
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=2)
 def _with_first_reports(rounds, algorithm, state, data):
+    def report(clients):
+        return cohorts.first_reports(rounds, algorithm, state.server, clients, data.examples)
+
+    left_out, reports = _reports_of_all(rounds, algorithm, state, data, state.key, report)
+    return state._replace(server=cohorts.start_with(rounds, algorithm, state.server, reports, left_out)), left_out
+
+
+def _reports_of_all(rounds, algorithm, state, data, key, report):
+    """Whose reports were left out [clients], and the sum of the others', of all clients with keys made of that one."""
     sizes = data.ownership.sizes
     nobody = jnp.zeros(len(sizes), bool)
 
     def attempt(left_out):
         order = cohorts.everyone(sizes, rounds.layout.client_map) if data.order is None else data.order
         order = cohorts.without(order, left_out) if rounds.skips_clients else order
-        clients = cohorts.gather(cohorts.stack(algorithm, order, sizes, state.key, None), data, state.clients)
-        reports, wrong = cohorts.first_reports(rounds, algorithm, state.server, clients, data.examples)
+        clients = cohorts.gather(cohorts.stack(algorithm, order, sizes, key, None), data, state.clients)
+        reports, wrong = report(clients)
         return clients.id, wrong > 0 if rounds.skips_clients else (), reports
 
     if rounds.skips_clients:
         left_out, _, reports = skipping.without_failed(attempt, len(sizes))
-    else:
-        left_out, (_, _, reports) = nobody, attempt(nobody)
-    return state._replace(server=cohorts.start_with(rounds, algorithm, state.server, reports, left_out)), left_out
+        return left_out, reports
+    return nobody, attempt(nobody)[2]
 
 
 def _shapes(rounds, algorithm, data):

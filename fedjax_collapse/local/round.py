@@ -46,12 +46,12 @@ def first_report(context: LocalContext) -> dict[str, PyTree]:
     }
 
 
-def measure(context: LocalContext) -> dict[str, PyTree]:
-    """One client's reports on the server's new model, of the methods that measure it."""
+def measure(context: LocalContext, by_all: bool = False) -> dict[str, PyTree]:
+    """One client's reports on the server's new model, of the methods whose cohort, or whose clients, measure it."""
     public = context.server.variables
     context = _received(context)
     trained = as_trained(context.server.variables, context)
-    measuring = context.algorithm.having("measure")
+    measuring = context.algorithm.measuring(by_all)
     return {name: m.measure(context.finish_view(name, trained, public)) for name, m in measuring.items()}
 
 

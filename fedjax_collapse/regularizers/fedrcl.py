@@ -5,9 +5,10 @@
 Seo et al., "Relaxed Contrastive Learning for Federated Learning" (CVPR 2024), by the released code: weights 1 and 1,
 temperature 0.05, threshold 0.7, and of all pairs only the hardest (``losses/relaxed_contrastive.py``).
 
-``levels="all"``, as published: both terms on every level of the network (the stem and each stage of a ResNet, before
-their last ReLU, means over the pixels), and their mean, where the paper may have a sum. By default on what feeds the
-classifier alone, after the ReLU, and behind a projector if there is one.
+Both terms are on every level of the network, as published (the stem and each stage of a ResNet, before their last ReLU,
+means over the pixels), and what counts is their mean, where the paper may have a sum. ``levels="last"`` is on what
+feeds the classifier alone, after the ReLU and behind a projector if there is one; it works on any network and costs
+least.
 """
 
 from typing import Annotated
@@ -32,7 +33,7 @@ class FedRCL(Regularizer):
     relaxation: NotNegative = 1.0
     temperature: Positive = 0.05
     threshold: Annotated[float, Interval(-1, 1)] = 0.7
-    levels: str = option("last", choices=("last", "all"))
+    levels: str = option("all", choices=("all", "last"))
 
     @property
     def needs_levels(self) -> bool:
