@@ -8,9 +8,9 @@ What is sent follows from the programs of a round, of which we look at what depe
 Not counted is what the other side knows: what never changes, as frozen weights, was sent once; a part that stays
 private is read from the client's own; a report that depends on nothing of the client's (its examples, size, state and
 randomness), or is its update times a number, as FedDyn's ``h``, needs no sending. Reports of methods that start with
-one on the initial model come once, before the first round, and those of all clients at the end (``CCVR`` of all
-clients) once after the last. A method whose cohort measures the new model (``Recalibrate``, ``CCVR``) has it sent a
-second time.
+one on the initial model come once, before the first round, and those of all clients on the final one (``CCVR`` with
+``clients="all"``) once after the last. A method whose cohort measures the new model (``Recalibrate``, ``CCVR``) has it
+sent a second time.
 
 What a network does inside is of no importance, so that deep ones take no longer. All that a loop makes counts as made
 of all that goes into it; zeros that stay zeros, as the part of SCAFFOLD's variate that is private, are counted.

@@ -37,8 +37,8 @@ class LocalTraining:
     ``optimizer``: ``jax.tree_util.Partial`` of an optax constructor that takes a ``learning_rate``, such as
     ``Partial(optax.adam, b1=0.5)``, in the place of SGD; its numbers are traced, and what is none, as
     ``nesterov=True``, is given by ``options.constructor``. Weight decay is added to the gradient.
-    ``momentum_reset``: momentum starts at zero in every round. Without, each client keeps its buffer, or all of the
-    state of its ``optimizer``, from its last round, as where code makes one optimizer per client for the whole run.
+    ``momentum_reset``: whether momentum starts at zero in every round. If not, each client resumes with the buffer of
+    its last round, or with the whole state of ``optimizer``, as in code that makes one optimizer per client for a run.
     ``task_loss``: a function of ``LocalView`` instead of the model's task; what the methods' terms are added to.
     ``augmentation``: of every training image in every epoch, in raw pixel units (``data/augment.py``); None is none.
     ``clip_norm``: largest norm of the gradient over all params, as ``torch.nn.utils.clip_grad_norm_``; None is none.
@@ -83,9 +83,13 @@ class LocalTraining:
                 f"LocalTraining: momentum {self.momentum:g} is of SGD; give the optimizer its own, or momentum=0"
             )
         if not self.momentum_reset and self.phases:
-            raise UserError("LocalTraining: phases reset momentum each; expected momentum_reset=True")
+            raise UserError(
+                "LocalTraining: momentum_reset=False and phases are given; each phase has a fresh optimizer"
+            )
         if not self.momentum_reset and self.optimizer is None and self.momentum == 0:
-            raise UserError("LocalTraining: momentum_reset=False needs momentum, which is 0; expected more, or True")
+            raise UserError(
+                "LocalTraining: momentum_reset=False, but momentum is 0; set momentum or momentum_reset=True"
+            )
 
     def check_sizes(self, sizes: np.ndarray) -> None:
         """Raises UserError if no client, of so many examples each, takes a step, or one takes too many to count."""

@@ -150,9 +150,9 @@ class Method:
         return False
 
     def measures_all(self) -> bool:
-        """Whether ``measure`` is of all clients, once before each evaluation, instead of the cohort's in each round.
+        """Whether all clients ``measure`` the model before each evaluation, instead of the cohort in each round.
 
-        Then ``after_round`` is called with what they report, and the same model before and after; ``apply`` is not.
+        Then ``after_round`` is called only there, with the same model before and after, and ``apply`` is not called.
         """
         return False
 
@@ -171,7 +171,7 @@ class Method:
         raise NotImplementedError
 
     def own_parts(self, private: dict[str, jax.Array], shared: PyTree, memory: PyTree) -> dict[str, jax.Array]:
-        """The private parts by path with which a client starts a round and is scored; ``private`` is what it stored."""
+        """The private parts by path with which a client starts a round and is scored; it has stored ``private``."""
         raise NotImplementedError
 
     def frozen(self, server: Variables, shared: PyTree, memory: PyTree) -> dict[str, Variables]:

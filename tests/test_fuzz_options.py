@@ -45,7 +45,8 @@ OPTIONS = {  # of what a config may choose, beside the keys of base.py: the sect
     "training": (
         (
             dict(),
-            "steps phases optimizer task_loss clip_norm drop_last schedule schedule_factor freeze schedule_rounds",
+            "steps phases optimizer task_loss clip_norm drop_last schedule schedule_factor freeze schedule_rounds "
+            "momentum_reset",
         ),
         (dict(momentum=0.0, optimizer=dict(name="sgd")), "optimizer.name optimizer.momentum optimizer.nesterov"),
         (dict(momentum=0.0, optimizer=dict(name="adam")), "optimizer.b1 optimizer.eps optimizer.mu_dtype"),
@@ -57,7 +58,9 @@ OPTIONS = {  # of what a config may choose, beside the keys of base.py: the sect
     ),
     "algorithm": (
         (dict(name="fedavg"), "weighting optimized private name"),
-        (dict(name="scaffold"), "normaliser"),
+        (dict(name="scaffold"), "normaliser strength"),
+        (dict(name="fedrep"), "newcomers head_epochs"),
+        (dict(name="ccvr"), "clients when samples"),
         (dict(name="feddyn"), "alpha evaluate"),
     ),
     "server_optimizer": (

@@ -223,6 +223,20 @@ def test_bias_that_is_not_used_stays(float64, skewed, network):
 
 
 @pytest.mark.slow
+def test_weight_decay_of_a_bias_that_is_not_used(float64, skewed, network):
+    """It shrinks unless it is frozen, as in PyTorch, which leaves out what has no gradient; all else is the same."""
+    start, training = network.init(jax.random.key(3)), TRAINING.replace(weight_decay=0.1)
+    decayed, frozen = (
+        run(skewed, network, FedAvg(training.replace(freeze=part), {"fedrs": FedRS(use_bias=False)}), variables=start)
+        for part in ("none", "Dense_1/bias")
+    )
+    biases = [variables.params["Dense_1"].pop("bias") for variables in (start, decayed.variables, frozen.variables)]
+    assert_same_bits(biases[2], biases[0])
+    assert (np.abs(biases[1]) < np.abs(biases[0])).all()
+    assert_close(frozen.variables, decayed.variables, 1e-12)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "methods", [{"fedlc": FedLC(counts="global"), "fedntd": FedNTD()}, {"fedvls": FedVLS()}], ids=", ".join
 )

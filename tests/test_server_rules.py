@@ -403,7 +403,7 @@ def test_what_makes_no_sense_is_refused(federation, network):
         (
             FedAvg(TRAINING, {"it": CCVR("every_round", clients="all")}),
             network,
-            "CCVR: clients 'all' report before evaluations, not in every round; expected when 'end'",
+            "CCVR: clients 'all' report only before evaluations, not in 'every_round'; set when='end'",
         ),
         (FedAvg(TRAINING, {"it": CCVR(samples=0)}), network, "CCVR: samples 0 is too small"),
         (FedAvg(TRAINING, {"fednova": FedNova(), "it": FedExP()}), network, "FedExP: fednova changes the server's"),

@@ -224,19 +224,20 @@ class MoFedSAM(PlainSAM):
         return (1 - self.alpha) * self.server
 
     def aggregate(self, received, clients):
-        rate, beta = self.training.learning_rate, self.training.momentum
+        rate, beta = clients[0].learning_rate, self.training.momentum  # of the round in which it is made
         added = [sum(sum(beta**j for j in range(i + 1)) for i in range(c.steps)) for c in clients]  # of gradients
         self.server = sum(c.weight * (received - c.params) / (a * rate) for c, a in zip(clients, added, strict=True))
         return self.average(clients)
 
 
 CAREFUL = TRAINING.replace(clip_norm=0.5, drop_last=True, schedule="decay", schedule_factor=0.5, freeze="head")
+DECAYING = TRAINING.replace(schedule="decay", schedule_factor=0.5)
 SAM, LESAM = {"fedsam": FedSAM(0.3)}, {"fedlesam": FedLESAM(0.3)}
 ADAPTIVE = {"fedsam": FedSAM(0.3, adaptive=True)}
 REFERENCES = {
     "adaptive with clipping, drop_last, schedule, frozen head": (FedAvg(CAREFUL, ADAPTIVE), AdaptiveWithFrozenHead()),
     "fedasam": (FedAvg(TRAINING, {"fedasam": FedASAM(rho=0.3)}), PlainASAM()),
-    "mofedsam": (FedAvg(TRAINING, SAM | {"fedcm": FedCM(0.4)}), MoFedSAM()),
+    "mofedsam": (FedAvg(DECAYING, SAM | {"fedcm": FedCM(0.4)}), MoFedSAM()),
     "fedlesam-s": (FedAvg(TRAINING, LESAM | {"scaffold": Scaffold("fednova", strength=0.1)}), LESAMOnScaffold()),
     "fedlesam-d with private BatchNorm": (
         FedAvg(TRAINING, LESAM | {"feddyn": FedDyn(alpha=0.1)}, private="batch_norm"),

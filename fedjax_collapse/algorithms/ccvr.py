@@ -78,7 +78,7 @@ class CCVR(Method):
     def check(self) -> None:
         check_fields(self)
         if self.clients == "all" and self.when == "every_round":
-            raise UserError("CCVR: clients 'all' report before evaluations, not in every round; expected when 'end'")
+            raise UserError("CCVR: clients 'all' report only before evaluations, not in 'every_round'; set when='end'")
 
     def measures_all(self) -> bool:
         return self.clients == "all"

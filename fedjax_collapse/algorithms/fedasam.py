@@ -6,8 +6,8 @@
 Caldarola et al., "Improving Generalization in Federated Learning by Seeking Flat Minima" (ECCV 2022), after Kwon et al.
 (ICML 2021), by the released code: one norm over weights and biases together, its guard 1e-16, and rho 0.7 and eta 0.2
 of the CIFAR-10 script. Weights are what PyTorch calls so: kernels and the scales of norms. Biases are the params with
-the name ``bias``, and as them counts a single number such as the scale of an ETF head. The flag ``adaptive`` of
-FedLESAM's code, ``FedSAM(adaptive=True)``, has no eta and treats biases as weights, so that an entry of 0 never moves.
+the name ``bias``; a single number, such as the scale of an ETF head, counts as one. The flag ``adaptive`` of FedLESAM's
+code, ``FedSAM(adaptive=True)``, has no eta and treats biases as weights, so that an entry of 0 is never perturbed.
 
 Passes, BatchNorm, what is frozen or private, and what follows the gradient are as in ``fedsam.py``. The server's
 stochastic weight averaging of the paper is not here.

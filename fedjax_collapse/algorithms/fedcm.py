@@ -7,7 +7,7 @@ Xu et al., "FedCM: Federated Learning with Client-level Momentum" (2021); MoFedS
 Federated Learning via Sharpness Aware Minimization" (ICML 2022). alpha is 0.1, and Delta starts at 0, so that a first
 round has short steps.
 
-FedLESAM's released code leaves alpha out before g in MoFedSAM (``variant="official"``, which is MoFedSAM's alone);
+FedLESAM's released code leaves alpha out before g in MoFedSAM (``variant="official"``, of MoFedSAM only);
 FL-Simulator's MoFedSAM is the paper's mixture, ``paper``. Both codes divide by the learning rate of the round in which
 Delta was made, as here, so that a rate that decays over rounds changes nothing. Their K is one for all, of client 0:
 its epochs times its examples over the batch size, which need not be a whole number; here it is each client's own.

@@ -42,9 +42,11 @@ def effective_steps(steps: jax.Array, momentum: Scalar) -> jax.Array:
 
 
 def check_momentum(method: str, training: LocalTraining) -> None:
-    """Raises UserError if momentum does not start at zero in every round, as it does for ``effective_steps``."""
+    """Raises UserError if momentum does not start at zero in every round, as ``effective_steps`` assumes."""
     if not training.momentum_reset and training.momentum != 0:
-        raise UserError(f"{method}: its number of steps is of momentum that starts at zero; set momentum_reset=True")
+        raise UserError(
+            f"{method}: its effective number of steps assumes that momentum starts at zero; set momentum_reset=True"
+        )
 
 
 def _steps(view):

@@ -9,6 +9,10 @@ Learning with Synthetic and Fixed Classifier" (ICCV 2023). Predictions are made 
 As in the released code, a class that the client lacks acts as if it had one example; ``vacant="exclude"`` takes it out
 of the softmax (another group's code). The paper's last stage, in which each client by turns adapts its own classifier
 and projector after the last round, is not here.
+
+The released code makes one optimizer per client for the whole run, so that momentum persists over rounds: that is
+``LocalTraining(momentum_reset=False)``. Its CNN has a projector from 64 features to 64 dimensions, in which the simplex
+is, and an initial scale of 10: ``network.head=dict(name="etf", projector_dim=64, scale=10.0)``.
 """
 
 import jax

@@ -3,9 +3,9 @@
     loss = cross-entropy + strength * t^2 KL( received || local ),     softmax over not-true classes, temperature t
 
 Lee et al., "Preservation of the Global Knowledge by Not-True Distillation in Federated Learning" (NeurIPS 2022): beta
-and t are 1 (``losses/distillation.py``). The received model runs in evaluation mode; in the authors' code it does so
-for all clients of a round but the first, in FedVLS's for none. FedVLS's table has beta 0.1. As a term it goes with any
-loss of the task.
+and t are 1 (``losses/distillation.py``). The received model runs in evaluation mode; in the authors' code it is in
+training mode only for the first client of the whole run, in FedVLS's for all clients. FedVLS's table has beta 0.1. As a
+term it goes with any loss of the task.
 """
 
 from flax import struct

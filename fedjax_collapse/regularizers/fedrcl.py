@@ -6,8 +6,8 @@ Seo et al., "Relaxed Contrastive Learning for Federated Learning" (CVPR 2024), b
 temperature 0.05, threshold 0.7, and of all pairs only the hardest (``losses/relaxed_contrastive.py``).
 
 Both terms are on every level of the network, as published (the stem and each stage of a ResNet, before their last ReLU,
-means over the pixels), and what counts is their mean, where the paper may have a sum. ``levels="last"`` is on what
-feeds the classifier alone, after the ReLU and behind a projector if there is one; it works on any network and costs
+means over the pixels), and what counts is their mean, where the paper may have a sum. ``levels="last"`` is only
+on what feeds the classifier, after the ReLU and behind a projector if there is one; it works on any network and costs
 least.
 """
 

@@ -5,9 +5,10 @@
 in the place of plain cross-entropy (``losses/calibrated.py``). Li & Zhan, "FedRS: Federated Learning with Restricted
 Softmax for Label Distribution Non-IID Data" (KDD 2021). The authors' code has scales between alpha and 1, by the share
 of each class (``scale="continuous"``), and scales the product of features and kernel without the bias, which its
-training therefore never moves while evaluation uses it (``use_bias=False``). alpha is 0.9, 0.5 or 0.1 there, 0.7 in
-FedVLS's table; 1 is plain cross-entropy. ``task_loss`` in the metrics is this loss; accuracies, and the loss of the
-evaluated model, are of the plain logits.
+training therefore never moves while evaluation uses it (``use_bias=False``). PyTorch does not decay what has no
+gradient either; here weight decay acts on that bias unless it is frozen, as by ``LocalTraining(freeze="Dense_0/bias")``
+for a head of that name. alpha is 0.9, 0.5 or 0.1 there, 0.7 in FedVLS's table; 1 is plain cross-entropy. ``task_loss``
+in the metrics is this loss; accuracies, and the loss of the evaluated model, are of the plain logits.
 """
 
 import jax
@@ -27,7 +28,7 @@ from fedjax_collapse.records import PyTree, UserError
 class FedRS(Method):
     """Cross-entropy of logits that are scaled by what the client has of each class.
 
-    ``use_bias=False`` needs a linear classifier; weight decay still acts on its bias.
+    ``use_bias=False`` needs a linear classifier; weight decay still acts on its bias, unless that is frozen.
     """
 
     needs_classes = True

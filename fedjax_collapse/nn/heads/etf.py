@@ -4,9 +4,10 @@
 
 Li et al., "No Fear of Classifier Biases: Neural Collapse Inspired Federated Learning with Synthetic and Fixed
 Classifier" (ICCV 2023). As in the released ResNets the projector has as many outputs as there are classes; the paper
-has M in the dimensions of the features, which is ``projector_dim=d``. Projector and s are the head's params: they are
-averaged, decayed and get momentum as any others, ``private="head"`` keeps them at the client, ``freeze="head"`` leaves
-them as they begin. ``features`` of a network, of which spectra and regularizers are, come before the projector.
+has M in the dimensions of the features, which is ``projector_dim=d``, and so has the released CNN (64). Projector and s
+are the head's params: they are averaged, decayed and get momentum as any others, ``private="head"`` keeps them at the
+client, ``freeze="head"`` leaves them as they begin. ``features`` of a network, of which spectra and regularizers are,
+come before the projector.
 
 A feature vector of length 0 has no gradient, where the released code's grows to 1e12.
 """
