@@ -1,12 +1,12 @@
-"""What a client has of the parts that it keeps for itself as long as it was in no cohort.
+"""The private head of a client that has not yet been in a cohort.
 
     initial   as the network was initialised
-    mean      the mean over the last round's cohort of what its clients have of these parts, by aggregation weights
+    mean      the mean of the heads of the last round's cohort, by aggregation weights
 
-``mean`` is what the code released with FedRep does: its clients start with references to the server's own copy of their
-heads, into which each round's mean is written. They start their first round from it, and are scored with it until
-then. In the first round, and with all clients in every cohort, both are the same. To the server each client sends its
-private parts as well, whose mean it sends back.
+``mean`` is what the code released with FedRep does: its clients start with references to the server's own copy of the
+head, into which every round writes that mean. A client starts its first round from it, and is scored with it until
+then. In the first round, and where all clients are in every cohort, both are the same. Each client also sends its
+private parts to the server, which sends their mean back.
 """
 
 import jax
@@ -20,7 +20,7 @@ CHOICES = ("initial", "mean")
 
 
 class PrivateHead(Method):
-    """Private heads, of newcomers as ``newcomers`` says: the field that a method has besides its own."""
+    """Private heads; ``newcomers``, a field of its subclasses, is one of ``CHOICES``."""
 
     private = "head"
     newcomers: str
