@@ -63,15 +63,22 @@ def set_aside(workdir: Path, names: Sequence[Name]) -> None:
 
 
 def changed_layouts(workdir: Path, names: Sequence[Name]) -> list[str]:
-    """A sentence for each cell with a run that goes on in another layout than an earlier start had."""
+    """A sentence for each cell with a run that goes on in another layout than an earlier start had, and one if the
+    compiler's flags are others."""
     starts = read_starts(workdir)
     earlier, now = layouts_of(starts[:-1]), layouts_of(starts[-1:])
     going_on = {name[0] for name in names if _is_going_on(run_folder(workdir, name))}
-    return [
+    flags = [start.get("xla_flags", "") for start in starts]
+    sentences = [
         f"{cell}: goes on with {now[cell][0]}, started with {'; '.join(others)}: rounding may differ from there on"
         for cell in now
         if cell in going_on and (others := [layout for layout in earlier.get(cell, ()) if layout not in now[cell]])
     ]
+    if going_on and flags[-1] not in flags[:-1]:
+        sentences.append(
+            f"goes on with XLA_FLAGS={flags[-1]!r}, started with {flags[0]!r}: rounding may differ from there on"
+        )
+    return sentences
 
 
 def _is_going_on(folder):

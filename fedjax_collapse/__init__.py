@@ -1,5 +1,6 @@
 """Federated learning for the study of dimensional collapse: vectorised clients, compiled rounds, composable methods."""
 
+from fedjax_collapse import compiler_bugs as _compiler_bugs
 from fedjax_collapse import engine as engine
 from fedjax_collapse import losses as losses
 from fedjax_collapse import nn as nn
@@ -46,6 +47,8 @@ from fedjax_collapse.simulation import simulate as simulate
 from fedjax_collapse.task import CLASSIFICATION as CLASSIFICATION
 from fedjax_collapse.task import REGRESSION as REGRESSION
 from fedjax_collapse.task import Task as Task
+
+_compiler_bugs.guard()  # before anything uses a device
 
 
 def __getattr__(name: str) -> type[Method]:

@@ -1,4 +1,4 @@
-"""Timings that a machine makes once, kept in the user's cache folder."""
+"""Numbers that a machine makes once, such as timings, kept in the user's cache folder."""
 
 import hashlib
 import json
@@ -23,31 +23,22 @@ def cache_folder(kind: str) -> Path:
 def remembered(kind: str, device: jax.Device, key: Any, measure: Callable[[], Mapping[str, float]]) -> dict[str, float]:
     """The numbers of ``measure()`` by name, read from the cache if they are there for this key and machine.
 
-    The machine is the device's kind, the version of JAX and the precision of its products. Where the cache cannot be
-    written, a warning says so. Several processes measure at the same time, and take the numbers of the first.
+    Several processes measure at the same time, and take the numbers of the first.
     """
-    what = {"machine": _machine(device), "key": describe(key)}
-    path = cache_folder(kind) / f"{_hash(what)}.json"
-    numbers = processes.of_first(lambda: _read(path, what))
+    numbers = processes.of_first(lambda: recalled(kind, device, key))
     if numbers is None:
-        numbers = processes.of_all({str(name): float(value) for name, value in measure().items()})[0]
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_json(path, {**what, "numbers": numbers, "sha256": _hash([what, numbers])})
-        except OSError as error:
-            warnings.warn(
-                f"{path}: timings are not kept ({error.strerror}); set XDG_CACHE_HOME to a folder with room",
-                stacklevel=2,
-            )
+        measured = {str(name): float(value) for name, value in measure().items()}
+        numbers = processes.of_all(measured)[0]
+        remember(kind, device, key, numbers)
     return numbers
 
 
-def _hash(what):
-    return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:24]
+def recalled(kind: str, device: jax.Device, key: Any) -> dict[str, float] | None:
+    """The numbers that were kept for this key and machine; None if there are none, or none that are as written.
 
-
-def _read(path, what):
-    """The numbers that were written; None if there are none, or none that are as they were written."""
+    The machine is the device's kind, the version of JAX, ``XLA_FLAGS`` and the precision of its products.
+    """
+    path, what = _place(kind, device, key)
     try:
         content = json.loads(path.read_text())
         numbers = {str(name): float(value) for name, value in content["numbers"].items()}
@@ -56,9 +47,31 @@ def _read(path, what):
         return None
 
 
+def remember(kind: str, device: jax.Device, key: Any, numbers: Mapping[str, float]) -> None:
+    """Keeps the numbers for ``recalled``; where the cache cannot be written, a warning says so."""
+    path, what = _place(kind, device, key)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, {**what, "numbers": numbers, "sha256": _hash([what, numbers])})
+    except OSError as error:
+        warnings.warn(
+            f"{path}: {kind} are not kept ({error.strerror}); set XDG_CACHE_HOME to a folder with room", stacklevel=2
+        )
+
+
+def _place(kind, device, key):
+    """The file of the numbers, and what they are of."""
+    what = {"machine": _machine(device), "key": describe(key)}
+    return cache_folder(kind) / f"{_hash(what)}.json", what
+
+
+def _hash(what):
+    return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:24]
+
+
 def _machine(device):
     """What the speed depends on; of a CPU its model's name, as JAX says "cpu" of all."""
     info, kind = Path("/proc/cpuinfo"), device.device_kind
     if device.platform == "cpu" and info.exists():
         kind = next((line for line in info.read_text().splitlines() if line.startswith("model name")), kind)
-    return [jax.__version__, kind, jax.config.jax_default_matmul_precision]
+    return [jax.__version__, kind, jax.config.jax_default_matmul_precision, os.environ.get("XLA_FLAGS", "")]

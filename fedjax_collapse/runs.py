@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_collapse import engine
+from fedjax_collapse import compiler_bugs, engine
 from fedjax_collapse.algorithms.fedavg import FedAvg
 from fedjax_collapse.data.federation import Federation
 from fedjax_collapse.engine import ClientMap, Data, Participation, State
@@ -113,6 +113,7 @@ def check(run: Run, model: Model, schedule: Schedule, hardware: Hardware = Hardw
         UserError: naming the value, for one that makes no sense, alone or with the others.
     """
     federation, algorithm, client_map = run.federation, run.algorithm, hardware.client_map
+    compiler_bugs.warn_unguarded(client_map.target.platform)
     model = model.on(client_map.target)
     algorithm.check(model)
     training, sizes = algorithm.training, np.asarray(federation.ownership.sizes)

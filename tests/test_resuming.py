@@ -200,3 +200,13 @@ def test_a_run_with_other_code_is_refused_by_the_library_too(federation, model, 
     (tmp_path / "of_library.py").write_text("def measure(view):\n    return 2.0\n")
     with pytest.raises(UserError, match=r"another run: the source of of_library has changed.*; use a new"):
         simulate(federation, model, FedAvg(LocalTraining()), **options)
+
+
+def test_other_flags_of_the_compiler_are_said(tmp_path):
+    """Also where an earlier version recorded none."""
+    (tmp_path / "fedavg" / "seed0" / "checkpoints" / "3").mkdir(parents=True)
+    for flags, count in (([None, "--a"], 1), (["--a", "--a"], 0), (["--a", "--b", "--a"], 0), (["--a", ""], 1)):
+        starts = [START | ({} if own is None else {"xla_flags": own}) for own in flags]
+        (tmp_path / "provenance.json").write_text(json.dumps({"starts": starts}))
+        sentences = changed_layouts(tmp_path, [("fedavg", 0)])
+        assert len(sentences) == count and all("XLA_FLAGS" in sentence for sentence in sentences)
