@@ -1,5 +1,6 @@
 """Where the numbers of a study come from: what each start of it leaves in ``provenance.json``."""
 
+import os
 import platform
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from typing import Any
 
 import jax
 
+from experiments import self_test
 from experiments.machine import num_cores
 from experiments.reporting.reading import read_starts
 from experiments.runs import Plan
@@ -34,6 +36,8 @@ def provenance(hashes: Hashes, plans: Mapping[str, Plan]) -> dict[str, Any]:
         "cores": num_cores(),
         "devices": [str(device) for device in jax.devices()],
         "packages": versions(),
+        "xla_flags": os.environ.get("XLA_FLAGS", ""),
+        "self_test": self_test.verdict(),
         "convolutions": {
             cell: count_lowerings(plan.model, plan.algorithm.training.batch_size) for cell, plan in plans.items()
         },

@@ -17,6 +17,7 @@ PROGRAMS = {
     "communication": "counts what clients and server exchange in a round, without training",
     "compile-for": "what the compilers of TPUs and GPUs make of a round, without the device",
     "theory": "the theory of collapse: deep linear networks, as figures and numbers",
+    "check": "compares compiled rounds with uncompiled ones, on this machine",
     "benchmark": "throughput beside other simulators, on this machine",
 }
 _BESIDE = Path(__file__).resolve().parents[1]

@@ -1,6 +1,7 @@
 """What a study keeps of its config and of its starts. Nothing is trained."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -174,8 +175,10 @@ def test_a_damaged_summary_of_a_run_is_one_line(tmp_path):
             summaries.summarize(tmp_path, ("fedavg",), (0, 1))
 
 
-def test_a_start_says_where_its_numbers_come_from():
+def test_a_start_says_where_its_numbers_come_from(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     start = provenance.provenance({}, {})
+    assert start["xla_flags"] == os.environ.get("XLA_FLAGS", "") and start["self_test"] == "not run"
     assert {"started", "command", "git", "packages", "devices"} <= start.keys()
     assert json.loads(json.dumps(start)) == start
     assert start["started"].endswith("+00:00")
