@@ -14,10 +14,11 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from experiments import machine
 from experiments.console import ROUNDS_PER_LINE, Console
 from experiments.early import STOPPED, STOPPED_EARLY, STOPPING
 from experiments.failures import read_failure, write_failure
@@ -48,7 +49,7 @@ class Work(NamedTuple):
 
 def places(count: int) -> list[Place]:
     """The cores in ``count`` parts, and the GPUs in turns; those that share one also share its memory."""
-    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
+    cores = machine.cores()
     gpus, found = _gpus(), []
     for i in range(count):
         start, end = len(cores) * i // count, len(cores) * (i + 1) // count
@@ -154,7 +155,7 @@ class _Workers:
         """A worker on the cores of its place, which a child inherits."""
         cores, variables = self._places[i]
         options = dict(text=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
-        with _on_cores(cores):
+        with machine.on_cores(cores):
             self._left[i] = subprocess.Popen(self._command, env=os.environ | variables, **options)
         self._readers.append(threading.Thread(target=self._read, args=(self._left[i].stderr,), daemon=True))
         self._readers[-1].start()
@@ -177,20 +178,6 @@ class _Workers:
             is_open = not (run / "summary.json").exists() and read_failure(run) is None
             if is_open and holder(run, self._share) == worker.pid:
                 write_failure(run, f"{name}: its process was ended {how}; SIGKILL may mean that memory was exhausted")
-
-
-@contextlib.contextmanager
-def _on_cores(cores) -> Iterator[None]:
-    """This thread is on these cores, where that can be chosen."""
-    if not hasattr(os, "sched_setaffinity"):
-        yield
-        return
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, cores)
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
 
 
 def _gpus() -> Sequence[str]:

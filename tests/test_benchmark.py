@@ -2,10 +2,15 @@
 
 import dataclasses
 import importlib.util
+import itertools
 import json
 import math
+import os
+import queue
+import re
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import jax
@@ -16,8 +21,17 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from experiments import benchmark  # noqa: E402
-from experiments.benchmarks import SYSTEMS, arguments, environment, growth, overheads, tables, worker  # noqa: E402
+from experiments import benchmark, machine  # noqa: E402
+from experiments.benchmarks import (  # noqa: E402
+    SYSTEMS,
+    arguments,
+    environment,
+    growth,
+    lanes,
+    overheads,
+    tables,
+    worker,
+)
 from experiments.benchmarks.worker import Measurement  # noqa: E402
 from experiments.benchmarks.workloads import WORKLOADS, Training  # noqa: E402
 from fedjax_collapse import FedAvg, FedUV  # noqa: E402
@@ -25,6 +39,7 @@ from fedjax_collapse.data import augment  # noqa: E402
 from fedjax_collapse.records import UserError  # noqa: E402
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
+CAN_PIN = machine.can_pin() and machine.num_cores() > 1
 
 
 @pytest.fixture(scope="module")
@@ -49,19 +64,22 @@ def test_report_is_complete(report, rows):
     written = json.loads((folder / "report.json").read_text())["environment"]
     assert set(written) == {"device", "products", "cores", "python", "platform"} | versions
     assert [row["system"] for row in rows] == ["fedjax_collapse", *["pytorch"] * HAS_TORCH]
+    assert [row["ratio"] is not None for row in rows] == [True, False][2 - len(rows) :]
     for row in rows:
         row = dict(row)
+        if (ratio := row.pop("ratio")) is not None:
+            assert 0 < ratio["min"] <= ratio["median"] <= ratio["max"] and f"({ratio['min']:.2f}-" in printed
+        assert row.pop("timed") == ("alone" if len(rows) == 1 else "a core each" if CAN_PIN else "by turns")
         assert (row.pop("workload"), row.pop("scale")) == ("mlp100", 0.02) and "mlp100 (scale 0.02)" in printed
         assert row.pop("system") in printed and row.pop("layout") in printed
         seconds = row.pop("seconds_per_round")
         assert 0 < seconds["min"] <= seconds["median"] <= seconds["max"] < row["seconds_to_first_round"] + 60
-        assert (row.pop("ratio") is not None) == HAS_TORCH
         assert set(row) == {
             *("samples_per_second", "client_steps_per_second", "padding_efficiency", "seconds_to_first_round"),
-            *("total_seconds", "peak_memory_mib", "final_loss"),
+            *("peak_memory_mib", "final_loss"),
         }
         assert all(isinstance(value, float) and math.isfinite(value) and value > 0 for value in row.values())
-        assert row["padding_efficiency"] <= 1 and row["total_seconds"] > row["seconds_to_first_round"]
+        assert row["padding_efficiency"] <= 1
 
 
 def test_figure_and_trace_are_written(report):
@@ -78,19 +96,23 @@ def test_systems_do_the_same_work(rows):
 
 
 def test_growth_has_a_row_for_each_number_of_clients(monkeypatch, capsys):
-    """In this process, which is faster than to start others."""
     monkeypatch.setattr(growth, "ROUNDS", {8: 5, 24: 5})
-    monkeypatch.setattr(benchmark, "_worker", lambda title, *command, device="cpu": worker.main(*command))
-    assert benchmark.main(["--growth=mlp100", f"--layout={jax.config.jax_num_cpu_devices}x1"]) == 0
+    assert benchmark.main(["--growth=mlp100", "--repetitions=3"]) == 0
     head, *rows = (line.split() for line in capsys.readouterr().out.splitlines())
-    assert head[:2] == ["workload", "clients"] and "1.00" in rows[0]
+    assert head[:2] == ["workload", "clients"]
     assert [row[:2] for row in rows] == [["mlp100", "8"], ["mlp100", "24"]]
 
 
-def test_cost_is_over_the_fewest_clients_of_the_same_workload():
-    speeds = [("a", 10, 200), ("a", 100, 100), ("b", 10, 50), ("b", 100, 100)]
-    found = tables.add_growth([{"workload": w, "clients": n, "samples_per_second": v} for w, n, v in speeds])
-    assert [row["cost"] for row in found] == [1.0, 2.0, 1.0, 0.5]
+def test_cost_is_seconds_per_sample_over_those_of_the_fewest_clients(monkeypatch):
+    """Twice the seconds for four times as many samples are half; the spread is that of the repetitions."""
+    found = dict(seconds_to_first_round=1.0, processed=400, steps=1, loss=0.5, layout="", peak_memory_mib=1.0)
+    many, few = found | dict(samples=400, seconds=[2.0]), found | dict(samples=100, seconds=[1.0])
+    compared = [(100, many, [0.5, 0.25, 1.0]), (10, few, [])]
+    monkeypatch.setattr(lanes, "compare", lambda names, start, repetitions: compared)
+    monkeypatch.setattr(benchmark, "_worker", lambda title, *command: None)
+    first, second = benchmark.run_growth(arguments.parse(["--growth=mlp100"], ""))
+    assert (first["clients"], first["cost"]) == (10, None)
+    assert (second["clients"], second["cost"]) == (100, {"median": 0.5, "min": 0.25, "max": 1.0})
 
 
 def test_growing_clients_are_equally_large_and_share_a_pool():
@@ -154,7 +176,7 @@ def test_augmentations_cost_what_they_add_to_a_round_per_image(monkeypatch, caps
     calls = _replace_rounds_by_a_clock(monkeypatch, lambda algorithm: seconds[algorithm.training.augmentation])
     monkeypatch.setattr(overheads, "augmentations", lambda: {"none": None, "flip": augment.flip})
     monkeypatch.setattr(benchmark, "_worker", lambda title, *command: worker.main(*command))
-    monkeypatch.setattr(benchmark, "num_cores", lambda: jax.config.jax_num_cpu_devices)
+    monkeypatch.setattr(machine, "num_cores", lambda: jax.config.jax_num_cpu_devices)
     path = tmp_path / "report.json"
     assert benchmark.main(["--augmentations", "--rounds=5", "--scale=0.3", f"--json={path}"]) == 0
     none, flip = json.loads(path.read_text())["rows"]
@@ -193,18 +215,164 @@ def test_rounds_of_methods_and_augmentations_run(monkeypatch):
         overheads._rounds(algorithm, cores=1, scale=0.05)()
 
 
-def test_ratio_is_over_the_best_pytorch_loop_of_the_same_workload():
-    ours = "fedjax_collapse"
-    speeds = [("a", "pytorch", 4), ("a", ours, 10), ("a", "pytorch-threads", 2), ("a", "flower", 8), ("b", ours, 7)]
-    found = tables.add_ratios([{"workload": w, "system": s, "samples_per_second": v} for w, s, v in speeds])
-    assert [row["ratio"] for row in found] == [1.0, 2.5, 0.5, 2.0, None]
+class FakeLane:
+    """Takes so many seconds a round, over the speed of the core that it is on or that the machine has by now."""
+
+    def __init__(self, seconds, speed, inbox, rounds=2):
+        self.name, self.inbox, self.rounds, self.seconds, self.told = "fake", inbox, rounds, [], []
+        self._of_round, self._speed, self._core = seconds, speed, 0
+        self.end, self.other = 0.0, self
+
+    def pin(self, core):
+        self._core = core
+
+    def tell(self, line):
+        self.told.append(line)
+        if line == "enough":
+            while self.end < self.other.end:  # the faster one has gone on meanwhile
+                self.run(self._took)
+            self.inbox.put((self, {}))
+            return
+        self.end, self._took = 0.0, self._of_round / self._speed(self._core)
+        for _ in range(int(line)):
+            self.run(self._took)
+
+    def run(self, seconds):
+        self.end += seconds
+        self.inbox.put((self, {"seconds": seconds, "end": self.end}))
+
+
+def fake_pair(speed, **options):
+    """Lanes of rounds of one and two seconds."""
+    inbox = queue.SimpleQueue()
+    pair = [FakeLane(seconds, speed, inbox, **options) for seconds in (1.0, 2.0)]
+    pair[0].other, pair[1].other = pair[::-1]
+    return pair
+
+
+def test_systems_at_the_same_time_are_compared_on_both_cores():
+    """One core is three times as slow as the other, which cancels: in one half 2/3 times as fast, in the other 6."""
+    ours, other = fake_pair({0: 1.0, 5: 1 / 3}.get)
+    np.testing.assert_allclose(lanes.speeds(ours, other, 3, (0, 5)), [2.0] * 3)
+    assert ours.told == other.told == ["2", "enough"] * 6
+    np.testing.assert_allclose(sorted(set(ours.seconds)), [1.0, 3.0])
+
+
+def test_rounds_that_end_after_the_other_system_do_not_count():
+    """It had the machine alone."""
+    ours, other = fake_pair(lambda core: 1.0)
+    tell = ours.tell
+
+    def alone_at_the_end(line):
+        if line == "enough":
+            for seconds in [1.0, 1.0, *[0.5] * 9]:  # two beside the other one, whose rounds take four seconds
+                ours.run(seconds)
+        tell(line)
+
+    ours.tell = alone_at_the_end
+    np.testing.assert_allclose(lanes.speeds(ours, other, 3, (0, 1)), [2.0] * 3)
+    assert 0.5 in ours.seconds
+
+
+def test_systems_by_turns_are_compared_while_the_machine_slows_down():
+    """In each turn it is 2 % slower than before; who is first changes, so that it slows down neither on the whole."""
+    turns = itertools.count()
+    ours, other = fake_pair(lambda core: 0.98 ** next(turns))
+    found = lanes.speeds(ours, other, 4)
+    np.testing.assert_allclose(found, [2 / 0.98, 2 * 0.98] * 2)
+    assert ours.told == ["2", "enough"] * 4
+
+
+PROCESS = """
+import json, sys
+print(json.dumps({"first_round_at": 0}), flush=True)
+for line in sys.stdin:
+    if line != "enough\\n":
+        print(json.dumps({"seconds": 0.5, "end": 1.0}), flush=True)
+        {fault}
+    else:
+        print("{}", flush=True)
+print('{"loss": 1}', flush=True)
+"""
+
+
+def lane(inbox, fault="pass"):
+    return lanes.Lane("it", [sys.executable, "-c", PROCESS.replace("{fault}", fault)], os.environ, 1, inbox)
+
+
+@pytest.mark.skipif(not CAN_PIN, reason="processes cannot be pinned here")
+def test_a_process_is_moved_to_a_core_with_what_it_says():
+    inbox = queue.SimpleQueue()
+    with lane(inbox) as it:
+        for core in machine.cores()[:2]:
+            it.pin(core)
+            assert os.sched_getaffinity(it._process.pid) == {core}
+        lanes.run([it])
+        found = it.finish()
+    assert found["loss"] == 1 and found["seconds"] == [0.5] and found["seconds_to_first_round"] < 0
+
+
+def test_a_process_that_ends_is_told_of():
+    with (
+        pytest.raises(lanes.Failed, match=r"broken\n.*it failed with exit status 1"),
+        lane(queue.SimpleQueue(), "sys.exit('broken')") as it,
+    ):
+        lanes.run([it, it])
+
+
+def test_rounds_are_served_until_there_were_enough():
+    """Three that were asked for, and more until the order to stop is read; the fourth is the one that is wanted."""
+    said, has_five = [], threading.Event()
+
+    def say(message):
+        said.append(message)
+        if len(said) == 1 + 5:  # behind the first line one after each round
+            has_five.set()
+
+    def orders():
+        yield "3\n"
+        has_five.wait()
+        yield "enough\n"
+
+    assert worker.serve(itertools.count(1), 4, orders(), say) == worker.WARM_UP + 4
+    assert said[0].keys() == {"first_round_at"} and said[-1] == {}
+    assert all(message.keys() == {"seconds", "end"} for message in said[1:-1])
+
+
+@pytest.mark.parametrize(
+    "command, expected",
+    [
+        ("--systems=fedjax_collapse,pfl,pytorch", {"a core each": "pytorch fedjax_collapse pfl"}),
+        ("--systems=fedjax_collapse,pytorch --turns", {"by turns": "pytorch fedjax_collapse"}),
+        ("--systems=fedjax_collapse,pytorch --layout=2x1", {"by turns": "pytorch fedjax_collapse"}),
+        ("--systems=fedjax_collapse,flower", {"by turns": "fedjax_collapse flower"}),
+        ("--systems=flower,pytorch,pfl", {"a core each": "pytorch pfl", "by turns": "pytorch flower"}),
+        ("--systems=fedjax_collapse", {"alone": "fedjax_collapse"}),
+        ("--systems=fedjax_collapse --variant=other X=1", {"a core each": "fedjax_collapse other"}),
+    ],
+)  # fmt: skip
+def test_systems_are_pinned_where_a_core_is_enough(command, expected, monkeypatch):
+    monkeypatch.setattr(machine, "can_pin", lambda: True)
+    monkeypatch.setattr(machine, "cores", lambda: [3, 4, 7])
+    asked = arguments.parse(re.split(" (?=--)", command), "")
+    found = benchmark.ways(asked, [*asked.systems, *asked.variants])
+    assert {way.name: " ".join(names) for way, names in found} == expected
+    assert all(way.cores == ((3, 7) if way.name == "a core each" else ()) for way, _ in found)
+    monkeypatch.setattr(machine, "cores", lambda: [3])
+    assert all(way.name != "a core each" for way, _ in benchmark.ways(asked, [*asked.systems, *asked.variants]))
+
+
+def test_a_variant_is_our_engine_with_other_variables():
+    asked = arguments.parse(["--variant=fast XLA_FLAGS='--a=1 --b=+x' JAX_ENABLE_X64=1", "--variant=b X="], "")
+    assert asked.variants == {"fast": {"XLA_FLAGS": "--a=1 --b=+x", "JAX_ENABLE_X64": "1"}, "b": {"X": ""}}
 
 
 def test_row_counts_true_samples_in_the_median_round():
     rest = {"loss": 0.5, "layout": "", "peak_memory_mib": 1.0}
     measured = Measurement([2.0, 9.0, 1.0], 3.0, samples=100, processed=125, steps=8, **rest)
-    row = tables.make_row("a", "pytorch", 20.0, measured)
+    row = tables.make_row("a", "pytorch", measured, "alone", [3.0, 2.0, 2.5])
     assert row["seconds_per_round"] == {"median": 2.0, "min": 1.0, "max": 9.0}
+    assert row["ratio"] == {"median": 2.5, "min": 2.0, "max": 3.0}
     assert (row["samples_per_second"], row["client_steps_per_second"], row["padding_efficiency"]) == (50, 4, 0.8)
 
 
@@ -242,6 +410,11 @@ def test_systems_whose_packages_are_missing_are_left_out(capsys):
         ("--figure=x.txt", ".svg, .png, .pdf"),
         (f"--profile={__file__}/x", __file__),
         ("--rounds=4", "5"),
+        ("--repetitions=2", ">= 3"),
+        ("--variant=nothing", "NAME VARIABLE=VALUE"),
+        ("--variant=pytorch X=1", "NAME VARIABLE=VALUE"),
+        ("--variant=", "NAME VARIABLE=VALUE"),
+        ("--growth --turns", "--turns"),
         ("--layout=2x0", "2x1"),
         ("--scale=0", "(0, 1]"),
         ("--scale=1.5", "(0, 1]"),
@@ -260,7 +433,7 @@ def test_systems_whose_packages_are_missing_are_left_out(capsys):
 )
 def test_wrong_argument_is_one_line_and_status_2(wrong, named, capsys):
     with pytest.raises(SystemExit) as error:
-        benchmark.main(wrong.split())
+        benchmark.main(re.split(" (?=--)", wrong))
     assert error.value.code == 2
     printed = capsys.readouterr().err
     assert named in printed and printed.count("\n") == 1

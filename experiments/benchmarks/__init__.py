@@ -24,21 +24,24 @@ class Round(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """What a system may use of the machine, and how much it is to do."""
+    """What a system may use of the machine."""
 
     cores: int
-    rounds: int  # in all
     task_file: Path  # where the task lies, for systems that run in several processes
     layout: tuple[int, int] | None = None  # devices and clients at once on each, for systems that have a choice
     device: str = "cpu"  # or gpu, for systems of ``ON_GPU``
 
 
 class System(NamedTuple):
-    """A way to run a workload: ``module.function(workload, task, setting)`` yields a ``Round`` as each is finished."""
+    """A way to run a workload: ``module.function(workload, task, setting)`` yields a ``Round`` as each is finished.
+
+    The cohorts of the task come again and again, and the next round is started when it is asked for.
+    """
 
     module: str  # in this package; imported by the worker only, so that nobody else loads JAX or PyTorch
     function: str
     needs: dict[str, str]  # package: how to install it
+    fits_one_core: bool = True
 
     def load(self) -> Callable[[Workload, Task, Setting], Iterator[Round]]:
         """The function itself."""
@@ -46,6 +49,7 @@ class System(NamedTuple):
 
 
 _TORCH = {"torch": PYTORCH}
+OURS = "fedjax_collapse"
 ON_GPU = ("fedjax_collapse", "pytorch")
 SYSTEMS = {
     "fedjax_collapse": System("engine_rounds", "run", {}),
@@ -54,5 +58,5 @@ SYSTEMS = {
     "pytorch-dataloader": System("pytorch_loops", "dataloader", _TORCH),
     "pytorch-threads": System("pytorch_loops", "threads", _TORCH),
     "pfl": System("pfl_rounds", "run", {"pfl": PFL} | _TORCH),
-    "flower": System("flower_rounds", "run", {"flwr": FLOWER, "ray": FLOWER} | _TORCH),
+    "flower": System("flower_rounds", "run", {"flwr": FLOWER, "ray": FLOWER} | _TORCH, fits_one_core=False),
 }

@@ -1,6 +1,7 @@
 """The command line of ``experiments/benchmark.py``: flags, and what is wrong with them in one line."""
 
 import argparse
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,9 @@ _SCALE = (
     "of the workloads, --methods and --augmentations, in (0, 1]: keeps this share of the examples; clients, and the "
     "cohort with them, become fewer only where they would be left with less than a batch each"
 )
+_REPETITIONS = "comparisons of two systems, at least 3, among which the rounds are divided; default 5"
+_SHAPE = '"NAME VARIABLE=VALUE ..."'
+_VARIANT = "one more system: fedjax_collapse with these environment variables, such as XLA_FLAGS; repeatable"
 _PROFILE = "folder for a jax.profiler trace of one more round of fedjax_collapse, of each workload"
 
 
@@ -36,6 +40,9 @@ def parse(argv: list[str] | None, description: str) -> argparse.Namespace:
     lowerings = f"of the networks: {', '.join(network_steps.LOWERINGS)}"
     parser.add_argument("--lowerings", type=_names(network_steps.LOWERINGS), default=["auto"], help=lowerings)
     parser.add_argument("--rounds", type=_rounds, help="timed rounds of each system, at least 5; default: by workload")
+    parser.add_argument("--repetitions", type=_repetitions, default=5, help=_REPETITIONS)
+    parser.add_argument("--turns", action="store_true", help="one system after another, with all cores")
+    parser.add_argument("--variant", type=_variant, action="append", default=[], metavar=_SHAPE, help=_VARIANT)
     parser.add_argument("--scale", type=_share, default=1.0, help=_SCALE)
     parser.add_argument("--device", choices=("cpu", "gpu"), default="cpu", help=f"gpu: of {', '.join(ON_GPU)} alone")
     layout = "of fedjax_collapse: devices x clients at once on each; default: as many devices as cores, by workload"
@@ -44,6 +51,7 @@ def parse(argv: list[str] | None, description: str) -> argparse.Namespace:
     parser.add_argument("--figure", type=_figure, metavar="FILE.svg", help="where to draw samples per second")
     parser.add_argument("--profile", type=_folder, metavar="DIR", help=_PROFILE)
     arguments = parser.parse_args(argv)
+    arguments.variants = dict(arguments.variant)
     _check(arguments)
     return arguments
 
@@ -54,6 +62,10 @@ def _check(arguments):
         _one_line(f"--figure and --profile are of workloads, leave them out with --{mode}")
     if mode in ("networks", "growth") and arguments.scale != 1:
         _one_line(f"--scale is of workloads, --methods and --augmentations, leave it out with --{mode}")
+    if mode and (arguments.turns or arguments.variants):
+        _one_line(f"--turns and --variant are of workloads, leave them out with --{mode}")
+    if len(arguments.variants) < len(arguments.variant):
+        _one_line("--variant: two have the same name")
     if arguments.device == "gpu":
         _check_on_gpu(arguments, mode)
     available = available_memory()
@@ -100,6 +112,23 @@ def _rounds(text):
     if not text.isdecimal() or int(text) < 5:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of rounds >= 5")
     return int(text)
+
+
+def _repetitions(text):
+    if not text.isdecimal() or int(text) < 3:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of repetitions >= 3")
+    return int(text)
+
+
+def _variant(text):
+    """Its name, and its variables."""
+    try:
+        name, *settings = shlex.split(text)
+    except ValueError:  # a quotation without an end, or nothing at all
+        name, settings = "", []
+    if not settings or name in SYSTEMS or not all("=" in setting for setting in settings):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected {_SHAPE}, of another name than the systems'")
+    return name, dict(setting.split("=", 1) for setting in settings)
 
 
 def _share(text):

@@ -14,7 +14,7 @@ def draw(rows: list[Row], path: Path) -> None:
     """Draws the rows into a file of the kind that its suffix says."""
     panels = {}
     for row in rows:
-        panels.setdefault(tables.title(row), []).append(row)
+        panels.setdefault(tables.panel(row), []).append(row)
     heights = [_PANEL + _BAR * len(panel) for panel in panels.values()]
     figure = drawing.new_figure(sum(heights))
     axes = figure.subplots(len(panels), squeeze=False, height_ratios=heights)[:, 0]
@@ -27,10 +27,10 @@ def draw(rows: list[Row], path: Path) -> None:
 def _draw_panel(axis, title, rows):
     systems = [row["system"] for row in rows]
     speeds = [row["samples_per_second"] for row in rows]
-    bars = axis.barh(systems, speeds, color=[drawing.arm_colour(list(SYSTEMS), system) for system in systems])
+    bars = axis.barh(systems, speeds, color=[drawing.arm_colour([*SYSTEMS, *systems], system) for system in systems])
     axis.bar_label(bars, [tables.speed(row) for row in rows], padding=3)
     axis.set_title(title, loc="left")
-    axis.set_xlim(0, 1.35 * max(speeds))
+    axis.set_xlim(0, 1.6 * max(speeds))
     axis.locator_params(axis="x", nbins=5)
     axis.xaxis.set_major_formatter("{x:,.0f}")
     axis.grid(axis="y", visible=False)

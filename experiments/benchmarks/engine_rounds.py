@@ -1,6 +1,5 @@
 """Rounds of this library's engine."""
 
-import itertools
 from collections.abc import Iterator
 
 import jax
@@ -55,11 +54,13 @@ def _run(workload, task, setting, is_timed):
     run = Run(federation, FedAvg(LocalTraining(*training)), jax.random.key(SEED), variables=variables)
     compiled = check(run, model, schedule, Hardware(client_map))
     records = rounds(run, compiled)
-    for cohort, record in zip(itertools.cycle(task.cohorts), records, strict=False):
+    for record in records:
+        steps = np.asarray(record.steps)[0]
+        cohort = np.flatnonzero(steps)
         yield Round(
             losses=np.asarray(record.metrics["task_loss"])[0, cohort],
             samples=training.epochs * sizes[cohort],
-            steps=np.asarray(record.steps)[0, cohort],
+            steps=steps[cohort],
             processed=processed_samples(sizes[cohort], training, devices, clients_at_once, compiled.layout.batch_parts),
             layout=f"{devices} devices x {clients_at_once} clients",
         )

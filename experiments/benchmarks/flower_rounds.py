@@ -18,7 +18,7 @@ from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 
 from experiments.benchmarks import Round, Setting, pytorch_loops
-from experiments.benchmarks.reporting import rounds_of
+from experiments.benchmarks.reporting import MANY, rounds_of
 from experiments.benchmarks.tasks import Task
 from experiments.benchmarks.workloads import WORKLOADS, Workload
 
@@ -32,7 +32,7 @@ def run(workload: Workload, task: Task, setting: Setting) -> Iterator[Round]:
         @server.main()
         def main(grid: Grid, context: Context) -> None:
             state = ArrayRecord(pytorch_loops.network(workload, task).state_dict())
-            _Strategy(task, setting, report).start(grid, state, setting.rounds)
+            _Strategy(task, setting, report).start(grid, state, MANY)
 
         run_simulation(
             server,
@@ -57,7 +57,7 @@ class _Strategy(FedAvg):
 
     def configure_train(self, server_round, arrays, config, grid):
         messages = super().configure_train(server_round, arrays, config, grid)
-        for message, client in zip(messages, self.cohorts[server_round - 1], strict=True):
+        for message, client in zip(messages, self.cohorts[(server_round - 1) % len(self.cohorts)], strict=True):
             whose = ConfigRecord({"client": int(client)})
             content = RecordDict({self.arrayrecord_key: arrays, self.configrecord_key: whose})
             yield Message(content, message.metadata.dst_node_id, MessageType.TRAIN)

@@ -6,14 +6,13 @@ side in a thread for each core.
 """
 
 import functools
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
 
-CLIENTS, BATCH_SIZE, CLASSES, SEED = 2, 32, 10, 0
+CLIENTS, STEPS, BATCH_SIZE, CLASSES, SEED = 2, 2, 32, 10, 0  # steps of each client in a round
 IMAGE_SIZE = {"alexnet": 64}  # others: 32
 NETWORKS = (
     *("mlp", "small_cnn", "moon_cnn", "feduv_cnn", "resnet20", "resnet32", "mobilenet_v2", "resnet18", "resnet50"),
@@ -27,35 +26,19 @@ class Case(NamedTuple):
 
     network: str
     system: str  # a lowering, pytorch or pytorch-threads
-    rounds: int
     cores: int
-    steps: int = 2  # of each client in a round
 
 
-class Measurement(NamedTuple):
-    """What a worker found."""
-
-    seconds_per_step: list[float]  # of one client, in each timed round: the round's time over all clients' steps
-    seconds_to_first_round: float  # from the network's making, compiling included
-
-
-def measure(case: Case) -> Measurement:
-    """Times one network on one system, round by round."""
-    start = time.perf_counter()
+def rounds(case: Case) -> Iterator[None]:
+    """Rounds of one network on one system."""
     run = (_pytorch if case.system.startswith("pytorch") else _engine)(case)
-    run()
-    first = time.perf_counter() - start
-    seconds = []
-    for _ in range(case.rounds + 1):
-        start = time.perf_counter()
-        run()
-        seconds.append((time.perf_counter() - start) / (CLIENTS * case.steps))
-    return Measurement(seconds[1:], first)
+    while True:
+        yield run()
 
 
 def _data(case: Case) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(SEED)
-    size, count = IMAGE_SIZE.get(case.network, 32), CLIENTS * case.steps * BATCH_SIZE
+    size, count = IMAGE_SIZE.get(case.network, 32), CLIENTS * STEPS * BATCH_SIZE
     return rng.integers(0, 256, (count, size, size, 3), np.uint8), rng.integers(0, CLASSES, count)
 
 
@@ -64,8 +47,7 @@ def _engine(case: Case) -> Callable[[], None]:
     import jax
 
     from experiments import names
-    from experiments.benchmarks import networks
-    from experiments.benchmarks.engine_rounds import layout, rounds
+    from experiments.benchmarks import engine_rounds, networks
     from fedjax_collapse import FedAvg, Federation, LocalTraining, Model
     from fedjax_collapse.nn.timing import with_timed_lowerings
     from fedjax_collapse.simulation import Hardware, Run, Schedule, check
@@ -83,7 +65,8 @@ def _engine(case: Case) -> Callable[[], None]:
     if is_timed:
         model = with_timed_lowerings(model, BATCH_SIZE, 1, jax.devices()[0])
     run = Run(federation, FedAvg(LocalTraining(1, BATCH_SIZE, 0.01, 0.9)), jax.random.key(SEED))
-    return functools.partial(next, rounds(run, check(run, model, Schedule(1), Hardware(layout(devices)))))
+    compiled = check(run, model, Schedule(1), Hardware(engine_rounds.layout(devices)))
+    return functools.partial(next, engine_rounds.rounds(run, compiled))
 
 
 def _pytorch(case: Case) -> Callable[[], None]:

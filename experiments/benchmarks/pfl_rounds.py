@@ -4,6 +4,7 @@ Of BatchNorm it averages the parameters, not the running statistics, which train
 batches in the same order in every epoch and round: pfl does not shuffle.
 """
 
+import itertools
 from collections.abc import Iterator
 
 import numpy as np
@@ -21,7 +22,7 @@ from pfl.model.pytorch import PyTorchModel
 from torch.nn.functional import cross_entropy
 
 from experiments.benchmarks import Round, Setting, pytorch_loops
-from experiments.benchmarks.reporting import rounds_of
+from experiments.benchmarks.reporting import MANY, rounds_of
 from experiments.benchmarks.tasks import Task
 from experiments.benchmarks.workloads import SEED, Workload
 
@@ -42,8 +43,8 @@ def run(workload: Workload, task: Task, setting: Setting) -> Iterator[Round]:
         clients = _clients(task)
         FederatedAveraging().run(
             NNAlgorithmParams(
-                central_num_iterations=setting.rounds,
-                evaluation_frequency=setting.rounds,
+                central_num_iterations=MANY,
+                evaluation_frequency=MANY,
                 train_cohort_size=task.cohorts.shape[1],
                 val_cohort_size=None,
             ),
@@ -64,7 +65,7 @@ def run(workload: Workload, task: Task, setting: Setting) -> Iterator[Round]:
 def _clients(task):
     images, labels = pytorch_loops.tensors(task)
     datasets = [Dataset((images[rows], labels[rows]), user_id=str(i)) for i, rows in enumerate(task.parts)]
-    order = iter(task.cohorts.ravel())
+    order = itertools.cycle(task.cohorts.ravel())
     return FederatedDataset(datasets.__getitem__, lambda: next(order))
 
 

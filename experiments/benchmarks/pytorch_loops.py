@@ -30,7 +30,7 @@ def dataloader(workload: Workload, task: Task, setting: Setting) -> Iterator[Rou
     torch.manual_seed(SEED)
     server, dataset = network(workload, task), TensorDataset(*tensors(task))
     clients = [Subset(dataset, part.tolist()) for part in task.parts]
-    for cohort in task.cohorts:
+    for cohort in itertools.cycle(task.cohorts):
         trained, counts = zip(*[_train_copy(server, clients[i], workload.training) for i in cohort], strict=True)
         states = [network.state_dict() for network in trained]
         shares = [len(clients[i]) / sum(len(clients[j]) for j in cohort) for i in cohort]
@@ -70,7 +70,7 @@ def _lanes(workload, task, lanes, threads, device="cpu"):
     generators = [torch.Generator(device).manual_seed(SEED + lane) for lane in range(lanes)]
     with ThreadPoolExecutor(lanes) as pool:
         run = map if lanes == 1 else pool.map
-        for cohort in task.cohorts:
+        for cohort in itertools.cycle(task.cohorts):
             clients = sorted((parts[i] for i in cohort), key=len)
             deal = [clients[lane::lanes] for lane in range(lanes)]
             done = run(

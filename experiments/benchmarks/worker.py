@@ -2,17 +2,20 @@
 
 The command lines are ``prepare FOLDER SCALE ROUNDS WORKLOAD ...``, ``grow FOLDER CLIENTS ROUNDS WORKLOAD``, ``time
 FOLDER JOB``, the job as JSON, ``methods FOLDER TURNS CORES SCALE``, ``augmentations`` with the same, and ``network
-FOLDER CASE``, the case as JSON.
+CASE``, the case as JSON. ``time`` and ``network`` work as ``serve`` says.
 """
 
 import json
 import math
+import os
+import queue
 import resource
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, TextIO, TypeVar
 
 import numpy as np
 
@@ -20,6 +23,7 @@ from experiments.benchmarks import SYSTEMS, Round, Setting, growth, network_step
 from experiments.benchmarks.tasks import Task
 from experiments.benchmarks.workloads import WORKLOADS, make_task
 
+T = TypeVar("T")
 WARM_UP = 2  # rounds that are not timed: the first compiles, the second may still fill caches
 
 
@@ -29,23 +33,22 @@ class Job(NamedTuple):
     task: str  # name of its file, without the suffix
     workload: str
     system: str
-    rounds: int  # to time
+    rounds: int  # timed ones after which its loss is compared with the other systems', at least as many are run
     cores: int
     layout: tuple[int, int] | None
-    started: float  # when the process was asked for, in seconds since the epoch
     device: str = "cpu"
     profile: str | None = None  # folder for a trace of a round that is not timed; of fedjax_collapse only
 
 
 class Measurement(NamedTuple):
-    """What a worker found."""
+    """What is found of a system."""
 
     seconds: list[float]  # of each timed round
     seconds_to_first_round: float
     samples: int  # true samples in a round
     processed: int  # with padding
     steps: int
-    loss: float  # of the last timed round
+    loss: float  # of a round of the same number in all systems
     layout: str
     peak_memory_mib: float  # of this process
 
@@ -57,24 +60,43 @@ def prepare(folder: Path, scale: float, rounds: int, workloads: list[str]) -> No
         make_task(workload, WARM_UP + (rounds or workload.rounds)).save(folder / f"{name}.npz")
 
 
-def measure(folder: Path, job: Job) -> Measurement:
-    """Times a system, round by round."""
+def measure(folder: Path, job: Job, serve: Callable[[Iterator[Round], int], Round]) -> dict[str, Any]:
+    """Serves rounds of a system; what is to be said of them at the end."""
     task_file = folder / f"{job.task}.npz"
     layout = tuple(job.layout) if job.layout else None
-    setting = Setting(job.cores, WARM_UP + job.rounds, task_file, layout, job.device)
+    setting = Setting(job.cores, task_file, layout, job.device)
     rounds = SYSTEMS[job.system].load()(WORKLOADS[job.workload], Task.load(task_file), setting)
-    last = next(rounds)
-    seconds_to_first_round = time.time() - job.started
-    seconds = []
-    for _ in range(WARM_UP - 1 + job.rounds):
-        start = time.perf_counter()
-        last = next(rounds)
-        seconds.append(time.perf_counter() - start)
-    measured = _measurement(last, seconds[WARM_UP - 1 :], seconds_to_first_round)
+    measured = _measurement(serve(rounds, job.rounds))
     if job.profile and job.system == "fedjax_collapse":
         _trace(rounds, Path(job.profile, job.task))
     rounds.close()  # waits for what still runs
     return measured
+
+
+def serve(rounds: Iterator[T], number: int, orders: TextIO, say: Callable[[Mapping[str, Any]], None]) -> T:
+    """Runs rounds, of which there is no end, as it is told to until there are no more orders; the one of that number.
+
+    It warms up first, and says when the first round was done. An order is a number of rounds: it runs so many, and
+    goes on until it reads ``enough``, with a message after every round, and an empty one when it waits again.
+    """
+    found = next(rounds)
+    first_round_at = time.time()
+    for _ in range(WARM_UP - 1):
+        found = next(rounds)
+    say({"first_round_at": first_round_at})
+    lines, done = queue.SimpleQueue(), 0
+    threading.Thread(target=lambda: [*map(lines.put, orders), lines.put(""), lines.put("")], daemon=True).start()
+    for order in iter(lines.get, ""):
+        end, is_enough = done + int(order), False
+        while done < end or not is_enough:
+            start = time.perf_counter()
+            last = next(rounds)
+            say({"seconds": time.perf_counter() - start, "end": time.monotonic()})
+            done += 1
+            found = last if done == number else found
+            is_enough = is_enough or (not lines.empty() and lines.get() is not None)
+        say({})
+    return found
 
 
 def _trace(rounds: Iterator[Round], folder: Path) -> None:
@@ -84,19 +106,17 @@ def _trace(rounds: Iterator[Round], folder: Path) -> None:
         next(rounds)
 
 
-def _measurement(last: Round, seconds: list[float], seconds_to_first_round: float) -> Measurement:
-    losses, samples, steps = (np.ravel(np.asarray(x)) for x in last[:3])
+def _measurement(found: Round) -> dict[str, Any]:
+    losses, samples, steps = (np.ravel(np.asarray(x)) for x in found[:3])
     loss = float(np.average(losses, weights=samples))
     if not math.isfinite(loss):
-        raise FloatingPointError(f"the final loss is {loss}")
-    return Measurement(
-        seconds=seconds,
-        seconds_to_first_round=seconds_to_first_round,
+        raise FloatingPointError(f"the loss is {loss}")
+    return dict(
         samples=int(samples.sum()),
-        processed=last.processed,
+        processed=found.processed,
         steps=int(steps.sum()),
         loss=loss,
-        layout=last.layout,
+        layout=found.layout,
         peak_memory_mib=_peak_memory_mib(),
     )
 
@@ -109,24 +129,36 @@ def _peak_memory_mib() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
 
 
-def main(command: str, folder: str, *rest: str) -> None:
-    """Runs a command line; what is measured goes to ``measurement.json`` in the folder."""
+def main(command: str, *rest: str) -> None:
+    """Runs a command line; what all methods or augmentations cost goes to ``measurement.json`` in the folder."""
     if command == "prepare":
-        prepare(Path(folder), float(rest[0]), int(rest[1]), list(rest[2:]))
-        return
-    if command == "grow":
-        clients, rounds, workload = int(rest[0]), WARM_UP + int(rest[1]), rest[2]
-        growth.make_task(WORKLOADS[workload], clients, rounds).save(Path(folder, f"{workload}-{clients}.npz"))
-        return
-    if command in ("methods", "augmentations"):
+        prepare(Path(rest[0]), float(rest[1]), int(rest[2]), list(rest[3:]))
+    elif command == "grow":
+        folder, clients, rounds, workload = Path(rest[0]), int(rest[1]), WARM_UP + int(rest[2]), rest[3]
+        growth.make_task(WORKLOADS[workload], clients, rounds).save(folder / f"{workload}-{clients}.npz")
+    elif command in ("methods", "augmentations"):
         from experiments.benchmarks import overheads
 
-        measured = overheads.measure(command, int(rest[0]), int(rest[1]), float(rest[2]))
-    elif command == "network":
-        measured = network_steps.measure(network_steps.Case(**json.loads(rest[0])))._asdict()
+        measured = overheads.measure(command, int(rest[1]), int(rest[2]), float(rest[3]))
+        (Path(rest[0]) / "measurement.json").write_text(json.dumps(measured))
     else:
-        measured = measure(Path(folder), Job(**json.loads(rest[0])))._asdict()
-    (Path(folder) / "measurement.json").write_text(json.dumps(measured))
+        _serve_parent(command, *rest)
+
+
+def _serve_parent(command, *rest):
+    """Serves the process that reads this one's output, to which nothing else is written."""
+    with os.fdopen(os.dup(1), "w", buffering=1) as output, open(os.devnull, "w") as nowhere:
+        os.dup2(nowhere.fileno(), 1)
+
+        def say(message):
+            output.write(f"{json.dumps(message)}\n")
+
+        if command == "network":
+            serve(network_steps.rounds(network_steps.Case(**json.loads(rest[0]))), 1, sys.stdin, say)
+            say({})
+        else:
+            folder, job = Path(rest[0]), Job(**json.loads(rest[1]))
+            say(measure(folder, job, lambda *rounds: serve(*rounds, sys.stdin, say)))
 
 
 if __name__ == "__main__":
