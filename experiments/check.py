@@ -9,6 +9,7 @@ that changes. Exit status: 0 all is right, 1 something is not, 2 wrong input.
 
 import argparse
 import os
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -20,9 +21,6 @@ if __name__ == "__main__":  # before the imports, which take seconds
     from experiments.early import import_jax
 
     import_jax()
-    import signal
-
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # from here on it is KeyboardInterrupt again
 
 import jaxlib
 
@@ -70,4 +68,5 @@ def _wrong_input(message):
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.exit(main())

@@ -10,6 +10,7 @@ import hashlib
 import itertools
 import multiprocessing
 import os
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -22,6 +23,7 @@ import numpy as np
 import fedjax_collapse
 from experiments import names
 from experiments.benchmarks.overheads import accepted
+from experiments.failures import one_line
 from fedjax_collapse import FedAvg, Federation, LocalTraining, Model, compiler_bugs, engine, nn
 from fedjax_collapse.evaluation import evaluate
 from fedjax_collapse.remembered import recalled, remember
@@ -84,12 +86,23 @@ def cases() -> list[Case]:
 def _outcomes():
     apart = multiprocessing.get_context("spawn")  # a process that has started JAX cannot fork
     with ProcessPoolExecutor(1, apart, _compile_with_least_effort, max_tasks_per_child=_IN_A_PROCESS) as pool:
-        expected = [(case, pool.submit(uncompiled, case)) for case in cases()]
-        for name in compiler_bugs.BUGS:
-            is_right = compiler_bugs.is_right_in_fresh_process(name)
-            yield Outcome(f"program {name}", 0.0 if is_right else np.inf, 0.0)
-        for case, of_case in expected:
-            yield compare(case, compiled(case), of_case.result())
+        try:
+            expected = [(case, pool.submit(uncompiled, case)) for case in cases()]
+            for name in compiler_bugs.BUGS:
+                is_right = compiler_bugs.is_right_in_fresh_process(name)
+                yield Outcome(f"program {name}", 0.0 if is_right else np.inf, 0.0)
+            for case, of_case in expected:
+                yield _tried(case, of_case)
+        finally:  # of Ctrl-C, too
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _tried(case, expected):
+    try:
+        return compare(case, compiled(case), expected.result())
+    except Exception as error:  # of a compiler, or of the other process
+        print(f"{case.name}: {one_line(error)}", file=sys.stderr)
+        return Outcome(case.name, np.inf, TOLERANCE)
 
 
 def _compile_with_least_effort():

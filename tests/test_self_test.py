@@ -1,6 +1,5 @@
 """``fedjax-collapse check``: compiled rounds beside uncompiled ones, and the verdict that studies record."""
 
-import jax
 import numpy as np
 import pytest
 
@@ -98,11 +97,21 @@ def test_a_small_error_is_noticed(rounds, part):
     assert self_test.compare(case, {**found, part: off}, expected).difference == np.inf
 
 
-def test_the_process_beside_it_gives_the_same(rounds, monkeypatch):
-    """It compiles with other flags."""
+def test_the_process_beside_it_gives_the_same(rounds, monkeypatch, tmp_path, capsys):
+    """It compiles with other flags. A case that cannot be compiled is wrong, with a line that says why."""
     case, _, expected = rounds
-    monkeypatch.setattr(self_test, "cases", lambda: [case])
+    broken = case._replace(name="broken")
+
+    def compiled(case):
+        if case.name == "broken":
+            raise RuntimeError("no such\ninstruction")
+        return expected
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(self_test, "cases", lambda: [case, broken])
     monkeypatch.setattr(self_test.compiler_bugs, "BUGS", {})
-    monkeypatch.setattr(self_test, "compiled", lambda case: expected)
-    (outcome,) = self_test.run()
-    assert outcome.is_right and jax.devices()[0].platform == "cpu"
+    monkeypatch.setattr(self_test, "compiled", compiled)
+    assert [outcome.is_right for outcome in self_test.run()] == [True, False]
+    assert self_test.verdict() == "wrong: broken"
+    printed = capsys.readouterr().err
+    assert "broken: " in printed and "no such instruction" in printed and printed.count("\n") == 1
