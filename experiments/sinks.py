@@ -208,9 +208,10 @@ class _Guarded:
 
 
 def _earlier(folder, round):
-    """The rows before a round, whose own are in the files already."""
-    files = [Rows.read(folder / name, round).rows[:-1] for name in ("metrics.jsonl", "timing.jsonl")]
-    return list(zip(*files, strict=True))
+    """The rows before a round, whose own are in the files already; without seconds where these are lost."""
+    rows = Rows.read(folder / "metrics.jsonl", round).rows[:-1]
+    timings = {timing["round"]: timing for timing in Rows.salvage(folder / "timing.jsonl", range(1, round)).rows}
+    return [(row, timings.get(row["round"], {})) for row in rows]
 
 
 def _numbers(row, timing):
@@ -230,5 +231,5 @@ def _identity(folder):
     """The name under which Weights & Biases know the run, the same at each start."""
     path = folder / "wandb_id"
     if not path.exists():
-        path.write_text(uuid.uuid4().hex[:16])
-    return path.read_text()
+        path.write_text(uuid.uuid4().hex[:16], encoding="utf-8")
+    return path.read_text(encoding="utf-8")

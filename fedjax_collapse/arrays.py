@@ -97,7 +97,7 @@ def read_npz(path: Path) -> Arrays:
         Damaged: it cannot be read.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with files.reading(path) as opened, np.load(opened, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
     except FileNotFoundError:
         return {}
@@ -120,6 +120,8 @@ def _read_rounds(path):
     arrays = read_npz(path)
     if arrays and ("round" not in arrays or arrays["round"].dtype.kind not in "iu" or arrays["round"].ndim != 1):
         raise Damaged(f"{path}: has no array 'round' of whole numbers")
+    if arrays and np.any(arrays["round"][:-1] >= arrays["round"][1:]):
+        raise Damaged(f"{path}: its rounds are not in ascending order")
     for name, values in arrays.items():
         if values.shape[:1] != arrays["round"].shape:
             raise Damaged(f"{path}: {name!r} has shape {values.shape}, expected a row for each of its rounds")

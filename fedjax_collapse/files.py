@@ -1,12 +1,14 @@
 """Files that are whole, and on the disk, from the moment at which they are in their place.
 
 What is written lies in the memory of the system first, where a power failure takes it; ``fsync`` waits for the disk.
+Only regular files are read and written: opening a pipe, or reading a device, might never end.
 """
 
 import contextlib
 import errno
 import filecmp
 import os
+import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -14,14 +16,24 @@ from typing import BinaryIO
 _CANNOT = (errno.EINVAL, errno.ENOTSUP)  # of file systems that have no such call, mostly for folders
 
 
+def reading(path: Path) -> BinaryIO:
+    """The regular file, open for reading in binary mode.
+
+    Raises:
+        OSError: it cannot be opened, or is not a regular file.
+    """
+    return open(_open_regular(path, os.O_RDONLY), "rb")
+
+
 @contextlib.contextmanager
-def whole(path: Path) -> Iterator[BinaryIO]:
+def whole(path: Path, temporary: Path | None = None) -> Iterator[BinaryIO]:
     """A file to write into; it takes the place of ``path`` in one step: a reader sees the old or the new one.
 
-    A file with the same content stays as it is.
+    A file with the same content stays as it is. ``temporary``: where it is until then, by default the same place for
+    all writers, of which there is one at a time.
     """
-    temporary = path.with_suffix(path.suffix + ".tmp")
-    with temporary.open("wb") as file:
+    temporary = temporary or path.with_suffix(path.suffix + ".tmp")
+    with open(_open_regular(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW), "wb") as file:
         yield file
         file.flush()
         _fsync(file.fileno())
@@ -30,6 +42,17 @@ def whole(path: Path) -> Iterator[BinaryIO]:
     else:
         os.replace(temporary, path)
     flush([path.parent])
+
+
+@contextlib.contextmanager
+def shared(path: Path) -> Iterator[BinaryIO]:
+    """``whole`` for a file that several processes may write at once."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with whole(path, temporary) as file:
+            yield file
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def flush(paths: Iterable[Path]) -> None:
@@ -45,6 +68,15 @@ def flush(paths: Iterable[Path]) -> None:
 def flush_all(folder: Path) -> None:
     """``flush`` of the folder and of all that is in it."""
     flush([*folder.rglob("*"), folder])
+
+
+def _open_regular(path, flags):
+    """The descriptor of a regular file; a pipe is not waited for, and a device is not read."""
+    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "Not a regular file", str(path))
+    return descriptor
 
 
 def _fsync(descriptor):

@@ -6,6 +6,7 @@ equal runs write equal files; wall-clock times are in ``timing.jsonl``. Arrays a
 every round, and the end of the run makes one file of each kind (``arrays.py``).
 """
 
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from fedjax_collapse.rows import write_json as write_json
 KINDS = ("clients", "spectra", "measurements")
 _METRICS, _TIMING = "metrics.jsonl", "timing.jsonl"
 _EVALUATED = "evaluated"  # the last evaluated round, in the notes of a checkpoint that is of a later one
+_SHOWN = 3  # rounds that a warning lists
 _TAKEN = ("round", "file", "allow_pickle")  # the array of rounds, and arguments of np.savez
 
 
@@ -154,34 +156,46 @@ class History:
     ) -> "History":
         """The history on disk up to ``round``, as it was ``written``; what comes after that is not looked at.
 
-        ``measure_every``: rounds between measurements, rounded up to evaluations.
+        ``measure_every``: rounds between measurements, rounded up to evaluations. Seconds, on which no result depends,
+        are the exception: rows of timing that are damaged or missing are left out, with a warning.
 
         Raises:
-            Damaged: a row or an array is not as it was written, or is missing.
+            Damaged: a row of metrics or an array is not as it was written, or is missing.
         """
         history = cls(folder)
-        history._metrics, history._timing = (Rows.read(folder / name, round) for name in (_METRICS, _TIMING))
+        history._metrics = Rows.read(folder / _METRICS, round)
+        history._timing = Rows.salvage(folder / _TIMING, range(1, round + 1))
         for kind in KINDS if round else ():  # before the first round there is nothing to read
             if arrays := read_arrays(folder, kind, round):
                 history._blocks[kind], history._num_saved[kind] = [arrays], 1
         history._check_rounds(round, (written or {}).get(_EVALUATED, round), measure_every)
         for name, found in history.written().items() if written else ():
-            if written.get(name) != found:
+            if written.get(name) != found and name != _TIMING:
                 raise Damaged(f"{folder / name}: not as it was written up to round {round}")
+        history._keep_timing(written)
         return history
+
+    def _keep_timing(self, written):
+        """Keeps those rows of timing that are of evaluated rounds; a warning says if they are not as written."""
+        path, evaluated = self.folder / _TIMING, [row["round"] for row in self.rows]
+        self._timing = Rows.salvage(path, evaluated)
+        known = {row["round"] for row in self.timing}
+        if lost := [str(round) for round in evaluated if round not in known]:
+            some = ", ".join(lost[:_SHOWN]) + (f" and {len(lost) - _SHOWN} more" if len(lost) > _SHOWN else "")
+            warnings.warn(f"{path}: the seconds of round {some} cannot be read and are left out", stacklevel=2)
+        elif written and written.get(_TIMING) != self._timing.sha256:
+            warnings.warn(f"{path}: not as it was written; seconds in it may be wrong", stacklevel=2)
 
     def _check_rounds(self, round, evaluated, measure_every):
         """Raises Damaged unless every round up to this one is there once, where the arrays are one block, and every
         evaluation up to the last one, ``evaluated``."""
-        rounds = {
-            name: [row["round"] for row in rows] for name, rows in ((_METRICS, self.rows), (_TIMING, self.timing))
-        }
+        timed, rounds = [row["round"] for row in self.timing], {_METRICS: [row["round"] for row in self.rows]}
         rounds |= {kind: blocks[0]["round"].tolist() if blocks else [] for kind, blocks in self._blocks.items()}
         last = {name: max(of_kind, default=0) for name, of_kind in rounds.items()}
-        reached = min(last[_METRICS], last[_TIMING], last["spectra"], last["clients"])
+        reached = min(last[_METRICS], last["spectra"], last["clients"])
         if reached != evaluated or last["clients"] != round:
             raise Damaged(f"{self.folder}: its checkpoint is of round {round}, its metrics end at {reached}")
-        evaluated = rounds[_METRICS if rounds[_METRICS] == rounds[_TIMING] else "spectra"]  # two of three are right
+        evaluated = rounds[_METRICS if rounds[_METRICS] == timed else "spectra"]  # two of three are right
         expected = dict.fromkeys(rounds, evaluated) | {"clients": list(range(1, round + 1))}
         expected["measurements"] = [
             now
@@ -191,7 +205,7 @@ class History:
         for name, found in rounds.items():
             for number, (is_, should) in enumerate(zip(found, expected[name], strict=False), 1):
                 if is_ != should:
-                    place = f"{self.folder / name}, {'line' if name in (_METRICS, _TIMING) else 'entry'} {number}"
+                    place = f"{self.folder / name}, {'line' if name == _METRICS else 'entry'} {number}"
                     raise Damaged(f"{place}: round {is_}, expected round {should}")
 
     def cut(self) -> None:

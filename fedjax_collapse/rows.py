@@ -3,7 +3,7 @@
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,17 @@ class Rows:
                 break
         return read
 
+    @classmethod
+    def salvage(cls, path: Path, rounds: Iterable[int]) -> "Rows":
+        """The rows of these rounds that can be read; those that are damaged or missing are left out."""
+        read, found = cls(path), {}
+        for row in filter(None, map(_parse, _lines(path))):
+            found.setdefault(row["round"], row)
+        read.rows = [found[round] for round in rounds if round in found]
+        for row in read.rows:
+            read._sha.update(_line(row))
+        return read
+
     def cut(self) -> None:
         """Removes from the file what comes after the last row."""
         with files.whole(self._path) as file:
@@ -76,7 +87,8 @@ def write_json(path: Path, content: object) -> None:
 def _lines(path):
     """The finished lines of a file; none if it cannot be read."""
     try:
-        *lines, _ = path.read_bytes().split(b"\n")
+        with files.reading(path) as file:
+            *lines, _ = file.read().split(b"\n")
     except OSError:
         return []
     return lines

@@ -207,16 +207,39 @@ def test_without_a_whole_checkpoint_one_line_says_what_to_do(federation, model, 
         (lambda lines: lines[1:], "line 1: round 2, expected round 1"),
     ],
 )
-@pytest.mark.parametrize("name", ["metrics.jsonl", "timing.jsonl"])
-def test_a_damaged_lost_or_doubled_row_is_named(opening, name, change, words):
+def test_a_damaged_lost_or_doubled_row_is_named(opening, change, words):
     """None is emptied, as both checkpoints need it."""
     place, open_folder = opening
-    lines = (place / name).read_bytes().splitlines(keepends=True)
-    (place / name).write_bytes(b"".join(change(lines)))
+    lines = (place / "metrics.jsonl").read_bytes().splitlines(keepends=True)
+    (place / "metrics.jsonl").write_bytes(b"".join(change(lines)))
     before = tree(place)
-    with pytest.raises(UserError, match=f"{re.escape(name)}, {words}"):
+    with pytest.raises(UserError, match=rf"metrics\.jsonl, {words}"):
         open_folder()
     assert tree(place) == before
+
+
+@pytest.mark.parametrize(
+    ("change", "lost"),
+    [
+        (lambda lines: [lines[0], b"\x80" + lines[1][1:], *lines[2:]], (2,)),
+        (lambda lines: [lines[0].replace(b'"round": 1', b'"round": 9'), *lines[1:]], (1,)),
+        (lambda lines: lines[:1], (2, 3, 4)),
+        (lambda lines: [lines[0].replace(b'"train": ', b'"train": 7'), *lines[1:]], ()),
+    ],
+)
+def test_damaged_seconds_do_not_condemn_a_run(opening, stopped, change, lost):
+    """Of the newest round, too; a warning says what is lost or may be wrong, and the results are those of before."""
+    place, open_folder = opening
+    whole = [json.loads(line) for line in (stopped / "timing.jsonl").read_text().splitlines()]
+    (place / "timing.jsonl").write_bytes(b"".join(change((place / "timing.jsonl").read_bytes().splitlines(True))))
+    words = f"seconds of round {', '.join(map(str, lost))} cannot be read" if lost else "seconds in it may be wrong"
+    with pytest.warns(UserWarning, match=rf"timing\.jsonl: .*{words}"):
+        round, _, history = open_folder()
+    assert round == 4 and tree(place).keys() == tree(stopped).keys()
+    assert [row["round"] for row in history.timing] == [row["round"] for row in whole if row["round"] not in lost]
+    assert all((place / name).read_bytes() == (stopped / name).read_bytes() for name in ("metrics.jsonl", "run.json"))
+    kept = [json.loads(line) for line in (place / "timing.jsonl").read_text().splitlines()]
+    assert kept == [row for row in whole if row["round"] not in lost] or not lost
 
 
 def test_what_comes_after_the_checkpoint_may_be_damaged(opening, stopped):
