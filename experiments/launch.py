@@ -49,7 +49,7 @@ from experiments.study import choose_runs, run_study
 from experiments.summaries import finish, overview
 from experiments.workers import Work, failures, last_round, train_in_workers
 from fedjax_collapse.records import UserError
-from fedjax_collapse.remembered import cache_folder
+from fedjax_collapse.remembered import cache_folder, make_cache
 
 _OPTIONS = ("cohort", "data", "partition", "network", "training", "algorithm", "server_optimizer", "regularizers",
             "methods", "measurements")  # fmt: skip
@@ -244,7 +244,7 @@ def check_devices() -> None:
 def _is_writable(cache):
     """Whether compiled programs can be kept there; a line says so if not."""
     try:
-        cache.mkdir(parents=True, exist_ok=True)
+        make_cache(cache)
     except OSError as error:
         print(f"warning: compiled programs are not kept ({error}); choose another --compilation_cache", file=sys.stderr)
         return False

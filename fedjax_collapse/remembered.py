@@ -20,6 +20,17 @@ def cache_folder(kind: str) -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedjax_collapse" / kind
 
 
+def make_cache(folder: Path) -> None:
+    """Makes a folder of a cache, and those above it that are missing, all of them this user's alone.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    for place in (*reversed(folder.parents), folder):
+        if place == folder or not place.exists():
+            place.mkdir(mode=0o700, exist_ok=True)
+
+
 def remembered(kind: str, device: jax.Device, key: Any, measure: Callable[[], Mapping[str, float]]) -> dict[str, float]:
     """The numbers of ``measure()`` by name, read from the cache if they are there for this key and machine.
 
@@ -40,7 +51,7 @@ def recalled(kind: str, device: jax.Device, key: Any) -> dict[str, float] | None
     """
     path, what = _place(kind, device, key)
     try:
-        content = json.loads(path.read_text())
+        content = json.loads(path.read_text(encoding="utf-8"))
         numbers = {str(name): float(value) for name, value in content["numbers"].items()}
         return numbers if numbers and content["sha256"] == _hash([what, numbers]) else None
     except (OSError, ValueError, AttributeError, KeyError, TypeError):
@@ -51,7 +62,7 @@ def remember(kind: str, device: jax.Device, key: Any, numbers: Mapping[str, floa
     """Keeps the numbers for ``recalled``; where the cache cannot be written, a warning says so."""
     path, what = _place(kind, device, key)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_cache(path.parent)
         write_json(path, {**what, "numbers": numbers, "sha256": _hash([what, numbers])})
     except OSError as error:
         warnings.warn(
@@ -73,5 +84,6 @@ def _machine(device):
     """What the speed depends on; of a CPU its model's name, as JAX says "cpu" of all."""
     info, kind = Path("/proc/cpuinfo"), device.device_kind
     if device.platform == "cpu" and info.exists():
-        kind = next((line for line in info.read_text().splitlines() if line.startswith("model name")), kind)
+        lines = info.read_text(encoding="utf-8").splitlines()
+        kind = next((line for line in lines if line.startswith("model name")), kind)
     return [jax.__version__, kind, jax.config.jax_default_matmul_precision, os.environ.get("XLA_FLAGS", "")]

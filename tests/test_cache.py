@@ -2,16 +2,19 @@
 
 import os
 import signal
+import stat
 import subprocess
 import sys
 import time
 
+import jax
 import numpy as np
 import pytest
 
+from experiments import launch
 from fedjax_collapse.data.reading import cache as cache_module
 from fedjax_collapse.data.reading.cache import cached
-from fedjax_collapse.remembered import cache_folder
+from fedjax_collapse.remembered import cache_folder, remembered
 
 
 @pytest.fixture(autouse=True)
@@ -134,6 +137,23 @@ def test_two_writers_at_once(tmp_path):
     (entry,) = cache_folder("data").iterdir()
     arrays = cached("some", {"key": 1}, lambda: pytest.fail("the entry is whole"))
     assert entry.suffix == ".npz" and np.all(arrays["images"] == len(arrays["labels"]))
+
+
+def test_a_cache_is_its_users_alone(tmp_path, monkeypatch):
+    """What is made for it, whatever the umask; folders that are there stay as they are."""
+    monkeypatch.setattr(jax.config, "update", lambda name, value: None)
+    before = tmp_path.stat().st_mode
+    old = os.umask(0)
+    try:
+        cached("some", {"key": 1}, lambda: {"labels": np.arange(4)})
+        launch.configure_jax(str(cache_folder("jax")))
+        remembered("timings", jax.devices()[0], 1, lambda: {"1": 2.5})
+    finally:
+        os.umask(old)
+    made = [folder for folder in tmp_path.rglob("*") if folder.is_dir()]
+    assert {folder.name for folder in made} >= {"cache", "fedjax_collapse", "data", "jax", "timings"}
+    assert {stat.S_IMODE(folder.stat().st_mode) for folder in made} == {0o700}
+    assert tmp_path.stat().st_mode == before
 
 
 def test_without_room_for_a_cache_the_data_are_still_read(tmp_path, monkeypatch):

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_collapse.remembered import cache_folder
+from fedjax_collapse.remembered import cache_folder, make_cache
 
 Arrays = dict[str, np.ndarray]
 _DIGEST = "sha256"
@@ -49,7 +49,7 @@ def _read(path):
 
 
 def _write(path, arrays):
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_cache(path.parent)
     own = f"{path.stem}.{socket.gethostname()}."
     _remove_leftovers(path.parent, own)
     temporary = path.with_name(f"{own}{os.getpid()}.{uuid.uuid4().hex[:8]}.tmp")
