@@ -22,6 +22,7 @@ from experiments.reporting.table import (
     paper_note,
     show_number,
     table_with_paper,
+    unlike_note,
 )
 
 Row = Mapping[str, Any]
@@ -137,7 +138,7 @@ class Console:
         if not has_settings:
             notes.append(local_note(summary))
         elif paper:
-            notes.append(f"Paper: {paper_note(paper)}")
+            notes += [f"Paper: {paper_note(paper)}", unlike_note(summary, paper.target)]
         for line in filter(None, notes):
             self.note(line)
 

@@ -1,6 +1,7 @@
 """What a command does before anything else is imported, which takes seconds: wrong environments and Ctrl-C in words."""
 
 import importlib.util
+import io
 import os
 import signal
 import sys
@@ -15,7 +16,12 @@ _NEEDED = ("jax", "flax", "optax", "chex", "ml_collections", "matplotlib")  # of
 
 
 def check_packages() -> None:
-    """Ends the process with one line where this Python lacks what the package needs: mostly one outside of its venv."""
+    """Ends the process with one line where this Python lacks what the package needs: mostly one outside of its venv.
+
+    Text that standard output cannot encode, as in a locale of ASCII, is written as its escape from here on.
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         where = "use the Python that this package is installed in: .venv/bin/python, or . .venv/bin/activate first"

@@ -6,6 +6,7 @@ import traceback
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from fedjax_collapse import files
 from fedjax_collapse.records import UserError
 
 LOG = "error.log"  # in a run's folder: a line, and where in the code it happened
@@ -14,7 +15,8 @@ _OF_THE_DISK = {errno.ENOSPC: "No space left", errno.EDQUOT: "quota exceeded", e
 
 
 class RunsFailed(Exception):
-    """Some runs of a study failed, the others are finished; ``lines`` has one for each failure."""
+    """Some runs of a study failed, the others are finished, or its report could not be written; ``lines`` has one for
+    each failure."""
 
     def __init__(self, lines: Iterable[str]) -> None:
         self.lines = tuple(lines)
@@ -57,8 +59,8 @@ def write_failure(run: Path, line: str, error: BaseException | None = None) -> N
 def read_failure(run: Path) -> str | None:
     """Why the run failed when it was tried last; None if it did not."""
     try:
-        return (run / LOG).read_text(encoding="utf-8").partition("\n")[0]
-    except (OSError, UnicodeDecodeError):
+        return files.read(run / LOG).decode().partition("\n")[0]
+    except (OSError, ValueError):  # also where no file can have that name
         return None
 
 

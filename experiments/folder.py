@@ -9,6 +9,7 @@ from ml_collections import ConfigDict
 
 from experiments.configs import base
 from experiments.lock import one_at_a_time, only_process_in
+from experiments.reporting.reading import read_config
 from fedjax_collapse.fingerprint import flatten
 from fedjax_collapse.metrics import write_json
 from fedjax_collapse.records import UserError
@@ -42,7 +43,7 @@ def _check_free(workdir, content):
     path = workdir / _CONFIG
     if path.exists():
         defaults = json.loads(base.get_config().to_json_best_effort())  # of keys that were not there yet
-        there, here = (defaults | c for c in (json.loads(path.read_text()), content))
+        there, here = (defaults | c for c in (read_config(workdir), content))
         there, here = flatten(there), flatten(_without_additions(here, there))
         keys = sorted(key for key in there.keys() | here.keys() if there.get(key) != here.get(key))
         if keys:

@@ -120,8 +120,8 @@ def _in_processes(options, arguments, workdir, names):
     elif status := train_in_workers(work, options.workers, stop_on_signal(), console):
         return status
     with only_process_in(workdir):
-        finish(workdir, config, console)
-    if failed := failures(work):
+        unwritten = finish(workdir, config, console)
+    if failed := [*failures(work), *unwritten]:
         raise RunsFailed(failed)
     return 0
 

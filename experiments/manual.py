@@ -136,7 +136,7 @@ def on_screen(topic: str, values: flags.FlagValues) -> str:
 
 
 def _first_line(path):
-    return path.read_text().removeprefix('"""').split("\n")[0]
+    return path.read_text(encoding="utf-8").removeprefix('"""').split("\n")[0]
 
 
 def _topic(choice):
@@ -172,4 +172,5 @@ def _table(options, prefix=""):
 
 
 if __name__ == "__main__":
+    sys.stdout.reconfigure(encoding="utf-8")
     sys.stdout.write(as_markdown())

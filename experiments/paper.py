@@ -39,15 +39,22 @@ def paper_of(config: Mapping[str, Any], counted: bool = False) -> Paper | None:
     return Paper(**paper) if paper else None
 
 
+def check_kinds(paper: Mapping[str, Any], has_settings: bool) -> None:
+    """Raises UserError for a key that there is not, or one that is missing, or is of another kind."""
+    for key, value in paper.items():
+        check_name("config key of paper", key, _KINDS)
+        check_value(f"paper.{key}", value, _KINDS[key])
+    for key in ("source", "comparable", "values") if paper else ():
+        if key not in paper:
+            raise UserError(f"config.paper has no {key}: expected source, comparable and values")
+    for name, value in paper.get("values", {}).items():
+        check_value(f"paper.values.{name}", value, dict[str, float] if has_settings else float)
+
+
 def check_paper(config: Mapping[str, Any], arms: Iterable[str]) -> None:
     """Raises UserError for a key, a metric, a setting or an arm that there is not, a value that is no percentage, or a
     reason or target that is missing."""
-    for key, value in config["paper"].items():
-        check_name("config key of paper", key, _KINDS)
-        check_value(f"paper.{key}", value, _KINDS[key])
-    for key in ("source", "comparable", "values") if config["paper"] else ():
-        if key not in config["paper"]:
-            raise UserError(f"config.paper has no {key}: expected source, comparable and values")
+    check_kinds(config["paper"], bool(config["settings"]))
     paper = paper_of(config) or paper_of(config, counted=True)
     if paper is None:
         return
@@ -64,9 +71,7 @@ def check_paper(config: Mapping[str, Any], arms: Iterable[str]) -> None:
     for setting, of_arms in paper.values.items():
         check_name("setting in paper.values", setting, [*config["settings"], *config["means"]] or [""])
         path = f"paper.values.{setting}".rstrip(".")
-        check_value(path, of_arms, dict)
         for arm, value in of_arms.items():
             check_name(f"arm in {path}", arm, arms)
-            check_value(f"{path}.{arm}", value, float)
             if paper.is_percent and not 0 <= value <= 100:
                 raise UserError(f"{path}.{arm}: {value}, expected percent, from 0 to 100")

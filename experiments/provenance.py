@@ -79,7 +79,7 @@ def _git_revision():
     command = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
     try:
         return subprocess.run(
-            command, capture_output=True, text=True, check=True, cwd=Path(__file__).parent
+            command, capture_output=True, encoding="utf-8", errors="replace", check=True, cwd=Path(__file__).parent
         ).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return None

@@ -33,7 +33,7 @@ if __name__ == "__main__":  # before the imports, of which one may be missing
 import numpy as np
 from scipy.stats import spearmanr
 
-from experiments.cells import arms_of
+from experiments.cells import arms_of, cell_name
 from experiments.reporting import read_study
 from experiments.reporting.drawing import (
     COLOURS,
@@ -46,8 +46,9 @@ from experiments.reporting.drawing import (
     save_figure,
     styled,
 )
+from experiments.reporting.escaping import in_csv
 from experiments.reporting.export import markdown
-from experiments.reporting.paired import pairs
+from experiments.reporting.paired import pairs, why_none
 from experiments.reporting.study import Study, moments, number
 from experiments.reporting.table import show_number
 from fedjax_collapse.records import MEASURED, UserError
@@ -77,7 +78,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     out = options.out or options.folders[0] / "rank_and_accuracy"
     try:
-        rows = [row for folder in options.folders for row in differences(read_study(folder), options.base)]
+        studies = [read_study(folder) for folder in options.folders]
+        rows = [row for study in studies for row in differences(study, options.base)]
         if not rows:
             raise UserError(f"no arm has a run of equal seed and partition as {options.base!r}; expected two arms")
         settings = correlations(rows)
@@ -96,12 +98,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {error.filename}: cannot be written ({error.strerror})", file=sys.stderr)
         return 2
     print(table(settings), kinds_table(kinds), sep="\n\n")
+    for line in (line for study in studies for line in left_out(study, options.base)):
+        print(line)
     print(f"wrote {out}")
     return 0
 
 
 def differences(study: Study, base: str) -> list[Difference]:
-    """Of each run of another arm, what it has more than that of the base arm.
+    """Of each run of another arm, what it has more than that of the base arm; those that cannot be compared, such as
+    runs whose accuracy is of something else, are left out.
 
     Raises:
         UserError: the study has no such arm.
@@ -118,6 +123,16 @@ def differences(study: Study, base: str) -> list[Difference]:
                 {**of_arm, "seed": run.seed, **_difference(run.metrics[-1], other.metrics[-1])}
                 for run, other in pairs(part, arm, base)
             ]
+    return found
+
+
+def left_out(study: Study, base: str) -> list[str]:
+    """A line on each arm of a setting of which no run is compared: why."""
+    found = []
+    for setting in study.settings:
+        part = study.of_setting(setting)
+        for arm in (arm for arm in part.arms if arm != base and not pairs(part, arm, base)):
+            found.append(f"{cell_name(setting, arm)} is left out: {why_none(part, arm, base)}")
     return found
 
 
@@ -267,7 +282,9 @@ def _write(path, rows):
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(rows[0]))
         writer.writeheader()
-        writer.writerows(rows)
+        writer.writerows(
+            {name: in_csv(value) if isinstance(value, str) else value for name, value in row.items()} for row in rows
+        )
 
 
 if __name__ == "__main__":

@@ -1,18 +1,22 @@
 """Rewrites the reports of studies from their saved arrays, without training, and prints their final tables.
 
 python experiments/report.py STUDY_FOLDER [STUDY_FOLDER ...] [--headline=FILE]
-    [--format=md,tex,csv,svg,pdf,png] [--out=FOLDER] [--base=ARM] [--target=ARM]
+    [--format=md,tex,csv,svg,pdf,png] [--out=FOLDER] [--base=ARM] [--target=ARM] [--unfinished]
 
 With --format, --out, --base or --target reports stay as they are. The tables of all studies go into one,
 ``results.md``, ``.tex`` and ``.csv`` in the folder (by default ``export`` in that of the only study), with differences
 to an arm, run by run of equal seed and partition; figures are files of their own. --target prints, and adds to
 ``results.md`` and ``.tex``, how many rounds each arm needs for the best accuracy of this one, and how much faster that
-is. --headline draws spectra and effective rank of the first study as one small figure, such as that of the README.
+is. Runs that are not finished are not in tables, but listed below them; with --unfinished they have rows of their own,
+whose names say how far they are. --headline draws spectra and effective rank of the first study as one small figure,
+such as that of the README.
 """
 
 import argparse
+import functools
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,13 +29,16 @@ if __name__ == "__main__":  # before the imports, of which one may be missing
 
 from experiments.cells import means_of
 from experiments.console import Console
+from experiments.failures import one_line
 from experiments.names import check_name
 from experiments.paper import paper_of
-from experiments.reporting import read_study, write_report
+from experiments.reporting import Study, read_study, write_report
 from experiments.reporting.drawing import FIGURES
 from experiments.reporting.export import TABLES, results_of, save_figures
 from experiments.reporting.figures import headline
 from experiments.reporting.published import summary_for_paper
+from experiments.reporting.table import unfinished_note
+from fedjax_collapse import files
 from fedjax_collapse.records import UserError
 
 
@@ -51,18 +58,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="where to")
     parser.add_argument("--base", default="", metavar="ARM", help="the arm that differences are to")
     parser.add_argument("--target", default="", metavar="ARM", help="the arm whose best accuracy others are to reach")
+    parser.add_argument("--unfinished", action="store_true", help="also runs that are not, in rows of their own")
     options, console = parser.parse_args(arguments), Console()
+    folders = list({os.path.realpath(folder): folder for folder in options.folders}.values())
+    read = functools.partial(_read, is_complete=options.unfinished)
     try:
         if options.format is not None or options.out or options.base or options.target:
             formats = (options.format or ",".join(TABLES)).split(",")
-            export(options.folders, formats, options.out, console, Arms(options.base, options.target))
-        elif not _rewrite(options.folders, console):
+            export(folders, formats, options.out, console, Arms(options.base, options.target), read)
+        elif not _rewrite(folders, console, read):
             return 2
         if options.headline:
-            headline(read_study(options.folders[0])).savefig(options.headline, format="svg", metadata={"Date": None})
+            if (figure := headline(read(folders[0]))) is None:
+                raise UserError(f"{folders[0]}: has neither spectra nor effective ranks for --headline")
+            figure.savefig(options.headline, format="svg", metadata={"Date": None})
             console.note(f"wrote {options.headline}")
     except UserError as error:
-        print(f"report: {error}", file=sys.stderr)
+        print(f"report: {one_line(error)}", file=sys.stderr)
         return 2
     except OSError as error:
         print(f"report: {error.filename}: cannot be written ({error.strerror})", file=sys.stderr)
@@ -70,8 +82,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def export(folders: Sequence[Path], formats: Sequence[str], out: Path | None, console: Console, arms: Arms) -> None:
-    """Writes tables and figures of the studies in these folders.
+def export(
+    folders: Sequence[Path],
+    formats: Sequence[str],
+    out: Path | None,
+    console: Console,
+    arms: Arms,
+    read: Callable[[Path], Study] = read_study,
+) -> None:
+    """Writes tables and figures of the studies in these folders, of their finished runs.
 
     Raises:
         UserError: a folder is no study, a format or an arm does not exist, or several studies have no ``out``.
@@ -82,7 +101,7 @@ def export(folders: Sequence[Path], formats: Sequence[str], out: Path | None, co
     if out is None and len(folders) > 1:
         raise UserError("several studies: say by --out=FOLDER where their table goes")
     out = out or folders[0] / "export"
-    studies = {name: read_study(folder) for name, folder in _named(folders).items()}
+    studies = {name: read(folder) for name, folder in zip(_names(folders), folders, strict=True)}
     for option, arm in arms._asdict().items():
         if arm:
             check_name(f"arm in --{option}", arm, {name for study in studies.values() for name in study.arms})
@@ -91,35 +110,54 @@ def export(folders: Sequence[Path], formats: Sequence[str], out: Path | None, co
     for _, rows, note in results.targets:
         console.print_rows(rows)
         console.note(note)
+    for study in studies.values():
+        _tell(study, console)
     for kind in filter(TABLES.get, formats):
-        (out / f"results.{kind}").write_text(TABLES[kind](results, studies), encoding="utf-8")
+        with files.shared(out / f"results.{kind}") as file:
+            file.write(TABLES[kind](results, studies).encode(errors="backslashreplace"))
         console.note(f"wrote {out / f'results.{kind}'}")
     if figures := [kind for kind in formats if kind in FIGURES]:
         for name, study in studies.items():
-            paths = save_figures(study, out / name if len(studies) > 1 else out, figures)
+            paths = save_figures(study.finished(), out / name if len(studies) > 1 else out, figures)
             console.note(f"wrote {len(paths)} figures of {name} below {out}")
 
 
-def _named(folders: Sequence[Path]) -> dict[str, Path]:
-    """Each by its own name, or by its path where two have the same."""
-    names = [folder.resolve().name for folder in folders]
-    if len(set(names)) < len(names):
-        names = [str(folder).strip("/").replace("/", "_") for folder in folders]
-    return dict(zip(names, folders, strict=True))
+def _names(folders: Sequence[Path]) -> list[str]:
+    """A name for each, no two alike, that can be a file's: its own, with as many folders above as tell them apart."""
+    parts = [folder.resolve().parts[1:] or ("study",) for folder in folders]
+    for length in range(1, max(map(len, parts)) + 1):
+        names = ["_".join(of[-length:]) for of in parts]
+        if len(set(names)) == len(names):
+            return names
+    return [f"{number}_{name}" for number, name in enumerate(names, 1)]
 
 
-def _rewrite(folders: Sequence[Path], console: Console) -> bool:
+def _read(folder: Path, is_complete: bool) -> Study:
+    """The study in a folder; ``is_complete``: with those runs in its tables that are not finished."""
+    study = read_study(folder)
+    return study.with_unfinished() if is_complete else study
+
+
+def _rewrite(folders: Sequence[Path], console: Console, read: Callable[[Path], Study]) -> bool:
     """Whether all reports are written anew; a line says which are not."""
     is_well = True
     for folder in folders:
         try:
-            report, study = write_report(folder), read_study(folder)
+            study = read(folder)
+            report = write_report(study)
             console.print_table(summary_for_paper(study), paper_of(study.config), means_of(study.config))
+            _tell(study, console)
             console.note(f"wrote {report}")
         except UserError as error:
-            print(f"report: {error}", file=sys.stderr)
+            print(f"report: {one_line(error)}", file=sys.stderr)
             is_well = False
     return is_well
+
+
+def _tell(study: Study, console: Console) -> None:
+    """Which runs are not in the tables, and what is damaged."""
+    for note in filter(None, (unfinished_note(study.unfinished), *study.notes)):
+        console.note(note)
 
 
 if __name__ == "__main__":

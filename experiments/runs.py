@@ -17,7 +17,7 @@ from experiments.names import explained
 from experiments.pace import Name
 from experiments.reporting.study import summarize_run
 from experiments.sinks import Take
-from fedjax_collapse import engine, processes
+from fedjax_collapse import engine, files, processes
 from fedjax_collapse.algorithms import FedAvg
 from fedjax_collapse.data import Federation
 from fedjax_collapse.divergence import Diverged
@@ -227,7 +227,7 @@ def _were_together(runs):
 
     def read():
         try:
-            return all(json.loads((run.folder / _TOGETHER).read_text()) == names for run in runs.values())
+            return all(json.loads(files.read(run.folder / _TOGETHER)) == names for run in runs.values())
         except (OSError, ValueError):  # not started yet, or no file of ours
             return False
 

@@ -68,7 +68,7 @@ def run_study(
 
     Raises:
         UserError: the config makes no sense, the folder belongs to another one, or has runs of other data or code.
-        RunsFailed: some did; raised when all have been tried.
+        RunsFailed: some did, or the report cannot be written; raised when all have been tried.
         OSError: there is no room for what they leave.
     """
     names = choose_runs(config) if names is None else names
@@ -96,7 +96,7 @@ def run_study(
             if lines is None:
                 return False
             failed += lines
-        processes.of_first(lambda: finish(workdir, config, console) if is_last() else None)
+        failed += processes.of_first(lambda: finish(workdir, config, console) if is_last() else [])
     if failed:
         raise RunsFailed(failed)
     return True

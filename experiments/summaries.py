@@ -1,5 +1,7 @@
 """What is said of the runs of a study: how far they are, and what those that are finished come to."""
 
+import contextlib
+import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -8,31 +10,39 @@ from ml_collections import ConfigDict
 from experiments.arms import as_declared
 from experiments.cells import cells_of, means_of
 from experiments.console import Console
-from experiments.failures import read_failure
+from experiments.failures import one_line, read_failure
 from experiments.paper import FROM_RUNS, paper_of
 from experiments.reporting import read_study, write_report
 from experiments.reporting.published import summary_for_paper
-from experiments.reporting.reading import read_json
+from experiments.reporting.reading import NothingEvaluated, read_run_summary
 from experiments.reporting.study import summarize_seeds
+from experiments.reporting.table import unfinished_note
 from experiments.runs import Name, run_folder
 from fedjax_collapse.metrics import write_json
 from fedjax_collapse.records import UserError
 
 
-def finish(workdir: Path, config: ConfigDict, console: Console) -> None:
-    """Writes summary and report of the runs that are finished, and shows the table."""
-    summary = summarize(workdir, cells_of(as_declared(config)), tuple(config.seeds))
-    write_json(workdir / "summary.json", summary)
-    study = as_declared(config)
-    paper = paper_of(study)
-    if paper and paper.metric in FROM_RUNS and any(of_cell["accuracy"]["n"] for of_cell in summary.values()):
-        summary = summary_for_paper(read_study(workdir))
-    console.print_table(summary, paper, means_of(study))
+def finish(workdir: Path, config: ConfigDict, console: Console) -> list[str]:
+    """Writes summary and report of the runs that are finished, and shows the table; a line if that cannot be done."""
+    declared = as_declared(config)
+    paper = paper_of(declared)
     try:
-        console.note(f"report: {write_report(workdir)}")
-    except UserError:
-        if not any("failed" in of_cell for of_cell in summary.values()):  # then there may be nothing to report on
-            raise
+        summary = summarize(workdir, cells_of(declared), tuple(config.seeds))
+        write_json(workdir / "summary.json", summary)
+        is_of_runs, study = bool(paper and paper.metric in FROM_RUNS), None
+        if not is_of_runs:
+            console.print_table(summary, paper, means_of(declared))
+        with contextlib.suppress(NothingEvaluated):  # as of runs that failed before
+            study = read_study(workdir)
+        if is_of_runs:
+            console.print_table(summary_for_paper(study) if study else summary, paper, means_of(declared))
+        if study:
+            console.note("\n".join([unfinished_note(study.unfinished), *study.notes]))
+            console.note(f"report: {write_report(study)}")
+    except (UserError, OSError) as error:
+        again = f"python experiments/report.py {shlex.quote(str(workdir))}"
+        return [f"{one_line(error)}; what was trained is saved, but no report: with this put right, {again} writes it"]
+    return []
 
 
 def overview(workdir: Path, first_rounds: Mapping[Name, int]) -> str:
@@ -60,20 +70,7 @@ def summarize(workdir: Path, cells: Iterable[str], seeds: tuple[int, ...]) -> di
     summary = {}
     for cell in cells:
         folders = {f"seed{seed}": run_folder(workdir, (cell, seed)) for seed in seeds}
-        runs = [run / "summary.json" for run in folders.values()]
-        finished = [_read_summary(run) for run in runs if run.exists()]
-        summary[cell] = summarize_seeds(finished)
-        summary[cell]["accuracy"] |= {"of": ", ".join(sorted({run["headline"] for run in finished}))}
-        if whose := sorted({run["local"] for run in finished if "local" in run}):
-            summary[cell]["R"] |= {"of": ", ".join(whose)}
+        summary[cell] = summarize_seeds([*filter(None, map(read_run_summary, folders.values()))])
         if failed := {seed: line for seed, run in folders.items() if (line := read_failure(run))}:
             summary[cell]["failed"] = failed
-    return summary
-
-
-def _read_summary(path):
-    """Of a finished run."""
-    summary = read_json(path)
-    if not isinstance(summary.get("headline"), str):
-        raise UserError(f"{path}: has no headline; start this run again, which writes it anew")
     return summary

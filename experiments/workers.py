@@ -154,7 +154,9 @@ class _Workers:
     def _start(self, i):
         """A worker on the cores of its place, which a child inherits."""
         cores, variables = self._places[i]
-        options = dict(text=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
+        options = dict(
+            text=True, errors="replace", stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
+        )
         with machine.on_cores(cores):
             self._left[i] = subprocess.Popen(self._command, env=os.environ | variables, **options)
         self._readers.append(threading.Thread(target=self._read, args=(self._left[i].stderr,), daemon=True))

@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import shutil
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from concurrent import futures
@@ -37,7 +38,16 @@ _ORBAX = threading.Lock()  # of what is saved and what is loaded
 
 
 def check_folder(folder: Path) -> None:
-    """Raises UserError if checkpoints in the folder could not be read again, as of paths with such characters."""
+    """Raises UserError if checkpoints in the folder could not be written, or not be read again, as of paths with such
+    characters."""
+    try:
+        os.fsencode(folder)
+    except UnicodeEncodeError:
+        encoding = sys.getfilesystemencoding()
+        raise UserError(
+            f"{str(folder)!a}: no folder can have that name where file names are {encoding}; "
+            "choose a locale of UTF-8, such as LC_ALL=C.UTF-8, or other names"
+        ) from None
     found = sorted(set(str(folder.absolute())) & set(_UNREADABLE))
     if found:
         raise UserError(f"{folder}: checkpoints cannot be in a path with {' or '.join(found)}; choose another folder")
@@ -176,7 +186,7 @@ def _check_seal(path):
     if not seal.exists():
         return None
     try:
-        content = json.loads(seal.read_text())
+        content = json.loads(files.read(seal))
         hashes, notes = dict(content["files"]), dict(content["notes"])
         found = _hashes(path)
     except (OSError, ValueError, TypeError, KeyError) as error:

@@ -25,6 +25,12 @@ def reading(path: Path) -> BinaryIO:
     return open(_open_regular(path, os.O_RDONLY), "rb")
 
 
+def read(path: Path) -> bytes:
+    """The content of a regular file; raises as ``reading``."""
+    with reading(path) as file:
+        return file.read()
+
+
 @contextlib.contextmanager
 def whole(path: Path, temporary: Path | None = None) -> Iterator[BinaryIO]:
     """A file to write into; it takes the place of ``path`` in one step: a reader sees the old or the new one.

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from fedjax_collapse import files
 from fedjax_collapse.hashing import digest
 from fedjax_collapse.metrics import write_json
 from fedjax_collapse.records import UserError
@@ -83,7 +84,7 @@ def check_same(folder: Path, description: Mapping[str, Any], is_whole: bool = Tr
     """
     path, here = folder / _FILE, json.loads(json.dumps(description))
     try:
-        there = dict(json.loads(path.read_text())) if path.exists() else here
+        there = dict(json.loads(files.read(path))) if path.exists() else here
     except (OSError, ValueError, TypeError) as error:
         hint = "restore it, remove it if you know that the run is the same, or use a new folder"
         raise UserError(f"{path}: cannot be read ({type(error).__name__}); {hint}") from error

@@ -170,6 +170,9 @@ def problem(value: Any, hint: Any) -> str:
         return "" if "" in problems else problems[0]
     if origin is tuple:
         return _type_problem(value, tuple) or _items_problem(value, arguments)
+    if origin is dict:
+        wrong = {key: problem(item, arguments[1]) for key, item in value.items()} if isinstance(value, dict) else {}
+        return _type_problem(value, dict) or next((f"{key}: {text}" for key, text in wrong.items() if text), "")
     if hint is jax.tree_util.Partial:
         return _type_problem(value, hint) or next(filter(None, map(_traced_problem, jax.tree.leaves(value))), "")
     if origin is type:

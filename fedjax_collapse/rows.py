@@ -87,8 +87,7 @@ def write_json(path: Path, content: object) -> None:
 def _lines(path):
     """The finished lines of a file; none if it cannot be read."""
     try:
-        with files.reading(path) as file:
-            *lines, _ = file.read().split(b"\n")
+        *lines, _ = files.read(path).split(b"\n")
     except OSError:
         return []
     return lines

@@ -162,6 +162,24 @@ def test_a_folder_that_cannot_be_written(command, tmp_path):
     assert "/proc/study: cannot be used as --workdir" in done.stderr
 
 
+def test_a_locale_of_ascii(command, tmp_path):
+    """Its folders cannot have such names: a line says so before anything starts; where only the output is ASCII, it has
+    escapes."""
+    config = CONFIG.replace("only=dict()", "größe=dict()")
+    (tmp_path / "config.py").write_text(config, encoding="utf-8")
+    done = run([*command, "--workers=2"], LC_ALL="C", PYTHONUTF8="0")
+    assert done.returncode == 2 and "gr\\xf6\\xdfe': no folder can have that name" in done.stderr
+    assert done.stderr.count("\n") == 1 and not list(tmp_path.glob("study/gr*"))
+    shutil.rmtree(tmp_path / "study", ignore_errors=True)
+    assert "gr??e seed 0" in run(command, PYTHONIOENCODING="ascii").stdout
+    page = (tmp_path / "study" / "report.html").read_text(encoding="utf-8")
+    assert ">größe</th>" in page and (tmp_path / "study" / "größe" / "seed0").is_dir()
+    assert run([*command[:2], "--help=neural_collapse"], LC_ALL="C", PYTHONUTF8="0").returncode == 0
+    for program in ("partition", "communication"):
+        other = [sys.executable, str(ROOT / "experiments" / f"{program}.py"), command[2]]
+        assert run(other, PYTHONIOENCODING="ascii").returncode == 0
+
+
 def test_a_clock_that_goes_back_changes_no_times(federation, model, monkeypatch):
     """Seconds are those of a clock that never does."""
     now = iter(range(10**9, 0, -1000))

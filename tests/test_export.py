@@ -2,7 +2,10 @@
 
 import csv
 import dataclasses
+import io
 import json
+import os
+import re
 from pathlib import Path
 
 import numpy as np
@@ -14,21 +17,25 @@ from experiments.cells import arms_of, means_of
 from experiments.configs import quickstart
 from experiments.paper import paper_of
 from experiments.reporting import data, read_study, write_report
-from experiments.reporting.export import as_rows, pivots, results_of
-from experiments.reporting.paired import paired_difference
+from experiments.reporting import page as html
+from experiments.reporting.escaping import in_latex, in_markdown
+from experiments.reporting.export import TABLES, as_rows, pivots, results_of
+from experiments.reporting.paired import paired_difference, why_none
 from experiments.reporting.published import summary_for_paper
 from experiments.reporting.seconds import seconds_per_round
 from experiments.reporting.sweep import lines_of, sweep
 from experiments.reporting.table import paper_note, pivot_table, table_with_paper
-from experiments.reporting.targets import rounds_to_target, target_table
+from experiments.reporting.targets import rounds_to_target, target_note, target_table
 from fedjax_collapse import UserError
+from fedjax_collapse.measurement import HEADLINES
 
 ARMS = ("base", "decorr strength=0.1", "decorr strength=1")
 PAPER = dict(source="X & Y, Table_1", comparable=False, why="small data", values={"a 1": {"base": 50.5}, "b": {}})
 
 
-def make_cells(path: Path, settings=("a 1", "b"), paper=PAPER) -> Path:
+def make_cells(path: Path, settings=("a 1", "b"), paper=None) -> Path:
     """Two settings, of which the first lacks a run; accuracies are 0.5, 0.6, 0.7 by arm, plus 0.01 by seed."""
+    paper = (PAPER if settings else {}) if paper is None else paper
     config = dict(rounds=2, seeds=[0, 1], settings={s: {} for s in settings}, paper=paper, data=dict(source="digits"))
     config["arms"] = dict(base={}, decorr=dict(training=dict(strength=0)))
     config["sweep"] = {"training.strength": [0.1, 1]}
@@ -40,9 +47,14 @@ def make_cells(path: Path, settings=("a 1", "b"), paper=PAPER) -> Path:
                 run.mkdir(parents=True)
                 rows = [dict(round=r, accuracy=0.1 * (i + 3 + r) + 0.01 * seed * (i + 1), R=-1.0 * i) for r in (1, 2)]
                 (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+                (run / "summary.json").write_text(json.dumps({"headline": HEADLINES["server"]}))
                 np.savez(run / "partition.npz", class_counts=np.full((3, 2), 4 + seed))
     (path / "config.json").write_text(json.dumps(config))
     return path
+
+
+def read_csv(folder: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader((folder / "results.csv").read_text(encoding="utf-8").splitlines()))
 
 
 @pytest.fixture(scope="module")
@@ -74,13 +86,18 @@ def test_the_papers_numbers_may_be_of_a_measurement(cells):
     """In its own unit, not in percent; cells that have not recorded it are empty; tables have accuracy, too."""
     study, metric = read_study(cells), "measured/ranks/nesum"
     of_paper = dict(study.config["paper"], metric=metric, values={"b": {"base": 1201}})
-    summary = dict(study.summary) | {"b/base": {**study.summary["b/base"], metric: {"mean": 2.5, "std": 0.5, "n": 2}}}
+    runs = [
+        run._replace(metrics=(*run.metrics[:-1], run.metrics[-1] | {metric: 2.0 + run.seed}))
+        if (run.setting, run.arm) == ("b", "base")
+        else run
+        for run in study.runs
+    ]
     paper = paper_of(study.config | {"paper": of_paper})
-    rows = table_with_paper(summary, paper)
-    assert rows[1:3] == [["base", "-", "2.5 ± 0.5 (2)"], ["base (paper, not comparable)", "", "1201"]]
+    other = dataclasses.replace(study, config=study.config | {"paper": of_paper}, runs=tuple(runs))
+    rows = table_with_paper(other.summary, paper)
+    assert rows[1:3] == [["base", "-", "2.5 ± 0.7071 (2)"], ["base (paper, not comparable)", "", "1201"]]
     assert paper_note(paper) == "X & Y, Table_1 (ranks/nesum); not comparable: small data."
     assert table_with_paper(study.summary, paper)[1] == ["base", "-", "-"]
-    other = dataclasses.replace(study, config=study.config | {"paper": of_paper}, saved_summary=summary)
     (_, ours, note), (name, accuracies, _) = pivots({"x": other})
     assert [row[:3] for row in ours] == rows and note.startswith("Paper: X") and name == "x: accuracy"
     assert accuracies == pivot_table(study.summary, "accuracy", means_of(study.config))
@@ -165,13 +182,192 @@ def test_files_of_one_study(cells, tmp_path, capsys):
     latex = (out / "results.tex").read_text()
     assert "\\begin{tabular}{llrrrrrrrr}" in latex and "71.50 $\\pm$ 2.12" in latex and "X \\& Y, Table\\_1" in latex
     assert latex.count("\\\\\n") == 1 + 6 + 1 + 4  # heading and cells; heading, arms and the paper's row
-    rows = list(csv.DictReader((out / "results.csv").open()))
+    rows = read_csv(out)
     assert [(row["Setting"], row["Arm"]) for row in rows] == [(s, arm) for s in ("a 1", "b") for arm in ARMS]
     assert float(rows[4]["Accuracy (%): mean"]) == pytest.approx(61) and rows[2]["Accuracy (%): std"] == ""
     assert float(rows[5]["Accuracy - base: mean"]) == pytest.approx(21) and rows[5]["Accuracy - base: n"] == "2"
     figures = {str(path.relative_to(out)) for path in out.rglob("*.svg")}
     assert {"accuracy.svg", "a 1/accuracy.svg", "b/sweep.svg", "b/partition.svg"} <= figures
     assert "results.csv" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("places", "names"),
+    [
+        (("x/s", "y/s", "x_s"), ("x_s", "y_s", "{tmp}_x_s")),
+        (("a_b/c", "a/b_c"), ("1_{tmp}_a_b_c", "2_{tmp}_a_b_c")),  # whatever stands before them
+        (("x/s", "x/../x/s/", "y/t", "y/t"), ("s", "t")),  # each once
+    ],
+)
+def test_several_studies_have_names_of_their_own(tmp_path, monkeypatch, places, names):
+    """In the table, and as folders of figures."""
+    for place in {Path(os.path.normpath(place)) for place in places}:
+        make_cells(tmp_path / place, ())
+    monkeypatch.chdir(tmp_path)
+    assert report.main([*places, "--out=out", "--format=csv"]) == 0
+    rows = read_csv(Path("out"))
+    found = list(dict.fromkeys(row["Study"] for row in rows))
+    assert len(found) == len(names) == len(rows) / len(ARMS)
+    if "/" not in names[0] and not names[0].startswith("1_"):
+        assert found == [name.format(tmp=tmp_path.name) for name in names]
+    drawn = []
+    monkeypatch.setattr(report, "save_figures", lambda study, folder, kinds: drawn.append(folder) or [])
+    assert report.main([*places, "--out=out", "--format=svg"]) == 0
+    assert drawn == [Path("out") / name for name in found]
+
+
+def test_a_study_may_be_the_current_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(make_cells(tmp_path / "s", ()))
+    assert report.main([".", str(make_cells(tmp_path / "t", ())), "--out=out", "--format=csv"]) == 0
+    assert [row["Study"] for row in read_csv(Path("out"))] == ["s"] * 3 + ["t"] * 3
+
+
+@pytest.fixture
+def no_pages(monkeypatch):
+    """Reports are not drawn, which takes seconds."""
+    monkeypatch.setattr(report, "write_report", lambda study: study.path / "report.html")
+
+
+def test_accuracies_of_different_things_are_not_compared(tmp_path, capsys, no_pages):
+    """Neither by differences nor by rounds to a target; each format says what its numbers are of, and why."""
+    folder = make_cells(tmp_path / "s", ("a", "b"), {})
+    for file in folder.glob(f"a/{ARMS[1]}/seed*/summary.json"):
+        file.write_text(json.dumps({"headline": HEADLINES["personal"], "local": "client 0"}))
+    study = read_study(folder)
+    assert paired_difference(study.of_setting("a"), ARMS[1], "base")["n"] == 0
+    assert paired_difference(study.of_setting("b"), ARMS[1], "base")["n"] == 2
+    assert rounds_to_target(study, "base")[f"a/{ARMS[1]}"].num_runs == 0
+    assert rounds_to_target(study, "base")[f"b/{ARMS[1]}"].num_runs == 2
+    assert target_table(study, "base")[2][1:3] == ["-", "-"]
+    unlike = f"Not compared with base, as their accuracy is of something else: {ARMS[1]}."
+    assert target_note(study, "base").endswith(unlike)
+
+    assert report.main([str(folder), "--base=base", "--target=base"]) == 0
+    assert unlike in capsys.readouterr().out
+    own = f"of the {HEADLINES['personal']} (a/{ARMS[1]})"
+    without = f"No difference to base: a/{ARMS[1]} (their accuracy is of something else)."
+    for kind in ("md", "tex"):
+        text = (folder / "export" / f"results.{kind}").read_text()
+        assert text.count(own) == 2 and without in text and text.count(unlike) == 1  # also below arms by settings
+    rows = {(row["Setting"], row["Arm"]): row for row in read_csv(folder / "export")}
+    row, of_base = rows["a", ARMS[1]], rows["a", "base"]
+    assert row["Accuracy (%): of"] == HEADLINES["personal"] and row["R: of"] == "client 0"
+    assert of_base["Accuracy (%): of"] == HEADLINES["server"]
+    assert row["Accuracy - base: mean"] == "" and row["Accuracy - base: note"] == "their accuracy is of something else"
+    assert rows["b", ARMS[1]]["Accuracy - base: mean"] == "10.5" and rows["b", ARMS[1]]["Accuracy - base: note"] == ""
+
+    config = json.loads((folder / "config.json").read_text())
+    config["paper"] = PAPER | dict(metric="rounds_to_target", target="base", values={"b": {ARMS[1]: 12.0}})
+    (folder / "config.json").write_text(json.dumps(config))
+    assert html.pivots(read_study(folder))[0].note.endswith(f"not comparable: small data. {unlike}")
+    assert report.main([str(folder)]) == 0 and unlike in capsys.readouterr().out
+
+
+def test_why_there_is_no_difference(tmp_path):
+    folder = make_cells(tmp_path / "s", ())
+    study = read_study(folder).of_setting("")
+    assert (
+        why_none(dataclasses.replace(study, runs=study.of_arm(ARMS[1])), ARMS[1], "base")
+        == "no run of base is finished"
+    )
+    kept = [run for run in study.runs if (run.arm, run.seed) in (("base", 0), (ARMS[1], 1))]
+    assert why_none(dataclasses.replace(study, runs=tuple(kept)), ARMS[1], "base") == "no seed in common"
+    for file in folder.glob(f"{ARMS[1]}/*/partition.npz"):
+        np.savez(file, class_counts=np.full((3, 2), 9))
+    assert "on the same partition at the same round" in why_none(read_study(folder), ARMS[1], "base")
+
+
+def unfinish(folder: Path, *runs: str) -> Path:
+    """The study's folder, in which these runs have come to the first of their two rounds."""
+    for run in runs:
+        (folder / run / "summary.json").unlink()
+        rows = (folder / run / "metrics.jsonl").read_text().splitlines()
+        (folder / run / "metrics.jsonl").write_text(f"{rows[0]}\n")
+    return folder
+
+
+def test_unfinished_runs_are_listed_below_the_tables(tmp_path, capsys, no_pages):
+    """Of one arm one of two runs, of another both; and so are they on the console and on the page."""
+    folder = unfinish(
+        make_cells(tmp_path / "s", ("a", "b"), {}), "a/base/seed1", f"b/{ARMS[1]}/seed0", f"b/{ARMS[1]}/seed1"
+    )
+    assert report.main([str(folder), "--base=base", "--target=base"]) == 0
+    out = folder / "export"
+    left_out = "Unfinished, and not in the tables: a/base seed 1 (round 1 of 2), "
+    left_out += f"b/{ARMS[1]} seed 0 (round 1 of 2), b/{ARMS[1]} seed 1 (round 1 of 2)."
+    assert left_out in capsys.readouterr().out
+    text = (out / "results.md").read_text()
+    assert left_out in text and left_out in (out / "results.tex").read_text()
+    assert "| a | base | 50.00 | 50.00 |" in text and f"| b | {ARMS[1]} | - | - |" in text
+    assert f"| {ARMS[1]} | 61.00 ± 1.41 (2) | - | - |" in text  # arms by settings, and the mean over them
+    assert f"| {ARMS[1]} | 1 (1 of 1) | 2.00x | - | - |" in text
+    rows = {(row["Setting"], row["Arm"]): row for row in read_csv(out)}
+    assert rows["a", "base"]["Unfinished"] == "seed 1 (round 1 of 2)" and rows["a", "base"]["Accuracy (%): n"] == "1"
+    assert rows["b", ARMS[1]]["Accuracy (%): mean"] == "" and rows["b", ARMS[1]]["Accuracy (%): n"] == "0"
+    assert rows["b", ARMS[1]]["Accuracy - base: note"] == "no run is finished"
+    assert set(read_study(folder).finished().of_setting("b").arms) == {"base", ARMS[2]}  # figures are of these
+
+    assert report.main([str(folder)]) == 0
+    assert left_out in capsys.readouterr().out
+    assert "a: base, seed 1: unfinished, round 1 of 2; not in the tables." in html.missing_results(read_study(folder))
+    assert html.pivots(read_study(folder))[0].ours[1][1] == "50.00 (1)"
+
+
+def test_unfinished_runs_have_rows_of_their_own_where_they_are_asked_for(tmp_path, capsys):
+    """In every format, and on console and page; what is finished stays as it is."""
+    folder = unfinish(make_cells(tmp_path / "s", (), {}), "base/seed1", f"{ARMS[1]}/seed0", f"{ARMS[1]}/seed1")
+    assert report.main([str(folder), "--unfinished", "--base=base", "--format=md,tex,csv"]) == 0
+    mark = "(unfinished: round 1 of 2)"
+    text = (folder / "export" / "results.md").read_text()
+    assert f"| base {mark} | 41.00 |" in text and "| base | 50.00 |" in text
+    assert f"| {ARMS[1]} {mark} | 51.00 ± 1.41 |" in text and "Unfinished, and" not in text
+    assert f"base {mark} & 41.00 &" in (folder / "export" / "results.tex").read_text()
+    rows = {row["Arm"]: row for row in read_csv(folder / "export")}
+    assert rows[f"base {mark}"]["Accuracy (%): mean"] == "41" and rows["base"]["Accuracy (%): n"] == "1"
+    assert {row["Accuracy - base: mean"] for arm, row in rows.items() if mark in arm} == {""}
+    capsys.readouterr()
+    assert report.main([str(folder), "--unfinished"]) == 0
+    assert f"base {mark}" in capsys.readouterr().out
+    assert f"base {mark}" in (folder / "report.html").read_text(encoding="utf-8")
+
+
+def test_names_mean_nothing_in_the_files(tmp_path):
+    """Neither formulas to a spreadsheet, nor HTML, nor commands to LaTeX; numbers stay numbers."""
+    names = ["=cmd|'/c calc'!A1", "+1", "-2", "@x", "<img src=x onerror=alert(1)>", "`a` [b](c) | d",
+             "\\input{/etc/passwd}", "[5cm]", "*x_1$^2#&%~", "two\nlines"]  # fmt: skip
+    folder = make_cells(tmp_path / "s", (), {})
+    config = json.loads((folder / "config.json").read_text()) | {"sweep": {}, "arms": {name: {} for name in names}}
+    (folder / "config.json").write_text(json.dumps(config))
+    study = read_study(folder)
+    runs = tuple(study.runs[0]._replace(arm=name) for name in names)
+    results = results_of({"-s": dataclasses.replace(study, runs=runs), "t": study}, "base")
+    rows = list(csv.reader(io.StringIO(TABLES["csv"](results, {}))))
+    assert [row[1] for row in rows[1 : len(names) + 1]] == [f"'{name}" if name[0] in "=+-@" else name for name in names]
+    assert rows[1][0] == "'-s" and rows[-1][0] == "t" and rows[-1][rows[0].index("R: mean")] == "-2"
+    text = TABLES["md"](results, {})
+    table = text[: text.index("\n\n")].splitlines()
+    assert len(table) == 2 + len(results.summary) and not re.search(r"<|(?<!\\)[`\[]", text)
+    assert len({len(re.findall(r"(?<!\\)\|", line)) for line in table}) == 1
+    assert "&lt;img src=x onerror=alert(1)&gt;" in text and "two lines" in text
+    latex = TABLES["tex"](results, {"two\n\\input{x}": dataclasses.replace(study, config=study.config | {"paper": {}})})
+    assert "\\input" not in latex and "\\textbackslash{}input\\{/etc/passwd\\}" in latex
+    assert "{[}5cm{]}" in latex and "{*}x\\_1\\$\\textasciicircum{}2\\#\\&\\%\\textasciitilde{}" in latex
+    assert in_latex("a\n\\input{x}") == "a \\textbackslash{}input\\{x\\}"
+
+
+def test_words_keep_their_underscores():
+    assert in_markdown("fedvls_feddecorr _a_ nc/nc2_norms") == "fedvls_feddecorr \\_a\\_ nc/nc2_norms"
+
+
+def test_links_and_pipes_at_the_places_of_files_are_replaced(tmp_path):
+    """None is written through, and none is waited for."""
+    folder = make_cells(tmp_path / "s", ())
+    (folder / "export").mkdir()
+    (tmp_path / "precious").write_text("mine")
+    (folder / "export" / "results.md").symlink_to(tmp_path / "precious")
+    os.mkfifo(folder / "export" / "results.csv")
+    assert report.main([str(folder), "--format=md,csv"]) == 0
+    assert (tmp_path / "precious").read_text() == "mine" and (folder / "export" / "results.csv").is_file()
 
 
 def test_means_over_settings(cells):
@@ -239,7 +435,7 @@ def test_rounds_to_the_best_accuracy_of_an_arm(tmp_path, capsys):
 def test_several_studies_in_one_table(cells, tmp_path, capsys):
     other = make_cells(tmp_path / "other", (), {})
     assert report.main([str(cells), str(other), f"--out={tmp_path / 'out'}", "--format=csv"]) == 0
-    rows = list(csv.DictReader((tmp_path / "out" / "results.csv").open()))
+    rows = read_csv(tmp_path / "out")
     assert [(row["Study"], row["Setting"]) for row in rows[::3]] == [("cells", "a 1"), ("cells", "b"), ("other", "")]
     heading, *rows = as_rows(results_of({"x": read_study(other)}, "base"))
     assert heading[0] == "Arm" and heading[-2:] == ["Accuracy - base", "Seeds"] and rows[0][-2] == "-"

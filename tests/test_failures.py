@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments import launch, study
+from experiments import launch, report, study
 from experiments.failures import explain, is_of_the_disk, read_failure
 from fedjax_collapse import UserError
 
@@ -97,6 +97,39 @@ def test_a_full_disk_ends_the_study(start, monkeypatch, capsys):
     assert error.count("\n") == 1
     Path("repaired").touch()
     assert start() == 0
+
+
+@pytest.mark.parametrize("name", ["report.html", "summary.json", "first/seed0/spectra.npz"])
+def test_a_report_that_cannot_be_written_loses_nothing(start, name, capsys):
+    """What was trained is saved: the line says so, with the command that writes the report again; the status is 1."""
+    arms = "dict(first={}, last={})"
+    assert start(arms=arms) == 0
+    whole = Path("study", name).read_bytes()
+    Path("study", name).unlink()
+    Path("study", name).mkdir()
+    if name.endswith("npz"):  # of a finished run, which another start reads only for the report
+        assert launch.main(["--config=config.py", "--workdir=study", "--arm=last"]) == 1
+    else:
+        assert start(arms=arms) == 1
+    printed = capsys.readouterr()
+    told = "what was trained is saved, but no report: with this put right, python experiments/report.py"
+    again = f"{told} {Path('study').absolute()} writes it"
+    assert printed.err.startswith(f"error: {Path('study', name).absolute()}") or name == "summary.json"
+    assert printed.err.count("\n") == 1 and printed.err.rstrip().endswith(again)
+    assert name == "summary.json" or printed.out.count("first") >= 2  # the table is shown all the same
+    Path("study", name).rmdir()
+    Path("study", name).write_bytes(whole)
+    assert report.main(["study"]) == 0
+
+
+def test_failed_runs_are_told_beside_a_report_that_cannot_be_written(start, capsys):
+    assert start() == 1
+    Path("study/report.html").unlink()
+    Path("study/report.html").mkdir()
+    capsys.readouterr()
+    assert start() == 1
+    failed, unwritten = capsys.readouterr().err.splitlines()
+    assert failed.startswith("error: bad seed 0: ") and "saved, but no report" in unwritten
 
 
 def test_errors_in_words():

@@ -3,19 +3,20 @@
 import csv
 import json
 import math
+from types import MappingProxyType
 
 import numpy as np
 import pytest
 
 from experiments.cells import arms_of, settings_of
 from experiments.configs import rank_and_accuracy as config_file
-from experiments.rank_and_accuracy import METRICS, correlations, differences, divided, main, spearman
+from experiments.rank_and_accuracy import METRICS, correlations, differences, divided, left_out, main, spearman
 from experiments.reporting import read_study
 
 ARMS = ("fedavg", "a", "b", "c", "d", "e")
 
 
-def write_study(path, arms=ARMS, other_partition=()):
+def write_study(path, arms=ARMS, other_partition=(), headlines=MappingProxyType({})):
     """Arm i has, over FedAvg, i points of accuracy, minus i ranks, NC1 e^i times as large and i^2 % of less bias."""
     for i, arm in enumerate(arms):
         for seed in (0, 1):
@@ -25,6 +26,7 @@ def write_study(path, arms=ARMS, other_partition=()):
             row |= {"measured/nc/nc1": math.exp(i) * (seed + 1), "measured/nc/local_nc1": 7.0}
             row |= {"measured/head/prediction_bias": 0.5 - i**2 / 100, "measured/probe/accuracy": 0.7}
             (run / "metrics.jsonl").write_text(json.dumps(row) + "\n")
+            (run / "summary.json").write_text(json.dumps({"headline": headlines.get(arm, "server model")}))
             counts = np.full((3, 2), 4 + seed + 10 * ((arm, seed) in other_partition))
             np.savez(run / "partition.npz", class_counts=counts)
     config = dict(rounds=3, seeds=[0, 1], settings={"alpha 0.1": {}}, arms={arm: {} for arm in arms}, sweep={})
@@ -40,6 +42,14 @@ def test_differences_are_those_of_equal_seeds_and_partitions(tmp_path):
         i = ARMS.index(row["arm"])
         found = [row[name] for name in ("accuracy", *METRICS)]
         np.testing.assert_allclose(found, [i, -i, i, -(i**2) / 100, 0], atol=1e-9)
+
+
+def test_arms_whose_accuracy_is_of_something_else_are_left_out(tmp_path, capsys):
+    study = read_study(write_study(tmp_path / "s", headlines={"c": "personal models"}))
+    assert "c" not in {row["arm"] for row in differences(study, "fedavg")}
+    assert left_out(study, "fedavg") == ["alpha 0.1/c is left out: their accuracy is of something else"]
+    assert main([str(tmp_path / "s")]) == 0
+    assert "alpha 0.1/c is left out" in capsys.readouterr().out
 
 
 def test_correlations_of_a_setting(tmp_path):

@@ -23,6 +23,7 @@ from experiments.reporting.seconds import timing_table
 from experiments.reporting.study import summarize_run
 from experiments.reporting.table import accuracy_note, local_note
 from fedjax_collapse.arrays import merge_segments, write_segment
+from fedjax_collapse.measurement import HEADLINES
 from fedjax_collapse.records import UserError
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -104,6 +105,7 @@ def _make_run(folder: Path, rng, strength, rounds, clients, classes, features) -
         }
         for r in time
     ]
+    (folder / "summary.json").write_text(json.dumps({"headline": HEADLINES["server"], "local": "client 0"}))
     for name, rows in (("metrics", metrics), ("timing", timing)):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     speed = rng.uniform(3, 12, clients)
@@ -191,7 +193,7 @@ def test_page_is_complete_well_formed_and_self_contained(study, page):
     ):
         assert words in text
     assert page.count('<span class="swatch" style="background:#') == 2
-    assert "Not recorded" not in text and "ends after" not in text and "nan" not in text.lower()
+    assert "Not recorded" not in text and "unfinished" not in text and "nan" not in text.lower()
 
 
 def test_arms_that_differ_from_the_description_are_told(tmp_path):
@@ -404,10 +406,11 @@ def test_of_several_watched_clients_there_are_mean_and_range(tmp_path):
     assert row[6:-1] == ["1.000 ± 0.707", "-1.000 ± 0.000", "2.000 ± 0.000", "7.0 ± 0.0", "6.0 ± 0.0", "9.0 ± 0.0"]
     (line,) = collapse_ratio(record).axes[0].lines[:1]
     assert list(line.get_ydata()) == [1.0, 1.0, 1.0]
-    summary = {arm: metrics | {"R": metrics["R"] | {"of": "clients 0, 3"}} for arm, metrics in record.summary.items()}
-    assert local_note(summary).startswith("R and all else that is local: of clients 0, 3: the mean over them,")
-    (study / "summary.json").write_text(json.dumps(summary))
-    assert local_note(summary) in write_report(study).read_text(encoding="utf-8")
+    for file in study.glob("*/seed*/summary.json"):
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"local": "clients 0, 3"}))
+    note = local_note(read_study(study).summary)
+    assert note.startswith("R and all else that is local: of clients 0, 3: the mean over them,")
+    assert note in write_report(study).read_text(encoding="utf-8")
 
 
 def test_seconds_and_memory_of_a_round(study, tmp_path):
@@ -418,6 +421,7 @@ def test_seconds_and_memory_of_a_round(study, tmp_path):
     sizes = {"round_bytes": 3 * 2**20, "stored_bytes": None, "shared_by": 2}
     rows = [dict(round=r, train=train, compile=c, evaluate=0.5, **sizes) for r, train, c in times]
     rewrite_rows(folder / "timing.jsonl", lambda _: rows)
+    rewrite_rows(folder / "metrics.jsonl", lambda rows: [row for row in rows if row["round"] != 3])
     steps = np.zeros((6, 10), int)
     steps[:, :4] = 1
     steps[3, :8] = 1  # round 4: eight clients
@@ -495,6 +499,7 @@ def test_missing_and_unfinished_parts(tmp_path):
     for name in ("clients.npz", "timing.jsonl"):
         (study / "fedavg" / "seed0" / name).unlink()
     rewrite_rows(study / "fedavg" / "seed1" / "metrics.jsonl", lambda rows: rows[:2])
+    (study / "fedavg" / "seed1" / "summary.json").unlink()
     rewrite_rows(
         study / "fedavg" / "seed2" / "metrics.jsonl", lambda rows: [row | {"R": None, "loss": None} for row in rows]
     )
@@ -503,11 +508,15 @@ def test_missing_and_unfinished_parts(tmp_path):
     (study / "summary.json").unlink()
     (study / "provenance.json").unlink()
     text = " ".join(Page(write_report(study).read_text(encoding="utf-8")).words)
-    assert "fedavg, seed 1: ends after round 2 of 6." in text
+    assert "fedavg, seed 1: unfinished, round 2 of 6; not in the tables." in text
     assert "feddecorr: results of 2 of 3 seeds." in text
     assert text.count("Not recorded in this study.") == 2  # spectra, environment
     rows = final_table(read_study(study).summary)
     assert [row[-1] for row in rows[1:]] == ["2", "2"] and "±" not in rows[1][6]
+    rows = final_table(read_study(study).with_unfinished().summary)
+    assert [(row[0], row[-1]) for row in rows[1:]] == [
+        ("fedavg", "2"), ("feddecorr", "2"), ("fedavg (unfinished: round 2 of 6)", "1")
+    ]  # fmt: skip
 
 
 def test_all_null(tmp_path):
@@ -531,7 +540,7 @@ def test_everything_is_escaped(tmp_path):
     config["data"]["source"] = "digits<script>alert(1)</script>"
     config["<b>"] = "<script>"
     summary = json.loads((study / "summary.json").read_text())
-    summary[arm]["failed"] = {"seed0": "<script>alert(2)</script> <b>"}
+    summary[arm]["failed"] = {"seed1": "<script>alert(2)</script> <b>"}
     (study / "summary.json").write_text(json.dumps(summary))
     (study / "config.json").write_text(json.dumps(config))
     (study / "provenance.json").write_text('{"<b>": ["<script>"]}')
@@ -571,10 +580,28 @@ def test_a_round_written_twice_counts_once(tmp_path):
         ("only/seed0/spectra.npz", ""),
         ("only/seed0/spectra.npz", {"round": [1]}),
         ("only/seed0/spectra.npz", {"round": [1], "server": np.ones((2, 4)), "local": np.ones((1, 4))}),
+        ("only/seed0/spectra.npz", {"round": [1], "server": np.ones((1, 4)), "local": np.ones((1, 5))}),
+        ("only/seed1/spectra.npz", {"round": [1], "server": np.ones((1, 5)), "local": np.ones((1, 5))}),
+        ("only/seed0/clients.npz", {"round": [2, 1], "task_loss": np.ones((2, 3)), "steps": np.ones((2, 3))}),
+        ("only/seed0/clients.npz", {"round": [1], "task_loss": np.array([["a"]])}),
+        ("only/seed0/clients.npz", {"round": [1], "epoch/1/score": np.ones((1, 3))}),
+        ("only/seed0/partition.npz", {"class_counts": np.full((3, 2), -1)}),
+        ("only/seed0/partition.npz", {"class_counts": np.ones((3, 2), int), "domain_counts": np.ones((3, 2), int)}),
+        ("only/seed0/summary.json", '{"headline": 3}'),
+        ("only/seed0/metrics.jsonl", '{"round": 1, "accuracy": "0.5"}\n'),
+        ("only/seed0/metrics.jsonl", '{"round": 1, "accuracy": NaN}\n'),
+        ("config.json", "null"),
+        ("config.json", '{"arms": 3}'),
+        ("config.json", '{"rounds": 1e999}'),
+        ("config.json", '{"paper": {"source": "x", "comparable": true, "values": {"only": "high"}}}'),
+        ("config.json", '{"settings": {"a": {"arms": 3}}}'),
+        ("config.json", '{"data": ' + '{"a": ' * 80 + "1" + "}" * 81),
+        ("config.json", '{"data": "\\ud800"}'),
+        ("provenance.json", '{"starts": [{"devices": 3}]}'),
     ],
 )
 def test_broken_input_is_one_line_that_names_the_file(tmp_path, name, content):
-    study = make_study(tmp_path / "s", arms=("only",), seeds=1, rounds=2, features=4)
+    study = make_study(tmp_path / "s", arms=("only",), seeds=2, rounds=2, features=4)
     if content is None:
         (study / name).unlink()
     elif isinstance(content, dict):

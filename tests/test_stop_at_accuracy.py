@@ -93,4 +93,4 @@ def test_a_study_with_a_target(tmp_path, monkeypatch, capsys):
     assert "fast seed 0: starts" in capsys.readouterr().out  # by itself
     reached = [json.loads((tmp_path / f"study/fast/seed{s}/summary.json").read_text()) for s in (0, 1)]
     assert all(1 <= summary["rounds_to_target"] < 4 for summary in reached)
-    assert not any("ends after round" in note for note in page.missing_results(read_study(tmp_path / "study")))
+    assert not any("unfinished" in note for note in page.missing_results(read_study(tmp_path / "study")))

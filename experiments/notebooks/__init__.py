@@ -9,6 +9,7 @@ from IPython.display import Markdown, display
 
 from experiments.reporting import final_table
 from experiments.reporting.drawing import label, new_figure, styled
+from experiments.reporting.export import markdown
 from experiments.reporting.study import Run, Study, number
 from experiments.reporting.table import show_number
 
@@ -47,9 +48,7 @@ def study_of(results: Mapping[str, "Result"]) -> Study:
 
 def table(study: Study) -> Markdown:
     """The report's table of the study."""
-    heading, *rows = final_table(study.summary)
-    lines = [heading, ["---", *["---:"] * (len(heading) - 1)], *rows]
-    return Markdown("\n".join(f"| {' | '.join(cells)} |" for cells in lines))
+    return Markdown(markdown(final_table(study.summary)))
 
 
 def principal_directions(features: np.ndarray, count: int = 3) -> tuple[np.ndarray, float]:

@@ -6,7 +6,7 @@ import numpy as np
 
 from experiments.reporting import drawing
 from experiments.reporting.drawing import arm_colour, grid_of, label, new_figure, styled, whole_numbers
-from experiments.reporting.study import Study
+from experiments.reporting.study import Study, is_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -61,6 +61,7 @@ def _found(study) -> HeadSpectra | None:
     """Read when it is drawn, as most studies are without."""
     saved = {arm: [_saved(study, run) for run in study.of_arm(arm)] for arm in study.arms}
     saved = {arm: [of_run for of_run in of_arm if of_run] for arm, of_arm in saved.items()}
+    saved = {arm: [of_run for of_run in of_arm if _width(of_run) == _width(of_arm[0])] for arm, of_arm in saved.items()}
     saved = {arm: of_arm for arm, of_arm in saved.items() if of_arm}
     shared = [set(of_run) for of_arm in saved.values() for of_run in of_arm]
     rounds = np.array(sorted(set.intersection(*shared))) if shared else np.empty(0, int)
@@ -73,9 +74,13 @@ def _found(study) -> HeadSpectra | None:
     )
 
 
+def _width(of_run):
+    return len(next(iter(of_run.values())))
+
+
 def _saved(study, run):
-    """By round; of features that are not finite nothing."""
+    """By round; of features that are not finite nothing, nor of an array of that name that is something else."""
     arrays = study.measured_arrays(run)
-    name = next((name for name in arrays if name.endswith("/singular_values")), None)
+    name = next((name for name, values in arrays.items() if name.endswith("/singular_values") and is_of(values, 2)), "")
     pairs = zip(map(int, arrays["round"]), arrays[name], strict=True) if name else ()
     return {r: values for r, values in pairs if np.isfinite(values).all()}

@@ -10,6 +10,7 @@ import numpy as np
 
 from experiments.cells import arms_of
 from experiments.reporting import embedding
+from experiments.reporting.escaping import in_csv
 from experiments.reporting.figures import PHASES, client_losses, mean_seconds, ranks, samples_per_second
 from experiments.reporting.partition import recorded
 from experiments.reporting.study import Study, number, panels
@@ -23,7 +24,7 @@ def as_address(rows: Rows) -> str:
     """The rows as a CSV file inside an address, ``data:...``; empty if it were too long, or without rows."""
     out = io.StringIO()
     csv.writer(out, lineterminator="\n").writerows([_cell(value) for value in row] for row in rows)
-    address = "data:text/csv;charset=utf-8," + quote(out.getvalue(), safe=",.:()=;*!$@")
+    address = "data:text/csv;charset=utf-8," + quote(out.getvalue(), safe=",.:()=;*!$@", errors="backslashreplace")
     return address if len(rows) > 1 and len(address) <= MOST else ""
 
 
@@ -31,7 +32,7 @@ def _cell(value):
     """Five digits, nothing where a number is none, and no text that a spreadsheet takes for a formula."""
     if isinstance(value, (float, np.floating)):
         return f"{value:.5g}" if np.isfinite(value) else ""
-    return f"'{value}" if isinstance(value, str) and value[:1] in tuple("=+-@\t\r") else str(value)
+    return in_csv(value) if isinstance(value, str) else str(value)
 
 
 def curves(study: Study, metrics: Iterable[str], factors: Mapping[str, float] | None = None) -> Rows:

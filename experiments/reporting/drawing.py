@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedjax_collapse import files
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -202,7 +204,8 @@ def themed(text: str) -> str:
 @styled
 def save_figure(figure: "Figure", path: Path, dpi: int = 200) -> Path:
     """The path, at which the figure is now, of the kind of its ending and without a date."""
-    figure.savefig(path, dpi=dpi, metadata={_DATE[path.suffix]: None})
+    with files.shared(path) as file:
+        figure.savefig(file, format=path.suffix[1:], dpi=dpi, metadata={_DATE[path.suffix]: None})
     return path
 
 

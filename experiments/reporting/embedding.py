@@ -12,7 +12,7 @@ import numpy as np
 from experiments.reporting import drawing
 from experiments.reporting.drawing import COLOURS, MARKERS, arm_colour, grid_of, label, new_figure, styled
 from experiments.reporting.partition import class_names
-from experiments.reporting.study import Arrays, Run, Study
+from experiments.reporting.study import Arrays, Run, Study, is_of
 from fedjax_collapse.analysis.geometry import on_sphere
 
 if TYPE_CHECKING:
@@ -149,9 +149,12 @@ def _saved(study: Study, run: Run) -> Saved | None:
     prefix = next((name.removesuffix("local_features") for name in arrays if name.endswith("local_features")), None)
     if prefix is None or not {prefix + "features", prefix + "labels", prefix + "clients"} <= arrays.keys():
         return None
-    features, labels, clients, local = (
-        arrays[prefix + name][-1] for name in ("features", "labels", "clients", "local_features")
-    )
+    saved = [arrays[prefix + name] for name in ("features", "labels", "clients", "local_features")]
+    if not all(map(is_of, saved, (3, 2, 2, 4), ("f", "iu", "iu", "f"))):
+        return None  # another measurement's, by such names
+    features, labels, clients, local = (values[-1] for values in saved)
+    if len(labels) != len(features) or local.shape != (len(clients), *features.shape):
+        return None
     of_client = {int(client): part for client, part in zip(clients, local, strict=True) if client >= 0}
     return Saved(int(arrays["round"][-1]), features, labels, of_client, class_names(run.partition))
 
@@ -159,7 +162,7 @@ def _saved(study: Study, run: Run) -> Saved | None:
 def _class_name(study: Study) -> Callable[[int], str]:
     partition: Arrays = next((run.partition for run in study.runs if run.partition), {})
     names = class_names(partition)
-    return lambda index: names[index] if index < len(names) else f"class {index}"
+    return lambda index: names[index] if 0 <= index < len(names) else f"class {index}"
 
 
 def _panels(study: Study, points: dict[str, Points], draw: Callable, name_of: Callable[[int], str]) -> "Figure | None":

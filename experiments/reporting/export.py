@@ -2,6 +2,7 @@
 
 import csv
 import io
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,18 +11,24 @@ from experiments.cells import means_of
 from experiments.paper import paper_of
 from experiments.reporting.contents import OVERVIEW, PLOTS
 from experiments.reporting.drawing import for_column, save_figure
-from experiments.reporting.paired import paired_difference
+from experiments.reporting.escaping import in_csv, in_latex, in_markdown
+from experiments.reporting.paired import paired_difference, why_none
 from experiments.reporting.published import summary_for_paper
 from experiments.reporting.study import Study, number
-from experiments.reporting.table import columns_of, final_table, paper_note, show_moments, table_with_paper
+from experiments.reporting.table import (
+    accuracy_note,
+    columns_of,
+    final_table,
+    local_note,
+    paper_note,
+    show_moments,
+    table_with_paper,
+    unfinished_note,
+)
 from experiments.reporting.targets import target_note, target_table
 
-_LATEX = {
-    **{character: f"\\{character}" for character in "&%$#_{}"},
-    **{"\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}", "±": "$\\pm$", "|": "$|$"},
-}
-
 Rows = list[list[str]]
+Key = tuple[str, ...]  # the labels of a row
 
 
 class Results(NamedTuple):
@@ -29,9 +36,24 @@ class Results(NamedTuple):
 
     heading: list[str]  # of the labels
     base: str  # empty for none
-    summary: dict[tuple[str, ...], Mapping[str, Any]]
-    differences: dict[tuple[str, ...], Mapping[str, Any]]
+    summary: dict[Key, Mapping[str, Any]]
+    differences: dict[Key, Mapping[str, Any]]
+    why_none: dict[Key, str]  # of the rows without a difference
+    unfinished: dict[Key, dict[str, str]]  # how far runs are that are not in a row, by seed
     targets: list[tuple[str, Rows, str]]  # of each study that has the target's arm: title, rounds to it, a note
+
+    @property
+    def notes(self) -> list[str]:
+        """What the numbers of the table are of, and what is not in it, in sentences."""
+        summary = {"/".join(key): metrics for key, metrics in self.summary.items()}
+        without: dict[str, list[str]] = {}
+        for key, why in self.why_none.items():
+            without.setdefault(why, []).append("/".join(key))
+        none = "; ".join(f"{', '.join(names)} ({why})" for why, names in without.items())
+        differences = f"No difference to {self.base}: {none}." if none else ""
+        unfinished = {f"{'/'.join(key)} {seed}": far for key, of in self.unfinished.items() for seed, far in of.items()}
+        notes = accuracy_note(summary), local_note(summary), differences, unfinished_note(unfinished)
+        return [note for note in notes if note]
 
 
 def results_of(studies: Mapping[str, Study], base: str = "", target: str = "") -> Results:
@@ -39,13 +61,21 @@ def results_of(studies: Mapping[str, Study], base: str = "", target: str = "") -
     rounds those to the best accuracy of the ``target`` arm."""
     parts = {(name, setting): s.of_setting(setting) for name, s in studies.items() for setting in s.settings}
     shown = [len(studies) > 1, any(setting for _, setting in parts), True]
-    results = Results([what for what, is_shown in zip(("Study", "Setting", "Arm"), shown, strict=True) if is_shown],
-                      base, {}, {}, _targets(studies, target))  # fmt: skip
+
+    def labels(*names):
+        return tuple(name for name, is_shown in zip(names, shown, strict=True) if is_shown)
+
+    results = Results([*labels("Study", "Setting", "Arm")], base, {}, {}, {}, {}, _targets(studies, target))
     for of, part in parts.items():
         for arm, metrics in part.summary.items():
-            key = tuple(name for name, is_shown in zip((*of, arm), shown, strict=True) if is_shown)
+            key = labels(*of, arm)
             results.summary[key] = metrics
             results.differences[key] = paired_difference(part, arm, base) if base and arm != base else {}
+            if base and arm != base and not results.differences[key]["n"]:
+                results.why_none[key] = why_none(part, arm, base)
+        for run in part.runs:
+            if not run.is_finished:
+                results.unfinished.setdefault(labels(*of, run.arm), {})[f"seed {run.seed}"] = part.how_far(run)
     return results
 
 
@@ -61,33 +91,42 @@ def as_rows(results: Results) -> Rows:
 
 
 def as_markdown(results: Results, studies: Mapping[str, Study]) -> str:
-    """The table, and for each study with settings or a paper its arms by settings."""
-    parts = [markdown(as_rows(results), len(results.heading))]
+    """The table and notes on it, and for each study with settings or a paper its arms by settings."""
+    parts = [markdown(as_rows(results), len(results.heading)), *(f"{in_markdown(note)}\n" for note in results.notes)]
     for name, rows, note in pivots(studies) + results.targets:
-        parts.append(f"## {name}\n\n{markdown(rows)}" + (f"\n{note}\n" if note else ""))
+        parts.append(f"## {in_markdown(name)}\n\n{markdown(rows)}" + (f"\n{in_markdown(note)}\n" if note else ""))
     return "\n".join(parts)
 
 
 def as_latex(results: Results, studies: Mapping[str, Study]) -> str:
     """The same as ``tabular`` environments, with the rules of booktabs."""
     parts = ["% \\usepackage{booktabs}", _latex(as_rows(results), len(results.heading))]
+    parts += [f"{in_latex(note)}\n" for note in results.notes]
     for name, rows, note in pivots(studies) + results.targets:
-        parts.append(f"% {name}\n{_latex(rows)}" + (f"\n{_escaped(note)}\n" if note else ""))
+        parts.append(f"% {in_latex(name)}\n{_latex(rows)}" + (f"\n{in_latex(note)}\n" if note else ""))
     return "\n".join(parts)
 
 
 def as_csv(results: Results, studies: Mapping[str, Study]) -> str:
-    """Numbers: of every metric mean, standard deviation and number of seeds in columns of their own."""
+    """Numbers: of every metric mean, standard deviation and number of seeds in columns of their own; behind them, in
+    words, what they are of, why there is no difference, and how far runs are that are left out."""
     del studies  # all that is in them is in the results
     columns = columns_of(results.summary)
-    headings = [heading for _, heading, _, _ in columns] + ([f"Accuracy - {results.base}"] if results.base else [])
+    difference = [f"Accuracy - {results.base}"] if results.base else []
+    headings = [*(heading for _, heading, _, _ in columns), *difference]
+    headings = [f"{heading}: {part}" for heading in headings for part in ("mean", "std", "n")]
+    words = ["Accuracy (%): of", "R: of", *(f"{heading}: note" for heading in difference), "Unfinished"]
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow([*results.heading, *(f"{h}: {part}" for h in headings for part in ("mean", "std", "n"))])
+    writer.writerow(map(in_csv, [*results.heading, *headings, *words]))
     for key, metrics in results.summary.items():
         entries = [(metrics.get(metric) or {}, factor) for metric, _, factor, _ in columns]
         entries += [(results.differences[key], 100)] if results.base else []
-        writer.writerow([*key, *(cell for entry, factor in entries for cell in _numbers(entry, factor))])
+        numbers = (cell for entry, factor in entries for cell in _numbers(entry, factor))
+        unfinished = ", ".join(f"{seed} ({far})" for seed, far in results.unfinished.get(key, {}).items())
+        words = [(metrics.get(metric) or {}).get("of", "") for metric in ("accuracy", "R")]
+        words += [results.why_none.get(key, "")] if results.base else []
+        writer.writerow([*map(in_csv, key), *numbers, *map(in_csv, [*words, unfinished])])
     return out.getvalue()
 
 
@@ -95,15 +134,18 @@ TABLES: dict[str, Callable[[Results, Mapping[str, Study]], str]] = {"md": as_mar
 
 
 def pivots(studies: Mapping[str, Study]) -> list[tuple[str, Rows, str]]:
-    """Name, arms by settings, and what is said of the paper, of each study that has one of them."""
+    """Name, arms by settings, and what the numbers are and the paper's, of each study that has one of them."""
     found = []
     for name, study in studies.items():
-        paper = paper_of(study.config)
+        paper, means = paper_of(study.config), means_of(study.config)
         if paper or study.config.get("settings"):
-            note = f"Paper: {paper_note(paper)}" if paper else ""
-            found.append((name, table_with_paper(summary_for_paper(study), paper, means_of(study.config)), note))
-            if paper and not paper.is_percent:
-                found.append((f"{name}: accuracy", table_with_paper(study.summary, None, means_of(study.config)), ""))
+            is_accuracy = paper is None or paper.is_percent
+            notes = [accuracy_note(study.summary)] if is_accuracy else []
+            notes += [f"Paper: {paper_note(paper)}"] if paper else []
+            found.append((name, table_with_paper(summary_for_paper(study), paper, means), " ".join(notes)))
+            if not is_accuracy:
+                accuracies = table_with_paper(study.summary, None, means)
+                found.append((f"{name}: accuracy", accuracies, accuracy_note(study.summary)))
     return found
 
 
@@ -114,7 +156,7 @@ def _targets(studies: Mapping[str, Study], target: str) -> list[tuple[str, Rows,
         paper = paper_of(study.config)
         arm = target or (paper.target if paper else "")
         if arm in study.arms:
-            found.append((f"{name}: rounds to {arm}", target_table(study, arm), target_note(arm)))
+            found.append((f"{name}: rounds to {arm}", target_table(study, arm), target_note(study, arm)))
     return found
 
 
@@ -125,7 +167,8 @@ def save_figures(study: Study, folder: Path, kinds: Sequence[str]) -> list[Path]
     """
     settings = study.settings
     drawn = [(folder, plot, study) for plot in OVERVIEW] if len(settings) > 1 else []
-    drawn += [(folder / setting, plot, study.of_setting(setting)) for setting in settings for plot in PLOTS]
+    places = {setting: folder / os.fsdecode(setting.encode()) for setting in settings}  # on a disk, names are UTF-8
+    drawn += [(places[setting], plot, study.of_setting(setting)) for setting in settings for plot in PLOTS]
     paths = []
     with for_column():
         for place, plot, part in drawn:
@@ -137,20 +180,16 @@ def save_figures(study: Study, folder: Path, kinds: Sequence[str]) -> list[Path]
 
 def markdown(rows: Rows, num_labels: int = 1) -> str:
     """Heading and rows as a table whose first columns are labels, and the others numbers."""
-    heading, *rest = ([cell.replace("|", "\\|") for cell in row] for row in rows)
+    heading, *rest = (list(map(in_markdown, row)) for row in rows)
     lines = [heading, [*["---"] * num_labels, *["---:"] * (len(heading) - num_labels)], *rest]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def _latex(rows, num_labels=1):
-    heading, *rest = (" & ".join(map(_escaped, row)) + " \\\\" for row in rows)
+    heading, *rest = (" & ".join(map(in_latex, row)) + " \\\\" for row in rows)
     columns = "l" * num_labels + "r" * (len(rows[0]) - num_labels)
     lines = [f"\\begin{{tabular}}{{{columns}}}", "\\toprule", heading, "\\midrule", *rest, "\\bottomrule"]
     return "\n".join([*lines, "\\end{tabular}", ""])
-
-
-def _escaped(text):
-    return "".join(_LATEX.get(character, character) for character in text)
 
 
 def _numbers(entry, factor):

@@ -4,8 +4,6 @@ import base64
 import functools
 import hashlib
 import json
-import math
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,9 +15,10 @@ from experiments.paper import paper_of
 from experiments.reporting import drawing
 from experiments.reporting.contents import OVERVIEW, PLOTS, Plot
 from experiments.reporting.data import as_address
+from experiments.reporting.escaping import name_of
 from experiments.reporting.published import summary_for_paper
 from experiments.reporting.reading import layouts_of, read_study
-from experiments.reporting.study import Study, number
+from experiments.reporting.study import Study
 from experiments.reporting.table import (
     COLUMNS,
     accuracy_note,
@@ -30,7 +29,9 @@ from experiments.reporting.table import (
     paper_note,
     paper_table,
     pivot_table,
+    unlike_note,
 )
+from fedjax_collapse import files
 from fedjax_collapse.fingerprint import flatten
 from fedjax_collapse.records import UserError
 
@@ -72,20 +73,19 @@ class Pivot(NamedTuple):
     note: str
 
 
-def write_report(study: Path | str) -> Path:
-    """The path of ``report.html``, written anew (in one step) from what is saved in the study's folder.
+def write_report(study: Study | Path | str) -> Path:
+    """The path of ``report.html``, written anew (in one step) from a study, or from what is saved in its folder.
 
     Raises:
         UserError: the folder holds no study, or a file in it cannot be read or written.
     """
-    page = render(read_study(study))
-    path = Path(study) / "report.html"
-    partial = path.with_name(f".report.html.{os.getpid()}")
+    study = study if isinstance(study, Study) else read_study(study)
+    path = study.path / "report.html"
+    page = render(study).encode(errors="backslashreplace")  # of names that are not Unicode
     try:
-        partial.write_text(page, encoding="utf-8", newline="\n")
-        os.replace(partial, path)
+        with files.shared(path) as file:
+            file.write(page)
     except OSError as error:
-        partial.unlink(missing_ok=True)
         raise UserError(f"{path}: cannot be written ({error.strerror})") from error
     return path
 
@@ -94,10 +94,10 @@ def render(study: Study) -> str:
     """The whole page; the same study gives the same text."""
     sections = [_section(study, i, setting) for i, setting in enumerate(study.settings)]
     return _template().render(
-        title=f"Study {study.path.resolve().name}",
+        title=f"Study {name_of(study.path.resolve())}",
         description=description(study),
         demonstration=", ".join(demonstrations(study)),
-        notes=missing_results(study) + several_layouts(study.starts),
+        notes=missing_results(study) + several_layouts(study.starts) + list(study.notes),
         pivots=pivots(study),
         overview=_drawn(OVERVIEW, study, "all-") if len(sections) > 1 else [],
         sections=sections,
@@ -124,7 +124,8 @@ def pivots(study: Study) -> list[Pivot]:
     found = []
     for metric in dict.fromkeys([first, *(name for name, *_ in columns_of(summary))]):
         ours, with_paper = pivot_table(summary, metric, means), paper and metric == first
-        theirs, note = (paper_table(summary, paper, means), paper_note(paper)) if with_paper else (None, "")
+        theirs = paper_table(summary, paper, means) if with_paper else None
+        note = f"{paper_note(paper)} {unlike_note(summary, paper.target)}".rstrip() if with_paper else ""
         found.append(Pivot(column_of(summary, metric)[0], ours, theirs, bool(paper and paper.comparable), note))
     return found if study.config.get("settings") else found[:1]
 
@@ -170,15 +171,10 @@ def missing_results(study: Study) -> list[str]:
     if declared := study.config.get("settings"):
         found = {s: missing_results(study.of_setting(s)) if s in study.settings else ["no results."] for s in declared}
         return [f"{setting}: {note}" for setting, notes in found.items() for note in notes]
-    target = number(study.config.get("stop_at_accuracy")) or math.nan
-    notes = [
-        f"{run.arm}, seed {run.seed}: ends after round {run.metrics[-1]['round']} of {study.rounds}."
-        for run in study.runs
-        if run.metrics[-1]["round"] < study.rounds and not number(run.metrics[-1].get("accuracy")) >= target
-    ]
+    unfinished = [(run, study.how_far(run)) for run in study.runs if not run.is_finished]
+    notes = [f"{run.arm}, seed {run.seed}: unfinished, {far}; not in the tables." for run, far in unfinished]
     notes += [f"Failed: {line}" for of_arm in study.summary.values() for line in of_arm.get("failed", {}).values()]
-    seeds = study.config.get("seeds")
-    asked = len(seeds) if isinstance(seeds, Sequence) else seeds if isinstance(seeds, int) else 0
+    asked = len(study.config.get("seeds", ()))
     for arm in dict.fromkeys([*study.arms, *arms_of(study.config)]):
         if (done := len(study.of_arm(arm))) < asked:
             notes.append(f"{arm}: results of {done} of {asked} seeds.")

@@ -22,14 +22,36 @@ def paired_difference(study: Study, arm: str, base: str, metric: str = "accuracy
 
 
 def pairs(study: Study, arm: str, base: str) -> list[tuple[Run, Run]]:
-    """Runs of both arms with one seed, on one partition, that have come to the same round."""
-    of_base = {run.seed: run for run in study.of_arm(base)}
-    both = [(run, of_base[run.seed]) for run in study.of_arm(arm) if run.seed in of_base]
+    """Finished runs of both arms with one seed, on one partition and of as many rounds, whose accuracies are of the
+    same."""
     return [
         (run, other)
-        for run, other in both
-        if run.metrics[-1]["round"] == other.metrics[-1]["round"] and _is_same_partition(study, run, other)
+        for run, other in of_one_seed(study, arm, base)
+        if run.headline == other.headline
+        and run.last_round == other.last_round
+        and _is_same_partition(study, run, other)
     ]
+
+
+def why_none(study: Study, arm: str, base: str) -> str:
+    """Why an arm has no difference to the base arm."""
+    for name in (base, arm):
+        if not any(run.is_finished for run in study.of_arm(name)):
+            return f"no run of {name} is finished" if name == base else "no run is finished"
+    both = of_one_seed(study, arm, base)
+    if not both:
+        return "no seed in common"
+    if all(run.headline != other.headline for run, other in both):
+        return (
+            "their accuracy is of something else" if both[0][0].headline else "nothing says what their accuracy is of"
+        )
+    return "no finite accuracies of one seed on the same partition at the same round"
+
+
+def of_one_seed(study: Study, arm: str, base: str) -> list[tuple[Run, Run]]:
+    """Finished runs of both arms, pair by pair."""
+    of_base = {run.seed: run for run in study.of_arm(base) if run.is_finished}
+    return [(run, of_base[run.seed]) for run in study.of_arm(arm) if run.is_finished and run.seed in of_base]
 
 
 def _is_same_partition(study: Study, first: Run, second: Run) -> bool:

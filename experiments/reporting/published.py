@@ -7,10 +7,10 @@ from experiments.reporting.targets import rounds_to_target
 
 
 def summary_for_paper(study: Study) -> Summary:
-    """The study's summary, and in it what the table of its paper is of; empty where it is not known yet."""
+    """The study's summary, and in it what the table of its paper is of, of finished runs; empty where there is none."""
     paper = paper_of(study.config)
     if paper and paper.metric == SECONDS:
-        found = seconds_per_round(study)
+        found = seconds_per_round(study.finished())
     elif paper and paper.metric == TO_TARGET and paper.target in study.arms:
         found = {cell: reached.rounds for cell, reached in rounds_to_target(study, paper.target).items()}
     else:

@@ -1,47 +1,58 @@
 """From a study's folder to the ``Study`` that a report is drawn from."""
 
-import contextlib
-import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.cells import arms_of, settings_of
-from experiments.reporting.study import Arrays, Row, Run, Study
+from experiments.cells import arms_of, cell_name, settings_of
+from experiments.reporting import schema
+from experiments.reporting.escaping import name_of
+from experiments.reporting.schema import naming
+from experiments.reporting.study import Arrays, Row, Run, Study, headline_of, shown
+from fedjax_collapse import files
 from fedjax_collapse.arrays import read_arrays, read_npz
 from fedjax_collapse.records import UserError
+
+
+class NothingEvaluated(UserError):
+    """A study of which there is nothing to report yet."""
 
 
 def read_study(path: Path | str) -> Study:
     """The study in a folder. ``config.json`` and the rows of at least one run are required, the rest is optional.
 
     Raises:
-        UserError: the folder holds no study, or a file in it cannot be read.
+        UserError: the folder holds no study, or a file in it cannot be read, or holds something else.
     """
     path = Path(path)
-    if not path.is_dir():
-        raise UserError(f"{path}: no such folder; expected the folder of a study")
-    if not (path / "config.json").is_file():
-        raise UserError(f"{path / 'config.json'}: no such file; expected the folder of a study")
-    config = read_json(path / "config.json")
+    config = read_config(path)
     has_settings = bool(config.get("settings"))
-    files = path.glob("*/*/seed*/metrics.jsonl" if has_settings else "*/seed*/metrics.jsonl")
-    folders = [file.parent for file in files if file.parent.name.removeprefix("seed").isdecimal()]
-    runs = [_read_run(folder, folder.parents[1].name if has_settings else "") for folder in folders]
+    found = path.glob("*/*/seed*/metrics.jsonl" if has_settings else "*/seed*/metrics.jsonl")
+    folders = [file.parent for file in found if file.parent.name.removeprefix("seed").isdecimal()]
+    runs = [_read_run(folder, name_of(folder.parents[1]) if has_settings else "") for folder in folders]
     runs = [run for run in runs if run.metrics]
     if not runs:
         place = "<setting>/" * has_settings + "<arm>/seed<k>/metrics.jsonl"
-        raise UserError(f"{path}: no evaluated round in any {place}; start the study first")
+        raise NothingEvaluated(f"{path}: no evaluated round in any {place}; start the study first")
     arms, settings = list(arms_of(config)), list(settings_of(config))
     runs.sort(key=lambda run: (*_place(run.setting, settings), *_place(run.arm, arms), run.seed))
-    summary = read_json(path / "summary.json", optional=True)
-    for arm, metrics in summary.items():
-        if not isinstance(metrics, dict) or not all(
-            entry is None or isinstance(entry, dict) for entry in metrics.values()
-        ):
-            raise UserError(f"{path / 'summary.json'}: arm {arm!r} should map metrics to mean, std and n")
+    _check_alike(runs)
+    summary = read_json(path / "summary.json", schema.check_summary, optional=True)
     return Study(path, config, read_starts(path), summary, tuple(runs))
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The config of the study in a folder.
+
+    Raises:
+        UserError: the folder holds no study, or its config is none.
+    """
+    if not folder.is_dir():
+        raise UserError(f"{folder}: no such folder; expected the folder of a study")
+    if not (folder / "config.json").exists():
+        raise UserError(f"{folder / 'config.json'}: no such file; expected the folder of a study")
+    return read_json(folder / "config.json", schema.check_config)
 
 
 def read_starts(folder: Path) -> tuple[Mapping[str, Any], ...]:
@@ -53,8 +64,8 @@ def read_starts(folder: Path) -> tuple[Mapping[str, Any], ...]:
     path = folder / "provenance.json"
     record = read_json(path, optional=True)
     starts = record.get("starts", [record] if record else [])  # an older file is that of one start
-    if not isinstance(starts, list) or not all(isinstance(start, dict) for start in starts):
-        raise UserError(f"{path}: 'starts' should be a list of JSON objects")
+    with naming(path):
+        schema.check_starts(starts)
     return tuple(starts)
 
 
@@ -71,75 +82,98 @@ def layouts_of(starts: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
     return {arm: list(dict.fromkeys(of_arm)) for arm, of_arm in layouts.items()}
 
 
+def read_run_summary(run: Path) -> dict[str, Any]:
+    """What a run has left that is finished; empty of one that is not.
+
+    Raises:
+        UserError: the file cannot be read, or is another one.
+    """
+    return read_json(run / "summary.json", schema.check_run_summary, optional=True)
+
+
+def read_json(path: Path, check: Callable[[Any], None] = lambda record: None, optional: bool = False) -> dict[str, Any]:
+    """The object in a JSON file, which ``check`` finds to be as it should; empty if there is no file and it is
+    ``optional``.
+
+    Raises:
+        UserError: it cannot be read, or is no object, or another one.
+    """
+    if optional and not path.exists():
+        return {}
+    with naming(path):
+        record = schema.parse(_read(path))
+        check(record)
+    return record
+
+
 def _place(name: str, order: list[str]) -> tuple[int, str]:
     """What sorts names by their order, and others behind them."""
     return (order.index(name) if name in order else len(order)), name
 
 
 def _read_run(folder: Path, setting: str) -> Run:
+    rows, _ = _read_rows(folder / "metrics.jsonl")
+    timing, damaged = _read_rows(folder / "timing.jsonl", is_timing=True)
+    summary = read_run_summary(folder)
     return Run(
-        folder.parent.name,
+        name_of(folder.parent),
         int(folder.name.removeprefix("seed")),
-        _read_rows(folder / "metrics.jsonl"),
-        _read_rows(folder / "timing.jsonl", optional=True),
-        _checked(folder / "clients.npz", read_arrays(folder, "clients"), matrices=("task_loss", "steps")),
-        _checked(
-            folder / "spectra.npz", read_arrays(folder, "spectra"), ("server", "local"), matrices=("server", "local")
-        ),
-        _checked(folder / "partition.npz", read_npz(folder / "partition.npz"), ("class_counts",)),
+        rows,
+        timing,
+        _checked(folder / "clients.npz", read_arrays(folder, "clients"), schema.check_clients),
+        _checked(folder / "spectra.npz", read_arrays(folder, "spectra"), schema.check_spectra),
+        _checked(folder / "partition.npz", read_npz(folder / "partition.npz"), schema.check_partition),
         setting,
+        folder,
+        is_finished=bool(summary),
+        headline=summary.get("headline") or headline_of(rows),
+        local=summary.get("local", ""),
+        notes=tuple(f"{error}; its seconds are left out." for error in damaged),
     )
 
 
-def read_json(path: Path, optional: bool = False) -> dict[str, Any]:
-    """The object in a JSON file; empty if there is no file and it is ``optional``.
+def _read_rows(path: Path, is_timing: bool = False) -> tuple[tuple[Row, ...], list[UserError]]:
+    """Rows by round; of a round that was written twice, the later. A last line cut short by a crash is left out.
 
-    Raises:
-        UserError: it cannot be read, or is no object.
+    Of timing, which may be missing, also those that are damaged: what is wrong with each of them is returned, too.
     """
-    if optional and not path.exists():
-        return {}
-    return _parse(path, _read_text(path))
+    if is_timing and not path.exists():
+        return (), []
+    with naming(path):
+        lines = _read(path).split(b"\n")
+    by_round, damaged = {}, []
+    for number, line in enumerate(lines, 1):
+        try:
+            with naming(f"{path}, line {number}"):
+                if line.strip():
+                    row = schema.parse(line)
+                    schema.check_row(row)
+                    by_round[row["round"]] = row
+        except UserError as error:
+            if number < len(lines) and not is_timing:
+                raise
+            damaged += [error] if number < len(lines) else []
+    return tuple(by_round[r] for r in sorted(by_round)), damaged
 
 
-def _read_rows(path: Path, optional: bool = False) -> tuple[Row, ...]:
-    """Rows by round; of a round that was written twice, the later. A last line cut short by a crash is left out."""
-    if optional and not path.exists():
-        return ()
-    complete, _, rest = _read_text(path).rpartition("\n")
-    rows = [_parse(f"{path}, line {n}", line) for n, line in enumerate(complete.splitlines(), 1) if line.strip()]
-    with contextlib.suppress(UserError):
-        rows += [_parse(path, rest)] if rest.strip() else []
-    by_round = {}
-    for row in rows:
-        if type(row.get("round")) is not int:
-            raise UserError(f"{path}: a row has no whole number as its round")
-        by_round[row["round"]] = row
-    return tuple(by_round[r] for r in sorted(by_round))
+def _checked(path: Path, arrays: Arrays, check: Callable[[Arrays], None]) -> Arrays:
+    with naming(path):
+        check(arrays)
+    return shown(arrays)
 
 
-def _read_text(path: Path) -> str:
+def _check_alike(runs: Sequence[Run]) -> None:
+    """Raises UserError if runs of one cell have spectra of different lengths, of which there is no mean."""
+    first: dict[str, Run] = {}
+    for run in (run for run in runs if run.spectra):
+        other = first.setdefault(cell_name(run.setting, run.arm), run)
+        features, expected = (of.spectra["server"].shape[1] for of in (run, other))
+        if features != expected:
+            raise UserError(f"{run.folder / 'spectra.npz'}: {features} features, {other.folder} has {expected}")
+
+
+def _read(path: Path) -> bytes:
     try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read ({type(error).__name__})") from error
-
-
-def _parse(path: Path | str, text: str) -> dict[str, Any]:
-    try:
-        record = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path}: not valid JSON ({error})") from error
-    if not isinstance(record, dict):
-        raise UserError(f"{path}: expected a JSON object")
-    return record
-
-
-def _checked(path: Path, arrays: Arrays, required: Iterable[str] = (), matrices: Iterable[str] = ()) -> Arrays:
-    for name in required if arrays else ():
-        if name not in arrays:
-            raise UserError(f"{path}: has no array {name!r}")
-    for name in matrices:
-        if name in arrays and arrays[name].ndim != 2:
-            raise UserError(f"{path}: {name!r} has shape {arrays[name].shape}, expected a row for each of its rounds")
-    return arrays
+        return files.read(path)
+    except OSError as error:
+        raise UserError(f"cannot be read ({error.strerror})") from error

@@ -1,7 +1,6 @@
 """How long a client and a round take, and the memory of a round: the table below the report's figure of times."""
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -39,22 +38,23 @@ def seconds_per_round(study: Study) -> dict[str, dict[str, Any]]:
     None where no run is timed."""
     found = {}
     for run in study.runs:
-        timed = _finite(_seconds(row, count) for row, count in steady(run.timing))
+        timed = _finite(_seconds(row, count) for row, count in steady(run))
         found.setdefault(cell_name(run.setting, run.arm), []).extend([float(np.median(timed))] if timed else [])
     return {cell: moments(seconds) for cell, seconds in found.items()}
 
 
-def steady(rows: Sequence[Row]) -> list[tuple[Row, int]]:
+def steady(run: Run) -> list[tuple[Row, int]]:
     """The rows that are timed, each with the rounds that it covers: all but those that compile, and the first one."""
-    rounds = np.diff([0, *(row["round"] for row in rows)])
-    covered = list(zip(rows, map(int, rounds), strict=True))
+    rounds = sorted({row["round"] for row in (*run.metrics, *run.timing)})  # a row of timing may be lost
+    since = dict(zip(rounds, np.diff([0, *rounds]).tolist(), strict=True))
+    covered = [(row, since[row["round"]]) for row in run.timing]
     warm = [(row, count) for row, count in covered[1:] if not number(row.get("compile")) > 0]
     return warm or covered[1:] or covered
 
 
 def _row(study, arm):
     runs = [run for run in study.of_arm(arm) if run.timing]
-    timed = [(run, row, count) for run in runs for row, count in steady(run.timing)]
+    timed = [(run, row, count) for run in runs for row, count in steady(run)]
     together = study.shared_by(arm)
     names = f"{len(runs)}" + (f" ({together} as one program)" if together > 1 else "")
     per_round = [_seconds(row, count) for _, row, count in timed]

@@ -6,6 +6,7 @@ A study compares arms (configurations), maybe in several settings; each is run w
 
 import dataclasses
 import math
+import numbers
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,11 +16,14 @@ import numpy as np
 from experiments.cells import arms_of, cell_name, merged, setting_and_arm, settings_of
 from fedjax_collapse.analysis.spectrum import FLOOR
 from fedjax_collapse.arrays import read_arrays
+from fedjax_collapse.measurement import HEADLINES
 from fedjax_collapse.records import MEASURED
 
 SUMMARISED = ("accuracy", "best_accuracy", "last10_accuracy", "effective_rank", "significant_dims", "R")
 OF_LOCAL = ("R", "local_effective_rank")  # of the watched client, or of the one with the lowest identity of several,
 OVER_CLIENTS = tuple(f"{name}_{kind}" for name in OF_LOCAL for kind in ("mean", "min", "max"))  # then also over them
+
+_LARGEST = 1e100  # of numbers that are shown: squares of larger ones may not be finite
 
 Row = Mapping[str, Any]
 Arrays = Mapping[str, np.ndarray]
@@ -37,6 +41,15 @@ class Run(NamedTuple):
     spectra: Arrays
     partition: Arrays
     setting: str = ""  # of a study that has some
+    folder: Path | None = None  # None for a run that is in memory alone
+    is_finished: bool = True
+    headline: str = ""  # what its accuracy is of; empty if nothing says so
+    local: str = ""  # whose models R is of, and all else that is local
+    notes: tuple[str, ...] = ()  # what of it is damaged and left out
+
+    @property
+    def last_round(self) -> int:
+        return self.metrics[-1]["round"]
 
 
 class Curve(NamedTuple):
@@ -77,6 +90,33 @@ class Study:
         """Names of the settings that have results, likewise; one that is empty in a study without settings."""
         return tuple(dict.fromkeys(run.setting for run in self.runs))
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What of its files is damaged and left out."""
+        return tuple(note for run in self.runs for note in run.notes)
+
+    @property
+    def unfinished(self) -> dict[str, str]:
+        """How far each run is that is not finished, by its name."""
+        runs = [run for run in self.runs if not run.is_finished]
+        return {f"{cell_name(run.setting, run.arm)} seed {run.seed}": self.how_far(run) for run in runs}
+
+    def how_far(self, run: Run) -> str:
+        """Which of its rounds a run has come to."""
+        return f"round {run.last_round} of {self.of_setting(run.setting).rounds}"
+
+    def finished(self) -> "Study":
+        """The study without runs that are not finished."""
+        return dataclasses.replace(self, runs=tuple(run for run in self.runs if run.is_finished))
+
+    def with_unfinished(self) -> "Study":
+        """The study in which runs that are not finished are of arms of their own, whose names say how far they are."""
+
+        def marked(run):
+            return run._replace(arm=f"{run.arm} (unfinished: {self.how_far(run)})", is_finished=True)
+
+        return dataclasses.replace(self, runs=tuple(run if run.is_finished else marked(run) for run in self.runs))
+
     def of_setting(self, setting: str) -> "Study":
         """The study that this setting alone would be."""
         if not self.config.get("settings"):
@@ -94,17 +134,16 @@ class Study:
     @property
     def rounds(self) -> int:
         """The configured number of rounds, or where there is none the last round of any run."""
-        configured = self.config.get("rounds")
-        return configured if isinstance(configured, int) else max(run.metrics[-1]["round"] for run in self.runs)
+        return self.config.get("rounds") or max((run.last_round for run in self.runs), default=0)
 
     @property
     def summary(self) -> Summary:
-        """The saved summary by cell, in the order of the config; a cell that it lacks is summarised from its rows."""
+        """By cell, in the order of the config, of all finished runs; of a cell without any run what was saved."""
         if declared := self.config.get("settings"):
             settings = dict.fromkeys([*declared, *self.settings])
             parts = {setting: self.of_setting(setting).summary for setting in settings}
             return {cell_name(setting, arm): part[arm] for setting, part in parts.items() for arm in part}
-        summary = {arm: self._last_round(arm) for arm in self.arms} | dict(self.saved_summary)
+        summary = dict(self.saved_summary) | {arm: self._summarize(arm) for arm in self.arms}
         declared = [arm for arm in arms_of(self.config) if arm in summary]
         return {arm: summary[arm] for arm in dict.fromkeys([*declared, *summary])}
 
@@ -136,7 +175,7 @@ class Study:
 
     def measured_arrays(self, run: Run) -> Arrays:
         """What its measurements saved; read when it is asked for, as it may be larger than all else of a report."""
-        return read_arrays(self.path / cell_name(self.setting, run.arm) / f"seed{run.seed}", "measurements")
+        return shown(read_arrays(run.folder, "measurements")) if run.folder else {}
 
     def shared_by(self, arm: str) -> int:
         """How many runs divide the time of the arm's program among them, at most; 1 if it has its own."""
@@ -168,11 +207,13 @@ class Study:
 
         return LogSpectra(last, log("server"), log("local"), len(runs))
 
-    def _last_round(self, arm: str) -> Mapping[str, Any]:
-        """The arm's part of a summary, at the last round that any of its runs reached."""
-        last = max(run.metrics[-1]["round"] for run in self.of_arm(arm))
-        finished = [run.metrics for run in self.of_arm(arm) if run.metrics[-1]["round"] == last]
-        return summarize_seeds([summarize_run(rows) for rows in finished])
+    def _summarize(self, arm: str) -> Mapping[str, Any]:
+        """The arm's part of a summary, with what was saved of those of its runs that failed."""
+        runs = {f"seed{run.seed}": run for run in self.of_arm(arm) if run.is_finished}
+        told = (dict(headline=run.headline, local=run.local, **summarize_run(run.metrics)) for run in runs.values())
+        summary, failed = summarize_seeds(list(told)), self.saved_summary.get(arm, {}).get("failed", {})
+        failed = {seed: line for seed, line in failed.items() if seed not in runs}
+        return summary | {"failed": failed} if failed else summary
 
 
 def measured(rows: Iterable[Row]) -> tuple[str, ...]:
@@ -210,12 +251,18 @@ def summarize_run(rows: Sequence[Row]) -> dict[str, float]:
 
 
 def summarize_seeds(runs: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Of every metric of the runs mean, standard deviation (n - 1) and number of the runs that have a value."""
+    """Of every metric of the runs mean, standard deviation (n - 1) and number of the runs that have a value.
+
+    ``of``: what the accuracy is of, and whose models R is of, where the runs say so.
+    """
     summary = {}
     recorded = (name for run in runs for name in run if name in OVER_CLIENTS or name.startswith(MEASURED))
     for metric in dict.fromkeys((*SUMMARISED, *recorded)):
         values = [value for run in runs if math.isfinite(value := number(run.get(metric)))]
         summary[metric] = moments(values)
+    for metric, key in (("accuracy", "headline"), ("R", "local")):
+        if of := sorted({run[key] for run in runs if run.get(key)}):
+            summary[metric]["of"] = ", ".join(of)
     return summary
 
 
@@ -225,12 +272,28 @@ def moments(values: list[float]) -> dict[str, Any]:
     return {"mean": mean, "std": std, "n": len(values)}
 
 
+def is_of(values: np.ndarray, dimensions: int, kinds: str = "f") -> bool:
+    """Whether an array that a measurement saved is one of so many dimensions and of such numbers, and not empty."""
+    return values.ndim == dimensions and values.dtype.kind in kinds and values.size > 0
+
+
+def headline_of(rows: Sequence[Row]) -> str:
+    """Which of the accuracies in rows their headline is, as ``measurement.HEADLINES`` has it; empty if none."""
+    for kind, meaning in HEADLINES.items():
+        if all(f"{kind}_accuracy" in row and row[f"{kind}_accuracy"] == row.get("accuracy") for row in rows):
+            return meaning
+    return ""
+
+
 def number(value: Any) -> float:
-    """The value as a float; NaN for null and for what is not a number."""
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        return math.nan
+    """The value as a float; NaN for null, for what is not a number, and for what is too large to be shown."""
+    return float(value) if isinstance(value, numbers.Real) and abs(value) <= _LARGEST else math.nan
+
+
+def shown(arrays: Arrays) -> Arrays:
+    """The arrays, with NaN for numbers that are too large to be shown."""
+    large = {name: np.abs(a) > _LARGEST for name, a in arrays.items() if a.dtype.kind == "f" and a.dtype.itemsize > 4}
+    return arrays | {name: np.where(where, np.nan, arrays[name]) for name, where in large.items() if where.any()}
 
 
 def _moments(values: list[float]) -> tuple[float, float]:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 _METRICS = (("accuracy", "accuracy (%)", 100), ("effective_rank", "effective rank", 1), ("R", "R (natural log)", 1))
 _STYLES = (":", "--", "-.")
 _MARGIN = 0.05  # of what the values span
+_SMALLEST, _LARGEST = 1e-30, 1e30  # of numbers on an axis
 _WIDE = 10  # times the smallest value: from there on values are on a logarithmic axis
 
 
@@ -73,7 +74,7 @@ def _places(axes: "Axes", values: list[Any]) -> dict[Any, float]:
 
     The axis is as wide as all of them need, whichever are measured.
     """
-    if not all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values):
+    if not all(map(_is_a_place, values)):
         axes.set(xticks=range(len(values)), xticklabels=[label(str(value), 16) for value in values])
         axes.set_xlim(-0.5, len(values) - 0.5)
         return {value: float(i) for i, value in enumerate(values)}
@@ -85,6 +86,12 @@ def _places(axes: "Axes", values: list[Any]) -> dict[Any, float]:
         beyond = _MARGIN * (high - low) or abs(high) or 0.5
         axes.set_xlim(low - beyond, high + beyond)
     return {value: float(value) for value in values}
+
+
+def _is_a_place(value: Any) -> bool:
+    """Whether it is a number that an axis can have."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return is_number and (value == 0 or _SMALLEST <= abs(value) <= _LARGEST)
 
 
 def _handles(num_lines: int, num_others: int) -> list[Any]:
@@ -103,4 +110,6 @@ def _beside(i: int) -> dict[str, Any]:
 
 
 def _hashable(value: Any) -> Any:
-    return tuple(map(_hashable, value)) if isinstance(value, list) else value
+    if isinstance(value, list):
+        return tuple(map(_hashable, value))
+    return str(value) if isinstance(value, dict) else value

@@ -33,14 +33,39 @@ OVER_CLIENTS = (  # instead of R, where several clients are watched
 
 
 def accuracy_note(summary: Summary) -> str:
-    """What the table's accuracies are of, where the summary says so."""
-    arms = {}
-    for arm, metrics in summary.items():
-        if meaning := (metrics.get("accuracy") or {}).get("of"):
-            arms.setdefault(str(meaning), []).append(arm)
-    known = [f"{meaning} ({', '.join(names)})" if len(arms) > 1 else meaning for meaning, names in arms.items()]
+    """What the table's accuracies are of, where the summary says so; an arm that is alike in all settings is named
+    once."""
+    of_arms: dict[str, dict[str, str]] = {}
+    for cell, metrics in summary.items():
+        if meaning := accuracy_of(metrics):
+            of_arms.setdefault(setting_and_arm(cell)[1], {})[cell] = meaning
+    named: dict[str, dict[str, None]] = {}
+    for arm, cells in of_arms.items():
+        for cell, meaning in cells.items():
+            named.setdefault(meaning, {})[arm if len({*cells.values()}) == 1 else cell] = None
+    known = [f"{meaning} ({', '.join(names)})" if len(named) > 1 else meaning for meaning, names in named.items()]
     of = f"of the {'; of the '.join(known)} " if known else ""
     return f"Accuracy: the headline, {of}after the last round; best and mean of the last 10 are over evaluated rounds."
+
+
+def accuracy_of(metrics: Mapping[str, Any]) -> str:
+    """What the accuracy is of in a cell's part of a summary; empty if nothing says so."""
+    return (metrics.get("accuracy") or {}).get("of", "")
+
+
+def unlike_note(summary: Summary, base: str) -> str:
+    """Which arms are not compared with another one, as their accuracy is of something else; empty if all are."""
+    of_cell = {setting_and_arm(cell): accuracy_of(metrics) for cell, metrics in summary.items()}
+    of_base = {setting: of for (setting, arm), of in of_cell.items() if arm == base}
+    unlike = [arm for (setting, arm), of in of_cell.items() if of and of_base.get(setting, of) not in ("", of)]
+    names = ", ".join(dict.fromkeys(unlike))
+    return f"Not compared with {base}, as their accuracy is of something else: {names}." if names else ""
+
+
+def unfinished_note(unfinished: Mapping[str, str]) -> str:
+    """Which runs are not in the tables, and how far they are; empty if all are finished."""
+    runs = ", ".join(f"{run} ({how_far})" for run, how_far in unfinished.items())
+    return f"Unfinished, and not in the tables: {runs}." if runs else ""
 
 
 def local_note(summary: Summary) -> str:

@@ -6,8 +6,9 @@ from typing import Any, NamedTuple
 
 from experiments.cells import cell_name
 from experiments.names import check_name
+from experiments.reporting.paired import of_one_seed
 from experiments.reporting.study import Row, Run, Study, moments, number
-from experiments.reporting.table import show_number
+from experiments.reporting.table import show_number, unlike_note
 
 
 class Reached(NamedTuple):
@@ -21,8 +22,9 @@ class Reached(NamedTuple):
 def rounds_to_target(study: Study, base: str) -> dict[str, Reached]:
     """By cell, the rounds to the target: the best accuracy of ``base`` in the same setting with the same seed.
 
-    Only evaluated rounds count. ``base`` itself is listed with all its rounds, as in FedMR's table 4 (Fan et al., TMLR
-    2023), and the speed-up is their number over the arm's.
+    Only evaluated rounds of finished runs count, and only accuracies that are of the same as those of ``base``, which
+    itself is listed with all its rounds, as in FedMR's table 4 (Fan et al., TMLR 2023); the speed-up is their number
+    over the arm's.
 
     Raises:
         UserError: no arm of the study has that name.
@@ -31,10 +33,9 @@ def rounds_to_target(study: Study, base: str) -> dict[str, Reached]:
     found = {}
     for setting in study.settings:
         part = study.of_setting(setting)
-        runs_of_base = {run.seed: run for run in part.of_arm(base)}
         for arm in part.arms:
-            pairs = [(run, runs_of_base[run.seed]) for run in part.of_arm(arm) if run.seed in runs_of_base]
-            found[cell_name(setting, arm)] = _reached(pairs, arm == base)
+            alike = [pair for pair in of_one_seed(part, arm, base) if pair[0].headline == pair[1].headline]
+            found[cell_name(setting, arm)] = _reached(alike, arm == base)
     return found
 
 
@@ -54,20 +55,21 @@ def target_table(study: Study, base: str) -> list[list[str]]:
     return rows
 
 
-def target_note(base: str) -> str:
-    """What the numbers of the table are, in a sentence."""
-    return (
+def target_note(study: Study, base: str) -> str:
+    """What the numbers of the table are, and which arms have none, as their accuracy is of something else."""
+    note = (
         f"Rounds: the first evaluated one with the best accuracy of {base} in the same setting with the same seed; "
         f"mean ± standard deviation over the seeds that reach it. {base} stands with all its rounds; the speed-up is "
         "their number over the arm's."
     )
+    return f"{note} {unlike_note(study.summary, base)}".rstrip()
 
 
 def _reached(pairs: list[tuple[Run, Run]], is_base: bool) -> Reached:
     rounds, lengths = [], []
     for run, base in pairs:
         target = max((number(row.get("accuracy")) for row in base.metrics), key=lambda v: (v == v, v))
-        length = base.metrics[-1]["round"]
+        length = base.last_round
         reached = length if is_base else first_round(run.metrics, target)
         if reached is not None:
             rounds.append(reached)

@@ -96,7 +96,7 @@ def _parts(root, test_fraction, test_per_class, rng):
 def _read_annotations(path):
     """(class, file) of every line: the name of a file below ``images``, and a class."""
     try:
-        rows = [line.split()[:2] for line in path.read_text().splitlines() if line.strip()]
+        rows = [line.split()[:2] for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
         return [(name, path.parent / "images" / file) for file, name in rows]
     except (OSError, ValueError) as error:  # bytes that are no text are a ValueError, too
         raise UserError(f"{path}: expected lines of <image> <class> ... ({error}); unpack it again") from None

@@ -60,6 +60,6 @@ def read_isic2019(path: str, fold: str) -> tuple[list[str], np.ndarray, np.ndarr
 def _read(path):
     check_is_file(path)
     try:
-        return Path(path).read_text()
+        return Path(path).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:  # of bytes that are no text, or a path that is none
         raise UserError(f"{path}: cannot be read ({type(error).__name__}); give the path of a partition file") from None
