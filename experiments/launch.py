@@ -4,8 +4,8 @@
 Overrides come after ``--config``; tuples are written ``--config.seeds="(0,1)"``. A second start with the same folder
 goes on where the first one stopped; ``--resume=must`` refuses to start new runs, ``--resume=never`` starts all of them
 again and moves what there is of them to the folder ``replaced``. Exit status: 0 done, 1 some runs failed (a line for
-each says why; the same command tries them again) or there was no room for files, 2 wrong input (one line says what), 75
-stopped by a signal after a checkpoint (the same command goes on).
+each says why; the same command tries them again), there was no room for files, or no report could be written, 2 wrong
+input (one line says what), 75 stopped by a signal after a checkpoint (the same command goes on).
 
 A config file is code: it is run, with all that it imports and with the rights of who starts it.
 """
