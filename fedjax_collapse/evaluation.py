@@ -8,8 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_collapse import masks
+from fedjax_collapse.analysis.confusion import has_predictions
 from fedjax_collapse.data.batches import get_batch, sum_batches
 from fedjax_collapse.data.federation import Domains
+from fedjax_collapse.engine.skipping import all_finite
 from fedjax_collapse.model import Model
 from fedjax_collapse.records import Batch, ClientState, Examples, Outputs, Ownership, Variables
 
@@ -20,20 +22,30 @@ _PERSONAL_BATCH = 128
 class Evaluation(NamedTuple):
     """Of every test example, in their order, and the mean loss over them."""
 
-    scores: jax.Array  # [examples] of the task; of classification whether it is correct, bool
+    scores: jax.Array  # [examples] of the task; of classification whether it is correct, bool; see ``is_finite``
     features: jax.Array  # [examples, features]
     logits: jax.Array  # [examples, classes]
     loss: jax.Array  # in nats, of cross-entropy
+    of_finite_model: jax.Array | bool = True  # whether parameters and running statistics are finite
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether the model is finite, all its features are, and the largest logit of every example; of other models
+        ``scores`` mean nothing: the largest of some NaN is the first one."""
+        has_outputs = np.isfinite(self.features).all() and has_predictions(np.asarray(self.logits))
+        return bool(has_outputs and self.of_finite_model)
 
     @property
     def score(self) -> float:
-        """Mean score: of classification top-1 accuracy, from 0 to 1."""
-        return float(np.mean(self.scores))
+        """Mean score: of classification top-1 accuracy, from 0 to 1; NaN unless the outputs are finite."""
+        return float(np.mean(self.scores)) if self.is_finite else np.nan
 
     def domain_scores(self, domains: Domains) -> dict[str, float]:
-        """Mean score on each domain's part of the test set; NaN for a domain without test examples."""
+        """Mean score on each domain's part of the test set; NaN for a domain without test examples, and for all of
+        them unless the outputs are finite."""
         parts = ((name, self.scores[domains.test == i]) for i, name in enumerate(domains.names))
-        return {name: float(np.mean(part)) if len(part) else np.nan for name, part in parts}
+        is_finite = self.is_finite
+        return {name: float(np.mean(part)) if len(part) and is_finite else np.nan for name, part in parts}
 
 
 def evaluate(model: Model, variables: Variables, examples: Examples, batch_size: int = 512) -> Evaluation:
@@ -51,7 +63,7 @@ def evaluate(model: Model, variables: Variables, examples: Examples, batch_size:
 def _evaluate(model, variables, examples, batch_size):
     count = len(examples.labels)
     *of_examples, losses = _evaluate_batches(model, variables, examples, count, batch_size)
-    return Evaluation(*(values[:count] for values in of_examples), jnp.sum(losses) / count)
+    return Evaluation(*(values[:count] for values in of_examples), jnp.sum(losses) / count, all_finite(variables))
 
 
 def _evaluate_in_blocks(model, variables, examples, batch_size):
@@ -67,7 +79,8 @@ def _evaluate_in_blocks(model, variables, examples, batch_size):
 
     outcomes = [evaluate_block(first) for first in range(0, count, size)]
     *of_examples, losses = (np.concatenate(parts) for parts in zip(*outcomes, strict=True))
-    return Evaluation(*(values[:count] for values in of_examples), np.sum(losses[:batches]) / count)
+    loss = np.sum(losses[:batches]) / count
+    return Evaluation(*(values[:count] for values in of_examples), loss, jax.jit(all_finite)(variables))
 
 
 def _evaluate_batches(model, variables, examples, count, batch_size):
@@ -95,7 +108,8 @@ _evaluate_block = jax.jit(_evaluate_batches, static_argnames=("model", "batch_si
 def personal_scores(
     model: Model, evaluated: Variables, clients: ClientState, examples: Examples, own_tests: Ownership
 ) -> jax.Array:
-    """Mean score [clients] of every client's personal model on its own test set, NaN where that is empty.
+    """Mean score [clients] of every client's personal model on its own test set, NaN where that is empty or the model
+    not finite (``Evaluation.is_finite``).
 
     ``evaluated``: the server's model; ``clients`` are all of them, stacked. All arguments lie on the device as a whole,
     the examples too.
@@ -106,11 +120,22 @@ def personal_scores(
         variables = masks.replace(evaluated, state.private)
 
         def sum_scores(batch):
-            return jnp.sum(_scores(model, model.apply(variables, batch, train=False)[0], batch))
+            outputs = model.apply(variables, batch, train=False)[0]
+            return jnp.sum(_scores(model, outputs, batch)), jnp.sum(batch.mask & ~_are_finite(outputs))
 
-        return sum_batches(_PERSONAL_BATCH, examples, rows, size, sum_scores) / size
+        total, lost = sum_batches(_PERSONAL_BATCH, examples, rows, size, sum_scores)
+        is_finite = (lost == 0) & all_finite((public, state.private))
+        return jnp.where(is_finite, total / size, jnp.nan)
 
+    public = [leaf for path, leaf in masks.by_path(evaluated._asdict()).items() if path not in clients.private]
     return jax.lax.map(score, (clients, own_tests.rows, own_tests.sizes))
+
+
+def _are_finite(outputs: Outputs) -> jax.Array:
+    """Of every row whether its features and its largest logit are finite."""
+    largest = outputs.logits.max(axis=-1) if outputs.logits.ndim > 1 else outputs.logits
+    parts = (jnp.isfinite(part).reshape(len(part), -1).all(axis=1) for part in (outputs.features, largest))
+    return functools.reduce(jnp.logical_and, parts)
 
 
 def _scores(model: Model, outputs: Outputs, batch: Batch) -> jax.Array:

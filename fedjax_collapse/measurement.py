@@ -81,6 +81,7 @@ class MeasurementView:
     received: Variables  # the server's model that local training started from in the last round
     private: Variables  # the mask (``masks.py``) of what never leaves a client
     personal: np.ndarray | None = None  # [clients] scores of their own models on their own tests; None without such
+    num_own_tests: np.ndarray | None = None  # [clients] examples in these tests
 
     @property
     def labels(self) -> np.ndarray:
@@ -177,6 +178,23 @@ def observe(
     return Observation(row, {"round": view.round, **spectra}, arrays)
 
 
+def scored(record: RoundRecord, metric: str) -> RoundRecord:
+    """The record, on the host, with NaN for scores where the task's loss is not finite: they mean nothing."""
+    metrics = dict(record.metrics)
+    for name in metrics:
+        *epoch, last = name.split("/")
+        loss = metrics.get("/".join([*epoch, "task_loss"]))
+        if last == metric and loss is not None:
+            metrics[name] = np.where(np.isfinite(loss), metrics[name], np.nan)
+    return record._replace(metrics=metrics)
+
+
+def mean_score(scores: np.ndarray, is_scored: np.ndarray) -> float:
+    """The unweighted mean of those that are scored; NaN if one of them is, which is not left out, or there is none."""
+    is_defined = is_scored.any() and np.isfinite(scores[is_scored]).all()
+    return float(np.nanmean(scores)) if is_defined else math.nan
+
+
 def virtual_time(rule: Participation, key: Key, record: RoundRecord, done: float) -> dict[str, float]:
     """Virtual seconds of the last of the record's rounds, and of all so far, where clients have a speed.
 
@@ -203,11 +221,11 @@ def _scores(view):
     scores = {f"server_{metric}": evaluation.score}
     if view.federation.domains is not None:
         by_domain = evaluation.domain_scores(view.federation.domains)
-        scores[f"domain_{metric}"] = float(np.nanmean(list(by_domain.values())))
+        scores[f"domain_{metric}"] = mean_score(np.array(list(by_domain.values())), view.federation.domains.has_tests)
         scores |= {f"domain_{metric}/{name}": value for name, value in by_domain.items()}
     if personal is not None:
-        scores[f"personal_{metric}"] = float(np.nanmean(personal))
-        scores[f"lowest_personal_{metric}"] = float(np.nanmin(personal))
+        scores[f"personal_{metric}"] = mean = mean_score(personal, view.num_own_tests > 0)
+        scores[f"lowest_personal_{metric}"] = mean if math.isnan(mean) else float(np.nanmin(personal))
     return scores
 
 

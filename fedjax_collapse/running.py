@@ -23,6 +23,7 @@ from fedjax_collapse.measurement import (
     headline_of,
     observe,
     personal,
+    scored,
     true_samples,
     view_models,
     virtual_time,
@@ -215,6 +216,7 @@ class Going:
         self.done += num_rounds
         for history, advance in zip(self.histories, advances, strict=True):
             record = jax.tree.map(operator.itemgetter(slice(num_rounds)), engine.to_host(advance.record))
+            record = scored(record, self.model.task.metric)
             rounds = np.arange(self.done - num_rounds, self.done) + 1
             history.add_rounds({"round": rounds, "steps": record.steps, **record.metrics})
         if self.schedule.evaluate_every > 1:
@@ -259,7 +261,8 @@ class Going:
         algorithm, tests = self.algorithms[i], self.tests[i]
         view, clients = view_models(algorithm, self.model, advance, self.runs[i].federation, self.program.order)
         if tests is not None:
-            view = dataclasses.replace(view, personal=personal(view, clients, tests))
+            sizes = np.asarray(tests.sizes)
+            view = dataclasses.replace(view, personal=personal(view, clients, tests), num_own_tests=sizes)
         measurements = self.schedule.measured_after(view.round, len(record.steps))
         observation = observe(view, record, self.headlines[i], measurements)
         rows = self.histories[i].rows

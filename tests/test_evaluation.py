@@ -1,12 +1,14 @@
 """What is evaluated: the server's model, by domain, personal models, and which of them the headline is."""
 
 import json
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from conftest import assert_close, assert_same_bits
+from flax import struct
 
 from experiments.reporting.study import summarize_run
 from experiments.summaries import summarize
@@ -16,19 +18,25 @@ from fedjax_collapse import (
     FedMR,
     LocalTraining,
     Model,
+    Participation,
     Recalibrate,
+    Regularizer,
+    Term,
     UserError,
     engine,
     local,
     masks,
     nn,
+    option,
     simulate,
 )
 from fedjax_collapse import server as server_rules
+from fedjax_collapse.analysis import measurements
+from fedjax_collapse.analysis.confusion import confusion_matrix
 from fedjax_collapse.data import Domains
 from fedjax_collapse.evaluation import evaluate, personal_scores
-from fedjax_collapse.measurement import Stopwatch
-from fedjax_collapse.records import Client, Outputs
+from fedjax_collapse.measurement import Stopwatch, mean_score
+from fedjax_collapse.records import Client, ClientState, Outputs, Ownership
 
 TRAINING = LocalTraining(epochs=2, batch_size=8, learning_rate=0.05, momentum=0.5)
 
@@ -144,6 +152,111 @@ def test_recalibrated_statistics_are_the_cohorts(federation):
     assert np.abs(stats["var"] - plain.variables.batch_stats["BatchNorm_0"]["var"]).max() > 0.01
 
 
+class Broken(nn.MLP):
+    """An example's outputs are what ``broken`` makes of them, where the image says so."""
+
+    broken: Callable | None = None
+
+    def __call__(self, images, mask, train):
+        outputs = super().__call__(images, mask, train)
+        first = (jnp.arange(len(images)) == 7)[:, None]
+        return jax.tree.map(lambda kept, new: jnp.where(first, new, kept), outputs, self.broken(outputs))
+
+
+@pytest.mark.parametrize("place", [jnp.asarray, np.asarray])
+@pytest.mark.parametrize(
+    ("broken", "is_scored"),
+    [
+        (lambda o: o, True),
+        (lambda o: o._replace(logits=o.logits.at[:, 0].set(-jnp.inf)), True),  # a class that is ruled out
+        (lambda o: o._replace(logits=o.logits.at[:, 1].set(jnp.nan)), False),
+        (lambda o: o._replace(logits=o.logits.at[:, 1].set(jnp.inf)), False),
+        (lambda o: o._replace(logits=jnp.full_like(o.logits, -jnp.inf)), False),
+        (lambda o: o._replace(features=o.features.at[:, 0].set(jnp.nan)), False),
+    ],
+)
+def test_one_example_without_finite_outputs_leaves_no_score(domains, place, broken, is_scored):
+    model = Model(Broken(4, hidden=(3,), broken=broken), domains.input_shape)
+    variables = model.init(jax.random.key(0))
+    test = domains.test._replace(inputs=place(domains.test.inputs))
+    found = evaluate(model, variables, test)
+    own = Ownership(jnp.array([[7, 0], [8, 0], [0, 0]]), jnp.array([1, 2, 0]))
+    clients = ClientState({}, {"params/Dense_0/bias": jnp.stack([variables.params["Dense_0"]["bias"]] * 3)})
+    personal = np.asarray(personal_scores(model, variables, clients, domains.test, own))
+    scores = np.array([found.score, *found.domain_scores(domains.domains).values()])
+    assert np.isfinite(scores).all() == np.isfinite(scores).any() == is_scored
+    matrix = confusion_matrix(np.asarray(domains.test.labels), np.asarray(found.logits))
+    assert np.isfinite(matrix).all() == np.isfinite(matrix).any() == np.isfinite(np.max(found.logits, axis=1)).all()
+    assert np.isfinite(personal).tolist() == [True, True, False]  # a batch of them has no row 7
+
+
+@struct.dataclass
+class Unheard(Participation):
+    """The uploads of the last client never arrive."""
+
+    def arrivals(self, key, cohort, num_clients, seconds=None):
+        return cohort < 4
+
+
+@struct.dataclass
+class Bomb(Regularizer):
+    """A term whose gradient is not finite at one client."""
+
+    strength: float = 1.0
+    client: int = option(4)
+
+    def penalty(self, view):
+        return {
+            "burst": Term(
+                self.strength, jnp.where(view.client.id == self.client, jnp.nan, 0.0) * jnp.sum(view.outputs.logits)
+            )
+        }
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_nothing_is_scored_once_the_model_is_not_finite(domains, tmp_path):
+    """In rows, arrays, file and summary, of the server's and of local models, whichever way they are scored."""
+    scoring = ("class_accuracy", "prediction_bias", "confusion", "linear_probe", "domain_accuracy", "neural_collapse")
+    measured = {name: getattr(measurements, name) for name in scoring}
+    algorithm = FedAvg(TRAINING.replace(logged_epochs=1), {"bomb": Bomb()})
+    result = simulate(
+        domains, Model(nn.MLP(4, hidden=(3,)), domains.input_shape), algorithm, rounds=2, key=jax.random.key(0),
+        measurements=measured, watch="all", on_nan="continue", folder=tmp_path, stop_at_accuracy=0.01,
+    )  # fmt: skip
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    for row in (*result.metrics, *rows):
+        scores = {name: row[name] for name in row if "accuracy" in name or "nc4" in name or "prediction_bias" in name}
+        is_null = {name: value is None or np.isnan(value) for name, value in scores.items()}
+        assert len(scores) > 30 and {name for name in scores if not is_null[name]} <= {"local_accuracy"}
+        assert not is_null["local_accuracy"] or row["round"] == 2  # of the first client, after the first round
+    assert np.isnan(result.measurements["confusion/matrix"]).all()
+    is_lost = np.isnan(result.clients["task_loss"])
+    for name in ("accuracy", "epoch/1/accuracy"):
+        np.testing.assert_array_equal(np.isnan(result.clients[name]), is_lost)
+    assert is_lost.tolist() == [[False] * 4 + [True], [True] * 5]
+    summary = summarize_run(rows)
+    assert all(np.isnan(summary[name]) for name in ("accuracy", "best_accuracy", "last10_accuracy"))
+
+
+def test_a_client_that_diverged_is_not_left_out_of_the_mean(domains, tmp_path):
+    """Its model is its own; the server's, which it sends nothing to, is fine."""
+    algorithm = FedAvg(TRAINING, {"bomb": Bomb()}, private="batch_norm")
+    model = Model(nn.SmallCNN(4, channels=(6,)), domains.input_shape)
+    options = dict(key=jax.random.key(0), on_nan="continue", participation=Unheard())
+    measured = {"domains": measurements.domain_accuracy}
+    result = simulate(domains, model, algorithm, rounds=1, measurements=measured, **options)
+    row = result.metrics[0]
+    lost = [row[name] for name in ("accuracy", "personal_accuracy", "lowest_personal_accuracy")]
+    assert np.isnan([*lost, row["measured/domains/sketch"], row["measured/domains/mean"]]).all()
+    assert np.isfinite(row["measured/domains/photo"])
+
+
+def test_a_mean_of_scores():
+    scores = np.array([0.5, np.nan, 1.0])
+    assert mean_score(scores, np.array([True, False, True])) == 0.75
+    assert np.isnan([mean_score(scores, np.array(s)) for s in ([True, True, True], [False, False, False])]).all()
+
+
 class LogitsOnly(nn.MLP):
     """A network that does not say what its features are."""
 
@@ -172,6 +285,8 @@ def test_last_best_and_mean_of_the_last_ten(tmp_path):
     summary = summarize_run(rows)
     assert (summary["accuracy"], summary["best_accuracy"]) == (0.7, 0.9)
     assert summary["last10_accuracy"] == pytest.approx(0.52)
+    summary = summarize_run([*rows, {"round": 13, "accuracy": None}])  # of a model that is not finite
+    assert summary["best_accuracy"] == 0.9 and np.isnan([summary["accuracy"], summary["last10_accuracy"]]).all()
     for seed, accuracy in enumerate((0.6, 0.8)):
         folder = tmp_path / "arm" / f"seed{seed}"
         folder.mkdir(parents=True)

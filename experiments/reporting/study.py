@@ -239,10 +239,11 @@ def panels(names: Sequence[str]) -> dict[str, dict[str, str]]:
 
 
 def summarize_run(rows: Sequence[Row]) -> dict[str, float]:
-    """One run's numbers: of its last row; of evaluated accuracies the best, and the mean of the last ten if so many."""
-    accuracies = [value for row in rows if math.isfinite(value := number(row.get("accuracy")))]
+    """One run's numbers: of its last row; of evaluated accuracies the best, and the mean of the last ten if so many and
+    none of them is null, as that of a model that is not finite."""
+    accuracies = [number(row.get("accuracy")) for row in rows]
     over_rounds = {
-        "best_accuracy": max(accuracies, default=math.nan),
+        "best_accuracy": max(filter(math.isfinite, accuracies), default=math.nan),
         "last10_accuracy": _moments(accuracies[-10:])[0] if len(accuracies) >= 10 else math.nan,
     }
     over_clients = [name for name in OVER_CLIENTS if any(name in row for row in rows)]

@@ -23,7 +23,7 @@ from fedjax_collapse.analysis.spectrum import effective_rank
 from fedjax_collapse.analysis.unevenness import mean_eigenvalue_variance
 from fedjax_collapse.data.federation import Federation
 from fedjax_collapse.evaluation import evaluate
-from fedjax_collapse.measurement import MeasuredModel, MeasurementView
+from fedjax_collapse.measurement import MeasuredModel, MeasurementView, mean_score
 from fedjax_collapse.records import UserError
 
 Numbers = Mapping[str, float]
@@ -56,8 +56,10 @@ def neural_collapse(view: MeasurementView) -> Numbers:
             "nc1": nc.variability(moments),
             "nc2_norms": nc.equinorm(means),
             "nc2_angles": nc.equiangularity(means),
-            "nc4": nc.nearest_mean_disagreement(model.features, model.logits, moments),
+            "nc4": math.nan,
         }
+        if model.evaluation.is_finite:
+            numbers["nc4"] = nc.nearest_mean_disagreement(model.features, model.logits, moments)
         if (head := classifier.linear_head(view.model, model.variables)) is None:
             return numbers
         weight = head.weight[moments.is_present]
@@ -100,7 +102,7 @@ def prediction_bias(view: MeasurementView) -> Numbers:
     _check_classes(view, "prediction_bias")
 
     def bias(model):
-        matrix = matrices.confusion_matrix(model.labels, model.logits)
+        matrix = _confusion(model)
         apart = np.abs(matrix.sum(axis=0) - matrix.sum(axis=1))
         return {"prediction_bias": float(apart.sum() / (2 * len(model.labels)))}
 
@@ -152,11 +154,12 @@ def class_accuracy(view: MeasurementView) -> Mapping[str, float | np.ndarray]:
     _check_classes(view, "class_accuracy")
 
     def of_class(model):
-        return matrices.class_accuracy(matrices.confusion_matrix(model.labels, model.logits))
+        return matrices.class_accuracy(_confusion(model))
 
     def summary(model):
         accuracies = of_class(model)
-        return {"balanced": np.nanmean(accuracies), "lowest": np.nanmin(accuracies)}
+        is_present = np.bincount(model.labels, minlength=len(accuracies)) > 0
+        return {"balanced": mean_score(accuracies, is_present), "lowest": np.min(accuracies[is_present])}
 
     return _of_models(view, summary) | _arrays(view, "of_class", of_class)
 
@@ -168,22 +171,24 @@ def confusion(view: MeasurementView) -> Mapping[str, np.ndarray]:
     cohort.
     """
     _check_classes(view, "confusion")
-    return _arrays(view, "matrix", lambda model: matrices.confusion_matrix(model.labels, model.logits).astype(float))
+    return _arrays(view, "matrix", _confusion)
 
 
 def domain_accuracy(view: MeasurementView) -> Numbers:
     """The score on each domain's test examples, by the domain's name, and its mean.
 
     Where clients keep a part of the network, it is that of their own models: of a domain the mean over the clients
-    whose own tests are of that domain alone, NaN without one.
+    whose own tests are of that domain alone, NaN without one. The mean is over the domains that have a score.
     """
     domains = view.federation.domains
     if domains is None:
         raise UserError("measurement domain_accuracy: the data have no domains; leave it out")
-    numbers = _of_models(view, lambda model: model.evaluation.domain_scores(domains))
+    numbers, is_scored = _of_models(view, lambda model: model.evaluation.domain_scores(domains)), domains.has_tests
     if view.personal is not None:
-        numbers |= _personal_by_domain(view.federation, view.personal)
-    return numbers | {"mean": float(np.nanmean([numbers[name] for name in domains.names]))}
+        of_clients = _personal_by_domain(view.federation, view.personal)
+        numbers |= {name: of_clients.get(name, math.nan) for name in domains.names}
+        is_scored = is_scored & [name in of_clients for name in domains.names]
+    return numbers | {"mean": mean_score(np.array([numbers[name] for name in domains.names]), is_scored)}
 
 
 def eigenvalue_variance(view: MeasurementView) -> Numbers:
@@ -223,6 +228,8 @@ def linear_probe(view: MeasurementView) -> Numbers:
     labels = np.asarray(examples.labels)
 
     def probed(model):
+        if not model.evaluation.is_finite:
+            return dict.fromkeys(("accuracy", "head_accuracy", "gap"), math.nan)
         features = np.asarray(evaluate(view.model, model.variables, examples).features)
         head = probe.fit_ridge(class_moments(features, labels, model.logits.shape[-1]))
         accuracy = probe.accuracy(head, model.features, model.labels)
@@ -256,6 +263,14 @@ def client_drift(view: MeasurementView) -> Numbers:
     return numbers
 
 
+def _confusion(model: MeasuredModel) -> np.ndarray:
+    """[classes, classes]; NaN of a model that is not finite."""
+    classes = model.logits.shape[-1]
+    if not model.evaluation.is_finite:
+        return np.full((classes, classes), np.nan)
+    return matrices.confusion_matrix(model.labels, model.logits)
+
+
 def _of_models(view: MeasurementView, of: Callable[[MeasuredModel], Numbers]) -> dict[str, float]:
     """The numbers of the server's model, and of the watched local ones."""
     of_server = of(view.server)
@@ -272,11 +287,13 @@ def _arrays(view: MeasurementView, name: str, of: Callable[[MeasuredModel], np.n
 
 
 def _personal_by_domain(federation: Federation, scores: np.ndarray) -> dict[str, float]:
+    """The domains that have clients of their own."""
     of_clients = [np.unique(federation.domains.train[rows]) for rows in federation.owned_rows()]
     found = {}
     for i, name in enumerate(federation.domains.names):
         own = [score for score, domains in zip(scores, of_clients, strict=True) if list(domains) == [i]]
-        found[name] = float(np.mean(own)) if own else math.nan
+        if own:
+            found[name] = float(np.mean(own))
     return found
 
 

@@ -21,6 +21,11 @@ class Domains(NamedTuple):
     train: np.ndarray  # [training examples] int32 into names
     test: np.ndarray  # [test examples] int32
 
+    @property
+    def has_tests(self) -> np.ndarray:
+        """[domains] whether there are test examples."""
+        return np.bincount(self.test, minlength=len(self.names)) > 0
+
 
 class Federation(NamedTuple):
     """Data of a run. Inputs stay as they are given (images uint8) and are normalised batch by batch.
