@@ -19,6 +19,7 @@ from fedjax_collapse.hashing import digest
 from fedjax_collapse.measurement import Measurement
 from fedjax_collapse.model import Model
 from fedjax_collapse.options import Count, Fraction, check_fields
+from fedjax_collapse.padding import check_padding
 from fedjax_collapse.records import Key, UserError, Variables
 from fedjax_collapse.source_code import source_hashes
 
@@ -146,6 +147,7 @@ def check(run: Run, model: Model, schedule: Schedule, hardware: Hardware = Hardw
     rounds = engine.Rounds(model, layout, hardware.run_map, schedule.watch, skips_clients)
     data = Data(federation.train, federation.ownership, schedule.rule)
     engine.trace(dataclasses.replace(rounds, run_map=None), algorithm.enabled(), data)
+    check_padding(model, federation.train)
     return rounds
 
 

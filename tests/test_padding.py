@@ -1,0 +1,181 @@
+"""Networks that count padding rows are refused, those that look across the batch with its mask are not."""
+
+import functools
+
+import flax.linen as linen
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tiny_networks import TINY, tiny_model
+
+from fedjax_collapse import FedAvg, Federation, Model, Outputs, UserError, nn, padding
+from fedjax_collapse.nn import heads
+from fedjax_collapse.nn.layers import BatchNorm
+from fedjax_collapse.options import with_options
+from fedjax_collapse.padding import check_padding
+from fedjax_collapse.runs import Run, Schedule, check
+
+
+class Own(linen.Module):
+    """Two dense layers, with ``across`` the batch between them."""
+
+    across: str
+
+    @linen.compact
+    def __call__(self, inputs, mask, train):
+        features = linen.Dense(6)(inputs.reshape(len(inputs), -1).astype(float))
+        features = getattr(self, self.across)(features, mask, train)
+        return Outputs(features, linen.Dense(4, name="head")(features))
+
+    def rows_alone(self, features, mask, train):
+        return linen.relu(linen.LayerNorm()(features))
+
+    def dropout(self, features, mask, train):
+        return linen.Dropout(0.5)(features, deterministic=not train)
+
+    def noise(self, features, mask, train):
+        noise = jax.random.normal(self.make_rng("dropout"), features.shape) if train else 0.0
+        return BatchNorm()(features + noise, mask, train)
+
+    def own_batch_norm(self, features, mask, train):
+        return BatchNorm()(features, mask, train)
+
+    def masked_batch_norm(self, features, mask, train):
+        return linen.BatchNorm(use_running_average=not train)(features, mask=mask[:, None])
+
+    def attention(self, features, mask, train):
+        return linen.MultiHeadDotProductAttention(2)(features[None], mask=mask[None, None, None, :])[0]
+
+    def batch_norm(self, features, mask, train):
+        return linen.BatchNorm(use_running_average=not train)(features)
+
+    def noisy_batch_norm(self, features, mask, train):
+        return self.batch_norm(self.dropout(features, mask, train), mask, train)
+
+    def batch_norm_of_zeros(self, features, mask, train):
+        return self.batch_norm(features * mask[:, None], mask, train)
+
+    def batch_norm_in_evaluation(self, features, mask, train):
+        return features if train else linen.BatchNorm(use_running_average=False)(features)
+
+    def mean_over_all_rows(self, features, mask, train):
+        return features - jnp.sum(features * mask[:, None], axis=0) / len(features)
+
+    def whole_attention(self, features, mask, train):
+        return linen.MultiHeadDotProductAttention(2)(features[None])[0]
+
+    def statistics_alone(self, features, mask, train):
+        mean = self.variable("batch_stats", "mean", jnp.zeros, features.shape[1:])
+        if train and not self.is_initializing():
+            mean.value = features.mean(axis=0)
+        return features
+
+    def gradients_alone(self, features, mask, train):
+        return features + (features - jax.lax.stop_gradient(features)).mean(axis=0)
+
+
+RIGHT = ("rows_alone", "dropout", "noise", "own_batch_norm", "masked_batch_norm", "attention")
+WRONG = {
+    "batch_norm": "what padding rows hold changes features of the true rows by",
+    "noisy_batch_norm": "what padding rows hold changes features of the true rows by",
+    "batch_norm_of_zeros": "padding rows change features of the true rows by",
+    "batch_norm_in_evaluation": "changes features of the true rows in evaluation by",
+    "mean_over_all_rows": "padding rows change features of the true rows by",
+    "whole_attention": "what padding rows hold changes features of the true rows by",
+    "statistics_alone": "what padding rows hold changes running statistics by",
+    "gradients_alone": "what padding rows hold changes gradients by",
+}
+
+
+def test_every_kind_is_there():
+    assert {*RIGHT, *WRONG} == {name for name, value in vars(Own).items() if callable(value) and name[0] != "_"} - {
+        "across"
+    }
+
+
+@pytest.mark.parametrize("across", [*RIGHT, *WRONG])
+@pytest.mark.parametrize("place", [jnp.asarray, np.asarray])
+def test_networks_of_ones_own(federation, across, place):
+    model = Model(Own(across), federation.input_shape)
+    padding._found.pop(model, None)
+    examples = federation.train._replace(inputs=place(federation.train.inputs))
+    if across in RIGHT:
+        check_padding(model, examples)
+        return
+    with pytest.raises(UserError, match=WRONG[across]) as error:
+        check_padding(model, examples)
+    assert str(error.value).startswith("network Own: ") and "\n" not in str(error.value)
+    assert "take fedjax_collapse.nn.layers.BatchNorm()(inputs, mask, train)" in str(error.value)
+
+
+def test_a_run_is_checked_and_the_network_tried_once(federation, monkeypatch):
+    calls = []
+    tried = padding._problem
+    monkeypatch.setattr(padding, "_problem", lambda *arguments: calls.append(1) or tried(*arguments))
+    monkeypatch.setattr(padding, "_found", {})
+    run = Run(federation, FedAvg(), jax.random.key(0))
+    for across in ("batch_norm", "rows_alone") * 2:
+        network = Model(Own(across), federation.input_shape)
+        if across == "rows_alone":
+            check(run, network, Schedule(1))
+        else:
+            with pytest.raises(UserError, match="a layer looks across the batch"):
+                check(run, network, Schedule(1))
+    assert len(calls) == 2
+
+
+class Head(linen.Module):
+    num_classes: int
+    scale: float = 1.0
+
+    @linen.compact
+    def __call__(self, features):
+        return linen.Dense(self.num_classes)(linen.BatchNorm(use_running_average=False)(features))
+
+
+def test_networks_of_the_library_are_not_tried_but_with_a_head_of_ones_own(federation, monkeypatch):
+    for known in (nn.SmallCNN(4), nn.MLP(4, head=with_options(heads.ETF, scale=2.0)), nn.MLP(4, head=heads.ETF)):
+        assert padding._is_known(known)
+    for head in (Head, with_options(Head, scale=2.0), functools.partial(Head, scale=2.0)):
+        with pytest.raises(UserError, match="network MLP: what padding rows hold changes logits of the true rows by"):
+            check_padding(Model(nn.MLP(4, hidden=(3,), head=head), federation.input_shape), federation.train)
+
+
+class Tokens(linen.Module):
+    is_normalized: bool
+
+    @linen.compact
+    def __call__(self, tokens, mask, train):
+        is_word = (tokens > 0)[..., None]
+        words = jnp.sum(linen.Embed(9, 8)(tokens) * is_word, axis=1)
+        if self.is_normalized:
+            words = linen.BatchNorm(use_running_average=not train)(words)
+        return Outputs(words, linen.Dense(2, name="head")(words))
+
+
+@pytest.mark.parametrize("is_normalized", [False, True])
+@pytest.mark.parametrize("count", [3, 40])
+def test_integer_inputs_and_few_of_them(is_normalized, count):
+    rng = np.random.default_rng(0)
+    tokens, labels = rng.integers(0, 9, (count, 5)), rng.integers(0, 2, count)
+    federation = Federation.from_inputs(tokens, labels, [range(count)], tokens, labels, class_names=("a", "b"))
+    model = Model(Tokens(is_normalized), (5,), input_dtype="int32")
+    padding._found.pop(model, None)
+    if is_normalized:
+        with pytest.raises(UserError, match="padding rows"):
+            check_padding(model, federation.train)
+    else:
+        check_padding(model, federation.train)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TINY)
+@pytest.mark.parametrize("dtype", [None, "bfloat16"])
+def test_the_librarys_networks_would_pass(name, dtype):
+    """As if they were a user's: no rounding is taken for padding rows, however deep the network."""
+    model = tiny_model(name, dtype=dtype)
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (9, *model.input_shape), np.uint8)
+    federation = Federation.from_arrays(images, np.arange(9) % 4, [range(9)], images, np.arange(9) % 4, 128, 64)
+    assert padding._problem(model, federation.train) == ""
