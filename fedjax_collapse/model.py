@@ -23,7 +23,7 @@ class Model:
 
     The module is called as ``module(inputs, mask, train)`` and returns ``Outputs``; ``mask`` marks the true rows, for
     layers that look across the batch. Two models of equal modules are equal, so nothing recompiles for them. Of images
-    larger than ``input_shape`` it sees the middle: what an augmentation has not cropped (``data/augment.py``).
+    larger than ``input_shape`` it sees the middle: of those that training crops to that shape (``data/augment.py``).
     ``reinitialize``: what to make of the module's own initial variables, such as ``masks.orthogonal_head``.
     """
 
@@ -43,11 +43,14 @@ class Model:
         """The same with other options of its module."""
         return dataclasses.replace(self, module=self.module.clone(**options))
 
-    def check_inputs(self, shape: tuple[int, ...]) -> None:
-        """Raises UserError if inputs of that shape are not the model's; of an image the size may be another."""
-        known = slice(2, None) if len(self.input_shape) == 3 else slice(None)
-        if len(shape) != len(self.input_shape) or shape[known] != self.input_shape[known]:
-            raise UserError(f"model: its inputs have shape {self.input_shape}, those of the federation {shape}")
+    def check_inputs(self, shape: tuple[int, ...], augmented: tuple[int, ...]) -> None:
+        """Raises UserError if inputs of that shape, as ``augmented`` in training, are not the model's."""
+        if augmented != self.input_shape:
+            after = "" if augmented == shape else f", after augmentation {augmented}"
+            is_crop = len(augmented) == len(self.input_shape) == 3 and augmented[2] == self.input_shape[2]
+            advice = "; an augmentation crops them, such as functools.partial(augment.crop, size=...)" * is_crop
+            problem = f"model: its inputs have shape {self.input_shape}, those of the federation {shape}"
+            raise UserError(f"{problem}{after}{advice}")
 
     def init(self, key: Key) -> Variables:
         """Initial variables; compiled, because eager initialisation is many times slower."""

@@ -12,6 +12,7 @@ import numpy as np
 
 from fedjax_collapse import compiler_bugs, engine
 from fedjax_collapse.algorithms.fedavg import FedAvg
+from fedjax_collapse.data.augment import output_shape
 from fedjax_collapse.data.federation import Federation
 from fedjax_collapse.engine import ClientMap, Data, Participation, State
 from fedjax_collapse.fingerprint import describe
@@ -119,7 +120,7 @@ def check(run: Run, model: Model, schedule: Schedule, hardware: Hardware = Hardw
     algorithm.check(model)
     training, sizes = algorithm.training, np.asarray(federation.ownership.sizes)
     training.check_sizes(sizes)
-    model.check_inputs(federation.input_shape)
+    model.check_inputs(federation.input_shape, output_shape(training.augmentation, federation.input_shape))
     model.task.check(model.initial_shapes(), federation.num_classes)
     schedule.check()
     if schedule.stop_at_accuracy and model.task.metric != "accuracy":

@@ -137,6 +137,11 @@ def test_a_random_crop_runs_from_end_to_end(larger):
     assert result.variables.params["Dense_0"]["kernel"].shape == (8 * 8 * 2, 8)
     accuracy = evaluate(model, result.variables, larger.test).score
     assert result.metrics[-1]["accuracy"] == pytest.approx(accuracy)
+    for augmentation, found in ((None, r"\(12, 12, 2\); an augmentation crops"), (middle, r"after .* \(8, 8, 2\)")):
+        wrong = Model(nn.MLP(4, hidden=(8,)), (6, 6, 2) if augmentation else (8, 8, 2))
+        algorithm = FedAvg(TRAINING.replace(augmentation=augmentation))
+        with pytest.raises(UserError, match=f"model: its inputs have shape .*, those of the federation .*{found}"):
+            simulate(larger, wrong, algorithm, rounds=1, key=jax.random.key(0))
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import tempfile
 import threading
 from pathlib import Path
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from PIL import Image
@@ -13,7 +14,7 @@ from small_data import check, draw, save_classes, save_image
 
 from experiments import launch
 from experiments import partition as command
-from fedjax_collapse import Federation, partition, sources
+from fedjax_collapse import Domains, Federation, UserError, partition, sources
 
 
 @pytest.fixture(autouse=True)
@@ -45,12 +46,99 @@ def as_nobody():
         (dict(mean=np.nan), "data: mean nan and std 1.0; expected finite"),
         (dict(std=0.0), "data: mean 0.0 and std 0.0; expected .* and std above 0"),
         (dict(class_names=(0, 1)), r"data: class_names \(0, 1\): 0: expected str, got int"),
+        (dict(class_names="ab"), "data: class_names 'ab': expected tuple, got str"),
+        # numbers that 32 bits do not have
+        (dict(labels=[0, 1, 0, 2**32]), "train labels: 4294967296 does not fit into 32 bits"),
+        (dict(test_labels=np.array([0, 0, 1, 2**63], np.uint64)), "test labels: 9223372036854775808 does not fit"),
+        (
+            dict(labels=[0, 1, 0, 10**9]),
+            "data: label 1000000000 would make 1000000001 classes of 8 .*class_names",
+        ),
+        (dict(labels=np.array([0, 1, 0, 1j])), "train labels: expected numbers, got complex128"),
+        (dict(labels=[0.0, 1.0, 0.0, 1.0]), "train labels: expected at least one integer"),
+        (dict(images=np.full((4, 8, 8), 1e300)), r"train images: 1e\+300 does not fit into float32; scale"),
+        (dict(images=np.full((4, 8, 8), 1j)), "train images: expected numbers, got complex128"),
+        (dict(images=np.full((4, 8, 8), "1")), "train images: expected numbers, got text"),
+        (
+            dict(images=np.full((4, 8, 8), np.datetime64("2020"))),
+            "train images: expected numbers, got datetime64",
+        ),
+        (dict(images=np.full((4, 8, 8), 2**24 + 1)), "train images: 16777217 is more than float32 can count to"),
+        (dict(images=np.ma.masked_equal(np.eye(8)[None].repeat(4, 0), 0)), "train images: some values are masked"),
+        (dict(images=[[1, 2], [3]]), "train images: list is no array"),
+        (dict(images=None), "train images: expected numbers, got NoneType"),
+        (dict(images=np.full((4, 8, 8), 3e38), mean=-3e38), "train inputs: values of .* do not fit into float32"),
+        (dict(std=1e-39), "train inputs: values of 0 to 1 minus the mean over the std do not fit into float32"),
+        (dict(mean="0.5"), "data: mean: expected numbers, got text"),
+        (dict(mean=1j), "data: mean: expected numbers, got complex128"),
+        (dict(std=1e-50), "data: mean 0.0 and std 0.0; expected"),
+        # what is no partition
+        (dict(partition=None), "partition: NoneType, expected for each client the indices of its examples"),
+        (dict(partition="01"), "partition: str, expected for each client"),
+        (dict(partition={0: [0]}), "partition: dict, expected for each client"),
+        (dict(partition=3), "partition: int, expected for each client"),
+        (dict(partition=[[0, 1], None]), "partition: client 1: expected numbers, got NoneType"),
+        (dict(partition=[[0, 1], [True]]), r"partition: client 1 has bool\[1\]; expected integers"),
+        (dict(capacity=2.5), "federation: capacity 2.5: expected int, got float"),
+        (dict(capacity=-1), "federation: capacity -1 is too small"),
+        (dict(capacity=10**9), "federation: capacity 1000000000 is more than a client can own of 4 examples"),
+        # domains
+        (dict(domains=(("a",), [0] * 4, [0] * 4)), "data: domains .*: expected Domains, got tuple"),
+        (dict(domains=Domains(("a",), [0, 0, 0, 0.5], [0] * 4)), "train domains: expected at least one integer"),
+        (dict(domains=Domains(("a",), [0] * 4, [0] * 3)), r"test domains: shape \(3,\), expected one per example"),
+        (dict(domains=Domains(("a",), [0] * 4, [0, 0, 0, 1])), "test domains: 1 is none of the 1 names"),
+        (dict(domains=Domains(("a", "a"), [0] * 4, [0] * 4)), "data: names of domains a, a: expected every one once"),
     ],
 )
 def test_arrays_that_are_no_data(changes, message):
     images, labels = np.zeros((4, 8, 8, 1), np.uint8), np.arange(4) % 2
+    images[0] = 1
     data = dict(images=images, labels=labels, test_images=images, test_labels=labels, partition=[[0, 1], [2, 3]])
-    check(message, Federation.from_arrays, **{**data, **changes})
+    check_call(message, Federation.from_arrays, **{**data, **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (dict(inputs=np.array([[2**31], [0]])), "train inputs: 2147483648 does not fit into 32 bits"),
+        (dict(test_inputs=np.array([[0], [-(2**40)]])), "test inputs: -1099511627776 does not fit into 32 bits"),
+        (dict(inputs=np.array([[2**64 - 1], [0]], np.uint64)), "train inputs: 18446744073709551615 does not fit"),
+        (dict(inputs=np.array([[1e39], [0]])), r"train inputs: 1e\+39 does not fit into float32"),
+        (dict(inputs=np.array([[1j], [0]])), "train inputs: expected numbers, got complex128"),
+        (dict(inputs=3), r"train data: inputs \(\) and labels \(2,\), expected one of each example"),
+        (dict(labels=[0.5, 1e300]), r"train labels: 1e\+300 does not fit into float32"),
+        (dict(labels=[0, 3], class_names=("a", "b")), "data: label 3 has no name among 2 class names"),
+        (dict(labels=[0, -1], class_names=("a", "b")), "train labels: expected at least one integer >= 0"),
+        (dict(labels=[0.0, 1.0], class_names=("a", "b")), "train labels: expected at least one integer >= 0"),
+    ],
+)
+def test_inputs_that_are_no_data(changes, message):
+    data = dict(inputs=np.zeros((2, 1), int), labels=[0, 1], test_inputs=np.zeros((2, 1), int), test_labels=[0, 1])
+    check_call(message, Federation.from_inputs, **{**data, "partition": [[0, 1]], **changes})
+
+
+def check_call(message, function, **arguments):
+    with pytest.raises(UserError, match=message) as error:
+        function(**arguments)
+    assert "\n" not in str(error.value)
+
+
+def test_arrays_that_stay_what_they_are():
+    """Also lists, JAX arrays, small floats and integers, and as many classes as are named."""
+    images = np.arange(4 * 64).reshape(4, 8, 8)
+    labels = [0, 1, 0, 20_000]
+    names = tuple(map(str, range(20_001)))
+    for of in (jnp.asarray, np.float16, np.int16, np.ndarray.tolist, lambda x: x.astype(jnp.bfloat16)):
+        made = Federation.from_arrays(of(images), labels, [[0, 1], [2, 3]], of(images), labels, class_names=names)
+        assert made.train.inputs.dtype == np.float32 and made.num_classes == 20_001
+        np.testing.assert_array_equal(made.train.inputs[..., 0], images)
+    bits = Federation.from_inputs(
+        images > 99, labels, np.array([[0, 1], [2, 3]]), images > 99, labels, capacity=np.int64(4)
+    )
+    assert bits.train.inputs.dtype == bool and bits.ownership.rows.shape == (2, 4)
+    tokens = np.array([[2**31 - 1, -(2**31) + 1]])
+    kept = Federation.from_inputs(tokens, [0], [[0]], tokens, [0])
+    assert kept.train.inputs.tolist() == tokens.tolist()
 
 
 # folders

@@ -217,7 +217,7 @@ def test_networks_whose_outputs_do_not_fit_are_refused(federation, features, log
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("shape", [(8, 8, 3), (8, 8), (8, 8, 2, 1)])
+@pytest.mark.parametrize("shape", [(8, 8, 3), (8, 8), (8, 8, 2, 1), (7, 8, 2), (9, 9, 2)])
 def test_networks_of_other_inputs_are_refused(federation, shape):
     with pytest.raises(UserError, match=r"model: its inputs have shape .*, those of the federation \(8, 8, 2\)"):
         run_at_once(federation, Model(nn.MLP(4, hidden=(3,)), shape), FedAvg())

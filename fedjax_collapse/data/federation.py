@@ -6,6 +6,15 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
+from fedjax_collapse.data.arrays import (
+    as_array,
+    as_images,
+    as_labels,
+    as_numbers,
+    check_normalized,
+    number_of_classes,
+)
+from fedjax_collapse.data.ownership import as_table, ownership, rows_in_proportion
 from fedjax_collapse.data.partition import Partition
 from fedjax_collapse.hashing import digest
 from fedjax_collapse.options import check_value
@@ -57,13 +66,14 @@ class Federation(NamedTuple):
         """A federation from arrays in memory.
 
         Args:
-            images: [examples, height, width] or [..., channels], uint8 or float; a network sees ``(images - mean) /
-                std``.
+            images: [examples, height, width] or [..., channels], uint8, or numbers that float32 has; a network sees
+                ``(images - mean) / std``.
             labels: [examples], integers from 0.
             partition: for each client the indices of its examples (``data.partition``).
             test_images, test_labels: the same for the common test set.
             mean, std: scalars or one per channel, in the units of ``images`` (0 to 255 for uint8).
-            class_names: default "0", "1", ...
+            class_names: default "0", "1", ... up to the largest label, which may not be far above the number of
+                examples.
             capacity: rows of the index table, at least the largest client's size, which is the default. Federations of
                 equal shapes share one compiled program; the results do not depend on it.
             domains: of every training and test example, if they come from several.
@@ -72,15 +82,10 @@ class Federation(NamedTuple):
         Raises:
             UserError: shapes, labels or indices do not fit together, or there is no such storage.
         """
-        images, test_images = _as_images("train", images), _as_images("test", test_images)
-        labels, test_labels = (_check_labels(name, a) for name, a in (("train", labels), ("test", test_labels)))
-        num_classes = 1 + max(labels.max(), test_labels.max())
-        class_names = tuple(map(str, range(num_classes))) if class_names is None else tuple(class_names)
-        check_value("data: class_names", class_names, tuple[str, ...])
-        if len(set(class_names)) < len(class_names):
-            raise UserError(f"data: class_names {', '.join(class_names)}: expected every one once")
-        if len(class_names) < num_classes:
-            raise UserError(f"data: label {num_classes - 1} has no name among {len(class_names)} class names")
+        images, test_images = as_images("train", images), as_images("test", test_images)
+        labels, test_labels = as_labels("train labels", labels), as_labels("test labels", test_labels)
+        if class_names is None:
+            class_names = tuple(map(str, range(number_of_classes(labels, test_labels))))
         return cls.from_inputs(
             images, labels, partition, test_images, test_labels, mean=mean, std=std, class_names=class_names,
             capacity=capacity, domains=domains, storage=storage,
@@ -114,7 +119,9 @@ class Federation(NamedTuple):
         """
         if storage not in STORAGES:
             raise UserError(f"federation: storage {storage!r}, expected one of {', '.join(STORAGES)}")
-        labels, test_labels = _as_numbers("train labels", labels), _as_numbers("test labels", test_labels)
+        class_names = _as_names("data: class_names", class_names)
+        labels, test_labels = as_numbers("train labels", labels), as_numbers("test labels", test_labels)
+        _check_named(class_names, labels, test_labels)
         train = _examples("train", inputs, labels, mean, std, storage)
         test = _examples("test", test_inputs, test_labels, mean, std, storage)
         if train.inputs.shape[1:] != test.inputs.shape[1:]:
@@ -125,7 +132,7 @@ class Federation(NamedTuple):
             )
         return cls(
             train=train,
-            ownership=_ownership(partition, len(labels), capacity),
+            ownership=ownership(partition, len(labels), capacity),
             test=test,
             class_names=class_names,
             domains=_check_domains(domains, labels, test_labels),
@@ -146,7 +153,7 @@ class Federation(NamedTuple):
 
     def with_partition(self, partition: Partition, capacity: int | None = None) -> "Federation":
         """The same data, the same arrays even, divided otherwise; arguments and errors as of ``from_arrays``."""
-        return self._replace(ownership=_ownership(partition, len(self.train.labels), capacity))
+        return self._replace(ownership=ownership(partition, len(self.train.labels), capacity))
 
     def owned_rows(self) -> list[np.ndarray]:
         """The examples of every client, without padding."""
@@ -177,11 +184,11 @@ class Federation(NamedTuple):
         labels = np.asarray(self.test.labels)
         if self.domains is None:
             of_class = [np.flatnonzero(labels == c) for c in range(self.num_classes)]
-            parts = [_rows_in_proportion(of_class, counts) for counts in self.class_counts()]
+            parts = [rows_in_proportion(of_class, counts) for counts in self.class_counts()]
         else:
             present = [np.unique(self.domains.train[rows]) for rows in self.owned_rows()]
             parts = [np.flatnonzero(np.isin(self.domains.test, domains)) for domains in present]
-        return _as_table(parts, max(1, *map(len, parts)))
+        return as_table(parts, max(1, *map(len, parts)))
 
     def hashes(self) -> dict[str, str]:
         """SHA-256 of the data and of the partition, to tell whether two runs saw the same."""
@@ -189,103 +196,60 @@ class Federation(NamedTuple):
         return {"data": _digest_once(data), "partition": digest(self.owned_rows())}
 
 
-def _as_images(name, images):
-    """Images with an axis of channels, uint8 or float32."""
-    images = np.asarray(images)
-    images = images[..., None] if images.ndim == 3 else images
-    if images.ndim != 4 or 0 in images.shape[1:]:
-        raise UserError(
-            f"{name} images: shape {images.shape}, expected [examples, height, width(, channels)], none of them 0"
-        )
-    return images if images.dtype == np.uint8 else _as_numbers(f"{name} images", images.astype(np.float32))
-
-
-def _as_numbers(name, values):
-    """Integers as they are but in 32 bits, all else as float32."""
-    values = np.asarray(values)
-    if values.dtype.kind in "iub":
-        return values if values.dtype.itemsize <= 4 else values.astype(np.int32)
-    if values.dtype.kind != "f":
-        raise UserError(f"{name}: expected numbers, got {values.dtype}")
-    if not np.all(np.isfinite(values)):
-        raise UserError(f"{name}: NaN or infinity among the {'pixels' if 'images' in name else 'values'}; "
-                        f"expected finite numbers")  # fmt: skip
-    return values.astype(np.float32)
-
-
 def _examples(name, inputs, labels, mean, std, storage):
-    inputs = _as_numbers(f"{name} inputs", inputs)
+    inputs = as_numbers(f"{name} inputs", inputs)
+    if not inputs.ndim or not labels.ndim:
+        raise UserError(f"{name} data: inputs {inputs.shape} and labels {labels.shape}, expected one of each example")
     if len(inputs) != len(labels) or not len(labels):
         kind = "images" if inputs.ndim == 4 else "inputs"
         raise UserError(f"{name} data: {len(inputs)} {kind} but {len(labels)} labels")
     place = np.asarray if storage == "host" else jnp.asarray
     if mean is None and std is None:
         return Examples(place(inputs), place(labels), None, None)
-    mean, std = (np.asarray(x if x is not None else default, np.float32) for x, default in ((mean, 0), (std, 1)))
+    given = (("mean", mean, 0), ("std", std, 1))
+    with np.errstate(over="ignore"):
+        mean, std = (as_array(f"data: {name}", x if x is not None else y).astype(np.float32) for name, x, y in given)
     channels = inputs.shape[-1:]
     fits = {mean.shape, std.shape} <= {(), (1,), channels}
     if not fits or not np.all(np.isfinite(mean) & np.isfinite(std) & (std > 0)):
         expected = f"expected finite numbers, one or {channels[0]} of them, and std above 0"
         raise UserError(f"data: mean {mean.tolist()} and std {std.tolist()}; {expected}")
     mean, std = (np.broadcast_to(x, channels) for x in (mean, std))
+    check_normalized(f"{name} inputs", inputs, mean, std)
     return Examples(*map(place, (inputs, labels, mean, std)))
-
-
-def _check_labels(name, labels):
-    labels = np.asarray(labels)
-    if labels.ndim != 1 or not len(labels) or not np.issubdtype(labels.dtype, np.integer) or labels.min() < 0:
-        raise UserError(
-            f"{name} labels: expected at least one integer >= 0 in one dimension, got {labels.dtype} {labels.shape}"
-        )
-    return labels.astype(np.int32)
-
-
-def _ownership(partition, num_examples, capacity):
-    partition = list(map(np.asarray, partition))
-    for client, rows in enumerate(partition):
-        if rows.ndim != 1 or (rows.size and rows.dtype.kind not in "iu"):
-            raise UserError(
-                f"partition: client {client} has {rows.dtype}{list(rows.shape)}; expected integers in one dimension"
-            )
-    sizes = np.array([len(rows) for rows in partition], np.int32)
-    if not len(sizes) or not sizes.min():
-        raise UserError(f"partition: every client needs at least one example, got sizes {sizes.tolist()}")
-    every = np.concatenate(partition)
-    if every.min() < 0 or every.max() >= num_examples:
-        raise UserError(f"partition: index {every.max()} or {every.min()} is outside the {num_examples} examples")
-    capacity = sizes.max() if capacity is None else capacity
-    if capacity < sizes.max():
-        raise UserError(
-            f"federation: capacity {capacity} is less than the {sizes.max()} examples of the largest client"
-        )
-    return _as_table(partition, capacity)
-
-
-def _as_table(parts, capacity):
-    rows = np.zeros((len(parts), capacity), np.int32)
-    for client, owned in enumerate(parts):
-        rows[client, : len(owned)] = owned
-    return Ownership(jnp.asarray(rows), jnp.asarray([len(owned) for owned in parts], jnp.int32))
-
-
-def _rows_in_proportion(of_class, counts):
-    """As many rows of each class as fit, in proportion to ``counts``; at least one of the most frequent class."""
-    scale = min((len(rows) / count for rows, count in zip(of_class, counts, strict=True) if count), default=0)
-    kept = np.floor(scale * counts + 1e-9).astype(int)
-    kept[counts.argmax()] = max(kept[counts.argmax()], 1)
-    return np.sort(np.concatenate([rows[:count] for rows, count in zip(of_class, kept, strict=True)]))
 
 
 def _check_domains(domains, labels, test_labels):
     if domains is None:
         return None
-    train, test = (np.asarray(part, np.int32) for part in domains[1:])
-    for name, part, expected in (("train", train, labels), ("test", test, test_labels)):
-        if part.shape != expected.shape:
-            raise UserError(f"{name} domains: shape {part.shape}, expected one per example, {expected.shape}")
-        if part.min() < 0 or part.max() >= len(domains.names):
-            raise UserError(f"{name} domains: {part.max()} or {part.min()} is none of the {len(domains.names)} names")
-    return Domains(tuple(domains.names), train, test)
+    check_value("data: domains", domains, Domains)
+    names = _as_names("data: names of domains", domains.names)
+    checked = []
+    for name, part, count in (("train", domains.train, len(labels)), ("test", domains.test, len(test_labels))):
+        part = as_array(f"{name} domains", part)
+        part = as_labels(f"{name} domains", part.astype(np.uint8) if part.dtype == bool else part)
+        if len(part) != count:
+            raise UserError(f"{name} domains: shape {part.shape}, expected one per example, ({count},)")
+        if part.max() >= len(names):
+            raise UserError(f"{name} domains: {part.max()} is none of the {len(names)} names, counted from 0")
+        checked.append(part)
+    return Domains(names, *checked)
+
+
+def _as_names(what, names):
+    names = tuple(names) if isinstance(names, (list, np.ndarray)) else names
+    check_value(what, names, tuple[str, ...])
+    if len(set(names)) < len(names):
+        raise UserError(f"{what} {', '.join(names)}: expected every one once")
+    return names
+
+
+def _check_named(class_names, labels, test_labels):
+    """Raises UserError unless labels of classes that have names are positions of these."""
+    for name, values in (("train", labels), ("test", test_labels)) if class_names else ():
+        largest = as_labels(f"{name} labels", values).max() if values.ndim == 1 else 0
+        if largest >= len(class_names):
+            raise UserError(f"data: label {largest} has no name among {len(class_names)} class names")
 
 
 _digests: dict[tuple[int, ...], tuple[list, str]] = {}

@@ -1,0 +1,122 @@
+"""Arrays of examples as devices take them, in 32 bits: a number that would become another one is refused."""
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_collapse.records import UserError
+
+_LARGEST = 2**31 - 1  # of int32
+_EXACT = 2**24  # up to which float32 has every integer
+_FEW_CLASSES = 1000  # as many as labels may speak of, however few the examples
+
+
+def as_array(name: str, values: Any) -> np.ndarray:
+    """The values as an array of numbers.
+
+    Raises:
+        UserError: they are none, are complex, or some of them are masked.
+    """
+    try:
+        array = np.asarray(values)
+    except Exception as error:  # of nested sequences of unequal lengths, of keys and of what is traced
+        raise UserError(f"{name}: {type(values).__name__} is no array ({' '.join(str(error).split())[:80]})") from None
+    if array.dtype.kind not in "biu" and not jnp.issubdtype(array.dtype, jnp.floating):
+        got = {"O": type(values).__name__, "U": "text", "S": "text"}.get(array.dtype.kind, array.dtype)
+        raise UserError(f"{name}: expected numbers, got {got}")
+    if np.ma.is_masked(values):
+        raise UserError(f"{name}: some values are masked; fill them, or leave their examples out")
+    return array
+
+
+def as_numbers(name: str, values: Any) -> np.ndarray:
+    """Integers as they are but in 32 bits, all else as float32.
+
+    Raises:
+        UserError: as of ``as_array``, or a number is not finite or does not fit.
+    """
+    array = as_array(name, values)
+    if array.dtype.kind in "biu":
+        return array if array.dtype.itemsize <= 4 else _narrow(name, array)
+    with np.errstate(over="ignore"):
+        narrow = array.astype(np.float32)
+    if not np.all(np.isfinite(narrow)):
+        if not np.all(np.isfinite(array)):
+            kind = "pixels" if "images" in name else "values"
+            raise UserError(f"{name}: NaN or infinity among the {kind}; expected finite numbers")
+        raise UserError(f"{name}: {np.max(np.abs(array)):g} does not fit into float32; scale the values")
+    return narrow
+
+
+def as_images(name: str, images: Any) -> np.ndarray:
+    """Images with an axis of channels, uint8 or float32.
+
+    Raises:
+        UserError: as of ``as_numbers``, for another shape, or for integers that float32 does not have.
+    """
+    images = as_array(f"{name} images", images)
+    images = images[..., None] if images.ndim == 3 else images
+    if images.ndim != 4 or 0 in images.shape[1:]:
+        raise UserError(
+            f"{name} images: shape {images.shape}, expected [examples, height, width(, channels)], none of them 0"
+        )
+    if images.dtype.kind in "iu" and images.dtype.itemsize > 2 and images.size:
+        largest = max(int(images.max()), -int(images.min()))
+        if largest > _EXACT:
+            raise UserError(f"{name} images: {largest} is more than float32 can count to, {_EXACT}; scale the values")
+    return images if images.dtype == np.uint8 else as_numbers(f"{name} images", images.astype(_real(images)))
+
+
+def as_labels(name: str, labels: Any) -> np.ndarray:
+    """Labels of classes, int32.
+
+    Raises:
+        UserError: they are not integers from 0 in one dimension, or do not fit.
+    """
+    labels = as_array(name, labels)
+    if labels.ndim != 1 or not len(labels) or labels.dtype.kind not in "iu" or labels.min() < 0:
+        raise UserError(
+            f"{name}: expected at least one integer >= 0 in one dimension, got {labels.dtype} {labels.shape}"
+        )
+    return _narrow(name, labels)
+
+
+def number_of_classes(labels: np.ndarray, test_labels: np.ndarray) -> int:
+    """How many classes labels without names speak of: up to the largest.
+
+    Raises:
+        UserError: far more than there are examples: a label is a mistake then, which would make the network as large.
+    """
+    count, most = 1 + int(max(labels.max(), test_labels.max())), max(_FEW_CLASSES, len(labels) + len(test_labels))
+    if count > most:
+        raise UserError(
+            f"data: label {count - 1} would make {count} classes of {len(labels) + len(test_labels)} examples; correct "
+            f"it, or give class_names, such as tuple(map(str, range({count})))"
+        )
+    return count
+
+
+def check_normalized(name: str, inputs: np.ndarray, mean: np.ndarray, std: np.ndarray) -> None:
+    """Raises UserError if ``(inputs - mean) / std`` overflows."""
+    ends = np.array([[inputs.min()], [inputs.max()]] if inputs.size else [[0], [0]], np.float32)
+    with np.errstate(over="ignore", invalid="ignore"):
+        is_finite = np.all(np.isfinite((ends - mean) / std))
+    if not is_finite:
+        raise UserError(
+            f"{name}: values of {ends.min():g} to {ends.max():g} minus the mean over the std do not fit into float32; "
+            f"expected mean and std in their units"
+        )
+
+
+def _narrow(name, integers):
+    """Integers as int32."""
+    for end in (integers.min(), integers.max()) if integers.size else ():
+        if abs(int(end)) > _LARGEST:
+            raise UserError(f"{name}: {end} does not fit into 32 bits, expected at most {_LARGEST}")
+    return integers.astype(np.int32)
+
+
+def _real(array):
+    """The type in which a finite number of the array stays finite."""
+    return array.dtype if jnp.issubdtype(array.dtype, jnp.floating) else np.float32

@@ -1,0 +1,67 @@
+"""Which rows belong to which client: from a partition to the table that rounds read."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_collapse.data.arrays import as_array
+from fedjax_collapse.data.partition import Partition
+from fedjax_collapse.options import Count, check_value
+from fedjax_collapse.records import Ownership, UserError
+
+_MOST_OWNERS = 2  # of an example, as of ``partition.partially_disjoint``
+
+
+def ownership(partition: Partition, num_examples: int, capacity: int | None = None) -> Ownership:
+    """The table of a partition; ``capacity``: its columns, default the largest client's size.
+
+    Raises:
+        UserError: the partition is none of so many examples, or the capacity is too small or far too large.
+    """
+    check_value("federation: capacity", capacity, Count | None)
+    partition = _owned(partition)
+    sizes = np.array([len(rows) for rows in partition], np.int32)
+    if not len(sizes) or not sizes.min():
+        raise UserError(f"partition: every client needs at least one example, got sizes {sizes.tolist()}")
+    every = np.concatenate(partition)
+    if every.min() < 0 or every.max() >= num_examples:
+        raise UserError(f"partition: index {every.max()} or {every.min()} is outside the {num_examples} examples")
+    capacity = sizes.max() if capacity is None else capacity
+    if capacity < sizes.max():
+        raise UserError(
+            f"federation: capacity {capacity} is less than the {sizes.max()} examples of the largest client"
+        )
+    if capacity > max(_MOST_OWNERS * num_examples, sizes.max()):
+        raise UserError(f"federation: capacity {capacity} is more than a client can own of {num_examples} examples")
+    return as_table(partition, capacity)
+
+
+def _owned(partition):
+    """The indices of each client, as arrays."""
+    is_one = isinstance(partition, (str, bytes, Mapping)) or getattr(partition, "ndim", 1) == 0
+    if is_one or not isinstance(partition, Iterable):
+        raise UserError(f"partition: {type(partition).__name__}, expected for each client the indices of its examples")
+    arrays = [as_array(f"partition: client {client}", rows) for client, rows in enumerate(partition)]
+    for client, rows in enumerate(arrays):
+        if rows.ndim != 1 or (rows.size and rows.dtype.kind not in "iu"):
+            raise UserError(
+                f"partition: client {client} has {rows.dtype}{list(rows.shape)}; expected integers in one dimension"
+            )
+    return arrays
+
+
+def as_table(parts: Sequence[np.ndarray], capacity: int) -> Ownership:
+    """The rows of every client, padded."""
+    rows = np.zeros((len(parts), capacity), np.int32)
+    for client, owned in enumerate(parts):
+        rows[client, : len(owned)] = owned
+    return Ownership(jnp.asarray(rows), jnp.asarray([len(owned) for owned in parts], jnp.int32))
+
+
+def rows_in_proportion(of_class: Sequence[np.ndarray], counts: np.ndarray) -> np.ndarray:
+    """As many rows of each class as fit, in proportion to ``counts``; at least one of the most frequent class."""
+    scale = min((len(rows) / count for rows, count in zip(of_class, counts, strict=True) if count), default=0)
+    kept = np.floor(scale * counts + 1e-9).astype(int)
+    kept[counts.argmax()] = max(kept[counts.argmax()], 1)
+    return np.sort(np.concatenate([rows[:count] for rows, count in zip(of_class, kept, strict=True)]))
