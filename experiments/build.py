@@ -24,6 +24,7 @@ from experiments.names import (
 from fedjax_collapse import FedAvg, LocalTraining, Participation, Phase, aggregation, engine, processes
 from fedjax_collapse.analysis import measurements
 from fedjax_collapse.data import Domains, Federation, augment, partition, sources
+from fedjax_collapse.data.ownership import owned
 from fedjax_collapse.method import Method
 from fedjax_collapse.model import Model
 from fedjax_collapse.nn.heads import orthogonal_head
@@ -121,7 +122,18 @@ def _partitions(config, labels, domains, seeds):
     fixed_seed = arguments.pop("seed", None)
     check_value("partition.seed", fixed_seed, Seed | None)
     seed_of = {seed: seed if fixed_seed is None else fixed_seed for seed in seeds}
-    return {seed: call("partition", draw, arguments, **given, seed=own) for seed, own in seed_of.items()}
+    return {seed: _partition(config, draw, arguments, **given, seed=own) for seed, own in seed_of.items()}
+
+
+def _partition(config, draw, arguments, **given):
+    """The rows of every client, by a function that may be the user's."""
+    try:
+        parts = owned(call("partition", draw, arguments, **given), most=config.clients)
+    except BaseException as error:
+        raise explained("partition", error) from error
+    if len(parts) < config.clients:
+        raise UserError(f"partition: {config.partition.name} returned {len(parts)} of clients={config.clients} clients")
+    return parts
 
 
 def model(config: ConfigDict, federation: Federation) -> Model:
@@ -135,7 +147,7 @@ def model(config: ConfigDict, federation: Federation) -> Model:
     try:
         built = Model(module, augmented, _HEADS[config.head])
         jax.eval_shape(built.init, jax.random.key(0))  # an option or an image size that does not fit fails here
-    except Exception as error:
+    except BaseException as error:
         raise explained(f"network {name} cannot be made with these options", error) from error
     return built
 
@@ -145,7 +157,7 @@ def _augmented_shape(config, federation):
     augmented = augmentation(config.training.get("augmentation", "none"))
     try:
         return augment.output_shape(augmented, federation.input_shape)
-    except Exception as error:
+    except BaseException as error:
         raise explained(f"augmentation {config.training.augmentation}", error) from error
 
 
@@ -293,7 +305,7 @@ def optimizer(what: str, config: ConfigDict, known: Mapping[str, Any]) -> jax.tr
     made = constructor(made_by, **arguments)
     try:
         _try_optimizer(made(**given))
-    except Exception as error:
+    except BaseException as error:
         raise explained(f"{what} {name} cannot be made with these options", error) from error
     check_value(what, made, jax.tree_util.Partial)
     return made

@@ -1,6 +1,7 @@
 """What ends a run without ending its study: one line that says what went wrong, and a log with the rest of it."""
 
 import contextlib
+import dis
 import errno
 import traceback
 from collections.abc import Iterable, Iterator
@@ -36,6 +37,16 @@ def explain(error: BaseException) -> str:
     if isinstance(error, UserError) or text == kind:
         return text
     return f"{kind}: {text if len(text) <= _LONGEST else text[:_LONGEST] + ' ...'}"
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """Whether it is Ctrl-C, which comes between any two operations, and no ``raise KeyboardInterrupt`` of some code."""
+    if not isinstance(error, KeyboardInterrupt):
+        return False
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    return last is None or dis.opname[last.tb_frame.f_code.co_code[last.tb_lasti]] != "RAISE_VARARGS"
 
 
 def is_of_the_disk(error: BaseException) -> bool:

@@ -37,7 +37,7 @@ from experiments.cells import arms_of, names_in, settings_of
 from experiments.config_files import config_argument, with_config_found
 from experiments.console import Console
 from experiments.early import STOPPED, STOPPING
-from experiments.failures import RunsFailed, one_line
+from experiments.failures import RunsFailed, explain, is_interrupt, one_line
 from experiments.lock import only_process_in
 from experiments.names import check_name
 from experiments.plain_values import make_plain
@@ -161,8 +161,10 @@ def parse(arguments: list[str]) -> flags.FlagValues:
         check_keys(values.config)
     except UserError:
         raise
-    except (Exception, SystemExit) as error:  # of the command line, or anything that the config file does
-        raise UserError(one_line(error)) from error
+    except BaseException as error:  # of the command line, or anything that the config file does
+        if is_interrupt(error):
+            raise
+        raise UserError(one_line(error) if isinstance(error, Exception) else explain(error)) from error
     if rest:
         raise UserError(f"unexpected argument {rest[0]!r}: options start with --, and --config.key=value has no spaces")
     try:

@@ -18,6 +18,7 @@ from typing import Any
 
 from flax.linen import Module
 
+from experiments.failures import explain, is_interrupt
 from fedjax_collapse import algorithms, nn, regularizers, rooms, uploads
 from fedjax_collapse.method import Method
 from fedjax_collapse.nn.base import Network
@@ -127,9 +128,10 @@ def imported(what: str, name: str) -> Any:
         raise UserError(f"{what} {name!r}: expected module:name, as my_module:MyClass")
     try:
         content = vars(importlib.import_module(module))
-    except (Exception, SystemExit) as error:  # of the user's code
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise UserError(f"{what} {name!r}: {module} cannot be imported ({reason})") from error
+    except BaseException as error:  # of the user's code
+        if is_interrupt(error):
+            raise
+        raise UserError(f"{what} {name!r}: {module} cannot be imported ({explain(error)})") from error
     where = content.get("__file__") or "built into Python"  # a file of the user's may be named as another one
     choices = (key for key in content if not key.startswith("_"))
     check_name(f"name in {module} ({where}), of {what},", attribute, choices)
@@ -146,7 +148,7 @@ def call(what: str, function: Callable, arguments: Mapping[str, Any], **given: A
     check_arguments(what, function, arguments, given)
     try:
         return function(**{name: _as_tuple(value) for name, value in arguments.items()}, **given)
-    except Exception as error:
+    except BaseException as error:
         raise explained(what, error) from error
 
 
@@ -170,15 +172,18 @@ def check_arguments(
             raise UserError(f"{what}.{name} is missing: {getattr(function, '__name__', function)} needs it")
 
 
-def explained(what: str, error: Exception) -> UserError:
-    """The error that the user's own code, or the library's with such options, ended with: in one line, with its place
-    in the user's code."""
+def explained(what: str, error: BaseException) -> UserError:
+    """The error that the user's own code, or the library's with such options, ended with, also by leaving the process:
+    in one line, with its place in the user's code. Ctrl-C is raised again."""
     if isinstance(error, UserError):
         return error
+    if is_interrupt(error):
+        raise error
     frames = traceback.extract_tb(error.__traceback__)
     places = [f for f in frames if not f.filename.startswith(_NOT_OWN) and Path(f.filename).parent != _HERE]
     place = f", {places[-1].filename}:{places[-1].lineno}" if places else ""
-    return UserError(f"{what} ({type(error).__name__}{place}): {' '.join(str(error).split())[:300]}")
+    reason = " ".join(str(error).split())[:300]
+    return UserError(f"{what} ({type(error).__name__}{place})" + (f": {reason}" if reason else ""))
 
 
 def _as_tuple(value):

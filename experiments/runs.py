@@ -83,7 +83,7 @@ def make_plan(config: ConfigDict, federation: Federation, announce: Callable[[st
     run = Run(federation, plan.algorithm, jax.random.key(0))
     try:
         check(run, plan.model, plan.schedule, Hardware(plan.client_map))
-    except Exception as error:
+    except BaseException as error:
         raise explained("a round cannot be compiled", error) from error
     plan = plan._replace(model=_with_fastest_lowerings(plan, config.network.get("lowering", "auto"), announce))
     if config.engine.layout == "timed":

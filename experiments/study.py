@@ -17,6 +17,7 @@ from experiments.failures import (
     RunsFailed,
     explain,
     forget_failure,
+    is_interrupt,
     is_of_the_disk,
     one_line,
     write_failure,
@@ -235,9 +236,11 @@ def _train(group, start):
     try:
         with start.sinks.of(folders) as take:
             return train_group(group, start.console, start.should_stop, take)
-    except Exception as error:  # of the user's code, too
+    except BaseException as error:  # of the user's code, too
+        if is_interrupt(error):
+            raise
         if processes.are_several() and not isinstance(error, UserError):
-            raise  # the others may not know of it
+            raise RuntimeError(explain(error)) from error  # the others may not know of it
         if is_of_the_disk(error):
             raise OSError(f"{group}: {one_line(error)}; make room, the same command goes on") from None
         failures = _failures(group, error)

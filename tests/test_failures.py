@@ -2,12 +2,14 @@
 
 import errno
 import json
+import signal
+import time
 from pathlib import Path
 
 import pytest
 
 from experiments import launch, report, study
-from experiments.failures import explain, is_of_the_disk, read_failure
+from experiments.failures import explain, is_interrupt, is_of_the_disk, read_failure
 from fedjax_collapse import UserError
 
 pytestmark = pytest.mark.slow
@@ -47,6 +49,23 @@ def start(tmp_path, monkeypatch):
         return launch.main(["--config=config.py", "--workdir=study"])
 
     return start_study
+
+
+def test_what_is_an_interrupt(interruptible):
+    """Ctrl-C, wherever it comes, and nothing that code raises by itself."""
+
+    def raises():
+        raise KeyboardInterrupt
+
+    def interrupted():
+        signal.raise_signal(signal.SIGINT)
+        time.sleep(9)
+
+    for function, expected in ((raises, False), (interrupted, True), (launch.sys.exit, False)):
+        try:
+            function()
+        except BaseException as error:
+            assert is_interrupt(error) == expected
 
 
 def test_the_others_go_on_and_a_restart_tries_again(start, tmp_path, capsys):

@@ -12,6 +12,8 @@ from experiments.names import classes
 pytestmark = pytest.mark.slow
 
 OWN = """
+import itertools
+import sys
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -57,6 +59,33 @@ def bad_measurement(view):
 def in_turn(labels, num_clients, seed=0):
     return np.array_split(np.random.default_rng(seed).permutation(len(labels)), num_clients)
 
+def too_few(labels, num_clients, seed=0):
+    return in_turn(labels, num_clients - 1)
+
+def too_many(labels, num_clients, seed=0):
+    return itertools.repeat([0])
+
+def nothing(labels, num_clients, seed=0):
+    pass
+
+def fractions(labels, num_clients, seed=0):
+    return [[0.5]] * num_clients
+
+def stops(labels, num_clients, seed=0):
+    yield [0]
+    sys.exit(0)
+
+def leaves(view):
+    sys.exit(0)
+
+def interrupts(view):
+    raise KeyboardInterrupt
+
+@struct.dataclass
+class Leaving(Method):
+    def check_with(self, training, private, model):
+        sys.exit("enough")
+
 def mirror(image, key):
     return image[:, ::-1]
 
@@ -74,6 +103,9 @@ def start(tmp_path, monkeypatch):
     monkeypatch.setattr(launch, "configure_jax", lambda cache: None)
     monkeypatch.setattr("sys.path", [*__import__("sys").path])
     (tmp_path / "own_code.py").write_text(OWN)
+    (tmp_path / "exits.py").write_text("import sys; sys.exit(0)")
+    for name, error in (("interrupts", "KeyboardInterrupt"), ("generates", "GeneratorExit")):
+        (tmp_path / f"{name}.py").write_text(f"raise {error}")
 
     def start_study(changes, *arguments):
         (tmp_path / "mine.py").write_text(
@@ -178,6 +210,20 @@ def test_a_run_is_loaded_again(start, tmp_path):
         ("config.algorithm = dict(name='scafold')", "unknown algorithm 'scafold': did you mean 'scaffold'?"),
         ("config.algorithm = dict(name='fedavg', normaliser='steps')", "unknown option of algorithm 'normaliser'"),
         ("config.algorithm = dict(name='fedavg', private='tail')", "part tail: the network has no such layer"),
+        ("config.partition = dict(name='own_code:too_few')", "own_code:too_few returned 3 of clients=4 clients"),
+        ("config.partition = dict(name='own_code:too_many')", "partition: more than 4 clients"),
+        ("config.partition = dict(name='own_code:nothing')", "partition: NoneType, expected for each client"),
+        ("config.partition = dict(name='own_code:fractions')", "partition: client 0 has float64[1]; expected integers"),
+        ("config.partition = dict(name='own_code:stops')", "partition (SystemExit, "),
+        ("config.methods = dict(x=dict(name='own_code:Leaving'))", "a round cannot be compiled (SystemExit, "),
+        ("config.network = dict(name='exits:Net')", "exits cannot be imported (SystemExit: 0)"),
+        ("config.network = dict(name='interrupts:Net')", "interrupts cannot be imported (KeyboardInterrupt)"),
+        ("config.network = dict(name='generates:Net')", "generates cannot be imported (GeneratorExit)"),
+        ("config.measurements = dict(x='own_code:leaves')", "SystemExit: 0"),
+        ("config.measurements = dict(x='own_code:interrupts')", "KeyboardInterrupt"),
+        ("import sys; sys.exit(0)", "SystemExit: 0"),
+        ("raise KeyboardInterrupt", "KeyboardInterrupt"),
+        ("raise GeneratorExit", "GeneratorExit"),
         ("config.training.optimizer = dict(name='adm')", "training.optimizer 'adm': did you mean 'adam'?"),
         ("config.training.optimizer = 'adam'", "training.optimizer 'adam': expected dict(name=...)"),
         ("config.training.optimizer = dict(name='adam')", "momentum 0.9 is of SGD"),
@@ -204,10 +250,11 @@ def test_a_run_is_loaded_again(start, tmp_path):
     ],
 )
 def test_what_is_wrong_is_one_line(start, tmp_path, capsys, change, message):
-    is_late = "bad_measurement" in change
+    is_late = any(name in change for name in ("bad_measurement", "code:leaves", "code:interrupts"))
+    is_early = change.startswith(("raise", "import", "config.partition"))  # before there are arms
     assert start((change,)) == (1 if is_late else 2)
     error = capsys.readouterr().err.strip()
-    assert error.startswith("error: only seed 0: " if is_late else "error: arm only: ")
+    assert error.startswith("error: only seed 0: " if is_late else "error: " if is_early else "error: arm only: ")
     assert message in error and "\n" not in error
     if not is_late:
         assert not (tmp_path / "study").exists()

@@ -20,7 +20,7 @@ def ownership(partition: Partition, num_examples: int, capacity: int | None = No
         UserError: the partition is none of so many examples, or the capacity is too small or far too large.
     """
     check_value("federation: capacity", capacity, Count | None)
-    partition = _owned(partition)
+    partition = owned(partition, most=_MOST_OWNERS * num_examples)
     sizes = np.array([len(rows) for rows in partition], np.int32)
     if not len(sizes) or not sizes.min():
         raise UserError(f"partition: every client needs at least one example, got sizes {sizes.tolist()}")
@@ -37,17 +37,25 @@ def ownership(partition: Partition, num_examples: int, capacity: int | None = No
     return as_table(partition, capacity)
 
 
-def _owned(partition):
-    """The indices of each client, as arrays."""
+def owned(partition: Partition, most: int) -> list[np.ndarray]:
+    """The indices of each client, as arrays.
+
+    Raises:
+        UserError: they are no integers in one dimension, or of more than ``most`` clients.
+    """
     is_one = isinstance(partition, (str, bytes, Mapping)) or getattr(partition, "ndim", 1) == 0
     if is_one or not isinstance(partition, Iterable):
         raise UserError(f"partition: {type(partition).__name__}, expected for each client the indices of its examples")
-    arrays = [as_array(f"partition: client {client}", rows) for client, rows in enumerate(partition)]
-    for client, rows in enumerate(arrays):
+    arrays = []
+    for client, rows in enumerate(partition):
+        if client == most:
+            raise UserError(f"partition: more than {most} clients, expected at most so many")
+        rows = as_array(f"partition: client {client}", rows)
         if rows.ndim != 1 or (rows.size and rows.dtype.kind not in "iu"):
             raise UserError(
                 f"partition: client {client} has {rows.dtype}{list(rows.shape)}; expected integers in one dimension"
             )
+        arrays.append(rows)
     return arrays
 
 
