@@ -28,6 +28,7 @@ from fedjax_collapse.data.ownership import owned
 from fedjax_collapse.method import Method
 from fedjax_collapse.model import Model
 from fedjax_collapse.nn.heads import orthogonal_head
+from fedjax_collapse.optimizers import check_optimizer
 from fedjax_collapse.options import Decay, NotNegative, Positive, Seed, check_value, constructor
 from fedjax_collapse.records import UserError
 from fedjax_collapse.simulation import Schedule
@@ -303,18 +304,12 @@ def optimizer(what: str, config: ConfigDict, known: Mapping[str, Any]) -> jax.tr
         kind = type(default) if isinstance(default, (bool, float)) else Any
         check_value(f"{what}.{key}", value, _OF_OPTAX.get(key, kind))
     made = constructor(made_by, **arguments)
-    try:
-        _try_optimizer(made(**given))
-    except BaseException as error:
-        raise explained(f"{what} {name} cannot be made with these options", error) from error
     check_value(what, made, jax.tree_util.Partial)
+    try:
+        check_optimizer(f"{what} {name}", made, **given)
+    except BaseException as error:
+        raise explained(f"{what} {name}", error) from error
     return made
-
-
-def _try_optimizer(made):
-    """A step of it, without computing anything."""
-    params = {"w": jax.ShapeDtypeStruct((2,), np.float32)}
-    jax.eval_shape(lambda params: made.update(params, made.init(params), params), params)
 
 
 def client_map(config: ConfigDict, network: Model) -> engine.ClientMap:

@@ -10,7 +10,8 @@ import optax
 from flax import struct
 
 from fedjax_collapse.data.augment import Augmentation
-from fedjax_collapse.options import Count, Decay, Natural, NotNegative, Positive, check_fields, option
+from fedjax_collapse.optimizers import check_optimizer
+from fedjax_collapse.options import Count, Decay, Natural, NotNegative, Positive, check_fields, only_with, option
 from fedjax_collapse.records import Scalar, UserError
 
 _MOST_STEPS = 2**31  # in a round; what 32 bits can count
@@ -66,7 +67,7 @@ class LocalTraining:
     drop_last: bool = option(False)
     schedule: str = option("constant", choices=("constant", "cosine", "decay"))
     schedule_rounds: Count = 100
-    schedule_factor: Positive = 0.998
+    schedule_factor: Positive = only_with(0.998, schedule="decay")
     freeze: str = option("none")
     logged_epochs: Natural = option(0)
     momentum_reset: bool = option(True)
@@ -90,6 +91,8 @@ class LocalTraining:
             raise UserError(
                 "LocalTraining: momentum_reset=False, but momentum is 0; set momentum or momentum_reset=True"
             )
+        if self.optimizer is not None:
+            check_optimizer("LocalTraining: optimizer", self.optimizer, learning_rate=0.1)
 
     def check_sizes(self, sizes: np.ndarray) -> None:
         """Raises UserError if no client, of so many examples each, takes a step, or one takes too many to count."""

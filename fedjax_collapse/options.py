@@ -51,15 +51,15 @@ class Interval:
     def in_words(self) -> str:
         """Such as ``>= 0`` or ``in (0, 1]``."""
         if self.most < math.inf:
-            return f"in {self.ends[0]}{_shown(self.least)}, {_shown(self.most)}{self.ends[1]}"
-        return f"{'>' if self.ends[0] == '(' else '>='} {_shown(self.least)}"
+            return f"in {self.ends[0]}{shown(self.least)}, {shown(self.most)}{self.ends[1]}"
+        return f"{'>' if self.ends[0] == '(' else '>='} {shown(self.least)}"
 
     def problem(self, number: float, kind: type) -> str:
         """What is wrong with a number of that kind; empty where nothing is."""
         kind = int if isinstance(number, (int, np.integer)) else kind  # also one that stands for a float
         if number in self and (self.most < math.inf or abs(number) <= _LARGEST[kind]):
             return ""
-        return f"{_shown(number)} {self._reason(number, kind)}" + (f"; {self.advice}" if self.advice else "")
+        return f"{shown(number)} {self._reason(number, kind)}" + (f"; {self.advice}" if self.advice else "")
 
     def _reason(self, number, kind):
         if self.most < math.inf:
@@ -67,10 +67,10 @@ class Interval:
         if not abs(number) < math.inf:
             return "is not finite"
         if number in self:
-            return f"does not fit into 32 bits, expected at most {_shown(_LARGEST[kind])}"
+            return f"does not fit into 32 bits, expected at most {shown(_LARGEST[kind])}"
         if self.ends[0] == "(" and self.least == 0:
             return "is not positive"
-        return f"is {'negative' if self.least == 0 else 'too small'}, expected >= {_shown(self.least)}"
+        return f"is {'negative' if self.least == 0 else 'too small'}, expected >= {shown(self.least)}"
 
 
 Positive = Annotated[float, Interval(0, ends="(]")]
@@ -83,9 +83,18 @@ Natural = Annotated[int, Interval(0)]
 Seed = Annotated[int, Interval(0, 2**32 - 1)]
 
 
-def option(default: Any, choices: tuple = ()) -> Any:
-    """A dataclass field that is fixed for the run and part of the compiled program, such as the name of a variant."""
-    return struct.field(pytree_node=False, default=default, metadata={"choices": choices})
+def option(default: Any, choices: tuple = (), **needed: Any) -> Any:
+    """A dataclass field that is fixed for the run and part of the compiled program, such as the name of a variant.
+
+    ``needed``: other fields without which it does nothing, as of ``only_with``.
+    """
+    return struct.field(pytree_node=False, default=default, metadata={"choices": choices, "needed": needed})
+
+
+def only_with(default: Any, **needed: Any) -> Any:
+    """A dataclass field that does nothing without others: ``only_with(1.0, rule="availability")`` needs that rule, and
+    ``only_with(0.5, stragglers=...)`` any number of them. Other values than the default are refused then."""
+    return dataclasses.field(default=default, metadata={"needed": needed})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,6 +128,19 @@ def check_fields(record: Any) -> None:
     for name, hint in hints(type(record)).items():
         if hasattr(record, name):
             check_value(f"{type(record).__name__}: {name}", getattr(record, name), hint)
+    check_needed(record)
+
+
+def check_needed(record: Any) -> None:
+    """Raises UserError for a field that does nothing without another one, which is not there (``only_with``)."""
+    for field in dataclasses.fields(record) if dataclasses.is_dataclass(record) else ():
+        value = getattr(record, field.name)
+        for name, expected in field.metadata.get("needed", {}).items() if not _is_equal(value, field.default) else ():
+            found, what = getattr(record, name), f"{type(record).__name__}: {field.name} {shown(value)}"
+            if expected is not ... and found != expected:
+                raise UserError(f"{what} with {name} {found!r}, expected {name}={expected!r}: it does nothing there")
+            if expected is ... and found in (None, "none"):
+                raise UserError(f"{what} without {name}, expected both: it does nothing alone")
 
 
 def checked(function: Callable) -> Callable:
@@ -177,9 +199,9 @@ def problem(value: Any, hint: Any) -> str:
         return _type_problem(value, hint) or next(filter(None, map(_traced_problem, jax.tree.leaves(value))), "")
     if origin is type:
         is_class = inspect.isclass(value) and issubclass(value, arguments[0])
-        return "" if is_class else f"{_shown(value)}: expected a class derived from {_name(arguments[0])}"
+        return "" if is_class else f"{shown(value)}: expected a class derived from {_name(arguments[0])}"
     if origin is collections.abc.Callable:
-        return "" if callable(value) else f"{_shown(value)}: expected a function, got {type(value).__name__}"
+        return "" if callable(value) else f"{shown(value)}: expected a function, got {type(value).__name__}"
     return _type_problem(value, origin or hint) or _limit_problem(value, hint, Interval())
 
 
@@ -189,16 +211,21 @@ def _number_of(value, kind):
     return value.item() if is_known and kind in _LARGEST and value.ndim == 0 else value
 
 
+def _is_equal(value, number):
+    """Whether it is that number; of what is traced nobody knows."""
+    return isinstance(value, jax.core.Tracer) or (np.ndim(value) == 0 and bool(value == number))
+
+
 def _type_problem(value, kind):
     expected = _PLAIN.get(kind) or ((kind,) if _is_record(kind) else None)
     if expected is None:
         return ""
     if kind in _LARGEST and isinstance(value, (jax.Array, np.ndarray)):
         is_fine = jnp.issubdtype(value.dtype, jnp.integer if kind is int else jnp.number)
-        return "" if is_fine else f"{_shown(value)}: expected {_name(kind)}, got an array of {value.dtype}"
+        return "" if is_fine else f"{shown(value)}: expected {_name(kind)}, got an array of {value.dtype}"
     if isinstance(value, expected) and not (isinstance(value, bool) and kind in _LARGEST):
         return ""
-    return f"{_shown(value)}: expected {_name(kind)}, got {type(value).__name__}"
+    return f"{shown(value)}: expected {_name(kind)}, got {type(value).__name__}"
 
 
 def _traced_problem(value):
@@ -218,7 +245,7 @@ def _limit_problem(value, kind, limit):
     if isinstance(limit, Interval):
         is_number = kind in _LARGEST and not isinstance(value, (jax.Array, np.ndarray))
         return limit.problem(value, kind) if is_number else ""
-    return "" if value in limit else f"{_shown(value)}: expected one of {', '.join(map(str, limit))}"
+    return "" if value in limit else f"{shown(value)}: expected one of {', '.join(map(str, limit))}"
 
 
 def _items_problem(values, kinds):
@@ -226,13 +253,13 @@ def _items_problem(values, kinds):
     if kinds[-1] is Ellipsis:
         kinds = kinds[:1] * len(values)
     if len(kinds) != len(values):
-        return f"{_shown(values)}: expected {len(kinds)} values, got {len(values)}"
+        return f"{shown(values)}: expected {len(kinds)} values, got {len(values)}"
     wrong = next(filter(None, map(problem, values, kinds)), "")
-    return wrong and f"{_shown(values)}: {wrong}"
+    return wrong and f"{shown(values)}: {wrong}"
 
 
-def _shown(value):
-    """In one short line."""
+def shown(value: Any) -> str:
+    """The value in one short line."""
     value = value.item() if isinstance(value, np.generic) else value
     if isinstance(value, float):
         return f"{value:g}"

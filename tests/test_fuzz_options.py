@@ -174,6 +174,13 @@ WRONG = {  # as a line of the config file
     "server_optimizer = dict(name='sgd', learning_rate='1')": "learning_rate '1': expected float, got str",
     "server_optimizer = dict(name='adam', learning_rate=1.0, eps_root='x')": "eps_root 'x': expected float, got str",
     "server_optimizer = dict(name='sgd', momentum=0.5, learning_rate=1.0, accumulator_dtype='x')": "sgd cannot be made",
+    "server_optimizer = dict(name='sgd', learning_rate=1.0, accumulator_dtype='x')": "accumulator_dtype 'x' does",
+    "server_optimizer = dict(name='sgd', learning_rate=1.0, nesterov=True)": "server_optimizer sgd: nesterov True does",
+    "cohort.availability = 0.1": "availability 0.1 with rule 'uniform', expected rule='availability'",
+    "cohort.straggler_share = 0.1": "straggler_share 0.1 without stragglers, expected both",
+    "training.schedule_factor = 0.9": "schedule_factor 0.9 with schedule 'constant', expected schedule='decay'",
+    "network = dict(name='mlp', projector_dim=8)": "MLP: projector_dim 8 without projector, expected both",
+    "algorithm.optimized = 'all'": "FedAvg: optimized 'all' without server_optimizer, expected both",
     "engine.clients_at_once = 4": "engine.clients_at_once 4: expected at most 3, the clients of a round",
     "engine.clients_at_once = 10**14": "engine.clients_at_once 100000000000000 does not fit into 32 bits",
     "engine.update(layout='vectorized', clients_at_once=2)": "expected 0, as layout vectorized has no such number",
@@ -201,7 +208,7 @@ RIGHT = [
     "training.update(momentum=0.0, optimizer=dict(name='sgd', momentum=0.9, nesterov=True))",
     "server_optimizer = dict(name='sgd', learning_rate=1.0, momentum=0.9, nesterov=True)",
     "server_optimizer = dict(name='adam', learning_rate=1, mu_dtype='bfloat16')",
-    "cohort.availability = [0.5, 1, 1.0]",
+    "cohort.update(rule='availability', availability=[0.5, 1, 1.0])",
     "training.learning_rate = 1",
 ]
 

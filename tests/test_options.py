@@ -11,6 +11,7 @@ import optax
 import pytest
 from conftest import assert_same_bits, run_at_once
 from flax import struct
+from jax.tree_util import Partial
 
 from experiments.names import check_arguments, classes, functions
 from fedjax_collapse import (
@@ -185,6 +186,47 @@ def test_flags_of_optimizers_are_part_of_the_program(federation):
     assert first != other
     with pytest.raises(UserError, match="optimizer True: expected float, got bool; what is no number is given by"):
         LocalTraining(optimizer=jax.tree_util.Partial(optax.sgd, nesterov=True)).check()
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "message"),
+    [
+        (Partial(optax.adam, learning_rate=0.1), "LocalTraining: optimizer: learning_rate 0.1 is given by training"),
+        (constructor(optax.adam, learning_rate=lambda step: 0.1), "optimizer: learning_rate <function .* is given by"),
+        (Partial(optax.adam, 0.1), "optimizer cannot be made with these options .TypeError: .*multiple values"),
+        (Partial(optax.adam, b3=0.1), "optimizer cannot be made with these options .TypeError: .*b3"),
+        (Partial(lambda learning_rate: 3), "optimizer cannot be made with these options .AttributeError"),
+        (constructor(optax.sgd, nesterov=True), "optimizer: nesterov True does nothing with the other options"),
+        (constructor(optax.sgd, accumulator_dtype="x"), "optimizer: accumulator_dtype 'x' does nothing"),
+        (constructor(optax.sgd, momentum=0.5, accumulator_dtype="x"), "optimizer cannot be made .*'x'"),
+        (optax.adam, "optimizer <function adam .*: expected Partial, got function"),
+        (optax.adam(0.1), "optimizer GradientTransformation.*: expected Partial, got GradientTransformation"),
+        ("adam", "optimizer 'adam': expected Partial, got str"),
+    ],
+)
+def test_optimizers_that_are_none(optimizer, message):
+    with pytest.raises(UserError, match=message) as error:
+        LocalTraining(optimizer=optimizer).check()
+    assert "\n" not in str(error.value)
+    if not isinstance(optimizer, Partial):
+        with pytest.raises(UserError, match="FedAvg: server_optimizer"):
+            FedAvg(server_optimizer=optimizer).check()
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        Partial(optax.adam, b1=jnp.float32(0.5), eps=np.float64(1e-3)),
+        constructor(optax.adam, mu_dtype="float32"),  # as it is by default for float32
+        constructor(optax.adamw, mask=lambda params: jax.tree.map(lambda _: True, params)),
+        constructor(optax.sgd, momentum=0.5, nesterov=True, accumulator_dtype="float32"),
+        constructor(optax.sgd, nesterov=False),
+        Partial(optax.adagrad, initial_accumulator_value=0.5),
+        Partial(lambda learning_rate, unused: optax.sgd(learning_rate), unused=3.0),
+    ],
+)
+def test_optimizers_that_are_fine(optimizer):
+    LocalTraining(optimizer=optimizer).check()
 
 
 class Shaped(nn.base.nn.Module):

@@ -18,6 +18,7 @@ from fedjax_collapse import masks
 from fedjax_collapse.local_training import LocalTraining
 from fedjax_collapse.method import Method
 from fedjax_collapse.model import Model
+from fedjax_collapse.optimizers import check_optimizer
 from fedjax_collapse.options import check_fields, option
 from fedjax_collapse.records import ClientState, PyTree, UserError, Variables
 
@@ -43,7 +44,7 @@ class FedAvg:
     training: LocalTraining = LocalTraining()
     methods: Mapping[str, Method] = struct.field(default_factory=dict)
     server_optimizer: jax.tree_util.Partial | None = None
-    optimized: str = option("params", choices=("params", "all"))
+    optimized: str = option("params", choices=("params", "all"), server_optimizer=...)
     weighting: str = option("default", choices=("default", "size", "equal", "batches"))
     private: str = option("none")
 
@@ -54,6 +55,8 @@ class FedAvg:
         """Raises UserError, naming the value, if any hyper-parameter makes no sense, alone or with the others, or if
         the model lacks a part that one of them names."""
         check_fields(self)
+        if self.server_optimizer is not None:
+            check_optimizer("FedAvg: server_optimizer", self.server_optimizer)
         self.training.check()
         for name, method in self.methods.items():
             if not isinstance(method, Method):

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from fedjax_collapse.options import Fraction, Interval, NotNegative, Positive, Share, check_fields, option
+from fedjax_collapse.options import Fraction, Interval, NotNegative, Positive, Share, check_fields, only_with, option
 from fedjax_collapse.records import Key, UserError
 
 _DRAW, _DROPOUT, _STRAGGLERS, _UPLOADS = 0, 2, 3, 4  # streams of randomness within a round; 1 is the clients' training
@@ -47,16 +47,16 @@ class Participation:
 
     fraction: Share = option(1.0)
     rule: str = option("uniform", choices=("uniform", "size", "availability"))
-    availability: float | jax.Array = 1.0
+    availability: float | jax.Array = only_with(1.0, rule="availability")
     dropout: Fraction | None = None
     stragglers: Fraction | None = None
-    straggler_share: Share = 0.5
+    straggler_share: Share = only_with(0.5, stragglers=...)
     upload_loss: Fraction | None = None
-    availability_period: Annotated[int, Interval(2)] | None = None
+    availability_period: Annotated[int, Interval(2)] | None = only_with(None, rule="availability")
     step_seconds: Positive | jax.Array | None = None
-    step_spread: NotNegative | None = None
-    upload_seconds: NotNegative | None = None
-    deadline: NotNegative | None = None
+    step_spread: NotNegative | None = only_with(None, step_seconds=...)
+    upload_seconds: NotNegative | None = only_with(None, step_seconds=...)
+    deadline: NotNegative | None = only_with(None, step_seconds=...)
 
     def check(self, num_clients: int, weighting: str) -> None:
         """Raises UserError for values that make no sense, alone or with the weighting of uploads."""
@@ -76,13 +76,8 @@ class Participation:
         probabilities = _per_client("availability", self.availability, num_clients)
         if not np.all((probabilities >= 0) & (probabilities <= 1)):
             raise UserError("Participation: availability is outside [0, 1]: it is a probability")
-        if self.availability_period is not None and self.rule != "availability":
-            raise UserError(f"Participation: availability_period with rule {self.rule!r}, expected rule='availability'")
 
     def _check_times(self, num_clients):
-        given = [name for name in ("step_spread", "upload_seconds", "deadline") if getattr(self, name) is not None]
-        if self.step_seconds is None and given:
-            raise UserError(f"Participation: {given[0]} without step_seconds, expected both: there is no virtual time")
         seconds = np.ones(()) if self.step_seconds is None else self.step_seconds
         seconds = _per_client("step_seconds", seconds, num_clients)
         if not np.all((seconds > 0) & (seconds < np.inf)):

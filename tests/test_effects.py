@@ -1,0 +1,270 @@
+"""Every option of every method, network and sampler, and of local training, does something; found by annotations.
+
+Changing it changes a program of a run, or a number that a program takes. Or it is refused, as one that belongs to
+another option, with which it does something. What is neither, in one of its values, is in ``NO_EFFECT`` with a reason.
+"""
+
+import collections.abc
+import dataclasses
+import functools
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, get_args, get_origin
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import linen
+from tiny_networks import TINY, batch_of, tiny_model
+
+from experiments.benchmarks.overheads import accepted
+from experiments.names import classes
+from fedjax_collapse import (
+    FedAvg,
+    Federation,
+    LocalTraining,
+    Model,
+    Participation,
+    Phase,
+    UserError,
+    engine,
+    nn,
+    server,
+)
+from fedjax_collapse.engine import rounds as compiled
+from fedjax_collapse.nn.heads import Linear
+from fedjax_collapse.options import hints, problem, with_options
+from fedjax_collapse.target import Target
+
+pytestmark = pytest.mark.slow
+
+ANY, REFUSED = "any", "refused"
+NO_EFFECT = {  # record, option and value, or that it is there to refuse: why nothing changes
+    (ANY, "head", repr(Linear)): "it is what 'linear' stands for",
+    (ANY, "dtype", "'float32'"): "images are float32, in which layers compute by default",
+    (ANY, "lowering", ANY): "auto is the first choice of these for a layer",
+    ("LocalTraining", "schedule_rounds", ANY): "the launcher says it always, so that schedule='cosine' suffices",
+    ("MOON", "needs_projector", REFUSED): "a network without a projector is refused",
+    ("FedAvg", "weighting", "'size'"): "what it is by default, unless a method says otherwise",
+}
+METHODS = classes("method")
+TRAINING = LocalTraining(epochs=2, batch_size=4, learning_rate=0.05)
+PATH = "algorithm.training"  # of its numbers in a program
+NUMBERS = (0.5, 2, 3, 1, 0)
+GIVEN = ("num_classes", "parent", "name", "training", "methods")  # of networks by who makes them; records of their own
+
+
+def task_loss(view):
+    return jnp.sum(jnp.where(view.batch.mask, view.outputs.logits[:, 0], 0.0))
+
+
+def mirrored(image, key):
+    return image[:, ::-1]
+
+
+OF_TYPES = {  # values of annotations that do not say which there are
+    jax.tree_util.Partial: (jax.tree_util.Partial(optax.adam, 0.1),),
+    jax.Array: (np.array([0.25, 0.5, 0.5, 1.0], np.float32),),
+    Phase: (Phase("head", 2), Phase("all", 1)),
+    Target: (Target("tpu"),),
+    bool: (False, True),
+    int: NUMBERS,
+    float: tuple(map(float, NUMBERS)),
+}
+OF_NAMES = {"task_loss": [task_loss], "augmentation": [mirrored], "optimizer": [jax.tree_util.Partial(optax.adam)]}
+
+
+class Programs(NamedTuple):
+    """What a run compiles, as text, and the names of the numbers that it takes."""
+
+    text: str
+    used: set[str]
+
+
+@functools.cache
+def federation():
+    labels = np.arange(24) % 4
+    images = np.random.default_rng(0).integers(0, 256, (24, 8, 8, 1), np.uint8)
+    parts = [range(5), range(5, 8), range(8, 16), range(16, 24)]
+    return Federation.from_arrays(images, labels, parts, images[:6], labels[:6])
+
+
+def programs(algorithm: FedAvg, rule: Participation = Participation(0.5)) -> Programs:  # noqa: B008
+    """Of the rounds, of what comes before the first and after the last, and of virtual time."""
+    data = federation()
+    algorithm.check()
+    rule.check(data.num_clients, algorithm.weights_by)
+    networks = [Model(module, data.input_shape) for module in (nn.SmallCNN(4, channels=(16,)), nn.MLP(4, hidden=(16,)))]
+    network = next(filter(None, (accepted(algorithm, network) for network in networks)), networks[0])
+    algorithm.check(network)
+    algorithm, rule = jax.tree.map(jnp.asarray, (algorithm, rule))
+    rounds = engine.Rounds(network, engine.Layout(engine.Chunked(1), rule.cohort_size(data.num_clients)))
+    given = engine.Data(data.train, data.ownership, rule)
+
+    def start(algorithm, key):
+        return server.init(algorithm, network, network.init(key))
+
+    def score(algorithm, state, clients):
+        return server.evaluated(algorithm, network, state, clients)
+
+    def time(data, key):
+        return data.participation.seconds(key, jnp.ones(4, int)) if data.participation.step_seconds is not None else ()
+
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    state, client = jax.eval_shape(start, algorithm, key)
+    clients = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((4, *leaf.shape), leaf.dtype), client)
+    whole = engine.State(state, clients, key, jax.ShapeDtypeStruct((), jnp.int32))
+    lowered = [
+        engine.lower(rounds, algorithm, given),
+        jax.jit(start).lower(algorithm, key),
+        jax.jit(score).lower(algorithm, state, clients),
+        jax.jit(time).lower(given, key),
+        *([compiled._with_first_reports.lower(rounds, algorithm, whole, given)] if algorithm.starting else []),
+    ]
+    main = "".join(re.search("func public @main.*", each.as_text(debug_info=True))[0] for each in lowered)
+    return Programs("".join(each.as_text() for each in lowered), set(re.findall(r'loc\("([^"]*)"', main)))
+
+
+def of_network(name: str, module: linen.Module) -> Programs:
+    """Its initialisation and its training; it takes no number."""
+    size = TINY[name].size
+    model, batch = Model(module, (size, size, 3)), batch_of((size, size, 3))
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    variables = jax.eval_shape(model.init, key)
+    train = functools.partial(model.apply, train=True, levels=True)
+    traced = jax.make_jaxpr(model.init)(key), jax.make_jaxpr(train)(variables, batch, key=key)
+    constants = [np.asarray(constant).tobytes().hex() for each in traced for constant in each.consts]
+    return Programs("".join(re.sub("0x[0-9a-f]+", "", str(each)) for each in [*traced, *constants]), set())
+
+
+def of_head(module: linen.Module) -> Programs:
+    """Those of a network that has it."""
+    options = {field.name: getattr(module, field.name) for field in dataclasses.fields(module)}
+    head = with_options(type(module), **{name: value for name, value in options.items() if name not in GIVEN})
+    return of_network("mlp", nn.MLP(4, hidden=(16,), head=head))
+
+
+class Options(NamedTuple):
+    """The options of a record: ``make`` makes a run's programs of it, ``path`` is where numbers of it are in them."""
+
+    record: Any
+    make: Callable[[Any], Programs]
+    path: str = ""
+
+    def others(self, name: str) -> list[Any]:
+        """Values that the record does not have: of choices all others, else numbers one after the other."""
+        now, hint = getattr(self.record, name), hints(type(self.record))[name]
+        found = OF_NAMES.get(name) or [*_near(now), *self._values(hint, name)]
+        return [value for value in found if not problem(value, hint) and not _is_same(value, now)]
+
+    def outcome(self, name: str, value: Any) -> str:
+        """What changing an option does: effect, refused, or none."""
+        try:
+            after = self.make(_replaced(self.record, name, value))
+        except UserError as error:
+            assert "\n" not in str(error)
+            return "refused"
+        is_taken = f"{self.path}.{name}" in after.used
+        return "effect" if is_taken or after.text != self.make(self.record).text else "none"
+
+    def outcomes(self, name: str) -> dict[str, str]:
+        """By value; of numbers that of the first that is not refused."""
+        found = {}
+        for value in self.others(name):
+            found[repr(value)] = self.outcome(name, value)
+            if not isinstance(value, (str, bool, type)) and found[repr(value)] != "refused":
+                break
+        return found
+
+    def beside(self, name: str) -> Iterator["Options"]:
+        """The same with each other option changed, as far as that is allowed."""
+        for other in self.names():
+            for value in self.others(other)[:4] if other != name else ():
+                if self.outcome(other, value) != "refused":
+                    yield self._replace(record=_replaced(self.record, other, value))
+
+    def names(self) -> list[str]:
+        return [field.name for field in dataclasses.fields(self.record) if field.name not in GIVEN]
+
+    def _values(self, hint, name):
+        origin, arguments = get_origin(hint), get_args(hint)
+        if hasattr(hint, "__metadata__"):
+            kind, limit = arguments
+            return list(limit) if isinstance(limit, tuple) else self._values(kind, name)
+        if origin is tuple:
+            return [tuple(self._values(arguments[0], name)[:2])]
+        if origin is type:
+            return list(classes("head").values()) if arguments[0] is linen.Module else []
+        if origin not in (None, collections.abc.Callable) and arguments:
+            return [value for kind in arguments for value in self._values(kind, name)]
+        return self._words(name) if hint is str else OF_TYPES.get(hint, ())
+
+    def _words(self, name):
+        """Those that a wrong one is answered with."""
+        try:
+            self.make(_replaced(self.record, name, "?"))
+        except UserError as error:
+            words = re.search("expected (?:one of )?([^;]*)", str(error))[1]
+            return [word.strip("' ") for word in re.split(",| or ", words) if " " not in word.strip()]
+        raise AssertionError(f"{name}: any text is accepted")
+
+
+def of_method(name: str) -> Options:
+    path = f"algorithm.methods['{name}']"
+    return Options(METHODS[name](), lambda method: programs(FedAvg(TRAINING, {name: method})), path)
+
+
+def _replaced(record, name, value):
+    return record.clone(**{name: value}) if isinstance(record, linen.Module) else record.replace(**{name: value})
+
+
+def _near(value) -> Iterator[Any]:
+    """Other numbers of its type, also in a tuple."""
+    if isinstance(value, tuple):
+        for place, item in enumerate(value):
+            yield from ((*value[:place], other, *value[place + 1 :]) for other in _near(item))
+    elif isinstance(value, (int, float)) and not isinstance(value, bool):
+        yield from (value / 2, value * 2, value + 1) if isinstance(value, float) else (value // 2, value * 2, value + 6)
+
+
+def _is_same(one, other):
+    return not isinstance(one, np.ndarray) and isinstance(one, bool) == isinstance(other, bool) and one == other
+
+
+OPTIONS = {
+    **{f"method {name}": of_method(name) for name in METHODS},
+    **{f"network {name}": Options(tiny_model(name).module, functools.partial(of_network, name)) for name in TINY},
+    **{f"head {name}": Options(kind(4, name="head"), of_head) for name, kind in classes("head").items()},
+    "training": Options(TRAINING, lambda training: programs(FedAvg(training)), PATH),
+    "phase": Options(
+        Phase(), lambda own: programs(FedAvg(TRAINING.replace(phases=(own,)))), "algorithm.training.phases[0]"
+    ),
+    "fedavg": Options(FedAvg(TRAINING), programs, "algorithm"),
+    "participation": Options(
+        Participation(0.5), lambda rule: programs(FedAvg(TRAINING, weighting="equal"), rule), "data.participation"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_every_option_does_something(name):
+    """Alone or beside another one; and no value of one is ignored in silence."""
+    given, programs_of = OPTIONS[name], {}
+
+    def make(record):
+        if repr(record) not in programs_of:
+            programs_of[repr(record)] = given.make(record)
+        return programs_of[repr(record)]
+
+    options, kind = given._replace(make=make), type(given.record).__name__
+    for option in options.names():
+        found = options.outcomes(option)
+        expected = {value for own, known, value in NO_EFFECT if own in (kind, ANY) and known == option}
+        ignored = {value for value, outcome in found.items() if outcome == "none"}
+        assert ignored <= expected or ANY in expected, f"{option}={ignored}: changes nothing; refuse it, or say why"
+        is_alive = "effect" in found.values() or (kind, option, "refused") in NO_EFFECT
+        assert is_alive or any("effect" in beside.outcomes(option).values() for beside in options.beside(option)), (
+            option
+        )
