@@ -22,6 +22,7 @@ from experiments.cells import arms_of
 from experiments.configs.base import StudyConfig
 from experiments.names import check_name, explained
 from fedjax_collapse import FedAvg, Federation, Model, Variables, server
+from fedjax_collapse.annotations import as_array
 from fedjax_collapse.checkpoint import Checkpoints
 from fedjax_collapse.engine import State
 from fedjax_collapse.evaluation import evaluate
@@ -48,7 +49,9 @@ class LoadedRun(NamedTuple):
     def predict(self, inputs: np.ndarray, variables: Variables | None = None) -> np.ndarray:
         """Logits [examples, classes] of inputs in the units of the data (images of 0 to 255), of this model or another
         of the same network."""
-        inputs = np.asarray(inputs)
+        if variables is not None:
+            self.model.check_variables("predict: variables", variables)
+        inputs = as_array("predict: inputs", inputs)
         labels = np.zeros((len(inputs), *self.federation.test.labels.shape[1:]), self.federation.test.labels.dtype)
         examples = self.federation.test._replace(inputs=inputs, labels=labels)
         return np.asarray(evaluate(self.model, self.variables if variables is None else variables, examples).logits)

@@ -9,17 +9,14 @@ folder, or installed.
 import difflib
 import importlib
 import inspect
-import sysconfig
-import traceback
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from flax.linen import Module
 
 from experiments.failures import explain, is_interrupt
-from fedjax_collapse import algorithms, nn, regularizers, rooms, uploads
+from fedjax_collapse import algorithms, nn, regularizers, rooms, uploads, user_code
 from fedjax_collapse.method import Method
 from fedjax_collapse.nn.base import Network
 from fedjax_collapse.options import WithOptions, check_value, hints, with_options
@@ -32,9 +29,6 @@ _KINDS = {
     "regularizer": ((regularizers,), Method),
     "method": ((algorithms, regularizers, uploads), Method),
 }
-_HERE = Path(__file__).parent
-_INSTALLED = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
-_NOT_OWN = (str(Path(algorithms.__file__).parents[1]), *_INSTALLED)  # where files are that the user did not write
 _MANY = 25  # names, which a line does not list beside the nearest one
 
 
@@ -173,17 +167,10 @@ def check_arguments(
 
 
 def explained(what: str, error: BaseException) -> UserError:
-    """The error that the user's own code, or the library's with such options, ended with, also by leaving the process:
-    in one line, with its place in the user's code. Ctrl-C is raised again."""
-    if isinstance(error, UserError):
-        return error
+    """``user_code.explained``, also of code that leaves the process; Ctrl-C is raised again."""
     if is_interrupt(error):
         raise error
-    frames = traceback.extract_tb(error.__traceback__)
-    places = [f for f in frames if not f.filename.startswith(_NOT_OWN) and Path(f.filename).parent != _HERE]
-    place = f", {places[-1].filename}:{places[-1].lineno}" if places else ""
-    reason = " ".join(str(error).split())[:300]
-    return UserError(f"{what} ({type(error).__name__}{place})" + (f": {reason}" if reason else ""))
+    return user_code.explained(what, error)
 
 
 def _as_tuple(value):

@@ -13,6 +13,7 @@ from fedjax_collapse.data.batches import get_batch, sum_batches
 from fedjax_collapse.data.federation import Domains
 from fedjax_collapse.engine.skipping import all_finite
 from fedjax_collapse.model import Model
+from fedjax_collapse.options import Count, checked
 from fedjax_collapse.records import Batch, ClientState, Examples, Outputs, Ownership, Variables
 
 _BATCHES_SENT = 20  # at a time, of examples that lie on the host
@@ -48,7 +49,8 @@ class Evaluation(NamedTuple):
         return {name: float(np.mean(part)) if len(part) and is_finite else np.nan for name, part in parts}
 
 
-def evaluate(model: Model, variables: Variables, examples: Examples, batch_size: int = 512) -> Evaluation:
+@checked
+def evaluate(model: Model, variables: Variables, examples: Examples, batch_size: Count = 512) -> Evaluation:
     """The model in evaluation mode (running statistics) on every example once.
 
     Inputs in a NumPy array stay on the host and are sent block by block; the result is then on the host as well.

@@ -23,13 +23,14 @@ from fedjax_collapse import masks, server
 from fedjax_collapse.algorithms.fedavg import FedAvg
 from fedjax_collapse.analysis.moments import Moments, class_moments
 from fedjax_collapse.analysis.spectrum import collapse_ratio, covariance_spectrum, effective_rank, significant_dims
+from fedjax_collapse.annotations import as_array
 from fedjax_collapse.data.federation import Federation
 from fedjax_collapse.engine import Advance, Participation, RoundRecord, by_identity, on_one_device
 from fedjax_collapse.engine.skipping import SKIPPED
 from fedjax_collapse.evaluation import Evaluation, evaluate, personal_scores
 from fedjax_collapse.local_training import LocalTraining
 from fedjax_collapse.model import Model
-from fedjax_collapse.records import MEASURED, ClientState, Key, Ownership, UserError, Variables, of_rounds
+from fedjax_collapse.records import MEASURED, ClientState, Key, Ownership, Variables, of_rounds
 
 HEADLINES = {
     "server": "server model on the whole test set",
@@ -273,10 +274,7 @@ def _named(name, value):
     """Arrays of what a measurement returned, by name."""
     for key, item in value.items() if isinstance(value, Mapping) else [("", value)]:
         path = f"{name}/{key}" if key else name
-        array = np.asarray(item)
-        if array.dtype.kind not in "biuf":
-            raise UserError(f"measurement {path}: it returned {type(item).__name__}, expected a number or an array")
-        yield path, array
+        yield path, as_array(f"measurement {path}", item)
 
 
 class Stopwatch:

@@ -8,8 +8,10 @@ from typing import Any
 import flax.linen
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from fedjax_collapse import masks
+from fedjax_collapse import masks, user_code
+from fedjax_collapse.options import Count, check_fields, check_key, check_value
 from fedjax_collapse.records import Batch, Key, Outputs, PyTree, UserError, Variables
 from fedjax_collapse.target import Target
 from fedjax_collapse.task import CLASSIFICATION, Task
@@ -25,13 +27,24 @@ class Model:
     layers that look across the batch. Two models of equal modules are equal, so nothing recompiles for them. Of images
     larger than ``input_shape`` it sees the middle: of those that training crops to that shape (``data/augment.py``).
     ``reinitialize``: what to make of the module's own initial variables, such as ``masks.orthogonal_head``.
+
+    Raises:
+        UserError: one of these is not what its annotation says.
     """
 
     module: flax.linen.Module
-    input_shape: tuple[int, ...]  # of one example: height, width, channels of an image
+    input_shape: tuple[Count, ...]  # of one example: height, width, channels of an image
     reinitialize: "Callable[[Model, Variables, Key], Variables] | None" = None
     task: Task = CLASSIFICATION
     input_dtype: type | str = float  # as it is in the default precision; or an integer type, such as "int32"
+
+    def __post_init__(self):
+        check_fields(self)
+        object.__setattr__(self, "input_shape", tuple(map(int, self.input_shape)))
+        if not self.input_shape:
+            raise UserError("Model: input_shape () is empty, expected the shape of one example, such as (32, 32, 3)")
+        if not _is_real(self.input_dtype):
+            raise UserError(f"Model: input_dtype {self.input_dtype!r}: expected a type of real numbers, such as float")
 
     def on(self, target: Target) -> "Model":
         """The same, compiled for that target, if the module can be told of it: if it has a field ``target``."""
@@ -52,15 +65,36 @@ class Model:
             problem = f"model: its inputs have shape {self.input_shape}, those of the federation {shape}"
             raise UserError(f"{problem}{after}{advice}")
 
+    def check_variables(self, what: str, variables: Variables) -> None:
+        """Raises UserError unless ``variables`` have the names, shapes and types of the model's own."""
+        check_value(what, variables, Variables)
+        for name, part in variables._asdict().items():
+            check_value(f"{what}: {name}", part, Mapping)
+        found, expected = (masks.by_path(of._asdict()) for of in (variables, self.variable_shapes()))
+        for path in sorted(found.keys() | expected.keys()):
+            is_, should = _type_of(found.get(path)), _type_of(expected.get(path))
+            if is_ != should:
+                raise UserError(f"{what}: {path} is {is_}, expected {should}, as in Model.init(key)")
+
     def init(self, key: Key) -> Variables:
-        """Initial variables; compiled, because eager initialisation is many times slower."""
+        """Initial variables; compiled, because eager initialisation is many times slower.
+
+        Raises:
+            UserError: ``key`` is none, or ``reinitialize`` returns something else.
+        """
+        if not isinstance(key, jax.core.Tracer):
+            check_key("Model.init: key", key)
         return (_draw if isinstance(key, jax.core.Tracer) else _draw_compiled)(self, key)
+
+    def variable_shapes(self) -> Variables:
+        """Shapes and dtypes of its variables."""
+        return _trace(self, self.init, jax.random.key(0))
 
     def output_shapes(self, variables: Variables, levels: bool = False) -> Outputs:
         """Shapes and dtypes of features [1, d], logits [1, classes], and of the levels if asked for."""
         inputs = jax.ShapeDtypeStruct((1, *self.input_shape), jax.dtypes.canonicalize_dtype(self.input_dtype))
         batch = Batch(inputs, jax.ShapeDtypeStruct((1,), jnp.int32), jax.ShapeDtypeStruct((1,), bool))
-        return jax.eval_shape(lambda v, b: self.apply(v, b, train=False, levels=levels)[0], variables, batch)
+        return _trace(self, lambda v, b: self.apply(v, b, train=False, levels=levels)[0], variables, batch)
 
     def initial_shapes(self) -> Outputs:
         """``output_shapes`` of initial variables, with the levels that the network offers."""
@@ -106,12 +140,13 @@ class Model:
         Raises:
             UserError: the network has no such part.
         """
+        check_value("network: part", name, str)
         return _mask(self, name)
 
 
 @functools.lru_cache(maxsize=256)
 def _mask(model, name):
-    variables = jax.eval_shape(functools.partial(_module_variables, model), jax.random.key(0))
+    variables = _trace(model, functools.partial(_module_variables, model), jax.random.key(0))
     try:
         return masks.named(name, variables, functools.partial(_named_layers, model))
     except UserError as error:
@@ -121,7 +156,14 @@ def _mask(model, name):
 @functools.lru_cache(maxsize=256)
 def _initial_shapes(model, dtype):
     """``dtype``: of floats as JAX makes them now, which ``jax.enable_x64`` changes."""
-    return model.output_shapes(jax.eval_shape(model.init, jax.random.key(0)), levels=True)
+    return model.output_shapes(model.variable_shapes(), levels=True)
+
+
+def _trace(model, function, *arguments):
+    """The shapes of what the function returns, which calls the user's network."""
+    shape = ", ".join(map(str, ["batch", *model.input_shape]))
+    what = f"network {type(model.module).__name__}, called as module(inputs [{shape}], mask [batch], train)"
+    return user_code.call(what, jax.eval_shape, function, *arguments)
 
 
 def _named_layers(model) -> Mapping[str, list[tuple[str, ...]]]:
@@ -137,6 +179,21 @@ def _named_layers(model) -> Mapping[str, list[tuple[str, ...]]]:
     with flax.linen.intercept_methods(notice):
         jax.eval_shape(functools.partial(_module_variables, model), jax.random.key(0))
     return found
+
+
+def _type_of(leaf):
+    """Of an array its type, in the default precision, and shape."""
+    if isinstance(leaf, (jax.Array, np.ndarray, jax.ShapeDtypeStruct)):
+        return f"{jax.dtypes.canonicalize_dtype(leaf.dtype)}{list(leaf.shape)}"
+    return "not there" if leaf is None else f"of type {type(leaf).__name__}"
+
+
+def _is_real(dtype):
+    try:
+        found = jnp.dtype(dtype)
+    except TypeError:
+        return False
+    return dtype is not None and any(jnp.issubdtype(found, kind) for kind in (bool, jnp.integer, jnp.floating))
 
 
 def _middle(images, height, width):
@@ -160,7 +217,10 @@ def _draw(model, key):
     variables = _module_variables(model, key)
     if model.reinitialize is None:
         return variables
-    return model.reinitialize(model, variables, jax.random.fold_in(key, 1))
+    arguments = (model, variables, jax.random.fold_in(key, 1))
+    variables = user_code.call("Model: reinitialize", model.reinitialize, *arguments)
+    check_value("Model: reinitialize: it returned", variables, Variables)
+    return variables
 
 
 # one draw a layer is much code that runs once: to optimise it would take ten times as long as all the rest

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import errno
 import operator
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -33,6 +34,7 @@ from fedjax_collapse.model import Model
 from fedjax_collapse.records import Damaged, UserError, Variables
 from fedjax_collapse.runs import Hardware, Row, Run, Schedule, check, description, initialize
 
+_OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS)  # not of the folder's name
 PATIENCE = 5.0  # seconds between two times at which a run on its way is asked whether it shall stop
 
 
@@ -101,6 +103,15 @@ def _record(clients):
     return RoundRecord(metrics, clients["steps"])
 
 
+def _make(folder):
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        if getattr(error, "errno", None) in _OF_THE_DISK:
+            raise
+        raise UserError(f"folder {folder}: cannot be made ({' '.join(str(error).split())}); choose another") from error
+
+
 def _as_lists(arrays):
     """Values and type of each array."""
     return {name: [array.tolist(), str(array.dtype)] for name, array in arrays.items()}
@@ -148,7 +159,7 @@ class Going:
         """What each run goes on from: the last checkpoint that all of them have and that is whole, or a fresh start."""
         folders = [None if run.folder is None else Path(run.folder) for run in self.runs]
         for folder in filter(None, folders):
-            folder.mkdir(parents=True, exist_ok=True)
+            _make(folder)
         self.stores = [folder and Checkpoints(folder / "checkpoints") for folder in folders]
         claims = {
             folder: (description(run, self.model, self.schedule), bool(store.rounds))

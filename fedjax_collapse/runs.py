@@ -19,7 +19,7 @@ from fedjax_collapse.fingerprint import describe
 from fedjax_collapse.hashing import digest
 from fedjax_collapse.measurement import Measurement
 from fedjax_collapse.model import Model
-from fedjax_collapse.options import Count, Fraction, check_fields
+from fedjax_collapse.options import Count, Fraction, check_fields, check_key, check_value
 from fedjax_collapse.padding import check_padding
 from fedjax_collapse.records import Key, UserError, Variables
 from fedjax_collapse.source_code import source_hashes
@@ -87,7 +87,7 @@ class Hardware(NamedTuple):
 
     client_map: ClientMap = engine.Chunked(1)
     run_map: ClientMap | None = None
-    storage: str = "auto"
+    storage: Annotated[str, engine.STORAGES] = "auto"
 
 
 class Callbacks(NamedTuple):
@@ -114,6 +114,7 @@ def check(run: Run, model: Model, schedule: Schedule, hardware: Hardware = Hardw
     Raises:
         UserError: naming the value, for one that makes no sense, alone or with the others.
     """
+    _check_records(run, model, hardware)
     federation, algorithm, client_map = run.federation, run.algorithm, hardware.client_map
     compiler_bugs.warn_unguarded(client_map.target.platform)
     model = model.on(client_map.target)
@@ -131,8 +132,6 @@ def check(run: Run, model: Model, schedule: Schedule, hardware: Hardware = Hardw
     cohort_size = schedule.rule.cohort_size(federation.num_clients)
     engine.check_at_once("client_map", client_map, cohort_size, "the clients of a round")
     engine.check_watch(schedule.watch, federation.num_clients)
-    if hardware.storage not in engine.STORAGES:
-        raise UserError(f"storage {hardware.storage!r}: expected one of {', '.join(engine.STORAGES)}")
     parts = 1 if training.drop_last else engine.batch_parts(client_map, model, sizes, training.batch_size)
     if hardware.run_map is not None and not hardware.run_map.runs_clients_alone:
         parts = 1
@@ -150,6 +149,17 @@ def check(run: Run, model: Model, schedule: Schedule, hardware: Hardware = Hardw
     engine.trace(dataclasses.replace(rounds, run_map=None), algorithm.enabled(), data)
     check_padding(model, federation.train)
     return rounds
+
+
+def _check_records(run, model, hardware):
+    """Raises UserError for what is of another type than its annotation says, in the words of ``simulate``."""
+    check_value("simulate: model", model, Model)
+    for record in (run, hardware):
+        check_fields(record, "simulate")
+    check_fields(run.federation, "simulate: federation")
+    check_key("simulate: key", run.key)
+    if run.variables is not None:
+        model.check_variables("simulate: variables", run.variables)
 
 
 def initialize(run: Run, model: Model, schedule: Schedule) -> tuple[FedAvg, State, Data]:

@@ -16,6 +16,7 @@ from fedjax_collapse.engine import ClientMap, Participation, memory
 from fedjax_collapse.local import NotFinite
 from fedjax_collapse.measurement import Measurement
 from fedjax_collapse.model import Model
+from fedjax_collapse.options import check_fields, check_value
 from fedjax_collapse.records import Key, UserError, Variables
 from fedjax_collapse.running import PATIENCE, Going
 from fedjax_collapse.running import Result as Result
@@ -88,7 +89,10 @@ def simulate(
     def taken(record):
         return {name: options.pop(name) for name in record._fields if name in options}
 
-    measurements = tuple(dict(options.pop("measurements", {})).items())
+    measurements = options.pop("measurements", {})
+    check_value("simulate: listener", listener, Callable[[Row, Row], None] | None)
+    check_value("simulate: measurements", measurements, Mapping[str, Measurement])
+    measurements = tuple(measurements.items())
     schedule = Schedule(rounds, measurements=measurements, **taken(Schedule))
     run = Run(federation, algorithm, key, **taken(Run))
     return simulate_runs([run], model, schedule, Hardware(**taken(Hardware)), Callbacks(tell, **taken(Callbacks)))[0]
@@ -107,6 +111,7 @@ def simulate_runs(
     (``processes.py``) the first alone has the folders, and all stop if one is asked to. Errors are those of
     ``simulate``; runs that diverge are told of when the others are done.
     """
+    check_fields(callbacks, "simulate")
     with memory.exhaustion_told():
         going = Going(runs, model, schedule, hardware)
         with _stop_on_interrupt(callbacks.should_stop) as should_stop, going.written_at_last():

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_collapse.losses import cross_entropy, masked_mean
+from fedjax_collapse.options import check_fields
 from fedjax_collapse.records import Batch, Outputs, UserError
 
 
@@ -23,6 +24,9 @@ class Task:
     score: Callable[[Outputs, Batch], jax.Array]
     metric: str = "accuracy"
     is_classification: bool = False
+
+    def __post_init__(self):
+        check_fields(self)
 
     def check(self, outputs: Outputs, num_classes: int) -> None:
         """Raises UserError if the network's outputs, of one example, do not match the classes of the data."""
@@ -45,6 +49,9 @@ def _is_correct(outputs, batch):
 
 def _squared_errors(outputs, batch):
     """Of every row, the mean over its predictions."""
+    if batch.labels.size != outputs.logits.size:
+        shapes = f"predictions [batch, {outputs.logits.shape[1:]}] of labels [batch, {batch.labels.shape[1:]}]"
+        raise UserError(f"network: {shapes}, expected as many numbers in both")
     errors = outputs.logits - batch.labels.reshape(outputs.logits.shape)
     return jnp.mean(errors.reshape(len(errors), -1) ** 2, axis=1)
 

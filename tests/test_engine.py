@@ -248,7 +248,7 @@ def test_federation_checks_its_arrays():
         (dict(class_names=("a",)), "label 1 has no name"),
         (dict(images=np.where(images, 0.5, np.nan)), "train images: NaN"),
         (dict(test_images=images[:, :3]), r"training images are \(4, 4, 1\), test images \(3, 4, 1\)"),
-        (dict(storage="disk"), "storage 'disk', expected one of device, host"),
+        (dict(storage="disk"), "storage 'disk': expected one of device, host"),
     ):
         with pytest.raises(UserError, match=message):
             Federation.from_arrays(**{**good, **change})

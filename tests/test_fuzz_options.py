@@ -158,7 +158,7 @@ WRONG = {  # as a line of the config file
     "training.weight_decay = nan": "training.weight_decay nan is not finite",
     "training.clip_norm = 'abc'": "training.clip_norm 'abc': expected float, got str",
     "training.task_loss = 3": "training.task_loss 3: expected str, got int",
-    "training.task_loss = 'math:sqrt'": "a round cannot be compiled (TypeError): must be real number",
+    "training.task_loss = 'math:sqrt'": "training.task_loss (TypeError): must be real number",
     "training.drop_last = True": "drop_last leaves no client a batch: batch_size 32 is more than the 4 examples",
     "training.epochs = 1e30": "epochs 1e+30: the largest client would take 1e+30 steps in a round, expected less than",
     "training.phases = (('head', 1), ('body', 1e30))": "phases 1e+30: the largest client would take",
@@ -254,7 +254,7 @@ def test_the_place_of_an_error_in_the_users_code_is_told(file, monkeypatch):
     monkeypatch.syspath_prepend(str(file.parent))
     own = "def loss(view):\n    return view.outputs.nothing\ndef part(labels, num_clients, seed):\n    return 1 / 0\n"
     (file.parent / "fuzzed.py").write_text(own)
-    with pytest.raises(UserError, match=r"a round cannot be compiled \(AttributeError, .*fuzzed.py:2\): .*nothing"):
+    with pytest.raises(UserError, match=r"training.task_loss \(AttributeError, .*fuzzed.py:2\): .*nothing"):
         prepare(launch.parse([f"--config={file}", "--config.training.task_loss=fuzzed:loss"]).config)
     path = changed(file, "config.partition = dict(name='fuzzed:part')")
     with pytest.raises(UserError, match=r"partition \(ZeroDivisionError, .*fuzzed.py:4\): division by zero"):

@@ -140,7 +140,8 @@ def check_normal(values, std):
 @pytest.mark.parametrize("projector", ["none", "moon", "feddecorr", "feduv"])
 def test_projectors_equal_torch(float64, projector):
     """Features are what comes out of the projector, at length 1 if asked, and the classifier follows them."""
-    options = dict(hidden=(6,), projector=projector, projector_dim=5, normalize_features=True)
+    options = dict(hidden=(6,), projector=projector, normalize_features=True)
+    options |= {} if projector == "none" else dict(projector_dim=5)
     model = Model(nn.MLP(4, **options), (2, 2, 3))
     variables, batch = initialize(model), batch_of((2, 2, 3))
     outputs, _ = model.apply(variables, batch, train=True)

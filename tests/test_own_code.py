@@ -245,7 +245,7 @@ def test_a_run_is_loaded_again(start, tmp_path):
         ("config.watch = 'some'", "watch 'some': expected one, all"),
         ("config.watch = '1,9'", "watch (1, 9): expected one, all"),
         ("config.measurements = dict(x='own_code:spred')", "did you mean 'spread'?"),
-        ("config.measurements = dict(x='own_code:bad_measurement')", "measurement x: it returned str"),
+        ("config.measurements = dict(x='own_code:bad_measurement')", "measurement x: expected numbers, got text"),
         ("config.arms = dict(only=dict(methods=dict(topk=dict())))", "arm only: unknown method 'topk'"),
     ],
 )

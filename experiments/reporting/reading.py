@@ -145,10 +145,9 @@ def _read_rows(path: Path, is_timing: bool = False) -> tuple[tuple[Row, ...], li
     for number, line in enumerate(lines, 1):
         try:
             with naming(f"{path}, line {number}"):
-                if line.strip():
-                    row = schema.parse(line)
-                    schema.check_row(row)
-                    by_round[row["round"]] = row
+                row = schema.parse(line)
+                schema.check_row(row)
+                by_round[row["round"]] = row
         except UserError as error:
             if number < len(lines) and not is_timing:
                 raise

@@ -49,7 +49,8 @@ class FedAvg:
     private: str = option("none")
 
     def __post_init__(self):
-        object.__setattr__(self, "methods", OrderedDict(self.methods))  # a dict would be sorted inside compiled code
+        if isinstance(self.methods, Mapping):  # a dict would be sorted inside compiled code
+            object.__setattr__(self, "methods", OrderedDict(self.methods))
 
     def check(self, model: Model | None = None) -> None:
         """Raises UserError, naming the value, if any hyper-parameter makes no sense, alone or with the others, or if
@@ -58,9 +59,7 @@ class FedAvg:
         if self.server_optimizer is not None:
             check_optimizer("FedAvg: server_optimizer", self.server_optimizer)
         self.training.check()
-        for name, method in self.methods.items():
-            if not isinstance(method, Method):
-                raise UserError(f"method {name}: it is a {type(method).__name__}, expected a Method")
+        for method in self.methods.values():
             method.check()
         for hook in _EXCLUSIVE:
             if len(found := self.having(hook)) > 1:

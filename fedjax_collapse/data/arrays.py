@@ -5,29 +5,12 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from fedjax_collapse.annotations import as_array as as_array
 from fedjax_collapse.records import UserError
 
 _LARGEST = 2**31 - 1  # of int32
 _EXACT = 2**24  # up to which float32 has every integer
 _FEW_CLASSES = 1000  # as many as labels may speak of, however few the examples
-
-
-def as_array(name: str, values: Any) -> np.ndarray:
-    """The values as an array of numbers.
-
-    Raises:
-        UserError: they are none, are complex, or some of them are masked.
-    """
-    try:
-        array = np.asarray(values)
-    except Exception as error:  # of nested sequences of unequal lengths, of keys and of what is traced
-        raise UserError(f"{name}: {type(values).__name__} is no array ({' '.join(str(error).split())[:80]})") from None
-    if array.dtype.kind not in "biu" and not jnp.issubdtype(array.dtype, jnp.floating):
-        got = {"O": type(values).__name__, "U": "text", "S": "text"}.get(array.dtype.kind, array.dtype)
-        raise UserError(f"{name}: expected numbers, got {got}")
-    if np.ma.is_masked(values):
-        raise UserError(f"{name}: some values are masked; fill them, or leave their examples out")
-    return array
 
 
 def as_numbers(name: str, values: Any) -> np.ndarray:

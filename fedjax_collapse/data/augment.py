@@ -13,6 +13,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
+from fedjax_collapse import user_code
 from fedjax_collapse.data import pixels
 from fedjax_collapse.data.auto_augment import apply_drawn, check_rule, draw
 from fedjax_collapse.records import Key, UserError
@@ -161,7 +162,10 @@ def output_shape(augmentation: Augmentation | None, image_shape: tuple[int, int,
     if augmentation is None:
         return image_shape
     image = jax.ShapeDtypeStruct(image_shape, jnp.float32)
-    return jax.eval_shape(augmentation, image, jax.random.key(0)).shape
+    augmented = user_code.call("augmentation", jax.eval_shape, augmentation, image, jax.random.key(0))
+    if not isinstance(augmented, jax.ShapeDtypeStruct):
+        raise UserError(f"augmentation: it returned {type(augmented).__name__}, expected an image")
+    return augmented.shape
 
 
 def _check_mode(what, mode):

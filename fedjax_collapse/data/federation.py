@@ -1,7 +1,7 @@
 """A federation: examples on the device, who owns which, and the common test set."""
 
 import weakref
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -117,8 +117,7 @@ class Federation(NamedTuple):
 
         The other arguments and errors are those of ``from_arrays``.
         """
-        if storage not in STORAGES:
-            raise UserError(f"federation: storage {storage!r}, expected one of {', '.join(STORAGES)}")
+        check_value("federation: storage", storage, Annotated[str, STORAGES])
         class_names = _as_names("data: class_names", class_names)
         labels, test_labels = as_numbers("train labels", labels), as_numbers("test labels", test_labels)
         _check_named(class_names, labels, test_labels)

@@ -25,7 +25,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, Sharding,
 from fedjax_collapse import processes
 from fedjax_collapse.aggregation import sum_clients
 from fedjax_collapse.data.batches import zeros_of
-from fedjax_collapse.options import Count, check_value
+from fedjax_collapse.options import Count, check_fields
 from fedjax_collapse.records import PyTree, UserError
 from fedjax_collapse.target import Target
 
@@ -55,6 +55,10 @@ class ClientMap:
     on: tuple[jax.Device, ...] = ()  # what it runs on; the first devices where nothing is given
     is_compiled: ClassVar[bool] = True  # False for the debug map, whose rounds run operation by operation
     runs_clients_alone: bool = False  # without a client axis, so that a branch costs only the case that is taken
+
+    def __post_init__(self):
+        check_fields(self)
+        object.__setattr__(self, "on", tuple(self.on))
 
     def __call__(self, function: PerClient, shared: PyTree, clients: PyTree, slots: PyTree = ()) -> Outcome:
         """The sum of the summands, the stacked results, and ``slots`` with what is kept in them.
@@ -139,12 +143,9 @@ class Chunked(ClientMap):
         UserError: ``clients_at_once`` is no number >= 1.
     """
 
-    clients_at_once: int
+    clients_at_once: Count
     num_devices: ClassVar[int] = 1
     on: tuple[jax.Device, ...] = ()
-
-    def __post_init__(self):
-        check_value("Chunked: clients_at_once", self.clients_at_once, Count)
 
     def __str__(self):
         return f"{self.clients_at_once} client{'s' * (self.clients_at_once > 1)} at a time"
@@ -187,11 +188,12 @@ class Sharded(ClientMap):
         UserError: fewer devices than asked for.
     """
 
-    num_devices: int
+    num_devices: Count
     inner: ClientMap
     on: tuple[jax.Device, ...] = ()
 
     def __post_init__(self):
+        super().__post_init__()
         _ = self.devices  # raises
 
     def __str__(self):

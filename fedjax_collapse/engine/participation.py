@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from fedjax_collapse.annotations import as_array
 from fedjax_collapse.options import Fraction, Interval, NotNegative, Positive, Share, check_fields, only_with, option
 from fedjax_collapse.records import Key, UserError
 
@@ -161,9 +162,7 @@ class Participation:
 
 def _per_client(name, value, num_clients):
     """The numbers, one for all clients or one for each."""
-    numbers = np.asarray(value)
-    if numbers.dtype.kind not in "biuf":
-        raise UserError(f"Participation: {name} {value!r}: expected a number, or one for each client")
+    numbers = as_array(f"Participation: {name}", value)
     if numbers.shape not in ((), (num_clients,)):
         raise UserError(f"Participation: {name} of {len(numbers)} clients, expected one or {num_clients}")
     return numbers

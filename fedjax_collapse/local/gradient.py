@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fedjax_collapse import masks
+from fedjax_collapse import masks, user_code
 from fedjax_collapse.local.context import LocalContext, method_key
 from fedjax_collapse.losses import masked_mean
 from fedjax_collapse.method import GradientView, LocalView, RoundView, returned
@@ -94,5 +94,5 @@ def _task_loss(context, view, outputs, batch):
     for name, method in context.algorithm.having("task").items():
         return method.task(view(name))
     if context.training.task_loss is not None:
-        return context.training.task_loss(view(_TASK))
-    return context.model.task.loss(outputs, batch)
+        return user_code.call_loss("training.task_loss", context.training.task_loss, view(_TASK))
+    return user_code.call_loss("loss of the task", context.model.task.loss, outputs, batch)

@@ -1,6 +1,7 @@
 """What networks have in common: the options of their layers, and the way from an image's features to its classes."""
 
 import dataclasses
+import functools
 
 import flax.linen as nn
 import jax
@@ -12,7 +13,7 @@ from fedjax_collapse.nn.convolution import TimedLowerings
 from fedjax_collapse.nn.heads import classify
 from fedjax_collapse.nn.layers import Conv, Init, normalize, torch_uniform
 from fedjax_collapse.nn.projector import project
-from fedjax_collapse.options import Count, WithOptions, check_needed, only_with
+from fedjax_collapse.options import Count, WithOptions, check_fields, only_with
 from fedjax_collapse.records import Outputs, UserError
 from fedjax_collapse.target import Target
 
@@ -34,7 +35,7 @@ class Network(nn.Module, kw_only=True):
     projector: str = "none"
     projector_dim: Count = only_with(256, projector=...)
     normalize_features: bool = False
-    head: str | type[nn.Module] | WithOptions = "linear"
+    head: str | type[nn.Module] | WithOptions | functools.partial = "linear"
     dtype: str | None = None
 
     smallest_image = 1  # height and width in pixels
@@ -50,10 +51,10 @@ class Network(nn.Module, kw_only=True):
         return Outputs(features, classify(self.head, features, self.num_classes))
 
     def _check(self, height, width):
+        check_fields(self)
         name, smallest = type(self).__name__, self.smallest_image
         if self.num_classes < 1:
             raise UserError(f"{name}: num_classes {self.num_classes} is too small, expected >= 1")
-        check_needed(self)
         if min(height, width) < smallest:
             raise UserError(
                 f"{name}: images of {height}x{width} pixels are too small, expected at least {smallest}x{smallest}; "
