@@ -133,7 +133,10 @@ class Going:
         self.algorithms, states, data = zip(*initial, strict=True)
         self.stores: list[Checkpoints | None] = [None] * len(runs)
         states, self.histories = self._open_in_first(states)
-        self.done, self.last, self.rounds_at_once = int(states[0].round), 0, 1
+        self.done, self.last = int(states[0].round), 0
+        # all clients measure at the end of a call: then the rounds between two evaluations are a single one
+        self.is_divisible = not any(algorithm.measuring(by_all=True) for algorithm in self.algorithms)
+        self.rounds_at_once = 1 if self.is_divisible else schedule.evaluate_every
         self.diverged = self._remembered_divergences()
         parts = list(zip(self.algorithms, states, data, strict=True))
         self.program, self.compiling = engine.Program(rounds, parts, hardware.storage), 0.0
@@ -230,7 +233,7 @@ class Going:
             record = scored(record, self.model.task.metric)
             rounds = np.arange(self.done - num_rounds, self.done) + 1
             history.add_rounds({"round": rounds, "steps": record.steps, **record.metrics})
-        if self.schedule.evaluate_every > 1:
+        if self.is_divisible and self.schedule.evaluate_every > 1:
             per_round = (stopwatch.seconds["train"] - before) / num_rounds
             self.rounds_at_once = min(processes.of_all(max(1, int(PATIENCE / max(per_round, 1e-6)))))
         return advances

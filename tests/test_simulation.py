@@ -39,6 +39,7 @@ from fedjax_collapse import (
     simulate,
     simulation,
 )
+from fedjax_collapse.algorithms.ccvr import CCVR
 from fedjax_collapse.data import augment
 from fedjax_collapse.data.federation import Domains
 from fedjax_collapse.fingerprint import describe
@@ -204,6 +205,16 @@ def test_stopped_between_evaluations_and_resumed_equals_uninterrupted(
         assert_same_bits(resumed.variables, whole.variables)
         assert files(folder) == files(tmp_path / "whole")
         assert resumed.timing[0]["samples"] <= whole.timing[0]["samples"]
+
+
+def test_all_clients_measure_once_before_an_evaluation(federation, model, monkeypatch):
+    """Not whenever it was asked whether to stop, which depends on the machine."""
+    monkeypatch.setattr(running, "PATIENCE", 0.0)
+    calls, advance = [], engine.Program.advance
+    monkeypatch.setattr(engine.Program, "advance", lambda self, count: calls.append(count) or advance(self, count))
+    algorithm = FedAvg(TRAINING, {"ccvr": CCVR(when="end", clients="all")})
+    simulate(federation, model, algorithm, rounds=5, key=jax.random.key(0), evaluate_every=3)
+    assert calls == [3, 2]
 
 
 def test_a_stop_between_evaluations_that_is_damaged_is_noticed(federation, model, tmp_path, monkeypatch):
