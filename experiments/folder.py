@@ -43,7 +43,11 @@ def _check_free(workdir, content):
     path = workdir / _CONFIG
     if path.exists():
         defaults = json.loads(base.get_config().to_json_best_effort())  # of keys that were not there yet
-        there, here = (defaults | c for c in (read_config(workdir), content))
+        try:
+            known = read_config(workdir)
+        except UserError as error:
+            raise UserError(f"{error}; choose another --workdir") from error
+        there, here = defaults | known, defaults | content
         there, here = flatten(there), flatten(_without_additions(here, there))
         keys = sorted(key for key in there.keys() | here.keys() if there.get(key) != here.get(key))
         if keys:

@@ -225,8 +225,18 @@ def _launch_all(campaign, layout, name, place, stops):
         command = [f"--config={campaign.out / 'config.py'}", f"--workdir={campaign.out / name}", f"--arm={case}"]
         command += [f"--seed={seeds}", f"--compilation_cache={campaign.out / 'compiled'}"]
         command.append(f"--distributed={distributed}")
-        statuses.append(launch.main(command, lambda: stops))
+        statuses.append(launch.main(command, _after_a_row(campaign.out / name) if stops else lambda: False))
     return max(statuses)
+
+
+def _after_a_row(study):
+    """What says whether a run of the study has more rows than now."""
+
+    def count():
+        return sum(path.read_bytes().count(b"\n") for path in study.glob("*/*/metrics.jsonl"))
+
+    before = count()
+    return lambda: count() > before
 
 
 def _parse(arguments) -> Campaign:

@@ -92,7 +92,8 @@ def load_run(folder: Path | str, trust: bool = False) -> LoadedRun:
         algorithm, template, _ = initialize(run, model, schedule)
     except Exception as error:  # of the user's code
         raise explained(f"{folder}: cannot be built again", error) from error
-    check_same(folder, description(run, model, schedule), hint="restore what has changed, or ")
+    known = description(run, model, schedule)
+    check_same(folder, known, hint="restore what has changed, or ", besides=("model.module.lowering",))
     state = _newest_state(folder, template)
     variables = server.evaluated(algorithm, model, state.server, state.clients)
     return LoadedRun(model, federation, algorithm, variables, state, resolved)
@@ -106,7 +107,7 @@ def _study_of(folder):
 
 def _read_config(study: Path) -> ConfigDict:
     try:
-        config = StudyConfig(_as_written(dict(json.loads((study / "config.json").read_text()))))
+        config = StudyConfig(_as_written(dict(json.loads((study / "config.json").read_text(encoding="utf-8")))))
         check_study(config)
         arms_of(as_declared(config))
     except Exception as error:  # JSON of any other content

@@ -118,7 +118,7 @@ def _advice(found, failure, training):
     if failure is not None and (found.round, failure.where[2]) == (1, 0) and failure.what.startswith("the term"):
         return "no step was taken before: look at the inputs and at the term"
     rate, decay = float(training.learning_rate_in(found.round - 1)), float(training.weight_decay)
-    if training.optimizer is None and rate * decay >= _OVERSHOOTS:
+    if training.optimizer is None and rate * decay >= _OVERSHOOTS and decay > rate:
         return f"lower training.weight_decay (now {decay:.3g}): a step takes {rate * decay:.3g} times the params away"
     clipping = "set" if training.clip_norm is None else "lower"
     return f"lower training.learning_rate (now {rate:.3g}) or {clipping} training.clip_norm"

@@ -77,10 +77,16 @@ def claim(runs: Mapping[Path, tuple[Mapping[str, Any], bool]]) -> None:
         write_json(folder / _FILE, description)
 
 
-def check_same(folder: Path, description: Mapping[str, Any], is_whole: bool = True, hint: str = "") -> None:
+def check_same(
+    folder: Path,
+    description: Mapping[str, Any],
+    is_whole: bool = True,
+    hint: str = "",
+    besides: tuple[str, ...] = (),
+) -> None:
     """Raises UserError unless the folder's run has this description, or a part of one that is not ``is_whole``.
 
-    ``hint``: what else to do about it than to use a new folder.
+    ``hint``: what else to do about it than to use a new folder; ``besides``: what may be another.
     """
     path, here = folder / _FILE, json.loads(json.dumps(description))
     try:
@@ -93,6 +99,7 @@ def check_same(folder: Path, description: Mapping[str, Any], is_whole: bool = Tr
     names = [name for name in {**here, **there} if here.get(name) != there.get(name)]
     usual = tuple(_usual(description))  # an option that the folder's version did not know yet, where nothing uses it
     names = [name for name in names if name in there or not f"{name}.".startswith(usual)]
+    names = [name for name in names if not name.startswith(besides)]
     if names:
         changes = [_change(name, there.get(name, "absent"), here.get(name, "absent")) for name in names[:_SHOWN]]
         more = f"; and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""

@@ -93,7 +93,7 @@ def check_needed(record: Any) -> None:
             found, what = getattr(record, name), f"{type(record).__name__}: {field.name} {shown(value)}"
             if expected is not ... and found != expected:
                 raise UserError(f"{what} with {name} {found!r}, expected {name}={expected!r}: it does nothing there")
-            if expected is ... and found in (None, "none"):
+            if expected is ... and (found is None or (isinstance(found, str) and found == "none")):
                 raise UserError(f"{what} without {name}, expected both: it does nothing alone")
 
 

@@ -578,7 +578,7 @@ def test_a_network_of_other_classes_is_refused(federation, tmp_path):
         ({"watch": "none"}, "watch 'none': expected one, all, or a tuple of identities from 0 to 4"),
         ({"watch": (5,)}, r"watch \(5,\): expected one, all"),
         ({"watch": [0]}, r"watch \[0\]: expected one, all, or a tuple"),
-        ({"measurements": {"norm": 3}}, "measurement norm: expected a function of a view, got int"),
+        ({"measurements": {"norm": 3}}, "simulate: measurements norm: 3: expected a function, got int"),
         ({"partcipation": 0.5}, "simulate: unknown option 'partcipation', expected one of .*participation"),
         ({"run_map": engine.Vectorized()}, "simulate: unknown option 'run_map'"),
     ],

@@ -11,6 +11,7 @@ from fedjax_collapse.options import Count, check_value
 from fedjax_collapse.records import Ownership, UserError
 
 _MOST_OWNERS = 2  # of an example, as of ``partition.partially_disjoint``
+_MOST_CLIENTS = 10_000_000  # what has more never ends
 
 
 def ownership(partition: Partition, num_examples: int, capacity: int | None = None) -> Ownership:
@@ -20,7 +21,7 @@ def ownership(partition: Partition, num_examples: int, capacity: int | None = No
         UserError: the partition is none of so many examples, or the capacity is too small or far too large.
     """
     check_value("federation: capacity", capacity, Count | None)
-    partition = owned(partition, most=_MOST_OWNERS * num_examples)
+    partition = owned(partition, most=_MOST_CLIENTS)
     sizes = np.array([len(rows) for rows in partition], np.int32)
     if not len(sizes) or not sizes.min():
         raise UserError(f"partition: every client needs at least one example, got sizes {sizes.tolist()}")

@@ -5,7 +5,6 @@ one that was not drawn: its upload counts for nothing and what it remembers stay
 upload is lost has trained, and goes on as if it had been heard; for the server it is as one that was not drawn.
 """
 
-import dataclasses
 import math
 from typing import Annotated
 
@@ -62,9 +61,6 @@ class Participation:
     def check(self, num_clients: int, weighting: str) -> None:
         """Raises UserError for values that make no sense, alone or with the weighting of uploads."""
         check_fields(self)
-        for field in dataclasses.fields(Participation):  # a class of one's own may have others
-            if field.name not in _OF_EACH and np.ndim(getattr(self, field.name)):
-                raise UserError(f"Participation: {field.name}: expected one number for all clients, got several")
         self._check_availability(num_clients)
         self._check_times(num_clients)
         if self.rule == "size" and weighting != "equal":

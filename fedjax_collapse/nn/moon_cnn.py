@@ -3,6 +3,7 @@
 import jax
 
 from fedjax_collapse.nn.base import Network, as_level
+from fedjax_collapse.nn.convolution import TimedLowerings
 from fedjax_collapse.nn.layers import Conv, Dense, max_pool
 from fedjax_collapse.options import Count
 from fedjax_collapse.target import Target
@@ -18,7 +19,7 @@ class MOONCNN(Network):
     num_classes: int
     channels: tuple[Count, ...] = (6, 16)
     hidden: tuple[Count, ...] = (120, 84)
-    lowering: str = "auto"
+    lowering: str | TimedLowerings = "auto"
     target: Target = Target()
 
     @property
