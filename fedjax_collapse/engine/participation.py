@@ -18,7 +18,6 @@ from fedjax_collapse.options import Fraction, Interval, NotNegative, Positive, S
 from fedjax_collapse.records import Key, UserError
 
 _DRAW, _DROPOUT, _STRAGGLERS, _UPLOADS = 0, 2, 3, 4  # streams of randomness within a round; 1 is the clients' training
-_OF_EACH = ("availability", "step_seconds")  # numbers that may be one for each client
 _PHASES, _SPEEDS = 2**31 - 1, 2**31 - 2  # streams of randomness within a run; the others are its rounds
 
 
