@@ -20,6 +20,7 @@ from fedjax_collapse.nn.layers import (
     max_pool,
     normalize,
 )
+from fedjax_collapse.nn.sums import add_bias, mean_pixels, sum_rows
 from fedjax_collapse.records import Batch
 from fedjax_collapse.target import Target
 
@@ -97,8 +98,9 @@ def test_batch_norm_equals_torch(shape):
         np.testing.assert_allclose(stats["var"], reference.running_var.numpy(), rtol=1e-6)
 
 
+@pytest.mark.parametrize("platform", ["cpu", "gpu"])
 @pytest.mark.parametrize("shape", [(6, 3, 2, 5), (6, 5)])
-def test_gradient_of_batch_norm(shape):
+def test_gradient_of_batch_norm(shape, platform):
     """Of the outputs and of both moments: as by automatic differentiation over the true rows alone."""
     inputs, weights = jax.random.normal(jax.random.key(0), (2, *shape))
     scale, bias, *others = jax.random.normal(jax.random.key(1), (4, 5))
@@ -118,9 +120,43 @@ def test_gradient_of_batch_norm(shape):
         return jax.jit(jax.grad(loss, (0, 1, 2)))(inputs[rows], scale, bias)
 
     weights = weights * mask.reshape(-1, *[1] * (len(shape) - 1))
-    ours, expected = gradients(normalize_batch, np.arange(6), mask), gradients(plain, true, mask[true])
+    ours, expected = (
+        gradients(lambda *all: normalize_batch(*all, Target(platform)), np.arange(6), mask),
+        gradients(plain, true, mask[true]),
+    )
     assert not np.any(ours[0][np.array([1, 4])])
     assert_close((ours[0][true], *ours[1:]), expected, 1e-5)
+
+
+@pytest.mark.parametrize("platform", ["cpu", "gpu"])
+@pytest.mark.parametrize("of", ["rows", "pixels", "bias"])
+def test_sums_and_their_gradients(float64, of, platform):
+    """As NumPy's, at first and second order, also of several clients."""
+    target, images = Target(platform), np.random.default_rng(0).normal(size=(2, 3, 4, 5, 6))
+    ours, plain = {
+        "rows": (lambda x: sum_rows(x, target), lambda x: x.sum((0, 1, 2))),
+        "pixels": (lambda x: mean_pixels(x, target), lambda x: x.mean((1, 2))),
+        "bias": (lambda x: add_bias(x, x[0, 0, 0], target), lambda x: x + x[0, 0, 0]),
+    }[of]
+
+    def derived(function):
+        def slope(x):
+            return jax.grad(lambda x: jnp.sum(function(x) ** 3))(x)
+
+        def curvature(x):
+            return jax.grad(lambda x: jnp.sum(slope(x) ** 2))(x)
+
+        return [jax.vmap(each)(images) for each in (function, slope, curvature)]
+
+    assert_close(derived(ours), derived(plain), 1e-12)
+
+
+def test_sums_of_a_client_do_not_depend_on_others():
+    """Bit for bit, one at a time and together."""
+    values = np.random.default_rng(0).normal(size=(3, 777, 33)).astype(np.float32)
+    together = jax.jit(jax.vmap(lambda x: sum_rows(2 * x, Target())))(values)
+    alone = [jax.jit(lambda x: sum_rows(2 * x, Target()))(of_client) for of_client in values]
+    assert_same_bits(together, np.stack(alone))
 
 
 def test_initialisation_is_torchs():

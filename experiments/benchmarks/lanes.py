@@ -172,7 +172,12 @@ def _at_once(pair, cores):
         lane.pin(core)
     done = run(pair)
     end = min(rounds[-1]["end"] for rounds in done.values())  # after which one of them was alone
-    return _ratio(*([each for each in done[lane] if each["end"] <= end] for lane in pair))
+    return _ratio(*(_in_company(lane, done[lane], end) for lane in pair))
+
+
+def _in_company(lane, rounds, end):
+    """Those of the lane's rounds that another was there for: as many as it is to run, and more that ended with it."""
+    return [each for number, each in enumerate(rounds) if number < lane.rounds or each["end"] <= end]
 
 
 def _ratio(own, others):

@@ -13,6 +13,7 @@ from fedjax_collapse.nn.convolution import TimedLowerings
 from fedjax_collapse.nn.heads import classify
 from fedjax_collapse.nn.layers import Conv, Init, normalize, torch_uniform
 from fedjax_collapse.nn.projector import project
+from fedjax_collapse.nn.sums import mean_pixels
 from fedjax_collapse.options import Count, WithOptions, check_fields, only_with
 from fedjax_collapse.records import Outputs, UserError
 from fedjax_collapse.target import Target
@@ -79,7 +80,7 @@ class LayerOptions:
 
     def normalize(self, images: jax.Array, mask: jax.Array, train: bool, momentum: float = 0.1) -> jax.Array:
         """Images after the normalisation; ``momentum`` is of BatchNorm's running statistics."""
-        options = dict(momentum=momentum) if self.norm == "batch" else {}
+        options = dict(momentum=momentum, target=self.target) if self.norm == "batch" else {}
         return normalize(self.norm, images, mask, train, **options)
 
     def conv_norm(
@@ -106,9 +107,9 @@ class ConvNetwork(Network, kw_only=True):
         return LayerOptions(self.norm, self.lowering, self.dtype, self.target, kernel_init)
 
 
-def global_mean(images: jax.Array) -> jax.Array:
+def global_mean(images: jax.Array, target: Target) -> jax.Array:
     """Mean over the pixels, [batch, channels], in float32 at least."""
-    return jnp.mean(at_least_float32(images), axis=(1, 2))
+    return mean_pixels(at_least_float32(images), target)
 
 
 def as_level(module: nn.Module, outputs: jax.Array) -> jax.Array:
@@ -117,7 +118,7 @@ def as_level(module: nn.Module, outputs: jax.Array) -> jax.Array:
     It is the mean over the pixels of [batch, height, width, channels]; [batch, channels] stay as they are.
     """
     if module.is_mutable_collection(LEVELS) and not module.is_initializing():
-        module.sow(LEVELS, "level", at_least_float32(outputs) if outputs.ndim == 2 else global_mean(outputs))
+        module.sow(LEVELS, "level", at_least_float32(outputs).mean(axis=tuple(range(1, outputs.ndim - 1))))
     return outputs
 
 

@@ -7,10 +7,13 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from fedjax_collapse.nn.sums import sum_rows
+from fedjax_collapse.target import Target
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5))
 def normalize_batch(
-    inputs: jax.Array, mask: jax.Array, scale: jax.Array, bias: jax.Array, epsilon: float
+    inputs: jax.Array, mask: jax.Array, scale: jax.Array, bias: jax.Array, epsilon: float, target: Target
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Normalised inputs [batch, ..., channels], and the mean and biased variance [channels] of the rows in ``mask``.
 
@@ -18,27 +21,25 @@ def normalize_batch(
     batch, where automatic differentiation takes more passes over it.
     """
     values, rows, count = _prepare(inputs, mask)
-    axes = tuple(range(inputs.ndim - 1))
-    mean = jnp.sum(jnp.where(rows, values, 0), axes) / count
-    variance = jnp.sum(jnp.where(rows, values - mean, 0) ** 2, axes) / count
+    mean = sum_rows(jnp.where(rows, values, 0), target) / count
+    variance = sum_rows(jnp.where(rows, values - mean, 0) ** 2, target) / count
     outputs = (values - mean) * (lax.rsqrt(variance + epsilon) * scale) + bias
     return outputs.astype(inputs.dtype), mean, variance
 
 
-def _forward(inputs, mask, scale, bias, epsilon):
-    outputs, mean, variance = normalize_batch(inputs, mask, scale, bias, epsilon)
+def _forward(inputs, mask, scale, bias, epsilon, target):
+    outputs, mean, variance = normalize_batch(inputs, mask, scale, bias, epsilon, target)
     return (outputs, mean, variance), (inputs, mask, scale, mean, variance)
 
 
-def _backward(epsilon, residuals, gradients):
+def _backward(epsilon, target, residuals, gradients):
     inputs, mask, scale, mean, variance = residuals
     values, rows, count = _prepare(inputs, mask)
-    axes = tuple(range(inputs.ndim - 1))
     gradient, mean_gradient, variance_gradient = gradients
     gradient = gradient.astype(values.dtype)
     centred = values - mean
     inverse = lax.rsqrt(variance + epsilon)
-    total, correlation = jnp.sum(gradient, axes), jnp.sum(gradient * centred, axes)
+    total, correlation = sum_rows(gradient, target), sum_rows(gradient * centred, target)
     through_mean = (mean_gradient - scale * inverse * total) / count
     through_variance = (2 * variance_gradient - scale * inverse**3 * correlation) / count
     input_gradient = scale * inverse * gradient + jnp.where(rows, through_mean + through_variance * centred, 0)

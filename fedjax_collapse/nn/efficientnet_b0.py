@@ -49,7 +49,7 @@ class EfficientNetB0(ConvNetwork):
                 done += 1
             images = as_level(self, images)
         images = nn.silu(conv(images, scale(1280, self.width_multiplier), 1))
-        features = dropout(self, global_mean(images), self.dropout, train)
+        features = dropout(self, global_mean(images, self.target), self.dropout, train)
         return jax.nn.relu(as_level(self, Dense(scale(640, self.width_multiplier), dtype=self.dtype)(features)))
 
 
@@ -72,7 +72,7 @@ class MBConv(nn.Module):
         # PyTorch's fan_out counts the outputs of all groups
         init = functools.partial(_fan_out_of, self.size**2 * hidden)
         outputs = nn.silu(conv(outputs, hidden, self.size, stride=self.stride, groups=hidden, kernel_init=init))
-        outputs = outputs * _excitation(outputs, max(1, channels // 4))
+        outputs = outputs * _excitation(outputs, max(1, channels // 4), self.layers.target)
         outputs = conv(outputs, self.features, 1)
         if self.stride != 1 or channels != self.features:
             return outputs
@@ -83,9 +83,9 @@ def _fan_out_of(fan_out, fan_in, _):
     return _FAN_OUT(fan_in, fan_out)
 
 
-def _excitation(images, squeezed):
+def _excitation(images, squeezed, target):
     """A weight in 0..1 for each channel of each example, from the channels' means: [batch, 1, 1, channels]."""
     init = nn.initializers.variance_scaling(2.0, "fan_out", "normal")
     dense = functools.partial(nn.Dense, dtype=images.dtype, param_dtype=float, kernel_init=init)
-    weights = nn.silu(dense(squeezed)(global_mean(images)))
+    weights = nn.silu(dense(squeezed)(global_mean(images, target)))
     return nn.sigmoid(dense(images.shape[-1])(weights))[:, None, None]

@@ -36,4 +36,4 @@ class FedUVCNN(ConvNetwork):
         for channels, size, stride in self.convolutions:
             images = conv(images, scale(channels, self.width_multiplier), size, stride=stride)
             images = jax.nn.relu(as_level(self, images))
-        return global_mean(images)
+        return global_mean(images, self.target)

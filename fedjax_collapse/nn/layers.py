@@ -16,6 +16,7 @@ from fedjax_collapse.nn.batch_norm import count_values, normalize_batch
 from fedjax_collapse.nn.convolution import Convolution, TimedLowerings, convolve
 from fedjax_collapse.nn.pooling import avg_pool as avg_pool
 from fedjax_collapse.nn.pooling import max_pool as max_pool
+from fedjax_collapse.nn.sums import add_bias
 from fedjax_collapse.records import UserError
 from fedjax_collapse.target import Target
 
@@ -57,7 +58,8 @@ class Dense(nn.Module):
         channels = inputs.shape[-1]
         kernel = self.param("kernel", self.kernel_init(channels, self.features), (channels, self.features))
         inputs, kernel = _cast((inputs, kernel), self.dtype)
-        return _add_bias(self, inputs @ kernel, channels)
+        outputs = inputs @ kernel
+        return outputs + _bias(self, channels) if self.use_bias else outputs
 
 
 class Conv(nn.Module):
@@ -89,7 +91,8 @@ class Conv(nn.Module):
         fan_in, fan_out = size * size * channels, size * size * self.features // self.groups
         kernel = self.param("kernel", self.kernel_init(fan_in, fan_out), (size, size, channels, self.features))
         images, kernel = _cast((images, kernel), self.dtype)
-        return _add_bias(self, convolve(images, kernel, self.convolution), fan_in)
+        outputs = convolve(images, kernel, self.convolution)
+        return add_bias(outputs, _bias(self, fan_in), self.target) if self.use_bias else outputs
 
 
 def normalize(kind: str, inputs: jax.Array, mask: jax.Array, train: bool, **options) -> jax.Array:
@@ -112,6 +115,7 @@ class BatchNorm(nn.Module):
 
     momentum: float = 0.1  # PyTorch's: weight of the new value
     epsilon: float = 1e-5
+    target: Target = Target()
 
     @nn.compact
     def __call__(self, inputs: jax.Array, mask: jax.Array, train: bool) -> jax.Array:
@@ -123,7 +127,7 @@ class BatchNorm(nn.Module):
         if not train:
             factor = lax.rsqrt(running_var.value + self.epsilon) * scale
             return ((inputs - running_mean.value) * factor + bias).astype(inputs.dtype)
-        outputs, mean, variance = normalize_batch(inputs, mask, scale, bias, self.epsilon)
+        outputs, mean, variance = normalize_batch(inputs, mask, scale, bias, self.epsilon, self.target)
         count = count_values(inputs, mask).astype(variance.dtype)
         unbiased = variance * (count / jnp.maximum(count - 1, 1))
         running_mean.value += self.momentum * (mean - running_mean.value)
@@ -159,8 +163,5 @@ def _cast(arrays, dtype):
     return arrays if dtype is None else jax.tree.map(lambda array: array.astype(dtype), arrays)
 
 
-def _add_bias(layer, outputs, fan_in):
-    if not layer.use_bias:
-        return outputs
-    bias = layer.param("bias", torch_uniform(fan_in), (layer.features,))
-    return outputs + _cast(bias, layer.dtype)
+def _bias(layer, fan_in):
+    return _cast(layer.param("bias", torch_uniform(fan_in), (layer.features,)), layer.dtype)

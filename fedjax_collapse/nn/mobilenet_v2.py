@@ -41,7 +41,7 @@ class MobileNetV2(ConvNetwork):
                 images = block(*options, layers, name=f"stage_{stage}_block_{index}")(images, mask, train)
             images = as_level(self, images)
         images = as_level(self, conv(images, scale(1280, self.width_multiplier), 1))
-        return global_mean(jax.nn.relu(images))
+        return global_mean(jax.nn.relu(images), self.target)
 
 
 class InvertedResidual(nn.Module):

@@ -109,4 +109,4 @@ class ResidualNetwork(ConvNetwork):
             for index in range(blocks):
                 options = (width * 2**stage, 1 if index else stride, layers, self.padded_shortcut)
                 images = block(*options, index == blocks - 1, name=f"stage_{stage}_block_{index}")(images, mask, train)
-        return global_mean(images)
+        return global_mean(images, self.target)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 
 from fedjax_collapse.nn.chunks import in_chunks
 from fedjax_collapse.nn.patches import gradient_of_images, pad, windows
+from fedjax_collapse.nn.sums import sum_rows
 from fedjax_collapse.target import Target
 
 
@@ -28,7 +29,7 @@ def _backward(stride, padding, target, residuals, gradient):
         shifted = windows(pad(images, padding), kernel.shape[:2], stride)
         products = [(window * gradient).reshape(-1, channels) for window in shifted]
         return gradient_of_images(_add_shifted, gradient, kernel, images.shape, stride, padding), jnp.stack(
-            [_sum_rows(product, target) for product in products]
+            [sum_rows(product, target) for product in products]
         )
 
     bytes_each = 4 * images.size // len(images) * images.dtype.itemsize
@@ -42,10 +43,3 @@ convolve_shifted.defvjp(_forward, _backward)
 def _add_shifted(images, kernel, stride=1):
     shifted = windows(images, kernel.shape[:2], stride)
     return sum(window * weight for window, weight in zip(shifted, kernel.reshape(-1, kernel.shape[3]), strict=True))
-
-
-def _sum_rows(matrix, target):
-    """As a product with ones on a CPU, where XLA sums a fused product one number at a time."""
-    if not target.is_cpu:
-        return jnp.sum(matrix, axis=0)
-    return (jnp.ones((1, len(matrix)), matrix.dtype) @ matrix)[0]

@@ -27,4 +27,4 @@ class SmallCNN(ConvNetwork):
         for block, channels in enumerate(self.channels):
             images = max_pool(images, target=self.target) if block else images
             images = jax.nn.relu(as_level(self, conv(images, channels)))
-        return global_mean(images)
+        return global_mean(images, self.target)

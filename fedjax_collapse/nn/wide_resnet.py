@@ -34,7 +34,7 @@ class WideResNet(ConvNetwork):
                 options = (scale(16 * 2**stage, self.width_multiplier), stride, self.dropout, layers)
                 images = block(*options, name=f"stage_{stage}_block_{index}")(images, mask, train)
             images = as_level(self, images)
-        return global_mean(jax.nn.relu(layers.normalize(images, mask, train, momentum=0.9)))
+        return global_mean(jax.nn.relu(layers.normalize(images, mask, train, momentum=0.9)), self.target)
 
 
 class PreActivation(nn.Module):
