@@ -8,9 +8,9 @@ from ml_collections import ConfigDict
 
 from experiments.cells import OF_STUDY, arms_of, cell_name, merged, setting_and_arm, settings_of
 from experiments.configs import base
-from experiments.names import check_name
+from experiments.names import check_key, check_name
 from experiments.paper import check_paper
-from fedjax_collapse import Participation, engine
+from fedjax_collapse import FedAvg, Participation, engine
 from fedjax_collapse.options import Count, Natural, check_value, hints
 from fedjax_collapse.records import UserError
 from fedjax_collapse.simulation import Schedule
@@ -26,11 +26,20 @@ _KINDS = {
 _LONGEST_NAME = 200  # bytes of a folder's name; most file systems take 255
 _TAKEN = ("export", "replaced")  # at the top of a study's folder, as these files, also while they are written:
 _TAKEN_FILES = ("config.json", "provenance.json", "summary.json", "report.html", ".lock")
-_ENGINE_KINDS = {"clients_at_once": Natural, "devices": Natural}
-_ENGINE_CHOICES = {
-    "layout": ("auto", "timed", "chunked", "vectorized", "sharded", "loop"),
-    "runs": ("auto", "together", "separate"),
-    "storage": engine.STORAGES,
+_SECTIONS = {
+    "engine": {
+        "layout": Annotated[str, ("auto", "timed", "chunked", "vectorized", "sharded", "loop")],
+        "clients_at_once": Natural,
+        "devices": Natural,
+        "runs": Annotated[str, ("auto", "together", "separate")],
+        "storage": Annotated[str, engine.STORAGES],
+    },
+    "server": {
+        "optimizer": dict,
+        "optimized": hints(FedAvg)["optimized"],
+        "weighting": hints(FedAvg)["weighting"],
+        "batch_norm": Annotated[str, ("average", "local", "recalibrate")],
+    },
 }
 
 
@@ -87,7 +96,7 @@ def _changed(config, path, changes, fixed):
     """The config with the changes, which have none of the keys that are fixed for all."""
     check_value(path, changes, dict)
     for key in changes:
-        check_name(f"key in {path}", key, [*config, *OF_STUDY])
+        check_key(f"key in {path}", key, [*config, *OF_STUDY])
         if key in (*fixed, *OF_STUDY):
             what = path.split(".")[0]
             raise UserError(f"{path}.{key}: all {what} of a study have the same {key}; set config.{key}")
@@ -169,27 +178,26 @@ def check_keys(config: Mapping) -> None:
     config = as_declared(config) if isinstance(config, ConfigDict) else config
     defaults = as_declared(base.get_config())
     for key in config:
-        check_name("config key", key, defaults)
+        check_key("config key", key, defaults)
     for key, default in defaults.items():
         if key not in config and key not in OF_STUDY:
             raise UserError(f"the config has no {key}: start from experiments.configs.base.get_config()")
         check_value(f"config.{key}", config.get(key, {}), kind_of_key(key, default))
-    options = config["engine"]
-    for key in options:
-        check_name("config key of engine", key, defaults["engine"])
-    for key in defaults["engine"]:
-        if key not in options:
+    for section, kinds in _SECTIONS.items():
+        for key, value in config[section].items():
+            check_name(f"config key of {section}", key, kinds)
+            choices = next(iter(getattr(kinds[key], "__metadata__", ())), None)
+            if isinstance(value, str) and isinstance(choices, tuple):
+                check_name(f"{section}.{key}", value, choices)
+            check_value(f"{section}.{key}", value, kinds[key])
+    for key in _SECTIONS["engine"]:
+        if key not in config["engine"]:
             raise UserError(f"config.engine has no {key}: change some of its values by config.engine.update(...)")
-        check_value(f"engine.{key}", options[key], _ENGINE_KINDS.get(key, str))
-    for key, choices in _ENGINE_CHOICES.items():
-        check_name(f"engine.{key}", options[key], choices)
 
 
 def kind_of_key(path: str, default: Any) -> Any:
     """The annotation of a key of ``configs/base.py``, dotted where it is in a section."""
     section, _, name = path.partition(".")
-    if section == "engine" and name in _ENGINE_CHOICES:
-        return Annotated[str, _ENGINE_CHOICES[name]]
-    if section == "engine" and name:
-        return _ENGINE_KINDS[name]
+    if name in _SECTIONS.get(section, {}):
+        return _SECTIONS[section][name]
     return _KINDS.get(path, Any if default is None else type(default))

@@ -16,7 +16,6 @@ from experiments.names import (
     check_arguments,
     check_name,
     class_named,
-    classes,
     explained,
     function_named,
     network,
@@ -25,7 +24,7 @@ from fedjax_collapse import FedAvg, LocalTraining, Participation, Phase, aggrega
 from fedjax_collapse.analysis import measurements
 from fedjax_collapse.data import Domains, Federation, augment, partition, sources
 from fedjax_collapse.data.ownership import owned
-from fedjax_collapse.method import Method
+from fedjax_collapse.methods.base import Method
 from fedjax_collapse.model import Model
 from fedjax_collapse.nn.heads import orthogonal_head
 from fedjax_collapse.optimizers import check_optimizer
@@ -45,23 +44,18 @@ _OF_OPTAX = {  # what it does not say of its arguments
     **dict.fromkeys(("b1", "b2", "decay"), Decay),
     **dict.fromkeys(("eps", "eps_root", "weight_decay", "initial_accumulator_value"), NotNegative),
 }
-_BATCH_NORM = ("average", "local", "recalibrate")
 _HEADS = {"random": None, "orthogonal": orthogonal_head}
-_SAID_OTHERWISE = {  # published methods that are an argument of another
-    "fedbn": 'batch_norm="local"',
-    "fedavgm": 'server_optimizer=dict(name="sgd", learning_rate=1.0, momentum=0.9)',
-    "fedadagrad": 'server_optimizer=dict(name="damped_adagrad", learning_rate=0.1)',
-    "fedadam": 'server_optimizer=dict(name="damped_adam", learning_rate=0.1)',
-    "fedyogi": 'server_optimizer=dict(name="damped_yogi", learning_rate=0.1)',
+_ALIASES = {  # published methods that are a value of another key
+    "fedavg": "methods=dict(), without any",
+    "fedbn": 'server=dict(batch_norm="local")',
+    "fedavgm": 'server=dict(optimizer=dict(name="sgd", learning_rate=1.0, momentum=0.9))',
+    **{
+        f"fed{name}": f'server=dict(optimizer=dict(name="damped_{name}", learning_rate=0.1))'
+        for name in ("adagrad", "adam", "yogi")
+    },
     "fedbabu": 'training=dict(freeze="head")',
     "freeze": 'training=dict(freeze="head"), and head="orthogonal" for exactly orthonormal weights',
 }
-_SECTIONS = {  # how each kind of method is chosen
-    "regularizer": "regularizers=dict({}=dict(...))",
-    "algorithm": 'algorithm=dict(name="{}")',
-    "method": "methods=dict({}=dict(...))",
-}
-_OF_FEDAVG = ("weighting", "optimized", "private")  # keys of algorithm that are not its method's
 
 
 def federations(config: ConfigDict, seeds: Iterable[int]) -> dict[int, Federation]:
@@ -163,61 +157,31 @@ def _augmented_shape(config, federation):
 
 
 def algorithm(config: ConfigDict) -> FedAvg:
-    """Local training, methods and server optimizer."""
-    check_name("batch_norm", config.batch_norm, _BATCH_NORM)
-    name, arguments = _chosen("algorithm", config.algorithm, "name"), _without(config.algorithm, "name")
-    settings = {key: arguments.pop(key) for key in _OF_FEDAVG if key in arguments}
-    methods = {}
-    if name != "fedavg":
-        own = class_named("algorithm", name) if ":" in name else _algorithm_named(name)
-        methods[name.split(":")[-1].lower()] = call("algorithm", own, arguments)
-    else:
-        for key in arguments:
-            check_name("option of algorithm", key, _OF_FEDAVG)
-    for section, what in (("regularizers", "regularizer"), ("methods", "method")):
-        for key, options in as_declared(config[section]).items():
-            if key in methods:
-                raise UserError(f"{section}.{key}: there is a method of that name already")
-            methods[key] = _method(f"{section}.{key}", what, key, options)
-    if config.batch_norm == "recalibrate":
-        methods["recalibrate"] = class_named("method", "recalibrate")()
-    if config.batch_norm == "local":
-        private = settings.get("private", "none")
-        settings["private"] = "batch_norm" if private == "none" else f"{private}+batch_norm"
-    if _chosen("server_optimizer", config.server_optimizer, "name") != "none":
-        settings["server_optimizer"] = optimizer("server_optimizer", config.server_optimizer, SERVER_OPTIMIZERS)
-    elif unused := _without(config.server_optimizer, "name"):
+    """Local training, methods in the order of the config, and what the server makes of the uploads."""
+    methods = {key: _method(key, options) for key, options in as_declared(config.methods).items()}
+    settings, private = _without(config.server, "optimizer", "batch_norm"), config.private
+    batch_norm, chosen = config.server.get("batch_norm", "average"), config.server.get("optimizer", {"name": "none"})
+    if batch_norm == "recalibrate":
+        methods.setdefault("recalibrate", class_named("method", "recalibrate")())
+    if batch_norm == "local":
+        private = "batch_norm" if private == "none" else f"{private}+batch_norm"
+    if _chosen("server.optimizer", chosen, "name") != "none":
+        settings["server_optimizer"] = optimizer("server.optimizer", chosen, SERVER_OPTIMIZERS)
+    elif unused := _without(chosen, "name"):
         raise UserError(
-            f"server_optimizer.{next(iter(unused))}: set server_optimizer.name, too, such as sgd; it is none"
+            f"server.optimizer.{next(iter(unused))}: set server.optimizer.name, too, such as sgd; it is none"
         )
-    return call("algorithm", FedAvg, settings, training=training(config), methods=methods)
+    return call("server", FedAvg, settings, private=private, training=training(config), methods=methods)
 
 
-def _algorithm_named(name):
-    _check_elsewhere("algorithm", name)
-    check_name("algorithm", name, ["fedavg", *classes("algorithm")])
-    return class_named("algorithm", name)
-
-
-def _check_elsewhere(what, name):
-    """Raises UserError for a published method that is chosen by another key."""
-    if not isinstance(name, str) or name in classes(what):
-        return
-    if said := _SAID_OTHERWISE.get(name):
-        raise UserError(f"{what} {name!r}: it is federated averaging with {said}")
-    for kind, choice in _SECTIONS.items():
-        if name in classes(kind):
-            article = "an" if kind == "algorithm" else "a"
-            raise UserError(f"{what} {name!r}: it is {article} {kind}; choose it by {choice.format(name)}")
-
-
-def _method(path, what, key, options) -> Method:
-    """The method of that module name, or that its ``name`` says."""
-    check_value(path, options, dict)
+def _method(key, options) -> Method:
+    """The method of that module name, or of the one that its ``name`` gives."""
+    check_value(path := f"methods.{key}", options, dict)
     options = dict(options)
     name = options.pop("name", key)
-    _check_elsewhere(what, name)
-    return call(path, class_named(what, name), options)
+    if alias := _ALIASES.get(name) if isinstance(name, str) else None:
+        raise UserError(f"{path}: {name} is federated averaging with {alias}")
+    return call(path, class_named("method", name), options)
 
 
 def training(config: ConfigDict) -> LocalTraining:
@@ -288,8 +252,6 @@ def optimizer(what: str, config: ConfigDict, known: Mapping[str, Any]) -> jax.tr
     Raises:
         UserError: there is no such optimizer, or it cannot be made with them.
     """
-    if not isinstance(config, Mapping | ConfigDict):
-        raise UserError(f"{what} {config!r}: expected dict(name=...) with its options beside it")
     name = _chosen(what, config, "name")
     if ":" in name:
         made_by = callable_named(what, name)
@@ -297,7 +259,7 @@ def optimizer(what: str, config: ConfigDict, known: Mapping[str, Any]) -> jax.tr
         check_name(what, name, known)
         made_by = known[name]
     arguments = _without(config, "name")
-    given = {} if what == "server_optimizer" else {"learning_rate": 0.1}  # that of local training: in every round
+    given = {} if what == "server.optimizer" else {"learning_rate": 0.1}  # that of local training: in every round
     check_arguments(what, made_by, arguments, given)
     for key, value in arguments.items() if made_by in _OPTIMIZERS.values() else ():
         default = inspect.signature(made_by).parameters[key].default
@@ -343,6 +305,8 @@ def _check_layout(options, cohort):
 
 def _chosen(section, config, key):
     """The name that a dict of the config chooses by."""
+    if not isinstance(config, Mapping | ConfigDict):
+        raise UserError(f"{section} {config!r}: expected dict({key}=...) with its options beside it")
     value = config.get(key)
     if not isinstance(value, str):
         raise UserError(f"config.{section} has no {key}: expected dict({key}=...) with its options beside it")

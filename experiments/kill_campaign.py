@@ -42,15 +42,15 @@ from fedjax_collapse.checkpoint import Checkpoints
 from fedjax_collapse.hashing import digest
 
 METHODS = {
-    "feddecorr": "dict(regularizers=dict(feddecorr=dict(strength=0.1)))",
-    "scaffold": "dict(algorithm=dict(name='scaffold'))",
-    "moon": "dict(regularizers=dict(moon=dict(strength=1.0)))",
-    "fedbn": "dict(batch_norm='local', network=dict(name='small_cnn', channels=(2,)))",
-    "fedmr": "dict(regularizers=dict(fedmr=dict(inter=0.1)))",
+    "feddecorr": "dict(methods=dict(feddecorr=dict(strength=0.1)))",
+    "scaffold": "dict(methods=dict(scaffold=dict()))",
+    "moon": "dict(methods=dict(moon=dict(strength=1.0)))",
+    "fedbn": "dict(server=dict(batch_norm='local'), network=dict(name='small_cnn', channels=(2,)))",
+    "fedmr": "dict(methods=dict(fedmr=dict(inter=0.1)))",
     "fedlesam": "dict(methods=dict(fedlesam=dict(rho=0.1)))",
     "fedcm": "dict(methods=dict(fedcm=dict(alpha=0.5)))",
-    "fedexp": "dict(algorithm=dict(name='fedexp'))",
-    "fedrep": "dict(algorithm=dict(name='fedrep', head_epochs=1, body_epochs=1))",
+    "fedexp": "dict(methods=dict(fedexp=dict()))",
+    "fedrep": "dict(methods=dict(fedrep=dict(head_epochs=1, body_epochs=1)))",
     "ccvr": "dict(methods=dict(ccvr=dict(samples=20, epochs=2)))",
 }
 _CONFIG = """

@@ -39,7 +39,7 @@ from experiments.console import Console
 from experiments.early import STOPPED, STOPPING
 from experiments.failures import RunsFailed, explain, is_interrupt, one_line
 from experiments.lock import only_process_in
-from experiments.names import check_name
+from experiments.names import check_key, check_name
 from experiments.plain_values import make_plain
 from experiments.resuming import CHOICES, check_resume
 from experiments.runs import run_folder
@@ -51,8 +51,7 @@ from experiments.workers import Work, failures, last_round, train_in_workers
 from fedjax_collapse.records import UserError
 from fedjax_collapse.remembered import cache_folder, make_cache
 
-_OPTIONS = ("cohort", "data", "partition", "network", "training", "algorithm", "server_optimizer", "regularizers",
-            "methods", "measurements")  # fmt: skip
+_OPTIONS = ("cohort", "data", "partition", "network", "training", "methods", "server", "measurements")
 _NAMED = ("arms", "settings")  # parts of the config that hold others by name
 
 
@@ -304,7 +303,7 @@ def _new_options(config, arguments):
                 if is_open and isinstance(node, ConfigDict) and key not in node:
                     new[argument] = path, _literal(text)
                     break
-                check_name(f"config key in --config.{name}:", key, node if isinstance(node, ConfigDict) else ())
+                check_key(f"config key in --config.{name}:", key, node if isinstance(node, ConfigDict) else ())
                 node = node[key]
             if type(node) is int and isinstance(value := _literal(text), float):
                 new[argument] = path, value

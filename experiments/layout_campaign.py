@@ -48,9 +48,8 @@ def get_config(arg=""):
     config.partition.alpha = 1.0
     config.network = dict(name="mlp", hidden=(8,))
     config.training.epochs, config.training.learning_rate, config.training.momentum = 1, 0.02, 0.0  # else it is chaotic
-    config.algorithm = dict(name="scaffold")  # states at the server and at every client, of three methods
-    config.regularizers = dict(
-        moon=dict(strength=0.1), fedmr=dict(intra=0.0, inter=0.1, initial_prototypes=True)
+    config.methods = dict(  # states at the server and at every client, of three methods
+        scaffold=dict(), moon=dict(strength=0.1), fedmr=dict(intra=0.0, inter=0.1, initial_prototypes=True)
     )
     config.engine.runs = "separate"
     config.arms = dict({arms})

@@ -53,21 +53,14 @@ def choices() -> dict[str, list[Choice]]:
         "partitions": ("partition.name", functions(partition)),
         "networks": ("network.name", classes("network")),
         "heads": ("network.head", classes("head")),
-        "algorithms": ("algorithm.name", classes("algorithm")),
-        "regularizers": ("regularizers", classes("regularizer")),
-        "methods": ("methods", _others()),
+        "methods": ("methods", classes("method")),
         "measurements": ("measurements", functions(measurements)),
-        "server optimizers": ("server_optimizer.name", build.SERVER_OPTIMIZERS),
+        "server optimizers": ("server.optimizer.name", build.SERVER_OPTIMIZERS),
         "settings of local training": ("training", {"training": LocalTraining}),
         "cohorts": ("cohort", {"cohort": Participation}),
     }
     return {what: [_choice(section, *named) for named in sorted(by_name.items())] for what, (section, by_name) in
             found.items()}  # fmt: skip
-
-
-def _others():
-    known = classes("algorithm").keys() | classes("regularizer").keys()
-    return {name: kind for name, kind in classes("method").items() if name not in known}
 
 
 def _choice(section, name, made):

@@ -1,6 +1,6 @@
 """From the names in a config to code: the only place where strings become classes and functions.
 
-A name is a module's: ``feddecorr`` is the class of ``fedjax_collapse/regularizers/feddecorr.py`` whose name is the
+A name is a module's: ``feddecorr`` is the class of ``fedjax_collapse/methods/feddecorr.py`` whose name is the
 module's, up to case and underscores. There is no registry; a new file is found by its name. A module without such a
 class is no choice. ``my_module:MyClass`` is one of the user's own, from a file beside the config, in the current
 folder, or installed.
@@ -16,24 +16,24 @@ from typing import Any
 from flax.linen import Module
 
 from experiments.failures import explain, is_interrupt
-from fedjax_collapse import algorithms, nn, regularizers, rooms, uploads, user_code
-from fedjax_collapse.method import Method
+from fedjax_collapse import discovery, methods, nn, user_code
+from fedjax_collapse.methods.base import Method
 from fedjax_collapse.nn.base import Network
 from fedjax_collapse.options import WithOptions, check_value, hints, with_options
 from fedjax_collapse.records import UserError
 
-_KINDS = {
-    "network": ((nn,), Module),
-    "head": ((nn.heads,), Module),
-    "algorithm": ((algorithms,), Method),
-    "regularizer": ((regularizers,), Method),
-    "method": ((algorithms, regularizers, uploads), Method),
+_KINDS = {"network": (nn, Module), "head": (nn.heads, Module), "method": (methods, Method)}
+_MOVED = {  # config keys of earlier versions
+    "algorithm": "methods=dict(NAME=dict(...)), server.weighting, server.optimized, or private",
+    "regularizers": "methods",
+    "server_optimizer": "server.optimizer",
+    "batch_norm": "server.batch_norm",
 }
 _MANY = 25  # names, which a line does not list beside the nearest one
 
 
 def class_named(what: str, name: str) -> type:
-    """The network, head or method of that name: of a module of its room, or the user's own.
+    """The network, head or method of that name: of a module of its package, or the user's own.
 
     Raises:
         UserError: there is none, or it is another kind of thing.
@@ -51,8 +51,7 @@ def class_named(what: str, name: str) -> type:
 
 def classes(what: str) -> dict[str, type]:
     """Every class of that kind that is named as its module, by the module's name."""
-    packages, kind = _KINDS[what]
-    return {name: found for package in packages for name, found in rooms.classes(package.__name__, kind).items()}
+    return discovery.classes(*_KINDS[what])
 
 
 def network(name: str, options: Mapping[str, Any], num_classes: int) -> Module:
@@ -175,6 +174,13 @@ def explained(what: str, error: BaseException) -> UserError:
 
 def _as_tuple(value):
     return tuple(map(_as_tuple, value)) if isinstance(value, (list, tuple)) else value
+
+
+def check_key(what: str, key: str, valid: Iterable[str]) -> None:
+    """``check_name`` of a config key; one of an earlier version is told by its new name."""
+    if key in _MOVED and key not in (valid := list(valid)):
+        raise UserError(f"{what} {key!r}: it is {_MOVED[key]} now")
+    check_name(what, key, valid)
 
 
 def check_name(what: str, name: str, valid: Iterable[str]) -> None:

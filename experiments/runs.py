@@ -18,7 +18,7 @@ from experiments.pace import Name
 from experiments.reporting.study import summarize_run
 from experiments.sinks import Take
 from fedjax_collapse import engine, files, processes
-from fedjax_collapse.algorithms import FedAvg
+from fedjax_collapse.algorithm import FedAvg
 from fedjax_collapse.data import Federation
 from fedjax_collapse.divergence import Diverged
 from fedjax_collapse.engine import ClientMap, together

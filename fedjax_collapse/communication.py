@@ -30,7 +30,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_collapse import local, masks, server
-from fedjax_collapse.algorithms.fedavg import FedAvg
+from fedjax_collapse.algorithm import FedAvg
 from fedjax_collapse.model import Model
 from fedjax_collapse.records import Batch, Client, ClientState, Examples, Key, Outputs, PyTree, Variables
 

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_collapse import engine, local, masks
-from fedjax_collapse.algorithms.fedavg import FedAvg
+from fedjax_collapse.algorithm import FedAvg
 from fedjax_collapse.arrays import read_npz, write_npz
 from fedjax_collapse.engine import Data, RoundRecord, Rounds, State
 from fedjax_collapse.engine import cohort as cohorts

@@ -20,7 +20,7 @@ import jax
 import numpy as np
 
 from fedjax_collapse import masks, server
-from fedjax_collapse.algorithms.fedavg import FedAvg
+from fedjax_collapse.algorithm import FedAvg
 from fedjax_collapse.analysis.moments import Moments, class_moments
 from fedjax_collapse.analysis.spectrum import collapse_ratio, covariance_spectrum, effective_rank, significant_dims
 from fedjax_collapse.annotations import as_array

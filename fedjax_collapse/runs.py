@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_collapse import compiler_bugs, engine
-from fedjax_collapse.algorithms.fedavg import FedAvg
+from fedjax_collapse.algorithm import FedAvg
 from fedjax_collapse.data.augment import output_shape
 from fedjax_collapse.data.federation import Federation
 from fedjax_collapse.engine import ClientMap, Data, Participation, State

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 
 from fedjax_collapse import masks
 from fedjax_collapse.aggregation import Upload, server_step
-from fedjax_collapse.algorithms.fedavg import FedAvg
-from fedjax_collapse.method import returned
+from fedjax_collapse.algorithm import FedAvg
+from fedjax_collapse.methods.base import returned
 from fedjax_collapse.model import Model
 from fedjax_collapse.records import OPTIMIZER, ClientState, PyTree, Server, Variables
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypedDict, Unpack
 
 from fedjax_collapse import processes
-from fedjax_collapse.algorithms.fedavg import FedAvg
+from fedjax_collapse.algorithm import FedAvg
 from fedjax_collapse.data.federation import Federation
 from fedjax_collapse.divergence import Diverged
 from fedjax_collapse.engine import ClientMap, Participation, memory

@@ -14,7 +14,7 @@ from experiments.compiling import programs, topologies
 from experiments.compiling.costs import COLLECTIVES, count_operations
 from experiments.names import classes
 from fedjax_collapse import FedAvg, LocalTraining, Model, engine, nn
-from fedjax_collapse.algorithms import Recalibrate
+from fedjax_collapse.methods import Recalibrate
 from fedjax_collapse.records import UserError
 
 pytestmark = pytest.mark.slow

@@ -35,8 +35,8 @@ from fedjax_collapse.aggregation import (
     sum_clients,
     weigh,
 )
-from fedjax_collapse.algorithms.fednova import effective_steps
 from fedjax_collapse.engine import cohort as cohorts
+from fedjax_collapse.methods.fednova import effective_steps
 from fedjax_collapse.nn.heads import orthogonal_head
 from fedjax_collapse.records import Server, Variables
 from fedjax_collapse.server import aggregate, evaluated

@@ -124,7 +124,7 @@ def test_arms_override_the_rest_and_another_name_replaces_the_dict():
 )
 def test_server_optimizers(name, arguments):
     config = base.get_config()
-    config.server_optimizer = {"name": name, **arguments}
+    config.server.optimizer = {"name": name, **arguments}
     optimizer = build.algorithm(config).server_optimizer
     assert sorted(jax.tree.leaves(optimizer)) == sorted(arguments.values())  # traced
     optimizer().init({"w": jax.numpy.zeros(2)})

@@ -19,7 +19,7 @@ from experiments.study import choose_runs
 from fedjax_collapse import UserError
 
 pytestmark = pytest.mark.slow
-SWEPT = "regularizers.feddecorr.strength"
+SWEPT = "methods.feddecorr.strength"
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def make_config():
     config.partition.alpha, config.partition.seed = 1.0, 0
     config.training.update(epochs=1, batch_size=512)
     config.settings = {"iid": dict(partition=dict(name="iid")), "few 0.5": dict(data=dict(test_fraction=0.5), rounds=2)}
-    config.arms = dict(plain=dict(), decorr=dict(regularizers=dict(feddecorr=dict(strength=0.1))))
+    config.arms = dict(plain=dict(), decorr=dict(methods=dict(feddecorr=dict(strength=0.1))))
     config.sweep = {SWEPT: (0.5, 0.25)}
     return config
 
@@ -69,14 +69,14 @@ def test_a_part_that_chooses_something_else_loses_its_arguments():
 
 
 def test_a_sweep_over_two_axes(config):
-    config.arms.third = dict(regularizers=dict(fedprox=dict(strength=0.1)))
-    config.sweep = {"regularizers.feddecorr.strength": (0.5, 1), "training.epochs": (1, 2)}
+    config.arms.third = dict(methods=dict(fedprox=dict(strength=0.1)))
+    config.sweep = {"methods.feddecorr.strength": (0.5, 1), "training.epochs": (1, 2)}
     names = list(arms_of(as_declared(config)))
     assert names[:2] == ["plain epochs=1", "plain epochs=2"]
     assert names[2:4] == ["decorr strength=0.5 epochs=1", "decorr strength=0.5 epochs=2"] and len(names) == 2 + 4 + 2
     arm = resolve_arm(config, "decorr strength=1 epochs=2", "iid")
-    assert arm.regularizers.feddecorr.strength == 1 and arm.training.epochs == 2
-    keys = ("regularizers.feddecorr.strength", "regularizers.fedprox.strength")
+    assert arm.methods.feddecorr.strength == 1 and arm.training.epochs == 2
+    keys = ("methods.feddecorr.strength", "methods.fedprox.strength")
     assert list(axis_names(dict.fromkeys(keys)).values()) == ["feddecorr.strength", "fedprox.strength"]
     config.sweep = {"network.hidden": ((6,), (8, 4)), "partition.seed": (None,)}
     assert list(arms_of(json.loads(config.to_json_best_effort())))[:2] == [
@@ -88,7 +88,7 @@ def test_a_sweep_over_two_axes(config):
 def test_a_sweep_from_the_command_line(tmp_path):
     file = tmp_path / "config.py"
     file.write_text("from experiments.configs import quickstart\nget_config = lambda arg='': quickstart.get_config()")
-    option = "--config.sweep.regularizers.feddecorr.strength=(0.01,0.3)"
+    option = "--config.sweep.methods.feddecorr.strength=(0.01,0.3)"
     assert list(arms_of(as_declared(launch.parse([f"--config={file}", option]).config))) == [
         "fedavg",
         "feddecorr strength=0.01",
@@ -186,7 +186,7 @@ def test_the_published_table_is_a_config():
         100,
     ) and tiny.training.weight_decay == cifar.training.weight_decay == 1e-4
     assert (tiny.network.projector, cifar.network.projector) == ("none", "feddecorr")
-    assert tiny.regularizers.moon.to_dict() == dict(strength=1.0, temperature=1.0, needs_projector=False)
+    assert tiny.methods.moon.to_dict() == dict(strength=1.0, temperature=1.0, needs_projector=False)
     assert tiny.partition.alpha == 0.5 and cifar.partition.to_dict() == dict(name="iid")
     values = full.paper["values"]
     assert values["cifar10-0.05"]["fedavg_decorr"] == 73.06 and values["tiny-iid"]["moon"] == 50.48

@@ -13,20 +13,20 @@ pytestmark = pytest.mark.slow
 
 BASES = {
     "fedavg": {},
-    "fedprox": dict(regularizers=dict(fedprox=dict(strength=0.01))),
-    "fedavgm": dict(server_optimizer=dict(name="damped_momentum", decay=0.5)),
-    "moon": dict(regularizers=dict(moon=dict(strength=1.0))),
-    "fedbn": dict(batch_norm="local"),
-    "fednova": dict(algorithm=dict(name="fednova")),
-    "scaffold": dict(algorithm=dict(name="scaffold")),
+    "fedprox": dict(methods=dict(fedprox=dict(strength=0.01))),
+    "fedavgm": dict(server=dict(optimizer=dict(name="damped_momentum", decay=0.5))),
+    "moon": dict(methods=dict(moon=dict(strength=1.0))),
+    "fedbn": dict(server=dict(batch_norm="local")),
+    "fednova": dict(methods=dict(fednova=dict())),
+    "scaffold": dict(methods=dict(scaffold=dict())),
 }
-METHODS = {  # section of the config, options, and those that switch the method off
-    "feddecorr": ("regularizers", dict(strength=0.1), dict(strength=0.0)),
-    "fedmr": ("regularizers", dict(intra=0.01, inter=0.1), dict(intra=0.0, inter=0.0)),
-    "feduv": ("regularizers", dict(variance=2.5, uniformity=0.5), dict(variance=0.0, uniformity=0.0)),
-    "top_k": ("methods", dict(share=0.2), dict(share=1.0)),
-    "clip_update": ("methods", dict(max_norm=0.2), dict(max_norm=1e9)),
-    "noisy_update": ("methods", dict(deviation=1e-3), dict(deviation=0.0)),
+METHODS = {  # options, and those that switch the method off
+    "feddecorr": (dict(strength=0.1), dict(strength=0.0)),
+    "fedmr": (dict(intra=0.01, inter=0.1), dict(intra=0.0, inter=0.0)),
+    "feduv": (dict(variance=2.5, uniformity=0.5), dict(variance=0.0, uniformity=0.0)),
+    "top_k": (dict(share=0.2), dict(share=1.0)),
+    "clip_update": (dict(max_norm=0.2), dict(max_norm=1e9)),
+    "noisy_update": (dict(deviation=1e-3), dict(deviation=0.0)),
 }
 TABLE = [
     *[("feddecorr", base) for base in BASES],
@@ -41,12 +41,12 @@ TABLE = [
 @pytest.mark.parametrize(("name", "base"), TABLE)
 def test_a_method_on_a_base(digits, name, base):
     """Finite, and different from the base alone: every term of both is logged, and the method changes the model."""
-    section, options, off = METHODS[name]
+    options, off = METHODS[name]
     config = config_base.get_config()
     config.network = dict(name="small_cnn", channels=(4, 8))
     config.training.epochs = 1
     config.update(BASES[base])
-    config[section] = {**config[section].to_dict(), name: options}
+    config.methods[name] = options
     model, method = build.model(config, digits), build.algorithm(config)
     alone = method.replace(methods={**method.methods, name: method.methods[name].replace(**off)})
     variables, after, loss = jax.device_get(model.init(jax.random.key(0))), [], []
@@ -62,4 +62,4 @@ def test_a_method_on_a_base(digits, name, base):
     assert all(np.abs(a - b).max() > 1e-4 for a, b in zip(*map(jax.tree.leaves, after), strict=True) if a.ndim == 4)
     assert all(losses[-1] < losses[0] for losses in loss), "three rounds must learn"
     logged = {key.split("/")[0] for key in record.metrics if "/" in key}
-    assert logged == set(config.regularizers)
+    assert logged == set(config.methods) & {"fedprox", "moon", "feddecorr", "fedmr", "feduv"}

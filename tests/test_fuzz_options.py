@@ -56,19 +56,7 @@ OPTIONS = {  # of what a config may choose, beside the keys of base.py: the sect
         (dict(name="pathological", classes_per_client=2), "classes_per_client method"),
         (dict(name="from_file"), "path"),
     ),
-    "algorithm": (
-        (dict(name="fedavg"), "weighting optimized private name"),
-        (dict(name="scaffold"), "normaliser strength"),
-        (dict(name="fedrep"), "newcomers head_epochs"),
-        (dict(name="ccvr"), "clients when samples"),
-        (dict(name="feddyn"), "alpha evaluate"),
-    ),
-    "server_optimizer": (
-        (dict(name="none"), "learning_rate"),
-        (dict(name="sgd", learning_rate=1.0), "learning_rate momentum nesterov accumulator_dtype"),
-        (dict(name="damped_adam", learning_rate=1.0), "learning_rate momentum decay tau"),
-    ),
-    "regularizers": (
+    "methods": (
         (dict(), "feddecorr fedprox"),
         (dict(feddecorr=dict()), "feddecorr.strength feddecorr.variant feddecorr.eps feddecorr.name"),
         (
@@ -76,8 +64,21 @@ OPTIONS = {  # of what a config may choose, beside the keys of base.py: the sect
             "fedmr.intra fedmr.lite fedmr.submission fedmr.submission_seed fedmr.min_count fedmr.margin",
         ),
         (dict(feduv=dict()), "feduv.ddof feduv.kernel_scale feduv.attached"),
+        (dict(), "top_k clip_update.max_norm noisy_update.deviation top_k.share top_k.error_feedback"),
+        (dict(), "scaffold.normaliser scaffold.strength fedrep.newcomers fedrep.head_epochs"),
+        (dict(), "ccvr.clients ccvr.when ccvr.samples feddyn.alpha feddyn.evaluate"),
     ),
-    "methods": ((dict(), "top_k clip_update.max_norm noisy_update.deviation top_k.share top_k.error_feedback"),),
+    "server": (
+        (dict(), "weighting optimized batch_norm name optimizer.learning_rate"),
+        (
+            dict(optimizer=dict(name="sgd", learning_rate=1.0)),
+            "optimizer.learning_rate optimizer.momentum optimizer.nesterov optimizer.accumulator_dtype",
+        ),
+        (
+            dict(optimizer=dict(name="damped_adam", learning_rate=1.0)),
+            "optimizer.learning_rate optimizer.momentum optimizer.decay optimizer.tau",
+        ),
+    ),
     "measurements": ((dict(), "mine"),),
     "data": ((dict(source="digits"), "test_fraction seed"), (dict(source="glyphs"), "image_size domains train_size")),
 }
@@ -152,7 +153,7 @@ WRONG = {  # as a line of the config file
     "rounds = 2**40": "config.rounds 1099511627776 does not fit into 32 bits",
     "seeds = (2**32,)": "seed 4294967296: expected an integer from 0 to 4294967295",
     "training.learning_rate = inf": "training.learning_rate inf is not finite",
-    "regularizers = dict(fedprox=dict(strength=2**40))": "does not fit into 32 bits",
+    "methods = dict(fedprox=dict(strength=2**40))": "does not fit into 32 bits",
     "training.momentum = nan": "training.momentum nan is outside [0, 1)",
     "training.momentum = 1.5": "training.momentum 1.5 is outside [0, 1)",
     "training.weight_decay = nan": "training.weight_decay nan is not finite",
@@ -168,19 +169,19 @@ WRONG = {  # as a line of the config file
     "network.hidden = ('a',)": "network.hidden ('a',): 'a': expected int, got str",
     "network = dict(name='mlp', projector='moon', projector_dim=0)": NO_PROJECTION,
     "network = dict(name='mlp', head=3)": "network.head 3: expected str, got int",
-    "regularizers = dict(feddecorr=0.1)": "regularizers.feddecorr 0.1: expected dict, got float",
-    "server_optimizer = dict(name='none', learning_rate=1.0)": "learning_rate: set server_optimizer.name, too",
-    "server_optimizer = dict(name='sgd', learning_rate=-1.0)": "server_optimizer.learning_rate -1 is not positive",
-    "server_optimizer = dict(name='sgd', learning_rate='1')": "learning_rate '1': expected float, got str",
-    "server_optimizer = dict(name='adam', learning_rate=1.0, eps_root='x')": "eps_root 'x': expected float, got str",
-    "server_optimizer = dict(name='sgd', momentum=0.5, learning_rate=1.0, accumulator_dtype='x')": "sgd cannot be made",
-    "server_optimizer = dict(name='sgd', learning_rate=1.0, accumulator_dtype='x')": "accumulator_dtype 'x' does",
-    "server_optimizer = dict(name='sgd', learning_rate=1.0, nesterov=True)": "server_optimizer sgd: nesterov True does",
+    "methods = dict(feddecorr=0.1)": "methods.feddecorr 0.1: expected dict, got float",
+    "server.optimizer = dict(name='none', learning_rate=1.0)": "learning_rate: set server.optimizer.name, too",
+    "server.optimizer = dict(name='sgd', learning_rate=-1.0)": "server.optimizer.learning_rate -1 is not positive",
+    "server.optimizer = dict(name='sgd', learning_rate='1')": "learning_rate '1': expected float, got str",
+    "server.optimizer = dict(name='adam', learning_rate=1.0, eps_root='x')": "eps_root 'x': expected float, got str",
+    "server.optimizer = dict(name='sgd', momentum=0.5, learning_rate=1.0, accumulator_dtype='x')": "sgd cannot be made",
+    "server.optimizer = dict(name='sgd', learning_rate=1.0, accumulator_dtype='x')": "accumulator_dtype 'x' does",
+    "server.optimizer = dict(name='sgd', learning_rate=1.0, nesterov=True)": "server.optimizer sgd: nesterov True does",
     "cohort.availability = 0.1": "availability 0.1 with rule 'uniform', expected rule='availability'",
     "cohort.straggler_share = 0.1": "straggler_share 0.1 without stragglers, expected both",
     "training.schedule_factor = 0.9": "schedule_factor 0.9 with schedule 'constant', expected schedule='decay'",
     "network = dict(name='mlp', projector_dim=8)": "MLP: projector_dim 8 without projector, expected both",
-    "algorithm.optimized = 'all'": "FedAvg: optimized 'all' without server_optimizer, expected both",
+    "server.optimized = 'all'": "FedAvg: optimized 'all' without server_optimizer, expected both",
     "engine.clients_at_once = 4": "engine.clients_at_once 4: expected at most 3, the clients of a round",
     "engine.clients_at_once = 10**14": "engine.clients_at_once 100000000000000 does not fit into 32 bits",
     "engine.update(layout='vectorized', clients_at_once=2)": "expected 0, as layout vectorized has no such number",
@@ -200,14 +201,14 @@ WRONG |= {f"_fields['{name}'] = None": f"config.{name} None: expected dict, got 
 WRONG |= {f"__delitem__('{name}')": f"the config has no {name}: start from" for name in SECTIONS}
 WRONG |= {
     f"{name} = dict(options=1)": f"config.{name} has no {'source' if name == 'data' else 'name'}: expected dict("
-    for name in ("data", "network", "algorithm", "partition", "server_optimizer")
+    for name in ("data", "network", "partition")
 }
 RIGHT = [
     "network.hidden = [4, 4]",
     "network = dict(name='small_cnn', channels=[4, 4])",
     "training.update(momentum=0.0, optimizer=dict(name='sgd', momentum=0.9, nesterov=True))",
-    "server_optimizer = dict(name='sgd', learning_rate=1.0, momentum=0.9, nesterov=True)",
-    "server_optimizer = dict(name='adam', learning_rate=1, mu_dtype='bfloat16')",
+    "server.optimizer = dict(name='sgd', learning_rate=1.0, momentum=0.9, nesterov=True)",
+    "server.optimizer = dict(name='adam', learning_rate=1, mu_dtype='bfloat16')",
     "cohort.update(rule='availability', availability=[0.5, 1, 1.0])",
     "training.learning_rate = 1",
 ]

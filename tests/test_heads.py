@@ -15,10 +15,10 @@ from experiments.arms import resolve_arm
 from experiments.benchmarks import overheads
 from experiments.load import load_run
 from fedjax_collapse import FedAvg, FedUV, LocalTraining, Model, UserError, masks, nn
+from fedjax_collapse.methods.feddr_plus import FedDrPlus
+from fedjax_collapse.methods.fedetf import FedETF
 from fedjax_collapse.nn.heads import ETF, Linear, Simplex, simplex, simplex_frame
 from fedjax_collapse.options import with_options
-from fedjax_collapse.regularizers.feddr_plus import FedDrPlus
-from fedjax_collapse.regularizers.fedetf import FedETF
 
 pytestmark = pytest.mark.slow
 
@@ -109,7 +109,7 @@ from experiments.configs import quickstart
 def get_config(arg=''):
     config = quickstart.get_config('smoke')
     config.network, config.training.epochs = dict(name='mlp', hidden=(6,), head=dict(name='etf', scale=10.0)), 1
-    etf = dict(regularizers=dict(fedetf=dict(), feddecorr=dict()))
+    etf = dict(methods=dict(fedetf=dict(), feddecorr=dict()))
     config.arms = dict(etf=etf, linear=dict(network=dict(head='linear')))
     return config
 """

@@ -35,11 +35,11 @@ def get_config(arg=""):
     config.partition.alpha = 1.0
     config.network = dict(name="mlp", hidden=(8,))
     config.training.epochs = 1
-    config.algorithm = dict(name="scaffold")
-    config.engine.runs = "separate"
+    config.engine.runs, scaffold = "separate", dict(scaffold=dict())
     config.arms = dict(
-        scaffold=dict(), host=dict(engine=dict(storage="host")), together=dict(engine=dict(runs="together")),
-        bombed=dict(algorithm=dict(name="fedavg"), regularizers=dict(bomb=dict(name="many:Bomb"))),
+        scaffold=dict(methods=scaffold), host=dict(methods=scaffold, engine=dict(storage="host")),
+        together=dict(methods=scaffold, engine=dict(runs="together")),
+        bombed=dict(methods=dict(bomb=dict(name="many:Bomb"))),
     )
     config.seeds = (0, 1)
     config.measurements = dict(round="many:measure")

@@ -107,10 +107,10 @@ def test_a_study_from_one_command(config_file, tmp_path, capsys):
 
 
 def test_options_that_the_config_does_not_have_yet():
-    options = ["--config.regularizers.fedmr.inter=0.5", "--config.network.norm=none", "--config.data.seed=3"]
+    options = ["--config.methods.fedmr.inter=0.5", "--config.network.norm=none", "--config.data.seed=3"]
     options += ["--config.arms.fedavg.partition.min_size=5", "--config.rounds=7"]
     config = launch.parse([QUICKSTART, *options]).config
-    assert config.regularizers.fedmr.inter == 0.5 and config.network.norm == "none" and config.rounds == 7
+    assert config.methods.fedmr.inter == 0.5 and config.network.norm == "none" and config.rounds == 7
     arm = arms.resolve_arm(config, "fedavg")
     assert (arm.partition.min_size, arm.partition.name, arm.data.seed) == (5, "dirichlet", 3)
     with pytest.raises(UserError, match="--config is missing"):
@@ -209,8 +209,8 @@ WRONG = {
     "unknown key": (["--config.rouns=3"], "rouns", "rounds"),
     "unknown nested key": (["--config.partition.alfa=3"], "alfa", "alpha"),
     "unknown nested key of no options": (["--config.engine.layoutt=3"], "layoutt", "did you mean 'layout'"),
-    "unknown new option": (["--config.regularizers.feddecorr.strenth=1.0"], "did you mean 'strength'"),
-    "new option of a wrong type": (["--config.regularizers.fedmr.intra=much"], "regularizers.fedmr.intra 'much'"),
+    "unknown new option": (["--config.methods.feddecorr.strenth=1.0"], "did you mean 'strength'"),
+    "new option of a wrong type": (["--config.methods.fedmr.intra=much"], "methods.fedmr.intra 'much'"),
     "wrong type": (["--config.rounds=many"], "rounds", "many"),
     "wrong type of a tuple": (["--config.seeds=five"], "seeds"),
     "alpha 0": (["--config.partition.alpha=0"], "alpha 0 is not positive"),
@@ -221,7 +221,7 @@ WRONG = {
     "participation 2": (["--config.participation=2"], "participation 2"),
     "unknown network": (["--config.network.name=small_cn"], "small_cn", "did you mean 'small_cnn'"),
     "unknown partition": (["--config.partition.name=dirichle"], "dirichle", "did you mean 'dirichlet'"),
-    "unknown algorithm": (["--config.algorithm.name=fedavgg"], "did you mean 'fedavg'"),
+    "unknown method": (["--config.methods.fedprx.strength=1.0"], "did you mean 'fedprox'"),
     "unknown layout": (["--config.engine.layout=vmap"], "vmap", "vectorized"),
     "more devices than there are": (["--config.engine.devices=99"], "num_devices 99", "as many as there are"),
     "fewer than no clients": (["--config.engine.clients_at_once=-1"], "engine.clients_at_once -1 is negative"),
@@ -229,8 +229,8 @@ WRONG = {
     "unknown way with NaN": (["--config.on_nan=ignore"], "on_nan 'ignore'", "stop, skip_client, continue"),
     "unknown storage": (["--config.engine.storage=disk"], "engine.storage 'disk'", "auto, device, host"),
     "unknown source": (["--config.data.source=digit"], "did you mean 'digits'"),
-    "negative strength": (["--config.arms.feddecorr.regularizers.feddecorr.strength=-1.0"], "strength -1 is negative"),
-    "unknown variant": (["--config.arms.feddecorr.regularizers.feddecorr.variant=offical"], "offical", "official"),
+    "negative strength": (["--config.arms.feddecorr.methods.feddecorr.strength=-1.0"], "strength -1 is negative"),
+    "unknown variant": (["--config.arms.feddecorr.methods.feddecorr.variant=offical"], "offical", "official"),
     "unknown arm": (["--arm=fedprox"], "fedprox", "fedavg, feddecorr"),
     "unknown seed": (["--seed=9"], "unknown seed '9'"),
     "seed that is no number": (["--seed=x"], "--seed=x"),
@@ -311,20 +311,20 @@ def test_a_folder_of_configs_is_listed(name, tmp_path, capsys):
         ("config.arms = {'': dict()}", ["arm ''"]),
         ("config.arms = {'..': dict()}", ["arm '..'"]),
         ("config.arms = dict(a=dict(rounds=3))", ["arms.a.rounds", "set config.rounds"]),
-        ("config.arms = dict(a=dict(regularizers=dict(feddecor=dict())))", ["did you mean 'feddecorr'"]),
-        ("config.arms = dict(a=dict(regularizers=dict(feddecorr=dict(strenght=1.0))))", ["did you mean 'strength'"]),
-        ("config.arms = dict(a=dict(regularizers=dict(feddecorr=dict(strength='1'))))", ["expected float, got str"]),
+        ("config.arms = dict(a=dict(methods=dict(feddecor=dict())))", ["did you mean 'feddecorr'"]),
+        ("config.arms = dict(a=dict(methods=dict(feddecorr=dict(strenght=1.0))))", ["did you mean 'strength'"]),
+        ("config.arms = dict(a=dict(methods=dict(feddecorr=dict(strength='1'))))", ["expected float, got str"]),
         ("config.network = dict(name='mlp', channels=(3,))", ["channels", "hidden"]),
-        ("config.network = dict(name='mlp'); config.batch_norm = 'local'", ["batch_norm", "no BatchNorm"]),
-        ("config.network = dict(name='mlp'); config.batch_norm = 'recalibrate'", ["MLP has no BatchNorm"]),
-        ("config.batch_norm = 'locale'", ["did you mean 'local'"]),
+        ("config.network = dict(name='mlp'); config.server.batch_norm = 'local'", ["batch_norm", "no BatchNorm"]),
+        ("config.network = dict(name='mlp'); config.server.batch_norm = 'recalibrate'", ["MLP has no BatchNorm"]),
+        ("config.server.batch_norm = 'locale'", ["did you mean 'local'"]),
         ("config.head = 'orthogonl'", ["did you mean 'orthogonal'"]),
-        ("config.regularizers = dict(moon=dict(temperature=0.0))", ["regularizers.moon.temperature 0 is not positive"]),
-        ("config.regularizers = dict(moon=dict(needs_projector=True))", ["MOON: network SmallCNN has no projector"]),
-        ("config.regularizers = dict(structured_decov=dict(num_groups=7))", ["num_groups 7", "128"]),
-        ("config.regularizers = dict(fedmr=dict(min_count=1))", ["min_count 1"]),
-        ("config.regularizers = dict(fedmr=dict(inter=-1.0))", ["regularizers.fedmr.inter -1 is negative"]),
-        ("config.regularizers = dict(fedmr=dict(prototypes='one_hot')); config.network.channels = (4,)", ["not 4"]),
+        ("config.methods = dict(moon=dict(temperature=0.0))", ["methods.moon.temperature 0 is not positive"]),
+        ("config.methods = dict(moon=dict(needs_projector=True))", ["MOON: network SmallCNN has no projector"]),
+        ("config.methods = dict(structured_decov=dict(num_groups=7))", ["num_groups 7", "128"]),
+        ("config.methods = dict(fedmr=dict(min_count=1))", ["min_count 1"]),
+        ("config.methods = dict(fedmr=dict(inter=-1.0))", ["methods.fedmr.inter -1 is negative"]),
+        ("config.methods = dict(fedmr=dict(prototypes='one_hot')); config.network.channels = (4,)", ["not 4"]),
         ("raise RuntimeError('broken')", ["broken"]),
     ],
 )

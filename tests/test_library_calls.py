@@ -23,10 +23,11 @@ from fedjax_collapse import (
     Task,
     UserError,
     Variables,
+    discovery,
     engine,
+    methods,
     nn,
     partition,
-    rooms,
     simulate,
 )
 from fedjax_collapse.evaluation import evaluate
@@ -246,17 +247,15 @@ def test_other_calls(make, message):
 
 
 OF_ALL = [
-    (room, name, field.name)
-    for room in ("algorithms", "regularizers", "uploads")
-    for name, method in rooms.classes(f"fedjax_collapse.{room}", Method).items()
+    (method, field.name)
+    for method in discovery.classes(methods, Method).values()
     for field in dataclasses.fields(method)
 ]
 
 
-@pytest.mark.parametrize(("room", "name", "field"), OF_ALL)
-def test_options_of_methods(room, name, field):
+@pytest.mark.parametrize(("method", "field"), OF_ALL)
+def test_options_of_methods(method, field):
     """Arrays, keys, text and objects in place of a number, a name or a choice."""
-    method = rooms.classes(f"fedjax_collapse.{room}", Method)[name]
     for value in (jnp.ones(3), np.ones(2), [1, 2], KEY, object(), {}):
         check(
             lambda value=value: FedAvg(methods={"a": method(**{field: value})}).check(), f"{method.__name__}: {field}"

@@ -79,7 +79,7 @@ def change(place, **values):
 @pytest.mark.parametrize(
     ("values", "named"),
     [
-        (dict(server_optimizer=dict(name="os:system", command="touch called")), r"os:system \(from /.*/os.py\)"),
+        (dict(server__optimizer=dict(name="os:system", command="touch called")), r"os:system \(from /.*/os.py\)"),
         (dict(methods={"of_load:spread": {}}), "of_load:spread"),
         (dict(measurements=dict(x="of_load:spread")), "of_load:spread"),
         (dict(training__task_loss="of_load:spread"), "of_load:spread"),
@@ -89,7 +89,7 @@ def change(place, **values):
             r"no_such_module:adam \(from a module",
         ),
         (dict(network=dict(name="mlp", head=dict(name="of_load:in_turn"))), "of_load:in_turn"),
-        (dict(arms=dict(only=dict(regularizers=dict(a=dict(name="of_load:spread"))))), "of_load:spread"),
+        (dict(arms=dict(only=dict(methods=dict(a=dict(name="of_load:spread"))))), "of_load:spread"),
     ],
 )
 def test_no_code_of_a_config_is_imported_without_trust(place, monkeypatch, values, named):

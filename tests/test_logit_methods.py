@@ -14,11 +14,11 @@ from reference.beside import run_both
 from reference.methods import PlainFedDecorr
 
 from fedjax_collapse import MOON, FedAvg, FedDecorr, FedMR, FedProx, FedUV, LocalTraining, Model, UserError, nn
-from fedjax_collapse.regularizers.balanced_softmax import BalancedSoftmax
-from fedjax_collapse.regularizers.fedlc import FedLC
-from fedjax_collapse.regularizers.fedntd import FedNTD
-from fedjax_collapse.regularizers.fedrs import FedRS
-from fedjax_collapse.regularizers.fedvls import FedVLS
+from fedjax_collapse.methods.balanced_softmax import BalancedSoftmax
+from fedjax_collapse.methods.fedlc import FedLC
+from fedjax_collapse.methods.fedntd import FedNTD
+from fedjax_collapse.methods.fedrs import FedRS
+from fedjax_collapse.methods.fedvls import FedVLS
 from fedjax_collapse.task import REGRESSION
 
 TRAINING = LocalTraining(batch_size=8, learning_rate=0.05, momentum=0.5)

@@ -24,8 +24,8 @@ from fedjax_collapse import (
     engine,
     nn,
 )
+from fedjax_collapse.methods import TopK
 from fedjax_collapse.simulation import Hardware, Run, Schedule, simulate_runs
-from fedjax_collapse.uploads import TopK
 
 pytestmark = pytest.mark.slow
 

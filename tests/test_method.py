@@ -27,8 +27,8 @@ from fedjax_collapse import (
     UserError,
     nn,
 )
-from fedjax_collapse.algorithms.fedcm import FedCM
-from fedjax_collapse.uploads import ClipUpdate, NoisyUpdate, TopK
+from fedjax_collapse.methods import ClipUpdate, NoisyUpdate, TopK
+from fedjax_collapse.methods.fedcm import FedCM
 
 TRAINING = LocalTraining(batch_size=8, learning_rate=0.05, momentum=0.5)
 KEPT = TRAINING.replace(momentum_reset=False)

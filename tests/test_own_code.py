@@ -7,7 +7,6 @@ import pytest
 
 from experiments import launch
 from experiments.load import load_run
-from experiments.names import classes
 
 pytestmark = pytest.mark.slow
 
@@ -133,13 +132,13 @@ def test_everything_may_be_the_users_own(start, tmp_path):
         "config.partition = dict(name='own_code:in_turn')",
         "config.training.augmentation, config.training.momentum = 'own_code:mirror', 0.0",
         "config.training.optimizer = dict(name='own_code:slow')",
-        "config.regularizers = dict(norm=dict(name='own_code:Norm', strength=0.1))",
-        "config.methods = dict(top_k=dict(share=0.5), half=dict(name='own_code:Half'))",
-        "config.server_optimizer = dict(name='own_code:slow', learning_rate=2.0)",
+        "norm, half = dict(name='own_code:Norm', strength=0.1), dict(name='own_code:Half')",
+        "config.methods = dict(scaffold=dict(), norm=norm, top_k=dict(share=0.5), half=half)",
+        "config.server.optimizer = dict(name='own_code:slow', learning_rate=2.0)",
         "config.measurements = dict(spread='own_code:spread')",
         "config.watch = 'all'",
         "config.participation, config.cohort.dropout, config.cohort.stragglers = 0.8, 0.2, 0.5",
-        "config.arms = dict(zeta=dict(algorithm=dict(name='scaffold')), alpha=dict(algorithm=dict(private='head')))",
+        "config.arms = dict(zeta=dict(), alpha=dict(private='head'))",
     )
     assert start(changes) == 0
     study = tmp_path / "study"
@@ -161,7 +160,7 @@ def test_everything_may_be_the_users_own(start, tmp_path):
 def test_a_run_is_loaded_again(start, tmp_path):
     """The model, data and states of a run; what it predicts gives the accuracy that was logged."""
     network = "config.network = dict(name='mlp', hidden=(6,), head='own_code:Head')"
-    assert start((network, "config.arms = dict(only=dict(algorithm=dict(name='feddyn'), batch_norm='average'))")) == 0
+    assert start((network, "config.arms = dict(only=dict(methods=dict(feddyn=dict())))")) == 0
     run = load_run(tmp_path / "study" / "only" / "seed0", trust=True)
     test = run.federation.test
     accuracy = np.mean(run.predict(np.asarray(test.inputs)).argmax(axis=1) == np.asarray(test.labels))
@@ -201,15 +200,13 @@ def test_a_run_is_loaded_again(start, tmp_path):
         ("config.methods = dict(top_k=dict(share=0.0))", "methods.top_k.share 0 is outside (0, 1]"),
         ("config.methods = dict(top_k=dict(shares=0.1))", "option of methods.top_k 'shares': did you mean 'share'?"),
         ("config.methods = dict(top_k=dict(share='few'))", "methods.top_k.share 'few': expected float, got str"),
-        ("config.methods = dict(x=dict(name='own_code:Net'))", "expected a class derived from fedjax_collapse.method"),
-        ("config.regularizers = dict(scaffold=dict())", "it is an algorithm; choose it by algorithm=dict("),
         (
-            "config.regularizers = config.methods = dict(feddecorr=dict())",
-            "methods.feddecorr: there is a method of that name already",
+            "config.methods = dict(x=dict(name='own_code:Net'))",
+            "expected a class derived from fedjax_collapse.methods.base",
         ),
-        ("config.algorithm = dict(name='scafold')", "unknown algorithm 'scafold': did you mean 'scaffold'?"),
-        ("config.algorithm = dict(name='fedavg', normaliser='steps')", "unknown option of algorithm 'normaliser'"),
-        ("config.algorithm = dict(name='fedavg', private='tail')", "part tail: the network has no such layer"),
+        ("config.server.weighing = 'equal'", "unknown config key of server 'weighing': did you mean 'weighting'?"),
+        ("config.server.weighting = 'equally'", "unknown server.weighting 'equally': did you mean 'equal'?"),
+        ("config.private = 'tail'", "part tail: the network has no such layer"),
         ("config.partition = dict(name='own_code:too_few')", "own_code:too_few returned 3 of clients=4 clients"),
         ("config.partition = dict(name='own_code:too_many')", "partition: more than 4 clients"),
         ("config.partition = dict(name='own_code:nothing')", "partition: NoneType, expected for each client"),
@@ -267,9 +264,3 @@ def test_options_that_the_config_lacks_are_given_on_the_command_line(start, tmp_
     assert "measured/x/deviation" in last and last["virtual/seconds"] > last["virtual/round_seconds"] > 0
     described = json.loads((tmp_path / "study" / "only" / "seed0" / "run.json").read_text())
     assert described["algorithm"]["methods"]["top_k"]["share"] == 0.3
-
-
-def test_every_room_of_methods_is_found():
-    found = classes("method")
-    assert {"scaffold", "feddecorr", "top_k", "recalibrate"} <= set(found)
-    assert set(found) >= set(classes("algorithm")) | set(classes("regularizer"))

@@ -85,7 +85,7 @@ def test_its_arms_and_settings_are_made_without_data(path, arg):
     assert study.choose_runs(config)
     made = set()
     for cell in resolved(config).values():
-        key = repr([cell[name] for name in ("rounds", "training", "algorithm", "server_optimizer", "regularizers")])
+        key = repr([cell[name] for name in ("rounds", "training", "methods", "server")])
         if key not in made:
             made.add(key)
             build.algorithm(cell)
@@ -177,7 +177,7 @@ def small(path):
 
 def kind(own):
     """What an arm is but for its numbers."""
-    chosen = {name: own[name] for name in ("network", "algorithm", "server_optimizer", "regularizers", "methods")}
+    chosen = {name: own[name] for name in ("network", "methods", "server")}
     parts = flatten(as_declared(ConfigDict(chosen)))
     return repr({name: part if isinstance(part, (str, bool)) else type(part) for name, part in parts.items()})
 

@@ -25,11 +25,11 @@ from fedjax_collapse import (
     masks,
     nn,
 )
-from fedjax_collapse.algorithms.fedper import FedPer
-from fedjax_collapse.algorithms.fedrep import FedRep
-from fedjax_collapse.algorithms.fedsam import FedSAM
-from fedjax_collapse.algorithms.lg_fedavg import LGFedAvg
 from fedjax_collapse.evaluation import evaluate
+from fedjax_collapse.methods.fedper import FedPer
+from fedjax_collapse.methods.fedrep import FedRep
+from fedjax_collapse.methods.fedsam import FedSAM
+from fedjax_collapse.methods.lg_fedavg import LGFedAvg
 
 SIMPLE = LocalTraining(batch_size=8, learning_rate=0.05, momentum=0.5)
 DECORR = {"feddecorr": FedDecorr(0.1, "official")}
@@ -245,9 +245,10 @@ def test_what_makes_no_sense_is_refused(federation, network, algorithm, message)
 
 def test_in_a_config():
     config = base.get_config()
-    config.algorithm, config.batch_norm = dict(name="fedrep", head_epochs=3, weighting="size"), "local"
+    config.methods = dict(fedrep=dict(head_epochs=3))
+    config.server.update(weighting="size", batch_norm="local")
     algorithm = build.algorithm(config)
     assert algorithm.local_training.phases == (Phase("head", 3), Phase("body", 1))
     assert set(algorithm.private_part.split("+")) == {"head", "batch_norm"} and algorithm.weights_by == "size"
-    config.algorithm = dict(name="lg_fedavg", shared="head+Dense_0")
+    config.methods = dict(lg_fedavg=dict(shared="head+Dense_0"))
     assert build.algorithm(config).private_part == "batch_norm+all - head - Dense_0"

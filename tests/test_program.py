@@ -12,8 +12,8 @@ from conftest import assert_close
 
 from experiments import layouts
 from fedjax_collapse import FedAvg, Federation, LocalTraining, Model, Scaffold, UserError, engine, nn, simulate
-from fedjax_collapse.algorithms.fedper import FedPer
 from fedjax_collapse.engine import memory
+from fedjax_collapse.methods.fedper import FedPer
 from fedjax_collapse.simulation import Callbacks, Hardware, Run, Schedule, check, initialize, simulate_runs
 
 pytestmark = pytest.mark.slow

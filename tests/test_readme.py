@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 
 from experiments import arms, build
 from experiments.configs import quickstart
-from fedjax_collapse import regularizers, simulate
+from fedjax_collapse import methods, simulate
 
 pytestmark = pytest.mark.slow
 
@@ -35,9 +35,9 @@ def test_library_example():
 def feature_norm(tmp_path, monkeypatch):
     """The README's regularizer, in a file beside the library's own."""
     (tmp_path / "feature_norm.py").write_text(REGULARIZER)
-    monkeypatch.setattr(regularizers, "__path__", [*regularizers.__path__, str(tmp_path)])
+    monkeypatch.setattr(methods, "__path__", [*methods.__path__, str(tmp_path)])
     yield
-    sys.modules.pop("fedjax_collapse.regularizers.feature_norm", None)
+    sys.modules.pop("fedjax_collapse.methods.feature_norm", None)
 
 
 def test_a_regularizer_is_one_file(feature_norm):
@@ -46,7 +46,7 @@ def test_a_regularizer_is_one_file(feature_norm):
         clients=3, partition=dict(alpha=5.0), network=dict(name="small_cnn", channels=(4,)), training=dict(epochs=1)
     )
     config.update(ConfigDict(changes))
-    config.arms = dict(both=dict(regularizers=dict(feature_norm=dict(strength=0.5), feddecorr=dict(strength=0.1))))
+    config.arms = dict(both=dict(methods=dict(feature_norm=dict(strength=0.5), feddecorr=dict(strength=0.1))))
     arm = arms.resolve_arm(config, "both")
     federation = build.federations(arm, [0])[0]
     algorithm = build.algorithm(arm)

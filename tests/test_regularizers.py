@@ -13,7 +13,7 @@ from reference.beside import run_both, run_reference
 from reference.rounds import PlainFedAvg
 
 from fedjax_collapse import FedAvg, LocalTraining, UserError, simulate
-from fedjax_collapse.regularizers import (
+from fedjax_collapse.methods import (
     MOON,
     DeCov,
     FedMR,

@@ -35,7 +35,7 @@ def make_study(
     path: Path, arms=("fedavg", "feddecorr"), seeds=3, rounds=30, clients=10, classes=10, features=128
 ) -> Path:
     """Writes a study whose arms differ as in the paper: the second collapses less."""
-    regularizers = {"feddecorr": {"strength": 0.1}}
+    methods = {"feddecorr": {"strength": 0.1}}
     config = {
         "rounds": rounds,
         "seeds": list(range(seeds)),
@@ -44,7 +44,7 @@ def make_study(
         "partition": {"name": "dirichlet", "alpha": 0.1, "min_size": 10},
         "network": {"name": "mlp", "hidden": [256, features]},
         "training": {"epochs": 5, "batch_size": 32, "learning_rate": 0.05},
-        "arms": {arm: {"regularizers": regularizers} if "decorr" in arm else {} for arm in arms},
+        "arms": {arm: {"methods": methods} if "decorr" in arm else {} for arm in arms},
     }
     provenance = {
         "command": "python experiments/launch.py --config=experiments/configs/quickstart.py",
@@ -187,7 +187,7 @@ def test_page_is_complete_well_formed_and_self_contained(study, page):
     for words in (
         "training.learning_rate",
         "0.05",
-        "arms.feddecorr.regularizers.feddecorr.strength",
+        "arms.feddecorr.methods.feddecorr.strength",
         "packages.jax",
         "0.10.2",
     ):
@@ -202,7 +202,7 @@ def test_arms_that_differ_from_the_description_are_told(tmp_path):
     assert "Other than that" not in description(study)
     arms = {
         "fedavg": {"clients": study.config["clients"], "training": {"epochs": 3}},
-        "feddecorr": {"partition": {"alpha": 10.0}, "network": {"name": "moon_cnn"}, "regularizers": {"feddecorr": {}}},
+        "feddecorr": {"partition": {"alpha": 10.0}, "network": {"name": "moon_cnn"}, "methods": {"feddecorr": {}}},
         "absent": {"clients": 3},
     }
     text = description(dataclasses.replace(study, config=study.config | {"arms": arms}))

@@ -31,10 +31,10 @@ from fedjax_collapse import (
     nn,
     option,
 )  # fmt: skip
-from fedjax_collapse.algorithms.fedasam import FedASAM
-from fedjax_collapse.algorithms.fedcm import FedCM
-from fedjax_collapse.algorithms.fedlesam import FedLESAM, Received
-from fedjax_collapse.algorithms.fedsam import FedSAM
+from fedjax_collapse.methods.fedasam import FedASAM
+from fedjax_collapse.methods.fedcm import FedCM
+from fedjax_collapse.methods.fedlesam import FedLESAM, Received
+from fedjax_collapse.methods.fedsam import FedSAM
 
 A = np.array([[3.0, 1], [1, 2]])
 MOMENTUM = LocalTraining(learning_rate=0.1, momentum=0.9, weight_decay=1e-3)

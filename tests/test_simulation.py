@@ -39,10 +39,10 @@ from fedjax_collapse import (
     simulate,
     simulation,
 )
-from fedjax_collapse.algorithms.ccvr import CCVR
 from fedjax_collapse.data import augment
 from fedjax_collapse.data.federation import Domains
 from fedjax_collapse.fingerprint import describe
+from fedjax_collapse.methods.ccvr import CCVR
 from fedjax_collapse.nn.heads import orthogonal_head
 from fedjax_collapse.simulation import rounds_kept
 

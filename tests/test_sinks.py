@@ -19,8 +19,8 @@ def get_config(arg=""):
     config.network, config.training.epochs, config.clients = dict(name="mlp", hidden=(6,)), 1, 4
     config.engine.runs, config.partition.alpha = "together", 1.0
     config.rounds, config.checkpoint_every, config.seeds = 4, 2, (0, 1)
-    config.arms = dict(decorr=dict(regularizers=dict(feddecorr=dict(strength=0.1))))
-    config.sweep = {"regularizers.feddecorr.strength": (0.1, 0.2)}
+    config.arms = dict(decorr=dict(methods=dict(feddecorr=dict(strength=0.1))))
+    config.sweep = {"methods.feddecorr.strength": (0.1, 0.2)}
     return config
 """
 RUNS = [f"decorr strength={strength}/seed{seed}" for strength in (0.1, 0.2) for seed in (0, 1)]
@@ -154,7 +154,7 @@ def test_weights_and_biases_have_every_round_of_every_run_once(start, wandb):
         arm, seed = run.split("/seed")
         about, rows, ended = sent("server")[f"{arm} seed {seed}"]
         assert (about["project"], about["group"], ended) == ("fedjax_collapse", "study", "0")
-        strength = about["config"]["regularizers"]["feddecorr"]["strength"]
+        strength = about["config"]["methods"]["feddecorr"]["strength"]
         assert (about["config"]["seed"], f"decorr strength={strength}") == (int(seed), arm)
         assert [row["step"] for row in rows] == [1, 2, 3, 4]
         assert [row["accuracy"] for row in rows] == [row["accuracy"] for row in rows_of(run)]

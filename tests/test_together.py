@@ -116,7 +116,7 @@ def start(tmp_path, monkeypatch):
         "    config = quickstart.get_config('smoke')\n"
         "    config.network, config.training.epochs, config.clients = dict(name='mlp', hidden=(6,)), 1, 4\n"
         "    config.rounds, config.seeds, config.checkpoint_every = 3, (0, 1), 1\n"
-        "    config.arms = {f'strength{s}': dict(regularizers=dict(feddecorr=dict(strength=s / 10))) for s in (1, 2)}\n"
+        "    config.arms = {f'strength{s}': dict(methods=dict(feddecorr=dict(strength=s / 10))) for s in (1, 2)}\n"
         "    return config\n"
     )
 
@@ -192,8 +192,8 @@ def test_groups_of_a_config(tmp_path):
     """Arms of one structure are one group, a strength of 0 and another layout are not."""
     config = quickstart.get_config("smoke")
     config.seeds = (0, 1)
-    strength = {name: dict(regularizers=dict(feddecorr=dict(strength=s))) for name, s in (("a", 0.1), ("b", 0.3))}
-    config.arms = {**strength, "none": dict(regularizers=dict(feddecorr=dict(strength=0.0)))}
+    strength = {name: dict(methods=dict(feddecorr=dict(strength=s))) for name, s in (("a", 0.1), ("b", 0.3))}
+    config.arms = {**strength, "none": dict(methods=dict(feddecorr=dict(strength=0.0)))}
     for choice, expected in (("together", [4, 2]), ("separate", [1] * 6)):
         config.engine.runs = choice
         configs = {arm: arms.resolve_arm(config, arm) for arm in config.arms}
@@ -206,9 +206,9 @@ def test_groups_of_a_config(tmp_path):
 @pytest.mark.parametrize(
     "change",
     [
-        dict(algorithm=dict(name="scaffold")),
-        dict(regularizers=dict(moon=dict(strength=1.0))),
-        dict(network=dict(name="small_cnn"), batch_norm="local"),
+        dict(methods=dict(scaffold=dict())),
+        dict(methods=dict(moon=dict(strength=1.0))),
+        dict(network=dict(name="small_cnn"), server=dict(batch_norm="local")),
     ],
     ids=["scaffold", "moon", "fedbn"],
 )

@@ -57,13 +57,15 @@ def get_config(arg: str = "") -> ConfigDict:
             training=dict(
                 epochs=5, batch_size=32, learning_rate=0.01, momentum=0.9, weight_decay=1e-5, augmentation="none"
             ),
-            algorithm=dict(name="fedavg"),  # or scaffold, ...; private: the part of the network that stays at a client
-            server_optimizer=dict(name="none"),  # or sgd, damped_momentum, adagrad, adam, yogi, ... with its arguments
-            regularizers=ConfigDict(),  # module name -> arguments, in which name="my_module:MyClass" may be the class
-            methods=ConfigDict(),  # further methods, likewise; what is uploaded goes through them in this order
-            # average: BatchNorm like the rest of the network; local: each client keeps its own (FedBN); recalibrate:
-            # running statistics are not averaged, but measured on the new model after every round
-            batch_norm="average",
+            # module name -> arguments, in which name="my_module:MyClass" may be the class; uploads go through them in
+            # this order
+            methods=ConfigDict(),
+            # optimizer: sgd, damped_momentum, adagrad, adam, yogi, ... with its arguments; optimized: what it acts on;
+            # weighting: of the clients, by default what the methods say, else by their size; batch_norm: average, like
+            # the rest of the network; local, each client keeps its own (FedBN); recalibrate, running statistics are
+            # not averaged, but measured on the new model after every round
+            server=dict(optimizer=dict(name="none"), optimized="params", weighting="default", batch_norm="average"),
+            private="none",  # the part of the network that every client keeps for itself, such as head or batch_norm
             head="random",  # the classifier's initial weights; or orthogonal, for a frozen one (training.freeze="head")
             on_nan="stop",  # where a loss is not finite; or skip_client: leave the client out, or continue
             evaluate_every=1,

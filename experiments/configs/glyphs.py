@@ -34,8 +34,8 @@ def get_config(arg: str = "dirichlet_10") -> ConfigDict:
     config.training.epochs = 2
     config.arms = dict(
         fedavg=dict(),
-        feddecorr=dict(regularizers=dict(feddecorr=dict(strength=0.1, variant="official"))),
-        fedmr=dict(regularizers=dict(fedmr=dict(intra=1e-5, inter=0.1, variant="paper"))),
-        feduv=dict(regularizers=dict(feduv=dict(variance=num_classes / 4, uniformity=0.5))),
+        feddecorr=dict(methods=dict(feddecorr=dict(strength=0.1, variant="official"))),
+        fedmr=dict(methods=dict(fedmr=dict(intra=1e-5, inter=0.1, variant="paper"))),
+        feduv=dict(methods=dict(feduv=dict(variance=num_classes / 4, uniformity=0.5))),
     )
     return config

@@ -16,27 +16,27 @@ from experiments.configs import base
 
 METHODS = {
     "fedavg": dict(),
-    "feddecorr": dict(regularizers=dict(feddecorr=dict(strength=0.1))),
-    "fedmr": dict(regularizers=dict(fedmr=dict(intra=1e-5, inter=0.1, variant="paper"))),  # as in glyphs.py
-    "feduv": dict(regularizers=dict(feduv=dict(variance=2.5, uniformity=0.5))),
-    "balanced_softmax": dict(regularizers=dict(balanced_softmax=dict())),
-    "fedlc": dict(regularizers=dict(fedlc=dict(tau=0.5))),
-    "fedrs": dict(regularizers=dict(fedrs=dict(alpha=0.5))),
-    "fedntd": dict(regularizers=dict(fedntd=dict(strength=1.0, temperature=1.0))),
-    "fedvls": dict(regularizers=dict(fedvls=dict(distillation=0.1))),
-    "fedetf": dict(regularizers=dict(fedetf=dict()), network=dict(head="etf")),
-    "fedgela": dict(regularizers=dict(fedgela=dict()), network=dict(head="etf")),
-    "feddr_plus": dict(regularizers=dict(feddr_plus=dict(beta=0.9)), network=dict(head="simplex")),
-    "fedrcl": dict(regularizers=dict(fedrcl=dict(levels="last"))),  # as in docs/results.md; published is "all"
+    "feddecorr": dict(methods=dict(feddecorr=dict(strength=0.1))),
+    "fedmr": dict(methods=dict(fedmr=dict(intra=1e-5, inter=0.1, variant="paper"))),  # as in glyphs.py
+    "feduv": dict(methods=dict(feduv=dict(variance=2.5, uniformity=0.5))),
+    "balanced_softmax": dict(methods=dict(balanced_softmax=dict())),
+    "fedlc": dict(methods=dict(fedlc=dict(tau=0.5))),
+    "fedrs": dict(methods=dict(fedrs=dict(alpha=0.5))),
+    "fedntd": dict(methods=dict(fedntd=dict(strength=1.0, temperature=1.0))),
+    "fedvls": dict(methods=dict(fedvls=dict(distillation=0.1))),
+    "fedetf": dict(methods=dict(fedetf=dict()), network=dict(head="etf")),
+    "fedgela": dict(methods=dict(fedgela=dict()), network=dict(head="etf")),
+    "feddr_plus": dict(methods=dict(feddr_plus=dict(beta=0.9)), network=dict(head="simplex")),
+    "fedrcl": dict(methods=dict(fedrcl=dict(levels="last"))),  # as in docs/results.md; published is "all"
     "fedsam": dict(methods=dict(fedsam=dict(rho=0.1))),
     "fedlesam": dict(methods=dict(fedlesam=dict(rho=0.1))),
     "mofedsam": dict(methods=dict(fedsam=dict(rho=0.1), fedcm=dict(alpha=0.1))),
-    "fedexp": dict(algorithm=dict(name="fedexp", eps=1e-3)),
+    "fedexp": dict(methods=dict(fedexp=dict(eps=1e-3))),
     "ccvr": dict(methods=dict(ccvr=dict())),
-    "fedvls_feddecorr": dict(regularizers=dict(fedvls=dict(distillation=0.1), feddecorr=dict(strength=0.1))),
-    "fedper": dict(algorithm=dict(name="fedper")),
-    "fedrep": dict(algorithm=dict(name="fedrep", head_epochs=4, body_epochs=1)),  # as many epochs as the others
-    "lg_fedavg": dict(algorithm=dict(name="lg_fedavg")),
+    "fedvls_feddecorr": dict(methods=dict(fedvls=dict(distillation=0.1), feddecorr=dict(strength=0.1))),
+    "fedper": dict(methods=dict(fedper=dict())),
+    "fedrep": dict(methods=dict(fedrep=dict(head_epochs=4, body_epochs=1))),  # as many epochs as the others
+    "lg_fedavg": dict(methods=dict(lg_fedavg=dict())),
 }
 
 

@@ -17,7 +17,7 @@ def get_config(arg: str = "") -> ConfigDict:
     config.partition.seed = 0  # one partition for all seeds: the spread is that of initial weights and batch order
     config.arms = dict(
         fedavg=dict(),
-        feddecorr=dict(regularizers=dict(feddecorr=dict(strength=0.1, variant="official"))),
+        feddecorr=dict(methods=dict(feddecorr=dict(strength=0.1, variant="official"))),
     )
     if arg == "smoke":
         config.rounds, config.seeds = 2, (0,)

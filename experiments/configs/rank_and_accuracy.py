@@ -19,19 +19,19 @@ from experiments.published import GLYPHS
 
 LEFT_OUT = ("fedper", "fedrep", "lg_fedavg", "fedvls_feddecorr")  # scored on each client's own classes; two at once
 OTHERS = {
-    "fedprox": dict(regularizers=dict(fedprox=dict(strength=0.01))),
-    "moon": dict(regularizers=dict(moon=dict(strength=1.0))),
-    "decov": dict(regularizers=dict(decov=dict(strength=0.1))),
-    "vicreg": dict(regularizers=dict(vicreg=dict())),
-    "scaffold": dict(algorithm=dict(name="scaffold", normaliser="fednova")),
-    "feddyn": dict(algorithm=dict(name="feddyn", alpha=0.01)),
+    "fedprox": dict(methods=dict(fedprox=dict(strength=0.01))),
+    "moon": dict(methods=dict(moon=dict(strength=1.0))),
+    "decov": dict(methods=dict(decov=dict(strength=0.1))),
+    "vicreg": dict(methods=dict(vicreg=dict())),
+    "scaffold": dict(methods=dict(scaffold=dict(normaliser="fednova"))),
+    "feddyn": dict(methods=dict(feddyn=dict(alpha=0.01))),
     "freeze": dict(training=dict(freeze="head"), head="orthogonal"),
 }
 SWEEP = {  # the published values and others around them
-    "regularizers.feddecorr.strength": (0.01, 0.03, 0.1, 0.3, 1.0),
-    "regularizers.feduv.uniformity": (0.05, 0.5, 5.0),
-    "regularizers.fedmr.intra": (1e-5, 1e-3, 1e-1),
-    "regularizers.decov.strength": (0.01, 0.1, 1.0),
+    "methods.feddecorr.strength": (0.01, 0.03, 0.1, 0.3, 1.0),
+    "methods.feduv.uniformity": (0.05, 0.5, 5.0),
+    "methods.fedmr.intra": (1e-5, 1e-3, 1e-1),
+    "methods.decov.strength": (0.01, 0.1, 1.0),
 }
 DATA = {
     "digits": dict(data=dict(source="digits"), network=dict(name="mlp", hidden=(128, 128))),
@@ -75,5 +75,5 @@ def get_config(arg: str = "all") -> ConfigDict:
         config.network = dict(name="mlp", hidden=(16, 16))
         config.arms = {name: METHODS[name] for name in ("fedavg", "feddecorr", "fedlc")}
         config.settings = {f"alpha {alpha}": dict(partition=dict(alpha=alpha)) for alpha in (0.1, 0.5)}
-        config.sweep = {"regularizers.feddecorr.strength": (0.1, 1.0)}
+        config.sweep = {"methods.feddecorr.strength": (0.1, 1.0)}
     return config

@@ -13,7 +13,7 @@ import numpy as np
 
 from fedjax_collapse import local, server
 from fedjax_collapse.aggregation import Upload, weigh
-from fedjax_collapse.algorithms.fedavg import FedAvg
+from fedjax_collapse.algorithm import FedAvg
 from fedjax_collapse.engine import skipping
 from fedjax_collapse.engine.client_maps import ClientMap, Outcome
 from fedjax_collapse.engine.layout import Rounds

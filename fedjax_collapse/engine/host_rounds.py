@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_collapse.algorithms.fedavg import FedAvg
+from fedjax_collapse.algorithm import FedAvg
 from fedjax_collapse.engine import cohort as cohorts
 from fedjax_collapse.engine import skipping
 from fedjax_collapse.engine.client_maps import ClientMap, to_host

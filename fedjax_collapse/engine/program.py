@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 
-from fedjax_collapse.algorithms.fedavg import FedAvg
+from fedjax_collapse.algorithm import FedAvg
 from fedjax_collapse.data import federation
 from fedjax_collapse.engine import host_rounds, memory, rounds
 from fedjax_collapse.engine.client_maps import to_host

@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_collapse import masks
-from fedjax_collapse.algorithms.fedavg import FedAvg
+from fedjax_collapse.algorithm import FedAvg
 from fedjax_collapse.data.batches import sum_batches
 from fedjax_collapse.local_training import LocalTraining
-from fedjax_collapse.method import FinishView
+from fedjax_collapse.methods.base import FinishView
 from fedjax_collapse.model import Model
 from fedjax_collapse.records import Client, Examples, Key, PyTree, Server, Trained, Variables
 

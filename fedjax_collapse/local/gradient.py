@@ -9,7 +9,7 @@ import optax
 from fedjax_collapse import masks, user_code
 from fedjax_collapse.local.context import LocalContext, method_key
 from fedjax_collapse.losses import masked_mean
-from fedjax_collapse.method import GradientView, LocalView, RoundView, returned
+from fedjax_collapse.methods.base import GradientView, LocalView, RoundView, returned
 from fedjax_collapse.records import Batch, Key, Outputs, PyTree, Variables
 
 _TASK = "task"  # the stream of randomness of a task's loss; those of methods have their names

@@ -6,7 +6,7 @@ from fedjax_collapse import masks
 from fedjax_collapse.aggregation import Upload
 from fedjax_collapse.local.context import LocalContext, as_trained, class_counts
 from fedjax_collapse.local.loop import train
-from fedjax_collapse.method import returned
+from fedjax_collapse.methods.base import returned
 from fedjax_collapse.records import OPTIMIZER, ClientState, PyTree, Trained
 
 

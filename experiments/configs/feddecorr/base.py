@@ -26,16 +26,16 @@ def arms(*names: str) -> dict:
     every = dict(
         # not released: with the others' local momentum, which it was not published with; by its number of steps alone
         # (``steps``) c is ten times too large then and training ends at chance
-        scaffold=dict(algorithm=dict(name="scaffold", normaliser="fednova")),  # our choice
-        fednova=dict(algorithm=dict(name="fednova")),
+        scaffold=dict(methods=dict(scaffold=dict(normaliser="fednova"))),  # our choice
+        fednova=dict(methods=dict(fednova=dict())),
         fedavg=dict(),
-        fedavg_decorr=dict(regularizers=dict(feddecorr=DECORR)),
-        fedprox=dict(regularizers=prox),
-        fedprox_decorr=dict(regularizers=dict(**prox, feddecorr=DECORR)),
-        fedavgm=dict(server_optimizer=momentum),
-        fedavgm_decorr=dict(server_optimizer=momentum, regularizers=dict(feddecorr=DECORR)),
-        moon=dict(network=projector, regularizers=moon),
-        moon_decorr=dict(network=projector, regularizers=dict(**moon, feddecorr=DECORR)),
+        fedavg_decorr=dict(methods=dict(feddecorr=DECORR)),
+        fedprox=dict(methods=prox),
+        fedprox_decorr=dict(methods=dict(**prox, feddecorr=DECORR)),
+        fedavgm=dict(server=dict(optimizer=momentum)),
+        fedavgm_decorr=dict(server=dict(optimizer=momentum), methods=dict(feddecorr=DECORR)),
+        moon=dict(network=projector, methods=moon),
+        moon_decorr=dict(network=projector, methods=dict(**moon, feddecorr=DECORR)),
     )
     return {name: every[name] for name in names or every}
 
@@ -116,4 +116,4 @@ def data_sets(chosen_arms: Collection[str]) -> dict[str, dict]:
 
 def _without_projector():
     moon = dict(needs_projector=False)
-    return dict(network=dict(projector="none"), regularizers=dict(moon=moon))
+    return dict(network=dict(projector="none"), methods=dict(moon=moon))

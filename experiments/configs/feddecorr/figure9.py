@@ -24,7 +24,7 @@ def get_config(arg: str = "offline") -> ConfigDict:
 
 def _full(config):
     base.full(config, base.with_and_without())
-    config.sweep = {"regularizers.feddecorr.strength": STRENGTHS}
+    config.sweep = {"methods.feddecorr.strength": STRENGTHS}
     of_data = base.data_sets(())
     cells = [(name, alpha) for name in ("cifar10", "tiny") for alpha in ALPHAS]
     config.settings = {
@@ -34,7 +34,7 @@ def _full(config):
 
 def _offline(config):
     base.offline(config, base.with_and_without())
-    config.sweep = {"regularizers.feddecorr.strength": STRENGTHS}
+    config.sweep = {"methods.feddecorr.strength": STRENGTHS}
     config.settings = {f"digits-{alpha}": dict(partition=base.partition(alpha)) for alpha in ALPHAS}
 
 

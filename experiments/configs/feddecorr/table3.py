@@ -46,9 +46,9 @@ def arms() -> dict:
     chosen_arms = base.arms(*(name + end for name in names for end in ("", "_decorr")))
     for name in ("moon", "moon_decorr"):
         chosen_arms[name]["network"] = dict(projector="none")  # our choice
-    fedbn = dict(batch_norm="local")  # evaluated with each client's own model on its own domain
+    fedbn = dict(server=dict(batch_norm="local"))  # evaluated with each client's own model on its own domain
     decorr = dict(feddecorr=base.DECORR)
-    return chosen_arms | dict(fedbn=fedbn, fedbn_decorr=fedbn | dict(regularizers=decorr))
+    return chosen_arms | dict(fedbn=fedbn, fedbn_decorr=fedbn | dict(methods=decorr))
 
 
 def _full(config):

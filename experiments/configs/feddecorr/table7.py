@@ -32,8 +32,8 @@ def _arms():
     fedavg, decorr = base.with_and_without().values()
     return dict(
         fedavg=fedavg,
-        decov=dict(regularizers=dict(decov=dict(strength=0.01))),  # our choice
-        structured_decov=dict(regularizers=dict(structured_decov=dict(strength=0.01, num_groups=16))),  # our choice
+        decov=dict(methods=dict(decov=dict(strength=0.01))),  # our choice
+        structured_decov=dict(methods=dict(structured_decov=dict(strength=0.01, num_groups=16))),  # our choice
         fedavg_decorr=decorr,
     )
 

@@ -2,7 +2,7 @@
 
 Behind each value stands where it is from: the paper, its released code, or our choice. The strengths of all methods are
 in an appendix that is not known to us; the released code has FedMR's first term alone, and no baseline.
-Clients are weighed by size; the released code weighs them by whole batches (``algorithm.weighting="batches"``).
+Clients are weighed by size; the released code weighs them by whole batches (``server.weighting="batches"``).
 """
 
 from collections.abc import Iterable
@@ -35,14 +35,14 @@ def arms(*names: str) -> dict:
     clipped = dict(clip_norm=10.0)  # released codes of FedDyn and FedDC
     every = dict(
         fedavg=dict(),
-        fedprox=dict(regularizers=dict(fedprox=dict(strength=0.01))),  # our choice
-        fedproc=dict(regularizers=dict(fedproc=dict(ramp_rounds=100.0))),  # released code of FedProc
-        fednova=dict(algorithm=dict(name="fednova")),
+        fedprox=dict(methods=dict(fedprox=dict(strength=0.01))),  # our choice
+        fedproc=dict(methods=dict(fedproc=dict(ramp_rounds=100.0))),  # released code of FedProc
+        fednova=dict(methods=dict(fednova=dict())),
         # MOON's paper, of its grid; its code has no contrast in round 1 (moon.first_round="random_later")
-        moon=dict(regularizers=dict(moon=dict(strength=1.0, temperature=0.5))),
-        feddyn=dict(algorithm=dict(name="feddyn", alpha=0.01), training=clipped),  # released code's example
-        feddc=dict(algorithm=dict(name="feddc", alpha=0.01), training=clipped),  # released code's example
-        fedmr=dict(regularizers=dict(fedmr=FEDMR)),
+        moon=dict(methods=dict(moon=dict(strength=1.0, temperature=0.5))),
+        feddyn=dict(methods=dict(feddyn=dict(alpha=0.01)), training=clipped),  # released code's example
+        feddc=dict(methods=dict(feddc=dict(alpha=0.01)), training=clipped),  # released code's example
+        fedmr=dict(methods=dict(fedmr=FEDMR)),
     )
     return {name: every[name] for name in names or every}
 

@@ -22,7 +22,7 @@ def get_config(arg: str = "offline") -> ConfigDict:
 
 
 def _arms():
-    lite = {f"lite{rows}": dict(regularizers=dict(fedmr=base.FEDMR | dict(lite=rows))) for rows in (10, 50)}  # paper
+    lite = {f"lite{rows}": dict(methods=dict(fedmr=base.FEDMR | dict(lite=rows))) for rows in (10, 50)}  # paper
     return base.arms() | lite
 
 

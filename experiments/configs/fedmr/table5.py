@@ -29,9 +29,9 @@ def get_config(arg: str = "offline") -> ConfigDict:
 
 
 def _arms(config):
-    config.sweep = {"regularizers.fedmr.submission": SHARES}
+    config.sweep = {"methods.fedmr.submission": SHARES}
     arms = base.arms("fedavg", "fedmr")
-    arms["fedmr"] = dict(regularizers=dict(fedmr=base.FEDMR | dict(submission=1.0)))
+    arms["fedmr"] = dict(methods=dict(fedmr=base.FEDMR | dict(submission=1.0)))
     return arms
 
 

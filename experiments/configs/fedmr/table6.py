@@ -29,7 +29,7 @@ def get_config(arg: str = "offline") -> ConfigDict:
 
 def _arms():
     def fedmr(**off):
-        return dict(regularizers=dict(fedmr=base.FEDMR | off))
+        return dict(methods=dict(fedmr=base.FEDMR | off))
 
     return dict(none=dict(), inter=fedmr(intra=0.0), intra=fedmr(inter=0.0), both=fedmr())
 

@@ -36,7 +36,7 @@ def get_config(arg: str = "offline") -> ConfigDict:
 
 
 def _arms():
-    intra = dict(regularizers=dict(fedmr=base.FEDMR | dict(inter=0.0)))
+    intra = dict(methods=dict(fedmr=base.FEDMR | dict(inter=0.0)))
     return base.arms() | dict(fedmr_intra=intra)
 
 

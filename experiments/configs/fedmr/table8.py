@@ -31,12 +31,12 @@ def get_config(arg: str = "offline") -> ConfigDict:
 
 
 def _arms():
-    fedproc = base.arms("fedproc")["fedproc"]["regularizers"]
+    fedproc = base.arms("fedproc")["fedproc"]["methods"]
     arms = {}
     for name, changes in base.arms(*MEANS).items():
         arms[name] = changes
-        arms[f"{name}_prototypes"] = changes | dict(regularizers=changes.get("regularizers", {}) | fedproc)
-    intra = dict(regularizers=dict(fedmr=base.FEDMR | dict(inter=0.0)))
+        arms[f"{name}_prototypes"] = changes | dict(methods=changes.get("methods", {}) | fedproc)
+    intra = dict(methods=dict(fedmr=base.FEDMR | dict(inter=0.0)))
     return arms | dict(fedmr_intra=intra) | base.arms("fedmr")
 
 

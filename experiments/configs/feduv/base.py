@@ -31,19 +31,19 @@ def arms(*names: str) -> dict:
     """These of the five methods, or of FedUV's two terms alone; without names, the five."""
     every = dict(
         fedavg=dict(),
-        fedprox=dict(regularizers=dict(fedprox=dict(strength=0.01))),  # paper
-        moon=dict(regularizers=dict(moon=MOON)),
+        fedprox=dict(methods=dict(fedprox=dict(strength=0.01))),  # paper
+        moon=dict(methods=dict(moon=MOON)),
         freeze=dict(training=dict(freeze="head")),  # paper; the released code trains the head and throws it away
-        only_variance=dict(regularizers=dict(feduv=FEDUV | dict(uniformity=0.0))),
-        only_uniformity=dict(regularizers=dict(feduv=FEDUV | dict(variance=0.0))),
-        feduv=dict(regularizers=dict(feduv=FEDUV)),
+        only_variance=dict(methods=dict(feduv=FEDUV | dict(uniformity=0.0))),
+        only_uniformity=dict(methods=dict(feduv=FEDUV | dict(variance=0.0))),
+        feduv=dict(methods=dict(feduv=FEDUV)),
     )
     return {name: every[name] for name in names or METHODS}
 
 
 def with_variance(setting: dict, num_classes: int, chosen_arms: dict) -> dict:
     """The setting with the paper's strength, a quarter of its classes."""
-    strength = dict(regularizers=dict(feduv=dict(variance=num_classes / 4)))
+    strength = dict(methods=dict(feduv=dict(variance=num_classes / 4)))
     own = {arm: strength for arm in ("only_variance", "feduv") if arm in chosen_arms}
     return setting | dict(arms=own) if own else setting
 

@@ -1,0 +1,40 @@
+"""Classes by the names of their files: a file holds one class, named as it up to case and underscores."""
+
+import importlib
+import inspect
+import pkgutil
+from types import ModuleType
+
+
+def classes(package: ModuleType, kind: type) -> dict[str, type]:
+    """Every class of that kind in the package that is named as its file, by the name of the file."""
+    found = {}
+    for file in _files(package):
+        for name, value in vars(_module(package, file)).items():
+            if _is_of(file, name) and inspect.isclass(value) and issubclass(value, kind):
+                found[file] = value
+    return found
+
+
+def class_named(package: ModuleType, name: str) -> type:
+    """The class of that name in the package; imports its file only. For the ``__getattr__`` of packages.
+
+    Raises:
+        AttributeError: there is none.
+    """
+    for file in _files(package) if name[:1].isupper() else ():
+        if _is_of(file, name) and inspect.isclass(value := vars(_module(package, file)).get(name)):
+            return value
+    raise AttributeError(f"module {package.__name__!r} has no attribute {name!r}")
+
+
+def _files(package):
+    return [found.name for found in pkgutil.iter_modules(package.__path__)]
+
+
+def _module(package, file):
+    return importlib.import_module(f"{package.__name__}.{file}")
+
+
+def _is_of(file, name):
+    return name.lower() == file.replace("_", "")

@@ -1,0 +1,49 @@
+"""The private head of a client that has not yet been in a cohort.
+
+    initial   as the network was initialised
+    mean      the mean of the heads of the last round's cohort, by aggregation weights
+
+``mean`` is what the code released with FedRep does: its clients start with references to the server's own copy of the
+head, into which every round writes that mean. A client starts its first round from it, and is scored with it until
+then. In the first round, and where all clients are in every cohort, both are the same. Each client also sends its
+private parts to the server, which sends their mean back.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_collapse import masks
+from fedjax_collapse.methods.base import FinishView, Method
+from fedjax_collapse.records import Outputs, PyTree, Variables
+
+CHOICES = ("initial", "mean")
+
+
+class PrivateHead(Method):
+    """Private heads; ``newcomers``, a field of its subclasses, is one of ``CHOICES``."""
+
+    private = "head"
+    newcomers: str
+
+    def has(self, hook: str) -> bool:
+        is_asked_for = self.newcomers == "mean" or hook not in ("share_private", "own_parts")
+        return is_asked_for and super().has(hook)
+
+    def init_memory(self, variables: Variables, shapes: Outputs) -> PyTree:
+        return jnp.zeros((), bool) if self.newcomers == "mean" else ()  # whether it has been in a cohort
+
+    def share_private(self, private: dict[str, jax.Array]) -> PyTree:
+        return private
+
+    def own_parts(self, private: dict[str, jax.Array], shared: PyTree, memory: PyTree) -> dict[str, jax.Array]:
+        return jax.tree.map(lambda own, mean: jnp.where(memory, own, mean), private, shared)
+
+    def finish(self, view: FinishView) -> tuple[PyTree, PyTree]:
+        if self.newcomers == "initial":
+            return view.memory, ()
+        trained = masks.by_path(view.trained)
+        own = {path: trained[path] for path in view.client.state.private}
+        return jnp.ones((), bool), jax.tree.map(lambda leaf: (view.client.weight * leaf).astype(leaf.dtype), own)
+
+    def combine(self, shared: PyTree, report: PyTree) -> PyTree:
+        return report if self.newcomers == "mean" else shared

@@ -1,0 +1,219 @@
+"""CCVR: train the head once more, on virtual features drawn from Gaussians that have the clients' class moments.
+
+    clients   n_c = number of examples of class c,   m_c = sum (f - a),   Q_c = sum (f - a)(f - a)^T
+    server    mu_c = a + m_c / n_c,   S_c = (Q_c - m_c m_c^T / n_c) / (n_c - 1),   head <- SGD on f ~ N(mu_c, S_c)
+
+with f the features of the server's new model in evaluation mode, on the training examples of the cohort or of all
+clients. Luo et al., "No Fear of Heterogeneity: Classifier Calibration for Federated Learning with Non-IID Data"
+(NeurIPS 2021), which has no official code. Means and unbiased covariances of their examples together follow exactly
+from the sums; codes of others pass a variance for a deviation, weigh clients equally, or take inner for outer products.
+The shift ``a``, the features of an input of zeros (the mean image), is the same for all clients and keeps single
+precision where features are far from 0. A matrix square root draws from S_c: of its eigenvalues negative ones, which
+are rounding, count as 0.
+
+A class with one example has S_c = 0. One without has no virtual features: its logit is left out of the training, and
+its part of the head stays as it is. All others get equally many. How many the paper takes is not known to us; 500 for
+20 epochs are ours, codes of others have 10 to 2000. ``clip`` sets negative features to 0, for those behind a ReLU.
+
+``when="end"``: as published, training is that without. The head that is scored after a round is calibrated as if that
+round were the last, and the server goes on from the other. ``every_round``: it goes on from the calibrated head.
+
+``clients="cohort"``: the examples are those of the last round's cohort, so that a class which none of its clients has
+stays uncalibrated. ``all``: those of all clients, whether they were ever in a cohort or their uploads arrived.
+
+Costs: in every round the cohort runs the new model once over its data (``all``: all clients do, before each
+evaluation), and each client sends ``C (1 + d + d^2)`` numbers for C classes and d features, of which ``end`` keeps a
+set in the server's state: 105 MB for C = 100, d = 512.
+At every evaluation (``end``) or in every round the server decomposes C matrices of d x d, one after the other, and
+trains the head.
+"""
+
+import functools
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import struct
+
+from fedjax_collapse import masks
+from fedjax_collapse.data.batches import pad_to_batches, shuffled_rows
+from fedjax_collapse.local_training import LocalTraining
+from fedjax_collapse.losses import cross_entropy
+from fedjax_collapse.methods.base import FinishView, Method
+from fedjax_collapse.model import Model
+from fedjax_collapse.options import Count, Decay, Positive, check_fields, option
+from fedjax_collapse.records import Batch, Key, Outputs, PyTree, UserError, Variables
+
+
+class ClassSums(NamedTuple):
+    """Sums over the examples of each class, of features minus the shift; of several clients they are added up."""
+
+    counts: jax.Array  # [classes]
+    sums: jax.Array  # [classes, d]
+    products: jax.Array  # [classes, d, d] outer products
+    shift: jax.Array  # [d]; of a client times its weight
+    seed: jax.Array  # uint32, of the virtual features
+
+
+@struct.dataclass
+class CCVR(Method):
+    """Classifier calibration with virtual representations.
+
+    ``clients``: whose features they stand for, of the last ``cohort`` or of ``all``; ``all`` needs ``when="end"``.
+    ``samples``: virtual features of each class. ``epochs``, ``batch_size``, ``learning_rate``, ``momentum``: of the
+    head's training on them.
+    """
+
+    when: str = option("end", choices=("end", "every_round"))
+    samples: Count = option(500)
+    epochs: Count = 20
+    batch_size: Count = option(128)
+    learning_rate: Positive = 0.01
+    momentum: Decay = 0.9
+    clip: bool = option(False)
+    clients: str = option("cohort", choices=("cohort", "all"))
+
+    def check(self) -> None:
+        check_fields(self)
+        if self.clients == "all" and self.when == "every_round":
+            raise UserError("CCVR: clients 'all' report only before evaluations, not in 'every_round'; set when='end'")
+
+    def measures_all(self) -> bool:
+        return self.clients == "all"
+
+    def check_with(self, training: LocalTraining, private: str, model: Model) -> None:
+        if not model.task.is_classification:
+            raise UserError("CCVR: the model's task has no classes, expected one of classification")
+        if private != "none":
+            raise UserError(f"CCVR: the features of clients differ, private {private!r} stays with them; expected none")
+        _check_head(model)
+        frozen = training.frozen_part(at_server=True)
+        if any(masks.select(model.mask("head"), model.mask(frozen)).values()):
+            raise UserError(f"CCVR: training.freeze {training.freeze!r} keeps the head that it trains; expected none")
+
+    def check_among(self, methods: Mapping[str, Method]) -> None:
+        for name, method in methods.items():
+            if method is not self and (method.has("apply") or method.has("evaluated")):
+                raise UserError(f"CCVR: {name} scores another model than the one whose features are measured")
+
+    def init_shared(self, variables: Variables, shapes: Outputs) -> PyTree:
+        if self.when == "every_round":
+            return ()
+        (_, classes), (_, dim), kind = shapes.logits.shape, shapes.features.shape, jnp.result_type(float)
+        like = (classes,), (classes, dim), (classes, dim, dim), (dim,)
+        return ClassSums(*(jnp.zeros(shape, kind) for shape in like), seed=jnp.zeros((), jnp.uint32))
+
+    def measure(self, view: FinishView) -> ClassSums:
+        shift = _features_of_zeros(view.model, view.trained)
+
+        def summarize(outputs, batch):
+            return class_sums(outputs.features - shift, batch, outputs.logits.shape[1])
+
+        sums = view.sum_over_data(view.trained, summarize)
+        return ClassSums(*sums, view.client.weight * shift, jax.random.bits(view.key, dtype=jnp.uint32))
+
+    def apply(self, variables: Variables, measured: ClassSums, model: Model) -> Variables:
+        return _calibrated(self, model, variables, measured) if self.when == "every_round" else variables
+
+    def after_round(self, shared: PyTree, before: Variables, after: Variables, measured: ClassSums) -> PyTree:
+        return measured if self.when == "end" else shared
+
+    def evaluated(self, variables: Variables, shared: PyTree, model: Model) -> Variables:
+        return _calibrated(self, model, variables, shared) if self.when == "end" else variables
+
+
+def class_sums(features: jax.Array, batch: Batch, num_classes: int) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Counts [classes], sums [classes, d] and summed outer products [classes, d, d] of the batch's true rows."""
+    features = jnp.where(batch.mask[:, None], features, 0).astype(jnp.result_type(float))
+    is_of_class = jax.nn.one_hot(batch.labels, num_classes, dtype=features.dtype) * batch.mask[:, None]
+    total = functools.partial(jnp.einsum, precision="highest")
+    sums = total("bc,bi->ci", is_of_class, features)
+    return jnp.sum(is_of_class, axis=0), sums, total("bc,bi,bj->cij", is_of_class, features, features)
+
+
+def class_moments(total: ClassSums) -> tuple[jax.Array, jax.Array]:
+    """Means [classes, d] and unbiased covariances [classes, d, d]; 0 of a single example, no meaning without any."""
+    counts = total.counts[:, None]
+    means = total.sums / jnp.maximum(counts, 1)
+    scatter = total.products - means[:, :, None] * total.sums[:, None, :]
+    covariances = jnp.where(counts[:, None] > 1, scatter / jnp.maximum(counts[:, None] - 1, 1), 0)
+    return total.shift + means, covariances
+
+
+def virtual_features(key: Key, means: jax.Array, covariances: jax.Array, samples: int) -> jax.Array:
+    """So many draws from the Gaussian of each class, [classes, samples, d]."""
+    normal = jax.random.normal(key, (len(means), samples, means.shape[1]), means.dtype)
+    return means[:, None] + normal @ jax.vmap(_square_root)(covariances)
+
+
+@jax.custom_batching.sequential_vmap  # CPU devices that decompose batches at the same time wait forever
+def _square_root(covariance):
+    """The symmetric one, whatever the signs of the eigenvectors; what rounding made negative counts as 0."""
+    values, vectors = jnp.linalg.eigh(covariance)
+    return (vectors * jnp.sqrt(jnp.maximum(values, 0))) @ vectors.T
+
+
+@functools.partial(jax.jit, static_argnames="model")
+def _calibrated(method, model, variables, total):
+    """The variables with the head that is trained on virtual features."""
+    key_features, key_order = jax.random.split(jax.random.key(total.seed))
+    features = virtual_features(key_features, *class_moments(total), method.samples)
+    if method.clip:
+        features = jax.nn.relu(features)
+    paths = _head_paths(model)
+    leaves = masks.by_path(variables.params)
+    head = _train_head(method, tuple(leaves[path] for path in paths), features, total.counts > 0, key_order)
+    return variables._replace(params=masks.replace(variables.params, dict(zip(paths, head, strict=True))))
+
+
+def _train_head(method, head, features, is_present, key):
+    """Kernel and bias after SGD on the virtual features of the classes that are present, in shuffled minibatches."""
+    batch_size, samples = method.batch_size, features.shape[1]
+    features, labels = features.reshape(-1, features.shape[2]), jnp.repeat(jnp.arange(len(features)), samples)
+    rows, size = jnp.argsort(~is_present[labels]), samples * jnp.sum(is_present)  # those of absent classes are last
+    optimizer = optax.sgd(method.learning_rate, method.momentum)
+
+    def loss(head, rows, mask):
+        kernel, bias = head
+        logits = jnp.where(is_present, features[rows] @ kernel + bias, -1e30)
+        return cross_entropy(logits, labels[rows], mask)
+
+    def epoch(index, carry):
+        order = pad_to_batches(shuffled_rows(jax.random.fold_in(key, index), rows, size), batch_size)
+
+        def step(number, carry):
+            head, state = carry
+            first = number * batch_size
+            batch = jax.lax.dynamic_slice_in_dim(order, first, batch_size)
+            gradient = jax.grad(loss)(head, batch, first + jnp.arange(batch_size) < size)
+            updates, state = optimizer.update(gradient, state)
+            return optax.apply_updates(head, updates), state
+
+        return jax.lax.fori_loop(0, -(-size // batch_size), step, carry)
+
+    return jax.lax.fori_loop(0, method.epochs, epoch, (head, optimizer.init(head)))[0]
+
+
+def _features_of_zeros(model, variables):
+    inputs = jnp.zeros((1, *model.input_shape), model.input_dtype)
+    batch = Batch(inputs, jnp.zeros(1, jnp.int32), jnp.ones(1, bool))
+    return model.apply(variables, batch, train=False)[0].features[0]
+
+
+def _head_paths(model):
+    """Of its kernel and its bias, in this order."""
+    paths = masks.select(model.mask("head").params, model.mask("all").params)
+    return sorted(paths, reverse=True)
+
+
+def _check_head(model):
+    """Raises UserError for a head that is not a layer with a kernel [d, classes] and a bias."""
+    shapes, params = model.initial_shapes(), jax.eval_shape(model.init, jax.random.key(0)).params
+    (_, classes), (_, dim) = shapes.logits.shape, shapes.features.shape
+    leaves = masks.select(model.mask("head").params, params)
+    head = {path.rpartition("/")[2]: leaf.shape for path, leaf in leaves.items()}
+    if head != {"kernel": (dim, classes), "bias": (classes,)}:
+        found = ", ".join(f"{name} {list(shape)}" for name, shape in head.items())
+        raise UserError(f"CCVR: the head has {found}; expected a kernel [{dim}, {classes}] and a bias [{classes}]")

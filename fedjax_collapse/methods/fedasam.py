@@ -1,0 +1,48 @@
+"""FedASAM: FedSAM whose perturbation is longer where a weight is larger.
+
+    eps    rho t^2 g / ||t g||,   t = |w| + eta for weights, 1 for biases; entry by entry
+    step   w <- optimizer(w, gradient at w + eps)
+
+Caldarola et al., "Improving Generalization in Federated Learning by Seeking Flat Minima" (ECCV 2022), after Kwon et al.
+(ICML 2021), by the released code: one norm over weights and biases together, its guard 1e-16, and rho 0.7 and eta 0.2
+of the CIFAR-10 script. Weights are what PyTorch calls so: kernels and the scales of norms. Biases are the params with
+the name ``bias``; a single number, such as the scale of an ETF head, counts as one. The flag ``adaptive`` of FedLESAM's
+code, ``FedSAM(adaptive=True)``, has no eta and treats biases as weights, so that an entry of 0 is never perturbed.
+
+Passes, BatchNorm, what is frozen or private, and what follows the gradient are as in ``fedsam.py``. The server's
+stochastic weight averaging of the paper is not here.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from fedjax_collapse import masks
+from fedjax_collapse.methods.base import GradientView, Method
+from fedjax_collapse.methods.fedsam import climbed
+from fedjax_collapse.options import NotNegative
+from fedjax_collapse.records import PyTree
+
+_GUARD = 1e-16
+
+
+@struct.dataclass
+class FedASAM(Method):
+    """Adaptive sharpness-aware local steps. ``rho`` is the length of the perturbation, ``eta`` is added to the absolute
+    values of weights that scale it."""
+
+    rho: NotNegative = 0.7
+    eta: NotNegative = 0.2
+
+    strengths = ("rho",)
+
+    def gradient(self, gradient_of: Callable[[PyTree], PyTree], params: PyTree, view: GradientView) -> PyTree:
+        def size(path, leaf):
+            is_weight = leaf.ndim > 0 and jax.tree_util.keystr(path[-1:], simple=True) != "bias"
+            return jnp.abs(leaf) + self.eta if is_weight else jnp.ones_like(leaf)
+
+        ascent = masks.zero(view.held, gradient_of(params))
+        sizes = jax.tree.map_with_path(size, params)
+        return gradient_of(climbed(params, sizes, self.rho, ascent, _GUARD))

@@ -1,0 +1,55 @@
+"""FedCM: every local step takes part of the last round's mean gradient; beside FedSAM it is MoFedSAM.
+
+    local gradient   alpha g + (1 - alpha) Delta
+    server           Delta <- sum_i p_i (w - w_i) / (K_i eta),   p_i: aggregation weights, K_i: number of local steps
+
+Xu et al., "FedCM: Federated Learning with Client-level Momentum" (2021); MoFedSAM is of Qu et al., "Generalized
+Federated Learning via Sharpness Aware Minimization" (ICML 2022). alpha is 0.1, and Delta starts at 0, so that a first
+round has short steps.
+
+FedLESAM's released code leaves alpha out before g in MoFedSAM (``variant="official"``, of MoFedSAM only);
+FL-Simulator's MoFedSAM is the paper's mixture, ``paper``. Both codes divide by the learning rate of the round in which
+Delta was made, as here, so that a rate that decays over rounds changes nothing. Their K is one for all, of client 0:
+its epochs times its examples over the batch size, which need not be a whole number; here it is each client's own.
+
+The mixture is what the local optimizer sees. With a momentum of its own, which was not published, K_i is FedNova's
+effective number of steps: Delta stays a mean of gradients, where the plain number would let it grow without end for a
+momentum above alpha. What is private takes no part.
+"""
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from fedjax_collapse.local_training import LocalTraining
+from fedjax_collapse.methods.base import FinishView, Method, RoundView
+from fedjax_collapse.methods.fednova import check_momentum, effective_steps
+from fedjax_collapse.model import Model
+from fedjax_collapse.options import Share, option
+from fedjax_collapse.records import Outputs, PyTree, Variables
+
+
+@struct.dataclass
+class FedCM(Method):
+    """Momentum of the server in the clients' steps. ``alpha`` is the share of the client's own gradient."""
+
+    alpha: Share = 0.1
+    variant: str = option("paper", choices=("paper", "official"))
+
+    def check_with(self, training: LocalTraining, private: str, model: Model) -> None:
+        check_momentum("FedCM", training)
+
+    def init_shared(self, variables: Variables, shapes: Outputs) -> PyTree:
+        return jax.tree.map(jnp.zeros_like, variables.params)
+
+    def correct(self, gradient: PyTree, params: PyTree, view: RoundView) -> PyTree:
+        own = self.alpha if self.variant == "paper" else 1
+        return jax.tree.map(lambda g, mean: own * g + (1 - self.alpha) * mean, gradient, view.shared)
+
+    def finish(self, view: FinishView) -> tuple[PyTree, PyTree]:
+        steps = effective_steps(view.steps, view.training.momentum)
+        scale = -view.client.weight / (jnp.maximum(steps, 1) * view.learning_rate)
+        return view.memory, jax.tree.map(lambda moved: scale * moved, view.update)
+
+    def combine(self, shared: PyTree, report: PyTree) -> PyTree:
+        return report

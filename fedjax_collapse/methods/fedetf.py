@@ -1,0 +1,45 @@
+"""FedETF: all clients share one fixed classifier, a simplex, so that what differs between their data cannot bend it.
+
+    loss = balanced softmax of logits s f / ||f|| @ M, mean_n [ logsumexp_c(logit_nc + log n_c) - (logit_ny + log n_y) ]
+
+with f the projected features, s a trained scale and M the simplex (``nn/heads/etf.py``: ``network.head="etf"``), and
+n_c the client's examples of class c. Li et al., "No Fear of Classifier Biases: Neural Collapse Inspired Federated
+Learning with Synthetic and Fixed Classifier" (ICCV 2023). Predictions are made from the plain logits.
+
+As in the released code, a class that the client lacks acts as if it had one example; ``vacant="exclude"`` takes it out
+of the softmax (another group's code). The paper's last stage, in which each client by turns adapts its own classifier
+and projector after the last round, is not here.
+
+The released code makes one optimizer per client for the whole run, so that momentum persists over rounds: that is
+``LocalTraining(momentum_reset=False)``. Its CNN has a projector from 64 features to 64 dimensions, in which the simplex
+is, and an initial scale of 10: ``network.head=dict(name="etf", projector_dim=64, scale=10.0)``.
+"""
+
+import jax
+from flax import struct
+
+from fedjax_collapse.local_training import LocalTraining
+from fedjax_collapse.losses import cross_entropy
+from fedjax_collapse.losses.calibrated import balanced_cross_entropy
+from fedjax_collapse.methods._simplex import check_simplex
+from fedjax_collapse.methods.base import LocalView, Method
+from fedjax_collapse.model import Model
+from fedjax_collapse.options import option
+
+
+@struct.dataclass
+class FedETF(Method):
+    """Balanced softmax on a fixed simplex; ``balanced=False`` is plain cross-entropy, and so is a client with equal
+    counts. ``vacant``: what becomes of a class that the client lacks (``losses/calibrated.py``)."""
+
+    balanced: bool = option(True)
+    vacant: str = option("floor_one", choices=("floor_one", "exclude"))
+
+    def check_with(self, training: LocalTraining, private: str, model: Model) -> None:
+        check_simplex("FedETF", model)
+
+    def task(self, view: LocalView) -> jax.Array:
+        rows = view.outputs.logits, view.batch.labels, view.batch.mask
+        if not self.balanced:
+            return cross_entropy(*rows)
+        return balanced_cross_entropy(*rows, view.class_counts, vacant=self.vacant)

@@ -1,0 +1,34 @@
+"""FedNTD: local training keeps what the received model says of the classes that are not the true one.
+
+    loss = cross-entropy + strength * t^2 KL( received || local ),     softmax over not-true classes, temperature t
+
+Lee et al., "Preservation of the Global Knowledge by Not-True Distillation in Federated Learning" (NeurIPS 2022): beta
+and t are 1 (``losses/distillation.py``). The received model runs in evaluation mode; in the authors' code it is in
+training mode only for the first client of the whole run, in FedVLS's for all clients. FedVLS's table has beta 0.1. As a
+term it goes with any loss of the task.
+"""
+
+from flax import struct
+
+from fedjax_collapse.losses import not_true_distillation
+from fedjax_collapse.methods.base import LocalView, Regularizer, Term
+from fedjax_collapse.options import NotNegative, Positive
+from fedjax_collapse.records import PyTree, Variables
+
+
+@struct.dataclass
+class FedNTD(Regularizer):
+    """Not-true distillation from the received model; ``strength`` is the paper's beta."""
+
+    needs_classes = True
+    strength: NotNegative = 1.0
+    temperature: Positive = 1.0
+
+    def frozen(self, server: Variables, shared: PyTree, memory: PyTree) -> dict[str, Variables]:
+        del shared, memory
+        return {"received": server}
+
+    def penalty(self, view: LocalView) -> dict[str, Term]:
+        logits, teacher = view.outputs.logits, view.frozen["received"].logits
+        value = not_true_distillation(logits, teacher, view.batch.labels, view.batch.mask, self.temperature)
+        return {"not_true": Term(self.strength, value)}

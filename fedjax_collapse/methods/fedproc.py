@@ -1,0 +1,71 @@
+"""FedProc: begin with learning the server's class prototypes, end with plain cross-entropy.
+
+    loss = a CE + (1 - a) P,     a = min(round / ramp_rounds, 1),     P = prototype_cross_entropy(features, prototypes)
+
+Mu et al., "FedProc: Prototypical Contrastive Federated Learning on Non-IID data" (FGCS 2023). In the first round the
+loss is CE. As a regularizer it is the term ``(1 - a) (P - CE)``: the task loss must be cross-entropy, so that a method
+with a task loss of its own cannot stand beside it.
+
+The released code computes prototypes in training mode on augmented images without the last partial batch, which also
+moves the running statistics; here on all of the client's examples, by default in evaluation mode. Its network feeds the
+normalised features to the classifier too, which is an option of a network, not of this loss. Its temperature is 1, and
+here too.
+"""
+
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from fedjax_collapse.losses import cross_entropy, prototype_cross_entropy
+from fedjax_collapse.methods._prototypes import (
+    MODES,
+    Prototypes,
+    local_class_sums,
+    no_prototypes,
+    update_prototypes,
+)
+from fedjax_collapse.methods.base import FinishView, LocalView, Method, Regularizer, Term
+from fedjax_collapse.options import Positive, option
+from fedjax_collapse.records import Outputs, PyTree, UserError, Variables
+
+
+@struct.dataclass
+class FedProc(Regularizer):
+    """Prototype loss that fades into cross-entropy over ``ramp_rounds`` rounds (100 in the released code).
+
+    ``prototype_mode``: whether BatchNorm takes its running statistics (``eval``) or the batch's (``train``) for them.
+    """
+
+    strengths = ()
+    ramp_rounds: Positive = 100.0
+    prototype_mode: str = option("eval", choices=MODES)
+
+    def enabled(self) -> bool:
+        return self.ramp_rounds > 1  # else cross-entropy from the second round on
+
+    def check_among(self, methods: Mapping[str, Method]) -> None:
+        for name, method in methods.items():
+            if method.has("task"):
+                raise UserError(f"FedProc: it ends with plain cross-entropy, {name} trains another loss; leave one out")
+
+    def init_shared(self, variables: Variables, shapes: Outputs) -> Prototypes:
+        del variables
+        return no_prototypes(shapes)
+
+    def penalty(self, view: LocalView) -> dict[str, Term]:
+        labels, mask = view.batch.labels, view.batch.mask
+        prototype = prototype_cross_entropy(view.outputs.features, labels, mask, view.shared.means)
+        difference = prototype - cross_entropy(view.outputs.logits, labels, mask)
+        return {"prototype_minus_task": Term(self.prototype_weight(view.round), difference)}
+
+    def prototype_weight(self, round: jax.Array) -> jax.Array:
+        """``1 - a``: 0 in the first round, then from almost 1 down to 0."""
+        return jnp.where(round == 0, 0, 1 - jnp.minimum(round / self.ramp_rounds, 1))
+
+    def finish(self, view: FinishView) -> tuple[PyTree, PyTree]:
+        return view.memory, local_class_sums(view, len(view.shared.valid), self.prototype_mode)
+
+    def combine(self, shared: Prototypes, report: PyTree) -> Prototypes:
+        return update_prototypes(shared, *report)

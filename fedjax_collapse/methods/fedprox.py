@@ -1,0 +1,29 @@
+"""FedProx: keep local training near the model that the server sent.
+
+    loss = cross-entropy + strength / 2 * sum (w - w_server)^2        over params, not BatchNorm's running statistics
+
+Li et al., "Federated Optimization in Heterogeneous Networks" (MLSys 2020), eq. 2. The authors' code puts the term into
+the optimizer's step, which is the same for plain SGD; here it is part of the loss, so momentum sees it. In FedDecorr's
+released code the term is always 0 (it measures the local model's distance to itself): strength 0. The FedBN
+repository's is ``strength / 2 * sqrt(sum (w - w_server)^2)``, left out in the first round: ``squared=False``.
+"""
+
+import jax.numpy as jnp
+from flax import struct
+
+from fedjax_collapse.losses import proximal_distance
+from fedjax_collapse.methods.base import LocalView, Regularizer, Term
+from fedjax_collapse.options import NotNegative, option
+
+
+@struct.dataclass
+class FedProx(Regularizer):
+    """Half the squared distance between the local and the server's params; ``strength`` is the papers' mu."""
+
+    strength: NotNegative = 0.01
+    squared: bool = option(True)
+
+    def penalty(self, view: LocalView) -> dict[str, Term]:
+        value = proximal_distance(view.params, view.server.params, self.squared)
+        value = value if self.squared else jnp.where(view.round == 0, 0, value)
+        return {"proximal": Term(self.strength, value)}

@@ -1,0 +1,59 @@
+"""FedRCL: contrast the classes of every local batch, and relax that where the rows of a class are already dense.
+
+    loss = cross-entropy + contrast * hardest_contrast(features) + relaxation * excess_similarity(features)
+
+Seo et al., "Relaxed Contrastive Learning for Federated Learning" (CVPR 2024), by the released code: weights 1 and 1,
+temperature 0.05, threshold 0.7, and of all pairs only the hardest (``losses/relaxed_contrastive.py``).
+
+Both terms are on every level of the network, as published (the stem and each stage of a ResNet, before their last ReLU,
+means over the pixels), and what counts is their mean, where the paper may have a sum. ``levels="last"`` is only
+on what feeds the classifier, after the ReLU and behind a projector if there is one; it works on any network and costs
+least.
+"""
+
+from typing import Annotated
+
+from flax import struct
+
+from fedjax_collapse.local_training import LocalTraining
+from fedjax_collapse.losses.relaxed_contrastive import excess_similarity, hardest_contrast
+from fedjax_collapse.methods.base import LocalView, Regularizer, Term
+from fedjax_collapse.model import Model
+from fedjax_collapse.options import Interval, NotNegative, Positive, option
+from fedjax_collapse.records import UserError
+
+
+@struct.dataclass
+class FedRCL(Regularizer):
+    """Supervised contrast of the batch's hardest pairs, and its relaxation; ``contrast`` and ``relaxation`` are the
+    strengths."""
+
+    strengths = ("contrast", "relaxation")
+    contrast: NotNegative = 1.0
+    relaxation: NotNegative = 1.0
+    temperature: Positive = 0.05
+    threshold: Annotated[float, Interval(-1, 1)] = 0.7
+    levels: str = option("all", choices=("all", "last"))
+
+    @property
+    def needs_levels(self) -> bool:
+        return self.levels == "all"
+
+    def check_with(self, training: LocalTraining, private: str, model: Model) -> None:
+        if not model.task.is_classification:
+            raise UserError("FedRCL: it contrasts classes, expected a task of classification")
+        if self.needs_levels and not model.initial_shapes().levels:
+            name = type(model.module).__name__
+            raise UserError(
+                f"FedRCL: network {name} offers no levels; sow them as nn.base.as_level does, or set levels='last'"
+            )
+
+    def penalty(self, view: LocalView) -> dict[str, Term]:
+        labels, mask = view.batch.labels, view.batch.mask
+        levels = view.outputs.levels if self.needs_levels else [view.outputs.features]
+        contrast = [hardest_contrast(level, labels, mask, self.temperature) for level in levels]
+        relaxed = [excess_similarity(level, labels, mask, self.temperature, self.threshold) for level in levels]
+        return {
+            "contrast": Term(self.contrast, sum(contrast) / len(levels)),
+            "relaxation": Term(self.relaxation, sum(relaxed) / len(levels)),
+        }

@@ -1,0 +1,59 @@
+"""FedRS: the logits of classes that a client lacks are scaled down in its softmax, so that less pushes them away.
+
+    loss = cross-entropy of r_c f_c,     r_c = 1 if the client has examples of class c, else alpha
+
+in the place of plain cross-entropy (``losses/calibrated.py``). Li & Zhan, "FedRS: Federated Learning with Restricted
+Softmax for Label Distribution Non-IID Data" (KDD 2021). The authors' code has scales between alpha and 1, by the share
+of each class (``scale="continuous"``), and scales the product of features and kernel without the bias, which its
+training therefore never moves while evaluation uses it (``use_bias=False``). PyTorch does not decay what has no
+gradient either; here weight decay acts on that bias unless it is frozen, as by ``LocalTraining(freeze="Dense_0/bias")``
+for a head of that name. alpha is 0.9, 0.5 or 0.1 there, 0.7 in FedVLS's table; 1 is plain cross-entropy. ``task_loss``
+in the metrics is this loss; accuracies, and the loss of the evaluated model, are of the plain logits.
+"""
+
+import jax
+from flax import struct
+
+from fedjax_collapse import masks
+from fedjax_collapse.local_training import LocalTraining
+from fedjax_collapse.losses import restricted_cross_entropy
+from fedjax_collapse.losses.calibrated import SCALES
+from fedjax_collapse.methods.base import LocalView, Method
+from fedjax_collapse.model import Model
+from fedjax_collapse.options import Fraction, option
+from fedjax_collapse.records import PyTree, UserError
+
+
+@struct.dataclass
+class FedRS(Method):
+    """Cross-entropy of logits that are scaled by what the client has of each class.
+
+    ``use_bias=False`` needs a linear classifier; weight decay still acts on its bias, unless that is frozen.
+    """
+
+    needs_classes = True
+    alpha: Fraction = 0.5
+    scale: str = option("binary", choices=SCALES)
+    use_bias: bool = option(True)
+
+    def check_with(self, training: LocalTraining, private: str, model: Model) -> None:
+        if self.use_bias:
+            return
+        names = [path.rpartition("/")[2] for path in _head(model, model.mask("head").params)]
+        if sorted(names) not in (["kernel"], ["bias", "kernel"]):
+            raise UserError(
+                f"FedRS: use_bias=False needs a linear classifier, that of network {type(model.module).__name__} has "
+                f"{', '.join(names)}; set use_bias=True"
+            )
+
+    def task(self, view: LocalView) -> jax.Array:
+        logits, labels, mask = view.outputs.logits, view.batch.labels, view.batch.mask
+        if not self.use_bias:
+            head = _head(view.model, view.params)
+            logits = view.outputs.features @ next(leaf for path, leaf in head.items() if path.endswith("kernel"))
+        return restricted_cross_entropy(logits, labels, mask, view.class_counts, self.alpha, self.scale)
+
+
+def _head(model: Model, params: PyTree) -> dict[str, jax.Array]:
+    """The classifier's leaves of the params, by path."""
+    return masks.select(model.mask("head").params, params)

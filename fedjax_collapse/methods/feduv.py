@@ -1,0 +1,41 @@
+"""FedUV: let every local classifier and local features look as if they had seen balanced data.
+
+    loss = cross-entropy + variance * classifier_variance(logits) + uniformity * hyperspherical_uniformity(features)
+
+Son et al., "FedUV: Uniformity and Variance for Heterogeneous Federated Learning" (CVPR 2024). The published variance is
+a quarter of the number of classes, uniformity 0.5. Defaults are the paper where it speaks and the released code where
+it does not; the code's kernel is narrower than the paper's (``kernel_scale=1``). All options are explained in
+``losses/uniformity.py``.
+"""
+
+from flax import struct
+
+from fedjax_collapse.losses import classifier_variance, hyperspherical_uniformity
+from fedjax_collapse.losses.uniformity import DDOFS, HINGES, KERNEL_SCALES, MEDIANS
+from fedjax_collapse.methods.base import LocalView, Regularizer, Term
+from fedjax_collapse.options import NotNegative, option
+
+
+@struct.dataclass
+class FedUV(Regularizer):
+    """Spread of the class probabilities and of the features over the batch.
+
+    ``variance`` and ``uniformity`` are the strengths, the paper's lambda and mu; a variance of None is the paper's, a
+    quarter of the number of classes.
+    """
+
+    strengths = ("variance", "uniformity")
+    variance: NotNegative | None = None
+    uniformity: NotNegative = 0.5
+    ddof: int = option(1, choices=DDOFS)
+    hinge: str = option("plain", choices=HINGES)
+    kernel_scale: int = option(2, choices=KERNEL_SCALES)
+    median: str = option("lower", choices=MEDIANS)
+    attached: bool = option(True)
+
+    def penalty(self, view: LocalView) -> dict[str, Term]:
+        outputs, mask = view.outputs, view.batch.mask
+        variance = classifier_variance(outputs.logits, mask, self.ddof, self.hinge)
+        uniformity = hyperspherical_uniformity(outputs.features, mask, self.kernel_scale, self.median, self.attached)
+        strength = outputs.logits.shape[-1] / 4 if self.variance is None else self.variance
+        return {"variance": Term(strength, variance), "uniformity": Term(self.uniformity, uniformity)}

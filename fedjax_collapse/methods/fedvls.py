@@ -1,0 +1,53 @@
+"""FedVLS: learn the classes that a client has without forgetting those that it lacks.
+
+    loss = cross-entropy of f_c + calibration log(n_c / N + 1e-9),      n_c of the client's N examples are of class c
+           + distillation * KL( received || local ),                    softmax over the client's vacant classes
+           + logit * suppression                                        of a class's logit in the rows of others
+
+Guo et al., "Exploring Vacant Classes in Label-Skewed Federated Learning" (AAAI 2025); ``losses/calibrated.py`` and
+``losses/distillation.py``. The paper's lambda, ``distillation``, is 0.1 (MNIST, CIFAR-10) or 0.5 (CIFAR-100,
+TinyImageNet); the others are 1. The released code's suppression is another one than the paper's, 0.005 times as strong
+and bounded below, and made the tables (``variant``). Its client trains without weight decay, unlike the baselines it is
+compared with, and the received model runs in training mode: here all methods have the same optimizer, and the received
+model is in evaluation mode. ``task_loss`` in the metrics is the calibrated cross-entropy; accuracies, and the loss of
+the evaluated model, are of the plain logits.
+"""
+
+import jax
+from flax import struct
+
+from fedjax_collapse.losses import balanced_cross_entropy, logit_suppression, vacant_distillation
+from fedjax_collapse.losses.distillation import SUPPRESSIONS
+from fedjax_collapse.methods.base import LocalView, Regularizer, Term
+from fedjax_collapse.options import NotNegative, option
+from fedjax_collapse.records import PyTree, Variables
+
+
+@struct.dataclass
+class FedVLS(Regularizer):
+    """Calibrated cross-entropy, vacant-class distillation and logit suppression, each with its own strength.
+
+    ``calibration`` is the factor of the log of the shares, so 0 is plain cross-entropy. ``variant`` is of the
+    suppression.
+    """
+
+    needs_classes = True
+    strengths = ("calibration", "distillation", "logit")
+    calibration: NotNegative = 1.0
+    distillation: NotNegative = 0.1
+    logit: NotNegative = 1.0
+    variant: str = option("official", choices=SUPPRESSIONS)
+
+    def frozen(self, server: Variables, shared: PyTree, memory: PyTree) -> dict[str, Variables]:
+        del shared, memory
+        return {"received": server}
+
+    def task(self, view: LocalView) -> jax.Array:
+        labels, mask = view.batch.labels, view.batch.mask
+        return balanced_cross_entropy(view.outputs.logits, labels, mask, view.class_counts, self.calibration, "eps")
+
+    def penalty(self, view: LocalView) -> dict[str, Term]:
+        logits, mask, counts = view.outputs.logits, view.batch.mask, view.class_counts
+        distillation = vacant_distillation(logits, view.frozen["received"].logits, mask, counts)
+        suppression = logit_suppression(logits, view.batch.labels, mask, counts, self.variant)
+        return {"distillation": Term(self.distillation, distillation), "logit": Term(self.logit, suppression)}

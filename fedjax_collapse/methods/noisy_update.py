@@ -1,0 +1,31 @@
+"""Gaussian noise on the update of every client.
+
+sent = update + deviation * N(0, 1),   one number for each param
+"""
+
+import jax
+from flax import struct
+
+from fedjax_collapse.methods.base import FinishView, Method
+from fedjax_collapse.options import NotNegative
+from fedjax_collapse.records import PyTree
+
+
+@struct.dataclass
+class NoisyUpdate(Method):
+    """``deviation``: standard deviation of the noise of one client, in the units of the params."""
+
+    strengths = ("deviation",)
+    deviation: NotNegative = 1e-3
+
+    def upload(self, update: PyTree, view: FinishView) -> tuple[PyTree, PyTree]:
+        leaves, structure = jax.tree.flatten(update)
+        keys = jax.random.split(view.key, len(leaves))
+        noisy = [
+            leaf + self.deviation * jax.random.normal(key, leaf.shape, leaf.dtype)
+            for leaf, key in zip(leaves, keys, strict=True)
+        ]
+        return jax.tree.unflatten(structure, noisy), view.memory
+
+    def entries(self, sent: int, size: int) -> int:
+        return size

@@ -1,0 +1,32 @@
+"""VICReg's variance and covariance terms: every feature should vary over the batch, and no two together.
+
+    loss = cross-entropy + variance * mean_j max(0, gamma - std_j) + covariance * sum_{i != j} C_ij^2 / d
+
+Bardes et al., "VICReg: Variance-Invariance-Covariance Regularization for Self-Supervised Learning" (ICLR 2022). Its
+third term compares two views of an image; cross-entropy takes its place, and the defaults keep the published 25 : 25 :
+1. FedUV's classifier variance is a relative.
+"""
+
+from flax import struct
+
+from fedjax_collapse.losses import vicreg_covariance, vicreg_variance
+from fedjax_collapse.methods.base import LocalView, Regularizer, Term
+from fedjax_collapse.options import NotNegative, Positive
+
+
+@struct.dataclass
+class VICReg(Regularizer):
+    """``variance`` and ``covariance`` are the strengths, ``gamma`` the deviation that every feature should reach."""
+
+    strengths = ("variance", "covariance")
+    variance: NotNegative = 1.0
+    covariance: NotNegative = 0.04
+    gamma: NotNegative = 1.0
+    eps: Positive = 1e-4
+
+    def penalty(self, view: LocalView) -> dict[str, Term]:
+        features, mask = view.outputs.features, view.batch.mask
+        return {
+            "variance": Term(self.variance, vicreg_variance(features, mask, self.gamma, self.eps)),
+            "covariance": Term(self.covariance, vicreg_covariance(features, mask)),
+        }
