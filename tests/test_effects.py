@@ -8,7 +8,7 @@ import collections.abc
 import dataclasses
 import functools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, NamedTuple, get_args, get_origin
 
 import jax
@@ -34,6 +34,7 @@ from fedjax_collapse import (
     server,
 )
 from fedjax_collapse.engine import rounds as compiled
+from fedjax_collapse.nn.base import Network
 from fedjax_collapse.nn.heads import Linear
 from fedjax_collapse.options import hints, problem, with_options
 from fedjax_collapse.target import Target
@@ -54,6 +55,7 @@ TRAINING = LocalTraining(epochs=2, batch_size=4, learning_rate=0.05)
 PATH = "algorithm.training"  # of its numbers in a program
 NUMBERS = (0.5, 2, 3, 1, 0)
 GIVEN = ("num_classes", "parent", "name", "training", "methods")  # of networks by who makes them; records of their own
+SHARED = {field.name for field in dataclasses.fields(Network)}  # by all networks, in one place
 
 
 def task_loss(view):
@@ -147,11 +149,13 @@ def of_head(module: linen.Module) -> Programs:
 
 
 class Options(NamedTuple):
-    """The options of a record: ``make`` makes a run's programs of it, ``path`` is where numbers of it are in them."""
+    """The options of a record: ``make`` makes a run's programs of it, ``path`` is where numbers of it are in them;
+    ``tried`` are tried elsewhere."""
 
     record: Any
     make: Callable[[Any], Programs]
     path: str = ""
+    tried: Collection[str] = ()
 
     def others(self, name: str) -> list[Any]:
         """Values that the record does not have: of choices all others, else numbers one after the other."""
@@ -186,7 +190,7 @@ class Options(NamedTuple):
                     yield self._replace(record=_replaced(self.record, other, value))
 
     def names(self) -> list[str]:
-        return [field.name for field in dataclasses.fields(self.record) if field.name not in GIVEN]
+        return [field.name for field in dataclasses.fields(self.record) if field.name not in (*GIVEN, *self.tried)]
 
     def _values(self, hint, name):
         origin, arguments = get_origin(hint), get_args(hint)
@@ -209,6 +213,11 @@ class Options(NamedTuple):
             words = re.search("expected (?:one of )?([^;]*)", str(error))[1]
             return [word.strip("' ") for word in re.split(",| or ", words) if " " not in word.strip()]
         raise AssertionError(f"{name}: any text is accepted")
+
+
+def of_named_network(name: str) -> Options:
+    tried = () if name == "small_cnn" else SHARED
+    return Options(tiny_model(name).module, functools.partial(of_network, name), tried=tried)
 
 
 def of_method(name: str) -> Options:
@@ -235,7 +244,7 @@ def _is_same(one, other):
 
 OPTIONS = {
     **{f"method {name}": of_method(name) for name in METHODS},
-    **{f"network {name}": Options(tiny_model(name).module, functools.partial(of_network, name)) for name in TINY},
+    **{f"network {name}": of_named_network(name) for name in TINY},
     **{f"head {name}": Options(kind(4, name="head"), of_head) for name, kind in classes("head").items()},
     "training": Options(TRAINING, lambda training: programs(FedAvg(training)), PATH),
     "phase": Options(
