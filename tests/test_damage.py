@@ -34,11 +34,17 @@ ROOT = Path(__file__).parents[1]
 
 def go_on(federation, model, folder, rounds=6, stop_after=None):
     """The result; the files that equal runs have alike."""
-    count = iter(range(1, 9))
+    rows = []
     options = dict(SCHEDULE._replace(rounds=rounds)._asdict(), key=jax.random.key(0), client_map=engine.Vectorized())
     options["measurements"] = dict(options["measurements"])
     result = simulate(
-        federation, model, ALGORITHM, folder=folder, should_stop=lambda: next(count) == stop_after, **options
+        federation,
+        model,
+        ALGORITHM,
+        folder=folder,
+        listener=lambda row, _: rows.append(row),
+        should_stop=lambda: len(rows) == stop_after,
+        **options,
     )
     names = ("metrics.jsonl", "clients.npz", "spectra.npz", "final.npz")
     return result, {name: (folder / name).read_bytes() for name in names if (folder / name).exists()}

@@ -39,18 +39,19 @@ def network(federation):
 
 
 def composed_algorithms():
-    """Methods that exclude each other, each with a share of all others, of those that go together: every method is in
-    one of few programs."""
-    algorithms = ["ccvr", "fedasam", "feddc", "feddyn", "fedexp", "fedlesam", "fednova", "fedper", "fedrep", "fedsam"]
-    others = [name for name in names.classes("method") if name not in (*algorithms, "scaffold", "feddecorr", "top_k")]
+    """All other methods, as many in one program as go together, at most nine."""
     options = {"structured_decov": dict(num_groups=2), "fedmr": dict(initial_prototypes=True)}
-    composed = [FedAvg(TRAINING, {name: names.class_named("method", name)()}) for name in algorithms]
-    for name in others:
-        own = {name: names.class_named("method", name)(**options.get(name, {}))}
-        composed = composed[1:] + composed[:1]
-        extended = [algorithm.replace(methods={**algorithm.methods, **own}) for algorithm in composed]
-        place = next(place for place, algorithm in enumerate(extended) if network_of(algorithm))
-        composed[place] = extended[place]
+    composed = []
+    for name, kind in names.classes("method").items():
+        own = {name: kind(**options.get(name, {}))}
+        for place, algorithm in enumerate(composed):
+            extended = algorithm.replace(methods={**algorithm.methods, **own})
+            if len(algorithm.methods) < 9 and network_of(extended):
+                composed[place] = extended
+                break
+        else:
+            if name not in COMPOSED.methods:
+                composed.append(FedAvg(TRAINING, own))
     return [pytest.param(algorithm, id="-".join(algorithm.methods)) for algorithm in composed]
 
 

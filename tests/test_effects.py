@@ -93,12 +93,16 @@ def federation():
     return Federation.from_arrays(images, labels, parts, images[:6], labels[:6])
 
 
-def programs(algorithm: FedAvg, rule: Participation = Participation(0.5)) -> Programs:  # noqa: B008
-    """Of the rounds, of what comes before the first and after the last, and of virtual time."""
+def programs(algorithm: FedAvg, rule: Participation = Participation(0.5), batch_norm: bool = True) -> Programs:  # noqa: B008
+    """Of the rounds, of what comes before the first and after the last, and of virtual time.
+
+    ``batch_norm``: of a network with BatchNorm where it can be one, else of one without.
+    """
     data = federation()
     algorithm.check()
     rule.check(data.num_clients, algorithm.weights_by)
-    networks = [Model(module, data.input_shape) for module in (nn.SmallCNN(4, channels=(16,)), nn.MLP(4, hidden=(16,)))]
+    modules = nn.SmallCNN(4, channels=(16,)), nn.MLP(4, hidden=(16,))
+    networks = [Model(module, data.input_shape) for module in (modules if batch_norm else modules[::-1])]
     network = next(filter(None, (accepted(algorithm, network) for network in networks)), networks[0])
     algorithm.check(network)
     algorithm, rule = jax.tree.map(jnp.asarray, (algorithm, rule))
@@ -150,11 +154,12 @@ def of_head(module: linen.Module) -> Programs:
 
 class Options(NamedTuple):
     """The options of a record: ``make`` makes a run's programs of it, ``path`` is where numbers of it are in them;
-    ``tried`` are tried elsewhere."""
+    ``otherwise`` makes them where those do not differ; options that are ``tried`` elsewhere are left out."""
 
     record: Any
     make: Callable[[Any], Programs]
     path: str = ""
+    otherwise: Callable[[Any], Programs] | None = None
     tried: Collection[str] = ()
 
     def others(self, name: str) -> list[Any]:
@@ -165,13 +170,15 @@ class Options(NamedTuple):
 
     def outcome(self, name: str, value: Any) -> str:
         """What changing an option does: effect, refused, or none."""
-        try:
-            after = self.make(_replaced(self.record, name, value))
-        except UserError as error:
-            assert "\n" not in str(error)
-            return "refused"
-        is_taken = f"{self.path}.{name}" in after.used
-        return "effect" if is_taken or after.text != self.make(self.record).text else "none"
+        for make in filter(None, (self.make, self.otherwise)):
+            try:
+                after = make(_replaced(self.record, name, value))
+            except UserError as error:
+                assert "\n" not in str(error)
+                return "refused"
+            if f"{self.path}.{name}" in after.used or after.text != make(self.record).text:
+                return "effect"
+        return "none"
 
     def outcomes(self, name: str) -> dict[str, str]:
         """By value; of numbers that of the first that is not refused."""
@@ -221,8 +228,12 @@ def of_named_network(name: str) -> Options:
 
 
 def of_method(name: str) -> Options:
-    path = f"algorithm.methods['{name}']"
-    return Options(METHODS[name](), lambda method: programs(FedAvg(TRAINING, {name: method})), path)
+    """Tried with a small dense network, and what does nothing there, as a mode of BatchNorm, with another one."""
+
+    def make(method, batch_norm=False):
+        return programs(FedAvg(TRAINING, {name: method}), batch_norm=batch_norm)
+
+    return Options(METHODS[name](), make, f"algorithm.methods['{name}']", functools.partial(make, batch_norm=True))
 
 
 def _replaced(record, name, value):
@@ -257,17 +268,25 @@ OPTIONS = {
 }
 
 
+def once_for_each(make: Callable[[Any], Programs]) -> Callable[[Any], Programs]:
+    """The function, which makes the programs of equal records once."""
+    found = {}
+
+    def made(record):
+        if repr(record) not in found:
+            found[repr(record)] = make(record)
+        return found[repr(record)]
+
+    return made
+
+
 @pytest.mark.parametrize("name", OPTIONS)
 def test_every_option_does_something(name):
     """Alone or beside another one; and no value of one is ignored in silence."""
-    given, programs_of = OPTIONS[name], {}
-
-    def make(record):
-        if repr(record) not in programs_of:
-            programs_of[repr(record)] = given.make(record)
-        return programs_of[repr(record)]
-
-    options, kind = given._replace(make=make), type(given.record).__name__
+    given = OPTIONS[name]
+    otherwise = given.otherwise and once_for_each(given.otherwise)
+    options = given._replace(make=once_for_each(given.make), otherwise=otherwise)
+    kind = type(given.record).__name__
     for option in options.names():
         found = options.outcomes(option)
         expected = {value for own, known, value in NO_EFFECT if own in (kind, ANY) and known == option}
