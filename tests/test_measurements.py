@@ -340,9 +340,9 @@ def test_a_name_that_is_none(start, capsys):
 def test_what_is_shown_together():
     names = ["m/x", "m/local_x_mean", "m/local_x_min", "m/local_x_max", "m/y", "m/local_y", "m/local_z", "m/t_min", "x"]
     assert panels(names) == {
-        "m/x": {"m/x": "-", "m/local_x_mean": "--"},
-        "m/y": {"m/y": "-", "m/local_y": "--"},
-        "m/local_z": {"m/local_z": "-"},
-        "m/t_min": {"m/t_min": "-"},
-        "x": {"x": "-"},
+        "m/x": ["m/x", "m/local_x_mean"],
+        "m/y": ["m/y", "m/local_y"],
+        "m/local_z": ["m/local_z"],
+        "m/t_min": ["m/t_min"],
+        "x": ["x"],
     }

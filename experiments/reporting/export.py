@@ -1,20 +1,19 @@
 """Tables and figures of studies as files for a paper: Markdown, LaTeX, CSV; SVG, PDF, PNG."""
 
-import csv
-import io
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from experiments.cells import means_of
+from experiments.metrics import ACCURACY, R, number
 from experiments.paper import paper_of
 from experiments.reporting.contents import OVERVIEW, PLOTS
 from experiments.reporting.drawing import for_column, save_figure
-from experiments.reporting.escaping import in_csv, in_latex, in_markdown
+from experiments.reporting.formats import csv_text, in_latex, in_markdown, latex, markdown
 from experiments.reporting.paired import paired_difference, why_none
 from experiments.reporting.published import summary_for_paper
-from experiments.reporting.study import Study, number
+from experiments.reporting.study import Study
 from experiments.reporting.table import (
     accuracy_note,
     columns_of,
@@ -83,9 +82,10 @@ def as_rows(results: Results) -> Rows:
     """Heading and rows as text: mean ± standard deviation."""
     heading, *rows = final_table(results.summary)
     difference = [f"Accuracy - {results.base}"] if results.base else []
+    difference_of = ACCURACY._replace(format="+.2f")
     table = [[*results.heading, *heading[1:-1], *difference, heading[-1]]]
     for key, *cells, seeds in rows:
-        difference = [show_moments(results.differences[key], 100, "+.2f")] if results.base else []
+        difference = [show_moments(difference_of, results.differences[key])] if results.base else []
         table.append([*key, *cells, *difference, seeds])
     return table
 
@@ -100,10 +100,10 @@ def as_markdown(results: Results, studies: Mapping[str, Study]) -> str:
 
 def as_latex(results: Results, studies: Mapping[str, Study]) -> str:
     """The same as ``tabular`` environments, with the rules of booktabs."""
-    parts = ["% \\usepackage{booktabs}", _latex(as_rows(results), len(results.heading))]
+    parts = ["% \\usepackage{booktabs}", latex(as_rows(results), len(results.heading))]
     parts += [f"{in_latex(note)}\n" for note in results.notes]
     for name, rows, note in pivots(studies) + results.targets:
-        parts.append(f"% {in_latex(name)}\n{_latex(rows)}" + (f"\n{in_latex(note)}\n" if note else ""))
+        parts.append(f"% {in_latex(name)}\n{latex(rows)}" + (f"\n{in_latex(note)}\n" if note else ""))
     return "\n".join(parts)
 
 
@@ -113,21 +113,19 @@ def as_csv(results: Results, studies: Mapping[str, Study]) -> str:
     del studies  # all that is in them is in the results
     columns = columns_of(results.summary)
     difference = [f"Accuracy - {results.base}"] if results.base else []
-    headings = [*(heading for _, heading, _, _ in columns), *difference]
+    headings = [*(metric.heading for metric in columns), *difference]
     headings = [f"{heading}: {part}" for heading in headings for part in ("mean", "std", "n")]
     words = ["Accuracy (%): of", "R: of", *(f"{heading}: note" for heading in difference), "Unfinished"]
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(map(in_csv, [*results.heading, *headings, *words]))
+    rows = [[*results.heading, *headings, *words]]
     for key, metrics in results.summary.items():
-        entries = [(metrics.get(metric) or {}, factor) for metric, _, factor, _ in columns]
-        entries += [(results.differences[key], 100)] if results.base else []
-        numbers = (cell for entry, factor in entries for cell in _numbers(entry, factor))
+        entries = [(metric, metrics.get(metric.name) or {}) for metric in columns]
+        entries += [(ACCURACY, results.differences[key])] if results.base else []
+        numbers = (cell for entry in entries for cell in _numbers(*entry))
         unfinished = ", ".join(f"{seed} ({far})" for seed, far in results.unfinished.get(key, {}).items())
-        words = [(metrics.get(metric) or {}).get("of", "") for metric in ("accuracy", "R")]
+        words = [(metrics.get(metric.name) or {}).get("of", "") for metric in (ACCURACY, R)]
         words += [results.why_none.get(key, "")] if results.base else []
-        writer.writerow([*map(in_csv, key), *numbers, *map(in_csv, [*words, unfinished])])
-    return out.getvalue()
+        rows.append([*key, *numbers, *words, unfinished])
+    return csv_text(rows, ".6g")
 
 
 TABLES: dict[str, Callable[[Results, Mapping[str, Study]], str]] = {"md": as_markdown, "tex": as_latex, "csv": as_csv}
@@ -178,21 +176,6 @@ def save_figures(study: Study, folder: Path, kinds: Sequence[str]) -> list[Path]
     return paths
 
 
-def markdown(rows: Rows, num_labels: int = 1) -> str:
-    """Heading and rows as a table whose first columns are labels, and the others numbers."""
-    heading, *rest = (list(map(in_markdown, row)) for row in rows)
-    lines = [heading, [*["---"] * num_labels, *["---:"] * (len(heading) - num_labels)], *rest]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
-def _latex(rows, num_labels=1):
-    heading, *rest = (" & ".join(map(in_latex, row)) + " \\\\" for row in rows)
-    columns = "l" * num_labels + "r" * (len(rows[0]) - num_labels)
-    lines = [f"\\begin{{tabular}}{{{columns}}}", "\\toprule", heading, "\\midrule", *rest, "\\bottomrule"]
-    return "\n".join([*lines, "\\end{tabular}", ""])
-
-
-def _numbers(entry, factor):
-    """Mean, standard deviation and number, empty where undefined."""
-    values = [factor * number(entry.get(part)) for part in ("mean", "std")]
-    return [*("" if value != value else f"{value:.6g}" for value in values), int(entry.get("n") or 0)]
+def _numbers(metric, entry):
+    """Mean, standard deviation and number; NaN where undefined."""
+    return [*(metric.factor * number(entry.get(part)) for part in ("mean", "std")), int(entry.get("n") or 0)]
