@@ -71,13 +71,16 @@ def show_moments(metric: Metric, entry: Mapping[str, Any] | None, with_seeds: bo
     return f"{text} ({num_seeds})" if with_seeds else text
 
 
-def final_table(summary: Summary) -> list[list[str]]:
-    """The heading and one row per arm: mean ± standard deviation over seeds of each metric, number of seeds."""
-    columns = columns_of(summary)
+def final_table(summary: Summary, paired: Sequence[Metric] = ()) -> list[list[str]]:
+    """The heading and one row per arm: mean ± standard deviation over seeds of each metric, number of seeds.
+
+    ``paired``: further metrics, over pairs of runs, whose number stands behind them.
+    """
+    columns = [*columns_of(summary), *paired]
     rows = [["Arm", *(metric.heading for metric in columns), "Seeds"]]
     for arm, metrics in summary.items():
         entries = [metrics.get(metric.name) for metric in columns]
-        cells = [show_moments(*pair, with_seeds=False) for pair in zip(columns, entries, strict=True)]
+        cells = [show_moments(m, entry, with_seeds=m in paired) for m, entry in zip(columns, entries, strict=True)]
         rows.append([arm, *cells, str(max(int((entry or {}).get("n") or 0) for entry in entries))])
     return rows
 
