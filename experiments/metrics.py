@@ -85,6 +85,22 @@ def is_of_domain(name: str) -> bool:
     return name.startswith(_DOMAIN)
 
 
+def panels(names: Sequence[str]) -> dict[str, list[str]]:
+    """Measurements that are drawn together: ``x``, and ``local_x`` or ``local_x_mean``.
+
+    By the name that stands for them. ``x_min`` and ``x_max`` are left out where there is ``x_mean``.
+    """
+    known, found = set(names), {}
+    for name in names:
+        if name.endswith(("_min", "_max")) and f"{name[:-4]}_mean" in known:
+            continue
+        folder, _, last = name.rpartition("/")
+        of_server = f"{folder}/{last.removeprefix('local_').removesuffix('_mean')}"
+        is_beside = metric_of(name).of == "local" and of_server in known
+        found.setdefault(of_server if is_beside else name, []).append(name)
+    return found
+
+
 def number(value: Any) -> float:
     """The value as a float; NaN for null, for what is not a number, and for what is too large to be shown."""
     return float(value) if isinstance(value, numbers.Real) and abs(value) <= LARGEST else math.nan

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from experiments.metrics import ACCURACY, EFFECTIVE_RANK, LOCAL_EFFECTIVE_RANK, TASK_LOSS, R, metric_of
+from experiments.metrics import ACCURACY, EFFECTIVE_RANK, LOCAL_EFFECTIVE_RANK, TASK_LOSS, R, metric_of, panels
 from experiments.reporting import drawing
 from experiments.reporting.drawing import (
     THRESHOLD,
@@ -21,7 +21,7 @@ from experiments.reporting.drawing import (
     whole_numbers,
 )
 from experiments.reporting.selection import Selection
-from experiments.reporting.study import Study, panels
+from experiments.reporting.study import Study
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

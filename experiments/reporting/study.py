@@ -22,7 +22,6 @@ from experiments.metrics import (
     SUMMARISED,
     R,
     is_of_domain,
-    metric_of,
     number,
 )
 from fedjax_collapse.analysis.spectrum import FLOOR
@@ -225,22 +224,6 @@ def measured(rows: Iterable[Row]) -> tuple[str, ...]:
     """The user's own metrics in the rows: those with a number in any of them."""
     values = ((name, value) for row in rows for name, value in row.items() if name.startswith(MEASURED))
     return tuple(dict.fromkeys(name for name, value in values if math.isfinite(number(value))))
-
-
-def panels(names: Sequence[str]) -> dict[str, list[str]]:
-    """Measurements that are drawn together: ``x``, and ``local_x`` or ``local_x_mean``.
-
-    By the name that stands for them. ``x_min`` and ``x_max`` are left out where there is ``x_mean``.
-    """
-    known, found = set(names), {}
-    for name in names:
-        if name.endswith(("_min", "_max")) and f"{name[:-4]}_mean" in known:
-            continue
-        folder, _, last = name.rpartition("/")
-        of_server = f"{folder}/{last.removeprefix('local_').removesuffix('_mean')}"
-        is_beside = metric_of(name).of == "local" and of_server in known
-        found.setdefault(of_server if is_beside else name, []).append(name)
-    return found
 
 
 def summarize_run(rows: Sequence[Row]) -> dict[str, float]:
