@@ -27,9 +27,10 @@ from experiments import build, launch
 from experiments.arms import as_declared, described, resolve_cell
 from experiments.cells import setting_and_arm
 from experiments.console import Console
+from experiments.metrics import show_number
 from experiments.paper import paper_of
 from experiments.preparing import Examples
-from experiments.reporting.table import paper_note, show_number
+from experiments.reporting.table import paper_note
 from experiments.study import choose_runs
 from fedjax_collapse.communication import Communication, communication
 from fedjax_collapse.data import Federation

@@ -3,16 +3,16 @@
 import contextlib
 import math
 import os
-import statistics
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TextIO
 
 from experiments.cells import setting_and_arm
+from experiments.metrics import ACCURACY, EFFECTIVE_RANK, PHASES, R, number, show_number
 from experiments.pace import Name, Pace
 from experiments.paper import Paper
-from experiments.reporting.study import Summary, number
+from experiments.reporting.study import Summary
 from experiments.reporting.table import (
     NO_MEANS,
     Means,
@@ -20,7 +20,6 @@ from experiments.reporting.table import (
     final_table,
     local_note,
     paper_note,
-    show_number,
     table_with_paper,
     unlike_note,
 )
@@ -94,7 +93,7 @@ class Console:
         last = self._round
         self._round = int(rows[0]["round"])
         for run, timing in zip(self._runs, timings, strict=True):
-            phases = {phase: number(timing.get(phase)) for phase in ("compile", "train", "evaluate")}
+            phases = {phase: number(timing.get(phase)) for phase in PHASES}
             steady = phases["train"] + (phases["evaluate"] if math.isfinite(phases["evaluate"]) else 0)
             self._pace.add(run[0], steady, self._round - last, first=self._update is None)
             self._pace.add_compiling(run, phases["compile"])
@@ -190,19 +189,8 @@ class Console:
     def _metrics(self, own: Sequence[int]) -> str:
         """Of the runs at these places, which are of one arm: means, and the spread of their accuracies."""
         rows, _ = self._update or ((), ())
-
-        def values(name):
-            return [number(rows[i].get(name)) for i in own]
-
-        accuracies = [100 * value for value in values("accuracy")]
-        spread = f" ± {statistics.stdev(accuracies):.2f}" if len(accuracies) > 1 else ""
-        return "  ".join(
-            (
-                f"accuracy {show_number(statistics.fmean(accuracies), '.2f')}{spread} %",
-                f"effective rank {show_number(statistics.fmean(values('effective_rank')), '.1f')}",
-                f"R {show_number(statistics.fmean(values('R')), '.3f')}",
-            )
-        )
+        shown = (ACCURACY, EFFECTIVE_RANK, R)
+        return "  ".join(m.say([rows[i].get(m.name) for i in own], spread=m is ACCURACY) for m in shown)
 
     def _speed(self) -> str:
         """Of all runs under way, which are one program."""

@@ -3,14 +3,12 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from experiments.metrics import ACCURACIES, ACCURACY, COUNTED, FROM_RUNS, TO_TARGET, Metric, metric_of
 from experiments.names import check_name
 from fedjax_collapse.options import check_value
 from fedjax_collapse.records import MEASURED, UserError
 
-METRICS = ("accuracy", "best_accuracy", "last10_accuracy")  # in percent; all others have their own unit
-FROM_RUNS = SECONDS, TO_TARGET = "seconds_per_round", "rounds_to_target"  # what a study's runs give together
-COUNTED = "numbers_sent"  # counted by experiments/communication.py, without runs; no report has it
-UNITS = {SECONDS: "seconds per round", TO_TARGET: "rounds to the target", COUNTED: "numbers sent in one direction"}
+_METRICS = (*ACCURACIES, *FROM_RUNS, COUNTED)  # COUNTED by experiments/communication.py; no report has it
 _KINDS = {"source": str, "comparable": bool, "why": str, "metric": str, "target": str, "values": dict}
 
 
@@ -21,19 +19,21 @@ class Paper(NamedTuple):
     comparable: bool
     values: dict[str, dict[str, float]]
     why: str = ""  # they are not comparable
-    metric: str = METRICS[0]  # of ours, that they are numbers of
+    metric: Metric = ACCURACY  # of ours, that they are numbers of
     target: str = ""  # the arm whose best accuracy rounds are counted to
 
     @property
     def is_percent(self) -> bool:
-        return self.metric in METRICS
+        return self.metric.unit == ACCURACY.unit
 
 
 def paper_of(config: Mapping[str, Any], counted: bool = False) -> Paper | None:
     """What the config says of a paper: only if it is ``counted`` (numbers_sent), or only if it is not; else None."""
     paper = dict(config.get("paper") or {})
-    if paper and (paper.get("metric") == COUNTED) != counted:
+    if paper and (paper.get("metric") == COUNTED.name) != counted:
         return None
+    if "metric" in paper:
+        paper["metric"] = metric_of(paper["metric"])
     if paper and not config.get("settings"):
         paper["values"] = {"": paper["values"]}
     return Paper(**paper) if paper else None
@@ -60,14 +60,15 @@ def check_paper(config: Mapping[str, Any], arms: Iterable[str]) -> None:
         return
     if not paper.comparable and not paper.why:
         raise UserError("paper.comparable is False: say why in paper.why, in a line that stands below the table")
-    name, _, of = paper.metric.removeprefix(MEASURED).partition("/")
-    if not (paper.metric.startswith(MEASURED) and name in config["measurements"] and of):
+    metric = paper.metric.name
+    name, _, of = metric.removeprefix(MEASURED).partition("/")
+    if not (metric.startswith(MEASURED) and name in config["measurements"] and of):
         measured = [f"{MEASURED}{name}/..." for name in config["measurements"]]
-        check_name("paper.metric", paper.metric, [*METRICS, *UNITS, *measured])
+        check_name("paper.metric", metric, [*(known.name for known in _METRICS), *measured])
     if paper.metric == TO_TARGET:
         check_name("arm in paper.target", paper.target, arms)
     elif paper.target:
-        raise UserError(f"paper.target {paper.target!r} belongs to paper.metric={TO_TARGET!r}; remove one of them")
+        raise UserError(f"paper.target {paper.target!r} belongs to paper.metric={TO_TARGET.name!r}; remove one of them")
     for setting, of_arms in paper.values.items():
         check_name("setting in paper.values", setting, [*config["settings"], *config["means"]] or [""])
         path = f"paper.values.{setting}".rstrip(".")

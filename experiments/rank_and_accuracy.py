@@ -15,7 +15,6 @@ Exit status: 0, or 2 for wrong input (one line says what).
 """
 
 import argparse
-import csv
 import itertools
 import math
 import sys
@@ -34,6 +33,7 @@ import numpy as np
 from scipy.stats import spearmanr
 
 from experiments.cells import arms_of, cell_name
+from experiments.metrics import ACCURACY, number, show_number
 from experiments.reporting import read_study
 from experiments.reporting.drawing import (
     COLOURS,
@@ -46,11 +46,9 @@ from experiments.reporting.drawing import (
     save_figure,
     styled,
 )
-from experiments.reporting.escaping import in_csv
-from experiments.reporting.export import markdown
+from experiments.reporting.formats import csv_text, markdown
 from experiments.reporting.paired import pairs, why_none
-from experiments.reporting.study import Study, moments, number
-from experiments.reporting.table import show_number
+from experiments.reporting.study import Study, moments
 from fedjax_collapse.records import MEASURED, UserError
 
 if TYPE_CHECKING:
@@ -138,7 +136,8 @@ def left_out(study: Study, base: str) -> list[str]:
 
 def _difference(row, base):
     """Of two rows: accuracy in percentage points, the others as they are, NC1 in natural logarithms."""
-    change = {"accuracy": 100 * (number(row.get("accuracy")) - number(base.get("accuracy")))}
+    name, factor = ACCURACY.name, ACCURACY.factor
+    change = {name: factor * (number(row.get(name)) - number(base.get(name)))}
     for metric, (name, _) in METRICS.items():
         first, second = (number(of.get(name, of.get(MEASURED + name))) for of in (row, base))
         if metric == "nc1":
@@ -279,12 +278,7 @@ def _linear_up_to(scale, axis, most):
 
 
 def _write(path, rows):
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(
-            {name: in_csv(value) if isinstance(value, str) else value for name, value in row.items()} for row in rows
-        )
+    path.write_text(csv_text([rows[0], *(row.values() for row in rows)]), encoding="utf-8")
 
 
 if __name__ == "__main__":

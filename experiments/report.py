@@ -13,12 +13,10 @@ such as that of the README.
 """
 
 import argparse
-import functools
 import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # a clone works without being installed
 
@@ -42,13 +40,6 @@ from fedjax_collapse import files
 from fedjax_collapse.records import UserError
 
 
-class Arms(NamedTuple):
-    """That others are compared with; empty for none."""
-
-    base: str = ""
-    target: str = ""
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit status: 0, or 2 after one line on stderr for every folder that is not a readable study."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -61,11 +52,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--unfinished", action="store_true", help="also runs that are not, in rows of their own")
     options, console = parser.parse_args(arguments), Console()
     folders = list({os.path.realpath(folder): folder for folder in options.folders}.values())
-    read = functools.partial(_read, is_complete=options.unfinished)
+    read = _with_unfinished if options.unfinished else read_study
     try:
         if options.format is not None or options.out or options.base or options.target:
             formats = (options.format or ",".join(TABLES)).split(",")
-            export(folders, formats, options.out, console, Arms(options.base, options.target), read)
+            export(folders, formats, options.out, console, options.base, options.target, read)
         elif not _rewrite(folders, console, read):
             return 2
         if options.headline:
@@ -87,10 +78,13 @@ def export(
     formats: Sequence[str],
     out: Path | None,
     console: Console,
-    arms: Arms,
+    base: str,
+    target: str,
     read: Callable[[Path], Study] = read_study,
 ) -> None:
     """Writes tables and figures of the studies in these folders, of their finished runs.
+
+    ``base`` and ``target``: the arms that others are compared with, empty for none.
 
     Raises:
         UserError: a folder is no study, a format or an arm does not exist, or several studies have no ``out``.
@@ -102,11 +96,11 @@ def export(
         raise UserError("several studies: say by --out=FOLDER where their table goes")
     out = out or folders[0] / "export"
     studies = {name: read(folder) for name, folder in zip(_names(folders), folders, strict=True)}
-    for option, arm in arms._asdict().items():
+    for option, arm in (("base", base), ("target", target)):
         if arm:
             check_name(f"arm in --{option}", arm, {name for study in studies.values() for name in study.arms})
     out.mkdir(parents=True, exist_ok=True)
-    results = results_of(studies, *arms)
+    results = results_of(studies, base, target)
     for _, rows, note in results.targets:
         console.print_rows(rows)
         console.note(note)
@@ -132,10 +126,9 @@ def _names(folders: Sequence[Path]) -> list[str]:
     return [f"{number}_{name}" for number, name in enumerate(names, 1)]
 
 
-def _read(folder: Path, is_complete: bool) -> Study:
-    """The study in a folder; ``is_complete``: with those runs in its tables that are not finished."""
-    study = read_study(folder)
-    return study.with_unfinished() if is_complete else study
+def _with_unfinished(folder: Path) -> Study:
+    """The study in a folder, with those runs in its tables that are not finished."""
+    return read_study(folder).with_unfinished()
 
 
 def _rewrite(folders: Sequence[Path], console: Console, read: Callable[[Path], Study]) -> bool:

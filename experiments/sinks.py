@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from experiments.failures import one_line
+from experiments.metrics import PHASES, number
 from experiments.names import check_name
 from experiments.pace import Name
-from experiments.reporting.study import number
 from fedjax_collapse import processes
 from fedjax_collapse.records import UserError
 from fedjax_collapse.rows import Rows
@@ -223,7 +223,7 @@ def _numbers(row, timing):
 
 def _seconds(timing):
     """Of a row of timing, all of them."""
-    values = (number(timing.get(phase)) for phase in ("compile", "train", "evaluate"))
+    values = (number(timing.get(phase)) for phase in PHASES)
     return sum(value for value in values if math.isfinite(value))
 
 

@@ -11,7 +11,8 @@ from experiments.arms import as_declared
 from experiments.cells import cells_of, means_of
 from experiments.console import Console
 from experiments.failures import one_line, read_failure
-from experiments.paper import FROM_RUNS, paper_of
+from experiments.metrics import FROM_RUNS
+from experiments.paper import paper_of
 from experiments.reporting import read_study, write_report
 from experiments.reporting.published import summary_for_paper
 from experiments.reporting.reading import NothingEvaluated, read_run_summary

@@ -14,7 +14,6 @@ for wrong input (one line says what).
 """
 
 import argparse
-import csv
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -31,6 +30,7 @@ import numpy as np
 
 from experiments import theory_figures
 from experiments.reporting.drawing import FIGURES, save_figure
+from experiments.reporting.formats import csv_text
 from fedjax_collapse.analysis import dynamics
 from fedjax_collapse.analysis.rank import exp_entropy
 from fedjax_collapse.analysis.spectrum import covariance_spectrum, effective_rank, eigenvalues
@@ -242,10 +242,8 @@ def _parse(arguments):
 def _write(folder: Path, name: str, columns: Columns, figure) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with (folder / f"{name}.csv").open("w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file)
-            writer.writerow(columns)
-            writer.writerows(zip(*(column.tolist() for column in columns.values()), strict=True))
+        rows = zip(*(column.tolist() for column in columns.values()), strict=True)
+        (folder / f"{name}.csv").write_text(csv_text([columns, *rows]), encoding="utf-8")
         for kind in FIGURES:
             save_figure(figure, folder / f"{name}.{kind}")
     except OSError as error:

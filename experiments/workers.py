@@ -23,7 +23,7 @@ from experiments.console import ROUNDS_PER_LINE, Console
 from experiments.early import STOPPED, STOPPED_EARLY, STOPPING
 from experiments.failures import read_failure, write_failure
 from experiments.lock import holder, only_process_in
-from experiments.reporting.table import show_number
+from experiments.metrics import ACCURACY
 
 _PAUSE = 0.5  # seconds between two looks at the workers
 _TAIL = 2**16  # bytes of metrics.jsonl that hold its last row
@@ -225,9 +225,9 @@ class _Progress:
             self._done.add(name)
         if is_done or round >= self._rounds[name] + ROUNDS_PER_LINE or round > 0 == self._rounds[name]:
             self._rounds[name] = round
-            accuracy = show_number(100 * (row.get("accuracy") or math.nan), ".2f")
+            accuracy = ACCURACY.say([row.get(ACCURACY.name)])
             ended = f"  finished, {len(self._done)} of {len(self._work.runs)}" * is_done
-            self._console.note(f"{name}  round {round}/{self._work.rounds[name]}  accuracy {accuracy} %{ended}")
+            self._console.note(f"{name}  round {round}/{self._work.rounds[name]}  {accuracy}{ended}")
 
 
 def _last_row(run: Path) -> dict:

@@ -15,11 +15,12 @@ from experiments import report
 from experiments.arms import check_study
 from experiments.cells import arms_of, means_of
 from experiments.configs import quickstart
+from experiments.metrics import ACCURACY, R
 from experiments.paper import paper_of
-from experiments.reporting import data, read_study, write_report
 from experiments.reporting import page as html
-from experiments.reporting.escaping import in_latex, in_markdown
+from experiments.reporting import read_study, write_report
 from experiments.reporting.export import TABLES, as_rows, pivots, results_of
+from experiments.reporting.formats import in_latex, in_markdown
 from experiments.reporting.paired import paired_difference, why_none
 from experiments.reporting.published import summary_for_paper
 from experiments.reporting.seconds import seconds_per_round
@@ -69,7 +70,7 @@ def test_arms_by_settings(cells):
     rows = pivot_table(study.summary)
     assert rows[0] == ["Arm", "a 1", "b"] and rows[1] == ["base", "50.50 ± 0.71 (2)", "50.50 ± 0.71 (2)"]
     assert rows[3] == ["decorr strength=1", "73.00 (1)", "71.50 ± 2.12 (2)"]
-    assert pivot_table(study.summary, "R")[2][1:] == ["-1.000 ± 0.000 (2)"] * 2
+    assert pivot_table(study.summary, R)[2][1:] == ["-1.000 ± 0.000 (2)"] * 2
 
 
 def test_the_papers_numbers_stand_apart_unless_they_are_comparable(cells):
@@ -100,7 +101,7 @@ def test_the_papers_numbers_may_be_of_a_measurement(cells):
     assert table_with_paper(study.summary, paper)[1] == ["base", "-", "-"]
     (_, ours, note), (name, accuracies, _) = pivots({"x": other})
     assert [row[:3] for row in ours] == rows and note.startswith("Paper: X") and name == "x: accuracy"
-    assert accuracies == pivot_table(study.summary, "accuracy", means_of(study.config))
+    assert accuracies == pivot_table(study.summary, ACCURACY, means_of(study.config))
 
 
 def test_the_papers_numbers_may_be_of_what_runs_give_together(tmp_path):
@@ -374,11 +375,11 @@ def test_means_over_settings(cells):
     """Of arms that all of the settings have; the paper may have them, too."""
     study = read_study(cells)
     means = {"both": ("a 1", "b"), "one": ("b",)}
-    rows = pivot_table(study.summary, "accuracy", means)
+    rows = pivot_table(study.summary, ACCURACY, means)
     assert rows[0] == ["Arm", "a 1", "b", "both", "one"] and rows[1][3:] == ["50.50", "50.50"]
     assert rows[3][1:] == ["73.00 (1)", "71.50 ± 2.12 (2)", "72.25", "71.50"]
     missing = {cell: metrics for cell, metrics in study.summary.items() if cell != "b/base"}
-    assert pivot_table(missing, "accuracy", means)[1] == ["base", "50.50 ± 0.71 (2)", "-", "-", "-"]
+    assert pivot_table(missing, ACCURACY, means)[1] == ["base", "50.50 ± 0.71 (2)", "-", "-", "-"]
     paper = paper_of(study.config)._replace(values={"both": {"base": 40.0}})
     assert table_with_paper(study.summary, paper, means)[2] == ["base (paper, not comparable)", "", "", "40.00", ""]
 
@@ -482,7 +483,7 @@ def test_numbers_of_a_sweep_are_those_that_are_drawn(tmp_path):
         rows = [json.loads(line) for line in file.read_text().splitlines()]
         rows = [row | {"R_mean": 7.0, "R_min": 6.0, "R_max": 8.0} for row in rows]
         file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    heading, *rows = data.sweep(read_study(folder))
+    heading, rows, _ = sweep.select(read_study(folder))
     assert heading[-2] == "R_mean: mean" and [row[-2] for row in rows] == [7, 7, 7]
 
 

@@ -12,9 +12,10 @@ import pytest
 from test_report import Page, make_study, rewrite_rows
 
 from experiments import report
-from experiments.reporting import classifier, data, drawing, embedding, figures, read_study, write_report
+from experiments.reporting import classifier, drawing, embedding, figures, read_study, write_report
 from experiments.reporting.contents import PLOTS
 from experiments.reporting.partition import draw_partition
+from experiments.reporting.selection import Selection
 from fedjax_collapse import Federation
 from fedjax_collapse.data.federation import Domains
 
@@ -153,11 +154,10 @@ def test_the_numbers_of_every_figure_are_in_the_page(study):
 
 
 def test_numbers_are_safe_for_a_spreadsheet_and_never_many():
-    rows = [["=cmd()", "+x", "-1", -1.5, float("nan"), 3, 'a,"<b>']]
-    address = data.as_address([["h"], *rows])
+    address = Selection(["h"], [["=cmd()", "+x", "-1", -1.5, float("nan"), 3, 'a,"<b>']]).as_address()
     assert unquote(address.partition(",")[2]) == 'h\n\'=cmd(),\'+x,\'-1,-1.5,,3,"a,""<b>"\n'
     assert not set("<>\"'& ") & set(address)
-    assert data.as_address([["h"], *[["x" * 100]] * 2000]) == "" == data.as_address([["h"]])
+    assert Selection(["h"], [["x" * 100]] * 2000).as_address() == "" == Selection(["h"], []).as_address()
 
 
 def features_study(path, rng=None, local=True):
@@ -212,11 +212,11 @@ def test_singular_values_of_the_classifier_over_rounds(tmp_path):
     first, second = classifier.head_spectra(record).axes
     assert [len(line.get_xdata()) for line in (*first.lines, *second.lines)] == [4] * 5 + [3] * 5
     assert [line.get_alpha() for line in first.lines] == sorted(line.get_alpha() for line in first.lines)
-    heading, *rows = classifier.rows_of_head_spectra(record)
-    assert heading == ["arm", "round", "index", "singular value"] and len(rows) == 5 * 4 + 5 * 3
+    heading, rows, _ = classifier.head_spectra.select(record)
+    assert heading == ("arm", "round", "index", "singular value") and len(rows) == 5 * 4 + 5 * 3
     assert list(dict.fromkeys(row[1] for row in rows)) == [1, 2, 3, 6, 7]
     np.testing.assert_allclose(first.lines[-1].get_ydata(), np.mean([values["fedavg", s][6] for s in (0, 1)], axis=0))
-    assert [row[3] for row in rows if row[:3] == ["feddecorr", 6, 2]] == [
+    assert [row[3] for row in rows if row[:3] == ("feddecorr", 6, 2)] == [
         np.mean([values["feddecorr", s][5, 1] for s in (0, 1)])
     ]
     assert "head-spectra" in Page(write_report(folder).read_text(encoding="utf-8")).ids
@@ -226,11 +226,11 @@ def test_singular_values_of_the_classifier_over_rounds(tmp_path):
 def test_features_are_drawn_from_what_was_saved(tmp_path):
     folder = features_study(tmp_path / "s")
     record = read_study(folder)
-    points = embedding.on_the_sphere(record)
-    assert list(points) == ["fedavg", "feddecorr"] and np.abs(points["fedavg"].places[:, 2]).max() < 1e-9
-    assert np.abs(points["feddecorr"].places[:, 2]).max() > 0.3
-    by_client = embedding.by_client(record)["feddecorr"]
-    assert by_client.groups.tolist() == [3] * 10 + [7] * 10
+    depths = {arm: part.columns()[-1] for arm, part in embedding.sphere.select(record).by("arm").items()}
+    assert list(depths) == ["fedavg", "feddecorr"] and np.abs(depths["fedavg"]).max() < 1e-9
+    assert np.abs(depths["feddecorr"]).max() > 0.3
+    clients, _, _ = embedding.tsne_clients.select(record).by("arm")["feddecorr"].columns()
+    assert clients.tolist() == [3] * 10 + [7] * 10
     page = write_report(folder).read_text(encoding="utf-8")
     assert {"sphere", "tsne-classes", "tsne-clients"} <= set(Page(page).ids)
     rows = rows_of(page, "sphere")

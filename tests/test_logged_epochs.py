@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from conftest import assert_close, assert_same_bits, run_at_once
 
-from experiments.reporting.epochs import rows_within_round, within_round
+from experiments.reporting.client_losses import within_round
 from fedjax_collapse import FedAvg, FedDecorr, FedRep, LocalTraining, Model, Participation, engine, nn
 from fedjax_collapse.records import EPOCH, of_rounds
 
@@ -100,9 +100,9 @@ def test_they_are_drawn():
     assert [axes.get_ylabel() for axes in panels] == ["cross-entropy (nats)", "", "feddecorr/correlation"]
     *of_clients, mean = panels[2].get_lines()
     np.testing.assert_array_equal(mean.get_ydata(), [2.25, 1.25])
-    assert len(of_clients) == 3
-    _, *rows = rows_within_round(study)
-    assert len(rows) == 4 + 8 and rows[0] == ["plain", 2, "task_loss", 0, 1, 4.0]
+    assert len(of_clients) == 2  # the third was not in the cohort
+    rows = within_round.select(study).rows
+    assert len(rows) == 4 + 8 and rows[0] == ("plain", 2, "task_loss", 0, 1, 4.0)
     many = {f"{i}": runs["decorr" if i == 6 else "plain"] for i in range(7)}  # a loss of what is not drawn has no panel
     panels = within_round(SimpleNamespace(arms=list(many), of_arm=many.get)).axes
     assert len(panels) == 6 and all(axes.axison for axes in panels)

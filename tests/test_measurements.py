@@ -12,10 +12,10 @@ import pytest
 from conftest import assert_close
 
 from experiments import launch
+from experiments.metrics import panels
 from experiments.names import functions
 from experiments.reporting import final_table, read_study
 from experiments.reporting.figures import measurements as draw
-from experiments.reporting.study import panels
 from fedjax_collapse import Domains, FedAvg, Federation, LocalTraining, Model, UserError, nn, simulate
 from fedjax_collapse.analysis import confusion, measurements, neural_collapse, rank, similarity, unevenness
 from fedjax_collapse.analysis.moments import class_moments
@@ -340,9 +340,9 @@ def test_a_name_that_is_none(start, capsys):
 def test_what_is_shown_together():
     names = ["m/x", "m/local_x_mean", "m/local_x_min", "m/local_x_max", "m/y", "m/local_y", "m/local_z", "m/t_min", "x"]
     assert panels(names) == {
-        "m/x": {"m/x": "-", "m/local_x_mean": "--"},
-        "m/y": {"m/y": "-", "m/local_y": "--"},
-        "m/local_z": {"m/local_z": "-"},
-        "m/t_min": {"m/t_min": "-"},
-        "x": {"x": "-"},
+        "m/x": ["m/x", "m/local_x_mean"],
+        "m/y": ["m/y", "m/local_y"],
+        "m/local_z": ["m/local_z"],
+        "m/t_min": ["m/t_min"],
+        "x": ["x"],
     }

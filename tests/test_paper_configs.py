@@ -111,7 +111,7 @@ def test_its_report_has_every_row_and_column_of_the_table(path, arg):
     """Arms by settings and means over settings; and each of the paper's numbers at its place, beside or below ours."""
     config = as_declared(config_of(path, arg))
     paper, means = paper_of(config), means_of(config)
-    numbers = {paper.metric if paper else "accuracy": {"mean": 0.125, "std": 0.0, "n": 3}}
+    numbers = {paper.metric.name if paper else "accuracy": {"mean": 0.125, "std": 0.0, "n": 3}}
     (_, *columns), *rows = table_with_paper(dict.fromkeys(cells_of(config), numbers), paper, means)
     table = {name: dict(zip(columns, cells, strict=True)) for name, *cells in rows}
     assert columns == [*(settings_of(config) or [""]), *means]

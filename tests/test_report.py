@@ -16,10 +16,10 @@ import pytest
 
 from experiments.reporting import final_table, read_study, write_report
 from experiments.reporting.contents import PLOTS
-from experiments.reporting.figures import collapse_ratio, headline, measurements, timing
+from experiments.reporting.figures import collapse_ratio, headline, measurements
 from experiments.reporting.page import description
 from experiments.reporting.partition import draw_partition, partition_table
-from experiments.reporting.seconds import timing_table
+from experiments.reporting.seconds import timing, timing_table
 from experiments.reporting.study import summarize_run
 from experiments.reporting.table import accuracy_note, local_note
 from fedjax_collapse.arrays import merge_segments, write_segment

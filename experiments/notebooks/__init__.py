@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from IPython.display import Markdown, display
 
+from experiments.metrics import ACCURACY, EFFECTIVE_RANK, show_number
 from experiments.reporting import final_table
 from experiments.reporting.drawing import label, new_figure, styled
-from experiments.reporting.export import markdown
-from experiments.reporting.study import Run, Study, number
-from experiments.reporting.table import show_number
+from experiments.reporting.formats import markdown
+from experiments.reporting.study import Run, Study
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -27,8 +27,7 @@ def progress(name: str, rounds: int) -> Callable[[Row, Row], None]:
 
     def listener(row: Row, timing: Row) -> None:
         numbers = (
-            f"accuracy {show_number(100 * number(row.get('accuracy')), '.2f')} %",
-            f"effective rank {show_number(row.get('effective_rank'), '.1f')}",
+            *(metric.say([row.get(metric.name)]) for metric in (ACCURACY, EFFECTIVE_RANK)),
             f"{show_number(timing.get('samples_per_second'), ',.0f')} samples/s",
         )
         line.update(_plain(f"{name}: round {row['round']}/{rounds}, {', '.join(numbers)}"), raw=True)

@@ -3,11 +3,12 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from experiments.reporting import data, embedding, figures
-from experiments.reporting.classifier import head_spectra, rows_of_head_spectra
-from experiments.reporting.epochs import rows_within_round, within_round
+from experiments.metrics import ACCURACY, EFFECTIVE_RANK
+from experiments.reporting import embedding, figures
+from experiments.reporting.classifier import head_spectra
+from experiments.reporting.client_losses import client_loss, within_round
 from experiments.reporting.partition import partition_figure, partition_table
-from experiments.reporting.seconds import timing_table
+from experiments.reporting.seconds import timing, timing_table
 from experiments.reporting.study import Study
 from experiments.reporting.sweep import sweep
 
@@ -18,8 +19,7 @@ class Plot(NamedTuple):
     name: str
     title: str
     caption: str
-    draw: Callable[[Study], Any]  # to a matplotlib figure, or None without the data for it
-    data: Callable[[Study], data.Rows]  # what is drawn, with a heading
+    draw: Callable[..., Any]  # of ``drawing.draws``: a study to a matplotlib figure, or None without the data for it
     numbers: Callable[[Study], list[list[str]]] | None = None  # to the heading and rows of a table
     wide: bool = False  # takes a line of the page for itself
     optional: bool = False  # left out without the data for it, instead of being called missing
@@ -35,17 +35,15 @@ PLOTS = (
         "several axes the values of the others tell the lines apart. Mean over seeds, with one standard deviation "
         "(n - 1) to either side; a grey line is an arm that is not swept.",
         sweep,
-        data.sweep,
         wide=True,
         optional=True,
     ),
     Plot(
         "accuracy",
         "Accuracy",
-        "The headline accuracy (below the table stands what it is of) after each round, higher is better; "
+        f"The headline accuracy (below the table stands what it is of) after each round, {ACCURACY.better} is better; "
         f"{_BAND}.{_LATE}",
         figures.accuracy,
-        lambda study: data.curves(study, ["accuracy"]),
     ),
     Plot(
         "spectra",
@@ -56,7 +54,6 @@ PLOTS = (
         f"is that of eigenvalues with natural log > {figures.SIGNIFICANT:.0f} (dotted); values below "
         f"{figures.LOWEST:.0f} are cut off.",
         figures.spectra,
-        data.spectra,
     ),
     Plot(
         "effective-rank",
@@ -65,14 +62,12 @@ PLOTS = (
         "carries all variance, the number of features if all carry the same, so that a falling curve is dimensional "
         f"collapse; {_BAND}.{_LATE} The scale on the right has it as a share of the number of features.",
         figures.effective_rank,
-        lambda study: data.curves(study, figures.ranks(study)),
     ),
     Plot(
         "rank-share",
         "Effective rank as a share of the features",
         f"Effective rank divided by the number of features, in which these arms differ; {_BAND}.{_LATE}",
         figures.rank_share,
-        data.rank_share,
         optional=True,
     ),
     Plot(
@@ -82,7 +77,6 @@ PLOTS = (
         "global (server) model of the same round: 0 means equal spectra, below 0 the local spectrum is the lower one; "
         f"where several clients are watched, the mean over them; {_BAND}.{_LATE}",
         figures.collapse_ratio,
-        lambda study: data.curves(study, [study.of_local("R")]),
     ),
     Plot(
         "measurements",
@@ -91,7 +85,6 @@ PLOTS = (
         "where one is of the server's model and of local ones, these are dashed (their mean where several are "
         f"watched); {_BAND}.",
         figures.measurements,
-        data.measurements,
         wide=True,
         optional=True,
     ),
@@ -100,7 +93,6 @@ PLOTS = (
         "Accuracy by domain",
         f"Accuracy of the server model on the test examples of each domain; {_BAND}.",
         figures.domains,
-        lambda study: data.curves(study, study.domain_accuracies),
         wide=True,
         optional=True,
     ),
@@ -111,7 +103,6 @@ PLOTS = (
         "mean over seeds, a panel for each arm; a few rounds, the later the darker: where the last values are small, "
         "the classifier uses fewer dimensions.",
         head_spectra,
-        rows_of_head_spectra,
         wide=True,
         optional=True,
     ),
@@ -122,7 +113,6 @@ PLOTS = (
         "their three principal axes and scaled to length 1; pale points are on the far side. Features that use many "
         "dimensions spread over the sphere, collapsed ones lie on a circle or at a few places.",
         embedding.sphere,
-        data.sphere,
         wide=True,
         optional=True,
     ),
@@ -132,7 +122,6 @@ PLOTS = (
         "Test-set features of the server model at the last round that saved them, first seed, in the plane by t-SNE "
         "(perplexity 30, from the principal components); distances between far groups mean nothing.",
         embedding.tsne_classes,
-        data.tsne_classes,
         wide=True,
         optional=True,
     ),
@@ -143,7 +132,6 @@ PLOTS = (
         f"up to {embedding.CLIENTS} watched clients of the last round that saved them, first seed, together in the "
         "plane by t-SNE: clients apart from each other have learned different features of the class.",
         embedding.tsne_clients,
-        data.tsne_clients,
         wide=True,
         optional=True,
     ),
@@ -153,15 +141,13 @@ PLOTS = (
         "Loss of the task during local training (cross-entropy, or what a method puts in its place), without the "
         f"terms of regularizers: mean over the clients of a round, weighted by their examples; {_BAND}.{_LATE}",
         figures.training_loss,
-        lambda study: data.curves(study, [figures.TASK_LOSS]),
     ),
     Plot(
         "client-loss",
         "Training loss per client",
         "Mean training cross-entropy of each client (row) during its local training in each round (column), first seed "
         "of each arm: a row that stays bright is a client that learns less; grey means not in that round's cohort.",
-        figures.client_loss,
-        data.client_loss,
+        client_loss,
     ),
     Plot(
         "within-round",
@@ -170,7 +156,6 @@ PLOTS = (
         "last round of each arm's first seed: a grey line is a client, the coloured one their mean "
         "(training.logged_epochs).",
         within_round,
-        rows_within_round,
         wide=True,
         optional=True,
     ),
@@ -183,8 +168,7 @@ PLOTS = (
         "over the clients that trained, whether one after the other or side by side. Runs that are trained together "
         "are one program, whose time is divided among them in equal parts (shared_by in timing.jsonl): such arms "
         "cannot be compared by it; memory is the whole program's, as estimated by the compiler.",
-        figures.timing,
-        data.timing,
+        timing,
         timing_table,
     ),
     Plot(
@@ -198,7 +182,6 @@ PLOTS = (
         "of a client's class distribution from that of all examples: 0 if all clients have the same distribution, the "
         "entropy of all examples' classes (the second number) if each client has one class.",
         partition_figure,
-        data.partition,
         partition_table,
         wide=True,
     ),
@@ -208,16 +191,14 @@ OVERVIEW = (  # of all settings
         "accuracy",
         "Accuracy",
         f"The headline accuracy after each round, a panel for each setting; {_BAND}.",
-        lambda study: figures.over_settings(study, "accuracy", "test accuracy (%)", factor=100),
-        lambda study: data.over_settings(study, "accuracy"),
+        figures.over_settings(ACCURACY.name),
         wide=True,
     ),
     Plot(
         "effective-rank",
         "Effective rank",
         f"Effective rank of the server model's features after each round, a panel for each setting; {_BAND}.",
-        lambda study: figures.over_settings(study, "effective_rank", "effective rank"),
-        lambda study: data.over_settings(study, "effective_rank"),
+        figures.over_settings(EFFECTIVE_RANK.name),
         wide=True,
     ),
 )

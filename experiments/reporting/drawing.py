@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from experiments.reporting.selection import Selection
 from fedjax_collapse import files
 
 if TYPE_CHECKING:
@@ -85,6 +86,26 @@ def styled(draw: Callable[..., Any]) -> Callable[..., Any]:
             return draw(*args, **kwargs)
 
     return wrapped
+
+
+def draws(select: Callable[[Any], Selection]) -> Callable[..., Any]:
+    """Makes a figure of a study from a function that draws what ``select`` takes of its results: its CSV file, too.
+
+    The figure takes a study, and its selection where the caller has it already. It is None if nothing is selected, or
+    the function finds nothing to draw. ``select`` is an attribute of it.
+    """
+
+    def decorate(draw):
+        @styled
+        @functools.wraps(draw)
+        def figure(study, selection=None):
+            selection = select(study) if selection is None else selection
+            return draw(study, selection) if selection.rows else None
+
+        figure.select = select
+        return figure
+
+    return decorate
 
 
 def new_figure(height: float, width: float = WIDTH) -> "Figure":

@@ -3,15 +3,15 @@
 They are drawn from what the measurement ``features`` has saved, at its last round, of the first run of each arm.
 """
 
-import functools
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from experiments.reporting import drawing
-from experiments.reporting.drawing import COLOURS, MARKERS, arm_colour, grid_of, label, new_figure, styled
+from experiments.reporting.drawing import COLOURS, MARKERS, arm_colour, draws, grid_of, label, new_figure
 from experiments.reporting.partition import class_names
+from experiments.reporting.selection import Selection
 from experiments.reporting.study import Arrays, Run, Study, is_of
 from fedjax_collapse.analysis.geometry import on_sphere
 
@@ -35,13 +35,6 @@ class Saved(NamedTuple):
     class_names: list[str]  # empty where they have none but numbers
 
 
-class Points(NamedTuple):
-    """What a panel shows: points in the plane, or on the sphere, each of one of several groups."""
-
-    places: np.ndarray  # [points, 2 or 3]
-    groups: np.ndarray  # [points] whole numbers
-
-
 def project(features: np.ndarray) -> np.ndarray:
     """The features [examples, 3] along the three principal axes, scaled to length 1; NaN if not all are finite.
 
@@ -62,42 +55,14 @@ def embed(features: np.ndarray) -> np.ndarray:
     """Their t-SNE [examples, 2]: perplexity 30, or a third of the examples; from the principal components, seed 0."""
     if len(features) < 4 or not np.isfinite(features).all():
         return np.full((len(features), 2), np.nan)
-    return _embed(features.astype(np.float64).tobytes(), features.shape)
-
-
-@functools.lru_cache(maxsize=64)  # a figure and its numbers are made one after the other
-def _embed(features, shape):
     from sklearn.manifold import TSNE
     from threadpoolctl import threadpool_limits  # comes with scikit-learn
 
-    values = np.frombuffer(features).reshape(shape)
+    values = features.astype(np.float64)
     perplexity = min(30, (len(values) - 1) / 3)
     size = np.abs(values).max() or 1  # t-SNE is of distances relative to each other
     with threadpool_limits(1):  # steps are short: where threads have to wait for a core, several take far longer
         return TSNE(perplexity=perplexity, init="pca", random_state=0).fit_transform(values / size)
-
-
-def on_the_sphere(study: Study) -> dict[str, Points]:
-    """By arm, test features of the server's model, by class."""
-    return _of_arms(study, lambda saved: Points(project(saved.features), saved.labels))
-
-
-def by_class(study: Study) -> dict[str, Points]:
-    """By arm, the t-SNE of test features of the server's model, by class."""
-    return _of_arms(study, lambda saved: Points(embed(saved.features), saved.labels))
-
-
-def by_client(study: Study) -> dict[str, Points]:
-    """By arm, the t-SNE of test features of one class under several clients' models, by client; without such, none."""
-
-    def of_clients(saved):
-        clients = list(saved.local)[:CLIENTS]
-        chosen = shown_class(saved.labels)
-        parts = [saved.local[client][saved.labels == chosen] for client in clients]
-        groups = np.repeat(clients, [len(part) for part in parts])
-        return Points(embed(np.concatenate(parts)), groups) if len(clients) > 1 else None
-
-    return _of_arms(study, of_clients)
 
 
 def shown_class(labels: np.ndarray) -> int:
@@ -105,42 +70,45 @@ def shown_class(labels: np.ndarray) -> int:
     return 1 if np.any(labels == 1) else int(labels.min())
 
 
-@styled
-def sphere(study: Study) -> "Figure | None":
+def _selects(group: str, points_of: Callable[[Saved], tuple[np.ndarray, np.ndarray] | None]) -> Callable:
+    """Selects the points [points, 2 or 3] of every arm and the group of each, where all are finite."""
+
+    def select(study: Study) -> Selection:
+        saved = {arm: _saved(study, study.of_arm(arm)[0]) for arm in study.arms}
+        found = {arm: points for arm, of in saved.items() if of and (points := points_of(of)) is not None}
+        found = {arm: of for arm, of in found.items() if np.isfinite(of[0]).all()}
+        size = next((places.shape[1] for places, _ in found.values()), 0)
+        rows = [(arm, group, *place) for arm, of in found.items() for place, group in zip(*of, strict=True)]
+        return Selection(("arm", group, *"xyz"[:size]), rows, decimals=2)
+
+    return select
+
+
+def _of_one_class(saved: Saved) -> tuple[np.ndarray, np.ndarray] | None:
+    """The t-SNE of test features of one class under several clients' models; None if there are not several."""
+    clients = list(saved.local)[:CLIENTS]
+    if len(clients) < 2:
+        return None
+    parts = [saved.local[client][saved.labels == shown_class(saved.labels)] for client in clients]
+    return embed(np.concatenate(parts)), np.repeat(clients, [len(part) for part in parts])
+
+
+@draws(_selects("class", lambda saved: (project(saved.features), saved.labels)))
+def sphere(study: Study, selection: Selection) -> "Figure":
     """The unit sphere, a panel for each arm: points in front opaque, those behind it pale."""
-    return _panels(study, on_the_sphere(study), _draw_sphere, _class_name(study))
+    return _panels(study, selection, _draw_sphere, _class_name(study))
 
 
-@styled
-def tsne_classes(study: Study) -> "Figure | None":
+@draws(_selects("class", lambda saved: (embed(saved.features), saved.labels)))
+def tsne_classes(study: Study, selection: Selection) -> "Figure":
     """t-SNE of test features of the server's model, a panel for each arm, classes told apart."""
-    return _panels(study, by_class(study), _draw_plane, _class_name(study))
+    return _panels(study, selection, _draw_plane, _class_name(study))
 
 
-@styled
-def tsne_clients(study: Study) -> "Figure | None":
+@draws(_selects("client", _of_one_class))
+def tsne_clients(study: Study, selection: Selection) -> "Figure":
     """t-SNE of one class's test features under local models, a panel for each arm, clients told apart."""
-    return _panels(study, by_client(study), _draw_plane, lambda client: f"client {client}")
-
-
-def point_rows(points: Mapping[str, Points], of: str) -> list[list]:
-    """Heading and rows of the points of all panels."""
-    axes = next((part.places.shape[1] for part in points.values()), 0)
-    rows = [["arm", of, *"xyz"[:axes]]]
-    for arm, part in points.items():
-        for group, place in zip(part.groups, part.places, strict=True):
-            rows.append([arm, group, *(round(float(value), 2) for value in place)])
-    return rows
-
-
-def _of_arms(study, points_of: Callable[[Saved], Points | None]) -> dict[str, Points]:
-    found = {}
-    for arm in study.arms:
-        saved = _saved(study, study.of_arm(arm)[0])
-        points = saved and points_of(saved)
-        if points is not None and np.isfinite(points.places).all() and len(points.places):
-            found[arm] = points
-    return found
+    return _panels(study, selection, _draw_plane, lambda client: f"client {client}")
 
 
 def _saved(study: Study, run: Run) -> Saved | None:
@@ -165,21 +133,20 @@ def _class_name(study: Study) -> Callable[[int], str]:
     return lambda index: names[index] if 0 <= index < len(names) else f"class {index}"
 
 
-def _panels(study: Study, points: dict[str, Points], draw: Callable, name_of: Callable[[int], str]) -> "Figure | None":
+def _panels(study: Study, selection: Selection, draw: Callable, name_of: Callable[[int], str]) -> "Figure":
     """A panel for each arm; groups have the same look in all of them."""
     from matplotlib.lines import Line2D
 
-    if not points:
-        return None
+    points = selection.by("arm")
     columns = min(4, len(points))
     lines = -(-len(points) // columns)
     figure = new_figure(0.4 + 2.1 * lines, width=2.1 * columns)
-    groups = np.unique(np.concatenate([part.groups for part in points.values()]))
+    groups = np.unique(selection.columns()[1])
     looks = dict(zip(groups.tolist(), map(_look, range(len(groups)), [len(groups)] * len(groups)), strict=True))
     for axes, (arm, part) in zip(grid_of(figure, len(points), columns), points.items(), strict=True):
         axes.patch.set_visible(False)
         axes.set_rasterization_zorder(0)  # all points of a panel are one image
-        draw(axes, part, looks)
+        draw(axes, {group: np.stack(of.columns(), -1) for group, of in part.by(selection.heading[1]).items()}, looks)
         axes.set_title(label(arm, 24), color=arm_colour(study.arms, arm))
         axes.set(xticks=[], yticks=[])
         axes.grid(False)
@@ -200,15 +167,14 @@ def _look(index, count):
     return {"color": matplotlib.colormaps["turbo"](index / (count - 1)), "marker": "o"}
 
 
-def _draw_plane(axes: "Axes", points: Points, looks) -> None:
-    for group, look in looks.items():
-        x, y = points.places[points.groups == group].T
-        axes.scatter(x, y, s=_area(), linewidth=0, zorder=_POINTS, **look)
+def _draw_plane(axes: "Axes", points: Mapping[int, np.ndarray], looks) -> None:
+    for group in sorted(points):
+        axes.scatter(*points[group].T, s=_area(), linewidth=0, zorder=_POINTS, **looks[group])
     axes.margins(0.05)
     axes.set_aspect("equal", adjustable="datalim")
 
 
-def _draw_sphere(axes: "Axes", points: Points, looks) -> None:
+def _draw_sphere(axes: "Axes", points: Mapping[int, np.ndarray], looks) -> None:
     """Seen from afar; circles of latitude and longitude where they are in front."""
     axes.add_patch(_disk())
     up, right = np.radians([-60, -30, 0, 30, 60]), np.radians(range(0, 180, 30))
@@ -216,10 +182,10 @@ def _draw_sphere(axes: "Axes", points: Points, looks) -> None:
     for circle in circles:
         x, y, depth = _seen(circle)
         axes.plot(np.where(depth > 0, x, np.nan), y, color=drawing.GRID, linewidth=0.7, zorder=1)
-    for group, look in looks.items():
-        x, y, depth = _seen(points.places[points.groups == group])
+    for group in sorted(points):
+        x, y, depth = _seen(points[group])
         for is_shown, alpha in ((depth <= 0, 0.2), (depth > 0, 0.9)):
-            axes.scatter(x[is_shown], y[is_shown], s=_area(), alpha=alpha, linewidth=0, zorder=_POINTS, **look)
+            axes.scatter(x[is_shown], y[is_shown], s=_area(), alpha=alpha, linewidth=0, zorder=_POINTS, **looks[group])
     axes.set(xlim=(-1.06, 1.06), ylim=(-1.06, 1.06), aspect="equal")
 
 

@@ -1,27 +1,25 @@
 """Tables and figures of studies as files for a paper: Markdown, LaTeX, CSV; SVG, PDF, PNG."""
 
-import csv
-import io
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from experiments.cells import means_of
+from experiments.metrics import ACCURACY, Metric, R, number
 from experiments.paper import paper_of
 from experiments.reporting.contents import OVERVIEW, PLOTS
 from experiments.reporting.drawing import for_column, save_figure
-from experiments.reporting.escaping import in_csv, in_latex, in_markdown
+from experiments.reporting.formats import csv_text, in_latex, in_markdown, latex, markdown
 from experiments.reporting.paired import paired_difference, why_none
 from experiments.reporting.published import summary_for_paper
-from experiments.reporting.study import Study, number
+from experiments.reporting.study import Study
 from experiments.reporting.table import (
     accuracy_note,
     columns_of,
     final_table,
     local_note,
     paper_note,
-    show_moments,
     table_with_paper,
     unfinished_note,
 )
@@ -29,6 +27,7 @@ from experiments.reporting.targets import target_note, target_table
 
 Rows = list[list[str]]
 Key = tuple[str, ...]  # the labels of a row
+_DIFFERENCE = "difference"  # in a row's part of a summary
 
 
 class Results(NamedTuple):
@@ -36,11 +35,16 @@ class Results(NamedTuple):
 
     heading: list[str]  # of the labels
     base: str  # empty for none
-    summary: dict[Key, Mapping[str, Any]]
-    differences: dict[Key, Mapping[str, Any]]
+    summary: dict[Key, Mapping[str, Any]]  # with the difference in accuracy to the base, if there is one
     why_none: dict[Key, str]  # of the rows without a difference
     unfinished: dict[Key, dict[str, str]]  # how far runs are that are not in a row, by seed
     targets: list[tuple[str, Rows, str]]  # of each study that has the target's arm: title, rounds to it, a note
+
+    @property
+    def differences(self) -> tuple[Metric, ...]:
+        """The differences that are columns of the table."""
+        heading = f"{ACCURACY.quantity.capitalize()} - {self.base}"
+        return (ACCURACY._replace(name=_DIFFERENCE, heading=heading, format="+.2f"),) if self.base else ()
 
     @property
     def notes(self) -> list[str]:
@@ -65,13 +69,13 @@ def results_of(studies: Mapping[str, Study], base: str = "", target: str = "") -
     def labels(*names):
         return tuple(name for name, is_shown in zip(names, shown, strict=True) if is_shown)
 
-    results = Results([*labels("Study", "Setting", "Arm")], base, {}, {}, {}, {}, _targets(studies, target))
+    results = Results([*labels("Study", "Setting", "Arm")], base, {}, {}, {}, _targets(studies, target))
     for of, part in parts.items():
         for arm, metrics in part.summary.items():
             key = labels(*of, arm)
-            results.summary[key] = metrics
-            results.differences[key] = paired_difference(part, arm, base) if base and arm != base else {}
-            if base and arm != base and not results.differences[key]["n"]:
+            difference = paired_difference(part, arm, base) if base and arm != base else {}
+            results.summary[key] = {**metrics, _DIFFERENCE: difference}
+            if difference and not difference["n"]:
                 results.why_none[key] = why_none(part, arm, base)
         for run in part.runs:
             if not run.is_finished:
@@ -81,53 +85,45 @@ def results_of(studies: Mapping[str, Study], base: str = "", target: str = "") -
 
 def as_rows(results: Results) -> Rows:
     """Heading and rows as text: mean ± standard deviation."""
-    heading, *rows = final_table(results.summary)
-    difference = [f"Accuracy - {results.base}"] if results.base else []
-    table = [[*results.heading, *heading[1:-1], *difference, heading[-1]]]
-    for key, *cells, seeds in rows:
-        difference = [show_moments(results.differences[key], 100, "+.2f")] if results.base else []
-        table.append([*key, *cells, *difference, seeds])
-    return table
+    (_, *heading), *rows = final_table(results.summary, results.differences)
+    return [[*results.heading, *heading], *([*key, *cells] for key, *cells in rows)]
 
 
 def as_markdown(results: Results, studies: Mapping[str, Study]) -> str:
     """The table and notes on it, and for each study with settings or a paper its arms by settings."""
-    parts = [markdown(as_rows(results), len(results.heading)), *(f"{in_markdown(note)}\n" for note in results.notes)]
-    for name, rows, note in pivots(studies) + results.targets:
-        parts.append(f"## {in_markdown(name)}\n\n{markdown(rows)}" + (f"\n{in_markdown(note)}\n" if note else ""))
-    return "\n".join(parts)
+    return "\n".join(_parts(results, studies, markdown, in_markdown, "## {}\n"))
 
 
 def as_latex(results: Results, studies: Mapping[str, Study]) -> str:
     """The same as ``tabular`` environments, with the rules of booktabs."""
-    parts = ["% \\usepackage{booktabs}", _latex(as_rows(results), len(results.heading))]
-    parts += [f"{in_latex(note)}\n" for note in results.notes]
+    return "\n".join(["% \\usepackage{booktabs}", *_parts(results, studies, latex, in_latex, "% {}")])
+
+
+def _parts(results, studies, table, escape, title):
+    parts = [table(as_rows(results), len(results.heading)), *(f"{escape(note)}\n" for note in results.notes)]
     for name, rows, note in pivots(studies) + results.targets:
-        parts.append(f"% {in_latex(name)}\n{_latex(rows)}" + (f"\n{in_latex(note)}\n" if note else ""))
-    return "\n".join(parts)
+        parts.append(f"{title.format(escape(name))}\n{table(rows)}" + (f"\n{escape(note)}\n" if note else ""))
+    return parts
 
 
 def as_csv(results: Results, studies: Mapping[str, Study]) -> str:
     """Numbers: of every metric mean, standard deviation and number of seeds in columns of their own; behind them, in
     words, what they are of, why there is no difference, and how far runs are that are left out."""
     del studies  # all that is in them is in the results
-    columns = columns_of(results.summary)
-    difference = [f"Accuracy - {results.base}"] if results.base else []
-    headings = [*(heading for _, heading, _, _ in columns), *difference]
-    headings = [f"{heading}: {part}" for heading in headings for part in ("mean", "std", "n")]
-    words = ["Accuracy (%): of", "R: of", *(f"{heading}: note" for heading in difference), "Unfinished"]
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(map(in_csv, [*results.heading, *headings, *words]))
+    columns = [*columns_of(results.summary), *results.differences]
+    headings = [f"{metric.heading}: {part}" for metric in columns for part in ("mean", "std", "n")]
+    words = [
+        *(f"{metric.heading}: of" for metric in (ACCURACY, R)),
+        *(f"{m.heading}: note" for m in results.differences),
+    ]
+    rows = [[*results.heading, *headings, *words, "Unfinished"]]
     for key, metrics in results.summary.items():
-        entries = [(metrics.get(metric) or {}, factor) for metric, _, factor, _ in columns]
-        entries += [(results.differences[key], 100)] if results.base else []
-        numbers = (cell for entry, factor in entries for cell in _numbers(entry, factor))
+        numbers = (cell for metric in columns for cell in _numbers(metric, metrics.get(metric.name) or {}))
         unfinished = ", ".join(f"{seed} ({far})" for seed, far in results.unfinished.get(key, {}).items())
-        words = [(metrics.get(metric) or {}).get("of", "") for metric in ("accuracy", "R")]
-        words += [results.why_none.get(key, "")] if results.base else []
-        writer.writerow([*map(in_csv, key), *numbers, *map(in_csv, [*words, unfinished])])
-    return out.getvalue()
+        words = [(metrics.get(metric.name) or {}).get("of", "") for metric in (ACCURACY, R)]
+        words += [results.why_none.get(key, "") for _ in results.differences]
+        rows.append([*key, *numbers, *words, unfinished])
+    return csv_text(rows, ".6g")
 
 
 TABLES: dict[str, Callable[[Results, Mapping[str, Study]], str]] = {"md": as_markdown, "tex": as_latex, "csv": as_csv}
@@ -178,21 +174,6 @@ def save_figures(study: Study, folder: Path, kinds: Sequence[str]) -> list[Path]
     return paths
 
 
-def markdown(rows: Rows, num_labels: int = 1) -> str:
-    """Heading and rows as a table whose first columns are labels, and the others numbers."""
-    heading, *rest = (list(map(in_markdown, row)) for row in rows)
-    lines = [heading, [*["---"] * num_labels, *["---:"] * (len(heading) - num_labels)], *rest]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
-def _latex(rows, num_labels=1):
-    heading, *rest = (" & ".join(map(in_latex, row)) + " \\\\" for row in rows)
-    columns = "l" * num_labels + "r" * (len(rows[0]) - num_labels)
-    lines = [f"\\begin{{tabular}}{{{columns}}}", "\\toprule", heading, "\\midrule", *rest, "\\bottomrule"]
-    return "\n".join([*lines, "\\end{tabular}", ""])
-
-
-def _numbers(entry, factor):
-    """Mean, standard deviation and number, empty where undefined."""
-    values = [factor * number(entry.get(part)) for part in ("mean", "std")]
-    return [*("" if value != value else f"{value:.6g}" for value in values), int(entry.get("n") or 0)]
+def _numbers(metric, entry):
+    """Mean, standard deviation and number; NaN where undefined."""
+    return [*(metric.factor * number(entry.get(part)) for part in ("mean", "std")), int(entry.get("n") or 0)]

@@ -1,23 +1,27 @@
-"""The figures of a report: functions of a ``Study`` to a matplotlib ``Figure``, or to None without the data for it."""
+"""The figures of a report: functions of a ``Study`` to a matplotlib ``Figure``, or to None without the data for it.
 
-from collections.abc import Mapping, Sequence
+Each draws a selection of the study's results, its attribute ``select``, which is also its CSV file.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from experiments.metrics import ACCURACY, EFFECTIVE_RANK, LOCAL_EFFECTIVE_RANK, TASK_LOSS, R, metric_of, panels
 from experiments.reporting import drawing
 from experiments.reporting.drawing import (
     THRESHOLD,
-    arm_colour,
     arm_line,
+    draws,
     grid_of,
     label,
     new_figure,
     styled,
     whole_numbers,
 )
-from experiments.reporting.study import Run, Study, number, panels
-from fedjax_collapse.records import MEASURED
+from experiments.reporting.selection import Selection
+from experiments.reporting.study import Study
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,53 +29,77 @@ if TYPE_CHECKING:
 
 SIGNIFICANT = -2.0  # an eigenvalue whose natural logarithm lies above counts as a significant dimension
 LOWEST = -12.0  # a spectrum is cut off here: a dimension that is exactly dead would flatten the rest
-TASK_LOSS = "train/task_loss"  # in the rows of metrics.jsonl
-PHASES = {"compile": drawing.LIGHT, "train": drawing.BAR, "evaluate": drawing.INK}  # greys: colours are for arms
 LATE = 0.3  # the share of the rounds that is drawn once more, enlarged
 _FEWEST = 12  # evaluated rounds for that
+_CURVE = ("arm", "metric", "round", "mean", "std")
 
 
-@styled
-def accuracy(study: Study) -> "Figure | None":
-    """Test accuracy of the server model per round."""
-    return _over_rounds(study, {"accuracy": "-"}, "test accuracy (%)", factor=100)
+def curves(study: Study, metrics: Sequence[str], factors: Mapping[str, float] | None = None) -> Selection:
+    """Mean and standard deviation over seeds, in the units of ``metrics.jsonl``, times the factors of arms, if given,
+    without the arms that have none."""
+    found = [
+        (arm, metric, study.curve(arm, metric), factors[arm] if factors else 1)
+        for arm in study.arms
+        for metric in metrics
+        if factors is None or arm in factors
+    ]
+    rows = [
+        (arm, metric, r, factor * mean, factor * std)
+        for arm, metric, curve, factor in found
+        for r, mean, std in zip(*curve, strict=True)
+    ]
+    return Selection(_CURVE, rows)
 
 
-@styled
-def over_settings(study: Study, metric: str, heading: str, factor: float = 1) -> "Figure | None":
-    """The metric per round, in a panel for each setting; an arm has the same line in all of them."""
-    parts = {setting: study.of_setting(setting) for setting in study.settings}
-    columns = min(4, len(parts))
-    figure = new_figure(0.6 + 2.1 * -(-len(parts) // columns), width=11)
-    lines = {}
-    for axes, (setting, part) in zip(grid_of(figure, len(parts), columns, heading), parts.items(), strict=True):
-        lines |= _draw_curves(axes, part, {metric: "-"}, factor, study.arms)
-        axes.set_title(label(setting, 32), loc="left")
-    return _with_legend(figure, {arm: lines[arm] for arm in study.arms if arm in lines})
+def over_rounds(metrics_of: Callable[[Study], Sequence[str]]) -> Callable[..., "Figure | None"]:
+    """The figure of these metrics of a study per round."""
+
+    @draws(lambda study: curves(study, metrics_of(study)))
+    def figure(study: Study, selection: Selection) -> "Figure":
+        return _over_rounds(study, selection, metrics_of(study))
+
+    return figure
 
 
-@styled
-def spectra(study: Study) -> "Figure | None":
-    """Log-eigenvalues of the feature covariance of the server model and of a local model."""
-    figure = new_figure(3.7)
-    return _with_legend(figure, _draw_spectra(figure.subplots(), study), local=True, threshold=True)
+def over_settings(metric: str) -> Callable[..., "Figure | None"]:
+    """The figure of a metric per round, in a panel for each setting; an arm has the same line in all of them."""
+
+    def select(study: Study) -> Selection:
+        parts = {setting: curves(study.of_setting(setting), [metric]) for setting in study.settings}
+        return Selection(
+            ("setting", *_CURVE), [(setting, *row) for setting, part in parts.items() for row in part.rows]
+        )
+
+    @draws(select)
+    def figure(study: Study, selection: Selection) -> "Figure":
+        parts, columns = selection.by("setting"), min(4, len(study.settings))
+        drawn = new_figure(0.6 + 2.1 * -(-len(study.settings) // columns), width=11)
+        lines = {}
+        grid = grid_of(drawn, len(study.settings), columns, metric_of(metric).axis)
+        for axes, setting in zip(grid, study.settings, strict=True):
+            lines |= _draw_curves(axes, study.arms, parts.get(setting, Selection(_CURVE, ())), [metric])
+            axes.set_title(label(setting, 32), loc="left")
+        return _with_legend(drawn, {arm: lines[arm] for arm in study.arms if arm in lines})
+
+    return figure
 
 
-def ranks(study: Study) -> dict[str, str]:
-    """Effective ranks of the server's model and of local ones, the mean over those that are watched; line styles."""
-    return {"effective_rank": "-", study.of_local("local_effective_rank"): "--"}
+accuracy = over_rounds(lambda study: [ACCURACY.name])
+training_loss = over_rounds(lambda study: [TASK_LOSS.name])
 
 
-@styled
-def effective_rank(study: Study) -> "Figure | None":
-    """Effective rank of the features of the server model and of the watched local model (the mean over several), per
-    round.
+def ranks(study: Study) -> list[str]:
+    """The effective rank of the server's model, and of local ones, the mean over those that are watched."""
+    return [EFFECTIVE_RANK.name, study.of_local(LOCAL_EFFECTIVE_RANK.name)]
 
-    A second scale has it as a share of the number of features, where that is the same for all arms.
-    """
-    figure = _over_rounds(study, ranks(study), "effective rank (dimensions)")
+
+@draws(lambda study: curves(study, ranks(study)))
+def effective_rank(study: Study, selection: Selection) -> "Figure":
+    """Effective rank per round; a second scale has it as a share of the number of features, where arms have the same
+    number."""
+    figure = _over_rounds(study, selection, ranks(study))
     numbers = set(study.num_features.values())
-    if figure is not None and len(numbers) == 1:
+    if len(numbers) == 1:
         (number,) = numbers
         to_share, to_rank = (lambda rank: 100 * rank / number), (lambda share: share * number / 100)
         scale = figure.axes[-1].secondary_yaxis("right", functions=(to_share, to_rank))
@@ -79,112 +107,53 @@ def effective_rank(study: Study) -> "Figure | None":
     return figure
 
 
-@styled
-def rank_share(study: Study) -> "Figure | None":
+@draws(lambda study: curves(study, ranks(study), {arm: 1 / number for arm, number in study.num_features.items()}))
+def rank_share(study: Study, selection: Selection) -> "Figure | None":
     """Effective rank over the number of features, per round, where arms differ in that number."""
-    numbers = study.num_features
-    if len(set(numbers.values())) < 2:
+    if len(set(study.num_features.values())) < 2:
         return None
-    factors = {arm: 100 / number for arm, number in numbers.items()}
-    return _over_rounds(study, ranks(study), "effective rank (% of the features)", factors)
+    return _over_rounds(study, selection, ranks(study), "effective rank (% of the features)", 100)
 
 
-@styled
-def collapse_ratio(study: Study) -> "Figure | None":
+@draws(lambda study: curves(study, [study.of_local(R.name)]))
+def collapse_ratio(study: Study, selection: Selection) -> "Figure":
     """R per round."""
-    figure = _over_rounds(study, {study.of_local("R"): "-"}, "R (natural log)")
-    if figure is not None:
-        figure.axes[0].axhline(0, **THRESHOLD, zorder=1)
+    figure = _over_rounds(study, selection, [study.of_local(R.name)])
+    figure.axes[0].axhline(0, **THRESHOLD, zorder=1)
     return figure
 
 
-@styled
-def domains(study: Study) -> "Figure | None":
+@draws(lambda study: curves(study, study.domain_accuracies))
+def domains(study: Study, selection: Selection) -> "Figure":
     """Accuracy on the test examples of each domain, per round; a panel each."""
-    shown = {name.partition("/")[2]: {name: "-"} for name in study.domain_accuracies}
-    return _panels(study, shown, 3, 100, "test accuracy (%)")
+    shown = {metric_of(name).heading: [name] for name in study.domain_accuracies}
+    return _panels(study, selection, shown, 3, ACCURACY.axis)
 
 
-@styled
-def measurements(study: Study) -> "Figure | None":
+@draws(lambda study: curves(study, [name for names in panels(study.measurements).values() for name in names]))
+def measurements(study: Study, selection: Selection) -> "Figure":
     """The study's own measurements over rounds; a panel each, that of the server's model and of local ones in one."""
     shown = panels(study.measurements)
-    return _panels(study, {name.removeprefix(MEASURED): styles for name, styles in shown.items()}, 2)
+    return _panels(study, selection, {metric_of(name).heading: names for name, names in shown.items()}, 2)
 
 
-@styled
-def training_loss(study: Study) -> "Figure | None":
-    """Training loss per round, mean over its clients."""
-    return _over_rounds(study, {TASK_LOSS: "-"}, "training loss of the task")
+def _log_spectra(study: Study) -> Selection:
+    """Natural logarithms of the eigenvalues."""
+    found = {arm: log for arm in study.arms if (log := study.log_spectra(arm)) is not None}
+    rows = [
+        (arm, log.round, i, *pair)
+        for arm, log in found.items()
+        for i, pair in enumerate(zip(log.server, log.local, strict=True), 1)
+    ]
+    return Selection(("arm", "round", "index", "server", "local"), rows)
 
 
-@styled
-def client_loss(study: Study) -> "Figure | None":
-    """Training loss of every client in every round: one panel per arm, its first seed."""
-    from matplotlib.colors import LogNorm, Normalize
-
-    runs = {arm: run for arm in study.arms for run in study.of_arm(arm)[:1] if np.isfinite(client_losses(run)).any()}
-    if not runs:
-        return None
-    values = np.concatenate([client_losses(run).ravel() for run in runs.values()])
-    values = values[np.isfinite(values)]
-    low, high = float(values.min()), float(values.max())
-    logarithmic = high > 0 and low < high / 20
-    low = max(low, high / 1e4) if logarithmic else low
-    norm = LogNorm(low, high) if logarithmic else Normalize(low, high)
-    columns = 1 if len(runs) <= 3 else 2 if len(runs) <= 8 else 3
-    lines = -(-len(runs) // columns)
-    clients = max(client_losses(run).shape[1] for run in runs.values())
-    figure = new_figure(0.6 + (1.7 if clients <= 50 else 2.4) * lines)
-    grid = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False)
-    for axes, (arm, run) in zip(grid.flat, runs.items(), strict=False):
-        losses = np.clip(client_losses(run), low, None).T
-        image = drawing.heat_map(axes, run.clients["round"], np.arange(len(losses)), losses, norm=norm, cmap="viridis")
-        axes.set_title(label(arm, 34 // columns), loc="left", color=arm_colour(study.arms, arm))
-        whole_numbers(axes.xaxis, 9 // columns)
-        whole_numbers(axes.yaxis, 5)
-    panels = list(grid.flat[: len(runs)])
-    for axes in panels[-columns:]:
-        axes.tick_params(labelbottom=True)
-    for axes in grid.flat[len(runs) :]:
-        axes.remove()
-    figure.supxlabel("round", fontsize="medium")
-    figure.supylabel("client", fontsize="medium")
-    figure.colorbar(image, ax=panels, label="cross-entropy (nats" + (", log scale)" if logarithmic else ")"))
-    return figure
-
-
-@styled
-def timing(study: Study) -> "Figure | None":
-    """Seconds of a run by phase, and true samples per second of training; means over seeds."""
-    from matplotlib.ticker import EngFormatter
-
-    arms = [arm for arm in study.arms if any(run.timing for run in study.of_arm(arm))]
-    if not arms:
-        return None
-    figure = new_figure(1.5 + (0.55 if any(_share(study, arm) for arm in arms) else 0.42) * len(arms))
-    seconds_axes, speed_axes = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
-    left, speeds = np.zeros(len(arms)), [samples_per_second(study, arm) for arm in arms]
-    bars = []
-    for phase, colour in PHASES.items():
-        width = np.array([mean_seconds(study, arm, phase) for arm in arms])
-        bars.append(seconds_axes.barh(range(len(arms)), width, 0.6, left, color=colour))
-        left = left + width
-    speed_axes.barh(range(len(arms)), speeds, 0.6, color=[arm_colour(study.arms, arm) for arm in arms])
-    for row, (total, speed) in enumerate(zip(left, speeds, strict=True)):
-        beside = {"xytext": (3, 0), "textcoords": "offset points", "va": "center", "fontsize": "small"}
-        seconds_axes.annotate(f"{total:,.1f}", (total, row), **beside)
-        speed_axes.annotate(f"{speed:,.0f}", (speed, row), **beside)
-    for axes, heading in ((seconds_axes, "seconds per run"), (speed_axes, "true samples/s")):
-        axes.set_xlabel(heading)
-        axes.grid(False, axis="y")
-        axes.set_xlim(0, axes.dataLim.x1 * 1.35 or 1)
-        axes.locator_params(axis="x", nbins=3)
-    speed_axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-    seconds_axes.set_yticks(range(len(arms)), [label(arm, 22) + _share(study, arm) for arm in arms])
-    seconds_axes.invert_yaxis()
-    drawing.legend(figure, bars, list(PHASES))
-    return figure
+@draws(_log_spectra)
+def spectra(study: Study, selection: Selection) -> "Figure":
+    """Log-eigenvalues of the feature covariance of the server model and of a local model."""
+    figure = new_figure(3.7)
+    lines = _draw_spectra(figure.subplots(), study.arms, selection)
+    return _with_legend(figure, lines, local=True, threshold=True)
 
 
 @styled
@@ -192,28 +161,28 @@ def headline(study: Study) -> "Figure | None":
     """A small wide figure: spectra of local and server models on the left, effective rank per round on the right."""
     figure = new_figure(3.2, width=8.4)
     left, right = figure.subplots(1, 2)
-    lines = _draw_spectra(left, study)
-    lines = _draw_curves(right, study, ranks(study)) or lines
-    right.set_ylabel("effective rank (dimensions)")
+    lines = _draw_spectra(left, study.arms, spectra.select(study))
+    lines = _draw_curves(right, study.arms, effective_rank.select(study), ranks(study)) or lines
+    right.set_ylabel(EFFECTIVE_RANK.axis)
     return _with_legend(figure, lines, local=True, threshold=True)
 
 
 def _over_rounds(
-    study: Study, styles: dict[str, str], heading: str, factor: float | Mapping[str, float] = 1
-) -> "Figure | None":
-    """A panel of curves over rounds, and one of the late rounds; ``styles`` maps metrics to line styles."""
+    study: Study, selection: Selection, metrics: Sequence[str], axis: str = "", factor: float = 0
+) -> "Figure":
+    """A panel of curves over rounds, and one of the late rounds; by default in the unit of the first metric."""
     figure = new_figure(3.7)
-    rounds = np.unique([r for arm in study.arms for metric in styles for r in study.curve(arm, metric).rounds])
+    rounds = np.unique(selection.columns()[2])
     if len(rounds) < _FEWEST:
         whole = figure.subplots()
-        lines = _draw_curves(whole, study, styles, factor)
+        lines = _draw_curves(whole, study.arms, selection, metrics, factor)
     else:
         whole, late = figure.subplots(1, 2, width_ratios=(3, 2))
-        lines = _draw_curves(whole, study, styles, factor)
-        _draw_curves(late, study, styles, factor)
+        lines = _draw_curves(whole, study.arms, selection, metrics, factor)
+        _draw_curves(late, study.arms, selection, metrics, factor)
         _enlarge(late, rounds[int((1 - LATE) * len(rounds))], rounds[-1])
-    whole.set_ylabel(heading)
-    return _with_legend(figure, lines, local=len(styles) > 1)
+    whole.set_ylabel(axis or metric_of(metrics[0]).axis)
+    return _with_legend(figure, lines, local=len(metrics) > 1)
 
 
 def _enlarge(axes: "Axes", first: int, last: int) -> None:
@@ -229,62 +198,54 @@ def _enlarge(axes: "Axes", first: int, last: int) -> None:
 
 
 def _panels(
-    study: Study, shown: Mapping[str, dict[str, str]], columns: int, factor: float = 1, heading: str = ""
-) -> "Figure | None":
-    """By title the metrics of a panel, each with its line style."""
-    if not shown:
-        return None
+    study: Study, selection: Selection, shown: Mapping[str, Sequence[str]], columns: int, heading: str = ""
+) -> "Figure":
+    """By title the metrics of a panel."""
     height = -(-len(shown) // columns)
     columns = -(-len(shown) // height)  # as many lines, but filled evenly
     figure = new_figure(0.5 + 2.6 * height, width=8.4)
     lines = {}
-    for axes, (title, styles) in zip(grid_of(figure, len(shown), columns, heading), shown.items(), strict=True):
-        lines |= _draw_curves(axes, study, styles, factor)
+    for axes, (title, metrics) in zip(grid_of(figure, len(shown), columns, heading), shown.items(), strict=True):
+        lines |= _draw_curves(axes, study.arms, selection, metrics)
         axes.set_title(label(title, 100 // columns), loc="left")
-    is_of_both = any(len(styles) > 1 for styles in shown.values())
+    is_of_both = any(len(metrics) > 1 for metrics in shown.values())
     return _with_legend(figure, {arm: lines[arm] for arm in study.arms if arm in lines}, local=is_of_both)
 
 
 def _draw_curves(
-    axes: "Axes",
-    study: Study,
-    styles: dict[str, str],
-    factor: float | Mapping[str, float] = 1,
-    arms: Sequence[str] = (),
+    axes: "Axes", arms: Sequence[str], selection: Selection, metrics: Sequence[str], factor: float = 0
 ) -> dict[str, Any]:
     """Draws the metrics of every arm with bands where there are several seeds; returns one line per arm.
 
-    ``factor``: of the values, or of those of each arm; ``arms``: all that have colours, where the study has not all.
+    ``arms``: all that have colours; ``factor``: of the values, by default to the metric's unit.
     """
-    lines, factors = {}, factor if isinstance(factor, Mapping) else dict.fromkeys(study.arms, factor)
-    for arm in filter(factors.get, study.arms):
-        for metric, style in styles.items():
-            curve = study.curve(arm, metric)
-            if not len(curve.rounds):
-                continue
-            look = arm_line(arms or study.arms, arm, len(curve.rounds)) | (
-                {} if style == "-" else {"markerfacecolor": drawing.PAPER}
-            )
-            mean, std = factors[arm] * curve.mean, factors[arm] * curve.std
-            line = axes.plot(curve.rounds, mean, style, **look)[0]
-            lines.setdefault(arm, line)
-            alpha = (0.18 if style == "-" else 0.08) * min(1, 4 / len(study.arms))
-            axes.fill_between(curve.rounds, mean - std, mean + std, color=look["color"], alpha=alpha, linewidth=0)
+    lines, parts = {}, selection.by("arm", "metric")
+    num_arms = len({arm for arm, _ in parts})
+    for (arm, metric), curve in parts.items():
+        if metric not in metrics:
+            continue
+        is_dashed = len(metrics) > 1 and metric_of(metric).of == "local"
+        rounds, *moments = curve.columns()
+        mean, std = ((factor or metric_of(metric).factor) * values for values in moments)
+        look = arm_line(arms, arm, len(rounds)) | ({"markerfacecolor": drawing.PAPER} if is_dashed else {})
+        line = axes.plot(rounds, mean, "--" if is_dashed else "-", **look)[0]
+        lines.setdefault(arm, line)
+        alpha = (0.08 if is_dashed else 0.18) * min(1, 4 / num_arms)
+        axes.fill_between(rounds, mean - std, mean + std, color=look["color"], alpha=alpha, linewidth=0)
     axes.set_xlabel("round")
     whole_numbers(axes.xaxis)
     return lines
 
 
-def _draw_spectra(axes: "Axes", study: Study) -> dict[str, Any]:
+def _draw_spectra(axes: "Axes", arms: Sequence[str], selection: Selection) -> dict[str, Any]:
     """Draws both spectra of every arm and the threshold; returns one line per arm."""
     lines, lowest, rounds = {}, SIGNIFICANT, set()
-    for arm in study.arms:
-        if (log := study.log_spectra(arm)) is None:
-            continue
-        rounds.add(log.round)
-        for values, style in ((log.server, "-"), (log.local, "--")):
-            look = arm_line(study.arms, arm, len(values)) | ({} if style == "-" else {"markerfacecolor": drawing.PAPER})
-            line = axes.plot(np.arange(1, len(values) + 1), values, style, **look)[0]
+    for (arm, round), part in selection.by("arm", "round").items():
+        rounds.add(round)
+        index, *both = part.columns()
+        for values, style in zip(both, ("-", "--"), strict=True):
+            look = arm_line(arms, arm, len(values)) | ({} if style == "-" else {"markerfacecolor": drawing.PAPER})
+            line = axes.plot(index, values, style, **look)[0]
             lines.setdefault(arm, line)
             lowest = min([lowest, *values[np.isfinite(values)]])
     axes.axhline(SIGNIFICANT, **THRESHOLD, zorder=1)
@@ -313,27 +274,3 @@ def _with_legend(
         labels.append(f"threshold {SIGNIFICANT:.0f}")
     drawing.legend(figure, handles, labels)
     return figure
-
-
-def client_losses(run: Run) -> np.ndarray:
-    """Training cross-entropy [rounds, clients]; empty if not recorded."""
-    return np.asarray(run.clients.get("task_loss", np.empty((0, 0))), float)
-
-
-def mean_seconds(study: Study, arm: str, phase: str) -> float:
-    """Seconds of a run in a phase, mean over the arm's runs; null counts as none."""
-    runs = [run for run in study.of_arm(arm) if run.timing]
-    return float(np.mean([np.nansum([number(row.get(phase)) for row in run.timing]) for run in runs]))
-
-
-def _share(study: Study, arm: str) -> str:
-    """Which part of its program's time a run of the arm is given, if it was trained together with others."""
-    most = study.shared_by(arm)
-    return f"\n1/{most} of shared time" if most > 1 else ""
-
-
-def samples_per_second(study: Study, arm: str) -> float:
-    """All true samples of an arm by all its training seconds; 0 if not recorded."""
-    rows = [row for run in study.of_arm(arm) for row in run.timing]
-    samples, seconds = (np.nansum([number(row.get(key)) for row in rows]) for key in ("samples", "train"))
-    return float(samples / seconds) if seconds > 0 else 0.0

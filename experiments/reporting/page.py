@@ -11,18 +11,16 @@ from typing import Any, NamedTuple
 import jinja2
 
 from experiments.cells import arms_of, means_of, merged
+from experiments.metrics import ACCURACY
 from experiments.paper import paper_of
 from experiments.reporting import drawing
 from experiments.reporting.contents import OVERVIEW, PLOTS, Plot
-from experiments.reporting.data import as_address
-from experiments.reporting.escaping import name_of
+from experiments.reporting.formats import name_of
 from experiments.reporting.published import summary_for_paper
 from experiments.reporting.reading import layouts_of, read_study
 from experiments.reporting.study import Study
 from experiments.reporting.table import (
-    COLUMNS,
     accuracy_note,
-    column_of,
     columns_of,
     final_table,
     local_note,
@@ -119,14 +117,14 @@ def pivots(study: Study) -> list[Pivot]:
     paper = paper_of(study.config)
     if paper is None and not study.config.get("settings"):
         return []
-    first = paper.metric if paper else COLUMNS[0][0]
+    first = paper.metric if paper else ACCURACY
     summary, means = summary_for_paper(study), means_of(study.config)
     found = []
-    for metric in dict.fromkeys([first, *(name for name, *_ in columns_of(summary))]):
+    for metric in dict.fromkeys([first, *columns_of(summary)]):
         ours, with_paper = pivot_table(summary, metric, means), paper and metric == first
         theirs = paper_table(summary, paper, means) if with_paper else None
         note = f"{paper_note(paper)} {unlike_note(summary, paper.target)}".rstrip() if with_paper else ""
-        found.append(Pivot(column_of(summary, metric)[0], ours, theirs, bool(paper and paper.comparable), note))
+        found.append(Pivot(metric.heading, ours, theirs, bool(paper and paper.comparable), note))
     return found if study.config.get("settings") else found[:1]
 
 
@@ -236,9 +234,10 @@ def _drawn(plots: Sequence[Plot], study: Study, prefix: str) -> list[Figure]:
 
 def _draw(plot: Plot, study: Study, id: str) -> Figure:
     numbers = plot.numbers(study) if plot.numbers else []
-    if (figure := plot.draw(study)) is None:
+    selection = plot.draw.select(study)
+    if (figure := plot.draw(study, selection)) is None:
         return Figure(id, plot, "", "", numbers)
-    return Figure(id, plot, drawing.svg(figure, id, plot.title), as_address(plot.data(study)), numbers)
+    return Figure(id, plot, drawing.svg(figure, id, plot.title), selection.as_address(), numbers)
 
 
 def _at(record: Any, *names: str) -> Any:

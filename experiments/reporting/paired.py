@@ -6,16 +6,17 @@ from typing import Any
 import numpy as np
 
 from experiments.cells import cell_name
-from experiments.reporting.study import Run, Study, moments, summarize_run
+from experiments.metrics import ACCURACY, number
+from experiments.reporting.study import Run, Study, moments
 
 
-def paired_difference(study: Study, arm: str, base: str, metric: str = "accuracy") -> dict[str, Any]:
-    """Mean, standard deviation (n - 1) and number of the differences of the metric to the base arm.
+def paired_difference(study: Study, arm: str, base: str) -> dict[str, Any]:
+    """Mean, standard deviation (n - 1) and number of the differences in accuracy to the base arm.
 
     Each is that of two runs with one seed, on one partition and at one round; others are left out.
     """
     values = [
-        summarize_run(run.metrics)[metric] - summarize_run(other.metrics)[metric]
+        number(run.metrics[-1].get(ACCURACY.name)) - number(other.metrics[-1].get(ACCURACY.name))
         for run, other in pairs(study, arm, base)
     ]
     return moments([value for value in values if np.isfinite(value)])

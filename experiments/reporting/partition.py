@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from experiments.reporting import drawing
-from experiments.reporting.drawing import label, new_figure, styled, whole_numbers
+from experiments.reporting.drawing import draws, label, new_figure, styled, whole_numbers
+from experiments.reporting.selection import Selection
 from experiments.reporting.study import Arrays, Run, Study
 from fedjax_collapse.data.heterogeneity import heterogeneity
 
@@ -17,10 +18,24 @@ FEW = 20  # clients beside which there is room for numbers
 WIDTH = 8.4  # inches
 
 
-def partition_figure(study: Study) -> "Figure | None":
-    """The partition of the first run that recorded one."""
+def _class_counts_of_first(study: Study) -> Selection:
+    """Examples of each class at each client, of the first run that recorded its partition."""
     run = next(iter(recorded(study)), None)
-    return run and draw_partition(run.partition, f"{label(run.arm, 20)}, seed {run.seed}")
+    if run is None:
+        return Selection((), ())
+    counts = _class_counts(run)
+    names = [str(name) for name in run.partition.get("class_names", ())]
+    names = names if len(names) == counts.shape[1] else list(map(str, range(counts.shape[1])))
+    rows = [(run.arm, run.seed, client, *row) for client, row in enumerate(counts)]
+    return Selection(("arm", "seed", "client", *names), rows)
+
+
+@draws(_class_counts_of_first)
+def partition_figure(study: Study, selection: Selection) -> "Figure":
+    """The partition of the first run that recorded one."""
+    arm, seed, _, *counts = zip(*selection.rows, strict=True)
+    arrays = recorded(study)[0].partition  # with the names of classes and domains
+    return draw_partition({**arrays, "class_counts": np.transpose(counts)}, f"{label(arm[0], 20)}, seed {seed[0]}")
 
 
 @styled

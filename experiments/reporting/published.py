@@ -1,6 +1,7 @@
 """Our numbers for the table of a paper, also those that no run records, but that a study's runs give together."""
 
-from experiments.paper import SECONDS, TO_TARGET, paper_of
+from experiments.metrics import SECONDS, TO_TARGET
+from experiments.paper import paper_of
 from experiments.reporting.seconds import seconds_per_round
 from experiments.reporting.study import Study, Summary
 from experiments.reporting.targets import rounds_to_target
@@ -15,4 +16,4 @@ def summary_for_paper(study: Study) -> Summary:
         found = {cell: reached.rounds for cell, reached in rounds_to_target(study, paper.target).items()}
     else:
         return study.summary
-    return {cell: {**metrics, paper.metric: found.get(cell, {})} for cell, metrics in study.summary.items()}
+    return {cell: {**metrics, paper.metric.name: found.get(cell, {})} for cell, metrics in study.summary.items()}

@@ -7,7 +7,7 @@ from typing import Any
 
 from experiments.cells import arms_of, cell_name, settings_of
 from experiments.reporting import schema
-from experiments.reporting.escaping import name_of
+from experiments.reporting.formats import name_of
 from experiments.reporting.schema import naming
 from experiments.reporting.study import Arrays, Row, Run, Study, headline_of, shown
 from fedjax_collapse import files

@@ -6,7 +6,6 @@ A study compares arms (configurations), maybe in several settings; each is run w
 
 import dataclasses
 import math
-import numbers
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,16 +13,21 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from experiments.cells import arms_of, cell_name, merged, setting_and_arm, settings_of
+from experiments.metrics import (
+    ACCURACY,
+    BEST_ACCURACY,
+    LARGEST,
+    LAST10_ACCURACY,
+    OVER_CLIENTS,
+    SUMMARISED,
+    R,
+    is_of_domain,
+    number,
+)
 from fedjax_collapse.analysis.spectrum import FLOOR
 from fedjax_collapse.arrays import read_arrays
 from fedjax_collapse.measurement import HEADLINES
 from fedjax_collapse.records import MEASURED
-
-SUMMARISED = ("accuracy", "best_accuracy", "last10_accuracy", "effective_rank", "significant_dims", "R")
-OF_LOCAL = ("R", "local_effective_rank")  # of the watched client, or of the one with the lowest identity of several,
-OVER_CLIENTS = tuple(f"{name}_{kind}" for name in OF_LOCAL for kind in ("mean", "min", "max"))  # then also over them
-
-_LARGEST = 1e100  # of numbers that are shown: squares of larger ones may not be finite
 
 Row = Mapping[str, Any]
 Arrays = Mapping[str, np.ndarray]
@@ -161,7 +165,7 @@ class Study:
     def domain_accuracies(self) -> tuple[str, ...]:
         """Metrics that are accuracies on the test examples of a domain, ``domain_accuracy/<domain>``."""
         rows = (row for run in self.runs for row in run.metrics)
-        return tuple(dict.fromkeys(name for row in rows for name in row if name.startswith("domain_accuracy/")))
+        return tuple(dict.fromkeys(name for row in rows for name in row if is_of_domain(name)))
 
     @property
     def num_features(self) -> dict[str, int]:
@@ -222,32 +226,16 @@ def measured(rows: Iterable[Row]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name, value in values if math.isfinite(number(value))))
 
 
-def panels(names: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Measurements that go together, each with its line style: ``x``, and ``local_x`` or ``local_x_mean``, dashed.
-
-    By the name that stands for them. ``x_min`` and ``x_max`` are left out where there is ``x_mean``.
-    """
-    known, found = set(names), {}
-    for name in names:
-        if name.endswith(("_min", "_max")) and f"{name[:-4]}_mean" in known:
-            continue
-        folder, _, last = name.rpartition("/")
-        of_server = f"{folder}/{last.removeprefix('local_').removesuffix('_mean')}"
-        is_local = last.startswith("local_") and of_server in known
-        found.setdefault(of_server if is_local else name, {})[name] = "--" if is_local else "-"
-    return found
-
-
 def summarize_run(rows: Sequence[Row]) -> dict[str, float]:
     """One run's numbers: of its last row; of evaluated accuracies the best, and the mean of the last ten if so many and
     none of them is null, as that of a model that is not finite."""
-    accuracies = [number(row.get("accuracy")) for row in rows]
+    accuracies = [number(row.get(ACCURACY.name)) for row in rows]
     over_rounds = {
-        "best_accuracy": max(filter(math.isfinite, accuracies), default=math.nan),
-        "last10_accuracy": _moments(accuracies[-10:])[0] if len(accuracies) >= 10 else math.nan,
+        BEST_ACCURACY.name: max(filter(math.isfinite, accuracies), default=math.nan),
+        LAST10_ACCURACY.name: _moments(accuracies[-10:])[0] if len(accuracies) >= 10 else math.nan,
     }
-    over_clients = [name for name in OVER_CLIENTS if any(name in row for row in rows)]
-    metrics = (*SUMMARISED, *over_clients, *measured(rows))
+    over_clients = [metric.name for metric in OVER_CLIENTS if any(metric.name in row for row in rows)]
+    metrics = (*(metric.name for metric in SUMMARISED), *over_clients, *measured(rows))
     return {metric: number(over_rounds.get(metric, rows[-1].get(metric))) for metric in metrics}
 
 
@@ -257,13 +245,14 @@ def summarize_seeds(runs: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, An
     ``of``: what the accuracy is of, and whose models R is of, where the runs say so.
     """
     summary = {}
-    recorded = (name for run in runs for name in run if name in OVER_CLIENTS or name.startswith(MEASURED))
-    for metric in dict.fromkeys((*SUMMARISED, *recorded)):
+    of_clients = {metric.name for metric in OVER_CLIENTS}
+    recorded = (name for run in runs for name in run if name in of_clients or name.startswith(MEASURED))
+    for metric in dict.fromkeys((*(metric.name for metric in SUMMARISED), *recorded)):
         values = [value for run in runs if math.isfinite(value := number(run.get(metric)))]
         summary[metric] = moments(values)
-    for metric, key in (("accuracy", "headline"), ("R", "local")):
+    for metric, key in ((ACCURACY, "headline"), (R, "local")):
         if of := sorted({run[key] for run in runs if run.get(key)}):
-            summary[metric]["of"] = ", ".join(of)
+            summary[metric.name]["of"] = ", ".join(of)
     return summary
 
 
@@ -281,19 +270,14 @@ def is_of(values: np.ndarray, dimensions: int, kinds: str = "f") -> bool:
 def headline_of(rows: Sequence[Row]) -> str:
     """Which of the accuracies in rows their headline is, as ``measurement.HEADLINES`` has it; empty if none."""
     for kind, meaning in HEADLINES.items():
-        if all(f"{kind}_accuracy" in row and row[f"{kind}_accuracy"] == row.get("accuracy") for row in rows):
+        if all(f"{kind}_accuracy" in row and row[f"{kind}_accuracy"] == row.get(ACCURACY.name) for row in rows):
             return meaning
     return ""
 
 
-def number(value: Any) -> float:
-    """The value as a float; NaN for null, for what is not a number, and for what is too large to be shown."""
-    return float(value) if isinstance(value, numbers.Real) and abs(value) <= _LARGEST else math.nan
-
-
 def shown(arrays: Arrays) -> Arrays:
     """The arrays, with NaN for numbers that are too large to be shown."""
-    large = {name: np.abs(a) > _LARGEST for name, a in arrays.items() if a.dtype.kind == "f" and a.dtype.itemsize > 4}
+    large = {name: np.abs(a) > LARGEST for name, a in arrays.items() if a.dtype.kind == "f" and a.dtype.itemsize > 4}
     return arrays | {name: np.where(where, np.nan, arrays[name]) for name, where in large.items() if where.any()}
 
 

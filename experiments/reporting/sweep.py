@@ -5,14 +5,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from experiments.cells import Arm, arms_of
-from experiments.reporting.drawing import COLOURS, MARKERS, MUTE, label, legend, new_figure, styled
-from experiments.reporting.study import Study, number
+from experiments.metrics import ACCURACY, EFFECTIVE_RANK, R, number
+from experiments.reporting.drawing import COLOURS, MARKERS, MUTE, draws, label, legend, new_figure
+from experiments.reporting.selection import Selection
+from experiments.reporting.study import Study
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_METRICS = (("accuracy", "accuracy (%)", 100), ("effective_rank", "effective rank", 1), ("R", "R (natural log)", 1))
+_METRICS = (ACCURACY, EFFECTIVE_RANK, R)
 _STYLES = (":", "--", "-.")
 _MARGIN = 0.05  # of what the values span
 _SMALLEST, _LARGEST = 1e-30, 1e30  # of numbers on an axis
@@ -27,24 +29,43 @@ class Line(NamedTuple):
     arms: tuple[str, ...]
 
 
-@styled
-def sweep(study: Study) -> "Figure | None":
+def _swept(study: Study) -> dict[str, Arm]:
+    """The arms of the config that have results; none if none is of a sweep."""
+    arms = {name: arm for name, arm in arms_of(study.config).items() if name in study.summary}
+    return arms if any(arm.values for arm in arms.values()) else {}
+
+
+def _after_the_last_round(study: Study) -> Selection:
+    """Metrics after the last round, with the values that are swept."""
+    swept, summary = _swept(study), study.summary
+    names = list(map(study.of_local, (metric.name for metric in _METRICS)))
+    axes = list(dict.fromkeys(axis for arm in swept.values() for axis in arm.values))
+    heading = ("arm", *axes, *(f"{name}: {part}" for name in names for part in ("mean", "std")))
+    entries = {arm: [summary[arm].get(name) or {} for name in names] for arm in swept}
+    numbers = {arm: [number(of.get(part)) for of in own for part in ("mean", "std")] for arm, own in entries.items()}
+    return Selection(
+        heading, [(name, *(arm.values.get(axis, "") for axis in axes), *numbers[name]) for name, arm in swept.items()]
+    )
+
+
+@draws(_after_the_last_round)
+def sweep(study: Study, selection: Selection) -> "Figure":
     """A panel for each metric against the first axis of the sweep; a line for each arm and values of other axes."""
-    swept = {name: arm for name, arm in arms_of(study.config).items() if name in study.summary}
-    axis = next((axis for arm in swept.values() for axis in arm.values), None)
-    if axis is None:
-        return None
+    swept, axis, num_metrics = _swept(study), selection.heading[1], len(_METRICS)
     lines, others = lines_of(swept, axis), [name for name, arm in swept.items() if axis not in arm.values]
+    moments = {arm: np.reshape(row[-2 * num_metrics :], (num_metrics, 2)) for arm, *row in selection.rows}
     figure = new_figure(3.4, width=11)
     ticks = list(dict.fromkeys(value for line in lines for value in line.values))
-    for axes, (metric, heading, factor) in zip(figure.subplots(1, len(_METRICS)), _METRICS, strict=True):
-        place = _places(axes, ticks)
+    for place, (axes, metric) in enumerate(zip(figure.subplots(1, num_metrics), _METRICS, strict=True)):
+        shown = {arm: metric.factor * of_arm[place] for arm, of_arm in moments.items()}
+        x = _places(axes, ticks)
         for i, line in enumerate(lines):
-            _draw_line(axes, study, line, (metric, factor), [place[value] for value in line.values], i)
+            points = sorted((x[value], *shown[arm]) for value, arm in zip(line.values, line.arms, strict=True))
+            where, mean, std = np.array(points).T
+            axes.errorbar(where, mean, yerr=np.nan_to_num(std), capsize=3, **_look(i))
         for i, arm in enumerate(others):
-            mean = factor * number((study.summary[arm].get(study.of_local(metric)) or {}).get("mean"))
-            axes.axhline(mean, **_beside(i))
-        axes.set(xlabel=label(axis), ylabel=heading)
+            axes.axhline(shown[arm][0], **_beside(i))
+        axes.set(xlabel=label(axis), ylabel=metric.axis)
     handles = _handles(len(lines), len(others))
     legend(figure, handles, [label(name) for name in [*(line.name for line in lines), *others]])
     return figure
@@ -58,15 +79,6 @@ def lines_of(swept: dict[str, Arm], axis: str) -> list[Line]:
             rest = tuple(f"{other}={value}" for other, value in arm.values.items() if other != axis)
             found.setdefault((arm.declared, *rest), []).append((_hashable(arm.values[axis]), name))
     return [Line(" ".join(key), *map(tuple, zip(*points, strict=True))) for key, points in found.items()]
-
-
-def _draw_line(axes: "Axes", study: Study, line: Line, metric: tuple[str, float], places: list[float], i: int) -> None:
-    name, factor = metric
-    entries = [study.summary[arm].get(study.of_local(name)) or {} for arm in line.arms]
-    mean, std = (factor * np.array([number(entry.get(part)) for entry in entries]) for part in ("mean", "std"))
-    order = np.argsort(places)
-    x, y, error = np.array(places)[order], mean[order], np.nan_to_num(std)[order]
-    axes.errorbar(x, y, yerr=error, capsize=3, **_look(i))
 
 
 def _places(axes: "Axes", values: list[Any]) -> dict[Any, float]:

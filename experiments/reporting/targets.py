@@ -5,10 +5,11 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from experiments.cells import cell_name
+from experiments.metrics import ACCURACY, number, show_number
 from experiments.names import check_name
 from experiments.reporting.paired import of_one_seed
-from experiments.reporting.study import Row, Run, Study, moments, number
-from experiments.reporting.table import show_number, unlike_note
+from experiments.reporting.study import Row, Run, Study, moments
+from experiments.reporting.table import unlike_note
 
 
 class Reached(NamedTuple):
@@ -41,7 +42,7 @@ def rounds_to_target(study: Study, base: str) -> dict[str, Reached]:
 
 def first_round(rows: Sequence[Row], accuracy: float) -> int | None:
     """The first evaluated round with that accuracy or more; None if there is none."""
-    return next((row["round"] for row in rows if number(row.get("accuracy")) >= accuracy), None)
+    return next((row["round"] for row in rows if number(row.get(ACCURACY.name)) >= accuracy), None)
 
 
 def target_table(study: Study, base: str) -> list[list[str]]:
@@ -68,7 +69,7 @@ def target_note(study: Study, base: str) -> str:
 def _reached(pairs: list[tuple[Run, Run]], is_base: bool) -> Reached:
     rounds, lengths = [], []
     for run, base in pairs:
-        target = max((number(row.get("accuracy")) for row in base.metrics), key=lambda v: (v == v, v))
+        target = max((number(row.get(ACCURACY.name)) for row in base.metrics), key=lambda v: (v == v, v))
         length = base.last_round
         reached = length if is_base else first_round(run.metrics, target)
         if reached is not None:

@@ -15,7 +15,7 @@ from ml_collections import ConfigDict
 
 from experiments.arms import as_declared
 from experiments.configs.feddecorr import base
-from experiments.paper import SECONDS
+from experiments.metrics import SECONDS
 from experiments.published import by_setting, chosen, make_small
 
 PAPER = {  # minutes per round: CIFAR10, CIFAR100, Tiny-ImageNet
@@ -61,7 +61,7 @@ def _compare(config, table, why):
     """In seconds, of the first data sets of the paper."""
     seconds = {arm: [60 * minutes for minutes in row] for arm, row in PAPER.items()}
     source, values = f"{base.SOURCE}, {table}", by_setting(seconds, as_declared(config)["settings"])
-    config.paper = dict(source=source, comparable=False, why=why, metric=SECONDS, values=values)
+    config.paper = dict(source=source, comparable=False, why=why, metric=SECONDS.name, values=values)
 
 
 def _smoke(config):

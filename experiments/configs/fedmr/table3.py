@@ -15,7 +15,7 @@ from ml_collections import ConfigDict
 
 from experiments.arms import as_declared
 from experiments.configs.fedmr import base, table2
-from experiments.paper import COUNTED
+from experiments.metrics import COUNTED
 from experiments.published import GLYPHS, GLYPHS_100, by_setting, chosen, make_small
 
 PAPER = {  # FMNIST, SVHN, CIFAR10, CIFAR100, ISIC2019
@@ -55,7 +55,7 @@ def _offline(config):
 def _compare(config, settings):
     """With the paper's numbers of these, which are the first of its data sets; they depend on shapes alone."""
     values = by_setting(PAPER, settings)
-    config.paper = dict(source=f"{base.SOURCE}, Table 3", comparable=True, metric=COUNTED, values=values)
+    config.paper = dict(source=f"{base.SOURCE}, Table 3", comparable=True, metric=COUNTED.name, values=values)
 
 
 def _split(data):

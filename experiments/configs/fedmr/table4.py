@@ -14,7 +14,7 @@ from ml_collections import ConfigDict
 
 from experiments.arms import as_declared
 from experiments.configs.fedmr import base, table2
-from experiments.paper import TO_TARGET
+from experiments.metrics import TO_TARGET
 from experiments.published import by_setting, chosen, make_small
 
 PAPER = {  # rounds: P10C10, P50C10, P100C10
@@ -51,7 +51,7 @@ def _offline(config):
 def _compare(config, why):
     values = by_setting(PAPER, as_declared(config)["settings"])
     source = f"{base.SOURCE}, Table 4"
-    config.paper = dict(source=source, comparable=False, why=why, metric=TO_TARGET, target="fedavg", values=values)
+    config.paper = dict(source=source, comparable=False, why=why, metric=TO_TARGET.name, target="fedavg", values=values)
 
 
 def _smoke(config):

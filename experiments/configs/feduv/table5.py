@@ -13,7 +13,7 @@ times are evaluation and memory. Not known: alpha (ours 0.01), and the paper's d
 from ml_collections import ConfigDict
 
 from experiments.configs.feduv import base
-from experiments.paper import SECONDS
+from experiments.metrics import SECONDS
 from experiments.published import by_setting, chosen, make_small
 
 PAPER = {  # seconds per round: STL10, CIFAR100, Tiny-ImageNet, PACS, HAM10000, Office-Home
@@ -52,7 +52,7 @@ def _time(config):
 
 
 def _compare(config, table, why, values):
-    config.paper = dict(source=f"{base.SOURCE}, {table}", comparable=False, why=why, metric=SECONDS, values=values)
+    config.paper = dict(source=f"{base.SOURCE}, {table}", comparable=False, why=why, metric=SECONDS.name, values=values)
 
 
 def _smoke(config):

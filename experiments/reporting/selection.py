@@ -1,0 +1,44 @@
+"""A selection of a study's results: what a figure draws, and what its CSV file holds."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+import numpy as np
+
+from experiments.reporting.formats import csv_text
+
+MOST = 150_000  # characters of an address that holds a file, so that a report stays small
+
+
+class Selection(NamedTuple):
+    """Rows with a heading. Numbers of files have five digits, and at most so many ``decimals`` if that is given."""
+
+    heading: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+    decimals: int | None = None
+
+    def by(self, *names: str) -> "dict[Any, Selection]":
+        """The rows that share the values of these columns, without these, by the value or the tuple of values."""
+        places = [self.heading.index(name) for name in names]
+        others = [i for i in range(len(self.heading)) if i not in places]
+        parts: dict[Any, list] = {}
+        for row in self.rows:
+            key = tuple(row[i] for i in places)
+            parts.setdefault(key if len(names) > 1 else key[0], []).append([row[i] for i in others])
+        return {key: self._replace(heading=[self.heading[i] for i in others], rows=rows) for key, rows in parts.items()}
+
+    def columns(self) -> list[np.ndarray]:
+        """An array of the values of each column."""
+        return [np.array(values) for values in zip(*self.rows, strict=True)]
+
+    def as_address(self) -> str:
+        """A CSV file inside an address, ``data:...``; empty if it were too long, or without rows."""
+        text = csv_text([self.heading, *(map(self._rounded, row) for row in self.rows)], ".5g")
+        address = "data:text/csv;charset=utf-8," + quote(text, safe=",.:()=;*!$@", errors="backslashreplace")
+        return address if self.rows and len(address) <= MOST else ""
+
+    def _rounded(self, value):
+        if not isinstance(value, (float, np.floating)):
+            return value
+        return float(value) if self.decimals is None else round(float(value), self.decimals)
