@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_collapse import masks, user_code
+from fedjax_collapse._jax_compat import is_traced
 from fedjax_collapse.options import Count, check_fields, check_key, check_value
 from fedjax_collapse.records import Batch, Key, Outputs, PyTree, UserError, Variables
 from fedjax_collapse.target import Target
@@ -82,9 +83,9 @@ class Model:
         Raises:
             UserError: ``key`` is none, or ``reinitialize`` returns something else.
         """
-        if not isinstance(key, jax.core.Tracer):
+        if not is_traced(key):
             check_key("Model.init: key", key)
-        return (_draw if isinstance(key, jax.core.Tracer) else _draw_compiled)(self, key)
+        return (_draw if is_traced(key) else _draw_compiled)(self, key)
 
     def variable_shapes(self) -> Variables:
         """Shapes and dtypes of its variables."""

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import optax
 
 from fedjax_collapse import masks
+from fedjax_collapse._jax_compat import is_traced
 from fedjax_collapse.data.batches import get_batch, over_batches, pad_to_batches, shuffled_rows, zeros_of
 from fedjax_collapse.local.context import LocalContext
 from fedjax_collapse.local.gradient import correct, frozen_outputs, gradient_and_metrics
@@ -170,7 +171,7 @@ def _failures_named(client_id: jax.Array, step: jax.Array):
     try:
         yield
     except Exception as error:
-        if not isinstance(step, jax.core.Tracer):
+        if not is_traced(step):
             error.add_note(f"in local step {int(step)} of client {int(client_id)}")
         raise
 
@@ -188,4 +189,4 @@ def _not_finite(carry):
 
 
 def _is_finite(value):
-    return isinstance(value, jax.core.Tracer) or bool(jnp.isfinite(value).all())
+    return is_traced(value) or bool(jnp.isfinite(value).all())
