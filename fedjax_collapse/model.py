@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_collapse import masks, user_code
+from fedjax_collapse import masks, randomness, user_code
 from fedjax_collapse._jax_compat import is_traced
 from fedjax_collapse.options import Count, check_fields, check_key, check_value
 from fedjax_collapse.records import Batch, Key, Outputs, PyTree, UserError, Variables
@@ -218,7 +218,7 @@ def _draw(model, key):
     variables = _module_variables(model, key)
     if model.reinitialize is None:
         return variables
-    arguments = (model, variables, jax.random.fold_in(key, 1))
+    arguments = (model, variables, jax.random.fold_in(key, randomness.HEAD))
     variables = user_code.call("Model: reinitialize", model.reinitialize, *arguments)
     check_value("Model: reinitialize: it returned", variables, Variables)
     return variables

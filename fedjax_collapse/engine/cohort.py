@@ -18,9 +18,8 @@ from fedjax_collapse.engine import skipping
 from fedjax_collapse.engine.client_maps import ClientMap, Outcome
 from fedjax_collapse.engine.layout import Rounds
 from fedjax_collapse.engine.participation import Participation
+from fedjax_collapse.randomness import clients_key
 from fedjax_collapse.records import Client, ClientState, Examples, Key, Ownership, PyTree, Server, Variables
-
-_CLIENT = 1  # stream of randomness within a round; the others are those of ``Participation``
 
 
 class Data(NamedTuple):
@@ -78,13 +77,8 @@ def draw(
     budgets = rule.budgets(key, cohort, len(sizes))
     seconds = None if rule.deadline is None else rule.seconds(key_run, _planned_steps(rule, algorithm, key, sizes))
     arrives = rule.arrivals(key, cohort, len(sizes), seconds)
-    clients = stack(algorithm, cohort, sizes, client_keys(key), budgets, arrives)
+    clients = stack(algorithm, cohort, sizes, clients_key(key), budgets, arrives)
     return rounds.layout.client_map.keep_replicated(clients)
-
-
-def client_keys(key: Key) -> Key:
-    """What the keys of the clients of a round are made of, by the round's own."""
-    return jax.random.fold_in(key, _CLIENT)
 
 
 def _planned_steps(rule, algorithm, key, sizes):

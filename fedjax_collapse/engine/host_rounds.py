@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedjax_collapse import randomness
 from fedjax_collapse.algorithm import FedAvg
 from fedjax_collapse.engine import cohort as cohorts
 from fedjax_collapse.engine import skipping
@@ -52,7 +53,7 @@ def run_rounds(rounds: Rounds, algorithm: FedAvg, state: State, data: Data, num_
         if algorithm.measuring(by_all=True):
             last = round + num_rounds - 1
             report = functools.partial(_measure, rounds, algorithm, current, last)
-            keys = cohorts.client_keys(jax.random.fold_in(key, last))
+            keys = randomness.clients_key(jax.random.fold_in(key, last))
             left_out, reports = _reports_of_all(rounds, algorithm, host, keys, states, report)
             current = _end_with(rounds, algorithm, current, reports, left_out)
             if rounds.skips_clients:

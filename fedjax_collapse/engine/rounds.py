@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_collapse import server
+from fedjax_collapse import randomness, server
 from fedjax_collapse.algorithm import FedAvg
 from fedjax_collapse.data.batches import zeros_of
 from fedjax_collapse.engine import cohort as cohorts
@@ -201,7 +201,7 @@ def _measured(rounds, algorithm, advance, data, num_rounds):
     def report(clients):
         return cohorts.measured_by_all(rounds, algorithm, state.server, last, clients, data.examples)
 
-    key = cohorts.client_keys(jax.random.fold_in(state.key, last))
+    key = randomness.clients_key(jax.random.fold_in(state.key, last))
     left_out, reports = _reports_of_all(rounds, algorithm, state, data, key, report)
     new = cohorts.end_with(rounds, algorithm, state.server, reports, left_out)
     if rounds.skips_clients:
