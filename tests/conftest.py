@@ -80,10 +80,7 @@ def digits() -> Federation:
     from fedjax_collapse import sources
 
     source = sources.digits()
-    parts = partition.dirichlet(source.labels, 10, 0.1)
-    return Federation.from_arrays(
-        source.images, source.labels, parts, source.test_images, source.test_labels, source.mean, source.std
-    )
+    return Federation.from_source(source, partition.dirichlet(source.labels, 10, 0.1))
 
 
 @struct.dataclass
