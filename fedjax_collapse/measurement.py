@@ -278,14 +278,12 @@ def _named(name, value):
 
 
 class Stopwatch:
-    """Seconds per lap; tracing and compiling, wherever they happen, are a lap of their own."""
-
-    _OUTERMOST = ("_run_rounds", "_run_round", "draw", "_evaluate", "_evaluate_batches", "personal_scores")
+    """Seconds per lap; tracing and compiling, wherever they happen, are a lap called ``compile``."""
 
     def __enter__(self):
         self.seconds = {"compile": 0.0}
         self._last = time.perf_counter()
-        self._compiling = 0.0
+        self._compiling: list[tuple[float, float]] = []  # start and end of each, in order and without overlap
         jax.monitoring.register_event_duration_secs_listener(self._listen)
         return self
 
@@ -294,11 +292,16 @@ class Stopwatch:
 
     def lap(self, name: str) -> None:
         """Ends a lap, whose seconds are added to those of that name."""
-        now = time.perf_counter()
-        self.seconds[name] = self.seconds.get(name, 0.0) + max(now - self._last - self._compiling, 0.0)
-        self.seconds["compile"] += self._compiling
-        self._last, self._compiling = now, 0.0
+        now, compiling = time.perf_counter(), sum(end - start for start, end in self._compiling)
+        self.seconds[name] = self.seconds.get(name, 0.0) + max(now - self._last - compiling, 0.0)
+        self.seconds["compile"] += compiling
+        self._last, self._compiling = now, []
 
-    def _listen(self, event: str, seconds: float, fun_name: str = "", **_) -> None:
-        if event.startswith("/jax/core/compile/") and fun_name.removeprefix("jit(").rstrip(")") in self._OUTERMOST:
-            self._compiling += max(seconds, 0.0)  # by a clock that may be set back
+    def _listen(self, event: str, seconds: float, **_) -> None:
+        if not event.startswith("/jax/core/compile/"):
+            return
+        end = time.perf_counter()
+        start = min(max(end - seconds, self._last), end)  # JAX's clock may be set back or forward
+        while self._compiling and self._compiling[-1][1] > start:  # it was part of this
+            start = min(start, self._compiling.pop()[0])
+        self._compiling.append((start, end))
