@@ -20,7 +20,7 @@ import pytest
 from flax import struct
 
 from fedjax_collapse import Federation, Model, Participation, engine, nn, partition, simulate
-from fedjax_collapse.nn import timing
+from fedjax_collapse.engine import timing
 
 jax.config.update("jax_num_cpu_devices", 8)
 # compiled programs are kept beside pytest's own cache, so that a second run of the tests starts fast

@@ -12,7 +12,7 @@ from experiments.benchmarks.weights import variables_from
 from experiments.benchmarks.workloads import SEED, Training, Workload
 from fedjax_collapse import FedAvg, Federation, LocalTraining, Model, engine
 from fedjax_collapse.engine.layout import padded_sizes
-from fedjax_collapse.nn.timing import with_timed_lowerings
+from fedjax_collapse.engine.timing import with_timed_lowerings
 from fedjax_collapse.simulation import Hardware, Run, Schedule, check
 from fedjax_collapse.target import Target
 
