@@ -27,6 +27,7 @@ from fedjax_collapse.annotations import as_array
 from fedjax_collapse.data.federation import Federation
 from fedjax_collapse.engine import Advance, Participation, RoundRecord, by_identity, on_one_device
 from fedjax_collapse.engine.skipping import SKIPPED
+from fedjax_collapse.engine.together import unstack
 from fedjax_collapse.evaluation import Evaluation, evaluate, personal_scores
 from fedjax_collapse.local_training import LocalTraining
 from fedjax_collapse.model import Model
@@ -137,17 +138,12 @@ def view_models(
     ids = np.asarray(watched.ids)
     local = {
         int(client): measured(variables)
-        for client, variables in zip(ids, _unstack(watched.variables, len(ids)), strict=True)
+        for client, variables in zip(ids, unstack(watched.variables, len(ids)), strict=True)
         if client < federation.num_clients
     }
     started = watched.received, model.mask(algorithm.private_part)
     view = MeasurementView(int(advance.state.round), of_server, local, len(ids), federation, model, *started)
     return view, clients._replace(private=server.own_parts(algorithm, current, clients))
-
-
-@functools.partial(jax.jit, static_argnums=1)  # one call: each slice by itself would cost as much
-def _unstack(stacked, count):
-    return [jax.tree.map(lambda leaf, i=i: leaf[i], stacked) for i in range(count)]
 
 
 def personal(view: MeasurementView, clients: ClientState, own_tests: Ownership) -> np.ndarray:

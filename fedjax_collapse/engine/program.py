@@ -10,7 +10,7 @@ import numpy as np
 
 from fedjax_collapse.algorithm import FedAvg
 from fedjax_collapse.data import federation
-from fedjax_collapse.engine import host_rounds, memory, rounds
+from fedjax_collapse.engine import host_rounds, memory, rounds, together
 from fedjax_collapse.engine.client_maps import to_host
 from fedjax_collapse.engine.cohort import Data, home_order
 from fedjax_collapse.engine.layout import Layout, Rounds
@@ -86,7 +86,7 @@ class Program:
         return math.nan if self._is_on_host else sum(self._stored_bytes())
 
     def _each(self, tree):
-        return [tree] if self._rounds.run_map is None else rounds.split_runs(tree, len(self._runs))
+        return [tree] if self._rounds.run_map is None else together.split_runs(tree, len(self._runs))
 
     def _on_host(self):
         algorithm, state, data = self._runs[0]
@@ -102,7 +102,7 @@ class Program:
             algorithm, data = client_map.replicate((algorithm, data))
             state = rounds.distribute(client_map, state, data.order)
             runs.append((algorithm, self._started(rounds, algorithm, state, data), data))
-        return runs[0] if run_map is None else rounds.stack_runs(runs, run_map)
+        return runs[0] if run_map is None else together.stack_runs(runs, run_map)
 
     def _started(self, module, algorithm, state, data):
         """The state, after the first reports if it is that before the first round."""

@@ -6,7 +6,6 @@ map as clients are. A run resumes exactly from its state alone, also on another 
 
 import dataclasses
 import functools
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -100,7 +99,7 @@ def by_identity(stored: PyTree, num_clients: int, order: jax.Array | None) -> Py
 def run_rounds(
     rounds: Rounds, algorithm: FedAvg, state: State, data: Data, examples: Examples, num_rounds: jax.Array | int
 ) -> Advance:
-    """The run after ``num_rounds`` rounds; with a ``run_map`` every run, stacked as ``stack_runs`` does it.
+    """The run after ``num_rounds`` rounds; with a ``run_map`` every run, stacked as ``together.stack_runs`` does it.
 
     Compiled once for all numbers of rounds up to ``layout.max_rounds`` and all values of the algorithm's
     hyper-parameters. ``state`` is donated: its buffers are reused and it must not be used again.
@@ -141,22 +140,6 @@ def with_first_reports(
     if not algorithm.starting:
         return state, None
     return _with_first_reports(rounds, algorithm, state, data, examples)
-
-
-def stack_runs(runs: Sequence[tuple[FedAvg, State, Data]], run_map: ClientMap) -> tuple[FedAvg, State, Data]:
-    """The runs' algorithms, states and data, each stacked on a leading axis.
-
-    Padded to a multiple of ``run_map.clients_at_once`` with runs whose clients own nothing.
-    """
-    algorithm, state, data = runs[-1]
-    idle = data.ownership._replace(sizes=jnp.zeros_like(data.ownership.sizes))
-    padding = [(algorithm, state, data._replace(ownership=idle))] * (-len(runs) % run_map.clients_at_once)
-    return tuple(map(run_map.shard, jax.tree.map(lambda *leaves: _stack(leaves), *runs, *padding)))
-
-
-def split_runs(stacked: PyTree, num_runs: int) -> list[PyTree]:
-    """What belongs to each of the stacked runs, on one device; without those that only pad."""
-    return _split_runs(on_one_device(stacked), num_runs)
 
 
 def _run_rounds(rounds, algorithm, state, data, examples, num_rounds):
@@ -294,12 +277,3 @@ def _state_shapes(algorithm, model, data, client_map):
 def _of_all(client, num_clients):
     """Shapes of one client's state, with an axis over clients."""
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((num_clients, *leaf.shape), leaf.dtype), client)
-
-
-@functools.partial(jax.jit, static_argnames="num_runs")  # one call: each slice by itself would cost as much
-def _split_runs(stacked, num_runs):
-    return [jax.tree.map(lambda leaf, i=i: leaf[i], stacked) for i in range(num_runs)]
-
-
-def _stack(leaves):
-    return jnp.stack(leaves) if isinstance(leaves[0], jax.Array) else np.stack(leaves)
