@@ -22,7 +22,7 @@ from experiments.names import (
 )
 from fedjax_collapse import FedAvg, LocalTraining, Participation, Phase, aggregation, engine, processes
 from fedjax_collapse.analysis import measurements
-from fedjax_collapse.data import Domains, Federation, augment, partition, sources
+from fedjax_collapse.data import Federation, augment, partition, sources
 from fedjax_collapse.data.ownership import owned
 from fedjax_collapse.methods.base import Method
 from fedjax_collapse.model import Model
@@ -65,15 +65,9 @@ def federations(config: ConfigDict, seeds: Iterable[int]) -> dict[int, Federatio
         UserError: the source or the partition does not exist, or does not fit its options or the other.
     """
     source = data_source(config.data)
-    domains = None
-    if source.domains is not None:
-        domains = Domains(source.domain_names, source.domains, source.test_domains)
-    partitions = _partitions(config, source.labels, domains, seeds)
+    partitions = _partitions(config, source, seeds)
     capacity = max(np.size(rows) for parts in partitions.values() for rows in parts)
-    first = Federation.from_arrays(
-        source.images, source.labels, next(iter(partitions.values())), source.test_images, source.test_labels,
-        source.mean, source.std, source.class_names, capacity, domains, storage=_storage(config, source),
-    )  # fmt: skip
+    first = Federation.from_source(source, next(iter(partitions.values())), capacity, _storage(config, source))
     return {seed: first.with_partition(parts, capacity) for seed, parts in partitions.items()}
 
 
@@ -102,18 +96,18 @@ def data_source(config: ConfigDict) -> sources.Source:
     return call("data", function, _without(config, "source"), **({first.name: argument} if needs_argument else {}))
 
 
-def _partitions(config, labels, domains, seeds):
+def _partitions(config, source, seeds):
     """The rows of every client, for every seed."""
     name = _chosen("partition", config.partition, "name")
     draw = function_named("partition", partition, name)
     arguments, accepted = _without(config.partition, "name"), inspect.signature(draw).parameters
     if "alpha" not in accepted:  # so that --config.partition.name=iid needs no other change
         arguments.pop("alpha", None)
-    given = dict(labels=labels, num_clients=config.clients)
+    given = dict(labels=source.labels, num_clients=config.clients)
     if "domains" in accepted:
-        if domains is None:
+        if source.domains is None:
             raise UserError(f"partition {name}: data source {config.data.source} has no domains; choose another one")
-        given["domains"] = domains.train
+        given["domains"] = source.domains
     fixed_seed = arguments.pop("seed", None)
     check_value("partition.seed", fixed_seed, Seed | None)
     seed_of = {seed: seed if fixed_seed is None else fixed_seed for seed in seeds}

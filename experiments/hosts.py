@@ -11,10 +11,10 @@ from collections.abc import Callable
 from typing import TextIO
 
 import jax
-from jax._src import distributed
 
 from experiments.failures import one_line
 from fedjax_collapse import processes
+from fedjax_collapse._jax_compat import wait_for_all_processes
 from fedjax_collapse.records import UserError
 
 _EXPECTED = "expected off, auto, or host:port,processes,process such as 10.0.0.1:1234,4,0 for the first of four"
@@ -73,7 +73,7 @@ def until_all_end(main: Callable[[list[str]], int], arguments: list[str]) -> int
         sys.stdout.flush()
         sys.stderr.flush()
         try:
-            distributed.global_state.client.wait_at_barrier("end", _PARTING * 1000)
+            wait_for_all_processes("end", _PARTING)
         except RuntimeError:
             os._exit(status)  # JAX would wait for the others, and then abort
         jax.distributed.shutdown()

@@ -48,8 +48,8 @@ from experiments.slurm import submit
 from experiments.study import choose_runs, run_study
 from experiments.summaries import finish, overview
 from experiments.workers import Work, failures, last_round, train_in_workers
+from fedjax_collapse.files import cache_folder, make_cache
 from fedjax_collapse.records import UserError
-from fedjax_collapse.remembered import cache_folder, make_cache
 
 _OPTIONS = ("cohort", "data", "partition", "network", "training", "methods", "server", "measurements")
 _NAMED = ("arms", "settings")  # parts of the config that hold others by name

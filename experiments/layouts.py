@@ -56,7 +56,7 @@ def _with_clients_at_once(client_map, once):
 def _seconds(run, model, schedule, client_map):
     """Of one round."""
     rounds = check(run, model, schedule, Hardware(client_map))
-    program = engine.Program(rounds, [initialize(run, model, schedule)])
+    program = engine.Program(rounds, [initialize(run, model, schedule)], run.federation.train)
     program.prepare()
     program.advance(1)
     taken = []

@@ -22,10 +22,10 @@ from fedjax_collapse.algorithm import FedAvg
 from fedjax_collapse.data import Federation
 from fedjax_collapse.divergence import Diverged
 from fedjax_collapse.engine import ClientMap, together
+from fedjax_collapse.engine.timing import WORTHWHILE, with_timed_lowerings
 from fedjax_collapse.fingerprint import describe
 from fedjax_collapse.metrics import write_json, write_npz
 from fedjax_collapse.model import Model
-from fedjax_collapse.nn.timing import WORTHWHILE, with_timed_lowerings
 from fedjax_collapse.records import UserError
 from fedjax_collapse.simulation import (
     Callbacks,

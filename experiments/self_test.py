@@ -176,7 +176,8 @@ def _round(case, client_map):
     run, model = Run(_federation(), case.algorithm, jax.random.key(0)), case.model.on(client_map.target)
     start = initialize(run, model, Schedule(1))
     before = jax.device_get(start[1]._replace(key=()))  # the rounds take its buffers
-    program = engine.Program(engine.Rounds(model, engine.Layout(client_map, len(_SIZES))), [start])
+    rounds = engine.Rounds(model, engine.Layout(client_map, len(_SIZES)))
+    program = engine.Program(rounds, [start], run.federation.train)
     program.prepare()
     (advance,), (after,) = program.advance(1), program.states()
     variables, moved = after.server.variables, _moved(after.server, before.server)

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedjax_collapse._jax_compat import is_traced
 from fedjax_collapse.records import UserError
 
 PLAIN = {  # types by annotation
@@ -107,7 +108,7 @@ def problem(value: Any, hint: Any) -> str:
 
 def _number_of(value, kind):
     """What is in an array without dimensions, where a number is expected; anything else as it is."""
-    if kind not in _LARGEST or not isinstance(value, (jax.Array, np.ndarray)) or isinstance(value, jax.core.Tracer):
+    if kind not in _LARGEST or not isinstance(value, (jax.Array, np.ndarray)) or is_traced(value):
         return value
     is_key = jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key)
     return value if value.ndim or is_key else value.item()
@@ -120,7 +121,7 @@ def _type_problem(value, kind):
     if kind in _LARGEST and isinstance(value, (jax.Array, np.ndarray)):
         if not jnp.issubdtype(value.dtype, jnp.integer if kind is int else jnp.number):
             return f"{shown(value)}: expected {name_of(kind)}, got an array of {value.dtype}"
-        is_one = value.ndim == 0 or isinstance(value, jax.core.Tracer)
+        is_one = value.ndim == 0 or is_traced(value)
         return "" if is_one else f"{shown(value)}: expected {name_of(kind)}, got an array of shape {value.shape}"
     if isinstance(value, expected) and not (isinstance(value, bool) and kind in _LARGEST):
         return ""

@@ -23,7 +23,7 @@ from fedjax_collapse.engine.memory import is_exhaustion
 from fedjax_collapse.engine.skipping import all_finite
 from fedjax_collapse.local import LocalContext, NotFinite
 from fedjax_collapse.local_training import LocalTraining
-from fedjax_collapse.records import UserError, losses_of
+from fedjax_collapse.records import Examples, UserError, losses_of
 
 _OVERSHOOTS = 2  # learning rate times weight decay from which a step alone makes params larger
 _FILE = "divergence.npz"  # in a run's folder
@@ -71,7 +71,9 @@ def suspect(record: RoundRecord, done: int, loss: float, score: str) -> Suspicio
     return None if np.isfinite(loss) else Suspicion(done, _positions(cohort[-1]), ())
 
 
-def trace_back(rounds: Rounds, run: tuple[FedAvg, State, Data], storage: str, found: Suspicion) -> NotFinite | None:
+def trace_back(
+    rounds: Rounds, run: tuple[FedAvg, State, Data], examples: Examples, storage: str, found: Suspicion
+) -> NotFinite | None:
     """What the suspected clients stumble over; None if they do not when their operations run one by one.
 
     ``run``: as it was in some round before. On the devices of this process, which need not ask others.
@@ -82,13 +84,13 @@ def trace_back(rounds: Rounds, run: tuple[FedAvg, State, Data], storage: str, fo
     missing = found.round - 1 - int(state.round)
     try:
         if missing or (algorithm.starting and found.round == 1):
-            program = engine.Program(rounds, [run], storage)
+            program = engine.Program(rounds, [run], examples, storage)
             program.prepare()
             for left in range(missing, 0, -rounds.layout.max_rounds):
                 program.advance(min(left, rounds.layout.max_rounds))
             (state,) = program.states()
         for client in found.clients:
-            _train(_context(rounds, algorithm, state, data, client))
+            _train(_context(rounds, algorithm, state, data, examples, client))
     except NotFinite as failure:
         return failure
     except (MemoryError, jax.errors.JaxRuntimeError) as error:
@@ -168,20 +170,20 @@ def _train(context):
         raise NotFinite("what it sends is", where, result.trained.variables, None)
 
 
-def _context(rounds, algorithm, state, data, id):
+def _context(rounds, algorithm, state, data, examples, id):
     """The client's next round, on one device, with its own examples alone."""
     rows, device = np.asarray(data.ownership.rows[id]), rounds.devices[0]
-    inputs, labels = (array[rows] for array in data.examples[:2])
-    examples = data.examples._replace(inputs=inputs, labels=labels, identities=rows)
+    inputs, labels = (array[rows] for array in examples[:2])
+    examples = examples._replace(inputs=inputs, labels=labels, identities=rows)
     own = jax.tree.map(lambda leaf: leaf[id], state.clients)
-    cohort = data._replace(examples=(), ownership=data.ownership._replace(rows=()))
-    placed = jax.device_put((algorithm, state._replace(clients=own), cohort, examples), device)
-    algorithm, state, cohort, examples = placed
+    data = data._replace(ownership=data.ownership._replace(rows=()))
+    placed = jax.device_put((algorithm, state._replace(clients=own), data, examples), device)
+    algorithm, state, data, examples = placed
     layout = rounds.layout._replace(client_map=engine.Loop((device,)))
-    clients = cohorts.draw(dataclasses.replace(rounds, layout=layout), algorithm, cohort, state.key, state.round)
-    (place,) = np.flatnonzero(np.asarray(clients.id) == id)
-    client = jax.tree.map(lambda leaf: leaf[place], clients)
-    client = client._replace(rows=jnp.arange(len(rows), dtype=rows.dtype), state=state.clients)
+    drawn = cohorts.draw(dataclasses.replace(rounds, layout=layout), algorithm, data, state.key, state.round)
+    (place,) = np.flatnonzero(np.asarray(drawn.id) == id)
+    drawn = jax.tree.map(lambda leaf: leaf[place], drawn)
+    client = drawn.with_data(jnp.arange(len(rows), dtype=rows.dtype), state.clients)
     return LocalContext(
         algorithm, rounds.model, examples, state.server, state.round, client, batch_parts=layout.batch_parts
     )

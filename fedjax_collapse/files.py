@@ -1,7 +1,8 @@
 """Files that are whole, and on the disk, from the moment at which they are in their place.
 
 What is written lies in the memory of the system first, where a power failure takes it; ``fsync`` waits for the disk.
-Only regular files are read and written: opening a pipe, or reading a device, might never end.
+Only regular files are read and written: opening a pipe, or reading a device, might never end. Caches are in a folder of
+the user's.
 """
 
 import contextlib
@@ -74,6 +75,22 @@ def flush(paths: Iterable[Path]) -> None:
 def flush_all(folder: Path) -> None:
     """``flush`` of the folder and of all that is in it."""
     flush([*folder.rglob("*"), folder])
+
+
+def cache_folder(kind: str) -> Path:
+    """``$XDG_CACHE_HOME/fedjax_collapse/<kind>``, by default below ``~/.cache``."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedjax_collapse" / kind
+
+
+def make_cache(folder: Path) -> None:
+    """Makes a folder of a cache, and those above it that are missing, all of them this user's alone.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    for place in (*reversed(folder.parents), folder):
+        if place == folder or not place.exists():
+            place.mkdir(mode=0o700, exist_ok=True)
 
 
 def _open_regular(path, flags):

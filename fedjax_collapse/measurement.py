@@ -27,6 +27,7 @@ from fedjax_collapse.annotations import as_array
 from fedjax_collapse.data.federation import Federation
 from fedjax_collapse.engine import Advance, Participation, RoundRecord, by_identity, on_one_device
 from fedjax_collapse.engine.skipping import SKIPPED
+from fedjax_collapse.engine.together import unstack
 from fedjax_collapse.evaluation import Evaluation, evaluate, personal_scores
 from fedjax_collapse.local_training import LocalTraining
 from fedjax_collapse.model import Model
@@ -137,17 +138,12 @@ def view_models(
     ids = np.asarray(watched.ids)
     local = {
         int(client): measured(variables)
-        for client, variables in zip(ids, _unstack(watched.variables, len(ids)), strict=True)
+        for client, variables in zip(ids, unstack(watched.variables, len(ids)), strict=True)
         if client < federation.num_clients
     }
     started = watched.received, model.mask(algorithm.private_part)
     view = MeasurementView(int(advance.state.round), of_server, local, len(ids), federation, model, *started)
     return view, clients._replace(private=server.own_parts(algorithm, current, clients))
-
-
-@functools.partial(jax.jit, static_argnums=1)  # one call: each slice by itself would cost as much
-def _unstack(stacked, count):
-    return [jax.tree.map(lambda leaf, i=i: leaf[i], stacked) for i in range(count)]
 
 
 def personal(view: MeasurementView, clients: ClientState, own_tests: Ownership) -> np.ndarray:
@@ -278,14 +274,12 @@ def _named(name, value):
 
 
 class Stopwatch:
-    """Seconds per lap; tracing and compiling, wherever they happen, are a lap of their own."""
-
-    _OUTERMOST = ("_run_rounds", "_run_round", "draw", "_evaluate", "_evaluate_batches", "personal_scores")
+    """Seconds per lap; tracing and compiling, wherever they happen, are a lap called ``compile``."""
 
     def __enter__(self):
         self.seconds = {"compile": 0.0}
         self._last = time.perf_counter()
-        self._compiling = 0.0
+        self._compiling: list[tuple[float, float]] = []  # start and end of each, in order and without overlap
         jax.monitoring.register_event_duration_secs_listener(self._listen)
         return self
 
@@ -294,11 +288,16 @@ class Stopwatch:
 
     def lap(self, name: str) -> None:
         """Ends a lap, whose seconds are added to those of that name."""
-        now = time.perf_counter()
-        self.seconds[name] = self.seconds.get(name, 0.0) + max(now - self._last - self._compiling, 0.0)
-        self.seconds["compile"] += self._compiling
-        self._last, self._compiling = now, 0.0
+        now, compiling = time.perf_counter(), sum(end - start for start, end in self._compiling)
+        self.seconds[name] = self.seconds.get(name, 0.0) + max(now - self._last - compiling, 0.0)
+        self.seconds["compile"] += compiling
+        self._last, self._compiling = now, []
 
-    def _listen(self, event: str, seconds: float, fun_name: str = "", **_) -> None:
-        if event.startswith("/jax/core/compile/") and fun_name.removeprefix("jit(").rstrip(")") in self._OUTERMOST:
-            self._compiling += max(seconds, 0.0)  # by a clock that may be set back
+    def _listen(self, event: str, seconds: float, **_) -> None:
+        if not event.startswith("/jax/core/compile/"):
+            return
+        end = time.perf_counter()
+        start = min(max(end - seconds, self._last), end)  # JAX's clock may be set back or forward
+        while self._compiling and self._compiling[-1][1] > start:  # it was part of this
+            start = min(start, self._compiling.pop()[0])
+        self._compiling.append((start, end))

@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_collapse import masks, user_code
+from fedjax_collapse import masks, randomness, user_code
+from fedjax_collapse._jax_compat import is_traced
 from fedjax_collapse.options import Count, check_fields, check_key, check_value
 from fedjax_collapse.records import Batch, Key, Outputs, PyTree, UserError, Variables
 from fedjax_collapse.target import Target
@@ -82,9 +83,9 @@ class Model:
         Raises:
             UserError: ``key`` is none, or ``reinitialize`` returns something else.
         """
-        if not isinstance(key, jax.core.Tracer):
+        if not is_traced(key):
             check_key("Model.init: key", key)
-        return (_draw if isinstance(key, jax.core.Tracer) else _draw_compiled)(self, key)
+        return (_draw if is_traced(key) else _draw_compiled)(self, key)
 
     def variable_shapes(self) -> Variables:
         """Shapes and dtypes of its variables."""
@@ -217,7 +218,7 @@ def _draw(model, key):
     variables = _module_variables(model, key)
     if model.reinitialize is None:
         return variables
-    arguments = (model, variables, jax.random.fold_in(key, 1))
+    arguments = (model, variables, jax.random.fold_in(key, randomness.HEAD))
     variables = user_code.call("Model: reinitialize", model.reinitialize, *arguments)
     check_value("Model: reinitialize: it returned", variables, Variables)
     return variables

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedjax_collapse._jax_compat import is_traced
 from fedjax_collapse.options import WithOptions, shown
 from fedjax_collapse.records import UserError
 
@@ -25,7 +26,7 @@ def check_optimizer(what: str, made_by: jax.tree_util.Partial, **given: Any) -> 
     function, options = _taken_apart(made_by)
     if said := [name for name in given if name in options]:
         raise UserError(f"{what}: {said[0]} {shown(options[said[0]])} is given by training; leave it out")
-    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(made_by)):
+    if any(is_traced(leaf) for leaf in jax.tree.leaves(made_by)):
         return
     args = [_number(value) for value in made_by.args]
     options = {name: _number(value) for name, value in options.items()}

@@ -17,6 +17,7 @@ import jax
 import numpy as np
 from flax import struct
 
+from fedjax_collapse._jax_compat import is_traced
 from fedjax_collapse.annotations import PLAIN, as_array, is_array, name_of
 from fedjax_collapse.annotations import Interval as Interval
 from fedjax_collapse.annotations import problem as problem
@@ -130,7 +131,7 @@ def check_key(what: str, key: Any) -> None:
 def _is_equal(value, number):
     """Whether it is that number; of what is traced nobody knows."""
     is_one = not isinstance(value, (jax.Array, np.ndarray)) or not problem(value, float)
-    return isinstance(value, jax.core.Tracer) or (is_one and bool(value == number))
+    return is_traced(value) or (is_one and bool(value == number))
 
 
 def hints(made: Callable) -> dict[str, Any]:

@@ -17,6 +17,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
+from fedjax_collapse._jax_compat import as_single_process
 from fedjax_collapse.records import PyTree, UserError
 
 T = TypeVar("T")
@@ -101,17 +102,6 @@ def _is_key(leaf):
 
 
 @contextlib.contextmanager
-def _alone():
-    """Orbax waits for all processes in whatever it does (its ``active_processes`` notwithstanding) if JAX has some."""
-    count = jax.process_count
-    jax.process_count = lambda: 1
-    try:
-        yield
-    finally:
-        jax.process_count = count
-
-
-@contextlib.contextmanager
 def within_first(context: contextlib.AbstractContextManager[T]) -> Iterator[T | None]:
     """The context in the first process; the others, where it is None, go on when it has been entered.
 
@@ -142,7 +132,7 @@ def _sent_by_first(make: Callable[[], bytes]) -> bytes:
     raised, message = None, b""
     if is_first():
         try:
-            with _alone():
+            with as_single_process():
                 message = _FINE + make()
         except Exception as error:
             raised, message = error, _FAILED + str(error).encode()

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from flax import struct
 from jaxtyping import Array, Float
 
 PyTree = Any
@@ -86,14 +87,13 @@ class ClientState(NamedTuple):
     private: dict[str, jax.Array]  # what of the network never leaves the client, by path
 
 
-class Client(NamedTuple):
-    """All that is one client's in one round."""
+@struct.dataclass
+class Drawn:
+    """A client that was drawn into a round, before its rows and its state are looked up."""
 
     id: jax.Array  # int32 identity; also where its state is stored
-    rows: jax.Array  # [capacity] int32, rows of the examples that it owns; padded
     size: jax.Array  # number of true rows; 0 for a client that only pads a chunk
     weight: jax.Array  # aggregation weight, sums to 1 over those of the cohort whose upload counts, 0 of others
-    state: ClientState
     key: Key  # of this client in this round
     num_clients: jax.Array  # of the federation, in the cohort or not
     mean_size: jax.Array  # mean number of true rows over all clients of the federation
@@ -109,6 +109,18 @@ class Client(NamedTuple):
     def is_counted(self) -> jax.Array:
         """Whether the server counts what it sends: that arrives, and the client does not only pad."""
         return self.id < self.num_clients if self.arrives is None else self.arrives
+
+    def with_data(self, rows: jax.Array, state: ClientState) -> "Client":
+        """The client with its rows and its state."""
+        return Client(**vars(self), rows=rows, state=state)
+
+
+@struct.dataclass(kw_only=True)
+class Client(Drawn):
+    """Everything that one client has in one round."""
+
+    rows: jax.Array  # [capacity] int32, rows of the examples that it owns; padded
+    state: ClientState
 
 
 class Trained(NamedTuple):

@@ -11,24 +11,9 @@ from typing import Any
 import jax
 
 from fedjax_collapse import processes
+from fedjax_collapse.files import cache_folder, make_cache
 from fedjax_collapse.fingerprint import describe
 from fedjax_collapse.metrics import write_json
-
-
-def cache_folder(kind: str) -> Path:
-    """``$XDG_CACHE_HOME/fedjax_collapse/<kind>``, by default below ``~/.cache``."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedjax_collapse" / kind
-
-
-def make_cache(folder: Path) -> None:
-    """Makes a folder of a cache, and those above it that are missing, all of them this user's alone.
-
-    Raises:
-        OSError: it cannot be made.
-    """
-    for place in (*reversed(folder.parents), folder):
-        if place == folder or not place.exists():
-            place.mkdir(mode=0o700, exist_ok=True)
 
 
 def remembered(kind: str, device: jax.Device, key: Any, measure: Callable[[], Mapping[str, float]]) -> dict[str, float]:

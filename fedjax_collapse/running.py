@@ -139,7 +139,8 @@ class Going:
         self.rounds_at_once = 1 if self.is_divisible else schedule.evaluate_every
         self.diverged = self._remembered_divergences()
         parts = list(zip(self.algorithms, states, data, strict=True))
-        self.program, self.compiling = engine.Program(rounds, parts, hardware.storage), 0.0
+        self.program = engine.Program(rounds, parts, runs[0].federation.train, hardware.storage)
+        self.compiling = 0.0
         self.rounds, self.storage = rounds, hardware.storage
 
     def _open_in_first(self, states):
@@ -250,7 +251,8 @@ class Going:
     def _trace_back(self, i, found, announce):
         """Keeps client and step that are to blame; the line. The one process that does so has its own devices alone."""
         announce(f"round {found.round} is not finite; it is run again to find out why")
-        failure = divergence.trace_back(self.rounds, self._before(i, found.round), self.storage, found)
+        run, examples = self._before(i, found.round), self.runs[i].federation.train
+        failure = divergence.trace_back(self.rounds, run, examples, self.storage, found)
         self._keep_divergence(i, found, failure)
         return self.diverged[i].line
 

@@ -145,8 +145,8 @@ def check(run: Run, model: Model, schedule: Schedule, hardware: Hardware = Hardw
     if skips_clients and not client_map.is_compiled:
         raise UserError("on_nan 'skip_client': the debug layout stops at the client instead; choose another one")
     rounds = engine.Rounds(model, layout, hardware.run_map, schedule.watch, skips_clients)
-    data = Data(federation.train, federation.ownership, schedule.rule)
-    engine.trace(dataclasses.replace(rounds, run_map=None), algorithm.enabled(), data)
+    data = Data(federation.ownership, schedule.rule)
+    engine.trace(dataclasses.replace(rounds, run_map=None), algorithm.enabled(), data, federation.train)
     check_padding(model, federation.train)
     return rounds
 
@@ -164,13 +164,13 @@ def _check_records(run, model, hardware):
 
 def initialize(run: Run, model: Model, schedule: Schedule) -> tuple[FedAvg, State, Data]:
     """What ``engine.Program`` takes of a run: the algorithm, its numbers as arrays; the state before the first round;
-    and its data."""
+    and its data but the examples."""
     algorithm = jax.tree.map(jnp.asarray, run.algorithm.enabled())
     key_init, key_rounds = jax.random.split(run.key)
     variables = model.init(key_init) if run.variables is None else run.variables
     state = engine.init(algorithm, model, variables, run.federation.num_clients, key_rounds)
     participation = jax.tree.map(jnp.asarray, schedule.rule)
-    return algorithm, state, Data(run.federation.train, run.federation.ownership, participation)
+    return algorithm, state, Data(run.federation.ownership, participation)
 
 
 def description(run: Run, model: Model, schedule: Schedule) -> dict[str, Any]:

@@ -20,7 +20,7 @@ import pytest
 from flax import struct
 
 from fedjax_collapse import Federation, Model, Participation, engine, nn, partition, simulate
-from fedjax_collapse.nn import timing
+from fedjax_collapse.engine import timing
 
 jax.config.update("jax_num_cpu_devices", 8)
 # compiled programs are kept beside pytest's own cache, so that a second run of the tests starts fast
@@ -80,10 +80,7 @@ def digits() -> Federation:
     from fedjax_collapse import sources
 
     source = sources.digits()
-    parts = partition.dirichlet(source.labels, 10, 0.1)
-    return Federation.from_arrays(
-        source.images, source.labels, parts, source.test_images, source.test_labels, source.mean, source.std
-    )
+    return Federation.from_source(source, partition.dirichlet(source.labels, 10, 0.1))
 
 
 @struct.dataclass

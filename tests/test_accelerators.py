@@ -103,17 +103,17 @@ def test_seeds_together_exchange_nothing(target):
     """Whole runs on each chip."""
     devices, (algorithm, model) = topology(target).devices, remembering("Scaffold")
     run_map, client_map = engine.together.lay_out_runs(engine.Sharded(len(devices), engine.Chunked(1), devices), 8)
-    rounds, algorithm, data = programs.rounds(algorithm, model, client_map, 8)
+    rounds, algorithm, data, examples = programs.rounds(algorithm, model, client_map, 8)
     state = engine.init(algorithm, model, model.init(jax.random.key(0)), 8, jax.random.key(0))
 
     def stack(run):
         return jax.tree.map(lambda leaf: jnp.stack([leaf] * 8), run)
 
-    runs = jax.eval_shape(stack, (algorithm, state, data._replace(examples=())))
-    algorithm, state, data_of_runs = run_map.shapes(runs, sharded=True)
-    data = data_of_runs._replace(examples=run_map.shapes(data.examples))
+    runs = jax.eval_shape(stack, (algorithm, state, data))
+    algorithm, state, data = run_map.shapes(runs, sharded=True)
+    examples = run_map.shapes(examples)
     rounds = dataclasses.replace(rounds, run_map=run_map)
-    assert exchanges(engine.compile_rounds(rounds, algorithm, state, data, 1)) == {}
+    assert exchanges(engine.compile_rounds(rounds, algorithm, state, data, examples, 1)) == {}
 
 
 def test_a_round_that_does_not_fit_is_reduced():

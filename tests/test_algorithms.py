@@ -62,8 +62,8 @@ def states(algorithm, federation, cohorts):
     after = []
     for cohort in cohorts:
         rounds = engine.Rounds(SCALAR, engine.Layout(engine.Chunked(2), len(cohort)))
-        data = engine.Data(federation.train, federation.ownership, Given(cohort=jnp.array(cohort) - 1))
-        state = engine.run_rounds(rounds, algorithm, state, data, 1).state
+        data = engine.Data(federation.ownership, Given(cohort=jnp.array(cohort) - 1))
+        state = engine.run_rounds(rounds, algorithm, state, data, federation.train, 1).state
         after.append(jax.device_get(state._replace(key=None)))  # the next round reuses its buffers
     return after
 
@@ -268,8 +268,8 @@ def test_drop_last_counts_what_was_seen(float64):
     algorithm = jax.tree.map(jnp.asarray, FedAvg(training(batch_size=2, drop_last=True)))
     state = engine.init(algorithm, SCALAR, SCALAR.init(jax.random.key(0)), 2, jax.random.key(1))
     rounds = engine.Rounds(SCALAR, engine.Layout(engine.Vectorized(), cohort_size=2))
-    data = engine.Data(federation.train, federation.ownership)
-    record = engine.run_rounds(rounds, algorithm, state, data, 1).record
+    data = engine.Data(federation.ownership)
+    record = engine.run_rounds(rounds, algorithm, state, data, federation.train, 1).record
     np.testing.assert_array_equal(record.steps, [[2, 0]])
     losses = [(w - 2) ** 2 / 2 for w in (0, 0.2)]
     np.testing.assert_allclose(record.metrics["task_loss"], [[np.mean(losses), np.nan]], rtol=1e-12)

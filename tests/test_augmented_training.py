@@ -26,8 +26,8 @@ def run(federation, algorithm, client_map, input_shape=None, rounds=2):
     algorithm = jax.tree.map(jnp.asarray, algorithm)
     state = engine.init(algorithm, model, model.init(jax.random.key(0)), 5, jax.random.key(1))
     static = engine.Rounds(model, engine.Layout(client_map, cohort_size=3, max_rounds=2))
-    data = engine.Data(federation.train, federation.ownership)
-    state, record, _ = engine.run_rounds(static, algorithm, state, data, rounds)
+    data = engine.Data(federation.ownership)
+    state, record, _ = engine.run_rounds(static, algorithm, state, data, federation.train, rounds)
     return jax.device_get((state.server.variables, record.metrics))
 
 

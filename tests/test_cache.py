@@ -14,7 +14,8 @@ import pytest
 from experiments import launch
 from fedjax_collapse.data.reading import cache as cache_module
 from fedjax_collapse.data.reading.cache import cached
-from fedjax_collapse.remembered import cache_folder, remembered
+from fedjax_collapse.files import cache_folder
+from fedjax_collapse.remembered import remembered
 
 
 @pytest.fixture(autouse=True)

@@ -160,7 +160,7 @@ def test_what_is_not_sent_changes_nothing(name, federation):
     own = jax.tree.map(lambda leaf: jnp.asarray(leaf[1]), state.clients)
     known = dict(weight=jnp.array(0.3), num_clients=jnp.array(5), mean_size=jnp.array(22.0))
     rows, size = (leaf[1] for leaf in federation.ownership)
-    client = Client(jnp.array(1), rows, size, state=own, key=jax.random.key(1), **known)
+    client = Client(jnp.array(1), size, rows=rows, state=own, key=jax.random.key(1), **known)
 
     @jax.jit
     def train(received):

@@ -44,8 +44,8 @@ def start(network, algorithm):
 def run(federation, network, algorithm, client_map, state, num_rounds=3, participation=Participation()):  # noqa: B008
     """State after, and record of, rounds with cohorts of three of the five clients."""
     rounds = engine.Rounds(network, engine.Layout(client_map, cohort_size=3, max_rounds=3))
-    data = engine.Data(federation.train, federation.ownership, jax.tree.map(jnp.asarray, participation))
-    advance = engine.run_rounds(rounds, algorithm, state, data, num_rounds)
+    data = engine.Data(federation.ownership, jax.tree.map(jnp.asarray, participation))
+    advance = engine.run_rounds(rounds, algorithm, state, data, federation.train, num_rounds)
     return advance.state, jax.device_get(advance.record)
 
 

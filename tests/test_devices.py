@@ -65,10 +65,10 @@ def prepare(federation, network, algorithm, client_map, cohort_size=3):
     """What ``engine.run_rounds`` takes, where it expects it, for two rounds of so many of the five clients."""
     algorithm = client_map.replicate(jax.tree.map(jnp.asarray, algorithm))
     state = engine.init(algorithm, network, network.init(jax.random.key(0)), 5, jax.random.key(1))
-    data = client_map.replicate(engine.Data(federation.train, federation.ownership))
+    data, examples = client_map.replicate((engine.Data(federation.ownership), federation.train))
     rounds = engine.Rounds(network, engine.Layout(client_map, cohort_size, max_rounds=2))
-    state, _ = engine.with_first_reports(rounds, algorithm, engine.distribute(client_map, state), data)
-    return rounds, algorithm, state, data
+    state, _ = engine.with_first_reports(rounds, algorithm, engine.distribute(client_map, state), data, examples)
+    return rounds, algorithm, state, data, examples
 
 
 def run(federation, network, algorithm, client_map):
@@ -113,9 +113,9 @@ def test_client_states_are_divided(federation, network):
             assert {shard.data.shape for shard in leaf.addressable_shards} == {(2, *leaf.shape[1:])}
             assert sorted((rows.start or 0, rows.stop) for rows in shares.values()) == [(0, 2), (2, 4), (4, 6), (6, 8)]
 
-    rounds, algorithm, state, data = prepare(federation, network, COMPOSED, SHARDED(4, CHUNKED(1)))
+    rounds, algorithm, state, data, examples = prepare(federation, network, COMPOSED, SHARDED(4, CHUNKED(1)))
     check(state.clients)
-    check(engine.run_rounds(rounds, algorithm, state, data, 2).state.clients)
+    check(engine.run_rounds(rounds, algorithm, state, data, examples, 2).state.clients)
 
 
 @pytest.fixture(scope="module")
@@ -166,13 +166,13 @@ def test_where_states_are_stored_changes_nothing(federation, network, client_map
     """Bit for bit, though with states at home those that only pad are stored like clients."""
     outcomes = []
     for is_at_home in (False, True):
-        rounds, algorithm, state, data = prepare(federation, network, COMPOSED, client_map, 5)
+        rounds, algorithm, state, data, examples = prepare(federation, network, COMPOSED, client_map, 5)
         if is_at_home:
             order = client_map.replicate(engine.home_order(rounds, data))
             assert sorted(order.tolist())[:5] == list(range(5)) and order.tolist() != sorted(order.tolist())
             state = engine.distribute(client_map, engine.without_padding(state, 5), order)
             data = data._replace(order=order)
-        advance = engine.run_rounds(rounds, algorithm, state, data, 2)
+        advance = engine.run_rounds(rounds, algorithm, state, data, examples, 2)
         state = engine.without_padding(advance.state._replace(key=()), 5, data.order)
         outcomes.append(jax.device_get(advance._replace(state=state)))
     assert_same_bits(*outcomes)
@@ -182,11 +182,11 @@ def test_where_states_are_stored_changes_nothing(federation, network, client_map
 def test_rounds_transfer_nothing(federation, network, client_map):
     """The second call finds everything in place."""
     scaffold = FedAvg(TRAINING, {"scaffold": Scaffold()})
-    rounds, algorithm, state, data = prepare(federation, network, scaffold, client_map)
+    rounds, algorithm, state, data, examples = prepare(federation, network, scaffold, client_map)
     num_rounds = client_map.replicate(jnp.array(2))
-    state = engine.run_rounds(rounds, algorithm, state, data, num_rounds).state
+    state = engine.run_rounds(rounds, algorithm, state, data, examples, num_rounds).state
     with jax.transfer_guard("disallow"):
-        state = engine.run_rounds(rounds, algorithm, state, data, num_rounds).state
+        state = engine.run_rounds(rounds, algorithm, state, data, examples, num_rounds).state
         with pytest.raises(Exception, match="Disallowed host-to-device transfer"):
             jax.jit(jnp.add)(state.round, np.array(2))
     assert int(state.round) == 4

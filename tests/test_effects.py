@@ -107,7 +107,7 @@ def programs(algorithm: FedAvg, rule: Participation = Participation(0.5), batch_
     algorithm.check(network)
     algorithm, rule = jax.tree.map(jnp.asarray, (algorithm, rule))
     rounds = engine.Rounds(network, engine.Layout(engine.Chunked(1), rule.cohort_size(data.num_clients)))
-    given = engine.Data(data.train, data.ownership, rule)
+    given = engine.Data(data.ownership, rule)
 
     def start(algorithm, key):
         return server.init(algorithm, network, network.init(key))
@@ -122,12 +122,13 @@ def programs(algorithm: FedAvg, rule: Participation = Participation(0.5), batch_
     state, client = jax.eval_shape(start, algorithm, key)
     clients = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((4, *leaf.shape), leaf.dtype), client)
     whole = engine.State(state, clients, key, jax.ShapeDtypeStruct((), jnp.int32))
+    arguments = rounds, algorithm, whole, given, data.train
     lowered = [
-        engine.lower(rounds, algorithm, given),
+        engine.lower(rounds, algorithm, given, data.train),
         jax.jit(start).lower(algorithm, key),
         jax.jit(score).lower(algorithm, state, clients),
         jax.jit(time).lower(given, key),
-        *([compiled._with_first_reports.lower(rounds, algorithm, whole, given)] if algorithm.starting else []),
+        *([compiled._with_first_reports.lower(*arguments)] if algorithm.starting else []),
     ]
     main = "".join(re.search("func public @main.*", each.as_text(debug_info=True))[0] for each in lowered)
     return Programs("".join(each.as_text() for each in lowered), set(re.findall(r'loc\("([^"]*)"', main)))

@@ -49,9 +49,10 @@ def run(federation, model, algorithm, client_map=CHUNKED, num_rounds=2, cohort_s
     """State, record and watched client after some rounds from a fixed start."""
     algorithm = client_map.replicate(jax.tree.map(jnp.asarray, algorithm))
     state = engine.init(algorithm, model, model.init(jax.random.key(0)), federation.num_clients, jax.random.key(1))
-    data = client_map.replicate(engine.Data(federation.train, federation.ownership))
+    state = engine.distribute(client_map, state)
+    data, examples = client_map.replicate((engine.Data(federation.ownership), federation.train))
     rounds = engine.Rounds(model, engine.Layout(client_map, cohort_size or federation.num_clients, max_rounds))
-    advance = engine.run_rounds(rounds, algorithm, engine.distribute(client_map, state), data, num_rounds)
+    advance = engine.run_rounds(rounds, algorithm, state, data, examples, num_rounds)
     state = engine.without_padding(advance.state, federation.num_clients)
     return jax.device_get(advance._replace(state=state._replace(key=jax.random.key_data(state.key))))
 
@@ -271,8 +272,8 @@ def test_short_batches_cost_their_parts_alone(federation, model):
     def outcome(parts):
         rounds = engine.Rounds(model, engine.Layout(engine.Chunked(1), cohort_size=5, batch_parts=parts))
         state = engine.init(FedAvg(TRAINING), model, model.init(jax.random.key(0)), 5, jax.random.key(1))
-        data = engine.Data(federation.train, federation.ownership)
-        return engine.run_rounds(rounds, jax.tree.map(jnp.asarray, FedAvg(TRAINING)), state, data, 1)[1:]
+        algorithm, data = jax.tree.map(jnp.asarray, FedAvg(TRAINING)), engine.Data(federation.ownership)
+        return engine.run_rounds(rounds, algorithm, state, data, federation.train, 1)[1:]
 
     for parts in (3, 8):
         assert_close(outcome(parts), outcome(1), 1e-5)

@@ -53,13 +53,14 @@ def run(module, federation, model, algorithm, client_map, calls=(3, 2)):
     """State, records and watched client after calls of so many rounds each."""
     algorithm = client_map.replicate(jax.tree.map(jnp.asarray, algorithm))
     state = engine.init(algorithm, model, model.init(jax.random.key(0)), federation.num_clients, jax.random.key(1))
-    data = engine.Data(federation.train, federation.ownership)
+    data, examples = engine.Data(federation.ownership), federation.train
     if module is rounds:
-        state, data = engine.distribute(client_map, state), client_map.replicate(data)
+        state = engine.distribute(client_map, state)
+        data, examples = client_map.replicate((data, examples))
     static = engine.Rounds(model, engine.Layout(client_map, cohort_size=3, max_rounds=3))
-    (state, _), records = module.with_first_reports(static, algorithm, state, data), []
+    (state, _), records = module.with_first_reports(static, algorithm, state, data, examples), []
     for num_rounds in calls:
-        state, record, watched = module.run_rounds(static, algorithm, state, data, num_rounds)
+        state, record, watched = module.run_rounds(static, algorithm, state, data, examples, num_rounds)
         records.append(record)
     state = engine.without_padding(state, federation.num_clients)
     return jax.device_get((state._replace(key=jax.random.key_data(state.key)), records, watched))
@@ -114,13 +115,13 @@ def test_the_debug_loop(federation):
 def test_states_are_changed_in_place_unless_read_only(federation):
     algorithm, model = jax.tree.map(jnp.asarray, ARMS["scaffold_fedmr_augmented"]), Model(MLP, federation.input_shape)
     hosted = on_host(federation)
-    data = engine.Data(hosted.train, hosted.ownership)
+    data = engine.Data(hosted.ownership)
     static = engine.Rounds(model, engine.Layout(MAPS["chunked"], 3, max_rounds=3))
     before = engine.init(algorithm, model, model.init(jax.random.key(0)), 5, jax.random.key(1))
-    once, _, _ = host_rounds.run_rounds(static, algorithm, before, data, 1)
+    once, _, _ = host_rounds.run_rounds(static, algorithm, before, data, hosted.train, 1)
     assert not any(leaf.any() for leaf in jax.tree.leaves(before.clients))
     kept = jax.tree.map(np.copy, once.clients)
-    twice, _, _ = host_rounds.run_rounds(static, algorithm, once, data, 1)
+    twice, _, _ = host_rounds.run_rounds(static, algorithm, once, data, hosted.train, 1)
     for first, second, copy in zip(*map(jax.tree.leaves, (once.clients, twice.clients, kept)), strict=True):
         assert np.shares_memory(first, second) and (second != copy).any()
 

@@ -87,7 +87,7 @@ def lowered_round(federation, model, variables):
     state = engine.init(algorithm, model, variables, 3, jax.random.key(0))
     rounds = engine.Rounds(model, engine.Layout(engine.Vectorized(), cohort_size=3))
     models = no_models(rounds, state.server)
-    arguments = (algorithm, state, models, engine.Data(federation.train, federation.ownership))
+    arguments = (algorithm, state, models, engine.Data(federation.ownership), federation.train)
     return jax.jit(_run_round, static_argnums=0).lower(rounds, *arguments), arguments
 
 
@@ -107,12 +107,12 @@ def test_a_federated_round(federation_of, name):
         assert np.isfinite(after).all() and not np.array_equal(before, after)
     assert np.isfinite(record.metrics["feddecorr/correlation"]).all()
 
-    *others, data = arguments
+    *others, data, examples = arguments
     ownership = data.ownership
     is_padding = np.arange(ownership.rows.shape[1]) >= ownership.sizes[:, None]
     other_rows = jnp.where(is_padding, 25 - ownership.rows, ownership.rows)
     assert is_padding.any()
-    again, _, _ = run(*others, data._replace(ownership=ownership._replace(rows=other_rows)))
+    again, _, _ = run(*others, data._replace(ownership=ownership._replace(rows=other_rows)), examples)
     assert_same_bits(state.server, again.server)
 
 

@@ -88,7 +88,8 @@ def test_the_layout_is_reduced_until_it_fits(federation, monkeypatch):
 
     def needed(clients_at_once):
         rounds = check(run, wide, Schedule(1), Hardware(engine.Chunked(clients_at_once)))
-        return memory.program_bytes(lambda: engine.compile_rounds(rounds, *initialize(run, wide, Schedule(1)), 1))
+        started = initialize(run, wide, Schedule(1))
+        return memory.program_bytes(lambda: engine.compile_rounds(rounds, *started, federation.train, 1))
 
     monkeypatch.setattr(memory, "free_bytes", lambda devices: (needed(1) + needed(2)) / 2)
     for client_map in (engine.Chunked(4), engine.Vectorized()):

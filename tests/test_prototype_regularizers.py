@@ -16,10 +16,10 @@ from reference.rounds import PlainFedAvg
 
 from fedjax_collapse import FedAvg, LocalTraining, Model, UserError, engine, nn
 from fedjax_collapse.data.batches import get_batch
-from fedjax_collapse.local.context import method_key
 from fedjax_collapse.methods import FedLC, FedMR, FedProc
 from fedjax_collapse.methods._prototypes import Prototypes
 from fedjax_collapse.methods.fedmr import draw_rows, is_submitter
+from fedjax_collapse.randomness import method_key
 from fedjax_collapse.records import Batch, Outputs
 
 cosine = torch.nn.functional.cosine_similarity
@@ -240,7 +240,7 @@ def test_prototypes_of_the_initial_model(federation):
     state = engine.init(algorithm, model, variables, 5, jax.random.key(1))
     rounds = engine.Rounds(model, engine.Layout(engine.Chunked(2), 5))
     started, _ = engine.with_first_reports(
-        rounds, algorithm, state, engine.Data(federation.train, federation.ownership)
+        rounds, algorithm, state, engine.Data(federation.ownership), federation.train
     )
     submitters = [client for client in range(5) if is_submitter(client, 0.5, 0)]
     rows = [federation.ownership.rows[c, : federation.ownership.sizes[c]] for c in submitters]

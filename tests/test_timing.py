@@ -9,11 +9,11 @@ from experiments import runs
 from experiments.build import federations
 from experiments.configs import base
 from fedjax_collapse import Model, nn
+from fedjax_collapse.engine import timing
+from fedjax_collapse.engine.timing import with_timed_lowerings
 from fedjax_collapse.fingerprint import describe
-from fedjax_collapse.nn import timing
 from fedjax_collapse.nn.convolution import TimedLowerings, candidates
 from fedjax_collapse.nn.inspection import convolutions, count_lowerings
-from fedjax_collapse.nn.timing import with_timed_lowerings
 from fedjax_collapse.records import Batch
 from fedjax_collapse.target import Target
 

@@ -12,7 +12,7 @@ from experiments.benchmarks.weights import variables_from
 from experiments.benchmarks.workloads import SEED, Training, Workload
 from fedjax_collapse import FedAvg, Federation, LocalTraining, Model, engine
 from fedjax_collapse.engine.layout import padded_sizes
-from fedjax_collapse.nn.timing import with_timed_lowerings
+from fedjax_collapse.engine.timing import with_timed_lowerings
 from fedjax_collapse.simulation import Hardware, Run, Schedule, check
 from fedjax_collapse.target import Target
 
@@ -78,12 +78,12 @@ def rounds(run: Run, compiled: engine.Rounds) -> Iterator[engine.RoundRecord]:
     algorithm = jax.tree.map(jnp.asarray, run.algorithm)
     variables = compiled.model.init(run.key) if run.variables is None else run.variables
     state = engine.init(algorithm, compiled.model, variables, federation.num_clients, run.key)
-    data = engine.Data(federation.train, federation.ownership)
+    data = engine.Data(federation.ownership)
     data = data._replace(order=engine.home_order(compiled, data))
-    algorithm, data = client_map.replicate((algorithm, data))
+    algorithm, data, examples = client_map.replicate((algorithm, data, federation.train))
     state = engine.distribute(client_map, state, data.order)
     while True:
-        state, record, _ = jax.block_until_ready(engine.run_rounds(compiled, algorithm, state, data, 1))
+        state, record, _ = jax.block_until_ready(engine.run_rounds(compiled, algorithm, state, data, examples, 1))
         yield record
 
 

@@ -49,7 +49,7 @@ def _engine(case: Case) -> Callable[[], None]:
     from experiments import names
     from experiments.benchmarks import engine_rounds, networks
     from fedjax_collapse import FedAvg, Federation, LocalTraining, Model
-    from fedjax_collapse.nn.timing import with_timed_lowerings
+    from fedjax_collapse.engine.timing import with_timed_lowerings
     from fedjax_collapse.simulation import Hardware, Run, Schedule, check
 
     devices = min(case.cores, CLIENTS)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import jax
 
 from experiments.compiling.topologies import Chip
+from fedjax_collapse._jax_compat import bytes_accessed
 
 COLLECTIVES = ("all-reduce", "all-gather", "all-to-all", "reduce-scatter", "collective-permute")
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
@@ -56,7 +57,7 @@ def compile_program(lowered: jax.stages.Lowered, chip: Chip) -> Cost:
     start = time.perf_counter()
     compiled = lowered.compile()
     taken = time.perf_counter() - start
-    memory, text, moved = compiled.memory_analysis(), compiled.as_text(), _bytes_moved(compiled)
+    memory, text, moved = compiled.memory_analysis(), compiled.as_text(), bytes_accessed(compiled)
     seconds = sum(map(int, _CYCLES.findall(text))) / chip.clock if chip.clock else moved / chip.bandwidth
     sizes = memory.argument_size_in_bytes, memory.temp_size_in_bytes
     return Cost(taken, *sizes, count_operations(text), moved, seconds)
@@ -72,10 +73,3 @@ def count_operations(text: str) -> Counter:
         target = re.search(r'custom_call_target="([^"]*)"', line) if found[1] == "custom-call" else None
         counts[target[1] if target else found[1].removesuffix("-start")] += 1
     return counts
-
-
-def _bytes_moved(compiled):
-    from jax._src.lib import _jax
-
-    (module,) = compiled.runtime_executable().hlo_modules()
-    return _jax.hlo_module_cost_analysis(jax.devices("cpu")[0].client, module).get("bytes accessed", float("nan"))

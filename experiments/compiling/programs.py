@@ -14,7 +14,7 @@ from experiments import names
 from experiments.benchmarks.network_steps import CLASSES, IMAGE_SIZE
 from experiments.compiling.topologies import Chip
 from fedjax_collapse import FedAvg, Federation, LocalTraining, Model, engine
-from fedjax_collapse.records import Batch, Variables
+from fedjax_collapse.records import Batch, Examples, Variables
 from fedjax_collapse.simulation import Hardware, Run, Schedule, check
 from fedjax_collapse.target import Target
 
@@ -65,7 +65,7 @@ def step(model: Model, device: jax.Device, clients: int, batch_size: int) -> jax
 
 def rounds(
     algorithm: FedAvg, model: Model, client_map: engine.ClientMap, num_clients: int
-) -> tuple[engine.Rounds, FedAvg, engine.Data]:
+) -> tuple[engine.Rounds, FedAvg, engine.Data, Examples]:
     """What ``engine.lower`` takes of a run of so many clients with fifty images each, all of them in every round."""
     shape, count = model.input_shape, num_clients * _EXAMPLES
     num_classes = model.initial_shapes().logits.shape[1]
@@ -74,10 +74,12 @@ def rounds(
     federation = Federation.from_arrays(images, labels, parts, images[:1], labels[:1], 128.0, 64.0)
     run = Run(federation, algorithm, jax.random.key(0))
     compiled = check(run, model, Schedule(1), Hardware(client_map))
-    return compiled, algorithm.enabled(), engine.Data(federation.train, federation.ownership)
+    return compiled, algorithm.enabled(), engine.Data(federation.ownership), federation.train
 
 
-def fitting(compiled: engine.Rounds, algorithm: FedAvg, data: engine.Data, chip: Chip) -> tuple[engine.Rounds, float]:
+def fitting(
+    compiled: engine.Rounds, algorithm: FedAvg, data: engine.Data, examples: Examples, chip: Chip
+) -> tuple[engine.Rounds, float]:
     """The rounds with as many clients at once as fit onto the chip, and the bytes that they need there.
 
     Raises:
@@ -85,10 +87,10 @@ def fitting(compiled: engine.Rounds, algorithm: FedAvg, data: engine.Data, chip:
     """
 
     def needed(layout):
-        lowered = engine.lower(dataclasses.replace(compiled, layout=layout), algorithm, data)
+        lowered = engine.lower(dataclasses.replace(compiled, layout=layout), algorithm, data, examples)
         return engine.memory.program_bytes(lowered.compile)
 
-    stored = engine.memory.size_in_bytes((data.examples, data.ownership))
+    stored = engine.memory.size_in_bytes((examples, data.ownership))
     beside = f"{stored / 2**20:.1f} MiB of examples"
     layout, size = engine.memory.fit(compiled.layout, needed, chip.memory - stored, beside)
     return dataclasses.replace(compiled, layout=layout), size

@@ -16,6 +16,7 @@ from fedjax_collapse.data.arrays import (
 )
 from fedjax_collapse.data.ownership import as_table, ownership, rows_in_proportion
 from fedjax_collapse.data.partition import Partition
+from fedjax_collapse.data.sources import Source
 from fedjax_collapse.hashing import digest
 from fedjax_collapse.options import check_value
 from fedjax_collapse.records import Examples, Ownership, UserError
@@ -47,6 +48,23 @@ class Federation(NamedTuple):
     test: Examples
     class_names: tuple[str, ...]
     domains: Domains | None = None
+
+    @classmethod
+    def from_source(
+        cls, source: Source, partition: Partition, capacity: int | None = None, storage: str = "device"
+    ) -> "Federation":
+        """A federation of a data source, such as ``from_source(sources.digits(), parts)``.
+
+        The other arguments and errors are those of ``from_arrays``.
+        """
+        domains = None
+        if source.domains is not None:
+            domains = Domains(source.domain_names, source.domains, source.test_domains)
+        return cls.from_arrays(
+            source.images, source.labels, partition, source.test_images, source.test_labels,
+            mean=source.mean, std=source.std, class_names=source.class_names,
+            capacity=capacity, domains=domains, storage=storage,
+        )  # fmt: skip
 
     @classmethod
     def from_arrays(

@@ -18,15 +18,13 @@ from fedjax_collapse.engine import skipping
 from fedjax_collapse.engine.client_maps import ClientMap, Outcome
 from fedjax_collapse.engine.layout import Rounds
 from fedjax_collapse.engine.participation import Participation
-from fedjax_collapse.records import Client, ClientState, Examples, Key, Ownership, PyTree, Server, Variables
-
-_CLIENT = 1  # stream of randomness within a round; the others are those of ``Participation``
+from fedjax_collapse.randomness import clients_key
+from fedjax_collapse.records import Client, ClientState, Drawn, Examples, Key, Ownership, PyTree, Server, Variables
 
 
 class Data(NamedTuple):
-    """What a run's rounds are given in every call, and do not change."""
+    """What is fixed for a run besides the examples: who owns which of them, and how clients take part."""
 
-    examples: Examples
     ownership: Ownership
     participation: Participation = Participation()
     order: jax.Array | None = None  # [stored] whose client states are stored where (``home_order``); None: by identity
@@ -40,16 +38,16 @@ class Watched(NamedTuple):
     received: Variables  # the server's model, which their training started from
 
 
-class Start(NamedTuple):
-    """What a round starts from, besides its clients."""
+class Shared(NamedTuple):
+    """What the clients of a round have in common."""
 
-    server: Server
-    round: jax.Array  # number of rounds done
-    watched: Variables  # what ``no_models`` made, or a round before; it is overwritten
+    server: Server  # as it was sent to them
+    round: jax.Array | int  # number of rounds done
+    examples: Examples
 
 
 class CohortResult(NamedTuple):
-    """What a cohort's round leaves, besides the server; client by client in the cohort's order."""
+    """What a cohort leaves besides its uploads; client by client in the cohort's order."""
 
     states: ClientState  # stacked
     steps: jax.Array  # [cohort] optimizer steps
@@ -59,8 +57,8 @@ class CohortResult(NamedTuple):
 
 def draw(
     rounds: Rounds, algorithm: FedAvg, data: Data, key: Key, round: jax.Array, left_out: jax.Array | None = None
-) -> Client:
-    """A round's cohort in the layout's order and padded, as stacked clients without rows and states.
+) -> Drawn:
+    """Draws a round's cohort: its clients, stacked, in the layout's order and padded.
 
     ``left_out``: [clients] who is as if it had dropped out; only where clients are not in ``Data.order``.
     """
@@ -69,22 +67,15 @@ def draw(
     key_run, key = key, jax.random.fold_in(key, round)
     if data.order is None:
         cohort = rule.draw(key, sizes, rounds.layout.cohort_size)
-        cohort = rule.survivors(key, cohort, len(sizes))
-        if left_out is not None:
-            cohort = without(cohort, left_out)
+        cohort = without(rule.survivors(key, cohort, len(sizes)), left_out)
         cohort = arrange(cohort, sizes, rounds.layout.client_map)
     else:
         cohort = data.order
     budgets = rule.budgets(key, cohort, len(sizes))
     seconds = None if rule.deadline is None else rule.seconds(key_run, _planned_steps(rule, algorithm, key, sizes))
     arrives = rule.arrivals(key, cohort, len(sizes), seconds)
-    clients = stack(algorithm, cohort, sizes, client_keys(key), budgets, arrives)
-    return rounds.layout.client_map.keep_replicated(clients)
-
-
-def client_keys(key: Key) -> Key:
-    """What the keys of the clients of a round are made of, by the round's own."""
-    return jax.random.fold_in(key, _CLIENT)
+    drawn = stack(algorithm, cohort, sizes, clients_key(key), budgets, arrives)
+    return rounds.layout.client_map.keep_replicated(drawn)
 
 
 def _planned_steps(rule, algorithm, key, sizes):
@@ -109,8 +100,10 @@ def everyone(sizes: jax.Array, client_map: ClientMap) -> jax.Array:
     return arrange(jnp.arange(len(sizes)), sizes, client_map)
 
 
-def without(cohort: jax.Array, left_out: jax.Array) -> jax.Array:
-    """The cohort's identities; that of padding for those that are left out, of all clients [clients]."""
+def without(cohort: jax.Array, left_out: jax.Array | None) -> jax.Array:
+    """The cohort's identities; that of padding for those that are left out, of all clients [clients]; None: nobody."""
+    if left_out is None:
+        return cohort
     return jnp.where(left_out.at[cohort].get(mode="clip"), len(left_out), cohort)
 
 
@@ -141,8 +134,8 @@ def stack(
     key: Key,
     budgets: jax.Array | None,
     arrives: jax.Array | None = None,
-) -> Client:
-    """The cohort as stacked clients without rows and states; those that only pad get size 0 and weight 0.
+) -> Drawn:
+    """The cohort's clients, stacked; those that only pad get size 0 and weight 0.
 
     ``sizes``: of all clients; ``key``: of the clients' training in this round; the rest: of each of the cohort.
     """
@@ -154,12 +147,10 @@ def stack(
     batches = counted // algorithm.training.batch_size
     batches = jnp.where(jnp.sum(batches) > 0, batches, counted)  # where nobody has a whole batch
     weights = {"size": counted, "equal": is_counted, "batches": batches}[algorithm.weights_by]
-    return Client(
+    return Drawn(
         id=cohort,
-        rows=(),
         size=own_sizes,
         weight=weights / jnp.sum(weights),
-        state=(),
         key=jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, cohort),
         num_clients=jnp.full(len(cohort), num_clients),
         mean_size=jnp.full(len(cohort), jnp.sum(sizes) / num_clients),
@@ -168,14 +159,14 @@ def stack(
     )
 
 
-def gather(clients: Client, data: Data, states: ClientState) -> Client:
-    """The stacked clients with their rows and states, from what is stored of all of them."""
+def gather(drawn: Drawn, data: Data, states: ClientState) -> Client:
+    """The drawn clients with their rows and states, from what is stored of all clients."""
 
     def of_cohort(leaf):
-        return leaf.at[clients.id].get(mode="clip")
+        return leaf.at[drawn.id].get(mode="clip")
 
     rows = of_cohort(data.ownership.rows)
-    return clients._replace(rows=rows, state=jax.tree.map(of_cohort, states) if data.order is None else states)
+    return drawn.with_data(rows, jax.tree.map(of_cohort, states) if data.order is None else states)
 
 
 def no_models(rounds: Rounds, server: Server) -> Variables:
@@ -184,100 +175,105 @@ def no_models(rounds: Rounds, server: Server) -> Variables:
     return jax.tree.map(lambda leaf: jnp.zeros((count, *leaf.shape), leaf.dtype), server.variables)
 
 
-def run(
-    rounds: Rounds, algorithm: FedAvg, start: Start, clients: Client, examples: Examples
-) -> tuple[Server, CohortResult]:
-    """The server after the cohort's round, and what the clients leave."""
-    received, round, slots = start
+def train(
+    rounds: Rounds, algorithm: FedAvg, shared: Shared, clients: Client, slots: Variables
+) -> tuple[Upload, CohortResult]:
+    """Trains the cohort: the sum of its weighted uploads, and what its clients leave.
+
+    ``slots``: what ``no_models`` made, or a round before; the models that are watched overwrite it. Where clients are
+    skipped, the metrics say who diverges.
+    """
     watched_ids = rounds.watched_ids(clients.id, clients.num_clients[0])
 
-    def run_client(shared, client):
-        context = _context(rounds, algorithm, round, shared, client)
-        result = local.run(context)
+    def train_client(context):
+        client, result = context.client, local.run(context)
         upload, state, trained = result
-        upload = weigh(upload, client.weight, client.is_counted)
-        slot = _position(watched_ids, client.id)
         steps = trained.steps.astype(jnp.result_type(float))  # exact up to 16 million, and one exchange with the rest
         metrics = trained.metrics
         if rounds.skips_clients:
             metrics = skipping.marked(client, result, rounds.model.task.metric)
-        return Outcome(upload, state, (steps, metrics), trained.variables, slot)
+        upload = weigh(upload, client.weight, client.is_counted)
+        return Outcome(upload, state, (steps, metrics), trained.variables, _position(watched_ids, client.id))
 
-    shared = received, examples
-    outcome = rounds.layout.client_map(run_client, shared, clients, slots)
-    upload, states, (steps, metrics), models, _ = outcome
+    outcome = _map_clients(rounds, algorithm, shared, clients, train_client, slots)
+    steps, metrics = outcome.numbers
     if clients.arrives is not None:
         metrics = {**metrics, "arrived": clients.arrives.astype(steps.dtype)}
-    new = server.aggregate(algorithm, rounds.model, received, upload)
-    measured = {}
+    watched = Watched(watched_ids, outcome.kept, shared.server.variables)
+    return outcome.summand, CohortResult(outcome.result, steps.astype(clients.size.dtype), metrics, watched)
+
+
+def aggregate(
+    rounds: Rounds, algorithm: FedAvg, shared: Shared, clients: Client, upload: Upload, result: CohortResult
+) -> tuple[Server, CohortResult]:
+    """The server after the cohort's round, and the result, whose metrics also say whose measures of the new model
+    diverge; ``upload`` and ``result`` are what ``train`` returned."""
+    new, measured = server.aggregate(algorithm, rounds.model, shared.server, upload), {}
     if algorithm.measuring():
-        measuring = functools.partial(_context, rounds, algorithm, round)
-        measured, wrong = _sum_reports(rounds, local.measure, measuring, new, clients, examples)
+        measured, wrong = _sum_reports(rounds, algorithm, shared._replace(server=new), clients, local.measure)
         if rounds.skips_clients:
             is_blamed = skipping.all_finite(new) & jnp.any(clients.is_counted & (wrong == 0))
-            failed = jnp.maximum(metrics[skipping.SKIPPED], jnp.where(is_blamed, wrong, 0))
-            metrics = {**metrics, skipping.SKIPPED: failed}
+            failed = jnp.maximum(result.metrics[skipping.SKIPPED], jnp.where(is_blamed, wrong, 0))
+            result = result._replace(metrics={**result.metrics, skipping.SKIPPED: failed})
         new = server.apply_measured(algorithm, rounds.model, new, measured)
-    new = server.after_round(algorithm, received.variables, new, measured)
-    if rounds.skips_clients:  # nobody's weights are not numbers
-        new = _either(jnp.sum(clients.weight) > 0, new, received)
-    steps = steps.astype(clients.size.dtype)
-    return new, CohortResult(states, steps, metrics, Watched(watched_ids, models, received.variables))
+    new = server.after_round(algorithm, shared.server.variables, new, measured)
+    if rounds.skips_clients:  # without any client the weights are not numbers
+        new = _either(jnp.sum(clients.weight) > 0, new, shared.server)
+    return new, result
 
 
 def first_reports(
-    rounds: Rounds, algorithm: FedAvg, received: Server, clients: Client, examples: Examples
+    rounds: Rounds, algorithm: FedAvg, shared: Shared, clients: Client
 ) -> tuple[dict[str, PyTree], PyTree]:
     """The clients' summed reports on the initial model, of the methods that start with one; ``skipping.is_wrong``
     [cohort] of each client's, where clients are skipped."""
-    reporting = functools.partial(_context, rounds, algorithm, 0)
-    return _sum_reports(rounds, local.first_report, reporting, received, clients, examples)
+    return _sum_reports(rounds, algorithm, shared, clients, local.first_report)
 
 
 def measured_by_all(
-    rounds: Rounds, algorithm: FedAvg, received: Server, round: jax.Array, clients: Client, examples: Examples
+    rounds: Rounds, algorithm: FedAvg, shared: Shared, clients: Client
 ) -> tuple[dict[str, PyTree], PyTree]:
     """What ``first_reports`` returns, of the reports of all clients on the model after the round."""
-    measuring = functools.partial(_context, rounds, algorithm, round)
-    report = functools.partial(local.measure, by_all=True)
-    return _sum_reports(rounds, report, measuring, received, clients, examples)
+    return _sum_reports(rounds, algorithm, shared, clients, functools.partial(local.measure, by_all=True))
 
 
-def end_with(
-    rounds: Rounds, algorithm: FedAvg, received: Server, reports: dict[str, PyTree], left_out: jax.Array
-) -> Server:
-    """The server after all clients have measured its model; as it was where all are ``left_out``."""
-    new = server.after_round(algorithm, received.variables, received, reports, by_all=True)
-    return _either(~jnp.all(left_out), new, received) if rounds.skips_clients else new
-
-
-def start_with(
-    rounds: Rounds, algorithm: FedAvg, received: Server, reports: dict[str, PyTree], left_out: jax.Array
-) -> Server:
+def start_with(algorithm: FedAvg, received: Server, reports: dict[str, PyTree], left_out: jax.Array | None) -> Server:
     """The server before the first round, from the clients' summed reports; as it was where all are ``left_out``."""
     new = server.combine_first_reports(algorithm, received, reports)
-    return _either(~jnp.all(left_out), new, received) if rounds.skips_clients else new
+    return new if left_out is None else _either(~jnp.all(left_out), new, received)
+
+
+def end_with(algorithm: FedAvg, received: Server, reports: dict[str, PyTree], left_out: jax.Array | None) -> Server:
+    """The server after all clients have measured its model; as it was where all are ``left_out``."""
+    new = server.after_round(algorithm, received.variables, received, reports, by_all=True)
+    return new if left_out is None else _either(~jnp.all(left_out), new, received)
 
 
 def _either(condition, new, old):
     return jax.tree.map(lambda after, before: jnp.where(condition, after, before), new, old)
 
 
-def _sum_reports(rounds, report, context, received, clients, examples):
-    def report_of(shared, client):
-        reports = report(context(shared, client))
+def _sum_reports(rounds, algorithm, shared, clients, report):
+    def report_of(context):
+        client, reports = context.client, report(context)
         wrong = skipping.is_wrong(reports, client) if rounds.skips_clients else ()
         return Outcome(weigh(Upload((), reports), client.weight, client.is_counted), numbers=wrong)
 
-    outcome = rounds.layout.client_map(report_of, (received, examples), clients)
+    outcome = _map_clients(rounds, algorithm, shared, clients, report_of)
     return outcome.summand.total, outcome.numbers
 
 
-def _context(rounds, algorithm, round, shared, client) -> local.LocalContext:
-    received, examples = shared
-    return local.LocalContext(
-        algorithm, rounds.model, examples, received, round, client, batch_parts=rounds.layout.batch_parts
-    )
+def _map_clients(rounds, algorithm, shared, clients, function, slots=()):
+    """The outcome of a function of ``LocalContext``, laid out over the clients."""
+
+    def of_client(received, client):
+        current, examples = received
+        parts = rounds.layout.batch_parts
+        return function(
+            local.LocalContext(algorithm, rounds.model, examples, current, shared.round, client, batch_parts=parts)
+        )
+
+    return rounds.layout.client_map(of_client, (shared.server, shared.examples), clients, slots)
 
 
 def _position(ids: jax.Array, id: jax.Array) -> jax.Array:

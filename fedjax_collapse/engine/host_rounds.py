@@ -12,88 +12,115 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedjax_collapse import randomness
 from fedjax_collapse.algorithm import FedAvg
 from fedjax_collapse.engine import cohort as cohorts
 from fedjax_collapse.engine import skipping
 from fedjax_collapse.engine.client_maps import ClientMap, to_host
-from fedjax_collapse.engine.cohort import Data
+from fedjax_collapse.engine.cohort import CohortResult, Data
 from fedjax_collapse.engine.layout import Rounds
 from fedjax_collapse.engine.rounds import Advance, RoundRecord, State
-from fedjax_collapse.records import Client, ClientState, Examples, PyTree
+from fedjax_collapse.engine.skipping import SKIPPED
+from fedjax_collapse.records import ClientState, Drawn, Examples, PyTree
 
 
-def run_rounds(rounds: Rounds, algorithm: FedAvg, state: State, data: Data, num_rounds: jax.Array | int) -> Advance:
+def run_rounds(
+    rounds: Rounds, algorithm: FedAvg, state: State, data: Data, examples: Examples, num_rounds: jax.Array | int
+) -> Advance:
     """What ``rounds.run_rounds`` returns, with client states and records as NumPy arrays.
 
     ``num_rounds``: at least 1. ``data.ownership``: best as NumPy arrays, else it is read from the device in every call.
     ``state`` is donated: client states in NumPy arrays are changed in place, unless they are read-only.
     """
-    num_rounds, num_clients, client_map = int(num_rounds), len(data.ownership.sizes), rounds.layout.client_map
-    current, key, round = client_map.replicate((state.server, state.key, state.round))
-    states = jax.tree.map(functools.partial(_writable, num_clients), state.clients)
+    num_rounds, client_map = int(num_rounds), rounds.layout.client_map
+    states = jax.tree.map(functools.partial(_writable, len(data.ownership.sizes)), state.clients)
+    state = client_map.replicate(state._replace(clients=()))._replace(clients=states)
     records = []
     with _compiled_or_not(client_map):
-        host = _Host.of(rounds, data)
+        host = _Host.of(rounds, data, examples)
         # all cohorts are drawn before the first round: the device works in order, so that the host would wait for it
-        drawn = [_draw(rounds, algorithm, host.placed, key, round + index) for index in range(num_rounds)]
+        drawn = [_draw(rounds, algorithm, host.placed, state.key, state.round + index) for index in range(num_rounds)]
         sent = host.send(drawn[0])
         for index in range(num_rounds):
-            if rounds.skips_clients:
-                when = key, round + index, sent
-                left_out, ids, (current, result) = _run_skipping(rounds, algorithm, current, states, host, when)
-            else:
-                ids, (current, result) = _run_cohort(rounds, algorithm, current, states, round + index, sent)
+            left_out, ids, (new, result) = _train_and_aggregate(rounds, algorithm, host, state, sent)
             if index + 1 < num_rounds:
                 sent = host.send(drawn[index + 1])
-            _store(states, ids, to_host(result.states))
-            records.append(_record(ids, num_clients, *to_host((result.metrics, result.steps))))
-            if rounds.skips_clients:
-                records[-1].metrics[skipping.SKIPPED][left_out] = 1
+            records.append(_record(states, len(host.sizes), ids, result, left_out))
+            state = state._replace(server=new, round=state.round + 1)
         if algorithm.measuring(by_all=True):
-            last = round + num_rounds - 1
-            report = functools.partial(_measure, rounds, algorithm, current, last)
-            keys = cohorts.client_keys(jax.random.fold_in(key, last))
-            left_out, reports = _reports_of_all(rounds, algorithm, host, keys, states, report)
-            current = _end_with(rounds, algorithm, current, reports, left_out)
-            if rounds.skips_clients:
-                records[-1].metrics[skipping.SKIPPED][left_out] = 1
+            last = state.round - 1
+            report = functools.partial(_measure, rounds, algorithm, state.server, last)
+            key = randomness.clients_key(jax.random.fold_in(state.key, last))
+            left_out, reports = _reports_of_all(rounds, algorithm, host, key, states, report)
+            state = state._replace(server=_end_with(algorithm, state.server, reports, left_out))
+            _mark(records[-1], left_out)
     record = jax.tree.map(functools.partial(_stack, rounds.layout.max_rounds), *records)
-    return Advance(State(current, states, key, round + num_rounds), record, result.watched)
+    return Advance(state, record, result.watched)
 
 
-def with_first_reports(rounds: Rounds, algorithm: FedAvg, state: State, data: Data) -> tuple[State, np.ndarray]:
+def with_first_reports(
+    rounds: Rounds, algorithm: FedAvg, state: State, data: Data, examples: Examples
+) -> tuple[State, np.ndarray | None]:
     """What ``rounds.with_first_reports`` returns; reports are added up, of as many clients at once as a cohort has."""
     client_map = rounds.layout.client_map
     if not algorithm.starting:
-        return state, np.zeros(len(data.ownership.sizes), bool)
+        return state, None
     current, key = client_map.replicate((state.server, state.key))
     states = jax.tree.map(np.asarray, state.clients)
     with _compiled_or_not(client_map):
-        report = functools.partial(_first_reports, rounds, algorithm, current)
-        left_out, total = _reports_of_all(rounds, algorithm, _Host.of(rounds, data), key, states, report)
-        return state._replace(server=_start_with(rounds, algorithm, current, total, left_out)), left_out
+        host, report = _Host.of(rounds, data, examples), functools.partial(_first_reports, rounds, algorithm, current)
+        left_out, total = _reports_of_all(rounds, algorithm, host, key, states, report)
+        return state._replace(server=_start_with(algorithm, current, total, left_out)), left_out
+
+
+def _train_and_aggregate(rounds, algorithm, host, state, first):
+    """Who was left out [clients], or None; and the identities, the new server and the result of the cohort.
+
+    ``first``: the cohort that was drawn, as it was sent; it is drawn again where clients are left out.
+    """
+
+    def attempt(left_out):
+        server, cohort = state.server, first
+        if left_out is not None:
+            server = jax.tree.map(jnp.copy, server)  # it is donated
+        if left_out is not None and left_out.any():
+            cohort = host.send(_draw(rounds, algorithm, host.placed, state.key, state.round, left_out))
+        ids = np.asarray(cohort.drawn.id)
+        of_cohort = rounds.layout.client_map.shard(_gather(state.clients, ids))
+        new, result = _run_round(rounds, algorithm, server, of_cohort, state.round, cohort)
+        return ids, result.metrics.get(SKIPPED), (new, result)
+
+    return skipping.without_failed_on_host(attempt, len(host.sizes), rounds.skips_clients)
 
 
 def _reports_of_all(rounds, algorithm, host, key, states, report):
-    """Whose reports were left out [clients], and the sum of the others', of all clients with keys made of that one."""
+    """Whose reports were left out [clients], or None, and the sum of all other clients' reports.
+
+    ``key``: what the keys of all clients are derived from.
+    """
     num_clients, client_map = len(host.sizes), rounds.layout.client_map
-    nobody = np.zeros(num_clients, bool)
 
     def attempt(left_out):
         blocks, total = [], None
-        for cohort in _everyone(num_clients, rounds.layout.cohort_size):
-            clients, part = host.send(_arranged(rounds, algorithm, host.placed, key, cohort, left_out))
-            ids = np.asarray(clients.id)
-            reports, wrong = report(client_map.shard(_gather(states, ids)), (clients, part))
+        for ids in _everyone(num_clients, rounds.layout.cohort_size):
+            cohort = host.send(_arranged(rounds, algorithm, host.placed, key, ids, left_out))
+            ids = np.asarray(cohort.drawn.id)
+            reports, wrong = report(client_map.shard(_gather(states, ids)), cohort)
             total = reports if total is None else jax.tree.map(jnp.add, total, reports)
             jax.block_until_ready(total)  # or the examples of all clients would be sent at once
-            blocks.append((ids, to_host(wrong) > 0 if rounds.skips_clients else ()))
+            blocks.append((ids, to_host(wrong)))
         return *map(np.concatenate, zip(*blocks, strict=True)), total
 
-    if rounds.skips_clients:
-        left_out, _, total = skipping.without_failed_on_host(attempt, num_clients)
-        return left_out, total
-    return nobody, attempt(nobody)[2]
+    left_out, _, total = skipping.without_failed_on_host(attempt, num_clients, rounds.skips_clients)
+    return left_out, total
+
+
+class _Cohort(NamedTuple):
+    """A cohort on its way to the device."""
+
+    drawn: Drawn
+    rows: jax.Array  # [cohort, capacity] of the examples that are sent with it
+    examples: Examples
 
 
 class _Host(NamedTuple):
@@ -102,26 +129,25 @@ class _Host(NamedTuple):
     examples: Examples
     rows: np.ndarray  # [clients, capacity]
     sizes: np.ndarray  # [clients]
-    placed: Data  # on the device: without examples and rows
+    placed: Data  # on the device: without rows
     num_sent: int  # the most examples that a cohort can own; as many are always sent, so that nothing is recompiled
     client_map: ClientMap
 
     @classmethod
-    def of(cls, rounds: Rounds, data: Data) -> "_Host":
+    def of(cls, rounds: Rounds, data: Data, examples: Examples) -> "_Host":
         rows, sizes = map(np.asarray, data.ownership)
         num_sent, client_map = int(np.sort(sizes)[-rounds.layout.cohort_size :].sum()), rounds.layout.client_map
-        examples = data.examples
         if not isinstance(examples.inputs, np.ndarray):
             examples = client_map.replicate(examples)
-        placed = client_map.replicate(data._replace(examples=(), ownership=data.ownership._replace(rows=())))
+        placed = client_map.replicate(data._replace(ownership=data.ownership._replace(rows=())))
         return cls(examples, rows, sizes, placed, num_sent, client_map)
 
-    def send(self, clients: Client) -> tuple[Client, Examples]:
+    def send(self, drawn: Drawn) -> _Cohort:
         """The clients with their rows, and the examples that these are rows of, on their way to the device."""
-        ids, client_map, examples = np.asarray(clients.id), self.client_map, self.examples
+        ids, client_map, examples = np.asarray(drawn.id), self.client_map, self.examples
         rows = self.rows.take(ids, axis=0, mode="clip")
         if not isinstance(examples.inputs, np.ndarray):
-            return clients._replace(rows=client_map.shard(rows)), examples
+            return _Cohort(drawn, client_map.shard(rows), examples)
         sizes = np.where(ids < len(self.sizes), self.sizes.take(ids, mode="clip"), 0)
         is_owned = np.arange(rows.shape[1]) < sizes[:, None]
         identities = np.zeros(self.num_sent, rows.dtype)
@@ -130,66 +156,43 @@ class _Host(NamedTuple):
         rows[is_owned] = np.arange(sizes.sum())
         inputs, labels = (array[identities] for array in examples[:2])
         part = client_map.replicate(examples._replace(inputs=inputs, labels=labels, identities=identities))
-        return clients._replace(rows=client_map.shard(rows)), part
+        return _Cohort(drawn, client_map.shard(rows), part)
 
 
-def _run_cohort(rounds, algorithm, current, states, round, sent):
-    """The cohort's identities, the new server and what the clients leave."""
-    clients, part = sent
-    ids = np.asarray(clients.id)
-    of_cohort = rounds.layout.client_map.shard(_gather(states, ids))
-    return ids, _run_round(rounds, algorithm, current, of_cohort, (round, clients, part))
-
-
-def _run_skipping(rounds, algorithm, current, states, host, when):
-    """``_run_cohort`` without the clients that diverge, who they are before it."""
-    key, round, first = when
-
-    def attempt(left_out):
-        start = jax.tree.map(jnp.copy, current)  # it is donated
-        sent = first
-        if left_out.any():
-            sent = host.send(_draw(rounds, algorithm, host.placed, key, round, left_out))
-        ids, (new, result) = _run_cohort(rounds, algorithm, start, states, round, sent)
-        return ids, to_host(result.metrics[skipping.SKIPPED]) > 0, (new, result)
-
-    return skipping.without_failed_on_host(attempt, len(host.sizes))
+_draw = jax.jit(cohorts.draw, static_argnums=0)
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def _arranged(rounds, algorithm, data, key, cohort, left_out):
-    """Some of all clients that are not left out, in the layout's order and padded, as stacked clients without rows and
-    states; their weights are those among all."""
+    """Some of all clients, without those left out, in the layout's order; their weights are those among all."""
     sizes = data.ownership.sizes
     cohort = cohorts.arrange(cohorts.without(cohort, left_out), sizes, rounds.layout.client_map)
-    clients = cohorts.stack(algorithm, cohort, sizes, key, None)
+    drawn = cohorts.stack(algorithm, cohort, sizes, key, None)
     among_all = cohorts.stack(algorithm, cohorts.without(jnp.arange(len(sizes)), left_out), sizes, key, None)
-    return clients._replace(weight=among_all.weight.at[cohort].get(mode="fill", fill_value=0))
+    return drawn.replace(weight=among_all.weight.at[cohort].get(mode="fill", fill_value=0))
 
 
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=(2, 3))
-def _run_round(rounds, algorithm, current, states, cohort):
-    round, clients, examples = cohort
-    start = cohorts.Start(current, round, cohorts.no_models(rounds, current))
-    return cohorts.run(rounds, algorithm, start, clients._replace(state=states), examples)
+def _run_round(rounds, algorithm, server, states, round, cohort):
+    clients, shared = cohort.drawn.with_data(cohort.rows, states), cohorts.Shared(server, round, cohort.examples)
+    upload, result = cohorts.train(rounds, algorithm, shared, clients, cohorts.no_models(rounds, server))
+    return cohorts.aggregate(rounds, algorithm, shared, clients, upload, result)
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _first_reports(rounds, algorithm, current, states, cohort):
-    clients, examples = cohort
-    return cohorts.first_reports(rounds, algorithm, current, clients._replace(state=states), examples)
+def _first_reports(rounds, algorithm, server, states, cohort):
+    clients, shared = cohort.drawn.with_data(cohort.rows, states), cohorts.Shared(server, 0, cohort.examples)
+    return cohorts.first_reports(rounds, algorithm, shared, clients)
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _measure(rounds, algorithm, current, round, states, cohort):
-    clients, examples = cohort
-    clients = clients._replace(state=states)
-    return cohorts.measured_by_all(rounds, algorithm, current, round, clients, examples)
+def _measure(rounds, algorithm, server, round, states, cohort):
+    clients, shared = cohort.drawn.with_data(cohort.rows, states), cohorts.Shared(server, round, cohort.examples)
+    return cohorts.measured_by_all(rounds, algorithm, shared, clients)
 
 
-_draw = jax.jit(cohorts.draw, static_argnums=0)
-_start_with = jax.jit(cohorts.start_with, static_argnums=0)
-_end_with = jax.jit(cohorts.end_with, static_argnums=0)
+_start_with = jax.jit(cohorts.start_with)
+_end_with = jax.jit(cohorts.end_with)
 
 
 def _compiled_or_not(client_map: ClientMap):
@@ -213,21 +216,30 @@ def _gather(states: ClientState, ids: np.ndarray) -> ClientState:
     return jax.tree.map(lambda leaf: leaf.take(ids, axis=0, mode="clip"), states)
 
 
-def _store(states: ClientState, ids: np.ndarray, new: ClientState) -> None:
+def _record(
+    states: ClientState, num_clients: int, ids: np.ndarray, result: CohortResult, left_out: np.ndarray | None
+) -> RoundRecord:
+    """The round's record, client by client; the cohort's new states are stored in ``states``."""
+    is_real = ids < num_clients
+
     def store(stored, new):
-        is_real = ids < len(stored)
         stored[ids[is_real]] = new[is_real]
+        return stored
 
-    jax.tree.map(store, states, new)
-
-
-def _record(ids: np.ndarray, num_clients: int, metrics: dict[str, np.ndarray], steps: np.ndarray) -> RoundRecord:
     def spread(values, absent):
-        everyone = np.full(num_clients, absent, values.dtype)
-        _store(everyone, ids, values)
-        return everyone
+        return store(np.full(num_clients, absent, values.dtype), values)
 
-    return RoundRecord(jax.tree.map(lambda m: spread(m, np.nan), metrics), spread(steps, 0))
+    new, metrics, steps = to_host((result.states, result.metrics, result.steps))
+    jax.tree.map(store, states, new)
+    record = RoundRecord(jax.tree.map(lambda m: spread(m, np.nan), metrics), spread(steps, 0))
+    _mark(record, left_out)
+    return record
+
+
+def _mark(record, left_out):
+    """Counts the clients that were left out among those that are skipped."""
+    if left_out is not None:
+        record.metrics[SKIPPED][left_out] = 1
 
 
 def _stack(max_rounds: int, *rounds: PyTree) -> np.ndarray:

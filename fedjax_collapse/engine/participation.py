@@ -13,12 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from fedjax_collapse import randomness
 from fedjax_collapse.annotations import as_array
 from fedjax_collapse.options import Fraction, Interval, NotNegative, Positive, Share, check_fields, only_with, option
 from fedjax_collapse.records import Key, UserError
-
-_DRAW, _DROPOUT, _STRAGGLERS, _UPLOADS = 0, 2, 3, 4  # streams of randomness within a round; 1 is the clients' training
-_PHASES, _SPEEDS = 2**31 - 1, 2**31 - 2  # streams of randomness within a run; the others are its rounds
 
 
 @struct.dataclass
@@ -93,13 +91,13 @@ class Participation:
         period = self.availability_period
         if period is None:
             return self
-        phases = jax.random.randint(jax.random.fold_in(key, _PHASES), (num_clients,), 0, period)
+        phases = jax.random.randint(jax.random.fold_in(key, randomness.AVAILABILITY), (num_clients,), 0, period)
         is_day = 2 * ((round + phases) % period) < period
         return self.replace(availability=self.availability * is_day, availability_period=None)
 
     def draw(self, key: Key, sizes: jax.Array, cohort_size: int) -> jax.Array:
         """Identities [cohort_size] of a round's distinct clients; ``len(sizes)`` where there is none."""
-        num_clients, key_draw = len(sizes), jax.random.fold_in(key, _DRAW)
+        num_clients, key_draw = len(sizes), jax.random.fold_in(key, randomness.COHORT)
         if self.rule == "uniform":
             whole = jnp.arange(num_clients)
             return whole if cohort_size == num_clients else jax.random.permutation(key_draw, num_clients)[:cohort_size]
@@ -117,7 +115,7 @@ class Participation:
         """The cohort's identities; ``num_clients`` in place of those that drop out."""
         if self.dropout is None:
             return cohort
-        drawn = jax.random.uniform(jax.random.fold_in(key, _DROPOUT), (num_clients,)).at[cohort].get(mode="clip")
+        drawn = _uniform(jax.random.fold_in(key, randomness.DROPOUT), cohort, num_clients)
         drawn = jnp.where(cohort < num_clients, drawn, -1)
         return jnp.where(at_least_one(drawn >= self.dropout, drawn), cohort, num_clients)
 
@@ -125,14 +123,14 @@ class Participation:
         """The share of its local steps that each of the cohort takes; None where all take all of them."""
         if self.stragglers is None:
             return None
-        drawn = jax.random.uniform(jax.random.fold_in(key, _STRAGGLERS), (num_clients,)).at[cohort].get(mode="clip")
+        drawn = _uniform(jax.random.fold_in(key, randomness.STRAGGLERS), cohort, num_clients)
         return jnp.where(drawn < self.stragglers, self.straggler_share, 1.0)
 
     def seconds(self, key: Key, steps: jax.Array) -> jax.Array:
         """Virtual seconds [..., clients] until all clients' uploads, after so many steps each; ``key``: of the run."""
         per_step = self.step_seconds
         if self.step_spread is not None:
-            drawn = jax.random.normal(jax.random.fold_in(key, _SPEEDS), steps.shape[-1:])
+            drawn = jax.random.normal(jax.random.fold_in(key, randomness.SPEEDS), steps.shape[-1:])
             per_step = per_step * jnp.exp(self.step_spread * drawn)
         return steps * per_step + (0.0 if self.upload_seconds is None else self.upload_seconds)
 
@@ -145,7 +143,7 @@ class Participation:
         """
         if self.upload_loss is None and self.deadline is None:
             return None
-        scores = jax.random.uniform(jax.random.fold_in(key, _UPLOADS), (num_clients,))
+        scores = jax.random.uniform(jax.random.fold_in(key, randomness.UPLOADS), (num_clients,))
         arrives = is_member = jnp.zeros(num_clients, bool).at[cohort].set(True, mode="drop")
         if self.upload_loss is not None:
             arrives = arrives & (scores >= self.upload_loss)
@@ -161,6 +159,11 @@ def _per_client(name, value, num_clients):
     if numbers.shape not in ((), (num_clients,)):
         raise UserError(f"Participation: {name} of {len(numbers)} clients, expected one or {num_clients}")
     return numbers
+
+
+def _uniform(key, cohort, num_clients):
+    """A number in [0, 1) for each of the cohort, drawn by identity."""
+    return jax.random.uniform(key, (num_clients,)).at[cohort].get(mode="clip")
 
 
 def at_least_one(flags: jax.Array, scores: jax.Array) -> jax.Array:

@@ -10,20 +10,20 @@ import numpy as np
 
 from fedjax_collapse.algorithm import FedAvg
 from fedjax_collapse.data import federation
-from fedjax_collapse.engine import host_rounds, memory, rounds
+from fedjax_collapse.engine import host_rounds, memory, rounds, together
 from fedjax_collapse.engine.client_maps import to_host
 from fedjax_collapse.engine.cohort import Data, home_order
 from fedjax_collapse.engine.layout import Layout, Rounds
 from fedjax_collapse.engine.rounds import Advance, State
 from fedjax_collapse.engine.skipping import SKIPPED
-from fedjax_collapse.records import UserError
+from fedjax_collapse.records import Examples, UserError
 
 STORAGES = ("auto", *federation.STORAGES)
 _MIB = 2**20
 
 
 class Program:
-    """Advances runs by rounds; each run is an algorithm, its state and its data, of which the examples are common.
+    """Advances runs by rounds; each run is an algorithm, its state and its data, and all have the same examples.
 
     ``storage``: ``device``; ``host``, where client states, and the examples if they are NumPy arrays, stay there and
     the cohort's are sent in every round; ``auto`` is the device, unless the examples are NumPy arrays or both do not
@@ -33,8 +33,10 @@ class Program:
         UserError: the storage cannot hold several runs.
     """
 
-    def __init__(self, rounds: Rounds, runs: Sequence[tuple[FedAvg, State, Data]], storage: str = "auto"):
-        self._rounds, self._runs = rounds, list(runs)
+    def __init__(
+        self, rounds: Rounds, runs: Sequence[tuple[FedAvg, State, Data]], examples: Examples, storage: str = "auto"
+    ):
+        self._rounds, self._runs, self._examples = rounds, list(runs), examples
         self._data = self._runs[0][2]
         self._state = None  # until it is placed
         self._left_out = []  # by run, whose first report was; until the first rounds
@@ -61,7 +63,7 @@ class Program:
     def advance(self, num_rounds: int) -> list[Advance]:
         """Each run after so many rounds."""
         run = host_rounds.run_rounds if self._is_on_host else rounds.run_rounds
-        advance = jax.block_until_ready(run(self._rounds, self._algorithm, self._state, self._data, num_rounds))
+        advance = jax.block_until_ready(run(self._rounds, *self._arguments(num_rounds)))
         self._state = advance.state
         advances, left_out = self._each(advance), self._left_out
         self._left_out = []
@@ -84,7 +86,7 @@ class Program:
         return math.nan if self._is_on_host else sum(self._stored_bytes())
 
     def _each(self, tree):
-        return [tree] if self._rounds.run_map is None else rounds.split_runs(tree, len(self._runs))
+        return [tree] if self._rounds.run_map is None else together.split_runs(tree, len(self._runs))
 
     def _on_host(self):
         algorithm, state, data = self._runs[0]
@@ -94,21 +96,20 @@ class Program:
 
     def _on_devices(self):
         client_map, run_map, runs = self._rounds.layout.client_map, self._rounds.run_map, []
-        examples = (run_map or client_map).replicate(self._data.examples)
+        self._examples = (run_map or client_map).replicate(self._examples)
         for algorithm, state, data in self._runs:
-            data = data._replace(examples=(), order=home_order(self._rounds, data))
+            data = data._replace(order=home_order(self._rounds, data))
             algorithm, data = client_map.replicate((algorithm, data))
-            data = data._replace(examples=examples)
             state = rounds.distribute(client_map, state, data.order)
             runs.append((algorithm, self._started(rounds, algorithm, state, data), data))
-        return runs[0] if run_map is None else rounds.stack_runs(runs, run_map)
+        return runs[0] if run_map is None else together.stack_runs(runs, run_map)
 
     def _started(self, module, algorithm, state, data):
         """The state, after the first reports if it is that before the first round."""
         if int(state.round):
             return state
         alone = dataclasses.replace(self._rounds, run_map=None)
-        state, left_out = module.with_first_reports(alone, algorithm, state, data)
+        state, left_out = module.with_first_reports(alone, algorithm, state, data, self._examples)
         self._left_out.append(to_host(left_out))
         return state
 
@@ -121,7 +122,7 @@ class Program:
         """On each device: of the examples with their owners, and of the client states."""
         (_, state, data), num_devices = self._runs[0], len(self._rounds.devices)
         per_device = -(-len(self._runs) // num_devices) if self._rounds.run_map else 1 / num_devices
-        size = memory.size_in_bytes((data.examples, data.ownership))
+        size = memory.size_in_bytes((self._examples, data.ownership))
         return size, round(per_device * memory.size_in_bytes(state.clients))
 
     def _with(self, layout: Layout) -> Rounds:
@@ -130,8 +131,11 @@ class Program:
     def _round_bytes(self, layout):
         if self.order is not None and layout != self._rounds.layout:
             self._redistribute(layout)
-        arguments = self._algorithm, self._state, self._data, layout.max_rounds
+        arguments = self._arguments(layout.max_rounds)
         return memory.program_bytes(functools.partial(rounds.compile_rounds, self._with(layout), *arguments))
+
+    def _arguments(self, num_rounds):
+        return self._algorithm, self._state, self._data, self._examples, num_rounds
 
     def _redistribute(self, layout):
         """Places the client states where they are at home in the layout."""
@@ -155,12 +159,12 @@ class Program:
 
     @property
     def _has_examples_on_host(self):
-        return isinstance(self._runs[0][2].examples.inputs, np.ndarray)
+        return isinstance(self._examples.inputs, np.ndarray)
 
 
 def _counted(advance, left_out):
     """The advance, whose first round also counts the clients whose first report was left out."""
-    if not left_out.any():
+    if left_out is None or not left_out.any():
         return advance
     metrics = dict(advance.record.metrics)
     metrics[SKIPPED] = np.array(to_host(metrics[SKIPPED]))

@@ -6,14 +6,13 @@ map as clients are. A run resumes exactly from its state alone, also on another 
 
 import dataclasses
 import functools
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_collapse import server
+from fedjax_collapse import randomness, server
 from fedjax_collapse.algorithm import FedAvg
 from fedjax_collapse.data.batches import zeros_of
 from fedjax_collapse.engine import cohort as cohorts
@@ -23,7 +22,7 @@ from fedjax_collapse.engine.cohort import Data, Watched
 from fedjax_collapse.engine.layout import Rounds
 from fedjax_collapse.engine.skipping import SKIPPED
 from fedjax_collapse.model import Model
-from fedjax_collapse.records import ClientState, Key, PyTree, Server, Variables
+from fedjax_collapse.records import ClientState, Examples, Key, PyTree, Server, Variables
 
 
 class State(NamedTuple):
@@ -97,16 +96,18 @@ def by_identity(stored: PyTree, num_clients: int, order: jax.Array | None) -> Py
     return jax.tree.map(lambda leaf: leaf[rows], stored)
 
 
-def run_rounds(rounds: Rounds, algorithm: FedAvg, state: State, data: Data, num_rounds: jax.Array | int) -> Advance:
-    """The run after ``num_rounds`` rounds; with a ``run_map`` every run, stacked as ``stack_runs`` does it.
+def run_rounds(
+    rounds: Rounds, algorithm: FedAvg, state: State, data: Data, examples: Examples, num_rounds: jax.Array | int
+) -> Advance:
+    """The run after ``num_rounds`` rounds; with a ``run_map`` every run, stacked as ``together.stack_runs`` does it.
 
     Compiled once for all numbers of rounds up to ``layout.max_rounds`` and all values of the algorithm's
     hyper-parameters. ``state`` is donated: its buffers are reused and it must not be used again.
     """
     if rounds.layout.client_map.is_compiled:
-        return _run_rounds_compiled(rounds, algorithm, state, data, num_rounds)
+        return _run_rounds_compiled(rounds, algorithm, state, data, examples, num_rounds)
     with jax.disable_jit():
-        return _run_rounds(rounds, algorithm, state, data, num_rounds)
+        return _run_rounds(rounds, algorithm, state, data, examples, num_rounds)
 
 
 def compile_rounds(rounds: Rounds, *arguments) -> jax.stages.Compiled:
@@ -114,7 +115,7 @@ def compile_rounds(rounds: Rounds, *arguments) -> jax.stages.Compiled:
     return _run_rounds_compiled.lower(rounds, *arguments).compile()
 
 
-def trace(rounds: Rounds, algorithm: FedAvg, data: Data) -> None:
+def trace(rounds: Rounds, algorithm: FedAvg, data: Data, examples: Examples) -> None:
     """Goes through the rounds of a run without computing anything, so that whatever does not fit together is found.
 
     Raises:
@@ -122,162 +123,142 @@ def trace(rounds: Rounds, algorithm: FedAvg, data: Data) -> None:
     """
     if not rounds.layout.client_map.is_compiled:
         rounds = dataclasses.replace(rounds, layout=rounds.layout._replace(client_map=Chunked(1)))
-    _run_rounds_compiled.eval_shape(rounds, *_shapes(rounds, algorithm, data), rounds.layout.max_rounds)
+    _run_rounds_compiled.eval_shape(rounds, *_shapes(rounds, algorithm, data, examples), rounds.layout.max_rounds)
 
 
-def lower(rounds: Rounds, algorithm: FedAvg, data: Data) -> jax.stages.Lowered:
-    """The rounds of a run as they go to the compiler, also of devices that are not there; ``data`` may be shapes."""
-    return _run_rounds_compiled.lower(rounds, *_shapes(rounds, algorithm, data), rounds.layout.max_rounds)
+def lower(rounds: Rounds, algorithm: FedAvg, data: Data, examples: Examples) -> jax.stages.Lowered:
+    """The rounds of a run as they go to the compiler, also of devices that are not there; ``data`` and ``examples`` may
+    be shapes."""
+    return _run_rounds_compiled.lower(rounds, *_shapes(rounds, algorithm, data, examples), rounds.layout.max_rounds)
 
 
 def with_first_reports(
-    rounds: Rounds, algorithm: FedAvg, state: State, data: Data
-) -> tuple[State, jax.Array | np.ndarray]:
+    rounds: Rounds, algorithm: FedAvg, state: State, data: Data, examples: Examples
+) -> tuple[State, jax.Array | np.ndarray | None]:
     """The state before the first round, after the reports on the initial model that some methods start with, and whose
-    were left out [clients], as they were not finite and clients are skipped."""
+    were left out [clients], as they were not finite; None where clients are not skipped."""
     if not algorithm.starting:
-        return state, np.zeros(len(data.ownership.sizes), bool)
-    return _with_first_reports(rounds, algorithm, state, data)
+        return state, None
+    return _with_first_reports(rounds, algorithm, state, data, examples)
 
 
-def stack_runs(runs: Sequence[tuple[FedAvg, State, Data]], run_map: ClientMap) -> tuple[FedAvg, State, Data]:
-    """The runs' algorithms, states and data, each stacked on a leading axis; the examples are common to all.
-
-    Padded to a multiple of ``run_map.clients_at_once`` with runs whose clients own nothing.
-    """
-    examples = runs[0][2].examples
-    own = [(algorithm, state, data._replace(examples=())) for algorithm, state, data in runs]
-    algorithm, state, data = own[-1]
-    idle = data.ownership._replace(sizes=jnp.zeros_like(data.ownership.sizes))
-    own += [(algorithm, state, data._replace(ownership=idle))] * (-len(own) % run_map.clients_at_once)
-    algorithm, state, data = (run_map.shard(part) for part in jax.tree.map(lambda *leaves: _stack(leaves), *own))
-    return algorithm, state, data._replace(examples=examples)
-
-
-def split_runs(stacked: PyTree, num_runs: int) -> list[PyTree]:
-    """What belongs to each of the stacked runs, on one device; without those that only pad."""
-    return _split_runs(on_one_device(stacked), num_runs)
-
-
-def _run_rounds(rounds, algorithm, state, data, num_rounds):
+def _run_rounds(rounds, algorithm, state, data, examples, num_rounds):
     if rounds.run_map is None:
-        return _run_one(rounds, algorithm, state, data, num_rounds)
+        return _run_one(rounds, algorithm, state, data, examples, num_rounds)
 
     def run(shared, own):
-        algorithm, state, data = own
-        return Outcome((), _run_one(rounds, algorithm, state, data._replace(examples=shared[0]), shared[1]))
+        return Outcome((), _run_one(rounds, *own, *shared))
 
-    own = algorithm, state, data._replace(examples=())
-    return rounds.run_map(run, (data.examples, num_rounds), own).result
+    return rounds.run_map(run, (examples, num_rounds), (algorithm, state, data)).result
 
 
 _run_rounds_compiled = jax.jit(_run_rounds, static_argnums=0, donate_argnums=2)
 
 
-def _run_one(rounds, algorithm, state, data, num_rounds):
+def _run_one(rounds, algorithm, state, data, examples, num_rounds):
     @functools.partial(jax.jit, inline=True)  # traced once, for its shapes and in the loop
-    def one_round(state, watched, algorithm, data):
-        return _run_round(rounds, algorithm, state, watched, data)
+    def one_round(state, slots, algorithm, data, examples):
+        return _run_round(rounds, algorithm, state, slots, data, examples)
 
     def body(index, carry):
-        advance = one_round(carry.state, carry.watched.variables, algorithm, data)
+        advance = one_round(carry.state, carry.watched.variables, algorithm, data, examples)
         record = jax.tree.map(lambda all, one: all.at[index].set(one), carry.record, advance.record)
         return advance._replace(record=record)
 
     models = cohorts.no_models(rounds, state.server)
-    shapes = jax.eval_shape(one_round, state, models, algorithm, data)
+    shapes = jax.eval_shape(one_round, state, models, algorithm, data, examples)
     max_rounds = rounds.layout.max_rounds
     record = jax.tree.map(lambda leaf: jnp.zeros((max_rounds, *leaf.shape), leaf.dtype), shapes.record)
     watched = Watched(zeros_of(shapes.watched.ids), models, state.server.variables)
     advance = jax.lax.fori_loop(0, num_rounds, body, Advance(state, record, watched))
-    return _measured(rounds, algorithm, advance, data, num_rounds) if algorithm.measuring(by_all=True) else advance
+    if algorithm.measuring(by_all=True):
+        return _measured_by_all(rounds, algorithm, advance, data, examples, num_rounds)
+    return advance
 
 
-def _measured(rounds, algorithm, advance, data, num_rounds):
+def _run_round(rounds, algorithm, state, slots, data, examples):
+    """Draws a cohort, trains it, aggregates its uploads, and records what it leaves."""
+    shared = cohorts.Shared(state.server, state.round, examples)
+
+    def attempt(left_out):
+        drawn = cohorts.draw(rounds, algorithm, data, state.key, state.round, left_out)
+        clients = cohorts.gather(drawn, data, state.clients)
+        upload, result = cohorts.train(rounds, algorithm, shared, clients, slots)
+        new, result = cohorts.aggregate(rounds, algorithm, shared, clients, upload, result)
+        return drawn.id, result.metrics.get(SKIPPED), (new, result)
+
+    num_clients = len(data.ownership.sizes)
+    left_out, ids, (new, result) = skipping.without_failed(attempt, num_clients, rounds.skips_clients)
+    states, record = _record(rounds, state.clients, data, ids, result, left_out)
+    return Advance(State(new, states, state.key, state.round + 1), record, result.watched)
+
+
+def _record(rounds, stored, data, ids, result, left_out):
+    """The states of all clients, stored where they belong, and the round's record, client by client."""
+    num_clients = len(data.ownership.sizes)
+    positions = jnp.where(ids < num_clients, ids, np.iinfo(np.int32).max)  # padding clients are dropped
+
+    def store(stored, new):
+        return stored.at[positions].set(new, mode="drop")
+
+    metrics = jax.tree.map(lambda m: store(jnp.full(num_clients, jnp.nan, m.dtype), m), result.metrics)
+    steps = store(jnp.zeros(num_clients, result.steps.dtype), result.steps)
+    if left_out is not None:
+        metrics[SKIPPED] = jnp.where(left_out, 1, metrics[SKIPPED])
+    states = jax.tree.map(store, stored, result.states) if data.order is None else result.states
+    return rounds.layout.client_map.keep_sharded(states), RoundRecord(metrics, steps)
+
+
+def _measured_by_all(rounds, algorithm, advance, data, examples, num_rounds):
     """The run after all clients have measured the server's model."""
     state, record = advance.state, advance.record
     last = state.round - 1
-
-    def report(clients):
-        return cohorts.measured_by_all(rounds, algorithm, state.server, last, clients, data.examples)
-
-    key = cohorts.client_keys(jax.random.fold_in(state.key, last))
+    shared = cohorts.Shared(state.server, last, examples)
+    report = functools.partial(cohorts.measured_by_all, rounds, algorithm, shared)
+    key = randomness.clients_key(jax.random.fold_in(state.key, last))
     left_out, reports = _reports_of_all(rounds, algorithm, state, data, key, report)
-    new = cohorts.end_with(rounds, algorithm, state.server, reports, left_out)
-    if rounds.skips_clients:
+    new = cohorts.end_with(algorithm, state.server, reports, left_out)
+    if left_out is not None:
         skipped = record.metrics[SKIPPED]
         of_last = jnp.where(left_out, 1, skipped[num_rounds - 1])
         record = record._replace(metrics={**record.metrics, SKIPPED: skipped.at[num_rounds - 1].set(of_last)})
     return advance._replace(state=state._replace(server=new), record=record)
 
 
-def _run_round(rounds, algorithm, state, watched, data):
-    sizes = data.ownership.sizes
-
-    def attempt(left_out=None):
-        clients = cohorts.draw(rounds, algorithm, data, state.key, state.round, left_out)
-        clients = cohorts.gather(clients, data, state.clients)
-        start = cohorts.Start(state.server, state.round, watched)
-        new, result = cohorts.run(rounds, algorithm, start, clients, data.examples)
-        failed = result.metrics[SKIPPED] > 0 if rounds.skips_clients else ()
-        return clients.id, failed, (new, result)
-
-    if rounds.skips_clients:
-        left_out, ids, (new, result) = skipping.without_failed(attempt, len(sizes))
-    else:
-        ids, _, (new, result) = attempt()
-    positions = jnp.where(ids < len(sizes), ids, np.iinfo(np.int32).max)  # padding clients are dropped
-
-    def store(stored, new):
-        return stored.at[positions].set(new, mode="drop")
-
-    record = RoundRecord(
-        metrics=jax.tree.map(lambda m: store(jnp.full(len(sizes), jnp.nan, m.dtype), m), result.metrics),
-        steps=store(jnp.zeros(len(sizes), result.steps.dtype), result.steps),
-    )
-    if rounds.skips_clients:
-        record.metrics[SKIPPED] = jnp.where(left_out, 1, record.metrics[SKIPPED])
-    states = jax.tree.map(store, state.clients, result.states) if data.order is None else result.states
-    states = rounds.layout.client_map.keep_sharded(states)
-    return Advance(State(new, states, state.key, state.round + 1), record, result.watched)
-
-
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=2)
-def _with_first_reports(rounds, algorithm, state, data):
-    def report(clients):
-        return cohorts.first_reports(rounds, algorithm, state.server, clients, data.examples)
-
+def _with_first_reports(rounds, algorithm, state, data, examples):
+    shared = cohorts.Shared(state.server, 0, examples)
+    report = functools.partial(cohorts.first_reports, rounds, algorithm, shared)
     left_out, reports = _reports_of_all(rounds, algorithm, state, data, state.key, report)
-    return state._replace(server=cohorts.start_with(rounds, algorithm, state.server, reports, left_out)), left_out
+    return state._replace(server=cohorts.start_with(algorithm, state.server, reports, left_out)), left_out
 
 
 def _reports_of_all(rounds, algorithm, state, data, key, report):
-    """Whose reports were left out [clients], and the sum of the others', of all clients with keys made of that one."""
+    """Whose reports were left out [clients], or None, and the sum of all other clients' reports.
+
+    ``key``: what the keys of all clients are derived from.
+    """
     sizes = data.ownership.sizes
-    nobody = jnp.zeros(len(sizes), bool)
 
     def attempt(left_out):
         order = cohorts.everyone(sizes, rounds.layout.client_map) if data.order is None else data.order
-        order = cohorts.without(order, left_out) if rounds.skips_clients else order
-        clients = cohorts.gather(cohorts.stack(algorithm, order, sizes, key, None), data, state.clients)
-        reports, wrong = report(clients)
-        return clients.id, wrong > 0 if rounds.skips_clients else (), reports
+        drawn = cohorts.stack(algorithm, cohorts.without(order, left_out), sizes, key, None)
+        reports, wrong = report(cohorts.gather(drawn, data, state.clients))
+        return drawn.id, wrong, reports
 
-    if rounds.skips_clients:
-        left_out, _, reports = skipping.without_failed(attempt, len(sizes))
-        return left_out, reports
-    return nobody, attempt(nobody)[2]
+    left_out, _, reports = skipping.without_failed(attempt, len(sizes), rounds.skips_clients)
+    return left_out, reports
 
 
-def _shapes(rounds, algorithm, data):
+def _shapes(rounds, algorithm, data, examples):
     """Of what the rounds are given, where it is placed."""
     client_map = rounds.layout.client_map
     algorithm, participation = jax.tree.map(jnp.asarray, (algorithm, data.participation))
     data = data._replace(participation=participation)
     data = data._replace(order=jax.eval_shape(functools.partial(cohorts.home_order, rounds), data))
     state = _state_shapes(algorithm, rounds.model, data, client_map)
-    algorithm, data = client_map.shapes((algorithm, data))
-    return algorithm, state, data
+    algorithm, data, examples = client_map.shapes((algorithm, data, examples))
+    return algorithm, state, data, examples
 
 
 def _state_shapes(algorithm, model, data, client_map):
@@ -296,12 +277,3 @@ def _state_shapes(algorithm, model, data, client_map):
 def _of_all(client, num_clients):
     """Shapes of one client's state, with an axis over clients."""
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((num_clients, *leaf.shape), leaf.dtype), client)
-
-
-@functools.partial(jax.jit, static_argnames="num_runs")  # one call: each slice by itself would cost as much
-def _split_runs(stacked, num_runs):
-    return [jax.tree.map(lambda leaf, i=i: leaf[i], stacked) for i in range(num_runs)]
-
-
-def _stack(leaves):
-    return jnp.stack(leaves) if isinstance(leaves[0], jax.Array) else np.stack(leaves)

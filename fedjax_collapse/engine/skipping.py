@@ -14,12 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_collapse.data.batches import zeros_of
+from fedjax_collapse.engine.client_maps import to_host
 from fedjax_collapse.local import LocalResult
 from fedjax_collapse.records import Client, PyTree, losses_of
 
 SKIPPED = "skipped_clients"  # the metric: 1 for a client that diverged
 
-Attempt = Callable[[Any], tuple[Any, Any, PyTree]]  # who is left out -> identities, who of them fails, whatever else
+Attempt = Callable[[Any], tuple[Any, Any, PyTree]]  # who is left out -> identities, 1 for who of them fails, the rest
 
 
 def all_finite(tree: PyTree) -> jax.Array:
@@ -45,13 +46,19 @@ def is_wrong(reports: PyTree, client: Client) -> jax.Array:
     return (client.is_counted & ~all_finite(reports)).astype(jnp.result_type(float))
 
 
-def without_failed(attempt: Attempt, num_clients: int) -> tuple[jax.Array, Any, PyTree]:
-    """Who fails [clients], and the identities and the rest without them; inside compiled code."""
+def without_failed(attempt: Attempt, num_clients: int, is_skipping: bool) -> tuple[jax.Array | None, Any, PyTree]:
+    """Who fails [clients], and the identities and the rest without them; inside compiled code.
+
+    Unless ``is_skipping``, there is one attempt, which leaves out None, and None is returned.
+    """
+    if not is_skipping:
+        ids, _, outcome = attempt(None)
+        return None, ids, outcome
 
     def retry(carry):
         left_out, *_ = carry
         ids, failed, outcome = attempt(left_out)
-        now_out = left_out.at[jnp.where(failed, ids, num_clients)].set(True, mode="drop")
+        now_out = left_out.at[jnp.where(failed > 0, ids, num_clients)].set(True, mode="drop")
         return now_out, jnp.any(now_out != left_out), ids, outcome
 
     nobody = jnp.zeros(num_clients, bool)
@@ -61,11 +68,17 @@ def without_failed(attempt: Attempt, num_clients: int) -> tuple[jax.Array, Any, 
     return left_out, ids, outcome
 
 
-def without_failed_on_host(attempt: Attempt, num_clients: int) -> tuple[np.ndarray, Any, PyTree]:
+def without_failed_on_host(
+    attempt: Attempt, num_clients: int, is_skipping: bool
+) -> tuple[np.ndarray | None, Any, PyTree]:
     """``without_failed`` of an ``attempt`` that is not compiled as a whole."""
+    if not is_skipping:
+        ids, _, outcome = attempt(None)
+        return None, ids, outcome
     left_out = np.zeros(num_clients, bool)
     while True:
         ids, failed, outcome = attempt(left_out)
-        if left_out[ids[failed]].all():
+        failing = ids[to_host(failed) > 0]
+        if left_out[failing].all():
             return left_out, ids, outcome
-        left_out[ids[failed]] = True
+        left_out[failing] = True

@@ -1,13 +1,17 @@
 """Where several runs go as one program: seeds, or values of numeric hyper-parameters."""
 
+import functools
 from collections.abc import Sequence
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
+from fedjax_collapse.algorithm import FedAvg
 from fedjax_collapse.engine import memory
-from fedjax_collapse.engine.client_maps import Chunked, ClientMap, Sharded, Vectorized, num_busy
-from fedjax_collapse.engine.cohort import device_steps
+from fedjax_collapse.engine.client_maps import Chunked, ClientMap, Sharded, Vectorized, num_busy, on_one_device
+from fedjax_collapse.engine.cohort import Data, device_steps
+from fedjax_collapse.engine.rounds import State
 from fedjax_collapse.records import PyTree
 
 
@@ -44,3 +48,29 @@ def fits(client_map: ClientMap, examples: PyTree, clients: PyTree, num_runs: int
     on_each = -(-num_runs // client_map.num_devices)
     size = memory.size_in_bytes(examples) + on_each * memory.size_in_bytes(clients)
     return memory.fits(size, client_map.devices)
+
+
+def stack_runs(runs: Sequence[tuple[FedAvg, State, Data]], run_map: ClientMap) -> tuple[FedAvg, State, Data]:
+    """The runs' algorithms, states and data, each stacked on a leading axis.
+
+    Padded to a multiple of ``run_map.clients_at_once`` with runs whose clients own nothing.
+    """
+    algorithm, state, data = runs[-1]
+    idle = data.ownership._replace(sizes=jnp.zeros_like(data.ownership.sizes))
+    padding = [(algorithm, state, data._replace(ownership=idle))] * (-len(runs) % run_map.clients_at_once)
+    return tuple(map(run_map.shard, jax.tree.map(lambda *leaves: _stack(leaves), *runs, *padding)))
+
+
+def split_runs(stacked: PyTree, num_runs: int) -> list[PyTree]:
+    """The part of each of the stacked runs, on one device; without the runs that only pad."""
+    return unstack(on_one_device(stacked), num_runs)
+
+
+@functools.partial(jax.jit, static_argnums=1)  # one call: each slice by itself would cost as much
+def unstack(stacked: PyTree, count: int) -> list[PyTree]:
+    """The first entries along the leading axis, each as a tree."""
+    return [jax.tree.map(lambda leaf, i=i: leaf[i], stacked) for i in range(count)]
+
+
+def _stack(leaves):
+    return jnp.stack(leaves) if isinstance(leaves[0], jax.Array) else np.stack(leaves)

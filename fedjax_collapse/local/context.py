@@ -1,7 +1,6 @@
 """All that stays the same while one client works in one round, and what a method may look at of it."""
 
 import functools
-import zlib
 from typing import Any, NamedTuple
 
 import jax
@@ -13,7 +12,8 @@ from fedjax_collapse.data.batches import sum_batches
 from fedjax_collapse.local_training import LocalTraining
 from fedjax_collapse.methods.base import FinishView
 from fedjax_collapse.model import Model
-from fedjax_collapse.records import Client, Examples, Key, PyTree, Server, Trained, Variables
+from fedjax_collapse.randomness import method_key
+from fedjax_collapse.records import Client, Examples, PyTree, Server, Trained, Variables
 
 
 class LocalContext(NamedTuple):
@@ -72,11 +72,6 @@ class LocalContext(NamedTuple):
                 sum_batches, self.training.batch_size, self.examples, self.client.rows, self.client.size
             ),
         )
-
-
-def method_key(key: Key, name: str) -> Key:
-    """The method's own randomness, of that of a step or a round."""
-    return jax.random.fold_in(key, zlib.crc32(name.encode()) & 0x7FFFFFFF)
 
 
 def class_counts(model: Model, examples: Examples, client: Client, variables: Variables) -> jax.Array | None:

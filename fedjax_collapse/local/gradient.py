@@ -7,12 +7,11 @@ import jax.numpy as jnp
 import optax
 
 from fedjax_collapse import masks, user_code
-from fedjax_collapse.local.context import LocalContext, method_key
+from fedjax_collapse.local.context import LocalContext
 from fedjax_collapse.losses import masked_mean
 from fedjax_collapse.methods.base import GradientView, LocalView, RoundView, returned
+from fedjax_collapse.randomness import TASK, method_key
 from fedjax_collapse.records import Batch, Key, Outputs, PyTree, Variables
-
-_TASK = "task"  # the stream of randomness of a task's loss; those of methods have their names
 
 FrozenOutputs = dict[str, dict[str, Outputs]]  # by method, by the name that it gave to the model
 
@@ -76,7 +75,7 @@ def _loss(context, batch, frozen, key, params, batch_stats):
 
     def view(name):
         return LocalView(
-            **context.view_fields(None if name == _TASK else name),
+            **context.view_fields(None if name == TASK else name),
             params=params, outputs=outputs, batch=batch, frozen=frozen.get(name, {}), key=method_key(key, name),
         )  # fmt: skip
 
@@ -94,5 +93,5 @@ def _task_loss(context, view, outputs, batch):
     for name, method in context.algorithm.having("task").items():
         return method.task(view(name))
     if context.training.task_loss is not None:
-        return user_code.call_loss("training.task_loss", context.training.task_loss, view(_TASK))
+        return user_code.call_loss("training.task_loss", context.training.task_loss, view(TASK))
     return user_code.call_loss("loss of the task", context.model.task.loss, outputs, batch)

@@ -7,14 +7,14 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fedjax_collapse import masks
+from fedjax_collapse import masks, randomness
+from fedjax_collapse._jax_compat import is_traced
 from fedjax_collapse.data.batches import get_batch, over_batches, pad_to_batches, shuffled_rows, zeros_of
 from fedjax_collapse.local.context import LocalContext
 from fedjax_collapse.local.gradient import correct, frozen_outputs, gradient_and_metrics
 from fedjax_collapse.local_training import divide
 from fedjax_collapse.records import EPOCH, OPTIMIZER, Batch, Key, PyTree, Trained, Variables
 
-_AUGMENTATION = 2**31 - 1  # stream of randomness within an epoch; the others are its steps
 _SHOWN = 3  # names of what is not finite
 
 
@@ -134,7 +134,7 @@ class _Phase:
         first = index * self.training.batch_size
         mask = first + jnp.arange(num_rows) < self.client.size
         positions = jax.lax.dynamic_slice_in_dim(order, first, num_rows)
-        key = jax.random.fold_in(key, _AUGMENTATION)
+        key = jax.random.fold_in(key, randomness.AUGMENTATION)
         augmentation, rows = self.training.augmentation, self.rows[positions]
         batch = get_batch(self.context.examples, rows, mask, augmentation, key)
         if augmentation:
@@ -170,7 +170,7 @@ def _failures_named(client_id: jax.Array, step: jax.Array):
     try:
         yield
     except Exception as error:
-        if not isinstance(step, jax.core.Tracer):
+        if not is_traced(step):
             error.add_note(f"in local step {int(step)} of client {int(client_id)}")
         raise
 
@@ -188,4 +188,4 @@ def _not_finite(carry):
 
 
 def _is_finite(value):
-    return isinstance(value, jax.core.Tracer) or bool(jnp.isfinite(value).all())
+    return is_traced(value) or bool(jnp.isfinite(value).all())

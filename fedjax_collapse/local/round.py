@@ -72,4 +72,4 @@ def _sent(context, trained, public):
         sent = context.sent(returned(name, "upload", changed, sent))
         memory[name] = returned(name, "upload", new, memory[name])
     state = client.state._replace(memory=memory)
-    return context._replace(client=client._replace(state=state)), sent
+    return context._replace(client=client.replace(state=state)), sent

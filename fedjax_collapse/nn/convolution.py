@@ -52,7 +52,7 @@ class Layer(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class TimedLowerings:
-    """The lowering of each layer that was found fastest on a device (``timing.py``); of others that of ``auto``."""
+    """The lowering of each layer that was fastest on a device (``engine/timing.py``); of others that of ``auto``."""
 
     timed: tuple[tuple[Layer, str], ...]
 

@@ -30,9 +30,9 @@ def run_library(federation, algorithm, rounds=2, key=KEY, **options):
         algorithm = jax.tree.map(jnp.asarray, algorithm)
         state = engine.init(algorithm, model, variables, federation.num_clients, jax.random.key(key))
         static = engine.Rounds(model, engine.Layout(engine.Chunked(2), COHORT_SIZE, rounds))
-        data = engine.Data(federation.train, federation.ownership)
-        state, _ = engine.with_first_reports(static, algorithm, state, data)
-        state = engine.run_rounds(static, algorithm, state, data, rounds).state
+        data = engine.Data(federation.ownership)
+        state, _ = engine.with_first_reports(static, algorithm, state, data, federation.train)
+        state = engine.run_rounds(static, algorithm, state, data, federation.train, rounds).state
         return jax.device_get(state._replace(key=None))
 
 
