@@ -8,6 +8,7 @@ from ml_collections import ConfigDict
 
 from experiments.cells import OF_STUDY, arms_of, cell_name, merged, setting_and_arm, settings_of
 from experiments.configs import base
+from experiments.folder import RESERVED, RESERVED_FILES
 from experiments.names import check_key, check_name
 from experiments.paper import check_paper
 from fedjax_collapse import FedAvg, Participation, engine
@@ -24,8 +25,6 @@ _KINDS = {
     "clients": Count,
 }
 _LONGEST_NAME = 200  # bytes of a folder's name; most file systems take 255
-_TAKEN = ("export", "replaced")  # at the top of a study's folder, as these files, also while they are written:
-_TAKEN_FILES = ("config.json", "provenance.json", "summary.json", "report.html", ".lock")
 _SECTIONS = {
     "engine": {
         "layout": Annotated[str, ("auto", "timed", "chunked", "vectorized", "sharded", "loop")],
@@ -133,7 +132,7 @@ def _check_folder_name(what, name):
         problem = "expected printable characters, without / and \\ and without spaces at its ends"
     elif size > _LONGEST_NAME:
         problem = f"it has {size} bytes, expected at most {_LONGEST_NAME}"
-    elif name.casefold() in _TAKEN or name.casefold().startswith(_TAKEN_FILES):
+    elif name.casefold() in RESERVED or name.casefold().startswith(RESERVED_FILES):
         problem = "the study's folder has a file or folder of that name, choose another one"
     else:
         return

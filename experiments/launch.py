@@ -38,11 +38,11 @@ from experiments.config_files import config_argument, with_config_found
 from experiments.console import Console
 from experiments.early import STOPPED, STOPPING
 from experiments.failures import RunsFailed, explain, is_interrupt, one_line
+from experiments.folder import JOBS, run_folder
 from experiments.lock import only_process_in
 from experiments.names import check_key, check_name
 from experiments.plain_values import make_plain
 from experiments.resuming import CHOICES, check_resume
-from experiments.runs import run_folder
 from experiments.sinks import check_sinks
 from experiments.slurm import submit
 from experiments.study import choose_runs, run_study
@@ -115,7 +115,7 @@ def _in_processes(options, arguments, workdir, names):
         if not all(job.done() for job in jobs):
             return 0
         if not workdir.exists():
-            raise UserError(f"no job has started: their logs in {workdir}.jobs say why")
+            raise UserError(f"no job has started: their logs in {workdir}{JOBS} say why")
     elif status := train_in_workers(work, options.workers, stop_on_signal(), console):
         return status
     with only_process_in(workdir):

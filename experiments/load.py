@@ -20,6 +20,7 @@ from experiments import build
 from experiments.arms import as_declared, check_study, resolve_arm
 from experiments.cells import arms_of
 from experiments.configs.base import StudyConfig
+from experiments.folder import CHECKPOINTS, CONFIG, seed_of, study_of
 from experiments.names import check_name, explained
 from fedjax_collapse import FedAvg, Federation, Model, Variables, server
 from fedjax_collapse.annotations import as_array
@@ -72,15 +73,14 @@ def load_run(folder: Path | str, trust: bool = False) -> LoadedRun:
     """
     check_value("load_run: folder", folder, Path | str)
     folder = Path(folder).resolve()
-    study, setting = _study_of(folder)
-    config, arm, seed = _read_config(study), folder.parent.name, folder.name.removeprefix("seed")
-    if not (folder.name.startswith("seed") and seed.isdecimal()):
+    study, setting = study_of(folder)
+    config, arm, seed = _read_config(study), folder.parent.name, seed_of(folder)
+    if seed is None:
         raise UserError(f"{folder}: expected the folder of a run, such as STUDY/fedavg/seed0")
     resolved = resolve_arm(config, arm, setting)
     if not trust:
         _check_library_only(folder, resolved)
-    check_name(f"seed of {study}", seed, map(str, config.seeds))
-    seed = int(seed)
+    check_name(f"seed of {study}", str(seed), map(str, config.seeds))
     try:
         federation = build.federations(resolved, config.seeds)[seed]
         model, algorithm, schedule = (
@@ -99,22 +99,14 @@ def load_run(folder: Path | str, trust: bool = False) -> LoadedRun:
     return LoadedRun(model, federation, algorithm, variables, state, resolved)
 
 
-def _study_of(folder):
-    """The study's folder and the setting of a run's, empty if the study has none."""
-    above = [*folder.parents, *[Path(folder.anchor)] * 3]  # also of a folder near the root
-    return (above[1], "") if (above[1] / "config.json").exists() else (above[2], above[1].name)
-
-
 def _read_config(study: Path) -> ConfigDict:
     try:
-        config = StudyConfig(_as_written(dict(json.loads((study / "config.json").read_text(encoding="utf-8")))))
+        config = StudyConfig(_as_written(dict(json.loads((study / CONFIG).read_text(encoding="utf-8")))))
         check_study(config)
         arms_of(as_declared(config))
     except Exception as error:  # JSON of any other content
         reason = str(error) if isinstance(error, UserError) else type(error).__name__
-        raise UserError(
-            f"{study}: it holds no readable config.json ({reason}); expected the folder of a study"
-        ) from error
+        raise UserError(f"{study}: it holds no readable {CONFIG} ({reason}); expected the folder of a study") from error
     return config
 
 
@@ -145,7 +137,7 @@ def _source(name):
 
 def _newest_state(folder, template):
     """The state of the last checkpoint that is whole."""
-    checkpoints, damages = Checkpoints(folder / "checkpoints"), []
+    checkpoints, damages = Checkpoints(folder / CHECKPOINTS), []
     for round in reversed(checkpoints.rounds):
         try:
             state, _ = checkpoints.load(round, template)

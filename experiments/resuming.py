@@ -6,17 +6,16 @@ from pathlib import Path
 
 import jax
 
-from experiments.lock import LOCK
+from experiments.folder import LOCK, REPLACED, is_finished, run_folder
 from experiments.preparing import Federations
 from experiments.reporting.reading import layouts_of, read_starts
-from experiments.runs import Name, Plan, run_folder
+from experiments.runs import Name, Plan
 from fedjax_collapse.fingerprint import check_same
 from fedjax_collapse.records import UserError
 from fedjax_collapse.runs import description
 from fedjax_collapse.simulation import Run, rounds_kept
 
 CHOICES = ("auto", "must", "never")
-REPLACED = "replaced"  # in a study's folder: runs that were set aside
 _HINT = "restore what has changed, start again with --resume=never, which sets such runs aside, or "
 
 
@@ -82,7 +81,7 @@ def changed_layouts(workdir: Path, names: Sequence[Name]) -> list[str]:
 
 
 def _is_going_on(folder):
-    return rounds_kept(folder) != (0,) and not (folder / "summary.json").exists()
+    return rounds_kept(folder) != (0,) and not is_finished(folder)
 
 
 def _listed(names):

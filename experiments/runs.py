@@ -12,6 +12,7 @@ from ml_collections import ConfigDict
 
 from experiments import build
 from experiments.console import Console
+from experiments.folder import PARTITION, SUMMARY, TOGETHER, run_folder
 from experiments.layouts import fastest
 from experiments.names import explained
 from experiments.pace import Name
@@ -39,8 +40,6 @@ from fedjax_collapse.simulation import (
     structure,
 )
 
-_TOGETHER = "together.json"  # in a run's folder: the runs that it is trained with
-
 
 class Plan(NamedTuple):
     """What of a cell does not depend on the seed."""
@@ -63,12 +62,6 @@ class Group(NamedTuple):
 
     def __str__(self) -> str:
         return ", ".join(f"{cell} seed {seed}" for cell, seed in self.runs)
-
-
-def run_folder(workdir: Path, name: Name) -> Path:
-    """Where in a study's folder a run's is."""
-    cell, seed = name
-    return workdir / cell / f"seed{seed}"
 
 
 def make_plan(config: ConfigDict, federation: Federation, announce: Callable[[str], None] = lambda line: None) -> Plan:
@@ -152,15 +145,15 @@ def train_group(group: Group, console: Console, should_stop: Callable[[], bool],
 def _write_partitions(group):
     for run in group.runs.values():
         Path(run.folder).mkdir(parents=True, exist_ok=True)
-        write_npz(Path(run.folder) / "partition.npz", run.federation.partition_arrays())
-        write_json(run.folder / _TOGETHER, [list(name) for name in group.runs])
+        write_npz(Path(run.folder) / PARTITION, run.federation.partition_arrays())
+        write_json(run.folder / TOGETHER, [list(name) for name in group.runs])
 
 
 def _write_summaries(group, results, diverged):
     """Of the runs that have not diverged, which are told by their place."""
     for i, (run, result) in enumerate(zip(group.runs.values(), results, strict=True)):
         if i not in diverged:
-            write_json(run.folder / "summary.json", _summary(group.plan.schedule, result))
+            write_json(run.folder / SUMMARY, _summary(group.plan.schedule, result))
 
 
 def _summary(schedule, result):
@@ -227,7 +220,7 @@ def _were_together(runs):
 
     def read():
         try:
-            return all(json.loads(files.read(run.folder / _TOGETHER)) == names for run in runs.values())
+            return all(json.loads(files.read(run.folder / TOGETHER)) == names for run in runs.values())
         except (OSError, ValueError):  # not started yet, or no file of ours
             return False
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from experiments.cells import setting_and_arm
 from experiments.failures import one_line
+from experiments.folder import JOBS
 from experiments.workers import Work
 from fedjax_collapse.records import UserError
 
@@ -46,7 +47,7 @@ def submit(work: Work, options: str) -> list:
     cluster, parameters = _parameters(options)
     submitit = _submitit()
     try:
-        executor = submitit.AutoExecutor(f"{work.workdir}.jobs", cluster=cluster)
+        executor = submitit.AutoExecutor(f"{work.workdir}{JOBS}", cluster=cluster)
         executor.update_parameters(**parameters)
         jobs = executor.map_array(Job(), arguments)
     except (RuntimeError, NameError, AssertionError, ValueError, submitit.core.utils.FailedJobError) as error:

@@ -11,9 +11,9 @@ from ml_collections import ConfigDict
 from experiments import hosts
 from experiments.arms import as_declared, check_study, resolve_cell
 from experiments.cells import arms_of, cell_name, cells_of, settings_of
+from experiments.claim import claimed
 from experiments.console import Console
 from experiments.failures import (
-    LOG,
     RunsFailed,
     explain,
     forget_failure,
@@ -22,13 +22,13 @@ from experiments.failures import (
     one_line,
     write_failure,
 )
-from experiments.folder import claimed
+from experiments.folder import ERROR_LOG, run_folder
 from experiments.lock import one_at_a_time, taken
 from experiments.names import check_name
 from experiments.preparing import Examples, by_setting, hashes_of, plan_of, release_programs
 from experiments.provenance import provenance, record_start, versions
 from experiments.resuming import changed_layouts, check_resume, check_unchanged, set_aside
-from experiments.runs import Group, Name, Plan, make_groups, run_folder, train_group
+from experiments.runs import Group, Name, Plan, make_groups, train_group
 from experiments.sinks import Sinks
 from experiments.summaries import finish, overview
 from fedjax_collapse import processes
@@ -165,7 +165,7 @@ def _unfinished(workdir, settings, console) -> dict[str, list[Name]]:
         return settings
 
     def is_finished(names):
-        return all((run_folder(workdir, name) / "summary.json").exists() for name in names)
+        return all(is_finished(run_folder(workdir, name)) for name in names)
 
     finished = processes.of_first(lambda: [setting for setting, names in settings.items() if is_finished(names)])
     for setting in finished:
@@ -246,7 +246,7 @@ def _train(group, start):
         failures = _failures(group, error)
         processes.of_first(lambda: [write_failure(folder, line, error) for folder, line in failures.items()])
     first = {line: folder for folder, line in reversed(failures.items())}  # whose log is named, for each line
-    raise RunsFailed(f"{line}; log: {folder / LOG}" for line, folder in reversed(first.items()))
+    raise RunsFailed(f"{line}; log: {folder / ERROR_LOG}" for line, folder in reversed(first.items()))
 
 
 def _failures(group, error):

@@ -11,13 +11,14 @@ from experiments.arms import as_declared
 from experiments.cells import cells_of, means_of
 from experiments.console import Console
 from experiments.failures import one_line, read_failure
+from experiments.folder import SUMMARY, is_finished, run_folder
 from experiments.paper import FROM_RUNS, paper_of
 from experiments.reporting import read_study, write_report
 from experiments.reporting.published import summary_for_paper
 from experiments.reporting.reading import NothingEvaluated, read_run_summary
 from experiments.reporting.study import summarize_seeds
 from experiments.reporting.table import unfinished_note
-from experiments.runs import Name, run_folder
+from experiments.runs import Name
 from fedjax_collapse.metrics import write_json
 from fedjax_collapse.records import UserError
 
@@ -28,7 +29,7 @@ def finish(workdir: Path, config: ConfigDict, console: Console) -> list[str]:
     paper = paper_of(declared)
     try:
         summary = summarize(workdir, cells_of(declared), tuple(config.seeds))
-        write_json(workdir / "summary.json", summary)
+        write_json(workdir / SUMMARY, summary)
         is_of_runs, study = bool(paper and paper.metric in FROM_RUNS), None
         if not is_of_runs:
             console.print_table(summary, paper, means_of(declared))
@@ -50,7 +51,7 @@ def overview(workdir: Path, first_rounds: Mapping[Name, int]) -> str:
     kinds: dict[str, list[str]] = {}
     for (cell, seed), first_round in first_rounds.items():
         run, name = run_folder(workdir, (cell, seed)), f"{cell} seed {seed}"
-        if (run / "summary.json").exists():
+        if is_finished(run):
             kinds.setdefault("finished", []).append("")
         elif read_failure(run):
             kinds.setdefault("tried again", []).append(name)

@@ -22,6 +22,7 @@ from experiments import machine
 from experiments.console import ROUNDS_PER_LINE, Console
 from experiments.early import STOPPED, STOPPED_EARLY, STOPPING
 from experiments.failures import read_failure, write_failure
+from experiments.folder import ERROR_LOG, LOCK, METRICS, is_finished
 from experiments.lock import holder, only_process_in
 from experiments.reporting.table import show_number
 
@@ -75,7 +76,7 @@ def train_in_workers(work: Work, count: int, should_stop: Callable[[], bool], co
         is_inside = is_stopping = False
         while workers.are_left():
             time.sleep(_PAUSE)
-            if not is_inside and (work.workdir / ".lock").exists():  # the first of them has made the folder
+            if not is_inside and (work.workdir / LOCK).exists():  # the first of them has made the folder
                 inside.enter_context(only_process_in(work.workdir, shared=True))
                 is_inside = True
             progress.show()
@@ -101,9 +102,9 @@ def failures(work: Work) -> list[str]:
     """A line for every run that has no result."""
     lines = []
     for name, run in work.runs.items():
-        if not (run / "summary.json").exists():
+        if not is_finished(run):
             line = read_failure(run)
-            lines.append(f"{line}; log: {run / 'error.log'}" if line else f"{name}: not finished; start it again")
+            lines.append(f"{line}; log: {run / ERROR_LOG}" if line else f"{name}: not finished; start it again")
     return lines
 
 
@@ -177,7 +178,7 @@ class _Workers:
         known = {int(number) for number in signal.Signals}
         how = f"by {signal.Signals(number).name}" if number in known else f"with status {worker.returncode}"
         for name, run in self._runs.items():
-            is_open = not (run / "summary.json").exists() and read_failure(run) is None
+            is_open = not is_finished(run) and read_failure(run) is None
             if is_open and holder(run, self._share) == worker.pid:
                 write_failure(run, f"{name}: its process was ended {how}; SIGKILL may mean that memory was exhausted")
 
@@ -202,7 +203,7 @@ class _Progress:
     def __init__(self, work: Work, console: Console) -> None:
         self._work, self._console = work, console
         self._rounds = {name: last_round(run) for name, run in work.runs.items()}
-        self._done = {name for name, run in work.runs.items() if (run / "summary.json").exists()}
+        self._done = {name for name, run in work.runs.items() if is_finished(run)}
         self._failed: set[str] = set()
         for name in work.runs.keys() - self._done:
             if read_failure(work.runs[name]):  # of an earlier start
@@ -219,7 +220,7 @@ class _Progress:
             self._show_round(name, run)
 
     def _show_round(self, name, run):
-        row, is_done = _last_row(run), (run / "summary.json").exists()
+        row, is_done = _last_row(run), is_finished(run)
         round = row.get("round", 0)
         if is_done:
             self._done.add(name)
@@ -233,7 +234,7 @@ class _Progress:
 def _last_row(run: Path) -> dict:
     """The last whole row of the run's metrics; empty if there is none."""
     try:
-        with (run / "metrics.jsonl").open("rb") as file:
+        with (run / METRICS).open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
             rows = file.read().decode(errors="replace").rpartition("\n")[0].splitlines()
         return json.loads(rows[-1])

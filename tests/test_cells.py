@@ -10,10 +10,10 @@ from conftest import assert_same_bits
 from experiments import launch, preparing, slurm, study, summaries
 from experiments.arms import as_declared, resolve_arm
 from experiments.cells import arms_of, axis_names, cells_of, merged, setting_and_arm
+from experiments.claim import claimed
 from experiments.configs import base
 from experiments.configs.feddecorr import table1
 from experiments.failures import RunsFailed
-from experiments.folder import claimed
 from experiments.load import load_run
 from experiments.study import choose_runs
 from fedjax_collapse import UserError

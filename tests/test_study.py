@@ -11,9 +11,9 @@ from ml_collections import ConfigDict
 
 from experiments import launch, preparing, provenance, study, summaries
 from experiments.arms import as_declared
+from experiments.claim import claimed
 from experiments.configs import quickstart
 from experiments.failures import RunsFailed
-from experiments.folder import claimed
 from fedjax_collapse import UserError
 
 pytestmark = pytest.mark.slow
