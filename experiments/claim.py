@@ -2,14 +2,14 @@
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-
-from ml_collections import ConfigDict
+from typing import Any
 
 from experiments.configs import base
 from experiments.folder import CONFIG, LOCK
 from experiments.lock import one_at_a_time, only_process_in
+from experiments.plain_values import plain
 from experiments.reporting.reading import read_config
 from fedjax_collapse.fingerprint import flatten
 from fedjax_collapse.metrics import write_json
@@ -19,13 +19,13 @@ _OF_A_START = (LOCK, CONFIG)  # what one that was killed at once may leave, with
 
 
 @contextlib.contextmanager
-def claimed(workdir: Path, config: ConfigDict, is_shared: bool = False) -> Iterator[Callable[[], bool]]:
+def claimed(workdir: Path, config: Mapping[str, Any], is_shared: bool = False) -> Iterator[Callable[[], bool]]:
     """The folder is this config's, and this process's alone, or shared; one that holds something else is left as it is.
 
     A config may have arms, settings, seeds and values of a sweep that the folder's lacks: they have runs of their own.
     Yields a function that says whether no other process is left in it.
     """
-    content = json.loads(config.to_json_best_effort())
+    content = json.loads(json.dumps(config))
     with contextlib.ExitStack() as stack:
         try:
             workdir.mkdir(parents=True, exist_ok=True)
@@ -42,7 +42,7 @@ def _check_free(workdir, content):
     """Raises UserError if the folder holds the study of another config, or something else."""
     path = workdir / CONFIG
     if path.exists():
-        defaults = json.loads(base.get_config().to_json_best_effort())  # of keys that were not there yet
+        defaults = json.loads(json.dumps(plain(base.get_config())))  # of keys that were not there yet
         try:
             known = read_config(workdir)
         except UserError as error:
