@@ -225,17 +225,9 @@ def schedule(config: Mapping[str, Any]) -> Schedule:
         (name, function_named(f"measurements.{name}", measurements, function))
         for name, function in config["measurements"].items()
     )
-    return Schedule(
-        config["rounds"],
-        rule,
-        config["evaluate_every"],
-        config["checkpoint_every"],
-        _watch(config["watch"]),
-        measured,
-        config["measure_every"],
-        config["on_nan"],
-        config["stop_at_accuracy"],
-    )
+    keys = ("rounds", "evaluate_every", "checkpoint_every", "measure_every", "on_nan", "stop_at_accuracy")
+    given = {key: config[key] for key in keys}
+    return Schedule(participation=rule, watch=_watch(config["watch"]), measurements=measured, **given)
 
 
 def _watch(text):

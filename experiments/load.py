@@ -82,11 +82,8 @@ def load_run(folder: Path | str, trust: bool = False) -> LoadedRun:
     check_name(f"seed of {study}", str(seed), map(str, config["seeds"]))
     try:
         federation = build.federations(resolved, config["seeds"])[seed]
-        model, algorithm, schedule = (
-            build.model(resolved, federation),
-            build.algorithm(resolved),
-            build.schedule(resolved),
-        )
+        model = build.model(resolved, federation)
+        algorithm, schedule = build.algorithm(resolved), build.schedule(resolved)
         run = Run(federation, algorithm, jax.random.key(seed))
         algorithm, template, _ = initialize(run, model, schedule)
     except Exception as error:  # of the user's code
