@@ -7,9 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 import optax
-from ml_collections import ConfigDict
 
-from experiments.arms import as_declared
 from experiments.names import (
     call,
     callable_named,
@@ -58,13 +56,13 @@ _ALIASES = {  # published methods that are a value of another key
 }
 
 
-def federations(config: ConfigDict, seeds: Iterable[int]) -> dict[int, Federation]:
+def federations(config: Mapping[str, Any], seeds: Iterable[int]) -> dict[int, Federation]:
     """The federation of every seed, padded alike so that all of them share one compiled program.
 
     Raises:
         UserError: the source or the partition does not exist, or does not fit its options or the other.
     """
-    source = data_source(config.data)
+    source = data_source(config["data"])
     partitions = _partitions(config, source, seeds)
     capacity = max(np.size(rows) for parts in partitions.values() for rows in parts)
     first = Federation.from_source(source, next(iter(partitions.values())), capacity, _storage(config, source))
@@ -73,13 +71,13 @@ def federations(config: ConfigDict, seeds: Iterable[int]) -> dict[int, Federatio
 
 def _storage(config, source):
     """Where the examples lie; by ``auto`` on the device unless they take most of its memory."""
-    if config.engine.storage != "auto":
-        return config.engine.storage
+    if config["engine"]["storage"] != "auto":
+        return config["engine"]["storage"]
     size, device = source.images.nbytes + source.test_images.nbytes, engine.own_devices()[:1]
     return "device" if engine.memory.fits(size, device) else "host"
 
 
-def data_source(config: ConfigDict) -> sources.Source:
+def data_source(config: Mapping[str, Any]) -> sources.Source:
     """What ``source`` names: a function of ``data/sources.py`` and, behind a colon, its first argument.
 
     Raises:
@@ -98,15 +96,17 @@ def data_source(config: ConfigDict) -> sources.Source:
 
 def _partitions(config, source, seeds):
     """The rows of every client, for every seed."""
-    name = _chosen("partition", config.partition, "name")
+    name = _chosen("partition", config["partition"], "name")
     draw = function_named("partition", partition, name)
-    arguments, accepted = _without(config.partition, "name"), inspect.signature(draw).parameters
+    arguments, accepted = _without(config["partition"], "name"), inspect.signature(draw).parameters
     if "alpha" not in accepted:  # so that --config.partition.name=iid needs no other change
         arguments.pop("alpha", None)
-    given = dict(labels=source.labels, num_clients=config.clients)
+    given = dict(labels=source.labels, num_clients=config["clients"])
     if "domains" in accepted:
         if source.domains is None:
-            raise UserError(f"partition {name}: data source {config.data.source} has no domains; choose another one")
+            raise UserError(
+                f"partition {name}: data source {config['data']['source']} has no domains; choose another one"
+            )
         given["domains"] = source.domains
     fixed_seed = arguments.pop("seed", None)
     check_value("partition.seed", fixed_seed, Seed | None)
@@ -117,24 +117,25 @@ def _partitions(config, source, seeds):
 def _partition(config, draw, arguments, **given):
     """The rows of every client, by a function that may be the user's."""
     try:
-        parts = owned(call("partition", draw, arguments, **given), most=config.clients)
+        parts = owned(call("partition", draw, arguments, **given), most=config["clients"])
     except BaseException as error:
         raise explained("partition", error) from error
-    if len(parts) < config.clients:
-        raise UserError(f"partition: {config.partition.name} returned {len(parts)} of clients={config.clients} clients")
+    if len(parts) < config["clients"]:
+        name, clients = config["partition"]["name"], config["clients"]
+        raise UserError(f"partition: {name} returned {len(parts)} of clients={clients} clients")
     return parts
 
 
-def model(config: ConfigDict, federation: Federation) -> Model:
+def model(config: Mapping[str, Any], federation: Federation) -> Model:
     """The network, with as many classes as the data, for images of the size that the augmentation makes of them."""
-    name, arguments = _chosen("network", config.network, "name"), _without(config.network, "name")
+    name, arguments = _chosen("network", config["network"], "name"), _without(config["network"], "name")
     if arguments.get("lowering") in ("timed", "rules"):  # timed in ``runs.make_plan``, by the rules until then
         arguments["lowering"] = "auto"
-    check_name("head", config.head, _HEADS)
+    check_name("head", config["head"], _HEADS)
     augmented = _augmented_shape(config, federation)
     module = network(name, arguments, federation.num_classes)
     try:
-        built = Model(module, augmented, _HEADS[config.head])
+        built = Model(module, augmented, _HEADS[config["head"]])
         jax.eval_shape(built.init, jax.random.key(0))  # an option or an image size that does not fit fails here
     except BaseException as error:
         raise explained(f"network {name} cannot be made with these options", error) from error
@@ -143,18 +144,21 @@ def model(config: ConfigDict, federation: Federation) -> Model:
 
 def _augmented_shape(config, federation):
     """Of an image as the network sees it."""
-    augmented = augmentation(config.training.get("augmentation", "none"))
+    augmented = augmentation(config["training"].get("augmentation", "none"))
     try:
         return augment.output_shape(augmented, federation.input_shape)
     except BaseException as error:
-        raise explained(f"augmentation {config.training.augmentation}", error) from error
+        raise explained(f"augmentation {config['training']['augmentation']}", error) from error
 
 
-def algorithm(config: ConfigDict) -> FedAvg:
+def algorithm(config: Mapping[str, Any]) -> FedAvg:
     """Local training, methods in the order of the config, and what the server makes of the uploads."""
-    methods = {key: _method(key, options) for key, options in as_declared(config.methods).items()}
-    settings, private = _without(config.server, "optimizer", "batch_norm"), config.private
-    batch_norm, chosen = config.server.get("batch_norm", "average"), config.server.get("optimizer", {"name": "none"})
+    methods = {key: _method(key, options) for key, options in config["methods"].items()}
+    settings, private = _without(config["server"], "optimizer", "batch_norm"), config["private"]
+    batch_norm, chosen = (
+        config["server"].get("batch_norm", "average"),
+        config["server"].get("optimizer", {"name": "none"}),
+    )
     if batch_norm == "recalibrate":
         methods.setdefault("recalibrate", class_named("method", "recalibrate")())
     if batch_norm == "local":
@@ -178,15 +182,18 @@ def _method(key, options) -> Method:
     return call(path, class_named("method", name), options)
 
 
-def training(config: ConfigDict) -> LocalTraining:
+def training(config: Mapping[str, Any]) -> LocalTraining:
     """A client's local training."""
-    options = {"schedule_rounds": config.rounds, **_without(config.training, "augmentation", "optimizer", "phases")}
-    given = dict(augmentation=augmentation(config.training.get("augmentation", "none")))
+    options = {
+        "schedule_rounds": config["rounds"],
+        **_without(config["training"], "augmentation", "optimizer", "phases"),
+    }
+    given = dict(augmentation=augmentation(config["training"].get("augmentation", "none")))
     if options.get("task_loss") is not None:
         options["task_loss"] = callable_named("training.task_loss", options["task_loss"])
-    if (chosen := config.training.get("optimizer")) is not None:
+    if (chosen := config["training"].get("optimizer")) is not None:
         given["optimizer"] = optimizer("training.optimizer", chosen, _OPTIMIZERS)
-    check_value("training.phases", phases := config.training.get("phases", ()), tuple)
+    check_value("training.phases", phases := config["training"].get("phases", ()), tuple)
     given["phases"] = tuple(map(_phase, phases))
     return call("training", LocalTraining, options, **given)
 
@@ -197,32 +204,24 @@ def _phase(value):
     return call("training.phases", Phase, dict(zip(("part", "epochs"), value, strict=True)))
 
 
-def schedule(config: ConfigDict) -> Schedule:
+def schedule(config: Mapping[str, Any]) -> Schedule:
     """How many rounds, who takes part in them, and what is measured between them."""
-    options = config.cohort.to_dict()
+    options = dict(config["cohort"])
     for key in ("availability", "step_seconds"):
         if isinstance(options.get(key), (tuple, list)):
             check_value(f"cohort.{key}", options[key], tuple[float, ...])
             options[key] = np.asarray(options[key], np.float32)
-    check_arguments("cohort", Participation, options, dict(fraction=config.participation))
+    check_arguments("cohort", Participation, options, dict(fraction=config["participation"]))
     for key in ("dropout", "stragglers", "upload_loss", "availability_period"):
         options[key] = options.get(key) or None  # 0 is left out of the program
-    rule = call("cohort", Participation, options, fraction=config.participation)
+    rule = call("cohort", Participation, options, fraction=config["participation"])
     measured = tuple(
         (name, function_named(f"measurements.{name}", measurements, function))
-        for name, function in as_declared(config.measurements).items()
+        for name, function in config["measurements"].items()
     )
-    return Schedule(
-        config.rounds,
-        rule,
-        config.evaluate_every,
-        config.checkpoint_every,
-        _watch(config.watch),
-        measured,
-        config.measure_every,
-        config.on_nan,
-        config.stop_at_accuracy,
-    )
+    keys = ("rounds", "evaluate_every", "checkpoint_every", "measure_every", "on_nan", "stop_at_accuracy")
+    given = {key: config[key] for key in keys}
+    return Schedule(participation=rule, watch=_watch(config["watch"]), measurements=measured, **given)
 
 
 def _watch(text):
@@ -240,7 +239,7 @@ def augmentation(name: str) -> augment.Augmentation | None:
     return None if augment.PRESETS[name] is augment.PRESETS["none"] else augment.PRESETS[name]
 
 
-def optimizer(what: str, config: ConfigDict, known: Mapping[str, Any]) -> jax.tree_util.Partial:
+def optimizer(what: str, config: Mapping[str, Any], known: Mapping[str, Any]) -> jax.tree_util.Partial:
     """A constructor of an optimizer with its arguments, whose numbers stay traced; tried once.
 
     Raises:
@@ -268,16 +267,16 @@ def optimizer(what: str, config: ConfigDict, known: Mapping[str, Any]) -> jax.tr
     return made
 
 
-def client_map(config: ConfigDict, network: Model) -> engine.ClientMap:
+def client_map(config: Mapping[str, Any], network: Model) -> engine.ClientMap:
     """How clients are laid out. ``auto``: over all devices, on each as many as are a good first choice there."""
-    options = config.engine
-    cohort = Participation(fraction=config.participation).cohort_size(config.clients)
+    options = config["engine"]
+    cohort = Participation(fraction=config["participation"]).cohort_size(config["clients"])
     _check_layout(options, cohort)
     devices = engine.available_devices()
-    num_devices = options.devices or engine.num_busy(cohort, devices)
+    num_devices = options["devices"] or engine.num_busy(cohort, devices)
     most = engine.clients_at_once(Target.of(devices[0]), network)
-    chunk = engine.Chunked(options.clients_at_once or min(most, -(-cohort // num_devices)))
-    layout = options.layout
+    chunk = engine.Chunked(options["clients_at_once"] or min(most, -(-cohort // num_devices)))
+    layout = options["layout"]
     if processes.are_several() and layout not in ("auto", "timed", "sharded"):
         raise UserError(f"engine.layout {layout!r}: several processes divide the clients; choose auto or sharded")
     if layout in ("auto", "timed"):
@@ -288,18 +287,18 @@ def client_map(config: ConfigDict, network: Model) -> engine.ClientMap:
 
 
 def _check_layout(options, cohort):
-    at_once, layout = options.clients_at_once, options.layout
+    at_once, layout = options["clients_at_once"], options["layout"]
     if at_once and layout in ("vectorized", "loop"):
         raise UserError(f"engine.clients_at_once {at_once}: expected 0, as layout {layout} has no such number")
     if at_once > cohort:
         raise UserError(f"engine.clients_at_once {at_once}: expected at most {cohort}, the clients of a round")
-    if options.devices > 1 and layout in ("vectorized", "loop", "chunked"):
-        raise UserError(f"engine.devices {options.devices}: expected 0 or 1, as layout {layout} is of one device")
+    if options["devices"] > 1 and layout in ("vectorized", "loop", "chunked"):
+        raise UserError(f"engine.devices {options['devices']}: expected 0 or 1, as layout {layout} is of one device")
 
 
 def _chosen(section, config, key):
     """The name that a dict of the config chooses by."""
-    if not isinstance(config, Mapping | ConfigDict):
+    if not isinstance(config, Mapping):
         raise UserError(f"{section} {config!r}: expected dict({key}=...) with its options beside it")
     value = config.get(key)
     if not isinstance(value, str):
@@ -308,5 +307,4 @@ def _chosen(section, config, key):
 
 
 def _without(config, *keys):
-    config = config.to_dict() if isinstance(config, ConfigDict) else config
     return {key: value for key, value in config.items() if key not in keys}

@@ -11,8 +11,9 @@ all its clients. ``kept``: what a client stores between its rounds. Data are rea
 
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # a clone works without being installed
 
@@ -21,17 +22,14 @@ if __name__ == "__main__":  # before the imports, of which one may be missing
 
     check_packages()
 
-from ml_collections import ConfigDict
-
-from experiments import build, launch
-from experiments.arms import as_declared, described, resolve_cell
-from experiments.cells import setting_and_arm
+from experiments import build
 from experiments.console import Console
 from experiments.metrics import show_number
 from experiments.paper import paper_of
+from experiments.parsing import parse
 from experiments.preparing import Examples
 from experiments.reporting.table import paper_note
-from experiments.study import choose_runs
+from experiments.resolving import Cell, StudySpec, resolve
 from fedjax_collapse.communication import Communication, communication
 from fedjax_collapse.data import Federation
 from fedjax_collapse.records import UserError
@@ -42,11 +40,12 @@ HEADING = ["cell", "down: model", "methods", "up: model", "methods", "state dict
 def main(arguments: list[str]) -> int:
     """The exit status."""
     try:
-        options = launch.parse(arguments)
-        found = counted(options.config, options.arm, options.setting)
-        rows, console = [HEADING, *(_row(cell, *numbers) for cell, *numbers in found)], Console()
-        paper = paper_of(as_declared(options.config), counted=True)
-        console.print_rows(_with_paper(rows, paper) if paper else rows)
+        options = parse(arguments)
+        study = resolve(options.config, Path(), options.arm, settings=options.setting)
+        found, console = list(counted(study)), Console()
+        rows = [HEADING, *(_row(cell.name, *numbers) for cell, *numbers in found)]
+        paper = paper_of(study.config, counted=True)
+        console.print_rows(_with_paper(rows, paper, [cell for cell, *_ in found]) if paper else rows)
         if paper:
             console.note(f"Paper: {paper_note(paper)}")
     except UserError as error:
@@ -55,28 +54,24 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def counted(
-    config: ConfigDict, arms: tuple[str, ...] | None = None, settings: tuple[str, ...] | None = None
-) -> Iterator[tuple[str, Communication, int]]:
-    """Of each cell its name, what a client exchanges in a round, and how many clients take part in one.
+def counted(study: StudySpec) -> Iterator[tuple[Cell, Communication, int]]:
+    """Of each cell that has a run what a client exchanges in a round, and how many clients take part in one.
 
     Raises:
-        UserError: there is no such arm or setting, or what a cell says makes no sense.
+        UserError: what a cell says makes no sense.
     """
-    names = choose_runs(config, arms, tuple(config.seeds)[:1], settings)
-    configs = {cell: resolve_cell(config, cell) for cell, _ in names}
-    examples = Examples(configs, tuple(config.seeds)[:1])
-    for cell, seed in names:
-        federation = examples.of(setting_and_arm(cell)[0])[cell][seed]
+    examples = Examples(study.cells, study.seeds[:1])
+    for cell in {run.cell.name: run.cell for run in study.runs}.values():
+        federation = examples.of(cell.setting)[cell.name][study.seeds[0]]
         try:
-            yield cell, *_of_cell(configs[cell], federation)
+            yield cell, *_of_cell(cell.values, federation)
         except UserError as error:
-            raise UserError(f"{described(cell)}: {error}") from error
+            raise UserError(f"{cell}: {error}") from error
 
 
-def _of_cell(config: ConfigDict, federation: Federation) -> tuple[Communication, int]:
+def _of_cell(config: Mapping[str, Any], federation: Federation) -> tuple[Communication, int]:
     found = communication(build.algorithm(config), build.model(config, federation), federation.train)
-    return found, build.schedule(config).rule.cohort_size(config.clients)
+    return found, build.schedule(config).rule.cohort_size(config["clients"])
 
 
 def _row(cell, found, cohort_size):
@@ -86,11 +81,10 @@ def _row(cell, found, cohort_size):
     return [cell, *(f"{value:,}" for value in numbers)]
 
 
-def _with_paper(rows, paper):
-    """The heading and rows with a column of its numbers behind that of state dicts."""
+def _with_paper(rows, paper, cells):
+    """The heading and rows of these cells with a column of its numbers behind that of state dicts."""
     place = HEADING.index("state dict") + 1
-    cells = [setting_and_arm(row[0]) for row in rows[1:]]
-    numbers = [show_number(paper.values.get(setting, {}).get(arm), ",.0f", "") for setting, arm in cells]
+    numbers = [show_number(paper.values.get(cell.setting, {}).get(cell.arm), ",.0f", "") for cell in cells]
     return [[*row[:place], text, *row[place:]] for row, text in zip(rows, ["paper", *numbers], strict=True)]
 
 

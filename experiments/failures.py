@@ -7,10 +7,10 @@ import traceback
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from experiments.folder import ERROR_LOG, is_finished
 from fedjax_collapse import files
 from fedjax_collapse.records import UserError
 
-LOG = "error.log"  # in a run's folder: a line, and where in the code it happened
 _LONGEST = 400  # characters of such a line
 _OF_THE_DISK = {errno.ENOSPC: "No space left", errno.EDQUOT: "quota exceeded", errno.EROFS: "Read-only file system"}
 
@@ -59,25 +59,25 @@ def is_of_the_disk(error: BaseException) -> bool:
 
 def write_failure(run: Path, line: str, error: BaseException | None = None) -> None:
     """Leaves the line, and the error's traceback, in the folder of a run that is not finished, if it can be written."""
-    if (run / "summary.json").exists():
+    if is_finished(run):
         return
     trace = "".join(traceback.format_exception(error)) if error else ""
     with contextlib.suppress(OSError):
         run.mkdir(parents=True, exist_ok=True)
-        (run / LOG).write_text(f"{line}\n\n{trace}", encoding="utf-8")
+        (run / ERROR_LOG).write_text(f"{line}\n\n{trace}", encoding="utf-8")
 
 
 def read_failure(run: Path) -> str | None:
     """Why the run failed when it was tried last; None if it did not."""
     try:
-        return files.read(run / LOG).decode().partition("\n")[0]
+        return files.read(run / ERROR_LOG).decode().partition("\n")[0]
     except (OSError, ValueError):  # also where no file can have that name
         return None
 
 
 def forget_failure(run: Path) -> None:
     """Removes the log, as the run is tried again."""
-    (run / LOG).unlink(missing_ok=True)
+    (run / ERROR_LOG).unlink(missing_ok=True)
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

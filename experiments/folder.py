@@ -1,73 +1,50 @@
-"""The folder of a study: one config's, which may grow, and what another start of that config finds in it."""
+"""The names of all files and folders that a study leaves; no other module of ``experiments`` spells them.
 
-import contextlib
-import json
-from collections.abc import Callable, Iterator
+A run's folder in a study's folder is ``<setting>/<arm>/seed<k>``, or ``<arm>/seed<k>`` where the study has no settings.
+"""
+
 from pathlib import Path
 
-from ml_collections import ConfigDict
+CONFIG = "config.json"  # in a study's folder: the config, with a value for every key
+PROVENANCE = "provenance.json"  # what each start was started with
+REPORT = "report.html"
+REPLACED = "replaced"  # runs that were set aside
+EXPORT = "export"  # figures and tables as files
+JOBS = ".jobs"  # after the folder's own name: the logs of Slurm's jobs
 
-from experiments.configs import base
-from experiments.lock import one_at_a_time, only_process_in
-from experiments.reporting.reading import read_config
-from fedjax_collapse.fingerprint import flatten
-from fedjax_collapse.metrics import write_json
-from fedjax_collapse.records import UserError
+SUMMARY = "summary.json"  # in the folder of a study, and of a run that is finished
+LOCK = ".lock"  # likewise, of any run
+START_LOCK = ".lock.start"
 
-_CONFIG = "config.json"
-_OF_A_START = (".lock", _CONFIG)  # what one that was killed at once may leave, with what was not moved in place
+METRICS = "metrics.jsonl"  # in a run's folder; the library writes it, and the next two
+TIMING = "timing.jsonl"
+CHECKPOINTS = "checkpoints"
+PARTITION = "partition.npz"
+TOGETHER = "together.json"  # the runs that it is trained with
+ERROR_LOG = "error.log"  # one line on what went wrong, and where in the code it happened
 
-
-@contextlib.contextmanager
-def claimed(workdir: Path, config: ConfigDict, is_shared: bool = False) -> Iterator[Callable[[], bool]]:
-    """The folder is this config's, and this process's alone, or shared; one that holds something else is left as it is.
-
-    A config may have arms, settings, seeds and values of a sweep that the folder's lacks: they have runs of their own.
-    Yields a function that says whether no other process is left in it.
-    """
-    content = json.loads(config.to_json_best_effort())
-    with contextlib.ExitStack() as stack:
-        try:
-            workdir.mkdir(parents=True, exist_ok=True)
-            _check_free(workdir, content)
-            is_last = stack.enter_context(only_process_in(workdir, is_shared))
-            with one_at_a_time(workdir):
-                write_json(workdir / _CONFIG, content)
-        except (OSError, json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise UserError(f"{workdir}: cannot be used as --workdir: {error}; choose another one") from error
-        yield is_last
+RESERVED = (EXPORT, REPLACED)  # names at the top of a study's folder that neither a setting nor an arm may have,
+RESERVED_FILES = (CONFIG, PROVENANCE, SUMMARY, REPORT, LOCK)  # as these files, also while they are written
 
 
-def _check_free(workdir, content):
-    """Raises UserError if the folder holds the study of another config, or something else."""
-    path = workdir / _CONFIG
-    if path.exists():
-        defaults = json.loads(base.get_config().to_json_best_effort())  # of keys that were not there yet
-        try:
-            known = read_config(workdir)
-        except UserError as error:
-            raise UserError(f"{error}; choose another --workdir") from error
-        there, here = defaults | known, defaults | content
-        there, here = flatten(there), flatten(_without_additions(here, there))
-        keys = sorted(key for key in there.keys() | here.keys() if there.get(key) != here.get(key))
-        if keys:
-            changes = "; ".join(f"{key} is {there.get(key)} there, {here.get(key)} here" for key in keys)
-            raise UserError(f"{workdir} holds a study of another config: {changes}; choose another --workdir")
-    elif any(not other.name.startswith(_OF_A_START) for other in workdir.iterdir()):
-        raise UserError(f"{workdir} is not empty and holds no study; choose another --workdir")
+def run_folder(study: Path, name: tuple[str, int]) -> Path:
+    """The folder of the run with that cell and seed."""
+    cell, seed = name
+    return study / cell / f"seed{seed}"
 
 
-def _without_additions(here, there):
-    """``here`` as it was when it was ``there``, if all that it has more are runs, and what tables show of them."""
-    kept = here | {name: there[name] for name in ("means", "paper")}
-    for name in ("arms", "settings"):
-        if there[name]:  # else its runs would have to move
-            kept[name] = {key: value for key, value in here[name].items() if key in there[name]}
-    of_sweep = flatten(there["sweep"])
-    kept["sweep"] = {axis: _within(values, of_sweep.get(axis)) for axis, values in flatten(here["sweep"]).items()}
-    return kept | {"seeds": _within(here["seeds"], there["seeds"])}
+def seed_of(run: Path) -> int | None:
+    """The seed of the run whose folder that is; None if it cannot be the folder of a run."""
+    seed = run.name.removeprefix("seed")
+    return int(seed) if run.name.startswith("seed") and seed.isdecimal() else None
 
 
-def _within(values, known):
-    """Those that are known, if all that are known are among them; else all."""
-    return known if known and all(value in values for value in known) else values
+def study_of(run: Path) -> tuple[Path, str]:
+    """The study's folder and the setting of a run's folder; the setting is empty if the study has none."""
+    above = [*run.parents, *[Path(run.anchor)] * 3]  # also of a folder near the root
+    return (above[1], "") if (above[1] / CONFIG).exists() else (above[2], above[1].name)
+
+
+def is_finished(run: Path) -> bool:
+    """Whether the run in this folder is finished."""
+    return (run / SUMMARY).exists()

@@ -23,7 +23,7 @@ def fastest(run: Run, model: Model, schedule: Schedule, client_map: ClientMap) -
     Timed by rounds that are thrown away. The seconds of each are kept in the cache folder, where an equal device,
     network, algorithm, cohort and sizes of clients find them again.
     """
-    cohort_size = check(run, model, schedule, Hardware(client_map)).layout.cohort_size
+    cohort_size = schedule.rule.cohort_size(run.federation.num_clients)
 
     def measure():
         seconds = {}

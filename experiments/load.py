@@ -8,19 +8,19 @@ run.predict(run.federation.test.inputs)  # logits [examples, classes]
 
 import json
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from ml_collections import ConfigDict
 
 from experiments import build
-from experiments.arms import as_declared, check_study, resolve_arm
-from experiments.cells import arms_of
-from experiments.configs.base import StudyConfig
+from experiments.folder import CHECKPOINTS, CONFIG, seed_of, study_of
 from experiments.names import check_name, explained
+from experiments.plain_values import plain
+from experiments.resolving import resolve_arm
+from experiments.validation import check_study
 from fedjax_collapse import FedAvg, Federation, Model, Variables, server
 from fedjax_collapse.annotations import as_array
 from fedjax_collapse.checkpoint import Checkpoints
@@ -44,7 +44,7 @@ class LoadedRun(NamedTuple):
     algorithm: FedAvg
     variables: Variables  # of the model that is evaluated
     state: State  # of the server, with what its methods keep, and of all clients
-    config: ConfigDict  # of its arm
+    config: Mapping[str, Any]  # all values of its arm in its setting
 
     def predict(self, inputs: np.ndarray, variables: Variables | None = None) -> np.ndarray:
         """Logits [examples, classes] of inputs in the units of the data (images of 0 to 255), of this model or another
@@ -72,22 +72,18 @@ def load_run(folder: Path | str, trust: bool = False) -> LoadedRun:
     """
     check_value("load_run: folder", folder, Path | str)
     folder = Path(folder).resolve()
-    study, setting = _study_of(folder)
-    config, arm, seed = _read_config(study), folder.parent.name, folder.name.removeprefix("seed")
-    if not (folder.name.startswith("seed") and seed.isdecimal()):
+    study, setting = study_of(folder)
+    config, arm, seed = _read_config(study), folder.parent.name, seed_of(folder)
+    if seed is None:
         raise UserError(f"{folder}: expected the folder of a run, such as STUDY/fedavg/seed0")
     resolved = resolve_arm(config, arm, setting)
     if not trust:
         _check_library_only(folder, resolved)
-    check_name(f"seed of {study}", seed, map(str, config.seeds))
-    seed = int(seed)
+    check_name(f"seed of {study}", str(seed), map(str, config["seeds"]))
     try:
-        federation = build.federations(resolved, config.seeds)[seed]
-        model, algorithm, schedule = (
-            build.model(resolved, federation),
-            build.algorithm(resolved),
-            build.schedule(resolved),
-        )
+        federation = build.federations(resolved, config["seeds"])[seed]
+        model = build.model(resolved, federation)
+        algorithm, schedule = build.algorithm(resolved), build.schedule(resolved)
         run = Run(federation, algorithm, jax.random.key(seed))
         algorithm, template, _ = initialize(run, model, schedule)
     except Exception as error:  # of the user's code
@@ -99,28 +95,19 @@ def load_run(folder: Path | str, trust: bool = False) -> LoadedRun:
     return LoadedRun(model, federation, algorithm, variables, state, resolved)
 
 
-def _study_of(folder):
-    """The study's folder and the setting of a run's, empty if the study has none."""
-    above = [*folder.parents, *[Path(folder.anchor)] * 3]  # also of a folder near the root
-    return (above[1], "") if (above[1] / "config.json").exists() else (above[2], above[1].name)
-
-
-def _read_config(study: Path) -> ConfigDict:
+def _read_config(study: Path) -> dict[str, Any]:
     try:
-        config = StudyConfig(_as_written(dict(json.loads((study / "config.json").read_text(encoding="utf-8")))))
+        config = plain(dict(json.loads((study / CONFIG).read_text(encoding="utf-8"))))
         check_study(config)
-        arms_of(as_declared(config))
     except Exception as error:  # JSON of any other content
         reason = str(error) if isinstance(error, UserError) else type(error).__name__
-        raise UserError(
-            f"{study}: it holds no readable config.json ({reason}); expected the folder of a study"
-        ) from error
+        raise UserError(f"{study}: it holds no readable {CONFIG} ({reason}); expected the folder of a study") from error
     return config
 
 
 def _check_library_only(folder, config):
     """Raises UserError if the config names code that is not the library's: ``module:name``, in a value or as a name."""
-    names = dict.fromkeys(_imports({key: value for key, value in config.to_dict().items() if key not in _SECTIONS}))
+    names = dict.fromkeys(_imports({key: value for key, value in config.items() if key not in _SECTIONS}))
     if names:
         listed = ", ".join(f"{name} (from {_source(name)})" for name in names)
         raise UserError(f"{folder}: its config names code: {listed}; load_run(..., trust=True) imports and runs it")
@@ -145,7 +132,7 @@ def _source(name):
 
 def _newest_state(folder, template):
     """The state of the last checkpoint that is whole."""
-    checkpoints, damages = Checkpoints(folder / "checkpoints"), []
+    checkpoints, damages = Checkpoints(folder / CHECKPOINTS), []
     for round in reversed(checkpoints.rounds):
         try:
             state, _ = checkpoints.load(round, template)
@@ -158,10 +145,3 @@ def _newest_state(folder, template):
     if damages:
         raise UserError(f"{'; '.join(damages)}; no checkpoint is whole: restore it, or run the study again")
     raise UserError(f"{folder}: it has no checkpoint; run the study first")
-
-
-def _as_written(value: Any) -> Any:
-    """The value with tuples, which JSON has not."""
-    if isinstance(value, dict):
-        return {key: _as_written(item) for key, item in value.items()}
-    return tuple(map(_as_written, value)) if isinstance(value, list) else value

@@ -5,14 +5,13 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from experiments.folder import LOCK, START_LOCK
 from fedjax_collapse.records import UserError
 
 try:
     import fcntl
 except ImportError:  # not on Windows
     fcntl = None
-
-LOCK = ".lock"  # in the folder of a study, and of a run
 
 
 @contextlib.contextmanager
@@ -34,7 +33,7 @@ def only_process_in(folder: Path, shared: bool = False) -> Iterator[Callable[[],
 @contextlib.contextmanager
 def one_at_a_time(folder: Path) -> Iterator[None]:
     """Waits until no other process is in such a section; for what all that share a folder write into it."""
-    with (folder / f"{LOCK}.start").open("a") as file:
+    with (folder / START_LOCK).open("a") as file:
         with contextlib.suppress(OSError):
             if fcntl:
                 fcntl.flock(file, fcntl.LOCK_EX)

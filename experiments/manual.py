@@ -15,10 +15,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # a clone works wi
 from absl import flags
 
 from experiments import build
-from experiments.arms import as_declared, kind_of_key
 from experiments.config_files import config_files, relative
 from experiments.configs import base
 from experiments.names import check_name, classes, functions
+from experiments.plain_values import plain
+from experiments.validation import kind_of_key
 from fedjax_collapse import LocalTraining, Participation
 from fedjax_collapse.analysis import measurements
 from fedjax_collapse.data import augment, partition, sources
@@ -87,7 +88,7 @@ def keys() -> Iterator[Option]:
             else:
                 yield Option(f"{path}{key}", _shown(value), in_words(_kind(path, key, value)))
 
-    return walk(as_declared(base.get_config()), "")
+    return walk(plain(base.get_config()), "")
 
 
 def _kind(path, key, value):

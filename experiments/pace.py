@@ -2,8 +2,17 @@
 
 import math
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
-Name = tuple[str, int]  # cell and seed
+
+class Name(NamedTuple):
+    """What a run is called in messages, and by in dicts: its cell and its seed."""
+
+    cell: str
+    seed: int
+
+    def __str__(self) -> str:
+        return f"{self.cell} seed {self.seed}"
 
 
 class Pace:

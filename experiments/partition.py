@@ -22,12 +22,14 @@ if __name__ == "__main__":  # before the imports, of which one may be missing
     check_packages()
 
 import numpy as np
-from ml_collections import ConfigDict
 
-from experiments import build, launch
-from experiments.arms import check_keys, resolve_arm
+from experiments import build
+from experiments.cells import arms_of, names_in, settings_of
 from experiments.names import check_name
+from experiments.parsing import parse as parse_options
 from experiments.reporting.partition import draw_partition
+from experiments.resolving import resolve_arm
+from experiments.validation import check_keys
 from fedjax_collapse.data import Federation
 from fedjax_collapse.data.heterogeneity import heterogeneity
 from fedjax_collapse.metrics import write_json, write_npz
@@ -45,7 +47,7 @@ def main(arguments: list[str]) -> int:
         facts = describe(federation)
         lines = [_title(config, seed), *_table(federation, facts), *_summary(federation, facts)]
         if out:
-            chosen = {key: config[key].to_dict() for key in ("data", "partition")}
+            chosen = {key: dict(sorted(config[key].items())) for key in ("data", "partition")}
             write(out, {**chosen, "seed": seed, **facts}, federation)
             lines.append(f"wrote {out}")
         print("\n".join(lines))
@@ -55,7 +57,7 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def parse(arguments: list[str]) -> tuple[ConfigDict, int, Path | None]:
+def parse(arguments: list[str]) -> tuple[dict[str, Any], int, Path | None]:
     """The config (of the setting and the arm, if they are asked for), the seed, and the folder to write to.
 
     Raises:
@@ -65,19 +67,19 @@ def parse(arguments: list[str]) -> tuple[ConfigDict, int, Path | None]:
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="where to write numbers, figure and indices")
     parser.error = _fail
     own, rest = parser.parse_known_args(arguments)
-    options = launch.parse(rest)
+    options = parse_options(rest)
     if options.workdir:
         _fail("--workdir is for training; use --out=FOLDER")
-    config, arm = options.config, _one("arm", options.arm) if options.arm else None
-    settings = config.get("settings")
-    if isinstance(settings, ConfigDict) and settings and not options.setting:  # without one it is no run of the study
-        _fail(f"a setting has its own data and clients; choose one by --setting={' or '.join(settings)}")
-    if arm or options.setting:
-        config = resolve_arm(config, arm, _one("setting", options.setting) if options.setting else "")
+    config = options.config
     check_keys(config)
-    seed = _one("seed", options.seed or tuple(config.seeds)[:1])
-    check_name("seed", str(seed), map(str, config.seeds))
-    return config, seed, own.out
+    arms, settings = arms_of(config), settings_of(config)
+    if "" not in settings and not options.setting:  # without one it is no run of the study
+        _fail(f"a setting has its own data and clients; choose one by --setting={' or '.join(settings)}")
+    arm = _one("arm", names_in(options.arm, arms)) if options.arm else None
+    setting = _one("setting", names_in(options.setting, settings)) if options.setting else ""
+    seed = _one("seed", options.seed or config["seeds"][:1])
+    check_name("seed", str(seed), map(str, config["seeds"]))
+    return resolve_arm(config, arm, setting), seed, own.out
 
 
 def describe(federation: Federation) -> dict[str, Any]:
@@ -113,9 +115,9 @@ def write(folder: Path, facts: dict[str, Any], federation: Federation) -> None:
 
 
 def _title(config, seed):
-    fixed = config.partition.get("seed")
+    fixed = config["partition"].get("seed")
     drawn = f"seed {seed}" if fixed is None else f"seed {seed}, the partition's own is {fixed}"
-    return f"{config.data.source}: {config.clients} clients by {config.partition.name}, {drawn}"
+    return f"{config['data']['source']}: {config['clients']} clients by {config['partition']['name']}, {drawn}"
 
 
 def _table(federation, facts):

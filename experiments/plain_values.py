@@ -1,5 +1,6 @@
 """The values of a config as a study's folder keeps them: numbers, text, and tuples and dicts of them."""
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,20 +13,25 @@ from fedjax_collapse.records import UserError
 _ARRAYS = (jax.Array, np.ndarray, np.generic)
 
 
-def make_plain(config: ConfigDict, path: str = "config") -> None:
-    """Turns arrays of the config into numbers and tuples.
+def plain(config: ConfigDict | Mapping[str, Any]) -> dict[str, Any]:
+    """The config as dicts in the order of its file, with tuples and numbers in place of lists and arrays.
+
+    Nothing that comes after takes a ``ConfigDict``, which iterates by the alphabet.
 
     Raises:
-        UserError: a value is of another kind; ``path`` is what the line calls the config.
+        UserError: a value is of another kind.
     """
-    for key, value in config.items(preserve_field_references=True):
-        if isinstance(value, ConfigDict):
-            make_plain(value, f"{path}.{key}")
-            continue
-        plain = _plain(value, f"{path}.{key}")
-        if isinstance(value, (*_ARRAYS, tuple, list)):
-            with config.ignore_type():
-                config[key] = plain
+    if isinstance(config, ConfigDict):
+        config = _as_declared(config.to_dict(), json.loads(config.to_json_best_effort()))
+    return _plain(config, "config")
+
+
+def _as_declared(values, declared):
+    """The values with their keys in the order of ``declared``, where keys are text."""
+    if not isinstance(values, Mapping):
+        return values
+    keys = {str(key): key for key in values}
+    return {keys[name]: _as_declared(values[keys[name]], declared[name]) for name in declared}
 
 
 def _plain(value: Any, path: str) -> Any:
@@ -36,7 +42,7 @@ def _plain(value: Any, path: str) -> Any:
     if isinstance(value, (tuple, list)):
         return tuple(_plain(item, path) for item in value)
     if isinstance(value, Mapping):
-        return {key: _plain(item, path) for key, item in value.items()}
+        return {key: _plain(item, f"{path}.{key}") for key, item in value.items()}
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     raise UserError(f"{path}: got a {type(value).__name__}, expected numbers, text, and tuples and dicts of them")

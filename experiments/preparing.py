@@ -6,12 +6,10 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import jax
-from ml_collections import ConfigDict
 
 from experiments import build
-from experiments.arms import described
-from experiments.cells import setting_and_arm
-from experiments.runs import Name, Plan, make_plan
+from experiments.resolving import Cell, RunSpec
+from experiments.runs import Plan, make_plan
 from fedjax_collapse.data import Federation
 from fedjax_collapse.records import UserError
 
@@ -22,8 +20,8 @@ Federations = Mapping[str, Mapping[int, Federation]]  # by cell and seed
 class Examples:
     """The federations of one setting at a time; those of the setting before are let go first."""
 
-    def __init__(self, configs: Mapping[str, ConfigDict], seeds: Iterable[int]) -> None:
-        self._configs, self._seeds = configs, seeds
+    def __init__(self, cells: Iterable[Cell], seeds: Iterable[int]) -> None:
+        self._cells, self._seeds = tuple(cells), seeds
         self._setting: str | None = None
         self._federations: Federations = {}
 
@@ -35,9 +33,9 @@ class Examples:
         """
         if setting != self._setting:
             self.let_go()
-            own = {cell: config for cell, config in self._configs.items() if setting_and_arm(cell)[0] == setting}
+            cells = [cell for cell in self._cells if cell.setting == setting]
             try:
-                self._federations = federations_of(own, self._seeds)
+                self._federations = federations_of(cells, self._seeds)
             except UserError as error:
                 raise UserError(f"setting {setting}: {error}" if setting else str(error)) from error
             self._setting = setting
@@ -64,15 +62,15 @@ def release_programs() -> None:
             gc.collect()
 
 
-def by_setting(names: Iterable[Name]) -> dict[str, list[Name]]:
+def by_setting(runs: Iterable[RunSpec]) -> dict[str, list[RunSpec]]:
     """Runs by the setting of their cell."""
-    divided: dict[str, list[Name]] = {}
-    for cell, seed in names:
-        divided.setdefault(setting_and_arm(cell)[0], []).append((cell, seed))
+    divided: dict[str, list[RunSpec]] = {}
+    for run in runs:
+        divided.setdefault(run.cell.setting, []).append(run)
     return divided
 
 
-def federations_of(configs: Mapping[str, ConfigDict], seeds: Iterable[int]) -> Federations:
+def federations_of(cells: Iterable[Cell], seeds: Iterable[int]) -> Federations:
     """By cell and seed; cells with the same data and partition share theirs.
 
     Raises:
@@ -80,13 +78,14 @@ def federations_of(configs: Mapping[str, ConfigDict], seeds: Iterable[int]) -> F
     """
     made: dict[str, dict[int, Federation]] = {}
 
-    def shared(config):
-        key = repr([*(config[name] for name in ("data", "partition", "clients")), config.engine.storage])
+    def shared(values):
+        sections = [sorted(values[name].items(), key=str) for name in ("data", "partition")]
+        key = repr([sections, values["clients"], values["engine"]["storage"]])
         if key not in made:
-            made[key] = build.federations(config, seeds)
+            made[key] = build.federations(values, seeds)
         return made[key]
 
-    return {cell: shared(config) for cell, config in configs.items()}
+    return {cell.name: shared(cell.values) for cell in cells}
 
 
 def hashes_of(federations: Federations) -> dict[str, dict[str, dict[str, str]]]:
@@ -99,9 +98,9 @@ def hashes_of(federations: Federations) -> dict[str, dict[str, dict[str, str]]]:
     }
 
 
-def plan_of(cell: str, config: ConfigDict, federation: Federation, announce: Callable[[str], None]) -> Plan:
+def plan_of(cell: Cell, federation: Federation, announce: Callable[[str], None]) -> Plan:
     """The cell's plan; what is wrong with it is told with its name."""
     try:
-        return make_plan(config, federation, announce)
+        return make_plan(cell.values, federation, announce)
     except UserError as error:
-        raise UserError(f"{described(cell)}: {error}") from error
+        raise UserError(f"{cell}: {error}") from error

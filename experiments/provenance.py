@@ -13,6 +13,7 @@ from typing import Any
 import jax
 
 from experiments import self_test
+from experiments.folder import PROVENANCE
 from experiments.machine import num_cores
 from experiments.reporting.reading import read_starts
 from experiments.runs import Plan
@@ -60,7 +61,7 @@ def record_start(workdir: Path, start: Mapping[str, Any]) -> None:
         raise UserError(f"{error}; restore it, or remove it to go on without what earlier starts recorded") from error
     if not starts or {**starts[-1], "started": None} != {**start, "started": None}:
         starts = (*starts, start)
-    write_json(workdir / "provenance.json", {"starts": starts})
+    write_json(workdir / PROVENANCE, {"starts": starts})
 
 
 def versions() -> dict[str, str | None]:

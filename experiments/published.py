@@ -5,8 +5,8 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from experiments.arms import as_declared
 from experiments.configs import base
+from experiments.plain_values import plain
 
 DIGITS = dict(source="digits")
 # synthetic, drawn without a network; a hundred classes stand for CIFAR100 and Tiny-ImageNet, domains for photographs
@@ -38,7 +38,7 @@ def by_setting(rows: Mapping[str, Sequence[float | None]], settings: Iterable[st
 
 def make_small(config: ConfigDict, settings: Sequence[str], **network: Any) -> None:
     """Two rounds of one epoch with one seed in these settings, with few examples and that network: seconds."""
-    every = as_declared(config)
+    every = plain(config)
     config.settings = {name: _small(every["settings"][name]) for name in settings}
     config.rounds, config.evaluate_every, config.seeds, config.paper, config.means = 2, 1, (0,), {}, {}
     config.data.update(_of_data(config.data))

@@ -1,37 +1,38 @@
 """What a start makes of the runs that its folder holds: it resumes them, sets them aside, or does not start."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import jax
 
-from experiments.lock import LOCK
+from experiments.folder import LOCK, REPLACED, is_finished, run_folder
+from experiments.pace import Name
 from experiments.preparing import Federations
 from experiments.reporting.reading import layouts_of, read_starts
-from experiments.runs import Name, Plan, run_folder
+from experiments.resolving import RunSpec, StudySpec
+from experiments.runs import Plan
 from fedjax_collapse.fingerprint import check_same
 from fedjax_collapse.records import UserError
 from fedjax_collapse.runs import description
 from fedjax_collapse.simulation import Run, rounds_kept
 
 CHOICES = ("auto", "must", "never")
-REPLACED = "replaced"  # in a study's folder: runs that were set aside
 _HINT = "restore what has changed, start again with --resume=never, which sets such runs aside, or "
 
 
-def check_resume(choice: str, workdir: Path, names: Sequence[Name]) -> None:
+def check_resume(choice: str, study: StudySpec) -> None:
     """Raises UserError if, by ``must``, the folder has nothing of one of the runs."""
-    missing = [name for name in names if choice == "must" and not run_folder(workdir, name).is_dir()]
+    missing = [run for run in study.runs if choice == "must" and not run.folder.is_dir()]
     if missing:
         raise UserError(
-            f"--resume=must: {workdir} has nothing of {_listed(missing)} to go on from; "
+            f"--resume=must: {study.folder} has nothing of {_listed(missing)} to go on from; "
             "give the folder of a study that was started, or --resume=auto"
         )
 
 
 def check_unchanged(
-    workdir: Path, plans: Mapping[str, Plan], federations: Federations, replaced: Sequence[Name] = ()
+    study: Path, plans: Mapping[str, Plan], federations: Federations, replaced: Collection[Name] = ()
 ) -> None:
     """Raises UserError if a run in the folder was trained on other data, another partition, or with other code.
 
@@ -39,7 +40,7 @@ def check_unchanged(
     """
     for cell, of_seed in federations.items():
         for seed, federation in of_seed.items():
-            folder = run_folder(workdir, (cell, seed))
+            folder = run_folder(study, (cell, seed))
             if (cell, seed) in replaced or rounds_kept(folder) == (0,):
                 continue
             if cell in plans:
@@ -49,25 +50,25 @@ def check_unchanged(
                 check_same(folder, federation.hashes(), is_whole=False, hint=_HINT)
 
 
-def set_aside(workdir: Path, names: Sequence[Name]) -> None:
-    """Moves all that the folder has of these runs, but their locks, to a new folder in ``replaced``."""
-    started = [name for name in names if rounds_kept(run_folder(workdir, name)) != (0,)]
-    place, number = workdir / REPLACED, 1
-    while any(run_folder(place / str(number), name).exists() for name in started):
+def set_aside(study: Path, runs: Iterable[RunSpec]) -> None:
+    """Moves all that the study's folder has of these runs, but their locks, to a new folder in ``replaced``."""
+    started = [run.folder for run in runs if rounds_kept(run.folder) != (0,)]
+    place, number = study / REPLACED, 1
+    while any((place / str(number) / folder.relative_to(study)).exists() for folder in started):
         number += 1
-    for name in started:
-        folder, kept = run_folder(workdir, name), run_folder(place / str(number), name)
+    for folder in started:
+        kept = place / str(number) / folder.relative_to(study)
         kept.mkdir(parents=True)
         for path in (path for path in folder.iterdir() if path.name != LOCK):
             os.replace(path, kept / path.name)
 
 
-def changed_layouts(workdir: Path, names: Sequence[Name]) -> list[str]:
+def changed_layouts(study: StudySpec) -> list[str]:
     """A sentence for each cell with a run that goes on in another layout than an earlier start had, and one if the
     compiler's flags are others."""
-    starts = read_starts(workdir)
+    starts = read_starts(study.folder)
     earlier, now = layouts_of(starts[:-1]), layouts_of(starts[-1:])
-    going_on = {name[0] for name in names if _is_going_on(run_folder(workdir, name))}
+    going_on = {run.cell.name for run in study.runs if _is_going_on(run.folder)}
     flags = [start.get("xla_flags", "") for start in starts]
     sentences = [
         f"{cell}: goes on with {now[cell][0]}, started with {'; '.join(others)}: rounding may differ from there on"
@@ -82,10 +83,10 @@ def changed_layouts(workdir: Path, names: Sequence[Name]) -> list[str]:
 
 
 def _is_going_on(folder):
-    return rounds_kept(folder) != (0,) and not (folder / "summary.json").exists()
+    return rounds_kept(folder) != (0,) and not is_finished(folder)
 
 
-def _listed(names):
+def _listed(runs: Sequence[RunSpec]) -> str:
     """At most three of them."""
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return ", ".join(f"{cell} seed {seed}" for cell, seed in names[:3]) + more
+    more = f" and {len(runs) - 3} more" if len(runs) > 3 else ""
+    return ", ".join(map(str, runs[:3])) + more

@@ -4,18 +4,19 @@ import json
 import math
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from ml_collections import ConfigDict
 
 from experiments import build
 from experiments.console import Console
+from experiments.folder import PARTITION, SUMMARY, TOGETHER
 from experiments.layouts import fastest
 from experiments.names import explained
 from experiments.pace import Name
 from experiments.reporting.study import summarize_run
+from experiments.resolving import RunSpec
 from experiments.sinks import Take
 from fedjax_collapse import engine, files, processes
 from fedjax_collapse.algorithm import FedAvg
@@ -39,8 +40,6 @@ from fedjax_collapse.simulation import (
     structure,
 )
 
-_TOGETHER = "together.json"  # in a run's folder: the runs that it is trained with
-
 
 class Plan(NamedTuple):
     """What of a cell does not depend on the seed."""
@@ -49,7 +48,7 @@ class Plan(NamedTuple):
     algorithm: FedAvg
     schedule: Schedule
     client_map: ClientMap
-    engine: ConfigDict
+    engine: Mapping[str, Any]  # the section of the config
 
 
 class Group(NamedTuple):
@@ -62,31 +61,29 @@ class Group(NamedTuple):
     run_map: ClientMap | None
 
     def __str__(self) -> str:
-        return ", ".join(f"{cell} seed {seed}" for cell, seed in self.runs)
+        return ", ".join(map(str, self.runs))
 
 
-def run_folder(workdir: Path, name: Name) -> Path:
-    """Where in a study's folder a run's is."""
-    cell, seed = name
-    return workdir / cell / f"seed{seed}"
-
-
-def make_plan(config: ConfigDict, federation: Federation, announce: Callable[[str], None] = lambda line: None) -> Plan:
+def make_plan(
+    config: Mapping[str, Any], federation: Federation, announce: Callable[[str], None] = lambda line: None
+) -> Plan:
     """The plan of a cell, checked; ``announce`` is called with a line before what takes long.
 
     Raises:
         UserError: something in it makes no sense.
     """
     model = build.model(config, federation)
-    plan = Plan(model, build.algorithm(config), build.schedule(config), build.client_map(config, model), config.engine)
+    plan = Plan(
+        model, build.algorithm(config), build.schedule(config), build.client_map(config, model), config["engine"]
+    )
     _check_together(plan)
     run = Run(federation, plan.algorithm, jax.random.key(0))
     try:
         check(run, plan.model, plan.schedule, Hardware(plan.client_map))
     except BaseException as error:
         raise explained("a round cannot be compiled", error) from error
-    plan = plan._replace(model=_with_fastest_lowerings(plan, config.network.get("lowering", "auto"), announce))
-    if config.engine.layout == "timed":
+    plan = plan._replace(model=_with_fastest_lowerings(plan, config["network"].get("lowering", "auto"), announce))
+    if config["engine"]["layout"] == "timed":
         plan = plan._replace(client_map=fastest(run, plan.model, plan.schedule, plan.client_map))
     return plan
 
@@ -103,16 +100,16 @@ def _with_fastest_lowerings(plan, lowering, announce):
 
 
 def make_groups(
-    names: Iterable[Name], plans: Mapping[str, Plan], federations: Mapping[str, Mapping[int, Federation]], workdir: Path
+    runs: Iterable[RunSpec], plans: Mapping[str, Plan], federations: Mapping[str, Mapping[int, Federation]]
 ) -> list[Group]:
-    """All runs by name, in groups."""
+    """All runs by name, in groups; plans and federations are by cell."""
     alike: dict = {}
-    for cell, seed in names:
-        plan = plans[cell]
-        run = Run(federations[cell][seed], plan.algorithm, jax.random.key(seed), run_folder(workdir, (cell, seed)))
-        schedule = repr(describe(plan.schedule))
-        common = plan.model, schedule, plan.client_map, plan.engine.to_json(), structure(run)
-        alike.setdefault(common, (plan, {}))[1][cell, seed] = run
+    for spec in runs:
+        plan = plans[spec.cell.name]
+        run = Run(federations[spec.cell.name][spec.seed], plan.algorithm, jax.random.key(spec.seed), spec.folder)
+        schedule, options = repr(describe(plan.schedule)), repr(sorted(plan.engine.items()))
+        common = plan.model, schedule, plan.client_map, options, structure(run)
+        alike.setdefault(common, (plan, {}))[1][spec.name] = run
     return [group for plan, runs in alike.values() for group in _divide(plan, runs)]
 
 
@@ -128,12 +125,12 @@ def train_group(group: Group, console: Console, should_stop: Callable[[], bool],
     def listener(rows, timings):
         console.update(rows, timings)
         take(rows, timings)
-        for (cell, seed), row in zip(group.runs, rows, strict=True):
+        for name, row in zip(group.runs, rows, strict=True):
             if plan.schedule.on_nan == "continue" and not math.isfinite(row["train/task_loss"]):
                 hint = "--config.on_nan=stop names client, step and term"
-                console.note(f"{cell} seed {seed}, round {row['round']}: the loss is not finite; {hint}")
+                console.note(f"{name}, round {row['round']}: the loss is not finite; {hint}")
 
-    hardware = Hardware(group.client_map, group.run_map, plan.engine.storage)
+    hardware = Hardware(group.client_map, group.run_map, plan.engine["storage"])
     callbacks = Callbacks(listener, console.note, should_stop)
     diverged = None
     try:
@@ -152,15 +149,15 @@ def train_group(group: Group, console: Console, should_stop: Callable[[], bool],
 def _write_partitions(group):
     for run in group.runs.values():
         Path(run.folder).mkdir(parents=True, exist_ok=True)
-        write_npz(Path(run.folder) / "partition.npz", run.federation.partition_arrays())
-        write_json(run.folder / _TOGETHER, [list(name) for name in group.runs])
+        write_npz(Path(run.folder) / PARTITION, run.federation.partition_arrays())
+        write_json(run.folder / TOGETHER, [list(name) for name in group.runs])
 
 
 def _write_summaries(group, results, diverged):
     """Of the runs that have not diverged, which are told by their place."""
     for i, (run, result) in enumerate(zip(group.runs.values(), results, strict=True)):
         if i not in diverged:
-            write_json(run.folder / "summary.json", _summary(group.plan.schedule, result))
+            write_json(run.folder / SUMMARY, _summary(group.plan.schedule, result))
 
 
 def _summary(schedule, result):
@@ -186,15 +183,15 @@ def _whose(watch, rows):
 
 def _check_together(plan):
     """Raises UserError if runs are asked to go together that cannot."""
-    if plan.engine.runs == "together" and plan.engine.storage == "host":
+    if plan.engine["runs"] == "together" and plan.engine["storage"] == "host":
         raise UserError("runs go together on devices only: choose engine.runs=separate or engine.storage=device")
-    if plan.engine.runs == "together" and plan.schedule.stop_at_accuracy:
+    if plan.engine["runs"] == "together" and plan.schedule.stop_at_accuracy:
         raise UserError("with stop_at_accuracy runs end at rounds of their own: choose engine.runs=separate")
 
 
 def _divide(plan, runs) -> list[Group]:
     """Runs of one structure: together, if that is asked for or faster, as far as they can go on from one round."""
-    choice = plan.engine.runs
+    choice = plan.engine["runs"]
     is_together = choice == "together" or (choice == "auto" and _is_better_together(plan, list(runs.values())))
     kept = dict(zip(runs, processes.of_first(lambda: [rounds_kept(run.folder) for run in runs.values()]), strict=True))
     first_rounds = {name: rounds[-1] for name, rounds in kept.items()}
@@ -210,11 +207,11 @@ def _divide(plan, runs) -> list[Group]:
 def _is_better_together(plan, runs):
     """Whether runs are faster as one program, which the devices have room for and which ends with all of them."""
     sizes = [np.asarray(run.federation.ownership.sizes) for run in runs]
-    if plan.engine.storage == "host" or plan.schedule.stop_at_accuracy:
+    if plan.engine["storage"] == "host" or plan.schedule.stop_at_accuracy:
         return False
     if not together.is_faster(plan.client_map, sizes, plan.algorithm.training.batch_size):
         return False
-    if plan.engine.storage == "device":
+    if plan.engine["storage"] == "device":
         return True
     first = runs[0].federation
     clients = engine.client_shapes(plan.algorithm.enabled(), plan.model, first.num_clients)
@@ -227,7 +224,7 @@ def _were_together(runs):
 
     def read():
         try:
-            return all(json.loads(files.read(run.folder / _TOGETHER)) == names for run in runs.values())
+            return all(json.loads(files.read(run.folder / TOGETHER)) == names for run in runs.values())
         except (OSError, ValueError):  # not started yet, or no file of ours
             return False
 

@@ -68,7 +68,7 @@ class Sinks(NamedTuple):
                 sink.close(is_failed)
 
     def _described(self, name, folder):
-        (cell, seed), config = name, self.configs[name[0]].to_dict()
+        (cell, seed), config = name, self.configs[name[0]]
         return Described(f"{cell} seed {seed}", self.workdir.name, folder, {**config, "cell": cell, "seed": seed})
 
 

@@ -5,8 +5,9 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from experiments.cells import setting_and_arm
 from experiments.failures import one_line
+from experiments.folder import JOBS
+from experiments.resolving import RunSpec
 from experiments.workers import Work
 from fedjax_collapse.records import UserError
 
@@ -40,13 +41,13 @@ def submit(work: Work, options: str) -> list:
     Raises:
         UserError: submitit or Slurm is not here, or an option is not known.
     """
-    arguments = [[*work.arguments, *_only(name)] for name in work.runs]
+    arguments = [[*work.arguments, *_only(run)] for run in work.study.runs]
     paths = [_ROOT, *filter(None, [os.environ.get("PYTHONPATH")])]
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)  # so that jobs, which inherit it, find this module
     cluster, parameters = _parameters(options)
     submitit = _submitit()
     try:
-        executor = submitit.AutoExecutor(f"{work.workdir}.jobs", cluster=cluster)
+        executor = submitit.AutoExecutor(f"{work.study.folder}{JOBS}", cluster=cluster)
         executor.update_parameters(**parameters)
         jobs = executor.map_array(Job(), arguments)
     except (RuntimeError, NameError, AssertionError, ValueError, submitit.core.utils.FailedJobError) as error:
@@ -57,11 +58,10 @@ def submit(work: Work, options: str) -> list:
     return jobs
 
 
-def _only(name):
-    """The launcher's arguments for the run of that name."""
-    cell, _, seed = name.rpartition(" seed ")
-    setting, arm = setting_and_arm(cell)
-    return [*([f"--setting={setting}"] if setting else []), f"--arm={arm}", f"--seed={seed}"]
+def _only(run: RunSpec) -> list[str]:
+    """The launcher's arguments for that run alone."""
+    setting = [f"--setting={run.cell.setting}"] if run.cell.setting else []
+    return [*setting, f"--arm={run.cell.arm}", f"--seed={run.seed}"]
 
 
 def _parameters(options):

@@ -1,19 +1,15 @@
 """A study: every cell (a setting with an arm) with every seed, in one folder, with a summary and a report over all."""
 
 import gc
-import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import json
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ml_collections import ConfigDict
-
 from experiments import hosts
-from experiments.arms import as_declared, check_study, resolve_cell
-from experiments.cells import arms_of, cell_name, cells_of, settings_of
+from experiments.claim import claimed
 from experiments.console import Console
 from experiments.failures import (
-    LOG,
     RunsFailed,
     explain,
     forget_failure,
@@ -22,13 +18,13 @@ from experiments.failures import (
     one_line,
     write_failure,
 )
-from experiments.folder import claimed
+from experiments.folder import ERROR_LOG, is_finished
 from experiments.lock import one_at_a_time, taken
-from experiments.names import check_name
 from experiments.preparing import Examples, by_setting, hashes_of, plan_of, release_programs
 from experiments.provenance import provenance, record_start, versions
+from experiments.resolving import RunSpec, StudySpec
 from experiments.resuming import changed_layouts, check_resume, check_unchanged, set_aside
-from experiments.runs import Group, Name, Plan, make_groups, run_folder, train_group
+from experiments.runs import Group, Plan, make_groups, train_group
 from experiments.sinks import Sinks
 from experiments.summaries import finish, overview
 from fedjax_collapse import processes
@@ -40,7 +36,7 @@ from fedjax_collapse.records import UserError
 class Start(NamedTuple):
     """A start of a study: what its settings have in common."""
 
-    workdir: Path
+    study: StudySpec
     plans: dict[str, Plan]  # by cell
     examples: Examples
     console: Console
@@ -51,9 +47,7 @@ class Start(NamedTuple):
 
 
 def run_study(
-    config: ConfigDict,
-    workdir: Path,
-    names: Sequence[Name] | None = None,
+    study: StudySpec,
     should_stop: Callable[[], bool] = lambda: False,
     share: str = "",
     log: Sequence[str] = (),
@@ -61,145 +55,125 @@ def run_study(
 ) -> bool:
     """Runs what is not done yet, then writes summary and report; False if it was stopped before the end.
 
-    ``names``: the runs (``choose_runs``), default all. Everything that can be wrong with the config of any of them is
-    found before the folder is touched; a run that fails afterwards does not end the others. Examples of one setting are
-    in memory at a time. ``share``: a name under which processes divide the runs, each of which one process has alone;
-    the last to leave writes summary and report. ``log``: the sinks (``sinks.py``) that get the rows, too. ``resume``:
-    one of ``resuming.CHOICES``.
+    Everything that can be wrong with the cells of its runs is found before the folder is touched; a run that fails
+    afterwards does not end the others. Examples of one setting are in memory at a time. ``share``: a name under which
+    processes divide the runs, each of which one process has alone; the last to leave writes summary and report.
+    ``log``: the sinks (``sinks.py``) that get the rows, too. ``resume``: one of ``resuming.CHOICES``.
 
     Raises:
         UserError: the config makes no sense, the folder belongs to another one, or has runs of other data or code.
         RunsFailed: some did, or the report cannot be written; raised when all have been tried.
         OSError: there is no room for what they leave.
     """
-    names = choose_runs(config) if names is None else names
-    configs = {cell: resolve_cell(config, cell) for cell in cells_of(as_declared(config))}
-    for cell, _ in names:
-        check_folder(workdir / cell)
-    processes.of_first(lambda: check_resume(resume, workdir, names))
-    examples = Examples(configs, tuple(config.seeds))
-    console = Console({name: configs[name[0]].rounds for name in names}, hosts.stream())
-    replaced = names if resume == "never" else ()
+    for run in study.runs:
+        check_folder(run.folder.parent)
+    processes.of_first(lambda: check_resume(resume, study))
+    examples = Examples(study.cells, study.seeds)
+    console = Console({run.name: run.cell.values["rounds"] for run in study.runs}, hosts.stream())
     try:
-        plans, hashes = _prepared(config, configs, names, examples, workdir, replaced, console.note, should_stop)
+        plans, hashes = _prepared(study, examples, resume, console.note, should_stop)
     except _Stopped:
         return False
-    with processes.within_first(claimed(workdir, config, bool(share))) as is_last:
-        processes.of_first(lambda: _record_alone(workdir, hashes, plans))
-        for line in processes.of_first(lambda: list(changed_layouts(workdir, names))):
+    with processes.within_first(claimed(study.folder, study.config, bool(share))) as is_last:
+        processes.of_first(lambda: _record_alone(study.folder, hashes, plans))
+        for line in processes.of_first(lambda: list(changed_layouts(study))):
             console.note(line)
-        sinks = Sinks(log, workdir, configs, console.note)
-        start = Start(workdir, plans, examples, console, sinks, should_stop, share, resume)
+        sinks = Sinks(log, study.folder, {cell.name: cell.values for cell in study.cells}, console.note)
+        start = Start(study, plans, examples, console, sinks, should_stop, share, resume)
         failed = []
-        settings = by_setting(names)
-        for setting, of_setting in (settings if resume == "never" else _unfinished(workdir, settings, console)).items():
-            lines = _train_setting(start, setting, of_setting)
+        settings = by_setting(study.runs)
+        for setting, runs in (settings if resume == "never" else _unfinished(settings, console)).items():
+            lines = _train_setting(start, setting, runs)
             if lines is None:
                 return False
             failed += lines
-        failed += processes.of_first(lambda: finish(workdir, config, console) if is_last() else [])
+        failed += processes.of_first(lambda: finish(study.folder, study.config, console) if is_last() else [])
     if failed:
         raise RunsFailed(failed)
     return True
-
-
-def choose_runs(
-    config: ConfigDict,
-    arms: Iterable[str] | None = None,
-    seeds: Iterable[int] | None = None,
-    settings: Iterable[str] | None = None,
-) -> list[Name]:
-    """The runs of a config with these arms, seeds and settings, default all, in the order in which it declares them.
-
-    Raises:
-        UserError: there is no such arm, seed or setting, or the config declares none.
-    """
-    check_study(config)
-    study = as_declared(config)
-    arms = _choose("arm", arms, tuple(arms_of(study)))
-    seeds = _choose("seed", seeds, tuple(config.seeds))
-    settings = _choose("setting", settings, tuple(settings_of(study)))
-    return [(cell_name(setting, arm), seed) for setting, arm, seed in itertools.product(settings, arms, seeds)]
 
 
 class _Stopped(Exception):
     """A start was told to stop before its first run."""
 
 
-def _prepared(config, configs, names, examples, workdir, replaced, announce, should_stop):
+def _prepared(study, examples, resume, announce, should_stop):
     """Plans of the cells that are run, and hashes of all cells of their settings, one setting after the other.
 
     Raises:
-        UserError: a config makes no sense, or the folder has runs of other data or code, which are not ``replaced``.
+        UserError: a config makes no sense, or the folder has runs of other data or code that are not to be replaced.
     """
     plans, hashes = {}, {}
 
-    def prepare(setting, of_setting):  # nothing holds the setting's examples when it returns
+    def prepare(setting, runs):  # nothing holds the setting's examples when it returns
         federations = examples.of(setting)
         hashes.update(hashes_of(federations))
-        processes.check_alike(lambda: _what_runs(config, of_setting, hashes))
-        for cell in dict.fromkeys(cell for cell, _ in of_setting):
+        processes.check_alike(lambda: _what_runs(study, runs, hashes))
+        for cell in {run.cell.name: run.cell for run in runs}.values():
             if _is_told(should_stop):
                 raise _Stopped
-            plans[cell] = plan_of(cell, configs[cell], federations[cell][config.seeds[0]], announce)
-        processes.of_first(lambda: check_unchanged(workdir, plans, federations, replaced))
+            plans[cell.name] = plan_of(cell, federations[cell.name][study.seeds[0]], announce)
+        replaced = [run.name for run in study.runs] if resume == "never" else []
+        processes.of_first(lambda: check_unchanged(study.folder, plans, federations, replaced))
 
-    for setting, of_setting in by_setting(names).items():
-        prepare(setting, of_setting)
+    for setting, runs in by_setting(study.runs).items():
+        prepare(setting, runs)
     return plans, hashes
 
 
-def _what_runs(config, names, hashes):
+def _what_runs(study, runs, hashes):
     """What several processes must have in common."""
-    return {"config": config.to_json_best_effort(), "choice": names, "data": hashes, "version": versions()}
+    choice = [run.name for run in runs]
+    return {"config": json.dumps(study.config), "choice": choice, "data": hashes, "version": versions()}
 
 
-def _record_alone(workdir, hashes, plans):
-    with one_at_a_time(workdir):
-        record_start(workdir, provenance(hashes, plans))
+def _record_alone(folder, hashes, plans):
+    with one_at_a_time(folder):
+        record_start(folder, provenance(hashes, plans))
 
 
-def _unfinished(workdir, settings, console) -> dict[str, list[Name]]:
+def _unfinished(settings, console) -> dict[str, list[RunSpec]]:
     """The runs by setting; of several settings without those that are finished, whose data are not even read."""
     if len(settings) == 1:
         return settings
 
-    def is_finished(names):
-        return all((run_folder(workdir, name) / "summary.json").exists() for name in names)
+    def are_finished(runs):
+        return all(is_finished(run.folder) for run in runs)
 
-    finished = processes.of_first(lambda: [setting for setting, names in settings.items() if is_finished(names)])
+    finished = processes.of_first(lambda: [setting for setting, runs in settings.items() if are_finished(runs)])
     for setting in finished:
         console.note(f"setting {setting}: all {len(settings[setting])} runs are finished")
-        console.leave_out(settings[setting])
-    return {setting: names for setting, names in settings.items() if setting not in finished}
+        console.leave_out(run.name for run in settings[setting])
+    return {setting: runs for setting, runs in settings.items() if setting not in finished}
 
 
-def _train_setting(start, setting, names) -> list[str] | None:
+def _train_setting(start, setting, runs) -> list[str] | None:
     """``_train_all`` of these runs; nothing holds the setting's examples afterwards but ``start``."""
     groups = _shared_groups if start.share else _all_groups
-    return _train_all(groups(start, setting, names), start)
+    return _train_all(groups(start, setting, runs), start)
 
 
-def _all_groups(start, setting, names) -> list[Group]:
+def _all_groups(start, setting, runs) -> list[Group]:
     """All of them, after a line on how far they are, unless they are new."""
+    folder = start.study.folder
     if start.resume == "never":
-        processes.of_first(lambda: set_aside(start.workdir, names))
-    groups = make_groups(names, start.plans, start.examples.of(setting), start.workdir)
+        processes.of_first(lambda: set_aside(folder, runs))
+    groups = make_groups(runs, start.plans, start.examples.of(setting))
     first_rounds = {name: group.first_round for group in groups for name in group.runs}
     start.console.expect({n: g.plan.schedule.rounds - g.first_round for g in groups for n in g.runs})
-    if told := processes.of_first(lambda: overview(start.workdir, first_rounds)):
+    if told := processes.of_first(lambda: overview(folder, first_rounds)):
         start.console.note(told)
     return groups
 
 
-def _shared_groups(start, setting, names) -> Iterator[Group]:
+def _shared_groups(start, setting, runs) -> Iterator[Group]:
     """Each run that no other process has or has had, alone; it is this one's until the next is asked for."""
-    for name in names:
-        with taken(run_folder(start.workdir, name), start.share) as is_mine:
+    for run in runs:
+        with taken(run.folder, start.share) as is_mine:
             if is_mine:
                 if start.resume == "never":
-                    set_aside(start.workdir, [name])
-                yield from make_groups([name], start.plans, start.examples.of(setting), start.workdir)
+                    set_aside(start.study.folder, [run])
+                yield from make_groups([run], start.plans, start.examples.of(setting))
 
 
 def _train_all(groups, start) -> list[str] | None:
@@ -246,7 +220,7 @@ def _train(group, start):
         failures = _failures(group, error)
         processes.of_first(lambda: [write_failure(folder, line, error) for folder, line in failures.items()])
     first = {line: folder for folder, line in reversed(failures.items())}  # whose log is named, for each line
-    raise RunsFailed(f"{line}; log: {folder / LOG}" for line, folder in reversed(first.items()))
+    raise RunsFailed(f"{line}; log: {folder / ERROR_LOG}" for line, folder in reversed(first.items()))
 
 
 def _failures(group, error):
@@ -254,12 +228,5 @@ def _failures(group, error):
     if isinstance(error, Diverged):
         runs = list(group.runs.items())
         found = [(*runs[i], divergence.line) for i, divergence in error.found.items()]
-        return {Path(run.folder): f"{cell} seed {seed}: {line}" for (cell, seed), run, line in found}
+        return {Path(run.folder): f"{name}: {line}" for name, run, line in found}
     return {Path(run.folder): f"{group}: {explain(error)}" for run in group.runs.values()}
-
-
-def _choose(what, asked, declared):
-    """What was asked for, in the order in which it is declared, or all that is."""
-    for item in asked or ():
-        check_name(what, str(item), map(str, declared))
-    return tuple(item for item in declared if item in asked) if asked else declared

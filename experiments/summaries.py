@@ -4,39 +4,37 @@ import contextlib
 import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
-from ml_collections import ConfigDict
-
-from experiments.arms import as_declared
 from experiments.cells import cells_of, means_of
 from experiments.console import Console
 from experiments.failures import one_line, read_failure
+from experiments.folder import SUMMARY, is_finished, run_folder
 from experiments.metrics import FROM_RUNS
+from experiments.pace import Name
 from experiments.paper import paper_of
 from experiments.reporting import read_study, write_report
 from experiments.reporting.published import summary_for_paper
 from experiments.reporting.reading import NothingEvaluated, read_run_summary
 from experiments.reporting.study import summarize_seeds
 from experiments.reporting.table import unfinished_note
-from experiments.runs import Name, run_folder
 from fedjax_collapse.metrics import write_json
 from fedjax_collapse.records import UserError
 
 
-def finish(workdir: Path, config: ConfigDict, console: Console) -> list[str]:
+def finish(workdir: Path, config: Mapping[str, Any], console: Console) -> list[str]:
     """Writes summary and report of the runs that are finished, and shows the table; a line if that cannot be done."""
-    declared = as_declared(config)
-    paper = paper_of(declared)
+    paper = paper_of(config)
     try:
-        summary = summarize(workdir, cells_of(declared), tuple(config.seeds))
-        write_json(workdir / "summary.json", summary)
+        summary = summarize(workdir, cells_of(config), config["seeds"])
+        write_json(workdir / SUMMARY, summary)
         is_of_runs, study = bool(paper and paper.metric in FROM_RUNS), None
         if not is_of_runs:
-            console.print_table(summary, paper, means_of(declared))
+            console.print_table(summary, paper, means_of(config))
         with contextlib.suppress(NothingEvaluated):  # as of runs that failed before
             study = read_study(workdir)
         if is_of_runs:
-            console.print_table(summary_for_paper(study) if study else summary, paper, means_of(declared))
+            console.print_table(summary_for_paper(study) if study else summary, paper, means_of(config))
         if study:
             console.note("\n".join([unfinished_note(study.unfinished), *study.notes]))
             console.note(f"report: {write_report(study)}")
@@ -51,7 +49,7 @@ def overview(workdir: Path, first_rounds: Mapping[Name, int]) -> str:
     kinds: dict[str, list[str]] = {}
     for (cell, seed), first_round in first_rounds.items():
         run, name = run_folder(workdir, (cell, seed)), f"{cell} seed {seed}"
-        if (run / "summary.json").exists():
+        if is_finished(run):
             kinds.setdefault("finished", []).append("")
         elif read_failure(run):
             kinds.setdefault("tried again", []).append(name)

@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,8 +22,10 @@ from experiments import machine
 from experiments.console import ROUNDS_PER_LINE, Console
 from experiments.early import STOPPED, STOPPED_EARLY, STOPPING
 from experiments.failures import read_failure, write_failure
+from experiments.folder import ERROR_LOG, LOCK, METRICS, is_finished
 from experiments.lock import holder, only_process_in
 from experiments.metrics import ACCURACY
+from experiments.resolving import RunSpec, StudySpec
 
 _PAUSE = 0.5  # seconds between two looks at the workers
 _TAIL = 2**16  # bytes of metrics.jsonl that hold its last row
@@ -39,12 +41,10 @@ class Place(NamedTuple):
 
 
 class Work(NamedTuple):
-    """What processes do: the launcher's arguments, and the folders of its runs by name."""
+    """What processes do: the launcher's arguments, and the study whose runs they divide."""
 
     arguments: list[str]
-    runs: dict[str, Path]
-    workdir: Path
-    rounds: dict[str, int]  # likewise
+    study: StudySpec
 
 
 def places(count: int) -> list[Place]:
@@ -75,15 +75,15 @@ def train_in_workers(work: Work, count: int, should_stop: Callable[[], bool], co
         is_inside = is_stopping = False
         while workers.are_left():
             time.sleep(_PAUSE)
-            if not is_inside and (work.workdir / ".lock").exists():  # the first of them has made the folder
-                inside.enter_context(only_process_in(work.workdir, shared=True))
+            if not is_inside and (work.study.folder / LOCK).exists():  # the first of them has made the folder
+                inside.enter_context(only_process_in(work.study.folder, shared=True))
                 is_inside = True
             progress.show()
             if not is_stopping and (should_stop() or _WRONG in workers.statuses):
                 is_stopping = True
                 workers.stop()
     progress.show()
-    told = {f"error: {line}" for line in failures(work)}  # by the parent, at its end
+    told = {f"error: {line}" for line in failures(work.study.runs)}  # by the parent, at its end
     for line in dict.fromkeys(workers.errors):
         if line not in told:
             print(line, file=sys.stderr)
@@ -97,13 +97,13 @@ def last_round(run: Path) -> int:
     return _last_row(run).get("round", 0)
 
 
-def failures(work: Work) -> list[str]:
+def failures(runs: Iterable[RunSpec]) -> list[str]:
     """A line for every run that has no result."""
     lines = []
-    for name, run in work.runs.items():
-        if not (run / "summary.json").exists():
-            line = read_failure(run)
-            lines.append(f"{line}; log: {run / 'error.log'}" if line else f"{name}: not finished; start it again")
+    for run in runs:
+        if not is_finished(run.folder):
+            line = read_failure(run.folder)
+            lines.append(f"{line}; log: {run.folder / ERROR_LOG}" if line else f"{run}: not finished; start it again")
     return lines
 
 
@@ -111,7 +111,7 @@ class _Workers:
     """Processes, one in each place; who was killed is replaced. None is left when the context ends."""
 
     def __init__(self, work: Work, own: Sequence[Place]) -> None:
-        self._runs, self._places, self._share = work.runs, own, uuid.uuid4().hex
+        self._runs, self._places, self._share = work.study.runs, own, uuid.uuid4().hex
         self._command = [sys.executable, _LAUNCHER, *work.arguments, f"--share={self._share}"]
         self._is_stopping = False
         self._left: dict[int, subprocess.Popen] = {}
@@ -176,10 +176,12 @@ class _Workers:
         number = -worker.returncode
         known = {int(number) for number in signal.Signals}
         how = f"by {signal.Signals(number).name}" if number in known else f"with status {worker.returncode}"
-        for name, run in self._runs.items():
-            is_open = not (run / "summary.json").exists() and read_failure(run) is None
-            if is_open and holder(run, self._share) == worker.pid:
-                write_failure(run, f"{name}: its process was ended {how}; SIGKILL may mean that memory was exhausted")
+        for run in self._runs:
+            is_open = not is_finished(run.folder) and read_failure(run.folder) is None
+            if is_open and holder(run.folder, self._share) == worker.pid:
+                write_failure(
+                    run.folder, f"{run}: its process was ended {how}; SIGKILL may mean that memory was exhausted"
+                )
 
 
 def _gpus() -> Sequence[str]:
@@ -200,40 +202,37 @@ class _Progress:
     """Lines on how far the runs are, from what they leave in their folders."""
 
     def __init__(self, work: Work, console: Console) -> None:
-        self._work, self._console = work, console
-        self._rounds = {name: last_round(run) for name, run in work.runs.items()}
-        self._done = {name for name, run in work.runs.items() if (run / "summary.json").exists()}
-        self._failed: set[str] = set()
-        for name in work.runs.keys() - self._done:
-            if read_failure(work.runs[name]):  # of an earlier start
-                self._failed.add(name)
+        self._runs, self._console = work.study.runs, console
+        self._rounds = {run.name: last_round(run.folder) for run in self._runs}
+        self._done = {run.name for run in self._runs if is_finished(run.folder)}
+        self._failed = {run.name for run in self._runs if read_failure(run.folder)} - self._done  # of an earlier start
 
     def show(self) -> None:
-        for name, run in self._work.runs.items():
-            if name in self._done:
+        for run in self._runs:
+            if run.name in self._done:
                 continue
-            line = read_failure(run)
-            if line and name not in self._failed:
+            line = read_failure(run.folder)
+            if line and run.name not in self._failed:
                 self._console.note(f"failed: {line}")
-            self._failed = self._failed | {name} if line else self._failed - {name}
-            self._show_round(name, run)
+            self._failed = self._failed | {run.name} if line else self._failed - {run.name}
+            self._show_round(run)
 
-    def _show_round(self, name, run):
-        row, is_done = _last_row(run), (run / "summary.json").exists()
-        round = row.get("round", 0)
+    def _show_round(self, run):
+        row, is_done = _last_row(run.folder), is_finished(run.folder)
+        round, rounds = row.get("round", 0), run.cell.values["rounds"]
         if is_done:
-            self._done.add(name)
-        if is_done or round >= self._rounds[name] + ROUNDS_PER_LINE or round > 0 == self._rounds[name]:
-            self._rounds[name] = round
+            self._done.add(run.name)
+        if is_done or round >= self._rounds[run.name] + ROUNDS_PER_LINE or round > 0 == self._rounds[run.name]:
+            self._rounds[run.name] = round
             accuracy = ACCURACY.say([row.get(ACCURACY.name)])
-            ended = f"  finished, {len(self._done)} of {len(self._work.runs)}" * is_done
-            self._console.note(f"{name}  round {round}/{self._work.rounds[name]}  {accuracy}{ended}")
+            ended = f"  finished, {len(self._done)} of {len(self._runs)}" * is_done
+            self._console.note(f"{run}  round {round}/{rounds}  {accuracy}{ended}")
 
 
 def _last_row(run: Path) -> dict:
     """The last whole row of the run's metrics; empty if there is none."""
     try:
-        with (run / "metrics.jsonl").open("rb") as file:
+        with (run / METRICS).open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
             rows = file.read().decode(errors="replace").rpartition("\n")[0].splitlines()
         return json.loads(rows[-1])

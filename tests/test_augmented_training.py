@@ -11,6 +11,7 @@ from flax import linen
 
 from experiments import build
 from experiments.configs import base as config_base
+from experiments.plain_values import plain
 from fedjax_collapse import MOON, FedAvg, FedProc, LocalTraining, Model, UserError, engine, nn, simulate
 from fedjax_collapse.data import augment
 from fedjax_collapse.data.batches import get_batch
@@ -149,17 +150,17 @@ def test_the_network_is_built_for_what_the_augmentation_leaves(monkeypatch, fede
     config = config_base.get_config()
     monkeypatch.setitem(augment.PRESETS, "middle", middle)
     config.training.augmentation = "middle"
-    assert build.model(config, larger).input_shape == federation.input_shape
+    assert build.model(plain(config), larger).input_shape == federation.input_shape
     config.training.augmentation = "flamby_isic2019"
     with pytest.raises(UserError, match=r"12 x 12 pixels .* at least 200 x 200; set data\.image_size"):
-        build.model(config, larger)
+        build.model(plain(config), larger)
 
 
 def test_presets_by_name():
     config = config_base.get_config()
-    assert build.algorithm(config).training.augmentation is None
+    assert build.algorithm(plain(config)).training.augmentation is None
     config.training.augmentation = "feddecorr_cifar10"
-    assert build.algorithm(config).training.augmentation is augment.PRESETS["feddecorr_cifar10"]
+    assert build.algorithm(plain(config)).training.augmentation is augment.PRESETS["feddecorr_cifar10"]
     config.training.augmentation = "feddecor_cifar10"
     with pytest.raises(UserError, match="did you mean 'feddecorr_cifar10'"):
-        build.algorithm(config)
+        build.algorithm(plain(config))

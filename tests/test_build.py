@@ -10,10 +10,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from experiments import arms, build, names
+from experiments import build, names
 from experiments.configs import base, quickstart
 from experiments.configs import glyphs as glyphs_config
+from experiments.plain_values import plain
+from experiments.resolving import resolve, resolve_arm
 from experiments.study import run_study
+from experiments.validation import check_keys
 from fedjax_collapse import Model, UserError, engine, nn
 from fedjax_collapse.data import augment, glyphs, partition, sources
 from fedjax_collapse.target import Target
@@ -22,25 +25,25 @@ from fedjax_collapse.target import Target
 def test_a_partition_per_seed_or_one_for_all():
     config = base.get_config()
     config.clients, config.partition.alpha = 4, 1.0
-    own = build.federations(config, [0, 1])
+    own = build.federations(plain(config), [0, 1])
     assert own[0].hashes()["partition"] != own[1].hashes()["partition"]
     assert own[0].ownership.rows.shape == own[1].ownership.rows.shape  # one compiled program
     config.partition.seed = 3
-    shared = build.federations(config, [0, 1])
+    shared = build.federations(plain(config), [0, 1])
     assert shared[0].hashes() == shared[1].hashes() != own[0].hashes()
 
 
 def test_seeds_share_one_copy_of_the_images():
     config = base.get_config()
     config.partition.alpha = 1.0
-    first, second = build.federations(config, [0, 1]).values()
+    first, second = build.federations(plain(config), [0, 1]).values()
     assert first.train.inputs is second.train.inputs and first.test.inputs is second.test.inputs
 
 
 def test_iid_needs_no_other_change():
     config = base.get_config()
     config.partition.name = "iid"
-    sizes = build.federations(config, [0])[0].ownership.sizes
+    sizes = build.federations(plain(config), [0])[0].ownership.sizes
     assert sizes.max() - sizes.min() <= 1
 
 
@@ -60,7 +63,7 @@ def test_what_follows_the_colon_is_the_first_argument(tmp_path, cache):
     images = save_arrays(tmp_path / "a:b.npz")
     config = base.get_config()
     config.data = dict(source=f"npz:{tmp_path / 'a:b.npz'}", normalisation="half")
-    source = build.data_source(config.data)
+    source = build.data_source(plain(config.data))
     np.testing.assert_array_equal(source.images, images)
     assert (source.mean, source.std) == (127.5, 127.5)
     for part in ("train", "test"):
@@ -68,7 +71,7 @@ def test_what_follows_the_colon_is_the_first_argument(tmp_path, cache):
             (tmp_path / "classes" / part / name).mkdir(parents=True)
             Image.fromarray(images[label]).save(tmp_path / "classes" / part / name / "0.png")
     config.data = dict(source=f"folder:{tmp_path / 'classes'}", classes=("cat", "ant"), image_size=4)
-    source = build.data_source(config.data)
+    source = build.data_source(plain(config.data))
     assert source.class_names == ("cat", "ant") and source.images.shape == (2, 4, 4, 3)
 
 
@@ -81,7 +84,7 @@ def test_a_study_on_domains(tmp_path, cache):
     config.partition.name = "domain"  # alpha, a default of the base config, is no argument of it
     config.network = dict(name="mlp", hidden=(3,))
     config.arms = dict(fedavg=dict())
-    assert run_study(config, tmp_path / "study")
+    assert run_study(resolve(config, tmp_path / "study"))
     run = tmp_path / "study" / "fedavg" / "seed0"
     assert np.load(run / "partition.npz")["class_counts"].sum(axis=1).tolist() == [16, 16]
     row = json.loads((run / "metrics.jsonl").read_text())
@@ -93,13 +96,13 @@ def test_a_study_on_domains(tmp_path, cache):
 def test_the_studies_of_glyphs(study, cache):
     config = glyphs_config.get_config(study)
     config.data.update(train_size=1500, test_size=100)
-    federation = build.federations(config, [0])[0]
+    federation = build.federations(plain(config), [0])[0]
     classes = np.sum(federation.class_counts() > 0, axis=1)
     assert federation.num_classes == int(study.split("_")[1]) and federation.input_shape == (32, 32, 3)
     if study.startswith("disjoint"):
         assert np.all(classes == {10: 2, 100: 10}[federation.num_classes])
     for arm in config.arms:
-        build.algorithm(arms.resolve_arm(config, arm))
+        build.algorithm(resolve_arm(plain(config), arm))
     with pytest.raises(ValueError, match="expected one of dirichlet_10, "):
         glyphs_config.get_config("dirichlet")
 
@@ -108,9 +111,9 @@ def test_arms_override_the_rest_and_another_name_replaces_the_dict():
     config = quickstart.get_config()
     config.network = {"name": "small_cnn", "channels": (4, 4)}
     config.arms = {"other": {"network": {"name": "mlp", "hidden": (3,)}, "training": {"epochs": 2}}}
-    arm = arms.resolve_arm(config, "other")
-    assert arm.network.to_dict() == {"name": "mlp", "hidden": (3,)}
-    assert (arm.training.epochs, arm.training.batch_size) == (2, 32)
+    arm = resolve_arm(plain(config), "other")
+    assert arm["network"] == {"name": "mlp", "hidden": (3,)}
+    assert (arm["training"]["epochs"], arm["training"]["batch_size"]) == (2, 32)
     assert config.training.epochs == 5
 
 
@@ -125,7 +128,7 @@ def test_arms_override_the_rest_and_another_name_replaces_the_dict():
 def test_server_optimizers(name, arguments):
     config = base.get_config()
     config.server.optimizer = {"name": name, **arguments}
-    optimizer = build.algorithm(config).server_optimizer
+    optimizer = build.algorithm(plain(config)).server_optimizer
     assert sorted(jax.tree.leaves(optimizer)) == sorted(arguments.values())  # traced
     optimizer().init({"w": jax.numpy.zeros(2)})
 
@@ -145,13 +148,13 @@ def test_layouts():
     }
     for (layout, clients_at_once), expected in layouts.items():
         config.engine.layout, config.engine.clients_at_once = layout, clients_at_once
-        assert build.client_map(config, SMALL) == expected
+        assert build.client_map(plain(config), SMALL) == expected
     config.clients, config.engine.layout, config.engine.clients_at_once = 1, "auto", 0
-    assert build.client_map(config, SMALL) == engine.Chunked(1)
+    assert build.client_map(plain(config), SMALL) == engine.Chunked(1)
     config.clients, config.engine.devices = 10, 3
-    assert build.client_map(config, SMALL) == engine.Sharded(3, engine.Chunked(1))
+    assert build.client_map(plain(config), SMALL) == engine.Sharded(3, engine.Chunked(1))
     config.engine.devices = 1
-    assert build.client_map(config, SMALL) == engine.Chunked(1)
+    assert build.client_map(plain(config), SMALL) == engine.Chunked(1)
 
 
 def test_clients_at_once():
@@ -168,7 +171,7 @@ def test_unknown_option_names_the_nearest():
     with pytest.raises(UserError, match="unknown option of training 'momentm': did you mean 'momentum'"):
         config = base.get_config()
         config.training = {"momentm": 0.9}
-        build.algorithm(config)
+        build.algorithm(plain(config))
 
 
 WRONG = {
@@ -203,7 +206,7 @@ def test_wrong_data_and_partitions_are_one_line(case, cache):
     config = base.get_config()
     exec(f"config.{changes}", {"config": config})
     with pytest.raises(UserError) as error:
-        build.federations(config, [0])
+        build.federations(plain(config), [0])
     assert message in str(error.value) and "\n" not in str(error.value)
 
 
@@ -237,5 +240,5 @@ def test_what_is_documented_exists():
     example = {}
     exec(re.findall(r"```python\n(.*?)```", DOCUMENT, re.DOTALL)[0], example)
     config = example["get_config"]()
-    arms.check_keys(config)
+    check_keys(plain(config))
     assert config.data.source == "glyphs"

@@ -3,19 +3,20 @@
 import contextlib
 import json
 import weakref
+from pathlib import Path
 
 import pytest
 from conftest import assert_same_bits
 
 from experiments import launch, preparing, slurm, study, summaries
-from experiments.arms import as_declared, resolve_arm
 from experiments.cells import arms_of, axis_names, cells_of, merged, setting_and_arm
+from experiments.claim import claimed
 from experiments.configs import base
 from experiments.configs.feddecorr import table1
 from experiments.failures import RunsFailed
-from experiments.folder import claimed
 from experiments.load import load_run
-from experiments.study import choose_runs
+from experiments.plain_values import plain
+from experiments.resolving import Cell, RunSpec, resolve, resolve_arm
 from fedjax_collapse import UserError
 
 pytestmark = pytest.mark.slow
@@ -43,21 +44,24 @@ CELLS = [f"{s}/{a}" for s in ("iid", "few 0.5") for a in ("plain", "decorr stren
 
 
 def test_cells_are_settings_with_arms_in_the_order_of_the_config(config):
-    assert cells_of(as_declared(config)) == CELLS
-    assert choose_runs(config) == [(cell, 0) for cell in CELLS]
-    assert choose_runs(config, ["decorr strength=0.25", "plain"], None, ["iid"]) == [(CELLS[0], 0), (CELLS[2], 0)]
+    assert cells_of(plain(config)) == CELLS
+    assert [run.name for run in resolve(config, Path()).runs] == [(cell, 0) for cell in CELLS]
+    chosen = resolve(config, Path("s"), ["decorr strength=0.25", "plain"], settings=["iid"])
+    assert [run.name for run in chosen.runs] == [(CELLS[0], 0), (CELLS[2], 0)] and len(chosen.cells) == len(CELLS)
+    assert chosen.runs[0].folder == Path("s/iid/plain/seed0")
     assert cells_of(json.loads(config.to_json_best_effort())) == CELLS  # as the report reads it
     assert setting_and_arm("few 0.5/plain") == ("few 0.5", "plain") and setting_and_arm("plain") == ("", "plain")
     config.settings, config.sweep = {}, {}
-    assert cells_of(as_declared(config)) == ["plain", "decorr"]
+    assert cells_of(plain(config)) == ["plain", "decorr"]
 
 
 def test_an_arm_goes_over_its_setting_and_what_a_setting_says_of_the_arm_over_both(config):
     config.settings = {"s": dict(training=dict(epochs=3, momentum=0.5), clients=7, arms=dict(b=dict(clients=9)))}
     config.arms, config.sweep = dict(a=dict(training=dict(epochs=4)), b=dict(clients=8)), {}
-    a, b, common = (resolve_arm(config, arm, "s") for arm in ("a", "b", None))
-    assert (a.training.epochs, a.training.momentum, a.training.batch_size, a.clients) == (4, 0.5, 512, 7)
-    assert (b.training.epochs, b.clients) == (3, 9) and (common.training.epochs, common.clients) == (3, 7)
+    a, b, common = (resolve_arm(plain(config), arm, "s") for arm in ("a", "b", None))
+    keys = ("epochs", "momentum", "batch_size")
+    assert (*(a["training"][key] for key in keys), a["clients"]) == (4, 0.5, 512, 7)
+    assert [(own["training"]["epochs"], own["clients"]) for own in (b, common)] == [(3, 9), (3, 7)]
     assert not {"arms", "settings", "sweep", "paper"} & set(a)
 
 
@@ -71,11 +75,11 @@ def test_a_part_that_chooses_something_else_loses_its_arguments():
 def test_a_sweep_over_two_axes(config):
     config.arms.third = dict(methods=dict(fedprox=dict(strength=0.1)))
     config.sweep = {"methods.feddecorr.strength": (0.5, 1), "training.epochs": (1, 2)}
-    names = list(arms_of(as_declared(config)))
+    names = list(arms_of(plain(config)))
     assert names[:2] == ["plain epochs=1", "plain epochs=2"]
     assert names[2:4] == ["decorr strength=0.5 epochs=1", "decorr strength=0.5 epochs=2"] and len(names) == 2 + 4 + 2
-    arm = resolve_arm(config, "decorr strength=1 epochs=2", "iid")
-    assert arm.methods.feddecorr.strength == 1 and arm.training.epochs == 2
+    arm = resolve_arm(plain(config), "decorr strength=1 epochs=2", "iid")
+    assert arm["methods"]["feddecorr"]["strength"] == 1 and arm["training"]["epochs"] == 2
     keys = ("methods.feddecorr.strength", "methods.fedprox.strength")
     assert list(axis_names(dict.fromkeys(keys)).values()) == ["feddecorr.strength", "fedprox.strength"]
     config.sweep = {"network.hidden": ((6,), (8, 4)), "partition.seed": (None,)}
@@ -89,7 +93,7 @@ def test_a_sweep_from_the_command_line(tmp_path):
     file = tmp_path / "config.py"
     file.write_text("from experiments.configs import quickstart\nget_config = lambda arg='': quickstart.get_config()")
     option = "--config.sweep.methods.feddecorr.strength=(0.01,0.3)"
-    assert list(arms_of(as_declared(launch.parse([f"--config={file}", option]).config))) == [
+    assert list(arms_of(launch.parse([f"--config={file}", option]).config)) == [
         "fedavg",
         "feddecorr strength=0.01",
         "feddecorr strength=0.3",
@@ -106,9 +110,15 @@ def test_names_with_commas(tmp_path):
         "    config.settings = {'0.1, iid': {}, 'x': {}}\n"
         "    return config\n"
     )
-    for text, arms in (("a,b", ("a,b",)), ("b,a", ("b", "a")), ("c, d,a", ("c, d", "a")), ("c,d", ("c", "d"))):
-        assert launch.parse([f"--config={file}", f"--arm={text}"]).arm == arms
-    assert launch.parse([f"--config={file}", "--setting=x,0.1, iid"]).setting == ("x", "0.1, iid")
+    for text, arms in (("a,b", ("a,b",)), ("b,a", ("b", "a")), ("c, d,a", ("c, d", "a"))):
+        options = launch.parse([f"--config={file}", f"--arm={text}"])
+        runs = resolve(options.config, Path(), options.arm).runs
+        assert {run.cell.arm for run in runs} == set(arms)
+    options = launch.parse([f"--config={file}", "--setting=x,0.1, iid"])
+    runs = resolve(options.config, Path(), settings=options.setting).runs
+    assert {run.cell.setting for run in runs} == {"x", "0.1, iid"}
+    with pytest.raises(UserError, match="unknown arm 'd'"):  # names are split where that gives declared ones
+        resolve(options.config, Path(), "c,d")
 
 
 BAD_NAMES = (".", "..", "a/b", "a\\b", "a\0b", "a\nb", "\ud800", " a", "a ", "\x7f")
@@ -157,7 +167,7 @@ def test_what_is_wrong_with_any_cell_is_one_line(config, tmp_path, changes, word
     for key, value in changes.items():
         config[key] = value
     with pytest.raises(UserError, match=words):
-        study.run_study(config, tmp_path / "study")
+        study.run_study(resolve(config, tmp_path / "study"))
     assert not (tmp_path / "study").exists()
 
 
@@ -171,24 +181,22 @@ def test_what_is_wrong_with_any_cell_is_one_line(config, tmp_path, changes, word
 def test_what_is_wrong_with_a_later_setting_is_found_before_the_first_is_trained(config, tmp_path, change, words):
     config.settings["few 0.5"] = change
     with pytest.raises(UserError, match=words):
-        study.run_study(config, tmp_path / "study")
+        study.run_study(resolve(config, tmp_path / "study"))
     assert not (tmp_path / "study").exists()
 
 
 def test_the_published_table_is_a_config():
     for arg, count in (("full", 3 * 120), ("offline", 3 * 40), ("smoke", 20)):
         config = table1.get_config(arg)
-        assert len(choose_runs(config)) == count
-    full = table1.get_config("full")
-    tiny, cifar = (resolve_arm(full, "moon_decorr", setting) for setting in ("tiny-0.5", "cifar100-iid"))
-    assert (tiny.rounds, cifar.rounds) == (
-        50,
-        100,
-    ) and tiny.training.weight_decay == cifar.training.weight_decay == 1e-4
-    assert (tiny.network.projector, cifar.network.projector) == ("none", "feddecorr")
-    assert tiny.methods.moon.to_dict() == dict(strength=1.0, temperature=1.0, needs_projector=False)
-    assert tiny.partition.alpha == 0.5 and cifar.partition.to_dict() == dict(name="iid")
-    values = full.paper["values"]
+        assert len(resolve(config, Path()).runs) == count
+    config = plain(table1.get_config("full"))
+    tiny, cifar = (resolve_arm(config, "moon_decorr", setting) for setting in ("tiny-0.5", "cifar100-iid"))
+    assert (tiny["rounds"], cifar["rounds"]) == (50, 100)
+    assert tiny["training"]["weight_decay"] == cifar["training"]["weight_decay"] == 1e-4
+    assert (tiny["network"]["projector"], cifar["network"]["projector"]) == ("none", "feddecorr")
+    assert tiny["methods"]["moon"] == dict(strength=1.0, temperature=1.0, needs_projector=False)
+    assert tiny["partition"]["alpha"] == 0.5 and cifar["partition"] == dict(name="iid")
+    values = config["paper"]["values"]
     assert values["cifar10-0.05"]["fedavg_decorr"] == 73.06 and values["tiny-iid"]["moon"] == 50.48
     with pytest.raises(ValueError, match="expected one of full, offline, smoke"):
         table1.get_config("ful")
@@ -222,17 +230,17 @@ def test_a_study_of_cells_keeps_the_data_of_one_setting_and_skips_what_is_finish
     """The federations of a setting are gone when the next one's are made."""
     alive, most, made = [], [], preparing.federations_of
 
-    def federations_of(configs, seeds):
+    def federations_of(cells, seeds):
         most.append(sum(reference() is not None for reference in alive))
-        federations = made(configs, seeds)
+        federations = made(cells, seeds)
         alive.extend(weakref.ref(of_seed[0].train.inputs) for of_seed in federations.values())
         return federations
 
     monkeypatch.setattr(preparing, "federations_of", federations_of)
     folder = tmp_path / "study"
-    assert study.run_study(config, folder, choose_runs(config, settings=["few 0.5"]))
+    assert study.run_study(resolve(config, folder, settings=["few 0.5"]))
     assert trained == [(cell, 0, 2) for cell in CELLS[3:]] and most == [0]
-    assert study.run_study(config, folder)
+    assert study.run_study(resolve(config, folder))
     assert trained[3:] == [(cell, 0, 1) for cell in CELLS[:3]]  # the others are finished
     assert most == [0] * 4  # checked: both; trained: the first, whose data had been let go
     assert sorted(str(p.parent.relative_to(folder)) for p in folder.glob("*/*/*/summary.json")) == sorted(
@@ -261,28 +269,28 @@ def test_a_study_may_grow(config, tmp_path, trained, monkeypatch):
         return config
 
     config.settings, config.sweep = dict(iid=dict(partition=dict(name="iid"))), {SWEPT: (0.5,)}
-    assert study.run_study(config, tmp_path) and trained == [(cell, 0, 1) for cell in CELLS[:2]]
-    assert study.run_study(grown(), tmp_path)
-    cells = cells_of(as_declared(grown()))
+    assert study.run_study(resolve(config, tmp_path)) and trained == [(cell, 0, 1) for cell in CELLS[:2]]
+    assert study.run_study(resolve(grown(), tmp_path))
+    cells = cells_of(plain(grown()))
     assert set(cells) == {*CELLS, "iid/third", "few 0.5/third"}
     assert set(trained) == {(cell, seed, 1 + (cell[0] == "f")) for cell in cells for seed in (0, 1)}
     assert list(json.loads((tmp_path / "summary.json").read_text())) == cells
     kept = (tmp_path / "config.json").read_text()
     for change, words in (
         (dict(seeds=(1, 2)), r"seeds is \[1, 0\] there, \[1, 2\] here"),
-        (dict(sweep={SWEPT: (0.25,)}), r"sweep.regularizers.* is \[0.5, 0.25\] there, \[0.25\] here"),
+        (dict(sweep={SWEPT: (0.25,)}), r"sweep.methods.* is \[0.5, 0.25\] there, \[0.25\] here"),
         (dict(settings={}, means={}), "settings.iid.partition.name is iid there, None here"),
         (dict(arms=make_config().arms), "arms.third is {} there, None here"),
         (dict(arms=make_config().arms.to_dict() | dict(third=dict(clients=2))), "arms.third.clients is None there, 2"),
         (dict(rounds=4), "^[^;]* rounds is 1 there, 4 here; choose another --workdir$"),
     ):
         with pytest.raises(UserError, match=words):
-            study.run_study(grown(**change), tmp_path)
+            study.run_study(resolve(grown(**change), tmp_path))
     assert (tmp_path / "config.json").read_text() == kept
     for key in ("settings", "arms"):  # without them runs have other places
-        with claimed(tmp_path / key, grown(**{key: {}}, means={}, sweep={})):
+        with claimed(tmp_path / key, plain(grown(**{key: {}}, means={}, sweep={}))):
             pass
-        with pytest.raises(UserError, match=f"{key}.* is None there"), claimed(tmp_path / key, grown(sweep={})):
+        with pytest.raises(UserError, match=f"{key}.* is None there"), claimed(tmp_path / key, plain(grown(sweep={}))):
             pass
 
 
@@ -290,7 +298,7 @@ def test_a_run_that_fails_ends_neither_its_setting_nor_the_next(config, tmp_path
     monkeypatch.setattr(summaries, "write_report", lambda workdir: workdir)
     config.sweep, config.arms, config.engine.runs = {}, dict(bad=dict(), good=dict()), "separate"
     with pytest.raises(RunsFailed) as failed:
-        study.run_study(config, tmp_path)
+        study.run_study(resolve(config, tmp_path))
     assert trained == [("iid/good", 0, 1), ("few 0.5/good", 0, 2)]
     line = "iid/bad seed 0: RuntimeError: of the user's code"
     assert failed.value.lines[0] == f"{line}; log: {tmp_path / 'iid' / 'bad' / 'seed0' / 'error.log'}"
@@ -305,7 +313,7 @@ def test_a_study_ends_with_the_table_of_its_paper(config, tmp_path, trained, mon
     config.paper = dict(PAPER, values={"iid": {"good": 7.0}}, metric="rounds_to_target", target="good")
     for arm, cells in (("bad", ["-", "-"]), ("good", ["1 (1) | paper 7", "2 (1)"])):
         with pytest.raises(RunsFailed) if arm == "bad" else contextlib.nullcontext():
-            study.run_study(config, tmp_path, choose_runs(config, [arm]))
+            study.run_study(resolve(config, tmp_path, [arm]))
         *_, row, note = [line for line in capsys.readouterr().out.splitlines() if line.startswith((arm, "Paper"))]
         assert row.split("  ")[0].strip() == arm and all(cell in row for cell in cells)
         assert note.startswith("Paper: X, Table 1 (rounds to the best accuracy of good")
@@ -316,13 +324,13 @@ def test_a_cell_is_trained_as_the_same_study_without_settings(config, tmp_path):
     config.settings, config.sweep = {"few 0.5": config.settings["few 0.5"].to_dict()}, {}
     config.arms = dict(decorr=config.arms["decorr"].to_dict())
     alone = base.get_config()
-    resolved = resolve_arm(config, "decorr", "few 0.5")
+    resolved = resolve_arm(plain(config), "decorr", "few 0.5")
     for key in resolved:
         alone[key] = resolved[key]
     alone.arms = dict(only=dict())
     folders = tmp_path / "cells", tmp_path / "alone"
     for each, folder in zip((config, alone), folders, strict=True):
-        assert study.run_study(each, folder)
+        assert study.run_study(resolve(each, folder))
     runs = folders[0] / "few 0.5" / "decorr" / "seed0", folders[1] / "only" / "seed0"
     first, second = ((run / "metrics.jsonl").read_text() for run in runs)
     assert first == second and len(first.splitlines()) == 2
@@ -331,6 +339,7 @@ def test_a_cell_is_trained_as_the_same_study_without_settings(config, tmp_path):
 
 
 def test_jobs_are_told_their_setting():
-    only = ["--setting=few 0.5", "--arm=decorr strength=1", "--seed=3"]
-    assert slurm._only("few 0.5/decorr strength=1 seed 3") == only
-    assert slurm._only("plain seed 3") == ["--arm=plain", "--seed=3"]
+    runs = [RunSpec(Cell(*cell, {}), 3, Path()) for cell in (("few 0.5", "decorr strength=1"), ("", "plain"))]
+    with_setting, without = map(slurm._only, runs)
+    assert with_setting == ["--setting=few 0.5", "--arm=decorr strength=1", "--seed=3"]
+    assert without == ["--arm=plain", "--seed=3"]

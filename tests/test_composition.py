@@ -7,6 +7,7 @@ import pytest
 
 from experiments import build
 from experiments.configs import base as config_base
+from experiments.plain_values import plain
 from fedjax_collapse import engine
 
 pytestmark = pytest.mark.slow
@@ -47,7 +48,7 @@ def test_a_method_on_a_base(digits, name, base):
     config.training.epochs = 1
     config.update(BASES[base])
     config.methods[name] = options
-    model, method = build.model(config, digits), build.algorithm(config)
+    model, method = build.model(plain(config), digits), build.algorithm(plain(config))
     alone = method.replace(methods={**method.methods, name: method.methods[name].replace(**off)})
     variables, after, loss = jax.device_get(model.init(jax.random.key(0))), [], []
     for algorithm in (method, alone):

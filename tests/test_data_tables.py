@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow_datasets as tfds
-from ml_collections import ConfigDict
 from small_data import catalogue_builder, save_image
 
 from experiments import build
 from experiments.configs import base
+from experiments.plain_values import plain
 from fedjax_collapse import sources
 
 DOCUMENT = (Path(__file__).parents[1] / "docs" / "data.md").read_text()
@@ -117,7 +117,7 @@ def test_every_data_set_of_the_table_is_read(name, spec, preset, tmp_path):
         spec["data_dir"] = str(tmp_path)
     else:
         FOLDERS[argument](Path(argument))
-    source = build.data_source(ConfigDict(spec))
+    source = build.data_source(spec)
     normalisation = spec.get("normalisation", "imagenet" if kind == "isic2019" else "unit")
     assert (source.mean, source.std) == sources.NORMALISATIONS[normalisation]
     num_classes, num_domains, num_tests, size = READ[name]
@@ -143,5 +143,5 @@ def test_every_partition_of_the_tables_is_drawn(spec):
     config = base.get_config()
     config.clients, config.data = 4, dict(source="npz:data.npz")
     config.partition = eval(f"dict({spec})", {"A": 0.5, "M": 3})
-    sizes = np.array(build.federations(config, [0])[0].ownership.sizes)
+    sizes = np.array(build.federations(plain(config), [0])[0].ownership.sizes)
     assert len(sizes) == 4 and 0 < sizes.min() <= sizes.sum() <= 400

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from experiments import report
-from experiments.arms import check_study
 from experiments.cells import arms_of, means_of
 from experiments.configs import quickstart
 from experiments.metrics import ACCURACY, R
 from experiments.paper import paper_of
+from experiments.plain_values import plain
 from experiments.reporting import page as html
 from experiments.reporting import read_study, write_report
 from experiments.reporting.export import TABLES, as_rows, pivots, results_of
@@ -27,6 +27,7 @@ from experiments.reporting.seconds import seconds_per_round
 from experiments.reporting.sweep import lines_of, sweep
 from experiments.reporting.table import paper_note, pivot_table, table_with_paper
 from experiments.reporting.targets import rounds_to_target, target_note, target_table
+from experiments.validation import check_study
 from fedjax_collapse import UserError
 from fedjax_collapse.measurement import HEADLINES
 
@@ -397,7 +398,7 @@ def test_means_that_make_no_sense(means, words):
     config = quickstart.get_config("smoke")
     config.settings, config.means = dict(a={}, b={}), means
     with pytest.raises(UserError, match=words):
-        check_study(config)
+        check_study(plain(config))
 
 
 def test_rounds_to_the_best_accuracy_of_an_arm(tmp_path, capsys):

@@ -7,13 +7,15 @@ import copy
 import itertools
 import os
 import random
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from experiments import build, launch
-from experiments.arms import as_declared, check_study, resolve_arm
 from experiments.configs import base
+from experiments.plain_values import plain
+from experiments.resolving import resolve
 from experiments.runs import make_plan
 from fedjax_collapse import UserError
 
@@ -96,7 +98,7 @@ def file(tmp_path_factory):
 
 def paths():
     """Every key of base.py, and ``OPTIONS``, each with what of its section is set beside it."""
-    for section, default in as_declared(base.get_config()).items():
+    for section, default in plain(base.get_config()).items():
         yield section, {}
         yield from ((f"{section}.{key}", {}) for key in (default if isinstance(default, dict) else ()))
     for section, choices in OPTIONS.items():
@@ -113,10 +115,9 @@ def sample():
 
 def prepare(config):
     """All that a study does before it trains."""
-    check_study(config)
-    for arm in config.arms:
-        resolved = resolve_arm(config, arm)
-        make_plan(resolved, build.federations(resolved, config.seeds)[config.seeds[0]])
+    study = resolve(config, Path())
+    for cell in study.cells:
+        make_plan(cell.values, build.federations(cell.values, study.seeds)[study.seeds[0]])
 
 
 def put(tree, path, value):
@@ -137,12 +138,10 @@ def attempt(file, path, beside, value, way):
     config = launch.parse(arguments).config
     put(text, path, value)
     if way == "arm":
-        config.arms = {"only": text}
-        return prepare(config)
-    with config.unlocked(), config.ignore_type():
-        for section, options in text.items():
-            is_part = path.startswith(f"{section}.") and not beside
-            config[section] = {**config[section].to_dict(), **options} if is_part else options
+        return prepare(config | dict(arms={"only": text}))
+    for section, options in text.items():
+        is_part = path.startswith(f"{section}.") and not beside
+        config[section] = {**config[section], **options} if is_part else options
     return prepare(config)
 
 
@@ -196,7 +195,7 @@ WRONG = {  # as a line of the config file
     "cohort.availability = (0.5, 'a', 1.0)": "cohort.availability (0.5, 'a', 1.0): 'a': expected float, got str",
     "arms = dict(only=dict(cohort=dict(dropout=False)))": "cohort.dropout False: expected float, got bool",
 }
-SECTIONS = [name for name, default in as_declared(base.get_config()).items() if isinstance(default, dict)]
+SECTIONS = [name for name, default in plain(base.get_config()).items() if isinstance(default, dict)]
 WRONG |= {f"_fields['{name}'] = None": f"config.{name} None: expected dict, got NoneType" for name in SECTIONS}
 WRONG |= {f"__delitem__('{name}')": f"the config has no {name}: start from" for name in SECTIONS}
 WRONG |= {

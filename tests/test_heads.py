@@ -11,9 +11,9 @@ from conftest import assert_same_bits, run_at_once
 from tiny_networks import TINY, tiny_model
 
 from experiments import build, launch
-from experiments.arms import resolve_arm
 from experiments.benchmarks import overheads
 from experiments.load import load_run
+from experiments.resolving import resolve_arm
 from fedjax_collapse import FedAvg, FedUV, LocalTraining, Model, UserError, masks, nn
 from fedjax_collapse.methods.feddr_plus import FedDrPlus
 from fedjax_collapse.methods.fedetf import FedETF
@@ -133,7 +133,7 @@ def test_a_config_names_heads(tmp_path, monkeypatch):
 def test_options_of_a_head_on_the_command_line():
     config = f"--config={Path(launch.__file__).parent / 'configs' / 'quickstart.py'}"
     given = launch.parse([config, "--config.network.head.name=etf", "--config.network.head.scale=10"]).config
-    assert given.network.head.to_dict() == dict(name="etf", scale=10)
+    assert given["network"]["head"] == dict(name="etf", scale=10)
     message = "--config.network.head=etf has no scale: give --config.network.head.name=etf beside its options"
     with pytest.raises(UserError, match=message.replace(".", "[.]")):
         launch.parse([config, "--config.network.head=etf", "--config.network.head.scale=10"])

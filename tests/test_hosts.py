@@ -15,6 +15,7 @@ import pytest
 from experiments import build, hosts, launch
 from experiments.configs import base
 from experiments.early import STOPPING
+from experiments.plain_values import plain
 from fedjax_collapse import Model, UserError, engine, nn
 
 pytestmark = pytest.mark.slow
@@ -213,14 +214,14 @@ def test_processes_of_two_studies_are_refused(config, tmp_path):
 def test_several_processes_use_all_their_devices(monkeypatch):
     config = base.get_config()
     config.clients, config.network = 3, {"name": "mlp"}
-    assert build.client_map(config, Model(nn.MLP(4), (2, 2, 1))).num_devices == 3
+    assert build.client_map(plain(config), Model(nn.MLP(4), (2, 2, 1))).num_devices == 3
     monkeypatch.setattr(jax, "process_count", lambda: 2)
-    assert build.client_map(config, Model(nn.MLP(4), (2, 2, 1))).num_devices == len(jax.devices())
+    assert build.client_map(plain(config), Model(nn.MLP(4), (2, 2, 1))).num_devices == len(jax.devices())
     with pytest.raises(UserError, match="num_devices 3: expected 8, all that the 2 processes have"):
         engine.Sharded(3, engine.Chunked(1))
     config.engine.layout = "vectorized"
     with pytest.raises(UserError, match="layout 'vectorized': several processes divide the clients"):
-        build.client_map(config, Model(nn.MLP(4), (2, 2, 1)))
+        build.client_map(plain(config), Model(nn.MLP(4), (2, 2, 1)))
 
 
 def test_a_process_that_does_not_come(config, tmp_path):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from experiments import build, kill_campaign, launch
-from experiments.arms import resolve_arm
+from experiments.resolving import resolve_arm
 
 pytestmark = pytest.mark.slow
 

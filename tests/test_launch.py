@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from experiments import arms, launch
+from experiments import launch
 from experiments.configs import quickstart
 from experiments.metrics import SUMMARISED
 from experiments.preparing import federations_of
 from experiments.reporting import write_report
+from experiments.resolving import resolve, resolve_arm
 from fedjax_collapse import UserError
 
 pytestmark = pytest.mark.slow
@@ -110,9 +111,10 @@ def test_options_that_the_config_does_not_have_yet():
     options = ["--config.methods.fedmr.inter=0.5", "--config.network.norm=none", "--config.data.seed=3"]
     options += ["--config.arms.fedavg.partition.min_size=5", "--config.rounds=7"]
     config = launch.parse([QUICKSTART, *options]).config
-    assert config.methods.fedmr.inter == 0.5 and config.network.norm == "none" and config.rounds == 7
-    arm = arms.resolve_arm(config, "fedavg")
-    assert (arm.partition.min_size, arm.partition.name, arm.data.seed) == (5, "dirichlet", 3)
+    assert (config["methods"]["fedmr"]["inter"], config["network"]["norm"], config["rounds"]) == (0.5, "none", 7)
+    arm = resolve_arm(config, "fedavg")
+    partition = arm["partition"]
+    assert (partition["min_size"], partition["name"], arm["data"]["seed"]) == (5, "dirichlet", 3)
     with pytest.raises(UserError, match="--config is missing"):
         launch.parse([])
 
@@ -121,16 +123,17 @@ def test_a_fraction_where_the_config_has_a_whole_number():
     """Epochs may be one; of what may not, the schema says so."""
     path = "--config.arms.fedavg.training.epochs=0.5"
     config = launch.parse([QUICKSTART, "--config.training.epochs=1.5", path]).config
-    assert config.training.epochs == 1.5 and arms.resolve_arm(config, "fedavg").training.epochs == 0.5
+    epochs = [values["training"]["epochs"] for values in (config, resolve_arm(config, "fedavg"))]
+    assert epochs == [1.5, 0.5]
     with pytest.raises(UserError, match="expected int, got float"):
-        launch.parse([QUICKSTART, "--config.rounds=2.5"])
+        resolve(launch.parse([QUICKSTART, "--config.rounds=2.5"]).config, Path())
 
 
 def test_arms_may_differ_in_their_partition():
     """Those that do not share one federation."""
     config = quickstart.get_config()
     config.arms = dict(a=dict(), b=dict(partition=dict(name="iid")), c=dict(training=dict(epochs=1)))
-    made = federations_of({arm: arms.resolve_arm(config, arm) for arm in config.arms}, (0,))
+    made = federations_of(resolve(config, Path()).cells, (0,))
     assert made["a"] is made["c"]
     sizes = {arm: made[arm][0].ownership.sizes for arm in "ab"}
     assert sizes["b"].max() - sizes["b"].min() <= 1 < sizes["a"].max() - sizes["a"].min()

@@ -8,6 +8,7 @@ import pytest
 from experiments import build, launch, manual
 from experiments.config_files import config_files
 from experiments.configs import base, quickstart
+from experiments.plain_values import plain
 from fedjax_collapse import UserError
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -45,7 +46,7 @@ def test_the_page_of_all_keys_is_of_this_code():
 def test_configs_of_the_project_are_found_from_anywhere(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for arguments in ([f"--config={name}"], ["--config", name]):
-        assert set(launch.parse(arguments).config.arms) == {"fedavg", "feddecorr"}
+        assert set(launch.parse(arguments).config["arms"]) == {"fedavg", "feddecorr"}
     (tmp_path / "quickstart").write_text("not python")  # what is there goes first
     if name == "quickstart":
         with pytest.raises(launch.UserError, match="name 'python' is not defined"):
@@ -66,7 +67,7 @@ def test_methods_that_are_values_of_other_keys_are_answered(name, words):
     config = quickstart.get_config("smoke")
     config.arms, config.methods = {}, {name: {}}
     with pytest.raises(UserError, match=re.escape(words)) as error:
-        build.algorithm(config)
+        build.algorithm(plain(config))
     assert "\n" not in str(error.value)
 
 

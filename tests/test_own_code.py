@@ -248,7 +248,7 @@ def test_a_run_is_loaded_again(start, tmp_path):
 )
 def test_what_is_wrong_is_one_line(start, tmp_path, capsys, change, message):
     is_late = any(name in change for name in ("bad_measurement", "code:leaves", "code:interrupts"))
-    is_early = change.startswith(("raise", "import", "config.partition"))  # before there are arms
+    is_early = change.startswith(("raise", "import", "config.partition", "config.server"))  # before there are arms
     assert start((change,)) == (1 if is_late else 2)
     error = capsys.readouterr().err.strip()
     assert error.startswith("error: only seed 0: " if is_late else "error: " if is_early else "error: arm only: ")

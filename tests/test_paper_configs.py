@@ -3,18 +3,19 @@
 import functools
 import importlib
 import json
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from ml_collections import ConfigDict
 
 from experiments import build, study, summaries
-from experiments.arms import as_declared, resolve_cell
 from experiments.cells import arms_of, cells_of, means_of, setting_and_arm, settings_of
 from experiments.config_files import CONFIGS
 from experiments.paper import paper_of
+from experiments.plain_values import plain
 from experiments.published import by_setting
 from experiments.reporting.table import table_with_paper
+from experiments.resolving import resolve
 from fedjax_collapse.data import augment, partition
 from fedjax_collapse.fingerprint import flatten
 
@@ -60,10 +61,6 @@ def config_of(path, arg):
     return importlib.import_module(f"experiments.configs.{path.parent.name}.{path.stem}").get_config(arg)
 
 
-def resolved(config):
-    return {cell: resolve_cell(config, cell) for cell in cells_of(as_declared(config))}
-
-
 def test_every_table_and_figure_that_is_trained_has_its_config():
     for name, wanted in WANTED.items():
         assert wanted <= {path.stem for path in FILES if path.parent.name == name}
@@ -82,22 +79,22 @@ def test_its_arguments_are_three_and_another_one_is_told_so(path):
 def test_its_arms_and_settings_are_made_without_data(path, arg):
     """Methods, training and schedule of every cell; paper and sweep are checked with the study."""
     config = config_of(path, arg)
-    assert study.choose_runs(config)
+    study = resolve(config, Path())
     made = set()
-    for cell in resolved(config).values():
-        key = repr([cell[name] for name in ("rounds", "training", "methods", "server")])
+    for cell in study.cells:
+        key = repr([cell.values[name] for name in ("rounds", "training", "methods", "server")])
         if key not in made:
             made.add(key)
-            build.algorithm(cell)
-            build.schedule(cell)
-        assert callable(getattr(partition, cell.partition.name))
-    paper = paper_of(as_declared(config))
+            build.algorithm(cell.values)
+            build.schedule(cell.values)
+        assert callable(getattr(partition, cell.values["partition"]["name"]))
+    paper = paper_of(study.config)
     assert paper is None or arg == "full" or not paper.comparable
 
 
 @pytest.mark.parametrize("path", [path for path in FILES if "\nPAPER = {" in path.read_text()], ids=label)
 def test_the_papers_numbers_are_as_many_as_its_settings(path):
-    config = as_declared(config_of(path, "full"))
+    config = plain(config_of(path, "full"))
     rows = importlib.import_module(f"experiments.configs.{path.parent.name}.{path.stem}").PAPER
     for arm, row in rows.items():
         assert len(row) == len(config["settings"]), arm
@@ -109,7 +106,7 @@ def test_the_papers_numbers_are_as_many_as_its_settings(path):
 @pytest.mark.parametrize("path", FILES, ids=label)
 def test_its_report_has_every_row_and_column_of_the_table(path, arg):
     """Arms by settings and means over settings; and each of the paper's numbers at its place, beside or below ours."""
-    config = as_declared(config_of(path, arg))
+    config = plain(config_of(path, arg))
     paper, means = paper_of(config), means_of(config)
     numbers = {paper.metric.name if paper else "accuracy": {"mean": 0.125, "std": 0.0, "n": 3}}
     (_, *columns), *rows = table_with_paper(dict.fromkeys(cells_of(config), numbers), paper, means)
@@ -127,9 +124,9 @@ def test_its_report_has_every_row_and_column_of_the_table(path, arg):
 @pytest.mark.parametrize("path", FILES, ids=label)
 def test_small_is_the_same_study_as_offline(path):
     """The same arms; settings among its settings, which differ in the same keys; seconds of training."""
-    offline, small = (as_declared(config_of(path, arg)) for arg in ("offline", "smoke"))
+    offline, small = (plain(config_of(path, arg)) for arg in ("offline", "smoke"))
     assert list(arms_of(small)) == list(arms_of(offline)) and list(arms_of(offline)) == list(
-        arms_of(as_declared(config_of(path, "full")))
+        arms_of(plain(config_of(path, "full")))
     )
     assert set(settings_of(small)) <= set(settings_of(offline)) and small["rounds"] == 2 and small["seeds"] == (0,)
     assert len(settings_of(small)) <= 4
@@ -140,10 +137,10 @@ def test_networks_of_the_published_settings_fit_their_images():
     made = set()
     for path in FILES:
         config = config_of(path, "full")
-        for cell in resolved(config).values():
-            num_classes, shape = CLASSES[cell.data.source]
-            shape = augment.output_shape(build.augmentation(cell.training.augmentation), shape)
-            key = repr((cell.network.to_dict(), num_classes, shape))
+        for _, _, cell in resolve(config, Path()).cells:
+            num_classes, shape = CLASSES[cell["data"]["source"]]
+            shape = augment.output_shape(build.augmentation(cell["training"]["augmentation"]), shape)
+            key = repr((cell["network"], num_classes, shape))
             if key not in made:
                 made.add(key)
                 stand_in = SimpleNamespace(num_classes=num_classes, input_shape=shape)
@@ -156,19 +153,19 @@ def test_offline_data_can_be_divided_as_it_says(path):
     """For all seeds of every setting, on data that need no network; some client has a whole batch."""
     config = config_of(path, "offline")
     seen = set()
-    for own in resolved(config).values():
+    for _, _, own in resolve(config, Path()).cells:
         key = repr([own[name] for name in ("data", "partition", "clients")])
         if key not in seen:
             seen.add(key)
             for federation in build.federations(own, config.seeds).values():
-                assert federation.num_clients == own.clients
-                assert federation.ownership.sizes.max() >= own.training.batch_size
+                assert federation.num_clients == own["clients"]
+                assert federation.ownership.sizes.max() >= own["training"]["batch_size"]
 
 
 def small(path):
     """The small version, in one setting where it does not write its page: others differ in data or network alone."""
     config = config_of(path, "smoke")
-    settings = as_declared(config)["settings"]
+    settings = plain(config)["settings"]
     if label(path) not in PAGES or label(path) in ONE:
         setting = ONE.get(label(path), next(iter(settings)))
         config.settings = {setting: settings[setting]}
@@ -177,8 +174,8 @@ def small(path):
 
 def kind(own):
     """What an arm is but for its numbers."""
-    chosen = {name: own[name] for name in ("network", "methods", "server")}
-    parts = flatten(as_declared(ConfigDict(chosen)))
+    parts = flatten({name: own[name] for name in ("network", "methods", "server")})
+
     return repr({name: part if isinstance(part, (str, bool)) else type(part) for name, part in parts.items()})
 
 
@@ -188,7 +185,7 @@ def arms_by_config():
     first, kept = set(), {}
     for path in FILES:
         config = small(path)
-        kinds = {setting_and_arm(cell)[-1]: kind(own) for cell, own in resolved(config).items()}
+        kinds = {arm: kind(own) for _, arm, own in resolve(config, Path()).cells}
         new = {of_kind: arm for arm, of_kind in reversed(kinds.items()) if of_kind not in first}
         first |= new.keys()
         kept[label(path)] = set(kinds) if label(path) in PAGES else set(new.values()) or {next(iter(kinds))}
@@ -201,14 +198,12 @@ def test_small_versions_run(path, tmp_path, monkeypatch):
     has_page, config = label(path) in PAGES, small(path)
     if not has_page:
         monkeypatch.setattr(summaries, "write_report", lambda workdir: workdir)
-    cells = [
-        cell for cell in cells_of(as_declared(config)) if setting_and_arm(cell)[-1] in arms_by_config()[label(path)]
-    ]
-    runs = [(cell, seed) for cell in cells for seed in config.seeds]
-    assert study.run_study(config, tmp_path / "study", names=runs)
+    spec = resolve(config, tmp_path / "study", arms_by_config()[label(path)])
+    assert study.run_study(spec)
     summary = json.loads((tmp_path / "study" / "summary.json").read_text())
-    assert list(summary) == cells_of(as_declared(config))
-    assert [cell for cell, metrics in summary.items() if metrics["accuracy"]["n"] == 1] == cells
+    assert list(summary) == [cell.name for cell in spec.cells]
+    trained = [cell for cell, metrics in summary.items() if metrics["accuracy"]["n"] == 1]
+    assert trained == [run.cell.name for run in spec.runs]
     page = (tmp_path / "study" / "report.html").read_text() if has_page else ""
     for cell in summary if has_page else ():
         for part in setting_and_arm(cell):

@@ -10,6 +10,7 @@ import pytest
 from experiments import build, launch
 from experiments import partition as command
 from experiments.configs import base
+from experiments.plain_values import plain
 from fedjax_collapse.data.heterogeneity import heterogeneity
 
 DOMAINS = "dict(source='glyphs', domains=('clean', 'outline', 'textured'), train_size=40, test_size=20, image_size=8)"
@@ -41,7 +42,7 @@ def test_what_is_printed_and_written_is_what_the_launcher_makes(config_file, tmp
     printed = capsys.readouterr().out
     config = base.get_config()
     config.clients, config.seeds, config.partition.alpha = 6, (0, 5), 0.5
-    federation = build.federations(config, config.seeds)[5]
+    federation = build.federations(plain(config), config.seeds)[5]
     counts = federation.class_counts()
     facts = json.loads((tmp_path / "out" / "partition.json").read_text())
     assert facts["seed"] == 5 and facts["sha256"] == federation.hashes() and facts["left_out"] == facts["repeated"] == 0
@@ -66,7 +67,7 @@ def test_what_is_printed_and_written_is_what_the_launcher_makes(config_file, tmp
         np.testing.assert_array_equal(stored["class_counts"], counts)
     assert "<svg" in (tmp_path / "out" / "partition.svg").read_text()
     config.partition = dict(name="from_file", path=str(tmp_path / "out" / "indices.json"))
-    np.testing.assert_array_equal(build.federations(config, [0])[0].class_counts(), counts)
+    np.testing.assert_array_equal(build.federations(plain(config), [0])[0].class_counts(), counts)
 
 
 def test_domains_arms_and_examples_left_out(config_file, tmp_path, capsys):

@@ -12,6 +12,7 @@ from reference.rounds import BODY, HEAD, TRAINING, PlainFedAvg
 
 from experiments import build
 from experiments.configs import base
+from experiments.plain_values import plain
 from fedjax_collapse import (
     FedAvg,
     FedDecorr,
@@ -247,8 +248,8 @@ def test_in_a_config():
     config = base.get_config()
     config.methods = dict(fedrep=dict(head_epochs=3))
     config.server.update(weighting="size", batch_norm="local")
-    algorithm = build.algorithm(config)
+    algorithm = build.algorithm(plain(config))
     assert algorithm.local_training.phases == (Phase("head", 3), Phase("body", 1))
     assert set(algorithm.private_part.split("+")) == {"head", "batch_norm"} and algorithm.weights_by == "size"
     config.methods = dict(lg_fedavg=dict(shared="head+Dense_0"))
-    assert build.algorithm(config).private_part == "batch_norm+all - head - Dense_0"
+    assert build.algorithm(plain(config)).private_part == "batch_norm+all - head - Dense_0"

@@ -8,8 +8,10 @@ import jax
 import pytest
 from ml_collections import ConfigDict
 
-from experiments import arms, build
+from experiments import build
 from experiments.configs import quickstart
+from experiments.plain_values import plain
+from experiments.resolving import resolve_arm
 from fedjax_collapse import methods, simulate
 
 pytestmark = pytest.mark.slow
@@ -47,7 +49,7 @@ def test_a_regularizer_is_one_file(feature_norm):
     )
     config.update(ConfigDict(changes))
     config.arms = dict(both=dict(methods=dict(feature_norm=dict(strength=0.5), feddecorr=dict(strength=0.1))))
-    arm = arms.resolve_arm(config, "both")
+    arm = resolve_arm(plain(config), "both")
     federation = build.federations(arm, [0])[0]
     algorithm = build.algorithm(arm)
     result = simulate(federation, build.model(arm, federation), algorithm, rounds=1, key=jax.random.key(0))
@@ -57,9 +59,9 @@ def test_a_regularizer_is_one_file(feature_norm):
 def test_the_arms_of_the_example_can_be_built():
     config = quickstart.get_config()
     exec(CONFIG, {"config": config})
-    federation = build.federations(config, [0])[0]
+    federation = build.federations(plain(config), [0])[0]
     for arm in config.arms:
-        resolved = arms.resolve_arm(config, arm)
+        resolved = resolve_arm(plain(config), arm)
         build.algorithm(resolved).check(build.model(resolved, federation))
 
 
@@ -77,7 +79,7 @@ def test_the_examples_of_extending(tmp_path, monkeypatch):
     config.network, config.arms = dict(name="mlp", hidden=(6,)), dict(mine=dict())
     exec(arm, {"config": config})
     config.measurements, config.watch = dict(feature_norm="my_module:feature_norm"), "all"
-    resolved = arms.resolve_arm(config, "mine")
+    resolved = resolve_arm(plain(config), "mine")
     federation = build.federations(resolved, [0])[0]
     algorithm, schedule = build.algorithm(resolved), build.schedule(resolved)
     assert list(algorithm.methods) == ["scaffold", "feddecorr", "extragradient", "top_k"]

@@ -11,26 +11,29 @@ import numpy as np
 import pytest
 
 from experiments import launch
+from experiments.configs import quickstart
 from experiments.reporting.reading import layouts_of
+from experiments.resolving import resolve
 from experiments.resuming import changed_layouts, check_resume
 from fedjax_collapse import FedAvg, LocalTraining, UserError, simulate
 
 pytestmark = pytest.mark.slow
 
-NAMES = [("fedavg", 0), ("fedavg", 1), ("feddecorr", 0)]
 START = {"devices": ["TFRT_CPU_0", "TFRT_CPU_1"], "layouts": {"fedavg": "1 client at a time on each of 2 devices"}}
 
 
 def test_must(tmp_path):
-    study = tmp_path / "study"
-    check_resume("auto", study, NAMES)
+    config = quickstart.get_config()
+    config.seeds = (0, 1)
+    study, fedavg = (resolve(config, tmp_path / "study", arms) for arms in (None, "fedavg"))
+    check_resume("auto", study)
     with pytest.raises(UserError, match=r"resume=must: .*study has nothing of fedavg seed 0, fedavg seed 1, feddecorr"):
-        check_resume("must", study, NAMES)
-    for arm, seed in NAMES[:2]:
-        (study / arm / f"seed{seed}").mkdir(parents=True)
-    check_resume("must", study, NAMES[:2])
-    with pytest.raises(UserError, match="has nothing of feddecorr seed 0 to go on from"):
-        check_resume("must", study, NAMES)
+        check_resume("must", study)
+    for run in fedavg.runs:
+        run.folder.mkdir(parents=True)
+    check_resume("must", fedavg)
+    with pytest.raises(UserError, match="has nothing of feddecorr seed 0, feddecorr seed 1 to go on from"):
+        check_resume("must", study)
 
 
 @pytest.fixture
@@ -105,9 +108,10 @@ def test_layouts_and_devices_by_arm(tmp_path):
         "new": ["x (cuda; convolutions: 1 patches, 2 xla)"],
     }
     (tmp_path / "provenance.json").write_text(json.dumps({"starts": [START, gpu]}))
-    assert changed_layouts(tmp_path, [("fedavg", 0)]) == []  # nothing was saved that could go on
+    study = resolve(quickstart.get_config(), tmp_path, ["fedavg"], [0])
+    assert changed_layouts(study) == []  # nothing was saved that could go on
     (tmp_path / "fedavg" / "seed0" / "checkpoints" / "3").mkdir(parents=True)
-    assert len(changed_layouts(tmp_path, [("fedavg", 0)])) == 1
+    assert len(changed_layouts(study)) == 1
 
 
 OWN = """
@@ -208,5 +212,5 @@ def test_other_flags_of_the_compiler_are_said(tmp_path):
     for flags, count in (([None, "--a"], 1), (["--a", "--a"], 0), (["--a", "--b", "--a"], 0), (["--a", ""], 1)):
         starts = [START | ({} if own is None else {"xla_flags": own}) for own in flags]
         (tmp_path / "provenance.json").write_text(json.dumps({"starts": starts}))
-        sentences = changed_layouts(tmp_path, [("fedavg", 0)])
+        sentences = changed_layouts(resolve(quickstart.get_config(), tmp_path, ["fedavg"], [0]))
         assert len(sentences) == count and all("XLA_FLAGS" in sentence for sentence in sentences)

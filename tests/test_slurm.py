@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from experiments import launch, slurm
+from experiments.resolving import StudySpec
 from experiments.workers import Work
 from fedjax_collapse import UserError
 
@@ -72,7 +73,7 @@ def test_what_is_wrong_is_one_line(start, capsys):
 def test_without_submitit(monkeypatch):
     monkeypatch.setitem(sys.modules, "submitit", None)
     with pytest.raises(UserError, match=r'pip install "fedjax_collapse\[slurm\]"'):
-        slurm.submit(Work([], {"a seed 0": Path("run")}, Path("study"), {"a seed 0": 1}), "local")
+        slurm.submit(Work([], StudySpec({}, Path("study"), (), ())), "local")
 
 
 def test_options_are_submitits():

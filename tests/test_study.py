@@ -4,16 +4,18 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import jax
 import pytest
 from ml_collections import ConfigDict
 
 from experiments import launch, preparing, provenance, study, summaries
-from experiments.arms import as_declared
+from experiments.claim import claimed
 from experiments.configs import quickstart
 from experiments.failures import RunsFailed
-from experiments.folder import claimed
+from experiments.plain_values import plain
+from experiments.resolving import resolve
 from fedjax_collapse import UserError
 
 pytestmark = pytest.mark.slow
@@ -43,22 +45,22 @@ def config_file(tmp_path) -> str:
 
 
 def test_arms_are_in_the_order_in_which_they_are_declared(config):
-    assert tuple(as_declared(config.arms)) == ARMS and tuple(config.arms) != ARMS
-    assert tuple(as_declared(ConfigDict())) == ()
+    assert tuple(plain(config.arms)) == ARMS and tuple(config.arms) != ARMS
+    assert tuple(plain(ConfigDict())) == ()
 
 
 def test_arms_changed_on_the_command_line_keep_the_order(config_file):
     """A new one is more likely misspelt: arms are declared in the file."""
     changes = ["--config.arms.mid.training.epochs=2", "--config.arms.alpha.training.epochs=3"]
-    assert tuple(as_declared(launch.parse([config_file, *changes]).config.arms)) == ARMS
+    assert tuple(launch.parse([config_file, *changes]).config["arms"]) == ARMS
     with pytest.raises(UserError, match=r"unknown arm in .* 'alpah': did you mean 'alpha'"):
         launch.parse([config_file, "--config.arms.alpah.training.epochs=4"])
 
 
-def test_arms_and_seeds_asked_for_run_as_declared():
-    assert study._choose("arm", ("mid", "zeta", "mid"), ARMS) == ("zeta", "mid")
-    assert study._choose("arm", None, ARMS) == ARMS
-    assert study._choose("seed", (3, 5), (5, 0, 3)) == (5, 3)
+def test_arms_and_seeds_asked_for_run_as_declared(config):
+    config.seeds = (5, 0, 3)
+    runs = resolve(config, Path(), ("mid", "zeta", "mid"), (3, 5)).runs
+    assert [run.name for run in runs] == [("zeta", 5), ("zeta", 3), ("mid", 5), ("mid", 3)]
 
 
 def test_one_process_in_a_folder(config, tmp_path, monkeypatch):
@@ -68,19 +70,19 @@ def test_one_process_in_a_folder(config, tmp_path, monkeypatch):
     folder = tmp_path / "study"
     folder.mkdir()
     (folder / "config.json.tmp").write_text("{")
-    with claimed(folder, config):
+    with claimed(folder, plain(config)):
         child = "import sys, pathlib; from experiments.lock import only_process_in as only\n"
         child += "with only(pathlib.Path(sys.argv[1])): pass"
         second = subprocess.run([sys.executable, "-c", child, str(folder)], capture_output=True, text=True)
         assert "another process runs this study" in second.stderr
     assert subprocess.run([sys.executable, "-c", child, str(folder)]).returncode == 0
-    assert study.run_study(config, folder)
+    assert study.run_study(resolve(config, folder))
 
 
 def test_a_folder_whose_checkpoints_could_not_be_read(config, tmp_path):
     for name in ("a[1]", "a\\b"):
         with pytest.raises(UserError, match="checkpoints cannot be in a path with"):
-            study.run_study(config, tmp_path / name)
+            study.run_study(resolve(config, tmp_path / name))
         assert not (tmp_path / name).exists()
 
 
@@ -100,7 +102,7 @@ def test_the_declared_order_holds_in_everything_that_a_study_writes(config, tmp_
 
     monkeypatch.setattr(study, "train_group", train_group)
     folder = tmp_path / "study"
-    assert study.run_study(config, folder, study.choose_runs(config, arms=("mid", "zeta", "alpha")))
+    assert study.run_study(resolve(config, folder, ("mid", "zeta", "alpha")))
     assert tuple(trained) == ARMS
     (start,) = json.loads((folder / "provenance.json").read_text())["starts"]
     assert all(tuple(start[name]) == ARMS for name in ("layouts", "convolutions", "sha256"))
@@ -129,7 +131,7 @@ def test_programs_are_dropped_before_memory_maps_run_out(config, tmp_path, monke
     for maps, times in ((50000, 1), (50001, 1 + len(ARMS))):
         (tmp_path / "maps").write_text("a map\n" * maps)
         with pytest.raises(RunsFailed):
-            study.run_study(config, tmp_path / "study", study.choose_runs(config))
+            study.run_study(resolve(config, tmp_path / "study"))
         assert len(traced) == times
     monkeypatch.setattr(preparing, "_MAPS", tmp_path / "absent")
     preparing.release_programs()

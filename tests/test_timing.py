@@ -8,6 +8,7 @@ import pytest
 from experiments import runs
 from experiments.build import federations
 from experiments.configs import base
+from experiments.plain_values import plain
 from fedjax_collapse import Model, nn
 from fedjax_collapse.engine import timing
 from fedjax_collapse.engine.timing import with_timed_lowerings
@@ -142,8 +143,9 @@ def test_a_config_chooses(seconds, monkeypatch, lowering, worthwhile, expected):
     config = base.get_config()
     config.network = dict(name="small_cnn", channels=(4, 32), lowering=lowering)
     config.clients = 2
+    values = plain(config)
     seconds[0]["patches"] = 0.1
-    plan = runs.make_plan(config, federations(config, [0])[0])
+    plan = runs.make_plan(values, federations(values, [0])[0])
     assert count_lowerings(plan.model, 32).get("patches", 0) == expected
     assert {entry[2:4] for entry in seconds[1]} == ({(32, 1)} if expected else set())  # batch size, clients at once
 

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from conftest import assert_close
 
-from experiments import arms, launch, runs, summaries
+from experiments import launch, runs, summaries
 from experiments.configs import quickstart
 from experiments.preparing import federations_of
+from experiments.resolving import resolve
 from fedjax_collapse import FedAvg, FedDecorr, FedMR, LocalTraining, Model, Scaffold, engine, nn, simulate
 from fedjax_collapse.engine import together
 from fedjax_collapse.runs import initialize
@@ -196,11 +197,10 @@ def test_groups_of_a_config(tmp_path):
     config.arms = {**strength, "none": dict(methods=dict(feddecorr=dict(strength=0.0)))}
     for choice, expected in (("together", [4, 2]), ("separate", [1] * 6)):
         config.engine.runs = choice
-        configs = {arm: arms.resolve_arm(config, arm) for arm in config.arms}
-        federations = federations_of(configs, config.seeds)
-        plans = {arm: runs.make_plan(configs[arm], federations[arm][0]) for arm in configs}
-        names = [(arm, seed) for arm in config.arms for seed in config.seeds]
-        assert [len(group.runs) for group in runs.make_groups(names, plans, federations, tmp_path)] == expected
+        study = resolve(config, tmp_path)
+        federations = federations_of(study.cells, study.seeds)
+        plans = {cell.name: runs.make_plan(cell.values, federations[cell.name][0]) for cell in study.cells}
+        assert [len(group.runs) for group in runs.make_groups(study.runs, plans, federations)] == expected
 
 
 @pytest.mark.parametrize(
@@ -219,11 +219,11 @@ def test_seeds_of_clients_that_remember_go_together_where_that_is_faster(tmp_pat
     monkeypatch.setattr(engine.memory, "fits", lambda size, devices: asked.append(size) or True)
     config = quickstart.get_config("smoke")
     config.seeds, config.arms = (0, 1), dict(only=change)
-    configs = {"only": arms.resolve_arm(config, "only")}
-    federations = federations_of(configs, config.seeds)
-    plans = {"only": runs.make_plan(configs["only"], federations["only"][0])}
+    study = resolve(config, tmp_path)
+    federations = federations_of(study.cells, study.seeds)
+    plans = {"only": runs.make_plan(study.cells[0].values, federations["only"][0])}
     asked.clear()
-    (group,) = runs.make_groups([("only", 0), ("only", 1)], plans, federations, tmp_path)
+    (group,) = runs.make_groups(study.runs, plans, federations)
     run = group.runs["only", 0]
     _, state, _ = initialize(run, plans["only"].model, plans["only"].schedule)
     examples = engine.memory.size_in_bytes((run.federation.train, run.federation.ownership))

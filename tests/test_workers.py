@@ -13,6 +13,7 @@ import pytest
 from experiments import launch, workers
 from experiments.early import STOPPED_EARLY, STOPPING
 from experiments.lock import holder, only_process_in, taken
+from experiments.resolving import StudySpec
 from fedjax_collapse import UserError
 
 pytestmark = pytest.mark.slow
@@ -112,7 +113,7 @@ def test_wrong_input_is_one_line_and_status_2(command, capsys):
 
 
 def test_what_workers_say_is_shown_once_and_not_that_they_were_told_to_stop(capsys):
-    of_workers = workers._Workers(workers.Work([], {}, Path("study"), {}), [])
+    of_workers = workers._Workers(workers.Work([], StudySpec({}, Path("study"), (), ())), [])
     wrong = "error: training.batch_size 0 is too small"
     of_workers._read(f"{line}\n" for line in (STOPPING, "a warning", wrong))
     of_workers._read(f"{line}\n" for line in ("a warning", STOPPED_EARLY))  # it was still importing

@@ -13,9 +13,9 @@ test set before and after local training; whether its times hold that is not kno
 
 from ml_collections import ConfigDict
 
-from experiments.arms import as_declared
 from experiments.configs.feddecorr import base
 from experiments.metrics import SECONDS
+from experiments.plain_values import plain
 from experiments.published import by_setting, chosen, make_small
 
 PAPER = {  # minutes per round: CIFAR10, CIFAR100, Tiny-ImageNet
@@ -60,7 +60,7 @@ def _time(config):
 def _compare(config, table, why):
     """In seconds, of the first data sets of the paper."""
     seconds = {arm: [60 * minutes for minutes in row] for arm, row in PAPER.items()}
-    source, values = f"{base.SOURCE}, {table}", by_setting(seconds, as_declared(config)["settings"])
+    source, values = f"{base.SOURCE}, {table}", by_setting(seconds, plain(config)["settings"])
     config.paper = dict(source=source, comparable=False, why=why, metric=SECONDS.name, values=values)
 
 

@@ -13,8 +13,8 @@ mean over centres) and the network's initial weights (ours: random).
 
 from ml_collections import ConfigDict
 
-from experiments.arms import as_declared
 from experiments.configs.fedmr import base
+from experiments.plain_values import plain
 from experiments.published import DOMAINS, GLYPHS, GLYPHS_100, by_setting, chosen, make_small
 
 OF_TEN = {"P10C3": (10, 3), "P50C3": (50, 3), "P100C3": (100, 3)}  # paper
@@ -71,7 +71,7 @@ def _full(config):
 def _offline(config):
     offline(config, base.arms())
     config.settings["domains"] = dict(data=DOMAINS, clients=4, partition=dict(name="domain"))
-    values = by_setting(PAPER, as_declared(config)["settings"])
+    values = by_setting(PAPER, plain(config)["settings"])
     config.paper = dict(source=f"{base.SOURCE}, Table 2", comparable=False, why=WHY, values=values)
 
 

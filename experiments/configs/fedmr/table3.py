@@ -13,9 +13,9 @@ examples each is (up). Of the paper's numbers with prototypes we know those of C
 
 from ml_collections import ConfigDict
 
-from experiments.arms import as_declared
 from experiments.configs.fedmr import base, table2
 from experiments.metrics import COUNTED
+from experiments.plain_values import plain
 from experiments.published import GLYPHS, GLYPHS_100, by_setting, chosen, make_small
 
 PAPER = {  # FMNIST, SVHN, CIFAR10, CIFAR100, ISIC2019
@@ -64,6 +64,6 @@ def _split(data):
 
 def _smoke(config):
     _offline(config)
-    settings = as_declared(config)["settings"]
+    settings = plain(config)["settings"]
     config.settings = {name: {key: s[key] for key in s if key != "network"} for name, s in settings.items()}
     make_small(config, ["fmnist"])

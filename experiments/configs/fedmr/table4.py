@@ -12,9 +12,9 @@ rounds. ``python experiments/report.py runs/mr4 --format=md,tex`` writes the tab
 
 from ml_collections import ConfigDict
 
-from experiments.arms import as_declared
 from experiments.configs.fedmr import base, table2
 from experiments.metrics import TO_TARGET
+from experiments.plain_values import plain
 from experiments.published import by_setting, chosen, make_small
 
 PAPER = {  # rounds: P10C10, P50C10, P100C10
@@ -49,7 +49,7 @@ def _offline(config):
 
 
 def _compare(config, why):
-    values = by_setting(PAPER, as_declared(config)["settings"])
+    values = by_setting(PAPER, plain(config)["settings"])
     source = f"{base.SOURCE}, Table 4"
     config.paper = dict(source=source, comparable=False, why=why, metric=TO_TARGET.name, target="fedavg", values=values)
 

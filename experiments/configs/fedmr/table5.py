@@ -12,8 +12,8 @@ that of table 2.
 
 from ml_collections import ConfigDict
 
-from experiments.arms import as_declared
 from experiments.configs.fedmr import base, table2
+from experiments.plain_values import plain
 from experiments.published import by_setting, chosen, make_small
 
 SHARES = (0.5, 0.8, 1.0)  # paper
@@ -44,7 +44,7 @@ def _full(config):
 
 def _offline(config):
     table2.offline(config, _arms(config))
-    values = by_setting(PAPER, as_declared(config)["settings"])
+    values = by_setting(PAPER, plain(config)["settings"])
     config.paper = dict(source=f"{base.SOURCE}, Table 5", comparable=False, why=table2.WHY, values=values)
 
 

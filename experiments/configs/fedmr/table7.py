@@ -13,8 +13,8 @@ The report has it as ``unevenness/eigenvalue_variance``, with the paper's number
 
 from ml_collections import ConfigDict
 
-from experiments.arms import as_declared
 from experiments.configs.fedmr import base
+from experiments.plain_values import plain
 from experiments.published import by_setting, chosen, make_small
 
 METRIC = "measured/unevenness/eigenvalue_variance"
@@ -55,7 +55,7 @@ def _offline(config):
 def _compare(config, why):
     """What is measured, and the paper's numbers of it."""
     config.measurements = dict(unevenness="eigenvalue_variance", ranks="feature_ranks")
-    values = by_setting(PAPER, as_declared(config)["settings"])
+    values = by_setting(PAPER, plain(config)["settings"])
     source = f"{base.SOURCE}, Table 7, CIFAR10"
     config.paper = dict(source=source, comparable=False, why=why, metric=METRIC, values=values)
 

@@ -12,8 +12,8 @@ them is its first term. The paper has means over the five splits, and no other n
 
 from ml_collections import ConfigDict
 
-from experiments.arms import as_declared
 from experiments.configs.fedmr import base
+from experiments.plain_values import plain
 from experiments.published import by_setting, chosen, make_small
 
 MEANS = {  # percent, over the five splits: without, with prototypes
@@ -55,7 +55,7 @@ def _offline(config):
 
 def _compare(config, why):
     """Means over the splits, with the paper's."""
-    config.means = means = base.means_of_data(as_declared(config)["settings"])
+    config.means = means = base.means_of_data(plain(config)["settings"])
     rows = dict(FEDMR)
     for arm, (without, prototypes) in MEANS.items():
         rows |= {arm: (without,), f"{arm}_prototypes": (prototypes,)}
