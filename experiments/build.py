@@ -26,7 +26,7 @@ from fedjax_collapse.methods.base import Method
 from fedjax_collapse.model import Model
 from fedjax_collapse.nn.heads import orthogonal_head
 from fedjax_collapse.optimizers import check_optimizer
-from fedjax_collapse.options import Decay, NotNegative, Positive, Seed, check_value, constructor
+from fedjax_collapse.options import Decay, NonNegative, Positive, Seed, check_value, constructor
 from fedjax_collapse.records import UserError
 from fedjax_collapse.simulation import Schedule
 from fedjax_collapse.target import Target
@@ -40,7 +40,7 @@ _OF_OPTAX = {  # what it does not say of its arguments
     "learning_rate": Positive,
     "momentum": Decay | None,
     **dict.fromkeys(("b1", "b2", "decay"), Decay),
-    **dict.fromkeys(("eps", "eps_root", "weight_decay", "initial_accumulator_value"), NotNegative),
+    **dict.fromkeys(("eps", "eps_root", "weight_decay", "initial_accumulator_value"), NonNegative),
 }
 _HEADS = {"random": None, "orthogonal": orthogonal_head}
 _ALIASES = {  # published methods that are a value of another key
@@ -277,7 +277,7 @@ def client_map(config: Mapping[str, Any], network: Model) -> engine.ClientMap:
     most = engine.clients_at_once(Target.of(devices[0]), network)
     chunk = engine.Chunked(options["clients_at_once"] or min(most, -(-cohort // num_devices)))
     layout = options["layout"]
-    if processes.are_several() and layout not in ("auto", "timed", "sharded"):
+    if processes.is_multiprocess() and layout not in ("auto", "timed", "sharded"):
         raise UserError(f"engine.layout {layout!r}: several processes divide the clients; choose auto or sharded")
     if layout in ("auto", "timed"):
         layout = "sharded" if num_devices != 1 else "chunked"

@@ -213,7 +213,7 @@ def _train(group, start):
     except BaseException as error:  # of the user's code, too
         if is_interrupt(error):
             raise
-        if processes.are_several() and not isinstance(error, UserError):
+        if processes.is_multiprocess() and not isinstance(error, UserError):
             raise RuntimeError(explain(error)) from error  # the others may not know of it
         if is_of_the_disk(error):
             raise OSError(f"{group}: {one_line(error)}; make room, the same command goes on") from None

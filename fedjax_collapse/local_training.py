@@ -11,7 +11,7 @@ from flax import struct
 
 from fedjax_collapse.data.augment import Augmentation
 from fedjax_collapse.optimizers import check_optimizer
-from fedjax_collapse.options import Count, Decay, Natural, NotNegative, Positive, check_fields, only_with, option
+from fedjax_collapse.options import Count, Decay, Natural, NonNegative, Positive, check_fields, only_with, option
 from fedjax_collapse.records import Scalar, UserError
 
 _MOST_STEPS = 2**31  # in a round; what 32 bits can count
@@ -57,7 +57,7 @@ class LocalTraining:
     batch_size: Count = option(32)
     learning_rate: Positive = 0.01
     momentum: Decay = 0.0
-    weight_decay: NotNegative = 0.0
+    weight_decay: NonNegative = 0.0
     steps: Count | None = None
     phases: tuple[Phase, ...] = ()
     optimizer: jax.tree_util.Partial | None = None

@@ -25,7 +25,7 @@ from fedjax_collapse.annotations import shown as shown
 from fedjax_collapse.records import UserError
 
 Positive = Annotated[float, Interval(0, ends="(]")]
-NotNegative = Annotated[float, Interval(0)]
+NonNegative = Annotated[float, Interval(0)]
 Fraction = Annotated[float, Interval(0, 1)]
 Share = Annotated[float, Interval(0, 1, "(]")]
 Decay = Annotated[float, Interval(0, 1, "[)")]  # of what is kept from step to step, such as a momentum

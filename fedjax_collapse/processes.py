@@ -31,7 +31,7 @@ def is_first() -> bool:
     return jax.process_index() == 0
 
 
-def are_several() -> bool:
+def is_multiprocess() -> bool:
     """Whether there are others."""
     return jax.process_count() > 1
 
@@ -42,7 +42,7 @@ def connect() -> None:
     Where a CPU makes one by itself, at the first sum over its devices, it waits no longer than 30 seconds for those of
     processes that are still reading data or compiling. Over one that is there it waits as long as it takes.
     """
-    if are_several():
+    if is_multiprocess():
         of_all(0)
         of_first(lambda: 0)
         devices = jax.devices()
@@ -54,7 +54,7 @@ def connect() -> None:
 
 def of_all(value: T) -> list[T]:
     """Every process's value, in their order; JSON of less than 4 KiB."""
-    if not are_several():
+    if not is_multiprocess():
         return [value]
     rows = multihost_utils.process_allgather(_padded(json.dumps(value).encode(), _HEAD))
     return [json.loads(row.tobytes().rstrip(b"\0")) for row in rows]
@@ -68,14 +68,14 @@ def of_first(make: Callable[[], T]) -> T:
     Raises:
         UserError: in the other processes, whatever it raised in the first, which raises it as it is.
     """
-    if not are_several():
+    if not is_multiprocess():
         return make()
     return json.loads(_sent_by_first(lambda: json.dumps(make()).encode()))
 
 
 def arrays_of_first(tree: PyTree) -> PyTree:
     """The arrays of the first process; the others have some of the same structure, shapes and types."""
-    if not are_several():
+    if not is_multiprocess():
         return tree
     leaves, structure = jax.tree.flatten(tree)
     message = io.BytesIO(_sent_by_first(lambda: _packed(leaves)))

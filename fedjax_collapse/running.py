@@ -306,7 +306,9 @@ class Going:
         is_due = is_due or is_stopping or self.is_over
         if is_due and any(run.folder for run in self.runs):
             states = self.program.states()
-            must_wait = processes.are_several() or not engine.memory.fits_on_host([state.clients for state in states])
+            must_wait = processes.is_multiprocess() or not engine.memory.fits_on_host(
+                [state.clients for state in states]
+            )
             processes.of_first(lambda: self._save(states, must_wait))
 
     def _save(self, states, must_wait):

@@ -112,7 +112,7 @@ def simulate_runs(
     ``simulate``; runs that diverge are told of when the others are done.
     """
     check_fields(callbacks, "simulate")
-    with memory.exhaustion_told():
+    with memory.explain_out_of_memory():
         going = Going(runs, model, schedule, hardware)
         with _stop_on_interrupt(callbacks.should_stop) as should_stop, going.written_at_last():
             stop = _Stop(should_stop)
@@ -157,7 +157,7 @@ class _Stop:
 
     def if_due(self) -> bool:
         """The same, unless it was asked a moment ago."""
-        is_due = processes.are_several() or time.monotonic() - self._asked >= PATIENCE
+        is_due = processes.is_multiprocess() or time.monotonic() - self._asked >= PATIENCE
         return is_due and self.now()
 
 

@@ -202,7 +202,7 @@ class Sharded(ClientMap):
     @property
     def devices(self):
         devices = _first(self.num_devices, self.on or available_devices())
-        if processes.are_several() and not self.on and self.num_devices < len(available_devices()):
+        if processes.is_multiprocess() and not self.on and self.num_devices < len(available_devices()):
             raise UserError(
                 f"num_devices {self.num_devices}: expected {len(available_devices())}, all that the "
                 f"{jax.process_count()} processes have"
@@ -313,7 +313,7 @@ def within_process(client_map: ClientMap) -> ClientMap:
 
 def num_busy(count: int, devices: Sequence[jax.Device]) -> int:
     """Over how many of the devices so many clients or runs are divided: all, where several processes have them."""
-    return len(devices) if processes.are_several() else min(len(devices), count)
+    return len(devices) if processes.is_multiprocess() else min(len(devices), count)
 
 
 def _first(count: int, devices: tuple[jax.Device, ...]) -> tuple[jax.Device, ...]:

@@ -68,7 +68,7 @@ def program_bytes(compile: Callable[[], jax.stages.Compiled]) -> float:
 
 
 @contextlib.contextmanager
-def exhaustion_told() -> Iterator[None]:
+def explain_out_of_memory() -> Iterator[None]:
     """Raises UserError, with what to do, where memory is exhausted inside, of a device or of the machine."""
     try:
         yield

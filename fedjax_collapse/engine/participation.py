@@ -15,7 +15,7 @@ from flax import struct
 
 from fedjax_collapse import randomness
 from fedjax_collapse.annotations import as_array
-from fedjax_collapse.options import Fraction, Interval, NotNegative, Positive, Share, check_fields, only_with, option
+from fedjax_collapse.options import Fraction, Interval, NonNegative, Positive, Share, check_fields, only_with, option
 from fedjax_collapse.records import Key, UserError
 
 
@@ -51,9 +51,9 @@ class Participation:
     upload_loss: Fraction | None = None
     availability_period: Annotated[int, Interval(2)] | None = only_with(None, rule="availability")
     step_seconds: Positive | jax.Array | None = None
-    step_spread: NotNegative | None = only_with(None, step_seconds=...)
-    upload_seconds: NotNegative | None = only_with(None, step_seconds=...)
-    deadline: NotNegative | None = only_with(None, step_seconds=...)
+    step_spread: NonNegative | None = only_with(None, step_seconds=...)
+    upload_seconds: NonNegative | None = only_with(None, step_seconds=...)
+    deadline: NonNegative | None = only_with(None, step_seconds=...)
 
     def check(self, num_clients: int, weighting: str) -> None:
         """Raises UserError for values that make no sense, alone or with the weighting of uploads."""

@@ -14,7 +14,7 @@ from flax import struct
 from fedjax_collapse.losses import balanced_cross_entropy
 from fedjax_collapse.losses.calibrated import BALANCED_VACANT
 from fedjax_collapse.methods.base import LocalView, Method
-from fedjax_collapse.options import NotNegative, option
+from fedjax_collapse.options import NonNegative, option
 
 
 @struct.dataclass
@@ -26,7 +26,7 @@ class BalancedSoftmax(Method):
     """
 
     needs_classes = True
-    tau: NotNegative = 1.0
+    tau: NonNegative = 1.0
     vacant: str = option("exclude", choices=BALANCED_VACANT)
 
     def task(self, view: LocalView) -> jax.Array:

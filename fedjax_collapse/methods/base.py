@@ -29,7 +29,7 @@ import jax
 
 from fedjax_collapse.local_training import LocalTraining, Phase
 from fedjax_collapse.model import Model
-from fedjax_collapse.options import NotNegative, check_fields, check_value
+from fedjax_collapse.options import NonNegative, check_fields, check_value
 from fedjax_collapse.records import Batch, Client, Key, Outputs, PyTree, Scalar, UserError, Variables
 
 
@@ -261,4 +261,4 @@ class Regularizer(Method):
         check_fields(self)
         for name in self.strengths:
             if getattr(self, name) is not None:  # which the field says that it may be
-                check_value(f"{type(self).__name__}: {name}", getattr(self, name), NotNegative)
+                check_value(f"{type(self).__name__}: {name}", getattr(self, name), NonNegative)

@@ -11,14 +11,14 @@ from flax import struct
 
 from fedjax_collapse.losses.covariance import decov
 from fedjax_collapse.methods.base import LocalView, Regularizer, Term
-from fedjax_collapse.options import NotNegative
+from fedjax_collapse.options import NonNegative
 
 
 @struct.dataclass
 class DeCov(Regularizer):
     """Half the sum of the squared covariances of different features; the default ``strength`` is ours."""
 
-    strength: NotNegative = 0.01
+    strength: NonNegative = 0.01
 
     def penalty(self, view: LocalView) -> dict[str, Term]:
         return {"covariance": Term(self.strength, decov(view.outputs.features, view.batch.mask))}

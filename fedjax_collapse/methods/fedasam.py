@@ -22,7 +22,7 @@ from flax import struct
 from fedjax_collapse import masks
 from fedjax_collapse.methods.base import GradientView, Method
 from fedjax_collapse.methods.fedsam import climbed
-from fedjax_collapse.options import NotNegative
+from fedjax_collapse.options import NonNegative
 from fedjax_collapse.records import PyTree
 
 _GUARD = 1e-16
@@ -33,8 +33,8 @@ class FedASAM(Method):
     """Adaptive sharpness-aware local steps. ``rho`` is the length of the perturbation, ``eta`` is added to the absolute
     values of weights that scale it."""
 
-    rho: NotNegative = 0.7
-    eta: NotNegative = 0.2
+    rho: NonNegative = 0.7
+    eta: NonNegative = 0.2
 
     strengths = ("rho",)
 

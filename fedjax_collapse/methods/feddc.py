@@ -17,7 +17,7 @@ from flax import struct
 
 from fedjax_collapse.methods.base import FinishView, Method, RoundView
 from fedjax_collapse.model import Model
-from fedjax_collapse.options import NotNegative, option
+from fedjax_collapse.options import NonNegative, option
 from fedjax_collapse.records import Outputs, PyTree, Variables
 
 
@@ -25,7 +25,7 @@ from fedjax_collapse.records import Outputs, PyTree, Variables
 class FedDC(Method):
     """Local drift decoupling and correction. ``evaluate`` as in FedDyn."""
 
-    alpha: NotNegative = 0.01
+    alpha: NonNegative = 0.01
     evaluate: str = option("active", choices=("active", "cloud"))
 
     weighting = "equal"

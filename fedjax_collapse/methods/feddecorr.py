@@ -11,7 +11,7 @@ from flax import struct
 
 from fedjax_collapse.losses.correlation import VARIANTS, correlation_frobenius
 from fedjax_collapse.methods.base import LocalView, Regularizer, Term
-from fedjax_collapse.options import NotNegative, option
+from fedjax_collapse.options import NonNegative, option
 
 
 @struct.dataclass
@@ -21,9 +21,9 @@ class FedDecorr(Regularizer):
     ``strength`` is the paper's beta, ``eps`` is added to the variances.
     """
 
-    strength: NotNegative = 0.1
+    strength: NonNegative = 0.1
     variant: str = option("official", choices=VARIANTS)
-    eps: NotNegative = 1e-8
+    eps: NonNegative = 1e-8
 
     def penalty(self, view: LocalView) -> dict[str, Term]:
         value = correlation_frobenius(view.outputs.features, view.batch.mask, self.variant, self.eps)

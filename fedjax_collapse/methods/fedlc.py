@@ -19,7 +19,7 @@ from flax import struct
 from fedjax_collapse.losses import calibrated_cross_entropy
 from fedjax_collapse.losses.calibrated import CALIBRATED_VACANT, DENOMINATORS
 from fedjax_collapse.methods.base import FinishView, LocalView, Method
-from fedjax_collapse.options import NotNegative, option
+from fedjax_collapse.options import NonNegative, option
 from fedjax_collapse.records import Outputs, PyTree, Variables
 
 
@@ -31,7 +31,7 @@ class FedLC(Method):
     """
 
     needs_classes = True
-    tau: NotNegative = 0.5
+    tau: NonNegative = 0.5
     denominator: str = option("all", choices=DENOMINATORS)
     vacant: str = option("exclude", choices=CALIBRATED_VACANT)
     counts: str = option("local", choices=("local", "global"))

@@ -25,7 +25,7 @@ from flax import struct
 from fedjax_collapse import masks
 from fedjax_collapse.methods.base import FinishView, GradientView, Method
 from fedjax_collapse.methods.fedsam import of_length
-from fedjax_collapse.options import NotNegative, option
+from fedjax_collapse.options import NonNegative, option
 from fedjax_collapse.records import Outputs, PyTree, Variables
 
 
@@ -44,7 +44,7 @@ class FedLESAM(Method):
     round, or for all of them the ``server``'s before its last update.
     """
 
-    rho: NotNegative = 0.1
+    rho: NonNegative = 0.1
     stored: str = option("own", choices=("own", "server"))
 
     strengths = ("rho",)

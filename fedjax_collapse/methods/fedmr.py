@@ -31,7 +31,7 @@ from fedjax_collapse.methods._prototypes import (
     update_prototypes,
 )
 from fedjax_collapse.methods.base import FinishView, LocalView, Regularizer, Term
-from fedjax_collapse.options import Fraction, Interval, Natural, NotNegative, option
+from fedjax_collapse.options import Fraction, Interval, Natural, NonNegative, option
 from fedjax_collapse.records import Outputs, PyTree, Variables
 
 
@@ -52,12 +52,12 @@ class FedMR(Regularizer):
     """
 
     strengths = ("intra", "inter")
-    intra: NotNegative = 1e-5
-    inter: NotNegative = 0.1
+    intra: NonNegative = 1e-5
+    inter: NonNegative = 0.1
     variant: str = option("official", choices=VARIANTS)
     normalise_d2: bool = option(False)
     min_count: Annotated[int, Interval(2)] = option(2)
-    eps: NotNegative = 1e-8
+    eps: NonNegative = 1e-8
     negatives: str = option("local", choices=("local", "all"))
     margin: bool = option(True)
     lite: Natural = option(0)

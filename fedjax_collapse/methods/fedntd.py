@@ -12,7 +12,7 @@ from flax import struct
 
 from fedjax_collapse.losses import not_true_distillation
 from fedjax_collapse.methods.base import LocalView, Regularizer, Term
-from fedjax_collapse.options import NotNegative, Positive
+from fedjax_collapse.options import NonNegative, Positive
 from fedjax_collapse.records import PyTree, Variables
 
 
@@ -21,7 +21,7 @@ class FedNTD(Regularizer):
     """Not-true distillation from the received model; ``strength`` is the paper's beta."""
 
     needs_classes = True
-    strength: NotNegative = 1.0
+    strength: NonNegative = 1.0
     temperature: Positive = 1.0
 
     def frozen(self, server: Variables, shared: PyTree, memory: PyTree) -> dict[str, Variables]:

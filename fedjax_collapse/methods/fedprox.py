@@ -13,14 +13,14 @@ from flax import struct
 
 from fedjax_collapse.losses import proximal_distance
 from fedjax_collapse.methods.base import LocalView, Regularizer, Term
-from fedjax_collapse.options import NotNegative, option
+from fedjax_collapse.options import NonNegative, option
 
 
 @struct.dataclass
 class FedProx(Regularizer):
     """Half the squared distance between the local and the server's params; ``strength`` is the papers' mu."""
 
-    strength: NotNegative = 0.01
+    strength: NonNegative = 0.01
     squared: bool = option(True)
 
     def penalty(self, view: LocalView) -> dict[str, Term]:

@@ -19,7 +19,7 @@ from fedjax_collapse.local_training import LocalTraining
 from fedjax_collapse.losses.relaxed_contrastive import excess_similarity, hardest_contrast
 from fedjax_collapse.methods.base import LocalView, Regularizer, Term
 from fedjax_collapse.model import Model
-from fedjax_collapse.options import Interval, NotNegative, Positive, option
+from fedjax_collapse.options import Interval, NonNegative, Positive, option
 from fedjax_collapse.records import UserError
 
 
@@ -29,8 +29,8 @@ class FedRCL(Regularizer):
     strengths."""
 
     strengths = ("contrast", "relaxation")
-    contrast: NotNegative = 1.0
-    relaxation: NotNegative = 1.0
+    contrast: NonNegative = 1.0
+    relaxation: NonNegative = 1.0
     temperature: Positive = 0.05
     threshold: Annotated[float, Interval(-1, 1)] = 0.7
     levels: str = option("all", choices=("all", "last"))

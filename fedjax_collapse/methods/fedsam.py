@@ -24,7 +24,7 @@ from flax import struct
 
 from fedjax_collapse import masks
 from fedjax_collapse.methods.base import GradientView, Method
-from fedjax_collapse.options import NotNegative, option
+from fedjax_collapse.options import NonNegative, option
 from fedjax_collapse.records import PyTree, Scalar
 
 _GUARD = 1e-7
@@ -34,7 +34,7 @@ _GUARD = 1e-7
 class FedSAM(Method):
     """Sharpness-aware local steps. ``rho`` is the length of the perturbation; ``adaptive`` scales it by the params."""
 
-    rho: NotNegative = 0.1
+    rho: NonNegative = 0.1
     adaptive: bool = option(False)
 
     strengths = ("rho",)

@@ -13,7 +13,7 @@ from flax import struct
 from fedjax_collapse.losses import classifier_variance, hyperspherical_uniformity
 from fedjax_collapse.losses.uniformity import DDOFS, HINGES, KERNEL_SCALES, MEDIANS
 from fedjax_collapse.methods.base import LocalView, Regularizer, Term
-from fedjax_collapse.options import NotNegative, option
+from fedjax_collapse.options import NonNegative, option
 
 
 @struct.dataclass
@@ -25,8 +25,8 @@ class FedUV(Regularizer):
     """
 
     strengths = ("variance", "uniformity")
-    variance: NotNegative | None = None
-    uniformity: NotNegative = 0.5
+    variance: NonNegative | None = None
+    uniformity: NonNegative = 0.5
     ddof: int = option(1, choices=DDOFS)
     hinge: str = option("plain", choices=HINGES)
     kernel_scale: int = option(2, choices=KERNEL_SCALES)

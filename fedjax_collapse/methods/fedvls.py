@@ -19,7 +19,7 @@ from flax import struct
 from fedjax_collapse.losses import balanced_cross_entropy, logit_suppression, vacant_distillation
 from fedjax_collapse.losses.distillation import SUPPRESSIONS
 from fedjax_collapse.methods.base import LocalView, Regularizer, Term
-from fedjax_collapse.options import NotNegative, option
+from fedjax_collapse.options import NonNegative, option
 from fedjax_collapse.records import PyTree, Variables
 
 
@@ -33,9 +33,9 @@ class FedVLS(Regularizer):
 
     needs_classes = True
     strengths = ("calibration", "distillation", "logit")
-    calibration: NotNegative = 1.0
-    distillation: NotNegative = 0.1
-    logit: NotNegative = 1.0
+    calibration: NonNegative = 1.0
+    distillation: NonNegative = 0.1
+    logit: NonNegative = 1.0
     variant: str = option("official", choices=SUPPRESSIONS)
 
     def frozen(self, server: Variables, shared: PyTree, memory: PyTree) -> dict[str, Variables]:

@@ -27,7 +27,7 @@ from fedjax_collapse.local_training import LocalTraining
 from fedjax_collapse.losses import model_contrastive
 from fedjax_collapse.methods.base import FinishView, LocalView, Regularizer, Term
 from fedjax_collapse.model import Model
-from fedjax_collapse.options import NotNegative, Positive, option
+from fedjax_collapse.options import NonNegative, Positive, option
 from fedjax_collapse.records import Outputs, PyTree, UserError, Variables
 
 
@@ -42,7 +42,7 @@ class Previous(NamedTuple):
 class MOON(Regularizer):
     """Contrast of the batch's features with those of the server's and the client's previous model."""
 
-    strength: NotNegative = 1.0
+    strength: NonNegative = 1.0
     temperature: Positive = 0.5
     first_round: str = option("received", choices=("received", "random_init", "random_later", "mask"))
     needs_projector: bool = option(False)

@@ -7,7 +7,7 @@ import jax
 from flax import struct
 
 from fedjax_collapse.methods.base import FinishView, Method
-from fedjax_collapse.options import NotNegative
+from fedjax_collapse.options import NonNegative
 from fedjax_collapse.records import PyTree
 
 
@@ -16,7 +16,7 @@ class NoisyUpdate(Method):
     """``deviation``: standard deviation of the noise of one client, in the units of the params."""
 
     strengths = ("deviation",)
-    deviation: NotNegative = 1e-3
+    deviation: NonNegative = 1e-3
 
     def upload(self, update: PyTree, view: FinishView) -> tuple[PyTree, PyTree]:
         leaves, structure = jax.tree.flatten(update)

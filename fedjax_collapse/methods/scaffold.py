@@ -20,7 +20,7 @@ from fedjax_collapse.local_training import LocalTraining
 from fedjax_collapse.methods.base import FinishView, Method, RoundView
 from fedjax_collapse.methods.fednova import check_momentum, effective_steps
 from fedjax_collapse.model import Model
-from fedjax_collapse.options import NotNegative, option
+from fedjax_collapse.options import NonNegative, option
 from fedjax_collapse.records import Outputs, PyTree, Variables
 
 
@@ -34,7 +34,7 @@ class Scaffold(Method):
     """
 
     normaliser: str = option("steps", choices=("steps", "fednova"))
-    strength: NotNegative | None = None
+    strength: NonNegative | None = None
 
     strengths = ("strength",)
 

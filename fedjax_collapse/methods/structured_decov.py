@@ -11,7 +11,7 @@ from flax import struct
 
 from fedjax_collapse.losses.covariance import structured_decov
 from fedjax_collapse.methods.base import LocalView, Regularizer, Term
-from fedjax_collapse.options import Count, NotNegative, option
+from fedjax_collapse.options import Count, NonNegative, option
 
 
 @struct.dataclass
@@ -21,8 +21,8 @@ class StructuredDeCov(Regularizer):
     The number of features must be a multiple of ``num_groups``. The default ``strength`` is ours.
     """
 
-    strength: NotNegative = 0.01
-    eta: NotNegative = 0.0
+    strength: NonNegative = 0.01
+    eta: NonNegative = 0.0
     num_groups: Count = option(16)
 
     def penalty(self, view: LocalView) -> dict[str, Term]:

@@ -11,7 +11,7 @@ from flax import struct
 
 from fedjax_collapse.losses import vicreg_covariance, vicreg_variance
 from fedjax_collapse.methods.base import LocalView, Regularizer, Term
-from fedjax_collapse.options import NotNegative, Positive
+from fedjax_collapse.options import NonNegative, Positive
 
 
 @struct.dataclass
@@ -19,9 +19,9 @@ class VICReg(Regularizer):
     """``variance`` and ``covariance`` are the strengths, ``gamma`` the deviation that every feature should reach."""
 
     strengths = ("variance", "covariance")
-    variance: NotNegative = 1.0
-    covariance: NotNegative = 0.04
-    gamma: NotNegative = 1.0
+    variance: NonNegative = 1.0
+    covariance: NonNegative = 0.04
+    gamma: NonNegative = 1.0
     eps: Positive = 1e-4
 
     def penalty(self, view: LocalView) -> dict[str, Term]:
