@@ -258,6 +258,18 @@ def test_systems_at_the_same_time_are_compared_on_both_cores():
     np.testing.assert_allclose(sorted(set(ours.seconds)), [1.0, 3.0])
 
 
+def test_a_last_round_that_ends_just_after_the_other_system_counts():
+    """It was told to stop right then, and its own last round had ended a little before."""
+    ours, other = fake_pair(lambda core: 1.0, rounds=1)
+    tell = ours.tell
+
+    def stop_at_once(line):
+        tell(line) if line != "enough" else ours.inbox.put((ours, {}))
+
+    ours.tell = stop_at_once
+    np.testing.assert_allclose(lanes.speeds(ours, other, 3, (0, 1)), [2.0] * 3)
+
+
 def test_rounds_that_end_after_the_other_system_do_not_count():
     """It had the machine alone."""
     ours, other = fake_pair(lambda core: 1.0)
