@@ -154,11 +154,8 @@ def _augmented_shape(config, federation):
 def algorithm(config: Mapping[str, Any]) -> FedAvg:
     """Local training, methods in the order of the config, and what the server makes of the uploads."""
     methods = {key: _method(key, options) for key, options in config["methods"].items()}
-    settings, private = _without(config["server"], "optimizer", "batch_norm"), config["private"]
-    batch_norm, chosen = (
-        config["server"].get("batch_norm", "average"),
-        config["server"].get("optimizer", {"name": "none"}),
-    )
+    settings, private = dict(config["server"]), config["private"]
+    batch_norm, chosen = settings.pop("batch_norm", "average"), settings.pop("optimizer", {"name": "none"})
     if batch_norm == "recalibrate":
         methods.setdefault("recalibrate", class_named("method", "recalibrate")())
     if batch_norm == "local":

@@ -37,6 +37,7 @@ from orbax.checkpoint import v1 as ocp
 
 from experiments import launch, summaries
 from experiments.early import configure_devices
+from experiments.folder import CHECKPOINTS, METRICS, SUMMARY
 from fedjax_collapse.arrays import read_npz
 from fedjax_collapse.checkpoint import Checkpoints
 from fedjax_collapse.hashing import digest
@@ -208,14 +209,14 @@ def choose(operations: Sequence[str], count: int) -> list[int]:
 
 def digests(folder: Path) -> dict[str, str]:
     """What of a study has to be equal, by name: hashes of files and of arrays."""
-    found = {"summary.json": (folder / "summary.json").read_text()}
+    found = {SUMMARY: (folder / SUMMARY).read_text()}
     for run in folder.glob("*/seed*"):
         name = run.relative_to(folder).as_posix()
-        found[f"{name} metrics.jsonl"] = (run / "metrics.jsonl").read_text()
+        found[f"{name} {METRICS}"] = (run / METRICS).read_text()
         for path in run.glob("*.npz"):
             found |= {f"{name} {path.name} {array}": digest(values) for array, values in read_npz(path).items()}
-        last = max(Checkpoints(run / "checkpoints").rounds)
-        state = jax.tree.leaves_with_path(ocp.load(run / "checkpoints" / str(last)))
+        last = max(Checkpoints(run / CHECKPOINTS).rounds)
+        state = jax.tree.leaves_with_path(ocp.load(run / CHECKPOINTS / str(last)))
         found |= {f"{name} round {last} {jax.tree_util.keystr(p)}": digest(_as_numbers(leaf)) for p, leaf in state}
     return found
 

@@ -30,6 +30,7 @@ from orbax.checkpoint import v1 as ocp
 
 from experiments import hosts, launch, summaries
 from experiments.early import STOPPED
+from experiments.folder import CHECKPOINTS, METRICS
 from fedjax_collapse.arrays import read_npz
 from fedjax_collapse.checkpoint import Checkpoints
 
@@ -147,12 +148,12 @@ def numbers(folder: Path) -> dict[str, np.ndarray]:
     """
     arrays = {}
     for run in sorted(folder.glob("seed*")):
-        rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        rows = [json.loads(line) for line in (run / METRICS).read_text().splitlines()]
         columns = {f"{_ROWS}{name}": [row[name] for row in rows] for name in rows[0] if name != "R"}
         for kind in ("clients", "spectra", "final"):
             columns |= {f"{kind}/{name}": values for name, values in read_npz(run / f"{kind}.npz").items()}
-        last = max(Checkpoints(run / "checkpoints").rounds)
-        for path, leaf in jax.tree.leaves_with_path(ocp.load(run / "checkpoints" / str(last))):
+        last = max(Checkpoints(run / CHECKPOINTS).rounds)
+        for path, leaf in jax.tree.leaves_with_path(ocp.load(run / CHECKPOINTS / str(last))):
             is_key = jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
             columns[f"state{jax.tree_util.keystr(path)}"] = jax.random.key_data(leaf) if is_key else leaf
         arrays |= {f"{run.name} {name}": np.asarray(values, float) for name, values in columns.items()}

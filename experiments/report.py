@@ -28,6 +28,7 @@ if __name__ == "__main__":  # before the imports, of which one may be missing
 from experiments.cells import means_of
 from experiments.console import Console
 from experiments.failures import one_line
+from experiments.folder import EXPORT
 from experiments.names import check_name
 from experiments.paper import paper_of
 from experiments.reporting import Study, read_study, write_report
@@ -94,7 +95,7 @@ def export(
         check_name("format", kind, (*TABLES, *FIGURES))
     if out is None and len(folders) > 1:
         raise UserError("several studies: say by --out=FOLDER where their table goes")
-    out = out or folders[0] / "export"
+    out = out or folders[0] / EXPORT
     studies = {name: read(folder) for name, folder in zip(_names(folders), folders, strict=True)}
     for option, arm in (("base", base), ("target", target)):
         if arm:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from experiments.failures import one_line
+from experiments.folder import METRICS, TIMING
 from experiments.metrics import PHASES, number
 from experiments.names import check_name
 from experiments.pace import Name
@@ -209,8 +210,8 @@ class _Guarded:
 
 def _earlier(folder, round):
     """The rows before a round, whose own are in the files already; without seconds where these are lost."""
-    rows = Rows.read(folder / "metrics.jsonl", round).rows[:-1]
-    timings = {timing["round"]: timing for timing in Rows.salvage(folder / "timing.jsonl", range(1, round)).rows}
+    rows = Rows.read(folder / METRICS, round).rows[:-1]
+    timings = {timing["round"]: timing for timing in Rows.salvage(folder / TIMING, range(1, round)).rows}
     return [(row, timings.get(row["round"], {})) for row in rows]
 
 

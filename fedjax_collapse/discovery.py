@@ -1,4 +1,7 @@
-"""Classes by the names of their files: a file holds one class, named as it up to case and underscores."""
+"""Classes by the names of their files: a file holds one class, named as it up to case and underscores.
+
+Files whose names begin with an underscore are shared by others and hold none.
+"""
 
 import importlib
 import inspect
@@ -29,7 +32,7 @@ def class_named(package: ModuleType, name: str) -> type:
 
 
 def _files(package):
-    return [found.name for found in pkgutil.iter_modules(package.__path__)]
+    return [file.name for file in pkgutil.iter_modules(package.__path__) if not file.name.startswith("_")]
 
 
 def _module(package, file):

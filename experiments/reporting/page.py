@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import jinja2
 
 from experiments.cells import arms_of, means_of, merged
+from experiments.folder import REPORT
 from experiments.metrics import ACCURACY
 from experiments.paper import paper_of
 from experiments.reporting import drawing
@@ -78,7 +79,7 @@ def write_report(study: Study | Path | str) -> Path:
         UserError: the folder holds no study, or a file in it cannot be read or written.
     """
     study = study if isinstance(study, Study) else read_study(study)
-    path = study.path / "report.html"
+    path = study.path / REPORT
     page = render(study).encode(errors="backslashreplace")  # of names that are not Unicode
     try:
         with files.shared(path) as file:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.cells import arms_of, cell_name, settings_of
+from experiments.folder import CONFIG, METRICS, PARTITION, PROVENANCE, SUMMARY, TIMING
 from experiments.reporting import schema
 from experiments.reporting.formats import name_of
 from experiments.reporting.schema import naming
@@ -28,17 +29,17 @@ def read_study(path: Path | str) -> Study:
     path = Path(path)
     config = read_config(path)
     has_settings = bool(config.get("settings"))
-    found = path.glob("*/*/seed*/metrics.jsonl" if has_settings else "*/seed*/metrics.jsonl")
+    found = path.glob("*/" * has_settings + f"*/seed*/{METRICS}")
     folders = [file.parent for file in found if file.parent.name.removeprefix("seed").isdecimal()]
     runs = [_read_run(folder, name_of(folder.parents[1]) if has_settings else "") for folder in folders]
     runs = [run for run in runs if run.metrics]
     if not runs:
-        place = "<setting>/" * has_settings + "<arm>/seed<k>/metrics.jsonl"
+        place = "<setting>/" * has_settings + f"<arm>/seed<k>/{METRICS}"
         raise NothingEvaluated(f"{path}: no evaluated round in any {place}; start the study first")
     arms, settings = list(arms_of(config)), list(settings_of(config))
     runs.sort(key=lambda run: (*_place(run.setting, settings), *_place(run.arm, arms), run.seed))
     _check_alike(runs)
-    summary = read_json(path / "summary.json", schema.check_summary, optional=True)
+    summary = read_json(path / SUMMARY, schema.check_summary, optional=True)
     return Study(path, config, read_starts(path), summary, tuple(runs))
 
 
@@ -50,9 +51,9 @@ def read_config(folder: Path) -> dict[str, Any]:
     """
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder; expected the folder of a study")
-    if not (folder / "config.json").exists():
-        raise UserError(f"{folder / 'config.json'}: no such file; expected the folder of a study")
-    return read_json(folder / "config.json", schema.check_config)
+    if not (folder / CONFIG).exists():
+        raise UserError(f"{folder / CONFIG}: no such file; expected the folder of a study")
+    return read_json(folder / CONFIG, schema.check_config)
 
 
 def read_starts(folder: Path) -> tuple[Mapping[str, Any], ...]:
@@ -61,7 +62,7 @@ def read_starts(folder: Path) -> tuple[Mapping[str, Any], ...]:
     Raises:
         UserError: it cannot be read.
     """
-    path = folder / "provenance.json"
+    path = folder / PROVENANCE
     record = read_json(path, optional=True)
     starts = record.get("starts", [record] if record else [])  # an older file is that of one start
     with naming(path):
@@ -88,7 +89,7 @@ def read_run_summary(run: Path) -> dict[str, Any]:
     Raises:
         UserError: the file cannot be read, or is another one.
     """
-    return read_json(run / "summary.json", schema.check_run_summary, optional=True)
+    return read_json(run / SUMMARY, schema.check_run_summary, optional=True)
 
 
 def read_json(path: Path, check: Callable[[Any], None] = lambda record: None, optional: bool = False) -> dict[str, Any]:
@@ -112,8 +113,8 @@ def _place(name: str, order: list[str]) -> tuple[int, str]:
 
 
 def _read_run(folder: Path, setting: str) -> Run:
-    rows, _ = _read_rows(folder / "metrics.jsonl")
-    timing, damaged = _read_rows(folder / "timing.jsonl", is_timing=True)
+    rows, _ = _read_rows(folder / METRICS)
+    timing, damaged = _read_rows(folder / TIMING, is_timing=True)
     summary = read_run_summary(folder)
     return Run(
         name_of(folder.parent),
@@ -122,7 +123,7 @@ def _read_run(folder: Path, setting: str) -> Run:
         timing,
         _checked(folder / "clients.npz", read_arrays(folder, "clients"), schema.check_clients),
         _checked(folder / "spectra.npz", read_arrays(folder, "spectra"), schema.check_spectra),
-        _checked(folder / "partition.npz", read_npz(folder / "partition.npz"), schema.check_partition),
+        _checked(folder / PARTITION, read_npz(folder / PARTITION), schema.check_partition),
         setting,
         folder,
         is_finished=bool(summary),

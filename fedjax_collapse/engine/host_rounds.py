@@ -83,8 +83,8 @@ def _train_and_aggregate(rounds, algorithm, host, state, first):
         server, cohort = state.server, first
         if left_out is not None:
             server = jax.tree.map(jnp.copy, server)  # it is donated
-        if left_out is not None and left_out.any():
-            cohort = host.send(_draw(rounds, algorithm, host.placed, state.key, state.round, left_out))
+            if left_out.any():
+                cohort = host.send(_draw(rounds, algorithm, host.placed, state.key, state.round, left_out))
         ids = np.asarray(cohort.drawn.id)
         of_cohort = rounds.layout.client_map.shard(_gather(state.clients, ids))
         new, result = _run_round(rounds, algorithm, server, of_cohort, state.round, cohort)
