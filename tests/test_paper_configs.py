@@ -1,4 +1,4 @@
-"""Every config of a published table or figure: it can be made as it stands, and its small version runs."""
+"""Every config of a published table or figure: it can be made as it stands, and the rounds of its small version."""
 
 import functools
 import importlib
@@ -8,11 +8,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from experiments import build, study, summaries
+from experiments import build, study
 from experiments.cells import arms_of, cells_of, means_of, setting_and_arm, settings_of
 from experiments.config_files import CONFIGS
 from experiments.paper import paper_of
 from experiments.plain_values import plain
+from experiments.preparing import Examples, plan_of
 from experiments.published import by_setting
 from experiments.reporting.table import table_with_paper
 from experiments.resolving import resolve
@@ -188,26 +189,31 @@ def arms_by_config():
         kinds = {arm: kind(own) for _, arm, own in resolve(config, Path()).cells}
         new = {of_kind: arm for arm, of_kind in reversed(kinds.items()) if of_kind not in first}
         first |= new.keys()
-        kept[label(path)] = set(kinds) if label(path) in PAGES else set(new.values()) or {next(iter(kinds))}
+        kept[label(path)] = set(new.values()) or {next(iter(kinds))}
     return kept
 
 
 @pytest.mark.parametrize("path", FILES, ids=label)
-def test_small_versions_run(path, tmp_path, monkeypatch):
-    """Every kind of arm in one of them; all arms of those that write their page."""
-    has_page, config = label(path) in PAGES, small(path)
-    if not has_page:
-        monkeypatch.setattr(summaries, "write_report", lambda workdir: workdir)
-    spec = resolve(config, tmp_path / "study", arms_by_config()[label(path)])
+def test_rounds_of_small_versions_are_traced(path):
+    """Every kind of arm in one of them, with its data; what compiled rounds compute is tested method by method."""
+    spec = resolve(small(path), Path(), arms_by_config()[label(path)])
+    examples = Examples(spec.cells, spec.seeds)
+    for run in spec.runs:
+        federation = examples.of(run.cell.setting)[run.cell.name][run.seed]
+        assert plan_of(run.cell, federation, print).schedule.rounds == 2
+
+
+@pytest.mark.parametrize("path", [path for path in FILES if label(path) in PAGES], ids=label)
+def test_small_versions_run(path, tmp_path):
+    """Of a table and of figures, whose pages name every cell."""
+    spec = resolve(small(path), tmp_path / "study")
     assert study.run_study(spec)
     summary = json.loads((tmp_path / "study" / "summary.json").read_text())
-    assert list(summary) == [cell.name for cell in spec.cells]
-    trained = [cell for cell, metrics in summary.items() if metrics["accuracy"]["n"] == 1]
-    assert trained == [run.cell.name for run in spec.runs]
-    page = (tmp_path / "study" / "report.html").read_text() if has_page else ""
-    for cell in summary if has_page else ():
-        for part in setting_and_arm(cell):
-            assert part in page
+    assert list(summary) == [cell.name for cell in spec.cells] == [run.cell.name for run in spec.runs]
+    assert all(metrics["accuracy"]["n"] == 1 for metrics in summary.values())
+    page = (tmp_path / "study" / "report.html").read_text()
+    for cell in summary:
+        assert all(part in page for part in setting_and_arm(cell))
 
 
 def test_a_table_is_by_setting_and_arm():
