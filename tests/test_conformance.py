@@ -22,7 +22,7 @@ VARIANTS = {  # by options that clients or the server keep something for
     "ccvr, all clients": FedAvg(TRAINING, {"ccvr": METHODS["ccvr"](clients="all")}),
     "scaffold, momentum": FedAvg(TRAINING.replace(momentum_reset=False), {"scaffold": METHODS["scaffold"]()}),
 }
-KEY = 9  # in three cohorts of three of the five clients one is in none, and one comes back
+KEY = 9  # in three cohorts of three of the five clients one takes no step, one is not in the first, one's upload is lost
 UNRELIABLE = Participation(0.6, dropout=0.2, stragglers=0.5, upload_loss=0.5)
 
 
@@ -41,10 +41,10 @@ def start(network, algorithm):
     return engine.init(algorithm, network, network.init(jax.random.key(0)), 5, jax.random.key(KEY))
 
 
-def run(federation, network, algorithm, client_map, state, num_rounds=3, participation=Participation()):  # noqa: B008
+def run(federation, network, algorithm, client_map, state, num_rounds=3):
     """State after, and record of, rounds with cohorts of three of the five clients."""
     rounds = engine.Rounds(network, engine.Layout(client_map, cohort_size=3, max_rounds=3))
-    data = engine.Data(federation.ownership, jax.tree.map(jnp.asarray, participation))
+    data = engine.Data(federation.ownership, jax.tree.map(jnp.asarray, UNRELIABLE))
     advance = engine.run_rounds(rounds, algorithm, state, data, federation.train, num_rounds)
     return advance.state, jax.device_get(advance.record)
 
@@ -72,8 +72,11 @@ def test_every_method_is_a_public_name():
 
 @pytest.mark.parametrize("name", [*METHODS, *VARIANTS])
 def test_contract(float64, federation, name):
-    """Numbers are traced, rounds are finite, a client outside the cohort keeps its state, a run goes on with the same
-    bits from nothing but its state, and layouts agree."""
+    """With partial cohorts, of whom some drop out, take half of their steps, or lose their upload.
+
+    Numbers are traced, rounds are finite, a client outside the cohort keeps its state, one whose upload is lost does
+    not, if the method has any, a run goes on with the same bits from nothing but its state, and layouts agree.
+    """
     algorithm = make(name)
     (method,), network = algorithm.methods.values(), network_for(algorithm, federation)
     assert method.enabled()
@@ -83,50 +86,28 @@ def test_contract(float64, federation, name):
 
     chunked = functools.partial(run, federation, network, algorithm, engine.Chunked(2))
     state, record = chunked(start(network, algorithm))
-    state = values(state)
+    state, arrived = values(state), record.metrics["arrived"]
     for leaf in jax.tree.leaves((state.server, state.clients)):
         assert np.isfinite(leaf).all()
     for metric in record.metrics.values():
         assert (np.isfinite(metric) == (record.steps > 0)).all()
 
     absent = np.flatnonzero((record.steps == 0).all(axis=0))
-    assert len(absent) == 1
-    never = jax.tree.map(lambda leaf: leaf[absent], (before, state.clients))
-    assert_same_bits(*never)
+    assert len(absent)
+    assert_same_bits(*jax.tree.map(lambda leaf: leaf[absent], (before, state.clients)))
+    lost = np.flatnonzero((arrived == 0).any(axis=0) & ~(arrived == 1).any(axis=0))
+    own = zip(*map(jax.tree.leaves, (before, state.clients)), strict=True)
+    assert len(lost) and (not jax.tree.leaves(before.memory) or any((a[lost] != b[lost]).any() for a, b in own))
 
     after_one, _ = chunked(start(network, algorithm), num_rounds=1)
     outside = np.flatnonzero(record.steps[0] == 0)
-    assert len(outside) == 2 and (record.steps[1:, outside] > 0).any()
+    assert len(outside) >= 2 and (record.steps[1:, outside] > 0).any()
     assert_same_bits(*jax.tree.map(lambda leaf: np.asarray(leaf)[outside], (before, after_one.clients)))
     restored = jax.tree.map(jnp.array, jax.device_get(after_one._replace(key=None)))._replace(key=after_one.key)
     resumed, _ = chunked(restored, num_rounds=2)
     assert_same_bits(values(resumed), state)
 
     vectorized, _ = run(federation, network, algorithm, engine.Vectorized(), start(network, algorithm))
-    assert_close(state, values(vectorized), 1e-9)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [*METHODS, *VARIANTS])
-def test_unreliable_clients(float64, federation, name):
-    """Cohorts are partial, clients drop out or take half of their steps, and uploads are lost: rounds are finite, who
-    was in no cohort keeps its state, whose upload was lost does not, if the method has any, and layouts agree."""
-    algorithm = jax.tree.map(jnp.asarray, make(name))
-    network = network_for(algorithm, federation)
-    before = jax.device_get(start(network, algorithm).clients)
-    one_round = functools.partial(run, federation, network, algorithm, participation=UNRELIABLE)
-    state, record = one_round(engine.Chunked(2), start(network, algorithm))
-    state = values(state)
-    for leaf in jax.tree.leaves((state.server, state.clients)):
-        assert np.isfinite(leaf).all()
-    absent = np.flatnonzero((record.steps == 0).all(axis=0))
-    arrived = record.metrics["arrived"]
-    lost = np.flatnonzero((arrived == 0).any(axis=0) & ~(arrived == 1).any(axis=0))
-    assert len(absent) and len(lost)
-    assert_same_bits(*jax.tree.map(lambda leaf: leaf[absent], (before, state.clients)))
-    own = zip(*map(jax.tree.leaves, (before, state.clients)), strict=True)
-    assert not jax.tree.leaves(before.memory) or any((a[lost] != b[lost]).any() for a, b in own)
-    vectorized, _ = one_round(engine.Vectorized(), start(network, algorithm))
     assert_close(state, values(vectorized), 1e-9)
 
 
