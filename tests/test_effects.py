@@ -7,6 +7,7 @@ another option, with which it does something. What is neither, in one of its val
 import collections.abc
 import dataclasses
 import functools
+import itertools
 import re
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, NamedTuple, get_args, get_origin
@@ -17,6 +18,8 @@ import numpy as np
 import optax
 import pytest
 from flax import linen
+from jax.interpreters.partial_eval import dce_jaxpr
+from jax.extend.core import ClosedJaxpr
 from tiny_networks import TINY, batch_of, tiny_model
 
 from experiments.benchmarks.overheads import accepted
@@ -123,15 +126,24 @@ def programs(algorithm: FedAvg, rule: Participation = Participation(0.5), batch_
     clients = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((4, *leaf.shape), leaf.dtype), client)
     whole = engine.State(state, clients, key, jax.ShapeDtypeStruct((), jnp.int32))
     arguments = rounds, algorithm, whole, given, data.train
-    lowered = [
-        engine.lower(rounds, algorithm, given, data.train),
-        jax.jit(start).lower(algorithm, key),
-        jax.jit(score).lower(algorithm, state, clients),
-        jax.jit(time).lower(given, key),
-        *([compiled._with_first_reports.lower(*arguments)] if algorithm.starting else []),
+    traced = [
+        compiled._run_rounds_compiled.trace(*arguments, rounds.layout.max_rounds),
+        jax.jit(start).trace(algorithm, key),
+        jax.jit(score).trace(algorithm, state, clients),
+        jax.jit(time).trace(given, key),
+        *([compiled._with_first_reports.trace(*arguments)] if algorithm.starting else []),
     ]
-    main = "".join(re.search("func public @main.*", each.as_text(debug_info=True))[0] for each in lowered)
-    return Programs("".join(each.as_text() for each in lowered), set(re.findall(r'loc\("([^"]*)"', main)))
+    return what_they_do(*(each.jaxpr for each in traced))
+
+
+def what_they_do(*traced: ClosedJaxpr) -> Programs:
+    """The programs, without what none of their results depends on."""
+    text, used = [], set()
+    for each in traced:
+        needed, is_used = dce_jaxpr(each.jaxpr, [True] * len(each.jaxpr.outvars))
+        text += [re.sub("0x[0-9a-f]+", "", str(needed)), *(np.asarray(value).tobytes().hex() for value in each.consts)]
+        used |= set(itertools.compress(each.jaxpr.debug_info.arg_names, is_used))
+    return Programs("\n".join(text), used)
 
 
 def of_network(name: str, module: linen.Module) -> Programs:
@@ -141,9 +153,7 @@ def of_network(name: str, module: linen.Module) -> Programs:
     key = jax.eval_shape(lambda: jax.random.key(0))
     variables = jax.eval_shape(model.init, key)
     train = functools.partial(model.apply, train=True, levels=True)
-    traced = jax.make_jaxpr(model.init)(key), jax.make_jaxpr(train)(variables, batch, key=key)
-    constants = [np.asarray(constant).tobytes().hex() for each in traced for constant in each.consts]
-    return Programs("".join(re.sub("0x[0-9a-f]+", "", str(each)) for each in [*traced, *constants]), set())
+    return what_they_do(jax.make_jaxpr(model.init)(key), jax.make_jaxpr(train)(variables, batch, key=key))
 
 
 def of_head(module: linen.Module) -> Programs:
