@@ -22,7 +22,7 @@ VARIANTS = {  # by options that clients or the server keep something for
     "ccvr, all clients": FedAvg(TRAINING, {"ccvr": METHODS["ccvr"](clients="all")}),
     "scaffold, momentum": FedAvg(TRAINING.replace(momentum_reset=False), {"scaffold": METHODS["scaffold"]()}),
 }
-KEY = 9  # in three cohorts of three of the five clients one takes no step, one is not in the first, one's upload is lost
+KEY = 9  # of five clients one takes no step in three rounds, one is in a later round only, one loses its upload
 UNRELIABLE = Participation(0.6, dropout=0.2, stragglers=0.5, upload_loss=0.5)
 
 

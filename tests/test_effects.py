@@ -18,8 +18,8 @@ import numpy as np
 import optax
 import pytest
 from flax import linen
-from jax.interpreters.partial_eval import dce_jaxpr
 from jax.extend.core import ClosedJaxpr
+from jax.interpreters.partial_eval import dce_jaxpr
 from tiny_networks import TINY, batch_of, tiny_model
 
 from experiments.benchmarks.overheads import accepted
