@@ -169,9 +169,11 @@ def test_integer_inputs_and_few_of_them(is_normalized, count):
         check_padding(model, federation.train)
 
 
+ROUNDED = ("small_cnn", "mobilenet_v2", "resnet18")  # also in half precision: a few layers, many, and with shortcuts
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", TINY)
-@pytest.mark.parametrize("dtype", [None, "bfloat16"])
+@pytest.mark.parametrize("name, dtype", [*((name, None) for name in TINY), *((name, "bfloat16") for name in ROUNDED)])
 def test_the_librarys_networks_would_pass(name, dtype):
     """As if they were a user's: no rounding is taken for padding rows, however deep the network."""
     model = tiny_model(name, dtype=dtype)
