@@ -204,8 +204,16 @@ def test_the_published_table_is_a_config():
 
 @pytest.fixture
 def trained(monkeypatch):
-    """Runs are not trained but listed here, with their rounds; those of an arm called bad fail."""
-    trained = []
+    """Runs are not trained but listed here, with their rounds; those of an arm called bad fail. A cell that several
+    starts have is traced once."""
+    trained, plans = [], {}
+
+    def plan_of(cell, federation, announce):
+        if repr(cell) not in plans:
+            plans[repr(cell)] = preparing.plan_of(cell, federation, announce)
+        return plans[repr(cell)]
+
+    monkeypatch.setattr(study, "plan_of", plan_of)
 
     def train_group(group, console, should_stop, take):
         rounds = group.plan.schedule.rounds
