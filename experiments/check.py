@@ -2,9 +2,9 @@
 
 Compares compiled rounds, with every kind of layer and every method, with the debug layout, which runs them operation
 by operation; and runs programs that compilers are known to have got wrong. It uses the devices, versions and
-``XLA_FLAGS`` that a study started in the same way would use, and over six minutes of two cores. A row for each case,
-then the verdict, which ``provenance.json`` has of all studies that are started here afterwards, until something of
-that changes. Exit status: 0 all is right, 1 something is not, 2 wrong input.
+``XLA_FLAGS`` that a study started in the same way would use, and two and a half minutes of two cores. A row for each
+case, then the verdict, which ``provenance.json`` has of all studies that are started here afterwards, until something
+of that changes. Exit status: 0 all is right, 1 something is not, 2 wrong input.
 """
 
 import argparse

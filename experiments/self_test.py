@@ -30,10 +30,9 @@ from fedjax_collapse.remembered import recalled, remember
 from fedjax_collapse.runs import Run, Schedule, initialize
 
 TOLERANCE, LOOSE_TOLERANCE = 1e-4, 2e-2  # of float32 on CPUs; where products are of fewer bits
-_CLASSES, _SIZES, _TESTS, _SIZE = 10, (20, 40), 100, 16
+_CLASSES, _SIZES, _TESTS, _SIZE = 10, (20, 40), 32, 16
 _TRAINING = LocalTraining(epochs=1, batch_size=32, learning_rate=0.05, momentum=0.5)
 _TOGETHER = 7  # methods in a round, which compiles faster than a round of each
-_IN_A_PROCESS = 5  # uncompiled rounds, of which each leaves hundreds of small programs in memory
 _KIND = "self_tests"
 
 Found = dict[str, np.ndarray]
@@ -85,7 +84,7 @@ def cases() -> list[Case]:
 
 def _outcomes():
     apart = multiprocessing.get_context("spawn")  # a process that has started JAX cannot fork
-    with ProcessPoolExecutor(1, apart, _compile_with_least_effort, max_tasks_per_child=_IN_A_PROCESS) as pool:
+    with ProcessPoolExecutor(1, apart, _compile_with_least_effort) as pool:  # one, as rounds share small programs
         try:
             expected = [(case, pool.submit(uncompiled, case)) for case in cases()]
             for name in compiler_bugs.BUGS:

@@ -91,8 +91,6 @@ def test_every_method_agrees_on_eight_devices(federation, algorithm):
         CHUNKED(3),
         VECTORIZED(),
         SHARDED(1, CHUNKED(1)),
-        SHARDED(2, CHUNKED(1)),
-        SHARDED(4, CHUNKED(1)),
         SHARDED(8, CHUNKED(1)),
         SHARDED(2, CHUNKED(2)),
         SHARDED(4, VECTORIZED()),
@@ -135,9 +133,7 @@ def on_one_device(personal_rounds):
     return personal_rounds(CHUNKED(1))
 
 
-@pytest.mark.parametrize(
-    "client_map", [SHARDED(2, CHUNKED(1)), SHARDED(2, CHUNKED(2)), SHARDED(8, CHUNKED(1))], ids=str
-)
+@pytest.mark.parametrize("client_map", [SHARDED(2, CHUNKED(2)), SHARDED(8, CHUNKED(1))], ids=str)
 def test_states_at_home_are_their_clients(personal_rounds, on_one_device, client_map):
     """Where everyone takes part states stay with the devices; what is seen of them is ordered by identity."""
     result = personal_rounds(client_map)

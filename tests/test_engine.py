@@ -35,7 +35,6 @@ ARMS = {
     "fedavgm": FedAvg(TRAINING, server_optimizer=jax.tree_util.Partial(damped_momentum, 0.5)),
 }
 MAPS = {
-    "vectorized": engine.Vectorized(),
     "chunked1": engine.Chunked(1),
     "chunked2": engine.Chunked(2),
     "chunked3": engine.Chunked(3),
@@ -61,8 +60,8 @@ def run(federation, model, algorithm, client_map=CHUNKED, num_rounds=2, cohort_s
 @pytest.mark.parametrize(
     ("arm", "cohort_size", "maps", "is_double"),
     [
-        ("feddecorr", 3, MAPS, True),
-        ("fedavg", 3, MAPS, False),
+        ("feddecorr", 3, ("chunked1", "chunked2", "sharded"), True),
+        ("fedavg", 3, ("sharded2", "sharded_vectorized"), False),
         ("fedavgm", 5, ("chunked3", "sharded"), True),
     ],
 )

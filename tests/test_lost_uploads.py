@@ -32,12 +32,11 @@ pytestmark = pytest.mark.slow
 TRAINING = LocalTraining(batch_size=8, learning_rate=0.05, momentum=0.5)
 LOST = Participation(upload_loss=0.5)
 ARMS = {
-    "by_size": FedAvg(TRAINING),
-    "equal": FedAvg(TRAINING, weighting="equal"),
-    "by_batches": FedAvg(TRAINING, weighting="batches"),
     "scaffold_moon_fednova": FedAvg(TRAINING, {"scaffold": Scaffold(), "moon": MOON(), "fednova": FedNova()}),
-    "feddyn_fedmr": FedAvg(TRAINING, {"feddyn": FedDyn(), "fedmr": FedMR(initial_prototypes=True)}),
-    "feddc_top_k": FedAvg(TRAINING, {"feddc": FedDC(), "top_k": TopK(0.5)}),
+    "feddyn_fedmr_equal": FedAvg(
+        TRAINING, {"feddyn": FedDyn(), "fedmr": FedMR(initial_prototypes=True)}, weighting="equal"
+    ),
+    "feddc_top_k_by_batches": FedAvg(TRAINING, {"feddc": FedDC(), "top_k": TopK(0.5)}, weighting="batches"),
     "recalibrated_fedper": FedAvg(TRAINING, {"recalibrate": Recalibrate()}, private="head"),
 }
 

@@ -164,8 +164,7 @@ def test_given_variables_are_used_and_kept(federation, model):
     assert first.metrics != other.metrics
 
 
-@pytest.mark.parametrize("arm", ["fedavg", "remembering"])
-@pytest.mark.parametrize("stop_after", [1, 3])
+@pytest.mark.parametrize(("arm", "stop_after"), [("fedavg", 3), ("remembering", 1)])
 def test_stopped_and_resumed_equals_uninterrupted(federation, model, arm, stop_after, tmp_path):
     whole = run(federation, model, arm, folder=tmp_path / "whole", participation=0.6)
     count = iter(range(1, 9))
@@ -184,8 +183,7 @@ def test_stopped_and_resumed_equals_uninterrupted(federation, model, arm, stop_a
     assert_final(tmp_path / "parts", again.variables)
 
 
-@pytest.mark.parametrize("arm", ["fedavg", "remembering"])
-@pytest.mark.parametrize("storage", ["device", "host"])
+@pytest.mark.parametrize(("arm", "storage"), [("fedavg", "device"), ("remembering", "host")])
 def test_stopped_between_evaluations_and_resumed_equals_uninterrupted(
     federation, model, arm, storage, tmp_path, monkeypatch
 ):
