@@ -12,8 +12,8 @@ from experiments.cells import setting_and_arm
 from experiments.metrics import ACCURACY, EFFECTIVE_RANK, PHASES, R, number, show_number
 from experiments.pace import Name, Pace
 from experiments.paper import Paper
-from experiments.reporting.study import Summary
-from experiments.reporting.table import (
+from experiments.results.study import Summary
+from experiments.results.table import (
     NO_MEANS,
     Means,
     accuracy_note,

@@ -34,8 +34,8 @@ from scipy.stats import spearmanr
 
 from experiments.cells import arms_of, cell_name
 from experiments.metrics import ACCURACY, number, show_number
-from experiments.reporting import read_study
-from experiments.reporting.drawing import (
+from experiments.results import read_study
+from experiments.results.drawing import (
     COLOURS,
     FIGURES,
     MARKERS,
@@ -46,9 +46,9 @@ from experiments.reporting.drawing import (
     save_figure,
     styled,
 )
-from experiments.reporting.formats import csv_text, markdown
-from experiments.reporting.paired import pairs, why_none
-from experiments.reporting.study import Study, moments
+from experiments.results.formats import csv_text, markdown
+from experiments.results.paired import pairs, why_none
+from experiments.results.study import Study, moments
 from fedjax_collapse.records import MEASURED, UserError
 
 if TYPE_CHECKING:

@@ -13,11 +13,11 @@ from experiments.folder import SUMMARY, is_finished, run_folder
 from experiments.metrics import FROM_RUNS
 from experiments.pace import Name
 from experiments.paper import paper_of
-from experiments.reporting import read_study, write_report
-from experiments.reporting.published import summary_for_paper
-from experiments.reporting.reading import NothingEvaluated, read_run_summary
-from experiments.reporting.study import summarize_seeds
-from experiments.reporting.table import unfinished_note
+from experiments.results import read_study, write_report
+from experiments.results.published import summary_for_paper
+from experiments.results.reading import NothingEvaluated, read_run_summary
+from experiments.results.study import summarize_seeds
+from experiments.results.table import unfinished_note
 from fedjax_collapse.metrics import write_json
 from fedjax_collapse.records import UserError
 

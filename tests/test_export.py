@@ -17,16 +17,16 @@ from experiments.configs import quickstart
 from experiments.metrics import ACCURACY, R
 from experiments.paper import paper_of
 from experiments.plain_values import plain
-from experiments.reporting import page as html
-from experiments.reporting import read_study, write_report
-from experiments.reporting.export import TABLES, as_rows, pivots, results_of
-from experiments.reporting.formats import in_latex, in_markdown
-from experiments.reporting.paired import paired_difference, why_none
-from experiments.reporting.published import summary_for_paper
-from experiments.reporting.seconds import seconds_per_round
-from experiments.reporting.sweep import lines_of, sweep
-from experiments.reporting.table import paper_note, pivot_table, table_with_paper
-from experiments.reporting.targets import rounds_to_target, target_note, target_table
+from experiments.results import page as html
+from experiments.results import read_study, write_report
+from experiments.results.export import TABLES, as_rows, pivots, results_of
+from experiments.results.formats import in_latex, in_markdown
+from experiments.results.paired import paired_difference, why_none
+from experiments.results.published import summary_for_paper
+from experiments.results.seconds import seconds_per_round
+from experiments.results.sweep import lines_of, sweep
+from experiments.results.table import paper_note, pivot_table, table_with_paper
+from experiments.results.targets import rounds_to_target, target_note, target_table
 from experiments.validation import check_study
 from fedjax_collapse import UserError
 from fedjax_collapse.measurement import HEADLINES

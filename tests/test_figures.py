@@ -12,10 +12,10 @@ import pytest
 from test_report import Page, make_study, rewrite_rows
 
 from experiments import report
-from experiments.reporting import classifier, drawing, embedding, figures, read_study, write_report
-from experiments.reporting.contents import PLOTS
-from experiments.reporting.partition import draw_partition
-from experiments.reporting.selection import Selection
+from experiments.results import classifier, drawing, embedding, figures, read_study, write_report
+from experiments.results.contents import PLOTS
+from experiments.results.partition import draw_partition
+from experiments.results.selection import Selection
 from fedjax_collapse import Federation
 from fedjax_collapse.data.federation import Domains
 
@@ -261,7 +261,7 @@ def test_figures_of_files_fit_a_column(study, tmp_path, monkeypatch):
         small[path.stem] = min(text.get_fontsize() for text in texts)
         return path
 
-    monkeypatch.setattr("experiments.reporting.export.save_figure", save)
+    monkeypatch.setattr("experiments.results.export.save_figure", save)
     assert report.main([str(study.path), "--format=svg", f"--out={tmp_path}"]) == 0
     narrow = {plot.name for plot in PLOTS if not plot.wide} & set(sizes)
     assert len(narrow) > 4 and all(sizes[name] == pytest.approx(drawing.COLUMN) for name in narrow)

@@ -14,8 +14,8 @@ from experiments.config_files import CONFIGS
 from experiments.paper import paper_of
 from experiments.plain_values import plain
 from experiments.published import by_setting
-from experiments.reporting.table import table_with_paper
 from experiments.resolving import resolve
+from experiments.results.table import table_with_paper
 from fedjax_collapse.data import augment, partition
 from fedjax_collapse.fingerprint import flatten
 

@@ -14,14 +14,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments.reporting import final_table, read_study, write_report
-from experiments.reporting.contents import PLOTS
-from experiments.reporting.figures import collapse_ratio, headline, measurements
-from experiments.reporting.page import description
-from experiments.reporting.partition import draw_partition, partition_table
-from experiments.reporting.seconds import timing, timing_table
-from experiments.reporting.study import summarize_run
-from experiments.reporting.table import accuracy_note, local_note
+from experiments.results import final_table, read_study, write_report
+from experiments.results.contents import PLOTS
+from experiments.results.figures import collapse_ratio, headline, measurements
+from experiments.results.page import description
+from experiments.results.partition import draw_partition, partition_table
+from experiments.results.seconds import timing, timing_table
+from experiments.results.study import summarize_run
+from experiments.results.table import accuracy_note, local_note
 from fedjax_collapse.arrays import merge_segments, write_segment
 from fedjax_collapse.measurement import HEADLINES
 from fedjax_collapse.records import UserError
@@ -262,7 +262,7 @@ def test_figures_leave_no_global_state_and_keep_arm_colours(study):
         for figure in (draw(record) for draw in (*(plot.draw for plot in SHOWN[:3]), headline))
     ]
     assert all(pair == colours[0] for pair in colours) and len(set(colours[0])) == 2
-    code = "import sys, experiments.reporting; assert 'matplotlib' not in sys.modules"
+    code = "import sys, experiments.results; assert 'matplotlib' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 
@@ -472,7 +472,7 @@ def test_arms_are_shown_as_the_config_declares_them(tmp_path):
 @pytest.mark.slow
 def test_the_page_is_made_from_any_folder(study, page, tmp_path):
     code = f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
-    code += f"from experiments.reporting import write_report; write_report({str(study)!r})"
+    code += f"from experiments.results import write_report; write_report({str(study)!r})"
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
     assert (study / "report.html").read_text(encoding="utf-8") == page
 

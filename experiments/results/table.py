@@ -7,7 +7,7 @@ from typing import Any
 from experiments.cells import setting_and_arm
 from experiments.metrics import ACCURACY, OVER_CLIENTS, SUMMARISED, Metric, R, metric_of, number, panels, show_number
 from experiments.paper import Paper
-from experiments.reporting.study import Summary
+from experiments.results.study import Summary
 from fedjax_collapse.records import MEASURED
 
 Means = Mapping[str, Sequence[str]]  # settings by the name of the mean over them

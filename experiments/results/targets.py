@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 from experiments.cells import cell_name
 from experiments.metrics import ACCURACY, number, show_number
 from experiments.names import check_name
-from experiments.reporting.paired import of_one_seed
-from experiments.reporting.study import Row, Run, Study, moments
-from experiments.reporting.table import unlike_note
+from experiments.results.paired import of_one_seed
+from experiments.results.study import Row, Run, Study, moments
+from experiments.results.table import unlike_note
 
 
 class Reached(NamedTuple):

@@ -2,9 +2,9 @@
 
 from experiments.metrics import SECONDS, TO_TARGET
 from experiments.paper import paper_of
-from experiments.reporting.seconds import seconds_per_round
-from experiments.reporting.study import Study, Summary
-from experiments.reporting.targets import rounds_to_target
+from experiments.results.seconds import seconds_per_round
+from experiments.results.study import Study, Summary
+from experiments.results.targets import rounds_to_target
 
 
 def summary_for_paper(study: Study) -> Summary:

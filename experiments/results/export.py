@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 from experiments.cells import means_of
 from experiments.metrics import ACCURACY, Metric, R, number
 from experiments.paper import paper_of
-from experiments.reporting.contents import OVERVIEW, PLOTS
-from experiments.reporting.drawing import for_column, save_figure
-from experiments.reporting.formats import csv_text, in_latex, in_markdown, latex, markdown
-from experiments.reporting.paired import paired_difference, why_none
-from experiments.reporting.published import summary_for_paper
-from experiments.reporting.study import Study
-from experiments.reporting.table import (
+from experiments.results.contents import OVERVIEW, PLOTS
+from experiments.results.drawing import for_column, save_figure
+from experiments.results.formats import csv_text, in_latex, in_markdown, latex, markdown
+from experiments.results.paired import paired_difference, why_none
+from experiments.results.published import summary_for_paper
+from experiments.results.study import Study
+from experiments.results.table import (
     accuracy_note,
     columns_of,
     final_table,
@@ -23,7 +23,7 @@ from experiments.reporting.table import (
     table_with_paper,
     unfinished_note,
 )
-from experiments.reporting.targets import target_note, target_table
+from experiments.results.targets import target_note, target_table
 
 Rows = list[list[str]]
 Key = tuple[str, ...]  # the labels of a row

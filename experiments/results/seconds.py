@@ -7,10 +7,10 @@ import numpy as np
 
 from experiments.cells import cell_name
 from experiments.metrics import PHASES, number, show_number
-from experiments.reporting import drawing
-from experiments.reporting.drawing import arm_colour, draws, label, new_figure
-from experiments.reporting.selection import Selection
-from experiments.reporting.study import Row, Run, Study, moments
+from experiments.results import drawing
+from experiments.results.drawing import arm_colour, draws, label, new_figure
+from experiments.results.selection import Selection
+from experiments.results.study import Row, Run, Study, moments
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

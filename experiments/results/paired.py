@@ -7,7 +7,7 @@ import numpy as np
 
 from experiments.cells import cell_name
 from experiments.metrics import ACCURACY, number
-from experiments.reporting.study import Run, Study, moments
+from experiments.results.study import Run, Study, moments
 
 
 def paired_difference(study: Study, arm: str, base: str) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 import numpy as np
 
-from experiments.reporting.formats import csv_text
+from experiments.results.formats import csv_text
 
 MOST = 150_000  # characters of an address that holds a file, so that a report stays small
 

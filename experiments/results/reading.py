@@ -7,10 +7,10 @@ from typing import Any
 
 from experiments.cells import arms_of, cell_name, settings_of
 from experiments.folder import CONFIG, METRICS, PARTITION, PROVENANCE, SUMMARY, TIMING
-from experiments.reporting import schema
-from experiments.reporting.formats import name_of
-from experiments.reporting.schema import naming
-from experiments.reporting.study import Arrays, Row, Run, Study, headline_of, shown
+from experiments.results import schema
+from experiments.results.formats import name_of
+from experiments.results.schema import naming
+from experiments.results.study import Arrays, Row, Run, Study, headline_of, shown
 from fedjax_collapse import files
 from fedjax_collapse.arrays import read_arrays, read_npz
 from fedjax_collapse.records import UserError

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from experiments.metrics import ACCURACY, EFFECTIVE_RANK, LOCAL_EFFECTIVE_RANK, TASK_LOSS, R, metric_of, panels
-from experiments.reporting import drawing
-from experiments.reporting.drawing import (
+from experiments.results import drawing
+from experiments.results.drawing import (
     THRESHOLD,
     arm_line,
     draws,
@@ -20,8 +20,8 @@ from experiments.reporting.drawing import (
     styled,
     whole_numbers,
 )
-from experiments.reporting.selection import Selection
-from experiments.reporting.study import Study
+from experiments.results.selection import Selection
+from experiments.results.study import Study
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -6,9 +6,9 @@ import numpy as np
 
 from experiments.cells import Arm, arms_of
 from experiments.metrics import ACCURACY, EFFECTIVE_RANK, R, number
-from experiments.reporting.drawing import COLOURS, MARKERS, MUTE, draws, label, legend, new_figure
-from experiments.reporting.selection import Selection
-from experiments.reporting.study import Study
+from experiments.results.drawing import COLOURS, MARKERS, MUTE, draws, label, legend, new_figure
+from experiments.results.selection import Selection
+from experiments.results.study import Study
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

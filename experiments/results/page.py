@@ -14,13 +14,13 @@ from experiments.cells import arms_of, means_of, merged
 from experiments.folder import REPORT
 from experiments.metrics import ACCURACY
 from experiments.paper import paper_of
-from experiments.reporting import drawing
-from experiments.reporting.contents import OVERVIEW, PLOTS, Plot
-from experiments.reporting.formats import name_of
-from experiments.reporting.published import summary_for_paper
-from experiments.reporting.reading import layouts_of, read_study
-from experiments.reporting.study import Study
-from experiments.reporting.table import (
+from experiments.results import drawing
+from experiments.results.contents import OVERVIEW, PLOTS, Plot
+from experiments.results.formats import name_of
+from experiments.results.published import summary_for_paper
+from experiments.results.reading import layouts_of, read_study
+from experiments.results.study import Study
+from experiments.results.table import (
     accuracy_note,
     columns_of,
     final_table,
