@@ -35,7 +35,7 @@ from experiments.results import Study, read_study, write_report
 from experiments.results.drawing import FIGURES
 from experiments.results.export import TABLES, results_of, save_figures
 from experiments.results.figures import headline
-from experiments.results.published import summary_for_paper
+from experiments.results.pivots import summary_for_paper
 from experiments.results.table import unfinished_note
 from fedjax_collapse import files
 from fedjax_collapse.records import UserError
