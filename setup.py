@@ -8,5 +8,5 @@ PROGRAMS = find_packages(include=["experiments", "experiments.*"], exclude=["exp
 setup(
     packages=find_packages(include=["fedjax_collapse", "fedjax_collapse.*"]) + [f"{HOME}.{name}" for name in PROGRAMS],
     package_dir={f"{HOME}.experiments": "experiments"},
-    package_data={f"{HOME}.experiments.reporting": ["*.css", "*.jinja", "*.js"]},
+    package_data={f"{HOME}.experiments.results": ["*.css", "*.jinja", "*.js"]},
 )

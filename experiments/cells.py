@@ -14,23 +14,24 @@ OF_STUDY = ("arms", "settings", "sweep", "means", "paper")  # keys that say whic
 _CHOICES = ("name", "source")  # by which a part of the config chooses what its other keys are arguments of
 
 
+class CellName(NamedTuple):
+    """What a cell is called: its setting, empty where the study has none, and its arm; among several studies also the
+    study."""
+
+    setting: str
+    arm: str
+    study: str = ""
+
+    def __str__(self) -> str:
+        return "/".join(filter(None, (self.study, self.setting, self.arm)))
+
+
 class Arm(NamedTuple):
     """What an arm changes, and if it is of a sweep: of which arm of the config, and its values by the axes' names."""
 
     changes: Any
     declared: str
     values: dict[str, Any]
-
-
-def cell_name(setting: str, arm: str) -> str:
-    """The name of a cell; ``setting`` is empty where a study has none."""
-    return f"{setting}/{arm}" if setting else arm
-
-
-def setting_and_arm(cell: str) -> tuple[str, str]:
-    """What ``cell_name`` was made of."""
-    setting, _, arm = cell.rpartition("/")
-    return setting, arm
 
 
 def names_in(text: str, declared: Collection[str]) -> tuple[str, ...]:
@@ -75,9 +76,9 @@ def arms_of(config: Mapping[str, Any]) -> dict[str, Arm]:
     return arms
 
 
-def cells_of(config: Mapping[str, Any]) -> list[str]:
+def cells_of(config: Mapping[str, Any]) -> list[CellName]:
     """The names of all cells, one setting after the other."""
-    return [cell_name(setting, arm) for setting, arm in itertools.product(settings_of(config), arms_of(config))]
+    return list(itertools.starmap(CellName, itertools.product(settings_of(config), arms_of(config))))
 
 
 def merged(config: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

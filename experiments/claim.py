@@ -10,7 +10,7 @@ from experiments.configs import base
 from experiments.folder import CONFIG, LOCK
 from experiments.lock import one_at_a_time, only_process_in
 from experiments.plain_values import plain
-from experiments.reporting.reading import read_config
+from experiments.results.reading import read_config
 from fedjax_collapse.fingerprint import flatten
 from fedjax_collapse.metrics import write_json
 from fedjax_collapse.records import UserError

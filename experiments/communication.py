@@ -28,8 +28,8 @@ from experiments.metrics import show_number
 from experiments.paper import paper_of
 from experiments.parsing import parse
 from experiments.preparing import Examples
-from experiments.reporting.table import paper_note
 from experiments.resolving import Cell, StudySpec, resolve
+from experiments.results.pivots import paper_note
 from fedjax_collapse.communication import Communication, communication
 from fedjax_collapse.data import Federation
 from fedjax_collapse.records import UserError

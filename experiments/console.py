@@ -8,21 +8,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TextIO
 
-from experiments.cells import setting_and_arm
 from experiments.metrics import ACCURACY, EFFECTIVE_RANK, PHASES, R, number, show_number
 from experiments.pace import Name, Pace
 from experiments.paper import Paper
-from experiments.reporting.study import Summary
-from experiments.reporting.table import (
-    NO_MEANS,
-    Means,
-    accuracy_note,
-    final_table,
-    local_note,
-    paper_note,
-    table_with_paper,
-    unlike_note,
-)
+from experiments.results.pivots import NO_MEANS, Means, pivot
+from experiments.results.study import Summary
+from experiments.results.table import accuracy_note, final_table, local_note
 
 Row = Mapping[str, Any]
 
@@ -130,14 +121,14 @@ class Console:
 
         Of a study with settings: arms by settings, accuracies or what its paper's table is of, beside the paper's.
         """
-        has_settings = any(setting_and_arm(cell)[0] for cell in summary)
-        table = table_with_paper(summary, paper, means) if has_settings else final_table(summary)
-        self.print_rows(table)
-        notes = [accuracy_note(summary)] if not has_settings or paper is None or paper.is_percent else []
-        if not has_settings:
-            notes.append(local_note(summary))
-        elif paper:
-            notes += [f"Paper: {paper_note(paper)}", unlike_note(summary, paper.target)]
+        if any(cell.setting for cell in summary):
+            by_setting = pivot(summary, paper.metric if paper else ACCURACY, paper, means)
+            self.print_rows(by_setting.as_rows())
+            notes = [accuracy_note(summary)] if by_setting.is_percent else []
+            notes += [f"Paper: {' '.join(by_setting.notes)}"] if by_setting.notes else []
+        else:
+            self.print_rows(final_table(summary))
+            notes = [accuracy_note(summary), local_note(summary)]
         for line in filter(None, notes):
             self.note(line)
 

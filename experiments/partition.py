@@ -27,8 +27,8 @@ from experiments import build
 from experiments.cells import arms_of, names_in, settings_of
 from experiments.names import check_name
 from experiments.parsing import parse as parse_options
-from experiments.reporting.partition import draw_partition
 from experiments.resolving import resolve_arm
+from experiments.results.partition import draw_partition
 from experiments.validation import check_keys
 from fedjax_collapse.data import Federation
 from fedjax_collapse.data.heterogeneity import heterogeneity

@@ -15,7 +15,7 @@ import jax
 from experiments import self_test
 from experiments.folder import PROVENANCE
 from experiments.machine import num_cores
-from experiments.reporting.reading import read_starts
+from experiments.results.reading import read_starts
 from experiments.runs import Plan
 from fedjax_collapse.metrics import write_json
 from fedjax_collapse.nn.inspection import count_lowerings

@@ -32,10 +32,10 @@ if __name__ == "__main__":  # before the imports, of which one may be missing
 import numpy as np
 from scipy.stats import spearmanr
 
-from experiments.cells import arms_of, cell_name
+from experiments.cells import arms_of
 from experiments.metrics import ACCURACY, number, show_number
-from experiments.reporting import read_study
-from experiments.reporting.drawing import (
+from experiments.results import read_study
+from experiments.results.drawing import (
     COLOURS,
     FIGURES,
     MARKERS,
@@ -46,9 +46,9 @@ from experiments.reporting.drawing import (
     save_figure,
     styled,
 )
-from experiments.reporting.formats import csv_text, markdown
-from experiments.reporting.paired import pairs, why_none
-from experiments.reporting.study import Study, moments
+from experiments.results.formats import csv_text, markdown
+from experiments.results.paired import pairs, why_none
+from experiments.results.study import Study, moments
 from fedjax_collapse.records import MEASURED, UserError
 
 if TYPE_CHECKING:
@@ -111,27 +111,27 @@ def differences(study: Study, base: str) -> list[Difference]:
     """
     if base not in study.arms:
         raise UserError(f"{study.path}: has no arm {base!r}, expected one of {', '.join(study.arms)} in --base")
+    declared = {name: arm.declared for name, arm in arms_of(study.config).items()}
     found = []
-    for setting in study.settings:
-        part = study.of_setting(setting)
-        declared = {name: arm.declared for name, arm in arms_of(part.config).items()}
-        for arm in (arm for arm in part.arms if arm != base):
-            of_arm = {"setting": setting or study.path.name, "arm": arm, "method": declared.get(arm, arm)}
-            found += [
-                {**of_arm, "seed": run.seed, **_difference(run.metrics[-1], other.metrics[-1])}
-                for run, other in pairs(part, arm, base)
-            ]
+    for cell in _others(study, base):
+        of_cell = {"setting": cell.setting or study.path.name, "arm": cell.arm}
+        of_cell["method"] = declared.get(cell.arm, cell.arm)
+        found += [
+            {**of_cell, "seed": run.seed, **_difference(run.metrics[-1], other.metrics[-1])}
+            for run, other in pairs(study, cell, base)
+        ]
     return found
 
 
 def left_out(study: Study, base: str) -> list[str]:
     """A line on each arm of a setting of which no run is compared: why."""
-    found = []
-    for setting in study.settings:
-        part = study.of_setting(setting)
-        for arm in (arm for arm in part.arms if arm != base and not pairs(part, arm, base)):
-            found.append(f"{cell_name(setting, arm)} is left out: {why_none(part, arm, base)}")
-    return found
+    cells = [cell for cell in _others(study, base) if not pairs(study, cell, base)]
+    return [f"{cell} is left out: {why_none(study, cell, base)}" for cell in cells]
+
+
+def _others(study, base):
+    """The cells that have runs, but for those of the base arm."""
+    return dict.fromkeys(run.cell for run in study.runs if run.arm != base)
 
 
 def _difference(row, base):

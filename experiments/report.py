@@ -31,12 +31,12 @@ from experiments.failures import one_line
 from experiments.folder import EXPORT
 from experiments.names import check_name
 from experiments.paper import paper_of
-from experiments.reporting import Study, read_study, write_report
-from experiments.reporting.drawing import FIGURES
-from experiments.reporting.export import TABLES, results_of, save_figures
-from experiments.reporting.figures import headline
-from experiments.reporting.published import summary_for_paper
-from experiments.reporting.table import unfinished_note
+from experiments.results import Study, read_study, write_report
+from experiments.results.drawing import FIGURES
+from experiments.results.export import TABLES, results_of, save_figures
+from experiments.results.figures import headline
+from experiments.results.pivots import summary_for_paper
+from experiments.results.table import unfinished_note
 from fedjax_collapse import files
 from fedjax_collapse.records import UserError
 

@@ -1,13 +1,12 @@
 """What a study is: its cells, each with all its values, and its runs; resolved and checked once."""
 
-import itertools
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
-from experiments.cells import OF_STUDY, arms_of, cell_name, merged, names_in, settings_of
+from experiments.cells import OF_STUDY, CellName, arms_of, cells_of, merged, names_in, settings_of
 from experiments.folder import run_folder
 from experiments.names import check_key, check_name
 from experiments.pace import Name
@@ -26,7 +25,7 @@ class Cell(NamedTuple):
 
     @property
     def name(self) -> str:
-        return cell_name(self.setting, self.arm)
+        return str(CellName(self.setting, self.arm))
 
     def __str__(self) -> str:
         return _described(self.setting, self.arm)
@@ -80,8 +79,8 @@ def resolve(
     arms = _chosen("arm", arms, tuple(arms_of(config)))
     seeds = _chosen("seed", seeds, config["seeds"])
     settings = _chosen("setting", settings, tuple(settings_of(config)))
-    pairs = itertools.product(settings_of(config), arms_of(config))
-    cells = tuple(Cell(setting, arm, resolve_arm(config, arm, setting)) for setting, arm in pairs)
+    names = cells_of(config)
+    cells = tuple(Cell(name.setting, name.arm, resolve_arm(config, name.arm, name.setting)) for name in names)
     asked = [cell for cell in cells if cell.setting in settings and cell.arm in arms]
     runs = [RunSpec(cell, seed, run_folder(folder, (cell.name, seed))) for cell in asked for seed in seeds]
     return StudySpec(config, folder, cells, tuple(runs))

@@ -9,8 +9,8 @@ import jax
 from experiments.folder import LOCK, REPLACED, is_finished, run_folder
 from experiments.pace import Name
 from experiments.preparing import Federations
-from experiments.reporting.reading import layouts_of, read_starts
 from experiments.resolving import RunSpec, StudySpec
+from experiments.results.reading import layouts_of, read_starts
 from experiments.runs import Plan
 from fedjax_collapse.fingerprint import check_same
 from fedjax_collapse.records import UserError

@@ -15,8 +15,8 @@ from experiments.folder import PARTITION, SUMMARY, TOGETHER
 from experiments.layouts import fastest
 from experiments.names import explained
 from experiments.pace import Name
-from experiments.reporting.study import summarize_run
 from experiments.resolving import RunSpec
+from experiments.results.study import summarize_run
 from experiments.sinks import Take
 from fedjax_collapse import engine, files, processes
 from fedjax_collapse.algorithm import FedAvg

@@ -6,18 +6,18 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from experiments.cells import cells_of, means_of
+from experiments.cells import CellName, cells_of, means_of
 from experiments.console import Console
 from experiments.failures import one_line, read_failure
 from experiments.folder import SUMMARY, is_finished, run_folder
 from experiments.metrics import FROM_RUNS
 from experiments.pace import Name
 from experiments.paper import paper_of
-from experiments.reporting import read_study, write_report
-from experiments.reporting.published import summary_for_paper
-from experiments.reporting.reading import NothingEvaluated, read_run_summary
-from experiments.reporting.study import summarize_seeds
-from experiments.reporting.table import unfinished_note
+from experiments.results import read_study, write_report
+from experiments.results.pivots import summary_for_paper
+from experiments.results.reading import NothingEvaluated, read_run_summary
+from experiments.results.study import summarize_seeds
+from experiments.results.table import unfinished_note
 from fedjax_collapse.metrics import write_json
 from fedjax_collapse.records import UserError
 
@@ -27,7 +27,7 @@ def finish(workdir: Path, config: Mapping[str, Any], console: Console) -> list[s
     paper = paper_of(config)
     try:
         summary = summarize(workdir, cells_of(config), config["seeds"])
-        write_json(workdir / SUMMARY, summary)
+        write_json(workdir / SUMMARY, {str(cell): metrics for cell, metrics in summary.items()})
         is_of_runs, study = bool(paper and paper.metric in FROM_RUNS), None
         if not is_of_runs:
             console.print_table(summary, paper, means_of(config))
@@ -61,14 +61,14 @@ def overview(workdir: Path, first_rounds: Mapping[Name, int]) -> str:
     return "" if list(kinds) == ["new"] else f"{len(first_rounds)} runs: {'; '.join(told)}"
 
 
-def summarize(workdir: Path, cells: Iterable[str], seeds: tuple[int, ...]) -> dict:
+def summarize(workdir: Path, cells: Iterable[CellName], seeds: tuple[int, ...]) -> dict[CellName, dict[str, Any]]:
     """For each cell the mean, standard deviation (n - 1) and number of finished seeds of the headline metrics.
 
     A cell of which runs failed also has ``failed``: why, by seed.
     """
     summary = {}
     for cell in cells:
-        folders = {f"seed{seed}": run_folder(workdir, (cell, seed)) for seed in seeds}
+        folders = {f"seed{seed}": run_folder(workdir, (str(cell), seed)) for seed in seeds}
         summary[cell] = summarize_seeds([*filter(None, map(read_run_summary, folders.values()))])
         if failed := {seed: line for seed, run in folders.items() if (line := read_failure(run))}:
             summary[cell]["failed"] = failed

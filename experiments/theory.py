@@ -29,8 +29,8 @@ if __name__ == "__main__":  # before the imports, of which one may be missing
 import numpy as np
 
 from experiments import theory_figures
-from experiments.reporting.drawing import FIGURES, save_figure
-from experiments.reporting.formats import csv_text
+from experiments.results.drawing import FIGURES, save_figure
+from experiments.results.formats import csv_text
 from fedjax_collapse.analysis import dynamics
 from fedjax_collapse.analysis.rank import exp_entropy
 from fedjax_collapse.analysis.spectrum import covariance_spectrum, effective_rank, eigenvalues

@@ -5,16 +5,18 @@ import re
 
 import pytest
 
+from experiments.cells import CellName
 from experiments.console import Console
 from experiments.pace import Pace
 
 ROW = {"accuracy": 0.61234, "effective_rank": 12.34, "R": -0.41}
 TIMING = {"compile": 0.0, "train": 1.5, "evaluate": 0.5, "samples": 3000, "samples_per_second": 2000.0}
+FEDAVG, FEDDECORR = CellName("", "fedavg"), CellName("", "feddecorr")
 SUMMARY = {
-    "fedavg": {
+    FEDAVG: {
         metric: {"mean": 0.5, "std": 0.01, "n": 3} for metric in ("accuracy", "effective_rank", "significant_dims")
     },
-    "feddecorr": {"accuracy": {"mean": 0.75, "std": None, "n": 1}, "R": {"mean": None, "std": None, "n": 0}},
+    FEDDECORR: {"accuracy": {"mean": 0.75, "std": None, "n": 1}, "R": {"mean": None, "std": None, "n": 0}},
 }
 
 
@@ -196,7 +198,7 @@ def test_wide_tables_are_divided(monkeypatch, columns):
     entry = {"mean": 0.123456, "std": 0.0123456, "n": 3}
     measured = {f"measured/nearest_centroid_{i}/server": entry for i in range(6)}
     stream = Stream(terminal=True)
-    Console(stream=stream).print_table(dict.fromkeys(("fedavg", "feddecorr"), SUMMARY["fedavg"] | measured))
+    Console(stream=stream).print_table(dict.fromkeys((FEDAVG, FEDDECORR), SUMMARY[FEDAVG] | measured))
     lines = [line for line in re.sub(r"\x1b\[[0-9;]*m", "", stream.text()).splitlines() if line.strip()]
     rows = [line for line in lines if line.split()[0] in ("fedavg", "feddecorr")]
     assert max(map(len, lines)) <= columns

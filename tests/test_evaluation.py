@@ -10,7 +10,7 @@ import pytest
 from conftest import assert_close, assert_same_bits
 from flax import struct
 
-from experiments.reporting.study import summarize_run
+from experiments.results.study import summarize_run
 from experiments.summaries import summarize
 from fedjax_collapse import (
     FedAvg,

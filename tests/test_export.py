@@ -12,21 +12,21 @@ import numpy as np
 import pytest
 
 from experiments import report
-from experiments.cells import arms_of, means_of
+from experiments.cells import CellName, arms_of, means_of
 from experiments.configs import quickstart
 from experiments.metrics import ACCURACY, R
 from experiments.paper import paper_of
 from experiments.plain_values import plain
-from experiments.reporting import page as html
-from experiments.reporting import read_study, write_report
-from experiments.reporting.export import TABLES, as_rows, pivots, results_of
-from experiments.reporting.formats import in_latex, in_markdown
-from experiments.reporting.paired import paired_difference, why_none
-from experiments.reporting.published import summary_for_paper
-from experiments.reporting.seconds import seconds_per_round
-from experiments.reporting.sweep import lines_of, sweep
-from experiments.reporting.table import paper_note, pivot_table, table_with_paper
-from experiments.reporting.targets import rounds_to_target, target_note, target_table
+from experiments.results import page as html
+from experiments.results import read_study, write_report
+from experiments.results.export import TABLES, results_of
+from experiments.results.formats import in_latex, in_markdown
+from experiments.results.paired import paired_difference, why_none
+from experiments.results.pivots import paper_note, pivot, pivots, summary_for_paper
+from experiments.results.seconds import seconds_per_round
+from experiments.results.sweep import lines_of, sweep
+from experiments.results.table import final_table
+from experiments.results.targets import rounds_to_target, target_note, target_table
 from experiments.validation import check_study
 from fedjax_collapse import UserError
 from fedjax_collapse.measurement import HEADLINES
@@ -67,20 +67,20 @@ def cells(tmp_path_factory) -> Path:
 def test_arms_by_settings(cells):
     study = read_study(cells)
     assert study.settings == ("a 1", "b") and study.arms == ARMS
-    assert list(study.summary) == [f"{setting}/{arm}" for setting in ("a 1", "b") for arm in ARMS]
-    rows = pivot_table(study.summary)
+    assert list(map(str, study.summary)) == [f"{setting}/{arm}" for setting in ("a 1", "b") for arm in ARMS]
+    rows = pivot(study.summary).ours
     assert rows[0] == ["Arm", "a 1", "b"] and rows[1] == ["base", "50.50 ± 0.71 (2)", "50.50 ± 0.71 (2)"]
     assert rows[3] == ["decorr strength=1", "73.00 (1)", "71.50 ± 2.12 (2)"]
-    assert pivot_table(study.summary, R)[2][1:] == ["-1.000 ± 0.000 (2)"] * 2
+    assert pivot(study.summary, R).ours[2][1:] == ["-1.000 ± 0.000 (2)"] * 2
 
 
 def test_the_papers_numbers_stand_apart_unless_they_are_comparable(cells):
     study = read_study(cells)
     paper = paper_of(study.config)
-    rows = table_with_paper(study.summary, paper)
+    rows = pivot(study.summary, ACCURACY, paper).as_rows()
     assert rows[2] == ["base (paper, not comparable)", "50.50", ""] and len(rows) == 5
     assert paper_note(paper) == "X & Y, Table_1; not comparable: small data."
-    rows = table_with_paper(study.summary, paper._replace(comparable=True))
+    rows = pivot(study.summary, ACCURACY, paper._replace(comparable=True)).as_rows()
     assert rows[1] == ["base", "50.50 ± 0.71 (2) | paper 50.50", "50.50 ± 0.71 (2)"] and len(rows) == 4
 
 
@@ -96,33 +96,35 @@ def test_the_papers_numbers_may_be_of_a_measurement(cells):
     ]
     paper = paper_of(study.config | {"paper": of_paper})
     other = dataclasses.replace(study, config=study.config | {"paper": of_paper}, runs=tuple(runs))
-    rows = table_with_paper(other.summary, paper)
+    rows = pivot(other.summary, paper.metric, paper).as_rows()
     assert rows[1:3] == [["base", "-", "2.5 ± 0.7071 (2)"], ["base (paper, not comparable)", "", "1201"]]
     assert paper_note(paper) == "X & Y, Table_1 (ranks/nesum); not comparable: small data."
-    assert table_with_paper(study.summary, paper)[1] == ["base", "-", "-"]
-    (_, ours, note), (name, accuracies, _) = pivots({"x": other})
-    assert [row[:3] for row in ours] == rows and note.startswith("Paper: X") and name == "x: accuracy"
-    assert accuracies == pivot_table(study.summary, ACCURACY, means_of(study.config))
+    assert pivot(study.summary, paper.metric, paper).as_rows()[1] == ["base", "-", "-"]
+    first, accuracies, *_ = pivots(other)
+    assert [row[:3] for row in first.as_rows()] == rows and first.notes == (paper_note(paper),)
+    assert accuracies.as_rows() == pivot(study.summary, ACCURACY, means=means_of(study.config)).ours
 
 
 def test_the_papers_numbers_may_be_of_what_runs_give_together(tmp_path):
     """Rounds to the best accuracy of an arm, and seconds, by hand; unknown ones stay empty. Accuracies have theirs."""
     of_paper = PAPER | dict(metric="rounds_to_target", target="base", values={"b": {ARMS[1]: 12.0}})
     folder = make_cells(tmp_path / "s", paper=of_paper)
-    first = summary_for_paper(read_study(folder))[f"b/{ARMS[1]}"]["rounds_to_target"]
+    first = summary_for_paper(read_study(folder))["b", ARMS[1], ""]["rounds_to_target"]
     assert first == {"mean": 1.0, "std": 0.0, "n": 2}  # base: 0.4, 0.5; this arm: 0.5, 0.6
-    (_, rows, note), (name, accuracies, _), (title, by_arm, _) = as_pivots(folder)
+    first, accuracies, *_ = pivots(read_study(folder))
+    rows = first.as_rows()
+    ((title, by_arm, _),) = results_of({"s": read_study(folder)}).targets
     assert rows[1][:3] == ["base", "2 ± 0 (2)", "2 ± 0 (2)"]
     assert rows[2:4] == [[ARMS[1], *["1 ± 0 (2)"] * 2, "1"], [f"{ARMS[1]} (paper, not comparable)", "", "12", ""]]
-    assert "(rounds to the best accuracy of base with the same seed; its own are all its rounds)" in note
-    assert name == "s: accuracy" and accuracies[1][1] == "50.50 ± 0.71 (2)"
+    assert "(rounds to the best accuracy of base with the same seed; its own are all its rounds)" in first.notes[0]
+    assert accuracies.metric == ACCURACY and accuracies.ours[1][1] == "50.50 ± 0.71 (2)"
     assert title == "s: rounds to base" and by_arm[2][:3] == [ARMS[1], "1 ± 0 (2 of 2)", "2.00x"]
     page = write_report(folder).read_text(encoding="utf-8")
     assert "Rounds to the target of all cells" in page and '<span class="below">12</span>' in page
 
     config = read_study(folder).config
     (folder / "config.json").write_text(json.dumps(config | {"paper": of_paper | {"target": "decorr strength=2"}}))
-    assert as_pivots(folder)[0][1][1] == ["base", "-", "-", "-"]  # that arm has no runs yet
+    assert pivots(read_study(folder))[0].ours[1] == ["base", "-", "-", "-"]  # that arm has no runs yet
 
     of_paper = PAPER | dict(metric="seconds_per_round", values={"b": {"base": 26.0}})
     (folder / "config.json").write_text(json.dumps(config | {"paper": of_paper}))
@@ -130,15 +132,11 @@ def test_the_papers_numbers_may_be_of_what_runs_give_together(tmp_path):
         times = [(1, 9.0, 2.0), (2, 8.0, 0.0), (4, 2 * seconds, 0.0), (5, seconds + 1, 0.0), (6, seconds - 1, 0.0)]
         lines = [json.dumps(dict(round=r, train=train, compile=c)) for r, train, c in times]
         (folder / "b" / "base" / f"seed{seed}" / "timing.jsonl").write_text("\n".join(lines) + "\n")
-    assert seconds_per_round(read_study(folder))["a 1/base"] == {"mean": None, "std": None, "n": 0}
-    (_, rows, note), *_ = as_pivots(folder)  # medians 3.5 of 8, 3, 4, 2, and 5.5 of 8, 5, 6, 4
+    assert seconds_per_round(read_study(folder))["a 1", "base", ""] == {"mean": None, "std": None, "n": 0}
+    first = pivots(read_study(folder))[0]
+    rows = first.as_rows()  # medians 3.5 of 8, 3, 4, 2, and 5.5 of 8, 5, 6, 4
     assert rows[1:3] == [["base", "-", "4.5 ± 1.414 (2)", "-"], ["base (paper, not comparable)", "", "26", ""]]
-    assert note == "Paper: X & Y, Table_1 (seconds per round); not comparable: small data."
-
-
-def as_pivots(folder):
-    studies = {"s": read_study(folder)}
-    return pivots(studies) + results_of(studies).targets
+    assert first.notes == ("X & Y, Table_1 (seconds per round); not comparable: small data.",)
 
 
 def test_the_page_has_the_pivot_the_settings_and_the_sweep(cells):
@@ -160,16 +158,20 @@ def test_without_settings_a_papers_numbers_are_by_arm(tmp_path):
 def test_differences_are_those_of_equal_seeds_on_equal_partitions(tmp_path):
     folder = make_cells(tmp_path / "s", ())
     expected = {"mean": pytest.approx(0.105), "std": pytest.approx(np.std([0.1, 0.11], ddof=1)), "n": 2}
-    assert paired_difference(read_study(folder), ARMS[1], "base") == expected
+    assert paired_difference(read_study(folder), CellName("", ARMS[1]), "base") == expected
     np.savez(folder / ARMS[1] / "seed1" / "partition.npz", class_counts=np.full((3, 2), 9))
-    assert paired_difference(read_study(folder), ARMS[1], "base") == {"mean": pytest.approx(0.1), "std": None, "n": 1}
+    assert paired_difference(read_study(folder), CellName("", ARMS[1]), "base") == {
+        "mean": pytest.approx(0.1),
+        "std": None,
+        "n": 1,
+    }
     hashes = {arm: {"seed0": {"partition": arm}, "seed1": {"partition": "same"}} for arm in ARMS}
     (folder / "provenance.json").write_text(json.dumps({"starts": [{"sha256": hashes}]}))
-    by_hash = paired_difference(read_study(folder), ARMS[1], "base")
+    by_hash = paired_difference(read_study(folder), CellName("", ARMS[1]), "base")
     assert by_hash == {"mean": pytest.approx(0.11), "std": None, "n": 1}
     rows = (folder / ARMS[1] / "seed1" / "metrics.jsonl").read_text().splitlines()[:1]
     (folder / ARMS[1] / "seed1" / "metrics.jsonl").write_text(rows[0] + "\n")  # not at the same round yet
-    assert paired_difference(read_study(folder), ARMS[1], "base")["n"] == 0
+    assert paired_difference(read_study(folder), CellName("", ARMS[1]), "base")["n"] == 0
 
 
 def test_files_of_one_study(cells, tmp_path, capsys):
@@ -236,10 +238,10 @@ def test_accuracies_of_different_things_are_not_compared(tmp_path, capsys, no_pa
     for file in folder.glob(f"a/{ARMS[1]}/seed*/summary.json"):
         file.write_text(json.dumps({"headline": HEADLINES["personal"], "local": "client 0"}))
     study = read_study(folder)
-    assert paired_difference(study.of_setting("a"), ARMS[1], "base")["n"] == 0
-    assert paired_difference(study.of_setting("b"), ARMS[1], "base")["n"] == 2
-    assert rounds_to_target(study, "base")[f"a/{ARMS[1]}"].num_runs == 0
-    assert rounds_to_target(study, "base")[f"b/{ARMS[1]}"].num_runs == 2
+    assert paired_difference(study, CellName("a", ARMS[1]), "base")["n"] == 0
+    assert paired_difference(study, CellName("b", ARMS[1]), "base")["n"] == 2
+    assert rounds_to_target(study, "base")["a", ARMS[1], ""].num_runs == 0
+    assert rounds_to_target(study, "base")["b", ARMS[1], ""].num_runs == 2
     assert target_table(study, "base")[2][1:3] == ["-", "-"]
     unlike = f"Not compared with base, as their accuracy is of something else: {ARMS[1]}."
     assert target_note(study, "base").endswith(unlike)
@@ -261,22 +263,21 @@ def test_accuracies_of_different_things_are_not_compared(tmp_path, capsys, no_pa
     config = json.loads((folder / "config.json").read_text())
     config["paper"] = PAPER | dict(metric="rounds_to_target", target="base", values={"b": {ARMS[1]: 12.0}})
     (folder / "config.json").write_text(json.dumps(config))
-    assert html.pivots(read_study(folder))[0].note.endswith(f"not comparable: small data. {unlike}")
+    assert pivots(read_study(folder))[0].notes[1] == unlike
     assert report.main([str(folder)]) == 0 and unlike in capsys.readouterr().out
 
 
 def test_why_there_is_no_difference(tmp_path):
     folder = make_cells(tmp_path / "s", ())
-    study = read_study(folder).of_setting("")
+    study, cell = read_study(folder), CellName("", ARMS[1])
     assert (
-        why_none(dataclasses.replace(study, runs=study.of_arm(ARMS[1])), ARMS[1], "base")
-        == "no run of base is finished"
+        why_none(dataclasses.replace(study, runs=study.of_arm(ARMS[1])), cell, "base") == "no run of base is finished"
     )
     kept = [run for run in study.runs if (run.arm, run.seed) in (("base", 0), (ARMS[1], 1))]
-    assert why_none(dataclasses.replace(study, runs=tuple(kept)), ARMS[1], "base") == "no seed in common"
+    assert why_none(dataclasses.replace(study, runs=tuple(kept)), cell, "base") == "no seed in common"
     for file in folder.glob(f"{ARMS[1]}/*/partition.npz"):
         np.savez(file, class_counts=np.full((3, 2), 9))
-    assert "on the same partition at the same round" in why_none(read_study(folder), ARMS[1], "base")
+    assert "on the same partition at the same round" in why_none(read_study(folder), cell, "base")
 
 
 def unfinish(folder: Path, *runs: str) -> Path:
@@ -312,7 +313,7 @@ def test_unfinished_runs_are_listed_below_the_tables(tmp_path, capsys, no_pages)
     assert report.main([str(folder)]) == 0
     assert left_out in capsys.readouterr().out
     assert "a: base, seed 1: unfinished, round 1 of 2; not in the tables." in html.missing_results(read_study(folder))
-    assert html.pivots(read_study(folder))[0].ours[1][1] == "50.00 (1)"
+    assert pivots(read_study(folder))[0].ours[1][1] == "50.00 (1)"
 
 
 def test_unfinished_runs_have_rows_of_their_own_where_they_are_asked_for(tmp_path, capsys):
@@ -376,13 +377,19 @@ def test_means_over_settings(cells):
     """Of arms that all of the settings have; the paper may have them, too."""
     study = read_study(cells)
     means = {"both": ("a 1", "b"), "one": ("b",)}
-    rows = pivot_table(study.summary, ACCURACY, means)
+    rows = pivot(study.summary, means=means).ours
     assert rows[0] == ["Arm", "a 1", "b", "both", "one"] and rows[1][3:] == ["50.50", "50.50"]
     assert rows[3][1:] == ["73.00 (1)", "71.50 ± 2.12 (2)", "72.25", "71.50"]
-    missing = {cell: metrics for cell, metrics in study.summary.items() if cell != "b/base"}
-    assert pivot_table(missing, ACCURACY, means)[1] == ["base", "50.50 ± 0.71 (2)", "-", "-", "-"]
+    missing = {cell: metrics for cell, metrics in study.summary.items() if str(cell) != "b/base"}
+    assert pivot(missing, means=means).ours[1] == ["base", "50.50 ± 0.71 (2)", "-", "-", "-"]
     paper = paper_of(study.config)._replace(values={"both": {"base": 40.0}})
-    assert table_with_paper(study.summary, paper, means)[2] == ["base (paper, not comparable)", "", "", "40.00", ""]
+    assert pivot(study.summary, ACCURACY, paper, means).as_rows()[2] == [
+        "base (paper, not comparable)",
+        "",
+        "",
+        "40.00",
+        "",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -416,9 +423,9 @@ def test_rounds_to_the_best_accuracy_of_an_arm(tmp_path, capsys):
         (folder / "a" / arm / f"seed{seed}" / "metrics.jsonl").write_text(text)
     study = read_study(folder)
     found = rounds_to_target(study, "base")
-    assert found["a/base"].rounds["mean"] == 6 and found["a/base"].speedup == 1
-    assert found[f"a/{ARMS[1]}"].rounds == {"mean": 3, "std": pytest.approx(2**0.5), "n": 2}
-    assert found[f"a/{ARMS[1]}"].speedup == 2
+    assert found["a", "base", ""].rounds["mean"] == 6 and found["a", "base", ""].speedup == 1
+    assert found["a", ARMS[1], ""].rounds == {"mean": 3, "std": pytest.approx(2**0.5), "n": 2}
+    assert found["a", ARMS[1], ""].speedup == 2
     assert target_table(study, "base")[1:] == [
         ["base", "6 ± 0 (2 of 2)", "1.00x"],
         [ARMS[1], "3 ± 1.4 (2 of 2)", "2.00x"],
@@ -439,7 +446,8 @@ def test_several_studies_in_one_table(cells, tmp_path, capsys):
     assert report.main([str(cells), str(other), f"--out={tmp_path / 'out'}", "--format=csv"]) == 0
     rows = read_csv(tmp_path / "out")
     assert [(row["Study"], row["Setting"]) for row in rows[::3]] == [("cells", "a 1"), ("cells", "b"), ("other", "")]
-    heading, *rows = as_rows(results_of({"x": read_study(other)}, "base"))
+    results = results_of({"x": read_study(other)}, "base")
+    heading, *rows = final_table(results.summary, results.differences)
     assert heading[0] == "Arm" and heading[-2:] == ["Accuracy - base", "Seeds"] and rows[0][-2] == "-"
     for arguments, words in (
         ([str(cells), str(other), "--base=base"], "say by --out=FOLDER"),

@@ -12,10 +12,10 @@ import pytest
 from test_report import Page, make_study, rewrite_rows
 
 from experiments import report
-from experiments.reporting import classifier, drawing, embedding, figures, read_study, write_report
-from experiments.reporting.contents import PLOTS
-from experiments.reporting.partition import draw_partition
-from experiments.reporting.selection import Selection
+from experiments.results import classifier, drawing, embedding, figures, read_study, write_report
+from experiments.results.contents import PLOTS
+from experiments.results.partition import draw_partition
+from experiments.results.selection import Selection
 from fedjax_collapse import Federation
 from fedjax_collapse.data.federation import Domains
 
@@ -84,8 +84,9 @@ def test_arms_with_other_numbers_of_features_are_compared_by_shares(tmp_path):
     assert record.num_features == {"fedavg": 8, "feddecorr": 16}
     assert not figures.effective_rank(record).axes[-1].child_axes
     shares = figures.rank_share(record).axes[0].lines
+    means = figures.curves(record, ["effective_rank"]).by("arm", "metric")
     for line, (arm, number) in zip(shares[::2], record.num_features.items(), strict=True):
-        np.testing.assert_allclose(line.get_ydata(), 100 * record.curve(arm, "effective_rank").mean / number)
+        np.testing.assert_allclose(line.get_ydata(), 100 * means[arm, "effective_rank"].columns()[1] / number)
     ids = Page(write_report(folder).read_text(encoding="utf-8")).ids
     assert "rank-share" in ids
 
@@ -142,11 +143,11 @@ def test_the_numbers_of_every_figure_are_in_the_page(study):
     assert page.count(' download="') == len(shown) == 8
     heading, *rows = rows_of(page, "accuracy")
     assert heading == ["arm", "metric", "round", "mean", "std"] and len(rows) == 40
-    curve = study.curve("feddecorr", "accuracy")
-    assert rows[20][:3] == ["feddecorr", "accuracy", "1"] and float(rows[39][3]) == pytest.approx(curve.mean[-1], 1e-4)
+    last = figures.curves(study, ["accuracy"]).rows[-1]
+    assert rows[20][:3] == ["feddecorr", "accuracy", "1"] and float(rows[39][3]) == pytest.approx(last[3], 1e-4)
     spectrum = rows_of(page, "spectra")
     assert len(spectrum) == 1 + 2 * 16
-    assert float(spectrum[1][4]) == pytest.approx(study.log_spectra("fedavg").local[0], 1e-4)
+    assert float(spectrum[1][4]) == pytest.approx(figures.spectra.select(study).rows[0][4], 1e-4)
     losses = rows_of(page, "client-loss")
     assert losses[0][3:] == [f"client {i}" for i in range(10)] and len(losses) == 41
     assert any("" in row for row in losses)  # outside the cohort
@@ -261,7 +262,7 @@ def test_figures_of_files_fit_a_column(study, tmp_path, monkeypatch):
         small[path.stem] = min(text.get_fontsize() for text in texts)
         return path
 
-    monkeypatch.setattr("experiments.reporting.export.save_figure", save)
+    monkeypatch.setattr("experiments.results.export.save_figure", save)
     assert report.main([str(study.path), "--format=svg", f"--out={tmp_path}"]) == 0
     narrow = {plot.name for plot in PLOTS if not plot.wide} & set(sizes)
     assert len(narrow) > 4 and all(sizes[name] == pytest.approx(drawing.COLUMN) for name in narrow)

@@ -11,8 +11,8 @@ from experiments import launch
 from experiments.configs import quickstart
 from experiments.metrics import SUMMARISED
 from experiments.preparing import federations_of
-from experiments.reporting import write_report
 from experiments.resolving import resolve, resolve_arm
+from experiments.results import write_report
 from fedjax_collapse import UserError
 
 pytestmark = pytest.mark.slow

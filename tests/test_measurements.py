@@ -14,8 +14,8 @@ from conftest import assert_close
 from experiments import launch
 from experiments.metrics import panels
 from experiments.names import functions
-from experiments.reporting import final_table, read_study
-from experiments.reporting.figures import measurements as draw
+from experiments.results import final_table, read_study
+from experiments.results.figures import measurements as draw
 from fedjax_collapse import Domains, FedAvg, Federation, LocalTraining, Model, UserError, nn, simulate
 from fedjax_collapse.analysis import confusion, measurements, neural_collapse, rank, similarity, unevenness
 from fedjax_collapse.analysis.moments import class_moments

@@ -9,14 +9,15 @@ from types import SimpleNamespace
 import pytest
 
 from experiments import build, study
-from experiments.cells import arms_of, cells_of, means_of, setting_and_arm, settings_of
+from experiments.cells import arms_of, cells_of, means_of, settings_of
 from experiments.config_files import CONFIGS
+from experiments.metrics import ACCURACY
 from experiments.paper import paper_of
 from experiments.plain_values import plain
 from experiments.preparing import Examples, plan_of
 from experiments.published import by_setting
-from experiments.reporting.table import table_with_paper
 from experiments.resolving import resolve
+from experiments.results.pivots import pivot
 from fedjax_collapse.data import augment, partition
 from fedjax_collapse.fingerprint import flatten
 
@@ -110,7 +111,8 @@ def test_its_report_has_every_row_and_column_of_the_table(path, arg):
     config = plain(config_of(path, arg))
     paper, means = paper_of(config), means_of(config)
     numbers = {paper.metric.name if paper else "accuracy": {"mean": 0.125, "std": 0.0, "n": 3}}
-    (_, *columns), *rows = table_with_paper(dict.fromkeys(cells_of(config), numbers), paper, means)
+    metric, summary = paper.metric if paper else ACCURACY, dict.fromkeys(cells_of(config), numbers)
+    (_, *columns), *rows = pivot(summary, metric, paper, means).as_rows()
     table = {name: dict(zip(columns, cells, strict=True)) for name, *cells in rows}
     assert columns == [*(settings_of(config) or [""]), *means]
     assert [name for name in table if not name.endswith("(paper, not comparable)")] == list(arms_of(config))
@@ -214,8 +216,8 @@ def test_small_versions_run(path, tmp_path):
     trained = [cell for cell, metrics in summary.items() if metrics["accuracy"]["n"] == 1]
     assert trained == [run.cell.name for run in spec.runs]
     page = (tmp_path / "study" / "report.html").read_text()
-    for cell in summary:
-        assert all(part in page for part in setting_and_arm(cell))
+    for cell in spec.cells:
+        assert cell.setting in page and cell.arm in page
 
 
 def test_a_table_is_by_setting_and_arm():

@@ -14,14 +14,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments.reporting import final_table, read_study, write_report
-from experiments.reporting.contents import PLOTS
-from experiments.reporting.figures import collapse_ratio, headline, measurements
-from experiments.reporting.page import description
-from experiments.reporting.partition import draw_partition, partition_table
-from experiments.reporting.seconds import timing, timing_table
-from experiments.reporting.study import summarize_run
-from experiments.reporting.table import accuracy_note, local_note
+from experiments.cells import CellName
+from experiments.results import final_table, read_study, write_report
+from experiments.results.contents import PLOTS
+from experiments.results.figures import collapse_ratio, curves, headline, measurements, spectra
+from experiments.results.page import description
+from experiments.results.partition import draw_partition, partition_table
+from experiments.results.seconds import timing, timing_table
+from experiments.results.study import summarize_run
+from experiments.results.table import accuracy_note, local_note
 from fedjax_collapse.arrays import merge_segments, write_segment
 from fedjax_collapse.measurement import HEADLINES
 from fedjax_collapse.records import UserError
@@ -62,7 +63,9 @@ def make_study(
         for seed in range(seeds):
             rng = np.random.default_rng([seed, len(arm)])
             _make_run(path / arm / f"seed{seed}", rng, STRENGTH.get(arm, 0.6), rounds, clients, classes, features)
-    (path / "summary.json").write_text(json.dumps(read_study(path).summary, allow_nan=False))
+    (path / "summary.json").write_text(
+        json.dumps({str(c): of for c, of in read_study(path).summary.items()}, allow_nan=False)
+    )
     return path
 
 
@@ -227,30 +230,31 @@ def test_final_table_is_mean_and_deviation_over_seeds(study):
         "R": {"mean": None, "std": None, "n": 0},
         "effective_rank": None,
     }
-    assert final_table({"a": one_seed})[1] == ["a", "50.00", "-", "-", "-", "-", "-", "1"]
+    assert final_table({CellName("", "a"): one_seed})[1] == ["a", "50.00", "-", "-", "-", "-", "-", "1"]
 
 
 def test_what_the_accuracy_is_of():
     fedavg, fedbn = ({"accuracy": {"of": of}} for of in ("server model", "personal models"))
-    same = accuracy_note({"a": fedavg, "b": fedavg})
+    a, b = CellName("", "a"), CellName("", "b")
+    same = accuracy_note({a: fedavg, b: fedavg})
     assert same.startswith("Accuracy: the headline, of the server model after the last round")
-    assert "of the server model (a); of the personal models (b) after" in accuracy_note({"a": fedavg, "b": fedbn})
-    assert accuracy_note({"a": {}}).startswith("Accuracy: the headline, after")
+    assert "of the server model (a); of the personal models (b) after" in accuracy_note({a: fedavg, b: fedbn})
+    assert accuracy_note({a: {}}).startswith("Accuracy: the headline, after")
 
 
 def test_curves_and_spectra_average_over_seeds(study):
     record = read_study(study)
-    curve = record.curve("feddecorr", "R")
+    _, mean, std = curves(record, ["R"]).by("arm", "metric")["feddecorr", "R"].columns()
     values = [[row["R"] for row in run.metrics] for run in record.of_arm("feddecorr")]
-    np.testing.assert_allclose(curve.mean, np.mean(values, axis=0))
-    np.testing.assert_allclose(curve.std, np.std(values, axis=0, ddof=1))
-    log = record.log_spectra("feddecorr")
-    assert (log.round, log.num_seeds) == (30, 3)
+    np.testing.assert_allclose(mean, np.mean(values, axis=0))
+    np.testing.assert_allclose(std, np.std(values, axis=0, ddof=1))
+    last, _, _, local = spectra.select(record).by("arm")["feddecorr"].columns()
+    assert set(last) == {30}
     expected = np.mean(
         [np.log(np.maximum(run.spectra["local"][-1], 1e-12)) for run in record.of_arm("feddecorr")], axis=0
     )
-    np.testing.assert_allclose(log.local, expected)
-    assert not len(record.curve("feddecorr", "unknown").rounds)
+    np.testing.assert_allclose(local, expected)
+    assert not curves(record, ["unknown"]).rows
 
 
 def test_figures_leave_no_global_state_and_keep_arm_colours(study):
@@ -262,7 +266,7 @@ def test_figures_leave_no_global_state_and_keep_arm_colours(study):
         for figure in (draw(record) for draw in (*(plot.draw for plot in SHOWN[:3]), headline))
     ]
     assert all(pair == colours[0] for pair in colours) and len(set(colours[0])) == 2
-    code = "import sys, experiments.reporting; assert 'matplotlib' not in sys.modules"
+    code = "import sys, experiments.results; assert 'matplotlib' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 
@@ -374,7 +378,7 @@ def test_a_measurement_is_drawn_and_tabulated_under_its_name(tmp_path):
     study = measured_study(tmp_path / "s")
     record = read_study(study)
     assert record.measurements == ("measured/nc1", "measured/<gap>")
-    summary = record.summary["feddecorr"]
+    summary = record.summary["", "feddecorr", ""]
     assert summary["measured/nc1"] == {"mean": 2.5, "std": 1.0, "n": 3} and "measured/list" not in summary
     head, fedavg, feddecorr = final_table(record.summary)
     assert head[-3:] == ["nc1", "<gap>", "Seeds"] and head[-4] == "R"
@@ -465,14 +469,14 @@ def test_arms_are_shown_as_the_config_declares_them(tmp_path):
         file.unlink()
     summary = json.loads((study / "summary.json").read_text())
     (study / "summary.json").write_text(json.dumps(dict(sorted(summary.items()))))
-    assert read_study(study).arms == ("alpha", "mid") and tuple(read_study(study).summary) == arms
+    assert read_study(study).arms == ("alpha", "mid") and tuple(map(str, read_study(study).summary)) == arms
     assert [row[0] for row in final_table(read_study(study).summary)[1:]] == list(arms)
 
 
 @pytest.mark.slow
 def test_the_page_is_made_from_any_folder(study, page, tmp_path):
     code = f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
-    code += f"from experiments.reporting import write_report; write_report({str(study)!r})"
+    code += f"from experiments.results import write_report; write_report({str(study)!r})"
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
     assert (study / "report.html").read_text(encoding="utf-8") == page
 

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from test_report import ROOT, make_study, rewrite_rows
 
-from experiments.reporting import page, read_study, write_report
-from experiments.reporting.export import TABLES, results_of
-from experiments.reporting.seconds import seconds_per_round
+from experiments.results import page, read_study, write_report
+from experiments.results.export import TABLES, results_of
+from experiments.results.seconds import seconds_per_round
 from fedjax_collapse.records import UserError
 
 FILES = (

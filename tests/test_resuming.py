@@ -12,8 +12,8 @@ import pytest
 
 from experiments import launch
 from experiments.configs import quickstart
-from experiments.reporting.reading import layouts_of
 from experiments.resolving import resolve
+from experiments.results.reading import layouts_of
 from experiments.resuming import changed_layouts, check_resume
 from fedjax_collapse import FedAvg, LocalTraining, UserError, simulate
 

@@ -8,7 +8,7 @@ import pytest
 from conftest import assert_same_bits
 
 from experiments import launch
-from experiments.reporting import page, read_study
+from experiments.results import page, read_study
 from fedjax_collapse import FedAvg, LocalTraining, UserError, engine, simulate
 from fedjax_collapse.simulation import Hardware, Run, Schedule, rounds_kept, simulate_runs
 

@@ -174,7 +174,7 @@ def test_a_damaged_summary_of_a_run_is_one_line(tmp_path):
     for content, words in (("{", "not valid JSON"), ('{"accuracy": 1.0}', "has no headline; start this run again")):
         (run / "summary.json").write_text(content)
         with pytest.raises(UserError, match=f"seed0/summary.json: {words}"):
-            summaries.summarize(tmp_path, ("fedavg",), (0, 1))
+            summaries.summarize(tmp_path, [CellName("", "fedavg")], (0, 1))
 
 
 def test_a_start_says_where_its_numbers_come_from(monkeypatch, tmp_path):

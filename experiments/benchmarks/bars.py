@@ -4,7 +4,7 @@ from pathlib import Path
 
 from experiments.benchmarks import SYSTEMS, tables
 from experiments.benchmarks.tables import Row
-from experiments.reporting import drawing
+from experiments.results import drawing
 
 _BAR, _PANEL = 0.3, 0.75  # inches of a bar, and of what is around a panel's
 

@@ -8,10 +8,10 @@ import numpy as np
 from IPython.display import Markdown, display
 
 from experiments.metrics import ACCURACY, EFFECTIVE_RANK, show_number
-from experiments.reporting import final_table
-from experiments.reporting.drawing import label, new_figure, styled
-from experiments.reporting.formats import markdown
-from experiments.reporting.study import Run, Study
+from experiments.results import final_table
+from experiments.results.drawing import label, new_figure, styled
+from experiments.results.formats import markdown
+from experiments.results.study import Run, Study
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

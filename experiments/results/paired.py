@@ -5,41 +5,42 @@ from typing import Any
 
 import numpy as np
 
-from experiments.cells import cell_name
+from experiments.cells import CellName
 from experiments.metrics import ACCURACY, number
-from experiments.reporting.study import Run, Study, moments
+from experiments.results.study import Run, Study, moments
 
 
-def paired_difference(study: Study, arm: str, base: str) -> dict[str, Any]:
-    """Mean, standard deviation (n - 1) and number of the differences in accuracy to the base arm.
+def paired_difference(study: Study, cell: CellName, base: str) -> dict[str, Any]:
+    """Mean, standard deviation (n - 1) and number of the differences in accuracy to the base arm in the same setting.
 
     Each is that of two runs with one seed, on one partition and at one round; others are left out.
     """
     values = [
         number(run.metrics[-1].get(ACCURACY.name)) - number(other.metrics[-1].get(ACCURACY.name))
-        for run, other in pairs(study, arm, base)
+        for run, other in pairs(study, cell, base)
     ]
     return moments([value for value in values if np.isfinite(value)])
 
 
-def pairs(study: Study, arm: str, base: str) -> list[tuple[Run, Run]]:
+def pairs(study: Study, cell: CellName, base: str) -> list[tuple[Run, Run]]:
     """Finished runs of both arms with one seed, on one partition and of as many rounds, whose accuracies are of the
     same."""
     return [
         (run, other)
-        for run, other in of_one_seed(study, arm, base)
+        for run, other in of_one_seed(study, cell, base)
         if run.headline == other.headline
         and run.last_round == other.last_round
         and _is_same_partition(study, run, other)
     ]
 
 
-def why_none(study: Study, arm: str, base: str) -> str:
-    """Why an arm has no difference to the base arm."""
-    for name in (base, arm):
-        if not any(run.is_finished for run in study.of_arm(name)):
-            return f"no run of {name} is finished" if name == base else "no run is finished"
-    both = of_one_seed(study, arm, base)
+def why_none(study: Study, cell: CellName, base: str) -> str:
+    """Why a cell has no difference to the base arm."""
+    if not any(run.is_finished for run in study.of_cell(cell._replace(arm=base))):
+        return f"no run of {base} is finished"
+    if not any(run.is_finished for run in study.of_cell(cell)):
+        return "no run is finished"
+    both = of_one_seed(study, cell, base)
     if not both:
         return "no seed in common"
     if all(run.headline != other.headline for run, other in both):
@@ -49,10 +50,10 @@ def why_none(study: Study, arm: str, base: str) -> str:
     return "no finite accuracies of one seed on the same partition at the same round"
 
 
-def of_one_seed(study: Study, arm: str, base: str) -> list[tuple[Run, Run]]:
-    """Finished runs of both arms, pair by pair."""
-    of_base = {run.seed: run for run in study.of_arm(base) if run.is_finished}
-    return [(run, of_base[run.seed]) for run in study.of_arm(arm) if run.is_finished and run.seed in of_base]
+def of_one_seed(study: Study, cell: CellName, base: str) -> list[tuple[Run, Run]]:
+    """Finished runs of a cell, each with that of the base arm in the same setting with the same seed."""
+    of_base = {run.seed: run for run in study.of_cell(cell._replace(arm=base)) if run.is_finished}
+    return [(run, of_base[run.seed]) for run in study.of_cell(cell) if run.is_finished and run.seed in of_base]
 
 
 def _is_same_partition(study: Study, first: Run, second: Run) -> bool:
@@ -65,8 +66,7 @@ def _is_same_partition(study: Study, first: Run, second: Run) -> bool:
 
 
 def _hashes(study: Study, run: Run) -> Mapping[str, str]:
-    cell = cell_name(study.setting, run.arm)
     for start in reversed(study.starts):
-        if found := ((start.get("sha256") or {}).get(cell) or {}).get(f"seed{run.seed}"):
+        if found := ((start.get("sha256") or {}).get(str(run.cell)) or {}).get(f"seed{run.seed}"):
             return found
     return {}

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from experiments.reporting import drawing
-from experiments.reporting.drawing import COLOURS, MARKERS, arm_colour, draws, grid_of, label, new_figure
-from experiments.reporting.partition import class_names
-from experiments.reporting.selection import Selection
-from experiments.reporting.study import Arrays, Run, Study, is_of
+from experiments.results import drawing
+from experiments.results.drawing import COLOURS, MARKERS, arm_colour, draws, grid_of, label, new_figure
+from experiments.results.partition import class_names
+from experiments.results.selection import Selection
+from experiments.results.study import Arrays, Run, Study, is_of
 from fedjax_collapse.analysis.geometry import on_sphere
 
 if TYPE_CHECKING:

@@ -5,40 +5,37 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from experiments.cells import means_of
+from experiments.cells import CellName
 from experiments.metrics import ACCURACY, Metric, R, number
 from experiments.paper import paper_of
-from experiments.reporting.contents import OVERVIEW, PLOTS
-from experiments.reporting.drawing import for_column, save_figure
-from experiments.reporting.formats import csv_text, in_latex, in_markdown, latex, markdown
-from experiments.reporting.paired import paired_difference, why_none
-from experiments.reporting.published import summary_for_paper
-from experiments.reporting.study import Study
-from experiments.reporting.table import (
+from experiments.results.contents import OVERVIEW, PLOTS
+from experiments.results.drawing import for_column, save_figure
+from experiments.results.formats import csv_text, in_latex, in_markdown, latex, markdown
+from experiments.results.paired import paired_difference, why_none
+from experiments.results.pivots import Rows, pivots
+from experiments.results.study import Study
+from experiments.results.table import (
     accuracy_note,
     columns_of,
     final_table,
+    label_columns,
     local_note,
-    paper_note,
-    table_with_paper,
     unfinished_note,
 )
-from experiments.reporting.targets import target_note, target_table
+from experiments.results.targets import target_note, target_table
 
-Rows = list[list[str]]
-Key = tuple[str, ...]  # the labels of a row
-_DIFFERENCE = "difference"  # in a row's part of a summary
+_DIFFERENCE = "difference"  # in a cell's part of a summary
+_Titled = tuple[str, Rows, str]  # a table with its title and a note
 
 
 class Results(NamedTuple):
-    """A row for every arm of every setting of every study: its labels, its metrics, and its difference to the base."""
+    """The results of all cells of all studies, with their differences to the base arm."""
 
-    heading: list[str]  # of the labels
     base: str  # empty for none
-    summary: dict[Key, Mapping[str, Any]]  # with the difference in accuracy to the base, if there is one
-    why_none: dict[Key, str]  # of the rows without a difference
-    unfinished: dict[Key, dict[str, str]]  # how far runs are that are not in a row, by seed
-    targets: list[tuple[str, Rows, str]]  # of each study that has the target's arm: title, rounds to it, a note
+    summary: dict[CellName, Mapping[str, Any]]  # with the difference in accuracy to the base, if there is one
+    why_none: dict[CellName, str]  # of cells without a difference
+    unfinished: dict[CellName, Mapping[int, str]]  # how far runs are that are not in the summary, by seed
+    targets: list[_Titled]  # of each study that has the target's arm: rounds to it
 
     @property
     def differences(self) -> tuple[Metric, ...]:
@@ -49,44 +46,28 @@ class Results(NamedTuple):
     @property
     def notes(self) -> list[str]:
         """What the numbers of the table are of, and what is not in it, in sentences."""
-        summary = {"/".join(key): metrics for key, metrics in self.summary.items()}
         without: dict[str, list[str]] = {}
-        for key, why in self.why_none.items():
-            without.setdefault(why, []).append("/".join(key))
+        for cell, why in self.why_none.items():
+            without.setdefault(why, []).append(str(cell))
         none = "; ".join(f"{', '.join(names)} ({why})" for why, names in without.items())
         differences = f"No difference to {self.base}: {none}." if none else ""
-        unfinished = {f"{'/'.join(key)} {seed}": far for key, of in self.unfinished.items() for seed, far in of.items()}
-        notes = accuracy_note(summary), local_note(summary), differences, unfinished_note(unfinished)
+        notes = accuracy_note(self.summary), local_note(self.summary), differences, unfinished_note(self.unfinished)
         return [note for note in notes if note]
 
 
 def results_of(studies: Mapping[str, Study], base: str = "", target: str = "") -> Results:
     """The results of studies, by name, in one table; differences are those to the ``base`` arm of the same setting, and
     rounds those to the best accuracy of the ``target`` arm."""
-    parts = {(name, setting): s.of_setting(setting) for name, s in studies.items() for setting in s.settings}
-    shown = [len(studies) > 1, any(setting for _, setting in parts), True]
-
-    def labels(*names):
-        return tuple(name for name, is_shown in zip(names, shown, strict=True) if is_shown)
-
-    results = Results([*labels("Study", "Setting", "Arm")], base, {}, {}, {}, _targets(studies, target))
-    for of, part in parts.items():
-        for arm, metrics in part.summary.items():
-            key = labels(*of, arm)
-            difference = paired_difference(part, arm, base) if base and arm != base else {}
-            results.summary[key] = {**metrics, _DIFFERENCE: difference}
+    results = Results(base, {}, {}, {}, _targets(studies, target))
+    for name, study in studies.items():
+        of = name if len(studies) > 1 else ""
+        for cell, metrics in study.summary.items():
+            difference = paired_difference(study, cell, base) if base and cell.arm != base else {}
+            results.summary[cell._replace(study=of)] = {**metrics, _DIFFERENCE: difference}
             if difference and not difference["n"]:
-                results.why_none[key] = why_none(part, arm, base)
-        for run in part.runs:
-            if not run.is_finished:
-                results.unfinished.setdefault(labels(*of, run.arm), {})[f"seed {run.seed}"] = part.how_far(run)
+                results.why_none[cell._replace(study=of)] = why_none(study, cell, base)
+        results.unfinished.update({cell._replace(study=of): far for cell, far in study.unfinished.items()})
     return results
-
-
-def as_rows(results: Results) -> Rows:
-    """Heading and rows as text: mean ± standard deviation."""
-    (_, *heading), *rows = final_table(results.summary, results.differences)
-    return [[*results.heading, *heading], *([*key, *cells] for key, *cells in rows)]
 
 
 def as_markdown(results: Results, studies: Mapping[str, Study]) -> str:
@@ -100,8 +81,9 @@ def as_latex(results: Results, studies: Mapping[str, Study]) -> str:
 
 
 def _parts(results, studies, table, escape, title):
-    parts = [table(as_rows(results), len(results.heading)), *(f"{escape(note)}\n" for note in results.notes)]
-    for name, rows, note in pivots(studies) + results.targets:
+    rows, num_labels = final_table(results.summary, results.differences), len(label_columns(results.summary))
+    parts = [table(rows, num_labels), *(f"{escape(note)}\n" for note in results.notes)]
+    for name, rows, note in _by_setting(studies) + results.targets:
         parts.append(f"{title.format(escape(name))}\n{table(rows)}" + (f"\n{escape(note)}\n" if note else ""))
     return parts
 
@@ -116,36 +98,34 @@ def as_csv(results: Results, studies: Mapping[str, Study]) -> str:
         *(f"{metric.heading}: of" for metric in (ACCURACY, R)),
         *(f"{m.heading}: note" for m in results.differences),
     ]
-    rows = [[*results.heading, *headings, *words, "Unfinished"]]
-    for key, metrics in results.summary.items():
-        numbers = (cell for metric in columns for cell in _numbers(metric, metrics.get(metric.name) or {}))
-        unfinished = ", ".join(f"{seed} ({far})" for seed, far in results.unfinished.get(key, {}).items())
+    labels = label_columns(results.summary)
+    rows = [[*map(str.capitalize, labels), *headings, *words, "Unfinished"]]
+    for cell, metrics in results.summary.items():
+        numbers = (value for metric in columns for value in _numbers(metric, metrics.get(metric.name) or {}))
+        unfinished = ", ".join(f"seed {seed} ({far})" for seed, far in results.unfinished.get(cell, {}).items())
         words = [(metrics.get(metric.name) or {}).get("of", "") for metric in (ACCURACY, R)]
-        words += [results.why_none.get(key, "") for _ in results.differences]
-        rows.append([*key, *numbers, *words, unfinished])
+        words += [results.why_none.get(cell, "") for _ in results.differences]
+        rows.append([*(getattr(cell, name) for name in labels), *numbers, *words, unfinished])
     return csv_text(rows, ".6g")
 
 
 TABLES: dict[str, Callable[[Results, Mapping[str, Study]], str]] = {"md": as_markdown, "tex": as_latex, "csv": as_csv}
 
 
-def pivots(studies: Mapping[str, Study]) -> list[tuple[str, Rows, str]]:
-    """Name, arms by settings, and what the numbers are and the paper's, of each study that has one of them."""
+def _by_setting(studies: Mapping[str, Study]) -> list[_Titled]:
+    """Arms by settings of each study that has settings or a paper: what the paper's table is of, and accuracy."""
     found = []
     for name, study in studies.items():
-        paper, means = paper_of(study.config), means_of(study.config)
-        if paper or study.config.get("settings"):
-            is_accuracy = paper is None or paper.is_percent
-            notes = [accuracy_note(study.summary)] if is_accuracy else []
-            notes += [f"Paper: {paper_note(paper)}"] if paper else []
-            found.append((name, table_with_paper(summary_for_paper(study), paper, means), " ".join(notes)))
-            if not is_accuracy:
-                accuracies = table_with_paper(study.summary, None, means)
-                found.append((f"{name}: accuracy", accuracies, accuracy_note(study.summary)))
+        first, *others = pivots(study) or [None]
+        for shown in filter(None, (first, *(it for it in others if it.metric == ACCURACY and not first.is_percent))):
+            title = name if shown is first else f"{name}: accuracy"
+            notes = [accuracy_note(study.summary)] if shown.is_percent else []
+            notes += [f"Paper: {' '.join(shown.notes)}"] if shown.notes else []
+            found.append((title, shown.as_rows(), " ".join(notes)))
     return found
 
 
-def _targets(studies: Mapping[str, Study], target: str) -> list[tuple[str, Rows, str]]:
+def _targets(studies: Mapping[str, Study], target: str) -> list[_Titled]:
     """To that arm, or to the one that a study's paper has as its target."""
     found = []
     for name, study in studies.items():

@@ -3,14 +3,15 @@
 Each draws a selection of the study's results, its attribute ``select``, which is also its CSV file.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from experiments.metrics import ACCURACY, EFFECTIVE_RANK, LOCAL_EFFECTIVE_RANK, TASK_LOSS, R, metric_of, panels
-from experiments.reporting import drawing
-from experiments.reporting.drawing import (
+from experiments.metrics import ACCURACY, EFFECTIVE_RANK, LOCAL_EFFECTIVE_RANK, TASK_LOSS, R, metric_of, number, panels
+from experiments.results import drawing
+from experiments.results.drawing import (
     THRESHOLD,
     arm_line,
     draws,
@@ -20,8 +21,9 @@ from experiments.reporting.drawing import (
     styled,
     whole_numbers,
 )
-from experiments.reporting.selection import Selection
-from experiments.reporting.study import Study
+from experiments.results.selection import Selection
+from experiments.results.study import Study, mean_and_std
+from fedjax_collapse.analysis.spectrum import FLOOR
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -37,17 +39,15 @@ _CURVE = ("arm", "metric", "round", "mean", "std")
 def curves(study: Study, metrics: Sequence[str], factors: Mapping[str, float] | None = None) -> Selection:
     """Mean and standard deviation over seeds, in the units of ``metrics.jsonl``, times the factors of arms, if given,
     without the arms that have none."""
-    found = [
-        (arm, metric, study.curve(arm, metric), factors[arm] if factors else 1)
-        for arm in study.arms
-        for metric in metrics
-        if factors is None or arm in factors
-    ]
-    rows = [
-        (arm, metric, r, factor * mean, factor * std)
-        for arm, metric, curve, factor in found
-        for r, mean, std in zip(*curve, strict=True)
-    ]
+    rows = []
+    for arm, part in study.table.by("arm").items():
+        factor = factors.get(arm) if factors is not None else 1
+        for metric in metrics if factor else ():
+            values: dict[int, list[float]] = {}
+            for r, value in zip(part.column("round"), map(number, part.column(metric)), strict=True):
+                if math.isfinite(value):
+                    values.setdefault(r, []).append(value)
+            rows += [(arm, metric, r, *(factor * moment for moment in mean_and_std(values[r]))) for r in sorted(values)]
     return Selection(_CURVE, rows)
 
 
@@ -138,14 +138,23 @@ def measurements(study: Study, selection: Selection) -> "Figure":
 
 
 def _log_spectra(study: Study) -> Selection:
-    """Natural logarithms of the eigenvalues."""
-    found = {arm: log for arm in study.arms if (log := study.log_spectra(arm)) is not None}
-    rows = [
-        (arm, log.round, i, *pair)
-        for arm, log in found.items()
-        for i, pair in enumerate(zip(log.server, log.local, strict=True), 1)
-    ]
+    """Natural logarithms of the eigenvalues in descending order, at the last round that any run of the arm saved, means
+    over the runs that saved it."""
+    rows = []
+    for arm in study.num_features:
+        runs = [run.spectra for run in study.of_arm(arm) if len(run.spectra.get("round", ()))]
+        last = max(int(arrays["round"].max()) for arrays in runs)
+        runs = [arrays for arrays in runs if last in arrays["round"]]
+        logs = (_mean_log([of[name][of["round"] == last][-1] for of in runs]) for name in ("server", "local"))
+        rows += [(arm, last, i, *pair) for i, pair in enumerate(zip(*logs, strict=True), 1)]
     return Selection(("arm", "round", "index", "server", "local"), rows)
+
+
+def _mean_log(spectra: Sequence[np.ndarray]) -> np.ndarray:
+    """Of those that are finite, if any is."""
+    rows = np.array(spectra)
+    finite = rows[np.isfinite(rows).all(axis=1)]
+    return np.log(np.maximum(finite if len(finite) else rows, FLOOR)).mean(axis=0)
 
 
 @draws(_log_spectra)

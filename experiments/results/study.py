@@ -5,6 +5,7 @@ A study compares arms (configurations), maybe in several settings; each is run w
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from experiments.cells import arms_of, cell_name, merged, setting_and_arm, settings_of
+from experiments.cells import CellName, cells_of, merged, settings_of
 from experiments.metrics import (
     ACCURACY,
     BEST_ACCURACY,
@@ -24,14 +25,14 @@ from experiments.metrics import (
     is_of_domain,
     number,
 )
-from fedjax_collapse.analysis.spectrum import FLOOR
+from experiments.results.selection import Selection
 from fedjax_collapse.arrays import read_arrays
 from fedjax_collapse.measurement import HEADLINES
 from fedjax_collapse.records import MEASURED
 
 Row = Mapping[str, Any]
 Arrays = Mapping[str, np.ndarray]
-Summary = Mapping[str, Mapping[str, Any]]
+Summary = Mapping[CellName, Mapping[str, Any]]
 
 
 class Run(NamedTuple):
@@ -52,25 +53,12 @@ class Run(NamedTuple):
     notes: tuple[str, ...] = ()  # what of it is damaged and left out
 
     @property
+    def cell(self) -> CellName:
+        return CellName(self.setting, self.arm)
+
+    @property
     def last_round(self) -> int:
         return self.metrics[-1]["round"]
-
-
-class Curve(NamedTuple):
-    """A metric of one arm over rounds; ``std`` is NaN where fewer than two seeds have a value."""
-
-    rounds: np.ndarray
-    mean: np.ndarray
-    std: np.ndarray
-
-
-class LogSpectra(NamedTuple):
-    """Natural logarithms of the eigenvalues, in descending order, averaged over ``num_seeds`` seeds."""
-
-    round: int
-    server: np.ndarray
-    local: np.ndarray
-    num_seeds: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +68,7 @@ class Study:
     path: Path
     config: Mapping[str, Any]
     starts: tuple[Mapping[str, Any], ...]  # what each start of it says where its numbers come from
-    saved_summary: Summary
+    saved_summary: Mapping[str, Mapping[str, Any]]  # as ``summary.json`` has it, by the cell's name as text
     runs: tuple[Run, ...]
     setting: str = ""  # of which study this is a part
 
@@ -100,10 +88,13 @@ class Study:
         return tuple(note for run in self.runs for note in run.notes)
 
     @property
-    def unfinished(self) -> dict[str, str]:
-        """How far each run is that is not finished, by its name."""
-        runs = [run for run in self.runs if not run.is_finished]
-        return {f"{cell_name(run.setting, run.arm)} seed {run.seed}": self.how_far(run) for run in runs}
+    def unfinished(self) -> dict[CellName, dict[int, str]]:
+        """How far each run is that is not finished, by cell and seed."""
+        found: dict[CellName, dict[int, str]] = {}
+        for run in self.runs:
+            if not run.is_finished:
+                found.setdefault(run.cell, {})[run.seed] = self.how_far(run)
+        return found
 
     def how_far(self, run: Run) -> str:
         """Which of its rounds a run has come to."""
@@ -126,11 +117,9 @@ class Study:
         if not self.config.get("settings"):
             return self
         config = {name: value for name, value in self.config.items() if name not in ("settings", "means", "paper")}
-        own = {setting_and_arm(cell): of_cell for cell, of_cell in self.saved_summary.items()}
         return dataclasses.replace(
             self,
             config=merged(config, settings_of(self.config).get(setting) or {}),
-            saved_summary={arm: of_cell for (of, arm), of_cell in own.items() if of == setting},
             runs=tuple(run._replace(setting="") for run in self.runs if run.setting == setting),
             setting=setting,
         )
@@ -143,13 +132,19 @@ class Study:
     @property
     def summary(self) -> Summary:
         """By cell, in the order of the config, of all finished runs; of a cell without any run what was saved."""
-        if declared := self.config.get("settings"):
-            settings = dict.fromkeys([*declared, *self.settings])
-            parts = {setting: self.of_setting(setting).summary for setting in settings}
-            return {cell_name(setting, arm): part[arm] for setting, part in parts.items() for arm in part}
-        summary = dict(self.saved_summary) | {arm: self._summarize(arm) for arm in self.arms}
-        declared = [arm for arm in arms_of(self.config) if arm in summary]
-        return {arm: summary[arm] for arm in dict.fromkeys([*declared, *summary])}
+        settings = list(dict.fromkeys([*settings_of(self.config), *self.settings]))
+        cells = dict.fromkeys([*cells_of(self.config), *(run.cell for run in self.runs)])
+        found = {cell: self._summarize(cell) for cell in sorted(cells, key=lambda cell: settings.index(cell.setting))}
+        return {cell: metrics for cell, metrics in found.items() if metrics}
+
+    @functools.cached_property
+    def table(self) -> Selection:
+        """All evaluations: a row for each run and evaluated round, a column for each metric, None if not recorded."""
+        metrics = dict.fromkeys(name for run in self.runs for row in run.metrics for name in row if name != "round")
+        rows = [
+            (*run.cell[:2], run.seed, row["round"], *map(row.get, metrics)) for run in self.runs for row in run.metrics
+        ]
+        return Selection(("setting", "arm", "seed", "round", *metrics), rows)
 
     @property
     def measurements(self) -> tuple[str, ...]:
@@ -159,13 +154,12 @@ class Study:
     def of_local(self, metric: str) -> str:
         """The name of a metric of local models: of its mean over clients where several are watched."""
         mean = f"{metric}_mean"
-        return mean if any(mean in row for run in self.runs for row in run.metrics[-1:]) else metric
+        return mean if mean in self.table.heading else metric
 
     @property
     def domain_accuracies(self) -> tuple[str, ...]:
         """Metrics that are accuracies on the test examples of a domain, ``domain_accuracy/<domain>``."""
-        rows = (row for run in self.runs for row in run.metrics)
-        return tuple(dict.fromkeys(name for row in rows for name in row if is_of_domain(name)))
+        return tuple(filter(is_of_domain, self.table.heading))
 
     @property
     def num_features(self) -> dict[str, int]:
@@ -177,6 +171,10 @@ class Study:
         """The runs of one arm, by seed."""
         return tuple(run for run in self.runs if run.arm == arm)
 
+    def of_cell(self, cell: CellName) -> tuple[Run, ...]:
+        """The runs of one arm in one setting, by seed."""
+        return tuple(run for run in self.runs if run.cell == cell)
+
     def measured_arrays(self, run: Run) -> Arrays:
         """What its measurements saved; read when it is asked for, as it may be larger than all else of a report."""
         return shown(read_arrays(run.folder, "measurements")) if run.folder else {}
@@ -186,38 +184,16 @@ class Study:
         counts = [number(row.get("shared_by")) for run in self.of_arm(arm) for row in run.timing]
         return int(max((count for count in counts if count > 1), default=1))
 
-    def curve(self, arm: str, metric: str) -> Curve:
-        """Mean and standard deviation (n - 1 in the denominator) over the seeds that have a value, per round."""
-        values: dict[int, list[float]] = {}
-        for row in (row for run in self.of_arm(arm) for row in run.metrics):
-            if math.isfinite(value := number(row.get(metric))):
-                values.setdefault(row["round"], []).append(value)
-        rounds = sorted(values)
-        moments = np.array([_moments(values[r]) for r in rounds]).reshape(-1, 2)
-        return Curve(np.array(rounds, int), moments[:, 0], moments[:, 1])
-
-    def log_spectra(self, arm: str) -> LogSpectra | None:
-        """The spectra at the last round that any run of the arm saved, over the runs that saved it."""
-        runs = [run.spectra for run in self.of_arm(arm) if len(run.spectra.get("round", ()))]
-        if not runs:
-            return None
-        last = max(int(arrays["round"].max()) for arrays in runs)
-        runs = [arrays for arrays in runs if last in arrays["round"]]
-
-        def log(name: str) -> np.ndarray:
-            rows = np.array([arrays[name][arrays["round"] == last][-1] for arrays in runs])
-            finite = rows[np.isfinite(rows).all(axis=1)]
-            return np.log(np.maximum(finite if len(finite) else rows, FLOOR)).mean(axis=0)
-
-        return LogSpectra(last, log("server"), log("local"), len(runs))
-
-    def _summarize(self, arm: str) -> Mapping[str, Any]:
-        """The arm's part of a summary, with what was saved of those of its runs that failed."""
-        runs = {f"seed{run.seed}": run for run in self.of_arm(arm) if run.is_finished}
+    def _summarize(self, cell: CellName) -> Mapping[str, Any]:
+        """The cell's part of a summary, with what was saved of those of its runs that failed; if it has no run, all
+        that was saved of it."""
+        saved = self.saved_summary.get(str(cell._replace(setting=cell.setting or self.setting)), {})
+        if not (of_cell := self.of_cell(cell)):
+            return saved
+        runs = {f"seed{run.seed}": run for run in of_cell if run.is_finished}
         told = (dict(headline=run.headline, local=run.local, **summarize_run(run.metrics)) for run in runs.values())
-        summary, failed = summarize_seeds(list(told)), self.saved_summary.get(arm, {}).get("failed", {})
-        failed = {seed: line for seed, line in failed.items() if seed not in runs}
-        return summary | {"failed": failed} if failed else summary
+        failed = {seed: line for seed, line in saved.get("failed", {}).items() if seed not in runs}
+        return summarize_seeds(list(told)) | ({"failed": failed} if failed else {})
 
 
 def measured(rows: Iterable[Row]) -> tuple[str, ...]:
@@ -232,7 +208,7 @@ def summarize_run(rows: Sequence[Row]) -> dict[str, float]:
     accuracies = [number(row.get(ACCURACY.name)) for row in rows]
     over_rounds = {
         BEST_ACCURACY.name: max(filter(math.isfinite, accuracies), default=math.nan),
-        LAST10_ACCURACY.name: _moments(accuracies[-10:])[0] if len(accuracies) >= 10 else math.nan,
+        LAST10_ACCURACY.name: mean_and_std(accuracies[-10:])[0] if len(accuracies) >= 10 else math.nan,
     }
     over_clients = [metric.name for metric in OVER_CLIENTS if any(metric.name in row for row in rows)]
     metrics = (*(metric.name for metric in SUMMARISED), *over_clients, *measured(rows))
@@ -258,7 +234,7 @@ def summarize_seeds(runs: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, An
 
 def moments(values: list[float]) -> dict[str, Any]:
     """Mean, standard deviation (n - 1) and number of the values; None where undefined."""
-    mean, std = (moment if math.isfinite(moment) else None for moment in _moments(values))
+    mean, std = (moment if math.isfinite(moment) else None for moment in mean_and_std(values))
     return {"mean": mean, "std": std, "n": len(values)}
 
 
@@ -281,7 +257,7 @@ def shown(arrays: Arrays) -> Arrays:
     return arrays | {name: np.where(where, np.nan, arrays[name]) for name, where in large.items() if where.any()}
 
 
-def _moments(values: list[float]) -> tuple[float, float]:
+def mean_and_std(values: list[float]) -> tuple[float, float]:
     """Mean and sample standard deviation; NaN where undefined."""
     return (
         float(np.mean(values)) if values else math.nan,

@@ -4,12 +4,12 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from experiments.cells import cell_name
+from experiments.cells import CellName
 from experiments.metrics import ACCURACY, number, show_number
 from experiments.names import check_name
-from experiments.reporting.paired import of_one_seed
-from experiments.reporting.study import Row, Run, Study, moments
-from experiments.reporting.table import unlike_note
+from experiments.results.paired import of_one_seed
+from experiments.results.study import Row, Run, Study, moments
+from experiments.results.table import unlike_note
 
 
 class Reached(NamedTuple):
@@ -20,7 +20,7 @@ class Reached(NamedTuple):
     num_runs: int  # for whose seed there is a target
 
 
-def rounds_to_target(study: Study, base: str) -> dict[str, Reached]:
+def rounds_to_target(study: Study, base: str) -> dict[CellName, Reached]:
     """By cell, the rounds to the target: the best accuracy of ``base`` in the same setting with the same seed.
 
     Only evaluated rounds of finished runs count, and only accuracies that are of the same as those of ``base``, which
@@ -32,11 +32,9 @@ def rounds_to_target(study: Study, base: str) -> dict[str, Reached]:
     """
     check_name("arm in --target", base, study.arms)
     found = {}
-    for setting in study.settings:
-        part = study.of_setting(setting)
-        for arm in part.arms:
-            alike = [pair for pair in of_one_seed(part, arm, base) if pair[0].headline == pair[1].headline]
-            found[cell_name(setting, arm)] = _reached(alike, arm == base)
+    for cell in dict.fromkeys(run.cell for run in study.runs):
+        alike = [pair for pair in of_one_seed(study, cell, base) if pair[0].headline == pair[1].headline]
+        found[cell] = _reached(alike, cell.arm == base)
     return found
 
 
@@ -47,12 +45,12 @@ def first_round(rows: Sequence[Row], accuracy: float) -> int | None:
 
 def target_table(study: Study, base: str) -> list[list[str]]:
     """The heading, and a row for each arm: of each setting its rounds to the target, and the speed-up."""
-    found, arms = rounds_to_target(study, base), study.arms
+    found = rounds_to_target(study, base)
     headings = [[f"{setting}: rounds".removeprefix(": "), "speed-up"] for setting in study.settings]
     rows = [["Arm", *(cell for pair in headings for cell in pair)]]
-    for arm in arms:
-        cells = [found.get(cell_name(setting, arm)) for setting in study.settings]
-        rows.append([arm, *(text for reached in cells for text in _shown(reached))])
+    for arm in study.arms:
+        cells = [CellName(setting, arm) for setting in study.settings]
+        rows.append([arm, *(text for cell in cells for text in _shown(found.get(cell)))])
     return rows
 
 

@@ -5,12 +5,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.cells import arms_of, cell_name, settings_of
+from experiments.cells import CellName, arms_of, settings_of
 from experiments.folder import CONFIG, METRICS, PARTITION, PROVENANCE, SUMMARY, TIMING
-from experiments.reporting import schema
-from experiments.reporting.formats import name_of
-from experiments.reporting.schema import naming
-from experiments.reporting.study import Arrays, Row, Run, Study, headline_of, shown
+from experiments.results import schema
+from experiments.results.formats import name_of
+from experiments.results.schema import naming
+from experiments.results.study import Arrays, Row, Run, Study, headline_of, shown
 from fedjax_collapse import files
 from fedjax_collapse.arrays import read_arrays, read_npz
 from fedjax_collapse.records import UserError
@@ -164,9 +164,9 @@ def _checked(path: Path, arrays: Arrays, check: Callable[[Arrays], None]) -> Arr
 
 def _check_alike(runs: Sequence[Run]) -> None:
     """Raises UserError if runs of one cell have spectra of different lengths, of which there is no mean."""
-    first: dict[str, Run] = {}
+    first: dict[CellName, Run] = {}
     for run in (run for run in runs if run.spectra):
-        other = first.setdefault(cell_name(run.setting, run.arm), run)
+        other = first.setdefault(run.cell, run)
         features, expected = (of.spectra["server"].shape[1] for of in (run, other))
         if features != expected:
             raise UserError(f"{run.folder / 'spectra.npz'}: {features} features, {other.folder} has {expected}")

@@ -4,13 +4,13 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from experiments.metrics import ACCURACY, EFFECTIVE_RANK
-from experiments.reporting import embedding, figures
-from experiments.reporting.classifier import head_spectra
-from experiments.reporting.client_losses import client_loss, within_round
-from experiments.reporting.partition import partition_figure, partition_table
-from experiments.reporting.seconds import timing, timing_table
-from experiments.reporting.study import Study
-from experiments.reporting.sweep import sweep
+from experiments.results import embedding, figures
+from experiments.results.classifier import head_spectra
+from experiments.results.client_losses import client_loss, within_round
+from experiments.results.partition import partition_figure, partition_table
+from experiments.results.seconds import timing, timing_table
+from experiments.results.study import Study
+from experiments.results.sweep import sweep
 
 
 class Plot(NamedTuple):

@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 import numpy as np
 
-from experiments.reporting.formats import csv_text
+from experiments.results.formats import csv_text
 
 MOST = 150_000  # characters of an address that holds a file, so that a report stays small
 
@@ -27,6 +27,11 @@ class Selection(NamedTuple):
             key = tuple(row[i] for i in places)
             parts.setdefault(key if len(names) > 1 else key[0], []).append([row[i] for i in others])
         return {key: self._replace(heading=[self.heading[i] for i in others], rows=rows) for key, rows in parts.items()}
+
+    def column(self, name: str) -> list[Any]:
+        """The values of a column; None for every row if there is none of that name."""
+        place = self.heading.index(name) if name in self.heading else None
+        return [None if place is None else row[place] for row in self.rows]
 
     def columns(self) -> list[np.ndarray]:
         """An array of the values of each column."""

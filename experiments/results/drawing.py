@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from experiments.reporting.selection import Selection
+from experiments.results.selection import Selection
 from fedjax_collapse import files
 
 if TYPE_CHECKING:

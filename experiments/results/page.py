@@ -10,26 +10,15 @@ from typing import Any, NamedTuple
 
 import jinja2
 
-from experiments.cells import arms_of, means_of, merged
+from experiments.cells import arms_of, merged
 from experiments.folder import REPORT
-from experiments.metrics import ACCURACY
-from experiments.paper import paper_of
-from experiments.reporting import drawing
-from experiments.reporting.contents import OVERVIEW, PLOTS, Plot
-from experiments.reporting.formats import name_of
-from experiments.reporting.published import summary_for_paper
-from experiments.reporting.reading import layouts_of, read_study
-from experiments.reporting.study import Study
-from experiments.reporting.table import (
-    accuracy_note,
-    columns_of,
-    final_table,
-    local_note,
-    paper_note,
-    paper_table,
-    pivot_table,
-    unlike_note,
-)
+from experiments.results import drawing
+from experiments.results.contents import OVERVIEW, PLOTS, Plot
+from experiments.results.formats import name_of
+from experiments.results.pivots import pivots
+from experiments.results.reading import layouts_of, read_study
+from experiments.results.study import Study
+from experiments.results.table import accuracy_note, final_table, local_note
 from fedjax_collapse import files
 from fedjax_collapse.fingerprint import flatten
 from fedjax_collapse.records import UserError
@@ -60,16 +49,6 @@ class Section(NamedTuple):
     colours: dict[str, str]  # of arms
     accuracy_note: str
     figures: list[Figure]
-
-
-class Pivot(NamedTuple):
-    """A metric of all cells, arms by settings, and the paper's numbers of the same shape, if there are any."""
-
-    heading: str
-    ours: list[list[str]]
-    paper: list[list[str]] | None
-    comparable: bool
-    note: str
 
 
 def write_report(study: Study | Path | str) -> Path:
@@ -111,22 +90,6 @@ def demonstrations(study: Study) -> list[str]:
     """The sources of the study's data, if all are for demonstrations."""
     names = [_name(_at(study.of_setting(setting).config, "data", "source")) for setting in study.settings]
     return list(dict.fromkeys(names)) if all(name.startswith(DEMONSTRATIONS) for name in names) else []
-
-
-def pivots(study: Study) -> list[Pivot]:
-    """Arms by settings: first the metric that the paper's table has, or accuracy. Empty for a study with neither."""
-    paper = paper_of(study.config)
-    if paper is None and not study.config.get("settings"):
-        return []
-    first = paper.metric if paper else ACCURACY
-    summary, means = summary_for_paper(study), means_of(study.config)
-    found = []
-    for metric in dict.fromkeys([first, *columns_of(summary)]):
-        ours, with_paper = pivot_table(summary, metric, means), paper and metric == first
-        theirs = paper_table(summary, paper, means) if with_paper else None
-        note = f"{paper_note(paper)} {unlike_note(summary, paper.target)}".rstrip() if with_paper else ""
-        found.append(Pivot(metric.heading, ours, theirs, bool(paper and paper.comparable), note))
-    return found if study.config.get("settings") else found[:1]
 
 
 def description(study: Study) -> str:
@@ -219,7 +182,7 @@ def _template() -> jinja2.Template:
 
 def _section(study: Study, index: int, setting: str) -> Section:
     part = study.of_setting(setting)
-    colours = dict.fromkeys(part.summary, "#999999")
+    colours = {cell.arm: "#999999" for cell in part.summary}
     colours |= {arm: drawing.themed(drawing.arm_colour(part.arms, arm)) for arm in part.arms}
     figures = _drawn(PLOTS, part, f"setting{index}-" if setting else "")
     about = description(part) if setting else ""

@@ -6,9 +6,9 @@ import numpy as np
 
 from experiments.cells import Arm, arms_of
 from experiments.metrics import ACCURACY, EFFECTIVE_RANK, R, number
-from experiments.reporting.drawing import COLOURS, MARKERS, MUTE, draws, label, legend, new_figure
-from experiments.reporting.selection import Selection
-from experiments.reporting.study import Study
+from experiments.results.drawing import COLOURS, MARKERS, MUTE, draws, label, legend, new_figure
+from experiments.results.selection import Selection
+from experiments.results.study import Study
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,13 +31,14 @@ class Line(NamedTuple):
 
 def _swept(study: Study) -> dict[str, Arm]:
     """The arms of the config that have results; none if none is of a sweep."""
-    arms = {name: arm for name, arm in arms_of(study.config).items() if name in study.summary}
+    shown = {cell.arm for cell in study.summary}
+    arms = {name: arm for name, arm in arms_of(study.config).items() if name in shown}
     return arms if any(arm.values for arm in arms.values()) else {}
 
 
 def _after_the_last_round(study: Study) -> Selection:
     """Metrics after the last round, with the values that are swept."""
-    swept, summary = _swept(study), study.summary
+    swept, summary = _swept(study), {cell.arm: metrics for cell, metrics in study.summary.items()}
     names = list(map(study.of_local, (metric.name for metric in _METRICS)))
     axes = list(dict.fromkeys(axis for arm in swept.values() for axis in arm.values))
     heading = ("arm", *axes, *(f"{name}: {part}" for name in names for part in ("mean", "std")))

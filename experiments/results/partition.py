@@ -4,10 +4,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from experiments.reporting import drawing
-from experiments.reporting.drawing import draws, label, new_figure, styled, whole_numbers
-from experiments.reporting.selection import Selection
-from experiments.reporting.study import Arrays, Run, Study
+from experiments.results import drawing
+from experiments.results.drawing import draws, label, new_figure, styled, whole_numbers
+from experiments.results.selection import Selection
+from experiments.results.study import Arrays, Run, Study
 from fedjax_collapse.data.heterogeneity import heterogeneity
 
 if TYPE_CHECKING:

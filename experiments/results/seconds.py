@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from experiments.cells import cell_name
+from experiments.cells import CellName
 from experiments.metrics import PHASES, number, show_number
-from experiments.reporting import drawing
-from experiments.reporting.drawing import arm_colour, draws, label, new_figure
-from experiments.reporting.selection import Selection
-from experiments.reporting.study import Row, Run, Study, moments
+from experiments.results import drawing
+from experiments.results.drawing import arm_colour, draws, label, new_figure
+from experiments.results.selection import Selection
+from experiments.results.study import Row, Run, Study, moments
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -93,13 +93,13 @@ def _share(study: Study, arm: str) -> str:
     return f"\n1/{most} of shared time" if most > 1 else ""
 
 
-def seconds_per_round(study: Study) -> dict[str, dict[str, Any]]:
+def seconds_per_round(study: Study) -> dict[CellName, dict[str, Any]]:
     """Of each cell mean, standard deviation and number over its seeds of a run's median over rounds, as in the table;
     None where no run is timed."""
     found = {}
     for run in study.runs:
         timed = _finite(_seconds(row, count) for row, count in steady(run))
-        found.setdefault(cell_name(run.setting, run.arm), []).extend([float(np.median(timed))] if timed else [])
+        found.setdefault(run.cell, []).extend([float(np.median(timed))] if timed else [])
     return {cell: moments(seconds) for cell, seconds in found.items()}
 
 

@@ -4,10 +4,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from experiments.reporting import drawing
-from experiments.reporting.drawing import MUTE, arm_colour, draws, grid_of, label, new_figure, whole_numbers
-from experiments.reporting.selection import Selection
-from experiments.reporting.study import Run, Study
+from experiments.results import drawing
+from experiments.results.drawing import MUTE, arm_colour, draws, grid_of, label, new_figure, whole_numbers
+from experiments.results.selection import Selection
+from experiments.results.study import Run, Study
 from fedjax_collapse.records import EPOCH
 
 if TYPE_CHECKING:

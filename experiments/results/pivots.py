@@ -1,0 +1,98 @@
+"""Tables of arms by settings, with the numbers of a paper."""
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
+
+from experiments.cells import CellName, means_of
+from experiments.metrics import ACCURACY, SECONDS, TO_TARGET, Metric, number, show_number
+from experiments.paper import Paper, paper_of
+from experiments.results.seconds import seconds_per_round
+from experiments.results.study import Study, Summary
+from experiments.results.table import columns_of, show_moments, unlike_note
+from experiments.results.targets import rounds_to_target
+
+Means = Mapping[str, Sequence[str]]  # settings by the name of the mean over them
+NO_MEANS: Means = MappingProxyType({})
+Rows = list[list[str]]
+
+
+class Pivot(NamedTuple):
+    """A metric of all cells, arms by settings, and the paper's numbers at the same places, if there are any."""
+
+    metric: Metric
+    ours: Rows
+    paper: Rows | None
+    comparable: bool
+    notes: tuple[str, ...]  # on the paper's numbers
+
+    @property
+    def is_percent(self) -> bool:
+        return self.metric.unit == ACCURACY.unit
+
+    def as_rows(self) -> Rows:
+        """One table: comparable numbers of the paper are in our cells, others in rows of their own."""
+        if self.paper is None:
+            return self.ours
+        rows = self.ours[:1]
+        for own, (_, *theirs) in zip(self.ours[1:], self.paper[1:], strict=True):
+            if self.comparable:
+                cells = zip(own[1:], theirs, strict=True)
+                rows.append([own[0], *(f"{cell} | paper {their}" if their else cell for cell, their in cells)])
+            else:
+                rows += [own, [f"{own[0]} (paper, not comparable)", *theirs]] if any(theirs) else [own]
+        return rows
+
+
+def pivots(study: Study) -> list[Pivot]:
+    """One for each metric, first the one that the paper's table has, or accuracy; only that of a study without
+    settings. Empty for a study with neither paper nor settings."""
+    paper, has_settings = paper_of(study.config), bool(study.config.get("settings"))
+    if paper is None and not has_settings:
+        return []
+    summary, first = summary_for_paper(study), paper.metric if paper else ACCURACY
+    metrics = dict.fromkeys([first, *columns_of(summary)]) if has_settings else [first]
+    return [pivot(summary, metric, paper, means_of(study.config)) for metric in metrics]
+
+
+def pivot(summary: Summary, metric: Metric = ACCURACY, paper: Paper | None = None, means: Means = NO_MEANS) -> Pivot:
+    """Of each arm and setting mean ± standard deviation (number of seeds) of the metric.
+
+    ``paper``: its numbers are left out if they are of another metric. ``means``: further columns, each by its name the
+    mean over some settings, which all must have the arm.
+    """
+    settings, arms = (list(dict.fromkeys(getattr(cell, part) for cell in summary)) for part in ("setting", "arm"))
+    ours = [["Arm", *(setting or metric.heading for setting in settings), *means]]
+    for arm in arms:
+        entries = {of: (summary.get(CellName(of, arm)) or {}).get(metric.name) or {} for of in settings}
+        values = [[number(entries.get(of, {}).get("mean")) for of in over] for over in means.values()]
+        over_settings = [metric.show(sum(of_mean) / len(of_mean)) for of_mean in values]
+        ours.append([arm, *(show_moments(metric, entry) for entry in entries.values()), *over_settings])
+    if paper is None or metric != paper.metric:
+        return Pivot(metric, ours, None, bool(paper and paper.comparable), ())
+    columns, form = [*settings, *means], ".2f" if paper.is_percent else ".6g"
+    numbers = [[show_number(paper.values.get(of, {}).get(arm), form, "") for of in columns] for arm in arms]
+    theirs = [["Arm", *columns], *([arm, *row] for arm, row in zip(arms, numbers, strict=True))]
+    notes = tuple(filter(None, (paper_note(paper), unlike_note(summary, paper.target))))
+    return Pivot(metric, ours, theirs, paper.comparable, notes)
+
+
+def paper_note(paper: Paper) -> str:
+    """What the paper's numbers are, in a sentence."""
+    unit = paper.metric.quantity
+    if paper.target:
+        unit = f"rounds to the best accuracy of {paper.target} with the same seed; its own are all its rounds"
+    of = "" if paper.is_percent else f" ({unit})"
+    return f"{paper.source}{of}" + ("." if paper.comparable else f"; not comparable: {paper.why.rstrip('.')}.")
+
+
+def summary_for_paper(study: Study) -> Summary:
+    """The study's summary, and in it what the table of its paper is of, of finished runs; empty where there is none."""
+    paper = paper_of(study.config)
+    if paper and paper.metric == SECONDS:
+        found = seconds_per_round(study.finished())
+    elif paper and paper.metric == TO_TARGET and paper.target in study.arms:
+        found = {cell: reached.rounds for cell, reached in rounds_to_target(study, paper.target).items()}
+    else:
+        return study.summary
+    return {cell: {**metrics, paper.metric.name: found.get(cell, {})} for cell, metrics in study.summary.items()}
