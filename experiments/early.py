@@ -7,7 +7,7 @@ import signal
 import sys
 from types import FrameType
 
-from experiments.machine import num_cores
+from experiments.study.machine import num_cores
 
 STOPPED = 75  # the exit status of a process that a signal stopped: the same command goes on
 STOPPING = "stopping after a few more seconds of training and a checkpoint; once more: at once"

@@ -27,23 +27,24 @@ if __name__ == "__main__":  # before the imports, which take seconds
 
 import jax
 
-from experiments import hosts, manual
-from experiments.config_files import with_config_found
-from experiments.console import Console
+from experiments.config import manual
+from experiments.config.config_files import with_config_found
+from experiments.config.parsing import default_workdir, defined_flags, parse
+from experiments.config.resolving import resolve
 from experiments.early import STOPPED, STOPPING
-from experiments.failures import RunsFailed, one_line
-from experiments.folder import JOBS
-from experiments.lock import only_process_in
-from experiments.parsing import default_workdir, defined_flags, parse
-from experiments.resolving import resolve
-from experiments.resuming import check_resume
-from experiments.sinks import check_sinks
-from experiments.slurm import submit
-from experiments.study import run_study
-from experiments.summaries import finish, overview
-from experiments.workers import Work, failures, last_round, train_in_workers
-from fedjax_collapse.files import make_cache
-from fedjax_collapse.records import UserError
+from experiments.study import hosts
+from experiments.study.console import Console
+from experiments.study.failures import RunsFailed, one_line
+from experiments.study.folder import JOBS
+from experiments.study.lock import only_process_in
+from experiments.study.resuming import check_resume
+from experiments.study.sinks import check_sinks
+from experiments.study.slurm import submit
+from experiments.study.study import run_study
+from experiments.study.summaries import finish, overview
+from experiments.study.workers import Work, failures, last_round, train_in_workers
+from fedjax_collapse.core.files import make_cache
+from fedjax_collapse.core.records import UserError
 
 
 def main(arguments: list[str], should_stop: Callable[[], bool] | None = None) -> int:

@@ -1,19 +1,20 @@
 """Federated learning for the study of dimensional collapse: vectorised clients, compiled rounds, composable methods."""
 
-from fedjax_collapse import compiler_bugs as _compiler_bugs
 from fedjax_collapse import engine as engine
 from fedjax_collapse import losses as losses
 from fedjax_collapse import methods as methods
 from fedjax_collapse import nn as nn
-from fedjax_collapse.algorithm import FedAvg as FedAvg
+from fedjax_collapse.core import compiler_bugs as _compiler_bugs
+from fedjax_collapse.core.options import option as option
+from fedjax_collapse.core.records import Batch as Batch
+from fedjax_collapse.core.records import Outputs as Outputs
+from fedjax_collapse.core.records import UserError as UserError
+from fedjax_collapse.core.records import Variables as Variables
 from fedjax_collapse.data import Domains as Domains
 from fedjax_collapse.data import Federation as Federation
 from fedjax_collapse.data import partition as partition
 from fedjax_collapse.data import sources as sources
-from fedjax_collapse.divergence import Diverged as Diverged
 from fedjax_collapse.engine import Participation as Participation
-from fedjax_collapse.local_training import LocalTraining as LocalTraining
-from fedjax_collapse.local_training import Phase as Phase
 from fedjax_collapse.losses import masked_mean as masked_mean
 from fedjax_collapse.methods import MOON as MOON
 from fedjax_collapse.methods import DeCov as DeCov
@@ -36,17 +37,16 @@ from fedjax_collapse.methods import Scaffold as Scaffold
 from fedjax_collapse.methods import StructuredDeCov as StructuredDeCov
 from fedjax_collapse.methods import Term as Term
 from fedjax_collapse.methods import VICReg as VICReg
-from fedjax_collapse.model import Model as Model
-from fedjax_collapse.options import option as option
-from fedjax_collapse.records import Batch as Batch
-from fedjax_collapse.records import Outputs as Outputs
-from fedjax_collapse.records import UserError as UserError
-from fedjax_collapse.records import Variables as Variables
-from fedjax_collapse.simulation import Result as Result
-from fedjax_collapse.simulation import simulate as simulate
-from fedjax_collapse.task import CLASSIFICATION as CLASSIFICATION
-from fedjax_collapse.task import REGRESSION as REGRESSION
-from fedjax_collapse.task import Task as Task
+from fedjax_collapse.nn.model import Model as Model
+from fedjax_collapse.nn.task import CLASSIFICATION as CLASSIFICATION
+from fedjax_collapse.nn.task import REGRESSION as REGRESSION
+from fedjax_collapse.nn.task import Task as Task
+from fedjax_collapse.simulation.divergence import Diverged as Diverged
+from fedjax_collapse.simulation.simulation import Result as Result
+from fedjax_collapse.simulation.simulation import simulate as simulate
+from fedjax_collapse.training.algorithm import FedAvg as FedAvg
+from fedjax_collapse.training.local_training import LocalTraining as LocalTraining
+from fedjax_collapse.training.local_training import Phase as Phase
 
 _compiler_bugs.guard()  # before anything uses a device
 

@@ -8,14 +8,14 @@ import jax.numpy as jnp
 import pytest
 from tiny_networks import TINY, least_model
 
-from experiments import compile_for
+from experiments.benchmarks.compiling import programs, topologies
+from experiments.benchmarks.compiling.costs import COLLECTIVES, count_operations
 from experiments.benchmarks.overheads import accepted, methods
-from experiments.compiling import programs, topologies
-from experiments.compiling.costs import COLLECTIVES, count_operations
-from experiments.names import classes
+from experiments.commands import compile_for
+from experiments.config.names import classes
 from fedjax_collapse import FedAvg, LocalTraining, Model, engine, nn
+from fedjax_collapse.core.records import UserError
 from fedjax_collapse.methods import Recalibrate
-from fedjax_collapse.records import UserError
 
 pytestmark = pytest.mark.slow
 

@@ -22,11 +22,15 @@ from fedjax_collapse import (
     Scaffold,
     UserError,
     engine,
-    masks,
     nn,
     simulate,
-)  # fmt: skip
-from fedjax_collapse.aggregation import (
+)
+from fedjax_collapse.core import masks
+from fedjax_collapse.core.records import Server, Variables
+from fedjax_collapse.engine import cohort as cohorts
+from fedjax_collapse.methods.fednova import effective_steps
+from fedjax_collapse.nn.heads import orthogonal_head
+from fedjax_collapse.training.aggregation import (
     Upload,
     damped_adagrad,
     damped_adam,
@@ -35,11 +39,7 @@ from fedjax_collapse.aggregation import (
     sum_clients,
     weigh,
 )
-from fedjax_collapse.engine import cohort as cohorts
-from fedjax_collapse.methods.fednova import effective_steps
-from fedjax_collapse.nn.heads import orthogonal_head
-from fedjax_collapse.records import Server, Variables
-from fedjax_collapse.server import aggregate, evaluated
+from fedjax_collapse.training.server import aggregate, evaluated
 
 SCALAR = Model(Scalar(), (1, 1, 2))
 TRAINING = LocalTraining(epochs=2, batch_size=8, learning_rate=0.02, momentum=0.9, weight_decay=1e-3)

@@ -9,14 +9,14 @@ import pytest
 from conftest import assert_close, assert_same_bits
 from flax import linen
 
-from experiments import build
+from experiments.config import build
+from experiments.config.plain_values import plain
 from experiments.configs import base as config_base
-from experiments.plain_values import plain
 from fedjax_collapse import MOON, FedAvg, FedProc, LocalTraining, Model, UserError, engine, nn, simulate
+from fedjax_collapse.core.records import Variables
 from fedjax_collapse.data import augment
 from fedjax_collapse.data.batches import get_batch
-from fedjax_collapse.evaluation import evaluate
-from fedjax_collapse.records import Variables
+from fedjax_collapse.simulation.evaluation import evaluate
 
 TRAINING = LocalTraining(epochs=2, batch_size=8, learning_rate=0.05, momentum=0.5)
 FLIP = augment.chain(augment.flip)

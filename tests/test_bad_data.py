@@ -13,7 +13,7 @@ from PIL import Image
 from small_data import check, draw, save_classes, save_image
 
 from experiments import launch
-from experiments import partition as command
+from experiments.commands import show_partition as command
 from fedjax_collapse import Domains, Federation, UserError, partition, sources
 
 

@@ -21,7 +21,6 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from experiments import benchmark, machine  # noqa: E402
 from experiments.benchmarks import (  # noqa: E402
     SYSTEMS,
     arguments,
@@ -34,9 +33,11 @@ from experiments.benchmarks import (  # noqa: E402
 )
 from experiments.benchmarks.worker import Measurement  # noqa: E402
 from experiments.benchmarks.workloads import WORKLOADS, Training  # noqa: E402
+from experiments.commands import benchmark  # noqa: E402
+from experiments.study import machine  # noqa: E402
 from fedjax_collapse import FedAvg, FedUV  # noqa: E402
+from fedjax_collapse.core.records import UserError  # noqa: E402
 from fedjax_collapse.data import augment  # noqa: E402
-from fedjax_collapse.records import UserError  # noqa: E402
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 CAN_PIN = machine.can_pin() and machine.num_cores() > 1
@@ -47,7 +48,7 @@ def report(tmp_path_factory):
     """What the command line prints and writes for a workload, shrunk."""
     folder = tmp_path_factory.mktemp("benchmark")
     files = f"--json={folder}/report.json", f"--figure={folder}/report.svg", f"--profile={folder}/trace"
-    command = ["experiments/benchmark.py", "--workloads=mlp100", "--scale=0.02", "--rounds=5", *files]
+    command = ["-m", "fedjax_collapse.command", "benchmark", "--workloads=mlp100", "--scale=0.02", "--rounds=5", *files]
     done = subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout, folder

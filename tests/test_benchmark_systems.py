@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from experiments.benchmarks import SYSTEMS, Round, Setting, networks, weights  # noqa: E402
-from experiments.benchmarks.reporting import rounds_of  # noqa: E402
+from experiments.benchmarks.callbacks import rounds_of  # noqa: E402
 from experiments.benchmarks.tasks import Data, Task  # noqa: E402
 from experiments.benchmarks.workloads import WORKLOADS, Training, make_task  # noqa: E402
 from fedjax_collapse import Batch, Model  # noqa: E402
@@ -215,7 +215,15 @@ def test_rivals_reach_the_loss_of_pytorch(name, tmp_path):
     for package in SYSTEMS[name].needs:
         pytest.importorskip(package)
     path = tmp_path / "report.json"
-    command = ["experiments/benchmark.py", "--workloads=mlp100", "--scale=0.05", "--rounds=5", f"--json={path}"]
+    command = [
+        "-m",
+        "fedjax_collapse.command",
+        "benchmark",
+        "--workloads=mlp100",
+        "--scale=0.05",
+        "--rounds=5",
+        f"--json={path}",
+    ]
     done = subprocess.run([sys.executable, *command, f"--systems=pytorch,{name}"], cwd=ROOT, capture_output=True)
     assert done.returncode == 0, done.stderr
     pytorch, rival = json.loads(path.read_text())["rows"]

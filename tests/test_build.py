@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from experiments import build, names
+from experiments.config import build, names
+from experiments.config.plain_values import plain
+from experiments.config.resolving import resolve, resolve_arm
+from experiments.config.validation import check_keys
 from experiments.configs import base, quickstart
 from experiments.configs import glyphs as glyphs_config
-from experiments.plain_values import plain
-from experiments.resolving import resolve, resolve_arm
-from experiments.study import run_study
-from experiments.validation import check_keys
+from experiments.study.study import run_study
 from fedjax_collapse import Model, UserError, engine, nn
+from fedjax_collapse.core.target import Target
 from fedjax_collapse.data import augment, glyphs, partition, sources
-from fedjax_collapse.target import Target
 
 
 def test_a_partition_per_seed_or_one_for_all():

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from experiments import launch
+from fedjax_collapse.core.files import cache_folder
 from fedjax_collapse.data.reading import cache as cache_module
 from fedjax_collapse.data.reading.cache import cached
-from fedjax_collapse.files import cache_folder
-from fedjax_collapse.remembered import remembered
+from fedjax_collapse.storage.remembered import remembered
 
 
 @pytest.fixture(autouse=True)

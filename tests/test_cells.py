@@ -8,15 +8,16 @@ from pathlib import Path
 import pytest
 from conftest import assert_same_bits
 
-from experiments import launch, preparing, slurm, study, summaries
-from experiments.cells import arms_of, axis_names, cells_of, merged
-from experiments.claim import claimed
+from experiments import launch
+from experiments.config.cells import arms_of, axis_names, cells_of, merged
+from experiments.config.plain_values import plain
+from experiments.config.resolving import Cell, RunSpec, resolve, resolve_arm
 from experiments.configs import base
 from experiments.configs.feddecorr import table1
-from experiments.failures import RunsFailed
-from experiments.load import load_run
-from experiments.plain_values import plain
-from experiments.resolving import Cell, RunSpec, resolve, resolve_arm
+from experiments.results.load import load_run
+from experiments.study import preparing, slurm, study, summaries
+from experiments.study.claim import claimed
+from experiments.study.failures import RunsFailed
 from fedjax_collapse import UserError
 
 pytestmark = pytest.mark.slow

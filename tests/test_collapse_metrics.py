@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedjax_collapse import Model, nn
-from fedjax_collapse.analysis import classifier, geometry, neural_collapse, rank, similarity
+from fedjax_collapse.analysis import classifier_weight, geometry, neural_collapse, rank, similarity
 from fedjax_collapse.analysis.drift import drift, inner_products
 from fedjax_collapse.analysis.lidar import discriminant_spectrum, lidar
 from fedjax_collapse.analysis.moments import Moments, class_moments, merge, shifted
 from fedjax_collapse.analysis.spectrum import covariance_spectrum, effective_rank
-from fedjax_collapse.records import Batch
+from fedjax_collapse.core.records import Batch
 
 F = np.array([[1.0, 0, 2], [2, 1, 1], [4, 1, 0], [0, 3, 1], [1, 2, 2], [2, 5, 3]])
 OTHER = np.array([[0.0, 1, 1, 0], [1, 0, 2, 1], [3, 1, 0, 0], [1, 2, 1, 1], [0, 1, 3, 2], [2, 2, 2, 5]])
@@ -122,10 +122,10 @@ def test_debiased_similarity_of_independent_features():
 
 
 def test_published_head():
-    values, centred = classifier.weight_spectrum(W), classifier.weight_spectrum(W, centred=True)
+    values, centred = classifier_weight.weight_spectrum(W), classifier_weight.weight_spectrum(W, centred=True)
     np.testing.assert_allclose(values, [1.2247448714, 1.2247448714, 1], atol=1e-9)
     np.testing.assert_allclose(centred, [1.2247448714, 1.1547005384, 0], atol=1e-9)
-    np.testing.assert_allclose(classifier.weight_spectrum(W + [3, 0, 1], centred=True), centred, atol=1e-9)
+    np.testing.assert_allclose(classifier_weight.weight_spectrum(W + [3, 0, 1], centred=True), centred, atol=1e-9)
     assert effective_rank(values) == pytest.approx(2.9869879854, abs=1e-9)
     assert effective_rank(centred) == pytest.approx(1.9991335108, abs=1e-9)
 
@@ -150,14 +150,14 @@ def test_the_head_of_a_network(head):
     variables = jax.tree.map(lambda leaf: leaf + 0.1, model.init(jax.random.key(0)))
     images = jax.random.normal(jax.random.key(1), (6, 3, 3, 1))
     outputs, _ = model.apply(variables, Batch(images, None, np.ones(6, bool)), train=False)
-    weight, bias = classifier.linear_head(model, variables)
+    weight, bias = classifier_weight.linear_head(model, variables)
     np.testing.assert_allclose(np.asarray(outputs.features) @ weight.T + bias, outputs.logits, rtol=1e-5)
     assert bias.any() == (head == "linear")
 
 
 def test_a_head_that_is_not_linear():
     model = Model(nn.MLP(4, hidden=(5,), head=Scaled), (3, 3, 1))
-    assert classifier.linear_head(model, model.init(jax.random.key(0))) is None
+    assert classifier_weight.linear_head(model, model.init(jax.random.key(0))) is None
 
 
 def test_drift_of_three_clients():

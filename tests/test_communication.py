@@ -7,11 +7,13 @@ import pytest
 from conftest import assert_same_bits
 from test_conformance import METHODS, network_for
 
-from experiments import communication as command
-from experiments import names
-from fedjax_collapse import FedAvg, LocalTraining, Model, UserError, engine, local, masks, nn
-from fedjax_collapse.communication import communication
-from fedjax_collapse.records import Client, Examples
+from experiments.commands import show_communication as command
+from experiments.config import names
+from fedjax_collapse import FedAvg, LocalTraining, Model, UserError, engine, nn
+from fedjax_collapse.core import masks
+from fedjax_collapse.core.records import Client, Examples
+from fedjax_collapse.training import local
+from fedjax_collapse.training.communication import communication
 
 TRAINING = LocalTraining(epochs=1, batch_size=8, learning_rate=0.05)
 

@@ -4,9 +4,9 @@ import importlib.util
 
 import pytest
 
-from experiments import compile_for
-from experiments.compiling import topologies
-from experiments.compiling.costs import Cost, count_operations
+from experiments.benchmarks.compiling import topologies
+from experiments.benchmarks.compiling.costs import Cost, count_operations
+from experiments.commands import compile_for
 
 HLO = """
 HloModule jit_one

@@ -10,8 +10,8 @@ from pathlib import Path
 import jaxlib
 import pytest
 
-from fedjax_collapse import compiler_bugs
-from fedjax_collapse.compiler_bugs import BUGS, guard
+from fedjax_collapse.core import compiler_bugs
+from fedjax_collapse.core.compiler_bugs import BUGS, guard
 
 ROOT = Path(__file__).parents[1]
 FLAG = "--xla_cpu_experimental_ynn_fusion_type="

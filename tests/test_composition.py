@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments import build
+from experiments.config import build
+from experiments.config.plain_values import plain
 from experiments.configs import base as config_base
-from experiments.plain_values import plain
 from fedjax_collapse import engine
 
 pytestmark = pytest.mark.slow

@@ -11,8 +11,8 @@ import pytest
 from conftest import assert_close, assert_same_bits
 
 import fedjax_collapse
-from experiments import names
 from experiments.benchmarks.overheads import accepted
+from experiments.config import names
 from fedjax_collapse import FedAvg, LocalTraining, Method, Model, Participation, engine, nn, simulate
 
 TRAINING = LocalTraining(epochs=2, batch_size=8, learning_rate=0.05, momentum=0.5)

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedjax_collapse import UserError
-from fedjax_collapse.nn import chunks
-from fedjax_collapse.nn.convolution import Convolution, choose_lowering, convolve
-from fedjax_collapse.target import Target
+from fedjax_collapse.core.target import Target
+from fedjax_collapse.nn.lowerings import chunks
+from fedjax_collapse.nn.lowerings.convolution import Convolution, choose_lowering, convolve
 
 COMMON = dict(
     padding=st.integers(0, 3),

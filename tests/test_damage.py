@@ -16,13 +16,13 @@ from orbax.checkpoint import v1 as ocp
 
 from experiments import launch
 from fedjax_collapse import FedAvg, LocalTraining, UserError, engine, simulate
-from fedjax_collapse.checkpoint import Checkpoints
-from fedjax_collapse.metrics import KINDS, read_arrays
-from fedjax_collapse.records import Damaged
-from fedjax_collapse.remembered import remembered
-from fedjax_collapse.running import Going
-from fedjax_collapse.runs import Hardware, Run, Schedule, initialize
-from fedjax_collapse.simulation import rounds_kept
+from fedjax_collapse.core.records import Damaged
+from fedjax_collapse.simulation.running import Going
+from fedjax_collapse.simulation.runs import Hardware, Run, Schedule, initialize
+from fedjax_collapse.simulation.simulation import rounds_kept
+from fedjax_collapse.storage.checkpoint import Checkpoints
+from fedjax_collapse.storage.history import KINDS, read_arrays
+from fedjax_collapse.storage.remembered import remembered
 
 pytestmark = pytest.mark.slow
 
@@ -284,7 +284,7 @@ def test_a_checkpoint_that_is_not_whole_does_not_count(tmp_path, monkeypatch):
     checkpoints.save(1, state, {})
     checkpoints.wait()
     with monkeypatch.context() as patch:
-        patch.setattr("fedjax_collapse.checkpoint._hashes", lambda path: 1 / 0)
+        patch.setattr("fedjax_collapse.storage.checkpoint._hashes", lambda path: 1 / 0)
         patch.setattr(shutil, "rmtree", lambda *_, **__: None)
         checkpoints.save(2, state, {})
         with pytest.raises(ZeroDivisionError):

@@ -8,9 +8,9 @@ import pytest
 import tensorflow_datasets as tfds
 from small_data import catalogue_builder, save_image
 
-from experiments import build
+from experiments.config import build
+from experiments.config.plain_values import plain
 from experiments.configs import base
-from experiments.plain_values import plain
 from fedjax_collapse import sources
 
 DOCUMENT = (Path(__file__).parents[1] / "docs" / "data.md").read_text()

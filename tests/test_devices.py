@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from conftest import assert_close, assert_same_bits
 
-from experiments import names
 from experiments.benchmarks.overheads import accepted
+from experiments.config import names
 from fedjax_collapse import MOON, FedAvg, FedDecorr, FedMR, LocalTraining, Model, Scaffold, engine, nn, simulate
 from fedjax_collapse.engine import memory
 from fedjax_collapse.methods import TopK

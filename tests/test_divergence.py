@@ -23,14 +23,14 @@ from fedjax_collapse import (
     Scaffold,
     Term,
     UserError,
-    divergence,
     engine,
     nn,
     option,
     simulate,
 )
 from fedjax_collapse.engine import program
-from fedjax_collapse.simulation import Callbacks, Hardware, Run, Schedule, simulate_runs
+from fedjax_collapse.simulation import divergence
+from fedjax_collapse.simulation.simulation import Callbacks, Hardware, Run, Schedule, simulate_runs
 
 pytestmark = pytest.mark.slow
 

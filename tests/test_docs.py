@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from experiments import launch, partition
+from experiments import launch
 from experiments.configs import base
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -23,24 +23,14 @@ from jax.interpreters.partial_eval import dce_jaxpr
 from tiny_networks import TINY, batch_of, tiny_model
 
 from experiments.benchmarks.overheads import accepted
-from experiments.names import classes
-from fedjax_collapse import (
-    FedAvg,
-    Federation,
-    LocalTraining,
-    Model,
-    Participation,
-    Phase,
-    UserError,
-    engine,
-    nn,
-    server,
-)
+from experiments.config.names import classes
+from fedjax_collapse import FedAvg, Federation, LocalTraining, Model, Participation, Phase, UserError, engine, nn
+from fedjax_collapse.core.options import hints, problem, with_options
+from fedjax_collapse.core.target import Target
 from fedjax_collapse.engine import rounds as compiled
-from fedjax_collapse.nn.base import Network
 from fedjax_collapse.nn.heads import Linear
-from fedjax_collapse.options import hints, problem, with_options
-from fedjax_collapse.target import Target
+from fedjax_collapse.nn.network import Network
+from fedjax_collapse.training import server
 
 pytestmark = pytest.mark.slow
 

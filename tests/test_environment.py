@@ -13,7 +13,7 @@ import jax
 import pytest
 
 from experiments import launch
-from experiments.console import Console
+from experiments.study.console import Console
 from fedjax_collapse import FedAvg, LocalTraining, UserError, simulate
 from fedjax_collapse.command import PROGRAMS
 

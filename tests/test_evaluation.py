@@ -10,8 +10,8 @@ import pytest
 from conftest import assert_close, assert_same_bits
 from flax import struct
 
-from experiments.results.study import summarize_run
-from experiments.summaries import summarize
+from experiments.results.study_results import summarize_run
+from experiments.study.summaries import summarize
 from fedjax_collapse import (
     FedAvg,
     Federation,
@@ -24,19 +24,19 @@ from fedjax_collapse import (
     Term,
     UserError,
     engine,
-    local,
-    masks,
     nn,
     option,
     simulate,
 )
-from fedjax_collapse import server as server_rules
 from fedjax_collapse.analysis import measurements
 from fedjax_collapse.analysis.confusion import confusion_matrix
+from fedjax_collapse.core import masks
+from fedjax_collapse.core.records import Client, ClientState, Outputs, Ownership
 from fedjax_collapse.data import Domains
-from fedjax_collapse.evaluation import evaluate, personal_scores
-from fedjax_collapse.measurement import mean_score
-from fedjax_collapse.records import Client, ClientState, Outputs, Ownership
+from fedjax_collapse.simulation.evaluation import evaluate, personal_scores
+from fedjax_collapse.simulation.measurement import mean_score
+from fedjax_collapse.training import local
+from fedjax_collapse.training import server as server_rules
 
 TRAINING = LocalTraining(epochs=2, batch_size=8, learning_rate=0.05, momentum=0.5)
 

@@ -11,25 +11,25 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments import report
-from experiments.cells import CellName, arms_of, means_of
+from experiments.commands import report
+from experiments.config.cells import CellName, arms_of, means_of
+from experiments.config.paper import paper_of
+from experiments.config.plain_values import plain
+from experiments.config.validation import check_study
 from experiments.configs import quickstart
-from experiments.metrics import ACCURACY, R
-from experiments.paper import paper_of
-from experiments.plain_values import plain
 from experiments.results import page as html
 from experiments.results import read_study, write_report
 from experiments.results.export import TABLES, results_of
 from experiments.results.formats import in_latex, in_markdown
+from experiments.results.metrics import ACCURACY, R
 from experiments.results.paired import paired_difference, why_none
 from experiments.results.pivots import paper_note, pivot, pivots, summary_for_paper
 from experiments.results.seconds import seconds_per_round
 from experiments.results.sweep import lines_of, sweep
 from experiments.results.table import final_table
 from experiments.results.targets import rounds_to_target, target_note, target_table
-from experiments.validation import check_study
 from fedjax_collapse import UserError
-from fedjax_collapse.measurement import HEADLINES
+from fedjax_collapse.simulation.measurement import HEADLINES
 
 ARMS = ("base", "decorr strength=0.1", "decorr strength=1")
 PAPER = dict(source="X & Y, Table_1", comparable=False, why="small data", values={"a 1": {"base": 50.5}, "b": {}})

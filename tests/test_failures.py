@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from experiments import launch, report, study
-from experiments.failures import explain, is_interrupt, is_of_the_disk, read_failure
+from experiments import launch
+from experiments.commands import report
+from experiments.study import study
+from experiments.study.failures import explain, is_interrupt, is_of_the_disk, read_failure
 from fedjax_collapse import UserError
 
 pytestmark = pytest.mark.slow
@@ -131,7 +133,7 @@ def test_a_report_that_cannot_be_written_loses_nothing(start, name, capsys):
     else:
         assert start(arms=arms) == 1
     printed = capsys.readouterr()
-    told = "what was trained is saved, but no report: with this put right, python experiments/report.py"
+    told = "what was trained is saved, but no report: with this put right, fedjax-collapse report"
     again = f"{told} {Path('study').absolute()} writes it"
     assert printed.err.startswith(f"error: {Path('study', name).absolute()}") or name == "summary.json"
     assert printed.err.count("\n") == 1 and printed.err.rstrip().endswith(again)

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from test_report import Page, make_study, rewrite_rows
 
-from experiments import report
-from experiments.results import classifier, drawing, embedding, figures, read_study, write_report
+from experiments.commands import report
+from experiments.results import classifier_figure, drawing, embedding, figures, read_study, write_report
 from experiments.results.contents import PLOTS
-from experiments.results.partition import draw_partition
+from experiments.results.partition_figure import draw_partition
 from experiments.results.selection import Selection
 from fedjax_collapse import Federation
 from fedjax_collapse.data.federation import Domains
@@ -198,7 +198,7 @@ def test_projection_to_the_sphere():
 def test_singular_values_of_the_classifier_over_rounds(tmp_path):
     """Means over seeds at rounds that all runs have, the later the darker; without them no figure."""
     folder = make_study(tmp_path / "s", seeds=2, rounds=8, features=4)
-    assert classifier.head_spectra(read_study(folder)) is None
+    assert classifier_figure.head_spectra(read_study(folder)) is None
     values = {}
     for arm, size in (("fedavg", 4), ("feddecorr", 3)):
         for seed in range(2):
@@ -210,10 +210,10 @@ def test_singular_values_of_the_classifier_over_rounds(tmp_path):
     np.savez(folder / "fedavg" / "seed1" / "measurements.npz", round=np.arange(1, 8),
              **{"head/singular_values": values["fedavg", 1]})  # fmt: skip
     record = read_study(folder)
-    first, second = classifier.head_spectra(record).axes
+    first, second = classifier_figure.head_spectra(record).axes
     assert [len(line.get_xdata()) for line in (*first.lines, *second.lines)] == [4] * 5 + [3] * 5
     assert [line.get_alpha() for line in first.lines] == sorted(line.get_alpha() for line in first.lines)
-    heading, rows, _ = classifier.head_spectra.select(record)
+    heading, rows, _ = classifier_figure.head_spectra.select(record)
     assert heading == ("arm", "round", "index", "singular value") and len(rows) == 5 * 4 + 5 * 3
     assert list(dict.fromkeys(row[1] for row in rows)) == [1, 2, 3, 6, 7]
     np.testing.assert_allclose(first.lines[-1].get_ydata(), np.mean([values["fedavg", s][6] for s in (0, 1)], axis=0))

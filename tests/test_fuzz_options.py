@@ -12,11 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments import build, launch
+from experiments import launch
+from experiments.config import build
+from experiments.config.plain_values import plain
+from experiments.config.resolving import resolve
 from experiments.configs import base
-from experiments.plain_values import plain
-from experiments.resolving import resolve
-from experiments.runs import make_plan
+from experiments.study.groups import make_plan
 from fedjax_collapse import UserError
 
 NAN, INF = float("nan"), float("inf")

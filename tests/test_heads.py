@@ -10,15 +10,17 @@ import pytest
 from conftest import assert_same_bits, run_at_once
 from tiny_networks import TINY, tiny_model
 
-from experiments import build, launch
+from experiments import launch
 from experiments.benchmarks import overheads
-from experiments.load import load_run
-from experiments.resolving import resolve_arm
-from fedjax_collapse import FedAvg, FedUV, LocalTraining, Model, UserError, masks, nn
+from experiments.config import build
+from experiments.config.resolving import resolve_arm
+from experiments.results.load import load_run
+from fedjax_collapse import FedAvg, FedUV, LocalTraining, Model, UserError, nn
+from fedjax_collapse.core import masks
+from fedjax_collapse.core.options import with_options
 from fedjax_collapse.methods.feddr_plus import FedDrPlus
 from fedjax_collapse.methods.fedetf import FedETF
 from fedjax_collapse.nn.heads import ETF, Linear, Simplex, simplex, simplex_frame
-from fedjax_collapse.options import with_options
 
 pytestmark = pytest.mark.slow
 

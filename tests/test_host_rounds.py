@@ -21,9 +21,9 @@ from fedjax_collapse import (
     engine,
     nn,
 )
-from fedjax_collapse import evaluation as evaluations
 from fedjax_collapse.data import augment
 from fedjax_collapse.engine import host_rounds, rounds
+from fedjax_collapse.simulation import evaluation as evaluations
 
 pytestmark = pytest.mark.slow
 

@@ -12,10 +12,12 @@ import jax
 import numpy as np
 import pytest
 
-from experiments import build, hosts, launch
+from experiments import launch
+from experiments.config import build
+from experiments.config.plain_values import plain
 from experiments.configs import base
 from experiments.early import STOPPING
-from experiments.plain_values import plain
+from experiments.study import hosts
 from fedjax_collapse import Model, UserError, engine, nn
 
 pytestmark = pytest.mark.slow
@@ -174,7 +176,7 @@ def test_one_process_stops_and_two_go_on(config, reference, tmp_path, monkeypatc
 
 
 def test_four_processes_agree_with_one(config, reference, tmp_path):
-    """Other numbers of processes and devices: ``experiments/layout_campaign.py``."""
+    """Other numbers of processes and devices: ``tests/campaigns/layout_campaign.py``."""
     statuses, _, _ = in_many(config, tmp_path / "study", (4, 1), *ONE_RUN)
     assert statuses == [0] * 4
     assert_agree(tmp_path / "study", reference(4, *ONE_RUN))

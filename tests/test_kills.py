@@ -7,9 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from campaigns import kill_campaign
 
-from experiments import build, kill_campaign, launch
-from experiments.resolving import resolve_arm
+from experiments import launch
+from experiments.config import build
+from experiments.config.resolving import resolve_arm
 
 pytestmark = pytest.mark.slow
 
@@ -18,7 +20,7 @@ ROOT = Path(__file__).parents[1]
 
 def test_a_study_that_is_killed_goes_on_to_the_same_bits(tmp_path):
     """A short campaign, of a method with states at server and clients; the whole one is the script's."""
-    command = [sys.executable, "experiments/kill_campaign.py", "--methods=scaffold", "--points=3", "--random=1"]
+    command = [sys.executable, "tests/campaigns/kill_campaign.py", "--methods=scaffold", "--points=3", "--random=1"]
     done = subprocess.run([*command, f"--out={tmp_path}"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     alone, together = (re.sub(r" {2,}", " ", line) for line in done.stdout.splitlines()[1:])

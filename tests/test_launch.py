@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from experiments import launch
+from experiments.config.resolving import resolve, resolve_arm
 from experiments.configs import quickstart
-from experiments.metrics import SUMMARISED
-from experiments.preparing import federations_of
-from experiments.resolving import resolve, resolve_arm
 from experiments.results import write_report
+from experiments.results.metrics import SUMMARISED
+from experiments.study.preparing import federations_of
 from fedjax_collapse import UserError
 
 pytestmark = pytest.mark.slow

@@ -9,6 +9,8 @@ import torch
 from conftest import assert_close, assert_same_bits
 
 from fedjax_collapse import Model, UserError, nn
+from fedjax_collapse.core.records import Batch
+from fedjax_collapse.core.target import Target
 from fedjax_collapse.nn.batch_norm import normalize_batch
 from fedjax_collapse.nn.layers import (
     BatchNorm,
@@ -20,9 +22,7 @@ from fedjax_collapse.nn.layers import (
     max_pool,
     normalize,
 )
-from fedjax_collapse.nn.sums import add_bias, mean_pixels, sum_rows
-from fedjax_collapse.records import Batch
-from fedjax_collapse.target import Target
+from fedjax_collapse.nn.lowerings.sums import add_bias, mean_pixels, sum_rows
 
 
 def to_torch(images):

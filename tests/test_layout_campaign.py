@@ -8,9 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-from experiments import layout_campaign
-from experiments.layout_campaign import LAYOUTS, Layout, walk
+from campaigns import layout_campaign
+from campaigns.layout_campaign import LAYOUTS, Layout, walk
 
 pytestmark = pytest.mark.slow
 
@@ -19,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 
 def test_one_and_two_processes_agree_and_go_on_from_each_other(tmp_path):
     """The whole campaign is the script's."""
-    command = [sys.executable, "experiments/layout_campaign.py", "--cases=alone", "--layouts=1x1,2x1"]
+    command = [sys.executable, "tests/campaigns/layout_campaign.py", "--cases=alone", "--layouts=1x1,2x1"]
     done = subprocess.run([*command, f"--out={tmp_path / 'out'}"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     head, *lines = done.stdout.splitlines()

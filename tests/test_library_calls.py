@@ -23,15 +23,15 @@ from fedjax_collapse import (
     Task,
     UserError,
     Variables,
-    discovery,
     engine,
     methods,
     nn,
     partition,
     simulate,
 )
-from fedjax_collapse.evaluation import evaluate
-from fedjax_collapse.options import constructor
+from fedjax_collapse.core import discovery
+from fedjax_collapse.core.options import constructor
+from fedjax_collapse.simulation.evaluation import evaluate
 
 NAN = float("nan")
 KEY, NET, SHAPE = jax.random.key(0), nn.MLP(4, hidden=(3,)), (8, 8, 2)

@@ -19,7 +19,7 @@ from fedjax_collapse.methods.fedlc import FedLC
 from fedjax_collapse.methods.fedntd import FedNTD
 from fedjax_collapse.methods.fedrs import FedRS
 from fedjax_collapse.methods.fedvls import FedVLS
-from fedjax_collapse.task import REGRESSION
+from fedjax_collapse.nn.task import REGRESSION
 
 TRAINING = LocalTraining(batch_size=8, learning_rate=0.05, momentum=0.5)
 CLASSES = [(0, 1), (2,), (0, 1, 2, 3), (2, 3), (0, 3)]

@@ -9,13 +9,13 @@ import pytest
 from conftest import assert_same_bits
 from loss_checks import check_degenerate, check_gradient, compiled, compiled_gradient, evaluate, pad_batch
 
+from fedjax_collapse.core.records import UserError
 from fedjax_collapse.losses import (
     balanced_cross_entropy,
     calibrated_cross_entropy,
     cross_entropy,
     restricted_cross_entropy,
 )
-from fedjax_collapse.records import UserError
 
 Z = np.array([[1, 0.5, -0.5], [0.2, -1, 0.8], [0, 0.3, 0.6]])
 Y = np.array([0, 2, 0])

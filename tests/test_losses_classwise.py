@@ -10,8 +10,8 @@ import pytest
 from hypothesis import strategies as st
 from loss_checks import Y6, Z6, check_degenerate, check_gradient, compiled, evaluate, off_diagonal, pad_batch
 
+from fedjax_collapse.core.records import UserError
 from fedjax_collapse.losses import intra_class_correlation
-from fedjax_collapse.records import UserError
 
 VARIANTS = ["paper", "paper_unit", "official"]
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import strategies as st
 from loss_checks import H, Z, check_degenerate, check_gradient, compiled, evaluate, off_diagonal, pad_batch
 
+from fedjax_collapse.core.records import UserError
 from fedjax_collapse.losses import decov, structured_decov, vicreg_covariance, vicreg_variance
-from fedjax_collapse.records import UserError
 
 
 @functools.cache

@@ -13,8 +13,8 @@ import pytest
 from conftest import assert_same_bits
 from loss_checks import check_degenerate, compiled_gradient, evaluate, pad_batch
 
+from fedjax_collapse.core.records import UserError
 from fedjax_collapse.losses import logit_suppression, not_true_distillation, vacant_distillation
-from fedjax_collapse.records import UserError
 
 Z = np.array([[1, 0.5, -0.5], [0.2, -1, 0.8], [0, 0.3, 0.6]])
 T = np.array([[0.5, 0, 1], [-0.2, 0.4, 0.1], [1, -1, 0]])

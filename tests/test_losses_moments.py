@@ -6,14 +6,7 @@ import numpy as np
 import pytest
 from jax.test_util import check_grads
 
-from fedjax_collapse.losses.moments import (
-    centre,
-    inverse_root,
-    root,
-    smaller_gram,
-    squared_distances,
-    squared_gram_norm,
-)
+from fedjax_collapse.losses.norms import centre, inverse_root, root, smaller_gram, squared_distances, squared_gram_norm
 
 
 def test_squared_distances_and_their_derivative():

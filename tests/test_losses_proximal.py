@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from fedjax_collapse.core.records import Variables
 from fedjax_collapse.losses import proximal_distance
 from fedjax_collapse.methods import FedProx
-from fedjax_collapse.records import Variables
 
 W, W0 = np.array([1, -2, 0.5, 3]), np.array([0.5, -1, 0.5, 1])
 

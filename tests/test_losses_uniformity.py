@@ -11,8 +11,8 @@ import pytest
 from hypothesis import strategies as st
 from loss_checks import Z, check_degenerate, check_gradient, compiled, evaluate, pad_batch
 
+from fedjax_collapse.core.records import UserError
 from fedjax_collapse.losses import classifier_variance, hyperspherical_uniformity
-from fedjax_collapse.records import UserError
 
 LOGITS = np.array([[2, 0, -1], [0.5, 1, 0], [1, 1, 3], [3, 0, 0]])
 TARGETS = {2: (0.7071067812, 0.5), 7: (0.3779644730, 0.3499271061), 10: (0.3162277660, 0.3)}

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from experiments import build, launch, manual
-from experiments.config_files import config_files
+from experiments import launch
+from experiments.config import build, manual
+from experiments.config.config_files import config_files
+from experiments.config.plain_values import plain
 from experiments.configs import base, quickstart
-from experiments.plain_values import plain
 from fedjax_collapse import UserError
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -36,7 +37,7 @@ def test_help_on_one_name_has_its_options(capsys):
 
 
 def test_the_page_of_all_keys_is_of_this_code():
-    """Else: python experiments/manual.py > docs/configs.md"""
+    """Else: fedjax-collapse manual > docs/configs.md"""
     assert (ROOT / "docs/configs.md").read_text() == manual.as_markdown()
 
 

@@ -12,16 +12,16 @@ import pytest
 from conftest import assert_close
 
 from experiments import launch
-from experiments.metrics import panels
-from experiments.names import functions
+from experiments.config.names import functions
 from experiments.results import final_table, read_study
 from experiments.results.figures import measurements as draw
+from experiments.results.metrics import panels
 from fedjax_collapse import Domains, FedAvg, Federation, LocalTraining, Model, UserError, nn, simulate
 from fedjax_collapse.analysis import confusion, measurements, neural_collapse, rank, similarity, unevenness
 from fedjax_collapse.analysis.moments import class_moments
 from fedjax_collapse.analysis.spectrum import effective_rank
-from fedjax_collapse.records import Outputs
-from fedjax_collapse.task import REGRESSION
+from fedjax_collapse.core.records import Outputs
+from fedjax_collapse.nn.task import REGRESSION
 
 TRAINING = LocalTraining(epochs=1, batch_size=8, learning_rate=0.05)
 ALL = {name: of for name, of in functions(measurements).items() if name != "domain_accuracy"}

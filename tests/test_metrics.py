@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedjax_collapse import UserError, arrays, metrics
-from fedjax_collapse.metrics import KINDS, History, read_arrays, write_npz
+from fedjax_collapse import UserError
+from fedjax_collapse.storage import history, round_arrays
+from fedjax_collapse.storage.history import KINDS, History, read_arrays, write_npz
 
 EVERY = 2  # rounds between evaluations
 ROWS = ("metrics.jsonl", "timing.jsonl")
@@ -199,14 +200,14 @@ def killing(function, steps, number, moment):
 
 
 def test_a_run_that_finishes_while_it_is_read_loses_nothing(tmp_path, monkeypatch):
-    history, read_npz = filled(tmp_path, 10), arrays.read_npz
+    history, read_npz = filled(tmp_path, 10), round_arrays.read_npz
 
     def read_and_end(path):
         found = read_npz(path)
         history.finish()
         return found
 
-    monkeypatch.setattr(arrays, "read_npz", read_and_end)
+    monkeypatch.setattr(round_arrays, "read_npz", read_and_end)
     assert read_arrays(tmp_path, "clients")["round"].tolist() == list(range(1, 11))
 
 
@@ -309,7 +310,7 @@ def test_a_damaged_archive_is_one_line(tmp_path):
 
 
 def test_public_names_stay():
-    assert metrics.read_arrays is arrays.read_arrays and metrics.write_npz is arrays.write_npz
+    assert history.read_arrays is round_arrays.read_arrays and history.write_npz is round_arrays.write_npz
 
 
 def test_rows_are_appended(tmp_path):

@@ -13,8 +13,8 @@ from reference.beside import run_both, small_model
 from reference.networks import TorchCNN
 from reference.rounds import PlainFedAvg
 
+from fedjax_collapse.core.records import Batch, Outputs
 from fedjax_collapse.methods import MOON
-from fedjax_collapse.records import Batch, Outputs
 
 cosine = torch.nn.functional.cosine_similarity
 

@@ -12,10 +12,12 @@ from conftest import assert_close
 from tiny_networks import TINY, batch_of, compiled, initialize, least_model, tiny_model, training_step
 
 from experiments.benchmarks import pytorch_networks
-from fedjax_collapse import Model, UserError, masks, nn
-from fedjax_collapse.nn import alexnet, base, layers
+from fedjax_collapse import Model, UserError, nn
+from fedjax_collapse.core import masks
+from fedjax_collapse.core.records import Variables
+from fedjax_collapse.nn import layers, network
 from fedjax_collapse.nn.inspection import count_lowerings
-from fedjax_collapse.records import Variables
+from fedjax_collapse.nn.networks import alexnet
 
 FEDUV_18 = dict(strides=(2, 2, 2, 2), projector="feduv", projector_dim=512)
 FEDUV_50 = dict(stem_size=7, stem_stride=2, projector="feduv", projector_dim=2048)
@@ -247,7 +249,7 @@ def test_dropout(whole_examples):
     class Dropping(flax.linen.Module):
         @flax.linen.compact
         def __call__(self, inputs):
-            return base.dropout(self, inputs, 0.25, True, whole_examples)
+            return network.dropout(self, inputs, 0.25, True, whole_examples)
 
     outputs = np.asarray(Dropping().apply({}, jnp.ones((2000, 3, 2, 5)), rngs={"dropout": jax.random.key(0)}))
     assert set(np.unique(outputs)) == {0, np.float32(4 / 3)} and outputs.mean() == pytest.approx(1, abs=0.05)

@@ -13,7 +13,7 @@ from conftest import assert_same_bits, run_at_once
 from flax import struct
 from jax.tree_util import Partial
 
-from experiments.names import check_arguments, classes, functions
+from experiments.config.names import check_arguments, classes, functions
 from fedjax_collapse import (
     FedAvg,
     LocalTraining,
@@ -27,7 +27,7 @@ from fedjax_collapse import (
     partition,
     sources,
 )
-from fedjax_collapse.options import (
+from fedjax_collapse.core.options import (
     Count,
     Decay,
     Interval,
@@ -43,7 +43,7 @@ from fedjax_collapse.options import (
     option,
     problem,
 )
-from fedjax_collapse.runs import Run, Schedule, check
+from fedjax_collapse.simulation.runs import Run, Schedule, check
 
 NAN, INF = float("nan"), float("inf")
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from experiments import launch
-from experiments.load import load_run
+from experiments.results.load import load_run
 
 pytestmark = pytest.mark.slow
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from tiny_networks import TINY, tiny_model
 
-from fedjax_collapse import FedAvg, Federation, Model, Outputs, UserError, nn, padding
-from fedjax_collapse.nn import heads
+from fedjax_collapse import FedAvg, Federation, Model, Outputs, UserError, nn
+from fedjax_collapse.core.options import with_options
+from fedjax_collapse.nn import heads, padding
 from fedjax_collapse.nn.layers import BatchNorm
-from fedjax_collapse.options import with_options
-from fedjax_collapse.padding import check_padding
-from fedjax_collapse.runs import Run, Schedule, check
+from fedjax_collapse.nn.padding import check_padding
+from fedjax_collapse.simulation.runs import Run, Schedule, check
 
 
 class Own(linen.Module):

@@ -8,18 +8,19 @@ from types import SimpleNamespace
 
 import pytest
 
-from experiments import build, study
-from experiments.cells import arms_of, cells_of, means_of, settings_of
-from experiments.config_files import CONFIGS
-from experiments.metrics import ACCURACY
-from experiments.paper import paper_of
-from experiments.plain_values import plain
-from experiments.preparing import Examples, plan_of
-from experiments.published import by_setting
-from experiments.resolving import resolve
+from experiments.config import build
+from experiments.config.cells import arms_of, cells_of, means_of, settings_of
+from experiments.config.config_files import CONFIGS
+from experiments.config.paper import paper_of
+from experiments.config.plain_values import plain
+from experiments.config.published import by_setting
+from experiments.config.resolving import resolve
+from experiments.results.metrics import ACCURACY
 from experiments.results.pivots import pivot
+from experiments.study import study
+from experiments.study.preparing import Examples, plan_of
 from fedjax_collapse.data import augment, partition
-from fedjax_collapse.fingerprint import flatten
+from fedjax_collapse.storage.fingerprint import flatten
 
 pytestmark = pytest.mark.slow
 

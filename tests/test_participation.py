@@ -21,7 +21,7 @@ from fedjax_collapse import (
     engine,
     nn,
 )
-from fedjax_collapse.simulation import Hardware, Run, Schedule, simulate_runs
+from fedjax_collapse.simulation.simulation import Hardware, Run, Schedule, simulate_runs
 
 pytestmark = pytest.mark.slow
 

@@ -7,10 +7,11 @@ import sys
 import numpy as np
 import pytest
 
-from experiments import build, launch
-from experiments import partition as command
+from experiments import launch
+from experiments.commands import show_partition as command
+from experiments.config import build
+from experiments.config.plain_values import plain
 from experiments.configs import base
-from experiments.plain_values import plain
 from fedjax_collapse.data.heterogeneity import heterogeneity
 
 DOMAINS = "dict(source='glyphs', domains=('clean', 'outline', 'textured'), train_size=40, test_size=20, image_size=8)"

@@ -10,9 +10,9 @@ from flax import linen
 from reference.beside import assert_same_rounds
 from reference.rounds import BODY, HEAD, TRAINING, PlainFedAvg
 
-from experiments import build
+from experiments.config import build
+from experiments.config.plain_values import plain
 from experiments.configs import base
-from experiments.plain_values import plain
 from fedjax_collapse import (
     FedAvg,
     FedDecorr,
@@ -23,14 +23,14 @@ from fedjax_collapse import (
     Participation,
     Phase,
     UserError,
-    masks,
     nn,
 )
-from fedjax_collapse.evaluation import evaluate
+from fedjax_collapse.core import masks
 from fedjax_collapse.methods.fedper import FedPer
 from fedjax_collapse.methods.fedrep import FedRep
 from fedjax_collapse.methods.fedsam import FedSAM
 from fedjax_collapse.methods.lg_fedavg import LGFedAvg
+from fedjax_collapse.simulation.evaluation import evaluate
 
 SIMPLE = LocalTraining(batch_size=8, learning_rate=0.05, momentum=0.5)
 DECORR = {"feddecorr": FedDecorr(0.1, "official")}

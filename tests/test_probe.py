@@ -9,7 +9,7 @@ from sklearn.linear_model import Ridge
 from fedjax_collapse import FedAvg, LocalTraining, UserError
 from fedjax_collapse.analysis import measurements, probe
 from fedjax_collapse.analysis.moments import class_moments, shifted
-from fedjax_collapse.evaluation import evaluate
+from fedjax_collapse.simulation.evaluation import evaluate
 
 TRAINING = LocalTraining(epochs=1, batch_size=8, learning_rate=0.05)
 CHOSEN = {"probe": measurements.linear_probe, "f": measurements.features}

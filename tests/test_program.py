@@ -10,11 +10,11 @@ import optax
 import pytest
 from conftest import assert_close
 
-from experiments import layouts
+from experiments.study import layouts
 from fedjax_collapse import FedAvg, Federation, LocalTraining, Model, Scaffold, UserError, engine, nn, simulate
 from fedjax_collapse.engine import memory
 from fedjax_collapse.methods.fedper import FedPer
-from fedjax_collapse.simulation import Callbacks, Hardware, Run, Schedule, check, initialize, simulate_runs
+from fedjax_collapse.simulation.simulation import Callbacks, Hardware, Run, Schedule, check, initialize, simulate_runs
 
 pytestmark = pytest.mark.slow
 

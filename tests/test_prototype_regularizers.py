@@ -15,12 +15,12 @@ from reference.beside import run_both
 from reference.rounds import PlainFedAvg
 
 from fedjax_collapse import FedAvg, LocalTraining, Model, UserError, engine, nn
+from fedjax_collapse.core.randomness import method_key
+from fedjax_collapse.core.records import Batch, Outputs
 from fedjax_collapse.data.batches import get_batch
 from fedjax_collapse.methods import FedLC, FedMR, FedProc
 from fedjax_collapse.methods._prototypes import Prototypes
 from fedjax_collapse.methods.fedmr import draw_rows, is_submitter
-from fedjax_collapse.randomness import method_key
-from fedjax_collapse.records import Batch, Outputs
 
 cosine = torch.nn.functional.cosine_similarity
 

@@ -8,9 +8,9 @@ from types import MappingProxyType
 import numpy as np
 import pytest
 
-from experiments.cells import arms_of, settings_of
+from experiments.config.cells import arms_of, settings_of
 from experiments.configs import rank_and_accuracy as config_file
-from experiments.rank_and_accuracy import METRICS, correlations, differences, divided, left_out, main, spearman
+from experiments.research.rank_and_accuracy import METRICS, correlations, differences, divided, left_out, main, spearman
 from experiments.results import read_study
 
 ARMS = ("fedavg", "a", "b", "c", "d", "e")

@@ -8,10 +8,10 @@ import jax
 import pytest
 from ml_collections import ConfigDict
 
-from experiments import build
+from experiments.config import build
+from experiments.config.plain_values import plain
+from experiments.config.resolving import resolve_arm
 from experiments.configs import quickstart
-from experiments.plain_values import plain
-from experiments.resolving import resolve_arm
 from fedjax_collapse import methods, simulate
 
 pytestmark = pytest.mark.slow

@@ -14,18 +14,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments.cells import CellName
+from experiments.config.cells import CellName
 from experiments.results import final_table, read_study, write_report
 from experiments.results.contents import PLOTS
 from experiments.results.figures import collapse_ratio, curves, headline, measurements, spectra
 from experiments.results.page import description
-from experiments.results.partition import draw_partition, partition_table
+from experiments.results.partition_figure import draw_partition, partition_table
 from experiments.results.seconds import timing, timing_table
-from experiments.results.study import summarize_run
+from experiments.results.study_results import summarize_run
 from experiments.results.table import accuracy_note, local_note
-from fedjax_collapse.arrays import merge_segments, write_segment
-from fedjax_collapse.measurement import HEADLINES
-from fedjax_collapse.records import UserError
+from fedjax_collapse.core.records import UserError
+from fedjax_collapse.simulation.measurement import HEADLINES
+from fedjax_collapse.storage.round_arrays import merge_segments, write_segment
 
 ROOT = Path(__file__).resolve().parents[1]
 SHOWN = [plot for plot in PLOTS if not plot.optional]  # in a study without measurements of its own

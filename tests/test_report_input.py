@@ -17,7 +17,7 @@ from test_report import ROOT, make_study, rewrite_rows
 from experiments.results import page, read_study, write_report
 from experiments.results.export import TABLES, results_of
 from experiments.results.seconds import seconds_per_round
-from fedjax_collapse.records import UserError
+from fedjax_collapse.core.records import UserError
 
 FILES = (
     "config.json", "provenance.json", "summary.json", "only/seed0/summary.json", "only/seed0/metrics.jsonl",

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from experiments import launch
+from experiments.config.resolving import resolve
 from experiments.configs import quickstart
-from experiments.resolving import resolve
 from experiments.results.reading import layouts_of
-from experiments.resuming import changed_layouts, check_resume
+from experiments.study.resuming import changed_layouts, check_resume
 from fedjax_collapse import FedAvg, LocalTraining, UserError, simulate
 
 pytestmark = pytest.mark.slow

@@ -3,11 +3,14 @@
 import numpy as np
 import pytest
 
-from experiments import check, launch, names, self_test
-from experiments.self_test import Outcome
+from experiments import launch
+from experiments.commands import check
+from experiments.config import names
+from experiments.study import self_test
+from experiments.study.self_test import Outcome
 from fedjax_collapse import nn
-from fedjax_collapse.nn.convolution import LOWERINGS
 from fedjax_collapse.nn.inspection import count_lowerings
+from fedjax_collapse.nn.lowerings.convolution import LOWERINGS
 
 pytestmark = pytest.mark.slow
 

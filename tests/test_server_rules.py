@@ -30,13 +30,13 @@ from fedjax_collapse import (
     engine,
     nn,
 )
+from fedjax_collapse.core.records import Variables
 from fedjax_collapse.data.batches import shuffled_rows
 from fedjax_collapse.methods import TopK
 from fedjax_collapse.methods.ccvr import CCVR, ClassSums, class_moments, class_sums, virtual_features
 from fedjax_collapse.methods.fedexp import FedExP
-from fedjax_collapse.records import Variables
-from fedjax_collapse.server import evaluated
-from fedjax_collapse.simulation import Hardware, Run, Schedule, simulate_runs
+from fedjax_collapse.simulation.simulation import Hardware, Run, Schedule, simulate_runs
+from fedjax_collapse.training.server import evaluated
 
 TRAINING = LocalTraining(batch_size=8, learning_rate=0.05, momentum=0.5)
 DECORR = {"feddecorr": FedDecorr(0.1, "official")}

@@ -27,10 +27,10 @@ from fedjax_collapse import (
     Scaffold,
     UserError,
     engine,
-    masks,
     nn,
     option,
-)  # fmt: skip
+)
+from fedjax_collapse.core import masks
 from fedjax_collapse.methods.fedasam import FedASAM
 from fedjax_collapse.methods.fedcm import FedCM
 from fedjax_collapse.methods.fedlesam import FedLESAM, Received

@@ -35,16 +35,15 @@ from fedjax_collapse import (
     UserError,
     engine,
     nn,
-    running,
     simulate,
-    simulation,
 )
 from fedjax_collapse.data import augment
 from fedjax_collapse.data.federation import Domains
-from fedjax_collapse.fingerprint import describe
 from fedjax_collapse.methods.ccvr import CCVR
 from fedjax_collapse.nn.heads import orthogonal_head
-from fedjax_collapse.simulation import rounds_kept
+from fedjax_collapse.simulation import running, simulation
+from fedjax_collapse.simulation.simulation import rounds_kept
+from fedjax_collapse.storage.fingerprint import describe
 
 pytestmark = pytest.mark.slow
 

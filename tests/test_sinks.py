@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments import launch, sinks
+from experiments import launch
+from experiments.study import sinks
 
 CONFIG = """
 from experiments.configs import quickstart

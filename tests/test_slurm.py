@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from experiments import launch, slurm
-from experiments.resolving import StudySpec
-from experiments.workers import Work
+from experiments import launch
+from experiments.config.resolving import StudySpec
+from experiments.study import slurm
+from experiments.study.workers import Work
 from fedjax_collapse import UserError
 
 pytestmark = pytest.mark.slow

@@ -3,8 +3,7 @@
 import json
 
 import pytest
-
-from experiments import soak
+from campaigns import soak
 
 pytestmark = pytest.mark.slow
 

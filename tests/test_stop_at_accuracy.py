@@ -10,7 +10,7 @@ from conftest import assert_same_bits
 from experiments import launch
 from experiments.results import page, read_study
 from fedjax_collapse import FedAvg, LocalTraining, UserError, engine, simulate
-from fedjax_collapse.simulation import Hardware, Run, Schedule, rounds_kept, simulate_runs
+from fedjax_collapse.simulation.simulation import Hardware, Run, Schedule, rounds_kept, simulate_runs
 
 pytestmark = pytest.mark.slow
 

@@ -10,12 +10,13 @@ import jax
 import pytest
 from ml_collections import ConfigDict
 
-from experiments import launch, preparing, provenance, study, summaries
-from experiments.claim import claimed
+from experiments import launch
+from experiments.config.plain_values import plain
+from experiments.config.resolving import resolve
 from experiments.configs import quickstart
-from experiments.failures import RunsFailed
-from experiments.plain_values import plain
-from experiments.resolving import resolve
+from experiments.study import preparing, provenance, study, summaries
+from experiments.study.claim import claimed
+from experiments.study.failures import RunsFailed
 from fedjax_collapse import UserError
 
 pytestmark = pytest.mark.slow
@@ -71,7 +72,7 @@ def test_one_process_in_a_folder(config, tmp_path, monkeypatch):
     folder.mkdir()
     (folder / "config.json.tmp").write_text("{")
     with claimed(folder, plain(config)):
-        child = "import sys, pathlib; from experiments.lock import only_process_in as only\n"
+        child = "import sys, pathlib; from experiments.study.lock import only_process_in as only\n"
         child += "with only(pathlib.Path(sys.argv[1])): pass"
         second = subprocess.run([sys.executable, "-c", child, str(folder)], capture_output=True, text=True)
         assert "another process runs this study" in second.stderr

@@ -5,7 +5,7 @@ import csv
 import numpy as np
 import pytest
 
-from experiments import theory
+from experiments.research import theory
 
 OPTIONS = theory.Options(steps=40, seeds=2)
 

@@ -5,18 +5,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments import runs
-from experiments.build import federations
+from experiments.config.build import federations
+from experiments.config.plain_values import plain
 from experiments.configs import base
-from experiments.plain_values import plain
+from experiments.study import groups
 from fedjax_collapse import Model, nn
+from fedjax_collapse.core.records import Batch
+from fedjax_collapse.core.target import Target
 from fedjax_collapse.engine import timing
 from fedjax_collapse.engine.timing import with_timed_lowerings
-from fedjax_collapse.fingerprint import describe
-from fedjax_collapse.nn.convolution import TimedLowerings, candidates
 from fedjax_collapse.nn.inspection import convolutions, count_lowerings
-from fedjax_collapse.records import Batch
-from fedjax_collapse.target import Target
+from fedjax_collapse.nn.lowerings.convolution import TimedLowerings, candidates
+from fedjax_collapse.storage.fingerprint import describe
 
 pytestmark = pytest.mark.slow
 
@@ -139,13 +139,13 @@ def test_candidates_of_targets():
 )
 def test_a_config_chooses(seconds, monkeypatch, lowering, worthwhile, expected):
     """By ``auto`` layers with less work than that are not timed: 73,728 and 589,824 multiply-adds on a batch here."""
-    monkeypatch.setattr(runs, "WORTHWHILE", worthwhile)
+    monkeypatch.setattr(groups, "WORTHWHILE", worthwhile)
     config = base.get_config()
     config.network = dict(name="small_cnn", channels=(4, 32), lowering=lowering)
     config.clients = 2
     values = plain(config)
     seconds[0]["patches"] = 0.1
-    plan = runs.make_plan(values, federations(values, [0])[0])
+    plan = groups.make_plan(values, federations(values, [0])[0])
     assert count_lowerings(plan.model, 32).get("patches", 0) == expected
     assert {entry[2:4] for entry in seconds[1]} == ({(32, 1)} if expected else set())  # batch size, clients at once
 

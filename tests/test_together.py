@@ -8,14 +8,15 @@ import numpy as np
 import pytest
 from conftest import assert_close
 
-from experiments import launch, runs, summaries
+from experiments import launch
+from experiments.config.resolving import resolve
 from experiments.configs import quickstart
-from experiments.preparing import federations_of
-from experiments.resolving import resolve
+from experiments.study import groups, summaries
+from experiments.study.preparing import federations_of
 from fedjax_collapse import FedAvg, FedDecorr, FedMR, LocalTraining, Model, Scaffold, engine, nn, simulate
 from fedjax_collapse.engine import together
-from fedjax_collapse.runs import initialize
-from fedjax_collapse.simulation import Hardware, Run, Schedule, rounds_kept, simulate_runs, structure
+from fedjax_collapse.simulation.runs import initialize
+from fedjax_collapse.simulation.simulation import Hardware, Run, Schedule, rounds_kept, simulate_runs, structure
 
 pytestmark = pytest.mark.slow
 
@@ -204,8 +205,8 @@ def test_groups_of_a_config(tmp_path):
         config.engine.runs = choice
         study = resolve(config, tmp_path)
         federations = federations_of(study.cells, study.seeds)
-        plans = {cell.name: runs.make_plan(cell.values, federations[cell.name][0]) for cell in study.cells}
-        assert [len(group.runs) for group in runs.make_groups(study.runs, plans, federations)] == expected
+        plans = {cell.name: groups.make_plan(cell.values, federations[cell.name][0]) for cell in study.cells}
+        assert [len(group.runs) for group in groups.make_groups(study.runs, plans, federations)] == expected
 
 
 @pytest.mark.parametrize(
@@ -226,9 +227,9 @@ def test_seeds_of_clients_that_remember_go_together_where_that_is_faster(tmp_pat
     config.seeds, config.arms = (0, 1), dict(only=change)
     study = resolve(config, tmp_path)
     federations = federations_of(study.cells, study.seeds)
-    plans = {"only": runs.make_plan(study.cells[0].values, federations["only"][0])}
+    plans = {"only": groups.make_plan(study.cells[0].values, federations["only"][0])}
     asked.clear()
-    (group,) = runs.make_groups(study.runs, plans, federations)
+    (group,) = groups.make_groups(study.runs, plans, federations)
     run = group.runs["only", 0]
     _, state, _ = initialize(run, plans["only"].model, plans["only"].schedule)
     examples = engine.memory.size_in_bytes((run.federation.train, run.federation.ownership))

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from experiments import launch, workers
+from experiments import launch
+from experiments.config.resolving import StudySpec
 from experiments.early import STOPPED_EARLY, STOPPING
-from experiments.lock import holder, only_process_in, taken
-from experiments.resolving import StudySpec
+from experiments.study import workers
+from experiments.study.lock import holder, only_process_in, taken
 from fedjax_collapse import UserError
 
 pytestmark = pytest.mark.slow

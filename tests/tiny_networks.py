@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_collapse import Model, nn
+from fedjax_collapse.core.records import Batch, Variables
 from fedjax_collapse.losses import cross_entropy
-from fedjax_collapse.records import Batch, Variables
 
 NUM_CLASSES = 4
 FAST_COMPILATION = {"xla_backend_optimization_level": 0}  # a third of the time; the programs are short

@@ -1,4 +1,4 @@
-"""The parts of ``experiments/benchmark.py``: what is trained, by which systems, and how one of them is timed."""
+"""The parts of ``fedjax-collapse benchmark``: what is trained, by which systems, and how one of them is timed."""
 
 import importlib
 from collections.abc import Callable, Iterator

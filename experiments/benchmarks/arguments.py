@@ -1,4 +1,4 @@
-"""The command line of ``experiments/benchmark.py``: flags, and what is wrong with them in one line."""
+"""The command line of ``fedjax-collapse benchmark``: flags, and what is wrong with them in one line."""
 
 import argparse
 import shlex

@@ -11,10 +11,10 @@ from experiments.benchmarks.tasks import Task
 from experiments.benchmarks.weights import variables_from
 from experiments.benchmarks.workloads import SEED, Training, Workload
 from fedjax_collapse import FedAvg, Federation, LocalTraining, Model, engine
+from fedjax_collapse.core.target import Target
 from fedjax_collapse.engine.layout import padded_sizes
 from fedjax_collapse.engine.timing import with_timed_lowerings
-from fedjax_collapse.simulation import Hardware, Run, Schedule, check
-from fedjax_collapse.target import Target
+from fedjax_collapse.simulation.simulation import Hardware, Run, Schedule, check
 
 
 def run(workload: Workload, task: Task, setting: Setting) -> Iterator[Round]:

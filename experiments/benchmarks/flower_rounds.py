@@ -18,7 +18,7 @@ from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 
 from experiments.benchmarks import Round, Setting, pytorch_loops
-from experiments.benchmarks.reporting import MANY, rounds_of
+from experiments.benchmarks.callbacks import MANY, rounds_of
 from experiments.benchmarks.tasks import Task
 from experiments.benchmarks.workloads import WORKLOADS, Workload
 

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Self, TypeVar
 
-from experiments.machine import on_cores
+from experiments.study.machine import on_cores
 
 T = TypeVar("T")
 

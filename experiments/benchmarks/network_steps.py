@@ -46,11 +46,11 @@ def _engine(case: Case) -> Callable[[], None]:
     """A function that runs the next round to its end."""
     import jax
 
-    from experiments import names
     from experiments.benchmarks import engine_rounds, networks
+    from experiments.config import names
     from fedjax_collapse import FedAvg, Federation, LocalTraining, Model
     from fedjax_collapse.engine.timing import with_timed_lowerings
-    from fedjax_collapse.simulation import Hardware, Run, Schedule, check
+    from fedjax_collapse.simulation.simulation import Hardware, Run, Schedule, check
 
     devices = min(case.cores, CLIENTS)
     jax.config.update("jax_num_cpu_devices", devices)

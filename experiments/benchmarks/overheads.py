@@ -19,11 +19,11 @@ import jax
 from experiments.benchmarks import networks
 from experiments.benchmarks.engine_rounds import layout, rounds
 from experiments.benchmarks.workloads import SEED, WORKLOADS
-from experiments.names import classes
+from experiments.config.names import classes
 from fedjax_collapse import FedAvg, Federation, LocalTraining, Model, partition
+from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data.augment import PRESETS, Augmentation, output_shape
-from fedjax_collapse.records import UserError
-from fedjax_collapse.simulation import Hardware, Run, Schedule, check
+from fedjax_collapse.simulation.simulation import Hardware, Run, Schedule, check
 
 CLIENTS, EXAMPLES = 10, 1000
 TRAINING = LocalTraining(epochs=10, batch_size=64, learning_rate=0.01, momentum=0.9, weight_decay=1e-5)

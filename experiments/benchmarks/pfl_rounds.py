@@ -22,7 +22,7 @@ from pfl.model.pytorch import PyTorchModel
 from torch.nn.functional import cross_entropy
 
 from experiments.benchmarks import Round, Setting, pytorch_loops
-from experiments.benchmarks.reporting import MANY, rounds_of
+from experiments.benchmarks.callbacks import MANY, rounds_of
 from experiments.benchmarks.tasks import Task
 from experiments.benchmarks.workloads import SEED, Workload
 

@@ -2,9 +2,9 @@
 
 import jax
 
-from fedjax_collapse.nn.base import Network
+from fedjax_collapse.core.target import Target
 from fedjax_collapse.nn.layers import Conv, Dense, max_pool
-from fedjax_collapse.target import Target
+from fedjax_collapse.nn.network import Network
 
 
 class TwoConvCNN(Network):

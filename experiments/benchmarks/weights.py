@@ -22,7 +22,7 @@ def variables_from(model: "Model", arrays: list[np.ndarray]) -> "Variables":
     """The variables whose ``arrays_in_order`` these are."""
     import jax.numpy as jnp
 
-    from fedjax_collapse.records import Variables
+    from fedjax_collapse.core.records import Variables
 
     variables = {"params": {}, "batch_stats": {}}
     for path, array in zip(_paths_in_order(model), arrays, strict=True):

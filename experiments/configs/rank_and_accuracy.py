@@ -1,7 +1,7 @@
 """Does fixing rank fix accuracy? Every method and strength, over data, heterogeneity and length of local training.
 
     python experiments/launch.py --config=experiments/configs/rank_and_accuracy.py --workdir=runs/rank
-    python experiments/rank_and_accuracy.py runs/rank
+    fedjax-collapse rank-and-accuracy runs/rank
 
 Behind the file name: ``digits`` (1,797 real handwritten digits of 8x8 pixels), ``wide`` (the same, 1,024 features
 instead of 128), ``mnist5k`` (5,000 of 28x28, needs the extra ``mnist5k``), ``glyphs`` (synthetic characters of 16x16,
@@ -13,9 +13,9 @@ Small data: not comparable with the papers' tables.
 
 from ml_collections import ConfigDict
 
+from experiments.config.published import GLYPHS
 from experiments.configs import base
 from experiments.configs.label_skew import METHODS
-from experiments.published import GLYPHS
 
 LEFT_OUT = ("fedper", "fedrep", "lg_fedavg", "fedvls_feddecorr")  # scored on each client's own classes; two at once
 OTHERS = {

@@ -7,8 +7,8 @@ import numpy as np
 from experiments.results import drawing
 from experiments.results.drawing import MUTE, arm_colour, draws, grid_of, label, new_figure, whole_numbers
 from experiments.results.selection import Selection
-from experiments.results.study import Run, Study
-from fedjax_collapse.records import EPOCH
+from experiments.results.study_results import Run, Study
+from fedjax_collapse.core.records import EPOCH
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

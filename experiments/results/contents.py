@@ -3,13 +3,13 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from experiments.metrics import ACCURACY, EFFECTIVE_RANK
 from experiments.results import embedding, figures
-from experiments.results.classifier import head_spectra
+from experiments.results.classifier_figure import head_spectra
 from experiments.results.client_losses import client_loss, within_round
-from experiments.results.partition import partition_figure, partition_table
+from experiments.results.metrics import ACCURACY, EFFECTIVE_RANK
+from experiments.results.partition_figure import partition_figure, partition_table
 from experiments.results.seconds import timing, timing_table
-from experiments.results.study import Study
+from experiments.results.study_results import Study
 from experiments.results.sweep import sweep
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from experiments.results.selection import Selection
-from fedjax_collapse import files
+from fedjax_collapse.core import files
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,9 +10,9 @@ import numpy as np
 
 from experiments.results import drawing
 from experiments.results.drawing import COLOURS, MARKERS, arm_colour, draws, grid_of, label, new_figure
-from experiments.results.partition import class_names
+from experiments.results.partition_figure import class_names
 from experiments.results.selection import Selection
-from experiments.results.study import Arrays, Run, Study, is_of
+from experiments.results.study_results import Arrays, Run, Study, is_of
 from fedjax_collapse.analysis.geometry import on_sphere
 
 if TYPE_CHECKING:

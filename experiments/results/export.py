@@ -5,15 +5,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from experiments.cells import CellName
-from experiments.metrics import ACCURACY, Metric, R, number
-from experiments.paper import paper_of
+from experiments.config.cells import CellName
+from experiments.config.paper import paper_of
 from experiments.results.contents import OVERVIEW, PLOTS
 from experiments.results.drawing import for_column, save_figure
 from experiments.results.formats import csv_text, in_latex, in_markdown, latex, markdown
+from experiments.results.metrics import ACCURACY, Metric, R, number
 from experiments.results.paired import paired_difference, why_none
 from experiments.results.pivots import Rows, pivots
-from experiments.results.study import Study
+from experiments.results.study_results import Study
 from experiments.results.table import (
     accuracy_note,
     columns_of,

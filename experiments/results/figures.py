@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from experiments.metrics import ACCURACY, EFFECTIVE_RANK, LOCAL_EFFECTIVE_RANK, TASK_LOSS, R, metric_of, number, panels
 from experiments.results import drawing
 from experiments.results.drawing import (
     THRESHOLD,
@@ -21,8 +20,18 @@ from experiments.results.drawing import (
     styled,
     whole_numbers,
 )
+from experiments.results.metrics import (
+    ACCURACY,
+    EFFECTIVE_RANK,
+    LOCAL_EFFECTIVE_RANK,
+    TASK_LOSS,
+    R,
+    metric_of,
+    number,
+    panels,
+)
 from experiments.results.selection import Selection
-from experiments.results.study import Study, mean_and_std
+from experiments.results.study_results import Study, mean_and_std
 from fedjax_collapse.analysis.spectrum import FLOOR
 
 if TYPE_CHECKING:

@@ -10,18 +10,18 @@ from typing import Any, NamedTuple
 
 import jinja2
 
-from experiments.cells import arms_of, merged
-from experiments.folder import REPORT
+from experiments.config.cells import arms_of, merged
 from experiments.results import drawing
 from experiments.results.contents import OVERVIEW, PLOTS, Plot
 from experiments.results.formats import name_of
 from experiments.results.pivots import pivots
 from experiments.results.reading import layouts_of, read_study
-from experiments.results.study import Study
+from experiments.results.study_results import Study
 from experiments.results.table import accuracy_note, final_table, local_note
-from fedjax_collapse import files
-from fedjax_collapse.fingerprint import flatten
-from fedjax_collapse.records import UserError
+from experiments.study.folder import REPORT
+from fedjax_collapse.core import files
+from fedjax_collapse.core.records import UserError
+from fedjax_collapse.storage.fingerprint import flatten
 
 DEMONSTRATIONS = ("digits", "glyphs", "synthetic")  # sources too small, or too artificial, for a comparison with papers
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from experiments.cells import CellName
-from experiments.metrics import ACCURACY, number
-from experiments.results.study import Run, Study, moments
+from experiments.config.cells import CellName
+from experiments.results.metrics import ACCURACY, number
+from experiments.results.study_results import Run, Study, moments
 
 
 def paired_difference(study: Study, cell: CellName, base: str) -> dict[str, Any]:

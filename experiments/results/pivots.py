@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
-from experiments.cells import CellName, means_of
-from experiments.metrics import ACCURACY, SECONDS, TO_TARGET, Metric, number, show_number
-from experiments.paper import Paper, paper_of
+from experiments.config.cells import CellName, means_of
+from experiments.config.paper import Paper, paper_of
+from experiments.results.metrics import ACCURACY, SECONDS, TO_TARGET, Metric, number, show_number
 from experiments.results.seconds import seconds_per_round
-from experiments.results.study import Study, Summary
+from experiments.results.study_results import Study, Summary
 from experiments.results.table import columns_of, show_moments, unlike_note
 from experiments.results.targets import rounds_to_target
 

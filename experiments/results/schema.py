@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from experiments.cells import arms_of, merged, settings_of
-from experiments.paper import check_kinds
-from fedjax_collapse.arrays import Arrays
-from fedjax_collapse.options import Count, Fraction, Interval, Natural, Seed, check_value
-from fedjax_collapse.records import EPOCH, MEASURED, UserError
+from experiments.config.cells import arms_of, merged, settings_of
+from experiments.config.paper import check_kinds
+from fedjax_collapse.core.options import Count, Fraction, Interval, Natural, Seed, check_value
+from fedjax_collapse.core.records import EPOCH, MEASURED, UserError
+from fedjax_collapse.storage.round_arrays import Arrays
 
 Kinds = Mapping[str, Any]  # by key the annotation of its value, if it is there
 

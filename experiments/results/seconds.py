@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from experiments.cells import CellName
-from experiments.metrics import PHASES, number, show_number
+from experiments.config.cells import CellName
 from experiments.results import drawing
 from experiments.results.drawing import arm_colour, draws, label, new_figure
+from experiments.results.metrics import PHASES, number, show_number
 from experiments.results.selection import Selection
-from experiments.results.study import Row, Run, Study, moments
+from experiments.results.study_results import Row, Run, Study, moments
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

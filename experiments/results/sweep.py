@@ -4,11 +4,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from experiments.cells import Arm, arms_of
-from experiments.metrics import ACCURACY, EFFECTIVE_RANK, R, number
+from experiments.config.cells import Arm, arms_of
 from experiments.results.drawing import COLOURS, MARKERS, MUTE, draws, label, legend, new_figure
+from experiments.results.metrics import ACCURACY, EFFECTIVE_RANK, R, number
 from experiments.results.selection import Selection
-from experiments.results.study import Study
+from experiments.results.study_results import Study
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

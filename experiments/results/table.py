@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from experiments.cells import CellName
-from experiments.metrics import ACCURACY, OVER_CLIENTS, SUMMARISED, Metric, R, metric_of, panels
-from experiments.results.study import Summary
-from fedjax_collapse.records import MEASURED
+from experiments.config.cells import CellName
+from experiments.results.metrics import ACCURACY, OVER_CLIENTS, SUMMARISED, Metric, R, metric_of, panels
+from experiments.results.study_results import Summary
+from fedjax_collapse.core.records import MEASURED
 
 
 def accuracy_note(summary: Summary) -> str:

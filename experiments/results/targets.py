@@ -4,11 +4,11 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from experiments.cells import CellName
-from experiments.metrics import ACCURACY, number, show_number
-from experiments.names import check_name
+from experiments.config.cells import CellName
+from experiments.config.names import check_name
+from experiments.results.metrics import ACCURACY, number, show_number
 from experiments.results.paired import of_one_seed
-from experiments.results.study import Row, Run, Study, moments
+from experiments.results.study_results import Row, Run, Study, moments
 from experiments.results.table import unlike_note
 
 

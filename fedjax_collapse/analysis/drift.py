@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from fedjax_collapse.records import PyTree
+from fedjax_collapse.core.records import PyTree
 
 _AT_ONCE = 2**16  # entries of each update that lie together in float64: all of many large models would not fit
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from fedjax_collapse.analysis import classifier, geometry, probe, rank, similarity
+from fedjax_collapse.analysis import classifier_weight, geometry, probe, rank, similarity
 from fedjax_collapse.analysis import confusion as matrices
 from fedjax_collapse.analysis import lidar as discriminant
 from fedjax_collapse.analysis import neural_collapse as nc
@@ -21,10 +21,10 @@ from fedjax_collapse.analysis.drift import drift, inner_products
 from fedjax_collapse.analysis.moments import class_moments
 from fedjax_collapse.analysis.spectrum import effective_rank
 from fedjax_collapse.analysis.unevenness import mean_eigenvalue_variance
+from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data.federation import Federation
-from fedjax_collapse.evaluation import evaluate
-from fedjax_collapse.measurement import MeasuredModel, MeasurementView, mean_score
-from fedjax_collapse.records import UserError
+from fedjax_collapse.simulation.evaluation import evaluate
+from fedjax_collapse.simulation.measurement import MeasuredModel, MeasurementView, mean_score
 
 Numbers = Mapping[str, float]
 FEATURES_SAVED = 500  # test examples
@@ -60,7 +60,7 @@ def neural_collapse(view: MeasurementView) -> Numbers:
         }
         if model.evaluation.is_finite:
             numbers["nc4"] = nc.nearest_mean_disagreement(model.features, model.logits, moments)
-        if (head := classifier.linear_head(view.model, model.variables)) is None:
+        if (head := classifier_weight.linear_head(view.model, model.variables)) is None:
             return numbers
         weight = head.weight[moments.is_present]
         return numbers | {
@@ -204,10 +204,10 @@ def head_spectrum(view: MeasurementView) -> Mapping[str, float | np.ndarray]:
     """
 
     def spectrum(model, centred=False):
-        if (head := classifier.linear_head(view.model, model.variables)) is None:
+        if (head := classifier_weight.linear_head(view.model, model.variables)) is None:
             network = type(view.model.module).__name__
             raise UserError(f"measurement head_spectrum: the head of network {network} is not linear; leave it out")
-        return classifier.weight_spectrum(head.weight, centred)
+        return classifier_weight.weight_spectrum(head.weight, centred)
 
     def ranks(model):
         ranks = (effective_rank(spectrum(model, centred)) for centred in (False, True))

@@ -11,7 +11,7 @@ import math
 import numpy as np
 from jaxtyping import Float, Int
 
-from fedjax_collapse.analysis.classifier import LinearHead
+from fedjax_collapse.analysis.classifier_weight import LinearHead
 from fedjax_collapse.analysis.moments import Moments
 
 MOST = 10_000  # training examples that a probe is fitted to

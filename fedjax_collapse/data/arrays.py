@@ -5,8 +5,8 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_collapse.annotations import as_array as as_array
-from fedjax_collapse.records import UserError
+from fedjax_collapse.core.annotations import as_array as as_array
+from fedjax_collapse.core.records import UserError
 
 _LARGEST = 2**31 - 1  # of int32
 _EXACT = 2**24  # up to which float32 has every integer

@@ -13,10 +13,10 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from fedjax_collapse import user_code
+from fedjax_collapse.core import user_code
+from fedjax_collapse.core.records import Key, UserError
 from fedjax_collapse.data import pixels
 from fedjax_collapse.data.auto_augment import apply_drawn, check_rule, draw
-from fedjax_collapse.records import Key, UserError
 
 Image = jax.Array
 Augmentation = Callable[[Image, Key], Image]

@@ -19,8 +19,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedjax_collapse.core.records import Key, UserError
 from fedjax_collapse.data import pixels
-from fedjax_collapse.records import Key, UserError
 
 
 class Operation(NamedTuple):

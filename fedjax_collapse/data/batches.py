@@ -6,8 +6,8 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
+from fedjax_collapse.core.records import Batch, Examples, Key, PyTree
 from fedjax_collapse.data.augment import Augmentation
-from fedjax_collapse.records import Batch, Examples, Key, PyTree
 
 
 def get_batch(

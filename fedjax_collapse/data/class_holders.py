@@ -5,7 +5,7 @@
 
 import numpy as np
 
-from fedjax_collapse.records import UserError
+from fedjax_collapse.core.records import UserError
 
 
 def balanced(num_clients: int, num_classes: int, classes_per_client: int, rng: np.random.Generator) -> np.ndarray:

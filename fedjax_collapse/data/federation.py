@@ -6,6 +6,9 @@ from typing import Annotated, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
+from fedjax_collapse.core.hashing import digest
+from fedjax_collapse.core.options import check_value
+from fedjax_collapse.core.records import Examples, Ownership, UserError
 from fedjax_collapse.data.arrays import (
     as_array,
     as_images,
@@ -17,9 +20,6 @@ from fedjax_collapse.data.arrays import (
 from fedjax_collapse.data.ownership import as_table, ownership, rows_in_proportion
 from fedjax_collapse.data.partition import Partition
 from fedjax_collapse.data.sources import Source
-from fedjax_collapse.hashing import digest
-from fedjax_collapse.options import check_value
-from fedjax_collapse.records import Examples, Ownership, UserError
 
 STORAGES = ("device", "host")  # where examples lie
 

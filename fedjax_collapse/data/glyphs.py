@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedjax_collapse.records import UserError
+from fedjax_collapse.core.records import UserError
 
 CHARACTERS = string.digits + string.ascii_uppercase + string.ascii_lowercase + "αβγδεζηθλμξπρστφχψωΓΔΘΛΞΠΣΦΨΩ&@#?!%$+="
 NUM_CLASSES = (10, 62, 100)

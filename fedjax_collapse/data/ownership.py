@@ -5,10 +5,10 @@ from collections.abc import Iterable, Mapping, Sequence
 import jax.numpy as jnp
 import numpy as np
 
+from fedjax_collapse.core.options import Count, check_value
+from fedjax_collapse.core.records import Ownership, UserError
 from fedjax_collapse.data.arrays import as_array
 from fedjax_collapse.data.partition import Partition
-from fedjax_collapse.options import Count, check_value
-from fedjax_collapse.records import Ownership, UserError
 
 _MOST_OWNERS = 2  # of an example, as of ``partition.partially_disjoint``
 _MOST_CLIENTS = 10_000_000  # what has more never ends

@@ -12,10 +12,10 @@ from typing import Annotated
 import numpy as np
 from jaxtyping import Int
 
+from fedjax_collapse.core.options import Count, Fraction, Interval, Natural, Seed, checked
+from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data import class_holders
 from fedjax_collapse.data.reading import index_file
-from fedjax_collapse.options import Count, Fraction, Interval, Natural, Seed, checked
-from fedjax_collapse.records import UserError
 
 Labels = Int[np.ndarray, " examples"]
 Partition = Sequence[np.ndarray]

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_collapse.records import UserError
+from fedjax_collapse.core.records import UserError
 
 Image = jax.Array
 

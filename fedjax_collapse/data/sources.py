@@ -17,11 +17,11 @@ from typing import Annotated, NamedTuple
 
 import numpy as np
 
+from fedjax_collapse.core.options import Count, Interval, Natural, Seed, checked
+from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data import glyphs as drawing
-from fedjax_collapse.data.reading import encoded, files, folders, packages, tables, tfds_listing
+from fedjax_collapse.data.reading import encoded, folders, listings, packages, tabular, tfds_listing
 from fedjax_collapse.data.reading.cache import cached
-from fedjax_collapse.options import Count, Interval, Natural, Seed, checked
-from fedjax_collapse.records import UserError
 
 
 def _scaled(*values):
@@ -106,7 +106,7 @@ def mnist5k(test_fraction: Annotated[float, Interval(0.01, 0.99)] = 0.2, seed: S
         parts = train_test_split(images, labels, test_size=test_fraction, random_state=seed, stratify=labels)
         return dict(zip(names, parts, strict=True))
 
-    state = files.fingerprint(path)
+    state = listings.fingerprint(path)
     key = {"version": version, "file": state, "test_fraction": test_fraction, "seed": seed}
     return Source(**cached("mnist5k", key, split), mean=0.0, std=255.0, class_names=tuple("0123456789"))
 
@@ -189,7 +189,7 @@ def tfds(
     """
     builders = tfds_listing.find_builders(name, data_dir, download)
     paths = [Path(builder.data_path) for builder in builders]
-    states = list(map(files.fingerprint, paths))
+    states = list(map(listings.fingerprint, paths))
     key = dict(folders=paths, files=states, splits=(train_split, test_split), label=label)
     normalisation = normalisation or _USUAL_NORMALISATION.get(name.partition(":")[0], "unit")
     find = functools.partial(tfds_listing.list_builders, builders, train_split, test_split, label)
@@ -217,7 +217,7 @@ def folder(
     """
     find = functools.partial(folders.list_folder, path, test_fraction, test_per_class, seed)
     root = Path(path).absolute()
-    key = dict(folder=root, files=files.fingerprint(root), divided=(test_fraction, test_per_class, seed))
+    key = dict(folder=root, files=listings.fingerprint(root), divided=(test_fraction, test_per_class, seed))
     return _from_listing("folder", key, find, classes, image_size, channels, normalisation)
 
 
@@ -236,9 +236,9 @@ def parquet(
     Raises:
         UserError: what is missing or unreadable, by its file.
     """
-    find = functools.partial(tables.list_parquet, path, image_column, label_column)
+    find = functools.partial(tabular.list_parquet, path, image_column, label_column)
     root = Path(path).absolute()
-    key = dict(folder=root, files=files.fingerprint(root), columns=(image_column, label_column))
+    key = dict(folder=root, files=listings.fingerprint(root), columns=(image_column, label_column))
     return _from_listing("parquet", key, find, classes, image_size, channels, normalisation)
 
 
@@ -252,7 +252,7 @@ def npz(path: str | Path, normalisation: str = "unit") -> Source:
     Raises:
         UserError: the file cannot be read or has other arrays.
     """
-    return _from_arrays(tables.read_arrays(path), normalisation)
+    return _from_arrays(tabular.read_arrays(path), normalisation)
 
 
 @checked
@@ -268,7 +268,7 @@ def isic2019(
         UserError: the split file is not that one, or an image is missing or unreadable, by its file.
     """
     places = [Path(path).absolute(), Path(split_file).absolute()]
-    key = dict(places=places, files=list(map(files.fingerprint, places)))
+    key = dict(places=places, files=list(map(listings.fingerprint, places)))
     find = functools.partial(folders.list_isic2019, path, split_file)
     return _from_listing("isic2019", key, find, (), image_size, 3, normalisation, fit="crop")
 

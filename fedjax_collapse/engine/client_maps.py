@@ -22,12 +22,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 
-from fedjax_collapse import processes
-from fedjax_collapse.aggregation import sum_clients
+from fedjax_collapse.core import processes
+from fedjax_collapse.core.options import Count, check_fields
+from fedjax_collapse.core.records import PyTree, UserError
+from fedjax_collapse.core.target import Target
 from fedjax_collapse.data.batches import zeros_of
-from fedjax_collapse.options import Count, check_fields
-from fedjax_collapse.records import PyTree, UserError
-from fedjax_collapse.target import Target
+from fedjax_collapse.training.aggregation import sum_clients
 
 
 class Outcome(NamedTuple):

@@ -11,15 +11,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_collapse import local, server
-from fedjax_collapse.aggregation import Upload, weigh
-from fedjax_collapse.algorithm import FedAvg
+from fedjax_collapse.core.randomness import clients_key
+from fedjax_collapse.core.records import Client, ClientState, Drawn, Examples, Key, Ownership, PyTree, Server, Variables
 from fedjax_collapse.engine import skipping
 from fedjax_collapse.engine.client_maps import ClientMap, Outcome
 from fedjax_collapse.engine.layout import Rounds
 from fedjax_collapse.engine.participation import Participation
-from fedjax_collapse.randomness import clients_key
-from fedjax_collapse.records import Client, ClientState, Drawn, Examples, Key, Ownership, PyTree, Server, Variables
+from fedjax_collapse.training import local, server
+from fedjax_collapse.training.aggregation import Upload, weigh
+from fedjax_collapse.training.algorithm import FedAvg
 
 
 class Data(NamedTuple):

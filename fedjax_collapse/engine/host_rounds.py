@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_collapse import randomness
-from fedjax_collapse.algorithm import FedAvg
+from fedjax_collapse.core import randomness
+from fedjax_collapse.core.records import ClientState, Drawn, Examples, PyTree
 from fedjax_collapse.engine import cohort as cohorts
 from fedjax_collapse.engine import skipping
 from fedjax_collapse.engine.client_maps import ClientMap, to_host
@@ -21,7 +21,7 @@ from fedjax_collapse.engine.cohort import CohortResult, Data
 from fedjax_collapse.engine.layout import Rounds
 from fedjax_collapse.engine.rounds import Advance, RoundRecord, State
 from fedjax_collapse.engine.skipping import SKIPPED
-from fedjax_collapse.records import ClientState, Drawn, Examples, PyTree
+from fedjax_collapse.training.algorithm import FedAvg
 
 
 def run_rounds(

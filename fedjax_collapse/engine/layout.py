@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedjax_collapse.core.records import UserError
+from fedjax_collapse.core.target import Target
 from fedjax_collapse.engine.client_maps import ClientMap
-from fedjax_collapse.model import Model
-from fedjax_collapse.records import UserError
-from fedjax_collapse.target import Target
+from fedjax_collapse.nn.model import Model
 
 _SMALL_LAYERS, _SMALL_WEIGHTS = 12, 5_000_000
 _SHALLOW = 10  # layers up to which a program that holds the network's step twice still compiles fast

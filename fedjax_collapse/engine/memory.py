@@ -8,10 +8,10 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from fedjax_collapse import processes
+from fedjax_collapse.core import processes
+from fedjax_collapse.core.records import PyTree, UserError
 from fedjax_collapse.engine.client_maps import Chunked, ClientMap, Sharded, Vectorized
 from fedjax_collapse.engine.layout import Layout
-from fedjax_collapse.records import PyTree, UserError
 
 _GIB = 2**30
 _SHOWN = 100  # characters of what the runtime says

@@ -13,10 +13,19 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from fedjax_collapse import randomness
-from fedjax_collapse.annotations import as_array
-from fedjax_collapse.options import Fraction, Interval, NonNegative, Positive, Share, check_fields, only_with, option
-from fedjax_collapse.records import Key, UserError
+from fedjax_collapse.core import randomness
+from fedjax_collapse.core.annotations import as_array
+from fedjax_collapse.core.options import (
+    Fraction,
+    Interval,
+    NonNegative,
+    Positive,
+    Share,
+    check_fields,
+    only_with,
+    option,
+)
+from fedjax_collapse.core.records import Key, UserError
 
 
 @struct.dataclass

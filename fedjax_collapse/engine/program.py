@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 
-from fedjax_collapse.algorithm import FedAvg
+from fedjax_collapse.core.records import Examples, UserError
 from fedjax_collapse.data import federation
 from fedjax_collapse.engine import host_rounds, memory, rounds, together
 from fedjax_collapse.engine.client_maps import to_host
@@ -16,7 +16,7 @@ from fedjax_collapse.engine.cohort import Data, home_order
 from fedjax_collapse.engine.layout import Layout, Rounds
 from fedjax_collapse.engine.rounds import Advance, State
 from fedjax_collapse.engine.skipping import SKIPPED
-from fedjax_collapse.records import Examples, UserError
+from fedjax_collapse.training.algorithm import FedAvg
 
 STORAGES = ("auto", *federation.STORAGES)
 _MIB = 2**20

@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_collapse import randomness, server
-from fedjax_collapse.algorithm import FedAvg
+from fedjax_collapse.core import randomness
+from fedjax_collapse.core.records import ClientState, Examples, Key, PyTree, Server, Variables
 from fedjax_collapse.data.batches import zeros_of
 from fedjax_collapse.engine import cohort as cohorts
 from fedjax_collapse.engine import skipping
@@ -21,8 +21,9 @@ from fedjax_collapse.engine.client_maps import Chunked, ClientMap, Outcome, on_o
 from fedjax_collapse.engine.cohort import Data, Watched
 from fedjax_collapse.engine.layout import Rounds
 from fedjax_collapse.engine.skipping import SKIPPED
-from fedjax_collapse.model import Model
-from fedjax_collapse.records import ClientState, Examples, Key, PyTree, Server, Variables
+from fedjax_collapse.nn.model import Model
+from fedjax_collapse.training import server
+from fedjax_collapse.training.algorithm import FedAvg
 
 
 class State(NamedTuple):

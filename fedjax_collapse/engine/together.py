@@ -7,12 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_collapse.algorithm import FedAvg
+from fedjax_collapse.core.records import PyTree
 from fedjax_collapse.engine import memory
 from fedjax_collapse.engine.client_maps import Chunked, ClientMap, Sharded, Vectorized, num_busy, on_one_device
 from fedjax_collapse.engine.cohort import Data, device_steps
 from fedjax_collapse.engine.rounds import State
-from fedjax_collapse.records import PyTree
+from fedjax_collapse.training.algorithm import FedAvg
 
 
 def lay_out_runs(client_map: ClientMap, num_runs: int) -> tuple[ClientMap, ClientMap]:

@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Num
 
-from fedjax_collapse.losses.task import cross_entropy, masked_mean
-from fedjax_collapse.records import Scalar, UserError
+from fedjax_collapse.core.records import Scalar, UserError
+from fedjax_collapse.losses.task_loss import cross_entropy, masked_mean
 
 BALANCED_VACANT = ("exclude", "floor_one", "eps")
 CALIBRATED_VACANT = ("exclude", "floor")

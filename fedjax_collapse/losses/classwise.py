@@ -8,8 +8,8 @@ over between variants.
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from fedjax_collapse.losses.moments import inverse_root
-from fedjax_collapse.records import Scalar, UserError
+from fedjax_collapse.core.records import Scalar, UserError
+from fedjax_collapse.losses.norms import inverse_root
 
 VARIANTS = ("paper", "paper_unit", "official")
 

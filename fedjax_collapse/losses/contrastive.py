@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from fedjax_collapse.losses.task import masked_mean
-from fedjax_collapse.records import Scalar
+from fedjax_collapse.core.records import Scalar
+from fedjax_collapse.losses.task_loss import masked_mean
 
 
 def model_contrastive(

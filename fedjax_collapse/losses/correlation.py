@@ -8,8 +8,8 @@ for N = 64 and d = 1280, so strengths do not carry over between variants.
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from fedjax_collapse.losses.moments import centre, squared_gram_norm
-from fedjax_collapse.records import Scalar, UserError
+from fedjax_collapse.core.records import Scalar, UserError
+from fedjax_collapse.losses.norms import centre, squared_gram_norm
 
 VARIANTS = ("paper", "pseudocode", "official")
 

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from fedjax_collapse.losses.moments import centre, smaller_gram, squared_gram_norm
-from fedjax_collapse.records import Scalar, UserError
+from fedjax_collapse.core.records import Scalar, UserError
+from fedjax_collapse.losses.norms import centre, smaller_gram, squared_gram_norm
 
 
 def decov(features: Float[Array, "batch features"], mask: Bool[Array, " batch"]) -> Float[Array, ""]:

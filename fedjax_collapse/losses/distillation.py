@@ -15,9 +15,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Num
 
+from fedjax_collapse.core.records import Scalar, UserError
 from fedjax_collapse.losses.calibrated import ABSENT
-from fedjax_collapse.losses.task import masked_mean
-from fedjax_collapse.records import Scalar, UserError
+from fedjax_collapse.losses.task_loss import masked_mean
 
 SUPPRESSIONS = ("official", "paper")
 

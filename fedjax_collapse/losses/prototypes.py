@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from fedjax_collapse.losses.moments import root, squared_distances
-from fedjax_collapse.losses.task import cross_entropy
+from fedjax_collapse.losses.norms import root, squared_distances
+from fedjax_collapse.losses.task_loss import cross_entropy
 
 
 def class_sums(

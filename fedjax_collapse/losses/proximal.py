@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fedjax_collapse.losses.moments import root
-from fedjax_collapse.records import PyTree
+from fedjax_collapse.core.records import PyTree
+from fedjax_collapse.losses.norms import root
 
 
 def proximal_distance(params: PyTree, reference: PyTree, squared: bool = True) -> Float[Array, ""]:

@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from fedjax_collapse.core.records import Scalar
 from fedjax_collapse.losses.contrastive import clipped_unit
-from fedjax_collapse.losses.task import masked_mean
-from fedjax_collapse.records import Scalar
+from fedjax_collapse.losses.task_loss import masked_mean
 
 
 def hardest_contrast(

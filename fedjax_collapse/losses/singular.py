@@ -8,7 +8,7 @@ a constant (proposition 1): ``sum_i (lambda_i - 1)^2 = ||K||_F^2 - d``.
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from fedjax_collapse.losses.moments import centre, smaller_gram
+from fedjax_collapse.losses.norms import centre, smaller_gram
 
 
 def singular_value_variance(features: Float[Array, "batch features"], mask: Bool[Array, " batch"]) -> Float[Array, ""]:

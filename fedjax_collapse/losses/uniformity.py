@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from fedjax_collapse.losses.moments import centre, negligible, root, squared_distances
-from fedjax_collapse.records import UserError
+from fedjax_collapse.core.records import UserError
+from fedjax_collapse.losses.norms import centre, negligible, root, squared_distances
 
 DDOFS = (0, 1)
 HINGES = ("plain", "squared", "none")

@@ -2,7 +2,8 @@
 
 import sys
 
-from fedjax_collapse import discovery
+from fedjax_collapse.core import discovery
+from fedjax_collapse.core.options import option as option
 from fedjax_collapse.methods.base import FinishView as FinishView
 from fedjax_collapse.methods.base import GradientView as GradientView
 from fedjax_collapse.methods.base import LocalView as LocalView
@@ -24,7 +25,6 @@ from fedjax_collapse.methods.recalibrate import Recalibrate as Recalibrate
 from fedjax_collapse.methods.scaffold import Scaffold as Scaffold
 from fedjax_collapse.methods.structured_decov import StructuredDeCov as StructuredDeCov
 from fedjax_collapse.methods.vicreg import VICReg as VICReg
-from fedjax_collapse.options import option as option
 
 
 def __getattr__(name: str) -> type[Method]:

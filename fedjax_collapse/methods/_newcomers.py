@@ -12,9 +12,9 @@ private parts to the server, which sends their mean back.
 import jax
 import jax.numpy as jnp
 
-from fedjax_collapse import masks
+from fedjax_collapse.core import masks
+from fedjax_collapse.core.records import Outputs, PyTree, Variables
 from fedjax_collapse.methods.base import FinishView, Method
-from fedjax_collapse.records import Outputs, PyTree, Variables
 
 CHOICES = ("initial", "mean")
 

@@ -9,9 +9,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from fedjax_collapse.core.records import Outputs, UserError
 from fedjax_collapse.losses import class_sums
 from fedjax_collapse.methods.base import FinishView
-from fedjax_collapse.records import Outputs, UserError
 
 MODES = ("eval", "train")  # in which the network runs when prototypes are computed
 

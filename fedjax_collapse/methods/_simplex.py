@@ -1,9 +1,9 @@
 """What FedETF, FedGELA and FedDr+ ask of a network: a head of fixed simplex classifiers."""
 
-from fedjax_collapse.model import Model
+from fedjax_collapse.core.records import UserError
 from fedjax_collapse.nn.heads import Simplex
 from fedjax_collapse.nn.inspection import layers_of_class
-from fedjax_collapse.records import UserError
+from fedjax_collapse.nn.model import Model
 
 
 def check_simplex(method: str, model: Model, head: str = "etf") -> Simplex:

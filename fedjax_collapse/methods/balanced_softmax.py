@@ -11,10 +11,10 @@ this loss; accuracies, and the loss of the evaluated model, are of the plain log
 import jax
 from flax import struct
 
+from fedjax_collapse.core.options import NonNegative, option
 from fedjax_collapse.losses import balanced_cross_entropy
 from fedjax_collapse.losses.calibrated import BALANCED_VACANT
 from fedjax_collapse.methods.base import LocalView, Method
-from fedjax_collapse.options import NonNegative, option
 
 
 @struct.dataclass

@@ -27,10 +27,10 @@ from typing import NamedTuple
 import chex
 import jax
 
-from fedjax_collapse.local_training import LocalTraining, Phase
-from fedjax_collapse.model import Model
-from fedjax_collapse.options import NonNegative, check_fields, check_value
-from fedjax_collapse.records import Batch, Client, Key, Outputs, PyTree, Scalar, UserError, Variables
+from fedjax_collapse.core.options import NonNegative, check_fields, check_value
+from fedjax_collapse.core.records import Batch, Client, Key, Outputs, PyTree, Scalar, UserError, Variables
+from fedjax_collapse.nn.model import Model
+from fedjax_collapse.training.local_training import LocalTraining, Phase
 
 
 class Term(NamedTuple):

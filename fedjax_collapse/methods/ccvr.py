@@ -37,14 +37,14 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
-from fedjax_collapse import masks
+from fedjax_collapse.core import masks
+from fedjax_collapse.core.options import Count, Decay, Positive, check_fields, option
+from fedjax_collapse.core.records import Batch, Key, Outputs, PyTree, UserError, Variables
 from fedjax_collapse.data.batches import pad_to_batches, shuffled_rows
-from fedjax_collapse.local_training import LocalTraining
 from fedjax_collapse.losses import cross_entropy
 from fedjax_collapse.methods.base import FinishView, Method
-from fedjax_collapse.model import Model
-from fedjax_collapse.options import Count, Decay, Positive, check_fields, option
-from fedjax_collapse.records import Batch, Key, Outputs, PyTree, UserError, Variables
+from fedjax_collapse.nn.model import Model
+from fedjax_collapse.training.local_training import LocalTraining
 
 
 class ClassSums(NamedTuple):

@@ -11,10 +11,10 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
-from fedjax_collapse.losses.moments import root
+from fedjax_collapse.core.options import Positive
+from fedjax_collapse.core.records import PyTree
+from fedjax_collapse.losses.norms import root
 from fedjax_collapse.methods.base import FinishView, Method
-from fedjax_collapse.options import Positive
-from fedjax_collapse.records import PyTree
 
 
 @struct.dataclass

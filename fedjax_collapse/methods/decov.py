@@ -9,9 +9,9 @@ features small, and the sum grows with the square of their number.
 
 from flax import struct
 
+from fedjax_collapse.core.options import NonNegative
 from fedjax_collapse.losses.covariance import decov
 from fedjax_collapse.methods.base import LocalView, Regularizer, Term
-from fedjax_collapse.options import NonNegative
 
 
 @struct.dataclass

@@ -19,11 +19,11 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from fedjax_collapse import masks
+from fedjax_collapse.core import masks
+from fedjax_collapse.core.options import NonNegative
+from fedjax_collapse.core.records import PyTree
 from fedjax_collapse.methods.base import GradientView, Method
 from fedjax_collapse.methods.fedsam import climbed
-from fedjax_collapse.options import NonNegative
-from fedjax_collapse.records import PyTree
 
 _GUARD = 1e-16
 

@@ -21,12 +21,12 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from fedjax_collapse.local_training import LocalTraining
+from fedjax_collapse.core.options import Share, option
+from fedjax_collapse.core.records import Outputs, PyTree, Variables
 from fedjax_collapse.methods.base import FinishView, Method, RoundView
 from fedjax_collapse.methods.fednova import check_momentum, effective_steps
-from fedjax_collapse.model import Model
-from fedjax_collapse.options import Share, option
-from fedjax_collapse.records import Outputs, PyTree, Variables
+from fedjax_collapse.nn.model import Model
+from fedjax_collapse.training.local_training import LocalTraining
 
 
 @struct.dataclass

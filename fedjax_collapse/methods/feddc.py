@@ -15,10 +15,10 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from fedjax_collapse.core.options import NonNegative, option
+from fedjax_collapse.core.records import Outputs, PyTree, Variables
 from fedjax_collapse.methods.base import FinishView, Method, RoundView
-from fedjax_collapse.model import Model
-from fedjax_collapse.options import NonNegative, option
-from fedjax_collapse.records import Outputs, PyTree, Variables
+from fedjax_collapse.nn.model import Model
 
 
 @struct.dataclass

@@ -9,9 +9,9 @@ letter, the same pressure needs a strength 62 times as large at N = 64 and d = 1
 
 from flax import struct
 
+from fedjax_collapse.core.options import NonNegative, option
 from fedjax_collapse.losses.correlation import VARIANTS, correlation_frobenius
 from fedjax_collapse.methods.base import LocalView, Regularizer, Term
-from fedjax_collapse.options import NonNegative, option
 
 
 @struct.dataclass

@@ -13,13 +13,13 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from fedjax_collapse.local_training import LocalTraining
+from fedjax_collapse.core.options import Fraction
+from fedjax_collapse.core.records import PyTree, UserError, Variables
 from fedjax_collapse.losses import masked_mean
 from fedjax_collapse.methods._simplex import check_simplex
 from fedjax_collapse.methods.base import LocalView, Method, Term
-from fedjax_collapse.model import Model
-from fedjax_collapse.options import Fraction
-from fedjax_collapse.records import PyTree, UserError, Variables
+from fedjax_collapse.nn.model import Model
+from fedjax_collapse.training.local_training import LocalTraining
 
 
 @struct.dataclass

@@ -13,10 +13,10 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from fedjax_collapse.core.options import Positive, option
+from fedjax_collapse.core.records import Outputs, PyTree, Scalar, Variables
 from fedjax_collapse.methods.base import FinishView, Method, RoundView
-from fedjax_collapse.model import Model
-from fedjax_collapse.options import Positive, option
-from fedjax_collapse.records import Outputs, PyTree, Scalar, Variables
+from fedjax_collapse.nn.model import Model
 
 
 @struct.dataclass

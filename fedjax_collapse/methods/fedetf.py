@@ -18,13 +18,13 @@ is, and an initial scale of 10: ``network.head=dict(name="etf", projector_dim=64
 import jax
 from flax import struct
 
-from fedjax_collapse.local_training import LocalTraining
+from fedjax_collapse.core.options import option
 from fedjax_collapse.losses import cross_entropy
 from fedjax_collapse.losses.calibrated import balanced_cross_entropy
 from fedjax_collapse.methods._simplex import check_simplex
 from fedjax_collapse.methods.base import LocalView, Method
-from fedjax_collapse.model import Model
-from fedjax_collapse.options import option
+from fedjax_collapse.nn.model import Model
+from fedjax_collapse.training.local_training import LocalTraining
 
 
 @struct.dataclass

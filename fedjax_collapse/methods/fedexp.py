@@ -22,10 +22,10 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from fedjax_collapse.core.options import Positive, Share, option
+from fedjax_collapse.core.records import Outputs, PyTree, Scalar, UserError, Variables
 from fedjax_collapse.methods.base import FinishView, Method
-from fedjax_collapse.model import Model
-from fedjax_collapse.options import Positive, Share, option
-from fedjax_collapse.records import Outputs, PyTree, Scalar, UserError, Variables
+from fedjax_collapse.nn.model import Model
 
 
 class Kept(NamedTuple):

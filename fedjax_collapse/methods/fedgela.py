@@ -17,12 +17,12 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from fedjax_collapse.local_training import LocalTraining
+from fedjax_collapse.core.options import Positive
 from fedjax_collapse.losses import cross_entropy
 from fedjax_collapse.methods._simplex import check_simplex
 from fedjax_collapse.methods.base import LocalView, Method
-from fedjax_collapse.model import Model
-from fedjax_collapse.options import Positive
+from fedjax_collapse.nn.model import Model
+from fedjax_collapse.training.local_training import LocalTraining
 
 
 @struct.dataclass

@@ -16,11 +16,11 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from fedjax_collapse.core.options import NonNegative, option
+from fedjax_collapse.core.records import Outputs, PyTree, Variables
 from fedjax_collapse.losses import calibrated_cross_entropy
 from fedjax_collapse.losses.calibrated import CALIBRATED_VACANT, DENOMINATORS
 from fedjax_collapse.methods.base import FinishView, LocalView, Method
-from fedjax_collapse.options import NonNegative, option
-from fedjax_collapse.records import Outputs, PyTree, Variables
 
 
 @struct.dataclass

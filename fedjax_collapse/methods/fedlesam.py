@@ -22,11 +22,11 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from fedjax_collapse import masks
+from fedjax_collapse.core import masks
+from fedjax_collapse.core.options import NonNegative, option
+from fedjax_collapse.core.records import Outputs, PyTree, Variables
 from fedjax_collapse.methods.base import FinishView, GradientView, Method
 from fedjax_collapse.methods.fedsam import of_length
-from fedjax_collapse.options import NonNegative, option
-from fedjax_collapse.records import Outputs, PyTree, Variables
 
 
 class Received(NamedTuple):

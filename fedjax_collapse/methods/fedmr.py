@@ -20,6 +20,8 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from fedjax_collapse.core.options import Fraction, Interval, Natural, NonNegative, option
+from fedjax_collapse.core.records import Outputs, PyTree, Variables
 from fedjax_collapse.losses import intra_class_correlation, prototype_distance, prototype_margin
 from fedjax_collapse.losses.classwise import VARIANTS
 from fedjax_collapse.methods._prototypes import (
@@ -31,8 +33,6 @@ from fedjax_collapse.methods._prototypes import (
     update_prototypes,
 )
 from fedjax_collapse.methods.base import FinishView, LocalView, Regularizer, Term
-from fedjax_collapse.options import Fraction, Interval, Natural, NonNegative, option
-from fedjax_collapse.records import Outputs, PyTree, Variables
 
 
 @struct.dataclass

@@ -11,10 +11,10 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from fedjax_collapse.local_training import LocalTraining
+from fedjax_collapse.core.records import PyTree, Scalar, UserError
 from fedjax_collapse.methods.base import FinishView, Method
-from fedjax_collapse.model import Model
-from fedjax_collapse.records import PyTree, Scalar, UserError
+from fedjax_collapse.nn.model import Model
+from fedjax_collapse.training.local_training import LocalTraining
 
 
 @struct.dataclass

@@ -10,10 +10,10 @@ term it goes with any loss of the task.
 
 from flax import struct
 
+from fedjax_collapse.core.options import NonNegative, Positive
+from fedjax_collapse.core.records import PyTree, Variables
 from fedjax_collapse.losses import not_true_distillation
 from fedjax_collapse.methods.base import LocalView, Regularizer, Term
-from fedjax_collapse.options import NonNegative, Positive
-from fedjax_collapse.records import PyTree, Variables
 
 
 @struct.dataclass

@@ -11,8 +11,8 @@ has equal weights (``weighting="equal"``). BatchNorm is of the body; ``private="
 
 from flax import struct
 
+from fedjax_collapse.core.options import option
 from fedjax_collapse.methods._newcomers import CHOICES, PrivateHead
-from fedjax_collapse.options import option
 
 
 @struct.dataclass

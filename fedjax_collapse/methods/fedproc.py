@@ -18,6 +18,8 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from fedjax_collapse.core.options import Positive, option
+from fedjax_collapse.core.records import Outputs, PyTree, UserError, Variables
 from fedjax_collapse.losses import cross_entropy, prototype_cross_entropy
 from fedjax_collapse.methods._prototypes import (
     MODES,
@@ -27,8 +29,6 @@ from fedjax_collapse.methods._prototypes import (
     update_prototypes,
 )
 from fedjax_collapse.methods.base import FinishView, LocalView, Method, Regularizer, Term
-from fedjax_collapse.options import Positive, option
-from fedjax_collapse.records import Outputs, PyTree, UserError, Variables
 
 
 @struct.dataclass

@@ -11,9 +11,9 @@ repository's is ``strength / 2 * sqrt(sum (w - w_server)^2)``, left out in the f
 import jax.numpy as jnp
 from flax import struct
 
+from fedjax_collapse.core.options import NonNegative, option
 from fedjax_collapse.losses import proximal_distance
 from fedjax_collapse.methods.base import LocalView, Regularizer, Term
-from fedjax_collapse.options import NonNegative, option
 
 
 @struct.dataclass

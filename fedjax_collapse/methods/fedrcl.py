@@ -15,12 +15,12 @@ from typing import Annotated
 
 from flax import struct
 
-from fedjax_collapse.local_training import LocalTraining
+from fedjax_collapse.core.options import Interval, NonNegative, Positive, option
+from fedjax_collapse.core.records import UserError
 from fedjax_collapse.losses.relaxed_contrastive import excess_similarity, hardest_contrast
 from fedjax_collapse.methods.base import LocalView, Regularizer, Term
-from fedjax_collapse.model import Model
-from fedjax_collapse.options import Interval, NonNegative, Positive, option
-from fedjax_collapse.records import UserError
+from fedjax_collapse.nn.model import Model
+from fedjax_collapse.training.local_training import LocalTraining
 
 
 @struct.dataclass

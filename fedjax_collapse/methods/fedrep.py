@@ -15,9 +15,9 @@ the last cohort's heads, as released (``newcomers.py``). Evaluation, BatchNorm: 
 
 from flax import struct
 
-from fedjax_collapse.local_training import Phase
+from fedjax_collapse.core.options import Positive, option
 from fedjax_collapse.methods._newcomers import CHOICES, PrivateHead
-from fedjax_collapse.options import Positive, option
+from fedjax_collapse.training.local_training import Phase
 
 
 @struct.dataclass

@@ -14,14 +14,14 @@ in the metrics is this loss; accuracies, and the loss of the evaluated model, ar
 import jax
 from flax import struct
 
-from fedjax_collapse import masks
-from fedjax_collapse.local_training import LocalTraining
+from fedjax_collapse.core import masks
+from fedjax_collapse.core.options import Fraction, option
+from fedjax_collapse.core.records import PyTree, UserError
 from fedjax_collapse.losses import restricted_cross_entropy
 from fedjax_collapse.losses.calibrated import SCALES
 from fedjax_collapse.methods.base import LocalView, Method
-from fedjax_collapse.model import Model
-from fedjax_collapse.options import Fraction, option
-from fedjax_collapse.records import PyTree, UserError
+from fedjax_collapse.nn.model import Model
+from fedjax_collapse.training.local_training import LocalTraining
 
 
 @struct.dataclass

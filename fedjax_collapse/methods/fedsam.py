@@ -22,10 +22,10 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
-from fedjax_collapse import masks
+from fedjax_collapse.core import masks
+from fedjax_collapse.core.options import NonNegative, option
+from fedjax_collapse.core.records import PyTree, Scalar
 from fedjax_collapse.methods.base import GradientView, Method
-from fedjax_collapse.options import NonNegative, option
-from fedjax_collapse.records import PyTree, Scalar
 
 _GUARD = 1e-7
 

@@ -10,10 +10,10 @@ it does not; the code's kernel is narrower than the paper's (``kernel_scale=1``)
 
 from flax import struct
 
+from fedjax_collapse.core.options import NonNegative, option
 from fedjax_collapse.losses import classifier_variance, hyperspherical_uniformity
 from fedjax_collapse.losses.uniformity import DDOFS, HINGES, KERNEL_SCALES, MEDIANS
 from fedjax_collapse.methods.base import LocalView, Regularizer, Term
-from fedjax_collapse.options import NonNegative, option
 
 
 @struct.dataclass

@@ -16,11 +16,11 @@ the evaluated model, are of the plain logits.
 import jax
 from flax import struct
 
+from fedjax_collapse.core.options import NonNegative, option
+from fedjax_collapse.core.records import PyTree, Variables
 from fedjax_collapse.losses import balanced_cross_entropy, logit_suppression, vacant_distillation
 from fedjax_collapse.losses.distillation import SUPPRESSIONS
 from fedjax_collapse.methods.base import LocalView, Regularizer, Term
-from fedjax_collapse.options import NonNegative, option
-from fedjax_collapse.records import PyTree, Variables
 
 
 @struct.dataclass

@@ -13,11 +13,11 @@ it, ``shared="Conv_0+Conv_1"`` with ``moon_cnn`` and ``hidden=(120, 100)``.
 
 from flax import struct
 
-from fedjax_collapse.local_training import LocalTraining
+from fedjax_collapse.core.options import option
+from fedjax_collapse.core.records import UserError
 from fedjax_collapse.methods.base import Method
-from fedjax_collapse.model import Model
-from fedjax_collapse.options import option
-from fedjax_collapse.records import UserError
+from fedjax_collapse.nn.model import Model
+from fedjax_collapse.training.local_training import LocalTraining
 
 
 @struct.dataclass

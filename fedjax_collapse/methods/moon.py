@@ -23,12 +23,12 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from fedjax_collapse.local_training import LocalTraining
+from fedjax_collapse.core.options import NonNegative, Positive, option
+from fedjax_collapse.core.records import Outputs, PyTree, UserError, Variables
 from fedjax_collapse.losses import model_contrastive
 from fedjax_collapse.methods.base import FinishView, LocalView, Regularizer, Term
-from fedjax_collapse.model import Model
-from fedjax_collapse.options import NonNegative, Positive, option
-from fedjax_collapse.records import Outputs, PyTree, UserError, Variables
+from fedjax_collapse.nn.model import Model
+from fedjax_collapse.training.local_training import LocalTraining
 
 
 class Previous(NamedTuple):

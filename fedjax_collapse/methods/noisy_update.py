@@ -6,9 +6,9 @@ sent = update + deviation * N(0, 1),   one number for each param
 import jax
 from flax import struct
 
+from fedjax_collapse.core.options import NonNegative
+from fedjax_collapse.core.records import PyTree
 from fedjax_collapse.methods.base import FinishView, Method
-from fedjax_collapse.options import NonNegative
-from fedjax_collapse.records import PyTree
 
 
 @struct.dataclass

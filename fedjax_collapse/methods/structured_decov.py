@@ -9,9 +9,9 @@ it, names neither groups nor strength.
 
 from flax import struct
 
+from fedjax_collapse.core.options import Count, NonNegative, option
 from fedjax_collapse.losses.covariance import structured_decov
 from fedjax_collapse.methods.base import LocalView, Regularizer, Term
-from fedjax_collapse.options import Count, NonNegative, option
 
 
 @struct.dataclass

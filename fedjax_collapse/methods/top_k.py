@@ -12,9 +12,9 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from fedjax_collapse.core.options import Share, option
+from fedjax_collapse.core.records import Outputs, PyTree, Variables
 from fedjax_collapse.methods.base import FinishView, Method
-from fedjax_collapse.options import Share, option
-from fedjax_collapse.records import Outputs, PyTree, Variables
 
 
 @struct.dataclass

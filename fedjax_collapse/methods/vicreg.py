@@ -9,9 +9,9 @@ third term compares two views of an image; cross-entropy takes its place, and th
 
 from flax import struct
 
+from fedjax_collapse.core.options import NonNegative, Positive
 from fedjax_collapse.losses import vicreg_covariance, vicreg_variance
 from fedjax_collapse.methods.base import LocalView, Regularizer, Term
-from fedjax_collapse.options import NonNegative, Positive
 
 
 @struct.dataclass

@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fedjax_collapse.nn.sums import sum_rows
-from fedjax_collapse.target import Target
+from fedjax_collapse.core.target import Target
+from fedjax_collapse.nn.lowerings.sums import sum_rows
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5))

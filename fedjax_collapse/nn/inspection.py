@@ -7,9 +7,9 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from fedjax_collapse.model import Model
-from fedjax_collapse.nn.convolution import Layer, choose_lowering
 from fedjax_collapse.nn.layers import Conv
+from fedjax_collapse.nn.lowerings.convolution import Layer, choose_lowering
+from fedjax_collapse.nn.model import Model
 
 
 def convolutions(model: Model, batch_size: int) -> list[tuple[Layer, str]]:

@@ -12,13 +12,13 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from fedjax_collapse.core.records import UserError
+from fedjax_collapse.core.target import Target
 from fedjax_collapse.nn.batch_norm import count_values, normalize_batch
-from fedjax_collapse.nn.convolution import Convolution, TimedLowerings, convolve
+from fedjax_collapse.nn.lowerings.convolution import Convolution, TimedLowerings, convolve
+from fedjax_collapse.nn.lowerings.sums import add_bias
 from fedjax_collapse.nn.pooling import avg_pool as avg_pool
 from fedjax_collapse.nn.pooling import max_pool as max_pool
-from fedjax_collapse.nn.sums import add_bias
-from fedjax_collapse.records import UserError
-from fedjax_collapse.target import Target
 
 DTYPES = (None, "float32", "bfloat16")
 Init = Callable[[int, int], jax.nn.initializers.Initializer]  # of the numbers of inputs and outputs of one weight

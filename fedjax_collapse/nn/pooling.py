@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fedjax_collapse.nn.patches import pad, windows
-from fedjax_collapse.records import UserError
-from fedjax_collapse.target import Target
+from fedjax_collapse.core.records import UserError
+from fedjax_collapse.core.target import Target
+from fedjax_collapse.nn.lowerings.patches import pad, windows
 
 _CPU = Target()
 

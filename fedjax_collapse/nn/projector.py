@@ -10,8 +10,8 @@
 
 import jax
 
+from fedjax_collapse.core.records import UserError
 from fedjax_collapse.nn.layers import BatchNorm, Dense
-from fedjax_collapse.records import UserError
 
 PROJECTORS = ("none", "moon", "feddecorr", "feduv")
 

@@ -8,8 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from conftest import assert_close
 
-from fedjax_collapse import FedAvg, Model, engine, masks, nn
-from fedjax_collapse.server import own_parts
+from fedjax_collapse import FedAvg, Model, engine, nn
+from fedjax_collapse.core import masks
+from fedjax_collapse.training.server import own_parts
 from reference.rounds import TRAINING, Rounds
 
 COHORT_SIZE, KEY = 3, 7

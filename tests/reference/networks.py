@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import torch
 
-from fedjax_collapse.records import Variables
+from fedjax_collapse.core.records import Variables
 
 
 class TorchCNN(torch.nn.Module):

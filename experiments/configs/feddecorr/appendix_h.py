@@ -12,8 +12,8 @@ known: the number of clients, alpha and the round; ours are a guess.
 
 from ml_collections import ConfigDict
 
+from experiments.config.published import chosen, make_small
 from experiments.configs.feddecorr import base
-from experiments.published import chosen, make_small
 
 
 def get_config(arg: str = "offline") -> ConfigDict:

@@ -11,9 +11,9 @@ Other networks and data sets of these appendices: ``appendix_networks.py``. Not 
 
 from ml_collections import ConfigDict
 
+from experiments.config.published import chosen, make_small
 from experiments.configs.feddecorr import base
 from experiments.configs.feddecorr.figures2_7 import ALPHAS
-from experiments.published import chosen, make_small
 
 METHODS = ("fedavgm", "fedprox", "moon")  # paper
 

@@ -13,9 +13,9 @@ of figures 2 to 7.
 
 from ml_collections import ConfigDict
 
+from experiments.config.published import GLYPHS, GLYPHS_100, chosen, make_small
 from experiments.configs.feddecorr import base
 from experiments.configs.feddecorr.figures2_7 import ALPHAS
-from experiments.published import GLYPHS, GLYPHS_100, chosen, make_small
 
 _NETWORKS = ("resnet18", "resnet32")  # paper
 

@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 from ml_collections import ConfigDict
 
-from experiments.published import DIGITS
+from experiments.config.published import DIGITS
 
 SOURCE = "Shi et al., TPAMI 2023"
 WHY = "ours are digits of 8x8 pixels and a small network, not {} and MobileNetV2"

@@ -13,8 +13,8 @@ skew, FedAvg with and without FedDecorr. Beside it a linear probe tells collapse
 
 from ml_collections import ConfigDict
 
+from experiments.config.published import chosen, make_small
 from experiments.configs.feddecorr import base
-from experiments.published import chosen, make_small
 
 ALPHAS = (0.05, "iid")  # our choice
 

@@ -11,8 +11,8 @@ The curves are in the report of every setting.
 
 from ml_collections import ConfigDict
 
+from experiments.config.published import chosen, make_small
 from experiments.configs.feddecorr import base
-from experiments.published import chosen, make_small
 
 ALPHAS = (0.05, 0.1, 0.5)  # paper
 CLASSES = (80, 90, 100)  # paper

@@ -11,8 +11,8 @@ The report draws accuracy against the strength. Its numbers in the paper are not
 
 from ml_collections import ConfigDict
 
+from experiments.config.published import chosen, make_small
 from experiments.configs.feddecorr import base
-from experiments.published import chosen, make_small
 
 ALPHAS = (0.05, 0.1)  # paper
 STRENGTHS = (0.01, 0.05, 0.1, 0.2, 0.3)  # paper; its 0 is the arm fedavg

@@ -13,8 +13,8 @@ plotted); ours are natural, and all.
 
 from ml_collections import ConfigDict
 
+from experiments.config.published import chosen, make_small
 from experiments.configs.feddecorr import base
-from experiments.published import chosen, make_small
 
 ALPHAS = (0.01, 0.05, 0.25, "iid")  # paper
 

@@ -12,8 +12,8 @@ the routine that gives classes out.
 
 from ml_collections import ConfigDict
 
+from experiments.config.published import by_setting, chosen, make_small
 from experiments.configs.feddecorr import base
-from experiments.published import by_setting, chosen, make_small
 
 CLASSES = (2, 3)  # our guess
 PAPER = {"fedavg": (45.61, 67.53), "fedavg_decorr": (47.63, 74.51)}  # percent

@@ -8,8 +8,8 @@
 
 from ml_collections import ConfigDict
 
+from experiments.config.published import by_setting, chosen, make_small
 from experiments.configs.feddecorr import base, table4
-from experiments.published import by_setting, chosen, make_small
 
 SOURCE = "Shi et al., ICLR 2023, Table 3"
 ALPHAS = (0.05, 0.1, 0.5)  # paper

@@ -11,9 +11,9 @@ The ICLR version's tables 1, 2, 8 and 9 are of these runs. Not known: whether th
 
 from ml_collections import ConfigDict
 
+from experiments.config.published import by_setting, chosen, make_small
 from experiments.configs.feddecorr import base
 from experiments.configs.feddecorr.base import ALPHAS
-from experiments.published import by_setting, chosen, make_small
 
 PAPER = {  # accuracy in percent of CIFAR10, CIFAR100 and Tiny-ImageNet, in this order, with each of ALPHAS
     "scaffold": (51.99, 74.36, 87.05, 89.77, 54.51, 61.42, 68.37, 70.97, 35.16, 37.87, 44.24, 44.88),

@@ -11,8 +11,8 @@ Not known: by which routine classes were given out. Ours gives each class to equ
 
 from ml_collections import ConfigDict
 
+from experiments.config.published import by_setting, chosen, make_small
 from experiments.configs.feddecorr import base
-from experiments.published import by_setting, chosen, make_small
 
 CLASSES = dict(cifar10=(3, 4, 5), cifar100=(20, 30, 40), tiny=(80, 90, 100))  # paper
 PAPER = {  # accuracy in percent, columns in the order of CLASSES

@@ -16,8 +16,8 @@ ones.
 
 from ml_collections import ConfigDict
 
+from experiments.config.published import DOMAINS, by_setting, chosen, make_small
 from experiments.configs.feddecorr import base
-from experiments.published import DOMAINS, by_setting, chosen, make_small
 
 TEN_CLASSES = (  # of DomainNet, released code (FedBN)
     "bird", "feather", "headphones", "ice_cream", "teapot", "tiger", "whale", "windmill", "wine_glass", "zebra",

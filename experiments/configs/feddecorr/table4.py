@@ -15,8 +15,8 @@ from collections.abc import Sequence
 
 from ml_collections import ConfigDict
 
+from experiments.config.published import GLYPHS_100, by_setting, chosen, make_small
 from experiments.configs.feddecorr import base
-from experiments.published import GLYPHS_100, by_setting, chosen, make_small
 
 CLIENTS = (10, 20, 30, 50, 100)  # paper
 EVERY, SHARE = 30, 0.2  # paper: beyond 30 clients, a fifth of them takes part in a round

@@ -9,8 +9,8 @@
 
 from ml_collections import ConfigDict
 
+from experiments.config.published import by_setting, chosen, make_small
 from experiments.configs.feddecorr import base
-from experiments.published import by_setting, chosen, make_small
 
 EPOCHS = (1, 5, 10, 20)  # paper
 ALPHAS = (0.05, 0.1)  # paper

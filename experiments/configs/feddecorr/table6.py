@@ -13,10 +13,10 @@ test set before and after local training; whether its times hold that is not kno
 
 from ml_collections import ConfigDict
 
+from experiments.config.plain_values import plain
+from experiments.config.published import by_setting, chosen, make_small
 from experiments.configs.feddecorr import base
-from experiments.metrics import SECONDS
-from experiments.plain_values import plain
-from experiments.published import by_setting, chosen, make_small
+from experiments.results.metrics import SECONDS
 
 PAPER = {  # minutes per round: CIFAR10, CIFAR100, Tiny-ImageNet
     "fedavg": (6.7, 6.9, 25.4),

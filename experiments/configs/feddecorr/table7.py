@@ -12,8 +12,8 @@ the latter had (ours 16). Structured-DeCov is our reading of its abstract.
 
 from ml_collections import ConfigDict
 
+from experiments.config.published import by_setting, chosen, make_small
 from experiments.configs.feddecorr import base
-from experiments.published import by_setting, chosen, make_small
 
 ALPHAS = (0.05, 0.1, 0.5)  # paper
 PAPER = {  # percent, with each of ALPHAS

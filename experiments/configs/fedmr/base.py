@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from ml_collections import ConfigDict
 
-from experiments.published import DIGITS
+from experiments.config.published import DIGITS
 
 SOURCE = "Fan et al., TMLR 2023"
 WHY = "ours are digits of 8x8 pixels and a small network, not {} and {}; its strengths are not known"

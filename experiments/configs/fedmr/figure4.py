@@ -8,13 +8,13 @@
 
 Lite-10 and Lite-50: so many rows of a batch see the second term, anew in every batch, which the paper leaves open.
 The report has seconds and memory of a round below its figure of times; what a client keeps is printed by ``python
-experiments/communication.py`` with this config. The figure's numbers are not known to us.
+fedjax-collapse communication`` with this config. The figure's numbers are not known to us.
 """
 
 from ml_collections import ConfigDict
 
+from experiments.config.published import chosen, make_small
 from experiments.configs.fedmr import base
-from experiments.published import chosen, make_small
 
 
 def get_config(arg: str = "offline") -> ConfigDict:

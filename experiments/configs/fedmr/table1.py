@@ -12,8 +12,8 @@ number of runs, and the mode of BatchNorm in which prototypes are computed; so `
 
 from ml_collections import ConfigDict
 
+from experiments.config.published import by_setting, chosen, make_small
 from experiments.configs.fedmr import base
-from experiments.published import by_setting, chosen, make_small
 
 PAPER = {  # percent: Fashion-MNIST, SVHN, CIFAR10, CIFAR100, each with its five splits
     "fedavg": (

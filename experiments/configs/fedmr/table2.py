@@ -13,9 +13,9 @@ mean over centres) and the network's initial weights (ours: random).
 
 from ml_collections import ConfigDict
 
+from experiments.config.plain_values import plain
+from experiments.config.published import DOMAINS, GLYPHS, GLYPHS_100, by_setting, chosen, make_small
 from experiments.configs.fedmr import base
-from experiments.plain_values import plain
-from experiments.published import DOMAINS, GLYPHS, GLYPHS_100, by_setting, chosen, make_small
 
 OF_TEN = {"P10C3": (10, 3), "P50C3": (50, 3), "P100C3": (100, 3)}  # paper
 OF_HUNDRED = {"P10C10": (10, 10), "P50C10": (50, 10), "P100C10": (100, 10)}  # paper

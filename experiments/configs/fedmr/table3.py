@@ -1,6 +1,6 @@
 """Table 3 of FedMR (Fan et al., TMLR 2023): how many numbers a client sends. Nothing is trained:
 
-    python experiments/communication.py --config=experiments/configs/fedmr/table3.py:offline
+    fedjax-collapse communication --config=experiments/configs/fedmr/table3.py:offline
 
 * ``:full``: the networks of table 1, and EfficientNet-B0 for ISIC2019. ``docs/data.md``: the data, read for its shapes.
 * ``:offline``: the same networks for synthetic images of the same shape: the same numbers. ISIC2019 is left out.
@@ -13,10 +13,10 @@ examples each is (up). Of the paper's numbers with prototypes we know those of C
 
 from ml_collections import ConfigDict
 
+from experiments.config.plain_values import plain
+from experiments.config.published import GLYPHS, GLYPHS_100, by_setting, chosen, make_small
 from experiments.configs.fedmr import base, table2
-from experiments.metrics import COUNTED
-from experiments.plain_values import plain
-from experiments.published import GLYPHS, GLYPHS_100, by_setting, chosen, make_small
+from experiments.results.metrics import COUNTED
 
 PAPER = {  # FMNIST, SVHN, CIFAR10, CIFAR100, ISIC2019
     "fedavg": (11.182e6, 11.184e6, 11.184e6, 36.565e6, 4.875e6),

@@ -7,15 +7,15 @@
 * ``:smoke``: two rounds of one split.
 
 The target is the best accuracy of FedAvg in the same setting, here with the same seed; FedAvg stands with all its
-rounds. ``python experiments/report.py runs/mr4 --format=md,tex`` writes the table with the speed-ups, too.
+rounds. ``fedjax-collapse report runs/mr4 --format=md,tex`` writes the table with the speed-ups, too.
 """
 
 from ml_collections import ConfigDict
 
+from experiments.config.plain_values import plain
+from experiments.config.published import by_setting, chosen, make_small
 from experiments.configs.fedmr import base, table2
-from experiments.metrics import TO_TARGET
-from experiments.plain_values import plain
-from experiments.published import by_setting, chosen, make_small
+from experiments.results.metrics import TO_TARGET
 
 PAPER = {  # rounds: P10C10, P50C10, P100C10
     "fedavg": (400, 400, 400),

@@ -12,9 +12,9 @@ that of table 2.
 
 from ml_collections import ConfigDict
 
+from experiments.config.plain_values import plain
+from experiments.config.published import by_setting, chosen, make_small
 from experiments.configs.fedmr import base, table2
-from experiments.plain_values import plain
-from experiments.published import by_setting, chosen, make_small
 
 SHARES = (0.5, 0.8, 1.0)  # paper
 PAPER = {  # percent: CIFAR10 P10C3, P50C3, P100C3, CIFAR100 P10C10, P50C10, P100C10

@@ -12,8 +12,8 @@ The paper has means over the five splits of each data set, and no other numbers.
 
 from ml_collections import ConfigDict
 
+from experiments.config.published import by_setting, chosen, make_small
 from experiments.configs.fedmr import base
-from experiments.published import by_setting, chosen, make_small
 
 MEANS = {  # percent, over the splits of Fashion-MNIST, SVHN, CIFAR10, CIFAR100
     "none": (79.35, 86.48, 78.58, 66.41),

@@ -13,9 +13,9 @@ The report has it as ``unevenness/eigenvalue_variance``, with the paper's number
 
 from ml_collections import ConfigDict
 
+from experiments.config.plain_values import plain
+from experiments.config.published import by_setting, chosen, make_small
 from experiments.configs.fedmr import base
-from experiments.plain_values import plain
-from experiments.published import by_setting, chosen, make_small
 
 METRIC = "measured/unevenness/eigenvalue_variance"
 PAPER = {  # P5C2, P10C2, P10C3, P10C5, IID

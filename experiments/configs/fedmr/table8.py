@@ -12,9 +12,9 @@ them is its first term. The paper has means over the five splits, and no other n
 
 from ml_collections import ConfigDict
 
+from experiments.config.plain_values import plain
+from experiments.config.published import by_setting, chosen, make_small
 from experiments.configs.fedmr import base
-from experiments.plain_values import plain
-from experiments.published import by_setting, chosen, make_small
 
 MEANS = {  # percent, over the five splits: without, with prototypes
     "fedprox": (79.89, 80.29),

@@ -6,7 +6,7 @@ and CIFAR10 alone.
 
 from ml_collections import ConfigDict
 
-from experiments.published import DIGITS, DOMAINS, GLYPHS_100
+from experiments.config.published import DIGITS, DOMAINS, GLYPHS_100
 
 SOURCE = "Son et al., CVPR 2024"
 WHY = "ours are {} and a small network, not {}"

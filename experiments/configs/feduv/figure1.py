@@ -12,8 +12,8 @@ The report draws those of a few rounds; of each evaluation they are in ``measure
 
 from ml_collections import ConfigDict
 
+from experiments.config.published import GLYPHS_100, chosen, make_small
 from experiments.configs.feduv import base
-from experiments.published import GLYPHS_100, chosen, make_small
 
 PARTITIONS = {"iid": dict(name="iid"), "0.01": base.label_skew(0.01)}  # our choice
 

@@ -12,8 +12,8 @@ alpha and methods of the figure.
 
 from ml_collections import ConfigDict
 
+from experiments.config.published import chosen, make_small
 from experiments.configs.feduv import base
-from experiments.published import chosen, make_small
 
 
 def get_config(arg: str = "offline") -> ConfigDict:

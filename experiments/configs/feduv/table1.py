@@ -13,8 +13,8 @@ learning rate made the table; ours has it.
 
 from ml_collections import ConfigDict
 
+from experiments.config.published import by_setting, chosen, make_small
 from experiments.configs.feduv import base
-from experiments.published import by_setting, chosen, make_small
 
 PAPER = {  # percent: STL10, CIFAR100, Tiny-ImageNet at both alphas, PACS, HAM10000, Office-Home
     "fedavg": (27.6, 68.5, 51.6, 58.3, 37.5, 40.2, 61.9, 73.7, 42.2),

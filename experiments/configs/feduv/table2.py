@@ -11,8 +11,8 @@ Not known to us: the numbers of FedAvg and FedProx at a part of the clients.
 
 from ml_collections import ConfigDict
 
+from experiments.config.published import by_setting, chosen, make_small
 from experiments.configs.feduv import base
-from experiments.published import by_setting, chosen, make_small
 
 SHARES = dict(skew=(0.1, 0.5, 1.0), domains=(0.25, 0.5, 1.0))  # paper
 PAPER = {  # percent: STL10 with each share, Office-Home with each share

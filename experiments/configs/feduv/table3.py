@@ -11,9 +11,9 @@ Not known to us: the paper's numbers but FedUV's, and those of 10 epochs, which 
 
 from ml_collections import ConfigDict
 
+from experiments.config.published import by_setting, chosen, make_small
 from experiments.configs.feduv import base
 from experiments.configs.feduv.table1 import PAPER as TABLE1
-from experiments.published import by_setting, chosen, make_small
 
 EPOCHS = (10, 20, 40)  # paper
 PAPER = {  # percent: STL10 with each number, Office-Home with each

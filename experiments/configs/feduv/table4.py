@@ -11,8 +11,8 @@ The table's number for Freeze on CIFAR100, 54.1, is not that of table 1, 51.1.
 
 from ml_collections import ConfigDict
 
+from experiments.config.published import by_setting, chosen, make_small
 from experiments.configs.feduv import base
-from experiments.published import by_setting, chosen, make_small
 
 PAPER = {  # percent: STL10, CIFAR100, Tiny-ImageNet, PACS, HAM10000, Office-Home
     "fedavg": (27.6, 51.6, 37.5, 61.9, 73.7, 42.2),

@@ -12,9 +12,9 @@ times are evaluation and memory. Not known: alpha (ours 0.01), and the paper's d
 
 from ml_collections import ConfigDict
 
+from experiments.config.published import by_setting, chosen, make_small
 from experiments.configs.feduv import base
-from experiments.metrics import SECONDS
-from experiments.published import by_setting, chosen, make_small
+from experiments.results.metrics import SECONDS
 
 PAPER = {  # seconds per round: STL10, CIFAR100, Tiny-ImageNet, PACS, HAM10000, Office-Home
     "fedavg": (26, 57, 728, 47, 131, 359),

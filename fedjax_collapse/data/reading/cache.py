@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_collapse.files import cache_folder, make_cache
+from fedjax_collapse.core.files import cache_folder, make_cache
 
 Arrays = dict[str, np.ndarray]
 _DIGEST = "sha256"

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data.reading.cache import Arrays
-from fedjax_collapse.records import UserError
 
 VERSION = 2  # of the decoding: one more when the same file gives other arrays
 _GREY = ("1", "L", "LA", "La", "F")  # and those of 16 bits, which start with I

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 
+from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data.reading.encoded import Encoded, Listing
-from fedjax_collapse.data.reading.files import files_below, folders_in
 from fedjax_collapse.data.reading.index_file import read_isic2019
-from fedjax_collapse.records import UserError
+from fedjax_collapse.data.reading.listings import files_below, folders_in
 
 _SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
 _NOTES = (".txt", ".csv", ".json", ".xml", ".md", ".html")  # Tiny-ImageNet has boxes beside its images

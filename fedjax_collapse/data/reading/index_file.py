@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fedjax_collapse.data.reading.files import check_is_file
-from fedjax_collapse.records import UserError
+from fedjax_collapse.core.records import UserError
+from fedjax_collapse.data.reading.listings import check_is_file
 
 
 def read_indices(path: str, num_examples: int) -> list[np.ndarray]:

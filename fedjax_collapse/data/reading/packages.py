@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedjax_collapse.records import UserError
+from fedjax_collapse.core.records import UserError
 
 
 def find_in_package(package: str, file: str, extra: str) -> tuple[Path, str]:

@@ -7,8 +7,8 @@ import textwrap
 from importlib.util import find_spec
 from typing import Any
 
+from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data.reading.encoded import Encoded, Listing
-from fedjax_collapse.records import UserError
 
 READABLE = ("array_record", "parquet")  # the formats for which TensorFlow is not needed
 _PREPARE = "pip install tensorflow-cpu, then run again with data.download=True where there is a network"

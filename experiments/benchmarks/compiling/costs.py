@@ -1,0 +1,75 @@
+"""What a compiler says of a program that it has made: memory, operations, and how long it would take at least."""
+
+import re
+import time
+from collections import Counter
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import jax
+
+from experiments.benchmarks.compiling.topologies import Chip
+from fedjax_collapse.core._jax_compat import bytes_accessed
+
+COLLECTIVES = ("all-reduce", "all-gather", "all-to-all", "reduce-scatter", "collective-permute")
+_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
+_COMMENT = re.compile(r"/\*.*?\*/")  # which number long tuples
+_OPERATION = re.compile(r"= [^=]*? ([a-z][a-z-]*)\(")
+
+
+class Cost(NamedTuple):
+    """Of one program on one device."""
+
+    compile_seconds: float
+    arguments: int  # bytes
+    temporaries: int  # bytes
+    operations: Mapping[str, int]  # of the whole program, by name; of custom calls by their targets
+    bytes_moved: float  # to and from memory, by XLA's count; of a loop's body once
+    seconds: float  # the compiler's estimate, or the bound that the bytes set; for straight-line programs alone
+
+    @property
+    def kernels(self) -> int:
+        """Fusions, and calls of libraries."""
+        return self.operations["fusion"] + sum(self._calls.values())
+
+    @property
+    def convolutions(self) -> int:
+        """XLA's own, and cuDNN's."""
+        return self.operations["convolution"] + sum(n for name, n in self._calls.items() if "conv" in name)
+
+    @property
+    def products(self) -> int:
+        """Matrix products: XLA's own, cuBLAS's and Triton's."""
+        return self.operations["dot"] + sum(n for name, n in self._calls.items() if "gemm" in name or "blas" in name)
+
+    @property
+    def collectives(self) -> dict[str, int]:
+        """Exchanges between devices, by name."""
+        return {name: self.operations[name] for name in COLLECTIVES if self.operations[name]}
+
+    @property
+    def _calls(self):
+        return {name: count for name, count in self.operations.items() if name.startswith("__")}
+
+
+def compile_program(lowered: jax.stages.Lowered, chip: Chip) -> Cost:
+    """Compiles a program and reads what its compiler says of it."""
+    start = time.perf_counter()
+    compiled = lowered.compile()
+    taken = time.perf_counter() - start
+    memory, text, moved = compiled.memory_analysis(), compiled.as_text(), bytes_accessed(compiled)
+    seconds = sum(map(int, _CYCLES.findall(text))) / chip.clock if chip.clock else moved / chip.bandwidth
+    sizes = memory.argument_size_in_bytes, memory.temp_size_in_bytes
+    return Cost(taken, *sizes, count_operations(text), moved, seconds)
+
+
+def count_operations(text: str) -> Counter:
+    """Operations of optimised HLO by name: a custom call by its target, an asynchronous one once."""
+    counts = Counter()
+    for line in text.splitlines():
+        found = _OPERATION.search(_COMMENT.sub("", line))
+        if found is None or found[1].endswith("-done"):
+            continue
+        target = re.search(r'custom_call_target="([^"]*)"', line) if found[1] == "custom-call" else None
+        counts[target[1] if target else found[1].removesuffix("-start")] += 1
+    return counts

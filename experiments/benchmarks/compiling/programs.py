@@ -1,0 +1,96 @@
+"""Programs as they go to the compiler of a target: one local step of a network, and a whole round of a method."""
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import SingleDeviceSharding
+
+from experiments.benchmarks.compiling.topologies import Chip
+from experiments.benchmarks.network_steps import CLASSES, IMAGE_SIZE
+from experiments.config import names
+from fedjax_collapse import FedAvg, Federation, LocalTraining, Model, engine
+from fedjax_collapse.core.records import Batch, Examples, Variables
+from fedjax_collapse.core.target import Target
+from fedjax_collapse.simulation.simulation import Hardware, Run, Schedule, check
+
+_TRAINING = LocalTraining(momentum=0.9)
+_EXAMPLES = 50  # of each client
+
+
+def network(name: str, target: Target, options: Mapping[str, Any]) -> Model:
+    """The network for 32x32x3 images of ten classes, made for the target.
+
+    Raises:
+        UserError: there is no such network or option.
+    """
+    size = IMAGE_SIZE.get(name, 32)
+    return Model(names.network(name, options, CLASSES), (size, size, 3)).on(target)
+
+
+def step(model: Model, device: jax.Device, clients: int, batch_size: int) -> jax.stages.Lowered:
+    """One step of SGD with momentum of so many clients side by side, each with its own weights and images.
+
+    Straight-line code, as inside the loop of a round: what its compiler says of it can be added up.
+    """
+
+    def one(variables, momentum, batch):
+        def loss(params):
+            outputs, batch_stats = model.apply(variables._replace(params=params), batch, train=True)
+            return model.task.loss(outputs, batch), batch_stats
+
+        gradient, batch_stats = jax.grad(loss, has_aux=True)(variables.params)
+        updates, momentum = optimizer.update(gradient, momentum, variables.params)
+        params = jax.tree.map(jnp.add, variables.params, updates)
+        return Variables(params, batch_stats), momentum
+
+    optimizer = _TRAINING.make_optimizer()
+    variables = jax.eval_shape(model.init, jax.random.key(0))
+    momentum = jax.eval_shape(optimizer.init, variables.params)
+    images = jax.ShapeDtypeStruct((batch_size, *model.input_shape), jnp.float32)
+    row = functools.partial(jax.ShapeDtypeStruct, (batch_size,))
+    arguments = variables, momentum, Batch(images, row(jnp.int32), row(bool))
+    lead = () if clients == 1 else (clients,)
+
+    def on_device(leaf):
+        return jax.ShapeDtypeStruct((*lead, *leaf.shape), leaf.dtype, sharding=SingleDeviceSharding(device))
+
+    program = jax.jit(jax.vmap(one) if lead else one, donate_argnums=(0, 1))
+    return program.lower(*jax.tree.map(on_device, arguments))
+
+
+def rounds(
+    algorithm: FedAvg, model: Model, client_map: engine.ClientMap, num_clients: int
+) -> tuple[engine.Rounds, FedAvg, engine.Data, Examples]:
+    """What ``engine.lower`` takes of a run of so many clients with fifty images each, all of them in every round."""
+    shape, count = model.input_shape, num_clients * _EXAMPLES
+    num_classes = model.initial_shapes().logits.shape[1]
+    images, labels = np.zeros((count, *shape), np.uint8), np.arange(count) % num_classes
+    parts = np.split(np.arange(count), num_clients)
+    federation = Federation.from_arrays(images, labels, parts, images[:1], labels[:1], 128.0, 64.0)
+    run = Run(federation, algorithm, jax.random.key(0))
+    compiled = check(run, model, Schedule(1), Hardware(client_map))
+    return compiled, algorithm.enabled(), engine.Data(federation.ownership), federation.train
+
+
+def fitting(
+    compiled: engine.Rounds, algorithm: FedAvg, data: engine.Data, examples: Examples, chip: Chip
+) -> tuple[engine.Rounds, float]:
+    """The rounds with as many clients at once as fit onto the chip, and the bytes that they need there.
+
+    Raises:
+        UserError: one client at a time does not fit.
+    """
+
+    def needed(layout):
+        lowered = engine.lower(dataclasses.replace(compiled, layout=layout), algorithm, data, examples)
+        return engine.memory.program_bytes(lowered.compile)
+
+    stored = engine.memory.size_in_bytes((examples, data.ownership))
+    beside = f"{stored / 2**20:.1f} MiB of examples"
+    layout, size = engine.memory.fit(compiled.layout, needed, chip.memory - stored, beside)
+    return dataclasses.replace(compiled, layout=layout), size

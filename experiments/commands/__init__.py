@@ -1,0 +1,1 @@
+"""The subcommands of ``fedjax-collapse``, a file each."""

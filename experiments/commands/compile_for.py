@@ -1,0 +1,185 @@
+"""What the compilers of TPUs and GPUs make of networks and rounds, without having the device.
+
+    fedjax-collapse compile-for --target=tpu:v5e:2x2 --networks=small_cnn,resnet20 --lowerings=auto,patches
+    fedjax-collapse compile-for --target=gpu:h100 --networks=small_cnn --clients=1,10 --dtypes=float32,bfloat16
+    fedjax-collapse compile-for --target=gpu:h100:8 --methods=fedavg,scaffold --clients=80
+    fedjax-collapse compile-for --target=tpu:v5e:2x2 --option=norm=none --option="channels=(32, 64, 64)"
+
+A row for one local step of each network (``--networks``): so many clients side by side, each with its own weights. A
+TPU's compiler estimates the cycles of what it makes; of a GPU's program the bytes that it moves set a bound, as matrix
+units of both are rarely the limit here. Neither is a measurement. With ``--methods`` a row for one round of each method
+on all devices of the target, with the exchanges between them, and as many clients at once as fit into their memory.
+Products are in the precision that the platform takes by itself: bfloat16 passes on a TPU, TF32 on a GPU.
+
+The compilers are packages: ``pip install -e ".[tpu]"``, ``pip install -e ".[gpu]"``.
+"""
+
+import argparse
+import ast
+import itertools
+import json
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that ``experiments`` is found from any folder
+
+if __name__ == "__main__":  # before the imports, of which one may be missing
+    from experiments.early import check_packages
+
+    check_packages()
+
+from experiments.benchmarks.arguments import writable
+from experiments.benchmarks.compiling import topologies
+from experiments.benchmarks.compiling.topologies import Topology
+from experiments.config.names import check_name
+from fedjax_collapse.core.records import UserError
+from fedjax_collapse.core.target import Target
+
+_AS_ON_CPU = "cpu"
+_MIB = 2**20
+Row = dict[str, Any]
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The exit status: 0, or 2 for wrong input (one line says what)."""
+    try:
+        asked = parse(argv)
+        topology = topologies.find(asked.target)
+        rows = []
+        for row in round_rows(topology, asked) if asked.methods else step_rows(topology, asked):
+            print(_title(list(row)) if not rows else "", end="")
+            print(_line(row.values()), flush=True)
+            rows.append(row)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    if asked.json:
+        asked.json.write_text(json.dumps({"target": topology.name, "rows": rows}, indent=2) + "\n")
+    return 0
+
+
+def parse(argv: list[str] | None) -> argparse.Namespace:
+    """The command line; exits with status 2 where it makes no sense."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
+    parser.add_argument("--target", required=True, help="tpu:v5e:2x2, gpu:h100, gpu:a100, gpu:h100:8")
+    parser.add_argument("--networks", type=_words, default=["small_cnn"])
+    parser.add_argument("--methods", type=_words, default=[], help="whole rounds of these")
+    lowerings = f"of convolutions; {_AS_ON_CPU}: what auto is on a CPU, to compare with"
+    parser.add_argument("--lowerings", type=_words, default=["auto"], help=lowerings)
+    parser.add_argument("--dtypes", type=_words, default=["float32"], help="float32, bfloat16")
+    parser.add_argument(
+        "--option", type=_option, action="append", default=[], metavar="NAME=VALUE", help="of the networks; repeatable"
+    )
+    parser.add_argument("--clients", type=_numbers, default=[10], help="of a step side by side; of a round in all")
+    parser.add_argument("--clients_at_once", type=_number, default=10, help="of a round, on each device")
+    parser.add_argument("--batch_size", type=_number, default=32)
+    parser.add_argument("--json", type=writable, metavar="FILE", help="where to write the rows too")
+    return parser.parse_args(argv)
+
+
+def step_rows(topology: Topology, asked: argparse.Namespace) -> Iterator[Row]:
+    """A row for one step of each network, dtype, lowering and number of clients."""
+    from experiments.benchmarks.compiling import costs, programs
+
+    for chosen, model in _models(topology, asked):
+        clients = chosen["clients"]
+        lowered = programs.step(model, topology.devices[0], clients, asked.batch_size)
+        cost = costs.compile_program(lowered, topology.chip)
+        yield chosen | {
+            "us/client-step": round(cost.seconds / clients * 1e6, 1),
+            "samples/s": round(clients * asked.batch_size / cost.seconds),
+            "GB moved": round(cost.bytes_moved / 1e9, 3),
+            **_cells(cost),
+        }
+
+
+def round_rows(topology: Topology, asked: argparse.Namespace) -> Iterator[Row]:
+    """A row for a round of each method, network and number of clients, on all devices of the target."""
+    from experiments.benchmarks.compiling import costs, programs
+    from experiments.benchmarks.overheads import accepted, methods
+    from fedjax_collapse import engine
+
+    algorithms, devices = {name.lower(): algorithm for name, algorithm in methods().items()}, topology.devices
+    for name in asked.methods:
+        check_name("method", name, algorithms)
+    for name, (chosen, model) in itertools.product(asked.methods, _models(topology, asked)):
+        clients, start = chosen["clients"], time.perf_counter()
+        inner = engine.Chunked(min(asked.clients_at_once, -(-clients // len(devices))), devices[:1])
+        client_map = engine.Sharded(len(devices), inner, devices) if len(devices) > 1 else inner
+        model = accepted(algorithms[name], model) or model
+        compiled = programs.rounds(algorithms[name], model, client_map, clients)
+        fitting, size = programs.fitting(*compiled, topology.chip)
+        cost = costs.compile_program(engine.lower(fitting, *compiled[1:]), topology.chip)  # JAX has it compiled already
+        cost = cost._replace(compile_seconds=time.perf_counter() - start)
+        yield {
+            "method": name,
+            **chosen,
+            "layout": str(fitting.layout.client_map),
+            "MiB for a round": round(size / _MIB, 1),
+            "exchanges": ", ".join(f"{n} {what}" for what, n in cost.collectives.items()) or "none",
+            **_cells(cost),
+        }
+
+
+def _models(topology, asked):
+    """What is asked for, one after another, and the network of each."""
+    from experiments.benchmarks.compiling import programs
+
+    for name, dtype, clients in itertools.product(asked.networks, asked.dtypes, asked.clients):
+        for lowering in asked.lowerings if name != "mlp" else ["auto"]:
+            chosen = {"network": name, "dtype": dtype, "clients": clients, "lowering": lowering}
+            options = dict(asked.option) | {"dtype": dtype}
+            if name != "mlp":
+                options["lowering"] = "auto" if lowering == _AS_ON_CPU else lowering
+            target = Target() if lowering == _AS_ON_CPU else Target.of(topology.devices[0])
+            yield chosen, programs.network(name, target, options)
+
+
+def _cells(cost):
+    return {
+        "arguments MiB": round(cost.arguments / _MIB, 1),
+        "temporaries MiB": round(cost.temporaries / _MIB, 1),
+        "kernels": cost.kernels,
+        "convolutions": cost.convolutions,
+        "products": cost.products,
+        "compile s": round(cost.compile_seconds, 1),
+    }
+
+
+def _title(heads):
+    return f"{_line(heads)}\n|{'---|' * len(heads)}\n"
+
+
+def _line(cells):
+    return "| " + " | ".join(f"{cell:,}" if isinstance(cell, int | float) else str(cell) for cell in cells) + " |"
+
+
+def _words(text):
+    return [word for word in text.split(",") if word]
+
+
+def _option(text):
+    name, is_given, value = text.partition("=")
+    if not (name and is_given):
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+    try:
+        return name, ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        return name, value
+
+
+def _number(text):
+    if not (text.isdecimal() and int(text)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number >= 1")
+    return int(text)
+
+
+def _numbers(text):
+    return [_number(word) for word in _words(text)]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

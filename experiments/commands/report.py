@@ -1,0 +1,158 @@
+"""Rewrites the reports of studies from their saved arrays, without training, and prints their final tables.
+
+fedjax-collapse report STUDY_FOLDER [STUDY_FOLDER ...] [--headline=FILE]
+    [--format=md,tex,csv,svg,pdf,png] [--out=FOLDER] [--base=ARM] [--target=ARM] [--unfinished]
+
+With --format, --out, --base or --target reports stay as they are. The tables of all studies go into one,
+``results.md``, ``.tex`` and ``.csv`` in the folder (by default ``export`` in that of the only study), with differences
+to an arm, run by run of equal seed and partition; figures are files of their own. --target prints, and adds to
+``results.md`` and ``.tex``, how many rounds each arm needs for the best accuracy of this one, and how much faster that
+is. Runs that are not finished are not in tables, but listed below them; with --unfinished they have rows of their own,
+whose names say how far they are. --headline draws spectra and effective rank of the first study as one small figure,
+such as that of the README.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # a clone works without being installed
+
+if __name__ == "__main__":  # before the imports, of which one may be missing
+    from experiments.early import check_packages
+
+    check_packages()
+
+from experiments.config.cells import means_of
+from experiments.config.names import check_name
+from experiments.config.paper import paper_of
+from experiments.results import Study, read_study, write_report
+from experiments.results.drawing import FIGURES
+from experiments.results.export import TABLES, results_of, save_figures
+from experiments.results.figures import headline
+from experiments.results.pivots import summary_for_paper
+from experiments.results.table import unfinished_note
+from experiments.study.console import Console
+from experiments.study.failures import one_line
+from experiments.study.folder import EXPORT
+from fedjax_collapse.core import files
+from fedjax_collapse.core.records import UserError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit status: 0, or 2 after one line on stderr for every folder that is not a readable study."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folders", nargs="+", type=Path, metavar="STUDY_FOLDER")
+    parser.add_argument("--headline", type=Path, metavar="FILE", help="an SVG file to draw the first study into")
+    parser.add_argument("--format", metavar="md,tex,csv,svg,pdf,png", help="files to write; default the tables")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="where to")
+    parser.add_argument("--base", default="", metavar="ARM", help="the arm that differences are to")
+    parser.add_argument("--target", default="", metavar="ARM", help="the arm whose best accuracy others are to reach")
+    parser.add_argument("--unfinished", action="store_true", help="also runs that are not, in rows of their own")
+    options, console = parser.parse_args(arguments), Console()
+    folders = list({os.path.realpath(folder): folder for folder in options.folders}.values())
+    read = _with_unfinished if options.unfinished else read_study
+    try:
+        if options.format is not None or options.out or options.base or options.target:
+            formats = (options.format or ",".join(TABLES)).split(",")
+            export(folders, formats, options.out, console, options.base, options.target, read)
+        elif not _rewrite(folders, console, read):
+            return 2
+        if options.headline:
+            if (figure := headline(read(folders[0]))) is None:
+                raise UserError(f"{folders[0]}: has neither spectra nor effective ranks for --headline")
+            figure.savefig(options.headline, format="svg", metadata={"Date": None})
+            console.note(f"wrote {options.headline}")
+    except UserError as error:
+        print(f"report: {one_line(error)}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(f"report: {error.filename}: cannot be written ({error.strerror})", file=sys.stderr)
+        return 2
+    return 0
+
+
+def export(
+    folders: Sequence[Path],
+    formats: Sequence[str],
+    out: Path | None,
+    console: Console,
+    base: str,
+    target: str,
+    read: Callable[[Path], Study] = read_study,
+) -> None:
+    """Writes tables and figures of the studies in these folders, of their finished runs.
+
+    ``base`` and ``target``: the arms that others are compared with, empty for none.
+
+    Raises:
+        UserError: a folder is no study, a format or an arm does not exist, or several studies have no ``out``.
+        OSError: a file cannot be written.
+    """
+    for kind in formats:
+        check_name("format", kind, (*TABLES, *FIGURES))
+    if out is None and len(folders) > 1:
+        raise UserError("several studies: say by --out=FOLDER where their table goes")
+    out = out or folders[0] / EXPORT
+    studies = {name: read(folder) for name, folder in zip(_names(folders), folders, strict=True)}
+    for option, arm in (("base", base), ("target", target)):
+        if arm:
+            check_name(f"arm in --{option}", arm, {name for study in studies.values() for name in study.arms})
+    out.mkdir(parents=True, exist_ok=True)
+    results = results_of(studies, base, target)
+    for _, rows, note in results.targets:
+        console.print_rows(rows)
+        console.note(note)
+    for study in studies.values():
+        _tell(study, console)
+    for kind in filter(TABLES.get, formats):
+        with files.shared(out / f"results.{kind}") as file:
+            file.write(TABLES[kind](results, studies).encode(errors="backslashreplace"))
+        console.note(f"wrote {out / f'results.{kind}'}")
+    if figures := [kind for kind in formats if kind in FIGURES]:
+        for name, study in studies.items():
+            paths = save_figures(study.finished(), out / name if len(studies) > 1 else out, figures)
+            console.note(f"wrote {len(paths)} figures of {name} below {out}")
+
+
+def _names(folders: Sequence[Path]) -> list[str]:
+    """A name for each, no two alike, that can be a file's: its own, with as many folders above as tell them apart."""
+    parts = [folder.resolve().parts[1:] or ("study",) for folder in folders]
+    for length in range(1, max(map(len, parts)) + 1):
+        names = ["_".join(of[-length:]) for of in parts]
+        if len(set(names)) == len(names):
+            return names
+    return [f"{number}_{name}" for number, name in enumerate(names, 1)]
+
+
+def _with_unfinished(folder: Path) -> Study:
+    """The study in a folder, with those runs in its tables that are not finished."""
+    return read_study(folder).with_unfinished()
+
+
+def _rewrite(folders: Sequence[Path], console: Console, read: Callable[[Path], Study]) -> bool:
+    """Whether all reports are written anew; a line says which are not."""
+    is_well = True
+    for folder in folders:
+        try:
+            study = read(folder)
+            report = write_report(study)
+            console.print_table(summary_for_paper(study), paper_of(study.config), means_of(study.config))
+            _tell(study, console)
+            console.note(f"wrote {report}")
+        except UserError as error:
+            print(f"report: {one_line(error)}", file=sys.stderr)
+            is_well = False
+    return is_well
+
+
+def _tell(study: Study, console: Console) -> None:
+    """Which runs are not in the tables, and what is damaged."""
+    for note in filter(None, (unfinished_note(study.unfinished), *study.notes)):
+        console.note(note)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

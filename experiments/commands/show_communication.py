@@ -1,0 +1,93 @@
+"""Prints how many numbers clients and server exchange, without training: fedjax-collapse communication
+--config=FILE[:arg] [--config.key=value] [--setting=S,T] [--arm=A,B]
+
+A row for each arm in each setting; ``fedjax_collapse/training/communication.py`` says what counts. ``down`` and ``up`` are those
+of one client in a round: of the model (params and running statistics), and what methods add. ``state dict`` is the
+model with a counter for each layer with running statistics, as PyTorch has it and published tables count; ``paper``,
+if the config has its numbers, is that and prototypes, as printed there. ``cohort``: in a round in both directions, of
+all its clients. ``kept``: what a client stores between its rounds. Data are read, for their shapes. Exit status: 0, or
+2 for wrong input (one line says what).
+"""
+
+import signal
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # a clone works without being installed
+
+if __name__ == "__main__":  # before the imports, of which one may be missing
+    from experiments.early import check_packages
+
+    check_packages()
+
+from experiments.config import build
+from experiments.config.paper import paper_of
+from experiments.config.parsing import parse
+from experiments.config.resolving import Cell, StudySpec, resolve
+from experiments.results.metrics import show_number
+from experiments.results.pivots import paper_note
+from experiments.study.console import Console
+from experiments.study.preparing import Examples
+from fedjax_collapse.core.records import UserError
+from fedjax_collapse.data import Federation
+from fedjax_collapse.training.communication import Communication, communication
+
+HEADING = ["cell", "down: model", "methods", "up: model", "methods", "state dict", "cohort", "kept"]
+
+
+def main(arguments: list[str]) -> int:
+    """The exit status."""
+    try:
+        options = parse(arguments)
+        study = resolve(options.config, Path(), options.arm, settings=options.setting)
+        found, console = list(counted(study)), Console()
+        rows = [HEADING, *(_row(cell.name, *numbers) for cell, *numbers in found)]
+        paper = paper_of(study.config, counted=True)
+        console.print_rows(_with_paper(rows, paper, [cell for cell, *_ in found]) if paper else rows)
+        if paper:
+            console.note(f"Paper: {paper_note(paper)}")
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def counted(study: StudySpec) -> Iterator[tuple[Cell, Communication, int]]:
+    """Of each cell that has a run what a client exchanges in a round, and how many clients take part in one.
+
+    Raises:
+        UserError: what a cell says makes no sense.
+    """
+    examples = Examples(study.cells, study.seeds[:1])
+    for cell in {run.cell.name: run.cell for run in study.runs}.values():
+        federation = examples.of(cell.setting)[cell.name][study.seeds[0]]
+        try:
+            yield cell, *_of_cell(cell.values, federation)
+        except UserError as error:
+            raise UserError(f"{cell}: {error}") from error
+
+
+def _of_cell(config: Mapping[str, Any], federation: Federation) -> tuple[Communication, int]:
+    found = communication(build.algorithm(config), build.model(config, federation), federation.train)
+    return found, build.schedule(config).rule.cohort_size(config["clients"])
+
+
+def _row(cell, found, cohort_size):
+    both = [[found.of_model(way), found.of_methods(way)] for way in ("down", "up")]
+    cohort = cohort_size * sum(map(sum, both))
+    numbers = [*both[0], *both[1], found.of_model("up") + found.counters, cohort, found.kept]
+    return [cell, *(f"{value:,}" for value in numbers)]
+
+
+def _with_paper(rows, paper, cells):
+    """The heading and rows of these cells with a column of its numbers behind that of state dicts."""
+    place = HEADING.index("state dict") + 1
+    numbers = [show_number(paper.values.get(cell.setting, {}).get(cell.arm), ",.0f", "") for cell in cells]
+    return [[*row[:place], text, *row[place:]] for row, text in zip(rows, ["paper", *numbers], strict=True)]
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # ``| head``
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,163 @@
+"""Prints and draws one partition, without training: fedjax-collapse partition --config=FILE[:arg]
+[--config.key=value] [--setting=SETTING] [--arm=ARM] [--seed=SEED] [--out=FOLDER]
+
+It is the partition, with the same SHA-256, that ``launch.py`` makes of this config for one of its seeds (the first,
+unless asked). With --out the folder gets ``partition.json`` (what is printed), ``partition.npz`` (examples of each
+class at each client), ``partition.svg`` (the figure of the report: a heat-map of them, beside it sizes, numbers of
+classes and entropies) and ``indices.json`` (the examples of every client: a file for the partition ``from_file``). Exit
+status: 0, or 2 for wrong input (one line says what).
+"""
+
+import argparse
+import signal
+import sys
+from pathlib import Path
+from typing import Any, NoReturn
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that ``experiments`` is found from any folder
+
+if __name__ == "__main__":  # before the imports, of which one may be missing
+    from experiments.early import check_packages
+
+    check_packages()
+
+import numpy as np
+
+from experiments.config import build
+from experiments.config.cells import arms_of, names_in, settings_of
+from experiments.config.names import check_name
+from experiments.config.parsing import parse as parse_options
+from experiments.config.resolving import resolve_arm
+from experiments.config.validation import check_keys
+from experiments.results.partition_figure import draw_partition
+from fedjax_collapse.core.records import UserError
+from fedjax_collapse.data import Federation
+from fedjax_collapse.data.heterogeneity import heterogeneity
+from fedjax_collapse.storage.history import write_json, write_npz
+
+_SHADES = " .:-=+*#%@"
+_WIDEST = 100  # classes that are drawn in the terminal, one character each
+
+
+def main(arguments: list[str]) -> int:
+    """The exit status."""
+    try:
+        config, seed, out = parse(arguments)
+        federation = build.federations(config, [seed])[seed]
+        facts = describe(federation)
+        lines = [_title(config, seed), *_table(federation, facts), *_summary(federation, facts)]
+        if out:
+            chosen = {key: dict(sorted(config[key].items())) for key in ("data", "partition")}
+            write(out, {**chosen, "seed": seed, **facts}, federation)
+            lines.append(f"wrote {out}")
+        print("\n".join(lines))
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def parse(arguments: list[str]) -> tuple[dict[str, Any], int, Path | None]:
+    """The config (of the setting and the arm, if they are asked for), the seed, and the folder to write to.
+
+    Raises:
+        UserError: whatever is wrong with the command line, in one line.
+    """
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="where to write numbers, figure and indices")
+    parser.error = _fail
+    own, rest = parser.parse_known_args(arguments)
+    options = parse_options(rest)
+    if options.workdir:
+        _fail("--workdir is for training; use --out=FOLDER")
+    config = options.config
+    check_keys(config)
+    arms, settings = arms_of(config), settings_of(config)
+    if "" not in settings and not options.setting:  # without one it is no run of the study
+        _fail(f"a setting has its own data and clients; choose one by --setting={' or '.join(settings)}")
+    arm = _one("arm", names_in(options.arm, arms)) if options.arm else None
+    setting = _one("setting", names_in(options.setting, settings)) if options.setting else ""
+    seed = _one("seed", options.seed or config["seeds"][:1])
+    check_name("seed", str(seed), map(str, config["seeds"]))
+    return resolve_arm(config, arm, setting), seed, own.out
+
+
+def describe(federation: Federation) -> dict[str, Any]:
+    """What ``heterogeneity`` says of the clients, their domains, examples without an owner or with several, hashes."""
+    skew = heterogeneity(federation.class_counts())
+    rows, domains = federation.owned_rows(), federation.domains
+    owned = np.unique(np.concatenate(rows))
+    return {
+        "examples": len(federation.train.labels),
+        **{name: np.asarray(value).tolist() for name, value in skew._asdict().items()},
+        "domains": [[domains.names[i] for i in np.unique(domains.train[own])] for own in rows] if domains else [],
+        "left_out": len(federation.train.labels) - len(owned),
+        "repeated": int(skew.sizes.sum()) - len(owned),
+        "sha256": federation.hashes(),
+    }
+
+
+def write(folder: Path, facts: dict[str, Any], federation: Federation) -> None:
+    """Writes the four files; ``facts`` are those of ``describe`` and the seed.
+
+    Raises:
+        UserError: the folder cannot be made or written to.
+    """
+    arrays = federation.partition_arrays()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / "partition.json", facts)
+        write_npz(folder / "partition.npz", arrays)
+        write_json(folder / "indices.json", [rows.tolist() for rows in federation.owned_rows()])
+        draw_partition(arrays, f"seed {facts['seed']}").savefig(folder / "partition.svg", metadata={"Date": None})
+    except OSError as error:
+        raise UserError(f"--out={folder}: cannot be written to ({error.strerror}); choose another folder") from None
+
+
+def _title(config, seed):
+    fixed = config["partition"].get("seed")
+    drawn = f"seed {seed}" if fixed is None else f"seed {seed}, the partition's own is {fixed}"
+    return f"{config['data']['source']}: {config['clients']} clients by {config['partition']['name']}, {drawn}"
+
+
+def _table(federation, facts):
+    """A line per client."""
+    counts = federation.class_counts()
+    drawn = federation.num_classes <= _WIDEST
+    shown = f"  |examples of each class: {_SHADES.strip()} up to {counts.max()}|" if drawn else ""
+    lines = [f"client    size  classes  entropy{shown}"]
+    for client, row in enumerate(counts):
+        size, classes, entropy = (facts[name][client] for name in ("sizes", "classes", "entropy"))
+        shades = "".join(_SHADES[-(-int(count) * (len(_SHADES) - 1) // int(counts.max()))] for count in row)
+        line = f"{client:6d}{size:8d}{classes:9d}{entropy:9.3f}" + (f"  |{shades}|" if drawn else "")
+        lines.append("  ".join([line, *(facts["domains"] and [", ".join(facts["domains"][client])])]))
+    return lines
+
+
+def _summary(federation, facts):
+    sizes, most = facts["sizes"], np.log(federation.num_classes)
+    entropy, classes = np.mean(facts["entropy"]), np.mean(facts["classes"])
+    yield f"sizes: {min(sizes)} to {max(sizes)}, median {np.median(sizes):g}, of {facts['examples']} training examples"
+    yield f"classes per client: {classes:.1f} of {federation.num_classes} on average"
+    yield f"entropy of a client's classes: {entropy:.3f} nats on average, at most {most:.3f}"
+    yield (
+        f"mutual information of client and class: {facts['mutual_information']:.3f} nats, 0 for the same classes "
+        f"everywhere, at most {facts['class_entropy']:.3f}"
+    )
+    yield f"examples left out: {facts['left_out']}; given more than once: {facts['repeated']}"
+    yield from (f"SHA-256 of the {name}: {value}" for name, value in facts["sha256"].items())
+
+
+def _fail(message: str) -> NoReturn:
+    raise UserError(message)
+
+
+def _one(what, given):
+    if len(given) != 1:
+        raise UserError(f"{what}s: {', '.join(map(str, given)) or 'none'}; expected one, as one partition is drawn")
+    return given[0]
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # ``| head`` ends it without a word
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,170 @@
+"""What a config may say: every key, and the options of everything that a config chooses by name, out of the code.
+
+``launch.py --help`` prints it, ``docs/configs.md`` is made of it: fedjax-collapse manual > docs/configs.md
+"""
+
+import inspect
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # a clone works without being installed
+
+from absl import flags
+
+from experiments.config import build
+from experiments.config.config_files import config_files, relative
+from experiments.config.names import check_name, classes, functions
+from experiments.config.plain_values import plain
+from experiments.config.validation import kind_of_key
+from experiments.configs import base
+from fedjax_collapse import LocalTraining, Participation
+from fedjax_collapse.analysis import measurements
+from fedjax_collapse.core.options import hints, in_words
+from fedjax_collapse.data import augment, partition, sources
+
+_GIVEN = {"labels", "num_clients", "domains", "num_classes", "parent", "name", "target", "fraction", "kwargs", "view"}
+_SECTIONS = {"training.": LocalTraining, "cohort.": Participation, "partition.": partition.dirichlet}
+_WIDTH = 100
+
+
+class Option(NamedTuple):
+    """A key, or an argument of what a key chooses."""
+
+    name: str
+    default: str  # as it is written in Python; empty where it has to be given
+    allowed: str  # in words; empty where nothing is said
+
+
+class Choice(NamedTuple):
+    """Something that a config chooses by its name."""
+
+    section: str  # the config's key
+    name: str
+    summary: str  # the first line of its docstring
+    options: list[Option]
+
+
+def choices() -> dict[str, list[Choice]]:
+    """By what they are: everything with a name of its own."""
+    found = {
+        "data sources": ("data.source", functions(sources)),
+        "partitions": ("partition.name", functions(partition)),
+        "networks": ("network.name", classes("network")),
+        "heads": ("network.head", classes("head")),
+        "methods": ("methods", classes("method")),
+        "measurements": ("measurements", functions(measurements)),
+        "server optimizers": ("server.optimizer.name", build.SERVER_OPTIMIZERS),
+        "settings of local training": ("training", {"training": LocalTraining}),
+        "cohorts": ("cohort", {"cohort": Participation}),
+    }
+    return {what: [_choice(section, *named) for named in sorted(by_name.items())] for what, (section, by_name) in
+            found.items()}  # fmt: skip
+
+
+def _choice(section, name, made):
+    summary = (inspect.getdoc(inspect.getmodule(made) if inspect.isclass(made) else made) or "").split("\n\n")[0]
+    return Choice(section, name, " ".join(summary.split()), list(options_of(made)))
+
+
+def options_of(made: Callable) -> Iterator[Option]:
+    """The arguments of a function or class that a config may give."""
+    annotations = hints(made)
+    for name, parameter in inspect.signature(made).parameters.items():
+        if name not in _GIVEN:
+            default = "" if parameter.default is parameter.empty else _shown(parameter.default)
+            yield Option(name, default, in_words(annotations[name]))
+
+
+def keys() -> Iterator[Option]:
+    """Every key of ``configs/base.py``, dotted."""
+
+    def walk(values, path):
+        for key, value in values.items():
+            if isinstance(value, dict) and value:
+                yield from walk(value, f"{path}{key}.")
+            else:
+                yield Option(f"{path}{key}", _shown(value), in_words(_kind(path, key, value)))
+
+    return walk(plain(base.get_config()), "")
+
+
+def _kind(path, key, value):
+    of_section = hints(_SECTIONS[path]) if path in _SECTIONS else {}
+    return of_section.get(key) or kind_of_key(f"{path}{key}", value)
+
+
+def _shown(value):
+    if callable(value):
+        return getattr(value, "__name__", type(value).__name__)
+    return f"{value:g}" if isinstance(value, float) else repr(value)
+
+
+def on_screen(topic: str, values: flags.FlagValues) -> str:
+    """What ``--help`` says beside the launcher's docstring; with a topic, the options of what has that name.
+
+    Raises:
+        UserError: nothing has that name.
+    """
+    if topic:
+        found = {choice.name: choice for group in choices().values() for choice in group}
+        check_name("topic of --help", topic, found)
+        return _topic(found[topic])
+    configs = [f"  {relative(path):44} {_first_line(path)[:72]}" for path in config_files()]
+    options = [(f"  --{name}", " ".join((values[name].help or "").split())) for name in values if name != "config"]
+    lines = [f"  {f'--config.{key.name}={key.default}':52} {key.allowed}" for key in keys()]
+    names = [
+        textwrap.fill(f"{what}: {', '.join(choice.name for choice in group)}", _WIDTH, subsequent_indent="    ")
+        for what, group in choices().items()
+        if len(group) > 1
+    ]
+    parts = {
+        "Options": [f"{option:26} {text}" for option, text in options],
+        "Configs": configs,
+        "Keys, with their defaults": lines,
+        "Names (--help=NAME has what each of them takes)": [textwrap.indent(text, "  ") for text in names],
+    }
+    return "\n\n".join("\n".join([title, *content]) for title, content in parts.items())
+
+
+def _first_line(path):
+    return path.read_text(encoding="utf-8").removeprefix('"""').split("\n")[0]
+
+
+def _topic(choice):
+    rows = [f"  {option.name:22} {option.default:22} {option.allowed}" for option in choice.options]
+    title = f"{choice.section}: {choice.name}"
+    return "\n".join([title, textwrap.fill(choice.summary, _WIDTH), "", *(rows or ["  it takes no options"])])
+
+
+def as_markdown() -> str:
+    """The page ``docs/configs.md``."""
+    parts = [
+        "# Configs: every key, and what it may be",
+        "Made from the code by `fedjax-collapse manual > docs/configs.md`; `launch.py --help` prints the\n"
+        "same. A config file starts from `experiments/configs/base.py` and changes values; any of them can\n"
+        'also be changed on the command line, as in `--config.partition.alpha=0.05`, or `--config.seeds="(0,1)"` for\n'
+        "a tuple. What chooses something by its name takes the options of that as further keys beside the name.",
+        "## Keys",
+        _table(keys(), "--config."),
+        "Augmentations (`training.augmentation`): " + ", ".join(f"`{name}`" for name in augment.PRESETS) + ".",
+    ]
+    for what, group in choices().items():
+        parts.append(f"## {what[0].upper()}{what[1:]}")
+        for choice in group:
+            parts.append(f"### `{choice.name}` (`{choice.section}`)\n\n{choice.summary}")
+            parts.append(_table(choice.options) if choice.options else "It takes no options.")
+    return "\n\n".join(parts) + "\n"
+
+
+def _table(options, prefix=""):
+    texts = ((prefix + option.name, option.default, option.allowed) for option in options)
+    rows = [" | ".join(f"`{text}`".replace(" | ", "` or `") if text else "" for text in row) for row in texts]
+    return "\n".join(["| key | default | what it may be |", "|---|---|---|", *(f"| {row} |" for row in rows)])
+
+
+if __name__ == "__main__":
+    sys.stdout.reconfigure(encoding="utf-8")
+    sys.stdout.write(as_markdown())

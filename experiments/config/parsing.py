@@ -1,0 +1,186 @@
+"""The launcher's command line, and the config that it names, as plain values; a ``ConfigDict`` ends here."""
+
+import ast
+import hashlib
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from absl import flags
+from ml_collections import ConfigDict, config_flags
+
+from experiments.config.config_files import config_argument, with_config_found
+from experiments.config.names import check_key, check_name
+from experiments.config.plain_values import plain
+from experiments.study.failures import explain, is_interrupt, one_line
+from experiments.study.resuming import CHOICES
+from fedjax_collapse.core.files import cache_folder
+from fedjax_collapse.core.records import UserError
+
+_OPTIONS = ("cohort", "data", "partition", "network", "training", "methods", "server", "measurements")
+_NAMED = ("arms", "settings")  # parts of the config that hold others by name
+
+
+class Options(NamedTuple):
+    """What the command line says; ``resolve`` makes a study of the config and of what it is asked to run."""
+
+    config: Mapping[str, Any]
+    workdir: str | None
+    arm: str | None  # names with commas between them
+    setting: str | None
+    seed: tuple[int, ...] | None
+    log: list[str]
+    resume: str
+    workers: int
+    slurm: str
+    share: str
+    compilation_cache: str
+    distributed: str
+    distributed_timeout: int
+
+
+def parse(arguments: list[str]) -> Options:
+    """The parsed command line.
+
+    Raises:
+        UserError: whatever is wrong with it, in one line.
+    """
+    arguments = with_config_found(arguments)
+    find_own_modules(arguments)
+    try:
+        unchanged, _ = _parse_flags([f"--config={config_argument(arguments)}"])
+        if not isinstance(unchanged.config, ConfigDict):
+            found = type(unchanged.config).__name__
+            raise UserError(f"{config_argument(arguments)}: get_config returned a {found}, expected a ConfigDict")
+        new = _new_options(unchanged.config, arguments)
+        values, rest = _parse_flags([argument for argument in arguments if argument not in new])
+        for path, value in new.values():
+            _set_option(values.config, path, value)
+        config = plain(values.config)
+    except UserError:
+        raise
+    except BaseException as error:  # of the command line, or anything that the config file does
+        if is_interrupt(error):
+            raise
+        raise UserError(one_line(error) if isinstance(error, Exception) else explain(error)) from error
+    if rest:
+        raise UserError(f"unexpected argument {rest[0]!r}: options start with --, and --config.key=value has no spaces")
+    try:
+        seed = tuple(map(int, values.seed or ())) or None
+    except ValueError:
+        raise UserError(f"--seed={','.join(values.seed)}: expected integers") from None
+    if values.workers < 0:
+        raise UserError(f"--workers={values.workers}: expected a number of processes, 0 for none but this one")
+    options = {name: values[name].value for name in Options._fields}
+    return Options(**options | dict(config=config, seed=seed))
+
+
+def _parse_flags(arguments):
+    """Flag values, and what is left of the arguments."""
+    command = ["launch.py", *arguments]
+    values = defined_flags(command)
+    return values, values(command)[1:]
+
+
+def defined_flags(command: list[str]) -> flags.FlagValues:
+    """What can be said on the command line."""
+    values = flags.FlagValues()
+    config_flags.DEFINE_config_file("config", None, "The config file.", flag_values=values, sys_argv=command)
+    flags.DEFINE_string("workdir", None, "Folder of the study; default runs/<config>-<hash>.", flag_values=values)
+    flags.DEFINE_string("arm", None, "Only these arms of the config.", flag_values=values)
+    flags.DEFINE_string("setting", None, "Only these settings of the config.", flag_values=values)
+    flags.DEFINE_list("seed", None, "Only these seeds of the config.", flag_values=values)
+    flags.DEFINE_list("log", [], "Also to tensorboard, wandb: rows while they come.", flag_values=values)
+    flags.DEFINE_enum(
+        "resume",
+        "auto",
+        CHOICES,
+        "must: only go on; never: start all again, and keep what there is.",
+        flag_values=values,
+    )
+    flags.DEFINE_integer(
+        "workers", 0, "Processes that divide the runs: one for each GPU, or parts of the cores.", flag_values=values
+    )
+    flags.DEFINE_string(
+        "slurm", "", "A job for each run: partition=gpu,timeout_min=60,...; or local.", flag_values=values
+    )
+    flags.DEFINE_string("share", "", "Name under which they divide them; --workers gives it.", flag_values=values)
+    flags.DEFINE_string(
+        "compilation_cache",
+        str(cache_folder("jax")),
+        "Folder of compiled programs; empty for none.",
+        flag_values=values,
+    )
+    flags.DEFINE_string(
+        "distributed", "off", "Several processes: off, auto, or host:port,processes,process.", flag_values=values
+    )
+    flags.DEFINE_integer(
+        "distributed_timeout", 300, "Seconds to wait for the other processes.", lower_bound=1, flag_values=values
+    )
+    return values
+
+
+def default_workdir(config: Mapping[str, Any], arguments: list[str]) -> Path:
+    """``runs/<config file>-<hash of the config>`` in the current folder: only equal configs share it."""
+    name = Path(config_argument(arguments).split(":")[0]).stem
+    digest = hashlib.sha256(json.dumps(config).encode()).hexdigest()
+    return Path("runs") / f"{name}-{digest[:8]}"
+
+
+def find_own_modules(arguments: list[str]) -> None:
+    """So that a config's ``my_module:MyClass`` is found beside the config first, at last in the current folder."""
+    beside = str(Path(config_argument(arguments).split(":")[0]).absolute().parent)
+    sys.path[:] = [beside, *(folder for folder in sys.path if folder != beside)]
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.append(here)
+
+
+def _new_options(config, arguments):
+    """Path and value of every ``--config.a.b=value`` that the config lacks, by argument; also of a fraction where the
+    config has a whole number, as of epochs: whether it may be one is checked with all options.
+
+    Only parts whose keys are options may get new ones, as ``partition`` or ``network``: building them checks the names.
+    """
+    new = {}
+    for argument in arguments:
+        if argument.startswith("--config."):
+            name, _, text = argument.removeprefix("--config.").partition("=")
+            node, path = config, name.split(".")
+            if path[0] == "sweep":
+                new[argument] = ["sweep", ".".join(path[1:])], _literal(text)
+                continue
+            if path[0] in _NAMED and len(path) > 1:
+                check_name(f"{path[0][:-1]} in --config.{name}:", path[1], config[path[0]])
+            part = path[2:] if path[0] in _NAMED else path
+            is_open = len(part) > 1 and part[0] in _OPTIONS
+            for key in path:
+                if is_open and isinstance(node, ConfigDict) and key not in node:
+                    new[argument] = path, _literal(text)
+                    break
+                check_key(f"config key in --config.{name}:", key, node if isinstance(node, ConfigDict) else ())
+                node = node[key]
+            if type(node) is int and isinstance(value := _literal(text), float):
+                new[argument] = path, value
+    return new
+
+
+def _literal(text):
+    """The Python value that the text is, else the text."""
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def _set_option(config, path, value):
+    with config.unlocked(), config.ignore_type():
+        for depth, key in enumerate(path[:-1], 1):
+            if key not in config:
+                config[key] = ConfigDict()
+            config = config[key]
+            if not isinstance(config, ConfigDict):
+                given = f"--config.{'.'.join(path[:depth])}"
+                raise UserError(f"{given}={config} has no {path[depth]}: give {given}.name={config} beside its options")
+        config[path[-1]] = value

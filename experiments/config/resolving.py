@@ -1,0 +1,147 @@
+"""What a study is: its cells, each with all its values, and its runs; resolved and checked once."""
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ml_collections import ConfigDict
+
+from experiments.config.cells import OF_STUDY, CellName, arms_of, cells_of, merged, names_in, settings_of
+from experiments.config.names import check_key, check_name
+from experiments.config.plain_values import plain
+from experiments.config.validation import check_keys, check_study
+from experiments.study.folder import run_folder
+from experiments.study.pace import Name
+from fedjax_collapse.core.options import check_value
+from fedjax_collapse.core.records import UserError
+
+
+class Cell(NamedTuple):
+    """An arm in a setting, and the values that all its runs have in common."""
+
+    setting: str  # empty where the study has none
+    arm: str
+    values: Mapping[str, Any]  # of every key of the config, but of those that say which cells there are
+
+    @property
+    def name(self) -> str:
+        return str(CellName(self.setting, self.arm))
+
+    def __str__(self) -> str:
+        return _described(self.setting, self.arm)
+
+
+class RunSpec(NamedTuple):
+    """A run of a study: its cell, its seed, and its folder."""
+
+    cell: Cell
+    seed: int
+    folder: Path
+
+    @property
+    def name(self) -> Name:
+        return Name(self.cell.name, self.seed)
+
+    def __str__(self) -> str:
+        return str(self.name)
+
+
+class StudySpec(NamedTuple):
+    """A study: its config as declared, its folder, all its cells, and those of its runs that are asked for."""
+
+    config: Mapping[str, Any]
+    folder: Path
+    cells: tuple[Cell, ...]
+    runs: tuple[RunSpec, ...]
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """All seeds of the config."""
+        return self.config["seeds"]
+
+
+def resolve(
+    config: ConfigDict | Mapping[str, Any],
+    folder: Path,
+    arms: str | Collection[str] | None = None,
+    seeds: Collection[int] | None = None,
+    settings: str | Collection[str] | None = None,
+) -> StudySpec:
+    """The study of a config in a folder, with the runs of these arms, seeds and settings, default all of them.
+
+    Runs are in the order in which the config declares them; names may be given as a text with commas.
+
+    Raises:
+        UserError: the config or one of its cells is wrong, or it has no such arm, seed or setting.
+    """
+    config = plain(config)
+    check_study(config)
+    arms = _chosen("arm", arms, tuple(arms_of(config)))
+    seeds = _chosen("seed", seeds, config["seeds"])
+    settings = _chosen("setting", settings, tuple(settings_of(config)))
+    names = cells_of(config)
+    cells = tuple(Cell(name.setting, name.arm, resolve_arm(config, name.arm, name.setting)) for name in names)
+    asked = [cell for cell in cells if cell.setting in settings and cell.arm in arms]
+    runs = [RunSpec(cell, seed, run_folder(folder, (cell.name, seed))) for cell in asked for seed in seeds]
+    return StudySpec(config, folder, cells, tuple(runs))
+
+
+def resolve_arm(config: Mapping[str, Any], arm: str | None, setting: str = "") -> dict[str, Any]:
+    """The values of one arm in a setting: what the arm declares, over what the setting does, over the rest.
+
+    Over all of them is what the setting says of that arm in its own ``arms``. ``arm`` None: what all arms of the
+    setting have in common.
+
+    Raises:
+        UserError: the arm or the setting, or a key that it declares, does not exist, or must be the same for all.
+    """
+    arms, settings = arms_of(config), settings_of(config)
+    check_name("setting", setting, settings)
+    of_setting, of_arms = _divided(f"settings.{setting}", settings[setting], config["arms"])
+    values = {key: value for key, value in config.items() if key not in OF_STUDY}
+    values = _changed(values, f"settings.{setting}", of_setting, ("seeds",))
+    if arm is not None:
+        check_name("arm", arm, arms)
+        fixed, declared = ("rounds", "seeds"), arms[arm].declared
+        values = _changed(values, f"arms.{arm}", arms[arm].changes, fixed)
+        values = _changed(values, f"settings.{setting}.arms.{declared}", of_arms.get(declared, {}), fixed)
+    try:
+        check_keys(values)
+    except UserError as error:
+        raise UserError(f"{_described(setting, arm)}: {error}") from error
+    return values
+
+
+def _described(setting, arm):
+    """The cell in an error."""
+    return ", ".join(f"{what} {name}" for what, name in (("setting", setting), ("arm", arm)) if name)
+
+
+def _chosen(what, asked, declared):
+    """What was asked for, in the order in which it is declared, or all that is."""
+    if isinstance(asked, str):
+        asked = names_in(asked, declared)
+    for item in asked or ():
+        check_name(what, str(item), map(str, declared))
+    return tuple(item for item in declared if item in asked) if asked else declared
+
+
+def _divided(path, changes, declared):
+    """What a setting changes for all arms, and for some of them."""
+    check_value(path, changes, dict)
+    of_arms = changes.get("arms", {})
+    check_value(f"{path}.arms", of_arms, dict)
+    for arm in of_arms:
+        check_name(f"arm in {path}.arms", arm, declared)
+    return {key: value for key, value in changes.items() if key != "arms"}, of_arms
+
+
+def _changed(values, path, changes, fixed):
+    """The values with the changes, which have none of the keys that are fixed for all."""
+    check_value(path, changes, dict)
+    for key in changes:
+        check_key(f"key in {path}", key, [*values, *OF_STUDY])
+        if key in (*fixed, *OF_STUDY):
+            what = path.split(".")[0]
+            raise UserError(f"{path}.{key}: all {what} of a study have the same {key}; set config.{key}")
+    return merged(values, changes)

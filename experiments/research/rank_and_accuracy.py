@@ -1,0 +1,285 @@
+"""Does fixing rank fix accuracy? What methods change in accuracy, rank, collapse and bias, run by run.
+
+    python experiments/launch.py --config=experiments/configs/rank_and_accuracy.py --workdir=STUDY
+    fedjax-collapse rank-and-accuracy STUDY [STUDY ...] [--base=fedavg] [--out=FOLDER]
+
+Differences to the base arm are those of runs with one seed on one partition, after the last round: accuracy, effective
+rank of the server's features, NC1 (its natural logarithm), bias of the predictions and accuracy of a linear probe. The
+folder (by default ``rank_and_accuracy`` in that of the first study) gets ``runs.csv`` with a row for each pair of runs,
+``settings.csv`` with Spearman's rank correlations over the arms of each setting, ``kinds.csv`` with all arms of all
+settings divided by whether they raise rank and probe and lower the bias, both of which are also printed, and the figure
+as SVG, PDF and PNG. Works on any study; measurements are those that the config calls ``nc`` (``neural_collapse``),
+``head`` (``prediction_bias``) and ``probe`` (``linear_probe``), and what is not measured is left out.
+
+Exit status: 0, or 2 for wrong input (one line says what).
+"""
+
+import argparse
+import itertools
+import math
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that ``experiments`` is found from any folder
+
+if __name__ == "__main__":  # before the imports, of which one may be missing
+    from experiments.early import check_packages
+
+    check_packages()
+
+import numpy as np
+from scipy.stats import spearmanr
+
+from experiments.config.cells import arms_of
+from experiments.results import read_study
+from experiments.results.drawing import (
+    COLOURS,
+    FIGURES,
+    MARKERS,
+    THRESHOLD,
+    label,
+    legend,
+    new_figure,
+    save_figure,
+    styled,
+)
+from experiments.results.formats import csv_text, markdown
+from experiments.results.metrics import ACCURACY, number, show_number
+from experiments.results.paired import pairs, why_none
+from experiments.results.study_results import Study, moments
+from fedjax_collapse.core.records import MEASURED, UserError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# what is compared -> its name in the rows, for a measurement without its beginning, and how its difference is called
+METRICS = {
+    "effective_rank": ("effective_rank", "effective rank"),
+    "nc1": ("nc/nc1", "ln NC1"),
+    "bias": ("head/prediction_bias", "bias of predictions"),
+    "probe": ("probe/accuracy", "probe accuracy (points)"),
+}
+_LINEAR = {"accuracy": 20, "bias": 0.2, "probe": 5}  # up to there axes are linear: arms that fail are far away
+RISE = 1.0  # dimensions: of a rank that rises by less it is not said that it rises, where arms are divided by that
+LEAST = 5  # arms over which a correlation says something
+Difference = Mapping[str, Any]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit status."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folders", nargs="+", type=Path, metavar="STUDY")
+    parser.add_argument("--base", default="fedavg", metavar="ARM", help="the arm that differences are to")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="where to")
+    options = parser.parse_args(arguments)
+    out = options.out or options.folders[0] / "rank_and_accuracy"
+    try:
+        studies = [read_study(folder) for folder in options.folders]
+        rows = [row for study in studies for row in differences(study, options.base)]
+        if not rows:
+            raise UserError(f"no arm has a run of equal seed and partition as {options.base!r}; expected two arms")
+        settings = correlations(rows)
+        out.mkdir(parents=True, exist_ok=True)
+        _write(out / "runs.csv", rows)
+        _write(out / "settings.csv", settings)
+        kinds = divided(rows)
+        _write(out / "kinds.csv", kinds)
+        figure = scatter(rows)
+        for kind in FIGURES:
+            save_figure(figure, out / f"rank_and_accuracy.{kind}")
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(f"error: {error.filename}: cannot be written ({error.strerror})", file=sys.stderr)
+        return 2
+    print(table(settings), kinds_table(kinds), sep="\n\n")
+    for line in (line for study in studies for line in left_out(study, options.base)):
+        print(line)
+    print(f"wrote {out}")
+    return 0
+
+
+def differences(study: Study, base: str) -> list[Difference]:
+    """Of each run of another arm, what it has more than that of the base arm; those that cannot be compared, such as
+    runs whose accuracy is of something else, are left out.
+
+    Raises:
+        UserError: the study has no such arm.
+    """
+    if base not in study.arms:
+        raise UserError(f"{study.path}: has no arm {base!r}, expected one of {', '.join(study.arms)} in --base")
+    declared = {name: arm.declared for name, arm in arms_of(study.config).items()}
+    found = []
+    for cell in _others(study, base):
+        of_cell = {"setting": cell.setting or study.path.name, "arm": cell.arm}
+        of_cell["method"] = declared.get(cell.arm, cell.arm)
+        found += [
+            {**of_cell, "seed": run.seed, **_difference(run.metrics[-1], other.metrics[-1])}
+            for run, other in pairs(study, cell, base)
+        ]
+    return found
+
+
+def left_out(study: Study, base: str) -> list[str]:
+    """A line on each arm of a setting of which no run is compared: why."""
+    cells = [cell for cell in _others(study, base) if not pairs(study, cell, base)]
+    return [f"{cell} is left out: {why_none(study, cell, base)}" for cell in cells]
+
+
+def _others(study, base):
+    """The cells that have runs, but for those of the base arm."""
+    return dict.fromkeys(run.cell for run in study.runs if run.arm != base)
+
+
+def _difference(row, base):
+    """Of two rows: accuracy in percentage points, the others as they are, NC1 in natural logarithms."""
+    name, factor = ACCURACY.name, ACCURACY.factor
+    change = {name: factor * (number(row.get(name)) - number(base.get(name)))}
+    for metric, (name, _) in METRICS.items():
+        first, second = (number(of.get(name, of.get(MEASURED + name))) for of in (row, base))
+        if metric == "nc1":
+            first, second = (math.log(value) if value > 0 else math.nan for value in (first, second))
+        change[metric] = (100 if metric == "probe" else 1) * (first - second)
+    return change
+
+
+def correlations(rows: Sequence[Difference]) -> list[dict[str, Any]]:
+    """Of each setting: arms, how many gain rank and how many of these gain accuracy, and over the arms' means
+    Spearman's correlation of the gain in accuracy with each metric's."""
+    found = []
+    for setting in dict.fromkeys(row["setting"] for row in rows):
+        means = arm_means([row for row in rows if row["setting"] == setting])
+        gain = np.array([mean["accuracy"] for mean in means])
+        higher = np.array([mean["effective_rank"] for mean in means]) > 0
+        found.append(
+            {
+                "setting": setting,
+                "arms": len(means),
+                "higher_rank": int(higher.sum()),
+                "and_higher_accuracy": int((higher & (gain > 0)).sum()),
+                "higher_accuracy": int((gain > 0).sum()),
+                **{metric: spearman(np.array([mean[metric] for mean in means]), gain) for metric in METRICS},
+            }
+        )
+    return found
+
+
+def arm_means(rows: Iterable[Difference]) -> list[dict[str, Any]]:
+    """Means of each arm's differences over its seeds in a setting, where they are finite."""
+    by_arm: dict[tuple[str, str], list[Difference]] = {}
+    for row in rows:
+        by_arm.setdefault((row["setting"], row["arm"]), []).append(row)
+    return [
+        {
+            **{name: own[0][name] for name in ("setting", "arm", "method")},
+            **{metric: _mean_of(own, metric) for metric in ("accuracy", *METRICS)},
+        }
+        for own in by_arm.values()
+    ]
+
+
+def _mean_of(rows, metric):
+    return number(moments([row[metric] for row in rows if math.isfinite(row[metric])])["mean"])
+
+
+def spearman(first: np.ndarray, second: np.ndarray) -> float:
+    """Correlation of the ranks, equal values sharing theirs; NaN of fewer than ``LEAST`` finite pairs or of a
+    constant."""
+    finite = np.isfinite(first) & np.isfinite(second)
+    first, second = first[finite], second[finite]
+    if len(first) < LEAST or not np.ptp(first) or not np.ptp(second):
+        return math.nan
+    return float(spearmanr(first, second).statistic)
+
+
+def table(settings: Sequence[Mapping[str, Any]]) -> str:
+    """What ``correlations`` gives, as Markdown."""
+    heads = ["setting", "arms", "rank up", "rank and accuracy up", "accuracy up"]
+    rows = [heads + [f"rho with {name}" for _, name in METRICS.values()]]
+    for row in settings:
+        counts = (row[n] for n in ("setting", "arms", "higher_rank", "and_higher_accuracy", "higher_accuracy"))
+        rows.append([*map(str, counts), *(show_number(row[metric], "+.2f") for metric in METRICS)])
+    return markdown(rows).rstrip()
+
+
+def divided(rows: Sequence[Difference]) -> list[dict[str, Any]]:
+    """The arms of all settings, divided by whether rank rises (``RISE``), bias falls and probe rises, in the means over
+    seeds: how many, how many of them gain accuracy in the mean and in all seeds, and how much in the mean.
+
+    An arm of which one of these is not measured is not among them.
+    """
+    lower = {(row["setting"], row["arm"]) for row in rows if not row["accuracy"] > 0}
+    kinds = {kind: [] for kind in itertools.product((True, False), repeat=3)}
+    for mean in arm_means(rows):
+        if all(math.isfinite(mean[metric]) for metric in ("effective_rank", "bias", "probe")):
+            kinds[mean["effective_rank"] >= RISE, mean["bias"] < 0, mean["probe"] > 0].append(mean)
+    return [
+        {
+            **dict(zip(("rank_rises", "bias_falls", "probe_rises"), kind, strict=True)),
+            "arms": len(means),
+            "higher_accuracy": sum(mean["accuracy"] > 0 for mean in means),
+            "in_all_seeds": sum((mean["setting"], mean["arm"]) not in lower for mean in means),
+            "accuracy": _mean_of(means, "accuracy"),
+        }
+        for kind, means in kinds.items()
+    ]
+
+
+def kinds_table(kinds: Sequence[Mapping[str, Any]]) -> str:
+    """What ``divided`` gives, as Markdown."""
+    rows = [["rank rises", "bias falls", "probe rises", "arms", "accuracy up", "in all seeds", "mean gain (points)"]]
+    for kind in kinds:
+        said = ("yes" if kind[name] else "no" for name in ("rank_rises", "bias_falls", "probe_rises"))
+        counts = (str(kind[name]) for name in ("arms", "higher_accuracy", "in_all_seeds"))
+        rows.append([*said, *counts, show_number(kind["accuracy"], "+.1f")])
+    return markdown(rows).rstrip()
+
+
+@styled
+def scatter(rows: Sequence[Difference]) -> "Figure":
+    """Accuracy's gain over each metric's, a panel for each; a point for each arm and setting, its colour the
+    setting's; hollow where there are more settings than colours."""
+    means = arm_means(rows)
+    settings = list(dict.fromkeys(mean["setting"] for mean in means))
+    metrics = [m for m in METRICS if np.isfinite([mean[m] for mean in means]).any()]
+    figure = new_figure(3.2, width=2.9 * len(metrics) + 0.4)
+    panels = figure.subplots(1, len(metrics), sharey=True, squeeze=False)[0]
+    for axes, metric in zip(panels, metrics, strict=True):
+        for i, setting in enumerate(settings):
+            own = [mean for mean in means if mean["setting"] == setting]
+            lap, colour = i // len(COLOURS), COLOURS[i % len(COLOURS)]
+            look = dict(color=colour, linewidths=0) if not lap else dict(facecolors="none", edgecolors=colour)
+            look["marker"] = MARKERS[(i + lap) % len(MARKERS)]
+            axes.scatter([m[metric] for m in own], [m["accuracy"] for m in own], s=16, alpha=0.75, **look)
+        axes.axhline(0, **THRESHOLD, zorder=1)
+        axes.axvline(0, **THRESHOLD, zorder=1)
+        axes.set_xlabel(f"gain in {METRICS[metric][1]}")
+        if metric in _LINEAR:
+            _linear_up_to(axes.set_xscale, axes.xaxis, _LINEAR[metric])
+    panels[0].set_ylabel("gain in accuracy (points)")
+    _linear_up_to(panels[0].set_yscale, panels[0].yaxis, _LINEAR["accuracy"])
+    handles = panels[0].collections[: len(settings)]
+    legend(figure, handles, [label(setting) for setting in settings])
+    return figure
+
+
+def _linear_up_to(scale, axis, most):
+    """Makes an axis logarithmic beyond so much to either side, with ticks that are numbers."""
+    from matplotlib.ticker import FixedLocator, StrMethodFormatter
+
+    scale("symlog", linthresh=most, linscale=1.5)
+    ticks = [most * k for k in (-4, -1, -0.5, 0, 0.5, 1, 4)]
+    axis.set_major_locator(FixedLocator(ticks))
+    axis.set_minor_locator(FixedLocator([]))
+    axis.set_major_formatter(StrMethodFormatter("{x:g}"))
+
+
+def _write(path, rows):
+    path.write_text(csv_text([rows[0], *(row.values() for row in rows)]), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,65 @@
+"""The classifier's singular values over rounds, as FedUV's figure 1, where ``head_spectrum`` saved them."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from experiments.results import drawing
+from experiments.results.drawing import arm_colour, draws, grid_of, label, new_figure, whole_numbers
+from experiments.results.selection import Selection
+from experiments.results.study_results import Study, is_of
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_ROUNDS = 5  # that are drawn, at most
+_COLUMNS = 3
+
+
+def _singular_values(study: Study) -> Selection:
+    """Of the classifier's weight in the server's model, mean over seeds, at a few of the rounds that every run has."""
+    saved = {arm: [of_run for run in study.of_arm(arm) if (of_run := _saved(study, run))] for arm in study.arms}
+    saved = {arm: [of_run for of_run in of_arm if _width(of_run) == _width(of_arm[0])] for arm, of_arm in saved.items()}
+    shared = [set(of_run) for of_arm in saved.values() for of_run in of_arm]
+    rounds = sorted(set.intersection(*shared)) if shared else []
+    places = np.unique(np.linspace(0, len(rounds) - 1, _ROUNDS).round().astype(int)) if rounds else ()
+    rows = [
+        (arm, rounds[place], i, float(value))
+        for arm, of_arm in saved.items()
+        for place in (places if of_arm else ())
+        for i, value in enumerate(np.mean([of_run[rounds[place]] for of_run in of_arm], axis=0), 1)
+    ]
+    return Selection(("arm", "round", "index", "singular value"), rows)
+
+
+@draws(_singular_values)
+def head_spectra(study: Study, selection: Selection) -> "Figure":
+    """Singular values of the classifier's weight by their index, a panel for each arm, later rounds darker."""
+    from matplotlib.lines import Line2D
+
+    parts, rounds = selection.by("arm"), np.unique(selection.columns()[1])
+    strengths = np.linspace(0.25, 1, len(rounds)) if len(rounds) > 1 else np.ones(1)
+    figure = new_figure(0.6 + 2.3 * -(-len(parts) // _COLUMNS), width=8.4)
+    grid = grid_of(figure, len(parts), min(_COLUMNS, len(parts)), "singular value", sharey=True)
+    for axes, (arm, part) in zip(grid, parts.items(), strict=True):
+        for of_round, alpha in zip(part.by("round").values(), strengths, strict=True):
+            axes.plot(*of_round.columns(), color=arm_colour(study.arms, arm), alpha=alpha, marker=".")
+        axes.set_title(label(arm, 32), loc="left")
+        axes.set_xlabel("index of the singular value")
+        axes.set_ylim(bottom=0)
+        whole_numbers(axes.xaxis)
+    handles = [Line2D([], [], color=drawing.INK, alpha=alpha) for alpha in strengths]
+    drawing.legend(figure, handles, [f"round {r}" for r in rounds])
+    return figure
+
+
+def _width(of_run):
+    return len(next(iter(of_run.values())))
+
+
+def _saved(study, run):
+    """By round; of features that are not finite nothing, nor of an array of that name that is something else."""
+    arrays = study.measured_arrays(run)
+    name = next((name for name, values in arrays.items() if name.endswith("/singular_values") and is_of(values, 2)), "")
+    pairs = zip(map(int, arrays["round"]), arrays[name], strict=True) if name else ()
+    return {r: values for r, values in pairs if np.isfinite(values).all()}

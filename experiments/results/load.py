@@ -1,0 +1,148 @@
+"""A run of a study, loaded again: its model, data, variables and client states.
+
+from experiments.load import load_run
+
+run = load_run("runs/quickstart/feddecorr/seed0")  # trust=True where its config names code of your own
+run.predict(run.federation.test.inputs)  # logits [examples, classes]
+"""
+
+import json
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from experiments.config import build
+from experiments.config.names import check_name, explained
+from experiments.config.plain_values import plain
+from experiments.config.resolving import resolve_arm
+from experiments.config.validation import check_study
+from experiments.study.folder import CHECKPOINTS, CONFIG, seed_of, study_of
+from fedjax_collapse import FedAvg, Federation, Model, Variables
+from fedjax_collapse.core.annotations import as_array
+from fedjax_collapse.core.options import check_value
+from fedjax_collapse.core.records import Damaged, UserError
+from fedjax_collapse.core.source_code import file_of
+from fedjax_collapse.engine import State
+from fedjax_collapse.simulation.evaluation import evaluate
+from fedjax_collapse.simulation.runs import description
+from fedjax_collapse.simulation.simulation import Run, initialize
+from fedjax_collapse.storage.checkpoint import Checkpoints
+from fedjax_collapse.storage.fingerprint import check_same
+from fedjax_collapse.training import server
+
+_SECTIONS = ("data",)  # of a config, whose values are never imported
+
+
+class LoadedRun(NamedTuple):
+    """A run as its last checkpoint has it."""
+
+    model: Model
+    federation: Federation
+    algorithm: FedAvg
+    variables: Variables  # of the model that is evaluated
+    state: State  # of the server, with what its methods keep, and of all clients
+    config: Mapping[str, Any]  # all values of its arm in its setting
+
+    def predict(self, inputs: np.ndarray, variables: Variables | None = None) -> np.ndarray:
+        """Logits [examples, classes] of inputs in the units of the data (images of 0 to 255), of this model or another
+        of the same network."""
+        if variables is not None:
+            self.model.check_variables("predict: variables", variables)
+        inputs = as_array("predict: inputs", inputs)
+        labels = np.zeros((len(inputs), *self.federation.test.labels.shape[1:]), self.federation.test.labels.dtype)
+        examples = self.federation.test._replace(inputs=inputs, labels=labels)
+        return np.asarray(evaluate(self.model, self.variables if variables is None else variables, examples).logits)
+
+
+def load_run(folder: Path | str, trust: bool = False) -> LoadedRun:
+    """The run whose folder that is: ``<study>/<arm>/seed<k>``, or ``<study>/<setting>/<arm>/seed<k>``.
+
+    The data are read again. If the newest checkpoint is damaged, a warning says so and the one before it is loaded.
+
+    Args:
+        trust: import and call the user's own code that the study's config names, such as ``my_module:MyClass``, which
+            has to be importable. Without it a folder that someone else has made runs no code but this library's.
+
+    Raises:
+        UserError: the folder holds no run of a study, or none that has been saved; its config names code and is not
+            trusted; or data, partition or code are not those that the run was trained with.
+    """
+    check_value("load_run: folder", folder, Path | str)
+    folder = Path(folder).resolve()
+    study, setting = study_of(folder)
+    config, arm, seed = _read_config(study), folder.parent.name, seed_of(folder)
+    if seed is None:
+        raise UserError(f"{folder}: expected the folder of a run, such as STUDY/fedavg/seed0")
+    resolved = resolve_arm(config, arm, setting)
+    if not trust:
+        _check_library_only(folder, resolved)
+    check_name(f"seed of {study}", str(seed), map(str, config["seeds"]))
+    try:
+        federation = build.federations(resolved, config["seeds"])[seed]
+        model = build.model(resolved, federation)
+        algorithm, schedule = build.algorithm(resolved), build.schedule(resolved)
+        run = Run(federation, algorithm, jax.random.key(seed))
+        algorithm, template, _ = initialize(run, model, schedule)
+    except Exception as error:  # of the user's code
+        raise explained(f"{folder}: cannot be built again", error) from error
+    known = description(run, model, schedule)
+    check_same(folder, known, hint="restore what has changed, or ", besides=("model.module.lowering",))
+    state = _newest_state(folder, template)
+    variables = server.evaluated(algorithm, model, state.server, state.clients)
+    return LoadedRun(model, federation, algorithm, variables, state, resolved)
+
+
+def _read_config(study: Path) -> dict[str, Any]:
+    try:
+        config = plain(dict(json.loads((study / CONFIG).read_text(encoding="utf-8"))))
+        check_study(config)
+    except Exception as error:  # JSON of any other content
+        reason = str(error) if isinstance(error, UserError) else type(error).__name__
+        raise UserError(f"{study}: it holds no readable {CONFIG} ({reason}); expected the folder of a study") from error
+    return config
+
+
+def _check_library_only(folder, config):
+    """Raises UserError if the config names code that is not the library's: ``module:name``, in a value or as a name."""
+    names = dict.fromkeys(_imports({key: value for key, value in config.items() if key not in _SECTIONS}))
+    if names:
+        listed = ", ".join(f"{name} (from {_source(name)})" for name in names)
+        raise UserError(f"{folder}: its config names code: {listed}; load_run(..., trust=True) imports and runs it")
+
+
+def _imports(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _imports(key)
+            yield from _imports(item)
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from _imports(item)
+    elif isinstance(value, str) and ":" in value:
+        yield value
+
+
+def _source(name):
+    path = file_of(name.partition(":")[0])
+    return "a module that is not found" if path is None else str(path)
+
+
+def _newest_state(folder, template):
+    """The state of the last checkpoint that is whole."""
+    checkpoints, damages = Checkpoints(folder / CHECKPOINTS), []
+    for round in reversed(checkpoints.rounds):
+        try:
+            state, _ = checkpoints.load(round, template)
+        except Damaged as error:
+            damages.append(str(error))
+            continue
+        for damage in damages:
+            warnings.warn(f"{damage}; loaded is the state after round {round}", stacklevel=3)
+        return state
+    if damages:
+        raise UserError(f"{'; '.join(damages)}; no checkpoint is whole: restore it, or run the study again")
+    raise UserError(f"{folder}: it has no checkpoint; run the study first")

@@ -1,0 +1,112 @@
+"""The metrics of a study: every one is declared here once, with how it is written wherever it is shown."""
+
+import math
+import numbers
+import statistics
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from fedjax_collapse.core.records import MEASURED
+
+PHASES = ("compile", "train", "evaluate")  # of a round, whose seconds are in timing.jsonl
+LARGEST = 1e100  # of numbers that are shown: squares of larger ones may not be finite
+_DOMAIN = "domain_accuracy/"
+
+
+class Metric(NamedTuple):
+    """A metric: its key in ``metrics.jsonl`` and summaries, and how its values are shown."""
+
+    name: str
+    heading: str  # of a column
+    quantity: str  # in a sentence, and without its unit on an axis
+    unit: str = ""
+    factor: float = 1  # from the stored number to the unit
+    format: str = ".4g"
+    better: str = ""  # "higher" or "lower"; empty where neither is better
+    of: str = "server"  # whose model: "headline" (the one that would be used), "server", "local", or "study" for none
+
+    @property
+    def axis(self) -> str:
+        """The label of an axis."""
+        return f"{self.quantity} ({self.unit})" if self.unit else self.quantity
+
+    def show(self, value: Any, missing: str = "-") -> str:
+        """A stored number as text, in the metric's unit."""
+        return show_number(self.factor * number(value), self.format, missing)
+
+    def say(self, values: Sequence[Any], spread: bool = False) -> str:
+        """The mean of stored numbers with the metric's name; ``spread``: and their standard deviation."""
+        values = [number(value) for value in values]
+        deviation = f" ± {self.show(statistics.stdev(values), 'nan')}" if spread and len(values) > 1 else ""
+        return f"{self.quantity} {self.show(statistics.fmean(values))}{deviation}" + " %" * (self.unit == "%")
+
+
+ACCURACY = Metric("accuracy", "Accuracy (%)", "accuracy", "%", 100, ".2f", "higher", "headline")
+BEST_ACCURACY = ACCURACY._replace(name="best_accuracy", heading="Best", quantity="best accuracy")
+LAST10_ACCURACY = ACCURACY._replace(name="last10_accuracy", heading="Last 10", quantity="mean accuracy of the last 10")
+EFFECTIVE_RANK = Metric("effective_rank", "Effective rank", "effective rank", "dimensions", format=".1f")
+SIGNIFICANT_DIMS = Metric("significant_dims", "Significant dimensions", "significant dimensions", format=".1f")
+R = Metric("R", "R", "R", "natural log", format=".3f", of="local")
+LOCAL_EFFECTIVE_RANK = EFFECTIVE_RANK._replace(
+    name="local_effective_rank", heading="Local effective rank", quantity="local effective rank", of="local"
+)
+TASK_LOSS = Metric("train/task_loss", "Training loss", "training loss of the task", better="lower", of="local")
+SECONDS = Metric("seconds_per_round", "Seconds per round", "seconds per round", better="lower", of="study")
+TO_TARGET = Metric("rounds_to_target", "Rounds to the target", "rounds to the target", better="lower", of="study")
+COUNTED = Metric(
+    "numbers_sent", "Numbers sent in one direction", "numbers sent in one direction", better="lower", of="study"
+)
+
+ACCURACIES = (ACCURACY, BEST_ACCURACY, LAST10_ACCURACY)
+SUMMARISED = (*ACCURACIES, EFFECTIVE_RANK, SIGNIFICANT_DIMS, R)  # the columns of the final table
+OF_LOCAL = (R, LOCAL_EFFECTIVE_RANK)  # of the watched client, or of the one with the lowest identity of several,
+OVER_CLIENTS = tuple(  # then also over them, in columns that take the place of R's
+    metric._replace(name=f"{metric.name}_{kind}", heading=f"{metric.heading}, {words}")
+    for metric in OF_LOCAL
+    for kind, words in (("mean", "mean over clients"), ("min", "lowest"), ("max", "highest"))
+)
+FROM_RUNS = (SECONDS, TO_TARGET)  # what a study's runs give together
+_DECLARED = {metric.name: metric for metric in (*SUMMARISED, *OF_LOCAL, *OVER_CLIENTS, TASK_LOSS, *FROM_RUNS, COUNTED)}
+
+
+def metric_of(name: str) -> Metric:
+    """The metric of that name: declared, an accuracy on a domain, or a user's own, of which only the name is known."""
+    if name in _DECLARED:
+        return _DECLARED[name]
+    if name.startswith(_DOMAIN):
+        domain = name.removeprefix(_DOMAIN)
+        return ACCURACY._replace(name=name, heading=domain, of="server")
+    shown = name.removeprefix(MEASURED)
+    return Metric(name, shown, shown, of="local" if name.rpartition("/")[2].startswith("local_") else "server")
+
+
+def is_of_domain(name: str) -> bool:
+    """Whether the metric is an accuracy on the test examples of a domain."""
+    return name.startswith(_DOMAIN)
+
+
+def panels(names: Sequence[str]) -> dict[str, list[str]]:
+    """Measurements that are drawn together: ``x``, and ``local_x`` or ``local_x_mean``.
+
+    By the name that stands for them. ``x_min`` and ``x_max`` are left out where there is ``x_mean``.
+    """
+    known, found = set(names), {}
+    for name in names:
+        if name.endswith(("_min", "_max")) and f"{name[:-4]}_mean" in known:
+            continue
+        folder, _, last = name.rpartition("/")
+        of_server = f"{folder}/{last.removeprefix('local_').removesuffix('_mean')}"
+        is_beside = metric_of(name).of == "local" and of_server in known
+        found.setdefault(of_server if is_beside else name, []).append(name)
+    return found
+
+
+def number(value: Any) -> float:
+    """The value as a float; NaN for null, for what is not a number, and for what is too large to be shown."""
+    return float(value) if isinstance(value, numbers.Real) and abs(value) <= LARGEST else math.nan
+
+
+def show_number(value: Any, form: str, missing: str = "-") -> str:
+    """The number in a format such as ``.2f``; ``missing`` if it is null or not finite."""
+    value = number(value)
+    return f"{value:{form}}" if math.isfinite(value) else missing

@@ -1,0 +1,142 @@
+"""The partition of a study: a figure of the classes of every client, and a table of how unequal the clients are."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from experiments.results import drawing
+from experiments.results.drawing import draws, label, new_figure, styled, whole_numbers
+from experiments.results.selection import Selection
+from experiments.results.study_results import Arrays, Run, Study
+from fedjax_collapse.data.heterogeneity import heterogeneity
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+FEW = 20  # clients beside which there is room for numbers
+WIDTH = 8.4  # inches
+
+
+def _class_counts_of_first(study: Study) -> Selection:
+    """Examples of each class at each client, of the first run that recorded its partition."""
+    run = next(iter(recorded(study)), None)
+    if run is None:
+        return Selection((), ())
+    counts = _class_counts(run)
+    names = [str(name) for name in run.partition.get("class_names", ())]
+    names = names if len(names) == counts.shape[1] else list(map(str, range(counts.shape[1])))
+    rows = [(run.arm, run.seed, client, *row) for client, row in enumerate(counts)]
+    return Selection(("arm", "seed", "client", *names), rows)
+
+
+@draws(_class_counts_of_first)
+def partition_figure(study: Study, selection: Selection) -> "Figure":
+    """The partition of the first run that recorded one."""
+    arm, seed, _, *counts = zip(*selection.rows, strict=True)
+    arrays = recorded(study)[0].partition  # with the names of classes and domains
+    return draw_partition({**arrays, "class_counts": np.transpose(counts)}, f"{label(arm[0], 20)}, seed {seed[0]}")
+
+
+@styled
+def draw_partition(arrays: Arrays, name: str) -> "Figure":
+    """A heat-map of ``class_counts`` [clients, classes]; beside each row the client's size, number of classes and
+    entropy."""
+    class_counts = np.atleast_2d(arrays["class_counts"])
+    clients, classes = class_counts.shape
+    skew = heterogeneity(class_counts)
+    figure = new_figure(float(np.clip(1.9 + 0.26 * clients, 2.9, 5.6)), WIDTH)
+    cells, *panels = figure.subplots(1, 4, sharey=True, width_ratios=(4, 1, 1, 1))
+    _draw_cells(cells, class_counts, name)
+    _write_names(cells, arrays)
+    columns = (
+        ("size\n(examples)", skew.sizes, "{:.0f}", None, ""),
+        ("classes held", skew.classes, "{:.0f}", classes, f"max. {classes}"),
+        ("entropy of the\nclasses (nats)", skew.entropy, "{:.2f}", np.log(classes), f"max. log {classes}"),
+    )
+    for axes, (heading, values, written, most, mark) in zip(panels, columns, strict=True):
+        drawing.bars(axes, values, written if clients <= FEW else None, most)
+        axes.set_xlabel(heading)
+        axes.set_title(mark, loc="right", fontsize="small")
+    return figure
+
+
+def partition_table(study: Study) -> list[list[str]]:
+    """The heading and one row per different partition of the study's runs; empty if none was recorded."""
+    runs_on = {}
+    for run in recorded(study):
+        counts = _class_counts(run)
+        runs_on.setdefault((counts.shape, counts.tobytes()), []).append(run)
+    heading = ["Arms", "Seeds", "Sizes", "Median size", "Classes per client", "Mean entropy", "Mutual information"]
+    rows = [_statistics(runs, study) for runs in runs_on.values()]
+    return [heading, *rows] if rows else []
+
+
+def _statistics(runs: list[Run], study: Study) -> list[str]:
+    """The row of a table for runs on one partition."""
+    arms = dict.fromkeys(run.arm for run in runs)
+    seeds = sorted({run.seed for run in runs})
+    counts = _class_counts(runs[0])
+    skew = heterogeneity(counts)
+    return [
+        "all" if len(arms) == len(study.arms) else ", ".join(arms),
+        ", ".join(map(str, seeds)),
+        _range(skew.sizes),
+        f"{np.median(skew.sizes):g}",
+        f"{_range(skew.classes)} of {counts.shape[1]}",
+        f"{skew.entropy.mean():.3f}",
+        f"{skew.mutual_information:.3f} of {skew.class_entropy:.3f}",
+    ]
+
+
+def _draw_cells(axes: "Axes", counts: np.ndarray, name: str) -> None:
+    """The heat-map, with numbers in its cells where they fit, and its colour bar above."""
+    clients, classes = counts.shape
+    top = max(1, counts.max())
+    image = drawing.heat_map(axes, np.arange(classes), np.arange(clients), counts, cmap="Blues", vmin=0, vmax=top)
+    if clients <= FEW and classes <= 12 and top < 1e5:
+        size = "small" if top < 1000 else "x-small"
+        for client, class_ in np.argwhere(counts > 0):
+            count = counts[client, class_]
+            colour = "white" if count > 0.55 * top else "#222222"
+            axes.text(class_, client, f"{count:.0f}", ha="center", va="center", fontsize=size, color=colour)
+    axes.set(xlabel="class", ylabel="client")
+    whole_numbers(axes.xaxis, 12)
+    whole_numbers(axes.yaxis, 12)
+    heading = f"training examples ({name}: {counts.sum():.0f} in all)"
+    axes.figure.colorbar(image, ax=axes, location="top", label=heading, aspect=40, pad=0.04)
+
+
+def _write_names(axes: "Axes", arrays: Arrays) -> None:
+    """Puts the names of classes, and of each client's domains, to the axes, where there is room."""
+    clients, classes = np.atleast_2d(arrays["class_counts"]).shape
+    names = class_names(arrays)
+    if len(names) == classes <= FEW:
+        turned = 0 if max(map(len, names)) <= 2 else 45
+        axes.set_xticks(range(len(names)), names, rotation=turned, ha="right" if turned else "center", fontsize="small")
+        axes.set_xlabel("")
+    counts = arrays.get("domain_counts", np.empty((0, 0)))
+    if len(counts) == clients <= FEW:
+        of_client = [[str(arrays["domain_names"][i]) for i in np.flatnonzero(row)] for row in counts]
+        texts = [label(f"{', '.join(names)}  {client}", 24) for client, names in enumerate(of_client)]
+        axes.set_yticks(range(len(counts)), texts, fontsize="small")
+
+
+def class_names(arrays: Arrays) -> list[str]:
+    """The names of classes, for a figure; empty where none were saved, or only their numbers."""
+    names = [str(name) for name in arrays.get("class_names", ())]
+    return [] if names == [str(i) for i in range(len(names))] else [label(name, 14) for name in names]
+
+
+def recorded(study: Study) -> list[Run]:
+    """The runs that recorded their partition."""
+    return [run for run in study.runs if run.partition.get("class_counts", np.empty(0)).size]
+
+
+def _class_counts(run: Run) -> np.ndarray:
+    return np.atleast_2d(run.partition["class_counts"])
+
+
+def _range(values: np.ndarray) -> str:
+    low, high = values.min(), values.max()
+    return f"{low}" if low == high else f"{low} to {high}"

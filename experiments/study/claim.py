@@ -1,0 +1,73 @@
+"""Claims the folder of a study for one config, which may grow, and for the processes of one start."""
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from experiments.config.plain_values import plain
+from experiments.configs import base
+from experiments.results.reading import read_config
+from experiments.study.folder import CONFIG, LOCK
+from experiments.study.lock import one_at_a_time, only_process_in
+from fedjax_collapse.core.records import UserError
+from fedjax_collapse.storage.fingerprint import flatten
+from fedjax_collapse.storage.history import write_json
+
+_OF_A_START = (LOCK, CONFIG)  # what one that was killed at once may leave, with what was not moved in place
+
+
+@contextlib.contextmanager
+def claimed(workdir: Path, config: Mapping[str, Any], is_shared: bool = False) -> Iterator[Callable[[], bool]]:
+    """The folder is this config's, and this process's alone, or shared; one that holds something else is left as it is.
+
+    A config may have arms, settings, seeds and values of a sweep that the folder's lacks: they have runs of their own.
+    Yields a function that says whether no other process is left in it.
+    """
+    content = json.loads(json.dumps(config))
+    with contextlib.ExitStack() as stack:
+        try:
+            workdir.mkdir(parents=True, exist_ok=True)
+            _check_free(workdir, content)
+            is_last = stack.enter_context(only_process_in(workdir, is_shared))
+            with one_at_a_time(workdir):
+                write_json(workdir / CONFIG, content)
+        except (OSError, json.JSONDecodeError, UnicodeDecodeError) as error:
+            raise UserError(f"{workdir}: cannot be used as --workdir: {error}; choose another one") from error
+        yield is_last
+
+
+def _check_free(workdir, content):
+    """Raises UserError if the folder holds the study of another config, or something else."""
+    path = workdir / CONFIG
+    if path.exists():
+        defaults = json.loads(json.dumps(plain(base.get_config())))  # of keys that were not there yet
+        try:
+            known = read_config(workdir)
+        except UserError as error:
+            raise UserError(f"{error}; choose another --workdir") from error
+        there, here = defaults | known, defaults | content
+        there, here = flatten(there), flatten(_without_additions(here, there))
+        keys = sorted(key for key in there.keys() | here.keys() if there.get(key) != here.get(key))
+        if keys:
+            changes = "; ".join(f"{key} is {there.get(key)} there, {here.get(key)} here" for key in keys)
+            raise UserError(f"{workdir} holds a study of another config: {changes}; choose another --workdir")
+    elif any(not other.name.startswith(_OF_A_START) for other in workdir.iterdir()):
+        raise UserError(f"{workdir} is not empty and holds no study; choose another --workdir")
+
+
+def _without_additions(here, there):
+    """``here`` as it was when it was ``there``, if all that it has more are runs, and what tables show of them."""
+    kept = here | {name: there[name] for name in ("means", "paper")}
+    for name in ("arms", "settings"):
+        if there[name]:  # else its runs would have to move
+            kept[name] = {key: value for key, value in here[name].items() if key in there[name]}
+    of_sweep = flatten(there["sweep"])
+    kept["sweep"] = {axis: _within(values, of_sweep.get(axis)) for axis, values in flatten(here["sweep"]).items()}
+    return kept | {"seeds": _within(here["seeds"], there["seeds"])}
+
+
+def _within(values, known):
+    """Those that are known, if all that are known are among them; else all."""
+    return known if known and all(value in values for value in known) else values

@@ -1,0 +1,273 @@
+"""What a person sees while a study runs: a live display on a terminal, plain lines elsewhere, and the final table."""
+
+import contextlib
+import math
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, TextIO
+
+from experiments.config.paper import Paper
+from experiments.results.metrics import ACCURACY, EFFECTIVE_RANK, PHASES, R, number, show_number
+from experiments.results.pivots import NO_MEANS, Means, pivot
+from experiments.results.study_results import Summary
+from experiments.results.table import accuracy_note, final_table, local_note
+from experiments.study.pace import Name, Pace
+
+Row = Mapping[str, Any]
+
+ROUNDS_PER_LINE = 5  # plain output: a line for so many rounds,
+SECONDS_PER_LINE = 60  # or for so much work, whichever comes first
+_BETWEEN = 3  # characters between two columns of a table on a terminal
+
+
+class Console:
+    """Shows the progress of runs, of each of which so many rounds are to come; without any, only notes and tables."""
+
+    def __init__(self, to_come: Mapping[Name, int] = MappingProxyType({}), stream: TextIO | None = None) -> None:
+        self._to_come = dict(to_come)  # rounds of the runs that are not started
+        self._num_runs, self._num_rounds = len(to_come), sum(to_come.values())
+        self._stream = stream or sys.stdout or open(os.devnull, "w")  # noqa: SIM115 - Python closes it at its end
+        self._pace = Pace()
+        self._started, self._finished = 0, False
+        self._runs: Sequence[Name] = ()  # those under way
+        self._round, self._rounds = 0, 0  # of each of them
+        self._update: tuple[Sequence[Row], Sequence[Row]] | None = None  # None before the first of a run
+        self._shown_round, self._unshown_seconds = 0, 0.0
+        self._rich: Any = None
+        self._live: Any = None
+        if self._stream.isatty():
+            import rich.console
+
+            terminal = rich.console.Console(file=self._stream, highlight=False, markup=False, emoji=False)
+            self._rich = None if terminal.is_dumb_terminal or not terminal.is_terminal else terminal
+
+    def __enter__(self) -> "Console":
+        if self._rich is not None:
+            import rich.live
+
+            self._live = rich.live.Live(console=self._rich, auto_refresh=False)
+            self._live.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._live is not None:
+            self._refresh()
+            self._live.stop()
+            self._live = None
+
+    def expect(self, to_come: Mapping[Name, int]) -> None:
+        """Corrects how many rounds of runs that are not started are to come."""
+        self._to_come |= to_come
+
+    def leave_out(self, runs: Iterable[Name]) -> None:
+        """Takes out runs that will not be started, as they are finished."""
+        self._num_rounds -= sum(self._to_come.pop(run, 0) for run in runs)
+        self._num_runs = len(self._to_come) + self._started
+
+    def start_runs(self, runs: Sequence[Name], first_round: int, rounds: int) -> None:
+        """Announces runs of so many rounds that go together; ``first_round`` of them were done before."""
+        self._started += len(runs)
+        for run in runs:
+            self._to_come.pop(run, None)
+        self._num_runs = max(self._num_runs, self._started)
+        self._runs, self._round, self._rounds = runs, first_round, rounds
+        self._finished, self._update, self._shown_round, self._unshown_seconds = False, None, -1, 0.0
+        if self._live is None:
+            doing = f"resumes after round {first_round}" if first_round else "starts"
+            self.note(f"{self._counter()} {'; '.join(name for name, _ in self._arms())}: {doing}")
+        self._refresh()
+
+    def update(self, rows: Sequence[Row], timings: Sequence[Row]) -> None:
+        """Shows one evaluated round: each run's row of ``metrics.jsonl`` and its row of ``timing.jsonl``."""
+        last = self._round
+        self._round = int(rows[0]["round"])
+        for run, timing in zip(self._runs, timings, strict=True):
+            phases = {phase: number(timing.get(phase)) for phase in PHASES}
+            steady = phases["train"] + (phases["evaluate"] if math.isfinite(phases["evaluate"]) else 0)
+            self._pace.add(run[0], steady, self._round - last, first=self._update is None)
+            self._pace.add_compiling(run, phases["compile"])
+            self._unshown_seconds += sum(seconds for seconds in phases.values() if math.isfinite(seconds))
+        due = (
+            self._update is None
+            or self._round >= self._rounds
+            or self._round - self._shown_round >= ROUNDS_PER_LINE
+            or self._unshown_seconds >= SECONDS_PER_LINE
+        )
+        self._update = rows, timings
+        if self._live is None and due:
+            self._show()
+        self._refresh()
+
+    def finish_runs(self) -> None:
+        """Shows the last update of the runs if that has not been done."""
+        if self._update is not None and (self._live is not None or self._shown_round != self._round):
+            self._show()
+        self._finished = True
+        self._refresh()
+
+    def note(self, text: str) -> None:
+        """Prints a line (or several), above the live display if there is one."""
+        for line in text.splitlines():
+            line = self._printable(line)
+            if self._rich is not None:
+                self._write(lambda line=line: self._rich.print(line))
+            else:
+                self._write(lambda line=line: print(line, file=self._stream, flush=True))
+
+    def print_table(self, summary: Summary, paper: Paper | None = None, means: Means = NO_MEANS) -> None:
+        """Prints the final table: mean ± standard deviation over seeds per arm, as in ``summary.json``.
+
+        Of a study with settings: arms by settings, accuracies or what its paper's table is of, beside the paper's.
+        """
+        if any(cell.setting for cell in summary):
+            by_setting = pivot(summary, paper.metric if paper else ACCURACY, paper, means)
+            self.print_rows(by_setting.as_rows())
+            notes = [accuracy_note(summary)] if by_setting.is_percent else []
+            notes += [f"Paper: {' '.join(by_setting.notes)}"] if by_setting.notes else []
+        else:
+            self.print_rows(final_table(summary))
+            notes = [accuracy_note(summary), local_note(summary)]
+        for line in filter(None, notes):
+            self.note(line)
+
+    def print_rows(self, rows: Sequence[Sequence[str]]) -> None:
+        """Prints a table: its heading, and rows whose first cell is a name; on a terminal, columns that it has no room
+        for come below, beside the names again."""
+        rows = [[self._printable(cell) for cell in row] for row in rows]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        if self._rich is not None:
+            for columns in _blocks(rows, self._rich.width):
+                self._print_block([[row[i] for i in columns] for row in rows])
+            return
+        for arm, *cells in rows:
+            padded = [cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True)]
+            self.note("  ".join([arm.ljust(widths[0]), *padded]))
+
+    def _print_block(self, rows):
+        import rich.box
+        import rich.table
+
+        table = rich.table.Table(box=rich.box.SIMPLE_HEAD)
+        for i, (heading, width) in enumerate(zip(rows[0], _narrowest(rows), strict=True)):
+            table.add_column(heading, justify="right" if i else "left", min_width=width if i else None)
+        for row in rows[1:]:
+            table.add_row(*row)
+        self._write(lambda: self._rich.print(table))
+
+    def time_left(self) -> tuple[float | None, float | None]:
+        """Seconds left of these runs and of the whole study, with what is still to be compiled; None before there is
+        anything to go by."""
+        rounds = 0 if self._finished else max(0, self._rounds - self._round)
+        run = self._pace.seconds(dict.fromkeys(self._runs, rounds), is_compiled=self._update is not None)
+        others = self._pace.seconds(self._to_come)
+        return (None, None) if run is None or others is None else (run, run + others)
+
+    def _counter(self) -> str:
+        first = self._started - len(self._runs) + 1
+        count = f"{first}-{self._started}" if first < self._started else f"{self._started}"
+        return f"[{count}/{self._num_runs}]"
+
+    def _arms(self) -> list[tuple[str, list[int]]]:
+        """The cells under way, named with their seeds, and the places of their runs."""
+        places: dict[str, list[int]] = {}
+        for i, (cell, _) in enumerate(self._runs):
+            places.setdefault(cell, []).append(i)
+        seeds = {cell: ", ".join(str(self._runs[i][1]) for i in own) for cell, own in places.items()}
+        return [(f"{cell} seed{'s' * (len(own) > 1)} {seeds[cell]}", own) for cell, own in places.items()]
+
+    def _metrics(self, own: Sequence[int]) -> str:
+        """Of the runs at these places, which are of one arm: means, and the spread of their accuracies."""
+        rows, _ = self._update or ((), ())
+        shown = (ACCURACY, EFFECTIVE_RANK, R)
+        return "  ".join(m.say([rows[i].get(m.name) for i in own], spread=m is ACCURACY) for m in shown)
+
+    def _speed(self) -> str:
+        """Of all runs under way, which are one program."""
+        _, timings = self._update or ((), ())
+        samples, seconds = (sum(number(timing.get(name)) for timing in timings) for name in ("samples", "train"))
+        return f"{show_number(samples / seconds if seconds > 0 else math.nan, '.0f')} samples/s"
+
+    def _show(self) -> None:
+        """Prints the current round, as a line for each arm."""
+        run, study = map(_duration, self.time_left())
+        round = f"round {self._round:{len(str(self._rounds))}d}/{self._rounds}"
+        lines = [f"{self._counter()} {name}  {round}  {self._metrics(own)}" for name, own in self._arms()]
+        self.note("\n".join(lines) + f"  {self._speed()}  left {run} (study {study})")
+        self._shown_round, self._unshown_seconds = self._round, 0.0
+
+    def _refresh(self) -> None:
+        """Draws the live display: a bar for the runs under way, one for the study, and metrics of each arm."""
+        if self._live is None:
+            return
+        from rich.console import Group
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
+
+        run, study = map(_duration, self.time_left())
+        round = self._rounds if self._finished else self._round
+        done = self._num_rounds - sum(self._to_come.values()) - len(self._runs) * (self._rounds - round)
+        arms = self._arms()
+        name = arms[0][0] if len(arms) == 1 else f"{len(arms)} arms together"
+        bars, metrics = Table.grid(padding=(0, 2)), Table.grid(padding=(0, 2))
+        bars.add_row(
+            Text(self._printable(name)),
+            ProgressBar(total=self._rounds or 1, completed=self._round, width=20),
+            Text(f"round {self._round}/{self._rounds}  left {run}"),
+        )
+        bars.add_row(
+            Text("study"),
+            ProgressBar(total=self._num_rounds or 1, completed=max(0, done), width=20),
+            Text(f"run {self._counter()[1:-1]}  left {study}"),
+        )
+        for name, own in arms if self._update else ():
+            named = [Text(self._printable(name))] if len(arms) > 1 else []
+            metrics.add_row(*named, Text(self._printable(self._metrics(own))))
+        shown = Group(bars, metrics, Text(self._speed())) if self._update else Group(bars, Text("compiling"))
+        self._write(lambda: self._live.update(shown, refresh=True))
+
+    def _write(self, write: Callable[[], None]) -> None:
+        """Writes; once that fails, as on a full disk or a closed pipe, the study goes on without being shown."""
+        try:
+            write()
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                print(f"warning: the output cannot be written ({error.strerror}); the study goes on", file=sys.stderr)
+            with open(os.devnull, "w") as nowhere:
+                os.dup2(nowhere.fileno(), self._stream.fileno())
+
+    def _printable(self, text: str) -> str:
+        """The text without control characters, and in ASCII if the stream is not UTF-8."""
+        text = "".join(c if c.isprintable() else " " for c in text)
+        if (self._stream.encoding or "").lower().replace("-", "").startswith("utf8"):
+            return text
+        return text.replace("±", "+-").encode("ascii", "replace").decode("ascii")
+
+
+def _narrowest(rows: Sequence[Sequence[str]]) -> list[int]:
+    """Of each column of a table what it takes at least: its cells in one line, its heading a word a line."""
+    columns = (([*heading.split(), *cells]) for heading, *cells in zip(*rows, strict=True))
+    return [max(map(len, texts)) for texts in columns]
+
+
+def _blocks(rows: Sequence[Sequence[str]], room: int) -> list[list[int]]:
+    """The places of a table's columns in parts that fit beside the first column, which is in all of them."""
+    first, *widths = (width + _BETWEEN for width in _narrowest(rows))
+    blocks, left = [[0]], room - first - 1
+    for i, width in enumerate(widths, 1):
+        if left < width and len(blocks[-1]) > 1:
+            blocks, left = [*blocks, [0]], room - first - 1
+        blocks[-1].append(i)
+        left -= width
+    return blocks
+
+
+def _duration(seconds: float | None) -> str:
+    """Hours, minutes and seconds as ``1:02:03`` or ``2:03``; ``-`` if unknown."""
+    if seconds is None:
+        return "-"
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"

@@ -1,0 +1,239 @@
+"""The runs of a study: what of them follows from the config, which are trained together, and their training."""
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from experiments.config import build
+from experiments.config.names import explained
+from experiments.config.resolving import RunSpec
+from experiments.results.study_results import summarize_run
+from experiments.study.console import Console
+from experiments.study.folder import PARTITION, SUMMARY, TOGETHER
+from experiments.study.layouts import fastest
+from experiments.study.pace import Name
+from experiments.study.sinks import Take
+from fedjax_collapse import engine
+from fedjax_collapse.core import files, processes
+from fedjax_collapse.core.records import UserError
+from fedjax_collapse.data import Federation
+from fedjax_collapse.engine import ClientMap, together
+from fedjax_collapse.engine.timing import WORTHWHILE, with_timed_lowerings
+from fedjax_collapse.nn.model import Model
+from fedjax_collapse.simulation.divergence import Diverged
+from fedjax_collapse.simulation.simulation import (
+    Callbacks,
+    Hardware,
+    Run,
+    Schedule,
+    check,
+    common_round,
+    rounds_kept,
+    simulate_runs,
+    structure,
+)
+from fedjax_collapse.storage.fingerprint import describe
+from fedjax_collapse.storage.history import write_json, write_npz
+from fedjax_collapse.training.algorithm import FedAvg
+
+
+class Plan(NamedTuple):
+    """What of a cell does not depend on the seed."""
+
+    model: Model
+    algorithm: FedAvg
+    schedule: Schedule
+    client_map: ClientMap
+    engine: Mapping[str, Any]  # the section of the config
+
+
+class Group(NamedTuple):
+    """Runs that are trained as one program, from one round on; one run alone has no ``run_map``."""
+
+    runs: dict[Name, Run]
+    plan: Plan
+    first_round: int
+    client_map: ClientMap
+    run_map: ClientMap | None
+
+    def __str__(self) -> str:
+        return ", ".join(map(str, self.runs))
+
+
+def make_plan(
+    config: Mapping[str, Any], federation: Federation, announce: Callable[[str], None] = lambda line: None
+) -> Plan:
+    """The plan of a cell, checked; ``announce`` is called with a line before what takes long.
+
+    Raises:
+        UserError: something in it makes no sense.
+    """
+    model = build.model(config, federation)
+    plan = Plan(
+        model, build.algorithm(config), build.schedule(config), build.client_map(config, model), config["engine"]
+    )
+    _check_together(plan)
+    run = Run(federation, plan.algorithm, jax.random.key(0))
+    try:
+        check(run, plan.model, plan.schedule, Hardware(plan.client_map))
+    except BaseException as error:
+        raise explained("a round cannot be compiled", error) from error
+    plan = plan._replace(model=_with_fastest_lowerings(plan, config["network"].get("lowering", "auto"), announce))
+    if config["engine"]["layout"] == "timed":
+        plan = plan._replace(client_map=fastest(run, plan.model, plan.schedule, plan.client_map))
+    return plan
+
+
+def _with_fastest_lowerings(plan, lowering, announce):
+    """The plan's model; by ``auto`` its lowerings are timed, but on a TPU, where the compiler's estimate chose them."""
+    client_map = plan.client_map
+    if lowering != "timed" and (lowering != "auto" or client_map.target.is_tpu):
+        return plan.model
+    at_once = client_map.clients_at_once // client_map.num_devices
+    least_work = 0 if lowering == "timed" else WORTHWHILE
+    batch_size, device = plan.algorithm.training.batch_size, engine.own_devices()[0]
+    return with_timed_lowerings(plan.model, batch_size, at_once, device, least_work, announce)
+
+
+def make_groups(
+    runs: Iterable[RunSpec], plans: Mapping[str, Plan], federations: Mapping[str, Mapping[int, Federation]]
+) -> list[Group]:
+    """All runs by name, in groups; plans and federations are by cell."""
+    alike: dict = {}
+    for spec in runs:
+        plan = plans[spec.cell.name]
+        run = Run(federations[spec.cell.name][spec.seed], plan.algorithm, jax.random.key(spec.seed), spec.folder)
+        schedule, options = repr(describe(plan.schedule)), repr(sorted(plan.engine.items()))
+        common = plan.model, schedule, plan.client_map, options, structure(run)
+        alike.setdefault(common, (plan, {}))[1][spec.name] = run
+    return [group for plan, runs in alike.values() for group in _divide(plan, runs)]
+
+
+def train_group(group: Group, console: Console, should_stop: Callable[[], bool], take: Take) -> bool:
+    """Trains the group's runs, with a summary in the folder of each; False if they were stopped before the end.
+
+    ``take``: what takes their rows (``sinks.py``).
+    """
+    processes.of_first(lambda: _write_partitions(group))
+    plan = group.plan
+    console.start_runs(list(group.runs), group.first_round, plan.schedule.rounds)
+
+    def listener(rows, timings):
+        console.update(rows, timings)
+        take(rows, timings)
+        for name, row in zip(group.runs, rows, strict=True):
+            if plan.schedule.on_nan == "continue" and not math.isfinite(row["train/task_loss"]):
+                hint = "--config.on_nan=stop names client, step and term"
+                console.note(f"{name}, round {row['round']}: the loss is not finite; {hint}")
+
+    hardware = Hardware(group.client_map, group.run_map, plan.engine["storage"])
+    callbacks = Callbacks(listener, console.note, should_stop)
+    diverged = None
+    try:
+        results = simulate_runs(list(group.runs.values()), plan.model, plan.schedule, hardware, callbacks)
+    except Diverged as error:
+        results, diverged = error.results, error
+    if not diverged and not all(plan.schedule.is_over(result.metrics) for result in results):
+        return False
+    processes.of_first(lambda: _write_summaries(group, results, diverged.found if diverged else ()))
+    console.finish_runs()
+    if diverged:
+        raise diverged
+    return True
+
+
+def _write_partitions(group):
+    for run in group.runs.values():
+        Path(run.folder).mkdir(parents=True, exist_ok=True)
+        write_npz(Path(run.folder) / PARTITION, run.federation.partition_arrays())
+        write_json(run.folder / TOGETHER, [list(name) for name in group.runs])
+
+
+def _write_summaries(group, results, diverged):
+    """Of the runs that have not diverged, which are told by their place."""
+    for i, (run, result) in enumerate(zip(group.runs.values(), results, strict=True)):
+        if i not in diverged:
+            write_json(run.folder / SUMMARY, _summary(group.plan.schedule, result))
+
+
+def _summary(schedule, result):
+    """A run's headline numbers; with a target also the round that reached it, null if none did."""
+    summary = {"headline": result.headline, "local": _whose(schedule.watch, result.metrics)}
+    summary |= summarize_run(result.metrics)
+    if schedule.stop_at_accuracy:
+        is_reached = schedule.is_reached(result.metrics)
+        summary["rounds_to_target"] = result.rounds_done if is_reached else None
+    return summary
+
+
+def _whose(watch, rows):
+    """Of which clients' local models R is, and all else that is local."""
+    if watch == "all":
+        return "all clients of the round's cohort"
+    if watch == "one":
+        ids = {row["watched"] for row in rows}
+        return f"client {ids.pop()}" if len(ids) == 1 else "the client of lowest identity in the round's cohort"
+    those = ", ".join(map(str, watch))
+    return f"client {those}" if len(watch) == 1 else f"clients {those}"
+
+
+def _check_together(plan):
+    """Raises UserError if runs are asked to go together that cannot."""
+    if plan.engine["runs"] == "together" and plan.engine["storage"] == "host":
+        raise UserError("runs go together on devices only: choose engine.runs=separate or engine.storage=device")
+    if plan.engine["runs"] == "together" and plan.schedule.stop_at_accuracy:
+        raise UserError("with stop_at_accuracy runs end at rounds of their own: choose engine.runs=separate")
+
+
+def _divide(plan, runs) -> list[Group]:
+    """Runs of one structure: together, if that is asked for or faster, as far as they can go on from one round."""
+    choice = plan.engine["runs"]
+    is_together = choice == "together" or (choice == "auto" and _is_better_together(plan, list(runs.values())))
+    kept = dict(zip(runs, processes.of_first(lambda: [rounds_kept(run.folder) for run in runs.values()]), strict=True))
+    first_rounds = {name: rounds[-1] for name, rounds in kept.items()}
+    common = common_round(kept.values())
+    if is_together and (common or _were_together(runs)):  # also for a run that was saved later than the others
+        first_rounds = dict.fromkeys(runs, common)
+    divided: dict = {}
+    for name, run in runs.items():
+        divided.setdefault(first_rounds[name] if is_together else name, {})[name] = run
+    return [_group(plan, part, first_rounds[next(iter(part))]) for part in divided.values()]
+
+
+def _is_better_together(plan, runs):
+    """Whether runs are faster as one program, which the devices have room for and which ends with all of them."""
+    sizes = [np.asarray(run.federation.ownership.sizes) for run in runs]
+    if plan.engine["storage"] == "host" or plan.schedule.stop_at_accuracy:
+        return False
+    if not together.is_faster(plan.client_map, sizes, plan.algorithm.training.batch_size):
+        return False
+    if plan.engine["storage"] == "device":
+        return True
+    first = runs[0].federation
+    clients = engine.client_shapes(plan.algorithm.enabled(), plan.model, first.num_clients)
+    return together.fits(plan.client_map, (first.train, first.ownership), clients, len(runs))
+
+
+def _were_together(runs):
+    """Whether they were trained as one program: a kill may have come after the first save of one of them alone."""
+    names = [list(name) for name in runs]
+
+    def read():
+        try:
+            return all(json.loads(files.read(run.folder / TOGETHER)) == names for run in runs.values())
+        except (OSError, ValueError):  # not started yet, or no file of ours
+            return False
+
+    return processes.of_first(read)
+
+
+def _group(plan, runs, first_round):
+    if len(runs) == 1:
+        return Group(runs, plan, first_round, plan.client_map, None)
+    run_map, client_map = together.lay_out_runs(plan.client_map, len(runs))
+    return Group(runs, plan, first_round, client_map, run_map)

@@ -1,0 +1,83 @@
+"""Who may work in a folder: one process at a time, or several that divide its runs among them."""
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from experiments.study.folder import LOCK, START_LOCK
+from fedjax_collapse.core.records import UserError
+
+try:
+    import fcntl
+except ImportError:  # not on Windows
+    fcntl = None
+
+
+@contextlib.contextmanager
+def only_process_in(folder: Path, shared: bool = False) -> Iterator[Callable[[], bool]]:
+    """Keeps other processes out of the folder; the system lets go of it when this one ends, however it ends.
+
+    ``shared``: others that share it may come in, too. Where files cannot be locked, as on some network file systems,
+    nobody is kept out, and nothing can be shared. Yields a function that says whether no other is left in it.
+
+    Raises:
+        UserError: another process is in it, or it cannot be shared.
+    """
+    with (folder / LOCK).open("a") as file:
+        if not _is_locked(file, shared):
+            raise UserError(f"{folder}: another process runs this study; wait for it, or stop it")
+        yield lambda: _is_locked(file)
+
+
+@contextlib.contextmanager
+def one_at_a_time(folder: Path) -> Iterator[None]:
+    """Waits until no other process is in such a section; for what all that share a folder write into it."""
+    with (folder / START_LOCK).open("a") as file:
+        with contextlib.suppress(OSError):
+            if fcntl:
+                fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+@contextlib.contextmanager
+def taken(run: Path, share: str) -> Iterator[bool]:
+    """Whether the run's folder is this process's for now: no other has it, and none of this ``share`` has had it.
+
+    Each run is tried once by the processes of a share, also if it killed the one that had it.
+    """
+    run.mkdir(parents=True, exist_ok=True)
+    with (run / LOCK).open("a+") as file:
+        is_free = _is_locked(file, must=True)
+        file.seek(0)
+        is_free = is_free and file.read().split()[:1] != [share]
+        if is_free:
+            file.truncate(0)
+            file.write(f"{share} {os.getpid()}")
+            file.flush()
+        yield is_free
+
+
+def holder(run: Path, share: str) -> int | None:
+    """The process of the share that has, or last had, the run's folder; None if there is none."""
+    try:
+        of_share, process = (run / LOCK).read_text().split()
+    except (OSError, ValueError):
+        return None
+    return int(process) if of_share == share else None
+
+
+def _is_locked(file, shared=False, must=False):
+    """Whether this process has the lock now, or nobody can have it."""
+    must = must or shared
+    try:
+        if fcntl:
+            fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        elif must:
+            raise OSError("this system has no fcntl")
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if must:
+            raise UserError(f"{file.name}: files cannot be locked here ({error}), so runs cannot be divided") from error
+    return True

@@ -1,0 +1,106 @@
+"""What the runs of a study need: plans, and federations, which are large, of one setting after the other."""
+
+import contextlib
+import gc
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+import jax
+
+from experiments.config import build
+from experiments.config.resolving import Cell, RunSpec
+from experiments.study.groups import Plan, make_plan
+from fedjax_collapse.core.records import UserError
+from fedjax_collapse.data import Federation
+
+_MAPS, _MOST_MAPS = Path("/proc/self/maps"), Path("/proc/sys/vm/max_map_count")
+Federations = Mapping[str, Mapping[int, Federation]]  # by cell and seed
+
+
+class Examples:
+    """The federations of one setting at a time; those of the setting before are let go first."""
+
+    def __init__(self, cells: Iterable[Cell], seeds: Iterable[int]) -> None:
+        self._cells, self._seeds = tuple(cells), seeds
+        self._setting: str | None = None
+        self._federations: Federations = {}
+
+    def of(self, setting: str) -> Federations:
+        """Of every cell of the setting, with every seed.
+
+        Raises:
+            UserError: the data or the partition of one makes no sense.
+        """
+        if setting != self._setting:
+            self.let_go()
+            cells = [cell for cell in self._cells if cell.setting == setting]
+            try:
+                self._federations = federations_of(cells, self._seeds)
+            except UserError as error:
+                raise UserError(f"setting {setting}: {error}" if setting else str(error)) from error
+            self._setting = setting
+        return self._federations
+
+    def let_go(self) -> None:
+        """Frees what there is, with the programs compiled for it."""
+        if self._setting is not None:
+            self._setting, self._federations = None, {}
+            jax.clear_caches()
+            gc.collect()
+
+
+def release_programs() -> None:
+    """Drops all compiled programs once they hold half of the memory maps that Linux allows a process.
+
+    Each holds hundreds of them, and a process without any left cannot compile, and ends. So a study of many arms
+    compiles now and then what it has compiled before; elsewhere than on Linux nothing is dropped.
+    """
+    with contextlib.suppress(OSError, ValueError):
+        most = int(_MOST_MAPS.read_text())
+        if _MAPS.read_bytes().count(b"\n") > most / 2:
+            jax.clear_caches()
+            gc.collect()
+
+
+def by_setting(runs: Iterable[RunSpec]) -> dict[str, list[RunSpec]]:
+    """Runs by the setting of their cell."""
+    divided: dict[str, list[RunSpec]] = {}
+    for run in runs:
+        divided.setdefault(run.cell.setting, []).append(run)
+    return divided
+
+
+def federations_of(cells: Iterable[Cell], seeds: Iterable[int]) -> Federations:
+    """By cell and seed; cells with the same data and partition share theirs.
+
+    Raises:
+        UserError: one of them makes no sense.
+    """
+    made: dict[str, dict[int, Federation]] = {}
+
+    def shared(values):
+        sections = [sorted(values[name].items(), key=str) for name in ("data", "partition")]
+        key = repr([sections, values["clients"], values["engine"]["storage"]])
+        if key not in made:
+            made[key] = build.federations(values, seeds)
+        return made[key]
+
+    return {cell.name: shared(cell.values) for cell in cells}
+
+
+def hashes_of(federations: Federations) -> dict[str, dict[str, dict[str, str]]]:
+    """SHA-256 of data and partition."""
+    different = {id(f): f for of_seed in federations.values() for f in of_seed.values()}
+    hashes = {name: federation.hashes() for name, federation in different.items()}
+    return {
+        cell: {f"seed{seed}": hashes[id(federation)] for seed, federation in of_seed.items()}
+        for cell, of_seed in federations.items()
+    }
+
+
+def plan_of(cell: Cell, federation: Federation, announce: Callable[[str], None]) -> Plan:
+    """The cell's plan; what is wrong with it is told with its name."""
+    try:
+        return make_plan(cell.values, federation, announce)
+    except UserError as error:
+        raise UserError(f"{cell}: {error}") from error

@@ -1,0 +1,86 @@
+"""Where the numbers of a study come from: what each start of it leaves in ``provenance.json``."""
+
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from experiments.results.reading import read_starts
+from experiments.study import self_test
+from experiments.study.folder import PROVENANCE
+from experiments.study.groups import Plan
+from experiments.study.machine import num_cores
+from fedjax_collapse.core.records import UserError
+from fedjax_collapse.nn.inspection import count_lowerings
+from fedjax_collapse.storage.history import write_json
+
+_PACKAGES = ("fedjax_collapse", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "ml-collections")
+
+Hashes = Mapping[str, Mapping[str, Mapping[str, str]]]  # of data and partition, by cell and seed
+
+
+def provenance(hashes: Hashes, plans: Mapping[str, Plan]) -> dict[str, Any]:
+    """What is needed to know where the numbers of this start come from; layouts and hashes are by cell."""
+    return {
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": " ".join(sys.argv),
+        "git": _git_revision(),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cores": num_cores(),
+        "devices": [str(device) for device in jax.devices()],
+        "packages": versions(),
+        "xla_flags": os.environ.get("XLA_FLAGS", ""),
+        "self_test": self_test.verdict(),
+        "convolutions": {
+            cell: count_lowerings(plan.model, plan.algorithm.training.batch_size) for cell, plan in plans.items()
+        },
+        "layouts": {cell: str(plan.client_map) for cell, plan in plans.items()},
+        "sha256": dict(hashes),
+    }
+
+
+def record_start(workdir: Path, start: Mapping[str, Any]) -> None:
+    """Adds a start to ``provenance.json``, where those before it stay: they may have made some of the numbers.
+
+    One that differs from the last only in its time is not repeated.
+
+    Raises:
+        UserError: the file that is there cannot be read.
+    """
+    try:
+        starts = read_starts(workdir)
+    except UserError as error:
+        raise UserError(f"{error}; restore it, or remove it to go on without what earlier starts recorded") from error
+    if not starts or {**starts[-1], "started": None} != {**start, "started": None}:
+        starts = (*starts, start)
+    write_json(workdir / PROVENANCE, {"starts": starts})
+
+
+def versions() -> dict[str, str | None]:
+    """Of the packages that numbers depend on."""
+    return {name: _version(name) for name in _PACKAGES}
+
+
+def _version(package):
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _git_revision():
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
+    try:
+        return subprocess.run(
+            command, capture_output=True, encoding="utf-8", errors="replace", check=True, cwd=Path(__file__).parent
+        ).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None

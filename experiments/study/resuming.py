@@ -1,0 +1,92 @@
+"""What a start makes of the runs that its folder holds: it resumes them, sets them aside, or does not start."""
+
+import os
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+
+import jax
+
+from experiments.config.resolving import RunSpec, StudySpec
+from experiments.results.reading import layouts_of, read_starts
+from experiments.study.folder import LOCK, REPLACED, is_finished, run_folder
+from experiments.study.groups import Plan
+from experiments.study.pace import Name
+from experiments.study.preparing import Federations
+from fedjax_collapse.core.records import UserError
+from fedjax_collapse.simulation.runs import description
+from fedjax_collapse.simulation.simulation import Run, rounds_kept
+from fedjax_collapse.storage.fingerprint import check_same
+
+CHOICES = ("auto", "must", "never")
+_HINT = "restore what has changed, start again with --resume=never, which sets such runs aside, or "
+
+
+def check_resume(choice: str, study: StudySpec) -> None:
+    """Raises UserError if, by ``must``, the folder has nothing of one of the runs."""
+    missing = [run for run in study.runs if choice == "must" and not run.folder.is_dir()]
+    if missing:
+        raise UserError(
+            f"--resume=must: {study.folder} has nothing of {_listed(missing)} to go on from; "
+            "give the folder of a study that was started, or --resume=auto"
+        )
+
+
+def check_unchanged(
+    study: Path, plans: Mapping[str, Plan], federations: Federations, replaced: Collection[Name] = ()
+) -> None:
+    """Raises UserError if a run in the folder was trained on other data, another partition, or with other code.
+
+    Of cells without a plan, which are not trained now, data and partition are checked; ``replaced`` runs are not.
+    """
+    for cell, of_seed in federations.items():
+        for seed, federation in of_seed.items():
+            folder = run_folder(study, (cell, seed))
+            if (cell, seed) in replaced or rounds_kept(folder) == (0,):
+                continue
+            if cell in plans:
+                run = Run(federation, plans[cell].algorithm, jax.random.key(seed))
+                check_same(folder, description(run, plans[cell].model, plans[cell].schedule), hint=_HINT)
+            else:
+                check_same(folder, federation.hashes(), is_whole=False, hint=_HINT)
+
+
+def set_aside(study: Path, runs: Iterable[RunSpec]) -> None:
+    """Moves all that the study's folder has of these runs, but their locks, to a new folder in ``replaced``."""
+    started = [run.folder for run in runs if rounds_kept(run.folder) != (0,)]
+    place, number = study / REPLACED, 1
+    while any((place / str(number) / folder.relative_to(study)).exists() for folder in started):
+        number += 1
+    for folder in started:
+        kept = place / str(number) / folder.relative_to(study)
+        kept.mkdir(parents=True)
+        for path in (path for path in folder.iterdir() if path.name != LOCK):
+            os.replace(path, kept / path.name)
+
+
+def changed_layouts(study: StudySpec) -> list[str]:
+    """A sentence for each cell with a run that goes on in another layout than an earlier start had, and one if the
+    compiler's flags are others."""
+    starts = read_starts(study.folder)
+    earlier, now = layouts_of(starts[:-1]), layouts_of(starts[-1:])
+    going_on = {run.cell.name for run in study.runs if _is_going_on(run.folder)}
+    flags = [start.get("xla_flags", "") for start in starts]
+    sentences = [
+        f"{cell}: goes on with {now[cell][0]}, started with {'; '.join(others)}: rounding may differ from there on"
+        for cell in now
+        if cell in going_on and (others := [layout for layout in earlier.get(cell, ()) if layout not in now[cell]])
+    ]
+    if going_on and flags[-1] not in flags[:-1]:
+        sentences.append(
+            f"goes on with XLA_FLAGS={flags[-1]!r}, started with {flags[0]!r}: rounding may differ from there on"
+        )
+    return sentences
+
+
+def _is_going_on(folder):
+    return rounds_kept(folder) != (0,) and not is_finished(folder)
+
+
+def _listed(runs: Sequence[RunSpec]) -> str:
+    """At most three of them."""
+    more = f" and {len(runs) - 3} more" if len(runs) > 3 else ""
+    return ", ".join(map(str, runs[:3])) + more

@@ -1,0 +1,87 @@
+"""The runs of a study as jobs of Slurm, through submitit: one job a run, which goes on after a timeout."""
+
+import os
+import uuid
+from pathlib import Path
+from typing import Any
+
+from experiments.config.resolving import RunSpec
+from experiments.study.failures import one_line
+from experiments.study.folder import JOBS
+from experiments.study.workers import Work
+from fedjax_collapse.core.records import UserError
+
+_ROOT = str(Path(__file__).resolve().parents[1])
+_LOCAL = "local"
+_OF_ANY_CLUSTER = ("timeout_min", "mem_gb", "nodes", "cpus_per_task", "gpus_per_node", "tasks_per_node", "name")
+
+
+class Job:
+    """The launcher for one run. When its time is over, submitit asks for what to submit again: the same."""
+
+    def __call__(self, arguments: list[str]) -> None:
+        from experiments import launch
+        from experiments.early import configure_devices
+
+        configure_devices()
+        status = launch.main([*arguments, f"--share={uuid.uuid4().hex}"], should_stop=lambda: False)
+        if status:
+            raise RuntimeError(f"{' '.join(arguments)}: exit status {status}")
+
+    def checkpoint(self, arguments: list[str]) -> Any:
+        return _submitit().helpers.DelayedSubmission(self, [*arguments, "--resume=auto"])
+
+
+def submit(work: Work, options: str) -> list:
+    """Jobs, one for each run, as an array; their logs are in ``<workdir>.jobs``.
+
+    ``options``: sbatch's by submitit's names, as ``partition=gpu,timeout_min=60,array_parallelism=8``; behind
+    ``local`` those of processes on this machine, which are waited for.
+
+    Raises:
+        UserError: submitit or Slurm is not here, or an option is not known.
+    """
+    arguments = [[*work.arguments, *_only(run)] for run in work.study.runs]
+    paths = [_ROOT, *filter(None, [os.environ.get("PYTHONPATH")])]
+    os.environ["PYTHONPATH"] = os.pathsep.join(paths)  # so that jobs, which inherit it, find this module
+    cluster, parameters = _parameters(options)
+    submitit = _submitit()
+    try:
+        executor = submitit.AutoExecutor(f"{work.study.folder}{JOBS}", cluster=cluster)
+        executor.update_parameters(**parameters)
+        jobs = executor.map_array(Job(), arguments)
+    except (RuntimeError, NameError, AssertionError, ValueError, submitit.core.utils.FailedJobError) as error:
+        raise UserError(f"--slurm={options}: {one_line(error)}") from error
+    if cluster == _LOCAL:
+        for job in jobs:
+            job.wait()
+    return jobs
+
+
+def _only(run: RunSpec) -> list[str]:
+    """The launcher's arguments for that run alone."""
+    setting = [f"--setting={run.cell.setting}"] if run.cell.setting else []
+    return [*setting, f"--arm={run.cell.arm}", f"--seed={run.seed}"]
+
+
+def _parameters(options):
+    """The cluster, and submitit's parameters."""
+    cluster, parameters = "slurm", {}
+    for option in options.split(","):
+        name, equals, value = option.partition("=")
+        if name == _LOCAL and not equals:
+            cluster = _LOCAL
+        elif not equals:
+            raise UserError(f"--slurm={options}: {option!r}, expected name=value pairs such as partition=gpu, or local")
+        else:
+            name = name if name in _OF_ANY_CLUSTER else f"slurm_{name}"
+            parameters[name] = int(value) if value.isdecimal() else value
+    return cluster, parameters
+
+
+def _submitit():
+    try:
+        import submitit
+    except ImportError:
+        raise UserError('--slurm needs submitit: pip install "fedjax_collapse[slurm]"') from None
+    return submitit

@@ -1,0 +1,232 @@
+"""A study: every cell (a setting with an arm) with every seed, in one folder, with a summary and a report over all."""
+
+import gc
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from experiments.config.resolving import RunSpec, StudySpec
+from experiments.study import hosts
+from experiments.study.claim import claimed
+from experiments.study.console import Console
+from experiments.study.failures import (
+    RunsFailed,
+    explain,
+    forget_failure,
+    is_interrupt,
+    is_of_the_disk,
+    one_line,
+    write_failure,
+)
+from experiments.study.folder import ERROR_LOG, is_finished
+from experiments.study.groups import Group, Plan, make_groups, train_group
+from experiments.study.lock import one_at_a_time, taken
+from experiments.study.preparing import Examples, by_setting, hashes_of, plan_of, release_programs
+from experiments.study.provenance import provenance, record_start, versions
+from experiments.study.resuming import changed_layouts, check_resume, check_unchanged, set_aside
+from experiments.study.sinks import Sinks
+from experiments.study.summaries import finish, overview
+from fedjax_collapse.core import processes
+from fedjax_collapse.core.records import UserError
+from fedjax_collapse.simulation.divergence import Diverged
+from fedjax_collapse.storage.checkpoint import check_folder
+
+
+class Start(NamedTuple):
+    """A start of a study: what its settings have in common."""
+
+    study: StudySpec
+    plans: dict[str, Plan]  # by cell
+    examples: Examples
+    console: Console
+    sinks: Sinks
+    should_stop: Callable[[], bool]
+    share: str
+    resume: str
+
+
+def run_study(
+    study: StudySpec,
+    should_stop: Callable[[], bool] = lambda: False,
+    share: str = "",
+    log: Sequence[str] = (),
+    resume: str = "auto",
+) -> bool:
+    """Runs what is not done yet, then writes summary and report; False if it was stopped before the end.
+
+    Everything that can be wrong with the cells of its runs is found before the folder is touched; a run that fails
+    afterwards does not end the others. Examples of one setting are in memory at a time. ``share``: a name under which
+    processes divide the runs, each of which one process has alone; the last to leave writes summary and report.
+    ``log``: the sinks (``sinks.py``) that get the rows, too. ``resume``: one of ``resuming.CHOICES``.
+
+    Raises:
+        UserError: the config makes no sense, the folder belongs to another one, or has runs of other data or code.
+        RunsFailed: some did, or the report cannot be written; raised when all have been tried.
+        OSError: there is no room for what they leave.
+    """
+    for run in study.runs:
+        check_folder(run.folder.parent)
+    processes.of_first(lambda: check_resume(resume, study))
+    examples = Examples(study.cells, study.seeds)
+    console = Console({run.name: run.cell.values["rounds"] for run in study.runs}, hosts.stream())
+    try:
+        plans, hashes = _prepared(study, examples, resume, console.note, should_stop)
+    except _Stopped:
+        return False
+    with processes.within_first(claimed(study.folder, study.config, bool(share))) as is_last:
+        processes.of_first(lambda: _record_alone(study.folder, hashes, plans))
+        for line in processes.of_first(lambda: list(changed_layouts(study))):
+            console.note(line)
+        sinks = Sinks(log, study.folder, {cell.name: cell.values for cell in study.cells}, console.note)
+        start = Start(study, plans, examples, console, sinks, should_stop, share, resume)
+        failed = []
+        settings = by_setting(study.runs)
+        for setting, runs in (settings if resume == "never" else _unfinished(settings, console)).items():
+            lines = _train_setting(start, setting, runs)
+            if lines is None:
+                return False
+            failed += lines
+        failed += processes.of_first(lambda: finish(study.folder, study.config, console) if is_last() else [])
+    if failed:
+        raise RunsFailed(failed)
+    return True
+
+
+class _Stopped(Exception):
+    """A start was told to stop before its first run."""
+
+
+def _prepared(study, examples, resume, announce, should_stop):
+    """Plans of the cells that are run, and hashes of all cells of their settings, one setting after the other.
+
+    Raises:
+        UserError: a config makes no sense, or the folder has runs of other data or code that are not to be replaced.
+    """
+    plans, hashes = {}, {}
+
+    def prepare(setting, runs):  # nothing holds the setting's examples when it returns
+        federations = examples.of(setting)
+        hashes.update(hashes_of(federations))
+        processes.check_alike(lambda: _what_runs(study, runs, hashes))
+        for cell in {run.cell.name: run.cell for run in runs}.values():
+            if _is_told(should_stop):
+                raise _Stopped
+            plans[cell.name] = plan_of(cell, federations[cell.name][study.seeds[0]], announce)
+        replaced = [run.name for run in study.runs] if resume == "never" else []
+        processes.of_first(lambda: check_unchanged(study.folder, plans, federations, replaced))
+
+    for setting, runs in by_setting(study.runs).items():
+        prepare(setting, runs)
+    return plans, hashes
+
+
+def _what_runs(study, runs, hashes):
+    """What several processes must have in common."""
+    choice = [run.name for run in runs]
+    return {"config": json.dumps(study.config), "choice": choice, "data": hashes, "version": versions()}
+
+
+def _record_alone(folder, hashes, plans):
+    with one_at_a_time(folder):
+        record_start(folder, provenance(hashes, plans))
+
+
+def _unfinished(settings, console) -> dict[str, list[RunSpec]]:
+    """The runs by setting; of several settings without those that are finished, whose data are not even read."""
+    if len(settings) == 1:
+        return settings
+
+    def are_finished(runs):
+        return all(is_finished(run.folder) for run in runs)
+
+    finished = processes.of_first(lambda: [setting for setting, runs in settings.items() if are_finished(runs)])
+    for setting in finished:
+        console.note(f"setting {setting}: all {len(settings[setting])} runs are finished")
+        console.leave_out(run.name for run in settings[setting])
+    return {setting: runs for setting, runs in settings.items() if setting not in finished}
+
+
+def _train_setting(start, setting, runs) -> list[str] | None:
+    """``_train_all`` of these runs; nothing holds the setting's examples afterwards but ``start``."""
+    groups = _shared_groups if start.share else _all_groups
+    return _train_all(groups(start, setting, runs), start)
+
+
+def _all_groups(start, setting, runs) -> list[Group]:
+    """All of them, after a line on how far they are, unless they are new."""
+    folder = start.study.folder
+    if start.resume == "never":
+        processes.of_first(lambda: set_aside(folder, runs))
+    groups = make_groups(runs, start.plans, start.examples.of(setting))
+    first_rounds = {name: group.first_round for group in groups for name in group.runs}
+    start.console.expect({n: g.plan.schedule.rounds - g.first_round for g in groups for n in g.runs})
+    if told := processes.of_first(lambda: overview(folder, first_rounds)):
+        start.console.note(told)
+    return groups
+
+
+def _shared_groups(start, setting, runs) -> Iterator[Group]:
+    """Each run that no other process has or has had, alone; it is this one's until the next is asked for."""
+    for run in runs:
+        with taken(run.folder, start.share) as is_mine:
+            if is_mine:
+                if start.resume == "never":
+                    set_aside(start.study.folder, [run])
+                yield from make_groups([run], start.plans, start.examples.of(setting))
+
+
+def _train_all(groups, start) -> list[str] | None:
+    """A line for every group that failed; None if it was stopped before the end."""
+    console, failed = start.console, []
+    with console:
+        for group in groups:
+            if _is_told(start.should_stop):
+                console.note(f"stopped before {group}; the same command goes on from there")
+                return None
+            release_programs()
+            try:
+                is_done = _train(group, start)
+            except RunsFailed as error:
+                failed += error.lines
+                console.note(f"failed: {error}")
+                gc.collect()  # of what the failed run had on the devices
+                continue
+            if not is_done:
+                console.note(f"stopped in {group}; the same command goes on from there")
+                return None
+    return failed
+
+
+def _is_told(should_stop):
+    """Whether any of the processes is told to stop."""
+    return any(processes.of_all(bool(should_stop())))
+
+
+def _train(group, start):
+    """``train_group``; what goes wrong is a RunsFailed with the names of the runs, and is in a log of each."""
+    folders = {name: Path(run.folder) for name, run in group.runs.items()}
+    processes.of_first(lambda: [forget_failure(folder) for folder in folders.values()])
+    try:
+        with start.sinks.of(folders) as take:
+            return train_group(group, start.console, start.should_stop, take)
+    except BaseException as error:  # of the user's code, too
+        if is_interrupt(error):
+            raise
+        if processes.is_multiprocess() and not isinstance(error, UserError):
+            raise RuntimeError(explain(error)) from error  # the others may not know of it
+        if is_of_the_disk(error):
+            raise OSError(f"{group}: {one_line(error)}; make room, the same command goes on") from None
+        failures = _failures(group, error)
+        processes.of_first(lambda: [write_failure(folder, line, error) for folder, line in failures.items()])
+    first = {line: folder for folder, line in reversed(failures.items())}  # whose log is named, for each line
+    raise RunsFailed(f"{line}; log: {folder / ERROR_LOG}" for line, folder in reversed(first.items()))
+
+
+def _failures(group, error):
+    """A line for the folder of each run that the error is of."""
+    if isinstance(error, Diverged):
+        runs = list(group.runs.items())
+        found = [(*runs[i], divergence.line) for i, divergence in error.found.items()]
+        return {Path(run.folder): f"{name}: {line}" for name, run, line in found}
+    return {Path(run.folder): f"{group}: {explain(error)}" for run in group.runs.values()}

@@ -1,0 +1,75 @@
+"""What is said of the runs of a study: how far they are, and what those that are finished come to."""
+
+import contextlib
+import shlex
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from experiments.config.cells import CellName, cells_of, means_of
+from experiments.config.paper import paper_of
+from experiments.results import read_study, write_report
+from experiments.results.metrics import FROM_RUNS
+from experiments.results.pivots import summary_for_paper
+from experiments.results.reading import NothingEvaluated, read_run_summary
+from experiments.results.study_results import summarize_seeds
+from experiments.results.table import unfinished_note
+from experiments.study.console import Console
+from experiments.study.failures import one_line, read_failure
+from experiments.study.folder import SUMMARY, is_finished, run_folder
+from experiments.study.pace import Name
+from fedjax_collapse.core.records import UserError
+from fedjax_collapse.storage.history import write_json
+
+
+def finish(workdir: Path, config: Mapping[str, Any], console: Console) -> list[str]:
+    """Writes summary and report of the runs that are finished, and shows the table; a line if that cannot be done."""
+    paper = paper_of(config)
+    try:
+        summary = summarize(workdir, cells_of(config), config["seeds"])
+        write_json(workdir / SUMMARY, {str(cell): metrics for cell, metrics in summary.items()})
+        is_of_runs, study = bool(paper and paper.metric in FROM_RUNS), None
+        if not is_of_runs:
+            console.print_table(summary, paper, means_of(config))
+        with contextlib.suppress(NothingEvaluated):  # as of runs that failed before
+            study = read_study(workdir)
+        if is_of_runs:
+            console.print_table(summary_for_paper(study) if study else summary, paper, means_of(config))
+        if study:
+            console.note("\n".join([unfinished_note(study.unfinished), *study.notes]))
+            console.note(f"report: {write_report(study)}")
+    except (UserError, OSError) as error:
+        again = f"fedjax-collapse report {shlex.quote(str(workdir))}"
+        return [f"{one_line(error)}; what was trained is saved, but no report: with this put right, {again} writes it"]
+    return []
+
+
+def overview(workdir: Path, first_rounds: Mapping[Name, int]) -> str:
+    """One line on how far runs are: finished, failed when last tried, on their way, or new; empty if all are new."""
+    kinds: dict[str, list[str]] = {}
+    for (cell, seed), first_round in first_rounds.items():
+        run, name = run_folder(workdir, (cell, seed)), f"{cell} seed {seed}"
+        if is_finished(run):
+            kinds.setdefault("finished", []).append("")
+        elif read_failure(run):
+            kinds.setdefault("tried again", []).append(name)
+        elif first_round:
+            kinds.setdefault("on their way", []).append(f"{name} after round {first_round}")
+        else:
+            kinds.setdefault("new", []).append("")
+    told = (f"{len(names)} {kind}" + f" ({', '.join(names)})" * any(names) for kind, names in kinds.items())
+    return "" if list(kinds) == ["new"] else f"{len(first_rounds)} runs: {'; '.join(told)}"
+
+
+def summarize(workdir: Path, cells: Iterable[CellName], seeds: tuple[int, ...]) -> dict[CellName, dict[str, Any]]:
+    """For each cell the mean, standard deviation (n - 1) and number of finished seeds of the headline metrics.
+
+    A cell of which runs failed also has ``failed``: why, by seed.
+    """
+    summary = {}
+    for cell in cells:
+        folders = {f"seed{seed}": run_folder(workdir, (str(cell), seed)) for seed in seeds}
+        summary[cell] = summarize_seeds([*filter(None, map(read_run_summary, folders.values()))])
+        if failed := {seed: line for seed, run in folders.items() if (line := read_failure(run))}:
+            summary[cell]["failed"] = failed
+    return summary

@@ -1,0 +1,240 @@
+"""Several processes on one machine that divide the runs of a study, each with its GPU or its part of the cores.
+
+A worker is the launcher with ``--share``: it takes the next run that nobody has. The parent, which leaves the devices
+to them, says how far the runs are, hands on signals and puts another worker in the place of one that was killed.
+"""
+
+import contextlib
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from experiments.config.resolving import RunSpec, StudySpec
+from experiments.early import STOPPED, STOPPED_EARLY, STOPPING
+from experiments.results.metrics import ACCURACY
+from experiments.study import machine
+from experiments.study.console import ROUNDS_PER_LINE, Console
+from experiments.study.failures import read_failure, write_failure
+from experiments.study.folder import ERROR_LOG, LOCK, METRICS, is_finished
+from experiments.study.lock import holder, only_process_in
+
+_PAUSE = 0.5  # seconds between two looks at the workers
+_TAIL = 2**16  # bytes of metrics.jsonl that hold its last row
+_WRONG = 2  # exit status of a worker that could not start
+_LAUNCHER = str(Path(__file__).resolve().with_name("launch.py"))
+
+
+class Place(NamedTuple):
+    """What of the machine is one worker's."""
+
+    cores: list[int]
+    variables: dict[str, str]
+
+
+class Work(NamedTuple):
+    """What processes do: the launcher's arguments, and the study whose runs they divide."""
+
+    arguments: list[str]
+    study: StudySpec
+
+
+def places(count: int) -> list[Place]:
+    """The cores in ``count`` parts, and the GPUs in turns; those that share one also share its memory."""
+    cores = machine.cores()
+    gpus, found = _gpus(), []
+    for i in range(count):
+        start, end = len(cores) * i // count, len(cores) * (i + 1) // count
+        own = cores[start : max(end, start + 1)]
+        variables = {"JAX_NUM_CPU_DEVICES": str(len(own))}
+        if gpus:
+            variables |= {"CUDA_VISIBLE_DEVICES": gpus[i % len(gpus)]}
+            if count > len(gpus):
+                variables |= {"XLA_PYTHON_CLIENT_MEM_FRACTION": f"{0.75 / math.ceil(count / len(gpus)):.3f}"}
+        chosen = {name: value for name, value in variables.items() if name.startswith("CUDA") or name not in os.environ}
+        found.append(Place(own, chosen))
+    return found
+
+
+def train_in_workers(work: Work, count: int, should_stop: Callable[[], bool], console: Console) -> int:
+    """The exit status of ``count`` workers: 0 when they have tried all runs, 2 for wrong input, 75 after a signal.
+
+    Raises:
+        UserError: another process runs the study.
+    """
+    progress = _Progress(work, console)
+    with contextlib.ExitStack() as inside, _Workers(work, places(count)) as workers:
+        is_inside = is_stopping = False
+        while workers.are_left():
+            time.sleep(_PAUSE)
+            if not is_inside and (work.study.folder / LOCK).exists():  # the first of them has made the folder
+                inside.enter_context(only_process_in(work.study.folder, shared=True))
+                is_inside = True
+            progress.show()
+            if not is_stopping and (should_stop() or _WRONG in workers.statuses):
+                is_stopping = True
+                workers.stop()
+    progress.show()
+    told = {f"error: {line}" for line in failures(work.study.runs)}  # by the parent, at its end
+    for line in dict.fromkeys(workers.errors):
+        if line not in told:
+            print(line, file=sys.stderr)
+    if _WRONG in workers.statuses:
+        return _WRONG
+    return STOPPED if is_stopping or STOPPED in workers.statuses else 0
+
+
+def last_round(run: Path) -> int:
+    """The last evaluated round of a run, by its folder; 0 before there is one."""
+    return _last_row(run).get("round", 0)
+
+
+def failures(runs: Iterable[RunSpec]) -> list[str]:
+    """A line for every run that has no result."""
+    lines = []
+    for run in runs:
+        if not is_finished(run.folder):
+            line = read_failure(run.folder)
+            lines.append(f"{line}; log: {run.folder / ERROR_LOG}" if line else f"{run}: not finished; start it again")
+    return lines
+
+
+class _Workers:
+    """Processes, one in each place; who was killed is replaced. None is left when the context ends."""
+
+    def __init__(self, work: Work, own: Sequence[Place]) -> None:
+        self._runs, self._places, self._share = work.study.runs, own, uuid.uuid4().hex
+        self._command = [sys.executable, _LAUNCHER, *work.arguments, f"--share={self._share}"]
+        self._is_stopping = False
+        self._left: dict[int, subprocess.Popen] = {}
+        self._readers: list[threading.Thread] = []
+        self._shown = {STOPPING, STOPPED_EARLY}  # the parent tells them to stop, and says why
+        self.statuses: list[int] = []  # of those that have ended
+        self.errors: list[str] = []  # what they say that is wrong
+
+    def __enter__(self) -> "_Workers":
+        for i in range(len(self._places)):
+            self._start(i)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.stop()
+        for worker in self._left.values():
+            worker.wait()
+        for reader in self._readers:
+            reader.join(timeout=_PAUSE)
+
+    def are_left(self) -> bool:
+        """Whether any is; those that were killed are replaced before."""
+        for i, worker in list(self._left.items()):
+            if worker.poll() is None:
+                continue
+            self.statuses.append(self._left.pop(i).returncode)
+            is_crash = worker.returncode not in (0, 1, _WRONG, STOPPED)
+            if is_crash and not self._is_stopping:
+                self._blame(worker)
+                if len(self.statuses) < len(self._places) + len(self._runs):
+                    self._start(i)
+        return bool(self._left)
+
+    def stop(self) -> None:
+        """Tells each to stop after a checkpoint, once."""
+        for worker in () if self._is_stopping else self._left.values():
+            worker.terminate()
+        self._is_stopping = True
+
+    def _start(self, i):
+        """A worker on the cores of its place, which a child inherits."""
+        cores, variables = self._places[i]
+        options = dict(
+            text=True, errors="replace", stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
+        )
+        with machine.on_cores(cores):
+            self._left[i] = subprocess.Popen(self._command, env=os.environ | variables, **options)
+        self._readers.append(threading.Thread(target=self._read, args=(self._left[i].stderr,), daemon=True))
+        self._readers[-1].start()
+
+    def _read(self, lines):
+        """Shows what a worker says on stderr, but what another one has said; errors are kept."""
+        for line in map(str.rstrip, lines):
+            if line.startswith("error: "):
+                self.errors.append(line)
+            elif line not in self._shown:
+                self._shown.add(line)
+                print(line, file=sys.stderr)
+
+    def _blame(self, worker):
+        """Writes down why the run that the worker had is not finished; nobody of this share takes it again."""
+        number = -worker.returncode
+        known = {int(number) for number in signal.Signals}
+        how = f"by {signal.Signals(number).name}" if number in known else f"with status {worker.returncode}"
+        for run in self._runs:
+            is_open = not is_finished(run.folder) and read_failure(run.folder) is None
+            if is_open and holder(run.folder, self._share) == worker.pid:
+                write_failure(
+                    run.folder, f"{run}: its process was ended {how}; SIGKILL may mean that memory was exhausted"
+                )
+
+
+def _gpus() -> Sequence[str]:
+    """NVIDIA's GPUs as CUDA names them; found without JAX, which would take their memory."""
+    platforms = os.environ.get("JAX_PLATFORMS", "")
+    if platforms and not {"cuda", "gpu"} & set(platforms.split(",")):
+        return ()
+    if (visible := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
+        return tuple(filter(None, visible.split(",")))
+    try:
+        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return ()
+    return tuple(str(i) for i, line in enumerate(line for line in listed.splitlines() if line.startswith("GPU ")))
+
+
+class _Progress:
+    """Lines on how far the runs are, from what they leave in their folders."""
+
+    def __init__(self, work: Work, console: Console) -> None:
+        self._runs, self._console = work.study.runs, console
+        self._rounds = {run.name: last_round(run.folder) for run in self._runs}
+        self._done = {run.name for run in self._runs if is_finished(run.folder)}
+        self._failed = {run.name for run in self._runs if read_failure(run.folder)} - self._done  # of an earlier start
+
+    def show(self) -> None:
+        for run in self._runs:
+            if run.name in self._done:
+                continue
+            line = read_failure(run.folder)
+            if line and run.name not in self._failed:
+                self._console.note(f"failed: {line}")
+            self._failed = self._failed | {run.name} if line else self._failed - {run.name}
+            self._show_round(run)
+
+    def _show_round(self, run):
+        row, is_done = _last_row(run.folder), is_finished(run.folder)
+        round, rounds = row.get("round", 0), run.cell.values["rounds"]
+        if is_done:
+            self._done.add(run.name)
+        if is_done or round >= self._rounds[run.name] + ROUNDS_PER_LINE or round > 0 == self._rounds[run.name]:
+            self._rounds[run.name] = round
+            accuracy = ACCURACY.say([row.get(ACCURACY.name)])
+            ended = f"  finished, {len(self._done)} of {len(self._runs)}" * is_done
+            self._console.note(f"{run}  round {round}/{rounds}  {accuracy}{ended}")
+
+
+def _last_row(run: Path) -> dict:
+    """The last whole row of the run's metrics; empty if there is none."""
+    try:
+        with (run / METRICS).open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
+            rows = file.read().decode(errors="replace").rpartition("\n")[0].splitlines()
+        return json.loads(rows[-1])
+    except (OSError, ValueError, IndexError):
+        return {}

@@ -1,0 +1,116 @@
+"""Parts of a network by name: what stays private at a client, what a phase trains, what is never trained.
+
+A part is a mask: a tree of Python bools in the structure of the network's ``Variables``, known when code is compiled,
+so that selecting by it costs nothing. ``Model.mask(name)`` makes one:
+
+    none, all    nothing, everything
+    batch_norm   scale, shift and running statistics of every layer that has running statistics
+    head         the classifier: the layer that says ``part="head"`` (as those of ``nn/heads.py``), else the top-level
+                 layer of that name
+    body         all but the head
+    a path       of a layer or a parameter, such as ``Dense_0`` or ``Dense_0/bias``
+    a+b          both
+    a - b        the one without the other, as in ``all - head``; between spaces, and before any +
+"""
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+
+from fedjax_collapse.core.records import PyTree, UserError, Variables
+
+Paths = Sequence[tuple[str, ...]]
+
+
+def named(name: str, variables: Variables, named_layers: Callable[[], Mapping[str, Paths]]) -> Variables:
+    """The mask of the part in variables, or their shapes. ``named_layers``: the paths of layers that name their part.
+
+    Raises:
+        UserError: the network has no such part.
+    """
+    return functools.reduce(either, (_without(part, variables, named_layers) for part in name.split("+")))
+
+
+def either(one: PyTree, other: PyTree) -> PyTree:
+    """The mask of what is in one part or the other."""
+    return jax.tree.map(lambda a, b: a or b, one, other)
+
+
+def invert(mask: PyTree) -> PyTree:
+    """The mask of all else."""
+    return jax.tree.map(lambda is_part: not is_part, mask)
+
+
+def where(mask: PyTree, yes: PyTree, no: PyTree) -> PyTree:
+    """The leaves of ``yes`` in the part, those of ``no`` elsewhere."""
+    return jax.tree.map(lambda is_part, a, b: a if is_part else b, mask, yes, no)
+
+
+def zero(mask: PyTree, tree: PyTree) -> PyTree:
+    """The tree with zeros in the part."""
+    return jax.tree.map(lambda is_part, leaf: jax.numpy.zeros_like(leaf) if is_part else leaf, mask, tree)
+
+
+def select(mask: PyTree, tree: PyTree) -> dict[str, jax.Array]:
+    """The leaves of the part alone, by path."""
+    paired = zip(by_path(mask).items(), jax.tree.leaves(tree), strict=True)
+    return {path: leaf for (path, is_part), leaf in paired if is_part}
+
+
+def replace(tree: PyTree, leaves: dict[str, jax.Array]) -> PyTree:
+    """The tree with the leaves that were selected of it, or of its like; itself if there are none."""
+    if not leaves:
+        return tree
+    replaced = [leaves.get(path, leaf) for path, leaf in by_path(tree).items()]
+    return jax.tree.unflatten(jax.tree.structure(tree), replaced)
+
+
+def _without(name, variables, named_layers):
+    first, *others = (_single(part.strip(), variables, named_layers) for part in name.split(" - "))
+    return functools.reduce(lambda mask, other: where(other, invert(other), mask), others, first)
+
+
+def _single(name, variables, named_layers):
+    match name:
+        case "none" | "all":
+            return jax.tree.map(lambda _: name == "all", variables)
+        case "batch_norm":
+            return _batch_norm(variables)
+        case "head":
+            return _below(named_layers().get("head") or [("head",)], name, variables)
+        case "body":
+            return invert(_single("head", variables, named_layers))
+    return _below([tuple(name.split("/"))], name, variables)
+
+
+def _batch_norm(variables):
+    layers = {path[:-1] for path, _ in jax.tree.leaves_with_path(variables.batch_stats)}
+    if not layers:
+        raise UserError("part batch_norm: the network has no BatchNorm")
+    params = jax.tree.map_with_path(lambda path, _: path[:-1] in layers, variables.params)
+    return Variables(params, jax.tree.map(lambda _: True, variables.batch_stats))
+
+
+def _below(layers, name, variables):
+    """The mask of all that is in one of the layers."""
+
+    def is_below(path, _):
+        names = tuple(str(entry.key) for entry in path[1:])  # behind the field of Variables
+        return any(names[: len(layer)] == layer for layer in layers)
+
+    mask = jax.tree.map_with_path(is_below, variables)
+    if not any(jax.tree.leaves(mask.params)):
+        top = ", ".join(variables.params)
+        hint = "expected none, all, batch_norm, head, body, or the path of a layer"
+        if name == "head":
+            hint = 'call the classifier "head", or say part="head" in it'
+        raise UserError(f"part {name}: the network has no such layer, at the top it has {top}; {hint}")
+    return mask
+
+
+def by_path(tree: PyTree) -> dict[str, Any]:
+    """The leaves of a tree by path, such as ``params/Dense_0/bias``, in their order."""
+    leaves = jax.tree.leaves_with_path(tree)
+    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}

@@ -1,0 +1,168 @@
+"""What a value may be is said once, in its annotation, and checked here: of records, functions and networks alike.
+
+``Annotated[float, Interval(0, 1)]`` is a number in an interval, of which the usual ones have names, such as ``Count``;
+a tuple in the place of the interval holds choices. Numbers of a record are pytree leaves, traced inside compiled code;
+what is declared by ``option`` is part of the program.
+"""
+
+import collections.abc
+import dataclasses
+import functools
+import inspect
+import types
+from collections.abc import Callable
+from typing import Annotated, Any, Union, get_args, get_origin
+
+import jax
+import numpy as np
+from flax import struct
+
+from fedjax_collapse.core._jax_compat import is_traced
+from fedjax_collapse.core.annotations import PLAIN, as_array, is_array, name_of
+from fedjax_collapse.core.annotations import Interval as Interval
+from fedjax_collapse.core.annotations import problem as problem
+from fedjax_collapse.core.annotations import shown as shown
+from fedjax_collapse.core.records import UserError
+
+Positive = Annotated[float, Interval(0, ends="(]")]
+NonNegative = Annotated[float, Interval(0)]
+Fraction = Annotated[float, Interval(0, 1)]
+Share = Annotated[float, Interval(0, 1, "(]")]
+Decay = Annotated[float, Interval(0, 1, "[)")]  # of what is kept from step to step, such as a momentum
+Count = Annotated[int, Interval(1)]
+Natural = Annotated[int, Interval(0)]
+Seed = Annotated[int, Interval(0, 2**32 - 1)]
+
+
+def option(default: Any, choices: tuple = (), **needed: Any) -> Any:
+    """A dataclass field that is fixed for the run and part of the compiled program, such as the name of a variant.
+
+    ``needed``: other fields without which it does nothing, as of ``only_with``.
+    """
+    return struct.field(pytree_node=False, default=default, metadata={"choices": choices, "needed": needed})
+
+
+def only_with(default: Any, **needed: Any) -> Any:
+    """A dataclass field that does nothing without others: ``only_with(1.0, rule="availability")`` needs that rule, and
+    ``only_with(0.5, stragglers=...)`` any number of them. Other values than the default are refused then."""
+    return dataclasses.field(default=default, metadata={"needed": needed})
+
+
+@dataclasses.dataclass(frozen=True)
+class WithOptions:
+    """A function with some of its arguments, as ``with_options`` makes it; equal for equal ones."""
+
+    function: Callable
+    options: tuple[tuple[str, Any], ...]
+
+    def __call__(self, *arguments: Any, **numbers: Any) -> Any:
+        return self.function(*arguments, **numbers, **dict(self.options))
+
+
+def with_options(function: Callable, **options: Any) -> WithOptions:
+    """The function with some of its arguments; unlike those of ``functools.partial``, equal ones are equal."""
+    return WithOptions(function, tuple(options.items()))
+
+
+def constructor(function: Callable, **arguments: Any) -> jax.tree_util.Partial:
+    """The function with its arguments, such as ``constructor(optax.sgd, momentum=0.9, nesterov=True)``.
+
+    Numbers are traced, as those of a record; flags, names and functions are part of the program.
+    """
+    check_value("constructor: function", function, Callable[..., Any])
+    numbers = {name: value for name, value in arguments.items() if not isinstance(value, (bool, str, Callable))}
+    options = {name: value for name, value in arguments.items() if name not in numbers}
+    return jax.tree_util.Partial(with_options(function, **options) if options else function, **numbers)
+
+
+def check_fields(record: Any, what: str = "") -> None:
+    """Raises UserError if a field of the dataclass or named tuple is not what its annotation and choices say.
+
+    ``what`` has these fields, for the message; by default the record's class.
+    """
+    for name, hint in hints(type(record)).items():
+        if hasattr(record, name):
+            check_value(f"{what or type(record).__name__}: {name}", getattr(record, name), hint)
+    check_needed(record)
+
+
+def check_needed(record: Any) -> None:
+    """Raises UserError for a field that does nothing without another one, which is not there (``only_with``)."""
+    for field in dataclasses.fields(record) if dataclasses.is_dataclass(record) else ():
+        value, needed = getattr(record, field.name), field.metadata.get("needed")
+        for name, expected in needed.items() if needed and not _is_equal(value, field.default) else ():
+            found, what = getattr(record, name), f"{type(record).__name__}: {field.name} {shown(value)}"
+            if expected is not ... and found != expected:
+                raise UserError(f"{what} with {name} {found!r}, expected {name}={expected!r}: it does nothing there")
+            if expected is ... and (found is None or (isinstance(found, str) and found == "none")):
+                raise UserError(f"{what} without {name}, expected both: it does nothing alone")
+
+
+def checked(function: Callable) -> Callable:
+    """The function, whose arguments are checked: UserError for one that is not what its annotation says."""
+    signature, annotations = inspect.signature(function), hints(function)
+
+    @functools.wraps(function)
+    def call(*arguments, **named):
+        bound = signature.bind(*arguments, **named)
+        for name, value in bound.arguments.items():
+            if is_array(annotations[name]) and isinstance(value, (list, tuple)):
+                bound.arguments[name] = value = as_array(f"{function.__name__}: {name}", value)
+            check_value(f"{function.__name__}: {name}", value, annotations[name])
+        return function(*bound.args, **bound.kwargs)
+
+    return call
+
+
+def check_value(what: str, value: Any, hint: Any) -> None:
+    """Raises UserError if the value is not what the annotation says."""
+    if wrong := problem(value, hint):
+        raise UserError(f"{what} {wrong}")
+
+
+def check_key(what: str, key: Any) -> None:
+    """Raises UserError unless it is one key of JAX, in either form."""
+    check_value(what, key, jax.Array)
+    raw = jax.random.key_data(jax.random.key(0))
+    if (key.dtype, key.shape) not in ((jax.random.key(0).dtype, ()), (raw.dtype, raw.shape)):
+        raise UserError(f"{what} {shown(key)}: expected one key, such as jax.random.key(0)")
+
+
+def _is_equal(value, number):
+    """Whether it is that number; of what is traced nobody knows."""
+    is_one = not isinstance(value, (jax.Array, np.ndarray)) or not problem(value, float)
+    return is_traced(value) or (is_one and bool(value == number))
+
+
+def hints(made: Callable) -> dict[str, Any]:
+    """The annotation of every argument of a function or class; the choices of a dataclass's fields are part of it."""
+    try:
+        parameters = inspect.signature(made, eval_str=True).parameters
+    except Exception:  # of annotations that are text, of names that may be there for type checkers alone
+        parameters = inspect.signature(made).parameters
+    annotations = {name: parameter.annotation for name, parameter in parameters.items()}
+    for field in dataclasses.fields(made) if dataclasses.is_dataclass(made) else ():
+        if field.name in annotations and (choices := field.metadata.get("choices")):
+            annotations[field.name] = Annotated[annotations[field.name], choices]
+    return annotations
+
+
+def in_words(hint: Any) -> str:
+    """What a value of that annotation may be, such as ``float >= 0``; empty for an annotation that says nothing."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        kind, limit = arguments
+        return f"{name_of(kind)} {limit.in_words()}" if isinstance(limit, Interval) else " | ".join(map(repr, limit))
+    if origin in (Union, types.UnionType):
+        return " | ".join(dict.fromkeys(filter(None, map(in_words, arguments))))
+    if origin is tuple:
+        return "()" if not arguments else f"({', '.join('...' if a is ... else in_words(a) for a in arguments)})"
+    if hint in (jax.tree_util.Partial, WithOptions):
+        return "dict(name=...)"
+    if origin is collections.abc.Callable:
+        return '"module:function"'
+    if origin is type:
+        return '"module:Class"'
+    if hint is jax.Array:
+        return "array"
+    return name_of(hint) if hint in PLAIN or hint is dict else ""

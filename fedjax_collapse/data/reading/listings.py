@@ -1,0 +1,67 @@
+"""The files below a folder, in an order that does not depend on the machine."""
+
+import hashlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from fedjax_collapse.core.records import UserError
+
+_CLUTTER = {"Thumbs.db", "ehthumbs.db", "desktop.ini", "__MACOSX", "__pycache__"}
+
+
+def folders_in(folder: Path) -> list[Path]:
+    """The folders directly in ``folder``, by name; hidden ones are left out.
+
+    Raises:
+        UserError: the folder cannot be listed.
+    """
+    return [Path(entry.path) for entry in _entries(folder) if entry.is_dir()]
+
+
+def files_below(folder: Path, above: frozenset[Path] = frozenset()) -> Iterator[Path]:
+    """Every file below ``folder``, by name; links are followed; what is hidden or left by a desktop is not there.
+
+    ``above`` are the folders that this one is in, so that a link to one of them does not lead around in circles.
+
+    Raises:
+        UserError: a folder cannot be listed. Were it left out, its images would be missing unnoticed. Or something is
+            neither a folder nor a file, such as a pipe, from which one would read for ever.
+    """
+    above = above | {folder.resolve()}
+    for entry in _entries(folder):
+        path = Path(entry.path)
+        if not entry.is_dir():
+            check_is_file(path)
+            yield path
+        elif path.resolve() not in above:
+            yield from files_below(path, above)
+
+
+def check_is_file(path: Path | str) -> None:
+    """Raises UserError for a pipe, a device or the like: reading it might never end. What is not there may be."""
+    if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
+        raise UserError(f"{path}: it is neither a file nor a folder; remove it, or give another path")
+
+
+def fingerprint(path: Path) -> str:
+    """A hash of names, sizes and times of all files below a folder (or of one file): another one when they change.
+
+    Raises:
+        UserError: a folder cannot be listed.
+    """
+    digest = hashlib.sha256()
+    for file in files_below(path) if os.path.isdir(path) else [path]:
+        if os.path.exists(file):  # else it is explained when it is read
+            state = file.stat()
+            digest.update(f"{file.relative_to(path)}|{state.st_size}|{state.st_mtime_ns}\n".encode())
+    return digest.hexdigest()
+
+
+def _entries(folder):
+    try:
+        with os.scandir(folder) as entries:
+            shown = [entry for entry in entries if not entry.name.startswith(".") and entry.name not in _CLUTTER]
+    except OSError as error:
+        raise UserError(f"{folder}: cannot be listed ({error.strerror}); make it readable, or move it away") from None
+    return sorted(shown, key=lambda entry: entry.name)

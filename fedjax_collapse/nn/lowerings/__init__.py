@@ -1,0 +1,1 @@
+"""How a convolution is computed, one way a file; ``convolution.py`` chooses among them."""

@@ -1,0 +1,39 @@
+"""A function of a batch, a few examples at a time, so that what it makes in between stays in a CPU's cache."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from fedjax_collapse.core.target import Target
+
+CACHE_BYTES = 2**22  # about what one core finds in its second and third cache
+
+
+def in_chunks(function: Callable, arrays: tuple[jax.Array, ...], bytes_each: int, target: Target):
+    """``function(*arrays)`` -> (an array with a row for each example, a sum over the examples), by chunks of examples.
+
+    The chunks are equal and as large as ``CACHE_BYTES`` allows at ``bytes_each`` a row; on other devices than a CPU
+    there is one. Not differentiable by design: it is for the inside of functions with their own gradients.
+    """
+    batch = len(arrays[0])
+    count = _count(batch, bytes_each) if target.is_cpu else 1
+    if count == 1:
+        return function(*arrays)
+
+    def one_chunk(total, chunk):
+        rows, summand = function(*lax.optimization_barrier(chunk))  # a fused slice would keep loops from vectorising
+        return jax.tree.map(jnp.add, total, summand), rows
+
+    chunks = tuple(array.reshape(count, batch // count, *array.shape[1:]) for array in arrays)
+    _, shapes = jax.eval_shape(function, *(chunk[0] for chunk in chunks))
+    zeros = jax.tree.map(lambda shape: jnp.zeros(shape.shape, shape.dtype), shapes)
+    total, rows = lax.scan(one_chunk, zeros, chunks)
+    return rows.reshape(batch, *rows.shape[2:]), total
+
+
+def _count(batch, bytes_each):
+    return next(
+        n for n in range(1, batch + 1) if batch % n == 0 and (batch // n * bytes_each <= CACHE_BYTES or n == batch)
+    )

@@ -1,0 +1,219 @@
+"""Convolutions that stay fast and exact when every client has its own weights.
+
+``jax.vmap`` over a convolution's weights makes XLA emit a grouped convolution, and on a CPU a convolution inside a loop
+body runs on a slow path: 5 to 1000 times too slow. The other lowerings are products with their own gradients, which
+batch over clients as batched products (``docs/performance.md`` has the figures). TPUs and GPUs have units for grouped
+convolutions, and there it is the products that are slow (``docs/accelerators.md``).
+"""
+
+import dataclasses
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from fedjax_collapse.core.records import UserError
+from fedjax_collapse.core.target import Target
+from fedjax_collapse.nn.lowerings.patches import convolve_patches
+from fedjax_collapse.nn.lowerings.shifted import convolve_shifted
+from fedjax_collapse.nn.lowerings.strips import convolve_strips
+from fedjax_collapse.nn.lowerings.winograd import MAX_PADDING, convolve_winograd, winograd_tiles
+
+DType = jax.typing.DTypeLike
+LOWERINGS = ("auto", "patches", "shifted", "strips", "winograd", "xla")
+_MIN_WINOGRAD_CHANNELS = 32  # with fewer, the transforms cost more than the products that they save
+_MAX_STRIP_CHANNELS = 4  # with more, strips cost more products than they save copies
+
+
+class Layer(NamedTuple):
+    """Shapes and type of a convolution, in batches of any size."""
+
+    image: tuple[int, ...]  # height, width, channels
+    kernel: tuple[int, ...]
+    stride: int
+    padding: int
+    groups: int
+    dtype: str
+
+    @property
+    def work(self) -> int:
+        """Multiply-adds of one image, forward."""
+        height, width, _ = self.image
+        size, *_ = self.kernel
+        outputs = [(n + 2 * self.padding - size) // self.stride + 1 for n in (height, width)]
+        return math.prod(outputs) * math.prod(self.kernel)
+
+    def convolution(self, lowering: str, target: Target) -> "Convolution":
+        """What is done there, by that lowering."""
+        return Convolution(self.stride, self.padding, self.groups, lowering, target)
+
+
+@dataclasses.dataclass(frozen=True)
+class TimedLowerings:
+    """The lowering of each layer that was fastest on a device (``engine/timing.py``); of others that of ``auto``."""
+
+    timed: tuple[tuple[Layer, str], ...]
+
+    def of(self, layer: Layer) -> str:
+        """The layer's lowering."""
+        return dict(self.timed).get(layer, "auto")
+
+
+class Convolution(NamedTuple):
+    """What a convolution is, besides its arrays.
+
+    ``padding`` zeros surround the images and each group of output channels sees its own group of input channels, as in
+    PyTorch. Lowerings:
+
+    * ``patches``: image patches times the kernel as a matrix;
+    * ``winograd``: F(2x2, 3x3), 2.25 times fewer multiplications, only for 3x3 kernels of stride 1 and padding <= 2;
+    * ``strips``: several outputs of a row at once, for few channels, only for stride 1 and padding < size;
+    * ``shifted``: a sum of shifted images times one weight a channel, only for as many groups as input channels;
+    * ``xla``: ``lax.conv_general_dilated``;
+    * ``auto``: the one of these that ``choose_lowering`` finds for the target;
+    * ``TimedLowerings``: the one that was fastest for this layer.
+    """
+
+    stride: int = 1
+    padding: int = 0
+    groups: int = 1
+    lowering: str | TimedLowerings = "auto"
+    target: Target = Target()
+
+    def layer(self, image_shape: tuple[int, ...], kernel_shape: tuple[int, ...], dtype: DType) -> Layer:
+        """Its shapes and type, of a batch of images."""
+        sizes = self.stride, self.padding, self.groups
+        return Layer(tuple(image_shape[1:]), tuple(kernel_shape), *sizes, jnp.dtype(dtype).name)
+
+
+def convolve(images: jax.Array, kernel: jax.Array, how: Convolution) -> jax.Array:
+    """Convolution [batch, height, width, in] * [size, size, in / groups, out] -> [batch, height', width', out].
+
+    Raises:
+        UserError: unknown lowering, one that does not apply, or shapes that do not fit.
+    """
+    _check(images.shape, kernel.shape, how)
+    lowering, groups = choose_lowering(images.shape, kernel.shape, how, images.dtype), how.groups
+    if lowering == "xla":
+        return lax.conv_general_dilated(
+            images,
+            kernel,
+            (how.stride, how.stride),
+            [(how.padding, how.padding)] * 2,
+            dimension_numbers=("NHWC", "HWIO", "NHWC"),
+            feature_group_count=groups,
+        )
+    if lowering == "shifted":
+        multiplier = kernel.shape[3] // groups
+        images = jnp.repeat(images, multiplier, -1) if multiplier > 1 else images
+        return convolve_shifted(images, kernel, how.stride, how.padding, how.target)
+
+    def one_group(images, kernel):
+        if lowering == "winograd":
+            return convolve_winograd(images, kernel, how.padding, how.target)
+        if lowering == "strips":
+            return convolve_strips(images, kernel, how.padding, how.target)
+        return convolve_patches(images, kernel, how.stride, how.padding, how.target)
+
+    if groups == 1:
+        return one_group(images, kernel)
+    images = images.reshape(*images.shape[:3], groups, -1)
+    kernel = kernel.reshape(*kernel.shape[:3], groups, -1)
+    outputs = jax.vmap(one_group, in_axes=3, out_axes=3)(images, kernel)
+    return outputs.reshape(*outputs.shape[:3], -1)
+
+
+def choose_lowering(
+    image_shape: tuple[int, ...],
+    kernel_shape: tuple[int, ...],
+    how: Convolution,
+    dtype: DType = "float32",
+) -> str:
+    """The lowering that ``convolve`` uses: what ``auto`` stands for at these shapes, else the given one if it applies.
+
+    On a CPU never ``xla``, which cannot be fast there with a weight per client; on a TPU and a GPU always, whose
+    compilers make the fastest programs of it, by the estimate of the one and the bytes of the other
+    (``docs/accelerators.md``).
+
+    Raises:
+        UserError: unknown lowering, or one that does not apply.
+    """
+    if isinstance(how.lowering, TimedLowerings):
+        how = how._replace(lowering=how.lowering.of(how.layer(image_shape, kernel_shape, dtype)))
+    if how.lowering != "auto":
+        _check_lowering(kernel_shape, how)
+        return how.lowering
+    if not how.target.is_cpu:
+        return "xla"
+    size, _, channels, features = kernel_shape
+    padding, groups = how.padding, how.groups
+    if channels == 1 and groups > 1:
+        return "shifted"
+    if channels <= _MAX_STRIP_CHANNELS and _strips_apply(size, how) and size > 1:
+        return "strips"
+    wide = min(channels, features // groups) >= _MIN_WINOGRAD_CHANNELS
+    tiles = winograd_tiles(image_shape, padding)
+    many = tiles >= max(channels, features // groups)  # or the kernel's transform is dear
+    return "winograd" if _winograd_applies(size, how) and wide and many and _is_exact(dtype) else "patches"
+
+
+def candidates(layer: Layer, target: Target) -> list[str]:
+    """The lowerings that apply to the layer and may be fastest on the target."""
+    size, _, channels, _ = layer.kernel
+    how = layer.convolution("auto", target)
+    applies = {
+        "patches": True,
+        "shifted": channels == 1 and layer.groups > 1,
+        "strips": _strips_apply(size, how) and size > 1 and channels <= 4 * _MAX_STRIP_CHANNELS,
+        "winograd": _winograd_applies(size, how) and _is_exact(layer.dtype),
+        "xla": not target.is_cpu,
+    }
+    return [lowering for lowering in LOWERINGS if applies.get(lowering)]
+
+
+def _is_exact(dtype):
+    """Whether Winograd's sums of up to 16 values are exact enough; they would round 16-bit images."""
+    return jnp.finfo(dtype).bits >= 32
+
+
+def _winograd_applies(size, how):
+    return (size, how.stride) == (3, 1) and how.padding <= MAX_PADDING
+
+
+def _strips_apply(size, how):
+    return how.stride == 1 and how.padding < size
+
+
+def _check_lowering(kernel_shape, how):
+    """Raises UserError if there is no such lowering, or it does not apply."""
+    (size, _, channels, _), (stride, padding, groups, lowering, _) = kernel_shape, how
+    if lowering not in LOWERINGS:
+        raise UserError(f"lowering {lowering!r}: expected one of {', '.join(LOWERINGS)}")
+    if lowering == "winograd" and not _winograd_applies(size, how):
+        raise UserError(
+            f"lowering 'winograd' needs kernel size 3, stride 1, padding <= {MAX_PADDING}, "
+            f"not {size}, {stride}, {padding}"
+        )
+    if lowering == "strips" and not _strips_apply(size, how):
+        raise UserError(f"lowering 'strips' needs stride 1 and padding < kernel size {size}, not {stride}, {padding}")
+    if lowering == "shifted" and channels != 1:
+        raise UserError(
+            f"lowering 'shifted' needs as many groups as input channels, not {groups} groups of {channels} channels"
+        )
+
+
+def _check(image_shape, kernel_shape, how):
+    size, _, channels, features = kernel_shape
+    padding, groups = how.padding, how.groups
+    if image_shape[3] != groups * channels or features % groups:
+        raise UserError(
+            f"convolution of {image_shape[3]} channels to {features} in {groups} groups: both must be divisible by the "
+            f"number of groups"
+        )
+    if min(image_shape[1:3]) + 2 * padding < size:
+        raise UserError(
+            f"images of {image_shape[1]}x{image_shape[2]} pixels are too small for a {size}x{size} convolution with "
+            f"padding {padding}: it needs at least {size - 2 * padding}; use larger images or a shallower network"
+        )

@@ -1,0 +1,94 @@
+"""Convolution of stride 1 with few channels, as a product of strips: several neighbouring outputs of a row at once.
+
+A matrix product is slow if it has few columns, and so is copying 3 channels at a time. ``length`` neighbouring
+outputs of a row see ``length + size - 1`` pixels of each row of the kernel: that strip of pixels times a banded matrix
+gives all of their channels. More is multiplied, ``(length + size - 1) / size`` times as much, but by wide products, and
+less than half is copied.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_collapse.core.target import Target
+from fedjax_collapse.nn.lowerings.chunks import in_chunks
+
+_COLUMNS = 64  # of the product: enough for its full speed
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def convolve_strips(images: jax.Array, kernel: jax.Array, padding: int, target: Target) -> jax.Array:
+    """Convolution [batch, height, width, in] * [size, size, in, out] -> [batch, height', width', out]."""
+
+    def chunk(images):
+        return _multiply(images, kernel, padding), ()
+
+    return in_chunks(chunk, (images,), _bytes_each(images, kernel.shape), target)[0]
+
+
+def _forward(images, kernel, padding, target):
+    return convolve_strips(images, kernel, padding, target), (images, kernel)
+
+
+def _backward(padding, target, residuals, gradient):
+    images, kernel = residuals
+    size, _, channels, features = kernel.shape
+    length = strip_length(kernel.shape)
+    flipped = kernel[::-1, ::-1].swapaxes(2, 3)
+
+    def chunk(images, gradient):
+        strips = _strips(images, size, padding, length)
+        missing = strips.shape[2] * length - gradient.shape[2]
+        blocks = jnp.pad(gradient, ((0, 0), (0, 0), (0, missing), (0, 0)))
+        product = strips.reshape(-1, strips.shape[-1]).T @ blocks.reshape(-1, length * features)
+        return _multiply(gradient, flipped, size - 1 - padding), product
+
+    bytes_each = _bytes_each(images, kernel.shape) + _bytes_each(gradient, flipped.shape)
+    image_gradient, product = in_chunks(chunk, (images, gradient), bytes_each, target)
+    band = product.reshape(size, length + size - 1, channels, length, features)
+    return image_gradient, sum(band[:, t : t + size, :, t] for t in range(length))
+
+
+convolve_strips.defvjp(_forward, _backward)
+
+
+def strip_length(kernel_shape: tuple[int, ...]) -> int:
+    """How many outputs of a row are computed at once."""
+    return max(1, _COLUMNS // kernel_shape[3])
+
+
+def _multiply(images, kernel, padding):
+    size, features = kernel.shape[0], kernel.shape[3]
+    length = strip_length(kernel.shape)
+    strips = _strips(images, size, padding, length)
+    ends = [(t, length - 1 - t) for t in range(length)]
+    band = jnp.stack([jnp.pad(kernel, ((0, 0), end, (0, 0), (0, 0))) for end in ends], axis=3)
+    products = strips.reshape(-1, strips.shape[-1]) @ band.reshape(strips.shape[-1], length * features)
+    width = images.shape[2] + 2 * padding - size + 1
+    return products.reshape(*strips.shape[:2], -1, features)[:, :, :width]
+
+
+def _strips(images, size, padding, length):
+    """[batch, height', blocks, size * (length + size - 1) * channels]: what each block of ``length`` outputs sees."""
+    batch, height, width, channels = images.shape
+    height, width = (extent + 2 * padding - size + 1 for extent in (height, width))
+    blocks = -(-width // length)
+    further = -(-(size - 1) // length)  # blocks of pixels behind a block's own that it reaches into
+    after = (blocks + further) * length - images.shape[2] - padding
+    padded = jnp.pad(images, ((0, 0), (padding, padding), (padding, max(after, 0)), (0, 0)))
+    padded = padded[:, :, : (blocks + further) * length].reshape(batch, padded.shape[1], blocks + further, -1)
+    pieces = []
+    for row in range(size):
+        rows = padded[:, row : row + height]
+        for block in range(further + 1):
+            pixels = min(length, size - 1 + length - block * length)
+            pieces.append(rows[:, :, block : block + blocks, : pixels * channels])
+    return jnp.concatenate(pieces, axis=-1)
+
+
+def _bytes_each(images, kernel_shape):
+    """Of an example's strips."""
+    size, length = kernel_shape[0], strip_length(kernel_shape)
+    per_pixel = size * (length + size - 1) / length * images.shape[3]
+    return int(images.shape[1] * images.shape[2] * per_pixel * images.dtype.itemsize)

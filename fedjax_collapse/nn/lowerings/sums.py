@@ -1,0 +1,68 @@
+"""Sums over rows and pixels, as products with ones on CPUs.
+
+There XLA fuses a sum with what is summed and then adds one number at a time, with strides of all channels: a step of a
+small network with BatchNorm took twice to three times as long (docs/performance.md). A product is computed from an
+array. Each client has ones of its own, so that its sum is the same, bit for bit, however many clients are next to it.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_collapse.core.target import Target
+
+
+def sum_rows(values: jax.Array, target: Target) -> jax.Array:
+    """The sum over all axes but the last: [..., channels] -> [channels]."""
+    if not target.is_cpu:
+        return jnp.sum(values, axis=tuple(range(values.ndim - 1)))
+    return _sum(values.reshape(1, -1, values.shape[-1]))[0]
+
+
+def mean_pixels(images: jax.Array, target: Target) -> jax.Array:
+    """The mean over the pixels: [batch, height, width, channels] -> [batch, channels]."""
+    if not target.is_cpu:
+        return jnp.mean(images, axis=(1, 2))
+    batch, height, width, channels = images.shape
+    return _sum(images.reshape(batch, height * width, channels)) / (height * width)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def add_bias(outputs: jax.Array, bias: jax.Array, target: Target) -> jax.Array:
+    """``outputs + bias`` [..., channels], with the gradient of the bias by ``sum_rows``."""
+    del target
+    return outputs + bias
+
+
+add_bias.defvjp(
+    lambda outputs, bias, target: (outputs + bias, None),
+    lambda target, _, gradient: (gradient, sum_rows(gradient, target)),
+)
+
+
+@jax.custom_vjp
+def _sum(values):
+    """[batch, rows, channels] -> [batch, channels]."""
+    return _product(values)
+
+
+_sum.defvjp(
+    lambda values: (_sum(values), jnp.zeros((1, values.shape[1], 1), values.dtype)),
+    lambda zeros, gradient: (gradient[:, None] + zeros,),
+)
+
+
+@jax.custom_batching.custom_vmap
+def _product(values):
+    """[..., rows, channels] -> [..., channels]; all leading axes are batches of both factors."""
+    accumulator = jnp.promote_types(values.dtype, jnp.float32)
+    ones = jnp.ones((*values.shape[:-2], 1, values.shape[-2]), values.dtype)
+    product = jnp.matmul(ones, values, precision="highest", preferred_element_type=accumulator)
+    return product[..., 0, :].astype(values.dtype)
+
+
+@_product.def_vmap
+def _of_each_client(axis_size, in_batched, values):
+    del axis_size, in_batched
+    return _product(values), True

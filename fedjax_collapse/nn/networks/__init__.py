@@ -1,0 +1,1 @@
+"""Networks, one a file; a new file is found by its name."""

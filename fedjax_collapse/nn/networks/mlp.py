@@ -1,0 +1,21 @@
+"""A multilayer perceptron on flattened images."""
+
+import jax
+
+from fedjax_collapse.core.options import Count
+from fedjax_collapse.nn.layers import Dense
+from fedjax_collapse.nn.network import Network, as_level
+
+
+class MLP(Network):
+    """Dense layers with ReLU. The features are the output of the last hidden layer."""
+
+    num_classes: int
+    hidden: tuple[Count, ...] = (128, 128)
+
+    def represent(self, images: jax.Array, mask: jax.Array, train: bool) -> jax.Array:
+        del mask, train
+        features = images.reshape(len(images), -1)
+        for width in self.hidden:
+            features = jax.nn.relu(as_level(self, Dense(width, dtype=self.dtype)(features)))
+        return features

@@ -1,0 +1,112 @@
+"""Residual networks of basic or bottleneck blocks, for small images; ``resnet18.py`` and others say which."""
+
+import functools
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from fedjax_collapse.core.options import Count, Positive
+from fedjax_collapse.core.records import UserError
+from fedjax_collapse.nn.layers import Init, kaiming_normal, torch_uniform
+from fedjax_collapse.nn.network import ConvNetwork, LayerOptions, as_level, global_mean, rematerialized, scale
+
+INITS = {
+    "uniform": torch_uniform,
+    "kaiming_fan_in": kaiming_normal("fan_in"),
+    "kaiming_fan_out": kaiming_normal("fan_out"),
+}
+
+
+class BasicBlock(nn.Module):
+    """Two 3x3 convolutions beside a shortcut."""
+
+    channels: int
+    stride: int
+    layers: LayerOptions
+    padded_shortcut: bool
+    ends_stage: bool
+
+    expansion = 1
+
+    @nn.compact
+    def __call__(self, images: jax.Array, mask: jax.Array, train: bool) -> jax.Array:
+        conv = functools.partial(self.layers.conv_norm, mask=mask, train=train)
+        outputs = jax.nn.relu(conv(images, self.channels, stride=self.stride))
+        outputs = conv(outputs, self.channels) + _shortcut(self, conv, images)
+        return jax.nn.relu(as_level(self, outputs) if self.ends_stage else outputs)
+
+
+class Bottleneck(nn.Module):
+    """Convolutions 1x1, 3x3, which has the stride, and 1x1 to four times the channels, beside a shortcut."""
+
+    channels: int
+    stride: int
+    layers: LayerOptions
+    padded_shortcut: bool
+    ends_stage: bool
+
+    expansion = 4
+
+    @nn.compact
+    def __call__(self, images: jax.Array, mask: jax.Array, train: bool) -> jax.Array:
+        conv = functools.partial(self.layers.conv_norm, mask=mask, train=train)
+        outputs = jax.nn.relu(conv(images, self.channels, 1))
+        outputs = jax.nn.relu(conv(outputs, self.channels, stride=self.stride))
+        outputs = conv(outputs, self.expansion * self.channels, 1) + _shortcut(self, conv, images)
+        return jax.nn.relu(as_level(self, outputs) if self.ends_stage else outputs)
+
+
+def _shortcut(block, conv, images):
+    """The images; where the shape changes, a 1x1 convolution of them, or every other pixel with channels of zeros."""
+    features = block.expansion * block.channels
+    if block.stride == 1 and images.shape[-1] == features:
+        return images
+    if not block.padded_shortcut:
+        return conv(images, features, 1, stride=block.stride)
+    missing = features - images.shape[-1]
+    before = missing // 2
+    return jnp.pad(images[:, :: block.stride, :: block.stride], (*[(0, 0)] * 3, (before, missing - before)))
+
+
+class ResidualNetwork(ConvNetwork):
+    """A convolution, stages of blocks, and the mean over the image.
+
+    ``blocks``, ``strides``: of each stage, whose channels double from one to the next.
+    ``stem_size``, ``stem_stride``: of the first convolution; no max-pool follows it.
+    ``kernel_init``: of the convolutions, ``uniform`` (PyTorch's default), ``kaiming_fan_in``, which also is the
+    classifier's, or ``kaiming_fan_out``.
+    """
+
+    num_classes: int
+    blocks: tuple[Count, ...] = (2, 2, 2, 2)
+    strides: tuple[Count, ...] = (1, 2, 2, 2)
+    stem_size: Count = 3
+    stem_stride: Count = 1
+    kernel_init: str = "uniform"
+    width_multiplier: Positive = 1.0
+    remat: bool = False
+
+    block = BasicBlock
+    width = 64  # channels of the first stage
+    padded_shortcut = False
+
+    @property
+    def head_init(self) -> Init:
+        return INITS["kaiming_fan_in" if self.kernel_init == "kaiming_fan_in" else "uniform"]
+
+    def represent(self, images: jax.Array, mask: jax.Array, train: bool) -> jax.Array:
+        if self.kernel_init not in INITS:
+            raise UserError(f"kernel_init {self.kernel_init!r}: expected one of {', '.join(INITS)}")
+        if len(self.blocks) != len(self.strides):
+            raise UserError(f"blocks {self.blocks} and strides {self.strides}: expected a number a stage in both")
+        layers, block = self.layers(INITS[self.kernel_init]), rematerialized(self.block, self.remat)
+        width = scale(self.width, self.width_multiplier)
+        stem = dict(size=self.stem_size, stride=self.stem_stride)
+        images = as_level(self, layers.conv_norm(images, width, **stem, mask=mask, train=train))
+        images = jax.nn.relu(images)
+        for stage, (blocks, stride) in enumerate(zip(self.blocks, self.strides, strict=True)):
+            for index in range(blocks):
+                options = (width * 2**stage, 1 if index else stride, layers, self.padded_shortcut)
+                images = block(*options, index == blocks - 1, name=f"stage_{stage}_block_{index}")(images, mask, train)
+        return global_mean(images, self.target)

@@ -1,0 +1,12 @@
+"""ResNet-18 for small images."""
+
+from fedjax_collapse.nn.networks.residual import ResidualNetwork
+
+
+class ResNet18(ResidualNetwork):
+    """Basic blocks (2, 2, 2, 2) behind a 3x3 convolution: 512 features.
+
+    He et al. (CVPR 2016), with the first layer that CIFAR needs. As it stands it is FedDecorr's; with
+    ``kernel_init="kaiming_fan_out"`` FedMR's, which with ``projector="moon"`` is MOON's. FedUV's has
+    ``strides=(2, 2, 2, 2)``, ``projector="feduv"``, ``projector_dim=512``.
+    """

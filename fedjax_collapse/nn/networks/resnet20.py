@@ -1,0 +1,18 @@
+"""ResNet-20 for CIFAR."""
+
+from fedjax_collapse.core.options import Count
+from fedjax_collapse.nn.networks.residual import ResidualNetwork
+
+
+class ResNet20(ResidualNetwork):
+    """Basic blocks (3, 3, 3) of 16, 32 and 64 channels with shortcuts that have no parameters: 64 features.
+
+    He et al. (CVPR 2016), section 4.2, as FedDecorr trains it.
+    """
+
+    blocks: tuple[Count, ...] = (3, 3, 3)
+    strides: tuple[Count, ...] = (1, 2, 2)
+    kernel_init: str = "kaiming_fan_in"
+
+    width = 16
+    padded_shortcut = True

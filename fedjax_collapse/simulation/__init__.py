@@ -1,0 +1,1 @@
+"""A whole run: rounds, their evaluation and measurement, and what happens where numbers are not finite."""

@@ -1,0 +1,304 @@
+"""What is measured of a run at an evaluated round: scores, spectra, whatever a user asks for, and how long it took.
+
+A measurement is a function of a ``MeasurementView``, in NumPy or JAX, that returns a number, an array, or a dict of
+them:
+
+    def feature_norm(view):
+        return float(np.linalg.norm(view.server.features, axis=1).mean())
+
+    simulate(..., measurements={"feature_norm": feature_norm})  # logs and draws measured/feature_norm
+"""
+
+import dataclasses
+import functools
+import math
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from fedjax_collapse.analysis.moments import Moments, class_moments
+from fedjax_collapse.analysis.spectrum import collapse_ratio, covariance_spectrum, effective_rank, significant_dims
+from fedjax_collapse.core import masks
+from fedjax_collapse.core.annotations import as_array
+from fedjax_collapse.core.records import MEASURED, ClientState, Key, Ownership, Variables, of_rounds
+from fedjax_collapse.data.federation import Federation
+from fedjax_collapse.engine import Advance, Participation, RoundRecord, by_identity, on_one_device
+from fedjax_collapse.engine.skipping import SKIPPED
+from fedjax_collapse.engine.together import unstack
+from fedjax_collapse.nn.model import Model
+from fedjax_collapse.simulation.evaluation import Evaluation, evaluate, personal_scores
+from fedjax_collapse.training import server
+from fedjax_collapse.training.algorithm import FedAvg
+from fedjax_collapse.training.local_training import LocalTraining
+
+HEADLINES = {
+    "server": "server model on the whole test set",
+    "domain": "server model, unweighted mean over the domains' test sets",
+    "personal": "personal models on their own test sets, unweighted mean over clients",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class MeasuredModel:
+    """A model, and what it makes of the test set, in its order."""
+
+    variables: Variables
+    evaluation: Evaluation
+    labels: np.ndarray  # of the test set
+
+    @property
+    def features(self) -> np.ndarray:
+        """[examples, features]."""
+        return self.evaluation.features
+
+    @property
+    def logits(self) -> np.ndarray:
+        """[examples, classes]."""
+        return self.evaluation.logits
+
+    @functools.cached_property
+    def moments(self) -> Moments:
+        """Of the features, class by class; of one class where labels are not those of classes. Computed once."""
+        if self.labels.ndim == 1 and self.labels.dtype.kind in "iu":
+            return class_moments(self.features, self.labels, self.logits.shape[-1])
+        return class_moments(self.features, np.zeros(len(self.features), int), 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class MeasurementView:
+    """What a measurement may look at; arrays of the test set are on the host.
+
+    ``local``: by client, the models that are watched, as they were after their training in the last round, before the
+    server made its new model of them.
+    """
+
+    round: int  # rounds done
+    server: MeasuredModel  # as it is evaluated
+    local: Mapping[int, MeasuredModel]
+    num_watched: int  # how many clients are watched, in the cohort or not
+    federation: Federation
+    model: Model
+    received: Variables  # the server's model that local training started from in the last round
+    private: Variables  # the mask (``masks.py``) of what never leaves a client
+    personal: np.ndarray | None = None  # [clients] scores of their own models on their own tests; None without such
+    num_own_tests: np.ndarray | None = None  # [clients] examples in these tests
+
+    @property
+    def labels(self) -> np.ndarray:
+        """Labels of the test set."""
+        return self.server.labels
+
+    @property
+    def updates(self) -> dict[int, dict[str, np.ndarray]]:
+        """By watched client, how its training has changed the params that it shares with the server, by path."""
+        received = jax.device_get(self._shared(self.received))
+        trained = {client: jax.device_get(self._shared(model.variables)) for client, model in self.local.items()}
+        return {client: jax.tree.map(np.subtract, params, received) for client, params in trained.items()}
+
+    def _shared(self, variables):
+        return masks.select(masks.invert(self.private.params), variables.params)
+
+
+Measurement = Callable[[MeasurementView], Any]
+
+
+class Observation(NamedTuple):
+    """An evaluated round: its row of numbers, and arrays by name."""
+
+    row: dict[str, Any]
+    spectra: dict[str, np.ndarray]
+    measurements: dict[str, np.ndarray]
+
+
+def headline_of(algorithm: FedAvg, federation: Federation) -> str:
+    """Which of the scores is the headline: that of the models that would be used, where they would be."""
+    if algorithm.private_part != "none":
+        return "personal"
+    return "server" if federation.domains is None else "domain"
+
+
+def view_models(
+    algorithm: FedAvg, model: Model, advance: Advance, federation: Federation, order: jax.Array | None = None
+) -> tuple[MeasurementView, ClientState]:
+    """What measurements look at, and the clients with the private parts that they are scored with, on one device.
+
+    On one device: the variables may lie on several, which would all do the same work. ``order``: that of the clients.
+    """
+    labels = np.asarray(federation.test.labels)
+    arrays = (algorithm, advance.state.server, server.scored_clients(algorithm, advance.state.clients), advance.watched)
+    algorithm, current, clients, watched = on_one_device(arrays)
+    clients = by_identity(clients, federation.num_clients, order)
+
+    def measured(variables):
+        return MeasuredModel(variables, jax.device_get(evaluate(model, variables, federation.test)), labels)
+
+    of_server = measured(server.evaluated(algorithm, model, current, clients))
+    ids = np.asarray(watched.ids)
+    local = {
+        int(client): measured(variables)
+        for client, variables in zip(ids, unstack(watched.variables, len(ids)), strict=True)
+        if client < federation.num_clients
+    }
+    started = watched.received, model.mask(algorithm.private_part)
+    view = MeasurementView(int(advance.state.round), of_server, local, len(ids), federation, model, *started)
+    return view, clients._replace(private=server.own_parts(algorithm, current, clients))
+
+
+def personal(view: MeasurementView, clients: ClientState, own_tests: Ownership) -> np.ndarray:
+    """Mean scores [clients] of all personal models, each on its own test set."""
+    test = view.federation.test
+    return jax.device_get(personal_scores(view.model, view.server.variables, clients, test, own_tests))
+
+
+def observe(
+    view: MeasurementView, record: RoundRecord, headline: str, measurements: Mapping[str, Measurement]
+) -> Observation:
+    """The row and arrays of the last of the record's rounds."""
+    metric, scores = view.model.task.metric, _scores(view)
+    spectra, numbers = _spectra(view)
+    row = {
+        "round": view.round,
+        metric: scores[f"{headline}_{metric}"],
+        **scores,
+        "loss": float(view.server.evaluation.loss),
+        **numbers,
+        **_training(record, np.asarray(view.federation.ownership.sizes)),
+    }
+    arrays = {}
+    for path, value in (pair for name, of in measurements.items() for pair in _named(name, of(view))):
+        if value.ndim:
+            arrays[path] = value
+        else:
+            row[MEASURED + path] = float(value)
+    return Observation(row, {"round": view.round, **spectra}, arrays)
+
+
+def scored(record: RoundRecord, metric: str) -> RoundRecord:
+    """The record, on the host, with NaN for scores where the task's loss is not finite: they mean nothing."""
+    metrics = dict(record.metrics)
+    for name in metrics:
+        *epoch, last = name.split("/")
+        loss = metrics.get("/".join([*epoch, "task_loss"]))
+        if last == metric and loss is not None:
+            metrics[name] = np.where(np.isfinite(loss), metrics[name], np.nan)
+    return record._replace(metrics=metrics)
+
+
+def mean_score(scores: np.ndarray, is_scored: np.ndarray) -> float:
+    """The unweighted mean of those that are scored; NaN if one of them is, which is not left out, or there is none."""
+    is_defined = is_scored.any() and np.isfinite(scores[is_scored]).all()
+    return float(np.nanmean(scores)) if is_defined else math.nan
+
+
+def virtual_time(rule: Participation, key: Key, record: RoundRecord, done: float) -> dict[str, float]:
+    """Virtual seconds of the last of the record's rounds, and of all so far, where clients have a speed.
+
+    A round takes as long as its slowest client; for an upload that is missing it waits no longer than the deadline.
+    ``key``: of the run; ``done``: the seconds before the record's rounds.
+    """
+    if rule.step_seconds is None:
+        return {}
+    seconds = np.where(record.steps > 0, rule.seconds(key, record.steps), 0)
+    if rule.deadline is not None:
+        seconds = np.where(record.metrics["arrived"] > 0, seconds, np.minimum(seconds, rule.deadline))
+    rounds = seconds.max(axis=1).astype(float)
+    return {"virtual/round_seconds": float(rounds[-1]), "virtual/seconds": done + float(rounds.sum())}
+
+
+def true_samples(steps: np.ndarray, federation: Federation, training: LocalTraining) -> int:
+    """Samples that clients trained on, who took so many steps [rounds, clients]; padding does not count."""
+    return int(np.sum(training.examples_in(np.asarray(steps), np.asarray(federation.ownership.sizes))))
+
+
+def _scores(view):
+    """Mean scores of the models that are evaluated, by name."""
+    metric, evaluation, personal = view.model.task.metric, view.server.evaluation, view.personal
+    scores = {f"server_{metric}": evaluation.score}
+    if view.federation.domains is not None:
+        by_domain = evaluation.domain_scores(view.federation.domains)
+        scores[f"domain_{metric}"] = mean_score(np.array(list(by_domain.values())), view.federation.domains.has_tests)
+        scores |= {f"domain_{metric}/{name}": value for name, value in by_domain.items()}
+    if personal is not None:
+        scores[f"personal_{metric}"] = mean = mean_score(personal, view.num_own_tests > 0)
+        scores[f"lowest_personal_{metric}"] = mean if math.isnan(mean) else float(np.nanmin(personal))
+    return scores
+
+
+def _spectra(view):
+    """Spectra by name, and the numbers that follow from them.
+
+    ``local`` is the watched client of lowest identity; where more may be watched, ``clients`` are all of them, NaN for
+    one outside the cohort, and of each number there are mean and range.
+    """
+    of_server = covariance_spectrum(view.server.features)
+    of_local = [covariance_spectrum(model.features) for model in view.local.values()]
+    absent = np.full_like(of_server, np.nan)
+    spectra = {"server": of_server, "local": of_local[0] if of_local else absent}
+    columns = {f"local_{view.model.task.metric}": [model.evaluation.score for model in view.local.values()]}
+    columns["local_effective_rank"] = [effective_rank(spectrum) for spectrum in of_local]
+    columns["local_significant_dims"] = [significant_dims(spectrum) for spectrum in of_local]
+    ratios = [collapse_ratio(spectrum, of_server) for spectrum in of_local]
+    numbers = {"effective_rank": effective_rank(of_server), "significant_dims": significant_dims(of_server)}
+    numbers |= {"R": _first(ratios), "watched": _first(list(view.local))}
+    numbers |= {name: _first(values) for name, values in columns.items()}
+    if view.num_watched > 1:
+        spectra["clients"] = np.stack(of_local + [absent] * (view.num_watched - len(of_local)))
+        spectra["watched"] = np.array(list(view.local) + [-1] * (view.num_watched - len(of_local)))
+        for name, values in {"R": ratios, **columns}.items():
+            whole = {"mean": np.mean, "min": np.min, "max": np.max}
+            numbers |= {f"{name}_{kind}": float(of(values)) if values else math.nan for kind, of in whole.items()}
+    return spectra, numbers
+
+
+def _first(values):
+    return values[0] if values else math.nan
+
+
+def _training(record, sizes):
+    """Means over the cohort of the last round's training metrics, weighted by size; of all rounds who was skipped."""
+    cohort, metrics = record.steps[-1] > 0, of_rounds(record.metrics)
+    counts = {f"train/{name}": int(np.nansum(metrics.pop(name))) for name in (SKIPPED,) if name in metrics}
+    return counts | {
+        f"train/{name}": float(np.average(values[-1][cohort], weights=sizes[cohort])) if cohort.any() else math.nan
+        for name, values in metrics.items()
+    }
+
+
+def _named(name, value):
+    """Arrays of what a measurement returned, by name."""
+    for key, item in value.items() if isinstance(value, Mapping) else [("", value)]:
+        path = f"{name}/{key}" if key else name
+        yield path, as_array(f"measurement {path}", item)
+
+
+class Stopwatch:
+    """Seconds per lap; tracing and compiling, wherever they happen, are a lap called ``compile``."""
+
+    def __enter__(self):
+        self.seconds = {"compile": 0.0}
+        self._last = time.perf_counter()
+        self._compiling: list[tuple[float, float]] = []  # start and end of each, in order and without overlap
+        jax.monitoring.register_event_duration_secs_listener(self._listen)
+        return self
+
+    def __exit__(self, *_):
+        jax.monitoring.unregister_event_duration_listener(self._listen)
+
+    def lap(self, name: str) -> None:
+        """Ends a lap, whose seconds are added to those of that name."""
+        now, compiling = time.perf_counter(), sum(end - start for start, end in self._compiling)
+        self.seconds[name] = self.seconds.get(name, 0.0) + max(now - self._last - compiling, 0.0)
+        self.seconds["compile"] += compiling
+        self._last, self._compiling = now, []
+
+    def _listen(self, event: str, seconds: float, **_) -> None:
+        if not event.startswith("/jax/core/compile/"):
+            return
+        end = time.perf_counter()
+        start = min(max(end - seconds, self._last), end)  # JAX's clock may be set back or forward
+        while self._compiling and self._compiling[-1][1] > start:  # it was part of this
+            start = min(start, self._compiling.pop()[0])
+        self._compiling.append((start, end))

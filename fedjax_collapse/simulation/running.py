@@ -1,0 +1,351 @@
+"""Runs on their way: advanced, evaluated, remembered and saved, all of them together."""
+
+import contextlib
+import dataclasses
+import errno
+import operator
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from fedjax_collapse import engine
+from fedjax_collapse.core import masks, processes
+from fedjax_collapse.core.records import Damaged, UserError, Variables
+from fedjax_collapse.engine import Advance, RoundRecord, State
+from fedjax_collapse.nn.model import Model
+from fedjax_collapse.simulation import divergence
+from fedjax_collapse.simulation.divergence import Divergence
+from fedjax_collapse.simulation.measurement import (
+    HEADLINES,
+    Stopwatch,
+    headline_of,
+    observe,
+    personal,
+    scored,
+    true_samples,
+    view_models,
+    virtual_time,
+)
+from fedjax_collapse.simulation.runs import Hardware, Row, Run, Schedule, check, description, initialize
+from fedjax_collapse.storage.checkpoint import Checkpoints
+from fedjax_collapse.storage.fingerprint import claim
+from fedjax_collapse.storage.history import History, write_npz
+from fedjax_collapse.training import server
+from fedjax_collapse.training.local import NotFinite
+
+_OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS)  # not of the folder's name
+PATIENCE = 5.0  # seconds between two times at which a run on its way is asked whether it shall stop
+
+
+class Result(NamedTuple):
+    """What a run leaves behind."""
+
+    variables: Variables  # of the server's model as it was evaluated after the last round
+    metrics: list[dict[str, Any]]  # a row per evaluated round
+    clients: dict[str, np.ndarray]  # "round" [rounds], and each training metric [rounds, clients]
+    spectra: dict[str, np.ndarray]  # "round" [evaluations], "server" and "local" [evaluations, features]
+    measurements: dict[str, np.ndarray]  # "round" [evaluations], and the arrays of the user's measurements
+    timing: list[dict[str, Any]]  # a row per evaluated round: seconds in compiling, training, evaluating
+    rounds_done: int  # fewer than asked for if the run was stopped
+    headline: str  # which accuracy ``accuracy`` is
+    state: State  # of the server, with what its methods keep, and of all clients, on the host
+    private: Mapping[str, np.ndarray]  # by path, [clients, ...]: of what clients keep of the network, what is scored
+
+    def personal(self, client: int) -> Variables:
+        """The model of a client: with the parts that it keeps for itself; it is what ``personal_accuracy`` is of."""
+        own = {path: leaf[client] for path, leaf in self.private.items()}
+        return masks.replace(self.variables, own)
+
+    def __repr__(self) -> str:
+        last = {name: value for name, value in (self.metrics or [{}])[-1].items() if "/" not in name}
+        numbers = ", ".join(f"{name}={value:.4g}" for name, value in list(last.items())[1:8])
+        return f"Result({self.rounds_done} rounds: {numbers})"
+
+
+def rounds_kept(folder: Path | str) -> tuple[int, ...]:
+    """The rounds of the folder's checkpoints, from which ``simulate`` could go on; 0 alone if there is none."""
+    return Checkpoints(Path(folder) / "checkpoints").rounds or (0,)
+
+
+def common_round(kept: Iterable[Sequence[int]]) -> int:
+    """The last round of which all runs have kept a checkpoint; 0 if there is none."""
+    return max(_common(kept), default=0)
+
+
+def _newest_whole(folders, stores, states, measure_every):
+    """Round, states and histories to go on from; nothing is changed, and warnings say what was passed over."""
+    damages = []
+    for round in sorted(_common(store.rounds if store else () for store in stores), reverse=True):
+        try:
+            loaded = [store.load(round, state) for store, state in zip(stores, states, strict=True)]
+            notes = [notes for _, notes in loaded]
+            histories = [History.read(f, round, of, measure_every) for f, of in zip(folders, notes, strict=True)]
+        except Damaged as error:
+            damages.append(str(error))
+            continue
+        for damage in damages:
+            warnings.warn(f"{damage}; the run goes on from round {round}, to the same results", stacklevel=2)
+        return round, [state for state, _ in loaded], histories
+    if damages:
+        names = ", ".join(str(folder) for folder in folders)
+        raise UserError(f"{'; '.join(damages)}; no checkpoint is whole: restore it, or remove {names} to start again")
+    return 0, list(states), [History.read(folder, 0) if folder else History() for folder in folders]
+
+
+def _common(kept):
+    return set.intersection(*map(set, kept))
+
+
+def _record(clients):
+    """The record of rounds, from the arrays that a history has of them."""
+    metrics = {name: values for name, values in clients.items() if name not in ("round", "steps")}
+    return RoundRecord(metrics, clients["steps"])
+
+
+def _make(folder):
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        if getattr(error, "errno", None) in _OF_THE_DISK:
+            raise
+        raise UserError(f"folder {folder}: cannot be made ({' '.join(str(error).split())}); choose another") from error
+
+
+def _as_lists(arrays):
+    """Values and type of each array."""
+    return {name: [array.tolist(), str(array.dtype)] for name, array in arrays.items()}
+
+
+class Going:
+    """Runs on their way: their program, their histories, their checkpoints."""
+
+    def __init__(self, runs: Sequence[Run], model: Model, schedule: Schedule, hardware: Hardware):
+        for run in runs[1:]:
+            run.algorithm.check()
+        rounds = check(runs[0], model, schedule, hardware)
+        if hardware.run_map is not None:
+            engine.check_at_once("run_map", hardware.run_map, len(runs), "the runs")
+        self.runs, self.model, self.schedule = runs, rounds.model, schedule
+        self.tests = [None if run.algorithm.private_part == "none" else run.federation.own_tests() for run in runs]
+        self.headlines = [headline_of(run.algorithm, run.federation) for run in runs]
+        initial = [initialize(run, model, schedule) for run in runs]
+        self.algorithms, states, data = zip(*initial, strict=True)
+        self.stores: list[Checkpoints | None] = [None] * len(runs)
+        states, self.histories = self._open_in_first(states)
+        self.done, self.last = int(states[0].round), 0
+        # all clients measure at the end of a call: then the rounds between two evaluations are a single one
+        self.is_divisible = not any(algorithm.measuring(by_all=True) for algorithm in self.algorithms)
+        self.rounds_at_once = 1 if self.is_divisible else schedule.evaluate_every
+        self.diverged = self._remembered_divergences()
+        parts = list(zip(self.algorithms, states, data, strict=True))
+        self.program = engine.Program(rounds, parts, runs[0].federation.train, hardware.storage)
+        self.compiling = 0.0
+        self.rounds, self.storage = rounds, hardware.storage
+
+    def _open_in_first(self, states):
+        """What ``_open`` returns; of several processes the first alone has folders, and tells the others the states."""
+        processes.check_alike(lambda: {"run": [description(run, self.model, self.schedule) for run in self.runs]})
+        histories, opened = [History() for _ in self.runs], list(states)
+
+        def open_folders():
+            opened[:], histories[:] = self._open(states)
+            return [(history.rows[-1:], _as_lists(history.unevaluated)) for history in histories]
+
+        needed = processes.of_first(open_folders)
+        for history, (rows, unevaluated) in () if processes.is_first() else zip(histories, needed, strict=True):
+            history.rows.extend(rows)
+            if unevaluated:
+                history.add_rounds({name: np.array(*of_array) for name, of_array in unevaluated.items()})
+        return processes.arrays_of_first(opened), histories
+
+    def _open(self, states):
+        """What each run goes on from: the last checkpoint that all of them have and that is whole, or a fresh start."""
+        folders = [None if run.folder is None else Path(run.folder) for run in self.runs]
+        for folder in filter(None, folders):
+            _make(folder)
+        self.stores = [folder and Checkpoints(folder / "checkpoints") for folder in folders]
+        claims = {
+            folder: (description(run, self.model, self.schedule), bool(store.rounds))
+            for run, folder, store in zip(self.runs, folders, self.stores, strict=True)
+            if folder
+        }
+        claim(claims)
+        done, states, histories = _newest_whole(folders, self.stores, states, self.schedule.measure_every)
+        for store in filter(None, self.stores):
+            store.forget_after(done)
+        for history in histories:
+            history.cut()
+        return states, histories
+
+    def _remembered_divergences(self):
+        """By run, those that earlier starts have found, unless the runs shall go on nevertheless."""
+        if self.schedule.on_nan == "continue":
+            return {}
+        folders = [history.folder for history in self.histories]
+        own = [folder and divergence.remembered(folder, self.done) for folder in folders]
+        known = processes.of_first(lambda: [found and (found.round, found.line) for found in own])
+        found = [mine or (told and Divergence(*told, {})) for mine, told in zip(own, known, strict=True)]
+        return {i: diverged for i, diverged in enumerate(found) if diverged}
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all runs are at their end, or have diverged."""
+        return all(i in self.diverged or self.schedule.is_over(h.rows) for i, h in enumerate(self.histories))
+
+    def prepare(self, announce: Callable[[str], None]) -> None:
+        """Places and compiles, unless it is over."""
+        if not self.is_over:
+            with Stopwatch() as stopwatch:
+                announce(self.program.prepare())
+                stopwatch.lap("prepare")
+            self.compiling = stopwatch.seconds["compile"]
+
+    def advance(self, is_told: Callable[[], bool]) -> tuple[list[Row], list[Row]] | None:
+        """Trains until the next evaluation; the runs' rows of metrics and of timing.
+
+        ``is_told``: asked every few seconds; where it says so before the evaluation, None is returned, and what is
+        saved then is a run on its way to it.
+        """
+        end, started = self.done + self.schedule.rounds_after(self.done), self.done
+        with Stopwatch() as stopwatch:
+            while self.done < end:
+                advances = self._train(min(self.rounds_at_once, end - self.done), stopwatch)
+                if self.done < end and is_told():
+                    return None
+            records = [_record(history.unevaluated) for history in self.histories]
+            observed = [self._observe(i, *of_run) for i, of_run in enumerate(zip(advances, records, strict=True))]
+            stopwatch.lap("evaluate")
+        self.records, self.last = records, len(records[0].steps)
+        stopwatch.seconds["compile"] += self.compiling
+        self.compiling = 0.0
+        seconds = {name: value / len(self.runs) for name, value in stopwatch.seconds.items()}
+        rows = [self._remember(i, end - started, seconds, observation) for i, observation in enumerate(observed)]
+        return tuple(map(list, zip(*rows, strict=True)))
+
+    def _train(self, num_rounds, stopwatch):
+        """The runs after so many rounds in one call, which are added to their histories."""
+        before = stopwatch.seconds.get("train", 0.0)
+        advances = self.program.advance(num_rounds)
+        stopwatch.lap("train")
+        self.done += num_rounds
+        for history, advance in zip(self.histories, advances, strict=True):
+            record = jax.tree.map(operator.itemgetter(slice(num_rounds)), engine.to_host(advance.record))
+            record = scored(record, self.model.task.metric)
+            rounds = np.arange(self.done - num_rounds, self.done) + 1
+            history.add_rounds({"round": rounds, "steps": record.steps, **record.metrics})
+        if self.is_divisible and self.schedule.evaluate_every > 1:
+            per_round = (stopwatch.seconds["train"] - before) / num_rounds
+            self.rounds_at_once = min(processes.of_all(max(1, int(PATIENCE / max(per_round, 1e-6)))))
+        return advances
+
+    def find_diverged(self, announce: Callable[[str], None]) -> None:
+        """Finds out what happened to runs that have diverged in the last rounds, unless they shall go on."""
+        for i, record in enumerate(self.records):
+            if self.schedule.on_nan != "continue" and i not in self.diverged:
+                loss = self.histories[i].rows[-1]["loss"]
+                if found := divergence.suspect(record, self.done, loss, self.model.task.metric):
+                    line = processes.of_first(lambda i=i, found=found: self._trace_back(i, found, announce))
+                    self.diverged.setdefault(i, Divergence(found.round, line, {}))
+
+    def _trace_back(self, i, found, announce):
+        """Keeps client and step that are to blame; the line. The one process that does so has its own devices alone."""
+        announce(f"round {found.round} is not finite; it is run again to find out why")
+        run, examples = self._before(i, found.round), self.runs[i].federation.train
+        failure = divergence.trace_back(self.rounds, run, examples, self.storage, found)
+        self._keep_divergence(i, found, failure)
+        return self.diverged[i].line
+
+    def stop_at(self, failure: NotFinite) -> None:
+        """Takes what the debug layout has raised for the end of its run."""
+        found = divergence.Suspicion(failure.where[0] + 1, failure.where[1:2], (failure.what,))
+        self._keep_divergence(0, found, failure)
+
+    def _keep_divergence(self, i, found, failure):
+        training, folder = self.algorithms[i].training, self.histories[i].folder
+        can_go_on = self.rounds.layout.client_map.is_compiled
+        self.diverged[i] = divergence.explain(found, failure, training, folder, can_go_on)
+
+    def _before(self, i, round):
+        """Algorithm, state and data of a run at its last checkpoint before a round."""
+        algorithm, state, data = initialize(self.runs[i], self.model, self.schedule)
+        kept = [k for k in self.stores[i].rounds if k < round] if self.stores[i] else ()
+        return algorithm, self.stores[i].load(kept[-1], state)[0] if kept else state, data
+
+    def _observe(self, i: int, advance: Advance, record: RoundRecord):
+        """Of a run, what is measured after the record's rounds."""
+        algorithm, tests = self.algorithms[i], self.tests[i]
+        view, clients = view_models(algorithm, self.model, advance, self.runs[i].federation, self.program.order)
+        if tests is not None:
+            sizes = np.asarray(tests.sizes)
+            view = dataclasses.replace(view, personal=personal(view, clients, tests), num_own_tests=sizes)
+        measurements = self.schedule.measured_after(view.round, len(record.steps))
+        observation = observe(view, record, self.headlines[i], measurements)
+        rows = self.histories[i].rows
+        done = rows[-1].get("virtual/seconds", 0.0) if rows else 0.0
+        key = engine.on_one_device(advance.state.key)
+        observation.row.update(virtual_time(self.schedule.rule, key, record, done))
+        return observation
+
+    def _remember(self, i, num_rounds, seconds, observation):
+        """The rows of metrics and timing of a run, which are also added to its history.
+
+        ``num_rounds``: that took so many seconds; a start on the way to the evaluation has not trained all of them.
+        """
+        run, steps = self.runs[i], self.records[i].steps[-num_rounds:]
+        samples = true_samples(steps, run.federation, run.algorithm.training)
+        timing = {"round": self.done, **seconds, "samples": samples, "samples_per_second": samples / seconds["train"]}
+        timing["shared_by"] = len(self.runs)  # whose program's time is divided among them in equal parts
+        timing |= {"round_bytes": self.program.round_bytes, "stored_bytes": self.program.stored_bytes}
+        self.histories[i].add(observation.row, timing, observation.spectra, observation.measurements)
+        return observation.row, timing
+
+    def save(self, is_stopping: bool) -> None:
+        """Saves every run that has a folder, if it is due."""
+        is_due = self.done % self.schedule.checkpoint_every < self.last
+        is_due = is_due or is_stopping or self.is_over
+        if is_due and any(run.folder for run in self.runs):
+            states = self.program.states()
+            must_wait = processes.is_multiprocess() or not engine.memory.fits_on_host(
+                [state.clients for state in states]
+            )
+            processes.of_first(lambda: self._save(states, must_wait))
+
+    def _save(self, states, must_wait):
+        """``must_wait``: before other processes go on, whom Orbax would wait for; or as no copy fits into memory."""
+        for history, store, state in zip(self.histories, self.stores, states, strict=True):
+            if store:
+                store.save(self.done, state, history.written(), history.to_save(), must_wait)
+
+    @contextlib.contextmanager
+    def written_at_last(self) -> Iterator[None]:
+        """All that was saved is written when this ends; an error within goes before those of the writing."""
+        failed = []
+        try:
+            yield
+        finally:
+            for store in filter(None, self.stores):
+                try:
+                    store.wait()
+                except Exception as error:
+                    failed.append(error)
+        for error in failed[:1]:
+            raise error
+
+    def results(self) -> list[Result]:
+        """What each run leaves; also in its folder, if it is over."""
+        results = []
+        for i, state in enumerate(self.program.states()):
+            history, folder = self.histories[i], self.histories[i].folder
+            variables = server.evaluated(self.algorithms[i], self.model, state.server, state.clients)
+            if folder is not None and self.schedule.is_over(history.rows):
+                history.finish()
+                write_npz(Path(folder) / "final.npz", jax.device_get(masks.by_path(variables._asdict())))
+            saved = history.rows, history.clients, history.spectra, history.measurements, history.timing
+            headline = HEADLINES[self.headlines[i]]
+            private = jax.device_get(server.own_parts(self.algorithms[i], state.server, state.clients))
+            results.append(Result(variables, *saved, self.done, headline, state, private))
+        return results

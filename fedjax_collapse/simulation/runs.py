@@ -1,0 +1,195 @@
+"""What a run is: its data and algorithm, its schedule, the hardware it gets; and whether all of that fits together."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_collapse import engine
+from fedjax_collapse.core import compiler_bugs
+from fedjax_collapse.core.hashing import digest
+from fedjax_collapse.core.options import Count, Fraction, check_fields, check_key, check_value
+from fedjax_collapse.core.records import Key, UserError, Variables
+from fedjax_collapse.core.source_code import source_hashes
+from fedjax_collapse.data.augment import output_shape
+from fedjax_collapse.data.federation import Federation
+from fedjax_collapse.engine import ClientMap, Data, Participation, State
+from fedjax_collapse.nn.model import Model
+from fedjax_collapse.nn.padding import check_padding
+from fedjax_collapse.simulation.measurement import Measurement
+from fedjax_collapse.storage.fingerprint import describe
+from fedjax_collapse.training.algorithm import FedAvg
+
+Row = Mapping[str, Any]
+ON_NAN = ("stop", "skip_client", "continue")
+
+
+class Run(NamedTuple):
+    """What one run has for itself, among runs that go together."""
+
+    federation: Federation
+    algorithm: FedAvg
+    key: Key
+    folder: Path | str | None = None
+    variables: Variables | None = None
+
+
+class Schedule(NamedTuple):
+    """How many rounds a run has, who takes part in them, and what happens between them; as for ``simulate``."""
+
+    rounds: Count
+    participation: float | Participation = 1.0
+    evaluate_every: Count = 1
+    checkpoint_every: Count = 10
+    watch: str | tuple[int, ...] = "one"
+    measurements: tuple[tuple[str, Measurement], ...] = ()
+    measure_every: Count = 1
+    on_nan: Annotated[str, ON_NAN] = "stop"
+    stop_at_accuracy: Fraction = 0.0
+
+    def check(self) -> None:
+        """Raises UserError for a value that makes no sense."""
+        for name, measurement in self.measurements:
+            if not callable(measurement):
+                raise UserError(f"measurement {name}: expected a function of a view, got {type(measurement).__name__}")
+        check_fields(self)
+
+    def is_reached(self, rows: Sequence[Row]) -> bool:
+        """Whether the last of the rows of metrics has the accuracy at which a run stops, if there is one."""
+        return bool(rows) and 0 < self.stop_at_accuracy <= rows[-1].get("accuracy", math.nan)
+
+    def is_over(self, rows: Sequence[Row]) -> bool:
+        """Whether a run with these rows of metrics is at its end."""
+        return bool(rows) and (rows[-1]["round"] >= self.rounds or self.is_reached(rows))
+
+    def rounds_after(self, done: int) -> int:
+        """Rounds from there to the next evaluation."""
+        return min(self.evaluate_every - done % self.evaluate_every, self.rounds - done)
+
+    def measured_after(self, done: int, last: int) -> dict[str, Measurement]:
+        """What is measured at the evaluation after ``done`` rounds, of which ``last`` came since the one before."""
+        is_due = done % self.measure_every < last or done == self.rounds
+        return dict(self.measurements) if is_due else {}
+
+    @property
+    def rule(self) -> Participation:
+        """Who takes part."""
+        given = self.participation
+        return given if isinstance(given, Participation) else Participation(fraction=given)
+
+
+class Hardware(NamedTuple):
+    """Where rounds run: how clients are laid out, how runs are if there are several, where what is stored lies."""
+
+    client_map: ClientMap = engine.Chunked(1)
+    run_map: ClientMap | None = None
+    storage: Annotated[str, engine.STORAGES] = "auto"
+
+
+class Callbacks(NamedTuple):
+    """What is called between rounds.
+
+    ``listener``: with the runs' rows of metrics and timing after every evaluation; ``announce``: with a line about
+    layout and memory before the first round; ``should_stop``: after every evaluation, True saves and returns.
+    """
+
+    listener: Callable[[Sequence[Row], Sequence[Row]], None] = lambda rows, timings: None
+    announce: Callable[[str], None] = lambda line: None
+    should_stop: Callable[[], bool] = lambda: False
+
+
+def structure(run: Run) -> Hashable:
+    """What runs that go together have in common: all but numbers, which are seeds, partitions, hyper-parameters."""
+    algorithm = jax.tree.structure(run.algorithm.enabled())
+    return algorithm, id(run.federation.train.inputs), run.federation.ownership.rows.shape
+
+
+def check(run: Run, model: Model, schedule: Schedule, hardware: Hardware = Hardware()) -> engine.Rounds:  # noqa: B008
+    """What the rounds of a run are compiled for.
+
+    Raises:
+        UserError: naming the value, for one that makes no sense, alone or with the others.
+    """
+    _check_records(run, model, hardware)
+    federation, algorithm, client_map = run.federation, run.algorithm, hardware.client_map
+    compiler_bugs.warn_unguarded(client_map.target.platform)
+    model = model.on(client_map.target)
+    algorithm.check(model)
+    training, sizes = algorithm.training, np.asarray(federation.ownership.sizes)
+    training.check_sizes(sizes)
+    model.check_inputs(federation.input_shape, output_shape(training.augmentation, federation.input_shape))
+    model.task.check(model.initial_shapes(), federation.num_classes)
+    schedule.check()
+    if schedule.stop_at_accuracy and model.task.metric != "accuracy":
+        raise UserError(f"stop_at_accuracy: the task is scored by {model.task.metric}, expected accuracy")
+    if schedule.stop_at_accuracy and hardware.run_map is not None:
+        raise UserError("with stop_at_accuracy runs end at rounds of their own: choose engine.runs=separate")
+    schedule.rule.check(federation.num_clients, algorithm.weights_by)
+    cohort_size = schedule.rule.cohort_size(federation.num_clients)
+    engine.check_at_once("client_map", client_map, cohort_size, "the clients of a round")
+    engine.check_watch(schedule.watch, federation.num_clients)
+    parts = 1 if training.drop_last else engine.batch_parts(client_map, model, sizes, training.batch_size)
+    if hardware.run_map is not None and not hardware.run_map.runs_clients_alone:
+        parts = 1
+    layout = engine.Layout(
+        client_map,
+        cohort_size,
+        max_rounds=min(schedule.evaluate_every, schedule.rounds),
+        batch_parts=parts,
+    )
+    skips_clients = schedule.on_nan == "skip_client"
+    if skips_clients and not client_map.is_compiled:
+        raise UserError("on_nan 'skip_client': the debug layout stops at the client instead; choose another one")
+    rounds = engine.Rounds(model, layout, hardware.run_map, schedule.watch, skips_clients)
+    data = Data(federation.ownership, schedule.rule)
+    engine.trace(dataclasses.replace(rounds, run_map=None), algorithm.enabled(), data, federation.train)
+    check_padding(model, federation.train)
+    return rounds
+
+
+def _check_records(run, model, hardware):
+    """Raises UserError for what is of another type than its annotation says, in the words of ``simulate``."""
+    check_value("simulate: model", model, Model)
+    for record in (run, hardware):
+        check_fields(record, "simulate")
+    check_fields(run.federation, "simulate: federation")
+    check_key("simulate: key", run.key)
+    if run.variables is not None:
+        model.check_variables("simulate: variables", run.variables)
+
+
+def initialize(run: Run, model: Model, schedule: Schedule) -> tuple[FedAvg, State, Data]:
+    """What ``engine.Program`` takes of a run: the algorithm, its numbers as arrays; the state before the first round;
+    and its data but the examples."""
+    algorithm = jax.tree.map(jnp.asarray, run.algorithm.enabled())
+    key_init, key_rounds = jax.random.split(run.key)
+    variables = model.init(key_init) if run.variables is None else run.variables
+    state = engine.init(algorithm, model, variables, run.federation.num_clients, key_rounds)
+    participation = jax.tree.map(jnp.asarray, schedule.rule)
+    return algorithm, state, Data(run.federation.ownership, participation)
+
+
+def description(run: Run, model: Model, schedule: Schedule) -> dict[str, Any]:
+    """All that a run's numbers depend on, but how far it goes and how often it is saved."""
+    unusual = {"on_nan": schedule.on_nan} if schedule.on_nan == "skip_client" else {}
+    unusual |= {"measure_every": schedule.measure_every} if schedule.measure_every > 1 else {}
+    if code := source_hashes(run.algorithm, model, schedule):
+        unusual["code"] = code
+    return unusual | {
+        "algorithm": describe(run.algorithm),
+        "model": describe(model),
+        "participation": describe(schedule.rule),
+        "evaluate_every": schedule.evaluate_every,
+        "watch": describe(schedule.watch),
+        "measurements": describe(dict(schedule.measurements)),
+        "key": np.asarray(jax.random.key_data(run.key)).tolist(),
+        "variables": None if run.variables is None else digest(run.variables),
+        "normalization": describe([run.federation.train.mean, run.federation.train.std]),
+        "domains": None if run.federation.domains is None else digest(run.federation.domains[1:]),
+        **run.federation.hashes(),
+    }

@@ -1,0 +1,184 @@
+"""A whole run: rounds, evaluation, what is remembered of them, checkpoints, stopping and resuming."""
+
+import contextlib
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TypedDict, Unpack
+
+from fedjax_collapse.core import processes
+from fedjax_collapse.core.options import check_fields, check_value
+from fedjax_collapse.core.records import Key, UserError, Variables
+from fedjax_collapse.data.federation import Federation
+from fedjax_collapse.engine import ClientMap, Participation, memory
+from fedjax_collapse.nn.model import Model
+from fedjax_collapse.simulation.divergence import Diverged
+from fedjax_collapse.simulation.measurement import Measurement
+from fedjax_collapse.simulation.running import PATIENCE, Going
+from fedjax_collapse.simulation.running import Result as Result
+from fedjax_collapse.simulation.running import common_round as common_round
+from fedjax_collapse.simulation.running import rounds_kept as rounds_kept
+from fedjax_collapse.simulation.runs import Callbacks, Hardware, Row, Run, Schedule
+from fedjax_collapse.simulation.runs import check as check
+from fedjax_collapse.simulation.runs import initialize as initialize
+from fedjax_collapse.simulation.runs import structure as structure
+from fedjax_collapse.training.algorithm import FedAvg
+from fedjax_collapse.training.local import NotFinite
+
+
+class Options(TypedDict, total=False):
+    """What ``simulate`` may be told, too."""
+
+    variables: Variables
+    participation: float | Participation
+    evaluate_every: int
+    checkpoint_every: int
+    watch: str | tuple[int, ...]
+    measurements: Mapping[str, Measurement]
+    measure_every: int
+    on_nan: str
+    stop_at_accuracy: float
+    client_map: ClientMap
+    storage: str
+    folder: Path | str
+    listener: Callable[[Row, Row], None]
+    should_stop: Callable[[], bool]
+
+
+def simulate(
+    federation: Federation, model: Model, algorithm: FedAvg, *, rounds: int, key: Key, **options: Unpack[Options]
+) -> Result:
+    """The result of ``rounds`` rounds of ``algorithm`` on ``federation``.
+
+    Args:
+        key: of all randomness of the run; equal keys give equal results.
+        variables: initial variables of the server; default, the model's own initialisation from ``key``.
+        participation: fraction of the clients drawn into each round's cohort, at least one is; or the rule by which
+            they are drawn, drop out and fall behind (``engine.Participation``).
+        evaluate_every, checkpoint_every: rounds between evaluations, default 1, which are one compiled call; and
+            between checkpoints, default 10, rounded up to evaluations.
+        watch: whose local models are measured: ``one``, the client of the cohort with the lowest identity (default),
+            ``all`` of the cohort, or a tuple of identities.
+        measurements: functions of a ``measurement.MeasurementView`` by name; what they return is logged and saved.
+        measure_every: rounds between these, default 1, rounded up to evaluations; and after the last round.
+        on_nan: what a loss or a model that is not finite does: ``stop`` the run, telling round, client, step and term
+            (default); ``skip_client``, whose round is run again as if the client had dropped out; or ``continue``.
+        stop_at_accuracy: the run ends after the evaluation that reaches it; default 0, never.
+        client_map, storage: how clients are laid out, default one after another, fewer at once where memory is short.
+            Where examples and client states lie: ``device``; ``host``, from where cohorts are sent; or ``auto``.
+        folder: where metrics and checkpoints are written, and from where a second call goes on, to the same bits.
+        listener: called with the rows of metrics and timing after every evaluation.
+        should_stop: asked after every evaluation, and every few seconds where rounds between two of them take longer;
+            True writes a checkpoint and returns, and so does Ctrl-C.
+
+    Raises:
+        UserError: a value that makes no sense, a folder of another run, or a round that does not fit into memory.
+        Diverged: a UserError, too, with the result so far, which is also in the folder; see ``on_nan``.
+    """
+    for name in options.keys() - Options.__annotations__.keys():
+        raise UserError(f"simulate: unknown option {name!r}, expected one of {', '.join(Options.__annotations__)}")
+    options = {name: value for name, value in options.items() if value is not None}
+    listener = options.pop("listener", None)
+
+    def tell(rows, timings):
+        if listener:
+            listener(rows[0], timings[0])
+
+    def taken(record):
+        return {name: options.pop(name) for name in record._fields if name in options}
+
+    measurements = options.pop("measurements", {})
+    check_value("simulate: listener", listener, Callable[[Row, Row], None] | None)
+    check_value("simulate: measurements", measurements, Mapping[str, Measurement])
+    measurements = tuple(measurements.items())
+    schedule = Schedule(rounds, measurements=measurements, **taken(Schedule))
+    run = Run(federation, algorithm, key, **taken(Run))
+    return simulate_runs([run], model, schedule, Hardware(**taken(Hardware)), Callbacks(tell, **taken(Callbacks)))[0]
+
+
+def simulate_runs(
+    runs: Sequence[Run],
+    model: Model,
+    schedule: Schedule,
+    hardware: Hardware = Hardware(),  # noqa: B008
+    callbacks: Callbacks = Callbacks(),  # noqa: B008
+) -> list[Result]:
+    """The results of runs that differ in seed, partition or numeric hyper-parameters, trained as one program.
+
+    ``runs``: of one ``structure``; a single one is trained by itself, more need a ``run_map``. Of several processes
+    (``processes.py``) the first alone has the folders, and all stop if one is asked to. Errors are those of
+    ``simulate``; runs that diverge are told of when the others are done.
+    """
+    check_fields(callbacks, "simulate")
+    with memory.explain_out_of_memory():
+        going = Going(runs, model, schedule, hardware)
+        with _stop_on_interrupt(callbacks.should_stop) as should_stop, going.written_at_last():
+            stop = _Stop(should_stop)
+            going.prepare(callbacks.announce)
+            if not stop.if_due():
+                _advance(going, callbacks, stop)
+        results = going.results()
+    if going.diverged and going.is_over:
+        raise Diverged(going.diverged, results)
+    return results
+
+
+def _advance(going, callbacks, stop):
+    """To the end, or until it is stopped."""
+    while not going.is_over:
+        try:
+            rows = going.advance(stop.if_due)
+        except NotFinite as failure:  # of the debug layout
+            going.stop_at(failure)
+            return
+        if rows is None:
+            going.save(is_stopping=True)
+            return
+        callbacks.listener(*rows)
+        going.find_diverged(callbacks.announce)
+        is_stopping = stop.now()
+        going.save(is_stopping)
+        if is_stopping:
+            return
+
+
+class _Stop:
+    """Asks whether to stop, in all processes at the same places."""
+
+    def __init__(self, should_stop: Callable[[], bool]) -> None:
+        self._should_stop, self._asked = should_stop, time.monotonic()
+
+    def now(self) -> bool:
+        """Whether any of the processes is told to."""
+        self._asked = time.monotonic()
+        return any(processes.of_all(bool(self._should_stop())))
+
+    def if_due(self) -> bool:
+        """The same, unless it was asked a moment ago."""
+        is_due = processes.is_multiprocess() or time.monotonic() - self._asked >= PATIENCE
+        return is_due and self.now()
+
+
+@contextlib.contextmanager
+def _stop_on_interrupt(should_stop):
+    """``should_stop``, which also says so after Ctrl-C; a second one ends at once.
+
+    Where signals are somebody else's business, in another thread or under a handler of the caller's, it stays so.
+    """
+    is_ours = threading.current_thread() is threading.main_thread()
+    if not is_ours or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield should_stop
+        return
+    received = []
+
+    def handle(number, frame):
+        received.append(number)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    signal.signal(signal.SIGINT, handle)
+    try:
+        yield lambda: bool(received) or should_stop()
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,0 +1,129 @@
+"""What a run is, in numbers and names that can be written down: so that no folder goes on with another run."""
+
+import dataclasses
+import functools
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from fedjax_collapse.core import files
+from fedjax_collapse.core.hashing import digest
+from fedjax_collapse.core.records import UserError
+from fedjax_collapse.core.source_code import hash_code
+from fedjax_collapse.storage.history import write_json
+
+_FILE = "run.json"
+_LEFT_OUT = ("parent", "name", "target", "timed")  # what Linen adds to modules, and what rounds differently at most
+_NEW = ("normalization", "domains", "code")  # what earlier versions did not write down
+_SHOWN = 3  # differences that an error lists
+
+
+class _Fields(dict):
+    """A record's fields by name; ``usual`` are those that have their default."""
+
+    usual: frozenset[str]
+
+
+def describe(value: Any) -> Any:
+    """The value as JSON: records by field, functions by name, numbers as they are, large arrays by hash."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = [field for field in dataclasses.fields(value) if field.name not in _LEFT_OUT]
+        described = _Fields({field.name: describe(getattr(value, field.name)) for field in fields})
+        described.usual = frozenset(f.name for f in fields if described[f.name] == describe(_default(f)))
+        described["class"] = type(value).__qualname__
+        return described
+    if isinstance(value, functools.partial):  # also JAX's
+        return {"function": describe(value.func), "args": describe(value.args), "keywords": describe(value.keywords)}
+    if isinstance(value, Mapping):
+        return {str(key): describe(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [describe(item) for item in value]
+    if isinstance(value, Callable):
+        return _describe_function(value)
+    if isinstance(value, (jax.Array, np.ndarray, np.generic)):
+        return np.asarray(value).tolist() if np.size(value) <= 4 else digest(value)
+    return value if isinstance(value, (str, int, float, bool)) or value is None else repr(value)
+
+
+def _default(field):
+    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+
+
+def _describe_function(function):
+    """Its name; of one that was made inside another also what it closes over, of a lambda what it does."""
+    name = f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', type(function).__qualname__)}"
+    if "<" not in name:
+        return name
+    closed = [describe(cell.cell_contents) for cell in function.__closure__ or ()]
+    return {"function": name, "closure": closed} | (
+        {"code": hash_code(function.__code__)} if "<lambda>" in name else {}
+    )
+
+
+def claim(runs: Mapping[Path, tuple[Mapping[str, Any], bool]]) -> None:
+    """Makes each folder its run's, of which there are the description, and whether the folder has rounds already.
+
+    Raises:
+        UserError: one has rounds of another run; all are left as they are.
+    """
+    for folder, (description, is_started) in runs.items():
+        if is_started:
+            check_same(folder, description)
+    for folder, (description, _) in runs.items():
+        write_json(folder / _FILE, description)
+
+
+def check_same(
+    folder: Path,
+    description: Mapping[str, Any],
+    is_whole: bool = True,
+    hint: str = "",
+    besides: tuple[str, ...] = (),
+) -> None:
+    """Raises UserError unless the folder's run has this description, or a part of one that is not ``is_whole``.
+
+    ``hint``: what else to do about it than to use a new folder; ``besides``: what may be another.
+    """
+    path, here = folder / _FILE, json.loads(json.dumps(description))
+    try:
+        there = dict(json.loads(files.read(path))) if path.exists() else here
+    except (OSError, ValueError, TypeError) as error:
+        hint = "restore it, remove it if you know that the run is the same, or use a new folder"
+        raise UserError(f"{path}: cannot be read ({type(error).__name__}); {hint}") from error
+    here = flatten({name: here[name] for name in here if name in there or name not in _NEW})
+    there = flatten(there if is_whole else {name: there[name] for name in there if name in description})
+    names = [name for name in {**here, **there} if here.get(name) != there.get(name)]
+    usual = tuple(_usual(description))  # an option that the folder's version did not know yet, where nothing uses it
+    names = [name for name in names if name in there or not f"{name}.".startswith(usual)]
+    names = [name for name in names if not name.startswith(besides)]
+    if names:
+        changes = [_change(name, there.get(name, "absent"), here.get(name, "absent")) for name in names[:_SHOWN]]
+        more = f"; and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+        raise UserError(f"{folder} holds another run: {'; '.join(changes)}{more}; {hint}use a new folder")
+
+
+def _change(name, there, here):
+    if name.startswith("code."):
+        there, here = there[:12], here[:12]
+        return f"the source of {name.removeprefix('code.')} has changed, its SHA-256 is {there} there, {here} here"
+    return f"{name} is {there} there, {here} here"
+
+
+def _usual(tree, prefix=""):
+    """The dotted names, each with a dot behind it, of all fields that have their default."""
+    for key, item in tree.items() if isinstance(tree, Mapping) else ():
+        if isinstance(tree, _Fields) and key in tree.usual:
+            yield f"{prefix}{key}."
+        else:
+            yield from _usual(item, f"{prefix}{key}.")
+
+
+def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
+    """Values by their dotted names; lists and empty mappings are values."""
+    if not isinstance(tree, Mapping) or not tree:
+        return {prefix.rstrip("."): tree}
+    return {name: v for key, item in tree.items() for name, v in flatten(item, f"{prefix}{key}.").items()}

@@ -1,0 +1,230 @@
+"""What rounds leave behind: rows of numbers, and arrays. In memory and, given a folder, on disk.
+
+``metrics.jsonl`` has a row per evaluated round (NaN as null) and nothing that depends on the machine's speed, so two
+equal runs write equal files; wall-clock times are in ``timing.jsonl``. Arrays are of three kinds, ``clients``,
+``spectra`` and ``measurements``: a save writes those of the rounds since the last one, so that it costs the same in
+every round, and the end of the run makes one file of each kind (``arrays.py``).
+"""
+
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedjax_collapse.core.records import Damaged, UserError
+from fedjax_collapse.storage.round_arrays import (
+    Arrays,
+    between,
+    check_alike,
+    forget_after,
+    join,
+    merge_segments,
+    read_arrays,
+    write_segment,
+)
+from fedjax_collapse.storage.round_arrays import write_npz as write_npz
+from fedjax_collapse.storage.rows import Rows
+from fedjax_collapse.storage.rows import write_json as write_json
+
+KINDS = ("clients", "spectra", "measurements")
+_METRICS, _TIMING = "metrics.jsonl", "timing.jsonl"
+_EVALUATED = "evaluated"  # the last evaluated round, in the notes of a checkpoint that is of a later one
+_SHOWN = 3  # rounds that a warning lists
+_TAKEN = ("round", "file", "allow_pickle")  # the array of rounds, and arguments of np.savez
+
+
+class History:
+    """Rows and arrays of one run, in the order of rounds."""
+
+    def __init__(self, folder: Path | None = None):
+        self.folder = folder
+        self._metrics = Rows(folder and folder / _METRICS)
+        self._timing = Rows(folder and folder / _TIMING)
+        self._blocks: dict[str, list[Arrays]] = {kind: [] for kind in KINDS}
+        self._num_saved = dict.fromkeys(KINDS, 0)  # of the blocks
+
+    def add_rounds(self, clients: Mapping) -> None:
+        """Rounds that are trained, before they are evaluated: ``round`` [rounds], and arrays [rounds, ...].
+
+        Raises:
+            UserError: names or shapes of arrays differ from those of the rounds before. Nothing is added then.
+        """
+        self._add_arrays({"clients": clients})
+
+    def add(self, row: Mapping, timing: Mapping, spectra: Mapping, measurements: Mapping | None = None) -> None:
+        """The evaluation after the last round: its row and times, and two kinds of arrays.
+
+        Args:
+            spectra: ``round`` [], and arrays of this round.
+            measurements: arrays of this round, of any shape.
+
+        Raises:
+            UserError: names or shapes of arrays differ from those of the round before, or a measurement is not
+                numbers or has a name that is taken. Nothing is added then.
+        """
+        new = {"spectra": _one_round(spectra)}
+        if measurements:
+            _check_measurements(measurements)
+            new["measurements"] = _one_round({"round": row["round"], **measurements})
+        self._add_arrays(new)
+        self._metrics.add(row)
+        self._timing.add(timing)
+
+    def _add_arrays(self, new):
+        new = {kind: {name: np.asarray(array) for name, array in arrays.items()} for kind, arrays in new.items()}
+        for kind, arrays in new.items():
+            check_alike(kind, arrays, self._blocks[kind])
+        for kind, arrays in new.items():
+            self._blocks[kind].append(arrays)
+
+    @property
+    def evaluated(self) -> int:
+        """The last round with a row of metrics; 0 before the first."""
+        return self.rows[-1]["round"] if self.rows else 0
+
+    @property
+    def unevaluated(self) -> Arrays:
+        """The ``clients`` of the rounds since the last evaluation; empty if there are none."""
+        blocks = [block for block in self._blocks["clients"] if block["round"][-1] > self.evaluated]
+        return between(join(blocks), self.evaluated)
+
+    @property
+    def rows(self) -> list[dict]:
+        """Of metrics, one per evaluated round."""
+        return self._metrics.rows
+
+    @property
+    def timing(self) -> list[dict]:
+        """Of times, one per evaluated round."""
+        return self._timing.rows
+
+    @property
+    def clients(self) -> Arrays:
+        """``round`` [rounds] and each metric [rounds, clients]; NaN for a client outside the cohort."""
+        return join(self._blocks["clients"])
+
+    @property
+    def spectra(self) -> Arrays:
+        """``round`` [rounds] and descending eigenvalues ``server`` and ``local`` [rounds, features]."""
+        return join(self._blocks["spectra"])
+
+    @property
+    def measurements(self) -> Arrays:
+        """``round`` [rounds] and each measurement [rounds, ...]; empty if there are none."""
+        return join(self._blocks["measurements"])
+
+    def save_arrays(self) -> None:
+        """Writes the arrays of the rounds since the last save."""
+        self.to_save()()
+
+    def to_save(self) -> Callable[[], None]:
+        """What, when it is called, writes those arrays, and sees to it that the disk has the rows of now.
+
+        Called before a checkpoint is written, so that a checkpoint never knows more rounds than they do; in whichever
+        thread: rows may be added meanwhile.
+        """
+        new = {kind: join(blocks[self._num_saved[kind] :]) for kind, blocks in self._blocks.items()}
+        self._num_saved = {kind: len(blocks) for kind, blocks in self._blocks.items()}
+
+        def save():
+            for kind, arrays in new.items():
+                if self.folder and arrays:
+                    write_segment(self.folder, kind, arrays)
+            for rows in (self._metrics, self._timing):
+                rows.flush()
+
+        return save
+
+    def finish(self) -> None:
+        """Saves, and makes one file of each kind of arrays; called when the run has done all its rounds."""
+        self.save_arrays()
+        for kind in KINDS:
+            if self.folder:
+                merge_segments(self.folder, kind, join(self._blocks[kind]))
+
+    def written(self) -> dict[str, Any]:
+        """What a checkpoint notes, to tell later whether the folder still holds this history."""
+        arrays = {kind: sorted(blocks[-1]) if blocks else [] for kind, blocks in self._blocks.items()}
+        of_rows = {_METRICS: self._metrics.sha256, _TIMING: self._timing.sha256}
+        return of_rows | arrays | ({_EVALUATED: self.evaluated} if self.unevaluated else {})
+
+    @classmethod
+    def read(
+        cls, folder: Path, round: int, written: Mapping[str, Any] | None = None, measure_every: int = 1
+    ) -> "History":
+        """The history on disk up to ``round``, as it was ``written``; what comes after that is not looked at.
+
+        ``measure_every``: rounds between measurements, rounded up to evaluations. Seconds, on which no result depends,
+        are the exception: rows of timing that are damaged or missing are left out, with a warning.
+
+        Raises:
+            Damaged: a row of metrics or an array is not as it was written, or is missing.
+        """
+        history = cls(folder)
+        history._metrics = Rows.read(folder / _METRICS, round)
+        history._timing = Rows.salvage(folder / _TIMING, range(1, round + 1))
+        for kind in KINDS if round else ():  # before the first round there is nothing to read
+            if arrays := read_arrays(folder, kind, round):
+                history._blocks[kind], history._num_saved[kind] = [arrays], 1
+        history._check_rounds(round, (written or {}).get(_EVALUATED, round), measure_every)
+        for name, found in history.written().items() if written else ():
+            if written.get(name) != found and name != _TIMING:
+                raise Damaged(f"{folder / name}: not as it was written up to round {round}")
+        history._keep_timing(written)
+        return history
+
+    def _keep_timing(self, written):
+        """Keeps those rows of timing that are of evaluated rounds; a warning says if they are not as written."""
+        path, evaluated = self.folder / _TIMING, [row["round"] for row in self.rows]
+        self._timing = Rows.salvage(path, evaluated)
+        known = {row["round"] for row in self.timing}
+        if lost := [str(round) for round in evaluated if round not in known]:
+            some = ", ".join(lost[:_SHOWN]) + (f" and {len(lost) - _SHOWN} more" if len(lost) > _SHOWN else "")
+            warnings.warn(f"{path}: the seconds of round {some} cannot be read and are left out", stacklevel=2)
+        elif written and written.get(_TIMING) != self._timing.sha256:
+            warnings.warn(f"{path}: not as it was written; seconds in it may be wrong", stacklevel=2)
+
+    def _check_rounds(self, round, evaluated, measure_every):
+        """Raises Damaged unless every round up to this one is there once, where the arrays are one block, and every
+        evaluation up to the last one, ``evaluated``."""
+        timed, rounds = [row["round"] for row in self.timing], {_METRICS: [row["round"] for row in self.rows]}
+        rounds |= {kind: blocks[0]["round"].tolist() if blocks else [] for kind, blocks in self._blocks.items()}
+        last = {name: max(of_kind, default=0) for name, of_kind in rounds.items()}
+        reached = min(last[_METRICS], last["spectra"], last["clients"])
+        if reached != evaluated or last["clients"] != round:
+            raise Damaged(f"{self.folder}: its checkpoint is of round {round}, its metrics end at {reached}")
+        evaluated = rounds[_METRICS if rounds[_METRICS] == timed else "spectra"]  # two of three are right
+        expected = dict.fromkeys(rounds, evaluated) | {"clients": list(range(1, round + 1))}
+        expected["measurements"] = [
+            now
+            for before, now in zip([0, *evaluated], evaluated, strict=False)
+            if now % measure_every < now - before or now in rounds["measurements"]  # as at the end of a run
+        ]
+        for name, found in rounds.items():
+            for number, (is_, should) in enumerate(zip(found, expected[name], strict=False), 1):
+                if is_ != should:
+                    place = f"{self.folder / name}, {'line' if name == _METRICS else 'entry'} {number}"
+                    raise Damaged(f"{place}: round {is_}, expected round {should}")
+
+    def cut(self) -> None:
+        """Removes from the folder what is of later rounds than this history."""
+        if self.folder:
+            self._metrics.cut()
+            self._timing.cut()
+            for kind in KINDS:
+                blocks = self._blocks[kind]
+                forget_after(self.folder, kind, int(blocks[-1]["round"][-1]) if blocks else 0)
+
+
+def _one_round(arrays):
+    return {name: np.asarray(values)[None] for name, values in arrays.items()}
+
+
+def _check_measurements(measurements):
+    for name, values in measurements.items():
+        if name in _TAKEN:
+            raise UserError(f"measurement {name!r}: this name is taken; choose another one")
+        if (dtype := np.asarray(values).dtype).kind not in "biufc":
+            raise UserError(f"measurement {name!r} is of type {dtype}, expected numbers")

@@ -1,0 +1,128 @@
+"""Rows of numbers, one per evaluated round, in memory and as lines of JSON in a file; null is what is not finite."""
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedjax_collapse.core import files
+from fedjax_collapse.core.records import Damaged
+
+
+class Rows:
+    """The rows so far, in the order of rounds; also in a file, if there is a path."""
+
+    def __init__(self, path: Path | None = None):
+        self.rows: list[dict[str, Any]] = []
+        self._path, self._sha = path, hashlib.sha256()
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Adds a row, also to the file."""
+        self.rows.append(dict(row))
+        if self._path:
+            line = _line(row)
+            self._sha.update(line)
+            with self._path.open("ab") as file:
+                file.write(line)
+
+    def flush(self) -> None:
+        """Waits until the disk has the rows."""
+        if self._path and self.rows:
+            files.flush([self._path, self._path.parent])
+
+    @property
+    def sha256(self) -> str:
+        """The hash of all lines of the file."""
+        return self._sha.hexdigest()
+
+    @classmethod
+    def read(cls, path: Path, until: int) -> "Rows":
+        """The rows up to a round. What comes after it is not looked at, such as a line that a kill left unfinished.
+
+        Raises:
+            Damaged: naming the line, if one is no row, or is not of a later round than the one before it.
+        """
+        read = cls(path)
+        for number, line in enumerate(_lines(path) if until else (), 1):
+            row, before = _parse(line), read.rows[-1]["round"] if read.rows else 0
+            if row is None:
+                raise Damaged(f"{path}, line {number}: not a row as it was written")
+            if row["round"] <= before:
+                raise Damaged(f"{path}, line {number}: round {row['round']} comes after round {before}")
+            if row["round"] > until:
+                break
+            read.rows.append(row)
+            read._sha.update(_line(row))
+            if row["round"] == until:
+                break
+        return read
+
+    @classmethod
+    def salvage(cls, path: Path, rounds: Iterable[int]) -> "Rows":
+        """The rows of these rounds that can be read; those that are damaged or missing are left out."""
+        read, found = cls(path), {}
+        for row in filter(None, map(_parse, _lines(path))):
+            found.setdefault(row["round"], row)
+        read.rows = [found[round] for round in rounds if round in found]
+        for row in read.rows:
+            read._sha.update(_line(row))
+        return read
+
+    def cut(self) -> None:
+        """Removes from the file what comes after the last row."""
+        with files.whole(self._path) as file:
+            file.write(b"".join(map(_line, self.rows)))
+
+
+def write_json(path: Path, content: object) -> None:
+    """Writes a JSON file in one piece: a reader sees the old or the new one, never a part."""
+    with files.whole(path) as file:
+        file.write((json.dumps(_plain(content), indent=2) + "\n").encode())
+
+
+def _lines(path):
+    """The finished lines of a file; none if it cannot be read."""
+    try:
+        *lines, _ = files.read(path).split(b"\n")
+    except OSError:
+        return []
+    return lines
+
+
+def _parse(line):
+    """The row of a line, with NaN for null; None if it is none."""
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return _with_nan(row) if isinstance(row, dict) and type(row.get("round")) is int else None
+
+
+def _line(row):
+    return (json.dumps(_plain(row)) + "\n").encode()
+
+
+def _plain(value):
+    """The value as JSON knows it: numbers, with null for what is not finite."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, (np.generic, np.ndarray)):
+        return _plain(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def _with_nan(value):
+    """The value that ``_plain`` made null where it was not finite."""
+    if isinstance(value, dict):
+        return {key: _with_nan(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_with_nan(item) for item in value]
+    return math.nan if value is None else value

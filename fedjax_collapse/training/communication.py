@@ -1,0 +1,265 @@
+"""How many numbers a client and the server exchange in a round, exactly, from shapes alone: nothing is computed.
+
+What is sent follows from the programs of a round, of which we look at what depends on what:
+
+    down    what the client's program reads of the server's model and of what methods keep there, and a round changes
+    up      what the server reads of the client's model (or update) and of the methods' reports
+
+Not counted is what the other side knows: what never changes, as frozen weights, was sent once; a part that stays
+private is read from the client's own; a report that depends on nothing of the client's (its examples, size, state and
+randomness), or is its update times a number, as FedDyn's ``h``, needs no sending. Reports of methods that start with
+one on the initial model come once, before the first round, and those of all clients on the final one (``CCVR`` with
+``clients="all"``) once after the last. A method whose cohort measures the new model (``Recalibrate``, ``CCVR``) has it
+sent a second time.
+
+What a network does inside is of no importance, so that deep ones take no longer. All that a loop makes counts as made
+of all that goes into it; zeros that stay zeros, as the part of SCAFFOLD's variate that is private, are counted.
+
+Every entry of an array counts as one number, whatever its type. A PyTorch state dict, which published tables count, has
+one number more for each layer with running statistics, its counter of batches.
+"""
+
+import dataclasses
+import functools
+import math
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_collapse.core import masks
+from fedjax_collapse.core.records import Batch, Client, ClientState, Examples, Key, Outputs, PyTree, Variables
+from fedjax_collapse.nn.model import Model
+from fedjax_collapse.training import local, server
+from fedjax_collapse.training.algorithm import FedAvg
+
+MODEL = ("params", "batch_stats")
+
+
+class Communication(NamedTuple):
+    """Numbers by what they are of: ``params``, ``batch_stats``, and each method that sends something by its name."""
+
+    down: Mapping[str, int]  # to a client, in each round in which it takes part
+    up: Mapping[str, int]  # from it
+    counters: int  # layers whose running statistics are sent
+    kept: int  # at a client between its rounds: private parts, and what methods remember
+
+    def of_model(self, way: str) -> int:
+        """Those of the network, ``way`` being ``down`` or ``up``."""
+        return sum(getattr(self, way).get(name, 0) for name in MODEL)
+
+    def of_methods(self, way: str) -> int:
+        """Those of all methods."""
+        return sum(getattr(self, way).values()) - self.of_model(way)
+
+
+def communication(algorithm: FedAvg, model: Model, train: Examples) -> Communication:
+    """What a client exchanges in a round of this algorithm. ``train``: the examples, or their shapes.
+
+    Raises:
+        UserError: the algorithm makes no sense, or not with the model.
+    """
+    algorithm.check(model)
+    variables = _initial_variables(model, jnp.result_type(float))
+    algorithm, model = algorithm.enabled(), _Outline(**vars(model), real=model)
+    received, state = jax.eval_shape(lambda variables: server.init(algorithm, model, variables), variables)
+    own = _own(train, state, algorithm.training.batch_size)
+    given = {"received": received, "known": _known(), "own": own}
+
+    def train_client(given):
+        result = local.run(_context(algorithm, model, given))
+        return {"upload": result.upload, "state": result.state}
+
+    def measure(given):
+        return local.measure(_context(algorithm, model, given)) if algorithm.measuring() else {}
+
+    training, measuring = _Program(train_client, given), _Program(measure, given)
+    upload = training.shapes["upload"]
+
+    def aggregate(given):
+        new = server.aggregate(algorithm, model, given["received"], given["upload"])
+        new = server.apply_measured(algorithm, model, new, given["measured"])
+        return server.after_round(algorithm, given["received"].variables, new, given["measured"])
+
+    aggregating = _Program(aggregate, {"received": received, "upload": upload, "measured": measuring.shapes})
+    changed = {f"received/{name}" for name in aggregating.outputs if not aggregating.is_unchanged(name)}
+    down = [(name, program.sizes[name]) for program in (training, measuring) for name in program.read & changed]
+    sent = [name for name in training.outputs if name in aggregating.read and training.is_of("own", name)]
+    copied = training.copies_of_update(algorithm.sends_updates)
+    up = [(name, _entries(algorithm, name, training.sizes[name])) for name in sent if name not in copied]
+    up += [
+        (f"measured/{name}", measuring.sizes[name])
+        for name in measuring.outputs
+        if f"measured/{name}" in aggregating.read and measuring.is_of("own", name)
+    ]
+    layers = {name.rpartition("/")[0] for name in sent if _group(name) == "batch_stats"}
+    kept = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(state))
+    return Communication(_added(down), _added(up), len(layers), kept)
+
+
+@functools.lru_cache(maxsize=64)
+def _initial_variables(model, dtype):
+    """``dtype``: of floats as JAX makes them now, which ``jax.enable_x64`` changes."""
+    return jax.eval_shape(model.init, jax.random.key(0))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Outline(Model):
+    """The model, whose outputs depend on the same things as in truth, without the network between."""
+
+    real: Model | None = None
+
+    def output_shapes(self, variables: Variables, levels: bool = False) -> Outputs:
+        shapes = self.real.initial_shapes()
+        return shapes if levels else shapes._replace(levels=())
+
+    def initial_shapes(self) -> Outputs:
+        return self.real.initial_shapes()
+
+    def mask(self, name: str) -> Variables:
+        return self.real.mask(name)
+
+    def apply(
+        self, variables: Variables, batch: Batch, train: bool, key: Key | None = None, levels: bool = False
+    ) -> tuple[Outputs, PyTree]:
+        sources = (variables.params, batch.inputs) if train else (variables, batch.inputs)
+        total = sum(jnp.sum(leaf) for leaf in jax.tree.leaves(sources))
+
+        def made(shape, dtype):
+            return jnp.full(shape, total.astype(dtype))
+
+        shapes = self.output_shapes(variables, levels)
+        outputs = jax.tree.map(lambda leaf: made((len(batch.mask), *leaf.shape[1:]), leaf.dtype), shapes)
+        if not train:
+            return outputs, variables.batch_stats
+        return outputs, jax.tree.map(lambda leaf: leaf + made((), leaf.dtype), variables.batch_stats)
+
+
+def _known():
+    """What of a client the server knows as well."""
+    whole, real = (jax.ShapeDtypeStruct((), kind) for kind in (jnp.int32, jnp.result_type(float)))
+    return {"round": whole, "id": whole, "weight": real, "num_clients": whole, "mean_size": real}
+
+
+def _own(train: Examples, state: ClientState, capacity: int) -> PyTree:
+    """What is the client's alone."""
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    rows, size = (jax.ShapeDtypeStruct(shape, jnp.int32) for shape in ((capacity,), ()))
+    examples = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), train)
+    return {"examples": examples, "rows": rows, "size": size, "state": state, "key": key}
+
+
+def _context(algorithm, model, given):
+    known, own = dict(given["known"]), dict(given["own"])
+    round, examples = known.pop("round"), own.pop("examples")
+    return local.LocalContext(algorithm, model, examples, given["received"], round, Client(**known, **own))
+
+
+def _entries(algorithm: FedAvg, name: str, size: int) -> int:
+    """Numbers that are sent of an upload's array: of one with gaps its entries and where they are."""
+    sent = size
+    if algorithm.sends_updates and _group(name) == "params":
+        for method in algorithm.having("upload").values():
+            sent = method.entries(sent, size)
+    return min(2 * sent, size)
+
+
+def _group(name: str) -> str:
+    """Of what an array is, by its path."""
+    where, _, path = name.partition("/")
+    kind, _, path = path.partition("/") if where != "measured" else (where, "", path)
+    return path.partition("/")[0] if kind in ("variables", "mean", "shared", "total", "measured") else ""
+
+
+def _added(arrays) -> dict[str, int]:
+    total = Counter()
+    for name, size in arrays:
+        total[_group(name)] += size
+    return dict(total)
+
+
+class _Program:
+    """A function of a tree as a jaxpr, in which its inputs and outputs have the names of their paths."""
+
+    def __init__(self, function, given: Mapping[str, Any]):
+        closed, self.shapes = jax.make_jaxpr(function, return_shape=True)(given)
+        jaxpr, leaves = closed.jaxpr, masks.by_path(given)
+        self.inputs = dict(zip(leaves, jaxpr.invars, strict=True))
+        self.outputs = dict(zip(masks.by_path(self.shapes), jaxpr.outvars, strict=True))
+        found = _dependences(jaxpr, [frozenset([name]) for name in leaves])
+        self._needs = dict(zip(self.outputs, found, strict=True))
+        self._made = {variable: equation for equation in jaxpr.eqns for variable in equation.outvars}
+        shapes = leaves | masks.by_path(self.shapes)
+        self.sizes = {name: math.prod(leaf.shape) for name, leaf in shapes.items()}
+
+    @property
+    def read(self) -> frozenset[str]:
+        """The inputs that something depends on."""
+        return frozenset().union(*self._needs.values())
+
+    def is_of(self, part: str, name: str) -> bool:
+        """Whether an output depends on a part of what is given."""
+        return any(needed.startswith(f"{part}/") for needed in self._needs[name])
+
+    def is_unchanged(self, name: str) -> bool:
+        """Whether an output is the input of that name, as it was received."""
+        return self.outputs[name] is self.inputs[f"received/{name}"]
+
+    def copies_of_update(self, sends_updates: bool) -> set[str]:
+        """The reports that are, but for a number that they are multiplied by, the update of params, which is sent."""
+        updates = set()
+        for name, variable in self.outputs.items():
+            if name.startswith("upload/mean/params/"):
+                of_server = self.inputs[name.replace("upload/mean", "received/variables")]
+                updates.add(self._root(variable) if sends_updates else ("sub", self._root(variable), of_server))
+        reports = {name: variable for name, variable in self.outputs.items() if name.startswith("upload/total/")}
+        return {name for name, variable in reports.items() if self._root(variable) in updates}
+
+    def _root(self, variable):
+        """What an array is a multiple of; two differences of the same are one."""
+        equation = None if _is_literal(variable) else self._made.get(variable)
+        if equation is None:
+            return repr(variable) if _is_literal(variable) else variable
+        match equation.primitive.name:
+            case "neg" | "convert_element_type" | "copy":
+                return self._root(equation.invars[0])
+            case "sub":
+                return "sub", *map(self._root, equation.invars)
+            case "mul" | "div" as kind:
+                first, second = equation.invars
+                if self._is_number(second):
+                    return self._root(first)
+                if kind == "mul" and self._is_number(first):
+                    return self._root(second)
+        return variable
+
+    def _is_number(self, variable):
+        """Whether it is the same number everywhere."""
+        equation = None if _is_literal(variable) else self._made.get(variable)
+        if equation is not None and equation.primitive.name == "broadcast_in_dim":
+            return self._is_number(equation.invars[0])
+        return not variable.aval.shape
+
+
+def _dependences(jaxpr, inputs) -> list[frozenset[str]]:
+    """What each output depends on, given what the inputs are; all that a loop makes depends on all that it is given."""
+    known = dict(zip(jaxpr.invars, inputs, strict=True))
+
+    def of(variable):
+        return frozenset() if _is_literal(variable) else known.get(variable, frozenset())
+
+    for equation in jaxpr.eqns:
+        given = list(map(of, equation.invars))
+        inner = equation.params.get("jaxpr")
+        if equation.primitive.name in ("jit", "pjit", "closed_call"):
+            found = _dependences(getattr(inner, "jaxpr", inner), given)
+        else:
+            found = [frozenset().union(*given)] * len(equation.outvars)
+        known |= zip(equation.outvars, found, strict=True)
+    return list(map(of, jaxpr.outvars))
+
+
+def _is_literal(variable) -> bool:
+    return hasattr(variable, "val")

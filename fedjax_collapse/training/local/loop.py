@@ -1,0 +1,191 @@
+"""The local-training loop: phases of epochs of steps on shuffled minibatches."""
+
+import contextlib
+import functools
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fedjax_collapse.core import masks, randomness
+from fedjax_collapse.core._jax_compat import is_traced
+from fedjax_collapse.core.records import EPOCH, OPTIMIZER, Batch, Key, PyTree, Trained, Variables
+from fedjax_collapse.data.batches import get_batch, over_batches, pad_to_batches, shuffled_rows, zeros_of
+from fedjax_collapse.training.local.context import LocalContext
+from fedjax_collapse.training.local.gradient import correct, frozen_outputs, gradient_and_metrics
+from fedjax_collapse.training.local_training import divide
+
+_SHOWN = 3  # names of what is not finite
+
+
+class NotFinite(FloatingPointError):
+    """A loss term or a parameter is not finite after a step; raised where nothing is compiled.
+
+    ``where``: round, client and step, each from 0. ``variables`` and ``batch``: what the step was given.
+    """
+
+    def __init__(self, what: str, where: tuple[int, int, int], variables: Variables, batch: Batch):
+        super().__init__(f"{what} not finite")
+        self.what, self.where, self.variables, self.batch = what, where, variables, batch
+
+
+def train(context: LocalContext) -> Trained:
+    """One client after its local training, started from the server's variables.
+
+    Every loop bound is the client's own: under vmap, JAX runs to the largest and leaves a finished client untouched.
+    """
+    variables, epoch, optimizer_state = context.server.variables, 0, ()
+    tables = {} if context.training.augmentation else _frozen_tables(context)
+    sums = []
+    for part, steps in context.training.phase_steps(context.client.size, context.client.budget):
+        variables, epoch, optimizer_state, of_phase = _Phase(context, part, tables).run(variables, steps, epoch)
+        sums.append((steps, *of_phase))
+    steps, total, by_epoch = jax.tree.map(lambda *values: functools.reduce(jnp.add, values), *sums)
+    metrics = _means(total)
+    for number in range(context.training.logged_epochs):
+        of_epoch = _means(jax.tree.map(lambda leaf, i=number: leaf[i], by_epoch))
+        metrics |= {f"{EPOCH}{number + 1}/{name}": mean for name, mean in of_epoch.items()}
+    return Trained(
+        variables=variables,
+        steps=steps,
+        learning_rate=context.training.learning_rate_in(context.round),
+        metrics=metrics,
+        optimizer=optimizer_state,
+    )
+
+
+class _Phase:
+    """Steps in which one part of the network is trained, on a fresh optimizer or on the one that the client kept."""
+
+    def __init__(self, context: LocalContext, part: str, tables: PyTree):
+        self.context, self.tables, self.training, self.client = context, tables, context.training, context.client
+        frozen = context.model.mask(self.training.frozen_part())
+        self.fixed = masks.either(frozen, masks.invert(context.model.mask(part))).params
+        self.optimizer = self.training.make_optimizer(context.round)
+        self.rows = pad_to_batches(self.client.rows, self.training.batch_size)
+        # traced once, for its shapes and in the loop
+        self.differentiate = jax.jit(self._differentiate, static_argnums=0, inline=True)
+
+    def run(
+        self, variables: Variables, steps: jax.Array, first_epoch: jax.Array | int
+    ) -> tuple[Variables, jax.Array, PyTree, tuple[PyTree, PyTree]]:
+        """The variables after the steps, the epoch behind them, the optimizer's state, and sums over the steps: of
+        examples seen and of metrics; and the same by epoch."""
+        per_epoch, size = self.training.steps_per_epoch(self.client.size), self.client.size
+        num_epochs = divide(steps + per_epoch - 1, jnp.maximum(per_epoch, 1))
+
+        def epoch(index, carry):
+            key_order, key_steps = jax.random.split(jax.random.fold_in(self.client.key, first_epoch + index))
+            order = shuffled_rows(key_order, jnp.arange(len(self.rows)), size)
+
+            def step(i, carry):
+                count, number = index * per_epoch + i, jnp.asarray(i, size.dtype)
+                with _failures_named(self.client.id, count):
+                    new = self.step(number, order, key_steps, first_epoch + index, carry)
+                    if what := _not_finite(new):
+                        where = int(self.context.round), int(self.client.id), int(count)
+                        batch, _ = self._get_batch(self.training.batch_size, number, order, key_steps)
+                        raise NotFinite(what, where, carry[0], batch)
+                    return new
+
+            return jax.lax.fori_loop(0, jnp.minimum(per_epoch, steps - index * per_epoch), step, carry)
+
+        first = jnp.zeros((), size.dtype)
+        arguments = variables, first, jnp.arange(len(self.rows)), self.client.key
+        total = zeros_of(jax.eval_shape(self.differentiate, self.training.batch_size, *arguments)[2])
+        logged = self.training.logged_epochs
+        by_epoch = jax.tree.map(lambda zero: jnp.zeros(logged, zero.dtype), total) if logged else ()
+        sums = (total, by_epoch)
+        if self.training.momentum_reset:
+            optimizer_state = self.optimizer.init(variables.params)
+        else:
+            optimizer_state = self.client.state.memory[OPTIMIZER]
+        carry = (variables, optimizer_state, sums)
+        variables, optimizer_state, sums = jax.lax.fori_loop(0, num_epochs, epoch, carry)
+        return variables, first_epoch + num_epochs, optimizer_state, sums
+
+    def step(self, index: jax.Array, order: jax.Array, key: Key, epoch: jax.Array, carry: PyTree) -> PyTree:
+        """Variables, optimizer state, sums after a step; a short batch costs no more than the parts that it fills."""
+        variables, optimizer_state, (total, by_epoch) = carry
+        batch_size, parts = self.training.batch_size, self.context.batch_parts
+        part = -(-batch_size // parts)
+        num_parts = divide(self.client.size - index * batch_size + part - 1, part)
+        sizes = [min(count * part, batch_size) for count in range(1, parts + 1)]
+        branches = [functools.partial(self.differentiate, size) for size in sizes]
+        inputs = (variables, index, order, key)
+        gradient, batch_stats, metrics = jax.lax.switch(num_parts - 1, branches, *inputs)  # no branch if there is one
+        gradient = correct(self.context, gradient, variables.params, self.fixed)
+        updates, optimizer_state = self.optimizer.update(gradient, optimizer_state, variables.params)
+        params = masks.where(self.fixed, variables.params, optax.apply_updates(variables.params, updates))
+        if by_epoch:
+            by_epoch = jax.tree.map(lambda logged, m: logged.at[epoch].add(m, mode="drop"), by_epoch, metrics)
+        return Variables(params, batch_stats), optimizer_state, (jax.tree.map(jnp.add, total, metrics), by_epoch)
+
+    def _differentiate(self, num_rows, variables, index, order, key):
+        """Gradient, running statistics, number of true rows and metrics times it, of a batch with that many rows."""
+        batch, frozen = self._get_batch(num_rows, index, order, key)
+        key = jax.random.fold_in(key, index)
+        outcome = gradient_and_metrics(self.context, variables, batch, frozen, key, self.fixed)
+        (gradient, batch_stats, metrics), seen = outcome, jnp.sum(batch.mask, dtype=self.client.size.dtype)
+        return gradient, batch_stats, (seen, jax.tree.map(lambda m: m * seen, metrics))
+
+    def _get_batch(self, num_rows, index, order, key):
+        """A step's batch with that many rows, and the frozen outputs on it."""
+        first = index * self.training.batch_size
+        mask = first + jnp.arange(num_rows) < self.client.size
+        positions = jax.lax.dynamic_slice_in_dim(order, first, num_rows)
+        key = jax.random.fold_in(key, randomness.AUGMENTATION)
+        augmentation, rows = self.training.augmentation, self.rows[positions]
+        batch = get_batch(self.context.examples, rows, mask, augmentation, key)
+        if augmentation:
+            return batch, frozen_outputs(self.context, batch)
+        return batch, jax.tree.map(lambda leaf: leaf[positions], self.tables)
+
+
+def _means(sums):
+    examples, metrics = sums
+    return {name: total / examples for name, total in metrics.items()}
+
+
+def _frozen_tables(context):
+    """``frozen_outputs`` on all of the client's rows; without augmentation they stay the same over all epochs."""
+    client, batch_size = context.client, context.training.batch_size
+    count = len(pad_to_batches(client.rows, batch_size))
+
+    def write(first, batch, tables):
+        outputs = frozen_outputs(context, batch)
+        return jax.tree.map(lambda t, o: jax.lax.dynamic_update_slice_in_dim(t, o, first, 0), tables, outputs)
+
+    batch = get_batch(context.examples, client.rows[:1], jnp.ones(1, bool))
+    shapes = jax.eval_shape(functools.partial(frozen_outputs, context), batch)
+    tables = jax.tree.map(lambda s: jnp.zeros((count, *s.shape[1:]), s.dtype), shapes)
+    if not jax.tree.leaves(tables):
+        return tables
+    return over_batches(batch_size, context.examples, client.rows, client.size, write, tables)
+
+
+@contextlib.contextmanager
+def _failures_named(client_id: jax.Array, step: jax.Array):
+    """Adds client and step to whatever goes wrong inside; their numbers are known only where nothing is compiled."""
+    try:
+        yield
+    except Exception as error:
+        if not is_traced(step):
+            error.add_note(f"in local step {int(step)} of client {int(client_id)}")
+        raise
+
+
+def _not_finite(carry):
+    """What is not finite after a step, in words: terms of the loss, else parameters; nothing in compiled code."""
+    variables, _, ((_, sums), _) = carry
+    for kind, named in (("term", sums), ("parameter", masks.by_path(variables.params))):
+        names = [name for name, value in named.items() if not _is_finite(value)]
+        if len(names) == 1:
+            return f"the {kind} {names[0]} is"
+        if names:
+            return f"the {kind}s {', '.join(names[:_SHOWN])}{', ...' * (len(names) > _SHOWN)} are"
+    return ""
+
+
+def _is_finite(value):
+    return is_traced(value) or bool(jnp.isfinite(value).all())

@@ -1,0 +1,181 @@
+"""The hyper-parameters of a client's local training, and what follows from them alone."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import struct
+
+from fedjax_collapse.core.options import Count, Decay, Natural, NonNegative, Positive, check_fields, only_with, option
+from fedjax_collapse.core.records import Scalar, UserError
+from fedjax_collapse.data.augment import Augmentation
+from fedjax_collapse.training.optimizers import check_optimizer
+
+_MOST_STEPS = 2**31  # in a round; what 32 bits can count
+
+
+@struct.dataclass
+class Phase:
+    """Some epochs in which one part of the network is trained, and the rest stays as it is."""
+
+    part: str = option("all")  # of ``masks.py``
+    epochs: Positive = 1
+
+
+@struct.dataclass
+class LocalTraining:
+    """Hyper-parameters of a client's local training: SGD as in PyTorch.
+
+    ``g = gradient + weight_decay params; buffer <- momentum buffer + g; params <- params - learning_rate buffer``.
+    Weight decay acts on all params, biases and BatchNorm scales included.
+
+    ``epochs``: passes over the client's data; a fraction is rounded up to whole steps. ``steps``: so many of them
+    instead, the same for all clients. ``phases``: one after the other instead of ``epochs``, each of its own part of
+    the network and with a fresh optimizer (FedRep: head first, then body).
+    ``optimizer``: ``jax.tree_util.Partial`` of an optax constructor that takes a ``learning_rate``, such as
+    ``Partial(optax.adam, b1=0.5)``, in the place of SGD; its numbers are traced, and what is none, as
+    ``nesterov=True``, is given by ``options.constructor``. Weight decay is added to the gradient.
+    ``momentum_reset``: whether momentum starts at zero in every round. If not, each client resumes with the buffer of
+    its last round, or with the whole state of ``optimizer``, as in code that makes one optimizer per client for a run.
+    ``task_loss``: a function of ``LocalView`` instead of the model's task; what the methods' terms are added to.
+    ``augmentation``: of every training image in every epoch, in raw pixel units (``data/augment.py``); None is none.
+    ``clip_norm``: largest norm of the gradient over all params, as ``torch.nn.utils.clip_grad_norm_``; None is none.
+    ``drop_last``: leave out an epoch's last partial batch. A client with fewer examples than a batch then takes no
+    step and uploads what it got.
+    ``schedule``: of the learning rate over rounds t = 0, 1, ...: ``cosine`` is times ``(1 + cos(pi t /
+    schedule_rounds)) / 2``, ``decay`` is times ``schedule_factor^t``.
+    ``freeze``: the part of the network that keeps its initial value, at clients and server (``masks.py``);
+    ``head_at_server`` is the released code of FedUV's "Freeze", whose clients train the head and then throw it away.
+    ``logged_epochs``: so many first epochs of a client's round are also logged one by one, each metric of epoch e as
+    ``epoch/<e>/<metric>`` [rounds, clients] in ``clients.npz``, NaN for an epoch that the client does not take.
+    """
+
+    epochs: Positive = 1
+    batch_size: Count = option(32)
+    learning_rate: Positive = 0.01
+    momentum: Decay = 0.0
+    weight_decay: NonNegative = 0.0
+    steps: Count | None = None
+    phases: tuple[Phase, ...] = ()
+    optimizer: jax.tree_util.Partial | None = None
+    task_loss: Callable[[Any], jax.Array] | None = option(None)
+    augmentation: Augmentation | None = option(None)
+    clip_norm: Positive | None = None
+    drop_last: bool = option(False)
+    schedule: str = option("constant", choices=("constant", "cosine", "decay"))
+    schedule_rounds: Count = 100
+    schedule_factor: Positive = only_with(0.998, schedule="decay")
+    freeze: str = option("none")
+    logged_epochs: Natural = option(0)
+    momentum_reset: bool = option(True)
+
+    def check(self) -> None:
+        """Raises UserError for values that make no sense."""
+        check_fields(self)
+        for phase in self.phases:
+            check_fields(phase)
+        if self.steps is not None and self.phases:
+            raise UserError("LocalTraining: steps and phases are given; expected one of them")
+        if self.optimizer is not None and self.momentum != 0:
+            raise UserError(
+                f"LocalTraining: momentum {self.momentum:g} is of SGD; give the optimizer its own, or momentum=0"
+            )
+        if not self.momentum_reset and self.phases:
+            raise UserError(
+                "LocalTraining: momentum_reset=False and phases are given; each phase has a fresh optimizer"
+            )
+        if not self.momentum_reset and self.optimizer is None and self.momentum == 0:
+            raise UserError(
+                "LocalTraining: momentum_reset=False, but momentum is 0; set momentum or momentum_reset=True"
+            )
+        if self.optimizer is not None:
+            check_optimizer("LocalTraining: optimizer", self.optimizer, learning_rate=0.1)
+
+    def check_sizes(self, sizes: np.ndarray) -> None:
+        """Raises UserError if no client, of so many examples each, takes a step, or one takes too many to count."""
+        if self.drop_last and max(sizes) < self.batch_size:
+            raise UserError(
+                f"LocalTraining: drop_last leaves no client a batch: batch_size {self.batch_size} is more than the "
+                f"{max(sizes)} examples of the largest; lower it"
+            )
+
+        per_epoch = -(-int(max(sizes)) // self.batch_size)
+        for name, epochs in [("epochs", self.epochs), *(("phases", phase.epochs) for phase in self.phases)]:
+            if float(epochs) * per_epoch >= _MOST_STEPS:
+                raise UserError(
+                    f"LocalTraining: {name} {float(epochs):g}: the largest client would take "
+                    f"{float(epochs) * per_epoch:.3g} steps in a round, expected less than {_MOST_STEPS}"
+                )
+
+    def frozen_part(self, at_server: bool = False) -> str:
+        """The part of the network that clients, or the server, never change."""
+        return {"head_at_server": "head" if at_server else "none"}.get(self.freeze, self.freeze)
+
+    def make_optimizer(self, round: Scalar = 0) -> optax.GradientTransformation:
+        """The local optimizer of a round."""
+        rate = self.learning_rate_in(round)
+        inner = optax.sgd(rate, self.momentum) if self.optimizer is None else self.optimizer(learning_rate=rate)
+        return optax.chain(optax.add_decayed_weights(self.weight_decay), inner)
+
+    def learning_rate_in(self, round: Scalar) -> Scalar:
+        """The learning rate of a round."""
+        if self.schedule == "cosine":
+            return self.learning_rate * (1 + jnp.cos(jnp.pi * round / self.schedule_rounds)) / 2
+        if self.schedule == "decay":
+            return self.learning_rate * self.schedule_factor**round
+        return self.learning_rate
+
+    def steps_per_epoch(self, size: jax.Array) -> jax.Array:
+        """Batches of a client with so many examples, in the type of ``size``."""
+        return divide(size if self.drop_last else size + self.batch_size - 1, self.batch_size)
+
+    def phase_steps(self, size: jax.Array, budget: jax.Array | None = None) -> list[tuple[str, jax.Array]]:
+        """The part that is trained in each phase, and for how many steps, as far as the budget goes: a share of all."""
+        per_epoch = self.steps_per_epoch(size)
+        if self.steps is not None:
+            whole = [("all", jnp.where(per_epoch > 0, self.steps, 0))]
+        else:
+            phases = self.phases or (Phase(epochs=self.epochs),)
+            whole = [(phase.part, _whole(phase.epochs * per_epoch, per_epoch.dtype)) for phase in phases]
+        return whole if budget is None else _within(budget, whole)
+
+    def mean_client_steps(self, mean_size: jax.Array) -> jax.Array:
+        """Steps of a client with the mean number of examples, which need not be a whole one."""
+        batches = mean_size / self.batch_size
+        per_epoch = jnp.floor(batches) if self.drop_last else jnp.ceil(batches)
+        if self.steps is not None:
+            return jnp.where(per_epoch > 0, self.steps, 0)
+        return sum(phase.epochs for phase in self.phases) * per_epoch if self.phases else self.epochs * per_epoch
+
+    def examples_in(self, steps: jax.Array, size: jax.Array) -> jax.Array:
+        """How many examples a client has seen after so many steps of a phase."""
+        per_epoch = self.steps_per_epoch(size)
+        seen = per_epoch * self.batch_size if self.drop_last else size
+        divisor = per_epoch + (per_epoch == 0)
+        whole = divide(steps, divisor)
+        return whole * seen + (steps - whole * divisor) * self.batch_size
+
+
+def divide(count: jax.Array, by: jax.Array | int) -> jax.Array:
+    """A count divided and rounded down; neither is negative, so a compiled program needs one operation for it."""
+    return jax.lax.div(count, jnp.asarray(by, count.dtype)) if isinstance(count, jax.Array) else count // by
+
+
+def _within(budget, phases):
+    """The phases cut off where the share of all their steps is taken, at least one."""
+    total = sum(steps for _, steps in phases)
+    left = jnp.minimum(jnp.maximum(jnp.floor(budget * total + 1e-3).astype(total.dtype), 1), total)
+    granted = []
+    for part, steps in phases:
+        granted.append((part, jnp.minimum(steps, left)))
+        left = left - granted[-1][1]
+    return granted
+
+
+def _whole(steps, dtype):
+    """The steps rounded up to a whole number; epochs of 0.1 that are a little more in floats are not one more."""
+    is_whole = jnp.issubdtype(jnp.result_type(steps), jnp.integer)
+    return (steps if is_whole else jnp.ceil(steps - 1e-3)).astype(dtype)

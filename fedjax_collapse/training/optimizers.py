@@ -1,0 +1,82 @@
+"""Whether an optimizer can be made with its options, and whether each of these does something."""
+
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_collapse.core._jax_compat import is_traced
+from fedjax_collapse.core.options import WithOptions, shown
+from fedjax_collapse.core.records import UserError
+
+_KNOWN = ("optax", "fedjax_collapse")  # whose options say what they do
+
+
+def check_optimizer(what: str, made_by: jax.tree_util.Partial, **given: Any) -> None:
+    """Tries a step of it, without computing anything; ``given`` are arguments that it gets in every round.
+
+    Raises:
+        UserError: it cannot be made, takes no step, says what is given itself, or has an option of optax or of the
+            library that changes nothing beside the others, such as ``nesterov`` without ``momentum``.
+    """
+    function, options = _taken_apart(made_by)
+    if said := [name for name in given if name in options]:
+        raise UserError(f"{what}: {said[0]} {shown(options[said[0]])} is given by training; leave it out")
+    if any(is_traced(leaf) for leaf in jax.tree.leaves(made_by)):
+        return
+    args = [_number(value) for value in made_by.args]
+    options = {name: _number(value) for name, value in options.items()}
+    try:
+        program = _program(function, args, options | given)
+    except Exception as error:
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(f"{what} cannot be made with these options ({type(error).__name__}: {reason})") from error
+    if not (getattr(function, "__module__", None) or "").startswith(_KNOWN):
+        return
+    parameters = inspect.signature(function).parameters
+    for name, value in options.items():
+        default = parameters[name].default
+        if not isinstance(value, (bool, int, float, str)) or default is inspect.Parameter.empty or value == default:
+            continue
+        if _program(function, args, options | given | {name: default}) == program and _takes_anything(
+            function, args, options | given, name
+        ):
+            raise UserError(f"{what}: {name} {shown(value)} does nothing with the other options; leave it out")
+
+
+def _taken_apart(made_by: jax.tree_util.Partial) -> tuple[Callable, Mapping[str, Any]]:
+    """The function, and its arguments by name, traced or not."""
+    if isinstance(made_by.func, WithOptions):
+        return made_by.func.function, {**made_by.keywords, **dict(made_by.func.options)}
+    return made_by.func, made_by.keywords
+
+
+def _program(function, args, options):
+    """What it does at the start and in a step, as text; of numbers that it does not use nothing is there."""
+    made = function(*args, **options)
+
+    def start_and_step(params):
+        state = made.init(params)
+        updates, state_after = made.update(params, state, params)
+        return jax.tree.map(jnp.add, params, updates), state, state_after
+
+    traced = jax.make_jaxpr(start_and_step)({"w": jax.ShapeDtypeStruct((2,), jnp.float32)})
+    return re.sub("0x[0-9a-f]+", "", str(traced.jaxpr)), [np.asarray(constant).tolist() for constant in traced.consts]
+
+
+def _takes_anything(function, args, options, name):
+    """Whether nothing looks at the option: also one that makes no sense is taken."""
+    try:
+        _program(function, args, options | {name: object()})
+    except Exception:
+        return False
+    return True
+
+
+def _number(value):
+    """An array of one number as that number, which then stands in the program."""
+    return value.item() if isinstance(value, (jax.Array, np.ndarray)) and value.ndim == 0 else value

@@ -1,0 +1,110 @@
+"""What the server does: its state before the first round, the step from the cohort's uploads, and what is evaluated."""
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_collapse.core import masks
+from fedjax_collapse.core.records import OPTIMIZER, ClientState, PyTree, Server, Variables
+from fedjax_collapse.methods.base import returned
+from fedjax_collapse.nn.model import Model
+from fedjax_collapse.training.aggregation import Upload, server_step
+from fedjax_collapse.training.algorithm import FedAvg
+
+
+def init(algorithm: FedAvg, model: Model, variables: Variables) -> tuple[Server, ClientState]:
+    """The server's state, and the state of ONE client, before the first round."""
+    shapes = model.output_shapes(variables)
+    shared = {name: method.init_shared(variables, shapes) for name, method in algorithm.methods.items()}
+    memory = {name: method.init_memory(variables, shapes) for name, method in algorithm.methods.items()}
+    optimizer = (
+        () if algorithm.server_optimizer is None else algorithm.server_optimizer().init(_of(algorithm, variables))
+    )
+    private = masks.select(model.mask(algorithm.private_part), variables)
+    shared |= {name: method.share_private(private) for name, method in algorithm.having("share_private").items()}
+    if not algorithm.training.momentum_reset:
+        memory[OPTIMIZER] = algorithm.training.make_optimizer().init(variables.params)
+    return Server(variables, shared, optimizer), ClientState(memory, private)
+
+
+def combine_first_reports(algorithm: FedAvg, server: Server, reports: dict[str, PyTree]) -> Server:
+    """The server before the first round, from the summed first reports of all clients."""
+    combined = {name: algorithm.methods[name].combine(server.shared[name], r) for name, r in reports.items()}
+    return server._replace(shared={**server.shared, **combined})
+
+
+def aggregate(algorithm: FedAvg, model: Model, server: Server, upload: Upload) -> Server:
+    """The server after a round, from the cohort's reduced uploads."""
+    old, mean, reports = server.variables, upload.mean, upload.total
+    shared = {
+        name: returned(name, "combine", method.combine(server.shared[name], reports[name]), server.shared[name])
+        for name, method in algorithm.methods.items()
+    }
+    if algorithm.sends_updates:
+        update = mean.params
+        for name, method in algorithm.having("aggregate").items():
+            update = returned(name, "aggregate", method.aggregate(update, shared[name], reports[name]), update)
+        gradient = jax.tree.map(jnp.negative, update)
+        mean = mean._replace(params=jax.tree.map(jnp.add, old.params, update))
+    else:
+        gradient = jax.tree.map(jnp.subtract, old.params, mean.params)
+    new, optimizer = mean, server.optimizer
+    if algorithm.server_optimizer is not None:
+        statistics = jax.tree.map(jnp.subtract, old.batch_stats, mean.batch_stats)
+        gradients = _of(algorithm, Variables(gradient, statistics))
+        stepped, optimizer = server_step(algorithm.server_optimizer(), optimizer, _of(algorithm, old), gradients)
+        new = mean._replace(**stepped)
+    return Server(masks.where(algorithm.fixed(model), old, new), shared, optimizer)
+
+
+def apply_measured(algorithm: FedAvg, model: Model, server: Server, measured: dict[str, PyTree]) -> Server:
+    """The server after its cohort has measured the new model."""
+    variables = server.variables
+    for name, method in algorithm.having("apply").items():
+        if not method.measures_all():
+            variables = returned(name, "apply", method.apply(variables, measured[name], model), variables)
+    return server._replace(variables=masks.where(algorithm.fixed(model), server.variables, variables))
+
+
+def after_round(
+    algorithm: FedAvg, before: Variables, server: Server, measured: dict[str, PyTree], by_all: bool = False
+) -> Server:
+    """The server with what its methods keep once it has its new model; ``before`` is the one that was sent.
+
+    ``by_all``: with what the methods keep for which all clients have measured the model.
+    """
+    shared = dict(server.shared)
+    for name, method in algorithm.having("after_round").items():
+        if method.measures_all() == by_all:
+            kept = method.after_round(shared[name], before, server.variables, measured.get(name, ()))
+            shared[name] = returned(name, "after_round", kept, shared[name])
+    return server._replace(shared=shared)
+
+
+def evaluated(algorithm: FedAvg, model: Model, server: Server, clients: ClientState) -> Variables:
+    """The server's model as it is evaluated; ``clients`` are all of them, stacked.
+
+    What is private to clients is the mean over all of them there: the server's own copy was never trained.
+    """
+    variables = server.variables
+    for name, method in algorithm.having("evaluated").items():
+        variables = method.evaluated(variables, server.shared[name], model)
+    private = own_parts(algorithm, server, clients)
+    mean = jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0, dtype=leaf.dtype), private)
+    return masks.replace(variables, mean)
+
+
+def own_parts(algorithm: FedAvg, server: Server, clients: ClientState) -> dict[str, jax.Array]:
+    """The private parts by path with which each of the stacked clients starts a round and is scored."""
+    if not algorithm.having("own_parts"):
+        return clients.private
+    return jax.vmap(algorithm.own_parts, in_axes=(None, 0))(server.shared, scored_clients(algorithm, clients))
+
+
+def scored_clients(algorithm: FedAvg, clients: ClientState) -> ClientState:
+    """Of the clients' states what ``own_parts`` looks at."""
+    return clients._replace(memory={name: clients.memory[name] for name in algorithm.having("own_parts")})
+
+
+def _of(algorithm, variables):
+    """What the server optimizer acts on, by name."""
+    return {"params": variables.params} if algorithm.optimized == "params" else variables._asdict()
