@@ -10,7 +10,9 @@ import pytest
 import yaml
 
 from experiments import launch
+from experiments.commands import show_partition
 from experiments.configs import base
+from fedjax_collapse.command import PROGRAMS
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = sorted((ROOT / "docs").rglob("*.md"))
@@ -85,7 +87,7 @@ def test_every_block_is_run_or_says_why_not(page):
             yaml.safe_load(code)
 
 
-PROGRAM = re.compile(r"python3? experiments/(\w+)\.py\b")
+PROGRAM = re.compile(r"(?:\.venv/bin/)?(?:fedjax-collapse |python3? experiments/)([\w-]+)(?:\.py\b)?")
 
 
 def commands(page):
@@ -120,11 +122,14 @@ def test_commands_are_read_by_their_programs(page, tmp_path, monkeypatch):
     monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parse_and_end)
     for program, arguments in commands(page):
         arguments = [filled for filled in map(fill, arguments) if filled]
+        assert program in PROGRAMS
+        if not arguments or arguments[0].startswith("--help"):
+            continue
         if program in ("launch", "partition"):
-            {"launch": launch, "partition": partition}[program].parse(arguments)
-        elif arguments:
+            {"launch": launch, "partition": show_partition}[program].parse(arguments)
+        else:
             with pytest.raises(Read):
-                importlib.import_module(f"experiments.{program}").main(arguments)
+                importlib.import_module(f"experiments.{PROGRAMS[program][0]}").main(arguments)
 
 
 def test_messages_of_the_troubleshooting_page_are_said():

@@ -18,12 +18,13 @@ from experiments.config.plain_values import plain
 from experiments.config.validation import check_study
 from experiments.configs import quickstart
 from experiments.results import page as html
-from experiments.results import read_study, write_report
 from experiments.results.export import TABLES, results_of
 from experiments.results.formats import in_latex, in_markdown
 from experiments.results.metrics import ACCURACY, R
+from experiments.results.page import write_report
 from experiments.results.paired import paired_difference, why_none
 from experiments.results.pivots import paper_note, pivot, pivots, summary_for_paper
+from experiments.results.reading import read_study
 from experiments.results.seconds import seconds_per_round
 from experiments.results.sweep import lines_of, sweep
 from experiments.results.table import final_table

@@ -10,8 +10,8 @@ import pytest
 from experiments import launch
 from experiments.config.resolving import resolve, resolve_arm
 from experiments.configs import quickstart
-from experiments.results import write_report
 from experiments.results.metrics import SUMMARISED
+from experiments.results.page import write_report
 from experiments.study.preparing import federations_of
 from fedjax_collapse import UserError
 

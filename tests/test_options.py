@@ -10,7 +10,7 @@ import numpy as np
 import optax
 import pytest
 from conftest import assert_same_bits, run_at_once
-from flax import struct
+from flax import linen, struct
 from jax.tree_util import Partial
 
 from experiments.config.names import check_arguments, classes, functions
@@ -85,7 +85,7 @@ class Pair(NamedTuple):
         ((1, "a"), tuple[int, ...], "(1, 'a'): 'a': expected int, got str"),
         (((1, 0),), tuple[tuple[Count, Count], ...], "((1, 0),): (1, 0): 0 is too small, expected >= 1"),
         ((1,), tuple[int, int], "(1,): expected 2 values, got 1"),
-        (3, type[nn.base.nn.Module], "3: expected a class derived from Module"),
+        (3, type[linen.Module], "3: expected a class derived from Module"),
         (3, LocalTraining, "3: expected LocalTraining, got int"),
         ({"b": "\n" * 99}, str, None),
     ],
@@ -229,13 +229,13 @@ def test_optimizers_that_are_fine(optimizer):
     LocalTraining(optimizer=optimizer).check()
 
 
-class Shaped(nn.base.nn.Module):
+class Shaped(linen.Module):
     """Outputs of wrong shapes."""
 
     features: tuple[int, ...]
     logits: tuple[int, ...]
 
-    @nn.base.nn.compact
+    @linen.compact
     def __call__(self, images, mask, train):
         self.param("kernel", jax.nn.initializers.ones, (1,))
         batch = len(images)

@@ -11,7 +11,7 @@ import pytest
 from experiments.config.cells import arms_of, settings_of
 from experiments.configs import rank_and_accuracy as config_file
 from experiments.research.rank_and_accuracy import METRICS, correlations, differences, divided, left_out, main, spearman
-from experiments.results import read_study
+from experiments.results.reading import read_study
 
 ARMS = ("fedavg", "a", "b", "c", "d", "e")
 

@@ -15,14 +15,14 @@ import numpy as np
 import pytest
 
 from experiments.config.cells import CellName
-from experiments.results import final_table, read_study, write_report
 from experiments.results.contents import PLOTS
 from experiments.results.figures import collapse_ratio, curves, headline, measurements, spectra
-from experiments.results.page import description
+from experiments.results.page import description, write_report
 from experiments.results.partition_figure import draw_partition, partition_table
+from experiments.results.reading import read_study
 from experiments.results.seconds import timing, timing_table
 from experiments.results.study_results import summarize_run
-from experiments.results.table import accuracy_note, local_note
+from experiments.results.table import accuracy_note, final_table, local_note
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.simulation.measurement import HEADLINES
 from fedjax_collapse.storage.round_arrays import merge_segments, write_segment
@@ -476,7 +476,7 @@ def test_arms_are_shown_as_the_config_declares_them(tmp_path):
 @pytest.mark.slow
 def test_the_page_is_made_from_any_folder(study, page, tmp_path):
     code = f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
-    code += f"from experiments.results import write_report; write_report({str(study)!r})"
+    code += f"from experiments.results.page import write_report; write_report({str(study)!r})"
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
     assert (study / "report.html").read_text(encoding="utf-8") == page
 
@@ -622,7 +622,7 @@ def test_broken_input_is_one_line_that_names_the_file(tmp_path, name, content):
 @pytest.mark.slow
 def test_command_line_rewrites_reports_and_names_bad_folders(study, tmp_path):
     (study / "report.html").unlink(missing_ok=True)
-    command = [sys.executable, str(ROOT / "experiments" / "report.py"), str(tmp_path / "none"), str(study)]
+    command = [sys.executable, "-m", "fedjax_collapse.command", "report", str(tmp_path / "none"), str(study)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, encoding="utf-8")
     assert done.returncode == 2
     assert done.stderr == f"report: {tmp_path / 'none'}: no such folder; expected the folder of a study\n"

@@ -12,10 +12,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_report import ROOT, make_study, rewrite_rows
+from test_report import make_study, rewrite_rows
 
-from experiments.results import page, read_study, write_report
+from experiments.results import page
 from experiments.results.export import TABLES, results_of
+from experiments.results.page import write_report
+from experiments.results.reading import read_study
 from experiments.results.seconds import seconds_per_round
 from fedjax_collapse.core.records import UserError
 
@@ -191,12 +193,12 @@ def test_a_damaged_row_of_timing_is_left_out_with_a_note(tmp_path):
 @pytest.mark.slow
 def test_names_beyond_ascii_are_written_in_any_locale(tmp_path):
     """The tables and the page hold the arm's name, the console an escape of it."""
-    study, command = make_study(tmp_path / "s", arms=("größe",), seeds=1, rounds=1, features=4), ROOT / "experiments"
+    study = make_study(tmp_path / "s", arms=("größe",), seeds=1, rounds=1, features=4)
     for variables, options in (
         ({"LC_ALL": "C", "PYTHONUTF8": "0"}, ["--format=md,tex,csv,svg"]),
         ({"PYTHONIOENCODING": "ascii"}, ["--format=md", "--base=none"]),
     ):
-        arguments = [sys.executable, str(command / "report.py"), str(study)]
+        arguments = [sys.executable, "-m", "fedjax_collapse.command", "report", str(study)]
         for more in ([], options):
             environment = {n: v for n, v in os.environ.items() if not n.startswith(("PYTHONUTF8", "LC_"))} | variables
             done = subprocess.run([*arguments, *more], capture_output=True, env=environment)

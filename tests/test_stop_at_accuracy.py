@@ -8,7 +8,8 @@ import pytest
 from conftest import assert_same_bits
 
 from experiments import launch
-from experiments.results import page, read_study
+from experiments.results import page
+from experiments.results.reading import read_study
 from fedjax_collapse import FedAvg, LocalTraining, UserError, engine, simulate
 from fedjax_collapse.simulation.simulation import Hardware, Run, Schedule, rounds_kept, simulate_runs
 

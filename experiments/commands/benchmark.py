@@ -37,21 +37,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-ROOT = str(Path(__file__).resolve().parents[1])
-sys.path.insert(0, ROOT)  # so that ``experiments`` is found from any folder
-
-if __name__ == "__main__":  # before the imports, of which one may be missing
-    from experiments.early import check_packages
-
-    check_packages()
-
-from experiments.benchmarks import OURS, SYSTEMS, arguments, growth, lanes, network_steps, tables  # noqa: E402
-from experiments.benchmarks.environment import environment  # noqa: E402
-from experiments.benchmarks.lanes import Lane  # noqa: E402
-from experiments.benchmarks.tables import Row  # noqa: E402
-from experiments.benchmarks.worker import Job, Measurement  # noqa: E402
-from experiments.benchmarks.workloads import WORKLOADS  # noqa: E402
-from experiments.study import machine  # noqa: E402
+from experiments.benchmarks import OURS, SYSTEMS, arguments, growth, lanes, network_steps, tables
+from experiments.benchmarks.environment import environment
+from experiments.benchmarks.lanes import Lane
+from experiments.benchmarks.tables import Row
+from experiments.benchmarks.worker import Job, Measurement
+from experiments.benchmarks.workloads import WORKLOADS
+from experiments.study import machine
 
 _OVERHEAD_ROUNDS, _NETWORK_ROUNDS = 9, 5  # of each, unless asked otherwise
 _ENVIRONMENT = {
@@ -225,7 +217,7 @@ def _command(arguments):
 
 
 def _environment(device):
-    paths = [ROOT, os.environ.get("PYTHONPATH", "")]
+    paths = [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH", "")]
     return os.environ | _ENVIRONMENT | _PLATFORM[device] | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 
@@ -238,7 +230,3 @@ def _worker(title, *command):
     if process.returncode:
         tail = "\n".join(process.stderr.splitlines()[-20:])
         raise Failure(f"{tail}\nbenchmark.py: {title} failed with exit status {process.returncode}")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

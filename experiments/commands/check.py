@@ -9,22 +9,14 @@ of that changes. Exit status: 0 all is right, 1 something is not, 2 wrong input.
 
 import argparse
 import os
-import signal
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that ``experiments`` is found from any folder
-
-if __name__ == "__main__":  # before the imports, which take seconds
-    from experiments.early import import_jax
-
-    import_jax()
 
 import jaxlib
 
 from experiments import launch
+from experiments.early import configure_devices
 from experiments.study import self_test
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.engine import available_devices
@@ -32,12 +24,11 @@ from fedjax_collapse.engine import available_devices
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit status."""
-    parser = argparse.ArgumentParser(
-        "check.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.error = _wrong_input
     parser.parse_args(argv)
     start = time.perf_counter()
+    configure_devices()
     try:
         launch.configure_jax(cache="")
         launch.check_devices()
@@ -66,8 +57,3 @@ def _shown(outcome):
 def _wrong_input(message):
     print(f"error: {message}", file=sys.stderr)
     sys.exit(2)
-
-
-if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    sys.exit(main())

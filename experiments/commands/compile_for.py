@@ -21,15 +21,7 @@ import json
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that ``experiments`` is found from any folder
-
-if __name__ == "__main__":  # before the imports, of which one may be missing
-    from experiments.early import check_packages
-
-    check_packages()
 
 from experiments.benchmarks.arguments import writable
 from experiments.benchmarks.compiling import topologies
@@ -179,7 +171,3 @@ def _number(text):
 
 def _numbers(text):
     return [_number(word) for word in _words(text)]
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -18,21 +18,16 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # a clone works without being installed
-
-if __name__ == "__main__":  # before the imports, of which one may be missing
-    from experiments.early import check_packages
-
-    check_packages()
-
 from experiments.config.cells import means_of
 from experiments.config.names import check_name
 from experiments.config.paper import paper_of
-from experiments.results import Study, read_study, write_report
 from experiments.results.drawing import FIGURES
 from experiments.results.export import TABLES, results_of, save_figures
 from experiments.results.figures import headline
+from experiments.results.page import write_report
 from experiments.results.pivots import summary_for_paper
+from experiments.results.reading import read_study
+from experiments.results.study_results import Study
 from experiments.results.table import unfinished_note
 from experiments.study.console import Console
 from experiments.study.failures import one_line
@@ -152,7 +147,3 @@ def _tell(study: Study, console: Console) -> None:
     """Which runs are not in the tables, and what is damaged."""
     for note in filter(None, (unfinished_note(study.unfinished), *study.notes)):
         console.note(note)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,26 +1,18 @@
 """Prints how many numbers clients and server exchange, without training: fedjax-collapse communication
 --config=FILE[:arg] [--config.key=value] [--setting=S,T] [--arm=A,B]
 
-A row for each arm in each setting; ``fedjax_collapse/training/communication.py`` says what counts. ``down`` and ``up`` are those
-of one client in a round: of the model (params and running statistics), and what methods add. ``state dict`` is the
-model with a counter for each layer with running statistics, as PyTorch has it and published tables count; ``paper``,
-if the config has its numbers, is that and prototypes, as printed there. ``cohort``: in a round in both directions, of
-all its clients. ``kept``: what a client stores between its rounds. Data are read, for their shapes. Exit status: 0, or
-2 for wrong input (one line says what).
+A row for each arm in each setting; ``fedjax_collapse.training.communication`` says what counts. ``down`` and ``up``
+are those of one client in a round: of the model (params and running statistics), and what methods add. ``state dict``
+is the model with a counter for each layer with running statistics, as PyTorch has it and published tables count;
+``paper``, if the config has its numbers, is that and prototypes, as printed there. ``cohort``: in a round in both
+directions, of all its clients. ``kept``: what a client stores between its rounds. Data are read, for their shapes. Exit
+status: 0, or 2 for wrong input (one line says what).
 """
 
-import signal
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # a clone works without being installed
-
-if __name__ == "__main__":  # before the imports, of which one may be missing
-    from experiments.early import check_packages
-
-    check_packages()
 
 from experiments.config import build
 from experiments.config.paper import paper_of
@@ -86,8 +78,3 @@ def _with_paper(rows, paper, cells):
     place = HEADING.index("state dict") + 1
     numbers = [show_number(paper.values.get(cell.setting, {}).get(cell.arm), ",.0f", "") for cell in cells]
     return [[*row[:place], text, *row[place:]] for row, text in zip(rows, ["paper", *numbers], strict=True)]
-
-
-if __name__ == "__main__":
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # ``| head``
-    sys.exit(main(sys.argv[1:]))

@@ -9,17 +9,9 @@ status: 0, or 2 for wrong input (one line says what).
 """
 
 import argparse
-import signal
 import sys
 from pathlib import Path
 from typing import Any, NoReturn
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that ``experiments`` is found from any folder
-
-if __name__ == "__main__":  # before the imports, of which one may be missing
-    from experiments.early import check_packages
-
-    check_packages()
 
 import numpy as np
 
@@ -156,8 +148,3 @@ def _one(what, given):
     if len(given) != 1:
         raise UserError(f"{what}s: {', '.join(map(str, given)) or 'none'}; expected one, as one partition is drawn")
     return given[0]
-
-
-if __name__ == "__main__":
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # ``| head`` ends it without a word
-    sys.exit(main(sys.argv[1:]))

@@ -6,11 +6,8 @@
 import inspect
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # a clone works without being installed
 
 from absl import flags
 
@@ -165,6 +162,8 @@ def _table(options, prefix=""):
     return "\n".join(["| key | default | what it may be |", "|---|---|---|", *(f"| {row} |" for row in rows)])
 
 
-if __name__ == "__main__":
+def main(arguments: Sequence[str] = ()) -> int:
+    """Prints the page of the docs; the exit status."""
     sys.stdout.reconfigure(encoding="utf-8")
     sys.stdout.write(as_markdown())
+    return 0

@@ -16,14 +16,15 @@ from typing import Any
 from flax.linen import Module
 
 from experiments.study.failures import explain, is_interrupt
-from fedjax_collapse import methods, nn
+from fedjax_collapse import methods
 from fedjax_collapse.core import discovery, user_code
 from fedjax_collapse.core.options import WithOptions, check_value, hints, with_options
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.methods.base import Method
+from fedjax_collapse.nn import heads, networks
 from fedjax_collapse.nn.network import Network
 
-_KINDS = {"network": (nn, Module), "head": (nn.heads, Module), "method": (methods, Method)}
+_KINDS = {"network": (networks, Module), "head": (heads, Module), "method": (methods, Method)}
 _MOVED = {  # config keys of earlier versions
     "algorithm": "methods=dict(NAME=dict(...)), server.weighting, server.optimized, or private",
     "regularizers": "methods",

@@ -52,8 +52,8 @@ def get_config(arg: str = "") -> ConfigDict:
             # head: linear, etf, simplex, or dict(name="etf", ...) with its options
             network=dict(name="small_cnn"),
             # augmentation: a preset of fedjax_collapse/data/augment.py, such as feddecorr_cifar10
-            # further keys: those of fedjax_collapse/training/local_training.py; optimizer=dict(name="adam", ...) instead of SGD,
-            # phases=(("head", 10), ("body", 1)) instead of epochs
+            # further keys: those of fedjax_collapse/training/local_training.py; instead of SGD
+            # optimizer=dict(name="adam", ...); phases=(("head", 10), ("body", 1)) instead of epochs
             training=dict(
                 epochs=5, batch_size=32, learning_rate=0.01, momentum=0.9, weight_decay=1e-5, augmentation="none"
             ),

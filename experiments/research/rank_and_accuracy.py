@@ -22,18 +22,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that ``experiments`` is found from any folder
-
-if __name__ == "__main__":  # before the imports, of which one may be missing
-    from experiments.early import check_packages
-
-    check_packages()
-
 import numpy as np
 from scipy.stats import spearmanr
 
 from experiments.config.cells import arms_of
-from experiments.results import read_study
 from experiments.results.drawing import (
     COLOURS,
     FIGURES,
@@ -48,6 +40,7 @@ from experiments.results.drawing import (
 from experiments.results.formats import csv_text, markdown
 from experiments.results.metrics import ACCURACY, number, show_number
 from experiments.results.paired import pairs, why_none
+from experiments.results.reading import read_study
 from experiments.results.study_results import Study, moments
 from fedjax_collapse.core.records import MEASURED, UserError
 
@@ -279,7 +272,3 @@ def _linear_up_to(scale, axis, most):
 
 def _write(path, rows):
     path.write_text(csv_text([rows[0], *(row.values() for row in rows)]), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

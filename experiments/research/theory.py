@@ -19,13 +19,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that ``experiments`` is found from any folder
-
-if __name__ == "__main__":  # before the imports, of which one may be missing
-    from experiments.early import check_packages
-
-    check_packages()
-
 import numpy as np
 
 from experiments.research import theory_figures
@@ -252,7 +245,3 @@ def _write(folder: Path, name: str, columns: Columns, figure) -> None:
 
 def _fail(message: str) -> NoReturn:
     raise UserError(message)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -11,7 +11,7 @@ from experiments.study.folder import JOBS
 from experiments.study.workers import Work
 from fedjax_collapse.core.records import UserError
 
-_ROOT = str(Path(__file__).resolve().parents[1])
+_ROOT = str(Path(__file__).resolve().parents[2])
 _LOCAL = "local"
 _OF_ANY_CLUSTER = ("timeout_min", "mem_gb", "nodes", "cpus_per_task", "gpus_per_node", "tasks_per_node", "name")
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from experiments.config.cells import CellName, cells_of, means_of
 from experiments.config.paper import paper_of
-from experiments.results import read_study, write_report
 from experiments.results.metrics import FROM_RUNS
+from experiments.results.page import write_report
 from experiments.results.pivots import summary_for_paper
-from experiments.results.reading import NothingEvaluated, read_run_summary
+from experiments.results.reading import NothingEvaluated, read_run_summary, read_study
 from experiments.results.study_results import summarize_seeds
 from experiments.results.table import unfinished_note
 from experiments.study.console import Console

@@ -30,7 +30,7 @@ from experiments.study.lock import holder, only_process_in
 _PAUSE = 0.5  # seconds between two looks at the workers
 _TAIL = 2**16  # bytes of metrics.jsonl that hold its last row
 _WRONG = 2  # exit status of a worker that could not start
-_LAUNCHER = str(Path(__file__).resolve().with_name("launch.py"))
+_LAUNCHER = str(Path(__file__).resolve().parents[1] / "launch.py")
 
 
 class Place(NamedTuple):

@@ -45,7 +45,7 @@ class FedRCL(Regularizer):
         if self.needs_levels and not model.initial_shapes().levels:
             name = type(model.module).__name__
             raise UserError(
-                f"FedRCL: network {name} offers no levels; sow them as nn.base.as_level does, or set levels='last'"
+                f"FedRCL: network {name} offers no levels; sow them as nn.network.as_level does, or set levels='last'"
             )
 
     def penalty(self, view: LocalView) -> dict[str, Term]:

@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that ``experiments`` is found from any folder
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # so that ``experiments`` is found from any folder
 
 import jax
 import numpy as np

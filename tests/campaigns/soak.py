@@ -2,7 +2,7 @@
 
     python tests/campaigns/soak.py digits            # 2,000 rounds of ten clients on the digits
     python tests/campaigns/soak.py many              # 500 rounds of 10,000 clients, 100 in each
-    python tests/campaigns/soak.py states            # 40 rounds of SCAFFOLD, each with a checkpoint of 100 clients' states
+    python tests/campaigns/soak.py states            # 40 rounds of SCAFFOLD, each checkpoints of 100 clients' states
     python tests/campaigns/soak.py digits --rounds=200 --json=FILE
 
 A row for each tenth of the run. What holds still has equal rows; the last line is the growth from the second tenth to
@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # a clone works without being installed
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # a clone works without being installed
 
 import jax
 import numpy as np
