@@ -13,7 +13,7 @@ from campaigns.layout_campaign import LAYOUTS, Layout, walk
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 def test_one_and_two_processes_agree_and_go_on_from_each_other(tmp_path):

@@ -18,7 +18,7 @@ from fedjax_collapse import FedAvg, LocalTraining, UserError, simulate
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[3]
 CONFIG = """
 from experiments.configs import quickstart
 

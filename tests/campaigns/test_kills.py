@@ -15,7 +15,7 @@ from experiments.config.resolving import resolve_arm
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 def test_a_study_that_is_killed_goes_on_to_the_same_bits(tmp_path):

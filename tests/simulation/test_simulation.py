@@ -264,7 +264,7 @@ def test_killed_and_resumed_equals_uninterrupted(federation, model, tmp_path):
     """
     whole = run(federation, model, "feddecorr", rounds=40, folder=tmp_path / "whole", checkpoint_every=4)
     folder = tmp_path / "killed"
-    here = Path(__file__).parent
+    here = Path(__file__).parents[1]
     script = _CHILD.format(tests=str(here), root=str(here.parent), folder=str(folder))
     child = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True)
     try:

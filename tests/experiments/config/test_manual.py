@@ -12,7 +12,7 @@ from experiments.config.plain_values import plain
 from experiments.configs import base, quickstart
 from fedjax_collapse import UserError
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_help_has_every_option_key_config_and_name(capsys):

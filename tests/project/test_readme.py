@@ -16,7 +16,7 @@ from fedjax_collapse import methods, simulate
 
 pytestmark = pytest.mark.slow
 
-README = (Path(__file__).parents[1] / "README.md").read_text()
+README = (Path(__file__).parents[2] / "README.md").read_text()
 CONFIG, LIBRARY, REGULARIZER = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 
@@ -71,7 +71,7 @@ def test_commands_are_as_the_continuous_integration_expects():
 
 def test_the_examples_of_extending(tmp_path, monkeypatch):
     """The method, the config that names it, and the measurement of ``docs/extending.md``."""
-    text = (Path(__file__).parents[1] / "docs" / "extending.md").read_text()
+    text = (Path(__file__).parents[2] / "docs" / "extending.md").read_text()
     method, arm, measurement = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     (tmp_path / "my_module.py").write_text(method + measurement)
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -13,7 +13,7 @@ from experiments.config.plain_values import plain
 from experiments.configs import base
 from fedjax_collapse import sources
 
-DOCUMENT = (Path(__file__).parents[1] / "docs" / "data.md").read_text()
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "data.md").read_text()
 DATA = re.findall(r"^\| ((?:FD|MR|UV) [^|]*) \| `dict\((.*?)\)`[^|]*\| `(\w+)` \|", DOCUMENT, re.MULTILINE)
 PARTITIONS = sorted(set(re.findall(r"`dict\((name=[^`]*)\)`", DOCUMENT)))
 BUILDERS = {

@@ -13,7 +13,7 @@ import pytest
 from fedjax_collapse.core import compiler_bugs
 from fedjax_collapse.core.compiler_bugs import BUGS, guard
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 FLAG = "--xla_cpu_experimental_ynn_fusion_type="
 IS_SEEN_HERE = sys.platform == "linux" and platform.machine() == "x86_64"  # where the versions were tried
 

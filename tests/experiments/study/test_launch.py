@@ -17,7 +17,7 @@ from fedjax_collapse import UserError
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[3]
 QUICKSTART = "--config=experiments/configs/quickstart.py:smoke"
 SMALL = (
     "--config.network.channels=(4,)",

@@ -27,7 +27,7 @@ from fedjax_collapse.core.records import UserError
 from fedjax_collapse.simulation.measurement import HEADLINES
 from fedjax_collapse.storage.round_arrays import merge_segments, write_segment
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[3]
 SHOWN = [plot for plot in PLOTS if not plot.optional]  # in a study without measurements of its own
 STRENGTH = {"fedavg": 0.35, "feddecorr": 1.0}  # of the features: how little they collapse
 

@@ -19,7 +19,7 @@ from fedjax_collapse import UserError
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[3]
 CONFIG = """
 from experiments.configs import quickstart
 

@@ -35,7 +35,7 @@ from fedjax_collapse import (
 pytestmark = pytest.mark.slow
 
 TRAINING = LocalTraining(batch_size=8, learning_rate=0.05, momentum=0.5)
-FILES = sorted((Path(__file__).parent / "probes").glob("[a-z]*.py"))
+FILES = sorted((Path(__file__).parents[1] / "probes").glob("[a-z]*.py"))
 Z = np.array([[1, 0.5, -0.5], [0.2, -1, 0.8], [0, 0.3, 0.6]])
 Y = np.array([0, 2, 0])
 

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.slow
 ALGORITHM = FedAvg(LocalTraining(epochs=1, batch_size=16, learning_rate=0.05))
 SCHEDULE = Schedule(6, participation=0.6, checkpoint_every=2)
 HARDWARE = Hardware(engine.Vectorized())
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 def go_on(federation, model, folder, rounds=6, stop_after=None):

@@ -22,7 +22,7 @@ from fedjax_collapse import Model, UserError, engine, nn
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[3]
 TOLERANCE = 2e-5  # in float32: the order of summation over processes is all that differs
 CONFIG = """
 import os, signal

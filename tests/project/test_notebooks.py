@@ -21,9 +21,9 @@ from experiments.notebooks import principal_directions, sphere
 
 pytestmark = pytest.mark.slow
 
-FOLDER = Path(__file__).parents[1] / "experiments" / "notebooks"
+FOLDER = Path(__file__).parents[2] / "experiments" / "notebooks"
 NAMES = ("collapse", "own_regularizer", "quickstart", "throughput_100_clients")
-CACHE = Path(__file__).parents[1] / ".pytest_cache" / "jax"
+CACHE = Path(__file__).parents[2] / ".pytest_cache" / "jax"
 ENVIRONMENT = {
     "FAST": "1",
     "JAX_PLATFORMS": "cpu",

@@ -113,7 +113,7 @@ def test_a_class_without_examples_has_no_accuracy():
 
 
 def test_all_of_them_are_defined_in_the_docs():
-    text = (Path(__file__).parents[1] / "docs" / "analysis.md").read_text()
+    text = (Path(__file__).parents[2] / "docs" / "analysis.md").read_text()
     assert [name for name in functions(measurements) if f"| `{name}` |" not in text] == []
 
 
@@ -208,7 +208,7 @@ def test_updates_are_those_of_the_round(views, federation, model):
 
 def test_without_a_linear_head(views, monkeypatch):
     (_, view), _ = views
-    monkeypatch.setattr(measurements.classifier, "linear_head", lambda model, variables: None)
+    monkeypatch.setattr(measurements.classifier_weight, "linear_head", lambda model, variables: None)
     found = measurements.neural_collapse(view)
     assert {name for name in found if not name.startswith("local_")} == {"nc1", "nc2_norms", "nc2_angles", "nc4"}
     with pytest.raises(UserError, match="head_spectrum: the head of network SmallCNN is not linear; leave it out"):
