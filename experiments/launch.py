@@ -2,10 +2,10 @@
 [--workdir=DIR] [--distributed=host:port,processes,process]
 
 Overrides come after ``--config``; tuples are written ``--config.seeds="(0,1)"``. A second start with the same folder
-goes on where the first one stopped; ``--resume=must`` refuses to start new runs, ``--resume=never`` starts all of them
-again and moves what there is of them to the folder ``replaced``. Exit status: 0 done, 1 some runs failed (a line for
-each says why; the same command tries them again), there was no room for files, or no report could be written, 2 wrong
-input (one line says what), 75 stopped by a signal after a checkpoint (the same command goes on).
+resumes where the first one stopped; ``--resume=must`` refuses to start new runs, ``--resume=never`` starts all of them
+again and moves the earlier ones to the folder ``replaced``. Exit status: 0 done, 1 some runs failed (a message for each
+says why; the same command tries them again), there was no space for files, or no report could be written, 2 wrong input
+(a one-line message), 75 stopped by a signal after a checkpoint (run the same command to resume).
 
 A config file is code: it is run, with all that it imports and with the rights of who starts it.
 """
@@ -21,7 +21,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that ``experiments`` is found from any folder
 
 if __name__ == "__main__":  # before the imports, which take seconds
-    from experiments.early import import_jax
+    from experiments.startup import import_jax
 
     import_jax()
 
@@ -31,7 +31,7 @@ from experiments.config import manual
 from experiments.config.config_files import with_config_found
 from experiments.config.parsing import default_workdir, defined_flags, parse
 from experiments.config.resolving import resolve
-from experiments.early import STOPPED, STOPPING
+from experiments.startup import STOPPED, STOPPING
 from experiments.study import hosts
 from experiments.study.console import Console
 from experiments.study.failures import RunsFailed, one_line
@@ -152,7 +152,9 @@ def _is_writable(cache):
     try:
         make_cache(cache)
     except OSError as error:
-        print(f"warning: compiled programs are not kept ({error}); choose another --compilation_cache", file=sys.stderr)
+        print(
+            f"warning: compiled programs are not cached ({error}); choose another --compilation_cache", file=sys.stderr
+        )
         return False
     return True
 

@@ -46,7 +46,7 @@ def main() -> int:
         return 0
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # ``| head`` ends it quietly
     sys.path.insert(0, str(folder().parent))
-    importlib.import_module("experiments.early").check_packages()
+    importlib.import_module("experiments.startup").check_packages()
     return importlib.import_module(f"experiments.{PROGRAMS[name][0]}").main(arguments)
 
 

@@ -83,7 +83,7 @@ def _check_on_gpu(arguments, mode):
         _one_line(f"--device=gpu is of workloads, leave it out with --{mode}")
     others = [system for system in arguments.systems if system not in ON_GPU]
     if others:
-        _one_line(f"--device=gpu: {', '.join(others)} runs on CPUs alone; expected --systems of {', '.join(ON_GPU)}")
+        _one_line(f"--device=gpu: {', '.join(others)} runs on CPUs only; expected --systems of {', '.join(ON_GPU)}")
     if not gpus():
         _one_line("--device=gpu: nvidia-smi finds no GPU here; leave it out, or run this where there is one")
 

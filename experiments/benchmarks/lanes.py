@@ -137,7 +137,7 @@ def speeds(lane: Lane, baseline: Lane, repetitions: int, cores: Sequence[int] = 
     """
     pair, found = (lane, baseline), []
     for repetition in range(repetitions):
-        print(f"{lane.name} beside {baseline.name}, {repetition + 1} of {repetitions} ...", file=sys.stderr)
+        print(f"{lane.name} compared with {baseline.name}, {repetition + 1} of {repetitions} ...", file=sys.stderr)
         if cores:
             ratios = [_at_once(pair, places) for places in (cores, cores[::-1])]
         else:

@@ -77,7 +77,7 @@ def serve(rounds: Iterator[T], number: int, orders: TextIO, say: Callable[[Mappi
     """Runs rounds, of which there is no end, as it is told to until there are no more orders; the one of that number.
 
     It warms up first, and says when the first round was done. An order is a number of rounds: it runs so many, and
-    goes on until it reads ``enough``, with a message after every round, and an empty one when it waits again.
+    continues until it reads ``enough``, with a message after every round, and an empty one when it waits again.
     """
     found = next(rounds)
     first_round_at = time.time()

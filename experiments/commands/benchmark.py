@@ -72,7 +72,7 @@ def main(argv: list[str] | None = None) -> int:
         print(failure, file=sys.stderr)
         return 1
     except KeyboardInterrupt:  # the worker, too, has got it
-        print("stopped; nothing is kept of what was measured", file=sys.stderr)
+        print("stopped; no measurement was saved", file=sys.stderr)
         return 130
     print(table(rows))
     if asked.json:

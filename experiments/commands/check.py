@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import jaxlib
 
 from experiments import launch
-from experiments.early import configure_devices
+from experiments.startup import configure_devices
 from experiments.study import self_test
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.engine import available_devices
@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UserError as error:
         _wrong_input(error)
     except KeyboardInterrupt:
-        print("stopped before the verdict; the last one stays", file=sys.stderr)
+        print("stopped before the verdict; the previous one is kept", file=sys.stderr)
         return 130
     wrong = [outcome.name for outcome in outcomes if not outcome.is_right]
     devices = available_devices()

@@ -89,7 +89,7 @@ def export(
     for kind in formats:
         check_name("format", kind, (*TABLES, *FIGURES))
     if out is None and len(folders) > 1:
-        raise UserError("several studies: say by --out=FOLDER where their table goes")
+        raise UserError("several studies: give --out=FOLDER for their table")
     out = out or folders[0] / EXPORT
     studies = {name: read(folder) for name, folder in zip(_names(folders), folders, strict=True)}
     for option, arm in (("base", base), ("target", target)):
@@ -128,7 +128,7 @@ def _with_unfinished(folder: Path) -> Study:
 
 
 def _rewrite(folders: Sequence[Path], console: Console, read: Callable[[Path], Study]) -> bool:
-    """Whether all reports are written anew; a line says which are not."""
+    """Whether all reports are written again; a line says which are not."""
     is_well = True
     for folder in folders:
         try:

@@ -298,10 +298,10 @@ def _check_layout(options, cohort):
 def _chosen(section, config, key):
     """The name that a dict of the config chooses by."""
     if not isinstance(config, Mapping):
-        raise UserError(f"{section} {config!r}: expected dict({key}=...) with its options beside it")
+        raise UserError(f"{section} {config!r}: expected dict({key}=...) with its options next to it")
     value = config.get(key)
     if not isinstance(value, str):
-        raise UserError(f"config.{section} has no {key}: expected dict({key}=...) with its options beside it")
+        raise UserError(f"config.{section} has no {key}: expected dict({key}=...) with its options next to it")
     return value
 
 

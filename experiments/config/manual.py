@@ -143,7 +143,7 @@ def as_markdown() -> str:
         "Made from the code by `fedjax-collapse manual > docs/configs.md`; `launch.py --help` prints the\n"
         "same. A config file starts from `experiments/configs/base.py` and changes values; any of them can\n"
         'also be changed on the command line, as in `--config.partition.alpha=0.05`, or `--config.seeds="(0,1)"` for\n'
-        "a tuple. What chooses something by its name takes the options of that as further keys beside the name.",
+        "a tuple. What chooses something by its name takes the options of that as further keys next to the name.",
         "## Keys",
         _table(keys(), "--config."),
         "Augmentations (`training.augmentation`): " + ", ".join(f"`{name}`" for name in augment.PRESETS) + ".",

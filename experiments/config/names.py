@@ -77,7 +77,7 @@ def head_of(value: Any) -> type[Module] | WithOptions:
     check_value("network.head", value, str | dict)
     options = dict(value) if isinstance(value, dict) else {"name": value}
     if "name" not in options:
-        raise UserError("network.head has no name: expected dict(name=...) with its options beside it")
+        raise UserError("network.head has no name: expected dict(name=...) with its options next to it")
     kind = class_named("head", options.pop("name"))
     num_classes, *_ = inspect.signature(kind).parameters
     check_arguments("network.head", kind, options, {num_classes: None})
@@ -155,7 +155,7 @@ def check_arguments(
     try:
         accepted = {name: p for name, p in inspect.signature(function).parameters.items() if name not in given}
     except ValueError:  # of some built-in functions
-        raise UserError(f"{what}: {function} does not say what it takes; give a function of your own") from None
+        raise UserError(f"{what}: {function} has no signature to inspect; give a Python function") from None
     accepted = {name: p for name, p in accepted.items() if name not in ("parent", "name")}  # Linen's own
     annotations = hints(function)
     for name, value in arguments.items():

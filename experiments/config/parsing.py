@@ -97,7 +97,7 @@ def defined_flags(command: list[str]) -> flags.FlagValues:
         "resume",
         "auto",
         CHOICES,
-        "must: only go on; never: start all again, and keep what there is.",
+        "must: only resume; never: start all runs again, and keep the earlier ones in replaced/.",
         flag_values=values,
     )
     flags.DEFINE_integer(
@@ -182,5 +182,7 @@ def _set_option(config, path, value):
             config = config[key]
             if not isinstance(config, ConfigDict):
                 given = f"--config.{'.'.join(path[:depth])}"
-                raise UserError(f"{given}={config} has no {path[depth]}: give {given}.name={config} beside its options")
+                raise UserError(
+                    f"{given}={config} has no {path[depth]}: give {given}.name={config} next to its options"
+                )
         config[path[-1]] = value

@@ -10,8 +10,8 @@ from experiments.config.cells import OF_STUDY, CellName, arms_of, cells_of, merg
 from experiments.config.names import check_key, check_name
 from experiments.config.plain_values import plain
 from experiments.config.validation import check_keys, check_study
+from experiments.study.eta import Name
 from experiments.study.folder import run_folder
-from experiments.study.pace import Name
 from fedjax_collapse.core.options import check_value
 from fedjax_collapse.core.records import UserError
 

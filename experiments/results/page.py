@@ -52,7 +52,7 @@ class Section(NamedTuple):
 
 
 def write_report(study: Study | Path | str) -> Path:
-    """The path of ``report.html``, written anew (in one step) from a study, or from what is saved in its folder.
+    """The path of ``report.html``, written again (in one step) from a study, or from what is saved in its folder.
 
     Raises:
         UserError: the folder holds no study, or a file in it cannot be read or written.

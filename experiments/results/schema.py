@@ -98,7 +98,7 @@ def check_starts(starts: Any) -> None:
 def check_run_summary(summary: Mapping[str, Any]) -> None:
     """Raises UserError unless it says what the run's accuracy is of."""
     if "headline" not in summary:
-        raise UserError("has no headline; start this run again, which writes it anew")
+        raise UserError("has no headline; start this run again, which writes it again")
     _check(summary, {"headline": str, "local": str})
 
 

@@ -13,7 +13,7 @@ from experiments.results.metrics import ACCURACY, EFFECTIVE_RANK, PHASES, R, num
 from experiments.results.pivots import NO_MEANS, Means, pivot
 from experiments.results.study_results import Summary
 from experiments.results.table import accuracy_note, final_table, local_note
-from experiments.study.pace import Name, Pace
+from experiments.study.eta import Name, Pace
 
 Row = Mapping[str, Any]
 
@@ -229,12 +229,12 @@ class Console:
         self._write(lambda: self._live.update(shown, refresh=True))
 
     def _write(self, write: Callable[[], None]) -> None:
-        """Writes; once that fails, as on a full disk or a closed pipe, the study goes on without being shown."""
+        """Writes; once that fails, as on a full disk or a closed pipe, the study continues without being shown."""
         try:
             write()
         except OSError as error:
             with contextlib.suppress(OSError):
-                print(f"warning: the output cannot be written ({error.strerror}); the study goes on", file=sys.stderr)
+                print(f"warning: the output cannot be written ({error.strerror}); the study continues", file=sys.stderr)
             with open(os.devnull, "w") as nowhere:
                 os.dup2(nowhere.fileno(), self._stream.fileno())
 

@@ -14,9 +14,9 @@ from experiments.config.names import explained
 from experiments.config.resolving import RunSpec
 from experiments.results.study_results import summarize_run
 from experiments.study.console import Console
+from experiments.study.eta import Name
 from experiments.study.folder import PARTITION, SUMMARY, TOGETHER
 from experiments.study.layouts import fastest
-from experiments.study.pace import Name
 from experiments.study.sinks import Take
 from fedjax_collapse import engine
 from fedjax_collapse.core import files, processes
@@ -119,7 +119,7 @@ def train_group(group: Group, console: Console, should_stop: Callable[[], bool],
 
     ``take``: what takes their rows (``sinks.py``).
     """
-    processes.of_first(lambda: _write_partitions(group))
+    processes.broadcast_from_first(lambda: _write_partitions(group))
     plan = group.plan
     console.start_runs(list(group.runs), group.first_round, plan.schedule.rounds)
 
@@ -140,7 +140,7 @@ def train_group(group: Group, console: Console, should_stop: Callable[[], bool],
         results, diverged = error.results, error
     if not diverged and not all(plan.schedule.is_over(result.metrics) for result in results):
         return False
-    processes.of_first(lambda: _write_summaries(group, results, diverged.found if diverged else ()))
+    processes.broadcast_from_first(lambda: _write_summaries(group, results, diverged.found if diverged else ()))
     console.finish_runs()
     if diverged:
         raise diverged
@@ -185,16 +185,24 @@ def _whose(watch, rows):
 def _check_together(plan):
     """Raises UserError if runs are asked to go together that cannot."""
     if plan.engine["runs"] == "together" and plan.engine["storage"] == "host":
-        raise UserError("runs go together on devices only: choose engine.runs=separate or engine.storage=device")
+        raise UserError(
+            "runs are batched only with storage on the device: choose engine.runs=separate or engine.storage=device"
+        )
     if plan.engine["runs"] == "together" and plan.schedule.stop_at_accuracy:
-        raise UserError("with stop_at_accuracy runs end at rounds of their own: choose engine.runs=separate")
+        raise UserError("with stop_at_accuracy runs end at different rounds: choose engine.runs=separate")
 
 
 def _divide(plan, runs) -> list[Group]:
-    """Runs of one structure: together, if that is asked for or faster, as far as they can go on from one round."""
+    """Runs of one structure: together, if that is asked for or faster, as far as they can continue from one round."""
     choice = plan.engine["runs"]
     is_together = choice == "together" or (choice == "auto" and _is_better_together(plan, list(runs.values())))
-    kept = dict(zip(runs, processes.of_first(lambda: [rounds_kept(run.folder) for run in runs.values()]), strict=True))
+    kept = dict(
+        zip(
+            runs,
+            processes.broadcast_from_first(lambda: [rounds_kept(run.folder) for run in runs.values()]),
+            strict=True,
+        )
+    )
     first_rounds = {name: rounds[-1] for name, rounds in kept.items()}
     common = common_round(kept.values())
     if is_together and (common or _were_together(runs)):  # also for a run that was saved later than the others
@@ -229,7 +237,7 @@ def _were_together(runs):
         except (OSError, ValueError):  # not started yet, or no file of ours
             return False
 
-    return processes.of_first(read)
+    return processes.broadcast_from_first(read)
 
 
 def _group(plan, runs, first_round):

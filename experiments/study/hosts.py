@@ -49,7 +49,9 @@ def join(where: str, timeout: int) -> None:
 
 def _give_up(where, timeout):
     """Ends this process; JAX would abort it."""
-    print(f"error: --distributed={where}: not all processes came in {timeout} s; start them all", file=sys.stderr)
+    print(
+        f"error: --distributed={where}: not all processes connected within {timeout} s; start them all", file=sys.stderr
+    )
     sys.stderr.flush()
     os._exit(2)
 
@@ -65,7 +67,7 @@ def until_all_end(main: Callable[[list[str]], int], arguments: list[str]) -> int
         if not jax.distributed.is_initialized():
             raise
         if _LOST in str(error):
-            print("error: another process has ended; see what it says", file=sys.stderr)
+            print("error: another process has ended; see its output", file=sys.stderr)
         else:
             traceback.print_exc()
         status = 1

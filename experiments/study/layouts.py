@@ -12,7 +12,7 @@ from fedjax_collapse.core import processes
 from fedjax_collapse.engine import Chunked, ClientMap, Sharded
 from fedjax_collapse.nn.model import Model
 from fedjax_collapse.simulation.simulation import Hardware, Run, Schedule, check, initialize
-from fedjax_collapse.storage.remembered import remembered
+from fedjax_collapse.storage.timing_cache import remembered
 
 _CLIENTS_AT_ONCE = (1, 2, 5, 10, 25, 50, 100)
 _TIMED_ROUNDS = 2  # after one that compiles; the faster counts
@@ -65,4 +65,4 @@ def _seconds(run, model, schedule, client_map):
         start = time.perf_counter()
         program.advance(1)
         taken.append(time.perf_counter() - start)
-    return processes.of_all(min(taken))[0]
+    return processes.all_gather(min(taken))[0]

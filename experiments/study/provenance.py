@@ -58,7 +58,9 @@ def record_start(workdir: Path, start: Mapping[str, Any]) -> None:
     try:
         starts = read_starts(workdir)
     except UserError as error:
-        raise UserError(f"{error}; restore it, or remove it to go on without what earlier starts recorded") from error
+        raise UserError(
+            f"{error}; restore it, or remove it to continue without what earlier starts recorded"
+        ) from error
     if not starts or {**starts[-1], "started": None} != {**start, "started": None}:
         starts = (*starts, start)
     write_json(workdir / PROVENANCE, {"starts": starts})

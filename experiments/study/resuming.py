@@ -8,9 +8,9 @@ import jax
 
 from experiments.config.resolving import RunSpec, StudySpec
 from experiments.results.reading import layouts_of, read_starts
+from experiments.study.eta import Name
 from experiments.study.folder import LOCK, REPLACED, is_finished, run_folder
 from experiments.study.groups import Plan
-from experiments.study.pace import Name
 from experiments.study.preparing import Federations
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.simulation.runs import description
@@ -26,7 +26,7 @@ def check_resume(choice: str, study: StudySpec) -> None:
     missing = [run for run in study.runs if choice == "must" and not run.folder.is_dir()]
     if missing:
         raise UserError(
-            f"--resume=must: {study.folder} has nothing of {_listed(missing)} to go on from; "
+            f"--resume=must: {study.folder} has nothing of {_listed(missing)} to resume from; "
             "give the folder of a study that was started, or --resume=auto"
         )
 
@@ -64,20 +64,20 @@ def set_aside(study: Path, runs: Iterable[RunSpec]) -> None:
 
 
 def changed_layouts(study: StudySpec) -> list[str]:
-    """A sentence for each cell with a run that goes on in another layout than an earlier start had, and one if the
+    """A sentence for each cell with a run that continues in another layout than an earlier start had, and one if the
     compiler's flags are others."""
     starts = read_starts(study.folder)
     earlier, now = layouts_of(starts[:-1]), layouts_of(starts[-1:])
     going_on = {run.cell.name for run in study.runs if _is_going_on(run.folder)}
     flags = [start.get("xla_flags", "") for start in starts]
     sentences = [
-        f"{cell}: goes on with {now[cell][0]}, started with {'; '.join(others)}: rounding may differ from there on"
+        f"{cell}: resumed with {now[cell][0]}, started with {'; '.join(others)}: rounding may differ from here on"
         for cell in now
         if cell in going_on and (others := [layout for layout in earlier.get(cell, ()) if layout not in now[cell]])
     ]
     if going_on and flags[-1] not in flags[:-1]:
         sentences.append(
-            f"goes on with XLA_FLAGS={flags[-1]!r}, started with {flags[0]!r}: rounding may differ from there on"
+            f"resumed with XLA_FLAGS={flags[-1]!r}, started with {flags[0]!r}: rounding may differ from here on"
         )
     return sentences
 

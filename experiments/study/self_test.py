@@ -28,7 +28,7 @@ from fedjax_collapse import FedAvg, Federation, LocalTraining, Model, engine, nn
 from fedjax_collapse.core import compiler_bugs
 from fedjax_collapse.simulation.evaluation import evaluate
 from fedjax_collapse.simulation.runs import Run, Schedule, initialize
-from fedjax_collapse.storage.remembered import recalled, remember
+from fedjax_collapse.storage.timing_cache import recalled, remember
 
 TOLERANCE, LOOSE_TOLERANCE = 1e-4, 2e-2  # of float32 on CPUs; where products are of fewer bits
 _CLASSES, _SIZES, _TESTS, _SIZE = 10, (20, 40), 32, 16

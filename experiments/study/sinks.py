@@ -2,7 +2,7 @@
 
 What counts are ``metrics.jsonl`` and ``timing.jsonl``. At each start a sink is given all rows of them again, so that it
 has every round once however often the run was stopped, and may be asked for later. What goes wrong with a sink is told
-once, and the run goes on without it.
+once, and the run continues without it.
 """
 
 import contextlib
@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 
 from experiments.config.names import check_name
 from experiments.results.metrics import PHASES, number
+from experiments.study.eta import Name
 from experiments.study.failures import one_line
 from experiments.study.folder import METRICS, TIMING
-from experiments.study.pace import Name
 from fedjax_collapse.core import processes
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.storage.rows import Rows
@@ -103,7 +103,7 @@ def _log_in():
         print(f"warning: Weights & Biases do not answer ({one_line(error)}); {kept}", file=sys.stderr)
         return
     if not is_known:
-        raise UserError("--log=wandb: no account is known; wandb login, or WANDB_MODE=offline to send runs later")
+        raise UserError("--log=wandb: no account is configured; wandb login, or WANDB_MODE=offline to send runs later")
 
 
 class TensorBoard:
@@ -205,7 +205,9 @@ class _Guarded:
             do(*arguments)
         except Exception as error:
             self._is_broken = True
-            self._announce(f"{self._run.name}: no more goes to {self._name} ({one_line(error)}); the run goes on")
+            self._announce(
+                f"{self._run.name}: nothing more is sent to {self._name} ({one_line(error)}); the run continues"
+            )
 
 
 def _earlier(folder, round):

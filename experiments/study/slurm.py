@@ -1,4 +1,4 @@
-"""The runs of a study as jobs of Slurm, through submitit: one job a run, which goes on after a timeout."""
+"""The runs of a study as jobs of Slurm, through submitit: one job a run, which continues after a timeout."""
 
 import os
 import uuid
@@ -21,7 +21,7 @@ class Job:
 
     def __call__(self, arguments: list[str]) -> None:
         from experiments import launch
-        from experiments.early import configure_devices
+        from experiments.startup import configure_devices
 
         configure_devices()
         status = launch.main([*arguments, f"--share={uuid.uuid4().hex}"], should_stop=lambda: False)

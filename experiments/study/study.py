@@ -67,7 +67,7 @@ def run_study(
     """
     for run in study.runs:
         check_folder(run.folder.parent)
-    processes.of_first(lambda: check_resume(resume, study))
+    processes.broadcast_from_first(lambda: check_resume(resume, study))
     examples = Examples(study.cells, study.seeds)
     console = Console({run.name: run.cell.values["rounds"] for run in study.runs}, hosts.stream())
     try:
@@ -75,8 +75,8 @@ def run_study(
     except _Stopped:
         return False
     with processes.within_first(claimed(study.folder, study.config, bool(share))) as is_last:
-        processes.of_first(lambda: _record_alone(study.folder, hashes, plans))
-        for line in processes.of_first(lambda: list(changed_layouts(study))):
+        processes.broadcast_from_first(lambda: _record_alone(study.folder, hashes, plans))
+        for line in processes.broadcast_from_first(lambda: list(changed_layouts(study))):
             console.note(line)
         sinks = Sinks(log, study.folder, {cell.name: cell.values for cell in study.cells}, console.note)
         start = Start(study, plans, examples, console, sinks, should_stop, share, resume)
@@ -87,7 +87,9 @@ def run_study(
             if lines is None:
                 return False
             failed += lines
-        failed += processes.of_first(lambda: finish(study.folder, study.config, console) if is_last() else [])
+        failed += processes.broadcast_from_first(
+            lambda: finish(study.folder, study.config, console) if is_last() else []
+        )
     if failed:
         raise RunsFailed(failed)
     return True
@@ -114,7 +116,7 @@ def _prepared(study, examples, resume, announce, should_stop):
                 raise _Stopped
             plans[cell.name] = plan_of(cell, federations[cell.name][study.seeds[0]], announce)
         replaced = [run.name for run in study.runs] if resume == "never" else []
-        processes.of_first(lambda: check_unchanged(study.folder, plans, federations, replaced))
+        processes.broadcast_from_first(lambda: check_unchanged(study.folder, plans, federations, replaced))
 
     for setting, runs in by_setting(study.runs).items():
         prepare(setting, runs)
@@ -140,7 +142,9 @@ def _unfinished(settings, console) -> dict[str, list[RunSpec]]:
     def are_finished(runs):
         return all(is_finished(run.folder) for run in runs)
 
-    finished = processes.of_first(lambda: [setting for setting, runs in settings.items() if are_finished(runs)])
+    finished = processes.broadcast_from_first(
+        lambda: [setting for setting, runs in settings.items() if are_finished(runs)]
+    )
     for setting in finished:
         console.note(f"setting {setting}: all {len(settings[setting])} runs are finished")
         console.leave_out(run.name for run in settings[setting])
@@ -157,11 +161,11 @@ def _all_groups(start, setting, runs) -> list[Group]:
     """All of them, after a line on how far they are, unless they are new."""
     folder = start.study.folder
     if start.resume == "never":
-        processes.of_first(lambda: set_aside(folder, runs))
+        processes.broadcast_from_first(lambda: set_aside(folder, runs))
     groups = make_groups(runs, start.plans, start.examples.of(setting))
     first_rounds = {name: group.first_round for group in groups for name in group.runs}
     start.console.expect({n: g.plan.schedule.rounds - g.first_round for g in groups for n in g.runs})
-    if told := processes.of_first(lambda: overview(folder, first_rounds)):
+    if told := processes.broadcast_from_first(lambda: overview(folder, first_rounds)):
         start.console.note(told)
     return groups
 
@@ -182,7 +186,7 @@ def _train_all(groups, start) -> list[str] | None:
     with console:
         for group in groups:
             if _is_told(start.should_stop):
-                console.note(f"stopped before {group}; the same command goes on from there")
+                console.note(f"stopped before {group}; run the same command to resume")
                 return None
             release_programs()
             try:
@@ -193,20 +197,20 @@ def _train_all(groups, start) -> list[str] | None:
                 gc.collect()  # of what the failed run had on the devices
                 continue
             if not is_done:
-                console.note(f"stopped in {group}; the same command goes on from there")
+                console.note(f"stopped in {group}; run the same command to resume")
                 return None
     return failed
 
 
 def _is_told(should_stop):
     """Whether any of the processes is told to stop."""
-    return any(processes.of_all(bool(should_stop())))
+    return any(processes.all_gather(bool(should_stop())))
 
 
 def _train(group, start):
     """``train_group``; what goes wrong is a RunsFailed with the names of the runs, and is in a log of each."""
     folders = {name: Path(run.folder) for name, run in group.runs.items()}
-    processes.of_first(lambda: [forget_failure(folder) for folder in folders.values()])
+    processes.broadcast_from_first(lambda: [forget_failure(folder) for folder in folders.values()])
     try:
         with start.sinks.of(folders) as take:
             return train_group(group, start.console, start.should_stop, take)
@@ -216,9 +220,11 @@ def _train(group, start):
         if processes.is_multiprocess() and not isinstance(error, UserError):
             raise RuntimeError(explain(error)) from error  # the others may not know of it
         if is_of_the_disk(error):
-            raise OSError(f"{group}: {one_line(error)}; make room, the same command goes on") from None
+            raise OSError(f"{group}: {one_line(error)}; free some space, then run the same command to resume") from None
         failures = _failures(group, error)
-        processes.of_first(lambda: [write_failure(folder, line, error) for folder, line in failures.items()])
+        processes.broadcast_from_first(
+            lambda: [write_failure(folder, line, error) for folder, line in failures.items()]
+        )
     first = {line: folder for folder, line in reversed(failures.items())}  # whose log is named, for each line
     raise RunsFailed(f"{line}; log: {folder / ERROR_LOG}" for line, folder in reversed(first.items()))
 

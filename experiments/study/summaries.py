@@ -15,9 +15,9 @@ from experiments.results.reading import NothingEvaluated, read_run_summary, read
 from experiments.results.study_results import summarize_seeds
 from experiments.results.table import unfinished_note
 from experiments.study.console import Console
+from experiments.study.eta import Name
 from experiments.study.failures import one_line, read_failure
 from experiments.study.folder import SUMMARY, is_finished, run_folder
-from experiments.study.pace import Name
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.storage.history import write_json
 
@@ -40,21 +40,21 @@ def finish(workdir: Path, config: Mapping[str, Any], console: Console) -> list[s
             console.note(f"report: {write_report(study)}")
     except (UserError, OSError) as error:
         again = f"fedjax-collapse report {shlex.quote(str(workdir))}"
-        return [f"{one_line(error)}; what was trained is saved, but no report: with this put right, {again} writes it"]
+        return [f"{one_line(error)}; the runs are saved, but the report is not: once this is fixed, {again} writes it"]
     return []
 
 
 def overview(workdir: Path, first_rounds: Mapping[Name, int]) -> str:
-    """One line on how far runs are: finished, failed when last tried, on their way, or new; empty if all are new."""
+    """One line on how far runs are: finished, failed when last tried, unfinished, or new; empty if all are new."""
     kinds: dict[str, list[str]] = {}
     for (cell, seed), first_round in first_rounds.items():
         run, name = run_folder(workdir, (cell, seed)), f"{cell} seed {seed}"
         if is_finished(run):
             kinds.setdefault("finished", []).append("")
         elif read_failure(run):
-            kinds.setdefault("tried again", []).append(name)
+            kinds.setdefault("failed before", []).append(name)
         elif first_round:
-            kinds.setdefault("on their way", []).append(f"{name} after round {first_round}")
+            kinds.setdefault("unfinished", []).append(f"{name} after round {first_round}")
         else:
             kinds.setdefault("new", []).append("")
     told = (f"{len(names)} {kind}" + f" ({', '.join(names)})" * any(names) for kind, names in kinds.items())

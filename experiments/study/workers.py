@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from experiments.config.resolving import RunSpec, StudySpec
-from experiments.early import STOPPED, STOPPED_EARLY, STOPPING
 from experiments.results.metrics import ACCURACY
+from experiments.startup import STOPPED, STOPPED_EARLY, STOPPING
 from experiments.study import machine
 from experiments.study.console import ROUNDS_PER_LINE, Console
 from experiments.study.failures import read_failure, write_failure

@@ -317,4 +317,4 @@ def _drawn(rows: np.ndarray, most: int) -> np.ndarray:
 def _check_classes(view: MeasurementView, name: str) -> None:
     """Raises UserError where the test set has no classes."""
     if view.labels.ndim != 1 or view.labels.dtype.kind not in "iu":
-        raise UserError(f"measurement {name}: it compares classes, and labels of this task are none; leave it out")
+        raise UserError(f"measurement {name}: it compares classes, and this task has none; leave it out")

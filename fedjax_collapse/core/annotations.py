@@ -131,7 +131,7 @@ def _type_problem(value, kind):
 def _traced_problem(value):
     """Of an argument of a ``jax.tree_util.Partial``."""
     wrong = problem(value, float)
-    return wrong and f"{wrong}; what is no number is given by options.constructor"
+    return wrong and f"{wrong}; give what is not a number by options.constructor"
 
 
 def _is_record(kind):

@@ -93,9 +93,9 @@ def check_needed(record: Any) -> None:
         for name, expected in needed.items() if needed and not _is_equal(value, field.default) else ():
             found, what = getattr(record, name), f"{type(record).__name__}: {field.name} {shown(value)}"
             if expected is not ... and found != expected:
-                raise UserError(f"{what} with {name} {found!r}, expected {name}={expected!r}: it does nothing there")
+                raise UserError(f"{what} with {name} {found!r}, expected {name}={expected!r}: it has no effect there")
             if expected is ... and (found is None or (isinstance(found, str) and found == "none")):
-                raise UserError(f"{what} without {name}, expected both: it does nothing alone")
+                raise UserError(f"{what} without {name}, expected both: on its own it has no effect")
 
 
 def checked(function: Callable) -> Callable:

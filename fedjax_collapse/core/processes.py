@@ -43,8 +43,8 @@ def connect() -> None:
     processes that are still reading data or compiling. Over one that is there it waits as long as it takes.
     """
     if is_multiprocess():
-        of_all(0)
-        of_first(lambda: 0)
+        all_gather(0)
+        broadcast_from_first(lambda: 0)
         devices = jax.devices()
         mesh = jax.make_mesh((len(devices),), ("all",), axis_types=(AxisType.Auto,), devices=devices)
         dealt = NamedSharding(mesh, PartitionSpec("all"))
@@ -52,7 +52,7 @@ def connect() -> None:
         jax.block_until_ready(jax.jit(jnp.sum)(ones))
 
 
-def of_all(value: T) -> list[T]:
+def all_gather(value: T) -> list[T]:
     """Every process's value, in their order; JSON of less than 4 KiB."""
     if not is_multiprocess():
         return [value]
@@ -60,7 +60,7 @@ def of_all(value: T) -> list[T]:
     return [json.loads(row.tobytes().rstrip(b"\0")) for row in rows]
 
 
-def of_first(make: Callable[[], T]) -> T:
+def broadcast_from_first(make: Callable[[], T]) -> T:
     """What ``make`` returns in the first process, the only one that calls it and, while it runs, the only one there is.
 
     It has to be JSON, whose lists the others get where it has tuples.
@@ -73,7 +73,7 @@ def of_first(make: Callable[[], T]) -> T:
     return json.loads(_sent_by_first(lambda: json.dumps(make()).encode()))
 
 
-def arrays_of_first(tree: PyTree) -> PyTree:
+def broadcast_arrays(tree: PyTree) -> PyTree:
     """The arrays of the first process; the others have some of the same structure, shapes and types."""
     if not is_multiprocess():
         return tree
@@ -103,13 +103,13 @@ def _is_key(leaf):
 
 @contextlib.contextmanager
 def within_first(context: contextlib.AbstractContextManager[T]) -> Iterator[T | None]:
-    """The context in the first process; the others, where it is None, go on when it has been entered.
+    """The context in the first process; the others, where it is None, continue when it has been entered.
 
-    Errors are those of ``of_first``.
+    Errors are those of ``broadcast_from_first``.
     """
     with contextlib.ExitStack() as stack:
         entered = []
-        of_first(lambda: entered.append(stack.enter_context(context)))
+        broadcast_from_first(lambda: entered.append(stack.enter_context(context)))
         yield next(iter(entered), None)
 
 
@@ -117,7 +117,7 @@ def check_alike(what: Callable[[], Mapping[str, Any]]) -> None:
     """Raises UserError if not all processes return the same, of things by name whose ``repr`` tells them apart."""
     if jax.process_count() == 1:
         return
-    digests = of_all({name: hashlib.sha256(repr(value).encode()).hexdigest() for name, value in what().items()})
+    digests = all_gather({name: hashlib.sha256(repr(value).encode()).hexdigest() for name, value in what().items()})
     for process, own in enumerate(digests):
         names = [name for name in own if own[name] != digests[0].get(name)]
         if names:
@@ -128,7 +128,7 @@ def check_alike(what: Callable[[], Mapping[str, Any]]) -> None:
 
 
 def _sent_by_first(make: Callable[[], bytes]) -> bytes:
-    """What ``make`` returns in the first process, in all. Errors are those of ``of_first``."""
+    """What ``make`` returns in the first process, in all. Errors are those of ``broadcast_from_first``."""
     raised, message = None, b""
     if is_first():
         try:

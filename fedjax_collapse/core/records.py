@@ -22,7 +22,7 @@ class UserError(ValueError):
 
 
 class Damaged(UserError):
-    """A file that is not as it was written, or is missing; an earlier one may do."""
+    """A file that differs from what was written, or is missing; an earlier one may do."""
 
 
 class Examples(NamedTuple):

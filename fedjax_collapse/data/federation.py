@@ -257,7 +257,7 @@ def _as_names(what, names):
     names = tuple(names) if isinstance(names, (list, np.ndarray)) else names
     check_value(what, names, tuple[str, ...])
     if len(set(names)) < len(names):
-        raise UserError(f"{what} {', '.join(names)}: expected every one once")
+        raise UserError(f"{what} {', '.join(names)}: expected each exactly once")
     return names
 
 

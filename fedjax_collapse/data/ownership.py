@@ -50,7 +50,7 @@ def owned(partition: Partition, most: int) -> list[np.ndarray]:
     arrays = []
     for client, rows in enumerate(partition):
         if client == most:
-            raise UserError(f"partition: more than {most} clients, expected at most so many")
+            raise UserError(f"partition: more than {most} clients, use fewer")
         rows = as_array(f"partition: client {client}", rows)
         if rows.ndim != 1 or (rows.size and rows.dtype.kind not in "iu"):
             raise UserError(

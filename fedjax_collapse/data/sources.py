@@ -134,7 +134,7 @@ def glyphs(
     import PIL
 
     if not 0 < len(set(domains)) == len(domains):
-        raise UserError(f"glyphs: domains {', '.join(domains) or '()'}: expected at least one, and every one once")
+        raise UserError(f"glyphs: domains {', '.join(domains) or '()'}: expected at least one, each only once")
 
     def make():
         parts = {"": train_size, "test_": test_size}

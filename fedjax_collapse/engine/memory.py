@@ -23,7 +23,7 @@ def free_bytes(devices: Sequence[jax.Device]) -> float:
 
     Of several processes each knows its own devices, and all return the least.
     """
-    return min(processes.of_all(_own_free_bytes([d for d in devices if d.process_index == jax.process_index()])))
+    return min(processes.all_gather(_own_free_bytes([d for d in devices if d.process_index == jax.process_index()])))
 
 
 def _own_free_bytes(devices):
@@ -100,8 +100,8 @@ def fit(layout: Layout, needed: Callable[[Layout], float], free: float, beside: 
         if smaller is None:
             needed_gib, free_gib = bytes_needed / _GIB, max(free, 0) / _GIB
             raise UserError(
-                f"a round with one client at a time needs {needed_gib:.2f} GiB on each device beside {beside}, but "
-                f"{free_gib:.2f} GiB are free: choose a smaller batch_size, network or image size"
+                f"a round with one client at a time needs {needed_gib:.2f} GiB on each device in addition to {beside}, "
+                f"but {free_gib:.2f} GiB are free: choose a smaller batch_size, network or image size"
             )
         layout = layout._replace(client_map=smaller)
     return layout, bytes_needed

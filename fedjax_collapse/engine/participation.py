@@ -2,7 +2,7 @@
 
 All randomness comes from the round and the identity of a client, never from a position. A client that drops out is as
 one that was not drawn: its upload counts for nothing and what it remembers stays, whatever the methods. A client whose
-upload is lost has trained, and goes on as if it had been heard; for the server it is as one that was not drawn.
+upload is lost has trained, and continues as if it had been heard; for the server it is as one that was not drawn.
 """
 
 import math
@@ -37,7 +37,7 @@ class Participation:
     or by ``availability``: uniformly among those that are available, fewer than the fraction where too few are.
     ``availability``: the probability of being so in a round, one for all clients or one for each.
     ``dropout``: the probability that a client of the cohort does not come back. At least one does: the server would
-    begin a round without any upload anew.
+    begin a round without any upload again.
     ``stragglers``: the probability that a client takes only the share ``straggler_share`` of its local steps, at least
     one. None is for nobody.
     ``upload_loss``: the probability that a client trains and keeps what it learned, its memory and its private parts,

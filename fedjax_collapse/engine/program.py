@@ -43,7 +43,9 @@ class Program:
         self.round_bytes = math.nan  # that rounds need on each device beside what is stored; NaN where nobody knows
         self._is_on_host = self._chosen(storage)
         if self._is_on_host and rounds.run_map is not None:
-            raise UserError("runs go together on devices only: choose engine.runs=separate or engine.storage=device")
+            raise UserError(
+                "runs are batched only with storage on the device: choose engine.runs=separate or engine.storage=device"
+            )
 
     def prepare(self) -> str:
         """Places everything and compiles, with as few clients at once as fit; a line about layout and memory.
@@ -58,7 +60,7 @@ class Program:
         free = memory.free_bytes(self._rounds.devices)
         layout, needed = memory.fit(self._rounds.layout, self._round_bytes, free, beside=self._stored)
         self._rounds, self.round_bytes = self._with(layout), needed
-        return f"{self._description}; on each device {needed / _MIB:.1f} MiB for a round beside {self._stored}"
+        return f"{self._description}; on each device {needed / _MIB:.1f} MiB for a round in addition to {self._stored}"
 
     def advance(self, num_rounds: int) -> list[Advance]:
         """Each run after so many rounds."""

@@ -17,7 +17,7 @@ from fedjax_collapse.core.target import Target
 from fedjax_collapse.nn.inspection import convolutions
 from fedjax_collapse.nn.lowerings.convolution import TimedLowerings, candidates, convolve
 from fedjax_collapse.nn.model import Model
-from fedjax_collapse.storage.remembered import remembered
+from fedjax_collapse.storage.timing_cache import remembered
 
 WORTHWHILE = 2**25  # multiply-adds of a layer: timing those with less takes longer than most studies would win by it
 _CLEARLY = 0.9  # share of the time that another lowering may take to replace that of the rule; less is noise

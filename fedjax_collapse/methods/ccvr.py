@@ -16,7 +16,7 @@ its part of the head stays as it is. All others get equally many. How many the p
 20 epochs are ours, codes of others have 10 to 2000. ``clip`` sets negative features to 0, for those behind a ReLU.
 
 ``when="end"``: as published, training is that without. The head that is scored after a round is calibrated as if that
-round were the last, and the server goes on from the other. ``every_round``: it goes on from the calibrated head.
+round were the last, and the server continues from the other. ``every_round``: it continues from the calibrated head.
 
 ``clients="cohort"``: the examples are those of the last round's cohort, so that a class which none of its clients has
 stays uncalibrated. ``all``: those of all clients, whether they were ever in a cohort or their uploads arrived.

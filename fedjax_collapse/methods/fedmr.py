@@ -10,7 +10,7 @@ before the first of them, the second term is 0, unless one starts with those of 
 The released code has the first term alone, and on another scale than the paper's formula: ``variant="official"``, the
 default, as the only number that we know for ``intra``, 1e-5 of the code's README, belongs to it. The second term and
 the prototypes follow the paper; 0.1 for ``inter`` is ours. What the paper leaves open is an option or ours: in which
-mode prototypes are computed; Lite draws rows anew in every batch; clients that do not submit prototypes still receive
+mode prototypes are computed; Lite draws rows again in every batch; clients that do not submit prototypes still receive
 them.
 """
 

@@ -7,7 +7,7 @@ same. Ten epochs of the head and one of the body are those of its CIFAR-10 with 
 others. They take the place of ``LocalTraining.epochs``.
 
 Each phase has an optimizer of its own. The released code has one for both: with PyTorch 2 the part that is not trained
-stays as it is and momentum starts at zero for each, as here; before, momentum and weight decay went on moving it. It
+stays as it is and momentum starts at zero for each, as here; before, momentum and weight decay continued moving it. It
 has weight decay on weights alone, and in a last round all clients train their heads once more, for at least 10 epochs:
 that pass is not made here. A client that was in no cohort has the initial head, with ``newcomers="mean"`` the mean of
 the last cohort's heads, as released (``newcomers.py``). Evaluation, BatchNorm: as in ``fedper.py``.

@@ -73,7 +73,7 @@ def suspect(record: RoundRecord, done: int, loss: float, score: str) -> Suspicio
     return None if np.isfinite(loss) else Suspicion(done, _positions(cohort[-1]), ())
 
 
-def trace_back(
+def locate_nonfinite(
     rounds: Rounds, run: tuple[FedAvg, State, Data], examples: Examples, storage: str, found: Suspicion
 ) -> NotFinite | None:
     """What the suspected clients stumble over; None if they do not when their operations run one by one.
@@ -111,7 +111,7 @@ def explain(
         parts.append(f"what the step was given is in {path}")
     parts.append(_advice(found, failure, training))
     if can_go_on:
-        parts.append("on_nan=continue goes on" + (", on_nan=skip_client without such clients" if failure else ""))
+        parts.append("on_nan=continue continues" + (", on_nan=skip_client without such clients" if failure else ""))
     divergence = Divergence(found.round, "; ".join(parts), arrays)
     if path:
         write_npz(path, {"round": divergence.round, "line": divergence.line, **arrays})

@@ -67,7 +67,7 @@ class Result(NamedTuple):
 
 
 def rounds_kept(folder: Path | str) -> tuple[int, ...]:
-    """The rounds of the folder's checkpoints, from which ``simulate`` could go on; 0 alone if there is none."""
+    """The rounds of the folder's checkpoints, from which ``simulate`` could continue; 0 alone if there is none."""
     return Checkpoints(Path(folder) / "checkpoints").rounds or (0,)
 
 
@@ -77,7 +77,7 @@ def common_round(kept: Iterable[Sequence[int]]) -> int:
 
 
 def _newest_whole(folders, stores, states, measure_every):
-    """Round, states and histories to go on from; nothing is changed, and warnings say what was passed over."""
+    """Round, states and histories to continue from; nothing is changed, and warnings say what was passed over."""
     damages = []
     for round in sorted(_common(store.rounds if store else () for store in stores), reverse=True):
         try:
@@ -88,7 +88,7 @@ def _newest_whole(folders, stores, states, measure_every):
             damages.append(str(error))
             continue
         for damage in damages:
-            warnings.warn(f"{damage}; the run goes on from round {round}, to the same results", stacklevel=2)
+            warnings.warn(f"{damage}; the run continues from round {round}, to the same results", stacklevel=2)
         return round, [state for state, _ in loaded], histories
     if damages:
         names = ", ".join(str(folder) for folder in folders)
@@ -120,7 +120,7 @@ def _as_lists(arrays):
     return {name: [array.tolist(), str(array.dtype)] for name, array in arrays.items()}
 
 
-class Going:
+class RunLoop:
     """Runs on their way: their program, their histories, their checkpoints."""
 
     def __init__(self, runs: Sequence[Run], model: Model, schedule: Schedule, hardware: Hardware):
@@ -155,15 +155,15 @@ class Going:
             opened[:], histories[:] = self._open(states)
             return [(history.rows[-1:], _as_lists(history.unevaluated)) for history in histories]
 
-        needed = processes.of_first(open_folders)
+        needed = processes.broadcast_from_first(open_folders)
         for history, (rows, unevaluated) in () if processes.is_first() else zip(histories, needed, strict=True):
             history.rows.extend(rows)
             if unevaluated:
                 history.add_rounds({name: np.array(*of_array) for name, of_array in unevaluated.items()})
-        return processes.arrays_of_first(opened), histories
+        return processes.broadcast_arrays(opened), histories
 
     def _open(self, states):
-        """What each run goes on from: the last checkpoint that all of them have and that is whole, or a fresh start."""
+        """What each run resumes from: the last whole checkpoint that all of them have, or a fresh start."""
         folders = [None if run.folder is None else Path(run.folder) for run in self.runs]
         for folder in filter(None, folders):
             _make(folder)
@@ -182,12 +182,12 @@ class Going:
         return states, histories
 
     def _remembered_divergences(self):
-        """By run, those that earlier starts have found, unless the runs shall go on nevertheless."""
+        """By run, those that earlier starts have found, unless the runs shall continue nevertheless."""
         if self.schedule.on_nan == "continue":
             return {}
         folders = [history.folder for history in self.histories]
         own = [folder and divergence.remembered(folder, self.done) for folder in folders]
-        known = processes.of_first(lambda: [found and (found.round, found.line) for found in own])
+        known = processes.broadcast_from_first(lambda: [found and (found.round, found.line) for found in own])
         found = [mine or (told and Divergence(*told, {})) for mine, told in zip(own, known, strict=True)]
         return {i: diverged for i, diverged in enumerate(found) if diverged}
 
@@ -239,23 +239,25 @@ class Going:
             history.add_rounds({"round": rounds, "steps": record.steps, **record.metrics})
         if self.is_divisible and self.schedule.evaluate_every > 1:
             per_round = (stopwatch.seconds["train"] - before) / num_rounds
-            self.rounds_at_once = min(processes.of_all(max(1, int(PATIENCE / max(per_round, 1e-6)))))
+            self.rounds_at_once = min(processes.all_gather(max(1, int(PATIENCE / max(per_round, 1e-6)))))
         return advances
 
     def find_diverged(self, announce: Callable[[str], None]) -> None:
-        """Finds out what happened to runs that have diverged in the last rounds, unless they shall go on."""
+        """Finds out what happened to runs that have diverged in the last rounds, unless they shall continue."""
         for i, record in enumerate(self.records):
             if self.schedule.on_nan != "continue" and i not in self.diverged:
                 loss = self.histories[i].rows[-1]["loss"]
                 if found := divergence.suspect(record, self.done, loss, self.model.task.metric):
-                    line = processes.of_first(lambda i=i, found=found: self._trace_back(i, found, announce))
+                    line = processes.broadcast_from_first(
+                        lambda i=i, found=found: self._locate_nonfinite(i, found, announce)
+                    )
                     self.diverged.setdefault(i, Divergence(found.round, line, {}))
 
-    def _trace_back(self, i, found, announce):
+    def _locate_nonfinite(self, i, found, announce):
         """Keeps client and step that are to blame; the line. The one process that does so has its own devices alone."""
         announce(f"round {found.round} is not finite; it is run again to find out why")
         run, examples = self._before(i, found.round), self.runs[i].federation.train
-        failure = divergence.trace_back(self.rounds, run, examples, self.storage, found)
+        failure = divergence.locate_nonfinite(self.rounds, run, examples, self.storage, found)
         self._keep_divergence(i, found, failure)
         return self.diverged[i].line
 
@@ -312,10 +314,10 @@ class Going:
             must_wait = processes.is_multiprocess() or not engine.memory.fits_on_host(
                 [state.clients for state in states]
             )
-            processes.of_first(lambda: self._save(states, must_wait))
+            processes.broadcast_from_first(lambda: self._save(states, must_wait))
 
     def _save(self, states, must_wait):
-        """``must_wait``: before other processes go on, whom Orbax would wait for; or as no copy fits into memory."""
+        """``must_wait``: before other processes continue, whom Orbax would wait for; or as no copy fits into memory."""
         for history, store, state in zip(self.histories, self.stores, states, strict=True):
             if store:
                 store.save(self.done, state, history.written(), history.to_save(), must_wait)

@@ -16,7 +16,7 @@ from fedjax_collapse.engine import ClientMap, Participation, memory
 from fedjax_collapse.nn.model import Model
 from fedjax_collapse.simulation.divergence import Diverged
 from fedjax_collapse.simulation.measurement import Measurement
-from fedjax_collapse.simulation.running import PATIENCE, Going
+from fedjax_collapse.simulation.running import PATIENCE, RunLoop
 from fedjax_collapse.simulation.running import Result as Result
 from fedjax_collapse.simulation.running import common_round as common_round
 from fedjax_collapse.simulation.running import rounds_kept as rounds_kept
@@ -68,7 +68,7 @@ def simulate(
         stop_at_accuracy: the run ends after the evaluation that reaches it; default 0, never.
         client_map, storage: how clients are laid out, default one after another, fewer at once where memory is short.
             Where examples and client states lie: ``device``; ``host``, from where cohorts are sent; or ``auto``.
-        folder: where metrics and checkpoints are written, and from where a second call goes on, to the same bits.
+        folder: where metrics and checkpoints are written, and from where a second call continues, to the same bits.
         listener: called with the rows of metrics and timing after every evaluation.
         should_stop: asked after every evaluation, and every few seconds where rounds between two of them take longer;
             True writes a checkpoint and returns, and so does Ctrl-C.
@@ -113,33 +113,33 @@ def simulate_runs(
     """
     check_fields(callbacks, "simulate")
     with memory.explain_out_of_memory():
-        going = Going(runs, model, schedule, hardware)
-        with _stop_on_interrupt(callbacks.should_stop) as should_stop, going.written_at_last():
+        loop = RunLoop(runs, model, schedule, hardware)
+        with _stop_on_interrupt(callbacks.should_stop) as should_stop, loop.written_at_last():
             stop = _Stop(should_stop)
-            going.prepare(callbacks.announce)
+            loop.prepare(callbacks.announce)
             if not stop.if_due():
-                _advance(going, callbacks, stop)
-        results = going.results()
-    if going.diverged and going.is_over:
-        raise Diverged(going.diverged, results)
+                _advance(loop, callbacks, stop)
+        results = loop.results()
+    if loop.diverged and loop.is_over:
+        raise Diverged(loop.diverged, results)
     return results
 
 
-def _advance(going, callbacks, stop):
+def _advance(loop, callbacks, stop):
     """To the end, or until it is stopped."""
-    while not going.is_over:
+    while not loop.is_over:
         try:
-            rows = going.advance(stop.if_due)
+            rows = loop.advance(stop.if_due)
         except NotFinite as failure:  # of the debug layout
-            going.stop_at(failure)
+            loop.stop_at(failure)
             return
         if rows is None:
-            going.save(is_stopping=True)
+            loop.save(is_stopping=True)
             return
         callbacks.listener(*rows)
-        going.find_diverged(callbacks.announce)
+        loop.find_diverged(callbacks.announce)
         is_stopping = stop.now()
-        going.save(is_stopping)
+        loop.save(is_stopping)
         if is_stopping:
             return
 
@@ -153,7 +153,7 @@ class _Stop:
     def now(self) -> bool:
         """Whether any of the processes is told to."""
         self._asked = time.monotonic()
-        return any(processes.of_all(bool(self._should_stop())))
+        return any(processes.all_gather(bool(self._should_stop())))
 
     def if_due(self) -> bool:
         """The same, unless it was asked a moment ago."""

@@ -1,6 +1,6 @@
 """Checkpoints of a run's state, through Orbax: the only module that knows it.
 
-A checkpoint is a folder named by its round. While the run goes on it is written beside its place, with the SHA-256 of
+A checkpoint is a folder named by its round. While the run continues it is written beside its place, with the SHA-256 of
 each of its files, and moved there when the disk has it: it is whole from the moment at which it counts, and what
 happens to it later is noticed before anything of it is used.
 
@@ -85,7 +85,7 @@ class Checkpoints:
         return tuple(sorted(int(path.name) for path in found if path.name.isdecimal()))
 
     def forget_after(self, round: int) -> None:
-        """Deletes the checkpoints of later rounds, so that the run can go on from that one, and what a kill left."""
+        """Deletes the checkpoints of later rounds, so that the run can continue from that one, and what a kill left."""
         for later in (kept for kept in self.rounds if kept > round):
             self._remove(later)
         shutil.rmtree(self._folder / _BESIDE, ignore_errors=True)
@@ -100,12 +100,12 @@ class Checkpoints:
     ) -> None:
         """Saves a state with notes, which are JSON, unless there is a checkpoint of the round.
 
-        It waits for the save before it, then a copy of the state is written while the run goes on; what goes wrong is
+        It waits for the save before it, then a copy of the state is written while the run continues; what goes wrong is
         raised by what is asked for next.
 
         Args:
             before: called first, in the writer's thread: it writes what the checkpoint counts on.
-            must_wait: the state itself is written, before the run goes on.
+            must_wait: the state itself is written, before the run continues.
         """
         self.wait()
         if not must_wait:
@@ -135,7 +135,7 @@ class Checkpoints:
         One that was written by an earlier version has no hashes and no notes, which are None then.
 
         Raises:
-            Damaged: the checkpoint is not as it was written.
+            Damaged: the checkpoint differs from what was written.
             UserError: it is of a state of another structure, shape or dtype.
         """
         self.wait()
@@ -193,7 +193,7 @@ def _check_seal(path):
         raise Damaged(f"{seal}: cannot be checked ({type(error).__name__})") from error
     wrong = sorted(name for name in hashes.keys() | found.keys() if hashes.get(name) != found.get(name))
     if wrong:
-        raise Damaged(f"{path / wrong[0]}: {'not as it was written' if wrong[0] in found else 'is missing'}")
+        raise Damaged(f"{path / wrong[0]}: {'differs from what was written' if wrong[0] in found else 'is missing'}")
     return notes
 
 

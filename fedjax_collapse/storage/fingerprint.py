@@ -1,4 +1,4 @@
-"""What a run is, in numbers and names that can be written down: so that no folder goes on with another run."""
+"""What a run is, in numbers and names that can be written down: so that no folder continues with another run."""
 
 import dataclasses
 import functools

@@ -160,7 +160,7 @@ class History:
         are the exception: rows of timing that are damaged or missing are left out, with a warning.
 
         Raises:
-            Damaged: a row of metrics or an array is not as it was written, or is missing.
+            Damaged: a row of metrics or an array differs from what was written, or is missing.
         """
         history = cls(folder)
         history._metrics = Rows.read(folder / _METRICS, round)
@@ -171,7 +171,7 @@ class History:
         history._check_rounds(round, (written or {}).get(_EVALUATED, round), measure_every)
         for name, found in history.written().items() if written else ():
             if written.get(name) != found and name != _TIMING:
-                raise Damaged(f"{folder / name}: not as it was written up to round {round}")
+                raise Damaged(f"{folder / name}: differs from what was written up to round {round}")
         history._keep_timing(written)
         return history
 
@@ -184,7 +184,7 @@ class History:
             some = ", ".join(lost[:_SHOWN]) + (f" and {len(lost) - _SHOWN} more" if len(lost) > _SHOWN else "")
             warnings.warn(f"{path}: the seconds of round {some} cannot be read and are left out", stacklevel=2)
         elif written and written.get(_TIMING) != self._timing.sha256:
-            warnings.warn(f"{path}: not as it was written; seconds in it may be wrong", stacklevel=2)
+            warnings.warn(f"{path}: differs from what was written; its seconds may be wrong", stacklevel=2)
 
     def _check_rounds(self, round, evaluated, measure_every):
         """Raises Damaged unless every round up to this one is there once, where the arrays are one block, and every

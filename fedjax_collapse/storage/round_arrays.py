@@ -1,7 +1,7 @@
 """Arrays with a row per round, on disk: segments of consecutive rounds, later merged into one file.
 
 A kind of arrays, such as ``clients``, lies in a run's folder as segments ``clients/000011.npz``, named by their first
-rounds, or merged as ``clients.npz``, or as both: a finished run that goes on, or one killed while it merged. Readers
+rounds, or merged as ``clients.npz``, or as both: a finished run that continues, or one killed while it merged. Readers
 take a round from the merged file first, and every file is written in one piece, so that nothing is lost or read twice.
 """
 
@@ -22,7 +22,7 @@ def read_arrays(folder: Path, kind: str, until: float = math.inf) -> Arrays:
     """The arrays of a run so far, finished or not, up to a round; empty if there are none.
 
     Raises:
-        Damaged: a file of them cannot be read, or does not go on from the rounds before it.
+        Damaged: a file of them cannot be read, or does not continue from the rounds before it.
     """
     merged = folder / f"{kind}.npz"
     segments = [path for path in _segments(folder, kind) if int(path.stem) <= until]
@@ -33,7 +33,7 @@ def read_arrays(folder: Path, kind: str, until: float = math.inf) -> Arrays:
             try:
                 check_alike(kind, arrays, blocks)
             except UserError as error:
-                raise Damaged(f"{path}: does not go on from the rounds before it: {error}") from None
+                raise Damaged(f"{path}: does not continue from the rounds before it: {error}") from None
             blocks.append(arrays)
     return join(blocks)
 

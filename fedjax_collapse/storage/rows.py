@@ -50,7 +50,7 @@ class Rows:
         for number, line in enumerate(_lines(path) if until else (), 1):
             row, before = _parse(line), read.rows[-1]["round"] if read.rows else 0
             if row is None:
-                raise Damaged(f"{path}, line {number}: not a row as it was written")
+                raise Damaged(f"{path}, line {number}: this row differs from what was written")
             if row["round"] <= before:
                 raise Damaged(f"{path}, line {number}: round {row['round']} comes after round {before}")
             if row["round"] > until:

@@ -45,7 +45,7 @@ def check_optimizer(what: str, made_by: jax.tree_util.Partial, **given: Any) -> 
         if _program(function, args, options | given | {name: default}) == program and _takes_anything(
             function, args, options | given, name
         ):
-            raise UserError(f"{what}: {name} {shown(value)} does nothing with the other options; leave it out")
+            raise UserError(f"{what}: {name} {shown(value)} has no effect with the other options; leave it out")
 
 
 def _taken_apart(made_by: jax.tree_util.Partial) -> tuple[Callable, Mapping[str, Any]]:

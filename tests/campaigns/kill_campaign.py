@@ -36,7 +36,7 @@ import numpy as np
 from orbax.checkpoint import v1 as ocp
 
 from experiments import launch
-from experiments.early import configure_devices
+from experiments.startup import configure_devices
 from experiments.study import summaries
 from experiments.study.folder import CHECKPOINTS, METRICS, SUMMARY
 from fedjax_collapse.core.hashing import digest

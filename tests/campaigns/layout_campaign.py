@@ -3,7 +3,7 @@
     python tests/campaigns/layout_campaign.py [--cases=alone,host] [--layouts=1x1,1x2,2x1] [--float64] [--out=FOLDER]
 
 A layout such as 2x4 is two processes with four devices each, by default those with 1, 2, 4 and 8 devices of 1, 2 and 4
-processes. There is also a chain that goes on from each layout in each other one, an Eulerian walk over the layouts:
+processes. There is also a chain that continues from each layout in each other one, an Eulerian walk over the layouts:
 each start trains one round and stops, and every ordered pair of two layouts follows on each other once. What is
 compared: all numbers of every evaluation, the arrays of every round, the final variables, and the states of server and
 clients in the last checkpoint. Exit status: 0, or 1 if a difference is larger than rounding.
@@ -29,7 +29,7 @@ import numpy as np
 from orbax.checkpoint import v1 as ocp
 
 from experiments import launch
-from experiments.early import STOPPED
+from experiments.startup import STOPPED
 from experiments.study import hosts, summaries
 from experiments.study.folder import CHECKPOINTS, METRICS
 from fedjax_collapse.storage.checkpoint import Checkpoints

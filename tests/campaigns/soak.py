@@ -1,4 +1,4 @@
-"""Long runs, and what they cost as they go on: memory, open files, bytes written and time of a round.
+"""Long runs, and what they cost as they continue: memory, open files, bytes written and time of a round.
 
     python tests/campaigns/soak.py digits            # 2,000 rounds of ten clients on the digits
     python tests/campaigns/soak.py many              # 500 rounds of 10,000 clients, 100 in each

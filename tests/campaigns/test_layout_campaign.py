@@ -1,4 +1,4 @@
-"""Studies that go on in every layout of processes and devices: a short walk, and what is made of differences."""
+"""Studies that continue in every layout of processes and devices: a short walk, and what is made of differences."""
 
 import itertools
 import re

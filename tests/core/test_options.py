@@ -197,7 +197,7 @@ def test_flags_of_optimizers_are_part_of_the_program(federation):
         (Partial(optax.adam, b3=0.1), "optimizer cannot be made with these options .TypeError: .*b3"),
         (Partial(lambda learning_rate: 3), "optimizer cannot be made with these options .AttributeError"),
         (constructor(optax.sgd, nesterov=True), "optimizer: nesterov True does nothing with the other options"),
-        (constructor(optax.sgd, accumulator_dtype="x"), "optimizer: accumulator_dtype 'x' does nothing"),
+        (constructor(optax.sgd, accumulator_dtype="x"), "optimizer: accumulator_dtype 'x' has no effect"),
         (constructor(optax.sgd, momentum=0.5, accumulator_dtype="x"), "optimizer cannot be made .*'x'"),
         (optax.adam, "optimizer <function adam .*: expected Partial, got function"),
         (optax.adam(0.1), "optimizer GradientTransformation.*: expected Partial, got GradientTransformation"),

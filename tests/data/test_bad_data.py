@@ -39,7 +39,7 @@ def as_nobody():
     ("changes", "message"),
     [
         (dict(images=np.zeros((4, 8, 8, 0))), r"train images: shape \(4, 8, 8, 0\), expected .*, none of them 0"),
-        (dict(class_names=("ant", "ant")), "data: class_names ant, ant: expected every one once"),
+        (dict(class_names=("ant", "ant")), "data: class_names ant, ant: expected each exactly once"),
         (dict(partition=[[0, 1], [2.5]]), r"partition: client 1 has float64\[1\]; expected integers in one dimension"),
         (dict(partition=[[0, 1], 2]), r"partition: client 1 has int64\[\]; expected integers"),
         (dict(mean=(1.0, 2.0)), r"data: mean \[1.0, 2.0\] and std 1.0; expected finite numbers, one or 1 of them"),
@@ -87,7 +87,10 @@ def as_nobody():
         (dict(domains=Domains(("a",), [0, 0, 0, 0.5], [0] * 4)), "train domains: expected at least one integer"),
         (dict(domains=Domains(("a",), [0] * 4, [0] * 3)), r"test domains: shape \(3,\), expected one per example"),
         (dict(domains=Domains(("a",), [0] * 4, [0, 0, 0, 1])), "test domains: 1 is none of the 1 names"),
-        (dict(domains=Domains(("a", "a"), [0] * 4, [0] * 4)), "data: names of domains a, a: expected every one once"),
+        (
+            dict(domains=Domains(("a", "a"), [0] * 4, [0] * 4)),
+            "data: names of domains a, a: expected each exactly once",
+        ),
     ],
 )
 def test_arrays_that_are_no_data(changes, message):
@@ -216,7 +219,7 @@ def test_pipes_are_not_waited_for(root):
     """Reading them would never end."""
     pipe = root / "test" / "dog" / "9.png"
     os.mkfifo(pipe)
-    writer = threading.Thread(target=lambda: pipe.open("wb").close(), daemon=True)  # so that one who reads it goes on
+    writer = threading.Thread(target=lambda: pipe.open("wb").close(), daemon=True)  # so that one who reads it continues
     writer.start()
     check("dog/9.png: it is neither a file nor a folder; remove it", sources.folder, root)
     for source in (sources.npz, sources.isic2019):

@@ -75,7 +75,7 @@ def test_predicted_memory_is_that_of_the_compiled_program(federation, network):
         wide = Model(nn.MLP(4, hidden=(width,)), federation.input_shape)
         line = announced(federation, wide, engine.Chunked(clients_at_once))
         assert f"cohorts of 5, {clients_at_once} client" in line
-        return float(re.search(r"on each device (\S+) MiB for a round beside", line)[1])
+        return float(re.search(r"on each device (\S+) MiB for a round in addition to", line)[1])
 
     assert predicted(5, width=600) > 2 * predicted(1, width=600) > 4 * predicted(1) > 0
     states = announced(federation, network, engine.Sharded(2, engine.Chunked(1)), algorithm=SCAFFOLD)
@@ -143,7 +143,7 @@ def test_smaller_layouts():
 
 
 def test_the_fastest_layout_is_timed_once(federation, network, tmp_path, monkeypatch):
-    """Up to where more clients at once take twice as long; another network is timed anew, a damaged file too."""
+    """Up to where more clients at once take twice as long; another network is timed again, a damaged file too."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     timed = []
 

@@ -84,7 +84,7 @@ def test_a_cache_that_cannot_be_written_is_a_warning(seconds, tmp_path, monkeypa
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     seconds[0]["winograd"] = 0.1
-    with pytest.warns(UserWarning, match="lowerings are not kept .*XDG_CACHE_HOME"):
+    with pytest.warns(UserWarning, match="lowerings are not saved .*XDG_CACHE_HOME"):
         assert lowerings(with_timed_lowerings(MODEL, 16, 1, DEVICE)) == ["winograd"] * 3
 
 

@@ -142,7 +142,7 @@ def test_a_study_trains_seeds_and_strengths_together(start, tmp_path, capsys):
     assert start("together") == 0
     printed = capsys.readouterr().out
     assert "[1-4/4] strength1 seeds 0, 1; strength2 seeds 0, 1: starts" in printed
-    assert "4 runs together on" in printed and "MiB for a round beside" in printed
+    assert "4 runs together on" in printed and "MiB for a round in addition to" in printed
     assert len(results(tmp_path / "together")) == 4
     assert start("separate", runs="separate") == 0
     assert "[4/4] strength2 seed 1: starts" in capsys.readouterr().out

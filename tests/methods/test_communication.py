@@ -132,7 +132,7 @@ def test_entries_of_a_sparse_upload_and_where_they_are(federation, network):
 def test_a_model_that_is_measured_is_sent_twice(federation, network):
     (p, s), (c, d) = count(network), (4, 6)
     found = of(federation, network, recalibrate=METHODS["recalibrate"]())
-    assert found.down == {"params": 2 * p, "batch_stats": s}  # statistics are measured anew, whatever they were
+    assert found.down == {"params": 2 * p, "batch_stats": s}  # statistics are measured again, whatever they were
     assert found.up == {"params": p, "recalibrate": s}
     found = of(federation, network, ccvr=METHODS["ccvr"]())
     assert found.down == {"params": 2 * p, "batch_stats": 2 * s}

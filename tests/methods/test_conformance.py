@@ -75,7 +75,7 @@ def test_contract(float64, federation, name):
     """With partial cohorts, of whom some drop out, take half of their steps, or lose their upload.
 
     Numbers are traced, rounds are finite, a client outside the cohort keeps its state, one whose upload is lost does
-    not, if the method has any, a run goes on with the same bits from nothing but its state, and layouts agree.
+    not, if the method has any, a run continues with the same bits from nothing but its state, and layouts agree.
     """
     algorithm = make(name)
     (method,), network = algorithm.methods.values(), network_for(algorithm, federation)

@@ -75,7 +75,7 @@ def network(federation):
     ],
 )
 def test_one_client_with_one_example(float64, method, epochs, expected):
-    """Momentum starts anew in each phase, and weight decay is of what is trained alone."""
+    """Momentum starts again in each phase, and weight decay is of what is trained alone."""
     one = np.ones((1, 1))
     federation = Federation.from_inputs(one, np.zeros(1, int), [[0]], one, np.zeros(1, int), class_names=("a", "b"))
     training = LocalTraining(epochs, batch_size=1, learning_rate=0.5, momentum=0.5, weight_decay=1e-4)

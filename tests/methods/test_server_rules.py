@@ -282,7 +282,7 @@ def lopsided(federation):
 @pytest.mark.parametrize("clients", ["cohort", "all"])
 def test_rounds_of_ccvr_equal_a_plain_loop(float64, lopsided, network, clients):
     """The head that is scored, from the features under the server's model of all whose uploads arrived, or of all
-    clients; training goes on as without. A class without examples keeps its part of the head."""
+    clients; training continues as without. A class without examples keeps its part of the head."""
     method = CCVR(samples=9, epochs=3, batch_size=8, learning_rate=0.5, clients=clients)
     training, start = TRAINING.replace(epochs=2), network.init(jax.random.key(3))
     options = dict(rounds=2, variables=start, participation=Participation(upload_loss=0.5))
@@ -316,7 +316,7 @@ def test_rounds_of_ccvr_equal_a_plain_loop(float64, lopsided, network, clients):
 
 @pytest.mark.slow
 def test_ccvr_in_every_round(float64, federation, network):
-    """In the first round the head is that of ``end``, and then the server goes on from it; one class alone changes
+    """In the first round the head is that of ``end``, and then the server continues from it; one class alone changes
     nothing."""
     small, start = dict(samples=8, epochs=2, batch_size=8), network.init(jax.random.key(3))
     at_end, every = (FedAvg(TRAINING, {"ccvr": CCVR(when, clip=True, **small)}) for when in ("end", "every_round"))

@@ -118,7 +118,7 @@ def get_config(arg=''):
 
 
 def test_a_config_names_heads(tmp_path, monkeypatch):
-    """A run whose network has a head with options goes on, and is loaded again; an arm has another head."""
+    """A run whose network has a head with options continues, and is loaded again; an arm has another head."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(launch, "configure_jax", lambda cache: None)
     (tmp_path / "mine.py").write_text(CONFIG)

@@ -100,7 +100,7 @@ def diverged(*arguments, **options):
 
 @pytest.mark.parametrize("layout", ["sharded", "host"])
 def test_a_run_stops_and_says_where(federation, network, layout, tmp_path, monkeypatch):
-    """After rows, arrays and checkpoint are written; a restart says the same at once, or goes on if it shall. It is
+    """After rows, arrays and checkpoint are written; a restart says the same at once, or continues if it shall. It is
     the first round of a call.
     """
     options = dict(folder=tmp_path, evaluate_every=2, checkpoint_every=2, **LAYOUTS[layout])
@@ -145,7 +145,7 @@ def test_what_else_is_not_finite(federation, network):
     assert message.startswith(
         "round 1, client 1, step 0: the parameters Dense_0/bias, Dense_0/kernel, Dense_1/bias, ..."
     )
-    assert "lower training.learning_rate (now 0.05) or lower training.clip_norm; on_nan=continue goes on, " in message
+    assert "lower training.learning_rate (now 0.05) or lower training.clip_norm; on_nan=continue continues, " in message
     message = str(diverged(federation, network, FedAvg(TRAINING.replace(weight_decay=1e23))))
     assert "; lower training.weight_decay (now 1e+23): a step takes 5e+21 times the params away; on_nan=" in message
     message = str(diverged(federation, network, FedAvg(TRAINING, {"garbled": Garbled()})))
@@ -153,7 +153,7 @@ def test_what_else_is_not_finite(federation, network):
     server = FedAvg(TRAINING, server_optimizer=jax.tree_util.Partial(optax.sgd, 3e38))
     message = str(diverged(federation, network, server, on_nan="skip_client"))
     assert message.startswith("round 1: the loss of the server's model is not finite, what its clients sent is; lower")
-    assert message.endswith("on_nan=continue goes on")
+    assert message.endswith("on_nan=continue continues")
     message = str(diverged(federation, network, FedAvg(TRAINING, {"bomb": Bomb(client=1)})))
     assert "client 1, step 0: the term bomb/burst is not finite; no step was taken before: look at" in message
 
@@ -392,7 +392,7 @@ EXHAUSTED = "RESOURCE_EXHAUSTED: Out of memory allocating 123 bytes.\nBacktrace:
 
 @pytest.mark.parametrize("error", [jax.errors.JaxRuntimeError(EXHAUSTED), MemoryError()])
 def test_exhausted_memory_is_told_apart(federation, network, error, monkeypatch, tmp_path):
-    """One line that says what to do; other errors of the runtime stay as they are, and the run goes on afterwards."""
+    """One line that says what to do; other errors of the runtime stay as they are, and the run continues afterwards."""
 
     def fail(*arguments):
         raise error

@@ -383,7 +383,7 @@ def test_a_folder_of_another_run_is_refused(federation, model, done_folder, case
 
 
 def test_a_folder_of_a_version_with_fewer_options(federation, model, done_folder):
-    """It goes on where the new option has its default, as then nothing is different; otherwise it is another run."""
+    """It continues where the new option has its default, as then nothing is different; otherwise it is another run."""
     file = done_folder / "run.json"
     run = json.loads(file.read_text())
     del run["algorithm"]["training"]["logged_epochs"]
@@ -435,7 +435,7 @@ def of_optimizer(constructor, **numbers):
     ],
 )
 def test_other_records_are_described_otherwise(one, other):
-    """So that one does not go on in the folder of the other."""
+    """So that one does not continue in the folder of the other."""
     assert describe(one) == describe(copy.deepcopy(one)) != describe(other)
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints are written while the run goes on, by one thread for all runs, and the disk has them when they count."""
+"""Checkpoints are written while the run continues, by one thread for all runs, and are on disk when they count."""
 
 import errno
 import os
@@ -20,7 +20,7 @@ TRAINING = LocalTraining(epochs=1, batch_size=16, learning_rate=0.05)
 
 
 class Blocked:
-    """``ocp.save`` that begins, and waits until it may go on."""
+    """``ocp.save`` that begins, and waits until it may continue."""
 
     def __init__(self, monkeypatch):
         self.begun, self.may_write, save = threading.Event(), threading.Event(), ocp.save
@@ -173,7 +173,7 @@ def test_what_goes_wrong_is_raised_by_what_comes_next_and_once(tmp_path, monkeyp
 
 @pytest.mark.parametrize("fails_in", [1, 2])
 def test_a_full_disk_reaches_whoever_waits_for_the_run(run, tmp_path, monkeypatch, fails_in):
-    """At the next save, and after the last one at the end; the same call goes on when there is room."""
+    """At the next save, and after the last one at the end; the same call continues when there is room."""
     save, calls = ocp.save, iter(range(1, 9))
     with monkeypatch.context() as patch:
         patch.setattr(ocp, "save", lambda *arguments: full() if next(calls) == fails_in else save(*arguments))

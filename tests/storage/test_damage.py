@@ -1,5 +1,5 @@
-"""Files of a run that are damaged, lost or cut short: a start goes on to the same bits, or says in one line what is
-wrong; and it changes nothing before it knows what it goes on from."""
+"""Files of a run that are damaged, lost or cut short: a start continues to the same bits, or says in one line what is
+wrong; and it changes nothing before it knows what it continues from."""
 
 import contextlib
 import json
@@ -17,12 +17,12 @@ from orbax.checkpoint import v1 as ocp
 from experiments import launch
 from fedjax_collapse import FedAvg, LocalTraining, UserError, engine, simulate
 from fedjax_collapse.core.records import Damaged
-from fedjax_collapse.simulation.running import Going
+from fedjax_collapse.simulation.running import RunLoop
 from fedjax_collapse.simulation.runs import Hardware, Run, Schedule, initialize
 from fedjax_collapse.simulation.simulation import rounds_kept
 from fedjax_collapse.storage.checkpoint import Checkpoints
 from fedjax_collapse.storage.history import KINDS, read_arrays
-from fedjax_collapse.storage.remembered import remembered
+from fedjax_collapse.storage.timing_cache import remembered
 
 pytestmark = pytest.mark.slow
 
@@ -103,15 +103,15 @@ DAMAGES = {
 
 @pytest.fixture(scope="module")
 def opened(federation, model, stopped, tmp_path_factory):
-    """Opens a folder as a start does, without training: the round, state and history to go on from."""
+    """Opens a folder as a start does, without training: the round, state and history to continue from."""
     place = tmp_path_factory.mktemp("opening") / "run"
     shutil.copytree(stopped, place)
     run = Run(federation, ALGORITHM, jax.random.key(0), place)
-    going = Going([run], model, SCHEDULE, HARDWARE)
+    loop = RunLoop([run], model, SCHEDULE, HARDWARE)
     fresh = [initialize(run, model, SCHEDULE)[1]]
 
     def open_folder():
-        (state,), (history,) = going._open(fresh)
+        (state,), (history,) = loop._open(fresh)
         return int(state.round), state, history
 
     return place, open_folder
@@ -127,7 +127,7 @@ def opening(opened, stopped):
 
 @pytest.mark.parametrize("kind", DAMAGES)
 def test_whatever_happens_to_a_file_is_noticed_or_changes_nothing(opening, stopped, kind):
-    """Every file of a run, of checkpoints too: what a start goes on from is what there was, else one line says why."""
+    """Every file of a run, of checkpoints too: a start resumes from what was there, else one line says why."""
     place, open_folder = opening
     damage, times = DAMAGES[kind]
     rng, outcomes = random.Random(kind), []
@@ -154,7 +154,7 @@ def test_whatever_happens_to_a_file_is_noticed_or_changes_nothing(opening, stopp
         assert history.rows == rows[:round], name
         for array in KINDS:
             assert_same_bits(read_arrays(place, array), read_arrays(stopped, array, round))
-        assert (round == 2) == any("goes on from round 2, to the same results" in str(w.message) for w in said), name
+        assert (round == 2) == any("continues from round 2, to the same results" in str(w.message) for w in said), name
         outcomes.append(round)
     assert {2, 4} <= set(outcomes) if kind == "flip" else 2 in outcomes
     assert outcomes.count("refused") < len(outcomes) / 2
@@ -181,14 +181,14 @@ def changed_digit(folder):
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        (damaged_newest, "not as it was written"),
+        (damaged_newest, "differs from what was written"),
         (lost_segment, "its metrics end at 2"),
-        (changed_digit, r"metrics\.jsonl: not as it was written up to round 4"),
+        (changed_digit, r"metrics\.jsonl: differs from what was written up to round 4"),
     ],
 )
 def test_the_checkpoint_before_it_leads_to_the_same_bits(federation, model, folder, whole, damage, words):
     damage(folder)
-    with pytest.warns(UserWarning, match=words + ".*; the run goes on from round 2, to the same results"):
+    with pytest.warns(UserWarning, match=words + ".*; the run continues from round 2, to the same results"):
         result, files = go_on(federation, model, folder)
     assert_same_bits(result.variables, whole[0].variables)
     assert_same_bits(result.state.clients, whole[0].state.clients)
@@ -208,8 +208,8 @@ def test_without_a_whole_checkpoint_one_line_says_what_to_do(federation, model, 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda lines: [b"\x00" + lines[0][1:], *lines[1:]], "line 1: not a row as it was written"),
-        (lambda lines: [lines[0][:9] + b"\n", *lines[1:]], "line 1: not a row as it was written"),
+        (lambda lines: [b"\x00" + lines[0][1:], *lines[1:]], "line 1: this row differs from what was written"),
+        (lambda lines: [lines[0][:9] + b"\n", *lines[1:]], "line 1: this row differs from what was written"),
         (lambda lines: [lines[0], lines[0], *lines[1:]], "line 2: round 1 comes after round 1"),
         (lambda lines: lines[1:], "line 1: round 2, expected round 1"),
     ],
@@ -239,7 +239,7 @@ def test_damaged_seconds_do_not_condemn_a_run(opening, stopped, change, lost):
     place, open_folder = opening
     whole = [json.loads(line) for line in (stopped / "timing.jsonl").read_text().splitlines()]
     (place / "timing.jsonl").write_bytes(b"".join(change((place / "timing.jsonl").read_bytes().splitlines(True))))
-    words = f"seconds of round {', '.join(map(str, lost))} cannot be read" if lost else "seconds in it may be wrong"
+    words = f"seconds of round {', '.join(map(str, lost))} cannot be read" if lost else "its seconds may be wrong"
     with pytest.warns(UserWarning, match=rf"timing\.jsonl: .*{words}"):
         round, _, history = open_folder()
     assert round == 4 and tree(place).keys() == tree(stopped).keys()
@@ -303,7 +303,7 @@ def test_an_extra_file_in_a_checkpoint_is_damage(tmp_path):
     checkpoints.save(1, {"weights": jax.numpy.arange(3.0)}, {})
     checkpoints.wait()
     (tmp_path / "1" / "state" / "more").write_text("")
-    with pytest.raises(Damaged, match="state/more: not as it was written"):
+    with pytest.raises(Damaged, match="state/more: differs from what was written"):
         checkpoints.load(1, {"weights": jax.numpy.arange(3.0)})
 
 

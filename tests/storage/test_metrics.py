@@ -41,7 +41,7 @@ def filled(folder: Path, rounds: int, save_every: int = 4) -> History:
 
 
 def resume(folder: Path, round: int) -> History:
-    """What a run does to go on."""
+    """What a run does to continue."""
     history = History.read(folder, round)
     history.cut()
     return history
@@ -148,7 +148,7 @@ def train(folder: Path, rounds: int) -> None:
     history.finish()
 
 
-@pytest.mark.parametrize("done_before", [0, 6])  # 6: a finished run goes on, with a merged file and new segments
+@pytest.mark.parametrize("done_before", [0, 6])  # 6: a finished run continues, with a merged file and new segments
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_killed_between_any_two_steps(tmp_path, monkeypatch, done_before, moment):
     """At each step that changes a file or folder: nothing is lost, nothing is there twice, and the end is the same."""

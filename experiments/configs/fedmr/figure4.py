@@ -6,7 +6,7 @@
 * ``:offline``: the five splits of 8x8 digits, with a small network.
 * ``:smoke``: two rounds of one split.
 
-Lite-10 and Lite-50: so many rows of a batch see the second term, anew in every batch, which the paper leaves open.
+Lite-10 and Lite-50: so many rows of a batch see the second term, again in every batch, which the paper leaves open.
 The report has seconds and memory of a round below its figure of times; what a client keeps is printed by ``python
 fedjax-collapse communication`` with this config. The figure's numbers are not known to us.
 """

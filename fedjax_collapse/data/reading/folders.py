@@ -89,7 +89,7 @@ def _parts(root, test_fraction, test_per_class, rng):
         if (root / name).is_dir():
             return train, _images_of_classes(root / name)
     raise UserError(
-        f"{root}: train has no {', '.join(_TEST_FOLDERS)} beside it; expected one of them, with class folders"
+        f"{root}: train has no {', '.join(_TEST_FOLDERS)} next to it; expected one of them, with class folders"
     )
 
 

@@ -480,4 +480,4 @@ def test_ctrl_c_is_a_line(monkeypatch, capsys):
 
     monkeypatch.setattr(benchmark, "_worker", interrupted)
     assert benchmark.main(["--workloads=mlp100", "--systems=fedjax_collapse"]) == 130
-    assert capsys.readouterr() == ("", "stopped; nothing is kept of what was measured\n")
+    assert capsys.readouterr() == ("", "stopped; no measurement was saved\n")

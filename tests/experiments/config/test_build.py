@@ -184,7 +184,7 @@ WRONG = {
     "unknown option": ("data = dict(source='digits', sed=1)", "unknown option of data 'sed': did you mean 'seed'"),
     "missing option": ("data = dict(source='isic2019:x')", "data.split_file is missing: isic2019 needs it"),
     "no tuple": ("data = dict(source='glyphs', domains='clean')", "data.domains 'clean': expected tuple, got str"),
-    "domain twice": ("data = dict(source='glyphs', domains=('clean', 'clean'))", "and every one once"),
+    "domain twice": ("data = dict(source='glyphs', domains=('clean', 'clean'))", "each only once"),
     "negative seed": ("data = dict(source='digits', seed=-1)", "data.seed -1 is outside [0, 4294967295]"),
     "fraction": ("data = dict(source='digits', test_fraction=2.0)", "data.test_fraction 2 is outside [0.01, 0.99]"),
     "absent file": ("data = dict(source='npz:/none.npz')", "/none.npz: cannot be read as npz"),

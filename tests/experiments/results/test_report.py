@@ -340,7 +340,7 @@ def test_the_mean_of_the_last_ten_is_that_of_ten(tmp_path, rounds, is_available)
 
 
 def test_a_run_that_has_not_ended_is_drawn_as_far_as_it_is_saved(tmp_path):
-    """Its arrays are in segments; of a finished run that goes on, in a file and segments."""
+    """Its arrays are in segments; of a finished run that continues, in a file and segments."""
     study = make_study(tmp_path / "s", arms=("only",), seeds=2, rounds=6, features=4)
     whole = read_study(study)
     for seed, ends in ((0, [2, 4, 6]), (1, [4, 6])):

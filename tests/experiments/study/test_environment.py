@@ -112,7 +112,7 @@ def wait_for_handler(process):
 
 
 def test_a_full_disk(command, tmp_path):
-    """Three hundred kilobytes hold metrics and no checkpoint; with room the same command goes on."""
+    """Three hundred kilobytes hold metrics and no checkpoint; with room the same command continues."""
     disk = tmp_path / "study"
     disk.mkdir()
     mount = f"mount -t tmpfs -o size=60k tmpfs {disk}"
@@ -150,7 +150,7 @@ def test_a_cache_that_cannot_be_written(command, tmp_path):
     (tmp_path / "file").write_text("no folder")
     done = run(command, XDG_CACHE_HOME=str(tmp_path / "file"), MPLCONFIGDIR=str(tmp_path))
     assert done.returncode == 0
-    assert "warning: compiled programs are not kept" in done.stderr and "not cached" in done.stderr
+    assert "warning: compiled programs are not cached" in done.stderr and "not cached" in done.stderr
     assert (tmp_path / "study" / "report.html").exists()
 
 

@@ -87,7 +87,7 @@ def test_the_others_go_on_and_a_restart_tries_again(start, tmp_path, capsys):
     before = {arm: Path(f"study/{arm}/seed0/metrics.jsonl").read_bytes() for arm in ("first", "last")}
     Path("repaired").touch()
     assert start() == 0
-    assert "3 runs: 2 finished; 1 tried again (bad seed 0)" in capsys.readouterr().out
+    assert "3 runs: 2 finished; 1 failed before (bad seed 0)" in capsys.readouterr().out
     assert not log.exists() and "failed" not in json.loads(Path("study/summary.json").read_text())["bad"]
     assert "RuntimeError" not in Path("study/report.html").read_text()
     assert {arm: Path(f"study/{arm}/seed0/metrics.jsonl").read_bytes() for arm in before} == before
@@ -105,7 +105,7 @@ def test_whatever_user_code_raises(start, error, told, capsys):
 
 
 def test_a_full_disk_ends_the_study(start, monkeypatch, capsys):
-    """The other runs could not write either; what is there stays, and the same command goes on."""
+    """The other runs could not write either; what is there stays, and the same command continues."""
 
     def full(run, console, should_stop, take):
         raise ValueError("cannot write") from OSError(errno.ENOSPC, "No space left on device")
@@ -114,7 +114,9 @@ def test_a_full_disk_ends_the_study(start, monkeypatch, capsys):
         patch.setattr(study, "train_group", full)
         assert start() == 1
     error = capsys.readouterr().err
-    assert error.startswith("error: first seed 0: ") and error.endswith("make room, the same command goes on\n")
+    assert error.startswith("error: first seed 0: ") and error.endswith(
+        "free some space, then run the same command to resume\n"
+    )
     assert error.count("\n") == 1
     Path("repaired").touch()
     assert start() == 0
@@ -133,7 +135,7 @@ def test_a_report_that_cannot_be_written_loses_nothing(start, name, capsys):
     else:
         assert start(arms=arms) == 1
     printed = capsys.readouterr()
-    told = "what was trained is saved, but no report: with this put right, fedjax-collapse report"
+    told = "the runs are saved, but the report is not: once this is fixed, fedjax-collapse report"
     again = f"{told} {Path('study').absolute()} writes it"
     assert printed.err.startswith(f"error: {Path('study', name).absolute()}") or name == "summary.json"
     assert printed.err.count("\n") == 1 and printed.err.rstrip().endswith(again)
@@ -169,7 +171,7 @@ def test_a_signal_between_runs_is_answered_before_the_next_one(start, monkeypatc
     monkeypatch.setattr(launch, "stop_on_signal", lambda: finished.exists)
     arms = "dict(first={}, second={}, third={})"
     assert start(arms=arms) == launch.STOPPED
-    assert "stopped before second seed 0; the same command goes on from there" in capsys.readouterr().out
+    assert "stopped before second seed 0; run the same command to resume" in capsys.readouterr().out
     assert not Path("study/second").exists() and not Path("study/report.html").exists()
     assert start(arms=arms) == launch.STOPPED
     monkeypatch.setattr(launch, "stop_on_signal", lambda: lambda: False)

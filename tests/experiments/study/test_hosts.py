@@ -16,7 +16,7 @@ from experiments import launch
 from experiments.config import build
 from experiments.config.plain_values import plain
 from experiments.configs import base
-from experiments.early import STOPPING
+from experiments.startup import STOPPING
 from experiments.study import hosts
 from fedjax_collapse import Model, UserError, engine, nn
 
@@ -185,7 +185,7 @@ def test_four_processes_agree_with_one(config, reference, tmp_path):
 def test_a_process_that_dies_ends_the_others(config, reference, tmp_path):
     study = tmp_path / "study"
     statuses, _, errors = in_many(config, study, (2, 1), *ONE_RUN, DIES="process 1 in round 2")
-    assert statuses == [1, -9] and errors[0] == "error: another process has ended; see what it says\n"
+    assert statuses == [1, -9] and errors[0] == "error: another process has ended; see its output\n"
     assert in_one(config, study, 2, *ONE_RUN) == 0
     assert_agree(study, reference(2, SOUND), tolerance=0)
 
@@ -228,7 +228,7 @@ def test_several_processes_use_all_their_devices(monkeypatch):
 
 def test_a_process_that_does_not_come(config, tmp_path):
     statuses, _, (error,) = in_many(config, tmp_path / "study", (2, 1), "--distributed_timeout=1", only=[0])
-    assert statuses == [2] and "not all processes came in 1 s" in error and error.count("\n") == 1
+    assert statuses == [2] and "not all processes connected within 1 s" in error and error.count("\n") == 1
 
 
 def test_auto_is_several_processes_in_a_cluster_alone(monkeypatch):

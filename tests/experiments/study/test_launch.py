@@ -153,7 +153,7 @@ def test_a_stop_is_a_status_of_its_own(config_file, tmp_path, monkeypatch, capsy
     study = tmp_path / "study"
     monkeypatch.setattr(launch, "stop_on_signal", lambda: lambda: any(study.rglob("metrics.jsonl")))
     assert start(config_file, workdir=study) == launch.STOPPED
-    assert "the same command goes on from there" in capsys.readouterr().out
+    assert "run the same command to resume" in capsys.readouterr().out
     monkeypatch.setattr(launch, "stop_on_signal", lambda: lambda: False)
     assert start(config_file, workdir=tmp_path / "study") == 0
 

@@ -1,4 +1,4 @@
-"""``--resume``, and what is said where a run goes on in another layout."""
+"""``--resume``, and what is said where a run continues in another layout."""
 
 import importlib
 import json
@@ -32,7 +32,7 @@ def test_must(tmp_path):
     for run in fedavg.runs:
         run.folder.mkdir(parents=True)
     check_resume("must", fedavg)
-    with pytest.raises(UserError, match="has nothing of feddecorr seed 0, feddecorr seed 1 to go on from"):
+    with pytest.raises(UserError, match="has nothing of feddecorr seed 0, feddecorr seed 1 to resume from"):
         check_resume("must", study)
 
 
@@ -90,13 +90,13 @@ def test_another_layout_is_said_in_the_run_and_in_the_report(start, tmp_path, mo
     monkeypatch.setattr(launch, "stop_on_signal", lambda: lambda: False)
     capsys.readouterr()
     assert start("--resume=must") == 0
-    said = "fedavg: goes on with .*, started with 3 clients at a time on each of 4 devices .*: rounding may differ"
+    said = "fedavg: resumed with .*, started with 3 clients at a time on each of 4 devices .*: rounding may differ"
     assert any(re.match(said, line) for line in capsys.readouterr().out.splitlines())
     starts = json.loads(path.read_text())["starts"]
     assert len(starts) == 2 and starts[0] == first and starts[1]["layouts"] != first["layouts"]
     page = (tmp_path / "study" / "report.html").read_text()
     assert "starts have trained it with 3 clients at a time on each of 4 devices" in page
-    assert start() == 0  # finished: nothing goes on
+    assert start() == 0  # finished: nothing continues
     assert "rounding may differ" not in capsys.readouterr().out
 
 
@@ -109,7 +109,7 @@ def test_layouts_and_devices_by_arm(tmp_path):
     }
     (tmp_path / "provenance.json").write_text(json.dumps({"starts": [START, gpu]}))
     study = resolve(quickstart.get_config(), tmp_path, ["fedavg"], [0])
-    assert changed_layouts(study) == []  # nothing was saved that could go on
+    assert changed_layouts(study) == []  # nothing was saved that could continue
     (tmp_path / "fedavg" / "seed0" / "checkpoints" / "3").mkdir(parents=True)
     assert len(changed_layouts(study)) == 1
 

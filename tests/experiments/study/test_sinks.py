@@ -191,7 +191,7 @@ def test_a_sink_that_breaks_stops_nothing(how, number, start, wandb, capsys):
         ("tensorbord", "unknown sink of --log: 'tensorbord': did you mean 'tensorboard'? expected one of"),
         ("tensorboard", '--log=tensorboard needs a package: pip install "fedjax_collapse[tensorboard]" ('),
         ("tensorboard,wandb", '--log=tensorboard needs a package: pip install "fedjax_collapse[tensorboard]" ('),
-        ("wandb", "--log=wandb: no account is known; wandb login, or WANDB_MODE=offline"),
+        ("wandb", "--log=wandb: no account is configured; wandb login, or WANDB_MODE=offline"),
     ],
 )
 def test_wrong_sinks_are_told_before_anything_is_trained(log, words, start, wandb, monkeypatch, capsys):

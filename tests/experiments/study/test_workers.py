@@ -12,7 +12,7 @@ import pytest
 
 from experiments import launch
 from experiments.config.resolving import StudySpec
-from experiments.early import STOPPED_EARLY, STOPPING
+from experiments.startup import STOPPED_EARLY, STOPPING
 from experiments.study import workers
 from experiments.study.lock import holder, only_process_in, taken
 from fedjax_collapse import UserError

@@ -19,7 +19,7 @@ class Pace:
     """Seconds of rounds (training and evaluating) and of compiling, by cell.
 
     A cell's first update after each start is left out of the former as soon as there is another one, because the device
-    is not warm. A program is compiled anew for a cell's first run, and is mostly there for its later ones.
+    is not warm. A program is compiled again for a cell's first run, and is mostly there for its later ones.
     """
 
     def __init__(self) -> None:

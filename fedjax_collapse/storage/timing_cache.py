@@ -21,10 +21,10 @@ def remembered(kind: str, device: jax.Device, key: Any, measure: Callable[[], Ma
 
     Several processes measure at the same time, and take the numbers of the first.
     """
-    numbers = processes.of_first(lambda: recalled(kind, device, key))
+    numbers = processes.broadcast_from_first(lambda: recalled(kind, device, key))
     if numbers is None:
         measured = {str(name): float(value) for name, value in measure().items()}
-        numbers = processes.of_all(measured)[0]
+        numbers = processes.all_gather(measured)[0]
         remember(kind, device, key, numbers)
     return numbers
 
@@ -51,7 +51,7 @@ def remember(kind: str, device: jax.Device, key: Any, numbers: Mapping[str, floa
         write_json(path, {**what, "numbers": numbers, "sha256": _hash([what, numbers])})
     except OSError as error:
         warnings.warn(
-            f"{path}: {kind} are not kept ({error.strerror}); set XDG_CACHE_HOME to a folder with room", stacklevel=2
+            f"{path}: {kind} are not saved ({error.strerror}); set XDG_CACHE_HOME to a folder with room", stacklevel=2
         )
 
 

@@ -9,7 +9,7 @@ from types import FrameType
 
 from experiments.study.machine import num_cores
 
-STOPPED = 75  # the exit status of a process that a signal stopped: the same command goes on
+STOPPED = 75  # the exit status of a process that a signal stopped: the same command continues
 STOPPING = "stopping after a few more seconds of training and a checkpoint; once more: at once"
 STOPPED_EARLY = "stopped before the first round; the same command starts again"
 _NEEDED = ("jax", "flax", "optax", "chex", "ml_collections", "matplotlib")  # of requirements.txt
