@@ -46,12 +46,6 @@ def load(network: "Network", arrays: list[np.ndarray]) -> "Network":
     return network
 
 
-def dump(network: "Network") -> list[np.ndarray]:
-    """What ``load`` would need to make the network what it is."""
-    arrays = [tensor.detach().numpy().copy() for tensor in tensors(network)]
-    return [np.moveaxis(array, (0, 1), (-1, -2)) if array.ndim > 1 else array for array in arrays]
-
-
 def tensors(network: nn.Module) -> list[torch.Tensor]:
     """What is trained, then the running statistics of BatchNorm: what federated averaging averages."""
     return [*network.parameters(), *(buffer for buffer in network.buffers() if buffer.is_floating_point())]

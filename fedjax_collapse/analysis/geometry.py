@@ -39,13 +39,6 @@ def uniformity(features: Features, t: float = 2.0, most: int = 2000, seed: int =
     return float(largest + np.log(np.mean(np.exp(pairs - largest))))
 
 
-def alignment(first: Features, second: Features, alpha: float = 2.0) -> float:
-    """``mean |u - v|^alpha`` over pairs of rows: from 0 to 2^alpha."""
-    if not len(first):
-        return math.nan
-    return float(np.mean(np.linalg.norm(on_sphere(first) - on_sphere(second), axis=1) ** alpha))
-
-
 def class_alignment(moments: Moments) -> float:
     """Alignment (alpha 2) over all ordered pairs of two examples of one class, from 0 to 4.
 

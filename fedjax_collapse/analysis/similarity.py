@@ -9,7 +9,7 @@ import math
 import numpy as np
 from jaxtyping import Float
 
-from fedjax_collapse.analysis.moments import ROUNDING, Moments
+from fedjax_collapse.analysis.moments import ROUNDING
 
 First = Float[np.ndarray, "examples first_features"]
 Second = Float[np.ndarray, "examples second_features"]
@@ -32,17 +32,6 @@ def debiased_cka(first: First, second: Second) -> float:
     if len(x) < 4:
         return math.nan
     return _ratio(_unbiased(x, y), _unbiased(x, x), _unbiased(y, y))
-
-
-def cka_from_sums(first: Moments, second: Moments, cross: Float[np.ndarray, "first_features second_features"]) -> float:
-    """``linear_cka`` of streamed features; ``cross``: the sum over the examples of ``(x - first.shift)(y -
-    second.shift)^T``."""
-    count = first.num_examples
-    if not count:
-        return math.nan
-    shifts = np.outer(first.sums.sum(axis=0), second.sums.sum(axis=0)) / count
-    both, *each = (_square(m) for m in (cross - shifts, first.covariance * count, second.covariance * count))
-    return _ratio(both, *each)
 
 
 def _unbiased(x, y):

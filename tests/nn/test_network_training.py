@@ -28,6 +28,12 @@ from fedjax_collapse.engine.rounds import _run_round
 pytestmark = pytest.mark.slow
 
 
+def arrays_of(network):
+    """Its weights and running statistics, in the order and with the axes of ``pytorch_networks.load``."""
+    arrays = [tensor.detach().numpy().copy() for tensor in pytorch_networks.tensors(network)]
+    return [np.moveaxis(array, (0, 1), (-1, -2)) if array.ndim > 1 else array for array in arrays]
+
+
 def torch_step(model, name, arrays, batch):
     """What ``training_step`` returns, by PyTorch, from the true rows alone."""
     network = pytorch_networks.build(name, NUM_CLASSES, model.input_shape, **TINY[name].options).double()
@@ -46,7 +52,7 @@ def torch_step(model, name, arrays, batch):
     with torch.no_grad():
         later = network.eval().represent(images)
         outputs = [features, logits, later, network.head(later)]
-    return [tensor.detach().numpy() for tensor in outputs], pytorch_networks.dump(network)
+    return [tensor.detach().numpy() for tensor in outputs], arrays_of(network)
 
 
 @pytest.mark.parametrize("name", TINY)
