@@ -1,6 +1,6 @@
 """A run of a study, loaded again: its model, data, variables and client states.
 
-from experiments.load import load_run
+from experiments.results.load import load_run
 
 run = load_run("runs/quickstart/feddecorr/seed0")  # trust=True where its config names code of your own
 run.predict(run.federation.test.inputs)  # logits [examples, classes]

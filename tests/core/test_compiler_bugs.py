@@ -81,7 +81,8 @@ import jax, jax.numpy as jnp, numpy as np
 if {is_late}:
     jnp.ones(1)
 import fedjax_collapse
-from fedjax_collapse import FedAvg, Federation, LocalTraining, Model, compiler_bugs, nn, simulate
+from fedjax_collapse import FedAvg, Federation, LocalTraining, Model, nn, simulate
+from fedjax_collapse.core import compiler_bugs
 assert compiler_bugs._is_started() == {is_late}  # importing it starts nothing
 labels = np.arange(8) % 2
 images = np.ones((8, 2, 2, 1), np.uint8)
