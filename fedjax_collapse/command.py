@@ -46,7 +46,10 @@ def main() -> int:
         return 0
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # ``| head`` ends it quietly
     sys.path.insert(0, str(folder().parent))
-    importlib.import_module("experiments.startup").check_packages()
+    startup = importlib.import_module("experiments.startup")
+    startup.check_packages()
+    if name == "check":
+        startup.configure_devices()  # those of a study
     return importlib.import_module(f"experiments.{PROGRAMS[name][0]}").main(arguments)
 
 

@@ -16,7 +16,6 @@ from collections.abc import Sequence
 import jaxlib
 
 from experiments import launch
-from experiments.startup import configure_devices
 from experiments.study import self_test
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.engine import available_devices
@@ -28,7 +27,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.error = _wrong_input
     parser.parse_args(argv)
     start = time.perf_counter()
-    configure_devices()
     try:
         launch.configure_jax(cache="")
         launch.check_devices()
