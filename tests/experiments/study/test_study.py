@@ -11,6 +11,7 @@ import pytest
 from ml_collections import ConfigDict
 
 from experiments import launch
+from experiments.config.cells import CellName
 from experiments.config.plain_values import plain
 from experiments.config.resolving import resolve
 from experiments.configs import quickstart
