@@ -73,6 +73,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rows = [row for study in studies for row in differences(study, options.base)]
         if not rows:
             raise UserError(f"no arm has a run of equal seed and partition as {options.base!r}; expected two arms")
+        if not any(np.isfinite(row[metric]) for row in rows for metric in METRICS):
+            known = ", ".join(name for name, _ in METRICS.values())
+            raise UserError(f"no run has any of {known}; take measurements as configs/rank_and_accuracy.py does")
         settings = correlations(rows)
         out.mkdir(parents=True, exist_ok=True)
         _write(out / "runs.csv", rows)

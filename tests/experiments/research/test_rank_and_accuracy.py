@@ -111,6 +111,15 @@ def test_wrong_input(tmp_path, capsys, arguments, line):
     assert line in error and error.count("\n") == 1
 
 
+def test_runs_without_measurements(tmp_path, capsys):
+    study = write_study(tmp_path / "s")
+    for file in study.rglob("metrics.jsonl"):
+        file.write_text(json.dumps({"round": 3, "accuracy": 0.5}) + "\n")
+    assert main([str(study)]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: no run has any of effective_rank, nc/nc1,") and error.count("\n") == 1
+
+
 def test_the_config_sweeps_each_method_alone():
     config = config_file.get_config("digits").to_dict()
     arms = arms_of(config)
