@@ -244,7 +244,7 @@ def test_rows_after_the_last_checkpoint_are_written_again(federation, model, tmp
 
 
 _CHILD = """
-import sys; sys.path[:0] = [{tests!r}, {root!r}]
+import sys; sys.path[:0] = [{here!r}, {tests!r}, {root!r}]
 import time
 from pathlib import Path
 import jax, conftest, test_simulation
@@ -264,8 +264,8 @@ def test_killed_and_resumed_equals_uninterrupted(federation, model, tmp_path):
     """
     whole = run(federation, model, "feddecorr", rounds=40, folder=tmp_path / "whole", checkpoint_every=4)
     folder = tmp_path / "killed"
-    here = Path(__file__).parents[1]
-    script = _CHILD.format(tests=str(here), root=str(here.parent), folder=str(folder))
+    here, tests, root, *_ = map(str, Path(__file__).parents)
+    script = _CHILD.format(here=here, tests=tests, root=root, folder=str(folder))
     child = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True)
     try:
         while child.poll() is None and rounds_kept(folder)[-1] < 8:
