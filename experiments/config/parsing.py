@@ -97,7 +97,7 @@ def defined_flags(command: list[str]) -> flags.FlagValues:
         "resume",
         "auto",
         CHOICES,
-        "must: only resume; never: start all runs again, and keep the earlier ones in replaced/.",
+        "must: only resume; never: start all again, and keep what there is.",
         flag_values=values,
     )
     flags.DEFINE_integer(

@@ -184,7 +184,7 @@ def test_flags_of_optimizers_are_part_of_the_program(federation):
     assert first == second and hash(first) == hash(second)
     other = jax.tree.structure(constructor(optax.sgd, momentum=0.9, nesterov=False))
     assert first != other
-    with pytest.raises(UserError, match="optimizer True: expected float, got bool; what is no number is given by"):
+    with pytest.raises(UserError, match="optimizer True: expected float, got bool; give what is not a number by"):
         LocalTraining(optimizer=jax.tree_util.Partial(optax.sgd, nesterov=True)).check()
 
 
@@ -196,7 +196,7 @@ def test_flags_of_optimizers_are_part_of_the_program(federation):
         (Partial(optax.adam, 0.1), "optimizer cannot be made with these options .TypeError: .*multiple values"),
         (Partial(optax.adam, b3=0.1), "optimizer cannot be made with these options .TypeError: .*b3"),
         (Partial(lambda learning_rate: 3), "optimizer cannot be made with these options .AttributeError"),
-        (constructor(optax.sgd, nesterov=True), "optimizer: nesterov True does nothing with the other options"),
+        (constructor(optax.sgd, nesterov=True), "optimizer: nesterov True has no effect with the other options"),
         (constructor(optax.sgd, accumulator_dtype="x"), "optimizer: accumulator_dtype 'x' has no effect"),
         (constructor(optax.sgd, momentum=0.5, accumulator_dtype="x"), "optimizer cannot be made .*'x'"),
         (optax.adam, "optimizer <function adam .*: expected Partial, got function"),

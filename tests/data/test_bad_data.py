@@ -163,7 +163,7 @@ def test_wrong_layouts(root, tmp_path):
     (tmp_path / "empty" / "train" / "ant").mkdir()
     check("train/ant: no image in this class folder; add some, or remove", sources.folder, tmp_path / "empty")
     save_classes(tmp_path / "untested" / "train", *draw(8, (8, 8, 3)))
-    check("train has no test, val, validation beside it", sources.folder, tmp_path / "untested")
+    check("train has no test, val, validation next to it", sources.folder, tmp_path / "untested")
     (root / "test" / "ant").rename(root / "test" / "eel")
     check(r"eel/\d+.png: class 'eel' is not among the 4 classes of training in .*add it there", sources.folder, root)
     save_classes(tmp_path / "pacs" / "photo", *draw(12, (8, 8, 3)))

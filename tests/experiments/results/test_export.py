@@ -451,7 +451,7 @@ def test_several_studies_in_one_table(cells, tmp_path, capsys):
     heading, *rows = final_table(results.summary, results.differences)
     assert heading[0] == "Arm" and heading[-2:] == ["Accuracy - base", "Seeds"] and rows[0][-2] == "-"
     for arguments, words in (
-        ([str(cells), str(other), "--base=base"], "say by --out=FOLDER"),
+        ([str(cells), str(other), "--base=base"], "give --out=FOLDER"),
         ([str(cells), "--base=bas"], "unknown arm in --base 'bas': did you mean 'base'"),
         ([str(cells), "--format=doc"], "unknown format 'doc'"),
         ([str(tmp_path), "--format=md"], "config.json: no such file"),

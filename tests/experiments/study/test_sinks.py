@@ -180,7 +180,7 @@ def test_a_sink_that_breaks_stops_nothing(how, number, start, wandb, capsys):
     """Once a run cannot be begun, later ones are kept in their folders."""
     Path(how).touch()
     assert start("--log=wandb") == 0
-    told = [line for line in capsys.readouterr().out.splitlines() if "no more goes to wandb (lost)" in line]
+    told = [line for line in capsys.readouterr().out.splitlines() if "nothing more is sent to wandb (lost)" in line]
     assert len(told) == number and {len(rows_of(run)) for run in RUNS} == {4}
     assert len(list(Path("study").glob("*/*/wandb/*.ended"))) == (3 if how == "lost" else 0)
 
