@@ -136,6 +136,6 @@ def test_options_of_a_head_on_the_command_line():
     config = f"--config={Path(launch.__file__).parent / 'configs' / 'quickstart.py'}"
     given = launch.parse([config, "--config.network.head.name=etf", "--config.network.head.scale=10"]).config
     assert given["network"]["head"] == dict(name="etf", scale=10)
-    message = "--config.network.head=etf has no scale: give --config.network.head.name=etf beside its options"
+    message = "--config.network.head=etf has no scale: give --config.network.head.name=etf next to its options"
     with pytest.raises(UserError, match=message.replace(".", "[.]")):
         launch.parse([config, "--config.network.head=etf", "--config.network.head.scale=10"])

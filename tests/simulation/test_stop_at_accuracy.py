@@ -70,7 +70,7 @@ def test_what_makes_no_sense(federation, model):
             run(federation, model, stop_at_accuracy=value)
     runs = [Run(federation, ALGORITHM, jax.random.key(seed)) for seed in range(2)]
     hardware = Hardware(engine.Chunked(1), engine.Vectorized())
-    with pytest.raises(UserError, match=r"rounds of their own: choose engine\.runs=separate"):
+    with pytest.raises(UserError, match=r"end at different rounds: choose engine\.runs=separate"):
         simulate_runs(runs, model, Schedule(2, stop_at_accuracy=0.5), hardware)
 
 

@@ -200,7 +200,7 @@ def test_without_a_whole_checkpoint_one_line_says_what_to_do(federation, model, 
     for round in ("2", "4"):
         flip(folder / "checkpoints" / round / "state" / "_METADATA", random.Random(0))
     before = tree(folder)
-    with pytest.raises(UserError, match=r"4/state/_METADATA: not as .* no checkpoint is whole: restore it, or remove"):
+    with pytest.raises(UserError, match=r"4/state/_METADATA: differs .* no checkpoint is whole: restore it, or remove"):
         go_on(federation, model, folder)
     assert tree(folder) == before
 

@@ -440,7 +440,7 @@ def test_systems_whose_packages_are_missing_are_left_out(capsys):
         ("--augmentations --figure=x.svg", "--augmentations"),
         ("--workload=nope", "nope"),
         ("--device=tpu", "cpu"),
-        ("--device=gpu --systems=fedjax_collapse,pfl", "pfl runs on CPUs alone"),
+        ("--device=gpu --systems=fedjax_collapse,pfl", "pfl runs on CPUs only"),
         ("--device=gpu --methods", "--methods"),
     ],
 )

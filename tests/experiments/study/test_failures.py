@@ -152,7 +152,7 @@ def test_failed_runs_are_told_beside_a_report_that_cannot_be_written(start, caps
     capsys.readouterr()
     assert start() == 1
     failed, unwritten = capsys.readouterr().err.splitlines()
-    assert failed.startswith("error: bad seed 0: ") and "saved, but no report" in unwritten
+    assert failed.startswith("error: bad seed 0: ") and "the runs are saved, but the report is not" in unwritten
 
 
 def test_errors_in_words():
