@@ -16,6 +16,7 @@ from experiments.config.names import (
     class_named,
     explained,
     function_named,
+    imported,
     network,
 )
 from fedjax_collapse import FedAvg, LocalTraining, Participation, Phase, engine
@@ -30,7 +31,7 @@ from fedjax_collapse.methods.base import Method
 from fedjax_collapse.nn.heads import orthogonal_head
 from fedjax_collapse.nn.model import Model
 from fedjax_collapse.simulation.simulation import Schedule
-from fedjax_collapse.training import aggregation
+from fedjax_collapse.training import aggregation, schedules
 from fedjax_collapse.training.optimizers import check_optimizer
 
 _OPTIMIZERS = {name: getattr(optax, name) for name in ("sgd", "adagrad", "adam", "adamw", "rmsprop", "yogi")}
@@ -38,6 +39,7 @@ SERVER_OPTIMIZERS = {  # the damped ones are those of the released codes
     **{name: _OPTIMIZERS[name] for name in ("sgd", "adagrad", "adam", "yogi")},
     **{f"damped_{name}": getattr(aggregation, f"damped_{name}") for name in ("momentum", "adagrad", "adam", "yogi")},
 }
+SAMPLERS = {"uniform": engine.Uniform, "by_size": engine.BySize, "available": engine.Available}
 _OF_OPTAX = {  # what it does not say of its arguments
     "learning_rate": Positive,
     "momentum": Decay | None,
@@ -183,18 +185,31 @@ def _method(key, options) -> Method:
 
 def training(config: Mapping[str, Any]) -> LocalTraining:
     """A client's local training."""
-    options = {
-        "schedule_rounds": config["rounds"],
-        **_without(config["training"], "augmentation", "optimizer", "phases"),
-    }
+    options = _without(config["training"], "augmentation", "optimizer", "phases", "schedule")
     given = dict(augmentation=augmentation(config["training"].get("augmentation", "none")))
     if options.get("task_loss") is not None:
         options["task_loss"] = callable_named("training.task_loss", options["task_loss"])
     if (chosen := config["training"].get("optimizer")) is not None:
         given["optimizer"] = optimizer("training.optimizer", chosen, _OPTIMIZERS)
+    given["schedule"] = _learning_rate_schedule(config["training"].get("schedule", "constant"), config["rounds"])
     check_value("training.phases", phases := config["training"].get("phases", ()), tuple)
     given["phases"] = tuple(map(_phase, phases))
     return call("training", LocalTraining, options, **given)
+
+
+def _learning_rate_schedule(value, rounds):
+    """The schedule of that name, or of a dict of a name and options; None is constant."""
+    check_value("training.schedule", value, str | dict)
+    options = dict(value) if isinstance(value, dict) else {"name": value}
+    name = _chosen("training.schedule", options, "name")
+    del options["name"]
+    if name == "constant" and not options:
+        return None
+    function = function_named("training.schedule", schedules, name)
+    if "rounds" in inspect.signature(function).parameters:
+        options = {"rounds": rounds} | options
+    check_arguments("training.schedule", function, options, {"round": 0})
+    return constructor(function, **options)
 
 
 def _phase(value):
@@ -205,15 +220,16 @@ def _phase(value):
 
 def schedule(config: Mapping[str, Any]) -> Schedule:
     """How many rounds, who takes part in them, and what is measured between them."""
-    options = dict(config["cohort"])
-    for key in ("availability", "step_seconds"):
-        if isinstance(options.get(key), (tuple, list)):
-            check_value(f"cohort.{key}", options[key], tuple[float, ...])
-            options[key] = np.asarray(options[key], np.float32)
-    check_arguments("cohort", Participation, options, dict(fraction=config["participation"]))
-    for key in ("dropout", "stragglers", "upload_loss", "availability_period"):
+    options = _without(config["cohort"], "sampler", "clock")
+    given = dict(fraction=config["participation"])
+    if (sampler := config["cohort"].get("sampler")) is not None:
+        given["sampler"] = _sampler(sampler)
+    if (clock := config["cohort"].get("clock")) is not None:
+        given["clock"] = _with_arrays("cohort.clock", engine.Clock, clock)
+    check_arguments("cohort", Participation, options, given)
+    for key in ("dropout", "stragglers", "upload_loss"):
         options[key] = options.get(key) or None  # 0 is left out of the program
-    rule = call("cohort", Participation, options, fraction=config["participation"])
+    rule = call("cohort", Participation, options, **given)
     measured = tuple(
         (name, function_named(f"measurements.{name}", measurements, function))
         for name, function in config["measurements"].items()
@@ -221,6 +237,30 @@ def schedule(config: Mapping[str, Any]) -> Schedule:
     keys = ("rounds", "evaluate_every", "checkpoint_every", "measure_every", "on_nan", "stop_at_accuracy")
     given = {key: config[key] for key in keys}
     return Schedule(participation=rule, watch=_watch(config["watch"]), measurements=measured, **given)
+
+
+def _sampler(config):
+    """How cohorts are drawn: one of ``engine/samplers.py``, or the user's own."""
+    name = _chosen("cohort.sampler", config, "name")
+    if ":" in name:
+        kind = imported("cohort.sampler", name)
+        if not (inspect.isclass(kind) and issubclass(kind, engine.Uniform)):
+            raise UserError(f"cohort.sampler {name!r}: expected a class derived from fedjax_collapse.engine.Uniform")
+    else:
+        check_name("cohort.sampler", name, SAMPLERS)
+        kind = SAMPLERS[name]
+    return _with_arrays("cohort.sampler", kind, _without(config, "name"))
+
+
+def _with_arrays(what, kind, options):
+    """A record in which a number for each client is an array."""
+    check_value(what, options, dict)
+    options = dict(options)
+    for key, value in options.items():
+        if isinstance(value, (tuple, list)):
+            check_value(f"{what}.{key}", value, tuple[float, ...])
+            options[key] = np.asarray(value, np.float32)
+    return call(what, kind, options)
 
 
 def _watch(text):

@@ -17,12 +17,15 @@ from experiments.config.names import check_name, classes, functions
 from experiments.config.plain_values import plain
 from experiments.config.validation import kind_of_key
 from experiments.configs import base
-from fedjax_collapse import LocalTraining, Participation
+from fedjax_collapse import LocalTraining, Participation, engine
 from fedjax_collapse.analysis import measurements
+from fedjax_collapse.core import discovery
 from fedjax_collapse.core.options import hints, in_words
 from fedjax_collapse.data import augment, partition, sources
+from fedjax_collapse.training import schedules
 
 _GIVEN = {"labels", "num_clients", "domains", "num_classes", "parent", "name", "target", "fraction", "kwargs", "view"}
+_GIVEN |= {"round", "rounds", "sampler", "clock"}
 _SECTIONS = {"training.": LocalTraining, "cohort.": Participation, "partition.": partition.dirichlet}
 _WIDTH = 100
 
@@ -55,14 +58,18 @@ def choices() -> dict[str, list[Choice]]:
         "measurements": ("measurements", functions(measurements)),
         "server optimizers": ("server.optimizer.name", build.SERVER_OPTIMIZERS),
         "settings of local training": ("training", {"training": LocalTraining}),
+        "learning-rate schedules": ("training.schedule.name", functions(schedules)),
         "cohorts": ("cohort", {"cohort": Participation}),
+        "samplers": ("cohort.sampler.name", build.SAMPLERS),
+        "virtual time": ("cohort.clock", {"clock": engine.Clock}),
     }
     return {what: [_choice(section, *named) for named in sorted(by_name.items())] for what, (section, by_name) in
             found.items()}  # fmt: skip
 
 
 def _choice(section, name, made):
-    summary = (inspect.getdoc(inspect.getmodule(made) if inspect.isclass(made) else made) or "").split("\n\n")[0]
+    is_of_file = inspect.isclass(made) and discovery.has_own_file(made)
+    summary = (inspect.getdoc(inspect.getmodule(made) if is_of_file else made) or "").split("\n\n")[0]
     return Choice(section, name, " ".join(summary.split()), list(options_of(made)))
 
 

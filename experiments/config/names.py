@@ -30,6 +30,12 @@ _MOVED = {  # config keys of earlier versions
     "regularizers": "methods",
     "server_optimizer": "server.optimizer",
     "batch_norm": "server.batch_norm",
+    "schedule_factor": "training.schedule=dict(name='decay', factor=...)",
+    "schedule_rounds": "training.schedule=dict(name='cosine', rounds=...)",
+    "rule": "cohort.sampler=dict(name=...), such as uniform, by_size or available",
+    "availability": "cohort.sampler=dict(name='available', probability=...)",
+    "availability_period": "cohort.sampler=dict(name='available', period=...)",
+    **{key: f"cohort.clock.{key}" for key in ("step_seconds", "step_spread", "upload_seconds", "deadline")},
 }
 _MANY = 25  # names, which a line does not list beside the nearest one
 
@@ -159,7 +165,7 @@ def check_arguments(
     accepted = {name: p for name, p in accepted.items() if name not in ("parent", "name")}  # Linen's own
     annotations = hints(function)
     for name, value in arguments.items():
-        check_name(f"option of {what}", name, accepted)
+        check_key(f"option of {what}", name, accepted)
         check_value(f"{what}.{name}", value, annotations[name])
     for name, parameter in accepted.items():
         is_named = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)

@@ -39,11 +39,11 @@ def get_config(arg: str = "") -> ConfigDict:
             paper={},
             clients=10,
             participation=1.0,  # fraction of the clients in a round
-            # rule: uniform, size, availability (a probability); dropout: probability of not coming back; stragglers:
-            # probability of taking only the share straggler_share of the local steps; upload_loss: of training in vain;
-            # further keys: those of fedjax_collapse/engine/participation.py
+            # sampler: uniform, by_size, or available with its probability and period; dropout: probability of
+            # not coming back; stragglers: probability of taking only the share straggler_share of the local steps;
+            # upload_loss: of training in vain; clock=dict(step_seconds=0.5, ...): virtual time, and a deadline
             cohort=dict(
-                rule="uniform", availability=1.0, dropout=0.0, stragglers=0.0, straggler_share=0.5, upload_loss=0.0
+                sampler=dict(name="uniform"), dropout=0.0, stragglers=0.0, straggler_share=0.5, upload_loss=0.0
             ),
             data=dict(source="digits"),
             # seed: of the draw; none is the run's own seed, so that every seed of a study sees another partition
@@ -53,7 +53,8 @@ def get_config(arg: str = "") -> ConfigDict:
             network=dict(name="small_cnn"),
             # augmentation: a preset of fedjax_collapse/data/augment.py, such as feddecorr_cifar10
             # further keys: those of fedjax_collapse/training/local_training.py; instead of SGD
-            # optimizer=dict(name="adam", ...); phases=(("head", 10), ("body", 1)) instead of epochs
+            # optimizer=dict(name="adam", ...); phases=(("head", 10), ("body", 1)) instead of epochs; over rounds
+            # schedule=dict(name="cosine") or dict(name="decay", factor=0.998)
             training=dict(
                 epochs=5, batch_size=32, learning_rate=0.01, momentum=0.9, weight_decay=1e-5, augmentation="none"
             ),

@@ -31,6 +31,11 @@ def class_named(package: ModuleType, name: str) -> type:
     raise AttributeError(f"module {package.__name__!r} has no attribute {name!r}")
 
 
+def has_own_file(kind: type) -> bool:
+    """Whether the class is the one that its file is named as."""
+    return _is_of(kind.__module__.rpartition(".")[2], kind.__name__)
+
+
 def _files(package):
     return [file.name for file in pkgutil.iter_modules(package.__path__) if not file.name.startswith("_")]
 

@@ -19,39 +19,36 @@ are drawn depend neither on how clients are laid out nor on where a run was resu
                             steps
                                 AUGMENTATION
                                 0, 1, ...   a step: dropout
-                                    name of a method, or TASK    the terms of its loss
+                                    name of a method, or "task"    the terms of its loss
 """
 
+import enum
 import zlib
 
 import jax
 
 from fedjax_collapse.core.records import Key
 
-# next to the numbers of rounds, from 0
-AVAILABILITY = 2**31 - 1
-SPEEDS = 2**31 - 2
-
-# within a round
-COHORT = 0
-CLIENTS = 1
-DROPOUT = 2
-STRAGGLERS = 3
-UPLOADS = 4
-
-# within an epoch, next to the numbers of its steps, from 0
-AUGMENTATION = 2**31 - 1
-
-# within a step, next to the names of methods
-TASK = "task"
-
-# within the initial model
-HEAD = 1
+TASK = "task"  # next to the names of methods: the task's term of the loss
 
 
-def clients_key(key: Key) -> Key:
-    """The key that the keys of a round's clients are derived from, given the round's."""
-    return jax.random.fold_in(key, CLIENTS)
+class Stream(enum.Enum):
+    """A stream with a number of its own: the scope whose key it is derived from, and the number."""
+
+    HEAD = "initial model", 1
+    AVAILABILITY = "rounds", 2**31 - 1  # next to the numbers of rounds, from 0
+    SPEEDS = "rounds", 2**31 - 2
+    COHORT = "round", 0
+    CLIENTS = "round", 1
+    DROPOUT = "round", 2
+    STRAGGLERS = "round", 3
+    UPLOADS = "round", 4
+    AUGMENTATION = "epoch", 2**31 - 1  # next to the numbers of its steps, from 0
+
+    def key(self, of_scope: Key) -> Key:
+        """The key of the stream, given that of its scope."""
+        _, number = self.value
+        return jax.random.fold_in(of_scope, number)
 
 
 def method_key(key: Key, name: str) -> Key:

@@ -22,6 +22,7 @@ from fedjax_collapse.engine.layout import Rounds as Rounds
 from fedjax_collapse.engine.layout import batch_parts as batch_parts
 from fedjax_collapse.engine.layout import check_watch as check_watch
 from fedjax_collapse.engine.layout import clients_at_once as clients_at_once
+from fedjax_collapse.engine.participation import Clock as Clock
 from fedjax_collapse.engine.participation import Participation as Participation
 from fedjax_collapse.engine.program import STORAGES as STORAGES
 from fedjax_collapse.engine.program import Program as Program
@@ -38,3 +39,8 @@ from fedjax_collapse.engine.rounds import run_rounds as run_rounds
 from fedjax_collapse.engine.rounds import trace as trace
 from fedjax_collapse.engine.rounds import with_first_reports as with_first_reports
 from fedjax_collapse.engine.rounds import without_padding as without_padding
+from fedjax_collapse.engine.samplers import Available as Available
+from fedjax_collapse.engine.samplers import BySize as BySize
+from fedjax_collapse.engine.samplers import Uniform as Uniform
+from fedjax_collapse.engine.skipping import KEEP_ALL as KEEP_ALL
+from fedjax_collapse.engine.skipping import SkipDiverged as SkipDiverged

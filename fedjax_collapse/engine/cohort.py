@@ -11,12 +11,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_collapse.core.randomness import clients_key
+from fedjax_collapse.core.randomness import Stream
 from fedjax_collapse.core.records import Client, ClientState, Drawn, Examples, Key, Ownership, PyTree, Server, Variables
-from fedjax_collapse.engine import skipping
 from fedjax_collapse.engine.client_maps import ClientMap, Outcome
 from fedjax_collapse.engine.layout import Rounds
 from fedjax_collapse.engine.participation import Participation
+from fedjax_collapse.engine.skipping import KEEP_ALL, either
 from fedjax_collapse.training import local, server
 from fedjax_collapse.training.aggregation import Upload, weigh
 from fedjax_collapse.training.algorithm import FedAvg
@@ -72,9 +72,9 @@ def draw(
     else:
         cohort = data.order
     budgets = rule.budgets(key, cohort, len(sizes))
-    seconds = None if rule.deadline is None else rule.seconds(key_run, _planned_steps(rule, algorithm, key, sizes))
+    seconds = rule.clock.seconds(key_run, _planned_steps(rule, algorithm, key, sizes)) if rule.has_deadline else None
     arrives = rule.arrivals(key, cohort, len(sizes), seconds)
-    drawn = stack(algorithm, cohort, sizes, clients_key(key), budgets, arrives)
+    drawn = stack(algorithm, cohort, sizes, Stream.CLIENTS.key(key), budgets, arrives)
     return rounds.layout.client_map.keep_replicated(drawn)
 
 
@@ -114,7 +114,7 @@ def home_order(rounds: Rounds, data: Data) -> jax.Array | None:
     lie in any order.
     """
     layout, sizes = rounds.layout, data.ownership.sizes
-    is_fixed = data.participation.is_everyone(len(sizes), layout.cohort_size) and not rounds.skips_clients
+    is_fixed = data.participation.is_everyone(len(sizes), layout.cohort_size) and rounds.diverging == KEEP_ALL
     if rounds.run_map is not None or layout.client_map.num_devices == 1 or not is_fixed:
         return None
     return everyone(sizes, layout.client_map)
@@ -189,9 +189,7 @@ def train(
         client, result = context.client, local.run(context)
         upload, state, trained = result
         steps = trained.steps.astype(jnp.result_type(float))  # exact up to 16 million, and one exchange with the rest
-        metrics = trained.metrics
-        if rounds.skips_clients:
-            metrics = skipping.marked(client, result, rounds.model.task.metric)
+        metrics = rounds.diverging.metrics(client, result, rounds.model.task.metric)
         upload = weigh(upload, client.weight, client.is_counted)
         return Outcome(upload, state, (steps, metrics), trained.variables, _position(watched_ids, client.id))
 
@@ -210,23 +208,19 @@ def aggregate(
     diverge; ``upload`` and ``result`` are what ``train`` returned."""
     new, measured = server.aggregate(algorithm, rounds.model, shared.server, upload), {}
     if algorithm.measuring():
-        measured, wrong = _sum_reports(rounds, algorithm, shared._replace(server=new), clients, local.measure)
-        if rounds.skips_clients:
-            is_blamed = skipping.all_finite(new) & jnp.any(clients.is_counted & (wrong == 0))
-            failed = jnp.maximum(result.metrics[skipping.SKIPPED], jnp.where(is_blamed, wrong, 0))
-            result = result._replace(metrics={**result.metrics, skipping.SKIPPED: failed})
+        measured, diverged = _sum_reports(rounds, algorithm, shared._replace(server=new), clients, local.measure)
+        metrics = rounds.diverging.with_measured(result.metrics, new, clients, diverged)
+        result = result._replace(metrics=metrics)
         new = server.apply_measured(algorithm, rounds.model, new, measured)
     new = server.after_round(algorithm, shared.server.variables, new, measured)
-    if rounds.skips_clients:  # without any client the weights are not numbers
-        new = _either(jnp.sum(clients.weight) > 0, new, shared.server)
-    return new, result
+    return rounds.diverging.server(new, shared.server, clients), result
 
 
 def first_reports(
     rounds: Rounds, algorithm: FedAvg, shared: Shared, clients: Client
 ) -> tuple[dict[str, PyTree], PyTree]:
-    """The clients' summed reports on the initial model, of the methods that start with one; ``skipping.is_wrong``
-    [cohort] of each client's, where clients are skipped."""
+    """The clients' summed reports on the initial model, of the methods that start with one; and, where
+    clients are skipped, whose diverge [cohort]."""
     return _sum_reports(rounds, algorithm, shared, clients, local.first_report)
 
 
@@ -240,24 +234,20 @@ def measured_by_all(
 def start_with(algorithm: FedAvg, received: Server, reports: dict[str, PyTree], left_out: jax.Array | None) -> Server:
     """The server before the first round, from the clients' summed reports; as it was where all are ``left_out``."""
     new = server.combine_first_reports(algorithm, received, reports)
-    return new if left_out is None else _either(~jnp.all(left_out), new, received)
+    return new if left_out is None else either(~jnp.all(left_out), new, received)
 
 
 def end_with(algorithm: FedAvg, received: Server, reports: dict[str, PyTree], left_out: jax.Array | None) -> Server:
     """The server after all clients have measured its model; as it was where all are ``left_out``."""
     new = server.after_round(algorithm, received.variables, received, reports, by_all=True)
-    return new if left_out is None else _either(~jnp.all(left_out), new, received)
-
-
-def _either(condition, new, old):
-    return jax.tree.map(lambda after, before: jnp.where(condition, after, before), new, old)
+    return new if left_out is None else either(~jnp.all(left_out), new, received)
 
 
 def _sum_reports(rounds, algorithm, shared, clients, report):
     def report_of(context):
         client, reports = context.client, report(context)
-        wrong = skipping.is_wrong(reports, client) if rounds.skips_clients else ()
-        return Outcome(weigh(Upload((), reports), client.weight, client.is_counted), numbers=wrong)
+        diverged = rounds.diverging.diverged(reports, client)
+        return Outcome(weigh(Upload((), reports), client.weight, client.is_counted), numbers=diverged)
 
     outcome = _map_clients(rounds, algorithm, shared, clients, report_of)
     return outcome.summand.total, outcome.numbers

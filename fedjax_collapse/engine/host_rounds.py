@@ -12,10 +12,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_collapse.core import randomness
+from fedjax_collapse.core.randomness import Stream
 from fedjax_collapse.core.records import ClientState, Drawn, Examples, PyTree
 from fedjax_collapse.engine import cohort as cohorts
-from fedjax_collapse.engine import skipping
 from fedjax_collapse.engine.client_maps import ClientMap, to_host
 from fedjax_collapse.engine.cohort import CohortResult, Data
 from fedjax_collapse.engine.layout import Rounds
@@ -50,7 +49,7 @@ def run_rounds(
         if algorithm.measuring(by_all=True):
             last = state.round - 1
             report = functools.partial(_measure, rounds, algorithm, state.server, last)
-            key = randomness.clients_key(jax.random.fold_in(state.key, last))
+            key = Stream.CLIENTS.key(jax.random.fold_in(state.key, last))
             left_out, reports = _reports_of_all(rounds, algorithm, host, key, states, report)
             state = state._replace(server=_end_with(algorithm, state.server, reports, left_out))
             _mark(records[-1], left_out)
@@ -90,7 +89,7 @@ def _train_and_aggregate(rounds, algorithm, host, state, first):
         new, result = _run_round(rounds, algorithm, server, of_cohort, state.round, cohort)
         return ids, result.metrics.get(SKIPPED), (new, result)
 
-    return skipping.without_failed_on_host(attempt, len(host.sizes), rounds.skips_clients)
+    return rounds.diverging.repeat_on_host(attempt, len(host.sizes))
 
 
 def _reports_of_all(rounds, algorithm, host, key, states, report):
@@ -111,7 +110,7 @@ def _reports_of_all(rounds, algorithm, host, key, states, report):
             blocks.append((ids, to_host(wrong)))
         return *map(np.concatenate, zip(*blocks, strict=True)), total
 
-    left_out, _, total = skipping.without_failed_on_host(attempt, num_clients, rounds.skips_clients)
+    left_out, _, total = rounds.diverging.repeat_on_host(attempt, num_clients)
     return left_out, total
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.core.target import Target
 from fedjax_collapse.engine.client_maps import ClientMap
+from fedjax_collapse.engine.skipping import KEEP_ALL, KeepAll
 from fedjax_collapse.nn.model import Model
 
 _SMALL_LAYERS, _SMALL_WEIGHTS = 12, 5_000_000
@@ -37,14 +38,14 @@ class Rounds:
     ``run_map``: how several runs are laid out, each by ``layout``; None for one run.
     ``watch``: whose local models are kept after a call's last round: ``one``, the member of its cohort with the lowest
     identity; ``all`` of its cohort; or those of some identities.
-    ``skips_clients``: whether clients that diverge are left out of the round (``skipping.py``).
+    ``diverging``: what a round does with clients that diverge.
     """
 
     model: Model
     layout: Layout
     run_map: ClientMap | None = None
     watch: str | tuple[int, ...] = "one"
-    skips_clients: bool = False
+    diverging: KeepAll = KEEP_ALL
 
     @property
     def num_watched(self) -> int:

@@ -12,11 +12,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_collapse.core import randomness
+from fedjax_collapse.core.randomness import Stream
 from fedjax_collapse.core.records import ClientState, Examples, Key, PyTree, Server, Variables
 from fedjax_collapse.data.batches import zeros_of
 from fedjax_collapse.engine import cohort as cohorts
-from fedjax_collapse.engine import skipping
 from fedjax_collapse.engine.client_maps import Chunked, ClientMap, Outcome, on_one_device, to_host
 from fedjax_collapse.engine.cohort import Data, Watched
 from fedjax_collapse.engine.layout import Rounds
@@ -189,7 +188,7 @@ def _run_round(rounds, algorithm, state, slots, data, examples):
         return drawn.id, result.metrics.get(SKIPPED), (new, result)
 
     num_clients = len(data.ownership.sizes)
-    left_out, ids, (new, result) = skipping.without_failed(attempt, num_clients, rounds.skips_clients)
+    left_out, ids, (new, result) = rounds.diverging.repeat(attempt, num_clients)
     states, record = _record(rounds, state.clients, data, ids, result, left_out)
     return Advance(State(new, states, state.key, state.round + 1), record, result.watched)
 
@@ -216,7 +215,7 @@ def _measured_by_all(rounds, algorithm, advance, data, examples, num_rounds):
     last = state.round - 1
     shared = cohorts.Shared(state.server, last, examples)
     report = functools.partial(cohorts.measured_by_all, rounds, algorithm, shared)
-    key = randomness.clients_key(jax.random.fold_in(state.key, last))
+    key = Stream.CLIENTS.key(jax.random.fold_in(state.key, last))
     left_out, reports = _reports_of_all(rounds, algorithm, state, data, key, report)
     new = cohorts.end_with(algorithm, state.server, reports, left_out)
     if left_out is not None:
@@ -247,7 +246,7 @@ def _reports_of_all(rounds, algorithm, state, data, key, report):
         reports, wrong = report(cohorts.gather(drawn, data, state.clients))
         return drawn.id, wrong, reports
 
-    left_out, _, reports = skipping.without_failed(attempt, len(sizes), rounds.skips_clients)
+    left_out, _, reports = rounds.diverging.repeat(attempt, len(sizes))
     return left_out, reports
 
 

@@ -1,10 +1,12 @@
-"""Rounds without the clients that diverge: they are run again as if these had dropped out.
+"""What a round does with clients that diverge: it keeps all, or is run again as if these had dropped out.
 
-One diverges whose training, upload or report is not finite, also its report on the server's new model, unless all of
-these are not: then the model is to blame. So all weights, reports and numbers are those of the cohort that is left,
-whatever the methods make of them. A round in which nobody diverges is run once. First reports go the same way.
+A client diverges if its training, upload or report is not finite, or its report on the server's new model, unless that
+of every client is not: then the model is to blame. All weights, reports and numbers are those of the clients that are
+left, whatever the methods make of them. A round in which no client diverges is run once. The same holds for reports
+before the first round and after the last.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -20,65 +22,93 @@ from fedjax_collapse.training.local import LocalResult
 
 SKIPPED = "skipped_clients"  # the metric: 1 for a client that diverged
 
-Attempt = Callable[[Any], tuple[Any, Any, PyTree]]  # who is left out -> identities, 1 for who of them fails, the rest
+Attempt = Callable[[Any], tuple[Any, Any, PyTree]]  # clients left out -> identities, 1 for each that diverges, the rest
+
+
+@dataclasses.dataclass(frozen=True)
+class KeepAll:
+    """Every client counts; a round is run once."""
+
+    def metrics(self, client: Client, result: LocalResult, score: str) -> dict[str, jax.Array]:
+        """The metrics of a client's training. ``score``: the metric that is no loss."""
+        return result.trained.metrics
+
+    def diverged(self, reports: PyTree, client: Client) -> Any:
+        """1 for a client whose reports are counted and not finite, else 0; nothing where nobody asks."""
+        return ()
+
+    def with_measured(self, metrics: dict[str, jax.Array], new: PyTree, clients: Client, diverged: Any) -> dict:
+        """The metrics of a cohort that has measured the server's new model. ``diverged``: as of its reports."""
+        return metrics
+
+    def server(self, new: PyTree, old: PyTree, clients: Client) -> PyTree:
+        """The server after a round: ``new``, or ``old`` if no client is left, whose weights are not numbers then."""
+        return new
+
+    def repeat(self, attempt: Attempt, num_clients: int) -> tuple[Any, Any, PyTree]:
+        """Whom the last attempt left out [clients], or None; its identities and the rest. Inside compiled code."""
+        ids, _, outcome = attempt(None)
+        return None, ids, outcome
+
+    def repeat_on_host(self, attempt: Attempt, num_clients: int) -> tuple[Any, Any, PyTree]:
+        """``repeat`` of an attempt that is not compiled as a whole."""
+        return self.repeat(attempt, num_clients)
+
+
+KEEP_ALL = KeepAll()
+
+
+@dataclasses.dataclass(frozen=True)
+class SkipDiverged(KeepAll):
+    """Clients that diverge are left out; the round is run again until no other client does."""
+
+    def metrics(self, client: Client, result: LocalResult, score: str) -> dict[str, jax.Array]:
+        """Also ``SKIPPED``. Metrics of padding and of a client without a step mean nothing."""
+        trained = result.trained
+        has_losses = all_finite(losses_of(trained.metrics, score)) | (trained.steps == 0)
+        is_fine = all_finite((result.upload, result.state)) & has_losses
+        failed = ~is_fine & (client.id < client.num_clients)
+        return {**trained.metrics, SKIPPED: failed.astype(jnp.result_type(float))}
+
+    def diverged(self, reports: PyTree, client: Client) -> jax.Array:
+        return (client.is_counted & ~all_finite(reports)).astype(jnp.result_type(float))
+
+    def with_measured(self, metrics: dict[str, jax.Array], new: PyTree, clients: Client, diverged: Any) -> dict:
+        is_blamed = all_finite(new) & jnp.any(clients.is_counted & (diverged == 0))
+        return {**metrics, SKIPPED: jnp.maximum(metrics[SKIPPED], jnp.where(is_blamed, diverged, 0))}
+
+    def server(self, new: PyTree, old: PyTree, clients: Client) -> PyTree:
+        return either(jnp.sum(clients.weight) > 0, new, old)
+
+    def repeat(self, attempt: Attempt, num_clients: int) -> tuple[Any, Any, PyTree]:
+        def retry(carry):
+            left_out, *_ = carry
+            ids, failed, outcome = attempt(left_out)
+            now_out = left_out.at[jnp.where(failed > 0, ids, num_clients)].set(True, mode="drop")
+            return now_out, jnp.any(now_out != left_out), ids, outcome
+
+        nobody = jnp.zeros(num_clients, bool)
+        ids, _, outcome = zeros_of(jax.eval_shape(attempt, nobody))
+        start = nobody, jnp.array(True), ids, outcome
+        left_out, _, ids, outcome = jax.lax.while_loop(lambda carry: carry[1], retry, start)
+        return left_out, ids, outcome
+
+    def repeat_on_host(self, attempt: Attempt, num_clients: int) -> tuple[Any, Any, PyTree]:
+        left_out = np.zeros(num_clients, bool)
+        while True:
+            ids, failed, outcome = attempt(left_out)
+            failing = ids[to_host(failed) > 0]
+            if left_out[failing].all():
+                return left_out, ids, outcome
+            left_out[failing] = True
+
+
+def either(condition: jax.Array, new: PyTree, old: PyTree) -> PyTree:
+    """``new`` if the condition holds, else ``old``."""
+    return jax.tree.map(lambda after, before: jnp.where(condition, after, before), new, old)
 
 
 def all_finite(tree: PyTree) -> jax.Array:
-    """Whether all floats are."""
+    """Whether all floats are finite."""
     leaves = [jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
     return functools.reduce(jnp.logical_and, leaves, jnp.array(True))
-
-
-def marked(client: Client, result: LocalResult, score: str) -> dict[str, jax.Array]:
-    """The client's metrics, and whether anything but its ``score`` is not finite of what it has trained and sends.
-
-    Of padding and of a client without a step the metrics mean nothing.
-    """
-    trained = result.trained
-    has_losses = all_finite(losses_of(trained.metrics, score)) | (trained.steps == 0)
-    is_fine = all_finite((result.upload, result.state)) & has_losses
-    failed = ~is_fine & (client.id < client.num_clients)
-    return {**trained.metrics, SKIPPED: failed.astype(jnp.result_type(float))}
-
-
-def is_wrong(reports: PyTree, client: Client) -> jax.Array:
-    """1 for a client whose reports are counted and not finite, else 0."""
-    return (client.is_counted & ~all_finite(reports)).astype(jnp.result_type(float))
-
-
-def without_failed(attempt: Attempt, num_clients: int, is_skipping: bool) -> tuple[jax.Array | None, Any, PyTree]:
-    """Who fails [clients], and the identities and the rest without them; inside compiled code.
-
-    Unless ``is_skipping``, there is one attempt, which leaves out None, and None is returned.
-    """
-    if not is_skipping:
-        ids, _, outcome = attempt(None)
-        return None, ids, outcome
-
-    def retry(carry):
-        left_out, *_ = carry
-        ids, failed, outcome = attempt(left_out)
-        now_out = left_out.at[jnp.where(failed > 0, ids, num_clients)].set(True, mode="drop")
-        return now_out, jnp.any(now_out != left_out), ids, outcome
-
-    nobody = jnp.zeros(num_clients, bool)
-    ids, _, outcome = zeros_of(jax.eval_shape(attempt, nobody))
-    start = nobody, jnp.array(True), ids, outcome
-    left_out, _, ids, outcome = jax.lax.while_loop(lambda carry: carry[1], retry, start)
-    return left_out, ids, outcome
-
-
-def without_failed_on_host(
-    attempt: Attempt, num_clients: int, is_skipping: bool
-) -> tuple[np.ndarray | None, Any, PyTree]:
-    """``without_failed`` of an ``attempt`` that is not compiled as a whole."""
-    if not is_skipping:
-        ids, _, outcome = attempt(None)
-        return None, ids, outcome
-    left_out = np.zeros(num_clients, bool)
-    while True:
-        ids, failed, outcome = attempt(left_out)
-        failing = ids[to_host(failed) > 0]
-        if left_out[failing].all():
-            return left_out, ids, outcome
-        left_out[failing] = True

@@ -10,9 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_collapse.core import masks, randomness, user_code
+from fedjax_collapse.core import masks, user_code
 from fedjax_collapse.core._jax_compat import is_traced
 from fedjax_collapse.core.options import Count, check_fields, check_key, check_value
+from fedjax_collapse.core.randomness import Stream
 from fedjax_collapse.core.records import Batch, Key, Outputs, PyTree, UserError, Variables
 from fedjax_collapse.core.target import Target
 from fedjax_collapse.nn.task import CLASSIFICATION, Task
@@ -218,7 +219,7 @@ def _draw(model, key):
     variables = _module_variables(model, key)
     if model.reinitialize is None:
         return variables
-    arguments = (model, variables, jax.random.fold_in(key, randomness.HEAD))
+    arguments = (model, variables, Stream.HEAD.key(key))
     variables = user_code.call("Model: reinitialize", model.reinitialize, *arguments)
     check_value("Model: reinitialize: it returned", variables, Variables)
     return variables

@@ -199,11 +199,12 @@ def virtual_time(rule: Participation, key: Key, record: RoundRecord, done: float
     A round takes as long as its slowest client; for an upload that is missing it waits no longer than the deadline.
     ``key``: of the run; ``done``: the seconds before the record's rounds.
     """
-    if rule.step_seconds is None:
+    clock = rule.clock
+    if clock is None:
         return {}
-    seconds = np.where(record.steps > 0, rule.seconds(key, record.steps), 0)
-    if rule.deadline is not None:
-        seconds = np.where(record.metrics["arrived"] > 0, seconds, np.minimum(seconds, rule.deadline))
+    seconds = np.where(record.steps > 0, clock.seconds(key, record.steps), 0)
+    if clock.deadline is not None:
+        seconds = np.where(record.metrics["arrived"] > 0, seconds, np.minimum(seconds, clock.deadline))
     rounds = seconds.max(axis=1).astype(float)
     return {"virtual/round_seconds": float(rounds[-1]), "virtual/seconds": done + float(rounds.sum())}
 

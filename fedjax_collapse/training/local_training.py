@@ -9,10 +9,10 @@ import numpy as np
 import optax
 from flax import struct
 
-from fedjax_collapse.core.options import Count, Decay, Natural, NonNegative, Positive, check_fields, only_with, option
+from fedjax_collapse.core.options import Count, Decay, Natural, NonNegative, Positive, check_fields, option
 from fedjax_collapse.core.records import Scalar, UserError
 from fedjax_collapse.data.augment import Augmentation
-from fedjax_collapse.training.optimizers import check_optimizer
+from fedjax_collapse.training.optimizers import check_optimizer, check_schedule
 
 _MOST_STEPS = 2**31  # in a round; what 32 bits can count
 
@@ -45,8 +45,8 @@ class LocalTraining:
     ``clip_norm``: largest norm of the gradient over all params, as ``torch.nn.utils.clip_grad_norm_``; None is none.
     ``drop_last``: leave out an epoch's last partial batch. A client with fewer examples than a batch then takes no
     step and uploads what it got.
-    ``schedule``: of the learning rate over rounds t = 0, 1, ...: ``cosine`` is times ``(1 + cos(pi t /
-    schedule_rounds)) / 2``, ``decay`` is times ``schedule_factor^t``.
+    ``schedule``: ``jax.tree_util.Partial`` of a function of the round whose value multiplies the learning rate, such as
+    ``Partial(schedules.cosine, rounds=100)`` or ``Partial(optax.linear_schedule(1.0, 0.1, 50))``; None is constant.
     ``freeze``: the part of the network that keeps its initial value, at clients and server (``masks.py``);
     ``head_at_server`` is the released code of FedUV's "Freeze", whose clients train the head and then throw it away.
     ``logged_epochs``: so many first epochs of a client's round are also logged one by one, each metric of epoch e as
@@ -65,9 +65,7 @@ class LocalTraining:
     augmentation: Augmentation | None = option(None)
     clip_norm: Positive | None = None
     drop_last: bool = option(False)
-    schedule: str = option("constant", choices=("constant", "cosine", "decay"))
-    schedule_rounds: Count = 100
-    schedule_factor: Positive = only_with(0.998, schedule="decay")
+    schedule: jax.tree_util.Partial | None = None
     freeze: str = option("none")
     logged_epochs: Natural = option(0)
     momentum_reset: bool = option(True)
@@ -93,6 +91,8 @@ class LocalTraining:
             )
         if self.optimizer is not None:
             check_optimizer("LocalTraining: optimizer", self.optimizer, learning_rate=0.1)
+        if self.schedule is not None:
+            check_schedule("LocalTraining: schedule", self.schedule)
 
     def check_sizes(self, sizes: np.ndarray) -> None:
         """Raises UserError if no client, of so many examples each, takes a step, or one takes too many to count."""
@@ -122,11 +122,7 @@ class LocalTraining:
 
     def learning_rate_in(self, round: Scalar) -> Scalar:
         """The learning rate of a round."""
-        if self.schedule == "cosine":
-            return self.learning_rate * (1 + jnp.cos(jnp.pi * round / self.schedule_rounds)) / 2
-        if self.schedule == "decay":
-            return self.learning_rate * self.schedule_factor**round
-        return self.learning_rate
+        return self.learning_rate if self.schedule is None else self.learning_rate * self.schedule(round)
 
     def steps_per_epoch(self, size: jax.Array) -> jax.Array:
         """Batches of a client with so many examples, in the type of ``size``."""

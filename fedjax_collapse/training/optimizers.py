@@ -1,4 +1,4 @@
-"""Whether an optimizer can be made with its options, and whether each of these does something."""
+"""Checks of what local training is given by name: optimizers and schedules of the learning rate."""
 
 import inspect
 import re
@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_collapse.core._jax_compat import is_traced
-from fedjax_collapse.core.options import WithOptions, shown
+from fedjax_collapse.core.options import WithOptions, check_value, hints, shown
 from fedjax_collapse.core.records import UserError
 
 _KNOWN = ("optax", "fedjax_collapse")  # whose options say what they do
@@ -46,6 +46,25 @@ def check_optimizer(what: str, made_by: jax.tree_util.Partial, **given: Any) -> 
             function, args, options | given, name
         ):
             raise UserError(f"{what}: {name} {shown(value)} has no effect with the other options; leave it out")
+
+
+def check_schedule(what: str, schedule: jax.tree_util.Partial) -> None:
+    """Tries the schedule in the first round, without computing anything.
+
+    Raises:
+        UserError: it has a wrong option, cannot be called with a round, or returns something else than a number.
+    """
+    annotations = hints(schedule.func)
+    for name, value in schedule.keywords.items():
+        check_value(f"{what}: {name}", value, annotations.get(name, Any))
+    try:
+        scale = jax.eval_shape(schedule, jax.ShapeDtypeStruct((), jnp.int32))
+        shape = jnp.shape(scale)
+    except Exception as error:
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(f"{what} cannot be called with a round ({type(error).__name__}: {reason})") from error
+    if shape != ():
+        raise UserError(f"{what} returns shape {shape}, expected a number")
 
 
 def _taken_apart(made_by: jax.tree_util.Partial) -> tuple[Callable, Mapping[str, Any]]:

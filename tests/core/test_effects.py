@@ -30,7 +30,7 @@ from fedjax_collapse.core.target import Target
 from fedjax_collapse.engine import rounds as compiled
 from fedjax_collapse.nn.heads import Linear
 from fedjax_collapse.nn.network import Network
-from fedjax_collapse.training import server
+from fedjax_collapse.training import schedules, server
 
 pytestmark = pytest.mark.slow
 
@@ -39,7 +39,6 @@ NO_EFFECT = {  # record, option and value, or that it is there to refuse: why no
     (ANY, "head", repr(Linear)): "it is what 'linear' stands for",
     (ANY, "dtype", "'float32'"): "images are float32, in which layers compute by default",
     (ANY, "lowering", ANY): "auto is the first choice of these for a layer",
-    ("LocalTraining", "schedule_rounds", ANY): "the launcher says it always, so that schedule='cosine' suffices",
     ("MOON", "needs_projector", REFUSED): "a network without a projector is refused",
     ("FedAvg", "weighting", "'size'"): "what it is by default, unless a method says otherwise",
 }
@@ -64,11 +63,18 @@ OF_TYPES = {  # values of annotations that do not say which there are
     jax.Array: (np.array([0.25, 0.5, 0.5, 1.0], np.float32),),
     Phase: (Phase("head", 2), Phase("all", 1)),
     Target: (Target("tpu"),),
+    engine.Uniform: (engine.BySize(), engine.Available()),
+    engine.Clock: (engine.Clock(1.0, deadline=2.0),),
     bool: (False, True),
     int: NUMBERS,
     float: tuple(map(float, NUMBERS)),
 }
-OF_NAMES = {"task_loss": [task_loss], "augmentation": [mirrored], "optimizer": [jax.tree_util.Partial(optax.adam)]}
+OF_NAMES = {
+    "task_loss": [task_loss],
+    "augmentation": [mirrored],
+    "optimizer": [jax.tree_util.Partial(optax.adam)],
+    "schedule": [jax.tree_util.Partial(schedules.decay)],
+}
 
 
 class Programs(NamedTuple):
@@ -109,7 +115,8 @@ def programs(algorithm: FedAvg, rule: Participation = Participation(0.5), batch_
         return server.evaluated(algorithm, network, state, clients)
 
     def time(data, key):
-        return data.participation.seconds(key, jnp.ones(4, int)) if data.participation.step_seconds is not None else ()
+        clock = data.participation.clock
+        return () if clock is None else clock.seconds(key, jnp.ones(4, int))
 
     key = jax.eval_shape(lambda: jax.random.key(0))
     state, client = jax.eval_shape(start, algorithm, key)
@@ -124,6 +131,10 @@ def programs(algorithm: FedAvg, rule: Participation = Participation(0.5), batch_
         *([compiled._with_first_reports.trace(*arguments)] if algorithm.starting else []),
     ]
     return what_they_do(*(each.jaxpr for each in traced))
+
+
+def of_participation(rule: Participation) -> Programs:
+    return programs(FedAvg(TRAINING, weighting="equal"), rule)
 
 
 def what_they_do(*traced: ClosedJaxpr) -> Programs:
@@ -263,8 +274,12 @@ OPTIONS = {
         Phase(), lambda own: programs(FedAvg(TRAINING.replace(phases=(own,)))), "algorithm.training.phases[0]"
     ),
     "fedavg": Options(FedAvg(TRAINING), programs, "algorithm"),
-    "participation": Options(
-        Participation(0.5), lambda rule: programs(FedAvg(TRAINING, weighting="equal"), rule), "data.participation"
+    "participation": Options(Participation(0.5), of_participation, "data.participation"),
+    "available": Options(
+        engine.Available(), lambda own: of_participation(Participation(0.5, own)), "data.participation.sampler"
+    ),
+    "clock": Options(
+        engine.Clock(1.0), lambda own: of_participation(Participation(0.5, clock=own)), "data.participation.clock"
     ),
 }
 

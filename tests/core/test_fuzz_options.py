@@ -48,7 +48,7 @@ OPTIONS = {  # of what a config may choose, beside the keys of base.py: the sect
     "training": (
         (
             dict(),
-            "steps phases optimizer task_loss clip_norm drop_last schedule schedule_factor freeze schedule_rounds "
+            "steps phases optimizer task_loss clip_norm drop_last schedule schedule.name schedule.factor freeze "
             "momentum_reset",
         ),
         (dict(momentum=0.0, optimizer=dict(name="sgd")), "optimizer.name optimizer.momentum optimizer.nesterov"),
@@ -177,9 +177,12 @@ WRONG = {  # as a line of the config file
     "server.optimizer = dict(name='sgd', momentum=0.5, learning_rate=1.0, accumulator_dtype='x')": "sgd cannot be made",
     "server.optimizer = dict(name='sgd', learning_rate=1.0, accumulator_dtype='x')": "accumulator_dtype 'x' has no",
     "server.optimizer = dict(name='sgd', learning_rate=1.0, nesterov=True)": "nesterov True has no effect",
-    "cohort.availability = 0.1": "availability 0.1 with rule 'uniform', expected rule='availability'",
+    "cohort.sampler.probability = 0.1": "unknown option of cohort.sampler 'probability'",
+    "cohort.availability = 0.1": "it is cohort.sampler=dict(name='available', probability=...) now",
     "cohort.straggler_share = 0.1": "straggler_share 0.1 without stragglers, expected both",
-    "training.schedule_factor = 0.9": "schedule_factor 0.9 with schedule 'constant', expected schedule='decay'",
+    "training.schedule_factor = 0.9": "it is training.schedule=dict(name='decay', factor=...) now",
+    "training.schedule = dict(name='decay', factor=0.0)": "training.schedule.factor 0 is not positive",
+    "training.schedule = 'linear'": "unknown training.schedule 'linear': expected one of cosine, decay",
     "network = dict(name='mlp', projector_dim=8)": "MLP: projector_dim 8 without projector, expected both",
     "server.optimized = 'all'": "FedAvg: optimized 'all' without server_optimizer, expected both",
     "engine.clients_at_once = 4": "engine.clients_at_once 4: expected at most 3, the clients of a round",
@@ -193,7 +196,7 @@ WRONG = {  # as a line of the config file
     "arms = dict(only=dict(engine=dict(layout=3)))": "arm only: engine.layout 3: expected str, got int",
     "arms = dict(only=None)": "arms.only None: expected dict, got NoneType",
     "watch = '²'": "watch '²': expected one, all",
-    "cohort.availability = (0.5, 'a', 1.0)": "cohort.availability (0.5, 'a', 1.0): 'a': expected float, got str",
+    "cohort.sampler = dict(name='available', probability=(0.5, 'a'))": "probability (0.5, 'a'): 'a': expected float",
     "arms = dict(only=dict(cohort=dict(dropout=False)))": "cohort.dropout False: expected float, got bool",
 }
 SECTIONS = [name for name, default in plain(base.get_config()).items() if isinstance(default, dict)]
@@ -209,7 +212,7 @@ RIGHT = [
     "training.update(momentum=0.0, optimizer=dict(name='sgd', momentum=0.9, nesterov=True))",
     "server.optimizer = dict(name='sgd', learning_rate=1.0, momentum=0.9, nesterov=True)",
     "server.optimizer = dict(name='adam', learning_rate=1, mu_dtype='bfloat16')",
-    "cohort.update(rule='availability', availability=[0.5, 1, 1.0])",
+    "cohort.sampler = dict(name='available', probability=[0.5, 1, 1.0])",
     "training.learning_rate = 1",
 ]
 

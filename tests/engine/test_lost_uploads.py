@@ -116,8 +116,8 @@ def test_rounds_with_lost_uploads_equal_a_plain_pytorch_loop(float64, federation
 
 
 UNRELIABLE = Participation(
-    0.8, "availability", availability=0.9, dropout=0.2, stragglers=0.4, upload_loss=0.4, availability_period=8,
-    step_seconds=1.0, step_spread=1.0, deadline=4.0,
+    0.8, engine.Available(0.9, period=8), dropout=0.2, stragglers=0.4, upload_loss=0.4,
+    clock=engine.Clock(1.0, step_spread=1.0, deadline=4.0),
 )  # fmt: skip
 ALGORITHM = FedAvg(TRAINING.replace(steps=4), {"scaffold": Scaffold()})
 

@@ -42,12 +42,13 @@ def run(federation, model, algorithm, participation, rounds=3, **options):
 @given(
     num_clients=st.integers(1, 12),
     fraction=st.floats(0.01, 1),
-    rule=st.sampled_from(["uniform", "size", "availability"]),
+    sampler=st.sampled_from([engine.Uniform, engine.BySize, engine.Available]),
     chance=st.sampled_from([0.0, 0.3, 1.0]),
     seed=st.integers(0, 99),
 )
-def test_cohorts_are_distinct_and_never_empty(num_clients, fraction, rule, chance, seed):
-    rule = Participation(fraction, rule, availability=1 - chance, dropout=chance, stragglers=chance, upload_loss=chance)
+def test_cohorts_are_distinct_and_never_empty(num_clients, fraction, sampler, chance, seed):
+    sampler = sampler(1 - chance) if sampler is engine.Available else sampler()
+    rule = Participation(fraction, sampler, dropout=chance, stragglers=chance, upload_loss=chance)
     key, sizes = jax.random.key(seed), jnp.arange(1, num_clients + 1)
     cohort_size = rule.cohort_size(num_clients)
     drawn = rule.draw(key, sizes, cohort_size)
@@ -77,10 +78,12 @@ def frequencies(rule, sizes, rounds=3000):
 
 def test_frequencies_are_those_of_the_rule():
     sizes = jnp.array([10, 20, 30, 40])
-    np.testing.assert_allclose(frequencies(Participation(0.25, "size"), sizes), [0.1, 0.2, 0.3, 0.4], atol=0.04)
+    np.testing.assert_allclose(
+        frequencies(Participation(0.25, engine.BySize()), sizes), [0.1, 0.2, 0.3, 0.4], atol=0.04
+    )
     np.testing.assert_allclose(frequencies(Participation(0.5), sizes), 0.5, atol=0.04)
     np.testing.assert_allclose(frequencies(Participation(1.0, dropout=0.3), sizes), 0.7, atol=0.04)
-    rule = Participation(1.0, "availability", availability=jnp.array([0.2, 0.5, 0.9, 1.0]))
+    rule = Participation(1.0, engine.Available(jnp.array([0.2, 0.5, 0.9, 1.0])))
     np.testing.assert_allclose(frequencies(rule, sizes), [0.2, 0.5, 0.9, 1.0], atol=0.04)
 
 
@@ -135,42 +138,41 @@ def test_numbers_of_the_rule_are_traced(federation, network):
     assert len(compiled) == 1
 
 
+def available(*arguments, **options):
+    return Participation(sampler=engine.Available(*arguments, **options))
+
+
+def timed(*arguments, **options):
+    return Participation(clock=engine.Clock(*arguments, **options))
+
+
 @pytest.mark.parametrize(
     ("rule", "message"),
     [
         (Participation(0.0), "Participation: fraction 0 is outside"),
-        (Participation(rule="sizes"), "rule 'sizes': expected one of uniform, size, availability"),
+        (Participation(sampler="size"), "sampler 'size': expected Uniform, got str"),
         (Participation(dropout=1.5), r"dropout 1.5 is outside \[0, 1\]"),
         (Participation(stragglers=-0.5), r"stragglers -0.5 is outside \[0, 1\]"),
         (Participation(straggler_share=0.0), r"straggler_share 0 is outside \(0, 1\]"),
         (Participation(upload_loss=1.5), r"upload_loss 1.5 is outside \[0, 1\]"),
-        (
-            Participation(availability_period=4),
-            "availability_period 4 with rule 'uniform', expected rule='availability'",
-        ),
-        (Participation(availability=0.1), "availability 0.1 with rule 'uniform', expected rule='availability'"),
-        (Participation(0.5, "size", availability=np.full(5, 0.5)), "availability .* with rule 'size', expected"),
         (Participation(straggler_share=0.3), "straggler_share 0.3 without stragglers, expected both"),
-        (Participation(rule="availability", availability_period=1), "availability_period 1 is too small, expected"),
-        (Participation(rule="availability", availability_period=12.5), "availability_period 12.5: expected int, got"),
-        (Participation(availability_period=np.array(12.5)), "availability_period 12.5: expected int, got float"),
-        (Participation(availability_period=np.array([3.5, 4])), r"availability_period array.* expected int, got an"),
-        (
-            Participation(availability_period=np.array([3, 4])),
-            "availability_period .*: expected int, got an array of shape",
-        ),
+        (available(period=1), "Available: period 1 is too small, expected"),
+        (available(period=12.5), "Available: period 12.5: expected int, got"),
+        (available(period=np.array(12.5)), "period 12.5: expected int, got float"),
+        (available(period=np.array([3.5, 4])), r"period array.* expected int, got an"),
+        (available(period=np.array([3, 4])), "period .*: expected int, got an array of shape"),
         (Participation(fraction=np.array([0.5, 0.2])), "fraction .*: expected float, got an array of shape"),
         (Participation(dropout=jnp.array(2.0)), r"dropout 2 is outside \[0, 1\]"),
         (Participation(upload_loss=np.array("x")), "upload_loss 'x': expected float, got str"),
-        (Participation(step_seconds=np.full(5, np.inf)), "step_seconds is not finite"),
-        (Participation(deadline=1.0), "deadline 1 without step_seconds, expected both"),
-        (Participation(step_seconds=jnp.ones(3)), "step_seconds of 3 clients, expected one or 5"),
-        (Participation(step_seconds=0.0), "step_seconds 0 is not positive"),
-        (Participation(step_seconds="fast"), "step_seconds 'fast': expected float"),
-        (Participation(step_seconds=1.0, step_spread=-1.0), "step_spread -1 is negative"),
-        (Participation(rule="availability", availability=2.0), r"availability is outside \[0, 1\]"),
-        (Participation(rule="availability", availability=jnp.ones(3)), "availability of 3 clients, expected one or 5"),
-        (Participation(rule="size"), "participation by size with weighting 'size': sizes would count twice"),
+        (timed(np.full(5, np.inf)), "Clock: step_seconds is not finite"),
+        (Participation(clock=1.0), "clock 1: expected Clock"),
+        (timed(jnp.ones(3)), "step_seconds of 3 clients, expected one or 5"),
+        (timed(0.0), "step_seconds 0 is not positive"),
+        (timed("fast"), "step_seconds 'fast': expected float"),
+        (timed(1.0, step_spread=-1.0), "step_spread -1 is negative"),
+        (available(2.0), r"Available: probability is outside \[0, 1\]"),
+        (available(jnp.ones(3)), "probability of 3 clients, expected one or 5"),
+        (Participation(sampler=engine.BySize()), "by_size with weighting 'size': sizes would count twice"),
     ],
 )
 def test_wrong_rules(federation, network, rule, message):
@@ -192,8 +194,8 @@ def test_more_at_once_than_there_are(federation, network, at_once):
 def test_everybody_has_a_day_of_their_own():
     """Half of each period without a break, rounded up; the same in every period, not the same for all."""
     for period, day in ((6, 3), (5, 3), (2, 1)):
-        rule = Participation(1.0, "availability", availability=0.5, availability_period=period)
-        probabilities = np.array([rule.in_round(jax.random.key(0), r, 200).availability for r in range(2 * period)])
+        rule = engine.Available(0.5, period)
+        probabilities = np.array([rule.in_round(jax.random.key(0), r, 200).probability for r in range(2 * period)])
         assert set(probabilities.ravel().tolist()) == {0.0, 0.5}
         is_day = probabilities > 0
         np.testing.assert_array_equal(is_day[:period], is_day[period:])
@@ -203,18 +205,18 @@ def test_everybody_has_a_day_of_their_own():
 
 
 def test_cohorts_are_of_those_whose_day_it_is(federation, network):
-    rule = Participation(1.0, "availability", availability_period=4)
+    rule = Participation(1.0, engine.Available(period=4))
     result = run(federation, network, FedAvg(TRAINING), rule, rounds=8)
     took_part = result.clients["steps"] > 0
     key = jax.random.split(jax.random.key(0))[1]
-    is_day = np.array([rule.in_round(key, r, 5).availability for r in range(8)]) > 0
+    is_day = np.array([rule.sampler.in_round(key, r, 5).probability for r in range(8)]) > 0
     crowded = is_day.any(axis=1)
     np.testing.assert_array_equal(took_part[crowded], is_day[crowded])
     assert (took_part[~crowded].sum(axis=1) == 1).all() and not took_part.all(axis=1).any()
 
 
 def test_by_size_with_equal_weights(federation, network):
-    result = run(federation, network, FedAvg(TRAINING, {"feddyn": FedDyn()}), Participation(0.4, "size"))
+    result = run(federation, network, FedAvg(TRAINING, {"feddyn": FedDyn()}), Participation(0.4, engine.BySize()))
     assert (np.sum(result.clients["steps"] > 0, axis=1) == 2).all()
 
 

@@ -14,7 +14,8 @@ pytestmark = pytest.mark.slow
 
 TRAINING = LocalTraining(batch_size=8, learning_rate=0.05)
 SECONDS = np.array([1.0, 8.0, 0.5, 2.0, 3.0], np.float32)  # of a step; the clients take 3, 1, 5, 3, 3 of them
-TIMED = Participation(step_seconds=SECONDS, upload_seconds=0.25)
+CLOCK = engine.Clock(SECONDS, upload_seconds=0.25)
+TIMED = Participation(clock=CLOCK)
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +52,7 @@ def test_without_a_speed_there_is_no_time(federation, network):
 
 
 def test_a_resumed_run_counts_on(federation, network, tmp_path):
-    rule = Participation(0.6, step_seconds=0.1, step_spread=1.0, upload_seconds=0.3, deadline=0.7)
+    rule = Participation(0.6, clock=engine.Clock(0.1, step_spread=1.0, upload_seconds=0.3, deadline=0.7))
     whole = run(federation, network, rule, rounds=5, folder=tmp_path / "whole")
     count = iter(range(9))
     run(federation, network, rule, rounds=5, folder=tmp_path / "parts", should_stop=lambda: next(count) == 2)
@@ -70,7 +71,7 @@ def test_a_resumed_run_counts_on(federation, network, tmp_path):
     ],
 )
 def test_an_upload_behind_the_deadline_is_lost(federation, network, deadline, arrived, seconds):
-    result = run(federation, network, TIMED.replace(deadline=deadline))
+    result = run(federation, network, Participation(clock=CLOCK.replace(deadline=deadline)))
     assert result.clients["arrived"].tolist() == [arrived]
     assert times(result) == [(seconds, seconds)]
 
@@ -78,7 +79,7 @@ def test_an_upload_behind_the_deadline_is_lost(federation, network, deadline, ar
 def test_a_straggler_may_be_in_time(federation, network):
     """The deadline knows the steps that a client takes, in whatever phases."""
     training = TRAINING.replace(epochs=2.5)
-    rule = Participation(stragglers=0.5, straggler_share=0.3, step_seconds=1.0, deadline=4.0)
+    rule = Participation(stragglers=0.5, straggler_share=0.3, clock=engine.Clock(1.0, deadline=4.0))
     result = run_at_once(federation, network, FedAvg(training), 6, participation=rule)
     steps, arrived = result.clients["steps"], result.clients["arrived"]
     np.testing.assert_array_equal(arrived, steps <= 4)
@@ -90,14 +91,14 @@ def test_deadlines_are_traced(federation, network):
 
     compiled = set()
     for deadline in (3.0, 7.0):
-        run(federation, network, TIMED.replace(deadline=deadline))
+        run(federation, network, Participation(clock=CLOCK.replace(deadline=deadline)))
         compiled.add(engine_rounds._run_rounds_compiled._cache_size())
     assert len(compiled) == 1
 
 
 def test_speeds_are_drawn_for_each_client():
-    rule, ones = Participation(step_seconds=2.0, step_spread=0.5), jnp.ones((2, 4000))
-    first, second = (np.asarray(rule.seconds(jax.random.key(seed), ones)) for seed in range(2))
+    clock, ones = engine.Clock(2.0, step_spread=0.5), jnp.ones((2, 4000))
+    first, second = (np.asarray(clock.seconds(jax.random.key(seed), ones)) for seed in range(2))
     np.testing.assert_array_equal(*first)
     assert not np.array_equal(first, second)
     logs = np.log(first[0] / 2)
@@ -105,6 +106,6 @@ def test_speeds_are_drawn_for_each_client():
 
 
 def test_on_two_devices(federation, network):
-    rule = TIMED.replace(fraction=0.6, step_spread=0.3)
+    rule = Participation(0.6, clock=CLOCK.replace(step_spread=0.3))
     sharded = engine.Sharded(2, engine.Chunked(1))
     assert times(run(federation, network, rule, 3, client_map=sharded)) == times(run(federation, network, rule, 3))

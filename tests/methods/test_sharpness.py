@@ -35,6 +35,7 @@ from fedjax_collapse.methods.fedasam import FedASAM
 from fedjax_collapse.methods.fedcm import FedCM
 from fedjax_collapse.methods.fedlesam import FedLESAM, Received
 from fedjax_collapse.methods.fedsam import FedSAM
+from fedjax_collapse.training import schedules
 
 A = np.array([[3.0, 1], [1, 2]])
 MOMENTUM = LocalTraining(learning_rate=0.1, momentum=0.9, weight_decay=1e-3)
@@ -230,8 +231,10 @@ class MoFedSAM(PlainSAM):
         return self.average(clients)
 
 
-CAREFUL = TRAINING.replace(clip_norm=0.5, drop_last=True, schedule="decay", schedule_factor=0.5, freeze="head")
-DECAYING = TRAINING.replace(schedule="decay", schedule_factor=0.5)
+CAREFUL = TRAINING.replace(
+    clip_norm=0.5, drop_last=True, schedule=jax.tree_util.Partial(schedules.decay, factor=0.5), freeze="head"
+)
+DECAYING = TRAINING.replace(schedule=jax.tree_util.Partial(schedules.decay, factor=0.5))
 SAM, LESAM = {"fedsam": FedSAM(0.3)}, {"fedlesam": FedLESAM(0.3)}
 ADAPTIVE = {"fedsam": FedSAM(0.3, adaptive=True)}
 REFERENCES = {

@@ -20,6 +20,7 @@ from fedjax_collapse.methods.feddr_plus import FedDrPlus
 from fedjax_collapse.methods.fedetf import FedETF
 from fedjax_collapse.methods.fedgela import FedGELA
 from fedjax_collapse.nn.heads import ETF, Linear, Simplex, simplex, simplex_frame
+from fedjax_collapse.training import schedules
 
 F3, Y = np.array([[1.0, 2, 2], [3, 0, 4], [0, 1, -1]]), np.array([0, 2, 0])
 TEACHER = np.array([[0.5, 1, 2], [2, 1, 3], [1, 1, 0]])  # the received model's features
@@ -244,7 +245,7 @@ class PlainDr(PlainFedAvg):
         return 0.4 * ((cosines - 1) ** 2).mean() + 0.2 * ((step.features - received) ** 2).mean()
 
 
-DECAYING = TRAINING.replace(schedule="decay", schedule_factor=0.5)
+DECAYING = TRAINING.replace(schedule=jax.tree_util.Partial(schedules.decay, factor=0.5))
 ETF_DECORR = dict(own=FedETF(), feddecorr=FedDecorr(0.1, "official"))
 ROUNDS = {
     "fedetf beside feddecorr": (TRAINING, ETF_DECORR, PlainETF(), ETF, TorchETF),

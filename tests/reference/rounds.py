@@ -130,7 +130,7 @@ class Rounds:
     def train(self, key, round, i):
         own = np.array(self.federation.ownership.rows[i])[: self.sizes[i]]
         options, phases = self.training, self.method.phases or [(self.trained_part(), self.training.epochs)]
-        rate = options.learning_rate * (options.schedule_factor**round if options.schedule == "decay" else 1)
+        rate = options.learning_rate * (1 if options.schedule is None else options.schedule.keywords["factor"] ** round)
         client = SimpleNamespace(id=i, network=self.personal(i).train(), learning_rate=rate, steps=0)
         client.images, client.labels = self.images[own], self.labels[own]
         client.received = vector(self.server.parameters())

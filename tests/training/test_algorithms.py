@@ -30,6 +30,7 @@ from fedjax_collapse.core.records import Server, Variables
 from fedjax_collapse.engine import cohort as cohorts
 from fedjax_collapse.methods.fednova import effective_steps
 from fedjax_collapse.nn.heads import orthogonal_head
+from fedjax_collapse.training import schedules
 from fedjax_collapse.training.aggregation import (
     Upload,
     damped_adagrad,
@@ -282,10 +283,10 @@ def test_clipping(float64):
 
 
 def test_schedules(float64):
-    cosine = LocalTraining(learning_rate=0.01, schedule="cosine", schedule_rounds=100)
+    cosine = LocalTraining(learning_rate=0.01, schedule=jax.tree_util.Partial(schedules.cosine, rounds=100))
     rates = [cosine.learning_rate_in(jnp.array(t)) for t in (0, 1, 50, 99)]
     np.testing.assert_allclose(rates, [0.01, 0.0099975328, 0.005, 0.0000024672], atol=1e-10)
-    decay = LocalTraining(learning_rate=0.1, schedule="decay", schedule_factor=0.998)
+    decay = LocalTraining(learning_rate=0.1, schedule=jax.tree_util.Partial(schedules.decay))
     np.testing.assert_allclose(
         [decay.learning_rate_in(jnp.array(t)) for t in (0, 1, 3)], 0.1 * 0.998 ** np.array([0, 1, 3])
     )
@@ -378,9 +379,23 @@ def test_orthogonal_head(float64, federation):
         (FedAvg(private="bn"), "part bn: the network has no such layer, at the top it has w"),
         (FedAvg(weighting="sizes"), "FedAvg: weighting 'sizes': expected one of default, size, equal, batches"),
         (FedAvg(LocalTraining(freeze="body")), "part head: the network has no such layer"),
-        (FedAvg(LocalTraining(schedule="linear")), "schedule 'linear': expected one of constant, cosine, decay"),
-        (FedAvg(LocalTraining(schedule="cosine", schedule_rounds=0)), "LocalTraining: schedule_rounds 0 is too small"),
-        (FedAvg(LocalTraining(schedule="decay", schedule_factor=0.0)), "schedule_factor 0 is not positive"),
+        (FedAvg(LocalTraining(schedule="linear")), "schedule 'linear': expected Partial"),
+        (
+            FedAvg(LocalTraining(schedule=jax.tree_util.Partial(schedules.cosine, rounds=0))),
+            "LocalTraining: schedule: rounds 0 is too small",
+        ),
+        (
+            FedAvg(LocalTraining(schedule=jax.tree_util.Partial(schedules.cosine))),
+            "LocalTraining: schedule cannot be called with a round .*rounds",
+        ),
+        (
+            FedAvg(LocalTraining(schedule=jax.tree_util.Partial(lambda round: jnp.ones(3)))),
+            r"LocalTraining: schedule returns shape \(3,\), expected a number",
+        ),
+        (
+            FedAvg(LocalTraining(schedule=jax.tree_util.Partial(schedules.decay, factor=0.0))),
+            "LocalTraining: schedule: factor 0 is not positive",
+        ),
         (FedAvg(LocalTraining(clip_norm=0.0)), "LocalTraining: clip_norm 0 is not positive"),
         (FedAvg(LocalTraining(momentum=1.0)), r"LocalTraining: momentum 1 is outside \[0, 1\)"),
         (FedAvg(methods={"it": Scaffold("none")}), "Scaffold: normaliser 'none': expected one of steps, fednova"),

@@ -12,6 +12,7 @@ from reference.methods import PlainFedDecorr, PlainFedDyn, PlainScaffold, PlainS
 from reference.rounds import NORMS, TRAINING, PlainFedAvg, Rounds
 
 from fedjax_collapse import FedAvg, FedDC, FedDecorr, FedDyn, FedNova, Model, Scaffold, engine, nn, simulate
+from fedjax_collapse.training import schedules
 
 
 @pytest.fixture(params=["float64", "float32"])
@@ -80,7 +81,9 @@ class DynWithPrivateNorms(PlainFedDyn):
     private = NORMS
 
 
-CAREFUL = TRAINING.replace(clip_norm=0.5, drop_last=True, schedule="decay", schedule_factor=0.5, freeze="head")
+CAREFUL = TRAINING.replace(
+    clip_norm=0.5, drop_last=True, schedule=jax.tree_util.Partial(schedules.decay, factor=0.5), freeze="head"
+)
 DYN = {"feddyn": FedDyn(alpha=0.1)}
 ALGORITHMS = {
     "scaffold": (FedAvg(TRAINING, {"scaffold": Scaffold("fednova")}), PlainScaffold()),

@@ -7,8 +7,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fedjax_collapse.core import masks, randomness
+from fedjax_collapse.core import masks
 from fedjax_collapse.core._jax_compat import is_traced
+from fedjax_collapse.core.randomness import Stream
 from fedjax_collapse.core.records import EPOCH, OPTIMIZER, Batch, Key, PyTree, Trained, Variables
 from fedjax_collapse.data.batches import get_batch, over_batches, pad_to_batches, shuffled_rows, zeros_of
 from fedjax_collapse.training.local.context import LocalContext
@@ -134,7 +135,7 @@ class _Phase:
         first = index * self.training.batch_size
         mask = first + jnp.arange(num_rows) < self.client.size
         positions = jax.lax.dynamic_slice_in_dim(order, first, num_rows)
-        key = jax.random.fold_in(key, randomness.AUGMENTATION)
+        key = Stream.AUGMENTATION.key(key)
         augmentation, rows = self.training.augmentation, self.rows[positions]
         batch = get_batch(self.context.examples, rows, mask, augmentation, key)
         if augmentation:

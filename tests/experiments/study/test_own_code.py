@@ -234,8 +234,11 @@ def test_a_run_is_loaded_again(start, tmp_path):
         ("config.training.steps = 'many'", "training.steps 'many': expected int, got str"),
         ("config.training.task_loss = 'own_code:not_callable'", "it is a int, expected a function"),
         ("config.training.momentum = float('nan')", "training.momentum nan is outside [0, 1)"),
-        ("config.cohort.rule = 'random'", "rule 'random': expected one of uniform, size, availability"),
-        ("config.cohort.rule = 'size'", "participation by size with weighting 'size'"),
+        (
+            "config.cohort.sampler.name = 'random'",
+            "unknown cohort.sampler 'random': expected one of available, by_size",
+        ),
+        ("config.cohort.sampler.name = 'by_size'", "sampler by_size with weighting 'size'"),
         ("config.cohort.dropout = 1.5", "dropout 1.5 is outside [0, 1]"),
         ("config.cohort.upload_loss = 2.0", "upload_loss 2 is outside [0, 1]"),
         ("config.cohort.drop = 0.5", "unknown option of cohort 'drop': did you mean 'dropout'?"),
@@ -258,7 +261,7 @@ def test_what_is_wrong_is_one_line(start, tmp_path, capsys, change, message):
 
 
 def test_options_that_the_config_lacks_are_given_on_the_command_line(start, tmp_path):
-    given = ("methods.top_k.share=0.3", "measurements.x=own_code:spread", "watch=0,2", "cohort.step_seconds=0.5")
+    given = ("methods.top_k.share=0.3", "measurements.x=own_code:spread", "watch=0,2", "cohort.clock.step_seconds=0.5")
     assert start((), *(f"--config.{option}" for option in given)) == 0
     last = rows(tmp_path)[-1]
     assert "measured/x/deviation" in last and last["virtual/seconds"] > last["virtual/round_seconds"] > 0

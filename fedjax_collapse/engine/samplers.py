@@ -1,0 +1,102 @@
+"""How the cohort of a round is drawn.
+
+All randomness comes from the round and the identity of a client, never from a position.
+"""
+
+from typing import Annotated, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from fedjax_collapse.core.annotations import as_array
+from fedjax_collapse.core.options import Interval, check_fields
+from fedjax_collapse.core.randomness import Stream
+from fedjax_collapse.core.records import Key, UserError
+
+
+@struct.dataclass
+class Uniform:
+    """Uniformly, without replacement; the base class of samplers."""
+
+    def check(self, num_clients: int, weighting: str) -> None:
+        """Raises UserError for values that make no sense, alone or with the weighting of uploads."""
+        check_fields(self)
+
+    def in_round(self, key: Key, round: jax.Array, num_clients: int) -> "Uniform":
+        """The sampler as it is in that round; ``key``: of the run."""
+        return self
+
+    def draw(self, key: Key, sizes: jax.Array, cohort_size: int) -> jax.Array:
+        """Draws identities [cohort_size] of distinct clients, of all with so many examples [clients]; ``len(sizes)``
+        stands for none."""
+        everyone = jnp.arange(len(sizes))
+        return everyone if cohort_size == len(sizes) else jax.random.permutation(key, len(sizes))[:cohort_size]
+
+
+@struct.dataclass
+class BySize(Uniform):
+    """With probabilities in proportion to numbers of examples, without replacement; uploads are weighted equally."""
+
+    def check(self, num_clients: int, weighting: str) -> None:
+        if weighting != "equal":
+            raise UserError(
+                f"sampler by_size with weighting {weighting!r}: sizes would count twice; expected weighting='equal'"
+            )
+
+    def draw(self, key: Key, sizes: jax.Array, cohort_size: int) -> jax.Array:
+        scores = jnp.log(sizes) + jax.random.gumbel(key, (len(sizes),))
+        return jax.lax.top_k(scores, cohort_size)[1]
+
+
+@struct.dataclass
+class Available(Uniform):
+    """Uniformly among the clients that are available in the round, fewer than the fraction if too few are.
+
+    ``probability``: of being available in a round, one for all clients or one for each.
+    ``period``: day and night, in rounds: a client is available, with its probability, only in the first half of each
+    period, which begins at a round that is drawn once for each client.
+    """
+
+    probability: float | jax.Array = 1.0
+    period: Annotated[int, Interval(2)] | None = None
+
+    def check(self, num_clients: int, weighting: str) -> None:
+        check_fields(self)
+        probabilities = per_client("Available: probability", self.probability, num_clients)
+        if not np.all((probabilities >= 0) & (probabilities <= 1)):
+            raise UserError("Available: probability is outside [0, 1]")
+
+    def in_round(self, key: Key, round: jax.Array, num_clients: int) -> "Available":
+        if self.period is None:
+            return self
+        phases = jax.random.randint(Stream.AVAILABILITY.key(key), (num_clients,), 0, self.period)
+        is_day = 2 * ((round + phases) % self.period) < self.period
+        return self.replace(probability=self.probability * is_day, period=None)
+
+    def draw(self, key: Key, sizes: jax.Array, cohort_size: int) -> jax.Array:
+        num_clients = len(sizes)
+        key_draw, key_available = jax.random.split(key)
+        margin = self.probability - jax.random.uniform(key_available, (num_clients,))
+        is_available = at_least_one(margin > 0, margin)
+        scores = jnp.where(is_available, jax.random.uniform(key_draw, (num_clients,)), -1)
+        scores, ids = jax.lax.top_k(scores, cohort_size)
+        return jnp.where(scores >= 0, ids, num_clients)
+
+
+def per_client(what: str, value: Any, num_clients: int) -> np.ndarray:
+    """The numbers of an option that has one for all clients or one for each.
+
+    Raises:
+        UserError: there are others.
+    """
+    numbers = as_array(what, value)
+    if numbers.shape not in ((), (num_clients,)):
+        raise UserError(f"{what} of {len(numbers)} clients, expected one or {num_clients}")
+    return numbers
+
+
+def at_least_one(flags: jax.Array, scores: jax.Array) -> jax.Array:
+    """The flags; if none is set, only that of the largest score."""
+    return flags | (~jnp.any(flags) & (jnp.arange(len(flags)) == jnp.argmax(scores)))
