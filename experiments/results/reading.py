@@ -14,6 +14,7 @@ from experiments.study.folder import CONFIG, METRICS, PARTITION, PROVENANCE, SUM
 from fedjax_collapse.core import files
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.storage.round_arrays import read_arrays, read_npz
+from fedjax_collapse.storage.rows import finished_lines
 
 
 class NothingEvaluated(UserError):
@@ -141,7 +142,7 @@ def _read_rows(path: Path, is_timing: bool = False) -> tuple[tuple[Row, ...], li
     if is_timing and not path.exists():
         return (), []
     with naming(path):
-        lines = _read(path).split(b"\n")
+        lines = finished_lines(_read(path))
     by_round, damaged = {}, []
     for number, line in enumerate(lines, 1):
         try:
@@ -150,9 +151,9 @@ def _read_rows(path: Path, is_timing: bool = False) -> tuple[tuple[Row, ...], li
                 schema.check_row(row)
                 by_round[row["round"]] = row
         except UserError as error:
-            if number < len(lines) and not is_timing:
+            if not is_timing:
                 raise
-            damaged += [error] if number < len(lines) else []
+            damaged.append(error)
     return tuple(by_round[r] for r in sorted(by_round)), damaged
 
 

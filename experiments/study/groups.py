@@ -80,10 +80,11 @@ def make_plan(
     _check_together(plan)
     run = Run(federation, plan.algorithm, jax.random.key(0))
     try:
+        plan.algorithm.check(model)
+        plan = plan._replace(model=_with_fastest_lowerings(plan, config["network"].get("lowering", "auto"), announce))
         check(run, plan.model, plan.schedule, Hardware(plan.client_map))
     except BaseException as error:
         raise explained("a round cannot be compiled", error) from error
-    plan = plan._replace(model=_with_fastest_lowerings(plan, config["network"].get("lowering", "auto"), announce))
     if config["engine"]["layout"] == "timed":
         plan = plan._replace(client_map=fastest(run, plan.model, plan.schedule, plan.client_map))
     return plan

@@ -5,7 +5,6 @@ to them, says how far the runs are, hands on signals and puts another worker in 
 """
 
 import contextlib
-import json
 import math
 import os
 import signal
@@ -26,9 +25,9 @@ from experiments.study.console import ROUNDS_PER_LINE, Console
 from experiments.study.failures import read_failure, write_failure
 from experiments.study.folder import ERROR_LOG, LOCK, METRICS, is_finished
 from experiments.study.lock import holder, only_process_in
+from fedjax_collapse.storage.rows import last_row
 
 _PAUSE = 0.5  # seconds between two looks at the workers
-_TAIL = 2**16  # bytes of metrics.jsonl that hold its last row
 _WRONG = 2  # exit status of a worker that could not start
 _LAUNCHER = str(Path(__file__).resolve().parents[1] / "launch.py")
 
@@ -94,7 +93,7 @@ def train_in_workers(work: Work, count: int, should_stop: Callable[[], bool], co
 
 def last_round(run: Path) -> int:
     """The last evaluated round of a run, by its folder; 0 before there is one."""
-    return _last_row(run).get("round", 0)
+    return last_row(run / METRICS).get("round", 0)
 
 
 def failures(runs: Iterable[RunSpec]) -> list[str]:
@@ -218,7 +217,7 @@ class _Progress:
             self._show_round(run)
 
     def _show_round(self, run):
-        row, is_done = _last_row(run.folder), is_finished(run.folder)
+        row, is_done = last_row(run.folder / METRICS), is_finished(run.folder)
         round, rounds = row.get("round", 0), run.cell.values["rounds"]
         if is_done:
             self._done.add(run.name)
@@ -227,14 +226,3 @@ class _Progress:
             accuracy = ACCURACY.say([row.get(ACCURACY.name)])
             ended = f"  finished, {len(self._done)} of {len(self._runs)}" * is_done
             self._console.note(f"{run}  round {round}/{rounds}  {accuracy}{ended}")
-
-
-def _last_row(run: Path) -> dict:
-    """The last whole row of the run's metrics; empty if there is none."""
-    try:
-        with (run / METRICS).open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
-            rows = file.read().decode(errors="replace").rpartition("\n")[0].splitlines()
-        return json.loads(rows[-1])
-    except (OSError, ValueError, IndexError):
-        return {}

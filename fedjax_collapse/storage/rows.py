@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ import numpy as np
 
 from fedjax_collapse.core import files
 from fedjax_collapse.core.records import Damaged
+
+_TAIL = 2**16  # bytes that hold the last row
 
 
 class Rows:
@@ -84,13 +87,28 @@ def write_json(path: Path, content: object) -> None:
         file.write((json.dumps(_plain(content), indent=2) + "\n").encode())
 
 
+def last_row(path: Path) -> dict[str, Any]:
+    """The last row of a file that may still grow; empty if there is none."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
+            lines = finished_lines(file.read())
+    except OSError:
+        lines = []
+    return (_parse(lines[-1]) if lines else None) or {}
+
+
+def finished_lines(content: bytes) -> list[bytes]:
+    """The lines that end; what a crash has cut short is none."""
+    return content.split(b"\n")[:-1]
+
+
 def _lines(path):
     """The finished lines of a file; none if it cannot be read."""
     try:
-        *lines, _ = files.read(path).split(b"\n")
+        return finished_lines(files.read(path))
     except OSError:
         return []
-    return lines
 
 
 def _parse(line):

@@ -1,4 +1,4 @@
-"""What a study keeps of its config and of its starts. Nothing is trained."""
+"""What a study keeps of its config and of its starts, and what it does once for each cell."""
 
 import json
 import os
@@ -19,6 +19,7 @@ from experiments.study import preparing, provenance, study, summaries
 from experiments.study.claim import claimed
 from experiments.study.failures import RunsFailed
 from fedjax_collapse import UserError
+from fedjax_collapse.engine import rounds
 
 pytestmark = pytest.mark.slow
 
@@ -186,3 +187,13 @@ def test_a_start_says_where_its_numbers_come_from(monkeypatch, tmp_path):
     assert {"started", "command", "git", "packages", "devices"} <= start.keys()
     assert json.loads(json.dumps(start)) == start
     assert start["started"].endswith("+00:00")
+
+
+def test_a_round_is_traced_once_for_a_cell(config, tmp_path, monkeypatch):
+    """In the check before a study starts; its runs, one after the other, compile what was traced there."""
+    traced, run_round = [], rounds._run_round
+    monkeypatch.setattr(rounds, "_run_round", lambda *arguments: traced.append(1) or run_round(*arguments))
+    monkeypatch.setattr(launch, "configure_jax", lambda cache: None)
+    config.arms, config.seeds, config.rounds, config.engine.layout = dict(only=dict()), (0, 1), 1, "chunked"
+    assert study.run_study(resolve(config, tmp_path))
+    assert len(traced) == 1
