@@ -1,11 +1,11 @@
-"""The streams of randomness of a run: what each key is derived from, and by which number.
+"""The streams of randomness of a run: how each key is derived, and from which number.
 
 Every key is ``jax.random.fold_in`` of identities (round, client, epoch, step), never of a position, so the numbers that
-are drawn depend neither on how clients are laid out nor on where a run was resumed:
+are drawn depend neither on the layout of clients nor on where a run was resumed:
 
     key of the run, split into
         variables              the initial model
-            HEAD               the head, if the model draws it by itself
+            HEAD               the head, if the model initialises it separately
         rounds
             AVAILABILITY       the hour at which each client's day begins
             SPEEDS             how fast each client computes
@@ -13,7 +13,7 @@ are drawn depend neither on how clients are laid out nor on where a run was resu
                 COHORT, DROPOUT, STRAGGLERS, UPLOADS
                 CLIENTS
                     0, 1, ...  a client
-                        name of a method    what it sends and reports
+                        name of a method    its upload and its report
                         0, 1, ...           an epoch, split into
                             order           of its examples
                             steps
@@ -28,7 +28,7 @@ import jax
 
 from fedjax_collapse.core.records import Key
 
-# next to the numbers of rounds, from 0
+# alongside the numbers of rounds, from 0
 AVAILABILITY = 2**31 - 1
 SPEEDS = 2**31 - 2
 
@@ -39,10 +39,10 @@ DROPOUT = 2
 STRAGGLERS = 3
 UPLOADS = 4
 
-# within an epoch, next to the numbers of its steps, from 0
+# within an epoch, alongside the numbers of its steps, from 0
 AUGMENTATION = 2**31 - 1
 
-# within a step, next to the names of methods
+# within a step, alongside the names of methods
 TASK = "task"
 
 # within the initial model
@@ -50,10 +50,10 @@ HEAD = 1
 
 
 def clients_key(key: Key) -> Key:
-    """The key that the keys of a round's clients are derived from, given the round's."""
+    """Returns the key from which the keys of a round's clients are derived, given the round's key."""
     return jax.random.fold_in(key, CLIENTS)
 
 
 def method_key(key: Key, name: str) -> Key:
-    """The key of a method, given that of a client's round or step."""
+    """Returns the key of a method, given the key of a client's round or step."""
     return jax.random.fold_in(key, zlib.crc32(name.encode()) & 0x7FFFFFFF)
