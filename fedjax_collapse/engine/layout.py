@@ -43,8 +43,7 @@ class Rounds:
         layout: the layout of each run.
         run_map: lays out several runs; None for one run.
         watch: the clients whose local models are returned after a call's last round: ``one``, the member of its cohort
-            with
-            the lowest identity; ``all`` of its cohort; or a tuple of identities.
+            with the lowest identity; ``all`` of its cohort; or a tuple of identities.
         skips_clients: whether clients that diverge are left out of the round (``skipping.py``).
     """
 

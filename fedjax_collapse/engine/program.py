@@ -30,9 +30,8 @@ class Program:
         runs: the runs; more than one needs a ``run_map`` and storage on the device.
         examples: the examples.
         storage: ``device``; ``host``, where client states, and the examples if they are NumPy arrays, stay there and
-            the
-            cohort's are sent in every round; ``auto`` is the device, unless the examples are NumPy arrays or the two do
-            not fit.
+            the cohort's are sent in every round; ``auto`` is the device, unless the examples are NumPy arrays or the
+            two do not fit.
 
     Raises:
         UserError: the storage cannot hold several runs.

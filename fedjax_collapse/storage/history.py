@@ -64,8 +64,7 @@ class History:
 
         Raises:
             UserError: names or shapes of arrays differ from those of the previous round, or a measurement is not
-                numeric
-                or has a reserved name. Nothing is added then.
+                numeric or has a reserved name. Nothing is added then.
         """
         new = {"spectra": _one_round(spectra)}
         if measurements:
@@ -167,8 +166,7 @@ class History:
 
         Raises:
             Damaged: a row of metrics or an array is missing or differs from what was written. Times, which affect no
-                result,
-                are the exception: damaged or missing rows of them are left out, with a warning.
+                result, are the exception: damaged or missing rows of them are left out, with a warning.
         """
         history = cls(folder)
         history._metrics = Rows.read(folder / _METRICS, round)

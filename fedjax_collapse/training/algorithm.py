@@ -32,8 +32,7 @@ class FedAvg:
     Args:
         training: local training on the clients.
         methods: SCAFFOLD, FedDecorr, ..., by name. They change uploads in this order; their terms are added to the loss
-            in
-            the order of their names. Methods that contradict each other are rejected.
+            in the order of their names. Methods that contradict each other are rejected.
         server_optimizer: a ``jax.tree_util.Partial`` of an optax constructor, such as ``Partial(optax.sgd, 1.0,
             momentum=0.5)`` for FedAvgM or ``Partial(damped_momentum, 0.5)`` for its damped form; its numbers are
             traced. None replaces the model by the mean.
@@ -41,8 +40,7 @@ class FedAvg:
         weighting: of the uploads: by the clients' number of examples (``size``), ``equal``, or by their number of whole
             ``batches`` (FedMR's released code); ``default`` is by size, unless a method declares another weighting.
         private: the part of the network that every client keeps to itself (``core/masks.py``), such as ``batch_norm``
-            in
-            FedBN (Li et al., 2021), in addition to the part that a method keeps private (FedPer, FedRep, LG-FedAvg).
+            in FedBN (Li et al., 2021), in addition to the part that a method keeps private (FedPer, FedRep, LG-FedAvg).
             The server's copy of it stays as initialised, and no upload contains it.
     """
 

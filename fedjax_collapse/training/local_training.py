@@ -40,8 +40,7 @@ class LocalTraining:
         weight_decay: added to the gradient, also with ``optimizer``.
         steps: the number of steps of every client, instead of ``epochs``.
         phases: used one after the other, instead of ``epochs``, each for a part of the network and with a fresh
-            optimizer
-            (FedRep: head first, then body).
+            optimizer (FedRep: head first, then body).
         optimizer: a ``jax.tree_util.Partial`` of an optax constructor with an argument ``learning_rate``, such as
             ``Partial(optax.adam, b1=0.5)``, instead of SGD. Its numbers are traced; other arguments, such as
             ``nesterov=True``, are passed with ``options.constructor``.
@@ -50,8 +49,7 @@ class LocalTraining:
         clip_norm: the largest norm of the gradient over all params, as ``torch.nn.utils.clip_grad_norm_``; None is
             none.
         drop_last: whether to leave out an epoch's last partial batch. A client with fewer examples than a batch then
-            takes
-            no step and uploads the model that it received.
+            takes no step and uploads the model that it received.
         schedule: of the learning rate over rounds t = 0, 1, ...: ``cosine`` multiplies it by ``(1 + cos(pi t /
             schedule_rounds)) / 2``, ``decay`` by ``schedule_factor^t``.
         schedule_rounds: see ``schedule``.
