@@ -2,12 +2,12 @@
 [--workdir=DIR] [--distributed=host:port,processes,process]
 
 Overrides come after ``--config``; tuples are written ``--config.seeds="(0,1)"``. A second start with the same folder
-resumes where the first one stopped; ``--resume=must`` refuses to start new runs, ``--resume=never`` starts all of them
-again and moves the earlier ones to the folder ``replaced``. Exit status: 0 done, 1 some runs failed (a message for each
-says why; the same command tries them again), there was no space for files, or no report could be written, 2 wrong input
+resumes where the first one stopped; ``--resume=must`` starts no new runs, ``--resume=never`` starts all of them again
+and moves the earlier ones to the folder ``replaced``. Exit status: 0 done, 1 some runs failed (with a message for each;
+the same command tries them again), there was no space for files, or the report could not be written, 2 invalid input
 (a one-line message), 75 stopped by a signal after a checkpoint (run the same command to resume).
 
-A config file is code: it is run, with all that it imports and with the rights of who starts it.
+A config file is code: it is executed, with everything that it imports, with the permissions of the user.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that ``experiments`` is found from any folder
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that ``experiments`` is importable from any folder
 
 if __name__ == "__main__":  # before the imports, which take seconds
     from experiments.startup import import_jax
@@ -48,9 +48,14 @@ from fedjax_collapse.core.records import UserError
 
 
 def main(arguments: list[str], should_stop: Callable[[], bool] | None = None) -> int:
-    """The exit status. ``should_stop``: asked between rounds; default, whether a signal came."""
+    """Runs the command and returns its exit status.
+
+    Args:
+        arguments: of the command line.
+        should_stop: called between rounds; by default returns whether a signal was received.
+    """
     try:
-        if (topic := _asked_for_help(arguments)) is not None:
+        if (topic := _help_topic(arguments)) is not None:
             return _help(topic)
         arguments = with_config_found(arguments)
         options = parse(arguments)
@@ -67,18 +72,18 @@ def main(arguments: list[str], should_stop: Callable[[], bool] | None = None) ->
             should_stop = _or_orphaned(stop_on_signal()) if options.share else stop_on_signal()
         finished = run_study(study, should_stop, options.share, options.log, options.resume)
     except UserError as error:
-        return _told(2, error)
+        return _report_errors(2, error)
     except RunsFailed as error:
-        return _told(1, *error.lines)
+        return _report_errors(1, *error.lines)
     except OSError as error:  # no room, no permission
-        return _told(1, one_line(error))
+        return _report_errors(1, one_line(error))
     return 0 if finished else STOPPED
 
 
-def _asked_for_help(arguments):
-    """The topic of ``--help=TOPIC``, empty without one; None if nobody asks."""
-    asked = [argument for argument in arguments if argument.split("=")[0] in ("--help", "-help", "-h")]
-    return asked[0].partition("=")[2] if asked else None
+def _help_topic(arguments):
+    """Returns the topic of ``--help=TOPIC``, empty without one; None without ``--help``."""
+    given = [argument for argument in arguments if argument.split("=")[0] in ("--help", "-help", "-h")]
+    return given[0].partition("=")[2] if given else None
 
 
 def _help(topic):
@@ -89,15 +94,15 @@ def _help(topic):
 
 
 def _in_processes(options, arguments, study):
-    """The exit status of a study whose runs are divided among workers or are jobs."""
+    """Runs a study whose runs are divided among workers, or are Slurm jobs, and returns the exit status."""
     if study.config["engine"]["runs"] == "together" or (options.workers and options.slurm):
         raise UserError("--workers, or --slurm, train runs apart: choose engine.runs=separate, and one of the two")
     if options.distributed != "off":
         raise UserError("--workers and --slurm divide runs, --distributed divides clients: choose one of them")
     work = Work([*arguments, f"--workdir={study.folder}", "--workers=0", "--slurm="], study)
     console = Console()
-    if told := overview(study.folder, {run.name: last_round(run.folder) for run in study.runs}):
-        console.note(told)
+    if progress := overview(study.folder, {run.name: last_round(run.folder) for run in study.runs}):
+        console.note(progress)
     if options.slurm:
         jobs = submit(work, options.slurm)
         console.note(f"jobs {', '.join(job.job_id for job in jobs)}: the last to end writes the report")
@@ -115,13 +120,13 @@ def _in_processes(options, arguments, study):
 
 
 def _or_orphaned(should_stop):
-    """Also when the process that started this one is gone, and with it who would write the report."""
+    """Extends ``should_stop`` to return True when the parent process, which would write the report, has ended."""
     parent = os.getppid()
     return lambda: should_stop() or os.getppid() != parent
 
 
-def _told(status, *lines):
-    """The exit status, after a line on stderr for each thing that is wrong."""
+def _report_errors(status, *lines):
+    """Prints the errors to stderr and returns the exit status."""
     for line in lines:
         with contextlib.suppress(OSError):
             print(f"error: {line}", file=sys.stderr)
@@ -129,26 +134,28 @@ def _told(status, *lines):
 
 
 def configure_jax(cache: str) -> None:
-    """Compiled programs are kept between runs, and Orbax is quiet."""
-    logging.getLogger("absl").setLevel(logging.CRITICAL)  # Orbax logs what it raises, a thousand lines of a full disk
+    """Caches compiled programs between runs, and silences Orbax."""
+    logging.getLogger("absl").setLevel(logging.CRITICAL)  # Orbax logs what it raises, a thousand lines for a full disk
     if cache and _is_writable(Path(cache)):
         jax.config.update("jax_compilation_cache_dir", cache)
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
 
 def check_devices() -> None:
-    """Raises UserError if JAX finds no devices, as those of a ``JAX_PLATFORMS`` that this machine lacks."""
+    """Raises UserError if JAX finds no devices, for example those of a ``JAX_PLATFORMS`` that this machine lacks."""
     try:
         jax.devices()
-    except Exception as error:  # of whichever plugin there is; where none is installed, an assertion without a word
-        asked = os.environ.get("JAX_PLATFORMS")
-        problem = one_line(error) if str(error) else "none of what is asked for is installed and finds its device"
-        hint = f"JAX_PLATFORMS={asked}; unset it for the devices that there are" if asked else "see JAX's installation"
+    except Exception as error:  # depends on the plugin; an empty assertion if none is installed
+        platforms = os.environ.get("JAX_PLATFORMS")
+        problem = one_line(error) if str(error) else "no requested platform is installed and has a device"
+        hint = "see JAX's installation guide"
+        if platforms:
+            hint = f"JAX_PLATFORMS={platforms}; unset it to use the devices of this machine"
         raise UserError(f"JAX has no devices to run on: {problem} ({hint})") from error
 
 
 def _is_writable(cache):
-    """Whether compiled programs can be kept there; a line says so if not."""
+    """Returns whether compiled programs can be cached there; prints a warning if not."""
     try:
         make_cache(cache)
     except OSError as error:
@@ -160,7 +167,7 @@ def _is_writable(cache):
 
 
 def stop_on_signal():
-    """A function that says whether SIGINT or SIGTERM came; a second one ends the process at once."""
+    """Returns a function that returns whether SIGINT or SIGTERM was received; a second signal ends the process."""
     received = []
 
     def handle(number, frame):

@@ -1,4 +1,4 @@
-"""What a command does before anything else is imported, which takes seconds: wrong environments and Ctrl-C in words."""
+"""The first steps of a command, before the imports that take seconds: checks of the environment, and Ctrl-C."""
 
 import importlib.util
 import io
@@ -9,16 +9,16 @@ from types import FrameType
 
 from experiments.study.machine import num_cores
 
-STOPPED = 75  # the exit status of a process that a signal stopped: the same command continues
+STOPPED = 75  # the exit status after a signal: the same command continues
 STOPPING = "stopping after a few more seconds of training and a checkpoint; once more: at once"
 STOPPED_EARLY = "stopped before the first round; the same command starts again"
-_NEEDED = ("jax", "flax", "optax", "chex", "ml_collections", "matplotlib")  # of requirements.txt
+_NEEDED = ("jax", "flax", "optax", "chex", "ml_collections", "matplotlib")  # from requirements.txt
 
 
 def check_packages() -> None:
-    """Ends the process with one line where this Python lacks what the package needs: mostly one outside of its venv.
+    """Ends the process with a one-line message if packages are missing, mostly because no venv is active.
 
-    Text that standard output cannot encode, as in a locale of ASCII, is written as its escape from here on.
+    From then on, text that standard output cannot encode, as in an ASCII locale, is written as escapes.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -29,19 +29,19 @@ def check_packages() -> None:
 
 
 def import_jax() -> None:
-    """Imports JAX; signals until then, and until somebody else handles them, end the process with one line."""
+    """Imports JAX; until other handlers are installed, signals end the process with a one-line message."""
     check_packages()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _stop)
     try:
         import jax  # noqa: F401
-    except Exception as error:  # of its own environment variables, which it reads at once
-        _end(2, f"error: JAX cannot start: {' '.join(str(error).split())}; look at the variables JAX_* and XLA_*")
+    except Exception as error:  # invalid environment variables, which JAX reads on import
+        _end(2, f"error: JAX cannot start: {' '.join(str(error).split())}; check the variables JAX_* and XLA_*")
     configure_devices()
 
 
 def configure_devices() -> None:
-    """One CPU device per core, as one client rarely keeps several busy; before anything of a config starts them."""
+    """Makes one CPU device per core, since one client rarely uses several; called before the devices start."""
     import jax
 
     if "JAX_NUM_CPU_DEVICES" not in os.environ:
@@ -53,6 +53,6 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 
 def _end(status: int, line: str) -> None:
-    """At once: nothing has been written, and an import cannot be unwound quietly."""
+    """Ends the process at once: nothing has been written yet, and an import cannot be unwound silently."""
     os.write(sys.__stderr__.fileno(), f"{line}\n".encode())
     os._exit(status)

@@ -38,7 +38,7 @@ def clear_caches():
 @pytest.fixture(autouse=True)
 def lowerings_by_rules(monkeypatch):
     """No convolution is timed: several tests run side by side, and what is fastest then is chance."""
-    monkeypatch.setattr(timing, "_remembered", lambda *arguments, **options: {})
+    monkeypatch.setattr(timing, "_cached_seconds", lambda *arguments, **options: {})
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""From a config to objects; ``names.py`` knows what its names stand for."""
+"""Builds objects from a config; ``names.py`` resolves its names."""
 
 import inspect
 from collections.abc import Iterable, Mapping
@@ -35,7 +35,7 @@ from fedjax_collapse.training import aggregation, schedules
 from fedjax_collapse.training.optimizers import check_optimizer
 
 _OPTIMIZERS = {name: getattr(optax, name) for name in ("sgd", "adagrad", "adam", "adamw", "rmsprop", "yogi")}
-SERVER_OPTIMIZERS = {  # the damped ones are those of the released codes
+SERVER_OPTIMIZERS = {  # the damped ones are from released code
     **{name: _OPTIMIZERS[name] for name in ("sgd", "adagrad", "adam", "yogi")},
     **{f"damped_{name}": getattr(aggregation, f"damped_{name}") for name in ("momentum", "adagrad", "adam", "yogi")},
 }
@@ -47,7 +47,7 @@ _OF_OPTAX = {  # what it does not say of its arguments
     **dict.fromkeys(("eps", "eps_root", "weight_decay", "initial_accumulator_value"), NonNegative),
 }
 _HEADS = {"random": None, "orthogonal": orthogonal_head}
-_ALIASES = {  # published methods that are a value of another key
+_ALIASES = {  # published methods that are values of other keys
     "fedavg": "methods=dict(), without any",
     "fedbn": 'server=dict(batch_norm="local")',
     "fedavgm": 'server=dict(optimizer=dict(name="sgd", learning_rate=1.0, momentum=0.9))',
@@ -61,10 +61,10 @@ _ALIASES = {  # published methods that are a value of another key
 
 
 def federations(config: Mapping[str, Any], seeds: Iterable[int]) -> dict[int, Federation]:
-    """The federation of every seed, padded alike so that all of them share one compiled program.
+    """Returns the federation of every seed, padded to one capacity so that all of them share one compiled program.
 
     Raises:
-        UserError: the source or the partition does not exist, or does not fit its options or the other.
+        UserError: the source or the partition does not exist, has invalid options, or they do not fit each other.
     """
     source = data_source(config["data"])
     partitions = _partitions(config, source, seeds)
@@ -74,7 +74,7 @@ def federations(config: Mapping[str, Any], seeds: Iterable[int]) -> dict[int, Fe
 
 
 def _storage(config, source):
-    """Where the examples lie; by ``auto`` on the device unless they take most of its memory."""
+    """Returns where the examples are stored; with ``auto`` on the device unless they take most of its memory."""
     if config["engine"]["storage"] != "auto":
         return config["engine"]["storage"]
     size, device = source.images.nbytes + source.test_images.nbytes, engine.own_devices()[:1]
@@ -82,10 +82,10 @@ def _storage(config, source):
 
 
 def data_source(config: Mapping[str, Any]) -> sources.Source:
-    """What ``source`` names: a function of ``data/sources.py`` and, behind a colon, its first argument.
+    """Returns the data of ``source``: a function of ``data/sources.py`` and, after a colon, its first argument.
 
     Raises:
-        UserError: there is no such function, its argument is missing or too much, or the data cannot be read.
+        UserError: there is no such function, its argument is missing or unexpected, or the data cannot be read.
     """
     name, _, argument = _chosen("data", config, "source").partition(":")
     function = function_named("data source", sources, name)
@@ -99,7 +99,7 @@ def data_source(config: Mapping[str, Any]) -> sources.Source:
 
 
 def _partitions(config, source, seeds):
-    """The rows of every client, for every seed."""
+    """Returns the rows of every client, for every seed."""
     name = _chosen("partition", config["partition"], "name")
     draw = function_named("partition", partition, name)
     arguments, accepted = _without(config["partition"], "name"), inspect.signature(draw).parameters
@@ -119,7 +119,7 @@ def _partitions(config, source, seeds):
 
 
 def _partition(config, draw, arguments, **given):
-    """The rows of every client, by a function that may be the user's."""
+    """Returns the rows of every client; ``draw`` may be a custom function."""
     try:
         parts = owned(call("partition", draw, arguments, **given), most=config["clients"])
     except BaseException as error:
@@ -131,7 +131,7 @@ def _partition(config, draw, arguments, **given):
 
 
 def model(config: Mapping[str, Any], federation: Federation) -> Model:
-    """The network, with as many classes as the data, for images of the size that the augmentation makes of them."""
+    """Returns the network, with as many classes as the data, for images of the size after augmentation."""
     name, arguments = _chosen("network", config["network"], "name"), _without(config["network"], "name")
     if arguments.get("lowering") in ("timed", "rules"):  # timed in ``runs.make_plan``, by the rules until then
         arguments["lowering"] = "auto"
@@ -140,14 +140,14 @@ def model(config: Mapping[str, Any], federation: Federation) -> Model:
     module = network(name, arguments, federation.num_classes)
     try:
         built = Model(module, augmented, _HEADS[config["head"]])
-        jax.eval_shape(built.init, jax.random.key(0))  # an option or an image size that does not fit fails here
+        jax.eval_shape(built.init, jax.random.key(0))  # raises for invalid options or image sizes
     except BaseException as error:
         raise explained(f"network {name} cannot be made with these options", error) from error
     return built
 
 
 def _augmented_shape(config, federation):
-    """Of an image as the network sees it."""
+    """Returns the shape of an image as the network sees it."""
     augmented = augmentation(config["training"].get("augmentation", "none"))
     try:
         return augment.output_shape(augmented, federation.input_shape)
@@ -156,7 +156,7 @@ def _augmented_shape(config, federation):
 
 
 def algorithm(config: Mapping[str, Any]) -> FedAvg:
-    """Local training, methods in the order of the config, and what the server makes of the uploads."""
+    """Returns the algorithm: local training, methods in the order of the config, and the server's step."""
     methods = {key: _method(key, options) for key, options in config["methods"].items()}
     settings, private = dict(config["server"]), config["private"]
     batch_norm, chosen = settings.pop("batch_norm", "average"), settings.pop("optimizer", {"name": "none"})
@@ -174,7 +174,7 @@ def algorithm(config: Mapping[str, Any]) -> FedAvg:
 
 
 def _method(key, options) -> Method:
-    """The method of that module name, or of the one that its ``name`` gives."""
+    """Returns the method with that module name, or with its ``name`` option."""
     check_value(path := f"methods.{key}", options, dict)
     options = dict(options)
     name = options.pop("name", key)
@@ -270,7 +270,7 @@ def _watch(text):
 
 
 def augmentation(name: str) -> augment.Augmentation | None:
-    """The preset of ``data/augment.py``, or the user's own; None where it leaves images as they are."""
+    """Returns the preset of ``data/augment.py``, or a custom function; None if it does not change images."""
     check_value("training.augmentation", name, str)
     if ":" in name:
         return callable_named("augmentation", name)
@@ -279,7 +279,7 @@ def augmentation(name: str) -> augment.Augmentation | None:
 
 
 def optimizer(what: str, config: Mapping[str, Any], known: Mapping[str, Any]) -> jax.tree_util.Partial:
-    """A constructor of an optimizer with its arguments, whose numbers stay traced; tried once.
+    """Returns a constructor of an optimizer with its arguments, whose numbers stay traced; checked by tracing a step.
 
     Raises:
         UserError: there is no such optimizer, or it cannot be made with them.
@@ -291,7 +291,7 @@ def optimizer(what: str, config: Mapping[str, Any], known: Mapping[str, Any]) ->
         check_name(what, name, known)
         made_by = known[name]
     arguments = _without(config, "name")
-    given = {} if what == "server.optimizer" else {"learning_rate": 0.1}  # that of local training: in every round
+    given = {} if what == "server.optimizer" else {"learning_rate": 0.1}  # local training passes it in every round
     check_arguments(what, made_by, arguments, given)
     for key, value in arguments.items() if made_by in _OPTIMIZERS.values() else ():
         default = inspect.signature(made_by).parameters[key].default
@@ -307,7 +307,7 @@ def optimizer(what: str, config: Mapping[str, Any], known: Mapping[str, Any]) ->
 
 
 def client_map(config: Mapping[str, Any], network: Model) -> engine.ClientMap:
-    """How clients are laid out. ``auto``: over all devices, on each as many as are a good first choice there."""
+    """Returns the layout of clients. ``auto``: over all devices, with a good number of clients at once on each."""
     options = config["engine"]
     cohort = Participation(fraction=config["participation"]).cohort_size(config["clients"])
     _check_layout(options, cohort)
@@ -336,7 +336,7 @@ def _check_layout(options, cohort):
 
 
 def _chosen(section, config, key):
-    """The name that a dict of the config chooses by."""
+    """Returns the name by which a dict of the config chooses."""
     if not isinstance(config, Mapping):
         raise UserError(f"{section} {config!r}: expected dict({key}=...) with its options next to it")
     value = config.get(key)

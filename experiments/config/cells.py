@@ -1,7 +1,7 @@
-"""The cells of a study, every setting with every arm, and what the config says of them.
+"""The cells of a study, every setting with every arm, and their parts of the config.
 
-A cell is named ``<setting>/<arm>``, as its folder is; where the config has no settings, its name is the arm's. A sweep
-makes an arm of every value. Configs are mappings here: as a file declares them, or as ``config.json`` holds them.
+A cell is named ``<setting>/<arm>``, like its folder, or by its arm if the config has no settings. A sweep makes an arm
+for every value. Configs are mappings here: as declared in a file, or as stored in ``config.json``.
 """
 
 import itertools
@@ -10,13 +10,15 @@ from typing import Any, NamedTuple
 
 from fedjax_collapse.core.records import UserError
 
-OF_STUDY = ("arms", "settings", "sweep", "means", "paper")  # keys that say which cells there are, and not what one is
-_CHOICES = ("name", "source")  # by which a part of the config chooses what its other keys are arguments of
+OF_STUDY = ("arms", "settings", "sweep", "means", "paper")  # keys that define the cells instead of their values
+_CHOICES = ("name", "source")  # keys that choose what the other keys of a section configure
 
 
 class CellName(NamedTuple):
-    """What a cell is called: its setting, empty where the study has none, and its arm; among several studies also the
-    study."""
+    """The name of a cell: its setting, empty if the study has none, and its arm.
+
+    ``study`` is its study, if there are several.
+    """
 
     setting: str
     arm: str
@@ -27,7 +29,7 @@ class CellName(NamedTuple):
 
 
 class Arm(NamedTuple):
-    """What an arm changes, and if it is of a sweep: of which arm of the config, and its values by the axes' names."""
+    """The changes of an arm; in a sweep also the arm of the config, and its values by the names of the axes."""
 
     changes: Any
     declared: str
@@ -35,7 +37,7 @@ class Arm(NamedTuple):
 
 
 def names_in(text: str, declared: Collection[str]) -> tuple[str, ...]:
-    """The names in a text with commas between them; a declared name may have commas itself."""
+    """Splits a text at commas into names; declared names may contain commas."""
     found, parts = [], text.split(",")
     while parts:
         joined = {count: ",".join(parts[:count]).strip() for count in range(len(parts), 0, -1)}
@@ -45,20 +47,20 @@ def names_in(text: str, declared: Collection[str]) -> tuple[str, ...]:
 
 
 def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What each setting changes, in the order of the config; one without a name that changes nothing if it has none."""
+    """Returns the changes of each setting, in the order of the config; without settings, one unnamed entry."""
     return dict(config.get("settings") or {"": {}})
 
 
 def means_of(config: Mapping[str, Any]) -> dict[str, list[str]]:
-    """The settings of which a study also shows the mean, by the name of the mean."""
+    """Returns the settings over which a study also shows a mean, by the name of the mean."""
     return {name: list(settings) for name, settings in (config.get("means") or {}).items()}
 
 
 def arms_of(config: Mapping[str, Any]) -> dict[str, Arm]:
-    """The arms in the order of the config; one that has a key of the sweep is there for each of its values.
+    """Returns the arms in the order of the config; one that has a key of the sweep is repeated for each value.
 
     Raises:
-        UserError: no arm has a key of the sweep, there are no values, or two that are written alike.
+        UserError: no arm has a key of the sweep, it has no values, or two of them are written alike.
     """
     declared, sweep = config.get("arms") or {}, config.get("sweep") or {}
     arms = {arm: Arm(_at(declared, arm), arm, {}) for arm in declared}
@@ -77,12 +79,12 @@ def arms_of(config: Mapping[str, Any]) -> dict[str, Arm]:
 
 
 def cells_of(config: Mapping[str, Any]) -> list[CellName]:
-    """The names of all cells, one setting after the other."""
+    """Returns the names of all cells, one setting after the other."""
     return list(itertools.starmap(CellName, itertools.product(settings_of(config), arms_of(config))))
 
 
 def merged(config: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """The config with these changes; a part that chooses something else loses its arguments."""
+    """Returns the config with these changes; a section that chooses something else loses its old arguments."""
     result = dict(config)
     for key, value in changes.items():
         there = result.get(key)
@@ -93,7 +95,7 @@ def merged(config: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, A
 
 
 def axis_names(sweep: Mapping[str, Any]) -> dict[str, str]:
-    """For each key of a sweep as much of its end as tells it from the others: ``strength``, of a single one."""
+    """Returns, for each key of a sweep, the shortest ends of the keys that differ, such as ``strength``."""
     paths = {key: key.split(".") for key in sweep}
     for length in range(1, max(map(len, paths.values()), default=0) + 1):
         names = {key: ".".join(path[-length:]) for key, path in paths.items()}
@@ -103,7 +105,7 @@ def axis_names(sweep: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _sweep(name, arm, key, axis, values, is_over):
-    """The arm for each of the values, by name; itself if the axis is not its."""
+    """Returns the arm for each of the values, by name; the arm itself if it does not have the axis."""
     if not is_over:
         return [(name, arm)]
     return [(f"{name} {axis}={_written(value)}", _changed(arm, key, axis, value)) for value in values]
@@ -117,14 +119,14 @@ def _changed(arm, key, axis, value):
 
 
 def _written(value):
-    """The value in the name of an arm."""
+    """Returns the value as it is written in the name of an arm."""
     if isinstance(value, (list, tuple)):
         return "x".join(map(_written, value))
     return str(value)
 
 
 def _has(config, changes, key):
-    """Whether the arm's config has that key."""
+    """Returns whether the arm's config has that key."""
     if not isinstance(changes, Mapping):
         return False
     found = merged(config, changes)
@@ -136,5 +138,5 @@ def _has(config, changes, key):
 
 
 def _at(declared, arm):
-    """What the arm changes; nothing is known of it where arms are a list of names, as in a config that is not ours."""
+    """Returns the arm's changes; none if arms are a list of names, as in configs of other origins."""
     return declared[arm] if isinstance(declared, Mapping) else {}

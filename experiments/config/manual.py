@@ -1,6 +1,6 @@
-"""What a config may say: every key, and the options of everything that a config chooses by name, out of the code.
+"""The reference of configs: every key, and the options of everything that a config chooses by name, read from the code.
 
-``launch.py --help`` prints it, ``docs/configs.md`` is made of it: fedjax-collapse manual > docs/configs.md
+``launch.py --help`` prints it, and ``docs/configs.md`` is made from it: fedjax-collapse manual > docs/configs.md
 """
 
 import inspect
@@ -34,8 +34,8 @@ class Option(NamedTuple):
     """A key, or an argument of what a key chooses."""
 
     name: str
-    default: str  # as it is written in Python; empty where it has to be given
-    allowed: str  # in words; empty where nothing is said
+    default: str  # as written in Python; empty if it is required
+    allowed: str  # in words; empty if not restricted
 
 
 class Choice(NamedTuple):
@@ -48,7 +48,7 @@ class Choice(NamedTuple):
 
 
 def choices() -> dict[str, list[Choice]]:
-    """By what they are: everything with a name of its own."""
+    """Returns everything with a name, by kind."""
     found = {
         "data sources": ("data.source", functions(sources)),
         "partitions": ("partition.name", functions(partition)),
@@ -74,7 +74,7 @@ def _choice(section, name, made):
 
 
 def options_of(made: Callable) -> Iterator[Option]:
-    """The arguments of a function or class that a config may give."""
+    """Yields the arguments of a function or class that a config may set."""
     annotations = hints(made)
     for name, parameter in inspect.signature(made).parameters.items():
         if name not in _GIVEN:
@@ -83,7 +83,7 @@ def options_of(made: Callable) -> Iterator[Option]:
 
 
 def keys() -> Iterator[Option]:
-    """Every key of ``configs/base.py``, dotted."""
+    """Yields every key of ``configs/base.py``, dotted."""
 
     def walk(values, path):
         for key, value in values.items():
@@ -107,7 +107,7 @@ def _shown(value):
 
 
 def on_screen(topic: str, values: flags.FlagValues) -> str:
-    """What ``--help`` says beside the launcher's docstring; with a topic, the options of what has that name.
+    """Returns the output of ``--help`` after the launcher's docstring; with a topic, the options of that name.
 
     Raises:
         UserError: nothing has that name.
@@ -144,7 +144,7 @@ def _topic(choice):
 
 
 def as_markdown() -> str:
-    """The page ``docs/configs.md``."""
+    """Returns the page ``docs/configs.md``."""
     parts = [
         "# Configs: every key, and what it may be",
         "Made from the code by `fedjax-collapse manual > docs/configs.md`; `launch.py --help` prints the\n"
@@ -170,7 +170,7 @@ def _table(options, prefix=""):
 
 
 def main(arguments: Sequence[str] = ()) -> int:
-    """Prints the page of the docs; the exit status."""
+    """Prints the page of the docs and returns the exit status."""
     sys.stdout.reconfigure(encoding="utf-8")
     sys.stdout.write(as_markdown())
     return 0

@@ -1,9 +1,9 @@
-"""From the names in a config to code: the only place where strings become classes and functions.
+"""Turns names in a config into code; no other module makes classes and functions from strings.
 
-A name is a module's: ``feddecorr`` is the class of ``fedjax_collapse/methods/feddecorr.py`` whose name is the
+A name is a module's: ``feddecorr`` is the class of ``fedjax_collapse/methods/feddecorr.py`` whose name equals the
 module's, up to case and underscores. There is no registry; a new file is found by its name. A module without such a
-class is no choice. ``my_module:MyClass`` is one of the user's own, from a file beside the config, in the current
-folder, or installed.
+class is not a choice. ``my_module:MyClass`` is a custom class, from a file next to the config, in the current folder,
+or installed.
 """
 
 import difflib
@@ -25,7 +25,7 @@ from fedjax_collapse.nn import heads, networks
 from fedjax_collapse.nn.network import Network
 
 _KINDS = {"network": (networks, Module), "head": (heads, Module), "method": (methods, Method)}
-_MOVED = {  # config keys of earlier versions
+_RENAMED = {  # config keys of earlier versions
     "algorithm": "methods=dict(NAME=dict(...)), server.weighting, server.optimized, or private",
     "regularizers": "methods",
     "server_optimizer": "server.optimizer",
@@ -37,14 +37,14 @@ _MOVED = {  # config keys of earlier versions
     "availability_period": "cohort.sampler=dict(name='available', period=...)",
     **{key: f"cohort.clock.{key}" for key in ("step_seconds", "step_spread", "upload_seconds", "deadline")},
 }
-_MANY = 25  # names, which a line does not list beside the nearest one
+_MANY = 25  # a message lists no more names next to the nearest one
 
 
 def class_named(what: str, name: str) -> type:
-    """The network, head or method of that name: of a module of its package, or the user's own.
+    """Returns the network, head or method of that name, from its package or custom.
 
     Raises:
-        UserError: there is none, or it is another kind of thing.
+        UserError: there is none, or it is not a class of that kind.
     """
     check_value(what, name, str)
     if ":" in name:
@@ -58,15 +58,15 @@ def class_named(what: str, name: str) -> type:
 
 
 def classes(what: str) -> dict[str, type]:
-    """Every class of that kind that is named as its module, by the module's name."""
+    """Returns every class of that kind that is named after its module, by the module's name."""
     return discovery.classes(*_KINDS[what])
 
 
 def network(name: str, options: Mapping[str, Any], num_classes: int) -> Module:
-    """The network of that name with its options.
+    """Returns the network of that name with its options.
 
     Raises:
-        UserError: there is none, or an option, or its head, is not what it may be.
+        UserError: there is none, or one of its options, or its head, is invalid.
     """
     kind = class_named("network", name)
     if "head" in options and issubclass(kind, Network):
@@ -75,7 +75,7 @@ def network(name: str, options: Mapping[str, Any], num_classes: int) -> Module:
 
 
 def head_of(value: Any) -> type[Module] | WithOptions:
-    """What makes the head that ``network.head`` says: a name, or a dict of a name and options.
+    """Returns the constructor of the head in ``network.head``: a name, or a dict of a name and options.
 
     Raises:
         UserError: there is no such head or option.
@@ -91,7 +91,7 @@ def head_of(value: Any) -> type[Module] | WithOptions:
 
 
 def function_named(what: str, module: Any, name: str) -> Callable:
-    """The public function ``name`` of ``module``, or the user's own."""
+    """Returns the public function ``name`` of ``module``, or a custom one."""
     check_value(what, name, str)
     if ":" in name:
         return callable_named(what, name)
@@ -101,7 +101,7 @@ def function_named(what: str, module: Any, name: str) -> Callable:
 
 
 def functions(module: Any) -> dict[str, Callable]:
-    """The public functions that ``module`` defines."""
+    """Returns the public functions that ``module`` defines."""
     return {
         name: value
         for name, value in vars(module).items()
@@ -110,7 +110,7 @@ def functions(module: Any) -> dict[str, Callable]:
 
 
 def callable_named(what: str, name: str) -> Callable:
-    """The user's own function, or whatever can be called."""
+    """Returns a custom function or other callable."""
     found = imported(what, name)
     if not callable(found):
         raise UserError(f"{what} {name!r}: it is a {type(found).__name__}, expected a function")
@@ -118,10 +118,10 @@ def callable_named(what: str, name: str) -> Callable:
 
 
 def imported(what: str, name: str) -> Any:
-    """What ``module:name`` says.
+    """Imports ``module:name``.
 
     Raises:
-        UserError: it cannot be imported, whatever the reason.
+        UserError: it cannot be imported for any reason.
     """
     check_value(what, name, str)
     module, _, attribute = name.partition(":")
@@ -129,22 +129,21 @@ def imported(what: str, name: str) -> Any:
         raise UserError(f"{what} {name!r}: expected module:name, as my_module:MyClass")
     try:
         content = vars(importlib.import_module(module))
-    except BaseException as error:  # of the user's code
+    except BaseException as error:  # from the user's code
         if is_interrupt(error):
             raise
         raise UserError(f"{what} {name!r}: {module} cannot be imported ({explain(error)})") from error
-    where = content.get("__file__") or "built into Python"  # a file of the user's may be named as another one
+    where = content.get("__file__") or "built into Python"  # a user's file may have the name of another module
     choices = (key for key in content if not key.startswith("_"))
     check_name(f"name in {module} ({where}), of {what},", attribute, choices)
     return content[attribute]
 
 
 def call(what: str, function: Callable, arguments: Mapping[str, Any], **given: Any) -> Any:
-    """``function(**arguments, **given)``, whose lists are tuples, as code that is compiled for them needs it.
+    """Returns ``function(**arguments, **given)``, with lists converted to tuples, which are hashable.
 
     Raises:
-        UserError: an argument that the function does not take, lacks, or that is not what its annotation says; or
-            whatever goes wrong in it.
+        UserError: an argument is unknown, missing or invalid, or the function raises any exception.
     """
     check_arguments(what, function, arguments, given)
     try:
@@ -156,11 +155,17 @@ def call(what: str, function: Callable, arguments: Mapping[str, Any], **given: A
 def check_arguments(
     what: str, function: Callable, arguments: Mapping[str, Any], given: Mapping[str, Any] = MappingProxyType({})
 ) -> None:
-    """Raises UserError for an argument that the function does not take, lacks beside the given ones, or that is not
-    what its annotation says."""
+    """Raises UserError for an argument that is unknown, missing, or violates its annotation.
+
+    Args:
+        what: names the function in messages.
+        function: the function or class.
+        arguments: from the config.
+        given: other arguments that the caller passes.
+    """
     try:
         accepted = {name: p for name, p in inspect.signature(function).parameters.items() if name not in given}
-    except ValueError:  # of some built-in functions
+    except ValueError:  # some built-in functions
         raise UserError(f"{what}: {function} has no signature to inspect; give a Python function") from None
     accepted = {name: p for name, p in accepted.items() if name not in ("parent", "name")}  # Linen's own
     annotations = hints(function)
@@ -174,7 +179,7 @@ def check_arguments(
 
 
 def explained(what: str, error: BaseException) -> UserError:
-    """``user_code.explained``, also of code that leaves the process; Ctrl-C is raised again."""
+    """Calls ``user_code.explained``, also for code that exits the process; raises Ctrl-C again."""
     if is_interrupt(error):
         raise error
     return user_code.explained(what, error)
@@ -185,14 +190,14 @@ def _as_tuple(value):
 
 
 def check_key(what: str, key: str, valid: Iterable[str]) -> None:
-    """``check_name`` of a config key; one of an earlier version is told by its new name."""
-    if key in _MOVED and key not in (valid := list(valid)):
-        raise UserError(f"{what} {key!r}: it is {_MOVED[key]} now")
+    """Calls ``check_name`` for a config key; for a key of an earlier version the message names the new one."""
+    if key in _RENAMED and key not in (valid := list(valid)):
+        raise UserError(f"{what} {key!r}: it is {_RENAMED[key]} now")
     check_name(what, key, valid)
 
 
 def check_name(what: str, name: str, valid: Iterable[str]) -> None:
-    """Raises UserError with the nearest valid name, and all of them unless it is one of very many."""
+    """Raises UserError for an unknown name, with the nearest valid one, and all valid names unless there are many."""
     valid = sorted(valid)
     if name in valid:
         return

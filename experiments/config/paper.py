@@ -1,4 +1,4 @@
-"""The table of a paper that a study is compared with: ``config.paper``."""
+"""The table of a paper with which a study is compared: ``config.paper``."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
@@ -8,7 +8,7 @@ from experiments.results.metrics import ACCURACIES, ACCURACY, COUNTED, FROM_RUNS
 from fedjax_collapse.core.options import check_value
 from fedjax_collapse.core.records import MEASURED, UserError
 
-_METRICS = (*ACCURACIES, *FROM_RUNS, COUNTED)  # COUNTED by fedjax-collapse communication; no report has it
+_METRICS = (*ACCURACIES, *FROM_RUNS, COUNTED)  # COUNTED is for fedjax-collapse communication, not for reports
 _KINDS = {"source": str, "comparable": bool, "why": str, "metric": str, "target": str, "values": dict}
 
 
@@ -18,9 +18,9 @@ class Paper(NamedTuple):
     source: str
     comparable: bool
     values: dict[str, dict[str, float]]
-    why: str = ""  # they are not comparable
-    metric: Metric = ACCURACY  # of ours, that they are numbers of
-    target: str = ""  # the arm whose best accuracy rounds are counted to
+    why: str = ""  # the reason if they are not comparable
+    metric: Metric = ACCURACY  # our metric that corresponds to the numbers
+    target: str = ""  # the arm whose best accuracy is the target of rounds
 
     @property
     def is_percent(self) -> bool:
@@ -28,7 +28,10 @@ class Paper(NamedTuple):
 
 
 def paper_of(config: Mapping[str, Any], counted: bool = False) -> Paper | None:
-    """What the config says of a paper: only if it is ``counted`` (numbers_sent), or only if it is not; else None."""
+    """Returns the paper of the config, or None.
+
+    ``counted`` selects papers with the metric numbers_sent; otherwise these are ignored.
+    """
     paper = dict(config.get("paper") or {})
     if paper and (paper.get("metric") == COUNTED.name) != counted:
         return None
@@ -40,7 +43,7 @@ def paper_of(config: Mapping[str, Any], counted: bool = False) -> Paper | None:
 
 
 def check_kinds(paper: Mapping[str, Any], has_settings: bool) -> None:
-    """Raises UserError for a key that there is not, or one that is missing, or is of another kind."""
+    """Raises UserError for a key that is unknown or missing, or a value of another kind."""
     for key, value in paper.items():
         check_name("config key of paper", key, _KINDS)
         check_value(f"paper.{key}", value, _KINDS[key])
@@ -52,14 +55,17 @@ def check_kinds(paper: Mapping[str, Any], has_settings: bool) -> None:
 
 
 def check_paper(config: Mapping[str, Any], arms: Iterable[str]) -> None:
-    """Raises UserError for a key, a metric, a setting or an arm that there is not, a value that is no percentage, or a
-    reason or target that is missing."""
+    """Raises UserError for an invalid ``config.paper``.
+
+    This is one with an unknown key, metric, setting or arm, with a value that is not a percentage, or without a reason
+    or target.
+    """
     check_kinds(config["paper"], bool(config["settings"]))
     paper = paper_of(config) or paper_of(config, counted=True)
     if paper is None:
         return
     if not paper.comparable and not paper.why:
-        raise UserError("paper.comparable is False: say why in paper.why, in a line that stands below the table")
+        raise UserError("paper.comparable is False: explain why in paper.why, in one line for below the table")
     metric = paper.metric.name
     name, _, of = metric.removeprefix(MEASURED).partition("/")
     if not (metric.startswith(MEASURED) and name in config["measurements"] and of):

@@ -1,4 +1,4 @@
-"""The launcher's command line, and the config that it names, as plain values; a ``ConfigDict`` ends here."""
+"""Parses the launcher's command line and the config file into plain values; ``ConfigDict`` is not used elsewhere."""
 
 import ast
 import hashlib
@@ -20,11 +20,11 @@ from fedjax_collapse.core.files import cache_folder
 from fedjax_collapse.core.records import UserError
 
 _OPTIONS = ("cohort", "data", "partition", "network", "training", "methods", "server", "measurements")
-_NAMED = ("arms", "settings")  # parts of the config that hold others by name
+_NAMED = ("arms", "settings")  # sections of the config whose keys are names
 
 
 class Options(NamedTuple):
-    """What the command line says; ``resolve`` makes a study of the config and of what it is asked to run."""
+    """The parsed command line; ``resolve`` makes a study from the config and the selected arms, settings and seeds."""
 
     config: Mapping[str, Any]
     workdir: str | None
@@ -42,10 +42,10 @@ class Options(NamedTuple):
 
 
 def parse(arguments: list[str]) -> Options:
-    """The parsed command line.
+    """Parses the command line.
 
     Raises:
-        UserError: whatever is wrong with it, in one line.
+        UserError: it is invalid.
     """
     arguments = with_config_found(arguments)
     find_own_modules(arguments)
@@ -61,7 +61,7 @@ def parse(arguments: list[str]) -> Options:
         config = plain(values.config)
     except UserError:
         raise
-    except BaseException as error:  # of the command line, or anything that the config file does
+    except BaseException as error:  # from the command line, or from the code of the config file
         if is_interrupt(error):
             raise
         raise UserError(one_line(error) if isinstance(error, Exception) else explain(error)) from error
@@ -78,26 +78,26 @@ def parse(arguments: list[str]) -> Options:
 
 
 def _parse_flags(arguments):
-    """Flag values, and what is left of the arguments."""
+    """Returns the flags' values, and the remaining arguments."""
     command = ["launch.py", *arguments]
     values = defined_flags(command)
     return values, values(command)[1:]
 
 
 def defined_flags(command: list[str]) -> flags.FlagValues:
-    """What can be said on the command line."""
+    """Returns the launcher's flags."""
     values = flags.FlagValues()
     config_flags.DEFINE_config_file("config", None, "The config file.", flag_values=values, sys_argv=command)
     flags.DEFINE_string("workdir", None, "Folder of the study; default runs/<config>-<hash>.", flag_values=values)
     flags.DEFINE_string("arm", None, "Only these arms of the config.", flag_values=values)
     flags.DEFINE_string("setting", None, "Only these settings of the config.", flag_values=values)
     flags.DEFINE_list("seed", None, "Only these seeds of the config.", flag_values=values)
-    flags.DEFINE_list("log", [], "Also to tensorboard, wandb: rows while they come.", flag_values=values)
+    flags.DEFINE_list("log", [], "Also send rows to tensorboard, wandb while the study runs.", flag_values=values)
     flags.DEFINE_enum(
         "resume",
         "auto",
         CHOICES,
-        "must: only resume; never: start all again, and keep what there is.",
+        "must: only resume; never: start all again, and set earlier runs aside.",
         flag_values=values,
     )
     flags.DEFINE_integer(
@@ -106,7 +106,7 @@ def defined_flags(command: list[str]) -> flags.FlagValues:
     flags.DEFINE_string(
         "slurm", "", "A job for each run: partition=gpu,timeout_min=60,...; or local.", flag_values=values
     )
-    flags.DEFINE_string("share", "", "Name under which they divide them; --workers gives it.", flag_values=values)
+    flags.DEFINE_string("share", "", "Name of the group of processes; set by --workers.", flag_values=values)
     flags.DEFINE_string(
         "compilation_cache",
         str(cache_folder("jax")),
@@ -123,25 +123,26 @@ def defined_flags(command: list[str]) -> flags.FlagValues:
 
 
 def default_workdir(config: Mapping[str, Any], arguments: list[str]) -> Path:
-    """``runs/<config file>-<hash of the config>`` in the current folder: only equal configs share it."""
+    """Returns ``runs/<config file>-<hash of the config>`` in the current folder, which only equal configs share."""
     name = Path(config_argument(arguments).split(":")[0]).stem
     digest = hashlib.sha256(json.dumps(config).encode()).hexdigest()
     return Path("runs") / f"{name}-{digest[:8]}"
 
 
 def find_own_modules(arguments: list[str]) -> None:
-    """So that a config's ``my_module:MyClass`` is found beside the config first, at last in the current folder."""
-    beside = str(Path(config_argument(arguments).split(":")[0]).absolute().parent)
-    sys.path[:] = [beside, *(folder for folder in sys.path if folder != beside)]
+    """Makes a config's ``my_module:MyClass`` importable, from the config's folder first and the current folder last."""
+    config_folder = str(Path(config_argument(arguments).split(":")[0]).absolute().parent)
+    sys.path[:] = [config_folder, *(folder for folder in sys.path if folder != config_folder)]
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.append(here)
 
 
 def _new_options(config, arguments):
-    """Path and value of every ``--config.a.b=value`` that the config lacks, by argument; also of a fraction where the
-    config has a whole number, as of epochs: whether it may be one is checked with all options.
+    """Returns path and value of every ``--config.a.b=value`` that the config lacks, by argument.
 
-    Only parts whose keys are options may get new ones, as ``partition`` or ``network``: building them checks the names.
+    Also returns fractions in place of integers, such as epochs; whether they are valid is checked later, with all
+    options. Only sections whose keys are options, such as ``partition`` or ``network``, may get new keys, which are
+    checked when their objects are built.
     """
     new = {}
     for argument in arguments:
@@ -167,7 +168,7 @@ def _new_options(config, arguments):
 
 
 def _literal(text):
-    """The Python value that the text is, else the text."""
+    """Returns the text as a Python value if it is one, otherwise as text."""
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):

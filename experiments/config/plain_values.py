@@ -1,4 +1,4 @@
-"""The values of a config as a study's folder keeps them: numbers, text, and tuples and dicts of them."""
+"""Converts the values of a config to what a study's folder stores: numbers, text, tuples and dicts."""
 
 import json
 from collections.abc import Mapping
@@ -14,9 +14,9 @@ _ARRAYS = (jax.Array, np.ndarray, np.generic)
 
 
 def plain(config: ConfigDict | Mapping[str, Any]) -> dict[str, Any]:
-    """The config as dicts in the order of its file, with tuples and numbers in place of lists and arrays.
+    """Returns the config as dicts in the order of its file, with tuples and numbers in place of lists and arrays.
 
-    Nothing that comes after takes a ``ConfigDict``, which iterates by the alphabet.
+    Later code does not use ``ConfigDict``, whose iteration order is alphabetical.
 
     Raises:
         UserError: a value is of another kind.
@@ -27,7 +27,7 @@ def plain(config: ConfigDict | Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _as_declared(values, declared):
-    """The values with their keys in the order of ``declared``, where keys are text."""
+    """Returns the values with their keys in the order of ``declared``, in which keys are text."""
     if not isinstance(values, Mapping):
         return values
     keys = {str(key): key for key in values}
@@ -49,7 +49,7 @@ def _plain(value: Any, path: str) -> Any:
 
 
 def _numbers(array):
-    """Floats with as many digits as their type tells apart: 0.1 of a float32, not 0.10000000149."""
+    """Returns floats with as many digits as their type has: 0.1 for a float32, not 0.10000000149."""
     if array.dtype.kind == "V":  # bfloat16
         array = array.astype(np.float32)
     return (array.astype(str).astype(float) if array.dtype.kind == "f" else array).tolist()

@@ -1,4 +1,4 @@
-"""What a study is: its cells, each with all its values, and its runs; resolved and checked once."""
+"""Resolves and checks a study: its cells, each with all its values, and its runs."""
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -19,9 +19,9 @@ from fedjax_collapse.core.records import UserError
 class Cell(NamedTuple):
     """An arm in a setting, and the values that all its runs have in common."""
 
-    setting: str  # empty where the study has none
+    setting: str  # empty if the study has none
     arm: str
-    values: Mapping[str, Any]  # of every key of the config, but of those that say which cells there are
+    values: Mapping[str, Any]  # of every key of the config, except for those that define the cells
 
     @property
     def name(self) -> str:
@@ -47,7 +47,7 @@ class RunSpec(NamedTuple):
 
 
 class StudySpec(NamedTuple):
-    """A study: its config as declared, its folder, all its cells, and those of its runs that are asked for."""
+    """A study: its config as declared, its folder, all its cells, and the selected runs."""
 
     config: Mapping[str, Any]
     folder: Path
@@ -67,12 +67,12 @@ def resolve(
     seeds: Collection[int] | None = None,
     settings: str | Collection[str] | None = None,
 ) -> StudySpec:
-    """The study of a config in a folder, with the runs of these arms, seeds and settings, default all of them.
+    """Returns the study of a config in a folder, with the runs of these arms, seeds and settings, by default all.
 
     Runs are in the order in which the config declares them; names may be given as a text with commas.
 
     Raises:
-        UserError: the config or one of its cells is wrong, or it has no such arm, seed or setting.
+        UserError: the config or one of its cells is invalid, or it has no such arm, seed or setting.
     """
     config = plain(config)
     check_study(config)
@@ -81,19 +81,24 @@ def resolve(
     settings = _chosen("setting", settings, tuple(settings_of(config)))
     names = cells_of(config)
     cells = tuple(Cell(name.setting, name.arm, resolve_arm(config, name.arm, name.setting)) for name in names)
-    asked = [cell for cell in cells if cell.setting in settings and cell.arm in arms]
-    runs = [RunSpec(cell, seed, run_folder(folder, (cell.name, seed))) for cell in asked for seed in seeds]
+    selected = [cell for cell in cells if cell.setting in settings and cell.arm in arms]
+    runs = [RunSpec(cell, seed, run_folder(folder, (cell.name, seed))) for cell in selected for seed in seeds]
     return StudySpec(config, folder, cells, tuple(runs))
 
 
 def resolve_arm(config: Mapping[str, Any], arm: str | None, setting: str = "") -> dict[str, Any]:
-    """The values of one arm in a setting: what the arm declares, over what the setting does, over the rest.
+    """Returns the values of one arm in a setting.
 
-    Over all of them is what the setting says of that arm in its own ``arms``. ``arm`` None: what all arms of the
-    setting have in common.
+    The arm's changes override those of the setting, which override the config; changes that the setting declares for
+    the arm, in its own ``arms``, override all of them.
+
+    Args:
+        config: the config as declared.
+        arm: None for the values that all arms of the setting have in common.
+        setting: empty without settings.
 
     Raises:
-        UserError: the arm or the setting, or a key that it declares, does not exist, or must be the same for all.
+        UserError: the arm, the setting, or a key that it changes does not exist, or the key must be the same for all.
     """
     arms, settings = arms_of(config), settings_of(config)
     check_name("setting", setting, settings)
@@ -113,21 +118,21 @@ def resolve_arm(config: Mapping[str, Any], arm: str | None, setting: str = "") -
 
 
 def _described(setting, arm):
-    """The cell in an error."""
+    """Returns the name of the cell for a message."""
     return ", ".join(f"{what} {name}" for what, name in (("setting", setting), ("arm", arm)) if name)
 
 
-def _chosen(what, asked, declared):
-    """What was asked for, in the order in which it is declared, or all that is."""
-    if isinstance(asked, str):
-        asked = names_in(asked, declared)
-    for item in asked or ():
+def _chosen(what, selected, declared):
+    """Returns the selected names in the order in which they are declared, or all."""
+    if isinstance(selected, str):
+        selected = names_in(selected, declared)
+    for item in selected or ():
         check_name(what, str(item), map(str, declared))
-    return tuple(item for item in declared if item in asked) if asked else declared
+    return tuple(item for item in declared if item in selected) if selected else declared
 
 
 def _divided(path, changes, declared):
-    """What a setting changes for all arms, and for some of them."""
+    """Returns the changes of a setting for all arms, and those for single arms."""
     check_value(path, changes, dict)
     of_arms = changes.get("arms", {})
     check_value(f"{path}.arms", of_arms, dict)
@@ -137,7 +142,7 @@ def _divided(path, changes, declared):
 
 
 def _changed(values, path, changes, fixed):
-    """The values with the changes, which have none of the keys that are fixed for all."""
+    """Returns the values with the changes, which must not include keys that are fixed for all."""
     check_value(path, changes, dict)
     for key in changes:
         check_key(f"key in {path}", key, [*values, *OF_STUDY])

@@ -1,4 +1,4 @@
-"""Whether the keys and values of a config are known, and whether its arms, settings and seeds make a study."""
+"""Checks the keys and values of a config, and its arms, settings and seeds."""
 
 import functools
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from fedjax_collapse.core.options import Count, Natural, check_value, hints
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.simulation.simulation import Schedule
 
-# of keys that are no options of something else; where nothing is said, that of the default
+# annotations of keys that are not options of something else; other keys have the type of their default
 _KINDS = {
     **hints(Schedule),
     "participation": hints(Participation)["fraction"],
@@ -23,7 +23,7 @@ _KINDS = {
     "measurements": dict,
     "clients": Count,
 }
-_LONGEST_NAME = 200  # bytes of a folder's name; most file systems take 255
+_LONGEST_NAME = 200  # bytes of a folder's name; most file systems allow 255
 _SECTIONS = {
     "engine": {
         "layout": Annotated[str, ("auto", "timed", "chunked", "vectorized", "sharded", "loop")],
@@ -42,8 +42,7 @@ _SECTIONS = {
 
 
 def check_study(config: Mapping[str, Any]) -> None:
-    """Raises UserError if settings, arms or seeds cannot be those of a study: folders of their own; or as
-    ``check_keys``."""
+    """Raises UserError if settings, arms or seeds are invalid or cannot be folders, or as ``check_keys`` does."""
     check_keys(config)
     for key in OF_STUDY:
         if key not in config:
@@ -64,7 +63,7 @@ def check_study(config: Mapping[str, Any]) -> None:
 
 
 def _check_folder_name(what, name):
-    """Raises UserError if runs cannot be in a folder of that name."""
+    """Raises UserError if the name cannot be that of a folder of runs."""
     size = len(name.encode(errors="replace"))
     if not name.isprintable() or name != name.strip() or set(name) & set("/\\") or name in ("", ".", ".."):
         problem = "expected printable characters, without / and \\ and without spaces at its ends"
@@ -98,8 +97,7 @@ def _check_declared(what, kind, declared):
 
 
 def check_keys(config: Mapping[str, Any]) -> None:
-    """Raises UserError for a key that ``configs/base.py`` does not know, one that is missing, or a value of another
-    kind than it has there."""
+    """Raises UserError for a key that ``configs/base.py`` does not have, a missing key, or a value of another kind."""
     defaults = _defaults()
     for key in config:
         check_key("config key", key, defaults)
@@ -120,7 +118,7 @@ def check_keys(config: Mapping[str, Any]) -> None:
 
 
 def kind_of_key(path: str, default: Any) -> Any:
-    """The annotation of a key of ``configs/base.py``, dotted where it is in a section."""
+    """Returns the annotation of a key of ``configs/base.py``, dotted if it is in a section."""
     section, _, name = path.partition(".")
     if name in _SECTIONS.get(section, {}):
         return _SECTIONS[section][name]

@@ -1,1 +1,1 @@
-"""Studies of their own beside those of papers: the theory of collapse; rank and accuracy."""
+"""Studies beyond those of papers: the theory of collapse; rank and accuracy."""

@@ -3,15 +3,16 @@
     python experiments/launch.py --config=experiments/configs/rank_and_accuracy.py --workdir=STUDY
     fedjax-collapse rank-and-accuracy STUDY [STUDY ...] [--base=fedavg] [--out=FOLDER]
 
-Differences to the base arm are those of runs with one seed on one partition, after the last round: accuracy, effective
-rank of the server's features, NC1 (its natural logarithm), bias of the predictions and accuracy of a linear probe. The
-folder (by default ``rank_and_accuracy`` in that of the first study) gets ``runs.csv`` with a row for each pair of runs,
-``settings.csv`` with Spearman's rank correlations over the arms of each setting, ``kinds.csv`` with all arms of all
-settings divided by whether they raise rank and probe and lower the bias, both of which are also printed, and the figure
-as SVG, PDF and PNG. Works on any study; measurements are those that the config calls ``nc`` (``neural_collapse``),
-``head`` (``prediction_bias``) and ``probe`` (``linear_probe``), and what is not measured is left out.
+Differences to the base arm are taken between runs with one seed on one partition, after the last round: of accuracy,
+effective rank of the server's features, NC1 (its natural logarithm), bias of the predictions and accuracy of a linear
+probe. The folder (by default ``rank_and_accuracy`` in the first study's folder) gets ``runs.csv`` with a row for each
+pair of runs, ``settings.csv`` with Spearman's rank correlations over the arms of each setting, ``kinds.csv`` with all
+arms of all settings divided by whether they raise rank and probe and lower the bias, and the figure as SVG, PDF and
+PNG. The last two tables are also printed. It works on any study; measurements are those that the config calls ``nc``
+(``neural_collapse``), ``head`` (``prediction_bias``) and ``probe`` (``linear_probe``), and what is not measured is left
+out.
 
-Exit status: 0, or 2 for wrong input (one line says what).
+Exit status: 0, or 2 for invalid input (a one-line message).
 """
 
 import argparse
@@ -47,21 +48,21 @@ from fedjax_collapse.core.records import MEASURED, UserError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# what is compared -> its name in the rows, for a measurement without its beginning, and how its difference is called
+# metric -> its name in the rows, without the prefix of measurements, and the name of its difference
 METRICS = {
     "effective_rank": ("effective_rank", "effective rank"),
     "nc1": ("nc/nc1", "ln NC1"),
     "bias": ("head/prediction_bias", "bias of predictions"),
     "probe": ("probe/accuracy", "probe accuracy (points)"),
 }
-_LINEAR = {"accuracy": 20, "bias": 0.2, "probe": 5}  # up to there axes are linear: arms that fail are far away
-RISE = 1.0  # dimensions: of a rank that rises by less it is not said that it rises, where arms are divided by that
-LEAST = 5  # arms over which a correlation says something
+_LINEAR = {"accuracy": 20, "bias": 0.2, "probe": 5}  # the linear range of axes, since arms that fail are far away
+RISE = 1.0  # dimensions; a smaller increase of the rank is not counted as one when arms are divided
+LEAST = 5  # the least number of arms for a correlation
 Difference = Mapping[str, Any]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit status."""
+    """Runs the command and returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folders", nargs="+", type=Path, metavar="STUDY")
     parser.add_argument("--base", default="fedavg", metavar="ARM", help="the arm that differences are to")
@@ -99,8 +100,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def differences(study: Study, base: str) -> list[Difference]:
-    """Of each run of another arm, what it has more than that of the base arm; those that cannot be compared, such as
-    runs whose accuracy is of something else, are left out.
+    """Returns the difference of each run of another arm to that of the base arm.
+
+    Runs that cannot be compared, such as those with accuracies of another kind of model, are left out.
 
     Raises:
         UserError: the study has no such arm.
@@ -120,18 +122,18 @@ def differences(study: Study, base: str) -> list[Difference]:
 
 
 def left_out(study: Study, base: str) -> list[str]:
-    """A line on each arm of a setting of which no run is compared: why."""
+    """Returns a message for each arm of a setting without comparable runs."""
     cells = [cell for cell in _others(study, base) if not pairs(study, cell, base)]
     return [f"{cell} is left out: {why_none(study, cell, base)}" for cell in cells]
 
 
 def _others(study, base):
-    """The cells that have runs, but for those of the base arm."""
+    """Returns the cells that have runs, except for those of the base arm."""
     return dict.fromkeys(run.cell for run in study.runs if run.arm != base)
 
 
 def _difference(row, base):
-    """Of two rows: accuracy in percentage points, the others as they are, NC1 in natural logarithms."""
+    """Returns the differences of two rows: accuracies in percentage points, NC1 in natural logarithms."""
     name, factor = ACCURACY.name, ACCURACY.factor
     change = {name: factor * (number(row.get(name)) - number(base.get(name)))}
     for metric, (name, _) in METRICS.items():
@@ -143,8 +145,11 @@ def _difference(row, base):
 
 
 def correlations(rows: Sequence[Difference]) -> list[dict[str, Any]]:
-    """Of each setting: arms, how many gain rank and how many of these gain accuracy, and over the arms' means
-    Spearman's correlation of the gain in accuracy with each metric's."""
+    """Returns the number of arms and the correlations of each setting.
+
+    These are the numbers of arms that gain rank, and of those that also gain accuracy, and, over the arms' means,
+    Spearman's correlation of the gain in accuracy with the gain in each metric.
+    """
     found = []
     for setting in dict.fromkeys(row["setting"] for row in rows):
         means = arm_means([row for row in rows if row["setting"] == setting])
@@ -164,7 +169,7 @@ def correlations(rows: Sequence[Difference]) -> list[dict[str, Any]]:
 
 
 def arm_means(rows: Iterable[Difference]) -> list[dict[str, Any]]:
-    """Means of each arm's differences over its seeds in a setting, where they are finite."""
+    """Returns the means of each arm's finite differences over its seeds in a setting."""
     by_arm: dict[tuple[str, str], list[Difference]] = {}
     for row in rows:
         by_arm.setdefault((row["setting"], row["arm"]), []).append(row)
@@ -182,8 +187,7 @@ def _mean_of(rows, metric):
 
 
 def spearman(first: np.ndarray, second: np.ndarray) -> float:
-    """Correlation of the ranks, equal values sharing theirs; NaN of fewer than ``LEAST`` finite pairs or of a
-    constant."""
+    """Returns the rank correlation, with ties averaged; NaN for fewer than ``LEAST`` finite pairs or a constant."""
     finite = np.isfinite(first) & np.isfinite(second)
     first, second = first[finite], second[finite]
     if len(first) < LEAST or not np.ptp(first) or not np.ptp(second):
@@ -192,7 +196,7 @@ def spearman(first: np.ndarray, second: np.ndarray) -> float:
 
 
 def table(settings: Sequence[Mapping[str, Any]]) -> str:
-    """What ``correlations`` gives, as Markdown."""
+    """Returns the result of ``correlations`` as Markdown."""
     heads = ["setting", "arms", "rank up", "rank and accuracy up", "accuracy up"]
     rows = [heads + [f"rho with {name}" for _, name in METRICS.values()]]
     for row in settings:
@@ -202,10 +206,10 @@ def table(settings: Sequence[Mapping[str, Any]]) -> str:
 
 
 def divided(rows: Sequence[Difference]) -> list[dict[str, Any]]:
-    """The arms of all settings, divided by whether rank rises (``RISE``), bias falls and probe rises, in the means over
-    seeds: how many, how many of them gain accuracy in the mean and in all seeds, and how much in the mean.
+    """Divides the arms of all settings by whether rank rises (``RISE``), bias falls and probe rises.
 
-    An arm of which one of these is not measured is not among them.
+    This is decided in means over seeds. For each group: the number of arms, how many gain accuracy in the mean and in
+    all seeds, and the mean gain. Arms without one of these measurements are left out.
     """
     lower = {(row["setting"], row["arm"]) for row in rows if not row["accuracy"] > 0}
     kinds = {kind: [] for kind in itertools.product((True, False), repeat=3)}
@@ -225,19 +229,21 @@ def divided(rows: Sequence[Difference]) -> list[dict[str, Any]]:
 
 
 def kinds_table(kinds: Sequence[Mapping[str, Any]]) -> str:
-    """What ``divided`` gives, as Markdown."""
+    """Returns the result of ``divided`` as Markdown."""
     rows = [["rank rises", "bias falls", "probe rises", "arms", "accuracy up", "in all seeds", "mean gain (points)"]]
     for kind in kinds:
-        said = ("yes" if kind[name] else "no" for name in ("rank_rises", "bias_falls", "probe_rises"))
+        signs = ("yes" if kind[name] else "no" for name in ("rank_rises", "bias_falls", "probe_rises"))
         counts = (str(kind[name]) for name in ("arms", "higher_accuracy", "in_all_seeds"))
-        rows.append([*said, *counts, show_number(kind["accuracy"], "+.1f")])
+        rows.append([*signs, *counts, show_number(kind["accuracy"], "+.1f")])
     return markdown(rows).rstrip()
 
 
 @styled
 def scatter(rows: Sequence[Difference]) -> "Figure":
-    """Accuracy's gain over each metric's, a panel for each; a point for each arm and setting, its colour the
-    setting's; hollow where there are more settings than colours."""
+    """The gain in accuracy against that of each metric, a panel each, with a point for each arm and setting.
+
+    Colours are for settings; points are hollow if there are more settings than colours.
+    """
     means = arm_means(rows)
     settings = list(dict.fromkeys(mean["setting"] for mean in means))
     metrics = [m for m in METRICS if np.isfinite([mean[m] for mean in means]).any()]
@@ -263,7 +269,7 @@ def scatter(rows: Sequence[Difference]) -> "Figure":
 
 
 def _linear_up_to(scale, axis, most):
-    """Makes an axis logarithmic beyond so much to either side, with ticks that are numbers."""
+    """Makes an axis logarithmic beyond ``most`` on both sides, with numbers as tick labels."""
     from matplotlib.ticker import FixedLocator, StrMethodFormatter
 
     scale("symlog", linthresh=most, linscale=1.5)

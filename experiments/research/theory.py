@@ -1,16 +1,16 @@
-"""Why label imbalance collapses features, in numbers: deep linear networks under gradient flow.
+"""Label imbalance and dimensional collapse, numerically: deep linear networks under gradient flow.
 
     fedjax-collapse theory --out=FOLDER [--steps=200] [--seeds=5]
 
-Writes four figures, each as SVG, PDF and PNG, and their numbers as CSV, and prints what they say:
+Writes four figures, each as SVG, PDF and PNG, and their numbers as CSV, and prints their main results:
 
     rates         d sigma_k / dt of the features' weight product: exact, by its balanced form, and by theorem 1
     classes       its singular values, and the effective rank of the features, of a client with few or many classes
     dirichlet     rank of theorem 1's matrix G and of the trained features against Dirichlet's alpha
-    proposition   both sides of proposition 1, and what its right side, FedDecorr's loss, says of the rank
+    proposition   both sides of proposition 1, and the rank against its right side, FedDecorr's loss
 
 Shi et al. (ICLR 2023; TPAMI 2023); the mathematics is in ``fedjax_collapse/analysis/dynamics.py``. Exit status: 0, or 2
-for wrong input (one line says what).
+for invalid input (a one-line message).
 """
 
 import argparse
@@ -37,19 +37,19 @@ FEW_OR_MANY = (1, 2, 5, 10)  # classes of a client
 ALPHAS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 DECAYS = np.linspace(0, 3, 31)  # of the power law of a covariance
 _END = 0.1  # time; of the mean loss, as gradient descent has it, EXAMPLES times that
-_SHOWN = 50  # times at which a curve is written down
-_LOST = 1e-3  # balancedness is conserved, so that what is left of it says how good the integration is
+_SHOWN = 50  # times at which a curve is recorded
+_LOST = 1e-3  # the largest imbalance; exact integration conserves balancedness
 
 
 class Options(NamedTuple):
-    """How finely and how often."""
+    """The accuracy and the size of the study."""
 
     steps: int  # of integration
     seeds: int  # draws of a client for each alpha
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The exit status."""
+    """Runs the command and returns the exit status."""
     try:
         folder, options = _parse(arguments)
         for name, (compute, draw, say) in STUDIES.items():
@@ -64,8 +64,10 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def rates(options: Options) -> Columns:
-    """Of a small network that starts balanced and aligned, for every k at some times: singular value of P, its rate
-    exactly and by three formulas, alignment."""
+    """Returns, for a small network that starts balanced and aligned, the rates of its singular values.
+
+    For every k at some times: singular value of P, its rate exactly and by three formulas, and alignment.
+    """
     rng = np.random.default_rng(4)
     labels = np.arange(30) % 3
     inputs = 2 * np.linalg.qr(rng.normal(size=(4, 4)))[0][labels] + 0.7 * rng.normal(size=(30, 4))
@@ -88,8 +90,11 @@ def rates(options: Options) -> Columns:
 
 
 def classes(options: Options) -> Columns:
-    """Of a client with so many classes, of as many examples: singular values of P over time, and at every time the
-    effective rank of the features of data of all classes."""
+    """Returns singular values and effective rank over time, for clients with different numbers of classes.
+
+    The clients have equally many examples. The singular values are of P; the effective rank is of the features of data
+    of all classes.
+    """
     rows = []
     for number in FEW_OR_MANY:
         inputs, labels = _examples(np.arange(EXAMPLES) % number, seed=1)
@@ -103,8 +108,11 @@ def classes(options: Options) -> Columns:
 
 
 def dirichlet(options: Options) -> Columns:
-    """Of a client whose class shares are drawn for alpha: effective rank of the paper's G at the start, by its singular
-    values, and of the features of data of all classes after training."""
+    """Returns effective ranks for clients whose class shares are drawn from a Dirichlet distribution with alpha.
+
+    These are of the paper's G at the start, by its singular values, and of the features of data of all classes after
+    training.
+    """
     rows = []
     for alpha in ALPHAS:
         for seed in range(options.seeds):
@@ -126,8 +134,11 @@ def dirichlet(options: Options) -> Columns:
 
 
 def proposition(options: Options) -> Columns:
-    """Of correlation matrices K of features whose covariance decays by a power law: ``sum (lambda - 1)^2``,
-    ``|K|_F^2 - d``, FedDecorr's loss ``|K|_F^2 / d^2`` and the effective rank of K."""
+    """Returns both sides of the proposition for features whose covariance decays by a power law.
+
+    For their correlation matrices K, these are ``sum (lambda - 1)^2`` and ``|K|_F^2 - d``; also FedDecorr's loss
+    ``|K|_F^2 / d^2`` and the effective rank of K.
+    """
     rng, rows = np.random.default_rng(0), []
     for decay in DECAYS:
         scales = np.arange(1, INPUTS + 1.0) ** (-decay / 2)
@@ -140,7 +151,7 @@ def proposition(options: Options) -> Columns:
 
 
 def _client_network():
-    """Balanced and aligned, with small singular values that differ, as at random starts."""
+    """A balanced and aligned network, with small, different singular values, as random networks have."""
     shape, rng = (INPUTS, INPUTS, CLASSES), np.random.default_rng(2)
     values, of_head = np.linspace(0.35, 0.25, INPUTS), np.linspace(0.6, 0.4, CLASSES)
     return dynamics.balanced_network(shape, values, of_head, DEPTH, rng)
@@ -159,10 +170,10 @@ def _rank_on_all_classes(network):
 
 
 def _at_times(network, inputs, labels, end, steps):
-    """Time and network, at the start, at the end, and at some times between.
+    """Yields time and network, at the start, at the end, and at some times between.
 
     Raises:
-        UserError: the steps are too long, as what is conserved shows.
+        UserError: the steps are too long, since the conserved balancedness is lost.
     """
     every = max(1, steps // _SHOWN)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -221,15 +232,15 @@ STUDIES: dict[str, tuple[Callable, Callable, Callable]] = {
 def _parse(arguments):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
     parser.add_argument("--out", default="", metavar="FOLDER", help="where to write figures and numbers")
-    parser.add_argument("--steps", type=int, default=200, help="of integration, 200 unless said otherwise")
-    parser.add_argument("--seeds", type=int, default=5, help="draws of a client for each alpha, 5 likewise")
+    parser.add_argument("--steps", type=int, default=200, help="of integration, by default 200")
+    parser.add_argument("--seeds", type=int, default=5, help="draws of a client for each alpha, by default 5")
     parser.error = _fail
-    asked = parser.parse_args(arguments)
-    if not asked.out:
+    given = parser.parse_args(arguments)
+    if not given.out:
         _fail("--out is missing: give the folder to write to, --out=FOLDER")
     for name in ("steps", "seeds"):
-        check_value(f"--{name}", getattr(asked, name), Count)
-    return Path(asked.out), Options(asked.steps, asked.seeds)
+        check_value(f"--{name}", getattr(given, name), Count)
+    return Path(given.out), Options(given.steps, given.seeds)
 
 
 def _write(folder: Path, name: str, columns: Columns, figure) -> None:

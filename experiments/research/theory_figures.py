@@ -1,4 +1,4 @@
-"""The figures of ``theory.py``: functions of its columns to matplotlib figures, in the style of the reports."""
+"""The figures of ``theory.py``: functions from its columns to matplotlib figures, in the style of the reports."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -23,7 +23,7 @@ _NAMES = ("exact", "balanced form", "theorem 1", "with class means")
 
 @styled
 def rates(columns: Columns) -> "Figure":
-    """Rates of the singular values and what the formulas say, and how fast alignment is lost."""
+    """Rates of the singular values, exact and by the formulas, and the loss of alignment over time."""
     from matplotlib.lines import Line2D
 
     figure = new_figure(3.6, _WIDTH)
@@ -97,5 +97,5 @@ def proposition(columns: Columns) -> "Figure":
 
 
 def of_classes(number: int) -> str:
-    """Number and noun."""
+    """Returns number and noun."""
     return f"{number} classes" if number > 1 else "1 class"

@@ -1,4 +1,4 @@
-"""The classifier's singular values over rounds, as FedUV's figure 1, where ``head_spectrum`` saved them."""
+"""The classifier's singular values over rounds, as in FedUV's figure 1, if ``head_spectrum`` saved them."""
 
 from typing import TYPE_CHECKING
 
@@ -12,12 +12,12 @@ from experiments.results.study_results import Study, is_of
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_ROUNDS = 5  # that are drawn, at most
+_ROUNDS = 5  # the most rounds that are drawn
 _COLUMNS = 3
 
 
 def _singular_values(study: Study) -> Selection:
-    """Of the classifier's weight in the server's model, mean over seeds, at a few of the rounds that every run has."""
+    """Singular values of the classifier's weight in the server's model, mean over seeds, at a few common rounds."""
     saved = {arm: [of_run for run in study.of_arm(arm) if (of_run := _saved(study, run))] for arm in study.arms}
     saved = {arm: [of_run for of_run in of_arm if _width(of_run) == _width(of_arm[0])] for arm, of_arm in saved.items()}
     shared = [set(of_run) for of_arm in saved.values() for of_run in of_arm]
@@ -58,7 +58,7 @@ def _width(of_run):
 
 
 def _saved(study, run):
-    """By round; of features that are not finite nothing, nor of an array of that name that is something else."""
+    """Returns the singular values by round; nothing for values that are not finite, or another array of that name."""
     arrays = study.measured_arrays(run)
     name = next((name for name, values in arrays.items() if name.endswith("/singular_values") and is_of(values, 2)), "")
     pairs = zip(map(int, arrays["round"]), arrays[name], strict=True) if name else ()

@@ -1,4 +1,4 @@
-"""Losses of every client: per round, and epoch by epoch within one, where ``training.logged_epochs`` has them."""
+"""Losses of every client: per round, and per epoch within a round if ``training.logged_epochs`` recorded them."""
 
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ from fedjax_collapse.core.records import EPOCH
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_MOST = 6  # columns
+_MOST = 6  # arms in a figure
 _TASK = "task_loss"
 
 
@@ -81,7 +81,7 @@ def _within_rounds(study: Study) -> Selection:
 
 @draws(_within_rounds)
 def within_round(study: Study, selection: Selection) -> "Figure":
-    """A line of panels for each loss, a panel for each of the first arms with it: clients in grey, and their mean."""
+    """A row of panels for each loss, a column for each of the first arms: clients in grey, and their mean."""
     found = dict(list(selection.by("arm", "round").items())[:_MOST])
     panels = {place: part.by("loss") for place, part in found.items()}
     names = sorted({name for part in panels.values() for name in part}, key=lambda name: (name != _TASK, name))
@@ -111,13 +111,13 @@ def within_round(study: Study, selection: Selection) -> "Figure":
 
 
 def _logged(run: Run) -> list[str]:
-    """The losses that a run logged epoch by epoch: all but the score."""
+    """Returns the losses that a run logged epoch by epoch: all but the score."""
     first = f"{EPOCH}1/"
     names = [name.removeprefix(first) for name in run.clients if name.startswith(first)]
     return [name for name in names if name == _TASK or "/" in name]
 
 
 def _epochs(run: Run) -> list[int]:
-    """The epochs of a run's last round that any client took."""
+    """Returns the epochs of a run's last round that at least one client took."""
     numbers = sorted({int(name.split("/")[1]) for name in run.clients if name.startswith(EPOCH)})
     return [number for number in numbers if np.isfinite(run.clients[f"{EPOCH}{number}/{_TASK}"][-1]).any()]

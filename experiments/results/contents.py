@@ -1,4 +1,4 @@
-"""What figures a report shows, in which order, and what stands below each."""
+"""The figures of a report in their order, with captions."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -14,15 +14,15 @@ from experiments.results.sweep import sweep
 
 
 class Plot(NamedTuple):
-    """A figure of the report, and what stands below it."""
+    """A figure of the report, with its caption and table."""
 
     name: str
     title: str
     caption: str
-    draw: Callable[..., Any]  # of ``drawing.draws``: a study to a matplotlib figure, or None without the data for it
-    numbers: Callable[[Study], list[list[str]]] | None = None  # to the heading and rows of a table
-    wide: bool = False  # takes a line of the page for itself
-    optional: bool = False  # left out without the data for it, instead of being called missing
+    draw: Callable[..., Any]  # made by ``drawing.draws``: from a study to a matplotlib figure, or None without data
+    numbers: Callable[[Study], list[list[str]]] | None = None  # returns the heading and rows of a table
+    wide: bool = False  # as wide as the page
+    optional: bool = False  # left out without data, instead of being reported as missing
 
 
 _BAND = "a line is the mean over seeds, a band one standard deviation (n - 1) to either side"

@@ -1,4 +1,4 @@
-"""How figures look, on a page and on paper: one colour and marker per arm, one size, and a figure as text."""
+"""The style of figures, on a page and on paper: one colour and marker per arm, one size, and figures as SVG text."""
 
 import contextlib
 import contextvars
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FIGURES = ("svg", "pdf", "png")
-_DATE = {".svg": "Date", ".pdf": "CreationDate", ".png": "Software"}  # what differs from one machine to another
+_DATE = {".svg": "Date", ".pdf": "CreationDate", ".png": "Software"}  # metadata that differs between machines
 WIDTH = 5.6  # inches of a figure in the report: two fit side by side in a wide window
 COLUMN = 3.3  # inches of the same figure as a file: a column of a paper
-# Okabe and Ito (2008): distinguishable with any common colour blindness. Yellow is left out, too pale for a line. The
-# last five were searched for: as far from those before as can be, in L*a*b*, for protan, deutan, tritan and full sight.
+# Okabe and Ito (2008): distinguishable with any common colour blindness. Yellow is left out: too pale for a line. The
+# last five were chosen as far as possible from the others, in L*a*b*, for protan, deutan, tritan and full sight.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000",
            "#9040F0", "#A0C070", "#805030", "#E00040", "#9080F0")  # fmt: skip
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h", "*")
 BAR = "#737373"  # greys: colours are for arms
-# A page has a light and a dark look: these colours are its own (page.css), whatever they are.
+# A page has a light and a dark theme, which replace these colours (page.css).
 PAPER, GRID, ABSENT, MUTE, LIGHT, INK = "#fefefe", "#e6e6e6", "#dddddd", "#555555", "#d9d9d9", "#000000"
 _VARIABLES = {PAPER: "paper", GRID: "grid", ABSENT: "absent", MUTE: "mute", LIGHT: "light", INK: "ink"}
-_SEPARATE = 40  # bars that have gaps between them, at most
+_SEPARATE = 40  # the largest number of bars with gaps between them
 THRESHOLD = {"color": MUTE, "linewidth": 1.2, "linestyle": ":"}
 STYLE = {
     "font.family": "sans-serif",
@@ -67,7 +67,7 @@ _is_for_column = contextvars.ContextVar("is_for_column", default=False)
 
 @contextlib.contextmanager
 def for_column() -> Iterator[None]:
-    """Figures that are drawn meanwhile are as wide as a column of a paper, and their text is legible in it."""
+    """Makes figures that are drawn in its body as wide as a column of a paper, with legible text."""
     token = _is_for_column.set(True)
     try:
         yield
@@ -76,7 +76,7 @@ def for_column() -> Iterator[None]:
 
 
 def styled(draw: Callable[..., Any]) -> Callable[..., Any]:
-    """The function with the style of the report in force while it draws."""
+    """Decorates a function that draws, to use the style of the report."""
 
     @functools.wraps(draw)
     def wrapped(*args, **kwargs):
@@ -109,7 +109,7 @@ def draws(select: Callable[[Any], Selection]) -> Callable[..., Any]:
 
 
 def new_figure(height: float, width: float = WIDTH) -> "Figure":
-    """An empty figure (sizes in inches of the report) that no global state knows of."""
+    """Returns an empty figure (sizes in inches of the report) that is not registered with pyplot."""
     from matplotlib.figure import Figure
 
     scale = COLUMN / WIDTH if _is_for_column.get() else 1
@@ -117,7 +117,10 @@ def new_figure(height: float, width: float = WIDTH) -> "Figure":
 
 
 def grid_of(figure: "Figure", panels: int, columns: int, heading: str = "", **options: Any) -> "list[Axes]":
-    """So many panels in lines of that many; the leftmost have the heading. ``options``: of ``Figure.subplots``."""
+    """Returns a grid of ``panels`` axes in ``columns`` columns; the leftmost have the heading.
+
+    ``options`` are arguments of ``Figure.subplots``.
+    """
     grid = figure.subplots(-(-panels // columns), columns, squeeze=False, **options)
     for axes in grid.flat[panels:]:
         axes.remove()
@@ -127,12 +130,12 @@ def grid_of(figure: "Figure", panels: int, columns: int, heading: str = "", **op
 
 
 def arm_colour(arms: Sequence[str], arm: str) -> str:
-    """The arm's colour, the same in every figure and table."""
+    """Returns the arm's colour, the same in every figure and table."""
     return COLOURS[arms.index(arm) % len(COLOURS)]
 
 
 def arm_line(arms: Sequence[str], arm: str, points: int) -> dict[str, Any]:
-    """Colour and marker of an arm's line; about eight markers, at places that differ from arm to arm."""
+    """Returns colour and marker of an arm's line, with about eight markers at places that differ between arms."""
     index = arms.index(arm)
     lap = index // len(COLOURS)
     every = max(1, points // 8)
@@ -144,7 +147,7 @@ def arm_line(arms: Sequence[str], arm: str, points: int) -> dict[str, Any]:
 
 
 def label(text: str, length: int = 36) -> str:
-    """The text for a figure: literally (no mathematics), and cut if too long."""
+    """Returns the text for a figure: literal (no mathematics), and truncated if too long."""
     text = "".join(c if c.isprintable() else " " for c in text)
     text = text if len(text) <= length else text[: length - 1] + "…"
     return text.replace("$", r"\$")
@@ -165,14 +168,14 @@ def legend(figure: "Figure", handles: Sequence[Any], labels: Sequence[str]) -> N
 
 
 def whole_numbers(axis: Any, most: int = 8) -> None:
-    """Makes the ticks of an axis whole numbers, at most so many."""
+    """Makes the ticks of an axis integers, at most ``most``."""
     from matplotlib.ticker import MaxNLocator
 
     axis.set_major_locator(MaxNLocator(nbins=most, integer=True, min_n_ticks=1))
 
 
 def cell_edges(centres: np.ndarray) -> np.ndarray:
-    """Boundaries of cells around ascending centres; a half beyond the ends where there is no neighbour."""
+    """Returns the boundaries of cells around ascending centres; half a unit beyond a single centre."""
     centres = np.asarray(centres, float)
     between = (centres[1:] + centres[:-1]) / 2
     first = 2 * centres[0] - between[0] if len(between) else centres[0] - 0.5
@@ -181,7 +184,7 @@ def cell_edges(centres: np.ndarray) -> np.ndarray:
 
 
 def heat_map(axes: "Axes", columns: np.ndarray, rows: np.ndarray, values: np.ndarray, **style: Any) -> Any:
-    """What a colour bar takes, after drawing ``values[row, column]`` with row 0 on top and undefined cells in grey."""
+    """Draws ``values[row, column]`` with row 0 on top and undefined cells in grey; returns what a colour bar needs."""
     axes.grid(False)
     axes.set_facecolor(ABSENT)
     masked = np.ma.masked_invalid(values)
@@ -195,7 +198,11 @@ def heat_map(axes: "Axes", columns: np.ndarray, rows: np.ndarray, values: np.nda
 def bars(axes: "Axes", values: np.ndarray, written: str | None = None, most: float | None = None) -> None:
     """Draws a horizontal bar per row, row 0 as in a heat map, all as one path so that there may be thousands.
 
-    ``written`` is the format of a number on each bar; a dotted line marks ``most``, the largest possible value.
+    Args:
+        axes: where to draw.
+        values: [rows] the lengths.
+        written: the format of a number on each bar; None for no numbers.
+        most: the largest possible value, marked by a dotted line.
     """
     limit = float(most or max(values) or 1)
     rows = np.arange(len(values))
@@ -218,13 +225,13 @@ def bars(axes: "Axes", values: np.ndarray, written: str | None = None, most: flo
 
 
 def themed(text: str) -> str:
-    """The text with those colours that a page has its own of as its variables."""
+    """Replaces the colours that a page's themes define by the page's variables."""
     return re.sub("|".join(_VARIABLES), lambda found: f"var(--{_VARIABLES[found[0]]})", text)
 
 
 @styled
 def save_figure(figure: "Figure", path: Path, dpi: int = 200) -> Path:
-    """The path, at which the figure is now, of the kind of its ending and without a date."""
+    """Saves the figure, without a date, in the format given by the path's suffix; returns the path."""
     with files.shared(path) as file:
         figure.savefig(file, format=path.suffix[1:], dpi=dpi, metadata={_DATE[path.suffix]: None})
     return path
@@ -232,7 +239,7 @@ def save_figure(figure: "Figure", path: Path, dpi: int = 200) -> Path:
 
 @styled
 def svg(figure: "Figure", name: str, description: str) -> str:
-    """The figure as an ``<svg>`` element for a page: its ids start with ``name``, and no link or date is in it."""
+    """Returns the figure as an ``<svg>`` element for a page, without links and dates; its ids start with ``name``."""
     from html import escape
 
     out = StringIO()

@@ -1,6 +1,6 @@
-"""Figures of features themselves: on the unit sphere, as FedDecorr's figure 1, and by t-SNE, as FedUV's figure 4.
+"""Figures of features: on the unit sphere, as in FedDecorr's figure 1, and by t-SNE, as in FedUV's figure 4.
 
-They are drawn from what the measurement ``features`` has saved, at its last round, of the first run of each arm.
+They show what the measurement ``features`` has saved at its last round, for the first run of each arm.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,27 +19,27 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-CLIENTS = 10  # of which t-SNE shows features, at most
-_VIEW = np.radians([25, 35])  # of the sphere: from above, and around it
-_POINTS = -1  # where they are: below lines
+CLIENTS = 10  # the most clients whose features t-SNE shows
+_VIEW = np.radians([25, 35])  # of the sphere: elevation and azimuth
+_POINTS = -1  # z-order: below lines
 _LINES = np.linspace(0, 2 * np.pi, 49)
 
 
 class Saved(NamedTuple):
-    """What the measurement ``features`` left at its last round."""
+    """The arrays of the measurement ``features`` at its last round."""
 
     round: int
     features: np.ndarray  # [examples, features] of the server's model
     labels: np.ndarray  # [examples]
-    local: dict[int, np.ndarray]  # by client, of its model
-    class_names: list[str]  # empty where they have none but numbers
+    local: dict[int, np.ndarray]  # by client, the features of its model
+    class_names: list[str]  # empty if classes have only numbers
 
 
 def project(features: np.ndarray) -> np.ndarray:
-    """The features [examples, 3] along the three principal axes, scaled to length 1; NaN if not all are finite.
+    """Returns the centred features along their three principal axes, scaled to length 1, [examples, 3].
 
-    Minus their mean. An axis points to where more of the third moment is, so that rounding does not turn it around. The
-    papers do not say how they come to three dimensions.
+    NaN if not all are finite. An axis points to the side with the larger third moment, so that rounding does not flip
+    it. The papers do not say how they reduce features to three dimensions.
     """
     if not len(features) or not np.isfinite(features).all():
         return np.full((len(features), 3), np.nan)
@@ -52,7 +52,10 @@ def project(features: np.ndarray) -> np.ndarray:
 
 
 def embed(features: np.ndarray) -> np.ndarray:
-    """Their t-SNE [examples, 2]: perplexity 30, or a third of the examples; from the principal components, seed 0."""
+    """Returns the t-SNE of the features, [examples, 2].
+
+    Perplexity 30, or a third of the examples; initialised with the principal components, seed 0.
+    """
     if len(features) < 4 or not np.isfinite(features).all():
         return np.full((len(features), 2), np.nan)
     from sklearn.manifold import TSNE
@@ -60,18 +63,18 @@ def embed(features: np.ndarray) -> np.ndarray:
 
     values = features.astype(np.float64)
     perplexity = min(30, (len(values) - 1) / 3)
-    size = np.abs(values).max() or 1  # t-SNE is of distances relative to each other
-    with threadpool_limits(1):  # steps are short: where threads have to wait for a core, several take far longer
+    size = np.abs(values).max() or 1  # t-SNE depends on relative distances only
+    with threadpool_limits(1):  # steps are so short that threads which wait for a core slow them down
         return TSNE(perplexity=perplexity, init="pca", random_state=0).fit_transform(values / size)
 
 
 def shown_class(labels: np.ndarray) -> int:
-    """The class of which t-SNE compares clients: 1, as FedUV's figure, or the first that there is."""
+    """Returns the class for which t-SNE compares clients: 1, as in FedUV's figure, or the first that is present."""
     return 1 if np.any(labels == 1) else int(labels.min())
 
 
 def _selects(group: str, points_of: Callable[[Saved], tuple[np.ndarray, np.ndarray] | None]) -> Callable:
-    """Selects the points [points, 2 or 3] of every arm and the group of each, where all are finite."""
+    """Returns a function that selects the points [points, 2 or 3] of every arm and their groups, if all are finite."""
 
     def select(study: Study) -> Selection:
         saved = {arm: _saved(study, study.of_arm(arm)[0]) for arm in study.arms}
@@ -85,7 +88,7 @@ def _selects(group: str, points_of: Callable[[Saved], tuple[np.ndarray, np.ndarr
 
 
 def _of_one_class(saved: Saved) -> tuple[np.ndarray, np.ndarray] | None:
-    """The t-SNE of test features of one class under several clients' models; None if there are not several."""
+    """Returns the t-SNE of test features of one class under several clients' models; None without several clients."""
     clients = list(saved.local)[:CLIENTS]
     if len(clients) < 2:
         return None
@@ -95,31 +98,31 @@ def _of_one_class(saved: Saved) -> tuple[np.ndarray, np.ndarray] | None:
 
 @draws(_selects("class", lambda saved: (project(saved.features), saved.labels)))
 def sphere(study: Study, selection: Selection) -> "Figure":
-    """The unit sphere, a panel for each arm: points in front opaque, those behind it pale."""
+    """The unit sphere, a panel for each arm: points in front opaque, those on the far side pale."""
     return _panels(study, selection, _draw_sphere, _class_name(study))
 
 
 @draws(_selects("class", lambda saved: (embed(saved.features), saved.labels)))
 def tsne_classes(study: Study, selection: Selection) -> "Figure":
-    """t-SNE of test features of the server's model, a panel for each arm, classes told apart."""
+    """t-SNE of test features of the server's model, a panel for each arm, coloured by class."""
     return _panels(study, selection, _draw_plane, _class_name(study))
 
 
 @draws(_selects("client", _of_one_class))
 def tsne_clients(study: Study, selection: Selection) -> "Figure":
-    """t-SNE of one class's test features under local models, a panel for each arm, clients told apart."""
+    """t-SNE of one class's test features under local models, a panel for each arm, coloured by client."""
     return _panels(study, selection, _draw_plane, lambda client: f"client {client}")
 
 
 def _saved(study: Study, run: Run) -> Saved | None:
-    """Read when it is drawn, as these arrays are larger than all others of a report; None without them."""
+    """Reads the arrays, which are too large to be read in advance; None if there are none."""
     arrays = study.measured_arrays(run)
     prefix = next((name.removesuffix("local_features") for name in arrays if name.endswith("local_features")), None)
     if prefix is None or not {prefix + "features", prefix + "labels", prefix + "clients"} <= arrays.keys():
         return None
     saved = [arrays[prefix + name] for name in ("features", "labels", "clients", "local_features")]
     if not all(map(is_of, saved, (3, 2, 2, 4), ("f", "iu", "iu", "f"))):
-        return None  # another measurement's, by such names
+        return None  # of another measurement with the same names
     features, labels, clients, local = (values[-1] for values in saved)
     if len(labels) != len(features) or local.shape != (len(clients), *features.shape):
         return None
@@ -134,7 +137,7 @@ def _class_name(study: Study) -> Callable[[int], str]:
 
 
 def _panels(study: Study, selection: Selection, draw: Callable, name_of: Callable[[int], str]) -> "Figure":
-    """A panel for each arm; groups have the same look in all of them."""
+    """Draws a panel for each arm; groups have the same look in all of them."""
     from matplotlib.lines import Line2D
 
     points = selection.by("arm")
@@ -158,11 +161,11 @@ def _panels(study: Study, selection: Selection, draw: Callable, name_of: Callabl
 
 
 def _look(index, count):
-    """Colour and marker of a group; of many the colours alone, along a scale."""
+    """Returns colour and marker of a group; if there are many, only colours, along a scale."""
     import matplotlib
 
     if count <= len(COLOURS):
-        colour = COLOURS[index]  # points are no part of a page's ink, which it makes light or dark
+        colour = COLOURS[index]  # ink, whose colour depends on the page's theme, is for text and lines
         return {"color": drawing.BAR if colour == drawing.INK else colour, "marker": MARKERS[index % len(MARKERS)]}
     return {"color": matplotlib.colormaps["turbo"](index / (count - 1)), "marker": "o"}
 
@@ -175,7 +178,7 @@ def _draw_plane(axes: "Axes", points: Mapping[int, np.ndarray], looks) -> None:
 
 
 def _draw_sphere(axes: "Axes", points: Mapping[int, np.ndarray], looks) -> None:
-    """Seen from afar; circles of latitude and longitude where they are in front."""
+    """Draws the sphere in orthographic projection, with circles of latitude and longitude in front."""
     axes.add_patch(_disk())
     up, right = np.radians([-60, -30, 0, 30, 60]), np.radians(range(0, 180, 30))
     circles = [_point(latitude, _LINES) for latitude in up] + [_point(_LINES, longitude) for longitude in right]
@@ -190,7 +193,7 @@ def _draw_sphere(axes: "Axes", points: Mapping[int, np.ndarray], looks) -> None:
 
 
 def _area():
-    """Of a point, in square points: a circle of a third of the height of a letter."""
+    """Returns the area of a point in square points: a circle of a third of the height of a letter."""
     import matplotlib
 
     return (0.3 * matplotlib.rcParams["font.size"]) ** 2
@@ -209,7 +212,7 @@ def _point(latitude, longitude):
 
 
 def _seen(places):
-    """Right, up and towards the viewer."""
+    """Projects points to right, up and towards the viewer."""
     above, around = _VIEW
     x, y, z = np.moveaxis(places, -1, 0)
     right, forward = -np.sin(around) * x + np.cos(around) * y, np.cos(around) * x + np.sin(around) * y

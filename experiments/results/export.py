@@ -25,7 +25,7 @@ from experiments.results.table import (
 from experiments.results.targets import target_note, target_table
 
 _DIFFERENCE = "difference"  # in a cell's part of a summary
-_Titled = tuple[str, Rows, str]  # a table with its title and a note
+_Titled = tuple[str, Rows, str]  # title, table and note
 
 
 class Results(NamedTuple):
@@ -34,8 +34,8 @@ class Results(NamedTuple):
     base: str  # empty for none
     summary: dict[CellName, Mapping[str, Any]]  # with the difference in accuracy to the base, if there is one
     why_none: dict[CellName, str]  # of cells without a difference
-    unfinished: dict[CellName, Mapping[int, str]]  # how far runs are that are not in the summary, by seed
-    targets: list[_Titled]  # of each study that has the target's arm: rounds to it
+    unfinished: dict[CellName, Mapping[int, str]]  # the progress of runs that are not in the summary, by seed
+    targets: list[_Titled]  # rounds to the target, for each study that has its arm
 
     @property
     def differences(self) -> tuple[Metric, ...]:
@@ -45,7 +45,7 @@ class Results(NamedTuple):
 
     @property
     def notes(self) -> list[str]:
-        """What the numbers of the table are of, and what is not in it, in sentences."""
+        """Sentences that explain the numbers of the table, and what is not in it."""
         without: dict[str, list[str]] = {}
         for cell, why in self.why_none.items():
             without.setdefault(why, []).append(str(cell))
@@ -56,8 +56,13 @@ class Results(NamedTuple):
 
 
 def results_of(studies: Mapping[str, Study], base: str = "", target: str = "") -> Results:
-    """The results of studies, by name, in one table; differences are those to the ``base`` arm of the same setting, and
-    rounds those to the best accuracy of the ``target`` arm."""
+    """Returns the results of studies in one table.
+
+    Args:
+        studies: by name.
+        base: the arm to which differences are taken, within each setting; empty for none.
+        target: the arm whose best accuracy is the target; by default that of a study's paper.
+    """
     results = Results(base, {}, {}, {}, _targets(studies, target))
     for name, study in studies.items():
         of = name if len(studies) > 1 else ""
@@ -71,12 +76,12 @@ def results_of(studies: Mapping[str, Study], base: str = "", target: str = "") -
 
 
 def as_markdown(results: Results, studies: Mapping[str, Study]) -> str:
-    """The table and notes on it, and for each study with settings or a paper its arms by settings."""
+    """Returns the table and its notes, and for each study with settings or a paper its arms by settings."""
     return "\n".join(_parts(results, studies, markdown, in_markdown, "## {}\n"))
 
 
 def as_latex(results: Results, studies: Mapping[str, Study]) -> str:
-    """The same as ``tabular`` environments, with the rules of booktabs."""
+    """Returns the same as ``tabular`` environments, with the rules of booktabs."""
     return "\n".join(["% \\usepackage{booktabs}", *_parts(results, studies, latex, in_latex, "% {}")])
 
 
@@ -89,9 +94,12 @@ def _parts(results, studies, table, escape, title):
 
 
 def as_csv(results: Results, studies: Mapping[str, Study]) -> str:
-    """Numbers: of every metric mean, standard deviation and number of seeds in columns of their own; behind them, in
-    words, what they are of, why there is no difference, and how far runs are that are left out."""
-    del studies  # all that is in them is in the results
+    """Returns the numbers, with mean, standard deviation and number of seeds of every metric in separate columns.
+
+    The last columns tell in words which model the numbers are of, why there is no difference, and which runs are left
+    out.
+    """
+    del studies  # the results contain all of them
     columns = [*columns_of(results.summary), *results.differences]
     headings = [f"{metric.heading}: {part}" for metric in columns for part in ("mean", "std", "n")]
     words = [
@@ -113,7 +121,7 @@ TABLES: dict[str, Callable[[Results, Mapping[str, Study]], str]] = {"md": as_mar
 
 
 def _by_setting(studies: Mapping[str, Study]) -> list[_Titled]:
-    """Arms by settings of each study that has settings or a paper: what the paper's table is of, and accuracy."""
+    """Returns arms by settings of each study that has settings or a paper: its paper's metric, and accuracy."""
     found = []
     for name, study in studies.items():
         first, *others = pivots(study) or [None]
@@ -126,7 +134,7 @@ def _by_setting(studies: Mapping[str, Study]) -> list[_Titled]:
 
 
 def _targets(studies: Mapping[str, Study], target: str) -> list[_Titled]:
-    """To that arm, or to the one that a study's paper has as its target."""
+    """Returns the rounds to that arm, or to the target of a study's paper."""
     found = []
     for name, study in studies.items():
         paper = paper_of(study.config)
@@ -137,13 +145,13 @@ def _targets(studies: Mapping[str, Study], target: str) -> list[_Titled]:
 
 
 def save_figures(study: Study, folder: Path, kinds: Sequence[str]) -> list[Path]:
-    """The files of all figures that the study has the data for, those of a setting in a folder of its own.
+    """Saves all figures for which the study has data, those of a setting in a separate folder, and returns the files.
 
-    They are of the width of a paper's column, and those that are wide in the report less than two columns.
+    They are as wide as a column of a paper; those that are wide in the report are narrower than two columns.
     """
     settings = study.settings
     drawn = [(folder, plot, study) for plot in OVERVIEW] if len(settings) > 1 else []
-    places = {setting: folder / os.fsdecode(setting.encode()) for setting in settings}  # on a disk, names are UTF-8
+    places = {setting: folder / os.fsdecode(setting.encode()) for setting in settings}  # names on the disk are UTF-8
     drawn += [(places[setting], plot, study.of_setting(setting)) for setting in settings for plot in PLOTS]
     paths = []
     with for_column():
@@ -155,5 +163,5 @@ def save_figures(study: Study, folder: Path, kinds: Sequence[str]) -> list[Path]
 
 
 def _numbers(metric, entry):
-    """Mean, standard deviation and number; NaN where undefined."""
+    """Returns mean, standard deviation and number; NaN where undefined."""
     return [*(metric.factor * number(entry.get(part)) for part in ("mean", "std")), int(entry.get("n") or 0)]

@@ -1,4 +1,4 @@
-"""The figures of a report: functions of a ``Study`` to a matplotlib ``Figure``, or to None without the data for it.
+"""The figures of a report: functions from a ``Study`` to a matplotlib ``Figure``, or to None without data.
 
 Each draws a selection of the study's results, its attribute ``select``, which is also its CSV file.
 """
@@ -38,16 +38,21 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-SIGNIFICANT = -2.0  # an eigenvalue whose natural logarithm lies above counts as a significant dimension
-LOWEST = -12.0  # a spectrum is cut off here: a dimension that is exactly dead would flatten the rest
-LATE = 0.3  # the share of the rounds that is drawn once more, enlarged
-_FEWEST = 12  # evaluated rounds for that
+SIGNIFICANT = -2.0  # eigenvalues with a larger natural logarithm count as significant dimensions
+LOWEST = -12.0  # spectra are cut off here, because an eigenvalue of exactly zero would flatten the rest
+LATE = 0.3  # the fraction of the rounds that is drawn again, enlarged
+_FEWEST = 12  # the least number of evaluated rounds for that
 _CURVE = ("arm", "metric", "round", "mean", "std")
 
 
 def curves(study: Study, metrics: Sequence[str], factors: Mapping[str, float] | None = None) -> Selection:
-    """Mean and standard deviation over seeds, in the units of ``metrics.jsonl``, times the factors of arms, if given,
-    without the arms that have none."""
+    """Returns mean and standard deviation over seeds, in the units of ``metrics.jsonl``.
+
+    Args:
+        study: the study.
+        metrics: the names of the metrics.
+        factors: multiply the values of each arm; arms without a factor are left out.
+    """
     rows = []
     for arm, part in study.table.by("arm").items():
         factor = factors.get(arm) if factors is not None else 1
@@ -61,7 +66,7 @@ def curves(study: Study, metrics: Sequence[str], factors: Mapping[str, float] | 
 
 
 def over_rounds(metrics_of: Callable[[Study], Sequence[str]]) -> Callable[..., "Figure | None"]:
-    """The figure of these metrics of a study per round."""
+    """Returns the figure of these metrics per round."""
 
     @draws(lambda study: curves(study, metrics_of(study)))
     def figure(study: Study, selection: Selection) -> "Figure":
@@ -71,7 +76,7 @@ def over_rounds(metrics_of: Callable[[Study], Sequence[str]]) -> Callable[..., "
 
 
 def over_settings(metric: str) -> Callable[..., "Figure | None"]:
-    """The figure of a metric per round, in a panel for each setting; an arm has the same line in all of them."""
+    """Returns the figure of a metric per round, in a panel for each setting; an arm has one line style in all."""
 
     def select(study: Study) -> Selection:
         parts = {setting: curves(study.of_setting(setting), [metric]) for setting in study.settings}
@@ -98,14 +103,13 @@ training_loss = over_rounds(lambda study: [TASK_LOSS.name])
 
 
 def ranks(study: Study) -> list[str]:
-    """The effective rank of the server's model, and of local ones, the mean over those that are watched."""
+    """Returns the names of the server's effective rank and the local one, the mean over the watched clients."""
     return [EFFECTIVE_RANK.name, study.of_local(LOCAL_EFFECTIVE_RANK.name)]
 
 
 @draws(lambda study: curves(study, ranks(study)))
 def effective_rank(study: Study, selection: Selection) -> "Figure":
-    """Effective rank per round; a second scale has it as a share of the number of features, where arms have the same
-    number."""
+    """Effective rank per round, also as a percentage of the features if all arms have the same number."""
     figure = _over_rounds(study, selection, ranks(study))
     numbers = set(study.num_features.values())
     if len(numbers) == 1:
@@ -118,7 +122,7 @@ def effective_rank(study: Study, selection: Selection) -> "Figure":
 
 @draws(lambda study: curves(study, ranks(study), {arm: 1 / number for arm, number in study.num_features.items()}))
 def rank_share(study: Study, selection: Selection) -> "Figure | None":
-    """Effective rank over the number of features, per round, where arms differ in that number."""
+    """Effective rank over the number of features, per round, if arms differ in that number."""
     if len(set(study.num_features.values())) < 2:
         return None
     return _over_rounds(study, selection, ranks(study), "effective rank (% of the features)", 100)
@@ -134,21 +138,23 @@ def collapse_ratio(study: Study, selection: Selection) -> "Figure":
 
 @draws(lambda study: curves(study, study.domain_accuracies))
 def domains(study: Study, selection: Selection) -> "Figure":
-    """Accuracy on the test examples of each domain, per round; a panel each."""
+    """Accuracy on the test examples of each domain, per round, in a panel each."""
     shown = {metric_of(name).heading: [name] for name in study.domain_accuracies}
     return _panels(study, selection, shown, 3, ACCURACY.axis)
 
 
 @draws(lambda study: curves(study, [name for names in panels(study.measurements).values() for name in names]))
 def measurements(study: Study, selection: Selection) -> "Figure":
-    """The study's own measurements over rounds; a panel each, that of the server's model and of local ones in one."""
+    """Custom measurements over rounds, in a panel each; those of the server's model and of local ones share a panel."""
     shown = panels(study.measurements)
     return _panels(study, selection, {metric_of(name).heading: names for name, names in shown.items()}, 2)
 
 
 def _log_spectra(study: Study) -> Selection:
-    """Natural logarithms of the eigenvalues in descending order, at the last round that any run of the arm saved, means
-    over the runs that saved it."""
+    """Natural logarithms of the eigenvalues in descending order, at the last round that any run of the arm saved.
+
+    These are means over the runs that saved this round.
+    """
     rows = []
     for arm in study.num_features:
         runs = [run.spectra for run in study.of_arm(arm) if len(run.spectra.get("round", ()))]
@@ -160,7 +166,7 @@ def _log_spectra(study: Study) -> Selection:
 
 
 def _mean_log(spectra: Sequence[np.ndarray]) -> np.ndarray:
-    """Of those that are finite, if any is."""
+    """Returns the mean over the spectra that are finite, if there are any."""
     rows = np.array(spectra)
     finite = rows[np.isfinite(rows).all(axis=1)]
     return np.log(np.maximum(finite if len(finite) else rows, FLOOR)).mean(axis=0)
@@ -204,7 +210,7 @@ def _over_rounds(
 
 
 def _enlarge(axes: "Axes", first: int, last: int) -> None:
-    """Limits the axes to these rounds and to the values that lines have there."""
+    """Limits the axes to these rounds and to the values of lines in them."""
     parts = [line.get_ydata()[(line.get_xdata() >= first) & (line.get_xdata() <= last)] for line in axes.lines]
     values = np.concatenate([part[np.isfinite(part)] for part in parts])
     axes.set_xlim(first, last)
@@ -218,7 +224,7 @@ def _enlarge(axes: "Axes", first: int, last: int) -> None:
 def _panels(
     study: Study, selection: Selection, shown: Mapping[str, Sequence[str]], columns: int, heading: str = ""
 ) -> "Figure":
-    """By title the metrics of a panel."""
+    """Draws panels by title; ``shown`` maps titles to the metrics of a panel."""
     height = -(-len(shown) // columns)
     columns = -(-len(shown) // height)  # as many lines, but filled evenly
     figure = new_figure(0.5 + 2.6 * height, width=8.4)
@@ -233,9 +239,10 @@ def _panels(
 def _draw_curves(
     axes: "Axes", arms: Sequence[str], selection: Selection, metrics: Sequence[str], factor: float = 0
 ) -> dict[str, Any]:
-    """Draws the metrics of every arm with bands where there are several seeds; returns one line per arm.
+    """Draws the metrics of every arm, with bands if there are several seeds; returns one line per arm.
 
-    ``arms``: all that have colours; ``factor``: of the values, by default to the metric's unit.
+    ``arms`` are all arms that have colours; ``factor`` multiplies the values, by default to convert to the metric's
+    unit.
     """
     lines, parts = {}, selection.by("arm", "metric")
     num_arms = len({arm for arm, _ in parts})
@@ -277,7 +284,7 @@ def _draw_spectra(axes: "Axes", arms: Sequence[str], selection: Selection) -> di
 def _with_legend(
     figure: "Figure", lines: dict[str, Any], local: bool = False, threshold: bool = False
 ) -> "Figure | None":
-    """The figure with its legend: arms by colour, and what else is in it by line style; None without lines."""
+    """Returns the figure with its legend: arms by colour, and the models by line style; None without lines."""
     from matplotlib.lines import Line2D
 
     if not lines:

@@ -1,8 +1,8 @@
-"""A run of a study, loaded again: its model, data, variables and client states.
+"""Loads a run of a study: its model, data, variables and client states.
 
 from experiments.results.load import load_run
 
-run = load_run("runs/quickstart/feddecorr/seed0")  # trust=True where its config names code of your own
+run = load_run("runs/quickstart/feddecorr/seed0")  # trust=True if its config names custom code
 run.predict(run.federation.test.inputs)  # logits [examples, classes]
 """
 
@@ -34,22 +34,24 @@ from fedjax_collapse.storage.checkpoint import Checkpoints
 from fedjax_collapse.storage.fingerprint import check_same
 from fedjax_collapse.training import server
 
-_SECTIONS = ("data",)  # of a config, whose values are never imported
+_SECTIONS = ("data",)  # sections of a config whose values are never imported
 
 
 class LoadedRun(NamedTuple):
-    """A run as its last checkpoint has it."""
+    """A run, restored from its last checkpoint."""
 
     model: Model
     federation: Federation
     algorithm: FedAvg
     variables: Variables  # of the model that is evaluated
-    state: State  # of the server, with what its methods keep, and of all clients
+    state: State  # of the server, with its methods, and of all clients
     config: Mapping[str, Any]  # all values of its arm in its setting
 
     def predict(self, inputs: np.ndarray, variables: Variables | None = None) -> np.ndarray:
-        """Logits [examples, classes] of inputs in the units of the data (images of 0 to 255), of this model or another
-        of the same network."""
+        """Returns the logits [examples, classes] of inputs in the units of the data (images of 0 to 255).
+
+        ``variables`` are of this network; by default those of the run.
+        """
         if variables is not None:
             self.model.check_variables("predict: variables", variables)
         inputs = as_array("predict: inputs", inputs)
@@ -59,17 +61,18 @@ class LoadedRun(NamedTuple):
 
 
 def load_run(folder: Path | str, trust: bool = False) -> LoadedRun:
-    """The run whose folder that is: ``<study>/<arm>/seed<k>``, or ``<study>/<setting>/<arm>/seed<k>``.
+    """Loads the run of a folder ``<study>/<arm>/seed<k>``, or ``<study>/<setting>/<arm>/seed<k>``.
 
-    The data are read again. If the newest checkpoint is damaged, a warning says so and the one before it is loaded.
+    The data are read again. If the newest checkpoint is damaged, the one before it is loaded, with a warning.
 
     Args:
-        trust: import and call the user's own code that the study's config names, such as ``my_module:MyClass``, which
-            has to be importable. Without it a folder that someone else has made runs no code but this library's.
+        folder: the run's folder.
+        trust: import and call custom code that the study's config names, such as ``my_module:MyClass``, which has to be
+            importable. Without it, a folder that someone else has made runs no code but this library's.
 
     Raises:
-        UserError: the folder holds no run of a study, or none that has been saved; its config names code and is not
-            trusted; or data, partition or code are not those that the run was trained with.
+        UserError: the folder is not a run's, or has no checkpoint; its config names code and is not trusted; or data,
+            partition or code differ from those that the run was trained with.
     """
     check_value("load_run: folder", folder, Path | str)
     folder = Path(folder).resolve()
@@ -87,7 +90,7 @@ def load_run(folder: Path | str, trust: bool = False) -> LoadedRun:
         algorithm, schedule = build.algorithm(resolved), build.schedule(resolved)
         run = Run(federation, algorithm, jax.random.key(seed))
         algorithm, template, _ = initialize(run, model, schedule)
-    except Exception as error:  # of the user's code
+    except Exception as error:  # from the user's code
         raise explained(f"{folder}: cannot be built again", error) from error
     known = description(run, model, schedule)
     check_same(folder, known, hint="restore what has changed, or ", besides=("model.module.lowering",))
@@ -100,14 +103,14 @@ def _read_config(study: Path) -> dict[str, Any]:
     try:
         config = plain(dict(json.loads((study / CONFIG).read_text(encoding="utf-8"))))
         check_study(config)
-    except Exception as error:  # JSON of any other content
+    except Exception as error:  # JSON with any other content
         reason = str(error) if isinstance(error, UserError) else type(error).__name__
         raise UserError(f"{study}: it holds no readable {CONFIG} ({reason}); expected the folder of a study") from error
     return config
 
 
 def _check_library_only(folder, config):
-    """Raises UserError if the config names code that is not the library's: ``module:name``, in a value or as a name."""
+    """Raises UserError if the config names code outside of the library: ``module:name``, as a value or a key."""
     names = dict.fromkeys(_imports({key: value for key, value in config.items() if key not in _SECTIONS}))
     if names:
         listed = ", ".join(f"{name} (from {_source(name)})" for name in names)
@@ -132,7 +135,7 @@ def _source(name):
 
 
 def _newest_state(folder, template):
-    """The state of the last checkpoint that is whole."""
+    """Returns the state of the last checkpoint that is not damaged."""
     checkpoints, damages = Checkpoints(folder / CHECKPOINTS), []
     for round in reversed(checkpoints.rounds):
         try:

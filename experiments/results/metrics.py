@@ -1,4 +1,4 @@
-"""The metrics of a study: every one is declared here once, with how it is written wherever it is shown."""
+"""The metrics of a study: each is declared here once, with how it is shown everywhere."""
 
 import math
 import numbers
@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from fedjax_collapse.core.records import MEASURED
 
-PHASES = ("compile", "train", "evaluate")  # of a round, whose seconds are in timing.jsonl
-LARGEST = 1e100  # of numbers that are shown: squares of larger ones may not be finite
+PHASES = ("compile", "train", "evaluate")  # of a round; their seconds are in timing.jsonl
+LARGEST = 1e100  # the largest number that is shown; squares of larger ones may not be finite
 _DOMAIN = "domain_accuracy/"
 
 
@@ -18,11 +18,11 @@ class Metric(NamedTuple):
 
     name: str
     heading: str  # of a column
-    quantity: str  # in a sentence, and without its unit on an axis
+    quantity: str  # its name in a sentence and, with the unit, on an axis
     unit: str = ""
     factor: float = 1  # from the stored number to the unit
     format: str = ".4g"
-    better: str = ""  # "higher" or "lower"; empty where neither is better
+    better: str = ""  # "higher" or "lower"; empty if neither is better
     of: str = "server"  # whose model: "headline" (the one that would be used), "server", "local", or "study" for none
 
     @property
@@ -31,11 +31,11 @@ class Metric(NamedTuple):
         return f"{self.quantity} ({self.unit})" if self.unit else self.quantity
 
     def show(self, value: Any, missing: str = "-") -> str:
-        """A stored number as text, in the metric's unit."""
+        """Formats a stored number in the metric's unit."""
         return show_number(self.factor * number(value), self.format, missing)
 
     def say(self, values: Sequence[Any], spread: bool = False) -> str:
-        """The mean of stored numbers with the metric's name; ``spread``: and their standard deviation."""
+        """Formats the mean of stored numbers with the metric's name and, if ``spread``, their standard deviation."""
         values = [number(value) for value in values]
         deviation = f" ± {self.show(statistics.stdev(values), 'nan')}" if spread and len(values) > 1 else ""
         return f"{self.quantity} {self.show(statistics.fmean(values))}{deviation}" + " %" * (self.unit == "%")
@@ -59,18 +59,18 @@ COUNTED = Metric(
 
 ACCURACIES = (ACCURACY, BEST_ACCURACY, LAST10_ACCURACY)
 SUMMARISED = (*ACCURACIES, EFFECTIVE_RANK, SIGNIFICANT_DIMS, R)  # the columns of the final table
-OF_LOCAL = (R, LOCAL_EFFECTIVE_RANK)  # of the watched client, or of the one with the lowest identity of several,
-OVER_CLIENTS = tuple(  # then also over them, in columns that take the place of R's
+OF_LOCAL = (R, LOCAL_EFFECTIVE_RANK)  # of the watched client with the lowest identity
+OVER_CLIENTS = tuple(  # if several clients are watched; these columns replace R's
     metric._replace(name=f"{metric.name}_{kind}", heading=f"{metric.heading}, {words}")
     for metric in OF_LOCAL
     for kind, words in (("mean", "mean over clients"), ("min", "lowest"), ("max", "highest"))
 )
-FROM_RUNS = (SECONDS, TO_TARGET)  # what a study's runs give together
+FROM_RUNS = (SECONDS, TO_TARGET)  # computed from all runs of a study
 _DECLARED = {metric.name: metric for metric in (*SUMMARISED, *OF_LOCAL, *OVER_CLIENTS, TASK_LOSS, *FROM_RUNS, COUNTED)}
 
 
 def metric_of(name: str) -> Metric:
-    """The metric of that name: declared, an accuracy on a domain, or a user's own, of which only the name is known."""
+    """Returns the metric of that name: declared, an accuracy on a domain, or a custom one with only a name."""
     if name in _DECLARED:
         return _DECLARED[name]
     if name.startswith(_DOMAIN):
@@ -81,14 +81,14 @@ def metric_of(name: str) -> Metric:
 
 
 def is_of_domain(name: str) -> bool:
-    """Whether the metric is an accuracy on the test examples of a domain."""
+    """Returns whether the metric is an accuracy on the test examples of a domain."""
     return name.startswith(_DOMAIN)
 
 
 def panels(names: Sequence[str]) -> dict[str, list[str]]:
-    """Measurements that are drawn together: ``x``, and ``local_x`` or ``local_x_mean``.
+    """Groups measurements that are drawn in one panel: ``x`` with ``local_x`` or ``local_x_mean``, by the first name.
 
-    By the name that stands for them. ``x_min`` and ``x_max`` are left out where there is ``x_mean``.
+    ``x_min`` and ``x_max`` are left out if there is ``x_mean``.
     """
     known, found = set(names), {}
     for name in names:
@@ -96,17 +96,17 @@ def panels(names: Sequence[str]) -> dict[str, list[str]]:
             continue
         folder, _, last = name.rpartition("/")
         of_server = f"{folder}/{last.removeprefix('local_').removesuffix('_mean')}"
-        is_beside = metric_of(name).of == "local" and of_server in known
-        found.setdefault(of_server if is_beside else name, []).append(name)
+        is_paired = metric_of(name).of == "local" and of_server in known
+        found.setdefault(of_server if is_paired else name, []).append(name)
     return found
 
 
 def number(value: Any) -> float:
-    """The value as a float; NaN for null, for what is not a number, and for what is too large to be shown."""
+    """Returns the value as a float; NaN for null, for anything but a number, and for numbers too large to be shown."""
     return float(value) if isinstance(value, numbers.Real) and abs(value) <= LARGEST else math.nan
 
 
 def show_number(value: Any, form: str, missing: str = "-") -> str:
-    """The number in a format such as ``.2f``; ``missing`` if it is null or not finite."""
+    """Formats the number, for example as ``.2f``; returns ``missing`` if it is null or not finite."""
     value = number(value)
     return f"{value:{form}}" if math.isfinite(value) else missing

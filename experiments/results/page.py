@@ -1,4 +1,4 @@
-"""The report as a page: one HTML file with its style and figures inside, which refers to nothing outside."""
+"""The report: one HTML file with its style and figures inside, without references to other files."""
 
 import base64
 import functools
@@ -25,23 +25,23 @@ from fedjax_collapse.storage.fingerprint import flatten
 
 DEMONSTRATIONS = ("digits", "glyphs", "synthetic")  # sources too small, or too artificial, for a comparison with papers
 
-_OF_ALL = ("data", "clients", "partition", "network")  # which a study's description says, of all its arms
+_OF_ALL = ("data", "clients", "partition", "network")  # described once for all arms of a study
 
 _SCRIPT = (Path(__file__).parent / "page.js").read_text(encoding="utf-8")
 
 
 class Figure(NamedTuple):
-    """A plot as it stands on the page."""
+    """A plot on the page."""
 
     id: str
     plot: Plot
     svg: str  # empty if the study lacks the data for it
-    csv: str  # the address of its numbers; empty without a figure, or if there are too many
+    csv: str  # the data URI of its numbers; empty without a figure, or if there are too many
     numbers: list[list[str]]  # the heading and rows of a table below it
 
 
 class Section(NamedTuple):
-    """The results of a setting; of a study without settings the only one, without a heading."""
+    """The results of a setting; the only section, without a heading, if the study has no settings."""
 
     heading: str
     description: str
@@ -52,14 +52,14 @@ class Section(NamedTuple):
 
 
 def write_report(study: Study | Path | str) -> Path:
-    """The path of ``report.html``, written again (in one step) from a study, or from what is saved in its folder.
+    """Writes ``report.html``, atomically, from a study or from what is saved in its folder, and returns its path.
 
     Raises:
-        UserError: the folder holds no study, or a file in it cannot be read or written.
+        UserError: the folder is not a study's, or a file in it cannot be read or written.
     """
     study = study if isinstance(study, Study) else read_study(study)
     path = study.path / REPORT
-    page = render(study).encode(errors="backslashreplace")  # of names that are not Unicode
+    page = render(study).encode(errors="backslashreplace")  # for names that are not Unicode
     try:
         with files.shared(path) as file:
             file.write(page)
@@ -69,7 +69,7 @@ def write_report(study: Study | Path | str) -> Path:
 
 
 def render(study: Study) -> str:
-    """The whole page; the same study gives the same text."""
+    """Returns the whole page; equal studies give equal text."""
     sections = [_section(study, i, setting) for i, setting in enumerate(study.settings)]
     return _template().render(
         title=f"Study {name_of(study.path.resolve())}",
@@ -87,13 +87,13 @@ def render(study: Study) -> str:
 
 
 def demonstrations(study: Study) -> list[str]:
-    """The sources of the study's data, if all are for demonstrations."""
+    """Returns the sources of the study's data if all of them are demonstrations."""
     names = [_name(_at(study.of_setting(setting).config, "data", "source")) for setting in study.settings]
     return list(dict.fromkeys(names)) if all(name.startswith(DEMONSTRATIONS) for name in names) else []
 
 
 def description(study: Study) -> str:
-    """What was run, in a sentence, and which arms differ in what it says of data, clients, partition and network."""
+    """Describes the study in a sentence, and the arms that differ in data, clients, partition or network."""
     config = study.config
     seeds = sorted({run.seed for run in study.runs})
     parts = [f"{_count(study.arms, 'arm')} ({', '.join(study.arms)}) ran"]
@@ -115,8 +115,7 @@ def description(study: Study) -> str:
 
 
 def _other_arms(study: Study) -> str:
-    """A sentence on arms whose data, clients, partition or network are not those of the study; empty if there are
-    none."""
+    """Returns a sentence about arms with other data, clients, partition or network; empty if there are none."""
     found = []
     for name, arm in arms_of(study.config).items():
         changes = arm.changes if name in study.arms and isinstance(arm.changes, Mapping) else {}
@@ -129,22 +128,22 @@ def _other_arms(study: Study) -> str:
 
 
 def missing_results(study: Study) -> list[str]:
-    """Sentences on what the config asks for and the folder does not hold (yet)."""
+    """Returns sentences about results that the config defines but the folder does not contain (yet)."""
     if declared := study.config.get("settings"):
         found = {s: missing_results(study.of_setting(s)) if s in study.settings else ["no results."] for s in declared}
         return [f"{setting}: {note}" for setting, notes in found.items() for note in notes]
     unfinished = [(run, study.how_far(run)) for run in study.runs if not run.is_finished]
     notes = [f"{run.arm}, seed {run.seed}: unfinished, {far}; not in the tables." for run, far in unfinished]
     notes += [f"Failed: {line}" for of_arm in study.summary.values() for line in of_arm.get("failed", {}).values()]
-    asked = len(study.config.get("seeds", ()))
+    num_seeds = len(study.config.get("seeds", ()))
     for arm in dict.fromkeys([*study.arms, *arms_of(study.config)]):
-        if (done := len(study.of_arm(arm))) < asked:
-            notes.append(f"{arm}: results of {done} of {asked} seeds.")
+        if (done := len(study.of_arm(arm))) < num_seeds:
+            notes.append(f"{arm}: results of {done} of {num_seeds} seeds.")
     return notes
 
 
 def several_layouts(starts: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Sentences on arms that starts have trained in different layouts."""
+    """Returns sentences about arms that different starts have trained in different layouts."""
     return [
         f"{arm}: starts have trained it with {'; '.join(layouts)}: rounding may differ between them."
         for arm, layouts in layouts_of(starts).items()
@@ -153,13 +152,16 @@ def several_layouts(starts: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def as_text(record: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Dotted names and values of nested mappings, in their order."""
+    """Returns dotted names and values of nested mappings, in their order."""
     pairs = flatten(record).items() if record else ()
     return [(name, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)) for name, value in pairs]
 
 
 def environment(starts: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[tuple[str, str]]]]:
-    """A heading, none if there is one start, and what each start recorded; of a later one, what is new in it."""
+    """Returns what each start recorded, with a heading; for later starts only what differs.
+
+    The heading is empty if there is only one start.
+    """
     recorded = [as_text(start) for start in starts]
     if len(recorded) < 2:
         return [("", pairs) for pairs in recorded or [[]]]
@@ -191,7 +193,7 @@ def _section(study: Study, index: int, setting: str) -> Section:
 
 
 def _drawn(plots: Sequence[Plot], study: Study, prefix: str) -> list[Figure]:
-    """The figures, whose ids start with the prefix, without those that are optional and lack the data for them."""
+    """Returns the figures, with ids that start with the prefix, without optional ones that lack data."""
     drawn = (_draw(plot, study, prefix + plot.name) for plot in plots)
     return [figure for figure in drawn if figure.svg or not figure.plot.optional]
 
@@ -205,14 +207,14 @@ def _draw(plot: Plot, study: Study, id: str) -> Figure:
 
 
 def _at(record: Any, *names: str) -> Any:
-    """The value at a path of nested mappings, or None."""
+    """Returns the value at a path in nested mappings, or None."""
     for name in names:
         record = record.get(name) if isinstance(record, Mapping) else None
     return record
 
 
 def _name(value: Any) -> str:
-    """The name of a part of the config, which is a string or a mapping with a ``name``; empty if there is none."""
+    """Returns the name of a part of the config, a string or a mapping with a ``name``; empty if there is none."""
     value = value.get("name") if isinstance(value, Mapping) else value
     return value if isinstance(value, str) else ""
 

@@ -1,4 +1,4 @@
-"""Differences between arms, run by run: the same seed on the same partition."""
+"""Differences between arms, run by run: with the same seed on the same partition."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,9 +11,9 @@ from experiments.results.study_results import Run, Study, moments
 
 
 def paired_difference(study: Study, cell: CellName, base: str) -> dict[str, Any]:
-    """Mean, standard deviation (n - 1) and number of the differences in accuracy to the base arm in the same setting.
+    """Returns mean, standard deviation (n - 1) and number of the differences in accuracy to the base arm.
 
-    Each is that of two runs with one seed, on one partition and at one round; others are left out.
+    Each is between two runs of the same setting with one seed, on one partition and at one round; others are left out.
     """
     values = [
         number(run.metrics[-1].get(ACCURACY.name)) - number(other.metrics[-1].get(ACCURACY.name))
@@ -23,8 +23,10 @@ def paired_difference(study: Study, cell: CellName, base: str) -> dict[str, Any]
 
 
 def pairs(study: Study, cell: CellName, base: str) -> list[tuple[Run, Run]]:
-    """Finished runs of both arms with one seed, on one partition and of as many rounds, whose accuracies are of the
-    same."""
+    """Returns pairs of finished runs of both arms.
+
+    The runs of a pair have the same seed, partition and number of rounds, and accuracies of the same kind of model.
+    """
     return [
         (run, other)
         for run, other in of_one_seed(study, cell, base)
@@ -35,7 +37,7 @@ def pairs(study: Study, cell: CellName, base: str) -> list[tuple[Run, Run]]:
 
 
 def why_none(study: Study, cell: CellName, base: str) -> str:
-    """Why a cell has no difference to the base arm."""
+    """Explains why a cell has no difference to the base arm."""
     if not any(run.is_finished for run in study.of_cell(cell._replace(arm=base))):
         return f"no run of {base} is finished"
     if not any(run.is_finished for run in study.of_cell(cell)):
@@ -51,13 +53,13 @@ def why_none(study: Study, cell: CellName, base: str) -> str:
 
 
 def of_one_seed(study: Study, cell: CellName, base: str) -> list[tuple[Run, Run]]:
-    """Finished runs of a cell, each with that of the base arm in the same setting with the same seed."""
+    """Returns the finished runs of a cell, each with the base arm's run in the same setting with the same seed."""
     of_base = {run.seed: run for run in study.of_cell(cell._replace(arm=base)) if run.is_finished}
     return [(run, of_base[run.seed]) for run in study.of_cell(cell) if run.is_finished and run.seed in of_base]
 
 
 def _is_same_partition(study: Study, first: Run, second: Run) -> bool:
-    """By the hashes that the last start recorded; without them by the examples of each class at each client."""
+    """Compares the hashes that the last start recorded; without them the examples of each class at each client."""
     hashes = [_hashes(study, run) for run in (first, second)]
     if all(hashes):
         return hashes[0] == hashes[1]

@@ -1,4 +1,4 @@
-"""The partition of a study: a figure of the classes of every client, and a table of how unequal the clients are."""
+"""The partition of a study: a figure of the classes of every client, and a table of its heterogeneity."""
 
 from typing import TYPE_CHECKING
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-FEW = 20  # clients beside which there is room for numbers
+FEW = 20  # the most clients with room for numbers
 WIDTH = 8.4  # inches
 
 
 def _class_counts_of_first(study: Study) -> Selection:
-    """Examples of each class at each client, of the first run that recorded its partition."""
+    """Examples of each class at each client, for the first run that recorded its partition."""
     run = next(iter(recorded(study)), None)
     if run is None:
         return Selection((), ())
@@ -40,8 +40,7 @@ def partition_figure(study: Study, selection: Selection) -> "Figure":
 
 @styled
 def draw_partition(arrays: Arrays, name: str) -> "Figure":
-    """A heat-map of ``class_counts`` [clients, classes]; beside each row the client's size, number of classes and
-    entropy."""
+    """A heat map of ``class_counts`` [clients, classes], with each client's size, number of classes and entropy."""
     class_counts = np.atleast_2d(arrays["class_counts"])
     clients, classes = class_counts.shape
     skew = heterogeneity(class_counts)
@@ -62,7 +61,7 @@ def draw_partition(arrays: Arrays, name: str) -> "Figure":
 
 
 def partition_table(study: Study) -> list[list[str]]:
-    """The heading and one row per different partition of the study's runs; empty if none was recorded."""
+    """Returns the heading and one row per different partition of the study's runs; empty if none was recorded."""
     runs_on = {}
     for run in recorded(study):
         counts = _class_counts(run)
@@ -73,7 +72,7 @@ def partition_table(study: Study) -> list[list[str]]:
 
 
 def _statistics(runs: list[Run], study: Study) -> list[str]:
-    """The row of a table for runs on one partition."""
+    """Returns the row of a table for runs on one partition."""
     arms = dict.fromkeys(run.arm for run in runs)
     seeds = sorted({run.seed for run in runs})
     counts = _class_counts(runs[0])
@@ -90,7 +89,7 @@ def _statistics(runs: list[Run], study: Study) -> list[str]:
 
 
 def _draw_cells(axes: "Axes", counts: np.ndarray, name: str) -> None:
-    """The heat-map, with numbers in its cells where they fit, and its colour bar above."""
+    """Draws the heat map, with numbers in its cells if they fit, and its colour bar above."""
     clients, classes = counts.shape
     top = max(1, counts.max())
     image = drawing.heat_map(axes, np.arange(classes), np.arange(clients), counts, cmap="Blues", vmin=0, vmax=top)
@@ -108,7 +107,7 @@ def _draw_cells(axes: "Axes", counts: np.ndarray, name: str) -> None:
 
 
 def _write_names(axes: "Axes", arrays: Arrays) -> None:
-    """Puts the names of classes, and of each client's domains, to the axes, where there is room."""
+    """Labels the axes with the names of classes, and of each client's domains, if there is room."""
     clients, classes = np.atleast_2d(arrays["class_counts"]).shape
     names = class_names(arrays)
     if len(names) == classes <= FEW:
@@ -123,13 +122,13 @@ def _write_names(axes: "Axes", arrays: Arrays) -> None:
 
 
 def class_names(arrays: Arrays) -> list[str]:
-    """The names of classes, for a figure; empty where none were saved, or only their numbers."""
+    """Returns the names of classes for a figure; empty if none were saved, or only their numbers."""
     names = [str(name) for name in arrays.get("class_names", ())]
     return [] if names == [str(i) for i in range(len(names))] else [label(name, 14) for name in names]
 
 
 def recorded(study: Study) -> list[Run]:
-    """The runs that recorded their partition."""
+    """Returns the runs that recorded their partition."""
     return [run for run in study.runs if run.partition.get("class_counts", np.empty(0)).size]
 
 

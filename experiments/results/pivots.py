@@ -12,26 +12,26 @@ from experiments.results.study_results import Study, Summary
 from experiments.results.table import columns_of, show_moments, unlike_note
 from experiments.results.targets import rounds_to_target
 
-Means = Mapping[str, Sequence[str]]  # settings by the name of the mean over them
+Means = Mapping[str, Sequence[str]]  # by the name of a mean, the settings that it is over
 NO_MEANS: Means = MappingProxyType({})
 Rows = list[list[str]]
 
 
 class Pivot(NamedTuple):
-    """A metric of all cells, arms by settings, and the paper's numbers at the same places, if there are any."""
+    """A metric of all cells, arms by settings, and the paper's numbers in the same places, if there are any."""
 
     metric: Metric
     ours: Rows
     paper: Rows | None
     comparable: bool
-    notes: tuple[str, ...]  # on the paper's numbers
+    notes: tuple[str, ...]  # about the paper's numbers
 
     @property
     def is_percent(self) -> bool:
         return self.metric.unit == ACCURACY.unit
 
     def as_rows(self) -> Rows:
-        """One table: comparable numbers of the paper are in our cells, others in rows of their own."""
+        """Returns one table: comparable numbers of the paper are in the same cells, others in separate rows."""
         if self.paper is None:
             return self.ours
         rows = self.ours[:1]
@@ -45,8 +45,10 @@ class Pivot(NamedTuple):
 
 
 def pivots(study: Study) -> list[Pivot]:
-    """One for each metric, first the one that the paper's table has, or accuracy; only that of a study without
-    settings. Empty for a study with neither paper nor settings."""
+    """Returns a pivot for each metric, first the one of the paper's table, or accuracy.
+
+    A study with a paper and without settings has only this one; a study with neither has none.
+    """
     paper, has_settings = paper_of(study.config), bool(study.config.get("settings"))
     if paper is None and not has_settings:
         return []
@@ -56,10 +58,13 @@ def pivots(study: Study) -> list[Pivot]:
 
 
 def pivot(summary: Summary, metric: Metric = ACCURACY, paper: Paper | None = None, means: Means = NO_MEANS) -> Pivot:
-    """Of each arm and setting mean ± standard deviation (number of seeds) of the metric.
+    """Returns mean ± standard deviation (number of seeds) of the metric for each arm and setting.
 
-    ``paper``: its numbers are left out if they are of another metric. ``means``: further columns, each by its name the
-    mean over some settings, which all must have the arm.
+    Args:
+        summary: the study's summary.
+        metric: the metric.
+        paper: left out if it has another metric.
+        means: further columns, each the mean over some settings, all of which must have the arm.
     """
     settings, arms = (list(dict.fromkeys(getattr(cell, part) for cell in summary)) for part in ("setting", "arm"))
     ours = [["Arm", *(setting or metric.heading for setting in settings), *means]]
@@ -78,7 +83,7 @@ def pivot(summary: Summary, metric: Metric = ACCURACY, paper: Paper | None = Non
 
 
 def paper_note(paper: Paper) -> str:
-    """What the paper's numbers are, in a sentence."""
+    """Returns a sentence that explains the paper's numbers."""
     unit = paper.metric.quantity
     if paper.target:
         unit = f"rounds to the best accuracy of {paper.target} with the same seed; its own are all its rounds"
@@ -87,7 +92,10 @@ def paper_note(paper: Paper) -> str:
 
 
 def summary_for_paper(study: Study) -> Summary:
-    """The study's summary, and in it what the table of its paper is of, of finished runs; empty where there is none."""
+    """Returns the study's summary, with the metric of its paper's table added over finished runs.
+
+    The metric is empty where it is undefined.
+    """
     paper = paper_of(study.config)
     if paper and paper.metric == SECONDS:
         found = seconds_per_round(study.finished())

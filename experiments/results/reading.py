@@ -1,4 +1,4 @@
-"""From a study's folder to the ``Study`` that a report is drawn from."""
+"""Reads a study's folder into a ``Study``, from which reports are made."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -18,14 +18,14 @@ from fedjax_collapse.storage.rows import finished_lines
 
 
 class NothingEvaluated(UserError):
-    """A study of which there is nothing to report yet."""
+    """A study without results."""
 
 
 def read_study(path: Path | str) -> Study:
-    """The study in a folder. ``config.json`` and the rows of at least one run are required, the rest is optional.
+    """Reads the study in a folder. ``config.json`` and the rows of at least one run are required, the rest is optional.
 
     Raises:
-        UserError: the folder holds no study, or a file in it cannot be read, or holds something else.
+        UserError: the folder is not a study's, or a file in it cannot be read or is invalid.
     """
     path = Path(path)
     config = read_config(path)
@@ -45,10 +45,10 @@ def read_study(path: Path | str) -> Study:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """The config of the study in a folder.
+    """Reads the config of the study in a folder.
 
     Raises:
-        UserError: the folder holds no study, or its config is none.
+        UserError: the folder is not a study's, or its config is invalid.
     """
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder; expected the folder of a study")
@@ -58,10 +58,10 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def read_starts(folder: Path) -> tuple[Mapping[str, Any], ...]:
-    """What ``provenance.json`` says of every start of a study, in their order; empty if there is no such file.
+    """Reads the provenance of every start of a study, in their order; empty if there is none.
 
     Raises:
-        UserError: it cannot be read.
+        UserError: ``provenance.json`` cannot be read.
     """
     path = folder / PROVENANCE
     record = read_json(path, optional=True)
@@ -72,7 +72,7 @@ def read_starts(folder: Path) -> tuple[Mapping[str, Any], ...]:
 
 
 def layouts_of(starts: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """Of each cell the different layouts, with kind of device and convolutions, in which starts have trained it."""
+    """Returns the different layouts, with kind of device and convolutions, in which starts have trained each cell."""
     layouts: dict[str, list[str]] = {}
     for start in starts:
         kind = re.sub(r"[_:]?\d+$", "", str((start.get("devices") or ["?"])[0]))
@@ -85,20 +85,19 @@ def layouts_of(starts: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
 
 
 def read_run_summary(run: Path) -> dict[str, Any]:
-    """What a run has left that is finished; empty of one that is not.
+    """Reads the summary of a finished run; empty for an unfinished one.
 
     Raises:
-        UserError: the file cannot be read, or is another one.
+        UserError: the file cannot be read, or is invalid.
     """
     return read_json(run / SUMMARY, schema.check_run_summary, optional=True)
 
 
 def read_json(path: Path, check: Callable[[Any], None] = lambda record: None, optional: bool = False) -> dict[str, Any]:
-    """The object in a JSON file, which ``check`` finds to be as it should; empty if there is no file and it is
-    ``optional``.
+    """Reads the object in a JSON file, validated by ``check``; empty if the file is ``optional`` and missing.
 
     Raises:
-        UserError: it cannot be read, or is no object, or another one.
+        UserError: the file cannot be read, or is invalid.
     """
     if optional and not path.exists():
         return {}
@@ -109,7 +108,7 @@ def read_json(path: Path, check: Callable[[Any], None] = lambda record: None, op
 
 
 def _place(name: str, order: list[str]) -> tuple[int, str]:
-    """What sorts names by their order, and others behind them."""
+    """Returns a key that sorts names by their order, and other names after them."""
     return (order.index(name) if name in order else len(order)), name
 
 
@@ -135,9 +134,9 @@ def _read_run(folder: Path, setting: str) -> Run:
 
 
 def _read_rows(path: Path, is_timing: bool = False) -> tuple[tuple[Row, ...], list[UserError]]:
-    """Rows by round; of a round that was written twice, the later. A last line cut short by a crash is left out.
+    """Returns rows by round, the later of two for the same round, without an incomplete last line.
 
-    Of timing, which may be missing, also those that are damaged: what is wrong with each of them is returned, too.
+    Rows of timing may be missing or damaged; the errors of damaged ones are returned, too.
     """
     if is_timing and not path.exists():
         return (), []
@@ -164,7 +163,7 @@ def _checked(path: Path, arrays: Arrays, check: Callable[[Arrays], None]) -> Arr
 
 
 def _check_alike(runs: Sequence[Run]) -> None:
-    """Raises UserError if runs of one cell have spectra of different lengths, of which there is no mean."""
+    """Raises UserError if runs of one cell have spectra of different lengths, which cannot be averaged."""
     first: dict[CellName, Run] = {}
     for run in (run for run in runs if run.spectra):
         other = first.setdefault(run.cell, run)

@@ -1,4 +1,4 @@
-"""What each file of a study may hold, as a report reads it: checked once, where the file is read."""
+"""The valid content of each file of a study, checked once, where the file is read for a report."""
 
 import contextlib
 import json
@@ -13,7 +13,7 @@ from fedjax_collapse.core.options import Count, Fraction, Interval, Natural, See
 from fedjax_collapse.core.records import EPOCH, MEASURED, UserError
 from fedjax_collapse.storage.round_arrays import Arrays
 
-Kinds = Mapping[str, Any]  # by key the annotation of its value, if it is there
+Kinds = Mapping[str, Any]  # by key the annotation of its value, if present
 
 _Number = Annotated[float, Interval(-1.7e308, 1.7e308)]
 _CONFIG: Kinds = {
@@ -35,12 +35,12 @@ _START: Kinds = {  # of provenance.json
 }
 _METRIC: Kinds = {"mean": _Number | None, "std": _Number | None, "n": Natural, "of": str}  # in a study's summary
 _TASK = "task_loss"
-_DEEPEST = 50  # of what is nested in JSON
+_DEEPEST = 50  # levels of nested JSON
 
 
 @contextlib.contextmanager
 def naming(place: Path | str) -> Iterator[None]:
-    """An error of what is checked meanwhile begins with the file that it is in."""
+    """Prefixes errors of its body with the file that they are about."""
     try:
         yield
     except UserError as error:
@@ -48,11 +48,11 @@ def naming(place: Path | str) -> Iterator[None]:
 
 
 def parse(text: bytes) -> dict[str, Any]:
-    """The object that a JSON text is.
+    """Returns the object of a JSON text.
 
     Raises:
-        UserError: it is none, or has what no report can show: numbers that are not finite, text that is not Unicode,
-            too many levels.
+        UserError: it is not an object, or has values that no report can show: numbers that are not finite, text that is
+            not Unicode, too many levels.
     """
     try:
         record = json.loads(text, parse_constant=_refuse)
@@ -60,13 +60,13 @@ def parse(text: bytes) -> dict[str, Any]:
         raise UserError(f"not valid JSON ({error})") from error
     if not isinstance(record, dict):
         raise UserError("expected a JSON object")
-    if trouble := _trouble(record):
-        raise UserError(trouble)
+    if problem := _problem(record):
+        raise UserError(problem)
     return record
 
 
 def check_config(config: Mapping[str, Any]) -> None:
-    """Raises UserError unless tables can be made of what a config says of arms, settings, sweep and paper."""
+    """Raises UserError unless tables can be made from a config's arms, settings, sweep and paper."""
     _check(config, _CONFIG)
     check_kinds(config.get("paper", {}), bool(config.get("settings")))
     for changes in settings_of(config).values():
@@ -79,7 +79,7 @@ def check_config(config: Mapping[str, Any]) -> None:
 
 
 def check_summary(summary: Mapping[str, Any]) -> None:
-    """Raises UserError unless a study's summary maps cells to metrics to numbers, and ``failed`` to lines by seed."""
+    """Raises UserError unless a summary maps cells to metrics to numbers, and ``failed`` to messages by seed."""
     for cell, metrics in summary.items():
         check_value(cell, metrics, dict)
         for metric, entry in metrics.items():
@@ -89,21 +89,21 @@ def check_summary(summary: Mapping[str, Any]) -> None:
 
 
 def check_starts(starts: Any) -> None:
-    """Raises UserError unless that is a list of what starts of a study have left."""
+    """Raises UserError unless the value is a list of records of a study's starts."""
     check_value("starts", starts, tuple[dict, ...])
     for start in starts:
         _check(start, _START)
 
 
 def check_run_summary(summary: Mapping[str, Any]) -> None:
-    """Raises UserError unless it says what the run's accuracy is of."""
+    """Raises UserError unless the summary records which model the run's accuracy is of."""
     if "headline" not in summary:
         raise UserError("has no headline; start this run again, which writes it again")
     _check(summary, {"headline": str, "local": str})
 
 
 def check_row(row: Mapping[str, Any]) -> None:
-    """Raises UserError unless a row of metrics has a round, and numbers or null; what a measurement gives is open."""
+    """Raises UserError unless a row of metrics has a round, and numbers or null; measurements are not checked."""
     check_value("round", row.get("round"), Count)
     for name, value in row.items():
         if isinstance(value, (str, bool, dict, list)) and not name.startswith(MEASURED):
@@ -134,7 +134,7 @@ def check_spectra(arrays: Arrays) -> None:
 
 
 def check_partition(arrays: Arrays) -> None:
-    """Raises UserError unless there are numbers of examples for each client and class, and so of domains."""
+    """Raises UserError unless there are counts of examples for each client and class, and for any domains."""
     for name, names in (("class_counts", "class_names"), ("domain_counts", "domain_names")) if arrays else ():
         if name == "class_counts" or name in arrays:
             _check_array(arrays, name, "iu", 2)
@@ -170,13 +170,13 @@ def _check_width(arrays, name, like):
         raise UserError(f"{name!r} has shape {arrays[name].shape}, {like!r} has {arrays[like].shape}")
 
 
-def _trouble(value: Any, depth: int = 0) -> str:
-    """What of a JSON value no report can show; empty if nothing."""
+def _problem(value: Any, depth: int = 0) -> str:
+    """Describes what no report can show in a JSON value; empty if nothing."""
     if depth > _DEEPEST:
         return f"expected at most {_DEEPEST} levels"
     if isinstance(value, (dict, list)):
         items = (part for pair in value.items() for part in pair) if isinstance(value, dict) else value
-        return next(filter(None, (_trouble(item, depth + 1) for item in items)), "")
+        return next(filter(None, (_problem(item, depth + 1) for item in items)), "")
     if isinstance(value, float) and not math.isfinite(value):
         return "a number in it is not finite"
     if isinstance(value, str) and any("\ud800" <= character <= "\udfff" for character in value):
@@ -185,4 +185,4 @@ def _trouble(value: Any, depth: int = 0) -> str:
 
 
 def _refuse(constant):
-    raise ValueError(f"{constant} is no number")
+    raise ValueError(f"{constant} is not a number")

@@ -1,4 +1,4 @@
-"""How long a client and a round take, and the memory of a round: the report's figure of times and the table below."""
+"""The time of a client and a round, and the memory of a round: the report's figure of times and the table below it."""
 
 import math
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ from experiments.results.study_results import Row, Run, Study, moments
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_GREYS = (drawing.LIGHT, drawing.BAR, drawing.INK)  # of phases: colours are for arms
+_GREYS = (drawing.LIGHT, drawing.BAR, drawing.INK)  # of phases, since colours are for arms
 _MIB = 2**20
 HEADING = [
     "Arm",
@@ -30,11 +30,11 @@ HEADING = [
 
 
 def timing_table(study: Study) -> list[list[str]]:
-    """The heading and a row for each arm, medians over its rounds; empty if none was timed.
+    """Returns the heading and a row for each arm, medians over its rounds; empty if none was timed.
 
-    Seconds per round are those of training, compilation excluded; a run's first rows after its starts, in which devices
-    are not warm, are left out as soon as there are others. Per client: over the clients that trained in those rounds,
-    one after the other or not.
+    Seconds per round are those of training, compilation excluded. A run's first rows after its starts, when devices are
+    not warm, are left out as soon as there are others. Per client: divided by the clients that trained in those rounds,
+    whether one after the other or at once.
     """
     rows = [_row(study, arm) for arm in study.arms if any(run.timing for run in study.of_arm(arm))]
     return [HEADING, *rows] if rows else []
@@ -53,7 +53,7 @@ def _times(study: Study) -> Selection:
 
 
 def _total(timing, key) -> float:
-    """Over the rows of a run; null counts as nothing."""
+    """Returns the sum over the rows of a run; null counts as zero."""
     return float(np.nansum([number(row.get(key)) for row in timing]))
 
 
@@ -88,14 +88,16 @@ def timing(study: Study, selection: Selection) -> "Figure":
 
 
 def _share(study: Study, arm: str) -> str:
-    """Which part of its program's time a run of the arm is given, if it was trained together with others."""
+    """Describes the fraction of its program's time that a run of the arm is given, if it was batched with others."""
     most = study.shared_by(arm)
     return f"\n1/{most} of shared time" if most > 1 else ""
 
 
 def seconds_per_round(study: Study) -> dict[CellName, dict[str, Any]]:
-    """Of each cell mean, standard deviation and number over its seeds of a run's median over rounds, as in the table;
-    None where no run is timed."""
+    """Returns for each cell mean, standard deviation and number over its seeds of a run's median over rounds.
+
+    The medians are those of the table; the mean is None if no run is timed.
+    """
     found = {}
     for run in study.runs:
         timed = _finite(_seconds(row, count) for row, count in steady(run))
@@ -104,8 +106,8 @@ def seconds_per_round(study: Study) -> dict[CellName, dict[str, Any]]:
 
 
 def steady(run: Run) -> list[tuple[Row, int]]:
-    """The rows that are timed, each with the rounds that it covers: all but those that compile, and the first one."""
-    rounds = sorted({row["round"] for row in (*run.metrics, *run.timing)})  # a row of timing may be lost
+    """Returns the timed rows, each with its number of rounds: all but the first and those that compile."""
+    rounds = sorted({row["round"] for row in (*run.metrics, *run.timing)})  # a row of timing may be missing
     since = dict(zip(rounds, np.diff([0, *rounds]).tolist(), strict=True))
     covered = [(row, since[row["round"]]) for row in run.timing]
     warm = [(row, count) for row, count in covered[1:] if not number(row.get("compile")) > 0]
@@ -127,12 +129,12 @@ def _row(study, arm):
 
 
 def _seconds(row, count):
-    """Of training, for each of the rounds that a row covers; NaN if not recorded."""
+    """Returns the seconds of training for each of the rounds of a row; NaN if not recorded."""
     return number(row.get("train")) / count
 
 
 def _trained(run: Run, row: Row, count: int) -> int:
-    """How many clients trained in the rounds of a row, each counted as often as it did; 0 if not recorded."""
+    """Returns the number of times that a client trained in the rounds of a row; 0 if not recorded."""
     if "steps" not in run.clients:
         return 0
     rounds = run.clients["round"]

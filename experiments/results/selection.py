@@ -1,4 +1,4 @@
-"""A selection of a study's results: what a figure draws, and what its CSV file holds."""
+"""A selection of a study's results, which is both what a figure draws and the content of its CSV file."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -8,18 +8,18 @@ import numpy as np
 
 from experiments.results.formats import csv_text
 
-MOST = 150_000  # characters of an address that holds a file, so that a report stays small
+MOST = 150_000  # characters of a data URI, so that a report stays small
 
 
 class Selection(NamedTuple):
-    """Rows with a heading. Numbers of files have five digits, and at most so many ``decimals`` if that is given."""
+    """Rows with a heading. Numbers in files have five digits, and at most ``decimals`` decimals if that is given."""
 
     heading: Sequence[str]
     rows: Sequence[Sequence[Any]]
     decimals: int | None = None
 
     def by(self, *names: str) -> "dict[Any, Selection]":
-        """The rows that share the values of these columns, without these, by the value or the tuple of values."""
+        """Groups the rows by the values of these columns, which are removed; keys are values, or tuples of them."""
         places = [self.heading.index(name) for name in names]
         others = [i for i in range(len(self.heading)) if i not in places]
         parts: dict[Any, list] = {}
@@ -29,16 +29,16 @@ class Selection(NamedTuple):
         return {key: self._replace(heading=[self.heading[i] for i in others], rows=rows) for key, rows in parts.items()}
 
     def column(self, name: str) -> list[Any]:
-        """The values of a column; None for every row if there is none of that name."""
+        """Returns the values of a column; None for every row if there is no such column."""
         place = self.heading.index(name) if name in self.heading else None
         return [None if place is None else row[place] for row in self.rows]
 
     def columns(self) -> list[np.ndarray]:
-        """An array of the values of each column."""
+        """Returns an array of the values of each column."""
         return [np.array(values) for values in zip(*self.rows, strict=True)]
 
     def as_address(self) -> str:
-        """A CSV file inside an address, ``data:...``; empty if it were too long, or without rows."""
+        """Returns a CSV file as a data URI; empty if it would be too long, or has no rows."""
         text = csv_text([self.heading, *(map(self._rounded, row) for row in self.rows)], ".5g")
         address = "data:text/csv;charset=utf-8," + quote(text, safe=",.:()=;*!$@", errors="backslashreplace")
         return address if self.rows and len(address) <= MOST else ""

@@ -1,7 +1,7 @@
-"""What a study folder holds, and means and standard deviations over its seeds.
+"""The results in a study's folder, and means and standard deviations over its seeds.
 
-A study compares arms (configurations), maybe in several settings; each is run with several seeds. One run's folder is
-``<arm>/seed<k>``, or ``<setting>/<arm>/seed<k>``.
+A study compares arms (configurations), possibly in several settings; each is run with several seeds. The folder of a
+run is ``<arm>/seed<k>``, or ``<setting>/<arm>/seed<k>``.
 """
 
 import dataclasses
@@ -36,7 +36,7 @@ Summary = Mapping[CellName, Mapping[str, Any]]
 
 
 class Run(NamedTuple):
-    """One arm with one seed; what was not recorded is empty."""
+    """One arm with one seed; fields that were not recorded are empty."""
 
     arm: str
     seed: int
@@ -45,12 +45,12 @@ class Run(NamedTuple):
     clients: Arrays
     spectra: Arrays
     partition: Arrays
-    setting: str = ""  # of a study that has some
-    folder: Path | None = None  # None for a run that is in memory alone
+    setting: str = ""  # empty if the study has no settings
+    folder: Path | None = None  # None for a run in memory
     is_finished: bool = True
-    headline: str = ""  # what its accuracy is of; empty if nothing says so
-    local: str = ""  # whose models R is of, and all else that is local
-    notes: tuple[str, ...] = ()  # what of it is damaged and left out
+    headline: str = ""  # which model its accuracy is of; empty if not recorded
+    local: str = ""  # whose models R and the other local metrics are of
+    notes: tuple[str, ...] = ()  # its damaged files, which are left out
 
     @property
     def cell(self) -> CellName:
@@ -63,14 +63,14 @@ class Run(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Study:
-    """All that is on disk of a study, and what of it is averaged over seeds."""
+    """All saved results of a study."""
 
     path: Path
     config: Mapping[str, Any]
-    starts: tuple[Mapping[str, Any], ...]  # what each start of it says where its numbers come from
-    saved_summary: Mapping[str, Mapping[str, Any]]  # as ``summary.json`` has it, by the cell's name as text
+    starts: tuple[Mapping[str, Any], ...]  # the provenance recorded by each start
+    saved_summary: Mapping[str, Mapping[str, Any]]  # from ``summary.json``, by the cell's name as text
     runs: tuple[Run, ...]
-    setting: str = ""  # of which study this is a part
+    setting: str = ""  # if this is the part of a study for one setting
 
     @property
     def arms(self) -> tuple[str, ...]:
@@ -79,17 +79,17 @@ class Study:
 
     @property
     def settings(self) -> tuple[str, ...]:
-        """Names of the settings that have results, likewise; one that is empty in a study without settings."""
+        """Names of the settings that have results, in the order of the config; one empty name without settings."""
         return tuple(dict.fromkeys(run.setting for run in self.runs))
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What of its files is damaged and left out."""
+        """Messages about damaged files, which are left out."""
         return tuple(note for run in self.runs for note in run.notes)
 
     @property
     def unfinished(self) -> dict[CellName, dict[int, str]]:
-        """How far each run is that is not finished, by cell and seed."""
+        """The progress of each unfinished run, by cell and seed."""
         found: dict[CellName, dict[int, str]] = {}
         for run in self.runs:
             if not run.is_finished:
@@ -97,15 +97,15 @@ class Study:
         return found
 
     def how_far(self, run: Run) -> str:
-        """Which of its rounds a run has come to."""
+        """Describes the progress of a run."""
         return f"round {run.last_round} of {self.of_setting(run.setting).rounds}"
 
     def finished(self) -> "Study":
-        """The study without runs that are not finished."""
+        """Returns the study without unfinished runs."""
         return dataclasses.replace(self, runs=tuple(run for run in self.runs if run.is_finished))
 
     def with_unfinished(self) -> "Study":
-        """The study in which runs that are not finished are of arms of their own, whose names say how far they are."""
+        """Returns the study with unfinished runs as separate arms, whose names include their progress."""
 
         def marked(run):
             return run._replace(arm=f"{run.arm} (unfinished: {self.how_far(run)})", is_finished=True)
@@ -113,7 +113,7 @@ class Study:
         return dataclasses.replace(self, runs=tuple(run if run.is_finished else marked(run) for run in self.runs))
 
     def of_setting(self, setting: str) -> "Study":
-        """The study that this setting alone would be."""
+        """Returns the part of the study for this setting, as a study without settings."""
         if not self.config.get("settings"):
             return self
         config = {name: value for name, value in self.config.items() if name not in ("settings", "means", "paper")}
@@ -126,12 +126,12 @@ class Study:
 
     @property
     def rounds(self) -> int:
-        """The configured number of rounds, or where there is none the last round of any run."""
+        """The configured number of rounds or, without one, the last round of any run."""
         return self.config.get("rounds") or max((run.last_round for run in self.runs), default=0)
 
     @property
     def summary(self) -> Summary:
-        """By cell, in the order of the config, of all finished runs; of a cell without any run what was saved."""
+        """The summary of all finished runs by cell, in the order of the config; without runs what was saved."""
         settings = list(dict.fromkeys([*settings_of(self.config), *self.settings]))
         cells = dict.fromkeys([*cells_of(self.config), *(run.cell for run in self.runs)])
         found = {cell: self._summarize(cell) for cell in sorted(cells, key=lambda cell: settings.index(cell.setting))}
@@ -148,52 +148,54 @@ class Study:
 
     @property
     def measurements(self) -> tuple[str, ...]:
-        """Metrics that are a user's own, of any run, in the order in which they were recorded."""
+        """Names of the custom metrics of any run, in the order in which they were recorded."""
         return tuple(dict.fromkeys(name for run in self.runs for name in measured(run.metrics)))
 
     def of_local(self, metric: str) -> str:
-        """The name of a metric of local models: of its mean over clients where several are watched."""
+        """Returns the name of a metric of local models; of its mean over clients if several are watched."""
         mean = f"{metric}_mean"
         return mean if mean in self.table.heading else metric
 
     @property
     def domain_accuracies(self) -> tuple[str, ...]:
-        """Metrics that are accuracies on the test examples of a domain, ``domain_accuracy/<domain>``."""
+        """Names of the accuracies on the test examples of a domain, ``domain_accuracy/<domain>``."""
         return tuple(filter(is_of_domain, self.table.heading))
 
     @property
     def num_features(self) -> dict[str, int]:
-        """Of each arm that saved spectra, how many features its network has."""
+        """The number of features of each arm that saved spectra."""
         saved = {run.arm: run.spectra["server"] for run in self.runs if len(run.spectra.get("round", ()))}
         return {arm: spectra.shape[1] for arm, spectra in saved.items()}
 
     def of_arm(self, arm: str) -> tuple[Run, ...]:
-        """The runs of one arm, by seed."""
+        """Returns the runs of one arm, by seed."""
         return tuple(run for run in self.runs if run.arm == arm)
 
     def of_cell(self, cell: CellName) -> tuple[Run, ...]:
-        """The runs of one arm in one setting, by seed."""
+        """Returns the runs of one arm in one setting, by seed."""
         return tuple(run for run in self.runs if run.cell == cell)
 
     def measured_arrays(self, run: Run) -> Arrays:
-        """What its measurements saved; read when it is asked for, as it may be larger than all else of a report."""
+        """Reads the arrays of the run's measurements, which are not read in advance because they may be very large."""
         return shown(read_arrays(run.folder, "measurements")) if run.folder else {}
 
     def shared_by(self, arm: str) -> int:
-        """How many runs divide the time of the arm's program among them, at most; 1 if it has its own."""
+        """Returns the largest number of runs that share the time of the arm's program; 1 if it has its own."""
         counts = [number(row.get("shared_by")) for run in self.of_arm(arm) for row in run.timing]
         return int(max((count for count in counts if count > 1), default=1))
 
     def _summarize(self, cell: CellName) -> Mapping[str, Any]:
-        """The cell's part of a summary, with what was saved of those of its runs that failed; if it has no run, all
-        that was saved of it."""
+        """Returns the cell's part of a summary, with the saved messages of its failed runs.
+
+        Without runs it is everything that was saved.
+        """
         saved = self.saved_summary.get(str(cell._replace(setting=cell.setting or self.setting)), {})
         if not (of_cell := self.of_cell(cell)):
             return saved
         runs = {f"seed{run.seed}": run for run in of_cell if run.is_finished}
-        told = (dict(headline=run.headline, local=run.local, **summarize_run(run.metrics)) for run in runs.values())
+        summaries = (dict(headline=r.headline, local=r.local, **summarize_run(r.metrics)) for r in runs.values())
         failed = {seed: line for seed, line in saved.get("failed", {}).items() if seed not in runs}
-        return summarize_seeds(list(told)) | ({"failed": failed} if failed else {})
+        return summarize_seeds(list(summaries)) | ({"failed": failed} if failed else {})
 
 
 def measured(rows: Iterable[Row]) -> tuple[str, ...]:
@@ -216,9 +218,9 @@ def summarize_run(rows: Sequence[Row]) -> dict[str, float]:
 
 
 def summarize_seeds(runs: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Of every metric of the runs mean, standard deviation (n - 1) and number of the runs that have a value.
+    """Returns mean, standard deviation (n - 1) and number of the runs that have a value, for every metric.
 
-    ``of``: what the accuracy is of, and whose models R is of, where the runs say so.
+    ``of`` tells which model the accuracy is of, and whose models R is of, if the runs recorded that.
     """
     summary = {}
     of_clients = {metric.name for metric in OVER_CLIENTS}
@@ -233,18 +235,18 @@ def summarize_seeds(runs: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, An
 
 
 def moments(values: list[float]) -> dict[str, Any]:
-    """Mean, standard deviation (n - 1) and number of the values; None where undefined."""
+    """Returns mean, standard deviation (n - 1) and number of the values; None where undefined."""
     mean, std = (moment if math.isfinite(moment) else None for moment in mean_and_std(values))
     return {"mean": mean, "std": std, "n": len(values)}
 
 
 def is_of(values: np.ndarray, dimensions: int, kinds: str = "f") -> bool:
-    """Whether an array that a measurement saved is one of so many dimensions and of such numbers, and not empty."""
+    """Returns whether a measurement's array has this number of dimensions and kind of numbers, and is not empty."""
     return values.ndim == dimensions and values.dtype.kind in kinds and values.size > 0
 
 
 def headline_of(rows: Sequence[Row]) -> str:
-    """Which of the accuracies in rows their headline is, as ``measurement.HEADLINES`` has it; empty if none."""
+    """Returns which accuracy the headline of these rows is, in the words of ``HEADLINES``; empty if unknown."""
     for kind, meaning in HEADLINES.items():
         if all(f"{kind}_accuracy" in row and row[f"{kind}_accuracy"] == row.get(ACCURACY.name) for row in rows):
             return meaning
@@ -252,13 +254,13 @@ def headline_of(rows: Sequence[Row]) -> str:
 
 
 def shown(arrays: Arrays) -> Arrays:
-    """The arrays, with NaN for numbers that are too large to be shown."""
+    """Replaces numbers that are too large to be shown by NaN."""
     large = {name: np.abs(a) > LARGEST for name, a in arrays.items() if a.dtype.kind == "f" and a.dtype.itemsize > 4}
     return arrays | {name: np.where(where, np.nan, arrays[name]) for name, where in large.items() if where.any()}
 
 
 def mean_and_std(values: list[float]) -> tuple[float, float]:
-    """Mean and sample standard deviation; NaN where undefined."""
+    """Returns mean and sample standard deviation; NaN where undefined."""
     return (
         float(np.mean(values)) if values else math.nan,
         float(np.std(values, ddof=1)) if len(values) > 1 else math.nan,

@@ -1,4 +1,4 @@
-"""The figure of a sweep: metrics after the last round against the value that is swept."""
+"""The figure of a sweep: metrics after the last round against the swept value."""
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 _METRICS = (ACCURACY, EFFECTIVE_RANK, R)
 _STYLES = (":", "--", "-.")
-_MARGIN = 0.05  # of what the values span
-_SMALLEST, _LARGEST = 1e-30, 1e30  # of numbers on an axis
-_WIDE = 10  # times the smallest value: from there on values are on a logarithmic axis
+_MARGIN = 0.05  # of the range of the values
+_SMALLEST, _LARGEST = 1e-30, 1e30  # numbers on an axis
+_WIDE = 10  # the least ratio of largest to smallest value for a logarithmic axis
 
 
 class Line(NamedTuple):
@@ -30,14 +30,14 @@ class Line(NamedTuple):
 
 
 def _swept(study: Study) -> dict[str, Arm]:
-    """The arms of the config that have results; none if none is of a sweep."""
+    """Returns the arms of the config that have results; none if none of them belongs to a sweep."""
     shown = {cell.arm for cell in study.summary}
     arms = {name: arm for name, arm in arms_of(study.config).items() if name in shown}
     return arms if any(arm.values for arm in arms.values()) else {}
 
 
 def _after_the_last_round(study: Study) -> Selection:
-    """Metrics after the last round, with the values that are swept."""
+    """Metrics after the last round, with the swept values."""
     swept, summary = _swept(study), {cell.arm: metrics for cell, metrics in study.summary.items()}
     names = list(map(study.of_local, (metric.name for metric in _METRICS)))
     axes = list(dict.fromkeys(axis for arm in swept.values() for axis in arm.values))
@@ -65,7 +65,7 @@ def sweep(study: Study, selection: Selection) -> "Figure":
             where, mean, std = np.array(points).T
             axes.errorbar(where, mean, yerr=np.nan_to_num(std), capsize=3, **_look(i))
         for i, arm in enumerate(others):
-            axes.axhline(shown[arm][0], **_beside(i))
+            axes.axhline(shown[arm][0], **_unswept_look(i))
         axes.set(xlabel=label(axis), ylabel=metric.axis)
     handles = _handles(len(lines), len(others))
     legend(figure, handles, [label(name) for name in [*(line.name for line in lines), *others]])
@@ -73,7 +73,7 @@ def sweep(study: Study, selection: Selection) -> "Figure":
 
 
 def lines_of(swept: dict[str, Arm], axis: str) -> list[Line]:
-    """The arms that have the axis, by what else they are: the arm of the config, and the values of other axes."""
+    """Returns the arms that have the axis, grouped by the arm of the config and the values of other axes."""
     found: dict[tuple, list[tuple[Any, str]]] = {}
     for name, arm in swept.items():
         if axis in arm.values:
@@ -83,9 +83,9 @@ def lines_of(swept: dict[str, Arm], axis: str) -> list[Line]:
 
 
 def _places(axes: "Axes", values: list[Any]) -> dict[Any, float]:
-    """Where on the axis each value is: numbers where they are, anything else side by side.
+    """Returns the position of each value on the axis: numbers at their value, anything else evenly spaced.
 
-    The axis is as wide as all of them need, whichever are measured.
+    The axis is wide enough for all of them, measured or not.
     """
     if not all(map(_is_a_place, values)):
         axes.set(xticks=range(len(values)), xticklabels=[label(str(value), 16) for value in values])
@@ -102,7 +102,7 @@ def _places(axes: "Axes", values: list[Any]) -> dict[Any, float]:
 
 
 def _is_a_place(value: Any) -> bool:
-    """Whether it is a number that an axis can have."""
+    """Returns whether the value is a number that can be shown on an axis."""
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     return is_number and (value == 0 or _SMALLEST <= abs(value) <= _LARGEST)
 
@@ -110,15 +110,15 @@ def _is_a_place(value: Any) -> bool:
 def _handles(num_lines: int, num_others: int) -> list[Any]:
     from matplotlib.lines import Line2D
 
-    return [Line2D([], [], **look) for look in [*map(_look, range(num_lines)), *map(_beside, range(num_others))]]
+    return [Line2D([], [], **look) for look in [*map(_look, range(num_lines)), *map(_unswept_look, range(num_others))]]
 
 
 def _look(i: int) -> dict[str, Any]:
     return {"color": COLOURS[i % len(COLOURS)], "marker": MARKERS[i % len(MARKERS)]}
 
 
-def _beside(i: int) -> dict[str, Any]:
-    """Of an arm that is not swept; grey, as colours are for those that are."""
+def _unswept_look(i: int) -> dict[str, Any]:
+    """Returns the style of an arm that is not swept: grey, since colours are for those that are."""
     return {"color": MUTE, "linestyle": _STYLES[i % len(_STYLES)], "linewidth": 1.2}
 
 

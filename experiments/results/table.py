@@ -1,4 +1,4 @@
-"""The final table of a study as text, for the page and for the console."""
+"""The final table of a study as text, for the report and for the console."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,8 +10,10 @@ from fedjax_collapse.core.records import MEASURED
 
 
 def accuracy_note(summary: Summary) -> str:
-    """What the table's accuracies are of, where the summary says so; an arm that is alike in all settings is named
-    once."""
+    """Explains which model's accuracies the table has, as recorded in the summary.
+
+    An arm is named once if the explanation is the same in all settings.
+    """
     of_arms: dict[str, dict[CellName, str]] = {}
     for cell, metrics in summary.items():
         if meaning := accuracy_of(metrics):
@@ -26,12 +28,12 @@ def accuracy_note(summary: Summary) -> str:
 
 
 def accuracy_of(metrics: Mapping[str, Any]) -> str:
-    """What the accuracy is of in a cell's part of a summary; empty if nothing says so."""
+    """Returns which model's accuracy a cell's part of a summary has; empty if that is not recorded."""
     return (metrics.get(ACCURACY.name) or {}).get("of", "")
 
 
 def unlike_note(summary: Summary, base: str) -> str:
-    """Which arms are not compared with another one, as their accuracy is of something else; empty if all are."""
+    """Names the arms that are not compared with ``base`` because their accuracies are of another kind of model."""
     of_cell = {cell: accuracy_of(metrics) for cell, metrics in summary.items()}
     of_base = {cell.setting: of for cell, of in of_cell.items() if cell.arm == base}
     unlike = [cell.arm for cell, of in of_cell.items() if of and of_base.get(cell.setting, of) not in ("", of)]
@@ -40,13 +42,13 @@ def unlike_note(summary: Summary, base: str) -> str:
 
 
 def unfinished_note(unfinished: Mapping[CellName, Mapping[int, str]]) -> str:
-    """Which runs are not in the tables, and how far they are; empty if all are finished."""
+    """Names the runs that are not in the tables, with their last rounds; empty if all are finished."""
     runs = ", ".join(f"{cell} seed {seed} ({far})" for cell, runs in unfinished.items() for seed, far in runs.items())
     return f"Unfinished, and not in the tables: {runs}." if runs else ""
 
 
 def local_note(summary: Summary) -> str:
-    """Whose local models R and the local effective rank are of, where the summary says so."""
+    """Explains which local models R and the local effective rank are of, as recorded in the summary."""
     whose = {str(of) for metrics in summary.values() if (of := (metrics.get(R.name) or {}).get("of"))}
     if not whose:
         return ""
@@ -56,7 +58,7 @@ def local_note(summary: Summary) -> str:
 
 
 def show_moments(metric: Metric, entry: Mapping[str, Any] | None, with_seeds: bool = True) -> str:
-    """Mean ± standard deviation of a metric in a summary, ``with_seeds`` also their number: ``1.5 ± 0.5 (2)``."""
+    """Formats mean ± standard deviation of a metric in a summary; ``with_seeds`` adds the number: ``1.5 ± 0.5 (2)``."""
     entry = entry or {}
     mean, num_seeds = metric.show(entry.get("mean")), int(entry.get("n") or 0)
     if mean == "-" or not num_seeds:
@@ -67,9 +69,9 @@ def show_moments(metric: Metric, entry: Mapping[str, Any] | None, with_seeds: bo
 
 
 def final_table(summary: Summary, paired: Sequence[Metric] = ()) -> list[list[str]]:
-    """The heading and one row per cell: mean ± standard deviation over seeds of each metric, number of seeds.
+    """Returns the heading and one row per cell: mean ± standard deviation over seeds of each metric, number of seeds.
 
-    ``paired``: further metrics, over pairs of runs, whose number stands behind them.
+    ``paired`` are further metrics, over pairs of runs; the number of pairs is added to each.
     """
     columns = [*columns_of(summary), *paired]
     labels = label_columns(summary)
@@ -88,17 +90,17 @@ def final_table(summary: Summary, paired: Sequence[Metric] = ()) -> list[list[st
 
 
 def label_columns(summary: Summary) -> list[str]:
-    """Which parts of cells' names are columns of a table: study and setting only where there are some."""
+    """Returns the parts of cells' names that are columns of a table; study and setting only if there are any."""
     return [name for name in ("study", "setting") if any(getattr(cell, name) for cell in summary)] + ["arm"]
 
 
 def columns_of(summary: Summary) -> list[Metric]:
-    """The metrics that have a column, with those of the user's own measurements."""
+    """Returns the metrics that have a column, including custom measurements."""
     names = dict.fromkeys(name for metrics in summary.values() for name in metrics)
     own = map(metric_of, panels([name for name in names if name.startswith(MEASURED)]))
     return [*SUMMARISED[:-1], *(OVER_CLIENTS if _is_over_clients(summary) else (R,)), *own]
 
 
 def _is_over_clients(summary):
-    """Whether several clients were watched, of which columns show mean and range."""
+    """Returns whether several clients were watched, so that columns show mean and range over them."""
     return any(OVER_CLIENTS[0].name in metrics for metrics in summary.values())

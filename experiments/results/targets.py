@@ -1,4 +1,4 @@
-"""How many rounds each arm needs for the accuracy of another one, and how much faster that is."""
+"""The number of rounds in which each arm reaches the accuracy of another one, and the speed-up."""
 
 import math
 from collections.abc import Sequence
@@ -13,19 +13,19 @@ from experiments.results.table import unlike_note
 
 
 class Reached(NamedTuple):
-    """How an arm's runs have reached the targets of their seeds."""
+    """How the runs of an arm have reached the targets of their seeds."""
 
-    rounds: dict[str, Any]  # mean, std, n of those that have
-    speedup: float  # the base's rounds over the mean; NaN if none has
-    num_runs: int  # for whose seed there is a target
+    rounds: dict[str, Any]  # mean, std, n over the runs that have reached it
+    speedup: float  # the base's rounds over the mean; NaN if no run has reached it
+    num_runs: int  # the number of runs whose seed has a target
 
 
 def rounds_to_target(study: Study, base: str) -> dict[CellName, Reached]:
-    """By cell, the rounds to the target: the best accuracy of ``base`` in the same setting with the same seed.
+    """Returns, by cell, the rounds to the target: the best accuracy of ``base`` in the same setting with the same seed.
 
-    Only evaluated rounds of finished runs count, and only accuracies that are of the same as those of ``base``, which
-    itself is listed with all its rounds, as in FedMR's table 4 (Fan et al., TMLR 2023); the speed-up is their number
-    over the arm's.
+    Only evaluated rounds of finished runs count, and only accuracies of the same kind of model as those of ``base``. As
+    in FedMR's table 4 (Fan et al., TMLR 2023), ``base`` itself is listed with all its rounds, and the speed-up is their
+    number over the arm's.
 
     Raises:
         UserError: no arm of the study has that name.
@@ -39,12 +39,12 @@ def rounds_to_target(study: Study, base: str) -> dict[CellName, Reached]:
 
 
 def first_round(rows: Sequence[Row], accuracy: float) -> int | None:
-    """The first evaluated round with that accuracy or more; None if there is none."""
+    """Returns the first evaluated round with at least this accuracy; None if there is none."""
     return next((row["round"] for row in rows if number(row.get(ACCURACY.name)) >= accuracy), None)
 
 
 def target_table(study: Study, base: str) -> list[list[str]]:
-    """The heading, and a row for each arm: of each setting its rounds to the target, and the speed-up."""
+    """Returns the heading, and a row for each arm: for each setting its rounds to the target and the speed-up."""
     found = rounds_to_target(study, base)
     headings = [[f"{setting}: rounds".removeprefix(": "), "speed-up"] for setting in study.settings]
     rows = [["Arm", *(cell for pair in headings for cell in pair)]]
@@ -55,7 +55,7 @@ def target_table(study: Study, base: str) -> list[list[str]]:
 
 
 def target_note(study: Study, base: str) -> str:
-    """What the numbers of the table are, and which arms have none, as their accuracy is of something else."""
+    """Explains the numbers of the table, and names the arms that have none because they are not comparable."""
     note = (
         f"Rounds: the first evaluated one with the best accuracy of {base} in the same setting with the same seed; "
         f"mean ± standard deviation over the seeds that reach it. {base} stands with all its rounds; the speed-up is "

@@ -1,1 +1,1 @@
-"""Training a study: its folder, processes, console, and what each start of it writes down."""
+"""Training a study: its folder, processes, console, and the provenance of each start."""

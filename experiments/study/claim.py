@@ -1,4 +1,4 @@
-"""Claims the folder of a study for one config, which may grow, and for the processes of one start."""
+"""Claims the folder of a study for one config, which may be extended later, and for the processes of one start."""
 
 import contextlib
 import json
@@ -15,15 +15,15 @@ from fedjax_collapse.core.records import UserError
 from fedjax_collapse.storage.fingerprint import flatten
 from fedjax_collapse.storage.history import write_json
 
-_OF_A_START = (LOCK, CONFIG)  # what one that was killed at once may leave, with what was not moved in place
+_OF_A_START = (LOCK, CONFIG)  # prefixes of files that a start may leave if it is killed at once
 
 
 @contextlib.contextmanager
 def claimed(workdir: Path, config: Mapping[str, Any], is_shared: bool = False) -> Iterator[Callable[[], bool]]:
-    """The folder is this config's, and this process's alone, or shared; one that holds something else is left as it is.
+    """Claims the folder for this config and this process, or several that share it; otherwise leaves it unchanged.
 
-    A config may have arms, settings, seeds and values of a sweep that the folder's lacks: they have runs of their own.
-    Yields a function that says whether no other process is left in it.
+    The config may have arms, settings, seeds and values of a sweep that the folder's config lacks: these have runs of
+    their own. Yields a function that returns whether no other process is left in the folder.
     """
     content = json.loads(json.dumps(config))
     with contextlib.ExitStack() as stack:
@@ -39,10 +39,10 @@ def claimed(workdir: Path, config: Mapping[str, Any], is_shared: bool = False) -
 
 
 def _check_free(workdir, content):
-    """Raises UserError if the folder holds the study of another config, or something else."""
+    """Raises UserError if the folder contains the study of another config, or something else."""
     path = workdir / CONFIG
     if path.exists():
-        defaults = json.loads(json.dumps(plain(base.get_config())))  # of keys that were not there yet
+        defaults = json.loads(json.dumps(plain(base.get_config())))  # for keys that the folder's version did not have
         try:
             known = read_config(workdir)
         except UserError as error:
@@ -58,16 +58,16 @@ def _check_free(workdir, content):
 
 
 def _without_additions(here, there):
-    """``here`` as it was when it was ``there``, if all that it has more are runs, and what tables show of them."""
-    kept = here | {name: there[name] for name in ("means", "paper")}
+    """Returns ``here`` as it was when it equalled ``there``, if it only adds runs, and what tables show of them."""
+    common = here | {name: there[name] for name in ("means", "paper")}
     for name in ("arms", "settings"):
-        if there[name]:  # else its runs would have to move
-            kept[name] = {key: value for key, value in here[name].items() if key in there[name]}
+        if there[name]:  # otherwise the folders of its runs would change
+            common[name] = {key: value for key, value in here[name].items() if key in there[name]}
     of_sweep = flatten(there["sweep"])
-    kept["sweep"] = {axis: _within(values, of_sweep.get(axis)) for axis, values in flatten(here["sweep"]).items()}
-    return kept | {"seeds": _within(here["seeds"], there["seeds"])}
+    common["sweep"] = {axis: _within(values, of_sweep.get(axis)) for axis, values in flatten(here["sweep"]).items()}
+    return common | {"seeds": _within(here["seeds"], there["seeds"])}
 
 
 def _within(values, known):
-    """Those that are known, if all that are known are among them; else all."""
+    """Returns the known values if all of them are among the values, otherwise the values."""
     return known if known and all(value in values for value in known) else values

@@ -1,4 +1,4 @@
-"""What a person sees while a study runs: a live display on a terminal, plain lines elsewhere, and the final table."""
+"""The output of a study while it runs: a live display on a terminal, plain lines elsewhere, and the final table."""
 
 import contextlib
 import math
@@ -17,23 +17,28 @@ from experiments.study.eta import Name, Pace
 
 Row = Mapping[str, Any]
 
-ROUNDS_PER_LINE = 5  # plain output: a line for so many rounds,
-SECONDS_PER_LINE = 60  # or for so much work, whichever comes first
+ROUNDS_PER_LINE = 5  # plain output: a line after this many rounds,
+SECONDS_PER_LINE = 60  # or this many seconds of work, whichever comes first
 _BETWEEN = 3  # characters between two columns of a table on a terminal
 
 
 class Console:
-    """Shows the progress of runs, of each of which so many rounds are to come; without any, only notes and tables."""
+    """Shows the progress of runs.
+
+    Args:
+        to_come: the remaining rounds of each run; without any, only notes and tables are shown.
+        stream: where to print; by default standard output.
+    """
 
     def __init__(self, to_come: Mapping[Name, int] = MappingProxyType({}), stream: TextIO | None = None) -> None:
-        self._to_come = dict(to_come)  # rounds of the runs that are not started
+        self._to_come = dict(to_come)  # rounds of the runs that have not started
         self._num_runs, self._num_rounds = len(to_come), sum(to_come.values())
         self._stream = stream or sys.stdout or open(os.devnull, "w")  # noqa: SIM115 - Python closes it at its end
         self._pace = Pace()
         self._started, self._finished = 0, False
-        self._runs: Sequence[Name] = ()  # those under way
-        self._round, self._rounds = 0, 0  # of each of them
-        self._update: tuple[Sequence[Row], Sequence[Row]] | None = None  # None before the first of a run
+        self._runs: Sequence[Name] = ()  # the active runs
+        self._round, self._rounds = 0, 0  # of each active run
+        self._update: tuple[Sequence[Row], Sequence[Row]] | None = None  # None before a run's first update
         self._shown_round, self._unshown_seconds = 0, 0.0
         self._rich: Any = None
         self._live: Any = None
@@ -58,16 +63,16 @@ class Console:
             self._live = None
 
     def expect(self, to_come: Mapping[Name, int]) -> None:
-        """Corrects how many rounds of runs that are not started are to come."""
+        """Corrects the remaining rounds of runs that have not started."""
         self._to_come |= to_come
 
     def leave_out(self, runs: Iterable[Name]) -> None:
-        """Takes out runs that will not be started, as they are finished."""
+        """Removes finished runs, which will not be started."""
         self._num_rounds -= sum(self._to_come.pop(run, 0) for run in runs)
         self._num_runs = len(self._to_come) + self._started
 
     def start_runs(self, runs: Sequence[Name], first_round: int, rounds: int) -> None:
-        """Announces runs of so many rounds that go together; ``first_round`` of them were done before."""
+        """Announces batched runs of ``rounds`` rounds, ``first_round`` of which were done before."""
         self._started += len(runs)
         for run in runs:
             self._to_come.pop(run, None)
@@ -101,14 +106,14 @@ class Console:
         self._refresh()
 
     def finish_runs(self) -> None:
-        """Shows the last update of the runs if that has not been done."""
+        """Shows the last update of the runs unless it has been shown."""
         if self._update is not None and (self._live is not None or self._shown_round != self._round):
             self._show()
         self._finished = True
         self._refresh()
 
     def note(self, text: str) -> None:
-        """Prints a line (or several), above the live display if there is one."""
+        """Prints one or more lines, above the live display if there is one."""
         for line in text.splitlines():
             line = self._printable(line)
             if self._rich is not None:
@@ -119,7 +124,8 @@ class Console:
     def print_table(self, summary: Summary, paper: Paper | None = None, means: Means = NO_MEANS) -> None:
         """Prints the final table: mean ± standard deviation over seeds per arm, as in ``summary.json``.
 
-        Of a study with settings: arms by settings, accuracies or what its paper's table is of, beside the paper's.
+        For a study with settings: arms by settings, with accuracies or the metric of its paper's table, and the paper's
+        values.
         """
         if any(cell.setting for cell in summary):
             by_setting = pivot(summary, paper.metric if paper else ACCURACY, paper, means)
@@ -133,8 +139,10 @@ class Console:
             self.note(line)
 
     def print_rows(self, rows: Sequence[Sequence[str]]) -> None:
-        """Prints a table: its heading, and rows whose first cell is a name; on a terminal, columns that it has no room
-        for come below, beside the names again."""
+        """Prints a table: its heading, and rows whose first cell is a name.
+
+        On a terminal, columns that do not fit are printed below, next to the names again.
+        """
         rows = [[self._printable(cell) for cell in row] for row in rows]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         if self._rich is not None:
@@ -157,8 +165,7 @@ class Console:
         self._write(lambda: self._rich.print(table))
 
     def time_left(self) -> tuple[float | None, float | None]:
-        """Seconds left of these runs and of the whole study, with what is still to be compiled; None before there is
-        anything to go by."""
+        """Returns the remaining seconds of these runs and of the whole study, with compiling; None if unknown."""
         rounds = 0 if self._finished else max(0, self._rounds - self._round)
         run = self._pace.seconds(dict.fromkeys(self._runs, rounds), is_compiled=self._update is not None)
         others = self._pace.seconds(self._to_come)
@@ -170,7 +177,7 @@ class Console:
         return f"[{count}/{self._num_runs}]"
 
     def _arms(self) -> list[tuple[str, list[int]]]:
-        """The cells under way, named with their seeds, and the places of their runs."""
+        """Returns the active cells, named with their seeds, and the indices of their runs."""
         places: dict[str, list[int]] = {}
         for i, (cell, _) in enumerate(self._runs):
             places.setdefault(cell, []).append(i)
@@ -178,19 +185,19 @@ class Console:
         return [(f"{cell} seed{'s' * (len(own) > 1)} {seeds[cell]}", own) for cell, own in places.items()]
 
     def _metrics(self, own: Sequence[int]) -> str:
-        """Of the runs at these places, which are of one arm: means, and the spread of their accuracies."""
+        """Returns the means over runs of one arm, given by their indices, and the spread of their accuracies."""
         rows, _ = self._update or ((), ())
         shown = (ACCURACY, EFFECTIVE_RANK, R)
         return "  ".join(m.say([rows[i].get(m.name) for i in own], spread=m is ACCURACY) for m in shown)
 
     def _speed(self) -> str:
-        """Of all runs under way, which are one program."""
+        """Returns the speed of all active runs, which are one program."""
         _, timings = self._update or ((), ())
         samples, seconds = (sum(number(timing.get(name)) for timing in timings) for name in ("samples", "train"))
         return f"{show_number(samples / seconds if seconds > 0 else math.nan, '.0f')} samples/s"
 
     def _show(self) -> None:
-        """Prints the current round, as a line for each arm."""
+        """Prints the current round, with a line for each arm."""
         run, study = map(_duration, self.time_left())
         round = f"round {self._round:{len(str(self._rounds))}d}/{self._rounds}"
         lines = [f"{self._counter()} {name}  {round}  {self._metrics(own)}" for name, own in self._arms()]
@@ -198,7 +205,7 @@ class Console:
         self._shown_round, self._unshown_seconds = self._round, 0.0
 
     def _refresh(self) -> None:
-        """Draws the live display: a bar for the runs under way, one for the study, and metrics of each arm."""
+        """Draws the live display: a bar for the active runs, one for the study, and metrics of each arm."""
         if self._live is None:
             return
         from rich.console import Group
@@ -229,7 +236,7 @@ class Console:
         self._write(lambda: self._live.update(shown, refresh=True))
 
     def _write(self, write: Callable[[], None]) -> None:
-        """Writes; once that fails, as on a full disk or a closed pipe, the study continues without being shown."""
+        """Writes; after a failure, such as a full disk or a closed pipe, the study continues without output."""
         try:
             write()
         except OSError as error:
@@ -239,7 +246,7 @@ class Console:
                 os.dup2(nowhere.fileno(), self._stream.fileno())
 
     def _printable(self, text: str) -> str:
-        """The text without control characters, and in ASCII if the stream is not UTF-8."""
+        """Replaces control characters, and, if the stream is not UTF-8, characters outside of ASCII."""
         text = "".join(c if c.isprintable() else " " for c in text)
         if (self._stream.encoding or "").lower().replace("-", "").startswith("utf8"):
             return text
@@ -247,13 +254,13 @@ class Console:
 
 
 def _narrowest(rows: Sequence[Sequence[str]]) -> list[int]:
-    """Of each column of a table what it takes at least: its cells in one line, its heading a word a line."""
+    """Returns the least width of each column: its cells on one line, its heading with a word per line."""
     columns = (([*heading.split(), *cells]) for heading, *cells in zip(*rows, strict=True))
     return [max(map(len, texts)) for texts in columns]
 
 
 def _blocks(rows: Sequence[Sequence[str]], room: int) -> list[list[int]]:
-    """The places of a table's columns in parts that fit beside the first column, which is in all of them."""
+    """Splits a table's columns into blocks that fit next to the first column, which is in all of them."""
     first, *widths = (width + _BETWEEN for width in _narrowest(rows))
     blocks, left = [[0]], room - first - 1
     for i, width in enumerate(widths, 1):
@@ -265,7 +272,7 @@ def _blocks(rows: Sequence[Sequence[str]], room: int) -> list[list[int]]:
 
 
 def _duration(seconds: float | None) -> str:
-    """Hours, minutes and seconds as ``1:02:03`` or ``2:03``; ``-`` if unknown."""
+    """Formats seconds as ``1:02:03`` or ``2:03``; ``-`` if unknown."""
     if seconds is None:
         return "-"
     minutes, seconds = divmod(round(seconds), 60)

@@ -1,4 +1,4 @@
-"""How long a study's runs take, as far as that can be told from those that it has seen."""
+"""The remaining time of a study's runs, estimated from the rounds that have been timed."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Name(NamedTuple):
-    """What a run is called in messages, and by in dicts: its cell and its seed."""
+    """The name of a run in messages and dicts: its cell and its seed."""
 
     cell: str
     seed: int
@@ -16,19 +16,19 @@ class Name(NamedTuple):
 
 
 class Pace:
-    """Seconds of rounds (training and evaluating) and of compiling, by cell.
+    """Seconds of rounds (training and evaluation) and of compiling, by cell.
 
-    A cell's first update after each start is left out of the former as soon as there is another one, because the device
-    is not warm. A program is compiled again for a cell's first run, and is mostly there for its later ones.
+    A cell's first update after each start is ignored for rounds as soon as there is another one, because the device is
+    not warm. A program is compiled for a cell's first run and is mostly cached for its later ones.
     """
 
     def __init__(self) -> None:
         self._steady: dict[str, tuple[float, int]] = {}  # cell -> seconds, rounds
         self._first: dict[str, tuple[float, int]] = {}
-        self._compiling: dict[Name, float] = {}  # seconds of each run, in the order in which they were seen
+        self._compiling: dict[Name, float] = {}  # seconds of each run, in the order of the runs
 
     def add(self, cell: str, seconds: float, rounds: int, first: bool) -> None:
-        """Counts an update that covers so many rounds; ``first`` of its run."""
+        """Adds an update of ``rounds`` rounds; ``first`` tells whether it is the first of its run."""
         if not math.isfinite(seconds) or rounds < 1:
             return
         counts = self._first if first else self._steady
@@ -36,12 +36,12 @@ class Pace:
         counts[cell] = old_seconds + seconds, old_rounds + rounds
 
     def add_compiling(self, run: Name, seconds: float) -> None:
-        """Counts seconds of compiling for a run."""
+        """Adds seconds of compiling for a run."""
         if math.isfinite(seconds):
             self._compiling[run] = self._compiling.get(run, 0.0) + seconds
 
     def seconds_per_round(self, cell: str | None = None) -> float | None:
-        """Seconds of a round of a cell (of any cell: the mean over cells), or None if there is nothing to go by."""
+        """Returns the seconds of a round of a cell (without one: the mean over cells), or None if unknown."""
         counts = self._first | self._steady
         if cell is not None:
             counts = {cell: counts[cell]} if cell in counts else {}
@@ -49,9 +49,9 @@ class Pace:
         return sum(means) / len(means) if means else None
 
     def seconds(self, rounds: Mapping[Name, int], is_compiled: bool = False) -> float | None:
-        """Seconds of so many rounds of each run, with compiling unless that is done; None if there is nothing to go by.
+        """Returns the seconds of these rounds of each run, with compiling unless that is done; None if unknown.
 
-        What is not known of a cell is the mean over the others.
+        An unknown cell takes the mean of the others.
         """
         of_any = self.seconds_per_round()
         if of_any is None:
@@ -64,7 +64,7 @@ class Pace:
         )
 
     def _seconds_of_compiling(self, runs: Iterable[Name]) -> float:
-        """Of runs that have not been seen: the means of those that were, of a cell's first runs and of later ones."""
+        """Returns the seconds of compiling for new runs: the means of a cell's first runs and of its later ones."""
         seen: set[str] = set()
         kinds: dict[bool, list[float]] = {True: [], False: []}
         for (cell, _), seconds in self._compiling.items():

@@ -1,4 +1,4 @@
-"""What ends a run without ending its study: one line that says what went wrong, and a log with the rest of it."""
+"""Failures of runs, which do not end the study: a one-line message, and a log with the traceback."""
 
 import contextlib
 import dis
@@ -11,13 +11,15 @@ from experiments.study.folder import ERROR_LOG, is_finished
 from fedjax_collapse.core import files
 from fedjax_collapse.core.records import UserError
 
-_LONGEST = 400  # characters of such a line
+_LONGEST = 400  # characters of a message
 _OF_THE_DISK = {errno.ENOSPC: "No space left", errno.EDQUOT: "quota exceeded", errno.EROFS: "Read-only file system"}
 
 
 class RunsFailed(Exception):
-    """Some runs of a study failed, the others are finished, or its report could not be written; ``lines`` has one for
-    each failure."""
+    """Some runs of a study failed, the others being finished, or its report could not be written.
+
+    ``lines`` has a message for each failure.
+    """
 
     def __init__(self, lines: Iterable[str]) -> None:
         self.lines = tuple(lines)
@@ -25,14 +27,14 @@ class RunsFailed(Exception):
 
 
 def one_line(error: BaseException) -> str:
-    """The message without line breaks, and without what is in a traceback before its last line."""
+    """Returns the error's message without line breaks; only the last line of a traceback in it is included."""
     head, *rest = str(error).split("Traceback (most recent call last):")
     last = rest[-1].strip().splitlines()[-1] if rest else ""
     return " ".join(f"{head} {last}".split()) or type(error).__name__
 
 
 def explain(error: BaseException) -> str:
-    """One line on what went wrong: a UserError says it, anything else has its type before it."""
+    """Returns a one-line message; the type is added unless the error is a UserError."""
     text, kind = one_line(error), type(error).__name__
     if isinstance(error, UserError) or text == kind:
         return text
@@ -40,7 +42,7 @@ def explain(error: BaseException) -> str:
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Whether it is Ctrl-C, which comes between any two operations, and no ``raise KeyboardInterrupt`` of some code."""
+    """Returns whether it is Ctrl-C, which can come between any two operations, rather than raised by some code."""
     if not isinstance(error, KeyboardInterrupt):
         return False
     last = error.__traceback__
@@ -50,7 +52,7 @@ def is_interrupt(error: BaseException) -> bool:
 
 
 def is_of_the_disk(error: BaseException) -> bool:
-    """Whether a file could not be written because there is no room, whoever says so: other runs would fail, too."""
+    """Returns whether a write failed because the disk is full or read-only, so that other runs would fail too."""
     for cause in _causes(error):
         if getattr(cause, "errno", None) in _OF_THE_DISK or any(text in str(cause) for text in _OF_THE_DISK.values()):
             return True
@@ -58,7 +60,7 @@ def is_of_the_disk(error: BaseException) -> bool:
 
 
 def write_failure(run: Path, line: str, error: BaseException | None = None) -> None:
-    """Leaves the line, and the error's traceback, in the folder of a run that is not finished, if it can be written."""
+    """Writes the message and the error's traceback to the folder of an unfinished run, if possible."""
     if is_finished(run):
         return
     trace = "".join(traceback.format_exception(error)) if error else ""
@@ -68,15 +70,15 @@ def write_failure(run: Path, line: str, error: BaseException | None = None) -> N
 
 
 def read_failure(run: Path) -> str | None:
-    """Why the run failed when it was tried last; None if it did not."""
+    """Returns the message of the run's last failure; None if it did not fail."""
     try:
         return files.read(run / ERROR_LOG).decode().partition("\n")[0]
-    except (OSError, ValueError):  # also where no file can have that name
+    except (OSError, ValueError):  # also if the name is invalid
         return None
 
 
 def forget_failure(run: Path) -> None:
-    """Removes the log, as the run is tried again."""
+    """Removes the log before the run is tried again."""
     (run / ERROR_LOG).unlink(missing_ok=True)
 
 

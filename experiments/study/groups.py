@@ -1,4 +1,4 @@
-"""The runs of a study: what of them follows from the config, which are trained together, and their training."""
+"""The runs of a study: plans made from the config, groups of runs that are batched, and their training."""
 
 import json
 import math
@@ -43,7 +43,7 @@ from fedjax_collapse.training.algorithm import FedAvg
 
 
 class Plan(NamedTuple):
-    """What of a cell does not depend on the seed."""
+    """The parts of a cell that do not depend on the seed."""
 
     model: Model
     algorithm: FedAvg
@@ -53,7 +53,7 @@ class Plan(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Runs that are trained as one program, from one round on; one run alone has no ``run_map``."""
+    """Runs that are trained as one program, from the same round on; a single run has no ``run_map``."""
 
     runs: dict[Name, Run]
     plan: Plan
@@ -68,10 +68,10 @@ class Group(NamedTuple):
 def make_plan(
     config: Mapping[str, Any], federation: Federation, announce: Callable[[str], None] = lambda line: None
 ) -> Plan:
-    """The plan of a cell, checked; ``announce`` is called with a line before what takes long.
+    """Returns the checked plan of a cell; ``announce`` is called with a line before anything slow.
 
     Raises:
-        UserError: something in it makes no sense.
+        UserError: the config is invalid.
     """
     model = build.model(config, federation)
     plan = Plan(
@@ -91,7 +91,10 @@ def make_plan(
 
 
 def _with_fastest_lowerings(plan, lowering, announce):
-    """The plan's model; by ``auto`` its lowerings are timed, but on a TPU, where the compiler's estimate chose them."""
+    """Returns the plan's model; with ``auto`` its lowerings are timed.
+
+    They are not timed on a TPU, where the compiler's estimate chose them.
+    """
     client_map = plan.client_map
     if lowering != "timed" and (lowering != "auto" or client_map.target.is_tpu):
         return plan.model
@@ -104,7 +107,7 @@ def _with_fastest_lowerings(plan, lowering, announce):
 def make_groups(
     runs: Iterable[RunSpec], plans: Mapping[str, Plan], federations: Mapping[str, Mapping[int, Federation]]
 ) -> list[Group]:
-    """All runs by name, in groups; plans and federations are by cell."""
+    """Returns all runs by name, in groups; plans and federations are by cell."""
     alike: dict = {}
     for spec in runs:
         plan = plans[spec.cell.name]
@@ -116,9 +119,9 @@ def make_groups(
 
 
 def train_group(group: Group, console: Console, should_stop: Callable[[], bool], take: Take) -> bool:
-    """Trains the group's runs, with a summary in the folder of each; False if they were stopped before the end.
+    """Trains the group's runs and writes a summary to the folder of each; returns False if they were stopped.
 
-    ``take``: what takes their rows (``sinks.py``).
+    ``take`` receives their rows (``sinks.py``).
     """
     processes.broadcast_from_first(lambda: _write_partitions(group))
     plan = group.plan
@@ -156,14 +159,14 @@ def _write_partitions(group):
 
 
 def _write_summaries(group, results, diverged):
-    """Of the runs that have not diverged, which are told by their place."""
+    """Writes summaries of the runs that have not diverged; ``diverged`` has the indices of the others."""
     for i, (run, result) in enumerate(zip(group.runs.values(), results, strict=True)):
         if i not in diverged:
             write_json(run.folder / SUMMARY, _summary(group.plan.schedule, result))
 
 
 def _summary(schedule, result):
-    """A run's headline numbers; with a target also the round that reached it, null if none did."""
+    """Returns a run's headline numbers; with a target also the round that reached it, null if none did."""
     summary = {"headline": result.headline, "local": _whose(schedule.watch, result.metrics)}
     summary |= summarize_run(result.metrics)
     if schedule.stop_at_accuracy:
@@ -173,7 +176,7 @@ def _summary(schedule, result):
 
 
 def _whose(watch, rows):
-    """Of which clients' local models R is, and all else that is local."""
+    """Describes the clients whose local models R and the other local metrics are of."""
     if watch == "all":
         return "all clients of the round's cohort"
     if watch == "one":
@@ -184,7 +187,7 @@ def _whose(watch, rows):
 
 
 def _check_together(plan):
-    """Raises UserError if runs are asked to go together that cannot."""
+    """Raises UserError if batched runs are requested but not possible."""
     if plan.engine["runs"] == "together" and plan.engine["storage"] == "host":
         raise UserError(
             "runs are batched only with storage on the device: choose engine.runs=separate or engine.storage=device"
@@ -194,7 +197,10 @@ def _check_together(plan):
 
 
 def _divide(plan, runs) -> list[Group]:
-    """Runs of one structure: together, if that is asked for or faster, as far as they can continue from one round."""
+    """Divides runs of one structure into groups.
+
+    Runs are batched if requested or faster, as far as they can resume from one round.
+    """
     choice = plan.engine["runs"]
     is_together = choice == "together" or (choice == "auto" and _is_better_together(plan, list(runs.values())))
     kept = dict(
@@ -215,7 +221,7 @@ def _divide(plan, runs) -> list[Group]:
 
 
 def _is_better_together(plan, runs):
-    """Whether runs are faster as one program, which the devices have room for and which ends with all of them."""
+    """Returns whether runs are faster as one program, which fits on the devices and ends with all of them."""
     sizes = [np.asarray(run.federation.ownership.sizes) for run in runs]
     if plan.engine["storage"] == "host" or plan.schedule.stop_at_accuracy:
         return False
@@ -229,13 +235,16 @@ def _is_better_together(plan, runs):
 
 
 def _were_together(runs):
-    """Whether they were trained as one program: a kill may have come after the first save of one of them alone."""
+    """Returns whether the runs were trained as one program.
+
+    This matters if a kill came after the first save of only one of them.
+    """
     names = [list(name) for name in runs]
 
     def read():
         try:
             return all(json.loads(files.read(run.folder / TOGETHER)) == names for run in runs.values())
-        except (OSError, ValueError):  # not started yet, or no file of ours
+        except (OSError, ValueError):  # not started yet, or not written by this program
             return False
 
     return processes.broadcast_from_first(read)

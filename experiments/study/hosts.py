@@ -1,4 +1,4 @@
-"""Several processes, on one machine or on many, that run one study: how they find one another, and how they part."""
+"""Several processes, on one machine or on many, that run one study: how they connect, and how they end."""
 
 import importlib.util
 import os
@@ -18,27 +18,29 @@ from fedjax_collapse.core._jax_compat import wait_for_all_processes
 from fedjax_collapse.core.records import UserError
 
 _EXPECTED = "expected off, auto, or host:port,processes,process such as 10.0.0.1:1234,4,0 for the first of four"
-_LONGER = 60  # seconds that JAX would wait longer than we do
-_PARTING = 10  # seconds that a process waits for the others to end as well
-_LOST = "Gloo"  # in what a CPU says when it waits for a process that is no more; on other devices JAX ends the process
+_MARGIN = 60  # seconds by which JAX's timeout exceeds ours
+_END_TIMEOUT = 10  # seconds that a process waits for the others to end as well
+_LOST = "Gloo"  # in a CPU's error about a process that has ended; on other devices JAX ends the process
 
 
 def join(where: str, timeout: int) -> None:
-    """Makes this process one of several, before JAX starts; ``where`` is the launcher's ``--distributed``.
+    """Makes this process one of several, before JAX starts.
 
-    ``timeout``: seconds to wait for the others.
+    Args:
+        where: the launcher's ``--distributed``.
+        timeout: seconds to wait for the others.
 
     Raises:
-        UserError: the text makes no sense, the port is taken, or a process is missing.
+        UserError: the text is invalid, the port is taken, or a process is missing.
     """
     given = _parse(where)
     if given is None and not (where == "auto" and _is_cluster()):
         return
-    jax.config.update("jax_enable_preemption_service", False)  # which would take SIGTERM for itself
+    jax.config.update("jax_enable_preemption_service", False)  # it would handle SIGTERM
     watch = threading.Timer(timeout, _give_up, (where, timeout))
     watch.start()
     try:
-        jax.distributed.initialize(**(given or {}), initialization_timeout=timeout + _LONGER)
+        jax.distributed.initialize(**(given or {}), initialization_timeout=timeout + _MARGIN)
         _check_devices()
         processes.connect()
     except (RuntimeError, ValueError) as error:
@@ -48,7 +50,7 @@ def join(where: str, timeout: int) -> None:
 
 
 def _give_up(where, timeout):
-    """Ends this process; JAX would abort it."""
+    """Ends this process, before JAX would abort it."""
     print(
         f"error: --distributed={where}: not all processes connected within {timeout} s; start them all", file=sys.stderr
     )
@@ -57,9 +59,9 @@ def _give_up(where, timeout):
 
 
 def until_all_end(main: Callable[[list[str]], int], arguments: list[str]) -> int:
-    """The exit status of ``main``, when all processes have come to their end; one that fails alone does not wait long.
+    """Returns the exit status of ``main`` once all processes have ended; does not wait long if only this one fails.
 
-    The others notice that it is gone, on a CPU at once, elsewhere in two minutes, and end too.
+    The other processes notice that it has ended, on a CPU at once, elsewhere in two minutes, and end too.
     """
     try:
         status = main(arguments)
@@ -75,20 +77,20 @@ def until_all_end(main: Callable[[list[str]], int], arguments: list[str]) -> int
         sys.stdout.flush()
         sys.stderr.flush()
         try:
-            wait_for_all_processes("end", _PARTING)
+            wait_for_all_processes("end", _END_TIMEOUT)
         except RuntimeError:
-            os._exit(status)  # JAX would wait for the others, and then abort
+            os._exit(status)  # otherwise JAX would wait for the others, then abort
         jax.distributed.shutdown()
     return status
 
 
 def stream() -> TextIO | None:
-    """Where a process's console shows what it does: nowhere but in the first."""
+    """Returns the console's stream: standard output in the first process (None), nowhere in the others."""
     return None if processes.is_first() else open(os.devnull, "w")
 
 
 def _parse(where):
-    """Arguments of ``jax.distributed.initialize``; None for off and auto."""
+    """Returns the arguments of ``jax.distributed.initialize``; None for off and auto."""
     if where in ("off", "auto"):
         return None
     match = re.fullmatch(r"([^,\s]+):(\d+),(\d+),(\d+)", where)
@@ -110,7 +112,7 @@ def _parse(where):
 def _check_port(where, port):
     family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
     with socket.socket(family) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # of a connection that has ended just now
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a connection may have just ended
         try:
             probe.bind(("", port))
         except OSError as error:
@@ -118,7 +120,7 @@ def _check_port(where, port):
 
 
 def _is_cluster():
-    """Whether this is one of several tasks of Slurm or Open MPI, or a TPU's host, which knows of the others."""
+    """Returns whether this is one of several tasks of Slurm or Open MPI, or a TPU host, which can find the others."""
     environment = os.environ
     slurm = environment.get("SLURM_STEP_NUM_TASKS", environment.get("SLURM_NTASKS", "1"))
     return (
@@ -131,7 +133,7 @@ def _is_cluster():
 
 
 def _check_devices():
-    """Raises ValueError if not all processes have as many devices."""
+    """Raises ValueError if the processes have different numbers of devices."""
     counts = [0] * jax.process_count()
     for device in jax.devices():
         counts[device.process_index] += 1

@@ -1,4 +1,4 @@
-"""The fastest layout of a network, a cohort and a machine: timed once, then remembered."""
+"""The fastest layout of a network, a cohort and a machine, timed once and cached."""
 
 import dataclasses
 import time
@@ -12,17 +12,17 @@ from fedjax_collapse.core import processes
 from fedjax_collapse.engine import Chunked, ClientMap, Sharded
 from fedjax_collapse.nn.model import Model
 from fedjax_collapse.simulation.simulation import Hardware, Run, Schedule, check, initialize
-from fedjax_collapse.storage.timing_cache import remembered
+from fedjax_collapse.storage.timing_cache import cached_numbers
 
 _CLIENTS_AT_ONCE = (1, 2, 5, 10, 25, 50, 100)
-_TIMED_ROUNDS = 2  # after one that compiles; the faster counts
+_TIMED_ROUNDS = 2  # after the one that compiles; the faster one counts
 
 
 def fastest(run: Run, model: Model, schedule: Schedule, client_map: ClientMap) -> ClientMap:
-    """The client map on the devices of ``client_map`` with the number of clients at once whose rounds are fastest.
+    """Returns the client map on the devices of ``client_map`` whose number of clients at once makes rounds fastest.
 
-    Timed by rounds that are thrown away. The seconds of each are kept in the cache folder, where an equal device,
-    network, algorithm, cohort and sizes of clients find them again.
+    The timed rounds are discarded. Their seconds are stored in the cache folder, where they are found again for an
+    equal device, network, algorithm, cohort and sizes of clients.
     """
     cohort_size = schedule.rule.cohort_size(run.federation.num_clients)
 
@@ -31,14 +31,14 @@ def fastest(run: Run, model: Model, schedule: Schedule, client_map: ClientMap) -
         for candidate in _candidates(client_map, cohort_size):
             once = str(candidate.clients_at_once // candidate.num_devices)
             seconds[once] = _seconds(run, model, schedule._replace(rounds=1), candidate)
-            if seconds[once] > 2 * min(seconds.values()):  # still more clients at once would be still slower
+            if seconds[once] > 2 * min(seconds.values()):  # more clients at once would be slower still
                 break
         return seconds
 
     program = model, jax.tree.map(lambda leaf: 0, run.algorithm), float(run.algorithm.training.epochs)
     sizes = np.sort(np.asarray(run.federation.ownership.sizes)).tolist()
     key = *program, client_map.num_devices, cohort_size, sizes
-    seconds = remembered("layouts", client_map.devices[0], key, measure)
+    seconds = cached_numbers("layouts", client_map.devices[0], key, measure)
     return _with_clients_at_once(client_map, int(min(seconds, key=seconds.get)))
 
 
@@ -55,7 +55,7 @@ def _with_clients_at_once(client_map, once):
 
 
 def _seconds(run, model, schedule, client_map):
-    """Of one round."""
+    """Returns the seconds of one round."""
     rounds = check(run, model, schedule, Hardware(client_map))
     program = engine.Program(rounds, [initialize(run, model, schedule)], run.federation.train)
     program.prepare()

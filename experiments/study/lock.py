@@ -1,4 +1,4 @@
-"""Who may work in a folder: one process at a time, or several that divide its runs among them."""
+"""Locks on folders: one process at a time, or several that divide the runs of a study."""
 
 import contextlib
 import os
@@ -16,10 +16,14 @@ except ImportError:  # not on Windows
 
 @contextlib.contextmanager
 def only_process_in(folder: Path, shared: bool = False) -> Iterator[Callable[[], bool]]:
-    """Keeps other processes out of the folder; the system lets go of it when this one ends, however it ends.
+    """Keeps other processes out of the folder; the system releases the lock when this process ends for any reason.
 
-    ``shared``: others that share it may come in, too. Where files cannot be locked, as on some network file systems,
-    nobody is kept out, and nothing can be shared. Yields a function that says whether no other is left in it.
+    If files cannot be locked, as on some network file systems, nothing is locked, and the folder cannot be shared.
+    Yields a function that returns whether no other process is left in the folder.
+
+    Args:
+        folder: the folder of a study.
+        shared: whether other processes that share the folder may enter too.
 
     Raises:
         UserError: another process is in it, or it cannot be shared.
@@ -32,7 +36,7 @@ def only_process_in(folder: Path, shared: bool = False) -> Iterator[Callable[[],
 
 @contextlib.contextmanager
 def one_at_a_time(folder: Path) -> Iterator[None]:
-    """Waits until no other process is in such a section; for what all that share a folder write into it."""
+    """Waits until no other process is in such a section, which protects files that all processes of a folder write."""
     with (folder / START_LOCK).open("a") as file:
         with contextlib.suppress(OSError):
             if fcntl:
@@ -42,9 +46,10 @@ def one_at_a_time(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def taken(run: Path, share: str) -> Iterator[bool]:
-    """Whether the run's folder is this process's for now: no other has it, and none of this ``share`` has had it.
+    """Locks the run's folder and yields whether this process may train the run.
 
-    Each run is tried once by the processes of a share, also if it killed the one that had it.
+    It may unless another process has the lock, or a process of the same ``share`` has had it: the processes of a share
+    try each run once, even if it killed the process that tried it.
     """
     run.mkdir(parents=True, exist_ok=True)
     with (run / LOCK).open("a+") as file:
@@ -59,7 +64,7 @@ def taken(run: Path, share: str) -> Iterator[bool]:
 
 
 def holder(run: Path, share: str) -> int | None:
-    """The process of the share that has, or last had, the run's folder; None if there is none."""
+    """Returns the process of the share that has, or last had, the run's folder; None if there is none."""
     try:
         of_share, process = (run / LOCK).read_text().split()
     except (OSError, ValueError):
@@ -68,7 +73,7 @@ def holder(run: Path, share: str) -> int | None:
 
 
 def _is_locked(file, shared=False, must=False):
-    """Whether this process has the lock now, or nobody can have it."""
+    """Returns whether this process has the lock now, or files cannot be locked."""
     must = must or shared
     try:
         if fcntl:

@@ -1,4 +1,4 @@
-"""What the runs of a study need: plans, and federations, which are large, of one setting after the other."""
+"""Plans of the cells, and their federations, which are large, of one setting at a time."""
 
 import contextlib
 import gc
@@ -18,7 +18,7 @@ Federations = Mapping[str, Mapping[int, Federation]]  # by cell and seed
 
 
 class Examples:
-    """The federations of one setting at a time; those of the setting before are let go first."""
+    """The federations of one setting at a time; those of the previous setting are freed first."""
 
     def __init__(self, cells: Iterable[Cell], seeds: Iterable[int]) -> None:
         self._cells, self._seeds = tuple(cells), seeds
@@ -26,10 +26,10 @@ class Examples:
         self._federations: Federations = {}
 
     def of(self, setting: str) -> Federations:
-        """Of every cell of the setting, with every seed.
+        """Returns the federations of every cell of the setting, with every seed.
 
         Raises:
-            UserError: the data or the partition of one makes no sense.
+            UserError: the data or the partition of one of them is invalid.
         """
         if setting != self._setting:
             self.let_go()
@@ -42,7 +42,7 @@ class Examples:
         return self._federations
 
     def let_go(self) -> None:
-        """Frees what there is, with the programs compiled for it."""
+        """Frees the federations, with the programs compiled for them."""
         if self._setting is not None:
             self._setting, self._federations = None, {}
             jax.clear_caches()
@@ -50,10 +50,10 @@ class Examples:
 
 
 def release_programs() -> None:
-    """Drops all compiled programs once they hold half of the memory maps that Linux allows a process.
+    """Drops all compiled programs once they use half of the memory maps that Linux allows a process.
 
-    Each holds hundreds of them, and a process without any left cannot compile, and ends. So a study of many arms
-    compiles now and then what it has compiled before; elsewhere than on Linux nothing is dropped.
+    Each uses hundreds of them, and a process without any left cannot compile and ends. So a study of many arms
+    sometimes compiles again what it has compiled before. On other systems nothing is dropped.
     """
     with contextlib.suppress(OSError, ValueError):
         most = int(_MOST_MAPS.read_text())
@@ -63,7 +63,7 @@ def release_programs() -> None:
 
 
 def by_setting(runs: Iterable[RunSpec]) -> dict[str, list[RunSpec]]:
-    """Runs by the setting of their cell."""
+    """Returns the runs by the setting of their cell."""
     divided: dict[str, list[RunSpec]] = {}
     for run in runs:
         divided.setdefault(run.cell.setting, []).append(run)
@@ -71,10 +71,10 @@ def by_setting(runs: Iterable[RunSpec]) -> dict[str, list[RunSpec]]:
 
 
 def federations_of(cells: Iterable[Cell], seeds: Iterable[int]) -> Federations:
-    """By cell and seed; cells with the same data and partition share theirs.
+    """Returns the federations by cell and seed; cells with the same data and partition share theirs.
 
     Raises:
-        UserError: one of them makes no sense.
+        UserError: one of them is invalid.
     """
     made: dict[str, dict[int, Federation]] = {}
 
@@ -89,7 +89,7 @@ def federations_of(cells: Iterable[Cell], seeds: Iterable[int]) -> Federations:
 
 
 def hashes_of(federations: Federations) -> dict[str, dict[str, dict[str, str]]]:
-    """SHA-256 of data and partition."""
+    """Returns the SHA-256 of data and partition, by cell and seed."""
     different = {id(f): f for of_seed in federations.values() for f in of_seed.values()}
     hashes = {name: federation.hashes() for name, federation in different.items()}
     return {
@@ -99,7 +99,7 @@ def hashes_of(federations: Federations) -> dict[str, dict[str, dict[str, str]]]:
 
 
 def plan_of(cell: Cell, federation: Federation, announce: Callable[[str], None]) -> Plan:
-    """The cell's plan; what is wrong with it is told with its name."""
+    """Returns the cell's plan; errors name the cell."""
     try:
         return make_plan(cell.values, federation, announce)
     except UserError as error:

@@ -1,4 +1,4 @@
-"""Where the numbers of a study come from: what each start of it leaves in ``provenance.json``."""
+"""The provenance of a study's numbers, which each start adds to ``provenance.json``."""
 
 import os
 import platform
@@ -27,7 +27,7 @@ Hashes = Mapping[str, Mapping[str, Mapping[str, str]]]  # of data and partition,
 
 
 def provenance(hashes: Hashes, plans: Mapping[str, Plan]) -> dict[str, Any]:
-    """What is needed to know where the numbers of this start come from; layouts and hashes are by cell."""
+    """Returns where the numbers of this start come from; layouts and hashes are by cell."""
     return {
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": " ".join(sys.argv),
@@ -48,12 +48,12 @@ def provenance(hashes: Hashes, plans: Mapping[str, Plan]) -> dict[str, Any]:
 
 
 def record_start(workdir: Path, start: Mapping[str, Any]) -> None:
-    """Adds a start to ``provenance.json``, where those before it stay: they may have made some of the numbers.
+    """Adds a start to ``provenance.json`` after the earlier ones, which may have made some of the numbers.
 
-    One that differs from the last only in its time is not repeated.
+    A start that differs from the last only in its time is not repeated.
 
     Raises:
-        UserError: the file that is there cannot be read.
+        UserError: the existing file cannot be read.
     """
     try:
         starts = read_starts(workdir)
@@ -67,7 +67,7 @@ def record_start(workdir: Path, start: Mapping[str, Any]) -> None:
 
 
 def versions() -> dict[str, str | None]:
-    """Of the packages that numbers depend on."""
+    """Returns the versions of the packages that numbers depend on."""
     return {name: _version(name) for name in _PACKAGES}
 
 

@@ -1,4 +1,4 @@
-"""What a start makes of the runs that its folder holds: it resumes them, sets them aside, or does not start."""
+"""What a start does with the runs in its folder: it resumes them, sets them aside, or does not start."""
 
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -22,7 +22,7 @@ _HINT = "restore what has changed, start again with --resume=never, which sets s
 
 
 def check_resume(choice: str, study: StudySpec) -> None:
-    """Raises UserError if, by ``must``, the folder has nothing of one of the runs."""
+    """Raises UserError if ``must`` is chosen and the folder has nothing of one of the runs."""
     missing = [run for run in study.runs if choice == "must" and not run.folder.is_dir()]
     if missing:
         raise UserError(
@@ -34,9 +34,9 @@ def check_resume(choice: str, study: StudySpec) -> None:
 def check_unchanged(
     study: Path, plans: Mapping[str, Plan], federations: Federations, replaced: Collection[Name] = ()
 ) -> None:
-    """Raises UserError if a run in the folder was trained on other data, another partition, or with other code.
+    """Raises UserError if a run in the folder was trained with other data, another partition, or other code.
 
-    Of cells without a plan, which are not trained now, data and partition are checked; ``replaced`` runs are not.
+    For cells without a plan, which are not trained now, only data and partition are checked; ``replaced`` runs are not.
     """
     for cell, of_seed in federations.items():
         for seed, federation in of_seed.items():
@@ -51,42 +51,44 @@ def check_unchanged(
 
 
 def set_aside(study: Path, runs: Iterable[RunSpec]) -> None:
-    """Moves all that the study's folder has of these runs, but their locks, to a new folder in ``replaced``."""
+    """Moves everything in the folders of these runs, except for their locks, to a new folder in ``replaced``."""
     started = [run.folder for run in runs if rounds_kept(run.folder) != (0,)]
     place, number = study / REPLACED, 1
     while any((place / str(number) / folder.relative_to(study)).exists() for folder in started):
         number += 1
     for folder in started:
-        kept = place / str(number) / folder.relative_to(study)
-        kept.mkdir(parents=True)
+        target = place / str(number) / folder.relative_to(study)
+        target.mkdir(parents=True)
         for path in (path for path in folder.iterdir() if path.name != LOCK):
-            os.replace(path, kept / path.name)
+            os.replace(path, target / path.name)
 
 
 def changed_layouts(study: StudySpec) -> list[str]:
-    """A sentence for each cell with a run that continues in another layout than an earlier start had, and one if the
-    compiler's flags are others."""
+    """Returns a message for each cell with a run that resumes in a layout that no earlier start had.
+
+    Also returns one if the compiler's flags differ.
+    """
     starts = read_starts(study.folder)
     earlier, now = layouts_of(starts[:-1]), layouts_of(starts[-1:])
-    going_on = {run.cell.name for run in study.runs if _is_going_on(run.folder)}
+    resumed = {run.cell.name for run in study.runs if _is_resumed(run.folder)}
     flags = [start.get("xla_flags", "") for start in starts]
     sentences = [
         f"{cell}: resumed with {now[cell][0]}, started with {'; '.join(others)}: rounding may differ from here on"
         for cell in now
-        if cell in going_on and (others := [layout for layout in earlier.get(cell, ()) if layout not in now[cell]])
+        if cell in resumed and (others := [layout for layout in earlier.get(cell, ()) if layout not in now[cell]])
     ]
-    if going_on and flags[-1] not in flags[:-1]:
+    if resumed and flags[-1] not in flags[:-1]:
         sentences.append(
             f"resumed with XLA_FLAGS={flags[-1]!r}, started with {flags[0]!r}: rounding may differ from here on"
         )
     return sentences
 
 
-def _is_going_on(folder):
+def _is_resumed(folder):
     return rounds_kept(folder) != (0,) and not is_finished(folder)
 
 
 def _listed(runs: Sequence[RunSpec]) -> str:
-    """At most three of them."""
+    """Lists at most three of the runs."""
     more = f" and {len(runs) - 3} more" if len(runs) > 3 else ""
     return ", ".join(map(str, runs[:3])) + more

@@ -1,8 +1,8 @@
-"""Compiled rounds beside the debug layout, which runs the same round operation by operation.
+"""Compares compiled rounds with the debug layout, which runs the same round operation by operation.
 
-A round with each kind of layer and rounds with every method, on small synthetic images: compiled in this process, with
-its flags and for its device, and uncompiled in another one, on a CPU and with the least that compilers do. Also the
-programs that a compiler is known to have got wrong (``fedjax_collapse/core/compiler_bugs.py``).
+The cases are a round with each kind of layer and rounds with every method, on small synthetic images. They are compiled
+in this process, with its flags and for its device, and run uncompiled in another one, on a CPU and with the fewest
+compiler optimizations. Known miscompilations (``fedjax_collapse/core/compiler_bugs.py``) are checked as well.
 """
 
 import functools
@@ -28,12 +28,12 @@ from fedjax_collapse import FedAvg, Federation, LocalTraining, Model, engine, nn
 from fedjax_collapse.core import compiler_bugs
 from fedjax_collapse.simulation.evaluation import evaluate
 from fedjax_collapse.simulation.runs import Run, Schedule, initialize
-from fedjax_collapse.storage.timing_cache import recalled, remember
+from fedjax_collapse.storage.timing_cache import load_numbers, store_numbers
 
-TOLERANCE, LOOSE_TOLERANCE = 1e-4, 2e-2  # of float32 on CPUs; where products are of fewer bits
+TOLERANCE, LOOSE_TOLERANCE = 1e-4, 2e-2  # for float32 on CPUs; for products of lower precision
 _CLASSES, _SIZES, _TESTS, _SIZE = 10, (20, 40), 32, 16
 _TRAINING = LocalTraining(epochs=1, batch_size=32, learning_rate=0.05, momentum=0.5)
-_TOGETHER = 7  # methods in a round, which compiles faster than a round of each
+_PER_ROUND = 7  # methods in a round, which compiles faster than a round for each
 _KIND = "self_tests"
 
 Found = dict[str, np.ndarray]
@@ -48,7 +48,7 @@ class Case(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What is found of a case: the largest relative difference, infinite where a program crashes, and its limit."""
+    """The result of a case: the largest relative difference, infinite if a program crashes, and its limit."""
 
     name: str
     difference: float
@@ -60,18 +60,18 @@ class Outcome(NamedTuple):
 
 
 def run() -> Iterator[Outcome]:
-    """The outcome of every case, as soon as it is known; all of them are remembered for ``verdict``."""
+    """Yields the outcome of every case as soon as it is known, and caches all of them for ``verdict``."""
     found = []
     for outcome in _outcomes():
         found.append(outcome)
         yield outcome
     device, key = _place()
-    remember(_KIND, device, key, {outcome.name: float(outcome.is_right) for outcome in found})
+    store_numbers(_KIND, device, key, {outcome.name: float(outcome.is_right) for outcome in found})
 
 
 def verdict() -> str:
-    """What ``run`` last found with this code, these devices, flags and versions: passed, what is wrong, or not run."""
-    found = recalled(_KIND, *_place())
+    """Returns what ``run`` last found with this code, device, flags and versions: passed, what is wrong, or not run."""
+    found = load_numbers(_KIND, *_place())
     if found is None:
         return "not run"
     wrong = [name for name, is_right in found.items() if not is_right]
@@ -79,13 +79,14 @@ def verdict() -> str:
 
 
 def cases() -> list[Case]:
-    """All rounds that are compared."""
+    """Returns all rounds that are compared."""
     return [*layers(), *methods()]
 
 
 def _outcomes():
-    apart = multiprocessing.get_context("spawn")  # a process that has started JAX cannot fork
-    with ProcessPoolExecutor(1, apart, _compile_with_least_effort) as pool:  # one, as rounds share small programs
+    context = multiprocessing.get_context("spawn")  # a process that has started JAX cannot fork
+    # a single process, since rounds share small programs
+    with ProcessPoolExecutor(1, context, _compile_with_least_effort) as pool:
         try:
             expected = [(case, pool.submit(uncompiled, case)) for case in cases()]
             for name in compiler_bugs.BUGS:
@@ -93,28 +94,28 @@ def _outcomes():
                 yield Outcome(f"program {name}", 0.0 if is_right else np.inf, 0.0)
             for case, of_case in expected:
                 yield _tried(case, of_case)
-        finally:  # of Ctrl-C, too
+        finally:  # also after Ctrl-C
             pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _tried(case, expected):
     try:
         return compare(case, compiled(case), expected.result())
-    except Exception as error:  # of a compiler, or of the other process
+    except Exception as error:  # from a compiler, or from the other process
         print(f"{case.name}: {one_line(error)}", file=sys.stderr)
         return Outcome(case.name, np.inf, TOLERANCE)
 
 
 def _compile_with_least_effort():
     os.environ["XLA_FLAGS"] = "--xla_backend_optimization_level=0"
-    if jaxlib.__version__.startswith("0.10."):  # later ones do not know it
+    if jaxlib.__version__.startswith("0.10."):  # removed in later versions
         os.environ["XLA_FLAGS"] += " --xla_cpu_use_fusion_emitters=false"
     compiler_bugs.guard()
     jax.config.update("jax_platforms", "cpu")
 
 
 def layers() -> Iterator[Case]:
-    """A round of federated averaging with each kind of layer."""
+    """Yields a round of federated averaging with each kind of layer."""
     cnn = functools.partial(nn.SmallCNN, _CLASSES, norm="none")
     modules = {
         "dense layers": nn.MLP(_CLASSES, hidden=(32, 32)),
@@ -135,7 +136,7 @@ def layers() -> Iterator[Case]:
 
 
 def methods() -> Iterator[Case]:
-    """Rounds with every method, as many in one as go together."""
+    """Yields rounds with every method, with as many compatible methods in one round as possible."""
     modules = nn.MLP(_CLASSES, hidden=(32,)), nn.SmallCNN(_CLASSES, channels=(16,))
     models = [Model(module, _federation().input_shape) for module in modules]
 
@@ -145,7 +146,7 @@ def methods() -> Iterator[Case]:
 
     groups = []
     for name, kind in names.classes("method").items():
-        open_groups = (group for group in groups if len(group) < _TOGETHER and model_for({**group, name: kind})[0])
+        open_groups = (group for group in groups if len(group) < _PER_ROUND and model_for({**group, name: kind})[0])
         group = next(open_groups, None)
         if group is None:
             groups.append(group := {})
@@ -155,36 +156,36 @@ def methods() -> Iterator[Case]:
 
 
 def compiled(case: Case) -> Found:
-    """What the case's round leaves, compiled as in a run."""
+    """Returns the results of the case's round, compiled as in a run."""
     return _round(case, engine.Chunked(1))
 
 
 def uncompiled(case: Case) -> Found:
-    """The same of the debug layout."""
+    """Returns the results of the case's round in the debug layout."""
     return _round(case, engine.Loop())
 
 
 def compare(case: Case, found: Found, expected: Found) -> Outcome:
-    """The largest difference between what the two leave."""
+    """Returns the largest difference between the two results."""
     is_exact = engine.available_devices()[0].platform == "cpu" and getattr(case.model.module, "dtype", None) is None
     difference = max(_difference(found[part], expected[part]) for part in expected)
     return Outcome(case.name, difference, TOLERANCE if is_exact else LOOSE_TOLERANCE)
 
 
 def _round(case, client_map):
-    """What a round moves and logs, as vectors; of a network also the logits that an evaluation makes."""
+    """Returns the changes and metrics of a round, as vectors; for a network also the logits of an evaluation."""
     run, model = Run(_federation(), case.algorithm, jax.random.key(0)), case.model.on(client_map.target)
     start = initialize(run, model, Schedule(1))
-    before = jax.device_get(start[1]._replace(key=()))  # the rounds take its buffers
+    before = jax.device_get(start[1]._replace(key=()))  # the rounds donate its buffers
     rounds = engine.Rounds(model, engine.Layout(client_map, len(_SIZES)))
     program = engine.Program(rounds, [start], run.federation.train)
     program.prepare()
     (advance,), (after,) = program.advance(1), program.states()
-    variables, moved = after.server.variables, _moved(after.server, before.server)
+    variables, change = after.server.variables, _change(after.server, before.server)
     found = {
-        "params": _vector(moved.variables.params),
-        "statistics": _vector(moved.variables.batch_stats),
-        "memory": _vector((moved._replace(variables=()), _moved(after.clients, before.clients))),
+        "params": _vector(change.variables.params),
+        "statistics": _vector(change.variables.batch_stats),
+        "memory": _vector((change._replace(variables=()), _change(after.clients, before.clients))),
         "metrics": _vector(advance.record.metrics),
     }
     if not case.algorithm.methods:
@@ -193,7 +194,7 @@ def _round(case, client_map):
     return found
 
 
-def _moved(after, before):
+def _change(after, before):
     return jax.tree.map(lambda a, b: np.asarray(a, float) - np.asarray(b, float), jax.device_get(after), before)
 
 
@@ -203,7 +204,7 @@ def _vector(tree):
 
 
 def _difference(found, expected):
-    """Relative, of lengths; infinite where one is not finite."""
+    """Returns the norm of the difference relative to the expected norm; infinite if a value is not finite."""
     if not np.isfinite(found).all() or not np.isfinite(expected).all():
         return np.inf
     length = np.linalg.norm(expected)
@@ -212,7 +213,7 @@ def _difference(found, expected):
 
 @functools.cache
 def _federation() -> Federation:
-    """Two clients of images 16x16x3; those of each class have their own colours."""
+    """Returns two clients with 16x16x3 images; each class has its own colours."""
     rng, count = np.random.default_rng(0), sum(_SIZES)
     labels = rng.integers(0, _CLASSES, count + _TESTS)
     colours = rng.integers(0, 128, (_CLASSES, 1, 1, 3))
@@ -223,7 +224,7 @@ def _federation() -> Federation:
 
 
 def _place():
-    """The device, and what the verdict depends on but its kind, JAX and the flags."""
+    """Returns the device, and the code, on which the verdict depends besides JAX and its flags."""
     sources = sorted(Path(fedjax_collapse.__file__).parent.rglob("*.py"))
     code = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
     return engine.available_devices()[0], code

@@ -1,8 +1,8 @@
-"""Where else the rows of runs go while they are trained: TensorBoard, Weights & Biases.
+"""Sends the rows of runs to TensorBoard or Weights & Biases while they are trained.
 
-What counts are ``metrics.jsonl`` and ``timing.jsonl``. At each start a sink is given all rows of them again, so that it
-has every round once however often the run was stopped, and may be asked for later. What goes wrong with a sink is told
-once, and the run continues without it.
+The results are ``metrics.jsonl`` and ``timing.jsonl``. At each start a sink is given all of their rows again, so that
+it has every round once, regardless of interruptions, and may be added later. An error of a sink is reported once, and
+the run continues without it.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ from fedjax_collapse.storage.rows import Rows
 
 Rounds = Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]  # rows of metrics and of timing
 Take = Callable[[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]], None]
-_SECONDS = "30"  # that Weights & Biases may take to answer when a run begins, and to take it all when it ends
+_SECONDS = "30"  # timeout of Weights & Biases when a run begins and when it ends
 _OFFLINE = ("offline", "dryrun", "disabled")
 
 
@@ -42,7 +42,7 @@ class Described(NamedTuple):
 
 
 class Sinks(NamedTuple):
-    """The sinks of a study, with its folder, the configs of its cells, and what is called with a line for a person."""
+    """The sinks of a study, with its folder, the configs of its cells, and a function that prints a line."""
 
     names: Sequence[str] = ()
     workdir: Path = Path()
@@ -51,7 +51,7 @@ class Sinks(NamedTuple):
 
     @contextlib.contextmanager
     def of(self, runs: Mapping[Name, Path]) -> Iterator[Take]:
-        """What takes the rows of metrics and of timing of runs that go together, given the folder of each."""
+        """Yields a function that takes the rows of metrics and timing of batched runs, given the folder of each."""
         names = self.names if processes.is_first() else ()
         guarded = [[_Guarded(sink, self._described(*run), self.announce) for sink in names] for run in runs.items()]
 
@@ -74,9 +74,9 @@ class Sinks(NamedTuple):
 
 
 def check_sinks(names: Iterable[str]) -> None:
-    """Raises UserError for a sink that is not known, whose package is missing, or that knows no account.
+    """Raises UserError for a sink that is unknown, whose package is missing, or that has no account.
 
-    Weights & Biases ask for the account where there is a terminal; where they do not answer, a warning says so.
+    Weights & Biases ask for the account on a terminal; if they do not answer, a warning is printed.
     """
     for variable in ("WANDB_INIT_TIMEOUT", "WANDB_FINISH_TIMEOUT"):  # before the package reads them
         os.environ.setdefault(variable, _SECONDS)
@@ -95,7 +95,7 @@ def _log_in():
 
     try:
         is_known = wandb.login(verify=True)
-    except wandb.errors.UsageError:  # nobody can be asked
+    except wandb.errors.UsageError:  # no terminal to ask for an account
         is_known = False
     except Exception as error:
         WeightsAndBiases.is_offline = True
@@ -107,7 +107,7 @@ def _log_in():
 
 
 class TensorBoard:
-    """An event file in ``tensorboard`` in the run's folder, in place of that of an earlier start."""
+    """An event file in ``tensorboard`` in the run's folder, which replaces that of an earlier start."""
 
     def __init__(self, run: Described, earlier: Rounds) -> None:
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog
@@ -121,7 +121,7 @@ class TensorBoard:
         self._records = RecordWriter((folder / f"{prefix}{time.time_ns()}.{socket.gethostname()}").open("wb"))
         ago = sum(_seconds(timing) for _, timing in earlier)
         self._write(Event(wall_time=time.time() - ago, file_version="brain.Event:2"))
-        # a server that shows the earlier file forgets what it has read of it
+        # makes a server that shows the earlier file discard it
         self._write(Event(wall_time=time.time() - ago, step=0, session_log=SessionLog(status=SessionLog.START)))
         for row, timing in earlier:
             ago -= _seconds(timing)
@@ -148,7 +148,7 @@ class TensorBoard:
 class WeightsAndBiases:
     """A run of Weights & Biases, the same one at each start."""
 
-    is_offline = False  # for the rest of this process, once they did not answer
+    is_offline = False  # True for the rest of this process after a timeout
 
     def __init__(self, run: Described, earlier: Rounds) -> None:
         import wandb
@@ -162,7 +162,7 @@ class WeightsAndBiases:
         except Exception:
             WeightsAndBiases.is_offline = True
             raise
-        self._first = self._run.step  # of the rounds that are not there yet
+        self._first = self._run.step  # the first round that is missing there
         for row, timing in earlier:
             self.add(row, timing)
 
@@ -179,7 +179,7 @@ _NEEDED = {"tensorboard": "tensorboard.summary.writer.record_writer", "wandb": "
 
 
 class _Guarded:
-    """A sink of one run, which is opened with the first row; when something goes wrong with it, it gets no more."""
+    """A sink of one run, opened with the first row; after an error it gets no more rows."""
 
     def __init__(self, name: str, run: Described, announce: Callable[[str], None]) -> None:
         self._name, self._run, self._announce = name, run, announce
@@ -211,27 +211,27 @@ class _Guarded:
 
 
 def _earlier(folder, round):
-    """The rows before a round, whose own are in the files already; without seconds where these are lost."""
+    """Returns the rows before a round, which is already in the files; without seconds if these are lost."""
     rows = Rows.read(folder / METRICS, round).rows[:-1]
     timings = {timing["round"]: timing for timing in Rows.salvage(folder / TIMING, range(1, round)).rows}
     return [(row, timings.get(row["round"], {})) for row in rows]
 
 
 def _numbers(row, timing):
-    """What of a round can be drawn: without what is not finite."""
+    """Returns the finite numbers of a round."""
     named = {**row, **{f"time/{name}": value for name, value in timing.items()}}
     values = {name: number(value) for name, value in named.items() if name not in ("round", "time/round")}
     return {name: value for name, value in values.items() if math.isfinite(value)}
 
 
 def _seconds(timing):
-    """Of a row of timing, all of them."""
+    """Returns the sum of the seconds in a row of timing."""
     values = (number(timing.get(phase)) for phase in PHASES)
     return sum(value for value in values if math.isfinite(value))
 
 
 def _identity(folder):
-    """The name under which Weights & Biases know the run, the same at each start."""
+    """Returns the identifier of the run at Weights & Biases, the same at each start."""
     path = folder / "wandb_id"
     if not path.exists():
         path.write_text(uuid.uuid4().hex[:16], encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The runs of a study as jobs of Slurm, through submitit: one job a run, which continues after a timeout."""
+"""Submits the runs of a study as Slurm jobs, through submitit: one job per run, which continues after a timeout."""
 
 import os
 import uuid
@@ -17,7 +17,7 @@ _OF_ANY_CLUSTER = ("timeout_min", "mem_gb", "nodes", "cpus_per_task", "gpus_per_
 
 
 class Job:
-    """The launcher for one run. When its time is over, submitit asks for what to submit again: the same."""
+    """The launcher for one run. When its time is over, submitit submits what ``checkpoint`` returns: the same job."""
 
     def __call__(self, arguments: list[str]) -> None:
         from experiments import launch
@@ -33,17 +33,19 @@ class Job:
 
 
 def submit(work: Work, options: str) -> list:
-    """Jobs, one for each run, as an array; their logs are in ``<workdir>.jobs``.
+    """Submits one job for each run, as an array; their logs are in ``<workdir>.jobs``.
 
-    ``options``: sbatch's by submitit's names, as ``partition=gpu,timeout_min=60,array_parallelism=8``; behind
-    ``local`` those of processes on this machine, which are waited for.
+    Args:
+        work: the study, and the launcher's arguments.
+        options: of sbatch, by submitit's names, such as ``partition=gpu,timeout_min=60,array_parallelism=8``; after
+            ``local`` those of processes on this machine, which are waited for.
 
     Raises:
-        UserError: submitit or Slurm is not here, or an option is not known.
+        UserError: submitit or Slurm is not installed, or an option is unknown.
     """
     arguments = [[*work.arguments, *_only(run)] for run in work.study.runs]
     paths = [_ROOT, *filter(None, [os.environ.get("PYTHONPATH")])]
-    os.environ["PYTHONPATH"] = os.pathsep.join(paths)  # so that jobs, which inherit it, find this module
+    os.environ["PYTHONPATH"] = os.pathsep.join(paths)  # inherited by the jobs, which import this module
     cluster, parameters = _parameters(options)
     submitit = _submitit()
     try:
@@ -59,13 +61,13 @@ def submit(work: Work, options: str) -> list:
 
 
 def _only(run: RunSpec) -> list[str]:
-    """The launcher's arguments for that run alone."""
+    """Returns the launcher's arguments that select only this run."""
     setting = [f"--setting={run.cell.setting}"] if run.cell.setting else []
     return [*setting, f"--arm={run.cell.arm}", f"--seed={run.seed}"]
 
 
 def _parameters(options):
-    """The cluster, and submitit's parameters."""
+    """Returns the cluster, and submitit's parameters."""
     cluster, parameters = "slurm", {}
     for option in options.split(","):
         name, equals, value = option.partition("=")

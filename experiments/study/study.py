@@ -1,4 +1,4 @@
-"""A study: every cell (a setting with an arm) with every seed, in one folder, with a summary and a report over all."""
+"""Runs a study: every cell (a setting with an arm) with every seed, in one folder, with a summary and a report."""
 
 import gc
 import json
@@ -34,7 +34,7 @@ from fedjax_collapse.storage.checkpoint import check_folder
 
 
 class Start(NamedTuple):
-    """A start of a study: what its settings have in common."""
+    """One start of a study: everything that its settings have in common."""
 
     study: StudySpec
     plans: dict[str, Plan]  # by cell
@@ -53,17 +53,22 @@ def run_study(
     log: Sequence[str] = (),
     resume: str = "auto",
 ) -> bool:
-    """Runs what is not done yet, then writes summary and report; False if it was stopped before the end.
+    """Trains the runs that are not done yet, then writes summary and report; returns False if it was stopped.
 
-    Everything that can be wrong with the cells of its runs is found before the folder is touched; a run that fails
-    afterwards does not end the others. Examples of one setting are in memory at a time. ``share``: a name under which
-    processes divide the runs, each of which one process has alone; the last to leave writes summary and report.
-    ``log``: the sinks (``sinks.py``) that get the rows, too. ``resume``: one of ``resuming.CHOICES``.
+    Errors in the configs of all cells are found before the folder is changed; a run that fails later does not end the
+    others. The examples of one setting are in memory at a time.
+
+    Args:
+        study: the study.
+        should_stop: called between rounds.
+        share: a name under which several processes divide the runs; the last one writes summary and report.
+        log: the sinks (``sinks.py``) that also receive the rows.
+        resume: one of ``resuming.CHOICES``.
 
     Raises:
-        UserError: the config makes no sense, the folder belongs to another one, or has runs of other data or code.
-        RunsFailed: some did, or the report cannot be written; raised when all have been tried.
-        OSError: there is no room for what they leave.
+        UserError: the config is invalid, or the folder belongs to another one, or has runs of other data or code.
+        RunsFailed: some runs failed, or the report cannot be written; raised after all have been tried.
+        OSError: the disk is full.
     """
     for run in study.runs:
         check_folder(run.folder.parent)
@@ -96,23 +101,23 @@ def run_study(
 
 
 class _Stopped(Exception):
-    """A start was told to stop before its first run."""
+    """The start was stopped before its first run."""
 
 
 def _prepared(study, examples, resume, announce, should_stop):
-    """Plans of the cells that are run, and hashes of all cells of their settings, one setting after the other.
+    """Returns the plans of the cells, and the hashes of all cells of their settings, one setting after the other.
 
     Raises:
-        UserError: a config makes no sense, or the folder has runs of other data or code that are not to be replaced.
+        UserError: a config is invalid, or the folder has runs of other data or code that are not to be replaced.
     """
     plans, hashes = {}, {}
 
-    def prepare(setting, runs):  # nothing holds the setting's examples when it returns
+    def prepare(setting, runs):  # a function, so that nothing references the setting's examples afterwards
         federations = examples.of(setting)
         hashes.update(hashes_of(federations))
-        processes.check_alike(lambda: _what_runs(study, runs, hashes))
+        processes.check_alike(lambda: _common_values(study, runs, hashes))
         for cell in {run.cell.name: run.cell for run in runs}.values():
-            if _is_told(should_stop):
+            if _must_stop(should_stop):
                 raise _Stopped
             plans[cell.name] = plan_of(cell, federations[cell.name][study.seeds[0]], announce)
         replaced = [run.name for run in study.runs] if resume == "never" else []
@@ -123,8 +128,8 @@ def _prepared(study, examples, resume, announce, should_stop):
     return plans, hashes
 
 
-def _what_runs(study, runs, hashes):
-    """What several processes must have in common."""
+def _common_values(study, runs, hashes):
+    """Returns what several processes must have in common."""
     choice = [run.name for run in runs]
     return {"config": json.dumps(study.config), "choice": choice, "data": hashes, "version": versions()}
 
@@ -135,7 +140,7 @@ def _record_alone(folder, hashes, plans):
 
 
 def _unfinished(settings, console) -> dict[str, list[RunSpec]]:
-    """The runs by setting; of several settings without those that are finished, whose data are not even read."""
+    """Returns the runs by setting; if there are several, without finished settings, whose data are not even read."""
     if len(settings) == 1:
         return settings
 
@@ -152,26 +157,26 @@ def _unfinished(settings, console) -> dict[str, list[RunSpec]]:
 
 
 def _train_setting(start, setting, runs) -> list[str] | None:
-    """``_train_all`` of these runs; nothing holds the setting's examples afterwards but ``start``."""
+    """Returns what ``_train_all`` returns; only ``start`` references the setting's examples afterwards."""
     groups = _shared_groups if start.share else _all_groups
     return _train_all(groups(start, setting, runs), start)
 
 
 def _all_groups(start, setting, runs) -> list[Group]:
-    """All of them, after a line on how far they are, unless they are new."""
+    """Returns the groups of all runs, and reports their progress unless all are new."""
     folder = start.study.folder
     if start.resume == "never":
         processes.broadcast_from_first(lambda: set_aside(folder, runs))
     groups = make_groups(runs, start.plans, start.examples.of(setting))
     first_rounds = {name: group.first_round for group in groups for name in group.runs}
     start.console.expect({n: g.plan.schedule.rounds - g.first_round for g in groups for n in g.runs})
-    if told := processes.broadcast_from_first(lambda: overview(folder, first_rounds)):
-        start.console.note(told)
+    if progress := processes.broadcast_from_first(lambda: overview(folder, first_rounds)):
+        start.console.note(progress)
     return groups
 
 
 def _shared_groups(start, setting, runs) -> Iterator[Group]:
-    """Each run that no other process has or has had, alone; it is this one's until the next is asked for."""
+    """Yields a group for each run that no other process has or has had, locked until the next one is requested."""
     for run in runs:
         with taken(run.folder, start.share) as is_mine:
             if is_mine:
@@ -181,11 +186,11 @@ def _shared_groups(start, setting, runs) -> Iterator[Group]:
 
 
 def _train_all(groups, start) -> list[str] | None:
-    """A line for every group that failed; None if it was stopped before the end."""
+    """Returns a message for every group that failed; None if it was stopped before the end."""
     console, failed = start.console, []
     with console:
         for group in groups:
-            if _is_told(start.should_stop):
+            if _must_stop(start.should_stop):
                 console.note(f"stopped before {group}; run the same command to resume")
                 return None
             release_programs()
@@ -194,7 +199,7 @@ def _train_all(groups, start) -> list[str] | None:
             except RunsFailed as error:
                 failed += error.lines
                 console.note(f"failed: {error}")
-                gc.collect()  # of what the failed run had on the devices
+                gc.collect()  # frees the failed run's memory on the devices
                 continue
             if not is_done:
                 console.note(f"stopped in {group}; run the same command to resume")
@@ -202,35 +207,35 @@ def _train_all(groups, start) -> list[str] | None:
     return failed
 
 
-def _is_told(should_stop):
-    """Whether any of the processes is told to stop."""
+def _must_stop(should_stop):
+    """Returns whether any of the processes is asked to stop."""
     return any(processes.all_gather(bool(should_stop())))
 
 
 def _train(group, start):
-    """``train_group``; what goes wrong is a RunsFailed with the names of the runs, and is in a log of each."""
+    """Calls ``train_group``; raises RunsFailed, with the names of the runs, for errors, and writes a log for each."""
     folders = {name: Path(run.folder) for name, run in group.runs.items()}
     processes.broadcast_from_first(lambda: [forget_failure(folder) for folder in folders.values()])
     try:
         with start.sinks.of(folders) as take:
             return train_group(group, start.console, start.should_stop, take)
-    except BaseException as error:  # of the user's code, too
+    except BaseException as error:  # also from the user's code
         if is_interrupt(error):
             raise
         if processes.is_multiprocess() and not isinstance(error, UserError):
-            raise RuntimeError(explain(error)) from error  # the others may not know of it
+            raise RuntimeError(explain(error)) from error  # the other processes may not notice it
         if is_of_the_disk(error):
             raise OSError(f"{group}: {one_line(error)}; free some space, then run the same command to resume") from None
         failures = _failures(group, error)
         processes.broadcast_from_first(
             lambda: [write_failure(folder, line, error) for folder, line in failures.items()]
         )
-    first = {line: folder for folder, line in reversed(failures.items())}  # whose log is named, for each line
+    first = {line: folder for folder, line in reversed(failures.items())}  # by line, the run whose log is named
     raise RunsFailed(f"{line}; log: {folder / ERROR_LOG}" for line, folder in reversed(first.items()))
 
 
 def _failures(group, error):
-    """A line for the folder of each run that the error is of."""
+    """Returns a message for the folder of each run that failed."""
     if isinstance(error, Diverged):
         runs = list(group.runs.items())
         found = [(*runs[i], divergence.line) for i, divergence in error.found.items()]

@@ -1,4 +1,4 @@
-"""What is said of the runs of a study: how far they are, and what those that are finished come to."""
+"""Summaries of the runs of a study: their progress, and the results of those that are finished."""
 
 import contextlib
 import shlex
@@ -23,7 +23,7 @@ from fedjax_collapse.storage.history import write_json
 
 
 def finish(workdir: Path, config: Mapping[str, Any], console: Console) -> list[str]:
-    """Writes summary and report of the runs that are finished, and shows the table; a line if that cannot be done."""
+    """Writes summary and report of the finished runs and prints the table; returns error messages."""
     paper = paper_of(config)
     try:
         summary = summarize(workdir, cells_of(config), config["seeds"])
@@ -31,7 +31,7 @@ def finish(workdir: Path, config: Mapping[str, Any], console: Console) -> list[s
         is_of_runs, study = bool(paper and paper.metric in FROM_RUNS), None
         if not is_of_runs:
             console.print_table(summary, paper, means_of(config))
-        with contextlib.suppress(NothingEvaluated):  # as of runs that failed before
+        with contextlib.suppress(NothingEvaluated):  # for example because all runs failed
             study = read_study(workdir)
         if is_of_runs:
             console.print_table(summary_for_paper(study) if study else summary, paper, means_of(config))
@@ -45,7 +45,7 @@ def finish(workdir: Path, config: Mapping[str, Any], console: Console) -> list[s
 
 
 def overview(workdir: Path, first_rounds: Mapping[Name, int]) -> str:
-    """One line on how far runs are: finished, failed when last tried, unfinished, or new; empty if all are new."""
+    """Returns one line about how many runs are finished, failed, unfinished or new; empty if all are new."""
     kinds: dict[str, list[str]] = {}
     for (cell, seed), first_round in first_rounds.items():
         run, name = run_folder(workdir, (cell, seed)), f"{cell} seed {seed}"
@@ -57,14 +57,14 @@ def overview(workdir: Path, first_rounds: Mapping[Name, int]) -> str:
             kinds.setdefault("unfinished", []).append(f"{name} after round {first_round}")
         else:
             kinds.setdefault("new", []).append("")
-    told = (f"{len(names)} {kind}" + f" ({', '.join(names)})" * any(names) for kind, names in kinds.items())
-    return "" if list(kinds) == ["new"] else f"{len(first_rounds)} runs: {'; '.join(told)}"
+    counts = (f"{len(names)} {kind}" + f" ({', '.join(names)})" * any(names) for kind, names in kinds.items())
+    return "" if list(kinds) == ["new"] else f"{len(first_rounds)} runs: {'; '.join(counts)}"
 
 
 def summarize(workdir: Path, cells: Iterable[CellName], seeds: tuple[int, ...]) -> dict[CellName, dict[str, Any]]:
-    """For each cell the mean, standard deviation (n - 1) and number of finished seeds of the headline metrics.
+    """Returns for each cell the mean, standard deviation (n - 1) and number of finished seeds of the headline metrics.
 
-    A cell of which runs failed also has ``failed``: why, by seed.
+    A cell with failed runs also has ``failed``: the messages, by seed.
     """
     summary = {}
     for cell in cells:

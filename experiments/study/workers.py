@@ -1,7 +1,7 @@
-"""Several processes on one machine that divide the runs of a study, each with its GPU or its part of the cores.
+"""Several processes on one machine that divide the runs of a study, each with a GPU or a part of the cores.
 
-A worker is the launcher with ``--share``: it takes the next run that nobody has. The parent, which leaves the devices
-to them, says how far the runs are, hands on signals and puts another worker in the place of one that was killed.
+A worker is the launcher with ``--share``, which trains the next run that no other worker has. The parent leaves the
+devices to the workers, reports progress, passes on signals, and replaces a worker that was killed.
 """
 
 import contextlib
@@ -33,21 +33,24 @@ _LAUNCHER = str(Path(__file__).resolve().parents[1] / "launch.py")
 
 
 class Place(NamedTuple):
-    """What of the machine is one worker's."""
+    """The part of the machine that a worker uses."""
 
     cores: list[int]
     variables: dict[str, str]
 
 
 class Work(NamedTuple):
-    """What processes do: the launcher's arguments, and the study whose runs they divide."""
+    """The launcher's arguments, and the study whose runs are divided."""
 
     arguments: list[str]
     study: StudySpec
 
 
 def places(count: int) -> list[Place]:
-    """The cores in ``count`` parts, and the GPUs in turns; those that share one also share its memory."""
+    """Divides the cores into ``count`` parts and assigns the GPUs in turn.
+
+    Workers that share a GPU also share its memory.
+    """
     cores = machine.cores()
     gpus, found = _gpus(), []
     for i in range(count):
@@ -64,7 +67,9 @@ def places(count: int) -> list[Place]:
 
 
 def train_in_workers(work: Work, count: int, should_stop: Callable[[], bool], console: Console) -> int:
-    """The exit status of ``count`` workers: 0 when they have tried all runs, 2 for wrong input, 75 after a signal.
+    """Returns the exit status of ``count`` workers.
+
+    It is 0 if they have tried all runs, 2 for invalid input, 75 after a signal.
 
     Raises:
         UserError: another process runs the study.
@@ -74,7 +79,7 @@ def train_in_workers(work: Work, count: int, should_stop: Callable[[], bool], co
         is_inside = is_stopping = False
         while workers.are_left():
             time.sleep(_PAUSE)
-            if not is_inside and (work.study.folder / LOCK).exists():  # the first of them has made the folder
+            if not is_inside and (work.study.folder / LOCK).exists():  # made by the first worker
                 inside.enter_context(only_process_in(work.study.folder, shared=True))
                 is_inside = True
             progress.show()
@@ -97,7 +102,7 @@ def last_round(run: Path) -> int:
 
 
 def failures(runs: Iterable[RunSpec]) -> list[str]:
-    """A line for every run that has no result."""
+    """Returns a message for every run without a result."""
     lines = []
     for run in runs:
         if not is_finished(run.folder):
@@ -107,7 +112,7 @@ def failures(runs: Iterable[RunSpec]) -> list[str]:
 
 
 class _Workers:
-    """Processes, one in each place; who was killed is replaced. None is left when the context ends."""
+    """The worker processes, one in each place; killed ones are replaced. All have ended when the context ends."""
 
     def __init__(self, work: Work, own: Sequence[Place]) -> None:
         self._runs, self._places, self._share = work.study.runs, own, uuid.uuid4().hex
@@ -115,9 +120,9 @@ class _Workers:
         self._is_stopping = False
         self._left: dict[int, subprocess.Popen] = {}
         self._readers: list[threading.Thread] = []
-        self._shown = {STOPPING, STOPPED_EARLY}  # the parent tells them to stop, and says why
-        self.statuses: list[int] = []  # of those that have ended
-        self.errors: list[str] = []  # what they say that is wrong
+        self._shown = {STOPPING, STOPPED_EARLY}  # printed by the parent instead
+        self.statuses: list[int] = []  # exit statuses of ended workers
+        self.errors: list[str] = []  # their error messages
 
     def __enter__(self) -> "_Workers":
         for i in range(len(self._places)):
@@ -132,7 +137,7 @@ class _Workers:
             reader.join(timeout=_PAUSE)
 
     def are_left(self) -> bool:
-        """Whether any is; those that were killed are replaced before."""
+        """Returns whether any worker is left, after replacing those that were killed."""
         for i, worker in list(self._left.items()):
             if worker.poll() is None:
                 continue
@@ -145,13 +150,13 @@ class _Workers:
         return bool(self._left)
 
     def stop(self) -> None:
-        """Tells each to stop after a checkpoint, once."""
+        """Makes each worker stop after a checkpoint."""
         for worker in () if self._is_stopping else self._left.values():
             worker.terminate()
         self._is_stopping = True
 
     def _start(self, i):
-        """A worker on the cores of its place, which a child inherits."""
+        """Starts a worker on the cores of its place, which its child processes inherit."""
         cores, variables = self._places[i]
         options = dict(
             text=True, errors="replace", stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
@@ -162,7 +167,7 @@ class _Workers:
         self._readers[-1].start()
 
     def _read(self, lines):
-        """Shows what a worker says on stderr, but what another one has said; errors are kept."""
+        """Prints what a worker writes to stderr, but no line twice; collects errors."""
         for line in map(str.rstrip, lines):
             if line.startswith("error: "):
                 self.errors.append(line)
@@ -171,7 +176,7 @@ class _Workers:
                 print(line, file=sys.stderr)
 
     def _blame(self, worker):
-        """Writes down why the run that the worker had is not finished; nobody of this share takes it again."""
+        """Records why the run of a killed worker is not finished; no worker of this share takes it again."""
         number = -worker.returncode
         known = {int(number) for number in signal.Signals}
         how = f"by {signal.Signals(number).name}" if number in known else f"with status {worker.returncode}"
@@ -184,7 +189,7 @@ class _Workers:
 
 
 def _gpus() -> Sequence[str]:
-    """NVIDIA's GPUs as CUDA names them; found without JAX, which would take their memory."""
+    """Returns NVIDIA's GPUs by their CUDA names, found without JAX, which would allocate their memory."""
     platforms = os.environ.get("JAX_PLATFORMS", "")
     if platforms and not {"cuda", "gpu"} & set(platforms.split(",")):
         return ()
@@ -198,7 +203,7 @@ def _gpus() -> Sequence[str]:
 
 
 class _Progress:
-    """Lines on how far the runs are, from what they leave in their folders."""
+    """Reports the progress of runs, from the files in their folders."""
 
     def __init__(self, work: Work, console: Console) -> None:
         self._runs, self._console = work.study.runs, console

@@ -1,4 +1,4 @@
-"""Everything that relies on JAX's internals, which a new version may change without notice; import it only here."""
+"""Everything that relies on JAX's internals, which may change without notice; other modules must not import them."""
 
 import contextlib
 from collections.abc import Iterator
@@ -8,12 +8,12 @@ import jax
 
 
 def is_traced(value: Any) -> bool:
-    """Whether the value is a tracer: an array inside a function that is being traced or transformed."""
+    """Returns whether the value is a tracer: an array inside a function that is being traced or transformed."""
     return isinstance(value, jax.core.Tracer)
 
 
 def has_started_devices() -> bool:
-    """Whether JAX has initialized its backends; XLA ignores later changes of ``XLA_FLAGS``."""
+    """Returns whether JAX has initialized its backends, after which XLA ignores changes of ``XLA_FLAGS``."""
     from jax._src import xla_bridge
 
     return xla_bridge.backends_are_initialized()
@@ -22,8 +22,12 @@ def has_started_devices() -> bool:
 def wait_for_all_processes(barrier: str, seconds: int) -> None:
     """Blocks until every process has called it with the same name.
 
+    Args:
+        barrier: the name.
+        seconds: the timeout.
+
     Raises:
-        RuntimeError: a process has not called it within so many seconds.
+        RuntimeError: a process has not called it in time.
     """
     from jax._src import distributed
 
@@ -32,9 +36,9 @@ def wait_for_all_processes(barrier: str, seconds: int) -> None:
 
 @contextlib.contextmanager
 def as_single_process() -> Iterator[None]:
-    """Makes ``jax.process_count()`` 1 inside.
+    """Makes ``jax.process_count()`` return 1 in its body.
 
-    Orbax otherwise waits for all processes in every call, whatever its ``active_processes``.
+    Orbax otherwise waits for all processes in every call, regardless of its ``active_processes``.
     """
     count = jax.process_count
     jax.process_count = lambda: 1
@@ -45,8 +49,10 @@ def as_single_process() -> Iterator[None]:
 
 
 def bytes_accessed(compiled: jax.stages.Compiled) -> float:
-    """Bytes that a program reads and writes, by XLA's cost analysis, which counts the body of a loop once; NaN where it
-    does not say. It is the analysis of a CPU, also for programs of devices that are not there."""
+    """Returns the bytes that a program reads and writes by XLA's cost analysis, or NaN if the analysis has no value.
+
+    The analysis counts the body of a loop once. It is the CPU's, also for programs of devices that are not present.
+    """
     from jax._src.lib import _jax
 
     (module,) = compiled.runtime_executable().hlo_modules()

@@ -1,4 +1,4 @@
-"""What the annotation of a value says of it, and what is wrong with a value that is something else, in one line."""
+"""Checks a value against its annotation and describes a mismatch in one line."""
 
 import collections.abc
 import dataclasses
@@ -37,7 +37,14 @@ _LARGEST = {int: 2**31 - 1, float: float(np.finfo(np.float32).max)}  # in the de
 
 @dataclasses.dataclass(frozen=True)
 class Interval:
-    """Of numbers, ``[least, most]``; an end with a round bracket is outside. ``advice`` for a number that is not in."""
+    """An interval of numbers, ``[least, most]``.
+
+    Args:
+        least: the lower end.
+        most: the upper end.
+        ends: the brackets; a round one excludes its end.
+        advice: added to the message about a number outside.
+    """
 
     least: float = -math.inf
     most: float = math.inf
@@ -49,14 +56,14 @@ class Interval:
         return is_above and (number < self.most if self.ends[1] == ")" else number <= self.most)
 
     def in_words(self) -> str:
-        """Such as ``>= 0`` or ``in (0, 1]``."""
+        """Returns the interval in words, such as ``>= 0`` or ``in (0, 1]``."""
         if self.most < math.inf:
             return f"in {self.ends[0]}{shown(self.least)}, {shown(self.most)}{self.ends[1]}"
         return f"{'>' if self.ends[0] == '(' else '>='} {shown(self.least)}"
 
     def problem(self, number: float, kind: type) -> str:
-        """What is wrong with a number of that kind; empty where nothing is."""
-        kind = int if isinstance(number, (int, np.integer)) else kind  # also one that stands for a float
+        """Returns what is wrong with a number of this kind; empty if it is valid."""
+        kind = int if isinstance(number, (int, np.integer)) else kind  # also an integer where a float is expected
         if number in self and (self.most < math.inf or abs(number) <= _LARGEST[kind]):
             return ""
         return f"{shown(number)} {self._reason(number, kind)}" + (f"; {self.advice}" if self.advice else "")
@@ -74,17 +81,16 @@ class Interval:
 
 
 def problem(value: Any, hint: Any) -> str:
-    """What is wrong with a value of that annotation; empty where nothing is.
+    """Returns what is wrong with a value of this annotation; empty if it is valid.
 
-    An array of one number is as that number, unless it is traced; the values of other arrays are not looked at, nor is
-    any value of an annotation of another kind.
+    A concrete array of one number is checked as that number. The contents of other arrays, and values of unknown
+    annotations, are not checked.
     """
     origin, arguments = get_origin(hint), get_args(hint)
     value = _number_of(value, arguments[0] if origin is Annotated else hint)
     if origin is Annotated:
         kind, limit = arguments
-        wrong = _type_problem(value, kind)
-        return wrong or _limit_problem(value, kind, limit)
+        return _type_problem(value, kind) or _limit_problem(value, kind, limit)
     if origin in (Union, types.UnionType):
         problems = [problem(value, kind) for kind in arguments]
         return "" if "" in problems else problems[0]
@@ -107,7 +113,7 @@ def problem(value: Any, hint: Any) -> str:
 
 
 def _number_of(value, kind):
-    """What is in an array without dimensions, where a number is expected; anything else as it is."""
+    """Returns the number in an array without dimensions, if a number is expected; other values unchanged."""
     if kind not in _LARGEST or not isinstance(value, (jax.Array, np.ndarray)) or is_traced(value):
         return value
     is_key = jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key)
@@ -129,13 +135,13 @@ def _type_problem(value, kind):
 
 
 def _traced_problem(value):
-    """Of an argument of a ``jax.tree_util.Partial``."""
-    wrong = problem(value, float)
-    return wrong and f"{wrong}; give what is not a number by options.constructor"
+    """Returns what is wrong with an argument of a ``jax.tree_util.Partial``, which has to be a number."""
+    reason = problem(value, float)
+    return reason and f"{reason}; pass what is not a number with options.constructor"
 
 
 def _is_record(kind):
-    """Whether it is a class whose objects nothing else can stand for."""
+    """Returns whether values of this annotation have to be instances of the class."""
     return inspect.isclass(kind) and (
         dataclasses.is_dataclass(kind)
         or issubclass(kind, (tuple, functools.partial, Mapping, flax.linen.Module))
@@ -144,12 +150,12 @@ def _is_record(kind):
 
 
 def is_array(hint: Any) -> bool:
-    """Whether it is one of jaxtyping's annotations of arrays."""
+    """Returns whether the annotation is one of jaxtyping's array types."""
     return hasattr(hint, "dtypes") and hasattr(hint, "dims")
 
 
 def _array_problem(value, hint):
-    """Of an array whose type and number of axes the annotation says."""
+    """Checks an array's dtype and number of axes against its annotation."""
     if not isinstance(value, (jax.Array, np.ndarray)):
         return f"{shown(value)}: expected an array, got {type(value).__name__}"
     kinds = {str(dtype).rstrip("0123456789").removeprefix("u") for dtype in hint.dtypes}
@@ -171,32 +177,32 @@ def _limit_problem(value, kind, limit):
 
 def _entries_problem(values, name_kind, kind):
     for name, value in values.items():
-        if wrong := problem(name, name_kind):
-            return wrong
-        if wrong := problem(value, kind):
-            return f"{name}: {wrong}"
+        if reason := problem(name, name_kind):
+            return reason
+        if reason := problem(value, kind):
+            return f"{name}: {reason}"
     return ""
 
 
 def _items_problem(values, kinds):
-    """Of a tuple, ``kinds`` as in its annotation."""
+    """Checks the items of a tuple; ``kinds`` are the arguments of its annotation."""
     if kinds[-1] is Ellipsis:
         kinds = kinds[:1] * len(values)
     if len(kinds) != len(values):
         return f"{shown(values)}: expected {len(kinds)} values, got {len(values)}"
-    wrong = next(filter(None, map(problem, values, kinds)), "")
-    return wrong and f"{shown(values)}: {wrong}"
+    reason = next(filter(None, map(problem, values, kinds)), "")
+    return reason and f"{shown(values)}: {reason}"
 
 
 def as_array(name: str, values: Any) -> np.ndarray:
-    """The values as an array of numbers.
+    """Returns the values as an array of numbers.
 
     Raises:
-        UserError: they are none, are complex, or some of them are masked.
+        UserError: they are not numbers, are complex, or some of them are masked.
     """
     try:
         array = np.asarray(values)
-    except Exception as error:  # of nested sequences of unequal lengths, of keys and of what is traced
+    except Exception as error:  # ragged nested sequences, keys, tracers
         raise UserError(f"{name}: {type(values).__name__} is no array ({' '.join(str(error).split())[:80]})") from None
     if array.dtype.kind not in "biu" and not jnp.issubdtype(array.dtype, jnp.floating):
         got = {"O": type(values).__name__, "U": "text", "S": "text"}.get(array.dtype.kind, array.dtype)
@@ -207,17 +213,17 @@ def as_array(name: str, values: Any) -> np.ndarray:
 
 
 def shown(value: Any) -> str:
-    """The value in one short line."""
+    """Returns the value as one short line of text."""
     value = value.item() if isinstance(value, np.generic) else value
     if isinstance(value, float):
         return f"{value:g}"
     try:
         text = " ".join(repr(value).split())
-    except Exception:  # of the user's class
+    except Exception:  # from a class of the user
         text = f"a {type(value).__name__}"
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def name_of(kind: Any) -> str:
-    """The name of a type."""
+    """Returns the name of a type."""
     return "None" if kind is type(None) else kind.__name__.rpartition(".")[2]

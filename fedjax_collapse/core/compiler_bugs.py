@@ -1,10 +1,10 @@
-"""What compilers are known to get wrong: in which versions, which flag avoids it, and a program that shows it.
+"""Known miscompilations: the versions that have them, the flag that avoids them, and programs that show them.
 
-All of them are XLA's on CPUs and come from YNNPACK, a library to which it gives reductions since jaxlib 0.10.2 unless
-a flag says otherwise. Importing ``fedjax_collapse`` sets that flag (``guard``). ``fedjax-collapse check`` runs the
-programs below, whatever the version, each in a fresh process, since some crash:
+All are bugs of XLA on CPUs and come from YNNPACK, a library to which XLA delegates reductions since jaxlib 0.10.2
+unless a flag disables it. Importing ``fedjax_collapse`` sets that flag (``guard``). ``fedjax-collapse check`` runs the
+programs below in any version, each in a fresh process, since some crash:
 
-    python fedjax_collapse/core/compiler_bugs.py rank_7        # exit status 0: right; anything else: not
+    python fedjax_collapse/core/compiler_bugs.py rank_7        # exit status 0: right; anything else: wrong
 """
 
 import os
@@ -21,16 +21,19 @@ import jax.numpy as jnp
 import jaxlib
 import numpy as np
 
-_SECONDS = 60  # after which a program hangs
-_unguarded: list[str] = []  # flags that this process needs, and that came too late
+_SECONDS = 60  # after which a program is considered to hang
+_unguarded: list[str] = []  # flags that this process needs but that could not be set in time
 
 
 class Bug(NamedTuple):
-    """A program that is compiled wrongly, on CPUs.
+    """A program that is compiled wrongly on CPUs.
 
-    ``first``, ``last``: versions of jaxlib between which it was seen to fail, these included. ``flag``: what has to
-    be in ``XLA_FLAGS``. ``report``: where it is known to JAX's authors. ``is_right``: whether the program is right in
-    this process, which it may end.
+    Args:
+        first: the first version of jaxlib that was seen to fail.
+        last: the last version of jaxlib that was seen to fail.
+        flag: what ``XLA_FLAGS`` has to contain.
+        report: the bug report at JAX or XLA.
+        is_right: returns whether the program is right in this process, which it may crash.
     """
 
     first: str
@@ -41,7 +44,8 @@ class Bug(NamedTuple):
 
 
 def _is_started():
-    from fedjax_collapse.core._jax_compat import has_started_devices  # not at the top: importing the package sets flags
+    # not at the top, since importing the package sets flags
+    from fedjax_collapse.core._jax_compat import has_started_devices
 
     return has_started_devices()
 
@@ -51,10 +55,11 @@ def guard(
     version: str = jaxlib.__version__,
     is_started: Callable[[], bool] = _is_started,
 ) -> None:
-    """Adds to ``XLA_FLAGS`` what this version of jaxlib needs, beside what is there; a flag that is there stays.
+    """Adds the flags that this version of jaxlib needs to ``XLA_FLAGS``; flags that are already set are left alone.
 
-    XLA reads the variable when JAX starts its devices. After that nothing is changed, as nothing would come of it but
-    compiled programs in JAX's cache that are taken for others; ``warn_unguarded`` then says so.
+    XLA reads the variable when JAX starts its devices. Nothing is changed after that: the flags would have no effect,
+    and programs would enter JAX's compilation cache under a wrong key. ``warn_unguarded`` then warns about the missing
+    flags.
     """
     given = _given_flags(environ)
     needed = dict.fromkeys(bug.flag for bug in BUGS.values() if _is_within(bug, version))
@@ -66,7 +71,7 @@ def guard(
 
 
 def warn_unguarded(platform: str) -> None:
-    """A warning, once, if programs are compiled for that platform by a JAX that needs a flag and started without."""
+    """Warns, once, if programs are compiled for this platform by a JAX that started without a flag that it needs."""
     if _unguarded and platform == "cpu":
         warnings.warn(
             f"jaxlib {jaxlib.__version__} is known to compute some programs wrongly on CPUs and has started without "
@@ -78,7 +83,7 @@ def warn_unguarded(platform: str) -> None:
 
 
 def is_right_in_fresh_process(name: str, environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether the program of that bug is right with these variables; False also if it crashes or hangs."""
+    """Returns whether a bug's program is right with these environment variables; False also if it crashes or hangs."""
     command = [sys.executable, "-P", str(Path(__file__).resolve()), name]
     options = dict(env={**environ, "JAX_PLATFORMS": "cpu"}, capture_output=True, timeout=_SECONDS)
     try:
@@ -88,13 +93,13 @@ def is_right_in_fresh_process(name: str, environ: Mapping[str, str] = os.environ
 
 
 def _given_flags(environ):
-    """Those of the variable, which may also be the name of a file that has them."""
+    """Returns the flags of the variable, which may also be the name of a file that contains them."""
     given = environ.get("XLA_FLAGS", "").strip()
     if not given or given.startswith("-"):
         return given
     try:
         return Path(given).read_text().strip()
-    except OSError:  # which XLA ignores
+    except OSError:  # XLA ignores a missing file
         return ""
 
 
@@ -107,21 +112,21 @@ def _numbers(version):
 
 
 def _small_products():
-    """The last row of 32,769 is 0.8 % off."""
+    """The last row of 32,769 is wrong by 0.8 %."""
     rows = np.arange(3 * 32_769, dtype=np.float32).reshape(-1, 3)
     found = jax.jit(jax.vmap(lambda row: jnp.sum((jnp.eye(3) @ row) ** 2)))(rows)
     return np.allclose(found, np.sum(rows.astype(np.float64) ** 2, axis=1), rtol=1e-5)
 
 
 def _rank_7():
-    """Ends the process."""
+    """Crashes the process."""
     first, second = np.random.default_rng(0).normal(size=(2, 3, 1, 2, 2, 8, 8, 8)).astype(np.float32)
     found = jax.jit(lambda a, b: jnp.sum(a * b, axis=3))(first, second)
     return np.allclose(found, np.sum(first * second, axis=3), atol=1e-5)
 
 
 def _rank_8():
-    """Ends the process, or never returns."""
+    """Crashes the process, or never returns."""
 
     def evidence(weights, likelihoods):
         summed = jnp.sum(weights[..., None, None, None, None, None] * likelihoods, axis=2)
@@ -132,7 +137,7 @@ def _rank_8():
 
 
 def _dilated_windows():
-    """A maximum over windows of one column takes the gaps of dilated columns for columns."""
+    """A maximum over windows of one column treats the gaps between dilated columns as columns."""
     rows = np.random.default_rng(0).normal(size=(64, 128)).astype(np.float32)
     pooled = jax.lax.reduce_window(
         rows, -np.inf, jax.lax.max, (2, 1), (2, 1), ((0, 0), (0, 0)), base_dilation=(1, 2)

@@ -1,6 +1,7 @@
-"""Classes by the names of their files: a file holds one class, named as it up to case and underscores.
+"""Finds classes by the names of their files: a file holds one class, whose name equals the file's up to case and
+underscores.
 
-Files whose names begin with an underscore are shared by others and hold none.
+Files whose names begin with an underscore are shared by others and hold no such class.
 """
 
 import importlib
@@ -10,7 +11,7 @@ from types import ModuleType
 
 
 def classes(package: ModuleType, kind: type) -> dict[str, type]:
-    """Every class of that kind in the package that is named as its file, by the name of the file."""
+    """Returns every subclass of ``kind`` in the package that is named after its file, by the name of the file."""
     found = {}
     for file in _files(package):
         for name, value in vars(_module(package, file)).items():
@@ -20,10 +21,10 @@ def classes(package: ModuleType, kind: type) -> dict[str, type]:
 
 
 def class_named(package: ModuleType, name: str) -> type:
-    """The class of that name in the package; imports its file only. For the ``__getattr__`` of packages.
+    """Returns the class of that name in the package, importing only its file; used by ``__getattr__`` of packages.
 
     Raises:
-        AttributeError: there is none.
+        AttributeError: the package has no such class.
     """
     for file in _files(package) if name[:1].isupper() else ():
         if _is_of(file, name) and inspect.isclass(value := vars(_module(package, file)).get(name)):

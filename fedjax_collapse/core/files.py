@@ -1,8 +1,8 @@
-"""Files that are whole, and on the disk, from the moment at which they are in their place.
+"""Files that are complete, and on the disk, as soon as they appear under their name.
 
-What is written lies in the memory of the system first, where a power failure takes it; ``fsync`` waits for the disk.
-Only regular files are read and written: opening a pipe, or reading a device, might never end. Caches are in a folder of
-the user's.
+Written data stays in the system's memory at first, where a power failure loses it; ``fsync`` waits for the disk.
+Only regular files are read and written: opening a pipe, or reading a device, might never end. Caches are in the user's
+cache folder.
 """
 
 import contextlib
@@ -14,11 +14,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-_CANNOT = (errno.EINVAL, errno.ENOTSUP)  # of file systems that have no such call, mostly for folders
+_UNSUPPORTED = (errno.EINVAL, errno.ENOTSUP)  # from file systems without fsync, mostly for folders
 
 
 def reading(path: Path) -> BinaryIO:
-    """The regular file, open for reading in binary mode.
+    """Opens a regular file for reading in binary mode.
 
     Raises:
         OSError: it cannot be opened, or is not a regular file.
@@ -27,17 +27,21 @@ def reading(path: Path) -> BinaryIO:
 
 
 def read(path: Path) -> bytes:
-    """The content of a regular file; raises as ``reading``."""
+    """Returns the content of a regular file. Raises what ``reading`` raises."""
     with reading(path) as file:
         return file.read()
 
 
 @contextlib.contextmanager
 def whole(path: Path, temporary: Path | None = None) -> Iterator[BinaryIO]:
-    """A file to write into; it takes the place of ``path`` in one step: a reader sees the old or the new one.
+    """Opens a file for writing that replaces ``path`` in one step: readers see the old content or the new.
 
-    A file with the same content stays as it is. ``temporary``: where it is until then, by default the same place for
-    all writers, of which there is one at a time.
+    A file with the same content is left untouched.
+
+    Args:
+        path: the file to replace.
+        temporary: where the content is written first; by default a name that all writers share, so there must be only
+            one writer at a time.
     """
     temporary = temporary or path.with_suffix(path.suffix + ".tmp")
     with open(_open_regular(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW), "wb") as file:
@@ -53,7 +57,7 @@ def whole(path: Path, temporary: Path | None = None) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def shared(path: Path) -> Iterator[BinaryIO]:
-    """``whole`` for a file that several processes may write at once."""
+    """``whole`` for a file that several processes may write at the same time."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with whole(path, temporary) as file:
@@ -63,7 +67,7 @@ def shared(path: Path) -> Iterator[BinaryIO]:
 
 
 def flush(paths: Iterable[Path]) -> None:
-    """Waits until the disk has what is in these files; of a folder, its names."""
+    """Waits until the content of these files, or the entries of these folders, are on the disk."""
     for path in paths:
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -73,17 +77,17 @@ def flush(paths: Iterable[Path]) -> None:
 
 
 def flush_all(folder: Path) -> None:
-    """``flush`` of the folder and of all that is in it."""
+    """Flushes the folder and everything in it."""
     flush([*folder.rglob("*"), folder])
 
 
 def cache_folder(kind: str) -> Path:
-    """``$XDG_CACHE_HOME/fedjax_collapse/<kind>``, by default below ``~/.cache``."""
+    """Returns ``$XDG_CACHE_HOME/fedjax_collapse/<kind>``, by default below ``~/.cache``."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedjax_collapse" / kind
 
 
 def make_cache(folder: Path) -> None:
-    """Makes a folder of a cache, and those above it that are missing, all of them this user's alone.
+    """Makes a cache folder and its missing parents, accessible to this user only.
 
     Raises:
         OSError: it cannot be made.
@@ -94,7 +98,7 @@ def make_cache(folder: Path) -> None:
 
 
 def _open_regular(path, flags):
-    """The descriptor of a regular file; a pipe is not waited for, and a device is not read."""
+    """Returns the descriptor of a regular file, without waiting for a pipe or reading a device."""
     descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -106,5 +110,5 @@ def _fsync(descriptor):
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno not in _CANNOT:
+        if error.errno not in _UNSUPPORTED:
             raise

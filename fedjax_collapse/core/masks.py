@@ -1,16 +1,16 @@
 """Parts of a network by name: what stays private at a client, what a phase trains, what is never trained.
 
-A part is a mask: a tree of Python bools in the structure of the network's ``Variables``, known when code is compiled,
-so that selecting by it costs nothing. ``Model.mask(name)`` makes one:
+A part is a mask: a tree of Python bools with the structure of the network's ``Variables``. It is static, so selecting
+by it costs nothing in a compiled program. ``Model.mask(name)`` makes one:
 
     none, all    nothing, everything
     batch_norm   scale, shift and running statistics of every layer that has running statistics
-    head         the classifier: the layer that says ``part="head"`` (as those of ``nn/heads.py``), else the top-level
-                 layer of that name
-    body         all but the head
+    head         the classifier: the layers with ``part="head"`` (such as those of ``nn/heads``), otherwise the
+                 top-level layer called ``head``
+    body         everything but the head
     a path       of a layer or a parameter, such as ``Dense_0`` or ``Dense_0/bias``
-    a+b          both
-    a - b        the one without the other, as in ``all - head``; between spaces, and before any +
+    a+b          the union of a and b
+    a - b        a without b, as in ``all - head``; with spaces, and evaluated before any +
 """
 
 import functools
@@ -25,42 +25,47 @@ Paths = Sequence[tuple[str, ...]]
 
 
 def named(name: str, variables: Variables, named_layers: Callable[[], Mapping[str, Paths]]) -> Variables:
-    """The mask of the part in variables, or their shapes. ``named_layers``: the paths of layers that name their part.
+    """Returns the mask of a named part.
+
+    Args:
+        name: the part, in the syntax above.
+        variables: the network's variables, or their shapes.
+        named_layers: returns the paths of the layers that declare a part, by part.
 
     Raises:
         UserError: the network has no such part.
     """
-    return functools.reduce(either, (_without(part, variables, named_layers) for part in name.split("+")))
+    return functools.reduce(union, (_without(part, variables, named_layers) for part in name.split("+")))
 
 
-def either(one: PyTree, other: PyTree) -> PyTree:
-    """The mask of what is in one part or the other."""
+def union(one: PyTree, other: PyTree) -> PyTree:
+    """Returns the union of two masks."""
     return jax.tree.map(lambda a, b: a or b, one, other)
 
 
 def invert(mask: PyTree) -> PyTree:
-    """The mask of all else."""
+    """Returns the complement of a mask."""
     return jax.tree.map(lambda is_part: not is_part, mask)
 
 
 def where(mask: PyTree, yes: PyTree, no: PyTree) -> PyTree:
-    """The leaves of ``yes`` in the part, those of ``no`` elsewhere."""
+    """Returns the leaves of ``yes`` inside the part and of ``no`` elsewhere."""
     return jax.tree.map(lambda is_part, a, b: a if is_part else b, mask, yes, no)
 
 
 def zero(mask: PyTree, tree: PyTree) -> PyTree:
-    """The tree with zeros in the part."""
+    """Returns the tree with zeros in the part."""
     return jax.tree.map(lambda is_part, leaf: jax.numpy.zeros_like(leaf) if is_part else leaf, mask, tree)
 
 
 def select(mask: PyTree, tree: PyTree) -> dict[str, jax.Array]:
-    """The leaves of the part alone, by path."""
+    """Returns the leaves of the part only, by path."""
     paired = zip(by_path(mask).items(), jax.tree.leaves(tree), strict=True)
     return {path: leaf for (path, is_part), leaf in paired if is_part}
 
 
 def replace(tree: PyTree, leaves: dict[str, jax.Array]) -> PyTree:
-    """The tree with the leaves that were selected of it, or of its like; itself if there are none."""
+    """Returns the tree with the given leaves, by path, in place of its own; the same tree if there are none."""
     if not leaves:
         return tree
     replaced = [leaves.get(path, leaf) for path, leaf in by_path(tree).items()]
@@ -94,10 +99,10 @@ def _batch_norm(variables):
 
 
 def _below(layers, name, variables):
-    """The mask of all that is in one of the layers."""
+    """Returns the mask of everything inside the given layers."""
 
     def is_below(path, _):
-        names = tuple(str(entry.key) for entry in path[1:])  # behind the field of Variables
+        names = tuple(str(entry.key) for entry in path[1:])  # after the field of Variables
         return any(names[: len(layer)] == layer for layer in layers)
 
     mask = jax.tree.map_with_path(is_below, variables)
@@ -111,6 +116,6 @@ def _below(layers, name, variables):
 
 
 def by_path(tree: PyTree) -> dict[str, Any]:
-    """The leaves of a tree by path, such as ``params/Dense_0/bias``, in their order."""
+    """Returns the leaves of a tree by path, such as ``params/Dense_0/bias``, in the tree's order."""
     leaves = jax.tree.leaves_with_path(tree)
     return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}

@@ -1,8 +1,8 @@
-"""What a value may be is said once, in its annotation, and checked here: of records, functions and networks alike.
+"""Declares what values are valid, by annotations, and checks the values of records, functions and networks.
 
-``Annotated[float, Interval(0, 1)]`` is a number in an interval, of which the usual ones have names, such as ``Count``;
-a tuple in the place of the interval holds choices. Numbers of a record are pytree leaves, traced inside compiled code;
-what is declared by ``option`` is part of the program.
+``Annotated[float, Interval(0, 1)]`` is a number in an interval; common intervals have names, such as ``Count``. A tuple
+in the place of the interval lists choices. Numbers of a record are pytree leaves, traced inside compiled code; fields
+that are declared with ``option`` are static.
 """
 
 import collections.abc
@@ -28,29 +28,35 @@ Positive = Annotated[float, Interval(0, ends="(]")]
 NonNegative = Annotated[float, Interval(0)]
 Fraction = Annotated[float, Interval(0, 1)]
 Share = Annotated[float, Interval(0, 1, "(]")]
-Decay = Annotated[float, Interval(0, 1, "[)")]  # of what is kept from step to step, such as a momentum
+Decay = Annotated[float, Interval(0, 1, "[)")]  # the fraction retained from step to step, such as a momentum
 Count = Annotated[int, Interval(1)]
 Natural = Annotated[int, Interval(0)]
 Seed = Annotated[int, Interval(0, 2**32 - 1)]
 
 
 def option(default: Any, choices: tuple = (), **needed: Any) -> Any:
-    """A dataclass field that is fixed for the run and part of the compiled program, such as the name of a variant.
+    """A dataclass field that is static: fixed for the run and part of the program, such as the name of a variant.
 
-    ``needed``: other fields without which it does nothing, as of ``only_with``.
+    Args:
+        default: the default value.
+        choices: the valid values; empty if the annotation suffices.
+        **needed: other fields without which it has no effect, as in ``only_with``.
     """
     return struct.field(pytree_node=False, default=default, metadata={"choices": choices, "needed": needed})
 
 
 def only_with(default: Any, **needed: Any) -> Any:
-    """A dataclass field that does nothing without others: ``only_with(1.0, rule="availability")`` needs that rule, and
-    ``only_with(0.5, stragglers=...)`` any number of them. Other values than the default are refused then."""
+    """A dataclass field that has no effect without others.
+
+    ``only_with(1.0, rule="availability")`` needs that value of ``rule``; ``only_with(0.5, stragglers=...)`` needs any
+    value of ``stragglers``. If the condition is not met, only the default is accepted.
+    """
     return dataclasses.field(default=default, metadata={"needed": needed})
 
 
 @dataclasses.dataclass(frozen=True)
 class WithOptions:
-    """A function with some of its arguments, as ``with_options`` makes it; equal for equal ones."""
+    """A function with some of its arguments, made by ``with_options``; comparable and hashable."""
 
     function: Callable
     options: tuple[tuple[str, Any], ...]
@@ -60,14 +66,14 @@ class WithOptions:
 
 
 def with_options(function: Callable, **options: Any) -> WithOptions:
-    """The function with some of its arguments; unlike those of ``functools.partial``, equal ones are equal."""
+    """Binds arguments to a function. Unlike those of ``functools.partial``, results with equal arguments are equal."""
     return WithOptions(function, tuple(options.items()))
 
 
 def constructor(function: Callable, **arguments: Any) -> jax.tree_util.Partial:
-    """The function with its arguments, such as ``constructor(optax.sgd, momentum=0.9, nesterov=True)``.
+    """Binds arguments to a constructor, such as ``constructor(optax.sgd, momentum=0.9, nesterov=True)``.
 
-    Numbers are traced, as those of a record; flags, names and functions are part of the program.
+    Numbers are traced, as in a record; flags, names and functions are static.
     """
     check_value("constructor: function", function, Callable[..., Any])
     numbers = {name: value for name, value in arguments.items() if not isinstance(value, (bool, str, Callable))}
@@ -76,9 +82,11 @@ def constructor(function: Callable, **arguments: Any) -> jax.tree_util.Partial:
 
 
 def check_fields(record: Any, what: str = "") -> None:
-    """Raises UserError if a field of the dataclass or named tuple is not what its annotation and choices say.
+    """Raises UserError if a field of the dataclass or named tuple violates its annotation or choices.
 
-    ``what`` has these fields, for the message; by default the record's class.
+    Args:
+        record: the dataclass or named tuple.
+        what: its name in the message; by default the name of its class.
     """
     for name, hint in hints(type(record)).items():
         if hasattr(record, name):
@@ -87,7 +95,7 @@ def check_fields(record: Any, what: str = "") -> None:
 
 
 def check_needed(record: Any) -> None:
-    """Raises UserError for a field that does nothing without another one, which is not there (``only_with``)."""
+    """Raises UserError for a field that has no effect because another one is missing (``only_with``)."""
     for field in dataclasses.fields(record) if dataclasses.is_dataclass(record) else ():
         value, needed = getattr(record, field.name), field.metadata.get("needed")
         for name, expected in needed.items() if needed and not _is_equal(value, field.default) else ():
@@ -99,7 +107,7 @@ def check_needed(record: Any) -> None:
 
 
 def checked(function: Callable) -> Callable:
-    """The function, whose arguments are checked: UserError for one that is not what its annotation says."""
+    """Decorates a function to check its arguments; it raises UserError for one that violates its annotation."""
     signature, annotations = inspect.signature(function), hints(function)
 
     @functools.wraps(function)
@@ -115,13 +123,13 @@ def checked(function: Callable) -> Callable:
 
 
 def check_value(what: str, value: Any, hint: Any) -> None:
-    """Raises UserError if the value is not what the annotation says."""
-    if wrong := problem(value, hint):
-        raise UserError(f"{what} {wrong}")
+    """Raises UserError if the value violates the annotation."""
+    if reason := problem(value, hint):
+        raise UserError(f"{what} {reason}")
 
 
 def check_key(what: str, key: Any) -> None:
-    """Raises UserError unless it is one key of JAX, in either form."""
+    """Raises UserError unless the value is one JAX key, typed or raw."""
     check_value(what, key, jax.Array)
     raw = jax.random.key_data(jax.random.key(0))
     if (key.dtype, key.shape) not in ((jax.random.key(0).dtype, ()), (raw.dtype, raw.shape)):
@@ -129,16 +137,16 @@ def check_key(what: str, key: Any) -> None:
 
 
 def _is_equal(value, number):
-    """Whether it is that number; of what is traced nobody knows."""
+    """Returns whether the value is that number; True for tracers, whose values are unknown."""
     is_one = not isinstance(value, (jax.Array, np.ndarray)) or not problem(value, float)
     return is_traced(value) or (is_one and bool(value == number))
 
 
 def hints(made: Callable) -> dict[str, Any]:
-    """The annotation of every argument of a function or class; the choices of a dataclass's fields are part of it."""
+    """Returns the annotation of every argument of a function or class, with the choices of a dataclass's fields."""
     try:
         parameters = inspect.signature(made, eval_str=True).parameters
-    except Exception:  # of annotations that are text, of names that may be there for type checkers alone
+    except Exception:  # annotations as strings, with names that only type checkers may know
         parameters = inspect.signature(made).parameters
     annotations = {name: parameter.annotation for name, parameter in parameters.items()}
     for field in dataclasses.fields(made) if dataclasses.is_dataclass(made) else ():
@@ -148,7 +156,7 @@ def hints(made: Callable) -> dict[str, Any]:
 
 
 def in_words(hint: Any) -> str:
-    """What a value of that annotation may be, such as ``float >= 0``; empty for an annotation that says nothing."""
+    """Describes the valid values of an annotation, such as ``float >= 0``; empty if it does not restrict them."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
         kind, limit = arguments

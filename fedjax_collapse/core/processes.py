@@ -1,7 +1,8 @@
-"""Several processes that run one program: what one of them knows, the others are told.
+"""Communication between several processes that run one program.
 
-``jax.distributed.initialize`` makes processes one program. Each makes the same calls in the same order; the first alone
-reads and writes a run's folder, which need not be on a disk that the others see. One process by itself tells nobody.
+``jax.distributed.initialize`` connects the processes, which all make the same calls in the same order. Only the first
+one reads and writes a run's folder, which need not be on a disk that the others see, and sends the results to the
+others. In a single process these functions communicate nothing.
 """
 
 import contextlib
@@ -21,26 +22,26 @@ from fedjax_collapse.core._jax_compat import as_single_process
 from fedjax_collapse.core.records import PyTree, UserError
 
 T = TypeVar("T")
-_HEAD, _PIECE = 2**12, 2**24  # bytes that are sent at once: of every message, and of the rest of a long one
-_NUMBER = 8  # bytes of a message's length
-_FINE, _FAILED = b"+", b"-"  # how a message begins
+_HEAD, _PIECE = 2**12, 2**24  # bytes sent at once: the start of every message, and each piece of the rest
+_NUMBER = 8  # bytes that hold a message's length
+_SUCCEEDED, _FAILED = b"+", b"-"  # the first byte of a message
 
 
 def is_first() -> bool:
-    """Whether this process is the one that reads and writes."""
+    """Returns whether this process is the one that reads and writes files."""
     return jax.process_index() == 0
 
 
 def is_multiprocess() -> bool:
-    """Whether there are others."""
+    """Returns whether there is more than one process."""
     return jax.process_count() > 1
 
 
 def connect() -> None:
-    """Makes the connections over which processes send; called in all of them once they have started.
+    """Opens the connections between processes; called in all of them once they have started.
 
-    Where a CPU makes one by itself, at the first sum over its devices, it waits no longer than 30 seconds for those of
-    processes that are still reading data or compiling. Over one that is there it waits as long as it takes.
+    A connection that a CPU opens by itself, at the first sum over its devices, waits no longer than 30 seconds for
+    processes that are still reading data or compiling. An open connection waits as long as it takes.
     """
     if is_multiprocess():
         all_gather(0)
@@ -53,7 +54,7 @@ def connect() -> None:
 
 
 def all_gather(value: T) -> list[T]:
-    """Every process's value, in their order; JSON of less than 4 KiB."""
+    """Returns the values of all processes, in their order. Each is JSON of less than 4 KiB."""
     if not is_multiprocess():
         return [value]
     rows = multihost_utils.process_allgather(_padded(json.dumps(value).encode(), _HEAD))
@@ -61,12 +62,13 @@ def all_gather(value: T) -> list[T]:
 
 
 def broadcast_from_first(make: Callable[[], T]) -> T:
-    """What ``make`` returns in the first process, the only one that calls it and, while it runs, the only one there is.
+    """Returns, in all processes, what ``make`` returns in the first, the only one that calls it.
 
-    It has to be JSON, whose lists the others get where it has tuples.
+    While ``make`` runs, ``jax.process_count()`` is 1. The value has to be JSON; its tuples become lists in the other
+    processes.
 
     Raises:
-        UserError: in the other processes, whatever it raised in the first, which raises it as it is.
+        UserError: in the other processes, if ``make`` raised any exception in the first, which raises the original one.
     """
     if not is_multiprocess():
         return make()
@@ -74,7 +76,10 @@ def broadcast_from_first(make: Callable[[], T]) -> T:
 
 
 def broadcast_arrays(tree: PyTree) -> PyTree:
-    """The arrays of the first process; the others have some of the same structure, shapes and types."""
+    """Returns the arrays of the first process.
+
+    The other processes pass arrays of the same structure, shapes and types.
+    """
     if not is_multiprocess():
         return tree
     leaves, structure = jax.tree.flatten(tree)
@@ -90,7 +95,7 @@ def _packed(leaves):
 
 
 def _like(leaf, sent):
-    """What was sent, in the type of the leaf: NumPy's files do not know all of them."""
+    """Converts a received array to the type of the leaf, since NumPy's files do not know all of JAX's types."""
     if _is_key(leaf):
         return jax.random.wrap_key_data(sent, impl=jax.random.key_impl(leaf))
     sent = sent.view(leaf.dtype) if sent.dtype.kind == "V" else sent
@@ -103,9 +108,9 @@ def _is_key(leaf):
 
 @contextlib.contextmanager
 def within_first(context: contextlib.AbstractContextManager[T]) -> Iterator[T | None]:
-    """The context in the first process; the others, where it is None, continue when it has been entered.
+    """Enters the context in the first process; the others, which receive None, continue once it has been entered.
 
-    Errors are those of ``broadcast_from_first``.
+    Raises what ``broadcast_from_first`` raises.
     """
     with contextlib.ExitStack() as stack:
         entered = []
@@ -114,12 +119,16 @@ def within_first(context: contextlib.AbstractContextManager[T]) -> Iterator[T | 
 
 
 def check_alike(what: Callable[[], Mapping[str, Any]]) -> None:
-    """Raises UserError if not all processes return the same, of things by name whose ``repr`` tells them apart."""
+    """Checks that all processes return the same values, compared by name and by their ``repr``.
+
+    Raises:
+        UserError: a process has other values than the first.
+    """
     if jax.process_count() == 1:
         return
     digests = all_gather({name: hashlib.sha256(repr(value).encode()).hexdigest() for name, value in what().items()})
-    for process, own in enumerate(digests):
-        names = [name for name in own if own[name] != digests[0].get(name)]
+    for process, found in enumerate(digests):
+        names = [name for name in found if found[name] != digests[0].get(name)]
         if names:
             raise UserError(
                 f"process {process} has another {' and another '.join(names)} than process 0: start all processes with "
@@ -128,12 +137,12 @@ def check_alike(what: Callable[[], Mapping[str, Any]]) -> None:
 
 
 def _sent_by_first(make: Callable[[], bytes]) -> bytes:
-    """What ``make`` returns in the first process, in all. Errors are those of ``broadcast_from_first``."""
+    """Returns, in all processes, what ``make`` returns in the first. Raises what ``broadcast_from_first`` raises."""
     raised, message = None, b""
     if is_first():
         try:
             with as_single_process():
-                message = _FINE + make()
+                message = _SUCCEEDED + make()
         except Exception as error:
             raised, message = error, _FAILED + str(error).encode()
     message = _broadcast(message)
@@ -145,7 +154,7 @@ def _sent_by_first(make: Callable[[], bytes]) -> bytes:
 
 
 def _broadcast(message):
-    """The first process's message, in all; those of the others are ignored."""
+    """Returns the message of the first process in all of them; the messages of the others are ignored."""
     message = len(message).to_bytes(_NUMBER, "little") + message
     head = _send(message[:_HEAD], _HEAD)
     end = _NUMBER + int.from_bytes(head[:_NUMBER], "little")

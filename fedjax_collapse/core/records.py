@@ -1,7 +1,7 @@
-"""The shared vocabulary: what examples, a batch, a network's output, a client and the server are.
+"""Shared records: examples, batches, network outputs, clients and the server.
 
-Everything that crosses a module boundary inside a round is one of these records. They are written for **one**
-client; the client axis exists only in the engine and in aggregation.
+Everything that crosses a module boundary inside a round is one of these records. They describe **one** client; the
+client axis exists only in the engine and in aggregation.
 """
 
 from collections.abc import Mapping
@@ -18,25 +18,25 @@ Scalar = float | Float[Array, ""]  # a hyper-parameter: a number, traced inside 
 
 
 class UserError(ValueError):
-    """A wrong input of the user's: one line that names the thing, what was expected and what to do."""
+    """Invalid input from the user: a one-line message that names the value, what was expected and what to do."""
 
 
 class Damaged(UserError):
-    """A file that differs from what was written, or is missing; an earlier one may do."""
+    """A file that is missing or differs from what was written; an earlier version of it may still be readable."""
 
 
 class Examples(NamedTuple):
     """Inputs and labels of any shape and type, with the constants that normalise the inputs.
 
-    Images are uint8 (or float32) with [height, width, channels], class labels int32 without a shape of their own. On
-    the device; or on the host, as NumPy arrays, where they are too many for it and parts of them are sent.
+    Images are uint8 (or float32) of shape [height, width, channels]; class labels are int32 scalars. The arrays are on
+    the device, or NumPy arrays on the host if they do not fit there; then each round sends the part that it needs.
     """
 
     inputs: jax.Array | np.ndarray  # [examples, ...]
     labels: jax.Array | np.ndarray  # [examples, ...]
-    mean: jax.Array | None  # [channels], the inputs' last axis, in their units; None for inputs that stay as they are
-    std: jax.Array | None  # [channels] likewise
-    identities: jax.Array | None = None  # [examples] rows in the whole data set; None where this is the whole
+    mean: jax.Array | None  # [channels], the inputs' last axis, in their units; None if inputs are not normalised
+    std: jax.Array | None  # [channels], likewise
+    identities: jax.Array | None = None  # [examples] rows in the whole data set; None if this is the whole data set
 
 
 class Ownership(NamedTuple):
@@ -47,7 +47,7 @@ class Ownership(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """One minibatch of one client; ``mask`` is False on padding rows, which must not influence anything."""
+    """One minibatch of one client. ``mask`` is False on padding rows, which must not influence anything."""
 
     inputs: jax.Array  # [batch, ...], normalised
     labels: jax.Array  # [batch, ...]
@@ -55,63 +55,63 @@ class Batch(NamedTuple):
 
 
 class Outputs(NamedTuple):
-    """What every network returns: ``features`` is the input of the classifier, the representation under study."""
+    """What every network returns. ``features``, the input of the classifier, is the representation under study."""
 
     features: jax.Array  # [batch, features]
-    logits: jax.Array  # [batch, classes]; of another task than classification its predictions, [batch, ...]
-    levels: tuple[jax.Array, ...] = ()  # each [batch, channels], on the way to the features; empty unless asked for
+    logits: jax.Array  # [batch, classes]; for tasks other than classification the predictions, [batch, ...]
+    levels: tuple[jax.Array, ...] = ()  # intermediate representations, each [batch, channels]; empty unless requested
 
 
 class Variables(NamedTuple):
-    """A network's state: what is trained by gradient, and the running statistics of BatchNorm."""
+    """A network's state: the trained parameters, and the running statistics of BatchNorm."""
 
     params: PyTree
     batch_stats: PyTree
 
 
 class Server(NamedTuple):
-    """What the server keeps between rounds."""
+    """The server's state between rounds."""
 
     variables: Variables
-    shared: dict[str, PyTree]  # per method: what it keeps here and sends to every client
+    shared: dict[str, PyTree]  # per method: its state at the server, which every client receives
     optimizer: PyTree  # state of the server optimizer
 
 
-OPTIMIZER = "training.optimizer"  # the name, in a client's memory, of the state of its local optimizer
+OPTIMIZER = "training.optimizer"  # the key of the local optimizer's state in a client's memory
 
 
 class ClientState(NamedTuple):
-    """What ONE client keeps between its rounds."""
+    """The state of ONE client between its rounds."""
 
-    memory: dict[str, PyTree]  # per method; and ``OPTIMIZER``'s, where ``LocalTraining.momentum_reset`` is False
-    private: dict[str, jax.Array]  # what of the network never leaves the client, by path
+    memory: dict[str, PyTree]  # per method; also under ``OPTIMIZER`` if ``LocalTraining.momentum_reset`` is False
+    private: dict[str, jax.Array]  # by path, the parts of the network that never leave the client
 
 
 @struct.dataclass
 class Drawn:
-    """A client that was drawn into a round, before its rows and its state are looked up."""
+    """A client of the cohort, before its rows and its state are looked up."""
 
-    id: jax.Array  # int32 identity; also where its state is stored
+    id: jax.Array  # int32 identity; also the index of its stored state
     size: jax.Array  # number of true rows; 0 for a client that only pads a chunk
-    weight: jax.Array  # aggregation weight, sums to 1 over those of the cohort whose upload counts, 0 of others
+    weight: jax.Array  # aggregation weight; sums to 1 over the clients whose uploads count, 0 for the others
     key: Key  # of this client in this round
-    num_clients: jax.Array  # of the federation, in the cohort or not
+    num_clients: jax.Array  # in the whole federation
     mean_size: jax.Array  # mean number of true rows over all clients of the federation
-    budget: jax.Array | None = None  # the share of its local steps that it takes; None is all of them
-    arrives: jax.Array | None = None  # whether its upload reaches the server; None is of all
+    budget: jax.Array | None = None  # the fraction of its local steps that it takes; None means all of them
+    arrives: jax.Array | None = None  # whether its upload reaches the server; None means that every upload does
 
     @property
     def share(self) -> jax.Array:
-        """``K N_i / N``: its size over the mean size; 1 if all clients are equally large."""
+        """``K N_i / N``: the client's size divided by the mean size; 1 if all clients are equally large."""
         return self.size / self.mean_size
 
     @property
     def is_counted(self) -> jax.Array:
-        """Whether the server counts what it sends: that arrives, and the client does not only pad."""
+        """Whether the server counts its upload: the upload arrives, and the client is not padding."""
         return self.id < self.num_clients if self.arrives is None else self.arrives
 
     def with_data(self, rows: jax.Array, state: ClientState) -> "Client":
-        """The client with its rows and its state."""
+        """Returns the client with its rows and its state."""
         return Client(**vars(self), rows=rows, state=state)
 
 
@@ -119,7 +119,7 @@ class Drawn:
 class Client(Drawn):
     """Everything that one client has in one round."""
 
-    rows: jax.Array  # [capacity] int32, rows of the examples that it owns; padded
+    rows: jax.Array  # [capacity] int32, the rows of its examples; padded
     state: ClientState
 
 
@@ -129,19 +129,19 @@ class Trained(NamedTuple):
     variables: Variables
     steps: jax.Array  # number of optimizer steps taken
     learning_rate: jax.Array  # of this round
-    metrics: dict[str, jax.Array]  # mean over the examples seen: loss and score of the task, each term by name
-    optimizer: PyTree = ()  # the last state of the local optimizer
+    metrics: dict[str, jax.Array]  # means over the examples seen: the task's loss and score, each term by name
+    optimizer: PyTree = ()  # the final state of the local optimizer
 
 
-MEASURED = "measured/"  # before the name of a measurement and of its number, in the rows
-EPOCH = "epoch/"  # before the number of an epoch and the name of what is a metric of it alone
+MEASURED = "measured/"  # prefix of a measurement's values in the rows: measured/<measurement>/<value>
+EPOCH = "epoch/"  # prefix of the metrics of a single epoch: epoch/<number>/<metric>
 
 
 def of_rounds(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the metrics that are of whole rounds, not of one of their epochs."""
+    """Returns the metrics of whole rounds, without those of single epochs."""
     return {name: value for name, value in metrics.items() if not name.startswith(EPOCH)}
 
 
 def losses_of(metrics: Mapping[str, Any], score: str) -> dict[str, Any]:
-    """Those of whole rounds without the task's ``score``, which is no loss and may be undefined though all is well."""
+    """Returns the losses of whole rounds: all metrics but ``score``, which may be undefined in a sound run."""
     return {name: value for name, value in of_rounds(metrics).items() if name != score}

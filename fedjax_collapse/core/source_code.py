@@ -1,9 +1,9 @@
-"""Hashes of the user's own code that a run depends on, so that a run is not resumed with other code than it began with.
+"""Hashes of the user's code that a run depends on, so that a run is not resumed with different code.
 
-The user's modules are those that are neither part of this project, nor of Python, nor installed in ``site-packages``.
-Of each module that defines a class or function of the run, and of each module of the user's that these import, at any
-depth, the file is hashed. What is defined in a script or notebook (``__main__``) is hashed definition by definition,
-so that other lines of it may change. Imports by computed names are not followed.
+The user's modules are those that belong neither to this project nor to Python and are not installed in
+``site-packages``. The hash covers the file of each module that defines a class or function of the run, and of each user
+module that these import, directly or indirectly. Code in a script or notebook (``__main__``) is hashed definition by
+definition, so that its other lines may change. Imports by computed names are not followed.
 """
 
 import ast
@@ -25,7 +25,7 @@ _INSTALLED = ("site-packages", "dist-packages")
 
 
 def source_hashes(*values: Any) -> dict[str, str]:
-    """SHA-256 by module of the user's code behind classes and functions anywhere in the values."""
+    """Returns the SHA-256 of each user module that defines classes or functions found anywhere in the values."""
     files, in_main, visited = {}, [], set()
     for definition in _definitions(values, set()):
         name = getattr(definition, "__module__", None) or ""
@@ -39,13 +39,13 @@ def source_hashes(*values: Any) -> dict[str, str]:
 
 
 def is_users(name: str, path: Path) -> bool:
-    """Whether the module of that name and file is the user's own."""
+    """Returns whether the module of that name and file is the user's."""
     is_installed = any(path.is_relative_to(folder) for folder in _PYTHON) or any(p in path.parts for p in _INSTALLED)
     return name.partition(".")[0] not in _PROJECT and not is_installed
 
 
 def file_of(name: str) -> Path | None:
-    """The file of a module, loaded or not; None if there is none. Nothing is imported."""
+    """Returns the file of a module, loaded or not; None if there is none. Imports nothing."""
     loaded = getattr(sys.modules.get(name), "__file__", None)
     if loaded:
         return Path(loaded)
@@ -53,7 +53,7 @@ def file_of(name: str) -> Path | None:
     for end in range(1, name.count(".") + 2):
         try:
             spec = PathFinder.find_spec(".".join(name.split(".")[:end]), folders)
-        except (ImportError, ValueError):  # of what is no name of a module
+        except (ImportError, ValueError):  # not the name of a module
             spec = None
         if spec is None:
             return None
@@ -62,20 +62,20 @@ def file_of(name: str) -> Path | None:
 
 
 def hash_code(code: CodeType) -> str:
-    """The hash of what a function does, the same in every process of one version of Python."""
+    """Returns the hash of a function's bytecode, the same in every process with the same version of Python."""
     constants = tuple(map(_constant, code.co_consts))
     return hashlib.sha256(code.co_code + repr((code.co_names, constants)).encode()).hexdigest()[:16]
 
 
 def _constant(value):
-    """The constant without what differs between processes: the address in the ``repr`` of inner code."""
+    """Replaces what differs between processes: the address in the ``repr`` of inner code, the order of a set."""
     if isinstance(value, CodeType):
         return hash_code(value)
     return sorted(map(repr, value)) if isinstance(value, frozenset) else value
 
 
 def _definitions(value: Any, seen: set[int]) -> Iterator[type | Callable]:
-    """The classes and functions of a value and of all that is in it."""
+    """Yields the classes and functions in a value and in everything that it contains."""
     if id(value) in seen or value is None or isinstance(value, (str, bytes, int, float)):
         return
     seen.add(id(value))
@@ -86,7 +86,7 @@ def _definitions(value: Any, seen: set[int]) -> Iterator[type | Callable]:
         yield from value.__mro__
     elif inspect.ismethod(value):
         yield from _definitions_of_all((value.__func__, value.__self__), seen)
-    elif hasattr(value, "__wrapped__"):  # a compiled function, say
+    elif hasattr(value, "__wrapped__"):  # for example a compiled function
         yield from _definitions(value.__wrapped__, seen)
     else:
         yield from type(value).__mro__
@@ -107,7 +107,7 @@ def _definitions_of_all(values, seen):
 
 
 def _imported_files(name: str) -> dict[str, Path]:
-    """The files of the user's module of that name, its parent packages, and all of the user's that they import."""
+    """Returns the files of a user module, of its parent packages, and of all user modules that they import."""
     found: dict[str, Path] = {}
     to_visit = [name]
     while to_visit:
@@ -122,7 +122,7 @@ def _imported_files(name: str) -> dict[str, Path]:
 
 
 def _imports(name: str, path: Path) -> Iterator[str]:
-    """Names that may be modules which the file imports, wherever in it it does."""
+    """Yields the names that a file imports, at any place in it; some may not be modules."""
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
     for node in ast.walk(_parsed(path)):
         if isinstance(node, ast.Import):
@@ -132,7 +132,7 @@ def _imports(name: str, path: Path) -> Iterator[str]:
             if node.level:
                 try:
                     base = importlib.util.resolve_name("." * node.level + base, package)
-                except ImportError:  # beyond the top, which fails when it is run
+                except ImportError:  # beyond the top-level package, which fails when the file is run
                     continue
             yield base
             yield from (f"{base}.{alias.name}" for alias in node.names)
@@ -141,7 +141,7 @@ def _imports(name: str, path: Path) -> Iterator[str]:
 def _parsed(path):
     try:
         return ast.parse(path.read_bytes())
-    except (OSError, SyntaxError, ValueError):  # of an extension module, of a file that was removed meanwhile
+    except (OSError, SyntaxError, ValueError):  # an extension module, or a file that has been removed meanwhile
         return ast.Module([], [])
 
 
@@ -153,7 +153,7 @@ def _hash_file(path):
 
 
 def _hash_definitions(definitions) -> str:
-    """The hash of definitions of ``__main__`` and of all that they name there."""
+    """Returns the hash of definitions in ``__main__`` and of everything there that they refer to."""
     names, described = dict(vars(sys.modules["__main__"])), {}
     to_visit = {definition.__qualname__: definition for definition in definitions}
     while to_visit:
@@ -174,13 +174,13 @@ def _hash_definitions(definitions) -> str:
 
 
 def _code_of(member):
-    """The code of a function, also of one that is wrapped, or of a property; None of anything else."""
+    """Returns the code of a function, wrapped or not, or of a property; None for anything else."""
     member = getattr(member, "fget", None) or getattr(member, "__func__", member)
     return getattr(inspect.unwrap(member) if callable(member) else member, "__code__", None)
 
 
 def _names(code):
-    """The names that code, and code within it, looks up."""
+    """Yields the names that code, and code within it, looks up."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
@@ -188,7 +188,7 @@ def _names(code):
 
 
 def _is_plain(value):
-    """Whether its ``repr`` is the same in every process."""
+    """Returns whether the value's ``repr`` is the same in every process."""
     if isinstance(value, tuple):
         return all(map(_is_plain, value))
     return isinstance(value, (str, int, float, type(None)))

@@ -1,4 +1,4 @@
-"""The user's functions are called here while programs are traced, so that what is wrong with them is one line."""
+"""Calls the user's functions while programs are traced, and turns their errors into one-line messages."""
 
 import traceback
 from collections.abc import Callable
@@ -15,8 +15,10 @@ _LONGEST = 300  # characters of a reason
 
 
 def explained(what: str, error: BaseException) -> UserError:
-    """In one line what the user's own code, or the library's with such options, ended with, and where in the user's
-    code; a UserError as it is."""
+    """Returns a one-line error about an exception from the user's code, or from the library with the user's options.
+
+    The message names the exception and its place in the user's code. A UserError is returned unchanged.
+    """
     if isinstance(error, UserError):
         return error
     frames = traceback.walk_tb(error.__traceback__)
@@ -28,10 +30,10 @@ def explained(what: str, error: BaseException) -> UserError:
 
 
 def call(what: str, function: Callable, *arguments: Any) -> Any:
-    """What the function returns.
+    """Returns what the function returns.
 
     Raises:
-        UserError: ``explained``, in place of any other exception, which is the error's cause.
+        UserError: made by ``explained`` from any other exception, which is its cause.
     """
     try:
         return function(*arguments)
@@ -40,10 +42,10 @@ def call(what: str, function: Callable, *arguments: Any) -> Any:
 
 
 def call_loss(what: str, function: Callable, *arguments: Any) -> jax.Array:
-    """The same of a loss.
+    """Calls a loss function and checks its result.
 
     Raises:
-        UserError: also if it returns anything but a real number.
+        UserError: as ``call``, and if the result is not one real number.
     """
     loss = call(what, function, *arguments)
     is_real = isinstance(loss, (jax.Array, float)) and jnp.issubdtype(jnp.result_type(loss), jnp.floating)

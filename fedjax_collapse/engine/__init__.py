@@ -1,4 +1,4 @@
-"""How clients are laid onto hardware, and the compiled round."""
+"""The layout of clients on devices, and the compiled round."""
 
 from fedjax_collapse.engine import memory as memory
 from fedjax_collapse.engine import together as together

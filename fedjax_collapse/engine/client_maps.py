@@ -1,7 +1,7 @@
-"""Client maps: how a function of one client is laid out over a cohort.
+"""Client maps: the layout of a function of one client over a cohort.
 
 A client map turns ``function(shared, client) -> Outcome`` into a function of a cohort, whose clients are stacked on a
-leading axis: summands are added up, results are stacked, and of what is large only some clients' is kept. All maps give
+leading axis: summands are summed, results are stacked, and large values are kept for some clients only. All maps give
 the same numbers up to the order of float summation; they differ in speed and memory:
 
     outcome = Vectorized()(lambda shared, client: Outcome(client * shared, client), 2.0, jnp.arange(3.0))
@@ -31,10 +31,11 @@ from fedjax_collapse.training.aggregation import sum_clients
 
 
 class Outcome(NamedTuple):
-    """What a function returns for one client, and a client map for all: the sum, the rest stacked, what is kept.
+    """What a function returns for one client, and a client map for all: the sum, stacked results, and kept values.
 
-    Results stay on the device that made them; numbers, floats alone, come to all devices together with the sum.
-    ``kept`` is stored in place ``slot`` of a given stack; a client with a slot behind its end is not kept.
+    Results stay on the device that computed them; numbers, which must be floats, are copied to all devices together
+    with the sum. ``kept`` is stored at index ``slot`` of a given stack; it is dropped if the slot is after the end of
+    the stack.
     """
 
     summand: PyTree
@@ -48,28 +49,28 @@ PerClient = Callable[[PyTree, PyTree], Outcome]
 
 
 class ClientMap:
-    """The contract; its defaults are those of one device."""
+    """The interface; its defaults are for one device."""
 
     clients_at_once: int
     num_devices: int
-    on: tuple[jax.Device, ...] = ()  # what it runs on; the first devices where nothing is given
+    on: tuple[jax.Device, ...] = ()  # the devices that it runs on; the first ones if empty
     is_compiled: ClassVar[bool] = True  # False for the debug map, whose rounds run operation by operation
-    runs_clients_alone: bool = False  # without a client axis, so that a branch costs only the case that is taken
+    runs_clients_alone: bool = False  # one at a time, without a client axis, so that a branch costs only the taken case
 
     def __post_init__(self):
         check_fields(self)
         object.__setattr__(self, "on", tuple(self.on))
 
     def __call__(self, function: PerClient, shared: PyTree, clients: PyTree, slots: PyTree = ()) -> Outcome:
-        """The sum of the summands, the stacked results, and ``slots`` with what is kept in them.
+        """Returns the sum of the summands, the stacked results, and ``slots`` with the kept values stored in them.
 
-        What is in slots that no client has means nothing.
+        Slots that no client has may hold any values.
         """
         raise NotImplementedError
 
     @property
     def devices(self) -> tuple[jax.Device, ...]:
-        """The ``num_devices`` that it runs on.
+        """The ``num_devices`` devices that it runs on.
 
         Raises:
             UserError: there are fewer.
@@ -78,23 +79,26 @@ class ClientMap:
 
     @property
     def target(self) -> Target:
-        """What the rounds are compiled for."""
+        """The target that the rounds are compiled for."""
         return Target.of(self.devices[0])
 
     def arrange(self, ids: jax.Array) -> jax.Array:
-        """The order in which the map wants clients, given by increasing size."""
+        """Returns the order in which the map processes clients, which are given by increasing size."""
         return ids
 
     def replicate(self, tree: PyTree) -> PyTree:
-        """The arrays on every device, where the compiled round expects and leaves them: it is compiled only once."""
+        """Places the arrays on every device, where the compiled round expects and leaves them.
+
+        So the round is compiled only once.
+        """
         return jax.device_put(tree, self.devices[0])
 
     def shard(self, clients: PyTree) -> PyTree:
-        """What is stored of all clients, stacked, divided over the devices; padded to a multiple of ``num_devices``."""
+        """Divides what is stored for all clients over the devices, padded to a multiple of ``num_devices``."""
         return self.replicate(clients)
 
     def shapes(self, tree: PyTree, sharded: bool = False) -> PyTree:
-        """Shapes of arrays as ``replicate`` leaves them, or ``shard``: what is traced with them is not traced again."""
+        """Returns shapes of arrays placed by ``replicate`` or ``shard``, which can be traced in their place."""
         sharding = self._sharding(sharded)
 
         def describe(leaf):
@@ -104,22 +108,22 @@ class ClientMap:
         return jax.tree.map(describe, tree)
 
     def _sharding(self, sharded: bool) -> Sharding | None:
-        """None is where JAX puts arrays by itself."""
+        """Returns the sharding; None for JAX's default placement."""
         del sharded
         return SingleDeviceSharding(self.on[0]) if self.on else None
 
     def keep_sharded(self, clients: PyTree) -> PyTree:
-        """The arrays, unchanged; inside compiled code, so that they are left as ``shard`` placed them."""
+        """Constrains the arrays, inside compiled code, to the placement of ``shard``."""
         return clients
 
     def keep_replicated(self, tree: PyTree) -> PyTree:
-        """The arrays, unchanged; inside compiled code, so that every device computes them instead of asking others."""
+        """Makes every device compute the arrays, inside compiled code, instead of communicating."""
         return tree
 
 
 @dataclasses.dataclass(frozen=True)
 class Vectorized(ClientMap):
-    """All clients of the cohort at once: ``jax.vmap``. Every client takes as long as the one with most steps."""
+    """All clients of the cohort at once, by ``jax.vmap``. Every client takes as long as the one with most steps."""
 
     clients_at_once: ClassVar[int] = 1
     num_devices: ClassVar[int] = 1
@@ -140,7 +144,7 @@ class Chunked(ClientMap):
     Memory grows with the chunk, not with the cohort.
 
     Raises:
-        UserError: ``clients_at_once`` is no number >= 1.
+        UserError: ``clients_at_once`` is not a number >= 1.
     """
 
     clients_at_once: Count
@@ -179,13 +183,13 @@ class Chunked(ClientMap):
 
 @dataclasses.dataclass(frozen=True)
 class Sharded(ClientMap):
-    """The cohort divided over several devices, each of which runs its share by the map ``inner``.
+    """The cohort divided over several devices, each of which runs its part by the map ``inner``.
 
-    On a CPU one client rarely keeps several cores busy: as many CPU devices as cores, each running one client at a
-    time, are faster than one device that uses all cores (set ``jax_num_cpu_devices`` before JAX starts).
+    On a CPU one client rarely uses several cores: as many CPU devices as cores, each running one client at a time, are
+    faster than one device that uses all cores (set ``jax_num_cpu_devices`` before JAX starts).
 
     Raises:
-        UserError: fewer devices than asked for.
+        UserError: there are fewer devices than requested.
     """
 
     num_devices: Count
@@ -234,12 +238,12 @@ class Sharded(ClientMap):
         return Outcome(total, results, numbers, kept)
 
     def _among_all(self, share):
-        """This device's clients' numbers in their places among all, 0 elsewhere."""
+        """Returns the numbers of this device's clients in their places among all, and 0 elsewhere."""
         whole = jnp.zeros((self.num_devices, *share.shape), share.dtype)
         return whole.at[jax.lax.axis_index("clients")].set(share).reshape(-1, *share.shape[1:])
 
     def arrange(self, ids):
-        """Gives chunks of neighbours to the devices by turns, turning round after each row, for even loads."""
+        """Deals chunks of neighbours to the devices, reversing the order after each row, for even loads."""
         rows = ids.reshape(-1, self.num_devices, self.inner.clients_at_once)
         rows = rows.at[1::2].set(rows[1::2, ::-1])
         return rows.swapaxes(0, 1).reshape(-1)
@@ -248,7 +252,7 @@ class Sharded(ClientMap):
         return _place(tree, self._sharding(sharded=False))
 
     def shard(self, clients):
-        """A device keeps its share of the clients, not all of them."""
+        """Divides the clients, so that no device stores all of them."""
 
         def pad(leaf):
             missing = -len(leaf) % self.num_devices
@@ -286,24 +290,24 @@ class Loop(ClientMap):
 
 
 def check_at_once(name: str, client_map: ClientMap, most: int, whose: str) -> None:
-    """Raises UserError if each device is to run more at once than there are."""
+    """Raises UserError if a device is to run more clients or runs at once than there are."""
     at_once = client_map.clients_at_once // client_map.num_devices
     if at_once > most:
         raise UserError(f"{name}: {at_once} at a time on a device: expected at most {most}, {whose}")
 
 
 def available_devices() -> tuple[jax.Device, ...]:
-    """All processes' devices: the one place that asks for them, where nobody has said which to run on."""
+    """Returns the devices of all processes; no other function queries them if no devices are given."""
     return tuple(jax.devices())
 
 
 def own_devices() -> tuple[jax.Device, ...]:
-    """This process's devices, on which it computes what every process computes for itself."""
+    """Returns the devices of this process, for what every process computes for itself."""
     return tuple(jax.local_devices())
 
 
 def within_process(client_map: ClientMap) -> ClientMap:
-    """The map on those of its devices that are this process's; itself where all are."""
+    """Returns the map on those of its devices that belong to this process; the map itself if all do."""
     devices = tuple(device for device in client_map.devices if device.process_index == jax.process_index())
     match client_map:
         case Sharded(count, inner, _) if len(devices) < count:
@@ -312,7 +316,7 @@ def within_process(client_map: ClientMap) -> ClientMap:
 
 
 def num_busy(count: int, devices: Sequence[jax.Device]) -> int:
-    """Over how many of the devices so many clients or runs are divided: all, where several processes have them."""
+    """Returns over how many of the devices clients or runs are divided: all if there are several processes."""
     return len(devices) if processes.is_multiprocess() else min(len(devices), count)
 
 
@@ -323,7 +327,7 @@ def _first(count: int, devices: tuple[jax.Device, ...]) -> tuple[jax.Device, ...
 
 
 def on_one_device(tree: PyTree) -> PyTree:
-    """The arrays on the first of the devices that they lie on; without a copy of those that are whole on each.
+    """Moves the arrays to the first of their devices, without a copy if they are replicated.
 
     NumPy arrays stay on the host.
     """
@@ -341,7 +345,7 @@ def on_one_device(tree: PyTree) -> PyTree:
 
 
 def to_host(tree: PyTree) -> PyTree:
-    """The arrays as NumPy ones: whole, also where each process has a part of them."""
+    """Returns the arrays as NumPy arrays, gathered if they are divided over processes."""
 
     def fetch(leaf):  # one after another, as each is whole on every device for a moment
         is_part = isinstance(leaf, jax.Array) and not leaf.is_fully_addressable
@@ -351,7 +355,7 @@ def to_host(tree: PyTree) -> PyTree:
 
 
 def _place(tree, sharding):
-    """The arrays, which all processes have, on the devices; each process places what lies on its own ones."""
+    """Places the arrays, which all processes have, on the devices; each process fills its own devices."""
     if sharding.is_fully_addressable:
         return jax.device_put(tree, sharding)
 
@@ -368,7 +372,7 @@ def _place(tree, sharding):
 
 
 def _on_each(leaf):
-    """The array, of which processes have parts, whole on all of its devices."""
+    """Replicates an array, of which processes have parts, on all of its devices."""
     if leaf.is_fully_replicated:
         return leaf
     return jax.jit(_same, out_shardings=leaf.sharding.update(spec=PartitionSpec()))(leaf)
@@ -379,14 +383,14 @@ def _same(leaf):
 
 
 def _side_by_side(function, shared, clients):
-    """The sum of the summands, all else stacked, of clients on an axis of their own."""
+    """Returns the outcome of vectorized clients: the sum of the summands, and the rest stacked."""
     outcome = jax.vmap(function, in_axes=(None, 0))(shared, clients)
     slots = jnp.broadcast_to(outcome.slot, len(jax.tree.leaves(clients)[0]))
     return outcome._replace(summand=sum_clients(outcome.summand), slot=slots)
 
 
 def _keep(slots: PyTree, outcome: Outcome) -> PyTree:
-    """The slots with what is kept of the clients that have one; ``outcome`` is stacked."""
+    """Stores the kept values of clients that have a slot; ``outcome`` is stacked."""
     leaves = jax.tree.leaves(slots)
     if not leaves:
         return slots
@@ -399,4 +403,4 @@ def _keep(slots: PyTree, outcome: Outcome) -> PyTree:
     is_kept = outcome.slot[0] < len(leaves[0])
     if len(leaves[0]) == 1:  # compiles faster than a branch
         return jax.tree.map(lambda all, new: jnp.where(is_kept, new, all), slots, outcome.kept)
-    return jax.lax.cond(is_kept, store, lambda: slots)  # else all slots would be written for every client
+    return jax.lax.cond(is_kept, store, lambda: slots)  # otherwise all slots would be written for every client

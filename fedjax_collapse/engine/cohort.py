@@ -1,7 +1,7 @@
-"""One round of a cohort: who takes part, and what their local training makes of the server.
+"""One round of a cohort: who takes part, their local training, and the server's step.
 
-All randomness comes from identities (round, client, epoch), never from a position, so the numbers do not depend on how
-clients are laid out, nor on whether their data and states lie on the device or on the host.
+All randomness is derived from identities (round, client, epoch), never from a position, so the numbers depend neither
+on the layout of clients nor on whether their data and states are stored on the device or on the host.
 """
 
 import functools
@@ -23,23 +23,23 @@ from fedjax_collapse.training.algorithm import FedAvg
 
 
 class Data(NamedTuple):
-    """What is fixed for a run besides the examples: who owns which of them, and how clients take part."""
+    """What is fixed for a run besides the examples: their ownership, and the rules of participation."""
 
     ownership: Ownership
     participation: Participation = Participation()
-    order: jax.Array | None = None  # [stored] whose client states are stored where (``home_order``); None: by identity
+    order: jax.Array | None = None  # [stored] identities of the stored client states (``home_order``); None: ascending
 
 
 class Watched(NamedTuple):
-    """Local models after their training, of the clients that are watched and were in the cohort."""
+    """The trained local models of the watched clients that were in the cohort."""
 
-    ids: jax.Array  # [watched] identities; the number of clients where there is none, and its variables mean nothing
+    ids: jax.Array  # [watched] identities; the number of clients, and arbitrary variables, if it was not in the cohort
     variables: Variables  # stacked
-    received: Variables  # the server's model, which their training started from
+    received: Variables  # the server's model, from which their training started
 
 
 class Shared(NamedTuple):
-    """What the clients of a round have in common."""
+    """What all clients of a round receive."""
 
     server: Server  # as it was sent to them
     round: jax.Array | int  # number of rounds done
@@ -47,7 +47,7 @@ class Shared(NamedTuple):
 
 
 class CohortResult(NamedTuple):
-    """What a cohort leaves besides its uploads; client by client in the cohort's order."""
+    """The results of a cohort besides its uploads, by client in the cohort's order."""
 
     states: ClientState  # stacked
     steps: jax.Array  # [cohort] optimizer steps
@@ -60,7 +60,13 @@ def draw(
 ) -> Drawn:
     """Draws a round's cohort: its clients, stacked, in the layout's order and padded.
 
-    ``left_out``: [clients] who is as if it had dropped out; only where clients are not in ``Data.order``.
+    Args:
+        rounds: what the rounds are compiled for.
+        algorithm: the algorithm.
+        data: ownership and participation.
+        key: of the run's rounds.
+        round: the number of the round, from 0.
+        left_out: [clients] clients that are treated as if they had dropped out; only without ``Data.order``.
     """
     sizes = data.ownership.sizes
     rule = data.participation.in_round(key, round, len(sizes))
@@ -79,16 +85,16 @@ def draw(
 
 
 def _planned_steps(rule, algorithm, key, sizes):
-    """Steps [clients] that each would take in the round."""
+    """Returns the steps [clients] that each client would take in the round."""
     budgets = rule.budgets(key, jnp.arange(len(sizes)), len(sizes))
     return sum(steps for _, steps in algorithm.local_training.phase_steps(sizes, budgets))
 
 
 def arrange(cohort: jax.Array, sizes: jax.Array, client_map: ClientMap) -> jax.Array:
-    """The cohort in the order that the client map wants, padded to a multiple of its clients at once.
+    """Returns the cohort in the order of the client map, padded to a multiple of its clients at once.
 
-    Sorted by size, the clients of a chunk have similar numbers of steps and wait little for one another. Identities of
-    padding are those behind the last client's.
+    Sorted by size, the clients of a chunk have similar numbers of steps and wait little for one another. The identity
+    of padding is the number of clients.
     """
     padding = jnp.full(-len(cohort) % client_map.clients_at_once, len(sizes), cohort.dtype)
     own_sizes = jnp.where(cohort < len(sizes), sizes.at[cohort].get(mode="clip"), 0)
@@ -96,22 +102,21 @@ def arrange(cohort: jax.Array, sizes: jax.Array, client_map: ClientMap) -> jax.A
 
 
 def everyone(sizes: jax.Array, client_map: ClientMap) -> jax.Array:
-    """All clients, arranged as a cohort."""
+    """Returns all clients, arranged as a cohort."""
     return arrange(jnp.arange(len(sizes)), sizes, client_map)
 
 
 def without(cohort: jax.Array, left_out: jax.Array | None) -> jax.Array:
-    """The cohort's identities; that of padding for those that are left out, of all clients [clients]; None: nobody."""
+    """Replaces the identities of clients that are left out [clients] by that of padding; None leaves out no client."""
     if left_out is None:
         return cohort
     return jnp.where(left_out.at[cohort].get(mode="clip"), len(left_out), cohort)
 
 
 def home_order(rounds: Rounds, data: Data) -> jax.Array | None:
-    """Identities in the order of all cohorts, in which client states lie where their clients run, round after round.
+    """Returns the identities in the order of all cohorts, so that client states are stored where their clients run.
 
-    None where cohorts differ, as when clients are left out, so that there is none; and on one device, where states may
-    lie in any order.
+    None if cohorts differ, for example because clients are left out, and on one device, where the order has no effect.
     """
     layout, sizes = rounds.layout, data.ownership.sizes
     is_fixed = data.participation.is_everyone(len(sizes), layout.cohort_size) and rounds.diverging == KEEP_ALL
@@ -121,7 +126,7 @@ def home_order(rounds: Rounds, data: Data) -> jax.Array | None:
 
 
 def device_steps(sizes: np.ndarray, batch_size: int, client_map: ClientMap) -> np.ndarray:
-    """Steps [devices] of an epoch in which all clients take part."""
+    """Returns the steps [devices] of an epoch in which all clients take part."""
     ids = np.asarray(everyone(jnp.asarray(sizes), client_map))
     steps = np.append(-(-np.asarray(sizes) // batch_size), 0)  # padding takes none
     return steps[ids].reshape(client_map.num_devices, -1).sum(axis=1)
@@ -135,9 +140,15 @@ def stack(
     budgets: jax.Array | None,
     arrives: jax.Array | None = None,
 ) -> Drawn:
-    """The cohort's clients, stacked; those that only pad get size 0 and weight 0.
+    """Returns the cohort's clients, stacked; those that only pad get size 0 and weight 0.
 
-    ``sizes``: of all clients; ``key``: of the clients' training in this round; the rest: of each of the cohort.
+    Args:
+        algorithm: decides how clients are weighted.
+        cohort: [cohort] identities.
+        sizes: [clients] number of examples of all clients.
+        key: the key from which the clients' keys are derived in this round.
+        budgets: [cohort] the fraction of its steps that each client takes; None means all of them.
+        arrives: [cohort] whether each upload reaches the server; None means that every upload does.
     """
     num_clients = len(sizes)
     is_real = cohort < num_clients
@@ -145,7 +156,7 @@ def stack(
     is_counted = is_real if arrives is None else arrives
     counted = own_sizes if arrives is None else jnp.where(arrives, own_sizes, 0)
     batches = counted // algorithm.training.batch_size
-    batches = jnp.where(jnp.sum(batches) > 0, batches, counted)  # where nobody has a whole batch
+    batches = jnp.where(jnp.sum(batches) > 0, batches, counted)  # if no client has a whole batch
     weights = {"size": counted, "equal": is_counted, "batches": batches}[algorithm.weights_by]
     return Drawn(
         id=cohort,
@@ -160,7 +171,7 @@ def stack(
 
 
 def gather(drawn: Drawn, data: Data, states: ClientState) -> Client:
-    """The drawn clients with their rows and states, from what is stored of all clients."""
+    """Returns the drawn clients with their rows and states, taken from those of all clients."""
 
     def of_cohort(leaf):
         return leaf.at[drawn.id].get(mode="clip")
@@ -170,7 +181,7 @@ def gather(drawn: Drawn, data: Data, states: ClientState) -> Client:
 
 
 def no_models(rounds: Rounds, server: Server) -> Variables:
-    """Room for the models that are watched."""
+    """Returns a buffer of zeros for the watched models."""
     count = rounds.num_watched
     return jax.tree.map(lambda leaf: jnp.zeros((count, *leaf.shape), leaf.dtype), server.variables)
 
@@ -178,10 +189,17 @@ def no_models(rounds: Rounds, server: Server) -> Variables:
 def train(
     rounds: Rounds, algorithm: FedAvg, shared: Shared, clients: Client, slots: Variables
 ) -> tuple[Upload, CohortResult]:
-    """Trains the cohort: the sum of its weighted uploads, and what its clients leave.
+    """Trains the cohort and returns the sum of its weighted uploads and its results.
 
-    ``slots``: what ``no_models`` made, or a round before; the models that are watched overwrite it. Where clients are
-    skipped, the metrics say who diverges.
+    Args:
+        rounds: what the rounds are compiled for.
+        algorithm: the algorithm.
+        shared: what all clients receive.
+        clients: the cohort.
+        slots: the buffer for the watched models, from ``no_models`` or an earlier round; it is overwritten.
+
+    Returns:
+        The sum of the uploads, and the results; if clients are skipped, the metrics mark those that diverge.
     """
     watched_ids = rounds.watched_ids(clients.id, clients.num_clients[0])
 
@@ -204,8 +222,11 @@ def train(
 def aggregate(
     rounds: Rounds, algorithm: FedAvg, shared: Shared, clients: Client, upload: Upload, result: CohortResult
 ) -> tuple[Server, CohortResult]:
-    """The server after the cohort's round, and the result, whose metrics also say whose measures of the new model
-    diverge; ``upload`` and ``result`` are what ``train`` returned."""
+    """Returns the server after the cohort's round, and the result.
+
+    If clients are skipped, the result's metrics also mark clients whose measurements of the new model diverge.
+    ``upload`` and ``result`` are what ``train`` returned.
+    """
     new, measured = server.aggregate(algorithm, rounds.model, shared.server, upload), {}
     if algorithm.measuring():
         measured, diverged = _sum_reports(rounds, algorithm, shared._replace(server=new), clients, local.measure)
@@ -219,26 +240,28 @@ def aggregate(
 def first_reports(
     rounds: Rounds, algorithm: FedAvg, shared: Shared, clients: Client
 ) -> tuple[dict[str, PyTree], PyTree]:
-    """The clients' summed reports on the initial model, of the methods that start with one; and, where
-    clients are skipped, whose diverge [cohort]."""
+    """Returns the clients' summed reports on the initial model, for the methods that start with a report.
+
+    If clients are skipped, also returns which of the reports diverge [cohort].
+    """
     return _sum_reports(rounds, algorithm, shared, clients, local.first_report)
 
 
 def measured_by_all(
     rounds: Rounds, algorithm: FedAvg, shared: Shared, clients: Client
 ) -> tuple[dict[str, PyTree], PyTree]:
-    """What ``first_reports`` returns, of the reports of all clients on the model after the round."""
+    """Returns what ``first_reports`` returns, for the reports of all clients on the model after the round."""
     return _sum_reports(rounds, algorithm, shared, clients, functools.partial(local.measure, by_all=True))
 
 
 def start_with(algorithm: FedAvg, received: Server, reports: dict[str, PyTree], left_out: jax.Array | None) -> Server:
-    """The server before the first round, from the clients' summed reports; as it was where all are ``left_out``."""
+    """Returns the server before the first round, updated by all clients' reports; unchanged if all are left out."""
     new = server.combine_first_reports(algorithm, received, reports)
     return new if left_out is None else either(~jnp.all(left_out), new, received)
 
 
 def end_with(algorithm: FedAvg, received: Server, reports: dict[str, PyTree], left_out: jax.Array | None) -> Server:
-    """The server after all clients have measured its model; as it was where all are ``left_out``."""
+    """Returns the server after all clients have measured its model; unchanged if all are left out."""
     new = server.after_round(algorithm, received.variables, received, reports, by_all=True)
     return new if left_out is None else either(~jnp.all(left_out), new, received)
 
@@ -254,7 +277,7 @@ def _sum_reports(rounds, algorithm, shared, clients, report):
 
 
 def _map_clients(rounds, algorithm, shared, clients, function, slots=()):
-    """The outcome of a function of ``LocalContext``, laid out over the clients."""
+    """Maps a function of ``LocalContext`` over the clients and returns its outcome."""
 
     def of_client(received, client):
         current, examples = received
@@ -267,5 +290,5 @@ def _map_clients(rounds, algorithm, shared, clients, function, slots=()):
 
 
 def _position(ids: jax.Array, id: jax.Array) -> jax.Array:
-    """Where the identity is among the others; behind them if it is not."""
+    """Returns the position of an identity among the others; their number if it is not among them."""
     return jnp.min(jnp.where(ids == id, jnp.arange(len(ids)), len(ids)))

@@ -1,7 +1,7 @@
-"""Rounds of a federation that is larger than the device: the host keeps what is stored of all clients.
+"""Rounds of a federation that is larger than the device: client states stay on the host.
 
-The host keeps the examples as well where their inputs are a NumPy array. The device then holds the server, one cohort,
-and the examples of this cohort and of the next, which are sent while it computes. A round is the one of ``cohort.py``.
+The examples stay there too if their inputs are a NumPy array. The device then holds the server, one cohort, and the
+examples of this cohort and of the next, which are sent while it computes. A round is the one of ``cohort.py``.
 """
 
 import contextlib
@@ -26,10 +26,15 @@ from fedjax_collapse.training.algorithm import FedAvg
 def run_rounds(
     rounds: Rounds, algorithm: FedAvg, state: State, data: Data, examples: Examples, num_rounds: jax.Array | int
 ) -> Advance:
-    """What ``rounds.run_rounds`` returns, with client states and records as NumPy arrays.
+    """Returns what ``rounds.run_rounds`` returns, with client states and records as NumPy arrays.
 
-    ``num_rounds``: at least 1. ``data.ownership``: best as NumPy arrays, else it is read from the device in every call.
-    ``state`` is donated: client states in NumPy arrays are changed in place, unless they are read-only.
+    Args:
+        rounds: what the rounds are compiled for.
+        algorithm: the algorithm.
+        state: donated; client states in NumPy arrays are changed in place, unless they are read-only.
+        data: preferably with NumPy arrays in ``ownership``, which are otherwise read from the device in every call.
+        examples: the examples.
+        num_rounds: at least 1.
     """
     num_rounds, client_map = int(num_rounds), rounds.layout.client_map
     states = jax.tree.map(functools.partial(_writable, len(data.ownership.sizes)), state.clients)
@@ -60,7 +65,7 @@ def run_rounds(
 def with_first_reports(
     rounds: Rounds, algorithm: FedAvg, state: State, data: Data, examples: Examples
 ) -> tuple[State, np.ndarray | None]:
-    """What ``rounds.with_first_reports`` returns; reports are added up, of as many clients at once as a cohort has."""
+    """Returns what ``rounds.with_first_reports`` returns, from reports of as many clients at once as a cohort has."""
     client_map = rounds.layout.client_map
     if not algorithm.starting:
         return state, None
@@ -73,9 +78,9 @@ def with_first_reports(
 
 
 def _train_and_aggregate(rounds, algorithm, host, state, first):
-    """Who was left out [clients], or None; and the identities, the new server and the result of the cohort.
+    """Returns the clients [clients] that were left out, or None; and the identities, the new server and the result.
 
-    ``first``: the cohort that was drawn, as it was sent; it is drawn again where clients are left out.
+    ``first`` is the cohort that was drawn, as it was sent; it is drawn again if clients are left out.
     """
 
     def attempt(left_out):
@@ -93,9 +98,9 @@ def _train_and_aggregate(rounds, algorithm, host, state, first):
 
 
 def _reports_of_all(rounds, algorithm, host, key, states, report):
-    """Whose reports were left out [clients], or None, and the sum of all other clients' reports.
+    """Returns the clients [clients] whose reports were left out, or None, and the sum of all other clients' reports.
 
-    ``key``: what the keys of all clients are derived from.
+    ``key`` is the key from which the keys of all clients are derived.
     """
     num_clients, client_map = len(host.sizes), rounds.layout.client_map
 
@@ -106,7 +111,7 @@ def _reports_of_all(rounds, algorithm, host, key, states, report):
             ids = np.asarray(cohort.drawn.id)
             reports, wrong = report(client_map.shard(_gather(states, ids)), cohort)
             total = reports if total is None else jax.tree.map(jnp.add, total, reports)
-            jax.block_until_ready(total)  # or the examples of all clients would be sent at once
+            jax.block_until_ready(total)  # otherwise the examples of all clients would be sent at once
             blocks.append((ids, to_host(wrong)))
         return *map(np.concatenate, zip(*blocks, strict=True)), total
 
@@ -115,7 +120,7 @@ def _reports_of_all(rounds, algorithm, host, key, states, report):
 
 
 class _Cohort(NamedTuple):
-    """A cohort on its way to the device."""
+    """A cohort that is being sent to the device."""
 
     drawn: Drawn
     rows: jax.Array  # [cohort, capacity] of the examples that are sent with it
@@ -123,13 +128,13 @@ class _Cohort(NamedTuple):
 
 
 class _Host(NamedTuple):
-    """What cohorts are drawn and sent from; on the host as far as it may be too much for the device."""
+    """The source of cohorts; on the host as far as it may be too large for the device."""
 
     examples: Examples
     rows: np.ndarray  # [clients, capacity]
     sizes: np.ndarray  # [clients]
-    placed: Data  # on the device: without rows
-    num_sent: int  # the most examples that a cohort can own; as many are always sent, so that nothing is recompiled
+    placed: Data  # on the device, without rows
+    num_sent: int  # the most examples that a cohort can own, always sent so that nothing is recompiled
     client_map: ClientMap
 
     @classmethod
@@ -142,7 +147,7 @@ class _Host(NamedTuple):
         return cls(examples, rows, sizes, placed, num_sent, client_map)
 
     def send(self, drawn: Drawn) -> _Cohort:
-        """The clients with their rows, and the examples that these are rows of, on their way to the device."""
+        """Sends the clients' rows, and the examples that these refer to, to the device."""
         ids, client_map, examples = np.asarray(drawn.id), self.client_map, self.examples
         rows = self.rows.take(ids, axis=0, mode="clip")
         if not isinstance(examples.inputs, np.ndarray):
@@ -163,7 +168,7 @@ _draw = jax.jit(cohorts.draw, static_argnums=0)
 
 @functools.partial(jax.jit, static_argnums=0)
 def _arranged(rounds, algorithm, data, key, cohort, left_out):
-    """Some of all clients, without those left out, in the layout's order; their weights are those among all."""
+    """Returns some of all clients, without those left out, in the layout's order, weighted as among all clients."""
     sizes = data.ownership.sizes
     cohort = cohorts.arrange(cohorts.without(cohort, left_out), sizes, rounds.layout.client_map)
     drawn = cohorts.stack(algorithm, cohort, sizes, key, None)
@@ -199,26 +204,26 @@ def _compiled_or_not(client_map: ClientMap):
 
 
 def _everyone(num_clients, cohort_size):
-    """Identities [blocks, cohort_size] of all clients; those of padding are behind the last client's."""
+    """Returns the identities of all clients [blocks, cohort_size]; the identity of padding is the number of clients."""
     padded = num_clients + -num_clients % cohort_size
     return np.minimum(np.arange(padded, dtype=np.int32), num_clients).reshape(-1, cohort_size)
 
 
 def _writable(num_clients, leaf):
-    """The stored states without padding, in an array on the host that can be changed."""
+    """Returns the stored states without padding, in a writable array on the host."""
     leaf = np.asarray(leaf)[:num_clients]
     return leaf if leaf.flags.writeable else leaf.copy()
 
 
 def _gather(states: ClientState, ids: np.ndarray) -> ClientState:
-    """The cohort's states; those of clients that only pad it are some client's, and ignored."""
+    """Returns the cohort's states; for clients that only pad it some client's state, which is ignored."""
     return jax.tree.map(lambda leaf: leaf.take(ids, axis=0, mode="clip"), states)
 
 
 def _record(
     states: ClientState, num_clients: int, ids: np.ndarray, result: CohortResult, left_out: np.ndarray | None
 ) -> RoundRecord:
-    """The round's record, client by client; the cohort's new states are stored in ``states``."""
+    """Returns the round's record by client, and stores the cohort's new states in ``states``."""
     is_real = ids < num_clients
 
     def store(stored, new):
@@ -236,13 +241,13 @@ def _record(
 
 
 def _mark(record, left_out):
-    """Counts the clients that were left out among those that are skipped."""
+    """Counts the clients that were left out as skipped."""
     if left_out is not None:
         record.metrics[SKIPPED][left_out] = 1
 
 
 def _stack(max_rounds: int, *rounds: PyTree) -> np.ndarray:
-    """The rounds' values on a leading axis, which is as long as the longest call's."""
+    """Stacks the rounds' values on a leading axis of length ``max_rounds``."""
     stacked = np.zeros((max_rounds, *np.shape(rounds[0])), np.asarray(rounds[0]).dtype)
     stacked[: len(rounds)] = rounds
     return stacked

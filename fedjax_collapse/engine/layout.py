@@ -1,4 +1,4 @@
-"""What the compiled rounds of a run are specialised to, and what of it follows from the network and the data."""
+"""The static description that the compiled rounds of a run are specialised to."""
 
 import dataclasses
 import math
@@ -15,30 +15,37 @@ from fedjax_collapse.engine.skipping import KEEP_ALL, KeepAll
 from fedjax_collapse.nn.model import Model
 
 _SMALL_LAYERS, _SMALL_WEIGHTS = 12, 5_000_000
-_SHALLOW = 10  # layers up to which a program that holds the network's step twice still compiles fast
-_WORTHWHILE = 0.03  # share of the computed samples that must be saved
+_SHALLOW = 10  # layers up to which a program that contains the network's step twice still compiles fast
+_WORTHWHILE = 0.03  # the least fraction of the computed samples that has to be saved
 
 
 class Layout(NamedTuple):
-    """How rounds are laid out on the hardware. It changes speed and memory, and the order of float summation alone.
+    """The layout of rounds on the hardware. It changes only speed, memory and the order of float summation.
 
-    ``batch_parts``: into how many parts a batch is cut; one whose true rows fit into fewer costs no more than those.
+    Args:
+        client_map: lays out the clients.
+        cohort_size: clients in a round.
+        max_rounds: the most rounds in one call.
+        batch_parts: the number of parts into which a batch is divided. Parts without true rows are not computed.
     """
 
     client_map: ClientMap
     cohort_size: int
-    max_rounds: int = 1  # in one call
+    max_rounds: int = 1
     batch_parts: int = 1
 
 
 @dataclasses.dataclass(frozen=True)
 class Rounds:
-    """All that a round is compiled for, but the structure of what it is given; a static argument.
+    """Everything that a round is compiled for, except for the shapes of its arguments; a static argument.
 
-    ``run_map``: how several runs are laid out, each by ``layout``; None for one run.
-    ``watch``: whose local models are kept after a call's last round: ``one``, the member of its cohort with the lowest
-    identity; ``all`` of its cohort; or those of some identities.
-    ``diverging``: what a round does with clients that diverge.
+    Args:
+        model: the model.
+        layout: the layout of each run.
+        run_map: lays out several runs; None for one run.
+        watch: the clients whose local models are returned after a call's last round: ``one``, the member of its cohort
+            with the lowest identity; ``all`` of its cohort; or a tuple of identities.
+        diverging: what a round does with clients that diverge (``skipping.py``).
     """
 
     model: Model
@@ -49,11 +56,11 @@ class Rounds:
 
     @property
     def num_watched(self) -> int:
-        """How many clients are watched."""
+        """The number of watched clients."""
         return {"one": 1, "all": self.layout.cohort_size}.get(self.watch) or len(self.watch)
 
     def watched_ids(self, cohort: jax.Array, num_clients: jax.Array) -> jax.Array:
-        """Identities of the clients that are watched, as many for every cohort; behind the last one's are nobody's."""
+        """Returns ``num_watched`` identities; ``num_clients`` stands for clients that are not in the cohort."""
         match self.watch:
             case "one":
                 return jnp.min(cohort)[None]
@@ -64,7 +71,7 @@ class Rounds:
 
     @property
     def devices(self) -> tuple[jax.Device, ...]:
-        """Those that take part in them."""
+        """The devices that the rounds use."""
         return (self.run_map or self.layout.client_map).devices
 
 
@@ -77,10 +84,11 @@ def check_watch(watch: str | tuple[int, ...], num_clients: int) -> None:
 
 
 def clients_at_once(target: Target, model: Model) -> int:
-    """How many clients side by side are a good first choice on a device; ``layout="timed"`` measures it.
+    """Returns a good first choice for the number of clients that a device trains at once.
 
-    One on a CPU. Ten on a GPU, which one client of these networks does not fill, and of small networks on a TPU: deeper
-    and larger ones are no faster there with ten, and take ten times the memory (``docs/accelerators.md``).
+    One on a CPU. Ten on a GPU, which one client of these networks does not fill, and on a TPU for small networks:
+    deeper and larger ones are no faster there with ten, and take ten times the memory (``docs/accelerators.md``).
+    ``layout="timed"`` measures it.
     """
     kernels = _kernels(model)
     is_small = len(kernels) <= _SMALL_LAYERS and sum(map(math.prod, kernels)) <= _SMALL_WEIGHTS
@@ -88,10 +96,11 @@ def clients_at_once(target: Target, model: Model) -> int:
 
 
 def batch_parts(client_map: ClientMap, model: Model, sizes: np.ndarray, batch_size: int) -> int:
-    """Into how many parts it pays to cut a batch: a client's step is compiled for each number of them.
+    """Returns the number of parts into which it pays to divide a batch.
 
-    One under ``vmap``, where a branch costs all of its cases; for deep networks, which compile for long; and where
-    nearly all batches are full. Four for dense networks, which compile at once, else two.
+    A client's step is compiled for each number of parts. One part under ``vmap``, where a branch costs all of its
+    cases; for deep networks, which compile slowly; and if nearly all batches are full. Four for dense networks, which
+    compile fast, otherwise two.
     """
     kernels = _kernels(model)
     parts = min(4 if all(len(shape) == 2 for shape in kernels) else 2, batch_size)
@@ -102,13 +111,13 @@ def batch_parts(client_map: ClientMap, model: Model, sizes: np.ndarray, batch_si
 
 
 def _kernels(model):
-    """Shapes of the network's weights, without biases and what normalisations have."""
+    """Returns the shapes of the network's weights, without biases and the parameters of normalisation layers."""
     params = jax.eval_shape(model.init, jax.random.key(0)).params
     return [leaf.shape for leaf in jax.tree.leaves(params) if leaf.ndim > 1]
 
 
 def padded_sizes(sizes: np.ndarray, batch_size: int, parts: int) -> np.ndarray:
-    """Samples that are computed in an epoch of clients with so many examples."""
+    """Returns the number of samples computed in an epoch by clients of these sizes, including padding."""
     full, rest = np.divmod(sizes, batch_size)
     part = -(-batch_size // parts)
     return full * batch_size + np.minimum(-(-rest // part) * part, batch_size)

@@ -1,4 +1,4 @@
-"""How much memory rounds will take on each device, known before the first one, and a layout that fits."""
+"""Predicts the memory that rounds take on each device, and finds a layout that fits."""
 
 import contextlib
 import math
@@ -14,14 +14,15 @@ from fedjax_collapse.engine.client_maps import Chunked, ClientMap, Sharded, Vect
 from fedjax_collapse.engine.layout import Layout
 
 _GIB = 2**30
-_SHOWN = 100  # characters of what the runtime says
-_SHARE = 0.8  # of the free memory that examples and client states may take; the rest is for the rounds
+_SHOWN = 100  # characters of the runtime's message
+_STORED_FRACTION = 0.8  # of the free memory that examples and client states may take; the rest is for the rounds
 
 
 def free_bytes(devices: Sequence[jax.Device]) -> float:
-    """Bytes that are free on each of the devices; infinite where nobody knows. CPU devices share the machine's.
+    """Returns the bytes that are free on each of the devices; infinite if unknown.
 
-    Of several processes each knows its own devices, and all return the least.
+    CPU devices share the machine's memory. If there are several processes, each measures its own devices, and all
+    return the minimum.
     """
     return min(processes.all_gather(_own_free_bytes([d for d in devices if d.process_index == jax.process_index()])))
 
@@ -34,7 +35,7 @@ def _own_free_bytes(devices):
 
 
 def free_bytes_of_host() -> float:
-    """Bytes that are free on this machine; infinite where nobody knows."""
+    """Returns the bytes that are free on this machine; infinite if unknown."""
     info = Path("/proc/meminfo")
     lines = info.read_text().splitlines() if info.exists() else []
     available = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")]
@@ -42,22 +43,22 @@ def free_bytes_of_host() -> float:
 
 
 def fits(num_bytes: float, devices: Sequence[jax.Device]) -> bool:
-    """Whether each of the devices has room for so many bytes of examples and client states, and for rounds beside."""
-    return num_bytes <= _SHARE * free_bytes(devices)
+    """Returns whether each device has room for this many bytes of examples and client states, and for rounds."""
+    return num_bytes <= _STORED_FRACTION * free_bytes(devices)
 
 
 def fits_on_host(tree: PyTree) -> bool:
-    """Whether this machine has room for a copy of the arrays, and for rounds beside."""
-    return size_in_bytes(tree) <= _SHARE * free_bytes_of_host()
+    """Returns whether this machine has room for a copy of the arrays, and for rounds."""
+    return size_in_bytes(tree) <= _STORED_FRACTION * free_bytes_of_host()
 
 
 def size_in_bytes(tree: PyTree) -> int:
-    """Bytes of all leaves: arrays, or their shapes."""
+    """Returns the total bytes of all leaves, which are arrays or shapes."""
     return sum(math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize for leaf in jax.tree.leaves(tree))
 
 
 def program_bytes(compile: Callable[[], jax.stages.Compiled]) -> float:
-    """Bytes that a program needs on a device beside its arguments; infinite where its compiler says it is too much."""
+    """Returns the bytes that a program needs besides its arguments; infinite if its compiler reports too many."""
     try:
         stats = compile().memory_analysis()
     except jax.errors.JaxRuntimeError as error:
@@ -69,28 +70,32 @@ def program_bytes(compile: Callable[[], jax.stages.Compiled]) -> float:
 
 @contextlib.contextmanager
 def explain_out_of_memory() -> Iterator[None]:
-    """Raises UserError, with what to do, where memory is exhausted inside, of a device or of the machine."""
+    """Raises a UserError with advice if memory of a device or of the machine is exhausted in its body."""
     try:
         yield
     except (MemoryError, jax.errors.JaxRuntimeError) as error:
         if not is_exhaustion(error):
             raise
-        said = " ".join(str(error).split())[:_SHOWN] or type(error).__name__
+        reason = " ".join(str(error).split())[:_SHOWN] or type(error).__name__
         raise UserError(
-            f"out of memory ({said}): lower engine.clients_at_once or training.batch_size, choose engine.storage=host, "
-            "or a smaller network or image size"
+            f"out of memory ({reason}): lower engine.clients_at_once or training.batch_size, choose "
+            "engine.storage=host, or a smaller network or image size"
         ) from error
 
 
 def is_exhaustion(error: BaseException) -> bool:
-    """Whether it says that there is not enough memory."""
+    """Returns whether the error reports exhausted memory."""
     return isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error)
 
 
 def fit(layout: Layout, needed: Callable[[Layout], float], free: float, beside: str) -> tuple[Layout, float]:
-    """The layout, with as few clients at once as it takes for its rounds to fit, and the bytes that they need.
+    """Returns a layout with as many clients at once as fit, and the bytes that its rounds need.
 
-    ``needed``: bytes of a layout's rounds on a device; ``beside``: what else lies there, for the message.
+    Args:
+        layout: the layout to start from; the number of clients at once is halved until the rounds fit.
+        needed: returns the bytes of a layout's rounds on a device.
+        free: the bytes that are free on a device.
+        beside: describes what else is stored there, for the message.
 
     Raises:
         UserError: one client at a time does not fit.
@@ -108,7 +113,7 @@ def fit(layout: Layout, needed: Callable[[Layout], float], free: float, beside: 
 
 
 def _smaller(client_map: ClientMap, cohort_size: int) -> ClientMap | None:
-    """The same with half as many clients at once; None where there is one."""
+    """Returns the client map with half as many clients at once; None if there is only one."""
     match client_map:
         case Sharded(num_devices, inner, on):
             smaller = _smaller(inner, -(-cohort_size // num_devices))

@@ -1,4 +1,4 @@
-"""The rounds of a run, or of several that go together, wherever their states and examples lie."""
+"""The rounds of one run, or of several batched runs, with states and examples on the device or on the host."""
 
 import dataclasses
 import functools
@@ -23,11 +23,15 @@ _MIB = 2**20
 
 
 class Program:
-    """Advances runs by rounds; each run is an algorithm, its state and its data, and all have the same examples.
+    """Advances runs by rounds. Each run is an algorithm, its state and its data; all share the same examples.
 
-    ``storage``: ``device``; ``host``, where client states, and the examples if they are NumPy arrays, stay there and
-    the cohort's are sent in every round; ``auto`` is the device, unless the examples are NumPy arrays or both do not
-    fit. More than one run needs a ``run_map`` and the device.
+    Args:
+        rounds: what the rounds are compiled for.
+        runs: the runs; more than one needs a ``run_map`` and storage on the device.
+        examples: the examples.
+        storage: ``device``; ``host``, where client states, and the examples if they are NumPy arrays, stay there and
+            the cohort's are sent in every round; ``auto`` is the device, unless the examples are NumPy arrays or the
+            two do not fit.
 
     Raises:
         UserError: the storage cannot hold several runs.
@@ -39,8 +43,8 @@ class Program:
         self._rounds, self._runs, self._examples = rounds, list(runs), examples
         self._data = self._runs[0][2]
         self._state = None  # until it is placed
-        self._left_out = []  # by run, whose first report was; until the first rounds
-        self.round_bytes = math.nan  # that rounds need on each device beside what is stored; NaN where nobody knows
+        self._left_out = []  # by run, the clients whose first reports were left out; until the first rounds
+        self.round_bytes = math.nan  # needed on each device by rounds, besides what is stored; NaN if unknown
         self._is_on_host = self._chosen(storage)
         if self._is_on_host and rounds.run_map is not None:
             raise UserError(
@@ -48,7 +52,7 @@ class Program:
             )
 
     def prepare(self) -> str:
-        """Places everything and compiles, with as few clients at once as fit; a line about layout and memory.
+        """Places all arrays and compiles, with as many clients at once as fit; returns a line about layout and memory.
 
         Raises:
             UserError: one client at a time does not fit.
@@ -63,7 +67,7 @@ class Program:
         return f"{self._description}; on each device {needed / _MIB:.1f} MiB for a round in addition to {self._stored}"
 
     def advance(self, num_rounds: int) -> list[Advance]:
-        """Each run after so many rounds."""
+        """Returns each run after ``num_rounds`` more rounds."""
         run = host_rounds.run_rounds if self._is_on_host else rounds.run_rounds
         advance = jax.block_until_ready(run(self._rounds, *self._arguments(num_rounds)))
         self._state = advance.state
@@ -72,19 +76,19 @@ class Program:
         return list(map(_counted, advances, left_out)) if left_out else advances
 
     def states(self) -> list[State]:
-        """Each run's state as ``rounds.init`` makes it: without padding, its clients on the host."""
+        """Returns each run's state in the form of ``rounds.init``: without padding, its clients on the host."""
         states = [state for _, state, _ in self._runs] if self._state is None else self._each(self._state)
         num_clients = len(self._runs[0][2].ownership.sizes)
         return [rounds.without_padding(state, num_clients, self.order) for state in states]
 
     @property
     def order(self) -> jax.Array | None:
-        """Identities in the order of the client states that ``advance`` returns; None where that is by identity."""
+        """Identities in the order of the client states that ``advance`` returns; None if ascending."""
         return self._data.order
 
     @property
     def stored_bytes(self) -> float:
-        """Of examples and client states on each device; NaN where some of them are on the host."""
+        """Bytes of examples and client states on each device; NaN if some of them are on the host."""
         return math.nan if self._is_on_host else sum(self._stored_bytes())
 
     def _each(self, tree):
@@ -107,7 +111,7 @@ class Program:
         return runs[0] if run_map is None else together.stack_runs(runs, run_map)
 
     def _started(self, module, algorithm, state, data):
-        """The state, after the first reports if it is that before the first round."""
+        """Returns the state, updated by the first reports if it is the one before the first round."""
         if int(state.round):
             return state
         alone = dataclasses.replace(self._rounds, run_map=None)
@@ -121,7 +125,7 @@ class Program:
         return self._has_examples_on_host or not memory.fits(sum(self._stored_bytes()), self._rounds.devices)
 
     def _stored_bytes(self):
-        """On each device: of the examples with their owners, and of the client states."""
+        """Returns the bytes on each device of the examples with their ownership, and of the client states."""
         (_, state, data), num_devices = self._runs[0], len(self._rounds.devices)
         per_device = -(-len(self._runs) // num_devices) if self._rounds.run_map else 1 / num_devices
         size = memory.size_in_bytes((self._examples, data.ownership))
@@ -140,7 +144,7 @@ class Program:
         return self._algorithm, self._state, self._data, self._examples, num_rounds
 
     def _redistribute(self, layout):
-        """Places the client states where they are at home in the layout."""
+        """Moves the client states to their home in the layout."""
         (state,), self._state, client_map = self.states(), None, layout.client_map
         order = client_map.replicate(home_order(self._with(layout), self._data))
         self._state, self._data = rounds.distribute(client_map, state, order), self._data._replace(order=order)
@@ -165,7 +169,7 @@ class Program:
 
 
 def _counted(advance, left_out):
-    """The advance, whose first round also counts the clients whose first report was left out."""
+    """Returns the advance with the clients whose first reports were left out counted as skipped in its first round."""
     if left_out is None or not left_out.any():
         return advance
     metrics = dict(advance.record.metrics)

@@ -1,7 +1,7 @@
 """The compiled rounds: draw a cohort, map local training over it, aggregate; several rounds in one call.
 
-Several runs are one program as well: all that belongs to a run is stacked on a leading axis, and laid out by a client
-map as clients are. A run resumes exactly from its state alone, also on another number of devices.
+Several runs can be one program as well: their arguments are stacked on a leading axis, and laid out by a client map as
+clients are. A run resumes exactly from its state, also on another number of devices.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ from fedjax_collapse.training.algorithm import FedAvg
 
 
 class State(NamedTuple):
-    """All that a run carries from round to round; what a checkpoint holds."""
+    """Everything that a run carries from round to round; the content of a checkpoint."""
 
     server: Server
     clients: ClientState  # every leaf with a leading axis over all clients; padded and in ``Data.order`` on devices
@@ -35,7 +35,7 @@ class State(NamedTuple):
 
 
 class RoundRecord(NamedTuple):
-    """What a person wants to know of a round; NaN (steps: 0) for clients outside the cohort."""
+    """The record of a round; NaN (steps: 0) for clients outside the cohort."""
 
     metrics: dict[str, jax.Array]  # each [clients]
     steps: jax.Array  # [clients] optimizer steps
@@ -45,12 +45,12 @@ class Advance(NamedTuple):
     """A run after some rounds."""
 
     state: State
-    record: RoundRecord  # of each round, [max_rounds, ...]; those beyond the rounds that were asked for are unused
+    record: RoundRecord  # of each round, [max_rounds, ...]; entries after the requested rounds are unused
     watched: Watched  # of the last round
 
 
 def init(algorithm: FedAvg, model: Model, variables: Variables, num_clients: int, key: Key) -> State:
-    """The state before the first round; every client starts from the same state, which lies on the host once."""
+    """Returns the state before the first round. All clients start from the same state, stored once, on the host."""
     started, client = server.init(algorithm, model, variables)
     clients = jax.tree.map(lambda leaf: np.broadcast_to(leaf, (num_clients, *np.shape(leaf))), client)
     started, key, round = jax.tree.map(jnp.array, (started, key, jnp.zeros((), jnp.int32)))
@@ -58,15 +58,18 @@ def init(algorithm: FedAvg, model: Model, variables: Variables, num_clients: int
 
 
 def client_shapes(algorithm: FedAvg, model: Model, num_clients: int) -> ClientState:
-    """Shapes of the states of all clients; nothing is computed."""
+    """Returns the shapes of the states of all clients, without computing anything."""
     client = jax.eval_shape(lambda key: server.init(algorithm, model, model.init(key))[1], jax.random.key(0))
     return _of_all(client, num_clients)
 
 
 def distribute(client_map: ClientMap, state: State, order: jax.Array | None = None) -> State:
-    """The state where the compiled rounds expect and leave it: clients sharded, the rest replicated.
+    """Places the state where the compiled rounds expect it: clients sharded, the rest replicated.
 
-    ``order``: that of the ``Data`` of these rounds; padding gets the last client's state.
+    Args:
+        client_map: the layout.
+        state: the state, its clients by identity.
+        order: ``Data.order`` of these rounds; padding gets the last client's state.
     """
 
     def place(leaf):
@@ -79,19 +82,19 @@ def distribute(client_map: ClientMap, state: State, order: jax.Array | None = No
 
 
 def without_padding(state: State, num_clients: int, order: jax.Array | None = None) -> State:
-    """The state of the clients that there are, by identity, whatever devices it was placed on; on the host."""
+    """Returns the state with its clients by identity, without padding and on the host, from any placement."""
     clients = by_identity(to_host(state.clients), num_clients, order)
     return _own(state._replace(clients=()))._replace(clients=clients)
 
 
 def _own(state):
-    """The state on a device of this process alone, where others have it as well."""
+    """Moves the state to a device of this process if it is shared with others."""
     is_common = not all(leaf.is_fully_addressable for leaf in jax.tree.leaves(state) if isinstance(leaf, jax.Array))
     return on_one_device(state) if is_common else state
 
 
 def by_identity(stored: PyTree, num_clients: int, order: jax.Array | None) -> PyTree:
-    """What is stored of all clients in the order, row i that of client i, without padding."""
+    """Returns what is stored for all clients in the order of their identities, without padding."""
     rows = slice(num_clients) if order is None else np.argsort(order)[:num_clients]  # padding has the last identities
     return jax.tree.map(lambda leaf: leaf[rows], stored)
 
@@ -99,7 +102,7 @@ def by_identity(stored: PyTree, num_clients: int, order: jax.Array | None) -> Py
 def run_rounds(
     rounds: Rounds, algorithm: FedAvg, state: State, data: Data, examples: Examples, num_rounds: jax.Array | int
 ) -> Advance:
-    """The run after ``num_rounds`` rounds; with a ``run_map`` every run, stacked as ``together.stack_runs`` does it.
+    """Runs ``num_rounds`` rounds; with a ``run_map`` of every run, stacked as by ``together.stack_runs``.
 
     Compiled once for all numbers of rounds up to ``layout.max_rounds`` and all values of the algorithm's
     hyper-parameters. ``state`` is donated: its buffers are reused and it must not be used again.
@@ -111,15 +114,15 @@ def run_rounds(
 
 
 def compile_rounds(rounds: Rounds, *arguments) -> jax.stages.Compiled:
-    """The program that ``run_rounds`` runs on these arguments, and has then compiled."""
+    """Returns the program that ``run_rounds`` runs on these arguments, which is then cached."""
     return _run_rounds_compiled.lower(rounds, *arguments).compile()
 
 
 def trace(rounds: Rounds, algorithm: FedAvg, data: Data, examples: Examples) -> None:
-    """Goes through the rounds of a run without computing anything, so that whatever does not fit together is found.
+    """Traces the rounds of a run, without computing anything, to find whatever does not fit together.
 
     Raises:
-        UserError: by a network or a method that cannot work with the others.
+        UserError: a network or a method does not fit the rest.
     """
     if not rounds.layout.client_map.is_compiled:
         rounds = dataclasses.replace(rounds, layout=rounds.layout._replace(client_map=Chunked(1)))
@@ -127,16 +130,18 @@ def trace(rounds: Rounds, algorithm: FedAvg, data: Data, examples: Examples) -> 
 
 
 def lower(rounds: Rounds, algorithm: FedAvg, data: Data, examples: Examples) -> jax.stages.Lowered:
-    """The rounds of a run as they go to the compiler, also of devices that are not there; ``data`` and ``examples`` may
-    be shapes."""
+    """Lowers the rounds of a run, also for devices that are not present; ``data`` and ``examples`` may be shapes."""
     return _run_rounds_compiled.lower(rounds, *_shapes(rounds, algorithm, data, examples), rounds.layout.max_rounds)
 
 
 def with_first_reports(
     rounds: Rounds, algorithm: FedAvg, state: State, data: Data, examples: Examples
 ) -> tuple[State, jax.Array | np.ndarray | None]:
-    """The state before the first round, after the reports on the initial model that some methods start with, and whose
-    were left out [clients], as they were not finite; None where clients are not skipped."""
+    """Returns the state before the first round, updated by the reports on the initial model that some methods need.
+
+    Also returns the clients [clients] whose reports were left out because they were not finite; None if clients are not
+    skipped.
+    """
     if not algorithm.starting:
         return state, None
     return _with_first_reports(rounds, algorithm, state, data, examples)
@@ -177,7 +182,7 @@ def _run_one(rounds, algorithm, state, data, examples, num_rounds):
 
 
 def _run_round(rounds, algorithm, state, slots, data, examples):
-    """Draws a cohort, trains it, aggregates its uploads, and records what it leaves."""
+    """Draws a cohort, trains it, aggregates its uploads, and records the results."""
     shared = cohorts.Shared(state.server, state.round, examples)
 
     def attempt(left_out):
@@ -194,7 +199,7 @@ def _run_round(rounds, algorithm, state, slots, data, examples):
 
 
 def _record(rounds, stored, data, ids, result, left_out):
-    """The states of all clients, stored where they belong, and the round's record, client by client."""
+    """Returns the states of all clients, in their places, and the round's record, by client."""
     num_clients = len(data.ownership.sizes)
     positions = jnp.where(ids < num_clients, ids, np.iinfo(np.int32).max)  # padding clients are dropped
 
@@ -234,9 +239,9 @@ def _with_first_reports(rounds, algorithm, state, data, examples):
 
 
 def _reports_of_all(rounds, algorithm, state, data, key, report):
-    """Whose reports were left out [clients], or None, and the sum of all other clients' reports.
+    """Returns the clients [clients] whose reports were left out, or None, and the sum of all other clients' reports.
 
-    ``key``: what the keys of all clients are derived from.
+    ``key`` is the key from which the keys of all clients are derived.
     """
     sizes = data.ownership.sizes
 
@@ -251,7 +256,7 @@ def _reports_of_all(rounds, algorithm, state, data, key, report):
 
 
 def _shapes(rounds, algorithm, data, examples):
-    """Of what the rounds are given, where it is placed."""
+    """Returns the shapes and placements of the arguments of the rounds."""
     client_map = rounds.layout.client_map
     algorithm, participation = jax.tree.map(jnp.asarray, (algorithm, data.participation))
     data = data._replace(participation=participation)
@@ -262,7 +267,7 @@ def _shapes(rounds, algorithm, data, examples):
 
 
 def _state_shapes(algorithm, model, data, client_map):
-    """Of a state that is placed on devices."""
+    """Returns the shapes and placements of a state."""
 
     def start_state(key):
         return State(*server.init(algorithm, model, model.init(key)), key, jnp.zeros((), jnp.int32))
@@ -275,5 +280,5 @@ def _state_shapes(algorithm, model, data, client_map):
 
 
 def _of_all(client, num_clients):
-    """Shapes of one client's state, with an axis over clients."""
+    """Returns the shapes of one client's state with an axis over clients."""
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((num_clients, *leaf.shape), leaf.dtype), client)

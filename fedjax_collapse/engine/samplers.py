@@ -1,7 +1,4 @@
-"""How the cohort of a round is drawn.
-
-All randomness comes from the round and the identity of a client, never from a position.
-"""
+"""Samplers of cohorts. Their randomness depends on the round and on identities of clients, never on positions."""
 
 from typing import Annotated, Any
 
@@ -18,26 +15,34 @@ from fedjax_collapse.core.records import Key, UserError
 
 @struct.dataclass
 class Uniform:
-    """Uniformly, without replacement; the base class of samplers."""
+    """Draws uniformly, without replacement. The base class of samplers."""
 
     def check(self, num_clients: int, weighting: str) -> None:
-        """Raises UserError for values that make no sense, alone or with the weighting of uploads."""
+        """Raises UserError for invalid values, alone or in combination with the weighting of uploads."""
         check_fields(self)
 
     def in_round(self, key: Key, round: jax.Array, num_clients: int) -> "Uniform":
-        """The sampler as it is in that round; ``key``: of the run."""
+        """Returns the sampler for one round, given the key of the run's rounds."""
         return self
 
     def draw(self, key: Key, sizes: jax.Array, cohort_size: int) -> jax.Array:
-        """Draws identities [cohort_size] of distinct clients, of all with so many examples [clients]; ``len(sizes)``
-        stands for none."""
+        """Draws a cohort.
+
+        Args:
+            key: of the draw.
+            sizes: [clients] number of examples of each client.
+            cohort_size: the number of clients to draw.
+
+        Returns:
+            Identities [cohort_size] of distinct clients; ``len(sizes)`` where there is none.
+        """
         everyone = jnp.arange(len(sizes))
         return everyone if cohort_size == len(sizes) else jax.random.permutation(key, len(sizes))[:cohort_size]
 
 
 @struct.dataclass
 class BySize(Uniform):
-    """With probabilities in proportion to numbers of examples, without replacement; uploads are weighted equally."""
+    """Draws in proportion to numbers of examples, without replacement. Uploads are to be weighted equally."""
 
     def check(self, num_clients: int, weighting: str) -> None:
         if weighting != "equal":
@@ -52,11 +57,12 @@ class BySize(Uniform):
 
 @struct.dataclass
 class Available(Uniform):
-    """Uniformly among the clients that are available in the round, fewer than the fraction if too few are.
+    """Draws uniformly among the clients that are available in the round; the cohort is smaller if too few are.
 
-    ``probability``: of being available in a round, one for all clients or one for each.
-    ``period``: day and night, in rounds: a client is available, with its probability, only in the first half of each
-    period, which begins at a round that is drawn once for each client.
+    Args:
+        probability: that a client is available in a round, one number for all clients or one per client.
+        period: number of rounds of a day and a night. A client is available, with its probability, only in the first
+            half of each period; where its periods begin is drawn once per client.
     """
 
     probability: float | jax.Array = 1.0
@@ -86,10 +92,10 @@ class Available(Uniform):
 
 
 def per_client(what: str, value: Any, num_clients: int) -> np.ndarray:
-    """The numbers of an option that has one for all clients or one for each.
+    """Returns the value of an option, one number for all clients or one per client, as an array.
 
     Raises:
-        UserError: there are others.
+        UserError: it has another shape.
     """
     numbers = as_array(what, value)
     if numbers.shape not in ((), (num_clients,)):
@@ -98,5 +104,5 @@ def per_client(what: str, value: Any, num_clients: int) -> np.ndarray:
 
 
 def at_least_one(flags: jax.Array, scores: jax.Array) -> jax.Array:
-    """The flags; if none is set, only that of the largest score."""
+    """Returns the flags; if none is set, only the one with the largest score."""
     return flags | (~jnp.any(flags) & (jnp.arange(len(flags)) == jnp.argmax(scores)))

@@ -1,9 +1,9 @@
-"""What a round does with clients that diverge: it keeps all, or is run again as if these had dropped out.
+"""What a round does with clients that diverge: keep all, or run again as if these had dropped out.
 
-A client diverges if its training, upload or report is not finite, or its report on the server's new model, unless that
-of every client is not: then the model is to blame. All weights, reports and numbers are those of the clients that are
-left, whatever the methods make of them. A round in which no client diverges is run once. The same holds for reports
-before the first round and after the last.
+A client diverges if its training, upload or report is not finite, or its report on the server's new model; unless no
+client's report on the new model is finite, which is the model's fault. Weights, reports and metrics are those of the
+remaining clients, for every method. A round in which no client diverges is run once. The same holds for reports before
+the first round and after the last.
 """
 
 import dataclasses
@@ -22,36 +22,42 @@ from fedjax_collapse.training.local import LocalResult
 
 SKIPPED = "skipped_clients"  # the metric: 1 for a client that diverged
 
-Attempt = Callable[[Any], tuple[Any, Any, PyTree]]  # clients left out -> identities, 1 for each that diverges, the rest
+Attempt = Callable[
+    [Any], tuple[Any, Any, PyTree]
+]  # clients to leave out -> identities, 1 for each that diverges, the rest
 
 
 @dataclasses.dataclass(frozen=True)
 class KeepAll:
-    """Every client counts; a round is run once."""
+    """Keeps every client; a round is run once."""
 
     def metrics(self, client: Client, result: LocalResult, score: str) -> dict[str, jax.Array]:
-        """The metrics of a client's training. ``score``: the metric that is no loss."""
+        """Returns the metrics of a client's training. ``score``: the name of the metric that is not a loss."""
         return result.trained.metrics
 
     def diverged(self, reports: PyTree, client: Client) -> Any:
-        """1 for a client whose reports are counted and not finite, else 0; nothing where nobody asks."""
+        """Returns 1 for a client whose reports are counted and not finite, else 0; nothing if all clients are kept."""
         return ()
 
     def with_measured(self, metrics: dict[str, jax.Array], new: PyTree, clients: Client, diverged: Any) -> dict:
-        """The metrics of a cohort that has measured the server's new model. ``diverged``: as of its reports."""
+        """Returns the cohort's metrics after it measured the server's new model; ``diverged``: for these reports."""
         return metrics
 
     def server(self, new: PyTree, old: PyTree, clients: Client) -> PyTree:
-        """The server after a round: ``new``, or ``old`` if no client is left, whose weights are not numbers then."""
+        """Returns the server after a round: ``new``, or ``old`` if no client is left (weights would be NaN)."""
         return new
 
     def repeat(self, attempt: Attempt, num_clients: int) -> tuple[Any, Any, PyTree]:
-        """Whom the last attempt left out [clients], or None; its identities and the rest. Inside compiled code."""
+        """Repeats the attempt until no other client diverges, inside compiled code.
+
+        Returns:
+            The clients left out [clients], or None; the identities and the rest of the last attempt.
+        """
         ids, _, outcome = attempt(None)
         return None, ids, outcome
 
     def repeat_on_host(self, attempt: Attempt, num_clients: int) -> tuple[Any, Any, PyTree]:
-        """``repeat`` of an attempt that is not compiled as a whole."""
+        """Like ``repeat``, for an attempt that is not compiled as a whole."""
         return self.repeat(attempt, num_clients)
 
 
@@ -60,10 +66,10 @@ KEEP_ALL = KeepAll()
 
 @dataclasses.dataclass(frozen=True)
 class SkipDiverged(KeepAll):
-    """Clients that diverge are left out; the round is run again until no other client does."""
+    """Leaves out clients that diverge, and repeats the round until no other client does."""
 
     def metrics(self, client: Client, result: LocalResult, score: str) -> dict[str, jax.Array]:
-        """Also ``SKIPPED``. Metrics of padding and of a client without a step mean nothing."""
+        """Adds ``SKIPPED``. Metrics of padding, and of a client without a step, are ignored."""
         trained = result.trained
         has_losses = all_finite(losses_of(trained.metrics, score)) | (trained.steps == 0)
         is_fine = all_finite((result.upload, result.state)) & has_losses
@@ -104,7 +110,7 @@ class SkipDiverged(KeepAll):
 
 
 def either(condition: jax.Array, new: PyTree, old: PyTree) -> PyTree:
-    """``new`` if the condition holds, else ``old``."""
+    """Returns ``new`` if the condition holds, else ``old``."""
     return jax.tree.map(lambda after, before: jnp.where(condition, after, before), new, old)
 
 

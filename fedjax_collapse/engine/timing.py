@@ -1,8 +1,8 @@
-"""The fastest lowering of each convolution of a network on a device: timed once, then remembered.
+"""The fastest lowering of each convolution of a network on a device, timed once and cached.
 
-What compilers say of a GPU's programs is how much they move, not how fast its libraries are; and two CPUs of different
-makers do not agree either. So each layer is run by itself, forward and backward, with as many clients side by side as
-a round has, in a loop as a round's steps are.
+The cost analysis of a GPU's programs tells how much data they move, not how fast its libraries are, and CPUs of
+different makers differ as well. So each layer is run by itself, forward and backward, with as many clients at once as
+a round has, in a loop like that of a round's steps.
 """
 
 import functools
@@ -17,13 +17,13 @@ from fedjax_collapse.core.target import Target
 from fedjax_collapse.nn.inspection import convolutions
 from fedjax_collapse.nn.lowerings.convolution import TimedLowerings, candidates, convolve
 from fedjax_collapse.nn.model import Model
-from fedjax_collapse.storage.timing_cache import remembered
+from fedjax_collapse.storage.timing_cache import cached_numbers
 
-WORTHWHILE = 2**25  # multiply-adds of a layer: timing those with less takes longer than most studies would win by it
-_CLEARLY = 0.9  # share of the time that another lowering may take to replace that of the rule; less is noise
-_SECONDS = 0.05  # that a timing lasts at least
-_TIMINGS = 5  # the fastest counts
-_HOPELESS = 3  # times the fastest one's; whatever never took less is not timed again
+WORTHWHILE = 2**25  # multiply-adds of a layer; timing smaller layers takes longer than most studies would save
+MIN_SPEEDUP = 0.9  # the largest fraction of the default lowering's time that replaces it; smaller gains are noise
+_SECONDS = 0.05  # the least duration of a timing
+_TIMINGS = 5  # of which the fastest counts
+_HOPELESS = 3  # times the fastest time; a lowering that always took longer is not timed again
 
 
 def with_timed_lowerings(
@@ -34,12 +34,18 @@ def with_timed_lowerings(
     least_work: int = 0,
     announce: Callable[[str], None] = lambda line: None,
 ) -> Model:
-    """The model whose convolutions take the lowerings that are fastest on the device; itself if it has none.
+    """Returns the model with the lowerings of its convolutions that are fastest on the device.
 
-    ``clients``: how many train side by side there. The seconds of every lowering are kept in the cache folder, where
-    an equal layer, device, precision and version of JAX finds them again. That of ``auto`` stays unless another one is
-    clearly faster, and for layers of less than ``least_work`` multiply-adds on a batch of each client. ``announce`` is
-    called with a line before anything is timed, which takes seconds to a minute.
+    The lowering of ``auto`` stays unless another one is clearly faster. Timings are stored in the cache folder, where
+    they are found again for an equal layer, device, precision and version of JAX.
+
+    Args:
+        model: the model; returned for this device's target, otherwise unchanged, if it has no convolutions.
+        batch_size: of each client.
+        clients: the number of clients that train at once on the device.
+        device: the device.
+        least_work: layers with fewer multiply-adds on a batch of each client are not timed.
+        announce: called with a one-line message before anything is timed, which takes seconds to a minute.
     """
     model = model.on(Target.of(device))
     used, chosen = convolutions(model, batch_size), []
@@ -47,49 +53,49 @@ def with_timed_lowerings(
         return model
     layers = {layer: rule for layer, rule in used if clients * batch_size * layer.work >= least_work}
     line = f"timing lowerings of {len(layers)} convolutions, once on this machine"
-    tell = functools.cache(lambda: announce(line))
-    behind = {layer for layer, _ in used[1:]}  # the network's images need no gradient
+    announce_once = functools.cache(lambda: announce(line))
+    later = {layer for layer, _ in used[1:]}  # the inputs of the first layer, the images, need no gradient
     for layer, rule in layers.items():
-        arguments = layer, batch_size, clients, layer in behind
-        seconds = {rule: math.inf} | _remembered(device, arguments, tell)
+        arguments = layer, batch_size, clients, layer in later
+        seconds = {rule: math.inf} | _cached_seconds(device, arguments, announce_once)
         fastest = min(seconds, key=seconds.get)
-        chosen.append((layer, fastest if seconds[fastest] < _CLEARLY * seconds[rule] else rule))
+        chosen.append((layer, fastest if seconds[fastest] < MIN_SPEEDUP * seconds[rule] else rule))
     return model.with_module(lowering=TimedLowerings(tuple(sorted(chosen))))
 
 
-def _remembered(device, arguments, tell) -> dict[str, float]:
-    """Seconds of one step of the layer by each lowering; of one without another to compare with, 0.
+def _cached_seconds(device, arguments, announce_once) -> dict[str, float]:
+    """Returns the seconds of one step of the layer by each lowering; 0 for the only candidate.
 
-    ``arguments``: those of ``_compiled`` behind the device; ``tell`` is called before anything is timed.
+    ``arguments`` are those of ``_compiled`` after the device; ``announce_once`` is called before anything is timed.
     """
     lowerings = candidates(arguments[0], Target.of(device))
     if len(lowerings) == 1:
         return dict.fromkeys(lowerings, 0.0)
 
     def measure():
-        tell()
+        announce_once()
         return _measure(lowerings, device, *arguments)
 
-    return remembered("lowerings", device, (*arguments, lowerings), measure)
+    return cached_numbers("lowerings", device, (*arguments, lowerings), measure)
 
 
 def _measure(lowerings, device, *arguments):
-    """Seconds of a step by each lowering, timed by turns: what else the machine does disturbs all of them alike."""
-    taken = {lowering: _compiled(lowering, device, *arguments) for lowering in lowerings}
-    seconds = {lowering: taken[lowering](1) for lowering in lowerings}
+    """Returns the seconds of a step by each lowering, timed alternately so that other load affects all alike."""
+    compiled = {lowering: _compiled(lowering, device, *arguments) for lowering in lowerings}
+    seconds = {lowering: compiled[lowering](1) for lowering in lowerings}
     steps = {lowering: max(1, round(_SECONDS / seconds[lowering])) for lowering in lowerings}
     for _ in range(_TIMINGS):
         limit = _HOPELESS * min(seconds.values())
         for lowering in lowerings:
             if seconds[lowering] <= limit:
-                seconds[lowering] = min(seconds[lowering], taken[lowering](steps[lowering]) / steps[lowering])
+                seconds[lowering] = min(seconds[lowering], compiled[lowering](steps[lowering]) / steps[lowering])
     return seconds
 
 
 def _compiled(lowering, device, layer, batch_size, clients, has_gradient):
-    """A function that says what so many steps of the layer take, forward and backward, of so many clients.
+    """Returns a function that measures the seconds of a number of steps of the layer, forward and backward.
 
-    ``has_gradient``: whether their images need a gradient too.
+    ``has_gradient`` tells whether the layer's inputs need a gradient too.
     """
     how = layer.convolution(lowering, Target.of(device))
     lead = () if clients == 1 else (clients,)
@@ -110,10 +116,10 @@ def _compiled(lowering, device, layer, batch_size, clients, has_gradient):
     kernel = jnp.full((*lead, *layer.kernel), 1e-2, layer.dtype)
     arguments = jax.device_put((images, kernel), device)
 
-    def taken(steps):
+    def seconds_of(steps):
         start = time.perf_counter()
         jax.block_until_ready(run(steps, *arguments))
         return time.perf_counter() - start
 
-    taken(1)  # compiles
-    return taken
+    seconds_of(1)  # compiles
+    return seconds_of

@@ -1,4 +1,4 @@
-"""Where several runs go as one program: seeds, or values of numeric hyper-parameters."""
+"""Several runs batched into one program: seeds, or values of numeric hyper-parameters."""
 
 import functools
 from collections.abc import Sequence
@@ -16,8 +16,10 @@ from fedjax_collapse.training.algorithm import FedAvg
 
 
 def lay_out_runs(client_map: ClientMap, num_runs: int) -> tuple[ClientMap, ClientMap]:
-    """Client maps of the runs and of the clients of each, on the devices of ``client_map``: each device gets whole
-    runs, one after another; on a single device they go side by side."""
+    """Returns the client maps of the runs and of the clients of each run, on the devices of ``client_map``.
+
+    Each of several devices gets whole runs, one after another; on a single device the runs are vectorized.
+    """
     match client_map:
         case Sharded(_, inner, on):
             return Sharded(num_busy(num_runs, client_map.devices), Chunked(1), on), inner
@@ -25,10 +27,11 @@ def lay_out_runs(client_map: ClientMap, num_runs: int) -> tuple[ClientMap, Clien
 
 
 def is_faster(client_map: ClientMap, sizes: Sequence[np.ndarray], batch_size: int) -> bool:
-    """Whether whole runs on each device end before one run after another, its clients divided over all devices.
+    """Returns whether whole runs on each device are faster than runs one after another with clients on all devices.
 
-    Divided clients wait for the device with most steps, whole runs for the device with most runs. ``sizes``: of each
-    run. On a single device runs side by side were not faster on a CPU, and not measured elsewhere.
+    Divided clients wait for the device with most steps, whole runs for the device with most runs. On a single device
+    vectorized runs were not faster on a CPU; this was not measured elsewhere. ``sizes`` holds the clients' sizes of
+    each run.
     """
     if client_map.num_devices == 1 or len(sizes) < 2:
         return False
@@ -39,11 +42,11 @@ def is_faster(client_map: ClientMap, sizes: Sequence[np.ndarray], batch_size: in
 
 
 def fits(client_map: ClientMap, examples: PyTree, clients: PyTree, num_runs: int) -> bool:
-    """Whether each device has room for the examples, which lie there, and for the client states of its whole runs.
+    """Returns whether each device has room for the examples, which are stored there, and the client states of its runs.
 
-    ``clients``: the states of one run, or their shapes.
+    ``clients`` holds the states of one run, or their shapes.
     """
-    if any(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(examples)):  # they did not fit by themselves
+    if any(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(examples)):  # the examples alone did not fit
         return False
     on_each = -(-num_runs // client_map.num_devices)
     size = memory.size_in_bytes(examples) + on_each * memory.size_in_bytes(clients)
@@ -51,9 +54,9 @@ def fits(client_map: ClientMap, examples: PyTree, clients: PyTree, num_runs: int
 
 
 def stack_runs(runs: Sequence[tuple[FedAvg, State, Data]], run_map: ClientMap) -> tuple[FedAvg, State, Data]:
-    """The runs' algorithms, states and data, each stacked on a leading axis.
+    """Returns the runs' algorithms, states and data, each stacked on a leading axis.
 
-    Padded to a multiple of ``run_map.clients_at_once`` with runs whose clients own nothing.
+    They are padded to a multiple of ``run_map.clients_at_once`` with runs whose clients own nothing.
     """
     algorithm, state, data = runs[-1]
     idle = data.ownership._replace(sizes=jnp.zeros_like(data.ownership.sizes))
@@ -62,13 +65,13 @@ def stack_runs(runs: Sequence[tuple[FedAvg, State, Data]], run_map: ClientMap) -
 
 
 def split_runs(stacked: PyTree, num_runs: int) -> list[PyTree]:
-    """The part of each of the stacked runs, on one device; without the runs that only pad."""
+    """Returns the part of each of the stacked runs, on one device, without padding."""
     return unstack(on_one_device(stacked), num_runs)
 
 
-@functools.partial(jax.jit, static_argnums=1)  # one call: each slice by itself would cost as much
+@functools.partial(jax.jit, static_argnums=1)  # one call, since each separate slice would cost as much
 def unstack(stacked: PyTree, count: int) -> list[PyTree]:
-    """The first entries along the leading axis, each as a tree."""
+    """Returns the first ``count`` entries along the leading axis, each as a tree."""
     return [jax.tree.map(lambda leaf, i=i: leaf[i], stacked) for i in range(count)]
 
 

@@ -1,1 +1,1 @@
-"""A whole run: rounds, their evaluation and measurement, and what happens where numbers are not finite."""
+"""Simulation of a whole run: rounds, their evaluation and measurement, and the treatment of non-finite values."""

@@ -1,7 +1,7 @@
-"""Runs whose loss or model is not finite any more: noticed at no cost, and traced back to a step.
+"""Runs whose loss or model is no longer finite: detected at no cost, and traced back to a step.
 
-Numbers that come to the host anyway tell round, clients and terms. The step, and what it was given, is found by going
-there again from the last checkpoint and training these clients in the debug layout.
+The records of rounds, which are copied to the host anyway, identify round, clients and terms. The step and its inputs
+are found by repeating the rounds since the last checkpoint and training these clients in the debug layout.
 """
 
 import dataclasses
@@ -27,14 +27,16 @@ from fedjax_collapse.training.algorithm import FedAvg
 from fedjax_collapse.training.local import LocalContext, NotFinite
 from fedjax_collapse.training.local_training import LocalTraining
 
-_OVERSHOOTS = 2  # learning rate times weight decay from which a step alone makes params larger
+_OVERSHOOTS = 2  # learning rate times weight decay from which weight decay makes params larger
 _FILE = "divergence.npz"  # in a run's folder
 
 
 class Diverged(UserError):
-    """Runs whose loss or model is not finite any more (``on_nan="stop"``).
+    """Runs whose loss or model is no longer finite (``on_nan="stop"``).
 
-    ``found``: the ``Divergence`` of each, by its place among the runs that go together; ``results``: of all of these.
+    Args:
+        found: the ``Divergence`` of each, by its index among the batched runs.
+        results: of all batched runs.
     """
 
     def __init__(self, found: Mapping[int, "Divergence"], results: Sequence[Any]):
@@ -43,15 +45,15 @@ class Diverged(UserError):
 
 
 class Suspicion(NamedTuple):
-    """Where something is not finite for the first time, as far as the rounds' records tell."""
+    """The first place of a non-finite value, as far as the rounds' records tell."""
 
     round: int  # from 1
-    clients: tuple[int, ...]  # whose loss is not finite; the whole cohort where the server's model's alone is not
+    clients: tuple[int, ...]  # whose loss is not finite; the whole cohort if only that of the server's model is not
     terms: tuple[str, ...]  # of the loss
 
 
 class Divergence(NamedTuple):
-    """What is known of it in the end, and kept in the run's folder."""
+    """A diverged run, as it is stored in the run's folder."""
 
     round: int  # from 1
     line: str
@@ -59,9 +61,13 @@ class Divergence(NamedTuple):
 
 
 def suspect(record: RoundRecord, done: int, loss: float, score: str) -> Suspicion | None:
-    """What is not finite in the last rounds before ``done``; None if nothing is.
+    """Returns what is not finite in the last rounds before ``done``; None if everything is finite.
 
-    ``loss``: of the server's model after them; ``score``: the metric that is no loss.
+    Args:
+        record: of these rounds.
+        done: the number of rounds done.
+        loss: of the server's model after these rounds.
+        score: the name of the metric that is not a loss.
     """
     cohort = np.asarray(record.steps) > 0
     failed = {name: cohort & ~np.isfinite(values) for name, values in losses_of(record.metrics, score).items()}
@@ -76,9 +82,17 @@ def suspect(record: RoundRecord, done: int, loss: float, score: str) -> Suspicio
 def locate_nonfinite(
     rounds: Rounds, run: tuple[FedAvg, State, Data], examples: Examples, storage: str, found: Suspicion
 ) -> NotFinite | None:
-    """What the suspected clients stumble over; None if they do not when their operations run one by one.
+    """Returns the first non-finite step of the suspected clients, found in the debug layout.
 
-    ``run``: as it was in some round before. On the devices of this process, which need not ask others.
+    None if everything is finite when operations run one by one. Uses only devices of this process, so that it needs no
+    other.
+
+    Args:
+        rounds: what the rounds are compiled for.
+        run: the run in some earlier round.
+        examples: the examples.
+        storage: as in ``engine.Program``.
+        found: the suspected round and clients.
     """
     algorithm, state, data = run
     client_map = within_process(rounds.layout.client_map)
@@ -104,7 +118,15 @@ def locate_nonfinite(
 def explain(
     found: Suspicion, failure: NotFinite | None, training: LocalTraining, folder: Path | str | None, can_go_on: bool
 ) -> Divergence:
-    """What is told of it and kept, in the folder if there is one."""
+    """Returns the divergence with its message, and stores it in the folder if there is one.
+
+    Args:
+        found: the suspected round and clients.
+        failure: the non-finite step, if it was found.
+        training: local training, for the advice.
+        folder: the run's folder.
+        can_go_on: whether to mention ``on_nan``.
+    """
     arrays, parts = {} if failure is None else _arrays(failure), [_where(found, failure)]
     path = None if folder is None else Path(folder) / _FILE
     if path and arrays:
@@ -129,21 +151,21 @@ def _advice(found, failure, training):
 
 
 def remembered(folder: Path | str, done: int) -> Divergence | None:
-    """What an earlier start has kept, of one of the rounds that are done; that of a later one is removed.
+    """Returns the divergence that an earlier start stored; removes it if its round is not among those done.
 
     Raises:
         UserError: the file is damaged.
     """
     path = Path(folder) / _FILE
-    kept = read_npz(path)
-    if kept and int(kept["round"]) <= done:
-        return Divergence(int(kept.pop("round")), str(kept.pop("line")), kept)
+    stored = read_npz(path)
+    if stored and int(stored["round"]) <= done:
+        return Divergence(int(stored.pop("round")), str(stored.pop("line")), stored)
     path.unlink(missing_ok=True)
     return None
 
 
 def _where(found, failure):
-    """Round, client and step, and what is not finite there."""
+    """Describes round, client and step, and what is not finite there."""
     if failure is None and found.terms:
         clients = f"client {found.clients[0]}" + _more(found.clients)
         return f"round {found.round}, {clients}: {' and '.join(found.terms)} not finite"
@@ -164,7 +186,7 @@ def _positions(flags):
 
 
 def _train(context):
-    """Raises NotFinite if the client's training or what it sends is not finite."""
+    """Raises NotFinite if the client's training or its upload is not finite."""
     with jax.disable_jit():
         result = local.run(context)
     if not all_finite(result.upload):
@@ -173,7 +195,7 @@ def _train(context):
 
 
 def _context(rounds, algorithm, state, data, examples, id):
-    """The client's next round, on one device, with its own examples alone."""
+    """Returns the context of the client's next round, on one device, with its own examples only."""
     rows, device = np.asarray(data.ownership.rows[id]), rounds.devices[0]
     inputs, labels = (array[rows] for array in examples[:2])
     examples = examples._replace(inputs=inputs, labels=labels, identities=rows)
@@ -192,7 +214,7 @@ def _context(rounds, algorithm, state, data, examples, id):
 
 
 def _arrays(failure):
-    """Client and step, the step's batch and the variables before it, by path."""
+    """Returns client and step, the step's batch and the variables before it, by path."""
     _, client, step = failure.where
     if step is None:
         return {}

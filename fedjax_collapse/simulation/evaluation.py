@@ -16,14 +16,14 @@ from fedjax_collapse.data.federation import Domains
 from fedjax_collapse.engine.skipping import all_finite
 from fedjax_collapse.nn.model import Model
 
-_BATCHES_SENT = 20  # at a time, of examples that lie on the host
+_BATCHES_SENT = 20  # at a time, if the examples are on the host
 _PERSONAL_BATCH = 128
 
 
 class Evaluation(NamedTuple):
-    """Of every test example, in their order, and the mean loss over them."""
+    """The outputs for every test example, in their order, and the mean loss."""
 
-    scores: jax.Array  # [examples] of the task; of classification whether it is correct, bool; see ``is_finite``
+    scores: jax.Array  # [examples] of the task; for classification whether it is correct, bool; see ``is_finite``
     features: jax.Array  # [examples, features]
     logits: jax.Array  # [examples, classes]
     loss: jax.Array  # in nats, of cross-entropy
@@ -31,19 +31,23 @@ class Evaluation(NamedTuple):
 
     @property
     def is_finite(self) -> bool:
-        """Whether the model is finite, all its features are, and the largest logit of every example; of other models
-        ``scores`` mean nothing: the largest of some NaN is the first one."""
+        """Whether the model, all features, and the largest logit of every example are finite.
+
+        Otherwise ``scores`` are meaningless: the argmax over NaN is the first class.
+        """
         has_outputs = np.isfinite(self.features).all() and has_predictions(np.asarray(self.logits))
         return bool(has_outputs and self.of_finite_model)
 
     @property
     def score(self) -> float:
-        """Mean score: of classification top-1 accuracy, from 0 to 1; NaN unless the outputs are finite."""
+        """Mean score; for classification top-1 accuracy, from 0 to 1. NaN unless the outputs are finite."""
         return float(np.mean(self.scores)) if self.is_finite else np.nan
 
     def domain_scores(self, domains: Domains) -> dict[str, float]:
-        """Mean score on each domain's part of the test set; NaN for a domain without test examples, and for all of
-        them unless the outputs are finite."""
+        """Returns the mean score on each domain's part of the test set.
+
+        NaN for a domain without test examples, and for all of them unless the outputs are finite.
+        """
         parts = ((name, self.scores[domains.test == i]) for i, name in enumerate(domains.names))
         is_finite = self.is_finite
         return {name: float(np.mean(part)) if len(part) and is_finite else np.nan for name, part in parts}
@@ -51,9 +55,9 @@ class Evaluation(NamedTuple):
 
 @checked
 def evaluate(model: Model, variables: Variables, examples: Examples, batch_size: Count = 512) -> Evaluation:
-    """The model in evaluation mode (running statistics) on every example once.
+    """Evaluates the model in evaluation mode (running statistics) on every example once.
 
-    Inputs in a NumPy array stay on the host and are sent block by block; the result is then on the host as well.
+    Inputs in a NumPy array stay on the host and are sent in blocks; the result is then on the host as well.
     """
     batch_size = min(batch_size, len(examples.labels))
     if isinstance(examples.inputs, np.ndarray):
@@ -69,7 +73,7 @@ def _evaluate(model, variables, examples, batch_size):
 
 
 def _evaluate_in_blocks(model, variables, examples, batch_size):
-    """All blocks are padded to one size, so that they share one compiled program, and hold whole batches."""
+    """Evaluates blocks of whole batches, padded to one size so that they share one compiled program."""
     count = len(examples.labels)
     batches = -(-count // batch_size)
     size = min(_BATCHES_SENT, batches) * batch_size
@@ -86,7 +90,7 @@ def _evaluate_in_blocks(model, variables, examples, batch_size):
 
 
 def _evaluate_batches(model, variables, examples, count, batch_size):
-    """Of every example, in whole batches, its score, features and logits; and every batch's summed loss.
+    """Returns score, features and logits of every example, in whole batches, and every batch's summed loss.
 
     Examples from ``count`` on are ignored.
     """
@@ -110,11 +114,16 @@ _evaluate_block = jax.jit(_evaluate_batches, static_argnames=("model", "batch_si
 def personal_scores(
     model: Model, evaluated: Variables, clients: ClientState, examples: Examples, own_tests: Ownership
 ) -> jax.Array:
-    """Mean score [clients] of every client's personal model on its own test set, NaN where that is empty or the model
-    not finite (``Evaluation.is_finite``).
+    """Returns the mean score [clients] of every client's personal model on its own test set.
 
-    ``evaluated``: the server's model; ``clients`` are all of them, stacked. All arguments lie on the device as a whole,
-    the examples too.
+    NaN if the test set is empty or the model is not finite (``Evaluation.is_finite``).
+
+    Args:
+        model: the model.
+        evaluated: the server's model.
+        clients: the states of all clients, stacked.
+        examples: the test examples; like all arguments, on the device.
+        own_tests: each client's rows of the examples.
     """
 
     def score(client):
@@ -134,13 +143,13 @@ def personal_scores(
 
 
 def _are_finite(outputs: Outputs) -> jax.Array:
-    """Of every row whether its features and its largest logit are finite."""
+    """Returns for every row whether its features and its largest logit are finite."""
     largest = outputs.logits.max(axis=-1) if outputs.logits.ndim > 1 else outputs.logits
     parts = (jnp.isfinite(part).reshape(len(part), -1).all(axis=1) for part in (outputs.features, largest))
     return functools.reduce(jnp.logical_and, parts)
 
 
 def _scores(model: Model, outputs: Outputs, batch: Batch) -> jax.Array:
-    """Of every row, 0 where it pads."""
+    """Returns the score of every row, 0 for padding."""
     scores = model.task.score(outputs, batch)
     return scores & batch.mask if scores.dtype == bool else jnp.where(batch.mask, scores, 0)

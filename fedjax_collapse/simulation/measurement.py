@@ -1,4 +1,4 @@
-"""What is measured of a run at an evaluated round: scores, spectra, whatever a user asks for, and how long it took.
+"""Measurements of a run at an evaluated round: scores, spectra, custom measurements, and times.
 
 A measurement is a function of a ``MeasurementView``, in NumPy or JAX, that returns a number, an array, or a dict of
 them:
@@ -43,7 +43,7 @@ HEADLINES = {
 
 @dataclasses.dataclass(frozen=True)
 class MeasuredModel:
-    """A model, and what it makes of the test set, in its order."""
+    """A model and its outputs on the test set, in the order of the examples."""
 
     variables: Variables
     evaluation: Evaluation
@@ -61,7 +61,7 @@ class MeasuredModel:
 
     @functools.cached_property
     def moments(self) -> Moments:
-        """Of the features, class by class; of one class where labels are not those of classes. Computed once."""
+        """The moments of the features by class, computed once; of a single class if the task has no classes."""
         if self.labels.ndim == 1 and self.labels.dtype.kind in "iu":
             return class_moments(self.features, self.labels, self.logits.shape[-1])
         return class_moments(self.features, np.zeros(len(self.features), int), 1)
@@ -69,21 +69,20 @@ class MeasuredModel:
 
 @dataclasses.dataclass(frozen=True)
 class MeasurementView:
-    """What a measurement may look at; arrays of the test set are on the host.
+    """The input of a measurement; arrays of the test set are on the host.
 
-    ``local``: by client, the models that are watched, as they were after their training in the last round, before the
-    server made its new model of them.
+    ``local`` holds, by client, the watched models after their training in the last round, before the server's step.
     """
 
     round: int  # rounds done
     server: MeasuredModel  # as it is evaluated
     local: Mapping[int, MeasuredModel]
-    num_watched: int  # how many clients are watched, in the cohort or not
+    num_watched: int  # the number of watched clients, in the cohort or not
     federation: Federation
     model: Model
-    received: Variables  # the server's model that local training started from in the last round
-    private: Variables  # the mask (``masks.py``) of what never leaves a client
-    personal: np.ndarray | None = None  # [clients] scores of their own models on their own tests; None without such
+    received: Variables  # the server's model from which local training started in the last round
+    private: Variables  # the mask (``core/masks.py``) of what never leaves a client
+    personal: np.ndarray | None = None  # [clients] scores of personal models on their own tests; None without them
     num_own_tests: np.ndarray | None = None  # [clients] examples in these tests
 
     @property
@@ -93,7 +92,7 @@ class MeasurementView:
 
     @property
     def updates(self) -> dict[int, dict[str, np.ndarray]]:
-        """By watched client, how its training has changed the params that it shares with the server, by path."""
+        """The change of the shared params during training, by watched client and by path."""
         received = jax.device_get(self._shared(self.received))
         trained = {client: jax.device_get(self._shared(model.variables)) for client, model in self.local.items()}
         return {client: jax.tree.map(np.subtract, params, received) for client, params in trained.items()}
@@ -114,7 +113,7 @@ class Observation(NamedTuple):
 
 
 def headline_of(algorithm: FedAvg, federation: Federation) -> str:
-    """Which of the scores is the headline: that of the models that would be used, where they would be."""
+    """Returns which score is the headline: that of the models that would be used, on data where they would be used."""
     if algorithm.private_part != "none":
         return "personal"
     return "server" if federation.domains is None else "domain"
@@ -123,9 +122,10 @@ def headline_of(algorithm: FedAvg, federation: Federation) -> str:
 def view_models(
     algorithm: FedAvg, model: Model, advance: Advance, federation: Federation, order: jax.Array | None = None
 ) -> tuple[MeasurementView, ClientState]:
-    """What measurements look at, and the clients with the private parts that they are scored with, on one device.
+    """Returns the input of measurements, and the clients with the private parts with which they are evaluated.
 
-    On one device: the variables may lie on several, which would all do the same work. ``order``: that of the clients.
+    Both are on one device: otherwise all devices that hold the variables would do the same work. ``order`` is that of
+    the stored clients.
     """
     labels = np.asarray(federation.test.labels)
     arrays = (algorithm, advance.state.server, server.scored_clients(algorithm, advance.state.clients), advance.watched)
@@ -148,7 +148,7 @@ def view_models(
 
 
 def personal(view: MeasurementView, clients: ClientState, own_tests: Ownership) -> np.ndarray:
-    """Mean scores [clients] of all personal models, each on its own test set."""
+    """Returns the mean scores [clients] of all personal models, each on its own test set."""
     test = view.federation.test
     return jax.device_get(personal_scores(view.model, view.server.variables, clients, test, own_tests))
 
@@ -156,7 +156,7 @@ def personal(view: MeasurementView, clients: ClientState, own_tests: Ownership) 
 def observe(
     view: MeasurementView, record: RoundRecord, headline: str, measurements: Mapping[str, Measurement]
 ) -> Observation:
-    """The row and arrays of the last of the record's rounds."""
+    """Returns the row and arrays of the last of the record's rounds."""
     metric, scores = view.model.task.metric, _scores(view)
     spectra, numbers = _spectra(view)
     row = {
@@ -177,7 +177,7 @@ def observe(
 
 
 def scored(record: RoundRecord, metric: str) -> RoundRecord:
-    """The record, on the host, with NaN for scores where the task's loss is not finite: they mean nothing."""
+    """Returns the record, on the host, with NaN for scores whose task loss is not finite; they are meaningless."""
     metrics = dict(record.metrics)
     for name in metrics:
         *epoch, last = name.split("/")
@@ -188,16 +188,21 @@ def scored(record: RoundRecord, metric: str) -> RoundRecord:
 
 
 def mean_score(scores: np.ndarray, is_scored: np.ndarray) -> float:
-    """The unweighted mean of those that are scored; NaN if one of them is, which is not left out, or there is none."""
+    """Returns the unweighted mean of the scores where ``is_scored``; NaN if one of these is NaN, or there is none."""
     is_defined = is_scored.any() and np.isfinite(scores[is_scored]).all()
     return float(np.nanmean(scores)) if is_defined else math.nan
 
 
 def virtual_time(rule: Participation, key: Key, record: RoundRecord, done: float) -> dict[str, float]:
-    """Virtual seconds of the last of the record's rounds, and of all so far, where clients have a speed.
+    """Returns the virtual seconds of the last of the record's rounds, and of all so far, if clients have a speed.
 
-    A round takes as long as its slowest client; for an upload that is missing it waits no longer than the deadline.
-    ``key``: of the run; ``done``: the seconds before the record's rounds.
+    A round takes as long as its slowest client, but waits for a missing upload no longer than the deadline.
+
+    Args:
+        rule: the rules of participation.
+        key: of the run.
+        record: of the rounds since the last evaluation.
+        done: the seconds before these rounds.
     """
     clock = rule.clock
     if clock is None:
@@ -210,12 +215,12 @@ def virtual_time(rule: Participation, key: Key, record: RoundRecord, done: float
 
 
 def true_samples(steps: np.ndarray, federation: Federation, training: LocalTraining) -> int:
-    """Samples that clients trained on, who took so many steps [rounds, clients]; padding does not count."""
+    """Returns the number of samples that clients trained on in these steps [rounds, clients], without padding."""
     return int(np.sum(training.examples_in(np.asarray(steps), np.asarray(federation.ownership.sizes))))
 
 
 def _scores(view):
-    """Mean scores of the models that are evaluated, by name."""
+    """Returns the mean scores of the evaluated models, by name."""
     metric, evaluation, personal = view.model.task.metric, view.server.evaluation, view.personal
     scores = {f"server_{metric}": evaluation.score}
     if view.federation.domains is not None:
@@ -229,10 +234,10 @@ def _scores(view):
 
 
 def _spectra(view):
-    """Spectra by name, and the numbers that follow from them.
+    """Returns spectra by name, and the numbers computed from them.
 
-    ``local`` is the watched client of lowest identity; where more may be watched, ``clients`` are all of them, NaN for
-    one outside the cohort, and of each number there are mean and range.
+    ``local`` is the watched client with the lowest identity. If more may be watched, ``clients`` are all of them, NaN
+    for one outside the cohort, and there are mean and range of each number.
     """
     of_server = covariance_spectrum(view.server.features)
     of_local = [covariance_spectrum(model.features) for model in view.local.values()]
@@ -259,7 +264,10 @@ def _first(values):
 
 
 def _training(record, sizes):
-    """Means over the cohort of the last round's training metrics, weighted by size; of all rounds who was skipped."""
+    """Returns means of the last round's training metrics over the cohort, weighted by size.
+
+    Skipped clients are counted over all rounds.
+    """
     cohort, metrics = record.steps[-1] > 0, of_rounds(record.metrics)
     counts = {f"train/{name}": int(np.nansum(metrics.pop(name))) for name in (SKIPPED,) if name in metrics}
     return counts | {
@@ -269,14 +277,14 @@ def _training(record, sizes):
 
 
 def _named(name, value):
-    """Arrays of what a measurement returned, by name."""
+    """Yields the arrays that a measurement returned, by name."""
     for key, item in value.items() if isinstance(value, Mapping) else [("", value)]:
         path = f"{name}/{key}" if key else name
         yield path, as_array(f"measurement {path}", item)
 
 
 class Stopwatch:
-    """Seconds per lap; tracing and compiling, wherever they happen, are a lap called ``compile``."""
+    """Seconds per lap; tracing and compiling are always counted as a lap called ``compile``."""
 
     def __enter__(self):
         self.seconds = {"compile": 0.0}
@@ -289,7 +297,7 @@ class Stopwatch:
         jax.monitoring.unregister_event_duration_listener(self._listen)
 
     def lap(self, name: str) -> None:
-        """Ends a lap, whose seconds are added to those of that name."""
+        """Ends a lap and adds its seconds to those of the same name."""
         now, compiling = time.perf_counter(), sum(end - start for start, end in self._compiling)
         self.seconds[name] = self.seconds.get(name, 0.0) + max(now - self._last - compiling, 0.0)
         self.seconds["compile"] += compiling

@@ -1,4 +1,4 @@
-"""Runs on their way: advanced, evaluated, remembered and saved, all of them together."""
+"""The loop over rounds of one or several batched runs: training, evaluation, storage of the results, checkpoints."""
 
 import contextlib
 import dataclasses
@@ -37,12 +37,12 @@ from fedjax_collapse.storage.history import History, write_npz
 from fedjax_collapse.training import server
 from fedjax_collapse.training.local import NotFinite
 
-_OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS)  # not of the folder's name
-PATIENCE = 5.0  # seconds between two times at which a run on its way is asked whether it shall stop
+_OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS)  # errors that do not depend on the folder's name
+PATIENCE = 5.0  # seconds between two checks whether to stop
 
 
 class Result(NamedTuple):
-    """What a run leaves behind."""
+    """The results of a run."""
 
     variables: Variables  # of the server's model as it was evaluated after the last round
     metrics: list[dict[str, Any]]  # a row per evaluated round
@@ -50,13 +50,13 @@ class Result(NamedTuple):
     spectra: dict[str, np.ndarray]  # "round" [evaluations], "server" and "local" [evaluations, features]
     measurements: dict[str, np.ndarray]  # "round" [evaluations], and the arrays of the user's measurements
     timing: list[dict[str, Any]]  # a row per evaluated round: seconds in compiling, training, evaluating
-    rounds_done: int  # fewer than asked for if the run was stopped
-    headline: str  # which accuracy ``accuracy`` is
-    state: State  # of the server, with what its methods keep, and of all clients, on the host
-    private: Mapping[str, np.ndarray]  # by path, [clients, ...]: of what clients keep of the network, what is scored
+    rounds_done: int  # fewer than requested if the run was stopped
+    headline: str  # which models ``accuracy`` is of
+    state: State  # of the server, with its methods, and of all clients, on the host
+    private: Mapping[str, np.ndarray]  # by path, [clients, ...]: the private parts with which clients are evaluated
 
     def personal(self, client: int) -> Variables:
-        """The model of a client: with the parts that it keeps for itself; it is what ``personal_accuracy`` is of."""
+        """Returns the model of a client with its private parts, the model of ``personal_accuracy``."""
         own = {path: leaf[client] for path, leaf in self.private.items()}
         return masks.replace(self.variables, own)
 
@@ -67,17 +67,17 @@ class Result(NamedTuple):
 
 
 def rounds_kept(folder: Path | str) -> tuple[int, ...]:
-    """The rounds of the folder's checkpoints, from which ``simulate`` could continue; 0 alone if there is none."""
+    """Returns the rounds of the folder's checkpoints, from which ``simulate`` could continue; 0 if there is none."""
     return Checkpoints(Path(folder) / "checkpoints").rounds or (0,)
 
 
 def common_round(kept: Iterable[Sequence[int]]) -> int:
-    """The last round of which all runs have kept a checkpoint; 0 if there is none."""
+    """Returns the last round for which all runs have a checkpoint; 0 if there is none."""
     return max(_common(kept), default=0)
 
 
 def _newest_whole(folders, stores, states, measure_every):
-    """Round, states and histories to continue from; nothing is changed, and warnings say what was passed over."""
+    """Returns round, states and histories to continue from; changes nothing, and warns about damaged checkpoints."""
     damages = []
     for round in sorted(_common(store.rounds if store else () for store in stores), reverse=True):
         try:
@@ -101,7 +101,7 @@ def _common(kept):
 
 
 def _record(clients):
-    """The record of rounds, from the arrays that a history has of them."""
+    """Returns the record of rounds, from the arrays of a history."""
     metrics = {name: values for name, values in clients.items() if name not in ("round", "steps")}
     return RoundRecord(metrics, clients["steps"])
 
@@ -116,12 +116,12 @@ def _make(folder):
 
 
 def _as_lists(arrays):
-    """Values and type of each array."""
+    """Returns values and type of each array."""
     return {name: [array.tolist(), str(array.dtype)] for name, array in arrays.items()}
 
 
 class RunLoop:
-    """Runs on their way: their program, their histories, their checkpoints."""
+    """The loop over rounds: the runs' program, their histories, their checkpoints."""
 
     def __init__(self, runs: Sequence[Run], model: Model, schedule: Schedule, hardware: Hardware):
         for run in runs[1:]:
@@ -147,7 +147,10 @@ class RunLoop:
         self.rounds, self.storage = rounds, hardware.storage
 
     def _open_in_first(self, states):
-        """What ``_open`` returns; of several processes the first alone has folders, and tells the others the states."""
+        """Returns what ``_open`` returns.
+
+        Only the first of several processes has folders; it sends the states to the others.
+        """
         processes.check_alike(lambda: {"run": [description(run, self.model, self.schedule) for run in self.runs]})
         histories, opened = [History() for _ in self.runs], list(states)
 
@@ -163,7 +166,7 @@ class RunLoop:
         return processes.broadcast_arrays(opened), histories
 
     def _open(self, states):
-        """What each run resumes from: the last whole checkpoint that all of them have, or a fresh start."""
+        """Returns what each run resumes from: the last undamaged checkpoint that all of them have, or a fresh start."""
         folders = [None if run.folder is None else Path(run.folder) for run in self.runs]
         for folder in filter(None, folders):
             _make(folder)
@@ -182,7 +185,7 @@ class RunLoop:
         return states, histories
 
     def _remembered_divergences(self):
-        """By run, those that earlier starts have found, unless the runs shall continue nevertheless."""
+        """Returns, by run, the divergences that earlier starts have found, unless ``on_nan`` is ``continue``."""
         if self.schedule.on_nan == "continue":
             return {}
         folders = [history.folder for history in self.histories]
@@ -193,11 +196,11 @@ class RunLoop:
 
     @property
     def is_over(self) -> bool:
-        """Whether all runs are at their end, or have diverged."""
+        """Whether all runs have ended or diverged."""
         return all(i in self.diverged or self.schedule.is_over(h.rows) for i, h in enumerate(self.histories))
 
     def prepare(self, announce: Callable[[str], None]) -> None:
-        """Places and compiles, unless it is over."""
+        """Places and compiles the runs, unless they are over."""
         if not self.is_over:
             with Stopwatch() as stopwatch:
                 announce(self.program.prepare())
@@ -205,10 +208,10 @@ class RunLoop:
             self.compiling = stopwatch.seconds["compile"]
 
     def advance(self, is_told: Callable[[], bool]) -> tuple[list[Row], list[Row]] | None:
-        """Trains until the next evaluation; the runs' rows of metrics and of timing.
+        """Trains until the next evaluation and returns the runs' rows of metrics and of timing.
 
-        ``is_told``: asked every few seconds; where it says so before the evaluation, None is returned, and what is
-        saved then is a run on its way to it.
+        ``is_told`` is called every few seconds; if it returns True before the evaluation, this returns None, and the
+        runs are saved between two evaluations.
         """
         end, started = self.done + self.schedule.rounds_after(self.done), self.done
         with Stopwatch() as stopwatch:
@@ -227,7 +230,7 @@ class RunLoop:
         return tuple(map(list, zip(*rows, strict=True)))
 
     def _train(self, num_rounds, stopwatch):
-        """The runs after so many rounds in one call, which are added to their histories."""
+        """Trains all runs for a number of rounds in one call, and adds the rounds to their histories."""
         before = stopwatch.seconds.get("train", 0.0)
         advances = self.program.advance(num_rounds)
         stopwatch.lap("train")
@@ -243,7 +246,7 @@ class RunLoop:
         return advances
 
     def find_diverged(self, announce: Callable[[str], None]) -> None:
-        """Finds out what happened to runs that have diverged in the last rounds, unless they shall continue."""
+        """Finds the cause if runs have diverged in the last rounds, unless ``on_nan`` is ``continue``."""
         for i, record in enumerate(self.records):
             if self.schedule.on_nan != "continue" and i not in self.diverged:
                 loss = self.histories[i].rows[-1]["loss"]
@@ -254,7 +257,7 @@ class RunLoop:
                     self.diverged.setdefault(i, Divergence(found.round, line, {}))
 
     def _locate_nonfinite(self, i, found, announce):
-        """Keeps client and step that are to blame; the line. The one process that does so has its own devices alone."""
+        """Stores client and step of the divergence, and returns its message; only devices of this process are used."""
         announce(f"round {found.round} is not finite; it is run again to find out why")
         run, examples = self._before(i, found.round), self.runs[i].federation.train
         failure = divergence.locate_nonfinite(self.rounds, run, examples, self.storage, found)
@@ -262,7 +265,7 @@ class RunLoop:
         return self.diverged[i].line
 
     def stop_at(self, failure: NotFinite) -> None:
-        """Takes what the debug layout has raised for the end of its run."""
+        """Records a failure in the debug layout as the end of its run."""
         found = divergence.Suspicion(failure.where[0] + 1, failure.where[1:2], (failure.what,))
         self._keep_divergence(0, found, failure)
 
@@ -272,13 +275,13 @@ class RunLoop:
         self.diverged[i] = divergence.explain(found, failure, training, folder, can_go_on)
 
     def _before(self, i, round):
-        """Algorithm, state and data of a run at its last checkpoint before a round."""
+        """Returns algorithm, state and data of a run at its last checkpoint before a round."""
         algorithm, state, data = initialize(self.runs[i], self.model, self.schedule)
         kept = [k for k in self.stores[i].rounds if k < round] if self.stores[i] else ()
         return algorithm, self.stores[i].load(kept[-1], state)[0] if kept else state, data
 
     def _observe(self, i: int, advance: Advance, record: RoundRecord):
-        """Of a run, what is measured after the record's rounds."""
+        """Returns the observation of a run after the record's rounds."""
         algorithm, tests = self.algorithms[i], self.tests[i]
         view, clients = view_models(algorithm, self.model, advance, self.runs[i].federation, self.program.order)
         if tests is not None:
@@ -293,9 +296,10 @@ class RunLoop:
         return observation
 
     def _remember(self, i, num_rounds, seconds, observation):
-        """The rows of metrics and timing of a run, which are also added to its history.
+        """Returns a run's rows of metrics and timing, and adds them to its history.
 
-        ``num_rounds``: that took so many seconds; a start on the way to the evaluation has not trained all of them.
+        ``num_rounds`` took ``seconds``; these may be fewer rounds than since the last evaluation, if the run was
+        resumed.
         """
         run, steps = self.runs[i], self.records[i].steps[-num_rounds:]
         samples = true_samples(steps, run.federation, run.algorithm.training)
@@ -306,7 +310,7 @@ class RunLoop:
         return observation.row, timing
 
     def save(self, is_stopping: bool) -> None:
-        """Saves every run that has a folder, if it is due."""
+        """Saves every run that has a folder, if a checkpoint is due."""
         is_due = self.done % self.schedule.checkpoint_every < self.last
         is_due = is_due or is_stopping or self.is_over
         if is_due and any(run.folder for run in self.runs):
@@ -317,14 +321,14 @@ class RunLoop:
             processes.broadcast_from_first(lambda: self._save(states, must_wait))
 
     def _save(self, states, must_wait):
-        """``must_wait``: before other processes continue, whom Orbax would wait for; or as no copy fits into memory."""
+        """Saves the runs; ``must_wait`` if other processes wait, or memory has no room for a copy of the states."""
         for history, store, state in zip(self.histories, self.stores, states, strict=True):
             if store:
                 store.save(self.done, state, history.written(), history.to_save(), must_wait)
 
     @contextlib.contextmanager
     def written_at_last(self) -> Iterator[None]:
-        """All that was saved is written when this ends; an error within goes before those of the writing."""
+        """Waits for all saves at the end of its body; an error of the body takes precedence over theirs."""
         failed = []
         try:
             yield
@@ -338,7 +342,7 @@ class RunLoop:
             raise error
 
     def results(self) -> list[Result]:
-        """What each run leaves; also in its folder, if it is over."""
+        """Returns the results of each run; also writes them to its folder, if it has ended."""
         results = []
         for i, state in enumerate(self.program.states()):
             history, folder = self.histories[i], self.histories[i].folder

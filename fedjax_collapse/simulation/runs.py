@@ -1,4 +1,4 @@
-"""What a run is: its data and algorithm, its schedule, the hardware it gets; and whether all of that fits together."""
+"""What defines a run: its data and algorithm, its schedule and its hardware; and checks that these fit together."""
 
 import dataclasses
 import math
@@ -30,7 +30,7 @@ ON_NAN = ("stop", "skip_client", "continue")
 
 
 class Run(NamedTuple):
-    """What one run has for itself, among runs that go together."""
+    """One of several batched runs: what differs between them."""
 
     federation: Federation
     algorithm: FedAvg
@@ -40,7 +40,7 @@ class Run(NamedTuple):
 
 
 class Schedule(NamedTuple):
-    """How many rounds a run has, who takes part in them, and what happens between them; as for ``simulate``."""
+    """The number of rounds, who takes part in them, and what happens between them; arguments of ``simulate``."""
 
     rounds: Count
     participation: float | Participation = 1.0
@@ -53,38 +53,38 @@ class Schedule(NamedTuple):
     stop_at_accuracy: Fraction = 0.0
 
     def check(self) -> None:
-        """Raises UserError for a value that makes no sense."""
+        """Raises UserError for an invalid value."""
         for name, measurement in self.measurements:
             if not callable(measurement):
                 raise UserError(f"measurement {name}: expected a function of a view, got {type(measurement).__name__}")
         check_fields(self)
 
     def is_reached(self, rows: Sequence[Row]) -> bool:
-        """Whether the last of the rows of metrics has the accuracy at which a run stops, if there is one."""
+        """Returns whether the last row of metrics has the accuracy at which the run stops."""
         return bool(rows) and 0 < self.stop_at_accuracy <= rows[-1].get("accuracy", math.nan)
 
     def is_over(self, rows: Sequence[Row]) -> bool:
-        """Whether a run with these rows of metrics is at its end."""
+        """Returns whether a run with these rows of metrics has ended."""
         return bool(rows) and (rows[-1]["round"] >= self.rounds or self.is_reached(rows))
 
     def rounds_after(self, done: int) -> int:
-        """Rounds from there to the next evaluation."""
+        """Returns the number of rounds from ``done`` to the next evaluation."""
         return min(self.evaluate_every - done % self.evaluate_every, self.rounds - done)
 
     def measured_after(self, done: int, last: int) -> dict[str, Measurement]:
-        """What is measured at the evaluation after ``done`` rounds, of which ``last`` came since the one before."""
+        """Returns the measurements at the evaluation after ``done`` rounds, ``last`` of them since the previous one."""
         is_due = done % self.measure_every < last or done == self.rounds
         return dict(self.measurements) if is_due else {}
 
     @property
     def rule(self) -> Participation:
-        """Who takes part."""
+        """The rules of participation."""
         given = self.participation
         return given if isinstance(given, Participation) else Participation(fraction=given)
 
 
 class Hardware(NamedTuple):
-    """Where rounds run: how clients are laid out, how runs are if there are several, where what is stored lies."""
+    """Where rounds run: the layouts of clients and, if there are several, of runs; and where states are stored."""
 
     client_map: ClientMap = engine.Chunked(1)
     run_map: ClientMap | None = None
@@ -94,8 +94,10 @@ class Hardware(NamedTuple):
 class Callbacks(NamedTuple):
     """What is called between rounds.
 
-    ``listener``: with the runs' rows of metrics and timing after every evaluation; ``announce``: with a line about
-    layout and memory before the first round; ``should_stop``: after every evaluation, True saves and returns.
+    Args:
+        listener: called with the runs' rows of metrics and timing after every evaluation.
+        announce: called with a line about layout and memory before the first round.
+        should_stop: called after every evaluation; True saves and returns.
     """
 
     listener: Callable[[Sequence[Row], Sequence[Row]], None] = lambda rows, timings: None
@@ -104,16 +106,16 @@ class Callbacks(NamedTuple):
 
 
 def structure(run: Run) -> Hashable:
-    """What runs that go together have in common: all but numbers, which are seeds, partitions, hyper-parameters."""
+    """Returns what batched runs have in common: everything but seeds, partitions and numeric hyper-parameters."""
     algorithm = jax.tree.structure(run.algorithm.enabled())
     return algorithm, id(run.federation.train.inputs), run.federation.ownership.rows.shape
 
 
 def check(run: Run, model: Model, schedule: Schedule, hardware: Hardware = Hardware()) -> engine.Rounds:  # noqa: B008
-    """What the rounds of a run are compiled for.
+    """Checks a run and returns what its rounds are compiled for.
 
     Raises:
-        UserError: naming the value, for one that makes no sense, alone or with the others.
+        UserError: names a value that is invalid, alone or in combination with the others.
     """
     _check_records(run, model, hardware)
     federation, algorithm, client_map = run.federation, run.algorithm, hardware.client_map
@@ -153,7 +155,7 @@ def check(run: Run, model: Model, schedule: Schedule, hardware: Hardware = Hardw
 
 
 def _check_records(run, model, hardware):
-    """Raises UserError for what is of another type than its annotation says, in the words of ``simulate``."""
+    """Raises UserError for an argument of ``simulate`` that violates its annotation."""
     check_value("simulate: model", model, Model)
     for record in (run, hardware):
         check_fields(record, "simulate")
@@ -164,8 +166,11 @@ def _check_records(run, model, hardware):
 
 
 def initialize(run: Run, model: Model, schedule: Schedule) -> tuple[FedAvg, State, Data]:
-    """What ``engine.Program`` takes of a run: the algorithm, its numbers as arrays; the state before the first round;
-    and its data but the examples."""
+    """Returns the arguments of ``engine.Program`` for a run.
+
+    These are the algorithm, with its numbers as arrays; the state before the first round; and the data except for the
+    examples.
+    """
     algorithm = jax.tree.map(jnp.asarray, run.algorithm.enabled())
     key_init, key_rounds = jax.random.split(run.key)
     variables = model.init(key_init) if run.variables is None else run.variables
@@ -175,7 +180,7 @@ def initialize(run: Run, model: Model, schedule: Schedule) -> tuple[FedAvg, Stat
 
 
 def description(run: Run, model: Model, schedule: Schedule) -> dict[str, Any]:
-    """All that a run's numbers depend on, but how far it goes and how often it is saved."""
+    """Describes everything that a run's numbers depend on, except for its length and how often it is saved."""
     unusual = {"on_nan": schedule.on_nan} if schedule.on_nan == "skip_client" else {}
     unusual |= {"measure_every": schedule.measure_every} if schedule.measure_every > 1 else {}
     if code := source_hashes(run.algorithm, model, schedule):

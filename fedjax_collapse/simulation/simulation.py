@@ -1,4 +1,4 @@
-"""A whole run: rounds, evaluation, what is remembered of them, checkpoints, stopping and resuming."""
+"""A whole run: rounds, evaluation, storage of the results, checkpoints, stopping and resuming."""
 
 import contextlib
 import signal
@@ -29,7 +29,7 @@ from fedjax_collapse.training.local import NotFinite
 
 
 class Options(TypedDict, total=False):
-    """What ``simulate`` may be told, too."""
+    """Optional arguments of ``simulate``."""
 
     variables: Variables
     participation: float | Participation
@@ -50,52 +50,62 @@ class Options(TypedDict, total=False):
 def simulate(
     federation: Federation, model: Model, algorithm: FedAvg, *, rounds: int, key: Key, **options: Unpack[Options]
 ) -> Result:
-    """The result of ``rounds`` rounds of ``algorithm`` on ``federation``.
+    """Runs ``rounds`` rounds of ``algorithm`` on ``federation``.
 
     Args:
-        key: of all randomness of the run; equal keys give equal results.
-        variables: initial variables of the server; default, the model's own initialisation from ``key``.
-        participation: fraction of the clients drawn into each round's cohort, at least one is; or the rule by which
-            they are drawn, drop out and fall behind (``engine.Participation``).
-        evaluate_every, checkpoint_every: rounds between evaluations, default 1, which are one compiled call; and
-            between checkpoints, default 10, rounded up to evaluations.
-        watch: whose local models are measured: ``one``, the client of the cohort with the lowest identity (default),
-            ``all`` of the cohort, or a tuple of identities.
-        measurements: functions of a ``measurement.MeasurementView`` by name; what they return is logged and saved.
-        measure_every: rounds between these, default 1, rounded up to evaluations; and after the last round.
-        on_nan: what a loss or a model that is not finite does: ``stop`` the run, telling round, client, step and term
-            (default); ``skip_client``, whose round is run again as if the client had dropped out; or ``continue``.
-        stop_at_accuracy: the run ends after the evaluation that reaches it; default 0, never.
-        client_map, storage: how clients are laid out, default one after another, fewer at once where memory is short.
-            Where examples and client states lie: ``device``; ``host``, from where cohorts are sent; or ``auto``.
-        folder: where metrics and checkpoints are written, and from where a second call continues, to the same bits.
+        federation: the examples and their partition.
+        model: the model.
+        algorithm: local training, methods and the server's step.
+        rounds: the number of rounds.
+        key: the source of all randomness; equal keys give equal results.
+        variables: initial variables of the server; by default the model's own initialisation from ``key``.
+        participation: the fraction of the clients drawn into each round's cohort, at least one; or the rules by which
+            clients are drawn, drop out and fall behind (``engine.Participation``).
+        evaluate_every: rounds between evaluations, which are one compiled call; default 1.
+        checkpoint_every: rounds between checkpoints, rounded up to evaluations; default 10.
+        watch: the clients whose local models are measured: ``one``, the client of the cohort with the lowest identity
+            (default), ``all`` of the cohort, or a tuple of identities.
+        measurements: functions of a ``measurement.MeasurementView`` by name; their results are logged and saved.
+        measure_every: rounds between measurements, rounded up to evaluations; default 1. The last round is always
+            measured.
+        on_nan: what to do if a loss or a model is not finite: ``stop`` the run and report round, client, step and term
+            (default); ``skip_client``, repeating the round as if the client had dropped out; or ``continue``.
+        stop_at_accuracy: the run ends after the evaluation that reaches this accuracy; default 0, never.
+        client_map: the layout of clients; by default one after another. Fewer train at once if memory is short.
+        storage: where examples and client states are stored: ``device``; ``host``, from where cohorts are sent; or
+            ``auto``.
+        folder: where metrics and checkpoints are written; a second call continues from there, to the same bits.
         listener: called with the rows of metrics and timing after every evaluation.
-        should_stop: asked after every evaluation, and every few seconds where rounds between two of them take longer;
+        should_stop: called after every evaluation, and every few seconds if rounds between two of them take longer;
             True writes a checkpoint and returns, and so does Ctrl-C.
 
+    Returns:
+        The result, complete or up to where the run was stopped.
+
     Raises:
-        UserError: a value that makes no sense, a folder of another run, or a round that does not fit into memory.
-        Diverged: a UserError, too, with the result so far, which is also in the folder; see ``on_nan``.
+        UserError: a value is invalid, the folder belongs to another run, or a round does not fit into memory.
+        Diverged: a UserError with the result so far, which is also in the folder; see ``on_nan``.
     """
     for name in options.keys() - Options.__annotations__.keys():
         raise UserError(f"simulate: unknown option {name!r}, expected one of {', '.join(Options.__annotations__)}")
     options = {name: value for name, value in options.items() if value is not None}
     listener = options.pop("listener", None)
 
-    def tell(rows, timings):
+    def listen(rows, timings):
         if listener:
             listener(rows[0], timings[0])
 
-    def taken(record):
+    def options_of(record):
         return {name: options.pop(name) for name in record._fields if name in options}
 
     measurements = options.pop("measurements", {})
     check_value("simulate: listener", listener, Callable[[Row, Row], None] | None)
     check_value("simulate: measurements", measurements, Mapping[str, Measurement])
     measurements = tuple(measurements.items())
-    schedule = Schedule(rounds, measurements=measurements, **taken(Schedule))
-    run = Run(federation, algorithm, key, **taken(Run))
-    return simulate_runs([run], model, schedule, Hardware(**taken(Hardware)), Callbacks(tell, **taken(Callbacks)))[0]
+    schedule = Schedule(rounds, measurements=measurements, **options_of(Schedule))
+    run = Run(federation, algorithm, key, **options_of(Run))
+    hardware, callbacks = Hardware(**options_of(Hardware)), Callbacks(listen, **options_of(Callbacks))
+    return simulate_runs([run], model, schedule, hardware, callbacks)[0]
 
 
 def simulate_runs(
@@ -105,11 +115,17 @@ def simulate_runs(
     hardware: Hardware = Hardware(),  # noqa: B008
     callbacks: Callbacks = Callbacks(),  # noqa: B008
 ) -> list[Result]:
-    """The results of runs that differ in seed, partition or numeric hyper-parameters, trained as one program.
+    """Simulates runs that differ in seed, partition or numeric hyper-parameters as one program.
 
-    ``runs``: of one ``structure``; a single one is trained by itself, more need a ``run_map``. Of several processes
-    (``processes.py``) the first alone has the folders, and all stop if one is asked to. Errors are those of
-    ``simulate``; runs that diverge are told of when the others are done.
+    If there are several processes (``core/processes.py``), only the first has the folders, and all stop if one is asked
+    to. Raises what ``simulate`` raises; runs that diverge are reported after the others are done.
+
+    Args:
+        runs: runs with the same ``structure``; more than one needs a ``run_map``.
+        model: the model.
+        schedule: of all runs.
+        hardware: where they run.
+        callbacks: called between rounds.
     """
     check_fields(callbacks, "simulate")
     with memory.explain_out_of_memory():
@@ -126,11 +142,11 @@ def simulate_runs(
 
 
 def _advance(loop, callbacks, stop):
-    """To the end, or until it is stopped."""
+    """Advances to the end, or until it is stopped."""
     while not loop.is_over:
         try:
             rows = loop.advance(stop.if_due)
-        except NotFinite as failure:  # of the debug layout
+        except NotFinite as failure:  # raised in the debug layout
             loop.stop_at(failure)
             return
         if rows is None:
@@ -145,27 +161,27 @@ def _advance(loop, callbacks, stop):
 
 
 class _Stop:
-    """Asks whether to stop, in all processes at the same places."""
+    """Decides whether to stop, at the same places in all processes."""
 
     def __init__(self, should_stop: Callable[[], bool]) -> None:
         self._should_stop, self._asked = should_stop, time.monotonic()
 
     def now(self) -> bool:
-        """Whether any of the processes is told to."""
+        """Returns whether any of the processes is asked to stop."""
         self._asked = time.monotonic()
         return any(processes.all_gather(bool(self._should_stop())))
 
     def if_due(self) -> bool:
-        """The same, unless it was asked a moment ago."""
+        """The same, unless it was decided a moment ago."""
         is_due = processes.is_multiprocess() or time.monotonic() - self._asked >= PATIENCE
         return is_due and self.now()
 
 
 @contextlib.contextmanager
 def _stop_on_interrupt(should_stop):
-    """``should_stop``, which also says so after Ctrl-C; a second one ends at once.
+    """Yields ``should_stop``, extended to return True after Ctrl-C; a second Ctrl-C interrupts at once.
 
-    Where signals are somebody else's business, in another thread or under a handler of the caller's, it stays so.
+    In another thread, or with a signal handler of the caller, signals are left alone.
     """
     is_ours = threading.current_thread() is threading.main_thread()
     if not is_ours or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:

@@ -1,1 +1,1 @@
-"""What a run keeps: rows and arrays of its rounds, checkpoints, and which run they belong to."""
+"""The storage of a run: rows and arrays of its rounds, checkpoints, and a fingerprint of the run."""

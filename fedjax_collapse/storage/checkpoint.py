@@ -1,11 +1,11 @@
-"""Checkpoints of a run's state, through Orbax: the only module that knows it.
+"""Checkpoints of a run's state, written by Orbax; no other module uses Orbax.
 
-A checkpoint is a folder named by its round. While the run continues it is written beside its place, with the SHA-256 of
-each of its files, and moved there when the disk has it: it is whole from the moment at which it counts, and what
-happens to it later is noticed before anything of it is used.
+A checkpoint is a folder named by its round. It is written to a temporary folder while the run continues, with the
+SHA-256 of each of its files, and moved to its place once it is on the disk. So a visible checkpoint is complete, and
+later damage to it is noticed before it is used.
 
-Orbax does not take two saves at once, so that one thread writes those of all runs of the process, one after another:
-runs that go together are then never more than one checkpoint apart, and have one in common.
+Orbax does not support concurrent saves, so one thread writes the checkpoints of all runs of the process, one after
+another. Batched runs are therefore never more than one checkpoint apart, and always have one in common.
 """
 
 import contextlib
@@ -28,18 +28,17 @@ from fedjax_collapse.core.masks import by_path
 from fedjax_collapse.core.records import Damaged, PyTree, UserError
 from fedjax_collapse.storage.history import write_json
 
-_KEPT = 2
+_NUM_STORED = 2
 _SEAL = "sha256.json"
-_BESIDE = "new"  # what is being written or removed
-_UNREADABLE = "[\\"  # Orbax writes below them and finds nothing there afterwards
+_TEMPORARY = "new"  # the folder of checkpoints that are being written or removed
+_UNREADABLE = "[\\"  # Orbax writes to paths with these characters but cannot read from them
 _WRITER = futures.ThreadPoolExecutor(1, "checkpoints")
-_WRITING: dict[Path, futures.Future] = {}  # by folder, what is on its way
-_ORBAX = threading.Lock()  # of what is saved and what is loaded
+_WRITING: dict[Path, futures.Future] = {}  # by folder, the save in progress
+_ORBAX = threading.Lock()  # held while saving and while loading
 
 
 def check_folder(folder: Path) -> None:
-    """Raises UserError if checkpoints in the folder could not be written, or not be read again, as of paths with such
-    characters."""
+    """Raises UserError if checkpoints in the folder could not be written, or not be read again, because of its name."""
     try:
         os.fsencode(folder)
     except UnicodeEncodeError:
@@ -54,13 +53,12 @@ def check_folder(folder: Path) -> None:
 
 
 class Checkpoints:
-    """The checkpoints in a folder, by round; a save that is killed leaves the earlier ones intact.
+    """The checkpoints in a folder, by round; a kill during a save leaves the earlier ones intact.
 
-    All but ``save`` wait until what was saved is there, whoever saved it in this process, and raise what went wrong
-    with it.
+    All methods but ``save`` wait until earlier saves of this process are written, and raise their errors.
 
     Raises:
-        UserError: ``check_folder``'s.
+        UserError: as ``check_folder``.
     """
 
     def __init__(self, folder: Path):
@@ -68,15 +66,15 @@ class Checkpoints:
         self._folder = folder.absolute()
 
     def wait(self) -> None:
-        """Until all that was saved is written; an error is raised once."""
+        """Waits until all saves are written; their error is raised once."""
         if (writing := _WRITING.get(self._folder)) is not None:
-            futures.wait([writing])  # where Ctrl-C may end it: then it is still known
+            futures.wait([writing])  # if Ctrl-C interrupts this, the save is still in _WRITING
             _WRITING.pop(self._folder, None)
             writing.result()
 
     @property
     def rounds(self) -> tuple[int, ...]:
-        """The rounds of all checkpoints, in their order."""
+        """The rounds of all checkpoints, in ascending order."""
         self.wait()
         return self._found()
 
@@ -85,10 +83,10 @@ class Checkpoints:
         return tuple(sorted(int(path.name) for path in found if path.name.isdecimal()))
 
     def forget_after(self, round: int) -> None:
-        """Deletes the checkpoints of later rounds, so that the run can continue from that one, and what a kill left."""
+        """Deletes the checkpoints of later rounds, and the remains of a kill, so that the run can continue."""
         for later in (kept for kept in self.rounds if kept > round):
             self._remove(later)
-        shutil.rmtree(self._folder / _BESIDE, ignore_errors=True)
+        shutil.rmtree(self._folder / _TEMPORARY, ignore_errors=True)
 
     def save(
         self,
@@ -98,18 +96,21 @@ class Checkpoints:
         before: Callable[[], None] = lambda: None,
         must_wait: bool = False,
     ) -> None:
-        """Saves a state with notes, which are JSON, unless there is a checkpoint of the round.
+        """Saves a state, unless there is a checkpoint of the round already.
 
-        It waits for the save before it, then a copy of the state is written while the run continues; what goes wrong is
-        raised by what is asked for next.
+        Waits for the previous save, then writes a copy of the state while the run continues; errors are raised by the
+        next call.
 
         Args:
-            before: called first, in the writer's thread: it writes what the checkpoint counts on.
-            must_wait: the state itself is written, before the run continues.
+            round: the number of rounds done.
+            state: the state.
+            notes: JSON that is stored with it.
+            before: called first, in the writer's thread, to write what the checkpoint relies on.
+            must_wait: whether to write the state itself, without a copy, before returning.
         """
         self.wait()
         if not must_wait:
-            state = jax.tree.map(lambda leaf: leaf.copy(), state)  # rounds write into it, or donate it
+            state = jax.tree.map(lambda leaf: leaf.copy(), state)  # rounds change or donate the state
         _WRITING[self._folder] = _WRITER.submit(self._write, round, state, notes, before)
         if must_wait:
             self.wait()
@@ -118,25 +119,25 @@ class Checkpoints:
         before()
         if round in self._found():
             return
-        with self._beside() as beside:
-            new = beside / str(round)
+        with self._temporary() as temporary:
+            new = temporary / str(round)
             with _ORBAX:
                 ocp.save(new, state)
             write_json(new / _SEAL, {"files": _hashes(new), "notes": notes})
             files.flush_all(new)
             os.replace(new, self._folder / str(round))
         files.flush([self._folder])
-        for old in self._found()[:-_KEPT]:
+        for old in self._found()[:-_NUM_STORED]:
             self._remove(old)
 
     def load(self, round: int, template: PyTree) -> tuple[PyTree, Mapping[str, Any] | None]:
-        """The state of that round, with the structure and the placement of ``template``, and its notes.
+        """Returns the state of a round, with the structure and the placement of ``template``, and its notes.
 
-        One that was written by an earlier version has no hashes and no notes, which are None then.
+        The notes are None for a checkpoint of an earlier version, which has neither hashes nor notes.
 
         Raises:
             Damaged: the checkpoint differs from what was written.
-            UserError: it is of a state of another structure, shape or dtype.
+            UserError: it has another structure, shape or dtype.
         """
         self.wait()
         path = self._folder / str(round)
@@ -147,14 +148,14 @@ class Checkpoints:
                 return ocp.load(path, template), notes
         except UserError:
             raise
-        except Exception as error:  # of a damaged file, Orbax raises whatever it runs into
+        except Exception as error:  # Orbax raises many kinds of exceptions for a damaged file
             if notes is not None:
                 raise
             raise Damaged(f"{path}: not a readable checkpoint ({type(error).__name__})") from error
 
     def _check_structure(self, path, template):
         stored, expected = _describe(ocp.metadata(path).metadata), _describe(template)
-        if not stored:  # so Orbax says that it could not read them
+        if not stored:  # how Orbax reports metadata that it could not read
             raise ValueError("no metadata")
         for name in sorted(stored.keys() | expected.keys()):
             if stored.get(name) != expected.get(name):
@@ -164,24 +165,24 @@ class Checkpoints:
                 )
 
     def _remove(self, round):
-        """In one step: a kill leaves a whole checkpoint or none."""
-        with self._beside() as beside:
-            os.replace(self._folder / str(round), beside / str(round))
+        """Removes a checkpoint atomically: a kill leaves all of it or nothing."""
+        with self._temporary() as temporary:
+            os.replace(self._folder / str(round), temporary / str(round))
 
     @contextlib.contextmanager
-    def _beside(self):
-        """An empty folder in which nothing counts."""
-        beside = self._folder / _BESIDE
-        shutil.rmtree(beside, ignore_errors=True)
-        beside.mkdir(parents=True)
+    def _temporary(self):
+        """An empty folder whose content is ignored by readers."""
+        temporary = self._folder / _TEMPORARY
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
         try:
-            yield beside
+            yield temporary
         finally:
-            shutil.rmtree(beside, ignore_errors=True)
+            shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _check_seal(path):
-    """The notes of a checkpoint whose files are as they were written; None if nothing says how they were."""
+    """Returns the notes of a checkpoint whose files match their hashes; None if it has no hashes."""
     seal = path / _SEAL
     if not seal.exists():
         return None
@@ -198,7 +199,7 @@ def _check_seal(path):
 
 
 def _hashes(path):
-    """Of every file of a checkpoint but the one that they are written into."""
+    """Returns the SHA-256 of every file of a checkpoint except the file that stores them."""
     hashes = {}
     for file in sorted(file for file in path.rglob("*") if file.is_file() and file != path / _SEAL):
         with file.open("rb") as stream:
@@ -207,7 +208,7 @@ def _hashes(path):
 
 
 def _describe(tree):
-    """Shape and dtype of every array by its path; random keys as the integers that they are stored as."""
+    """Returns shape and dtype of every array by its path; random keys appear as the integers that represent them."""
     described = {}
     for path, leaf in by_path(tree).items():
         if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):

@@ -1,4 +1,4 @@
-"""What a run is, in numbers and names that can be written down: so that no folder continues with another run."""
+"""A description of a run as JSON, stored in its folder so that no other run continues there."""
 
 import dataclasses
 import functools
@@ -17,19 +17,19 @@ from fedjax_collapse.core.source_code import hash_code
 from fedjax_collapse.storage.history import write_json
 
 _FILE = "run.json"
-_LEFT_OUT = ("parent", "name", "target", "timed")  # what Linen adds to modules, and what rounds differently at most
-_NEW = ("normalization", "domains", "code")  # what earlier versions did not write down
-_SHOWN = 3  # differences that an error lists
+_LEFT_OUT = ("parent", "name", "target", "timed")  # added by Linen, or affecting no more than rounding
+_NEW = ("normalization", "domains", "code")  # not described by earlier versions
+_SHOWN = 3  # the number of differences in a message
 
 
 class _Fields(dict):
-    """A record's fields by name; ``usual`` are those that have their default."""
+    """A record's fields by name; ``usual`` are the names of those that have their default."""
 
     usual: frozenset[str]
 
 
 def describe(value: Any) -> Any:
-    """The value as JSON: records by field, functions by name, numbers as they are, large arrays by hash."""
+    """Describes a value as JSON: records by field, functions by name, large arrays by hash."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = [field for field in dataclasses.fields(value) if field.name not in _LEFT_OUT]
         described = _Fields({field.name: describe(getattr(value, field.name)) for field in fields})
@@ -54,7 +54,7 @@ def _default(field):
 
 
 def _describe_function(function):
-    """Its name; of one that was made inside another also what it closes over, of a lambda what it does."""
+    """Returns its name; for an inner function also what it closes over, for a lambda its bytecode."""
     name = f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', type(function).__qualname__)}"
     if "<" not in name:
         return name
@@ -65,10 +65,12 @@ def _describe_function(function):
 
 
 def claim(runs: Mapping[Path, tuple[Mapping[str, Any], bool]]) -> None:
-    """Makes each folder its run's, of which there are the description, and whether the folder has rounds already.
+    """Makes each folder its run's.
+
+    ``runs`` maps folders to the run's description and whether the folder has rounds already.
 
     Raises:
-        UserError: one has rounds of another run; all are left as they are.
+        UserError: a folder has rounds of another run; then no folder is changed.
     """
     for folder, (description, is_started) in runs.items():
         if is_started:
@@ -84,9 +86,17 @@ def check_same(
     hint: str = "",
     besides: tuple[str, ...] = (),
 ) -> None:
-    """Raises UserError unless the folder's run has this description, or a part of one that is not ``is_whole``.
+    """Checks that the folder's run has this description.
 
-    ``hint``: what else to do about it than to use a new folder; ``besides``: what may be another.
+    Args:
+        folder: the run's folder.
+        description: as made by ``simulation.runs.description``.
+        is_whole: whether the description is complete; otherwise only its parts are compared.
+        hint: advice besides using a new folder.
+        besides: prefixes of names that may differ.
+
+    Raises:
+        UserError: the folder belongs to another run.
     """
     path, here = folder / _FILE, json.loads(json.dumps(description))
     try:
@@ -97,7 +107,7 @@ def check_same(
     here = flatten({name: here[name] for name in here if name in there or name not in _NEW})
     there = flatten(there if is_whole else {name: there[name] for name in there if name in description})
     names = [name for name in {**here, **there} if here.get(name) != there.get(name)]
-    usual = tuple(_usual(description))  # an option that the folder's version did not know yet, where nothing uses it
+    usual = tuple(_usual(description))  # options that the folder's version did not know yet and the run does not use
     names = [name for name in names if name in there or not f"{name}.".startswith(usual)]
     names = [name for name in names if not name.startswith(besides)]
     if names:
@@ -114,7 +124,7 @@ def _change(name, there, here):
 
 
 def _usual(tree, prefix=""):
-    """The dotted names, each with a dot behind it, of all fields that have their default."""
+    """Yields the dotted names of all fields that have their default, each followed by a dot."""
     for key, item in tree.items() if isinstance(tree, Mapping) else ():
         if isinstance(tree, _Fields) and key in tree.usual:
             yield f"{prefix}{key}."
@@ -123,7 +133,7 @@ def _usual(tree, prefix=""):
 
 
 def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
-    """Values by their dotted names; lists and empty mappings are values."""
+    """Returns values by their dotted names; lists and empty mappings are values."""
     if not isinstance(tree, Mapping) or not tree:
         return {prefix.rstrip("."): tree}
     return {name: v for key, item in tree.items() for name, v in flatten(item, f"{prefix}{key}.").items()}

@@ -1,9 +1,9 @@
-"""What rounds leave behind: rows of numbers, and arrays. In memory and, given a folder, on disk.
+"""The results of rounds, rows of numbers and arrays, in memory and, given a folder, on disk.
 
 ``metrics.jsonl`` has a row per evaluated round (NaN as null) and nothing that depends on the machine's speed, so two
-equal runs write equal files; wall-clock times are in ``timing.jsonl``. Arrays are of three kinds, ``clients``,
-``spectra`` and ``measurements``: a save writes those of the rounds since the last one, so that it costs the same in
-every round, and the end of the run makes one file of each kind (``arrays.py``).
+equal runs write equal files; wall-clock times are in ``timing.jsonl``. There are three kinds of arrays, ``clients``,
+``spectra`` and ``measurements``: a save writes only the rounds since the last one, so that its cost stays constant, and
+the end of the run makes one file of each kind (``round_arrays.py``).
 """
 
 import warnings
@@ -30,39 +30,41 @@ from fedjax_collapse.storage.rows import write_json as write_json
 
 KINDS = ("clients", "spectra", "measurements")
 _METRICS, _TIMING = "metrics.jsonl", "timing.jsonl"
-_EVALUATED = "evaluated"  # the last evaluated round, in the notes of a checkpoint that is of a later one
-_SHOWN = 3  # rounds that a warning lists
+_EVALUATED = "evaluated"  # the last evaluated round, in the notes of a checkpoint of a later round
+_SHOWN = 3  # the number of rounds in a warning
 _TAKEN = ("round", "file", "allow_pickle")  # the array of rounds, and arguments of np.savez
 
 
 class History:
-    """Rows and arrays of one run, in the order of rounds."""
+    """The rows and arrays of one run, in the order of rounds."""
 
     def __init__(self, folder: Path | None = None):
         self.folder = folder
         self._metrics = Rows(folder and folder / _METRICS)
         self._timing = Rows(folder and folder / _TIMING)
         self._blocks: dict[str, list[Arrays]] = {kind: [] for kind in KINDS}
-        self._num_saved = dict.fromkeys(KINDS, 0)  # of the blocks
+        self._num_saved = dict.fromkeys(KINDS, 0)  # the number of saved blocks
 
     def add_rounds(self, clients: Mapping) -> None:
-        """Rounds that are trained, before they are evaluated: ``round`` [rounds], and arrays [rounds, ...].
+        """Adds trained rounds, before their evaluation: ``round`` [rounds], and arrays [rounds, ...].
 
         Raises:
-            UserError: names or shapes of arrays differ from those of the rounds before. Nothing is added then.
+            UserError: names or shapes of arrays differ from those of the previous rounds. Nothing is added then.
         """
         self._add_arrays({"clients": clients})
 
     def add(self, row: Mapping, timing: Mapping, spectra: Mapping, measurements: Mapping | None = None) -> None:
-        """The evaluation after the last round: its row and times, and two kinds of arrays.
+        """Adds the evaluation after the last round.
 
         Args:
+            row: the metrics.
+            timing: the times.
             spectra: ``round`` [], and arrays of this round.
             measurements: arrays of this round, of any shape.
 
         Raises:
-            UserError: names or shapes of arrays differ from those of the round before, or a measurement is not
-                numbers or has a name that is taken. Nothing is added then.
+            UserError: names or shapes of arrays differ from those of the previous round, or a measurement is not
+                numeric or has a reserved name. Nothing is added then.
         """
         new = {"spectra": _one_round(spectra)}
         if measurements:
@@ -92,12 +94,12 @@ class History:
 
     @property
     def rows(self) -> list[dict]:
-        """Of metrics, one per evaluated round."""
+        """Rows of metrics, one per evaluated round."""
         return self._metrics.rows
 
     @property
     def timing(self) -> list[dict]:
-        """Of times, one per evaluated round."""
+        """Rows of times, one per evaluated round."""
         return self._timing.rows
 
     @property
@@ -120,10 +122,10 @@ class History:
         self.to_save()()
 
     def to_save(self) -> Callable[[], None]:
-        """What, when it is called, writes those arrays, and sees to it that the disk has the rows of now.
+        """Returns a function that saves the arrays of the rounds since the last save and flushes the current rows.
 
-        Called before a checkpoint is written, so that a checkpoint never knows more rounds than they do; in whichever
-        thread: rows may be added meanwhile.
+        It is called before a checkpoint is written, so that a checkpoint never has more rounds than the history. It may
+        be called in another thread, while rows are added.
         """
         new = {kind: join(blocks[self._num_saved[kind] :]) for kind, blocks in self._blocks.items()}
         self._num_saved = {kind: len(blocks) for kind, blocks in self._blocks.items()}
@@ -138,14 +140,14 @@ class History:
         return save
 
     def finish(self) -> None:
-        """Saves, and makes one file of each kind of arrays; called when the run has done all its rounds."""
+        """Saves, and merges each kind of arrays into one file; called after the run's last round."""
         self.save_arrays()
         for kind in KINDS:
             if self.folder:
                 merge_segments(self.folder, kind, join(self._blocks[kind]))
 
     def written(self) -> dict[str, Any]:
-        """What a checkpoint notes, to tell later whether the folder still holds this history."""
+        """Returns what a checkpoint notes, to check later that the folder still contains this history."""
         arrays = {kind: sorted(blocks[-1]) if blocks else [] for kind, blocks in self._blocks.items()}
         of_rows = {_METRICS: self._metrics.sha256, _TIMING: self._timing.sha256}
         return of_rows | arrays | ({_EVALUATED: self.evaluated} if self.unevaluated else {})
@@ -154,13 +156,17 @@ class History:
     def read(
         cls, folder: Path, round: int, written: Mapping[str, Any] | None = None, measure_every: int = 1
     ) -> "History":
-        """The history on disk up to ``round``, as it was ``written``; what comes after that is not looked at.
+        """Reads the history up to ``round``; later rounds are ignored.
 
-        ``measure_every``: rounds between measurements, rounded up to evaluations. Seconds, on which no result depends,
-        are the exception: rows of timing that are damaged or missing are left out, with a warning.
+        Args:
+            folder: the run's folder.
+            round: the last round to read.
+            written: the notes of the checkpoint of this round, compared with what is read.
+            measure_every: rounds between measurements, rounded up to evaluations.
 
         Raises:
-            Damaged: a row of metrics or an array differs from what was written, or is missing.
+            Damaged: a row of metrics or an array is missing or differs from what was written. Times, which affect no
+                result, are the exception: damaged or missing rows of them are left out, with a warning.
         """
         history = cls(folder)
         history._metrics = Rows.read(folder / _METRICS, round)
@@ -176,7 +182,7 @@ class History:
         return history
 
     def _keep_timing(self, written):
-        """Keeps those rows of timing that are of evaluated rounds; a warning says if they are not as written."""
+        """Selects the times of evaluated rounds; warns if they differ from what was written."""
         path, evaluated = self.folder / _TIMING, [row["round"] for row in self.rows]
         self._timing = Rows.salvage(path, evaluated)
         known = {row["round"] for row in self.timing}
@@ -187,15 +193,17 @@ class History:
             warnings.warn(f"{path}: differs from what was written; its seconds may be wrong", stacklevel=2)
 
     def _check_rounds(self, round, evaluated, measure_every):
-        """Raises Damaged unless every round up to this one is there once, where the arrays are one block, and every
-        evaluation up to the last one, ``evaluated``."""
+        """Raises Damaged unless the arrays, each kind one block, and the rows contain exactly the expected rounds.
+
+        These are all rounds up to ``round`` for clients, and all evaluations up to ``evaluated`` for the rest.
+        """
         timed, rounds = [row["round"] for row in self.timing], {_METRICS: [row["round"] for row in self.rows]}
         rounds |= {kind: blocks[0]["round"].tolist() if blocks else [] for kind, blocks in self._blocks.items()}
         last = {name: max(of_kind, default=0) for name, of_kind in rounds.items()}
         reached = min(last[_METRICS], last["spectra"], last["clients"])
         if reached != evaluated or last["clients"] != round:
             raise Damaged(f"{self.folder}: its checkpoint is of round {round}, its metrics end at {reached}")
-        evaluated = rounds[_METRICS if rounds[_METRICS] == timed else "spectra"]  # two of three are right
+        evaluated = rounds[_METRICS if rounds[_METRICS] == timed else "spectra"]  # two of the three agree
         expected = dict.fromkeys(rounds, evaluated) | {"clients": list(range(1, round + 1))}
         expected["measurements"] = [
             now
@@ -209,7 +217,7 @@ class History:
                     raise Damaged(f"{place}: round {is_}, expected round {should}")
 
     def cut(self) -> None:
-        """Removes from the folder what is of later rounds than this history."""
+        """Removes later rounds than this history's from the folder."""
         if self.folder:
             self._metrics.cut()
             self._timing.cut()

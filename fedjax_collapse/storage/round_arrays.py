@@ -1,8 +1,8 @@
 """Arrays with a row per round, on disk: segments of consecutive rounds, later merged into one file.
 
-A kind of arrays, such as ``clients``, lies in a run's folder as segments ``clients/000011.npz``, named by their first
-rounds, or merged as ``clients.npz``, or as both: a finished run that continues, or one killed while it merged. Readers
-take a round from the merged file first, and every file is written in one piece, so that nothing is lost or read twice.
+A kind of arrays, such as ``clients``, is stored in a run's folder as segments ``clients/000011.npz``, named by their
+first rounds, or merged as ``clients.npz``, or as both, if a finished run continues or was killed while merging. Readers
+take a round from the merged file first, and files are written atomically, so that nothing is lost or read twice.
 """
 
 import math
@@ -19,14 +19,15 @@ Arrays = dict[str, np.ndarray]  # "round" [rounds], others [rounds, ...]
 
 
 def read_arrays(folder: Path, kind: str, until: float = math.inf) -> Arrays:
-    """The arrays of a run so far, finished or not, up to a round; empty if there are none.
+    """Returns the arrays of a run, finished or not, up to a round; empty if there are none.
 
     Raises:
-        Damaged: a file of them cannot be read, or does not continue from the rounds before it.
+        Damaged: one of the files cannot be read, or does not continue from the rounds before it.
     """
     merged = folder / f"{kind}.npz"
     segments = [path for path in _segments(folder, kind) if int(path.stem) <= until]
-    found = {path: _read_rounds(path) for path in (*segments, merged)}  # merged last: a run may be finishing just now
+    # the merged file last, since the run may be finishing right now
+    found = {path: _read_rounds(path) for path in (*segments, merged)}
     blocks: list[Arrays] = []
     for path in (merged, *segments):
         if arrays := between(found[path], blocks[-1]["round"][-1] if blocks else 0, until):
@@ -39,21 +40,21 @@ def read_arrays(folder: Path, kind: str, until: float = math.inf) -> Arrays:
 
 
 def write_segment(folder: Path, kind: str, arrays: Arrays) -> None:
-    """Writes the arrays of rounds that are not on disk yet."""
+    """Writes the arrays of rounds that are not on the disk yet."""
     (folder / kind).mkdir(exist_ok=True)
     files.flush([folder])
     write_npz(folder / kind / f"{int(arrays['round'][0]):06d}.npz", arrays)
 
 
 def merge_segments(folder: Path, kind: str, arrays: Arrays) -> None:
-    """Writes all arrays of a kind as one file in place of the segments; a second time, it finishes what was begun."""
+    """Writes all arrays of a kind as one file in place of the segments; a second call finishes an interrupted merge."""
     if _segments(folder, kind):
         write_npz(folder / f"{kind}.npz", arrays)
-    shutil.rmtree(folder / kind, ignore_errors=True)  # what cannot be removed does no harm
+    shutil.rmtree(folder / kind, ignore_errors=True)  # files that cannot be removed do no harm
 
 
 def forget_after(folder: Path, kind: str, round: int) -> None:
-    """Removes the later rounds from segments and merged file."""
+    """Removes later rounds from the segments and the merged file."""
     for path in (*_segments(folder, kind), folder / f"{kind}.npz"):
         is_later = path.stem.isdecimal() and int(path.stem) > round
         arrays = {} if is_later or not round else _read_rounds(path)
@@ -65,7 +66,7 @@ def forget_after(folder: Path, kind: str, round: int) -> None:
 
 
 def check_alike(kind: str, arrays: Arrays, before: Sequence[Arrays]) -> None:
-    """Raises UserError if names or shapes are not those of the last block before."""
+    """Raises UserError if names or shapes differ from those of the previous block."""
     for name in arrays.keys() | before[-1].keys() if before else ():
         old, new = (np.shape(block[name])[1:] if name in block else None for block in (before[-1], arrays))
         if new != old:
@@ -78,12 +79,12 @@ def check_alike(kind: str, arrays: Arrays, before: Sequence[Arrays]) -> None:
 
 
 def join(blocks: Sequence[Arrays]) -> Arrays:
-    """Blocks of consecutive rounds as one; empty if there are none."""
+    """Concatenates blocks of consecutive rounds; empty if there are none."""
     return {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]} if blocks else {}
 
 
 def between(arrays: Arrays, after: float = 0, until: float = math.inf) -> Arrays:
-    """The rounds after one of them and up to another; empty if there are none."""
+    """Returns the rounds after ``after`` and up to ``until``; empty if there are none."""
     if not arrays:
         return {}
     keep = (arrays["round"] > after) & (arrays["round"] <= until)
@@ -91,7 +92,7 @@ def between(arrays: Arrays, after: float = 0, until: float = math.inf) -> Arrays
 
 
 def read_npz(path: Path) -> Arrays:
-    """The named arrays of a file; empty if there is no file.
+    """Returns the named arrays of a file; empty if it does not exist.
 
     Raises:
         Damaged: it cannot be read.
@@ -101,12 +102,12 @@ def read_npz(path: Path) -> Arrays:
             return {name: file[name] for name in file.files}
     except FileNotFoundError:
         return {}
-    except Exception as error:  # of a damaged file, zipfile and NumPy raise whatever they run into
+    except Exception as error:  # zipfile and NumPy raise many kinds of exceptions for a damaged file
         raise Damaged(f"{path}: not a readable .npz file ({type(error).__name__})") from error
 
 
 def write_npz(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Writes named arrays in one piece: a reader sees the old or the new file, never a part."""
+    """Writes named arrays atomically: a reader sees the old file or the new one."""
     with files.whole(path) as file:
         np.savez_compressed(file, **arrays)
 

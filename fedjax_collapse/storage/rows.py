@@ -1,4 +1,4 @@
-"""Rows of numbers, one per evaluated round, in memory and as lines of JSON in a file; null is what is not finite."""
+"""Rows of numbers, one per evaluated round, in memory and as JSON lines in a file; non-finite numbers become null."""
 
 import hashlib
 import json
@@ -17,7 +17,7 @@ _TAIL = 2**16  # bytes that hold the last row
 
 
 class Rows:
-    """The rows so far, in the order of rounds; also in a file, if there is a path."""
+    """The rows, in the order of rounds; also in a file, if there is a path."""
 
     def __init__(self, path: Path | None = None):
         self.rows: list[dict[str, Any]] = []
@@ -33,7 +33,7 @@ class Rows:
                 file.write(line)
 
     def flush(self) -> None:
-        """Waits until the disk has the rows."""
+        """Waits until the rows are on the disk."""
         if self._path and self.rows:
             files.flush([self._path, self._path.parent])
 
@@ -44,10 +44,10 @@ class Rows:
 
     @classmethod
     def read(cls, path: Path, until: int) -> "Rows":
-        """The rows up to a round. What comes after it is not looked at, such as a line that a kill left unfinished.
+        """Reads the rows up to a round; later ones are ignored, as is an incomplete line that a kill has left.
 
         Raises:
-            Damaged: naming the line, if one is no row, or is not of a later round than the one before it.
+            Damaged: names a line that is not a row, or whose round does not come after the previous one.
         """
         read = cls(path)
         for number, line in enumerate(_lines(path) if until else (), 1):
@@ -66,7 +66,7 @@ class Rows:
 
     @classmethod
     def salvage(cls, path: Path, rounds: Iterable[int]) -> "Rows":
-        """The rows of these rounds that can be read; those that are damaged or missing are left out."""
+        """Reads the rows of these rounds; damaged and missing ones are left out."""
         read, found = cls(path), {}
         for row in filter(None, map(_parse, _lines(path))):
             found.setdefault(row["round"], row)
@@ -76,13 +76,13 @@ class Rows:
         return read
 
     def cut(self) -> None:
-        """Removes from the file what comes after the last row."""
+        """Removes everything after the last row from the file."""
         with files.whole(self._path) as file:
             file.write(b"".join(map(_line, self.rows)))
 
 
 def write_json(path: Path, content: object) -> None:
-    """Writes a JSON file in one piece: a reader sees the old or the new one, never a part."""
+    """Writes a JSON file atomically: a reader sees the old file or the new one."""
     with files.whole(path) as file:
         file.write((json.dumps(_plain(content), indent=2) + "\n").encode())
 
@@ -104,7 +104,7 @@ def finished_lines(content: bytes) -> list[bytes]:
 
 
 def _lines(path):
-    """The finished lines of a file; none if it cannot be read."""
+    """Returns the complete lines of a file; none if it cannot be read."""
     try:
         return finished_lines(files.read(path))
     except OSError:
@@ -112,7 +112,7 @@ def _lines(path):
 
 
 def _parse(line):
-    """The row of a line, with NaN for null; None if it is none."""
+    """Returns the row of a line, with NaN for null; None if it is not a row."""
     try:
         row = json.loads(line)
     except (ValueError, RecursionError):
@@ -125,7 +125,7 @@ def _line(row):
 
 
 def _plain(value):
-    """The value as JSON knows it: numbers, with null for what is not finite."""
+    """Converts a value to JSON types, with null for numbers that are not finite."""
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -138,7 +138,7 @@ def _plain(value):
 
 
 def _with_nan(value):
-    """The value that ``_plain`` made null where it was not finite."""
+    """Returns the value with NaN where ``_plain`` has put null."""
     if isinstance(value, dict):
         return {key: _with_nan(item) for key, item in value.items()}
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""Numbers that a machine makes once, such as timings, kept in the user's cache folder."""
+"""Numbers that are measured once on a machine, such as timings, stored in the user's cache folder."""
 
 import hashlib
 import json
@@ -16,23 +16,25 @@ from fedjax_collapse.storage.fingerprint import describe
 from fedjax_collapse.storage.history import write_json
 
 
-def remembered(kind: str, device: jax.Device, key: Any, measure: Callable[[], Mapping[str, float]]) -> dict[str, float]:
-    """The numbers of ``measure()`` by name, read from the cache if they are there for this key and machine.
+def cached_numbers(
+    kind: str, device: jax.Device, key: Any, measure: Callable[[], Mapping[str, float]]
+) -> dict[str, float]:
+    """Returns the numbers of ``measure()`` by name, from the cache if it has them for this key and machine.
 
-    Several processes measure at the same time, and take the numbers of the first.
+    If there are several processes, all of them measure at the same time and use the numbers of the first.
     """
-    numbers = processes.broadcast_from_first(lambda: recalled(kind, device, key))
+    numbers = processes.broadcast_from_first(lambda: load_numbers(kind, device, key))
     if numbers is None:
         measured = {str(name): float(value) for name, value in measure().items()}
         numbers = processes.all_gather(measured)[0]
-        remember(kind, device, key, numbers)
+        store_numbers(kind, device, key, numbers)
     return numbers
 
 
-def recalled(kind: str, device: jax.Device, key: Any) -> dict[str, float] | None:
-    """The numbers that were kept for this key and machine; None if there are none, or none that are as written.
+def load_numbers(kind: str, device: jax.Device, key: Any) -> dict[str, float] | None:
+    """Returns the numbers stored for this key and machine; None if there are none or the file is damaged.
 
-    The machine is the device's kind, the version of JAX, ``XLA_FLAGS`` and the precision of its products.
+    The machine is the device's kind, the version of JAX, ``XLA_FLAGS`` and the precision of matrix products.
     """
     path, what = _place(kind, device, key)
     try:
@@ -43,8 +45,8 @@ def recalled(kind: str, device: jax.Device, key: Any) -> dict[str, float] | None
         return None
 
 
-def remember(kind: str, device: jax.Device, key: Any, numbers: Mapping[str, float]) -> None:
-    """Keeps the numbers for ``recalled``; where the cache cannot be written, a warning says so."""
+def store_numbers(kind: str, device: jax.Device, key: Any, numbers: Mapping[str, float]) -> None:
+    """Stores the numbers for ``load_numbers``; warns if the cache cannot be written."""
     path, what = _place(kind, device, key)
     try:
         make_cache(path.parent)
@@ -56,7 +58,7 @@ def remember(kind: str, device: jax.Device, key: Any, numbers: Mapping[str, floa
 
 
 def _place(kind, device, key):
-    """The file of the numbers, and what they are of."""
+    """Returns the file of the numbers, and its key."""
     what = {"machine": _machine(device), "key": describe(key)}
     return cache_folder(kind) / f"{_hash(what)}.json", what
 
@@ -66,7 +68,7 @@ def _hash(what):
 
 
 def _machine(device):
-    """What the speed depends on; of a CPU its model's name, as JAX says "cpu" of all."""
+    """Returns what the speed depends on. CPUs are identified by their model name, since JAX calls all of them "cpu"."""
     info, kind = Path("/proc/cpuinfo"), device.device_kind
     if device.platform == "cpu" and info.exists():
         lines = info.read_text(encoding="utf-8").splitlines()

@@ -1,1 +1,1 @@
-"""What one client does in a round, and what the server makes of it."""
+"""What one client does in a round, and how the server uses the result."""

@@ -1,8 +1,8 @@
-"""Pure tree reductions over the client axis, and what the server does with their result.
+"""Pure tree reductions over the client axis, and the server's optimizers.
 
 A client's upload has two parts: ``mean`` is averaged with the aggregation weights, ``total`` is summed over the cohort.
-Both are sums of per-client terms, so a cohort may be reduced chunk by chunk, or device by device, without ever holding
-all uploads at once.
+Both are sums of per-client terms, so a cohort can be reduced chunk by chunk, or device by device, without holding all
+uploads at once.
 """
 
 from typing import NamedTuple
@@ -18,19 +18,19 @@ from fedjax_collapse.core.records import PyTree
 class Upload(NamedTuple):
     """What one client sends; after the reduction, what the server receives."""
 
-    mean: PyTree  # the model, its params replaced by their update where methods change what is sent
+    mean: PyTree  # the model; params are replaced by their update if methods change what is sent
     total: PyTree = ()  # the methods' reports
 
 
 def weigh(upload: Upload, weight: jax.Array, is_real: jax.Array) -> Upload:
-    """One client's terms of the two sums; a client that only pads a chunk contributes exact zeros."""
+    """Returns one client's terms of the two sums; exact zeros for a client that only pads a chunk."""
     mean = jax.tree.map(lambda leaf: jnp.where(is_real, weight * leaf, 0).astype(leaf.dtype), upload.mean)
     total = jax.tree.map(lambda leaf: jnp.where(is_real, leaf, jnp.zeros_like(leaf)), upload.total)
     return Upload(mean, total)
 
 
 def sum_clients(stacked: PyTree) -> PyTree:
-    """Sum over the leading client axis of every leaf."""
+    """Returns the sum of every leaf over its leading client axis."""
     return jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0, dtype=leaf.dtype), stacked)
 
 
@@ -48,8 +48,8 @@ def damped_adagrad(
     """FedAdagrad (Reddi et al., 2021): ``v <- momentum v + (1 - momentum) delta; s <- s + delta^2``, then
     ``w <- w + learning_rate v / (tau + sqrt(s))``.
 
-    All three adaptive server optimizers differ from optax's of that name, which have no first moment or correct its
-    bias, and start ``s`` above zero.
+    All three adaptive server optimizers differ from optax's optimizers of the same name, which have no first moment or
+    correct its bias, and start ``s`` above zero.
     """
     return _adaptive(learning_rate, momentum, tau, lambda second, square: second + square)
 
@@ -57,14 +57,14 @@ def damped_adagrad(
 def damped_adam(
     learning_rate: Positive, momentum: Decay = 0.9, decay: Decay = 0.99, tau: Positive = 1e-3
 ) -> optax.GradientTransformation:
-    """FedAdam: as ``damped_adagrad`` with ``s <- decay s + (1 - decay) delta^2``."""
+    """FedAdam: ``damped_adagrad`` with ``s <- decay s + (1 - decay) delta^2``."""
     return _adaptive(learning_rate, momentum, tau, lambda second, square: decay * second + (1 - decay) * square)
 
 
 def damped_yogi(
     learning_rate: Positive, momentum: Decay = 0.9, decay: Decay = 0.99, tau: Positive = 1e-3
 ) -> optax.GradientTransformation:
-    """FedYogi: as ``damped_adagrad`` with ``s <- s - (1 - decay) delta^2 sign(s - delta^2)``."""
+    """FedYogi: ``damped_adagrad`` with ``s <- s - (1 - decay) delta^2 sign(s - delta^2)``."""
     return _adaptive(
         learning_rate, momentum, tau, lambda second, square: second - (1 - decay) * square * jnp.sign(second - square)
     )
@@ -88,6 +88,9 @@ def _adaptive(learning_rate, momentum, tau, accumulate):
 def server_step(
     optimizer: optax.GradientTransformation, state: PyTree, params: PyTree, gradient: PyTree
 ) -> tuple[PyTree, PyTree]:
-    """New server params and optimizer state: one optimizer step, whose gradient is minus the cohort's mean update."""
+    """Returns the server's new params and optimizer state.
+
+    Takes one optimizer step, whose gradient is minus the cohort's mean update.
+    """
     updates, state = optimizer.update(gradient, state, params)
     return optax.apply_updates(params, updates), state

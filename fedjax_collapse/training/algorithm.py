@@ -1,10 +1,10 @@
-"""Federated averaging, what methods are added to; by its server optimizer also FedAvgM, FedAdagrad, FedAdam, FedYogi.
+"""Federated averaging, to which methods are added; with a server optimizer also FedAvgM, FedAdagrad, FedAdam, FedYogi.
 
-    cohort trains from w;   w <- w + server_optimizer(mean_k w_k - w),   weights N_k / sum N_k
+    the cohort trains from w;   w <- w + server_optimizer(mean_k w_k - w),   weights N_k / sum N_k
 
-McMahan et al. (2017); Hsu et al. (2019) for FedAvgM; Reddi et al. (2021) for the adaptive ones. The server optimizer
-acts on params, and BatchNorm's running statistics are averaged plainly. The released FedDecorr and MOON code applies
-server momentum to the statistics as well (``optimized="all"``), which can make a running variance negative.
+McMahan et al. (2017); Hsu et al. (2019) for FedAvgM; Reddi et al. (2021) for the adaptive optimizers. The server
+optimizer acts on params, and BatchNorm's running statistics are averaged. The released code of FedDecorr and MOON
+applies server momentum to the statistics as well (``optimized="all"``), which can make a running variance negative.
 """
 
 import dataclasses
@@ -22,23 +22,26 @@ from fedjax_collapse.nn.model import Model
 from fedjax_collapse.training.local_training import LocalTraining
 from fedjax_collapse.training.optimizers import check_optimizer
 
-_EXCLUSIVE = ("task", "gradient", "phases")  # hooks that one method alone may have
+_EXCLUSIVE = ("task", "gradient", "phases")  # hooks that at most one method may have
 
 
 @struct.dataclass
 class FedAvg:
-    """Local training, methods by name, and what the server makes of the mean of the uploads.
+    """Local training, methods by name, and the server's step.
 
-    ``methods``: SCAFFOLD, FedDecorr, ...: what one says may not contradict another. Uploads are changed by one after
-    the other, in this order; terms of the loss are added in that of their names.
-    ``server_optimizer``: ``jax.tree_util.Partial`` of an optax constructor, such as ``Partial(optax.sgd, 1.0,
-    momentum=0.5)`` for FedAvgM or ``Partial(damped_momentum, 0.5)`` for its damped form; its numbers are traced.
-    None takes the mean itself.
-    ``weighting``: of the clients' uploads, by their number of examples (``size``), all ``equal``, or by their number of
-    whole ``batches`` (FedMR's released code); ``default`` is by size, unless a method says otherwise.
-    ``private``: the part of the network that every client keeps for itself (``masks.py``), such as ``batch_norm`` in
-    FedBN (Li et al., 2021), and what a method keeps as well (FedPer, FedRep, LG-FedAvg). The server's own copy of it
-    stays as initialised, and no upload contains it.
+    Args:
+        training: local training on the clients.
+        methods: SCAFFOLD, FedDecorr, ..., by name. They change uploads in this order; their terms are added to the loss
+            in the order of their names. Methods that contradict each other are rejected.
+        server_optimizer: a ``jax.tree_util.Partial`` of an optax constructor, such as ``Partial(optax.sgd, 1.0,
+            momentum=0.5)`` for FedAvgM or ``Partial(damped_momentum, 0.5)`` for its damped form; its numbers are
+            traced. None replaces the model by the mean.
+        optimized: whether the server optimizer acts on ``params`` only or on ``all``, BatchNorm's statistics included.
+        weighting: of the uploads: by the clients' number of examples (``size``), ``equal``, or by their number of whole
+            ``batches`` (FedMR's released code); ``default`` is by size, unless a method declares another weighting.
+        private: the part of the network that every client keeps to itself (``core/masks.py``), such as ``batch_norm``
+            in FedBN (Li et al., 2021), in addition to the part that a method keeps private (FedPer, FedRep, LG-FedAvg).
+            The server's copy of it stays as initialised, and no upload contains it.
     """
 
     training: LocalTraining = LocalTraining()
@@ -53,8 +56,11 @@ class FedAvg:
             object.__setattr__(self, "methods", OrderedDict(self.methods))
 
     def check(self, model: Model | None = None) -> None:
-        """Raises UserError, naming the value, if any hyper-parameter makes no sense, alone or with the others, or if
-        the model lacks a part that one of them names."""
+        """Checks all hyper-parameters, their combination and, if given, the model.
+
+        Raises:
+            UserError: names a value that is invalid, or a part that the model lacks.
+        """
         check_fields(self)
         if self.server_optimizer is not None:
             check_optimizer("FedAvg: server_optimizer", self.server_optimizer)
@@ -98,63 +104,67 @@ class FedAvg:
             method.check_with(training, self.private_part, model)
 
     def having(self, hook: str) -> dict[str, Method]:
-        """The methods that have the hook, in their order."""
+        """Returns the methods that override the hook, in their order."""
         return {name: method for name, method in self.methods.items() if method.has(hook)}
 
     @property
     def starting(self) -> dict[str, Method]:
-        """The methods whose first report is on the initial model."""
+        """The methods that report on the initial model before the first round."""
         return {name: method for name, method in self.methods.items() if method.starts_with_report()}
 
     def measuring(self, by_all: bool = False) -> dict[str, Method]:
-        """The methods whose cohort measures the model in each round, or whose clients all do before an evaluation."""
+        """Returns the methods that measure the new model.
+
+        Args:
+            by_all: whether all clients measure it, before an evaluation, rather than the cohort, in each round.
+        """
         return {name: method for name, method in self.having("measure").items() if method.measures_all() == by_all}
 
     def enabled(self) -> "FedAvg":
-        """The algorithm without methods that do nothing: they cost nothing and change nothing, bit for bit.
+        """Returns the algorithm without methods that have no effect; the results are the same, bit for bit.
 
-        Left in, ``0 * term`` would make XLA fuse and so round other operations differently.
+        If they were left in, ``0 * term`` would make XLA fuse, and therefore round, other operations differently.
         """
         enabled = {name: method for name, method in self.methods.items() if method.enabled()}
         return dataclasses.replace(self, methods=enabled)
 
     @property
     def private_part(self) -> str:
-        """All that clients keep of the network: ``private``, and what a method says."""
+        """Everything that clients keep private: ``private`` and the part that a method declares."""
         parts = [part for part in (self.private, *(m.private for m in self.methods.values())) if part != "none"]
         return "+".join(parts) or "none"
 
     @property
     def local_training(self) -> LocalTraining:
-        """The local training that is meant: ``training``, in a method's phases if one has any."""
+        """``training`` with the phases of a method, if one declares them."""
         for method in self.having("phases").values():
             return self.training.replace(phases=method.phases())
         return self.training
 
     @property
     def needs_levels(self) -> bool:
-        """Whether a method looks at the levels of the network's representation."""
+        """Whether a method uses intermediate representations of the network."""
         return any(method.needs_levels for method in self.methods.values())
 
     @property
     def sends_updates(self) -> bool:
-        """Whether clients send updates, which methods change; else they send their models, and these are averaged."""
+        """Whether clients send updates, because methods change them; otherwise they send their models."""
         return bool(self.having("upload") or self.having("aggregate"))
 
     @property
     def weights_by(self) -> str:
-        """The ``weighting`` that is meant."""
+        """The ``weighting`` with ``default`` resolved."""
         if self.weighting != "default":
             return self.weighting
         return next((m.weighting for m in self.methods.values() if m.weighting), "size")
 
     def own_parts(self, shared: Mapping[str, PyTree], client: ClientState) -> dict[str, jax.Array]:
-        """The private parts by path with which a client starts a round and is scored."""
+        """Returns, by path, the private parts with which a client starts a round and is evaluated."""
         private = client.private
         for name, method in self.having("own_parts").items():
             private = method.own_parts(private, shared[name], client.memory[name])
         return private
 
     def fixed(self, model: Model) -> Variables:
-        """The mask of what the server never changes: private parts, and what is frozen."""
-        return masks.either(model.mask(self.private_part), model.mask(self.training.frozen_part(at_server=True)))
+        """Returns the mask of what the server never changes: private and frozen parts."""
+        return masks.union(model.mask(self.private_part), model.mask(self.training.frozen_part(at_server=True)))

@@ -1,22 +1,22 @@
-"""How many numbers a client and the server exchange in a round, exactly, from shapes alone: nothing is computed.
+"""The exact count of numbers that a client and the server exchange in a round, computed from shapes only.
 
-What is sent follows from the programs of a round, of which we look at what depends on what:
+The count follows from the dependences in a round's programs:
 
-    down    what the client's program reads of the server's model and of what methods keep there, and a round changes
+    down    what the client's program reads of the server's model and of the methods' state there, if a round changes it
     up      what the server reads of the client's model (or update) and of the methods' reports
 
-Not counted is what the other side knows: what never changes, as frozen weights, was sent once; a part that stays
-private is read from the client's own; a report that depends on nothing of the client's (its examples, size, state and
-randomness), or is its update times a number, as FedDyn's ``h``, needs no sending. Reports of methods that start with
-one on the initial model come once, before the first round, and those of all clients on the final one (``CCVR`` with
-``clients="all"``) once after the last. A method whose cohort measures the new model (``Recalibrate``, ``CCVR``) has it
-sent a second time.
+What the other side already knows is not counted: constants such as frozen weights were sent once; a private part is
+read from the client's own copy; a report that depends on nothing that only the client has (its examples, size, state
+and randomness), or is its update times a number, as FedDyn's ``h``, needs no sending. Reports on the initial model are
+sent once, before the first round; those of all clients on the final model (``CCVR`` with ``clients="all"``) once,
+after the last. If a method's cohort measures the new model (``Recalibrate``, ``CCVR``), the model is sent twice.
 
-What a network does inside is of no importance, so that deep ones take no longer. All that a loop makes counts as made
-of all that goes into it; zeros that stay zeros, as the part of SCAFFOLD's variate that is private, are counted.
+The network is replaced by an outline with the same shapes, so deep networks take no longer. Everything computed in a
+loop counts as dependent on everything that enters the loop. Zeros that stay zeros, such as the private part of
+SCAFFOLD's variate, are counted.
 
-Every entry of an array counts as one number, whatever its type. A PyTorch state dict, which published tables count, has
-one number more for each layer with running statistics, its counter of batches.
+Every entry of an array counts as one number of any type. A PyTorch state dict, which published tables count, has one
+more number for each layer with running statistics: its counter of batches.
 """
 
 import dataclasses
@@ -39,27 +39,32 @@ MODEL = ("params", "batch_stats")
 
 
 class Communication(NamedTuple):
-    """Numbers by what they are of: ``params``, ``batch_stats``, and each method that sends something by its name."""
+    """Counts by content: ``params``, ``batch_stats``, and each method that sends something, by its name."""
 
     down: Mapping[str, int]  # to a client, in each round in which it takes part
-    up: Mapping[str, int]  # from it
+    up: Mapping[str, int]  # from that client
     counters: int  # layers whose running statistics are sent
-    kept: int  # at a client between its rounds: private parts, and what methods remember
+    kept: int  # stored at a client between its rounds: private parts and the methods' memory
 
     def of_model(self, way: str) -> int:
-        """Those of the network, ``way`` being ``down`` or ``up``."""
+        """Returns the count for the network; ``way`` is ``down`` or ``up``."""
         return sum(getattr(self, way).get(name, 0) for name in MODEL)
 
     def of_methods(self, way: str) -> int:
-        """Those of all methods."""
+        """Returns the count for all methods."""
         return sum(getattr(self, way).values()) - self.of_model(way)
 
 
 def communication(algorithm: FedAvg, model: Model, train: Examples) -> Communication:
-    """What a client exchanges in a round of this algorithm. ``train``: the examples, or their shapes.
+    """Returns what a client exchanges in a round of this algorithm.
+
+    Args:
+        algorithm: the algorithm.
+        model: the model.
+        train: the examples, or their shapes.
 
     Raises:
-        UserError: the algorithm makes no sense, or not with the model.
+        UserError: the algorithm is invalid, or does not fit the model.
     """
     algorithm.check(model)
     variables = _initial_variables(model, jnp.result_type(float))
@@ -101,13 +106,16 @@ def communication(algorithm: FedAvg, model: Model, train: Examples) -> Communica
 
 @functools.lru_cache(maxsize=64)
 def _initial_variables(model, dtype):
-    """``dtype``: of floats as JAX makes them now, which ``jax.enable_x64`` changes."""
+    """Returns the shapes of the model's variables.
+
+    ``dtype``, JAX's default float type, which ``jax.enable_x64`` changes, is part of the cache key.
+    """
     return jax.eval_shape(model.init, jax.random.key(0))
 
 
 @dataclasses.dataclass(frozen=True)
 class _Outline(Model):
-    """The model, whose outputs depend on the same things as in truth, without the network between."""
+    """The model with the network left out: its outputs depend on the same inputs and have the same shapes."""
 
     real: Model | None = None
 
@@ -138,13 +146,13 @@ class _Outline(Model):
 
 
 def _known():
-    """What of a client the server knows as well."""
+    """Returns the shapes of what the server also knows about a client."""
     whole, real = (jax.ShapeDtypeStruct((), kind) for kind in (jnp.int32, jnp.result_type(float)))
     return {"round": whole, "id": whole, "weight": real, "num_clients": whole, "mean_size": real}
 
 
 def _own(train: Examples, state: ClientState, capacity: int) -> PyTree:
-    """What is the client's alone."""
+    """Returns the shapes of what only the client has."""
     key = jax.eval_shape(lambda: jax.random.key(0))
     rows, size = (jax.ShapeDtypeStruct(shape, jnp.int32) for shape in ((capacity,), ()))
     examples = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), train)
@@ -158,7 +166,7 @@ def _context(algorithm, model, given):
 
 
 def _entries(algorithm: FedAvg, name: str, size: int) -> int:
-    """Numbers that are sent of an upload's array: of one with gaps its entries and where they are."""
+    """Returns how many numbers represent an array of an upload; for a sparse array its entries and their positions."""
     sent = size
     if algorithm.sends_updates and _group(name) == "params":
         for method in algorithm.having("upload").values():
@@ -167,7 +175,7 @@ def _entries(algorithm: FedAvg, name: str, size: int) -> int:
 
 
 def _group(name: str) -> str:
-    """Of what an array is, by its path."""
+    """Returns what an array belongs to, by its path."""
     where, _, path = name.partition("/")
     kind, _, path = path.partition("/") if where != "measured" else (where, "", path)
     return path.partition("/")[0] if kind in ("variables", "mean", "shared", "total", "measured") else ""
@@ -181,7 +189,7 @@ def _added(arrays) -> dict[str, int]:
 
 
 class _Program:
-    """A function of a tree as a jaxpr, in which its inputs and outputs have the names of their paths."""
+    """The jaxpr of a function of a tree, with inputs and outputs named by their paths."""
 
     def __init__(self, function, given: Mapping[str, Any]):
         closed, self.shapes = jax.make_jaxpr(function, return_shape=True)(given)
@@ -196,19 +204,19 @@ class _Program:
 
     @property
     def read(self) -> frozenset[str]:
-        """The inputs that something depends on."""
+        """The inputs that at least one output depends on."""
         return frozenset().union(*self._needs.values())
 
     def is_of(self, part: str, name: str) -> bool:
-        """Whether an output depends on a part of what is given."""
+        """Returns whether an output depends on anything in a part of the input."""
         return any(needed.startswith(f"{part}/") for needed in self._needs[name])
 
     def is_unchanged(self, name: str) -> bool:
-        """Whether an output is the input of that name, as it was received."""
+        """Returns whether an output is the received input of the same name, unchanged."""
         return self.outputs[name] is self.inputs[f"received/{name}"]
 
     def copies_of_update(self, sends_updates: bool) -> set[str]:
-        """The reports that are, but for a number that they are multiplied by, the update of params, which is sent."""
+        """Returns the reports that equal the update of params, which is sent anyway, up to a scalar factor."""
         updates = set()
         for name, variable in self.outputs.items():
             if name.startswith("upload/mean/params/"):
@@ -218,7 +226,7 @@ class _Program:
         return {name for name, variable in reports.items() if self._root(variable) in updates}
 
     def _root(self, variable):
-        """What an array is a multiple of; two differences of the same are one."""
+        """Returns the array of which this one is a multiple, or the operands if it is a difference."""
         equation = None if _is_literal(variable) else self._made.get(variable)
         if equation is None:
             return repr(variable) if _is_literal(variable) else variable
@@ -236,7 +244,7 @@ class _Program:
         return variable
 
     def _is_number(self, variable):
-        """Whether it is the same number everywhere."""
+        """Returns whether all entries are the same number."""
         equation = None if _is_literal(variable) else self._made.get(variable)
         if equation is not None and equation.primitive.name == "broadcast_in_dim":
             return self._is_number(equation.invars[0])
@@ -244,7 +252,10 @@ class _Program:
 
 
 def _dependences(jaxpr, inputs) -> list[frozenset[str]]:
-    """What each output depends on, given what the inputs are; all that a loop makes depends on all that it is given."""
+    """Returns the inputs that each output depends on.
+
+    All outputs of a loop depend on everything that enters the loop.
+    """
     known = dict(zip(jaxpr.invars, inputs, strict=True))
 
     def of(variable):

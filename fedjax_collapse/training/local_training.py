@@ -1,4 +1,4 @@
-"""The hyper-parameters of a client's local training, and what follows from them alone."""
+"""The hyper-parameters of a client's local training, and what can be computed from them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,38 +19,47 @@ _MOST_STEPS = 2**31  # in a round; what 32 bits can count
 
 @struct.dataclass
 class Phase:
-    """Some epochs in which one part of the network is trained, and the rest stays as it is."""
+    """Some epochs in which one part of the network is trained and the rest stays fixed."""
 
-    part: str = option("all")  # of ``masks.py``
+    part: str = option("all")  # in the syntax of ``core/masks.py``
     epochs: Positive = 1
 
 
 @struct.dataclass
 class LocalTraining:
-    """Hyper-parameters of a client's local training: SGD as in PyTorch.
+    """Hyper-parameters of a client's local training: by default SGD as in PyTorch.
 
     ``g = gradient + weight_decay params; buffer <- momentum buffer + g; params <- params - learning_rate buffer``.
-    Weight decay acts on all params, biases and BatchNorm scales included.
+    Weight decay acts on all params, including biases and BatchNorm scales.
 
-    ``epochs``: passes over the client's data; a fraction is rounded up to whole steps. ``steps``: so many of them
-    instead, the same for all clients. ``phases``: one after the other instead of ``epochs``, each of its own part of
-    the network and with a fresh optimizer (FedRep: head first, then body).
-    ``optimizer``: ``jax.tree_util.Partial`` of an optax constructor that takes a ``learning_rate``, such as
-    ``Partial(optax.adam, b1=0.5)``, in the place of SGD; its numbers are traced, and what is none, as
-    ``nesterov=True``, is given by ``options.constructor``. Weight decay is added to the gradient.
-    ``momentum_reset``: whether momentum starts at zero in every round. If not, each client resumes with the buffer of
-    its last round, or with the whole state of ``optimizer``, as in code that makes one optimizer per client for a run.
-    ``task_loss``: a function of ``LocalView`` instead of the model's task; what the methods' terms are added to.
-    ``augmentation``: of every training image in every epoch, in raw pixel units (``data/augment.py``); None is none.
-    ``clip_norm``: largest norm of the gradient over all params, as ``torch.nn.utils.clip_grad_norm_``; None is none.
-    ``drop_last``: leave out an epoch's last partial batch. A client with fewer examples than a batch then takes no
-    step and uploads what it got.
-    ``schedule``: ``jax.tree_util.Partial`` of a function of the round whose value multiplies the learning rate, such as
-    ``Partial(schedules.cosine, rounds=100)`` or ``Partial(optax.linear_schedule(1.0, 0.1, 50))``; None is constant.
-    ``freeze``: the part of the network that keeps its initial value, at clients and server (``masks.py``);
-    ``head_at_server`` is the released code of FedUV's "Freeze", whose clients train the head and then throw it away.
-    ``logged_epochs``: so many first epochs of a client's round are also logged one by one, each metric of epoch e as
-    ``epoch/<e>/<metric>`` [rounds, clients] in ``clients.npz``, NaN for an epoch that the client does not take.
+    Args:
+        epochs: passes over the client's data; a fraction is rounded up to whole steps.
+        batch_size: examples in a batch.
+        learning_rate: of all rounds, unless there is a ``schedule``.
+        momentum: of SGD.
+        weight_decay: added to the gradient, also with ``optimizer``.
+        steps: the number of steps of every client, instead of ``epochs``.
+        phases: used one after the other, instead of ``epochs``, each for a part of the network and with a fresh
+            optimizer (FedRep: head first, then body).
+        optimizer: a ``jax.tree_util.Partial`` of an optax constructor with an argument ``learning_rate``, such as
+            ``Partial(optax.adam, b1=0.5)``, instead of SGD. Its numbers are traced; other arguments, such as
+            ``nesterov=True``, are passed with ``options.constructor``.
+        task_loss: a function of ``LocalView`` that replaces the loss of the model's task; the methods' terms are added.
+        augmentation: of every training image in every epoch, in raw pixel units (``data/augment.py``); None is none.
+        clip_norm: the largest norm of the gradient over all params, as ``torch.nn.utils.clip_grad_norm_``; None is
+            none.
+        drop_last: whether to leave out an epoch's last partial batch. A client with fewer examples than a batch then
+            takes no step and uploads the model that it received.
+        schedule: a ``jax.tree_util.Partial`` of a function of the round, whose value multiplies the learning rate, such
+            as ``Partial(schedules.cosine, rounds=100)`` or ``Partial(optax.linear_schedule(1.0, 0.1, 50))``; None is
+            constant.
+        freeze: the part of the network that keeps its initial value, at clients and server (``core/masks.py``);
+            ``head_at_server`` is the released code of FedUV's "Freeze", whose clients train the head and then discard
+            it.
+        logged_epochs: the number of first epochs of a client's round whose metrics are also logged individually, as
+            ``epoch/<e>/<metric>`` [rounds, clients] in ``clients.npz``; NaN for an epoch that the client does not take.
+        momentum_reset: whether momentum starts at zero in every round. Otherwise each client resumes with the buffer of
+            its last round, or with the whole state of ``optimizer``, as in code that makes one optimizer per client.
     """
 
     epochs: Positive = 1
@@ -71,7 +80,7 @@ class LocalTraining:
     momentum_reset: bool = option(True)
 
     def check(self) -> None:
-        """Raises UserError for values that make no sense."""
+        """Raises UserError for invalid values."""
         check_fields(self)
         for phase in self.phases:
             check_fields(phase)
@@ -95,7 +104,11 @@ class LocalTraining:
             check_schedule("LocalTraining: schedule", self.schedule)
 
     def check_sizes(self, sizes: np.ndarray) -> None:
-        """Raises UserError if no client, of so many examples each, takes a step, or one takes too many to count."""
+        """Raises UserError if no client takes a step, or if one takes too many to count.
+
+        Args:
+            sizes: [clients] number of examples of each client.
+        """
         if self.drop_last and max(sizes) < self.batch_size:
             raise UserError(
                 f"LocalTraining: drop_last leaves no client a batch: batch_size {self.batch_size} is more than the "
@@ -111,25 +124,30 @@ class LocalTraining:
                 )
 
     def frozen_part(self, at_server: bool = False) -> str:
-        """The part of the network that clients, or the server, never change."""
+        """Returns the part of the network that clients, or the server, never change."""
         return {"head_at_server": "head" if at_server else "none"}.get(self.freeze, self.freeze)
 
     def make_optimizer(self, round: Scalar = 0) -> optax.GradientTransformation:
-        """The local optimizer of a round."""
+        """Returns the local optimizer of a round."""
         rate = self.learning_rate_in(round)
         inner = optax.sgd(rate, self.momentum) if self.optimizer is None else self.optimizer(learning_rate=rate)
         return optax.chain(optax.add_decayed_weights(self.weight_decay), inner)
 
     def learning_rate_in(self, round: Scalar) -> Scalar:
-        """The learning rate of a round."""
+        """Returns the learning rate of a round."""
         return self.learning_rate if self.schedule is None else self.learning_rate * self.schedule(round)
 
     def steps_per_epoch(self, size: jax.Array) -> jax.Array:
-        """Batches of a client with so many examples, in the type of ``size``."""
+        """Returns the number of batches of a client with ``size`` examples, in the type of ``size``."""
         return divide(size if self.drop_last else size + self.batch_size - 1, self.batch_size)
 
     def phase_steps(self, size: jax.Array, budget: jax.Array | None = None) -> list[tuple[str, jax.Array]]:
-        """The part that is trained in each phase, and for how many steps, as far as the budget goes: a share of all."""
+        """Returns the part that is trained in each phase, and the number of steps.
+
+        Args:
+            size: the client's number of examples.
+            budget: the fraction of all steps that the client takes; None is all.
+        """
         per_epoch = self.steps_per_epoch(size)
         if self.steps is not None:
             whole = [("all", jnp.where(per_epoch > 0, self.steps, 0))]
@@ -139,7 +157,7 @@ class LocalTraining:
         return whole if budget is None else _within(budget, whole)
 
     def mean_client_steps(self, mean_size: jax.Array) -> jax.Array:
-        """Steps of a client with the mean number of examples, which need not be a whole one."""
+        """Returns the steps of a client with the mean number of examples, which need not be an integer."""
         batches = mean_size / self.batch_size
         per_epoch = jnp.floor(batches) if self.drop_last else jnp.ceil(batches)
         if self.steps is not None:
@@ -147,7 +165,7 @@ class LocalTraining:
         return sum(phase.epochs for phase in self.phases) * per_epoch if self.phases else self.epochs * per_epoch
 
     def examples_in(self, steps: jax.Array, size: jax.Array) -> jax.Array:
-        """How many examples a client has seen after so many steps of a phase."""
+        """Returns how many examples a client of this size has seen after ``steps`` steps of a phase."""
         per_epoch = self.steps_per_epoch(size)
         seen = per_epoch * self.batch_size if self.drop_last else size
         divisor = per_epoch + (per_epoch == 0)
@@ -156,12 +174,12 @@ class LocalTraining:
 
 
 def divide(count: jax.Array, by: jax.Array | int) -> jax.Array:
-    """A count divided and rounded down; neither is negative, so a compiled program needs one operation for it."""
+    """Returns a non-negative count divided by another, rounded down; one operation in a compiled program."""
     return jax.lax.div(count, jnp.asarray(by, count.dtype)) if isinstance(count, jax.Array) else count // by
 
 
 def _within(budget, phases):
-    """The phases cut off where the share of all their steps is taken, at least one."""
+    """Truncates the phases to the budgeted fraction of all their steps, at least one step."""
     total = sum(steps for _, steps in phases)
     left = jnp.minimum(jnp.maximum(jnp.floor(budget * total + 1e-3).astype(total.dtype), 1), total)
     granted = []
@@ -172,6 +190,6 @@ def _within(budget, phases):
 
 
 def _whole(steps, dtype):
-    """The steps rounded up to a whole number; epochs of 0.1 that are a little more in floats are not one more."""
+    """Rounds the steps up to an integer, tolerating fractions of epochs that are slightly larger in floats."""
     is_whole = jnp.issubdtype(jnp.result_type(steps), jnp.integer)
     return (steps if is_whole else jnp.ceil(steps - 1e-3)).astype(dtype)

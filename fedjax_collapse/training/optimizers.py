@@ -1,4 +1,4 @@
-"""Checks of what local training is given by name: optimizers and schedules of the learning rate."""
+"""Checks of optimizers and learning-rate schedules with their options."""
 
 import inspect
 import re
@@ -13,19 +13,19 @@ from fedjax_collapse.core._jax_compat import is_traced
 from fedjax_collapse.core.options import WithOptions, check_value, hints, shown
 from fedjax_collapse.core.records import UserError
 
-_KNOWN = ("optax", "fedjax_collapse")  # whose options say what they do
+_KNOWN = ("optax", "fedjax_collapse")  # where every option is a parameter
 
 
 def check_optimizer(what: str, made_by: jax.tree_util.Partial, **given: Any) -> None:
-    """Tries a step of it, without computing anything; ``given`` are arguments that it gets in every round.
+    """Traces a step of an optimizer; ``given`` are the arguments that training passes.
 
     Raises:
-        UserError: it cannot be made, takes no step, says what is given itself, or has an option of optax or of the
-            library that changes nothing beside the others, such as ``nesterov`` without ``momentum``.
+        UserError: the optimizer cannot be constructed or take a step, one of its options is passed by training, or an
+            option of an optimizer of optax or of the library has no effect, such as ``nesterov`` without ``momentum``.
     """
-    function, options = _taken_apart(made_by)
-    if said := [name for name in given if name in options]:
-        raise UserError(f"{what}: {said[0]} {shown(options[said[0]])} is given by training; leave it out")
+    function, options = _function_and_options(made_by)
+    if passed := [name for name in given if name in options]:
+        raise UserError(f"{what}: {passed[0]} {shown(options[passed[0]])} is given by training; leave it out")
     if any(is_traced(leaf) for leaf in jax.tree.leaves(made_by)):
         return
     args = [_number(value) for value in made_by.args]
@@ -42,17 +42,17 @@ def check_optimizer(what: str, made_by: jax.tree_util.Partial, **given: Any) -> 
         default = parameters[name].default
         if not isinstance(value, (bool, int, float, str)) or default is inspect.Parameter.empty or value == default:
             continue
-        if _program(function, args, options | given | {name: default}) == program and _takes_anything(
+        if _program(function, args, options | given | {name: default}) == program and _is_unused(
             function, args, options | given, name
         ):
             raise UserError(f"{what}: {name} {shown(value)} has no effect with the other options; leave it out")
 
 
 def check_schedule(what: str, schedule: jax.tree_util.Partial) -> None:
-    """Tries the schedule in the first round, without computing anything.
+    """Traces a schedule.
 
     Raises:
-        UserError: it has a wrong option, cannot be called with a round, or returns something else than a number.
+        UserError: an option is invalid, or the schedule cannot be called with a round, or does not return a number.
     """
     annotations = hints(schedule.func)
     for name, value in schedule.keywords.items():
@@ -67,15 +67,15 @@ def check_schedule(what: str, schedule: jax.tree_util.Partial) -> None:
         raise UserError(f"{what} returns shape {shape}, expected a number")
 
 
-def _taken_apart(made_by: jax.tree_util.Partial) -> tuple[Callable, Mapping[str, Any]]:
-    """The function, and its arguments by name, traced or not."""
+def _function_and_options(made_by: jax.tree_util.Partial) -> tuple[Callable, Mapping[str, Any]]:
+    """Returns the function and its named arguments, traced or not."""
     if isinstance(made_by.func, WithOptions):
         return made_by.func.function, {**made_by.keywords, **dict(made_by.func.options)}
     return made_by.func, made_by.keywords
 
 
 def _program(function, args, options):
-    """What it does at the start and in a step, as text; of numbers that it does not use nothing is there."""
+    """Returns the program of the initialization and of a step, as text; unused numbers do not occur in it."""
     made = function(*args, **options)
 
     def start_and_step(params):
@@ -87,8 +87,8 @@ def _program(function, args, options):
     return re.sub("0x[0-9a-f]+", "", str(traced.jaxpr)), [np.asarray(constant).tolist() for constant in traced.consts]
 
 
-def _takes_anything(function, args, options, name):
-    """Whether nothing looks at the option: also one that makes no sense is taken."""
+def _is_unused(function, args, options, name):
+    """Whether the option is never used: any value is accepted."""
     try:
         _program(function, args, options | {name: object()})
     except Exception:
@@ -97,5 +97,5 @@ def _takes_anything(function, args, options, name):
 
 
 def _number(value):
-    """An array of one number as that number, which then stands in the program."""
+    """Returns an array of one number as a Python number, which then is part of the program."""
     return value.item() if isinstance(value, (jax.Array, np.ndarray)) and value.ndim == 0 else value

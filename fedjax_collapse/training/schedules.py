@@ -1,6 +1,6 @@
-"""Learning-rate schedules over rounds: what multiplies the learning rate in round t = 0, 1, ...
+"""Learning-rate schedules over rounds: factors of the learning rate in round t = 0, 1, ...
 
-Any schedule of optax is another one, such as ``jax.tree_util.Partial(optax.linear_schedule(1.0, 0.1, 50))``.
+Every optax schedule is one, too: ``jax.tree_util.Partial(optax.linear_schedule(1.0, 0.1, 50))``.
 """
 
 import jax
@@ -11,10 +11,10 @@ from fedjax_collapse.core.records import Scalar
 
 
 def cosine(round: Scalar, rounds: Count) -> jax.Array:
-    """From 1 down to 0 in so many rounds: ``(1 + cos(pi t / rounds)) / 2``, as in the released code of FedUV."""
+    """Falls from 1 to 0: ``(1 + cos(pi t / rounds)) / 2``, as in the released code of FedUV."""
     return (1 + jnp.cos(jnp.pi * round / rounds)) / 2
 
 
 def decay(round: Scalar, factor: Positive = 0.998) -> jax.Array:
-    """``factor^t``, as FedDC and FedRCL use it."""
+    """Falls by the same factor in every round, ``factor^t``, as in FedDC and FedRCL."""
     return factor**round

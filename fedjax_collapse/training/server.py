@@ -1,4 +1,4 @@
-"""What the server does: its state before the first round, the step from the cohort's uploads, and what is evaluated."""
+"""The server: its state before the first round, its step from the cohort's uploads, and the model that is evaluated."""
 
 import jax
 import jax.numpy as jnp
@@ -12,13 +12,13 @@ from fedjax_collapse.training.algorithm import FedAvg
 
 
 def init(algorithm: FedAvg, model: Model, variables: Variables) -> tuple[Server, ClientState]:
-    """The server's state, and the state of ONE client, before the first round."""
+    """Returns the server's state, and the state of ONE client, before the first round."""
     shapes = model.output_shapes(variables)
     shared = {name: method.init_shared(variables, shapes) for name, method in algorithm.methods.items()}
     memory = {name: method.init_memory(variables, shapes) for name, method in algorithm.methods.items()}
-    optimizer = (
-        () if algorithm.server_optimizer is None else algorithm.server_optimizer().init(_of(algorithm, variables))
-    )
+    optimizer = ()
+    if algorithm.server_optimizer is not None:
+        optimizer = algorithm.server_optimizer().init(_optimized(algorithm, variables))
     private = masks.select(model.mask(algorithm.private_part), variables)
     shared |= {name: method.share_private(private) for name, method in algorithm.having("share_private").items()}
     if not algorithm.training.momentum_reset:
@@ -27,13 +27,13 @@ def init(algorithm: FedAvg, model: Model, variables: Variables) -> tuple[Server,
 
 
 def combine_first_reports(algorithm: FedAvg, server: Server, reports: dict[str, PyTree]) -> Server:
-    """The server before the first round, from the summed first reports of all clients."""
+    """Returns the server before the first round, given the summed reports of all clients on the initial model."""
     combined = {name: algorithm.methods[name].combine(server.shared[name], r) for name, r in reports.items()}
     return server._replace(shared={**server.shared, **combined})
 
 
 def aggregate(algorithm: FedAvg, model: Model, server: Server, upload: Upload) -> Server:
-    """The server after a round, from the cohort's reduced uploads."""
+    """Returns the server after a round, given the cohort's reduced uploads."""
     old, mean, reports = server.variables, upload.mean, upload.total
     shared = {
         name: returned(name, "combine", method.combine(server.shared[name], reports[name]), server.shared[name])
@@ -50,14 +50,14 @@ def aggregate(algorithm: FedAvg, model: Model, server: Server, upload: Upload) -
     new, optimizer = mean, server.optimizer
     if algorithm.server_optimizer is not None:
         statistics = jax.tree.map(jnp.subtract, old.batch_stats, mean.batch_stats)
-        gradients = _of(algorithm, Variables(gradient, statistics))
-        stepped, optimizer = server_step(algorithm.server_optimizer(), optimizer, _of(algorithm, old), gradients)
+        gradients = _optimized(algorithm, Variables(gradient, statistics))
+        stepped, optimizer = server_step(algorithm.server_optimizer(), optimizer, _optimized(algorithm, old), gradients)
         new = mean._replace(**stepped)
     return Server(masks.where(algorithm.fixed(model), old, new), shared, optimizer)
 
 
 def apply_measured(algorithm: FedAvg, model: Model, server: Server, measured: dict[str, PyTree]) -> Server:
-    """The server after its cohort has measured the new model."""
+    """Returns the server after its cohort has measured the new model."""
     variables = server.variables
     for name, method in algorithm.having("apply").items():
         if not method.measures_all():
@@ -68,9 +68,14 @@ def apply_measured(algorithm: FedAvg, model: Model, server: Server, measured: di
 def after_round(
     algorithm: FedAvg, before: Variables, server: Server, measured: dict[str, PyTree], by_all: bool = False
 ) -> Server:
-    """The server with what its methods keep once it has its new model; ``before`` is the one that was sent.
+    """Returns the server with the methods' state updated for its new model.
 
-    ``by_all``: with what the methods keep for which all clients have measured the model.
+    Args:
+        algorithm: the algorithm.
+        before: the model that was sent in this round.
+        server: the server with its new model.
+        measured: the measurements of the new model, by method.
+        by_all: whether to update the methods whose model is measured by all clients, instead of the others.
     """
     shared = dict(server.shared)
     for name, method in algorithm.having("after_round").items():
@@ -81,9 +86,10 @@ def after_round(
 
 
 def evaluated(algorithm: FedAvg, model: Model, server: Server, clients: ClientState) -> Variables:
-    """The server's model as it is evaluated; ``clients`` are all of them, stacked.
+    """Returns the server's model as it is evaluated.
 
-    What is private to clients is the mean over all of them there: the server's own copy was never trained.
+    Its private parts are the mean over all clients, since the server's own copy of them was never trained. ``clients``
+    holds the states of all clients, stacked.
     """
     variables = server.variables
     for name, method in algorithm.having("evaluated").items():
@@ -94,17 +100,17 @@ def evaluated(algorithm: FedAvg, model: Model, server: Server, clients: ClientSt
 
 
 def own_parts(algorithm: FedAvg, server: Server, clients: ClientState) -> dict[str, jax.Array]:
-    """The private parts by path with which each of the stacked clients starts a round and is scored."""
+    """Returns, by path, the private parts with which each of the stacked clients starts a round and is evaluated."""
     if not algorithm.having("own_parts"):
         return clients.private
     return jax.vmap(algorithm.own_parts, in_axes=(None, 0))(server.shared, scored_clients(algorithm, clients))
 
 
 def scored_clients(algorithm: FedAvg, clients: ClientState) -> ClientState:
-    """Of the clients' states what ``own_parts`` looks at."""
+    """Returns the part of the clients' states that ``own_parts`` uses."""
     return clients._replace(memory={name: clients.memory[name] for name in algorithm.having("own_parts")})
 
 
-def _of(algorithm, variables):
-    """What the server optimizer acts on, by name."""
+def _optimized(algorithm, variables):
+    """Returns the variables that the server optimizer acts on, by name."""
     return {"params": variables.params} if algorithm.optimized == "params" else variables._asdict()

@@ -184,7 +184,7 @@ def test_flags_of_optimizers_are_part_of_the_program(federation):
     assert first == second and hash(first) == hash(second)
     other = jax.tree.structure(constructor(optax.sgd, momentum=0.9, nesterov=False))
     assert first != other
-    with pytest.raises(UserError, match="optimizer True: expected float, got bool; give what is not a number by"):
+    with pytest.raises(UserError, match="optimizer True: expected float, got bool; pass what is not a number with"):
         LocalTraining(optimizer=jax.tree_util.Partial(optax.sgd, nesterov=True)).check()
 
 

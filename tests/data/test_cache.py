@@ -15,7 +15,7 @@ from experiments import launch
 from fedjax_collapse.core.files import cache_folder
 from fedjax_collapse.data.reading import cache as cache_module
 from fedjax_collapse.data.reading.cache import cached
-from fedjax_collapse.storage.timing_cache import remembered
+from fedjax_collapse.storage.timing_cache import cached_numbers
 
 
 @pytest.fixture(autouse=True)
@@ -148,7 +148,7 @@ def test_a_cache_is_its_users_alone(tmp_path, monkeypatch):
     try:
         cached("some", {"key": 1}, lambda: {"labels": np.arange(4)})
         launch.configure_jax(str(cache_folder("jax")))
-        remembered("timings", jax.devices()[0], 1, lambda: {"1": 2.5})
+        cached_numbers("timings", jax.devices()[0], 1, lambda: {"1": 2.5})
     finally:
         os.umask(old)
     made = [folder for folder in tmp_path.rglob("*") if folder.is_dir()]

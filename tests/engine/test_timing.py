@@ -21,13 +21,13 @@ from fedjax_collapse.storage.fingerprint import describe
 pytestmark = pytest.mark.slow
 
 DEVICE = jax.devices("cpu")[0]
-REMEMBERED = timing._remembered  # other tests have rules alone (conftest.py)
+CACHED_SECONDS = timing._cached_seconds  # replaced in all other tests, which time nothing (conftest.py)
 MODEL = Model(nn.SmallCNN(3, channels=(8, 32, 32)), (16, 16, 3))
 
 
 @pytest.fixture(autouse=True)
 def really_timed(monkeypatch):
-    monkeypatch.setattr(timing, "_remembered", REMEMBERED)
+    monkeypatch.setattr(timing, "_cached_seconds", CACHED_SECONDS)
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_the_rule_stays_where_nothing_is_clearly_faster(seconds):
     assert lowerings(with_timed_lowerings(MODEL, 16, 1, DEVICE)) == ["strips", "patches", "winograd"]
 
 
-def test_seconds_are_remembered_by_layer_batch_and_clients(seconds, tmp_path):
+def test_seconds_are_cached_by_layer_batch_and_clients(seconds, tmp_path):
     taken, timed = seconds
     told = []
     for _ in range(2):  # told before it is timed, and not where nothing is

@@ -22,7 +22,7 @@ from fedjax_collapse.simulation.runs import Hardware, Run, Schedule, initialize
 from fedjax_collapse.simulation.simulation import rounds_kept
 from fedjax_collapse.storage.checkpoint import Checkpoints
 from fedjax_collapse.storage.history import KINDS, read_arrays
-from fedjax_collapse.storage.timing_cache import remembered
+from fedjax_collapse.storage.timing_cache import cached_numbers
 
 pytestmark = pytest.mark.slow
 
@@ -310,10 +310,10 @@ def test_an_extra_file_in_a_checkpoint_is_damage(tmp_path):
 def test_a_timing_that_was_changed_is_measured_again(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     device, measured = jax.devices()[0], iter(({"1": 2.5}, {"1": 3.5}))
-    assert [remembered("t", device, 1, lambda: next(measured)) for _ in range(2)] == [{"1": 2.5}] * 2
+    assert [cached_numbers("t", device, 1, lambda: next(measured)) for _ in range(2)] == [{"1": 2.5}] * 2
     (file,) = tmp_path.rglob("*.json")
     file.write_text(file.read_text().replace("2.5", "2.0"))
-    assert remembered("t", device, 1, lambda: next(measured)) == {"1": 3.5}
+    assert cached_numbers("t", device, 1, lambda: next(measured)) == {"1": 3.5}
 
 
 def test_nothing_that_is_read_can_run_code():

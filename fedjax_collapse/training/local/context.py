@@ -1,4 +1,4 @@
-"""All that stays the same while one client works in one round, and what a method may look at of it."""
+"""Everything that stays the same while one client trains in one round, and the views of it that methods receive."""
 
 import functools
 from typing import Any, NamedTuple
@@ -17,23 +17,23 @@ from fedjax_collapse.training.local_training import LocalTraining
 
 
 class LocalContext(NamedTuple):
-    """One client's round: what it has, what it received and what it shall do."""
+    """One client's round: its data and state, what it received, and the algorithm."""
 
     algorithm: FedAvg
     model: Model
     examples: Examples
-    server: Server  # what it received, with its own private parts in the model
+    server: Server  # as the client received it, with the client's private parts in the model
     round: jax.Array
     client: Client
     class_counts: jax.Array | None = None
-    batch_parts: int = 1  # into how many parts a batch is cut (``engine.Layout``)
+    batch_parts: int = 1  # the number of parts into which a batch is divided (``engine.Layout``)
 
     @property
     def training(self) -> LocalTraining:
         return self.algorithm.local_training
 
     def view_fields(self, name: str | None = None) -> dict[str, Any]:
-        """The fields of ``RoundView`` for a method; without a name, for what is no method's."""
+        """Returns the fields of ``RoundView`` for a method, or, without a name, for the task's loss."""
         return dict(
             server=self.server.variables,
             shared=self.server.shared[name] if name else (),
@@ -46,18 +46,23 @@ class LocalContext(NamedTuple):
         )
 
     def update(self, public: Variables) -> PyTree:
-        """The way of the params from the server's to the public ones; 0 in what is private."""
+        """Returns the change of params from the server's model to the public one; 0 in private parts."""
         private = self.model.mask(self.algorithm.private_part).params
-        moved = jax.tree.map(jnp.subtract, public.params, self.server.variables.params)
-        return masks.zero(private, moved)
+        return masks.zero(private, jax.tree.map(jnp.subtract, public.params, self.server.variables.params))
 
     def sent(self, update: PyTree) -> PyTree:
-        """The update as it is sent; 0 in what the server does not change."""
+        """Returns the update as it is sent; 0 in what the server does not change."""
         return masks.zero(self.algorithm.fixed(self.model).params, update)
 
     def finish_view(self, name: str, trained: Trained, public: Variables, sent: PyTree | None = None) -> FinishView:
-        """What the method sees after local training. ``public`` is what may leave the client, and ``sent`` its update
-        as methods have changed it; None where they have not."""
+        """Returns what the method sees after local training.
+
+        Args:
+            name: the method.
+            trained: the result of local training.
+            public: the model that may leave the client.
+            sent: the update as other methods have changed it; None if they have not.
+        """
         update = self.update(public)
         return FinishView(
             **self.view_fields(name),
@@ -75,7 +80,7 @@ class LocalContext(NamedTuple):
 
 
 def class_counts(model: Model, examples: Examples, client: Client, variables: Variables) -> jax.Array | None:
-    """Examples of each class that the client owns, [classes]; None where labels are not those of classes."""
+    """Returns the number of the client's examples of each class, [classes]; None if the task has no classes."""
     if not model.task.is_classification:
         return None
     is_owned = jnp.arange(len(client.rows)) < client.size
@@ -84,7 +89,7 @@ def class_counts(model: Model, examples: Examples, client: Client, variables: Va
 
 
 def as_trained(variables: Variables, context: LocalContext) -> Trained:
-    """A model that the client did not train, as if it had done so in no step."""
+    """Returns a model that the client did not train in the form of one that it trained for zero steps."""
     return Trained(
         variables, jnp.zeros((), context.client.size.dtype), context.training.learning_rate_in(context.round), {}
     )

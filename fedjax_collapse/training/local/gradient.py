@@ -1,4 +1,4 @@
-"""The gradient of one local step: the task's loss plus every method's terms, taken and corrected as methods say."""
+"""The gradient of one local step: of the task's loss plus all methods' terms, with the methods' corrections."""
 
 import functools
 
@@ -13,11 +13,11 @@ from fedjax_collapse.losses import masked_mean
 from fedjax_collapse.methods.base import GradientView, LocalView, RoundView, returned
 from fedjax_collapse.training.local.context import LocalContext
 
-FrozenOutputs = dict[str, dict[str, Outputs]]  # by method, by the name that it gave to the model
+FrozenOutputs = dict[str, dict[str, Outputs]]  # by method, then by the method's name for the model
 
 
 def frozen_outputs(context: LocalContext, batch: Batch) -> FrozenOutputs:
-    """For each method, the outputs of the models that it asked for."""
+    """Returns, for each method, the outputs of the frozen models that it requests."""
     server, memory, outputs = context.server, context.client.state.memory, {}
     for name, method in context.algorithm.methods.items():
         models = method.frozen(server.variables, server.shared[name], memory[name])
@@ -28,9 +28,15 @@ def frozen_outputs(context: LocalContext, batch: Batch) -> FrozenOutputs:
 def gradient_and_metrics(
     context: LocalContext, variables: Variables, batch: Batch, frozen: FrozenOutputs, key: Key, fixed: PyTree
 ) -> tuple[PyTree, PyTree, dict[str, jax.Array]]:
-    """The gradient for params, the new running statistics and every part of the loss by name, of one batch.
+    """Returns the gradient for params, the new running statistics, and every part of the loss by name, for one batch.
 
-    ``fixed``: the mask of what is not trained.
+    Args:
+        context: the client's round.
+        variables: the current model.
+        batch: the batch.
+        frozen: the outputs of frozen models on the batch.
+        key: of this step.
+        fixed: the mask of the params that are not trained.
     """
     loss, passes = functools.partial(_loss, context, batch, frozen, key), []
 
@@ -40,7 +46,7 @@ def gradient_and_metrics(
         return masks.zero(fixed, gradient)
 
     for name, method in context.algorithm.having("gradient").items():
-        held = masks.either(fixed, context.model.mask(context.algorithm.private_part).params)
+        held = masks.union(fixed, context.model.mask(context.algorithm.private_part).params)
         view = GradientView(**context.view_fields(name), held=held)
         gradient = method.gradient(gradient_of, variables.params, view)
         return returned(name, "gradient", gradient, variables.params), *passes[0]
@@ -48,9 +54,9 @@ def gradient_and_metrics(
 
 
 def correct(context: LocalContext, gradient: PyTree, params: PyTree, fixed: PyTree) -> PyTree:
-    """The gradient that the optimizer sees: corrected by the methods, then clipped.
+    """Returns the gradient that the optimizer sees: corrected by the methods, clipped, then decayed by the methods.
 
-    What is not trained counts for nothing in the norm, and what is private to the client is not corrected.
+    Params that are not trained do not count in the norm, and the client's private params are not corrected.
     """
     private, training = context.model.mask(context.algorithm.private_part).params, context.training
     for name, method in context.algorithm.having("correct").items():
@@ -69,7 +75,7 @@ def correct(context: LocalContext, gradient: PyTree, params: PyTree, fixed: PyTr
 
 
 def _loss(context, batch, frozen, key, params, batch_stats):
-    """The task's loss plus every method's terms; also the new running statistics and every term by name."""
+    """Returns the task's loss plus all methods' terms; also the new running statistics and every term by name."""
     task, options = context.model.task, dict(key=key, levels=context.algorithm.needs_levels)
     outputs, batch_stats = context.model.apply(Variables(params, batch_stats), batch, train=True, **options)
 

@@ -1,4 +1,4 @@
-"""The local-training loop: phases of epochs of steps on shuffled minibatches."""
+"""The local training loop: phases of epochs of steps on shuffled minibatches."""
 
 import contextlib
 import functools
@@ -16,13 +16,17 @@ from fedjax_collapse.training.local.context import LocalContext
 from fedjax_collapse.training.local.gradient import correct, frozen_outputs, gradient_and_metrics
 from fedjax_collapse.training.local_training import divide
 
-_SHOWN = 3  # names of what is not finite
+_SHOWN = 3  # the number of names in a message
 
 
 class NotFinite(FloatingPointError):
-    """A loss term or a parameter is not finite after a step; raised where nothing is compiled.
+    """A loss term or a parameter is not finite after a step; raised only if nothing is compiled.
 
-    ``where``: round, client and step, each from 0. ``variables`` and ``batch``: what the step was given.
+    Args:
+        what: names the values, with a verb.
+        where: round, client and step, each from 0.
+        variables: the model before the step.
+        batch: the batch of the step.
     """
 
     def __init__(self, what: str, where: tuple[int, int, int], variables: Variables, batch: Batch):
@@ -31,9 +35,9 @@ class NotFinite(FloatingPointError):
 
 
 def train(context: LocalContext) -> Trained:
-    """One client after its local training, started from the server's variables.
+    """Returns one client after its local training, which starts from the server's variables.
 
-    Every loop bound is the client's own: under vmap, JAX runs to the largest and leaves a finished client untouched.
+    Every loop bound is of one client: under vmap, JAX runs to the largest bound and leaves finished clients untouched.
     """
     variables, epoch, optimizer_state = context.server.variables, 0, ()
     tables = {} if context.training.augmentation else _frozen_tables(context)
@@ -56,22 +60,24 @@ def train(context: LocalContext) -> Trained:
 
 
 class _Phase:
-    """Steps in which one part of the network is trained, on a fresh optimizer or on the one that the client kept."""
+    """Steps that train one part of the network, with a fresh optimizer or the client's stored one."""
 
     def __init__(self, context: LocalContext, part: str, tables: PyTree):
         self.context, self.tables, self.training, self.client = context, tables, context.training, context.client
         frozen = context.model.mask(self.training.frozen_part())
-        self.fixed = masks.either(frozen, masks.invert(context.model.mask(part))).params
+        self.fixed = masks.union(frozen, masks.invert(context.model.mask(part))).params
         self.optimizer = self.training.make_optimizer(context.round)
         self.rows = pad_to_batches(self.client.rows, self.training.batch_size)
-        # traced once, for its shapes and in the loop
+        # traced once, both for its shapes and in the loop
         self.differentiate = jax.jit(self._differentiate, static_argnums=0, inline=True)
 
     def run(
         self, variables: Variables, steps: jax.Array, first_epoch: jax.Array | int
     ) -> tuple[Variables, jax.Array, PyTree, tuple[PyTree, PyTree]]:
-        """The variables after the steps, the epoch behind them, the optimizer's state, and sums over the steps: of
-        examples seen and of metrics; and the same by epoch."""
+        """Returns the variables after the steps, the next epoch, the optimizer's state and sums over the steps.
+
+        The sums are of examples seen and of metrics, over all steps and also by epoch.
+        """
         per_epoch, size = self.training.steps_per_epoch(self.client.size), self.client.size
         num_epochs = divide(steps + per_epoch - 1, jnp.maximum(per_epoch, 1))
 
@@ -81,7 +87,7 @@ class _Phase:
 
             def step(i, carry):
                 count, number = index * per_epoch + i, jnp.asarray(i, size.dtype)
-                with _failures_named(self.client.id, count):
+                with _naming_step(self.client.id, count):
                     new = self.step(number, order, key_steps, first_epoch + index, carry)
                     if what := _not_finite(new):
                         where = int(self.context.round), int(self.client.id), int(count)
@@ -106,7 +112,10 @@ class _Phase:
         return variables, first_epoch + num_epochs, optimizer_state, sums
 
     def step(self, index: jax.Array, order: jax.Array, key: Key, epoch: jax.Array, carry: PyTree) -> PyTree:
-        """Variables, optimizer state, sums after a step; a short batch costs no more than the parts that it fills."""
+        """Returns variables, optimizer state and sums after a step.
+
+        A short batch costs no more than the parts that it fills.
+        """
         variables, optimizer_state, (total, by_epoch) = carry
         batch_size, parts = self.training.batch_size, self.context.batch_parts
         part = -(-batch_size // parts)
@@ -123,15 +132,18 @@ class _Phase:
         return Variables(params, batch_stats), optimizer_state, (jax.tree.map(jnp.add, total, metrics), by_epoch)
 
     def _differentiate(self, num_rows, variables, index, order, key):
-        """Gradient, running statistics, number of true rows and metrics times it, of a batch with that many rows."""
+        """Returns the gradient and the running statistics of a batch with ``num_rows`` rows, and its sums.
+
+        The sums are the number of true rows and the metrics times this number.
+        """
         batch, frozen = self._get_batch(num_rows, index, order, key)
         key = jax.random.fold_in(key, index)
         outcome = gradient_and_metrics(self.context, variables, batch, frozen, key, self.fixed)
-        (gradient, batch_stats, metrics), seen = outcome, jnp.sum(batch.mask, dtype=self.client.size.dtype)
-        return gradient, batch_stats, (seen, jax.tree.map(lambda m: m * seen, metrics))
+        (gradient, batch_stats, metrics), rows = outcome, jnp.sum(batch.mask, dtype=self.client.size.dtype)
+        return gradient, batch_stats, (rows, jax.tree.map(lambda m: m * rows, metrics))
 
     def _get_batch(self, num_rows, index, order, key):
-        """A step's batch with that many rows, and the frozen outputs on it."""
+        """Returns a step's batch with ``num_rows`` rows, and the frozen outputs on it."""
         first = index * self.training.batch_size
         mask = first + jnp.arange(num_rows) < self.client.size
         positions = jax.lax.dynamic_slice_in_dim(order, first, num_rows)
@@ -149,7 +161,7 @@ def _means(sums):
 
 
 def _frozen_tables(context):
-    """``frozen_outputs`` on all of the client's rows; without augmentation they stay the same over all epochs."""
+    """Returns ``frozen_outputs`` on all of the client's rows; without augmentation they are the same in every epoch."""
     client, batch_size = context.client, context.training.batch_size
     count = len(pad_to_batches(client.rows, batch_size))
 
@@ -166,8 +178,8 @@ def _frozen_tables(context):
 
 
 @contextlib.contextmanager
-def _failures_named(client_id: jax.Array, step: jax.Array):
-    """Adds client and step to whatever goes wrong inside; their numbers are known only where nothing is compiled."""
+def _naming_step(client_id: jax.Array, step: jax.Array):
+    """Adds client and step to any exception raised in its body; their numbers are known only if nothing is compiled."""
     try:
         yield
     except Exception as error:
@@ -177,7 +189,7 @@ def _failures_named(client_id: jax.Array, step: jax.Array):
 
 
 def _not_finite(carry):
-    """What is not finite after a step, in words: terms of the loss, else parameters; nothing in compiled code."""
+    """Describes what is not finite after a step: terms of the loss, otherwise parameters; empty in compiled code."""
     variables, _, ((_, sums), _) = carry
     for kind, named in (("term", sums), ("parameter", masks.by_path(variables.params))):
         names = [name for name, value in named.items() if not _is_finite(value)]

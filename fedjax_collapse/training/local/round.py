@@ -1,4 +1,4 @@
-"""One client's round: train, then say what to send, what to report and what to remember."""
+"""One client's round: train, then compute the upload, the reports and the new memory."""
 
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ from fedjax_collapse.training.local.loop import train
 
 
 class LocalResult(NamedTuple):
-    """What one client leaves after its round."""
+    """The result of one client's round."""
 
     upload: Upload
     state: ClientState
@@ -19,7 +19,7 @@ class LocalResult(NamedTuple):
 
 
 def run(context: LocalContext) -> LocalResult:
-    """One client's round, from what the server sent: ``context.server`` still without the client's private parts."""
+    """Runs one client's round. ``context.server`` is what the server sent, still without the client's private parts."""
     algorithm, client, sent = context.algorithm, context.client, context.server.variables
     context = _received(context)
     trained = train(context)
@@ -37,7 +37,7 @@ def run(context: LocalContext) -> LocalResult:
 
 
 def first_report(context: LocalContext) -> dict[str, PyTree]:
-    """One client's reports on the initial model, of the methods that start with one."""
+    """Returns one client's reports on the initial model, for the methods that start with a report."""
     context = _received(context)
     trained = as_trained(context.server.variables, context)
     return {
@@ -47,7 +47,12 @@ def first_report(context: LocalContext) -> dict[str, PyTree]:
 
 
 def measure(context: LocalContext, by_all: bool = False) -> dict[str, PyTree]:
-    """One client's reports on the server's new model, of the methods whose cohort, or whose clients, measure it."""
+    """Returns one client's reports on the server's new model, for the methods that measure it.
+
+    Args:
+        context: the client's round.
+        by_all: whether for the methods whose model is measured by all clients, instead of by the cohort.
+    """
     public = context.server.variables
     context = _received(context)
     trained = as_trained(context.server.variables, context)
@@ -56,7 +61,7 @@ def measure(context: LocalContext, by_all: bool = False) -> dict[str, PyTree]:
 
 
 def _received(context):
-    """The context with the client's own private parts in the model, and with its counts of classes."""
+    """Returns the context with the client's private parts in the model, and with its class counts."""
     server, client = context.server, context.client
     variables = masks.replace(server.variables, context.algorithm.own_parts(server.shared, client.state))
     counts = class_counts(context.model, context.examples, client, variables)
@@ -64,7 +69,7 @@ def _received(context):
 
 
 def _sent(context, trained, public):
-    """The context with the memory after the upload, and the update as methods have changed it."""
+    """Returns the context with the memory after the upload, and the update as the methods have changed it."""
     client, sent = context.client, context.sent(context.update(public))
     memory = dict(client.state.memory)
     for name, method in context.algorithm.having("upload").items():

@@ -147,7 +147,7 @@ PAPER = dict(source="X, Table 1", comparable=True, values={"iid": {"plain": 50.0
         (dict(sweep={"training.epochs": (3, 3)}), "expected no value twice"),
         (dict(sweep={"data.source": ("npz:/x",)}), "source=npz:/x': its runs are in a folder"),
         (dict(sweep={"rounds": (1, 2)}), "arms.plain rounds=1.rounds: all arms"),
-        (dict(paper=PAPER | dict(comparable=False)), "say why in paper.why"),
+        (dict(paper=PAPER | dict(comparable=False)), "explain why in paper.why"),
         (dict(paper=dict(source="X", comparable=True)), "config.paper has no values"),
         (dict(paper=PAPER | dict(values={"idd": {}})), "setting in paper.values 'idd': did you mean 'iid'"),
         (dict(paper=PAPER | dict(values={"iid": {"decor": 1.0}})), "arm in paper.values.iid 'decor'"),

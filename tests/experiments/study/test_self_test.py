@@ -25,7 +25,7 @@ def find(monkeypatch, tmp_path):
     return lambda *outcomes: monkeypatch.setattr(self_test, "_outcomes", lambda: outcomes)
 
 
-def test_the_verdict_is_remembered_for_the_same_flags_and_code(find, monkeypatch, capsys):
+def test_the_verdict_is_cached_for_the_same_flags_and_code(find, monkeypatch, capsys):
     assert self_test.verdict() == "not run"
     find(RIGHT)
     assert check.main([]) == 0 and self_test.verdict() == "passed, 1 cases"
