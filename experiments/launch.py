@@ -109,7 +109,7 @@ def _in_processes(options, arguments, study):
         if not all(job.done() for job in jobs):
             return 0
         if not study.folder.exists():
-            raise UserError(f"no job has started: their logs in {study.folder}{JOBS} say why")
+            raise UserError(f"no job has started: see their logs in {study.folder}{JOBS}")
     elif status := train_in_workers(work, options.workers, stop_on_signal(), console):
         return status
     with only_process_in(study.folder):

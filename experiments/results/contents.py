@@ -31,8 +31,8 @@ PLOTS = (
     Plot(
         "sweep",
         "Sweep",
-        "Accuracy, effective rank of the server model and R after the last round, against the value that is swept; of "
-        "several axes the values of the others tell the lines apart. Mean over seeds, with one standard deviation "
+        "Accuracy, effective rank of the server model and R after the last round, against the swept value; if there "
+        "are several axes, lines differ in the values of the others. Mean over seeds, with one standard deviation "
         "(n - 1) to either side; a grey line is an arm that is not swept.",
         sweep,
         wide=True,
@@ -41,7 +41,7 @@ PLOTS = (
     Plot(
         "accuracy",
         "Accuracy",
-        f"The headline accuracy (below the table stands what it is of) after each round, {ACCURACY.better} is better; "
+        f"The headline accuracy (see the note below the table) after each round, {ACCURACY.better} is better; "
         f"{_BAND}.{_LATE}",
         figures.accuracy,
     ),
@@ -50,8 +50,8 @@ PLOTS = (
         "Singular-value spectra",
         "Natural log of the eigenvalues (= singular values) of the covariance of the test-set features, largest first, "
         "averaged over seeds, of the server model and of the watched client's model after local training in the same "
-        "round: the earlier a curve falls, the fewer dimensions the features use; the number of significant dimensions "
-        f"is that of eigenvalues with natural log > {figures.SIGNIFICANT:.0f} (dotted); values below "
+        "round: the earlier a curve falls, the fewer dimensions the features use; significant dimensions are "
+        f"eigenvalues with natural log > {figures.SIGNIFICANT:.0f} (dotted); values below "
         f"{figures.LOWEST:.0f} are cut off.",
         figures.spectra,
     ),
@@ -60,7 +60,7 @@ PLOTS = (
         "Effective rank",
         "Effective rank = exp of the entropy of the normalised eigenvalues (divided by their sum): 1 if one direction "
         "carries all variance, the number of features if all carry the same, so that a falling curve is dimensional "
-        f"collapse; {_BAND}.{_LATE} The scale on the right has it as a share of the number of features.",
+        f"collapse; {_BAND}.{_LATE} The scale on the right is a percentage of the number of features.",
         figures.effective_rank,
     ),
     Plot(
@@ -75,15 +75,14 @@ PLOTS = (
         "R: local against global spectrum",
         "R = mean over k of log(λ_k local / λ_k global), with λ_k the k-th largest eigenvalue of the local and of the "
         "global (server) model of the same round: 0 means equal spectra, below 0 the local spectrum is the lower one; "
-        f"where several clients are watched, the mean over them; {_BAND}.{_LATE}",
+        f"if several clients are watched, the mean over them; {_BAND}.{_LATE}",
         figures.collapse_ratio,
     ),
     Plot(
         "measurements",
         "Measurements",
-        f"What the study itself measures (measured/<name> in metrics.jsonl), a panel for each name; "
-        "where one is of the server's model and of local ones, these are dashed (their mean where several are "
-        f"watched); {_BAND}.",
+        "Custom measurements of the study (measured/<name> in metrics.jsonl), a panel for each name; values of local "
+        f"models are dashed (the mean over them if several are watched); {_BAND}.",
         figures.measurements,
         wide=True,
         optional=True,
@@ -153,7 +152,7 @@ PLOTS = (
         "within-round",
         "Losses within a round",
         "Mean of the cross-entropy and of every term over each epoch of local training, before their strengths, in the "
-        "last round of each arm's first seed: a grey line is a client, the coloured one their mean "
+        "last round of each arm's first seed: grey lines are clients, the coloured line is their mean "
         "(training.logged_epochs).",
         within_round,
         wide=True,
@@ -164,10 +163,10 @@ PLOTS = (
         "Time",
         "Left: seconds of one run spent compiling, training and evaluating, mean over seeds, with their sum; right: "
         "true training samples (padding not counted) processed per second of training, compilation excluded. The table "
-        "has medians over rounds of training alone, without those that compile and the first of a run; per client: "
-        "over the clients that trained, whether one after the other or side by side. Runs that are trained together "
-        "are one program, whose time is divided among them in equal parts (shared_by in timing.jsonl): such arms "
-        "cannot be compared by it; memory is the whole program's, as estimated by the compiler.",
+        "has medians of training time over rounds, without those that compile and the first of a run; per client: "
+        "divided by the clients that trained, whether one after the other or at once. Batched runs are one program, "
+        "whose time is divided equally among them (shared_by in timing.jsonl), so such arms cannot be compared by "
+        "time; memory is that of the whole program, as estimated by the compiler.",
         timing,
         timing_table,
     ),
@@ -175,7 +174,7 @@ PLOTS = (
         "partition",
         "Partition",
         "Left: number of training examples that each client (row) holds of each class (column), in the first run: the "
-        "fewer dark cells in a row, the more one-sided that client's data. Right, in the same rows: the client's size; "
+        "fewer dark cells in a row, the more heterogeneous the clients. Right, in the same rows: the client's size; "
         "the number of classes it holds; the entropy of its class distribution (0 for a single class, dotted: log of "
         "the number of classes, for equal shares). The table has a row for every different partition, entropies in "
         "nats. Mutual information of an example's client and class is the mean, weighted by size, of the KL divergence "

@@ -89,10 +89,10 @@ def styled(draw: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def draws(select: Callable[[Any], Selection]) -> Callable[..., Any]:
-    """Makes a figure of a study from a function that draws what ``select`` takes of its results: its CSV file, too.
+    """Decorates a function that draws a selection of a study's results, made by ``select``, which is also its CSV file.
 
-    The figure takes a study, and its selection where the caller has it already. It is None if nothing is selected, or
-    the function finds nothing to draw. ``select`` is an attribute of it.
+    The decorated function takes a study and, optionally, the selection. It returns None if nothing is selected or the
+    function returns None. ``select`` is an attribute of it.
     """
 
     def decorate(draw):

@@ -140,7 +140,7 @@ def check_partition(arrays: Arrays) -> None:
             _check_array(arrays, name, "iu", 2)
             counts = arrays[name]
             if counts.size and not 0 <= counts.min() <= counts.max() < 2**31:
-                raise UserError(f"{name!r} has numbers that are none of examples")
+                raise UserError(f"{name!r} has values that are not numbers of examples")
             if len(counts) != len(arrays["class_counts"]):
                 raise UserError(f"{name!r} has shape {counts.shape}, expected a row for each client")
         if names in arrays:

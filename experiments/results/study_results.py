@@ -199,14 +199,16 @@ class Study:
 
 
 def measured(rows: Iterable[Row]) -> tuple[str, ...]:
-    """The user's own metrics in the rows: those with a number in any of them."""
+    """Returns the names of custom metrics that have a number in any of the rows."""
     values = ((name, value) for row in rows for name, value in row.items() if name.startswith(MEASURED))
     return tuple(dict.fromkeys(name for name, value in values if math.isfinite(number(value))))
 
 
 def summarize_run(rows: Sequence[Row]) -> dict[str, float]:
-    """One run's numbers: of its last row; of evaluated accuracies the best, and the mean of the last ten if so many and
-    none of them is null, as that of a model that is not finite."""
+    """Returns one run's numbers: those of its last row, the best accuracy, and the mean of the last ten accuracies.
+
+    The mean is NaN if there are fewer than ten evaluations or one of them is null, as for a model that is not finite.
+    """
     accuracies = [number(row.get(ACCURACY.name)) for row in rows]
     over_rounds = {
         BEST_ACCURACY.name: max(filter(math.isfinite, accuracies), default=math.nan),

@@ -58,8 +58,8 @@ def target_note(study: Study, base: str) -> str:
     """Explains the numbers of the table, and names the arms that have none because they are not comparable."""
     note = (
         f"Rounds: the first evaluated one with the best accuracy of {base} in the same setting with the same seed; "
-        f"mean ± standard deviation over the seeds that reach it. {base} stands with all its rounds; the speed-up is "
-        "their number over the arm's."
+        f"mean ± standard deviation over the seeds that reach it. {base} is listed with all its rounds; the speed-up "
+        "is their number over the arm's."
     )
     return f"{note} {unlike_note(study.summary, base)}".rstrip()
 

@@ -1,1 +1,1 @@
-"""What every other package builds on: records, options and their checks, randomness, parts of networks, files."""
+"""The foundation of all other packages: records, options and their checks, randomness, parts of networks, files."""

@@ -110,7 +110,7 @@ def _below(layers, name, variables):
         top = ", ".join(variables.params)
         hint = "expected none, all, batch_norm, head, body, or the path of a layer"
         if name == "head":
-            hint = 'call the classifier "head", or say part="head" in it'
+            hint = 'name the classifier "head", or set part="head" in it'
         raise UserError(f"part {name}: the network has no such layer, at the top it has {top}; {hint}")
     return mask
 

@@ -40,7 +40,7 @@ class Examples(NamedTuple):
 
 
 class Ownership(NamedTuple):
-    """Who owns which examples."""
+    """The rows of the examples that each client owns."""
 
     rows: jax.Array  # [clients, capacity] int32 into the examples; padded
     sizes: jax.Array  # [clients] int32

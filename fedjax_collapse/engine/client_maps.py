@@ -361,7 +361,7 @@ def _place(tree, sharding):
 
     def place(leaf):
         is_common = isinstance(leaf, jax.Array) and not leaf.is_fully_addressable
-        if is_common or getattr(leaf, "weak_type", False):  # which alone keeps it weak, after a look at the others'
+        if is_common or getattr(leaf, "weak_type", False):  # device_put keeps weak types, but compares all processes
             return jax.device_put(leaf, sharding)
         if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             return jax.random.wrap_key_data(place(jax.random.key_data(leaf)), impl=jax.random.key_impl(leaf))

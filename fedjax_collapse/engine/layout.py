@@ -76,7 +76,7 @@ class Rounds:
 
 
 def check_watch(watch: str | tuple[int, ...], num_clients: int) -> None:
-    """Raises UserError if that is nobody to watch."""
+    """Raises UserError if ``watch`` does not select any clients."""
     ids = watch if isinstance(watch, tuple) else ()
     if watch in ("one", "all") or (ids and all(isinstance(i, int) and 0 <= i < num_clients for i in ids)):
         return

@@ -42,7 +42,7 @@ class RoundRecord(NamedTuple):
 
 
 class Advance(NamedTuple):
-    """A run after some rounds."""
+    """A run after some rounds, with their records."""
 
     state: State
     record: RoundRecord  # of each round, [max_rounds, ...]; entries after the requested rounds are unused
@@ -215,7 +215,7 @@ def _record(rounds, stored, data, ids, result, left_out):
 
 
 def _measured_by_all(rounds, algorithm, advance, data, examples, num_rounds):
-    """The run after all clients have measured the server's model."""
+    """Returns the run after all clients have measured the server's model."""
     state, record = advance.state, advance.record
     last = state.round - 1
     shared = cohorts.Shared(state.server, last, examples)
