@@ -4,8 +4,9 @@ import json
 
 import numpy as np
 import pytest
+import small_studies
+from small_studies import write_config
 
-from experiments import launch
 from experiments.results.load import load_run
 
 pytestmark = pytest.mark.slow
@@ -99,7 +100,6 @@ not_callable = 3
 def start(tmp_path, monkeypatch):
     """Starts a study of the quickstart's data with changes to its config; the exit status."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(launch, "configure_jax", lambda cache: None)
     monkeypatch.setattr("sys.path", [*__import__("sys").path])
     (tmp_path / "own_code.py").write_text(OWN)
     (tmp_path / "exits.py").write_text("import sys; sys.exit(0)")
@@ -107,16 +107,7 @@ def start(tmp_path, monkeypatch):
         (tmp_path / f"{name}.py").write_text(f"raise {error}")
 
     def start_study(changes, *arguments):
-        (tmp_path / "mine.py").write_text(
-            "from experiments.configs import quickstart\n"
-            "def get_config(arg=''):\n"
-            "    config = quickstart.get_config('smoke')\n"
-            "    config.network, config.clients, config.training.epochs = dict(name='mlp', hidden=(6,)), 4, 1\n"
-            "    config.arms = dict(only=dict())\n"
-            + "".join(f"    {line}\n" for line in changes)
-            + "    return config\n"
-        )
-        return launch.main([f"--config={tmp_path / 'mine.py'}", f"--workdir={tmp_path / 'study'}", *arguments])
+        return small_studies.start(write_config(tmp_path, *changes), f"--workdir={tmp_path / 'study'}", *arguments)
 
     return start_study
 
@@ -183,12 +174,10 @@ def test_a_run_is_loaded_again(start, tmp_path):
         ("config.network = dict(name='own_cod:Net')", "own_cod cannot be imported (ModuleNotFoundError"),
         ("config.network = dict(name='own_code:spread')", "'own_code:spread': expected a class derived from flax"),
         ("config.network = dict(name='mlp', head='own_code:Heads')", "did you mean 'Head'?"),
-        ("config.network = dict(name='mlp', head='eft')", "unknown head 'eft': did you mean 'etf'?"),
         (
             "config.network = dict(name='mlp', head=dict(scale=1.0))",
             "network.head has no name: expected dict(name=...)",
         ),
-        ("config.network = dict(name='mlp', head=dict(name='etf', scale=0.0))", "network.head.scale 0 is not positive"),
         ("config.network = dict(name='mlp', head=dict(name='etf', scales=1.0))", "did you mean 'scale'?"),
         (
             "config.network = dict(name='mlp', head='own_code:Norm')",
@@ -196,10 +185,7 @@ def test_a_run_is_loaded_again(start, tmp_path):
         ),
         ("config.network = dict(name='mlp', head=dict(name='etf', projector_dim=2))", "expected at least two classes"),
         ("config.methods = dict(fedetf=dict())", "FedETF: network MLP has no fixed simplex of classifiers"),
-        ("config.methods = dict(topk=dict())", "unknown method 'topk': did you mean 'top_k'?"),
-        ("config.methods = dict(top_k=dict(share=0.0))", "methods.top_k.share 0 is outside (0, 1]"),
         ("config.methods = dict(top_k=dict(shares=0.1))", "option of methods.top_k 'shares': did you mean 'share'?"),
-        ("config.methods = dict(top_k=dict(share='few'))", "methods.top_k.share 'few': expected float, got str"),
         (
             "config.methods = dict(x=dict(name='own_code:Net'))",
             "expected a class derived from fedjax_collapse.methods.base",
@@ -230,14 +216,10 @@ def test_a_run_is_loaded_again(start, tmp_path):
         ),
         ("config.training.phases = ('head', 'body')", "training.phases: 'head', expected pairs"),
         ("config.training.phases = (('heads', 1),)", "part heads: the network has no such layer"),
-        ("config.training.steps = 0", "steps 0 is too small"),
-        ("config.training.steps = 'many'", "training.steps 'many': expected int, got str"),
         ("config.training.task_loss = 'own_code:not_callable'", "it is a int, expected a function"),
-        ("config.training.momentum = float('nan')", "training.momentum nan is outside [0, 1)"),
         ("config.cohort.rule = 'random'", "rule 'random': expected one of uniform, size, availability"),
         ("config.cohort.rule = 'size'", "participation by size with weighting 'size'"),
         ("config.cohort.dropout = 1.5", "dropout 1.5 is outside [0, 1]"),
-        ("config.cohort.upload_loss = 2.0", "upload_loss 2 is outside [0, 1]"),
         ("config.cohort.drop = 0.5", "unknown option of cohort 'drop': did you mean 'dropout'?"),
         ("config.watch = 'some'", "watch 'some': expected one, all"),
         ("config.watch = '1,9'", "watch (1, 9): expected one, all"),
