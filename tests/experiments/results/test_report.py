@@ -21,7 +21,6 @@ from experiments.results.page import description, write_report
 from experiments.results.partition_figure import draw_partition, partition_table
 from experiments.results.reading import read_study
 from experiments.results.seconds import timing, timing_table
-from experiments.results.study_results import summarize_run
 from experiments.results.table import accuracy_note, final_table, local_note
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.simulation.measurement import HEADLINES
@@ -310,18 +309,6 @@ def test_the_table_has_a_row_for_every_different_partition(tmp_path):
         file.unlink()
     text = " ".join(Page(write_report(study).read_text(encoding="utf-8")).words)
     assert text.count("Not recorded in this study.") == 1 and "Median size" not in text
-
-
-@pytest.mark.parametrize(("rounds", "is_available"), [(9, False), (10, True)])
-def test_the_mean_of_the_last_ten_is_that_of_ten(tmp_path, rounds, is_available):
-    study = make_study(tmp_path / "s", arms=("only",), seeds=1, rounds=rounds, features=4)
-    rows = read_study(study).runs[0].metrics
-    last10 = summarize_run(rows)["last10_accuracy"]
-    assert last10 == pytest.approx(np.mean([row["accuracy"] for row in rows])) if is_available else math.isnan(last10)
-    cell = final_table(read_study(study).summary)[1][3]
-    assert cell == (f"{100 * last10:.2f}" if is_available else "-")
-    with_null = [*rows[1:], dict(rows[0], accuracy=None)]
-    assert math.isnan(summarize_run(with_null)["last10_accuracy"])
 
 
 @pytest.mark.usefixtures("unrendered")

@@ -7,8 +7,6 @@ import pytest
 import small_studies
 from small_studies import write_config
 
-from experiments.results.load import load_run
-
 pytestmark = pytest.mark.slow
 
 OWN = """
@@ -148,37 +146,16 @@ def test_everything_may_be_the_users_own(start, tmp_path):
     assert "measured/spread/deviation" in report or "spread/deviation" in report
 
 
-def test_a_run_is_loaded_again(start, tmp_path):
-    """The model, data and states of a run; what it predicts gives the accuracy that was logged."""
-    network = "config.network = dict(name='mlp', hidden=(6,), head='own_code:Head')"
-    assert start((network, "config.arms = dict(only=dict(methods=dict(feddyn=dict())))")) == 0
-    run = load_run(tmp_path / "study" / "only" / "seed0", trust=True)
-    test = run.federation.test
-    accuracy = np.mean(run.predict(np.asarray(test.inputs)).argmax(axis=1) == np.asarray(test.labels))
-    assert accuracy == rows(tmp_path)[-1]["accuracy"]
-    assert int(run.state.round) == 2 and len(run.state.clients.memory["feddyn"]["h"]["Dense_0"]["bias"]) == 4
-    with np.load(tmp_path / "study" / "only" / "seed0" / "final.npz") as final:
-        np.testing.assert_array_equal(final["params/Dense_0/kernel"], run.variables.params["Dense_0"]["kernel"])
-    for folder, message in (
-        (tmp_path, "holds no readable config.json"),
-        (tmp_path / "study/onl/seed0", "did you mean"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            load_run(folder)
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ("config.network = dict(name='own_code:Nets')", "own_code.py), of network, 'Nets': did you mean 'Net'?"),
         ("config.network = dict(name='own_cod:Net')", "own_cod cannot be imported (ModuleNotFoundError"),
-        ("config.network = dict(name='own_code:spread')", "'own_code:spread': expected a class derived from flax"),
         ("config.network = dict(name='mlp', head='own_code:Heads')", "did you mean 'Head'?"),
         (
             "config.network = dict(name='mlp', head=dict(scale=1.0))",
             "network.head has no name: expected dict(name=...)",
         ),
-        ("config.network = dict(name='mlp', head=dict(name='etf', scales=1.0))", "did you mean 'scale'?"),
         (
             "config.network = dict(name='mlp', head='own_code:Norm')",
             "'own_code:Norm': expected a class derived from flax",
@@ -191,24 +168,17 @@ def test_a_run_is_loaded_again(start, tmp_path):
             "expected a class derived from fedjax_collapse.methods.base",
         ),
         ("config.server.weighing = 'equal'", "unknown config key of server 'weighing': did you mean 'weighting'?"),
-        ("config.server.weighting = 'equally'", "unknown server.weighting 'equally': did you mean 'equal'?"),
-        ("config.private = 'tail'", "part tail: the network has no such layer"),
         ("config.partition = dict(name='own_code:too_few')", "own_code:too_few returned 3 of clients=4 clients"),
-        ("config.partition = dict(name='own_code:too_many')", "partition: more than 4 clients"),
         ("config.partition = dict(name='own_code:nothing')", "partition: NoneType, expected for each client"),
         ("config.partition = dict(name='own_code:fractions')", "partition: client 0 has float64[1]; expected integers"),
         ("config.partition = dict(name='own_code:stops')", "partition (SystemExit, "),
         ("config.methods = dict(x=dict(name='own_code:Leaving'))", "a round cannot be compiled (SystemExit, "),
         ("config.network = dict(name='exits:Net')", "exits cannot be imported (SystemExit: 0)"),
         ("config.network = dict(name='interrupts:Net')", "interrupts cannot be imported (KeyboardInterrupt)"),
-        ("config.network = dict(name='generates:Net')", "generates cannot be imported (GeneratorExit)"),
         ("config.measurements = dict(x='own_code:leaves')", "SystemExit: 0"),
         ("config.measurements = dict(x='own_code:interrupts')", "KeyboardInterrupt"),
         ("import sys; sys.exit(0)", "SystemExit: 0"),
-        ("raise KeyboardInterrupt", "KeyboardInterrupt"),
-        ("raise GeneratorExit", "GeneratorExit"),
         ("config.training.optimizer = dict(name='adm')", "training.optimizer 'adm': did you mean 'adam'?"),
-        ("config.training.optimizer = 'adam'", "training.optimizer 'adam': expected dict(name=...)"),
         ("config.training.optimizer = dict(name='adam')", "momentum 0.9 is of SGD"),
         (
             "config.training.momentum, config.training.optimizer = 0.0, dict(name='adam', b3=1.0)",
@@ -220,12 +190,9 @@ def test_a_run_is_loaded_again(start, tmp_path):
         ("config.cohort.rule = 'random'", "rule 'random': expected one of uniform, size, availability"),
         ("config.cohort.rule = 'size'", "participation by size with weighting 'size'"),
         ("config.cohort.dropout = 1.5", "dropout 1.5 is outside [0, 1]"),
-        ("config.cohort.drop = 0.5", "unknown option of cohort 'drop': did you mean 'dropout'?"),
         ("config.watch = 'some'", "watch 'some': expected one, all"),
-        ("config.watch = '1,9'", "watch (1, 9): expected one, all"),
         ("config.measurements = dict(x='own_code:spred')", "did you mean 'spread'?"),
         ("config.measurements = dict(x='own_code:bad_measurement')", "measurement x: expected numbers, got text"),
-        ("config.arms = dict(only=dict(methods=dict(topk=dict())))", "arm only: unknown method 'topk'"),
     ],
 )
 def test_what_is_wrong_is_one_line(start, tmp_path, capsys, change, message):
