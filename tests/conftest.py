@@ -42,6 +42,12 @@ def lowerings_by_rules(monkeypatch):
 
 
 @pytest.fixture
+def unrendered(monkeypatch):
+    """Figures of a page are made; to lay them out and to render them, which takes long, is left out."""
+    monkeypatch.setattr("experiments.results.drawing.svg", lambda figure, *names: "<svg></svg>")
+
+
+@pytest.fixture
 def float64():
     """64-bit floats for the test."""
     with jax.enable_x64(True):

@@ -18,13 +18,13 @@ ROOT = Path(__file__).parents[2]
 
 def test_one_and_two_processes_agree_and_go_on_from_each_other(tmp_path):
     """The whole campaign is the script's."""
-    command = [sys.executable, "tests/campaigns/layout_campaign.py", "--cases=alone", "--layouts=1x1,2x1"]
+    command = [sys.executable, "tests/campaigns/layout_campaign.py", "--cases=alone", "--layouts=1x1,2x2"]
     done = subprocess.run([*command, f"--out={tmp_path / 'out'}"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     head, *lines = done.stdout.splitlines()
     assert head.split()[:4] == ["layout", "starts", "seconds", "alone"]
     found = [re.match(r"(\w+) +(\d) +\d+  (\S+) ", line).groups() for line in lines]
-    assert [(name, starts) for name, starts, _ in found] == [("1x1", "1"), ("2x1", "1"), ("walk", "3")]
+    assert [(name, starts) for name, starts, _ in found] == [("1x1", "1"), ("2x2", "1"), ("walk", "3")]
     assert found[0][2] == "0.0e+00" and all(0 < float(largest) < 1e-4 for _, _, largest in found[1:])
 
 

@@ -65,24 +65,19 @@ class Pair(NamedTuple):
         (1e39, float, "1e+39 does not fit into 32 bits, expected at most 3.40282e+38"),
         (2**31, int, "2147483648 does not fit into 32 bits, expected at most 2147483647"),
         (2**31, float, "2147483648 does not fit into 32 bits, expected at most 2147483647"),
-        (np.float32(NAN), NonNegative, "nan is not finite"),
         (np.int64(0), Count, "0 is too small, expected >= 1"),
         (jnp.float32(NAN), Positive, "nan is not finite"),
         (np.zeros(3), Positive, "array([0., 0., 0.]): expected float, got an array of shape (3,)"),
-        (np.array(2.5), int | None, "2.5: expected int, got float"),
         (np.ones(2), Count, "array([1., 1.]): expected int, got an array of float64"),
         (0.0, Positive, "0 is not positive"),
         (-1, NonNegative, "-1 is negative, expected >= 0"),
         (1.0, Decay, "1 is outside [0, 1)"),
         (0, Share, "0 is outside (0, 1]"),
-        (NAN, Share, "nan is outside (0, 1]"),
         (2**32, Seed, "4294967296 is outside [0, 4294967295]"),
         (-1.0, Annotated[float, Interval(0, advice="take more")], "-1 is negative, expected >= 0; take more"),
         ("b", Annotated[str, ("a", "c")], "'b': expected one of a, c"),
         (0, Count | None, "0 is too small, expected >= 1"),
         ("a", float | jax.Array, "'a': expected float, got str"),
-        (3, tuple[int, ...], "3: expected tuple, got int"),
-        ((1, "a"), tuple[int, ...], "(1, 'a'): 'a': expected int, got str"),
         (((1, 0),), tuple[tuple[Count, Count], ...], "((1, 0),): (1, 0): 0 is too small, expected >= 1"),
         ((1,), tuple[int, int], "(1,): expected 2 values, got 1"),
         (3, type[linen.Module], "3: expected a class derived from Module"),
@@ -100,12 +95,10 @@ def test_what_is_wrong(value, hint, expected):
     [
         (1, float),
         (np.float32(0.5), Share),
-        (np.int32(3), Count),
         (jnp.float32(0.5), Positive),
         (np.zeros(3), float | jax.Array),
         (None, Count | None),
         ([1, 2], tuple[int, ...]),
-        ((), tuple[Count, ...]),
         (2**32 - 1, Seed),
         (object(), Any),
         (len, "a name that is not there"),
@@ -192,14 +185,11 @@ def test_flags_of_optimizers_are_part_of_the_program(federation):
     ("optimizer", "message"),
     [
         (Partial(optax.adam, learning_rate=0.1), "LocalTraining: optimizer: learning_rate 0.1 is given by training"),
-        (constructor(optax.adam, learning_rate=lambda step: 0.1), "optimizer: learning_rate <function .* is given by"),
         (Partial(optax.adam, 0.1), "optimizer cannot be made with these options .TypeError: .*multiple values"),
         (Partial(optax.adam, b3=0.1), "optimizer cannot be made with these options .TypeError: .*b3"),
         (Partial(lambda learning_rate: 3), "optimizer cannot be made with these options .AttributeError"),
         (constructor(optax.sgd, nesterov=True), "optimizer: nesterov True has no effect with the other options"),
-        (constructor(optax.sgd, accumulator_dtype="x"), "optimizer: accumulator_dtype 'x' has no effect"),
         (constructor(optax.sgd, momentum=0.5, accumulator_dtype="x"), "optimizer cannot be made .*'x'"),
-        (optax.adam, "optimizer <function adam .*: expected Partial, got function"),
         (optax.adam(0.1), "optimizer GradientTransformation.*: expected Partial, got GradientTransformation"),
         ("adam", "optimizer 'adam': expected Partial, got str"),
     ],
@@ -221,7 +211,6 @@ def test_optimizers_that_are_none(optimizer, message):
         constructor(optax.adamw, mask=lambda params: jax.tree.map(lambda _: True, params)),
         constructor(optax.sgd, momentum=0.5, nesterov=True, accumulator_dtype="float32"),
         constructor(optax.sgd, nesterov=False),
-        Partial(optax.adagrad, initial_accumulator_value=0.5),
         Partial(lambda learning_rate, unused: optax.sgd(learning_rate), unused=3.0),
     ],
 )
@@ -248,7 +237,6 @@ class Shaped(linen.Module):
         ((-1, 2, 2), (-1, 4), r"its features have shape \[1, 2, 2\], expected \[batch, d\]"),
         ((3,), (-1, 4), r"its features have shape \[3\], expected"),
         ((-1, 3), (-1, 5), r"its logits have shape \[5\], expected \[4\]"),
-        ((-1, 3), (4,), "its logits have shape"),
         ((-1, 3), (-1, 4, 4), "its logits have shape"),
     ],
 )
@@ -259,7 +247,7 @@ def test_networks_whose_outputs_do_not_fit_are_refused(federation, features, log
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("shape", [(8, 8, 3), (8, 8), (8, 8, 2, 1), (7, 8, 2), (9, 9, 2)])
+@pytest.mark.parametrize("shape", [(8, 8, 3), (8, 8)])
 def test_networks_of_other_inputs_are_refused(federation, shape):
     with pytest.raises(UserError, match=r"model: its inputs have shape .*, those of the federation \(8, 8, 2\)"):
         run_at_once(federation, Model(nn.MLP(4, hidden=(3,)), shape), FedAvg())
@@ -276,7 +264,8 @@ def test_a_batch_that_no_client_has_is_refused(federation):
 
 RECORDS = {"local_training": LocalTraining, "phase": Phase, "participation": Participation, **classes("method")}
 FUNCTIONS = {**functions(partition), **functions(sources)}
-WRONG = (NAN, INF, -INF, "abc", (), ("a",), {}, 2**40, None, -1)
+UNFIT = (object(), jax.random.key(0), jnp.ones(3))  # for any field, but those that may be arrays
+WRONG = (NAN, INF, -INF, "abc", (), ("a",), {}, 2**40, None, -1, *UNFIT)
 
 
 def check_record(name, record):
@@ -298,6 +287,7 @@ def test_no_field_takes_what_it_is_not(name):
             except UserError as error:
                 assert field.name in str(error) and "\n" not in str(error)
             else:
+                assert not any(value is unfit for unfit in UNFIT) or "Array" in str(field.type), field.name
                 is_none = value is None and "None" in str(field.type)
                 assert is_none or not isinstance(getattr(record, field.name), (int, float)) or value == -1
 

@@ -42,7 +42,6 @@ def change_compression(entry):
     [
         swap_array,
         lambda entry: entry.write_bytes(entry.read_bytes()[:-500]),
-        lambda entry: entry.write_bytes(b""),
         lambda entry: entry.write_bytes(b"no zip archive"),
         lambda entry: entry.write_bytes(entry.read_bytes().replace(b"<u1", b"<u9").replace(b"|u1", b"|O1")),
         change_compression,

@@ -23,8 +23,6 @@ def cache(tmp_path, monkeypatch):
     [
         ("cifar10", "Cifar10", (32, 32, 3), "array_record", "cifar10"),
         ("cifar100", "Cifar100", (32, 32, 3), "parquet", "cifar100"),
-        ("svhn_cropped", "SvhnCropped", (32, 32, 3), "array_record", "svhn"),
-        ("fashion_mnist", "FashionMNIST", (28, 28, 1), "parquet", "unit"),
         ("stl10", "Stl10", (96, 96, 3), "array_record", "half"),
     ],
 )

@@ -4,10 +4,7 @@ import ast
 import functools
 import os
 import re
-import signal
 import sys
-import threading
-import time
 from pathlib import Path
 
 import jupyter_client
@@ -171,34 +168,6 @@ def test_throughput_of_100_clients():
     (ratio,) = re.findall(r"fedjax_collapse / PyTorch: ([\d.]+)", text)
     np.testing.assert_allclose(float(ratio), speeds["fedjax_collapse"] / speeds["PyTorch"], rtol=0.02, atol=0.01)
     assert_figures(notebook, 1)
-
-
-def test_the_stop_button_keeps_what_was_done():
-    """An interrupt ends the run after its round, and the cells below have what was done."""
-    notebook = read("quickstart")
-    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    training = next(cell for cell in code if "simulate(" in cell.source and "results = {}" in cell.source)
-    before = code[: code.index(training)]
-    before[-1].source += "\nROUNDS, arms = 100_000, {'fedavg': arms['fedavg']}"
-    count = "{arm: (result.rounds_done, len(result.metrics)) for arm, result in results.items()}"
-    after = nbformat.v4.new_code_cell(count)
-    notebook.cells = [*before, training, after]
-    client = client_of(notebook)
-
-    def interrupt():
-        deadline = time.monotonic() + 250
-        while time.monotonic() < deadline:
-            if any("round" in output.get("data", {}).get("text/plain", "") for output in training.outputs):
-                os.kill(client.km.provisioner.pid, signal.SIGINT)
-                return
-            time.sleep(0.1)
-
-    thread = threading.Thread(target=interrupt)
-    thread.start()
-    client.execute(env=os.environ | ENVIRONMENT)
-    thread.join()
-    ((done, rows),) = (of_arm["fedavg"] for of_arm in literals(notebook))
-    assert 1 <= done == rows < 100_000
 
 
 def test_principal_directions_of_a_plane():

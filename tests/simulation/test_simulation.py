@@ -5,10 +5,7 @@ import functools
 import json
 import shutil
 import signal
-import subprocess
-import sys
 import threading
-import time
 from pathlib import Path
 
 import jax
@@ -17,6 +14,7 @@ import optax
 import pytest
 from conftest import assert_same_bits
 from flax import struct
+from small_studies import tree
 
 from fedjax_collapse import (
     CLASSIFICATION,
@@ -63,12 +61,6 @@ def run(federation, model, arm="fedavg", **kwargs):
 def files(folder: Path) -> dict[str, bytes]:
     names = ("metrics.jsonl", "clients.npz", "spectra.npz", "final.npz")
     return {name: (folder / name).read_bytes() for name in names}
-
-
-def tree(folder: Path) -> dict[str, bytes | None]:
-    """Every file and folder in it."""
-    paths = sorted(folder.rglob("*"))
-    return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in paths}
 
 
 def evaluate_in_numpy(federation, model, variables):
@@ -243,43 +235,6 @@ def test_rows_after_the_last_checkpoint_are_written_again(federation, model, tmp
     assert files(folder) == files(tmp_path / "whole")
 
 
-_CHILD = """
-import sys; sys.path[:0] = [{here!r}, {tests!r}, {root!r}]
-import time
-from pathlib import Path
-import jax, conftest, test_simulation
-federation = conftest.federation.__wrapped__()
-def wait_for_the_end(row, timing):
-    while row["round"] == 20:
-        time.sleep(1)
-test_simulation.run(federation, conftest.model.__wrapped__(federation), "feddecorr", rounds=40,
-                    folder=Path({folder!r}), checkpoint_every=4, listener=wait_for_the_end)
-"""
-
-
-def test_killed_and_resumed_equals_uninterrupted(federation, model, tmp_path):
-    """``kill -9`` at some moment after the first checkpoints, of a child that never gets beyond round 20.
-
-    What is waited for is a checkpoint of round 8 or later: older ones are removed while nobody looks.
-    """
-    whole = run(federation, model, "feddecorr", rounds=40, folder=tmp_path / "whole", checkpoint_every=4)
-    folder = tmp_path / "killed"
-    here, tests, root, *_ = map(str, Path(__file__).parents)
-    script = _CHILD.format(here=here, tests=tests, root=root, folder=str(folder))
-    child = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True)
-    try:
-        while child.poll() is None and rounds_kept(folder)[-1] < 8:
-            time.sleep(0.02)
-    finally:
-        child.kill()
-        _, errors = child.communicate()
-    assert child.returncode == -signal.SIGKILL, errors
-    assert 8 <= rounds_kept(folder)[-1] <= 20
-    resumed = run(federation, model, "feddecorr", rounds=40, folder=folder, checkpoint_every=4)
-    assert_same_bits(resumed.variables, whole.variables)
-    assert files(folder) == files(tmp_path / "whole")
-
-
 def test_a_folder_of_another_model_is_refused(federation, model, tmp_path):
     run(federation, model, rounds=1, folder=tmp_path)
     before = tree(tmp_path)
@@ -346,6 +301,7 @@ ANOTHER = {
         "algorithm.server_optimizer.*absent there",
     ),
     "domains": (dict(federation=of_domains), r"domains is None there, \w{64} here"),
+    "client to watch": (dict(watch=(2,)), "watch is one there"),
     "evaluations": (dict(evaluate_every=2), "evaluate_every is 1 there, 2 here"),
     "measurements": (dict(measurements={"norm": len}), "measurements.norm is absent there"),
 }
@@ -359,13 +315,12 @@ def done_folder(federation, model, tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("case", ANOTHER)
-@pytest.mark.parametrize("rounds", [3, 5])
+@pytest.mark.parametrize(("case", "rounds"), [*((case, 3) for case in ANOTHER), ("partition", 5)])
 def test_a_folder_of_another_run_is_refused(federation, model, done_folder, case, rounds):
     """In one line that says what is different; the folder stays as it is, whether there were rounds left or not."""
     change, message = ANOTHER[case]
     options = dict(participation=1.0, client_map=engine.Sharded(2, engine.Chunked(1)))
-    schedule = ("participation", "evaluate_every", "measurements")
+    schedule = ("participation", "evaluate_every", "measurements", "watch")
     options |= {name: value for name, value in change.items() if name in schedule}
     if "variables" in change:
         options["variables"] = model.init(jax.random.key(change["variables"]))
@@ -449,13 +404,6 @@ def test_a_lambda_is_described_by_what_it_does():
     assert all(describe(other) != describe(first) for other in others)
 
 
-def test_another_client_to_watch_is_refused(federation, model, done_folder):
-    before = tree(done_folder)
-    with pytest.raises(UserError, match="watch is one there"):
-        run(federation, model, rounds=3, folder=done_folder, watch=(2,))
-    assert tree(done_folder) == before
-
-
 def test_more_rounds_and_other_checkpoints_are_the_same_run(federation, model, tmp_path):
     """Another layout and storage too, which change speed alone."""
     whole = run(federation, model, folder=tmp_path / "whole")
@@ -526,26 +474,13 @@ def test_a_handler_of_the_callers_stays(federation, model, interruptible):
     assert_same_bits(results[0].variables, result.variables)
 
 
-def test_missing_metrics_are_noticed(federation, model, tmp_path):
-    run(federation, model, rounds=2, folder=tmp_path)
-    (tmp_path / "metrics.jsonl").write_text("")
-    with pytest.raises(UserError, match="its checkpoint is of round 2, its metrics end at 0"):
-        run(federation, model, folder=tmp_path)
-
-
-def test_nan_is_null(federation, model, tmp_path):
-    exploding = FedAvg(TRAINING.replace(learning_rate=1e30))
-    options = dict(rounds=1, key=jax.random.key(0), folder=tmp_path, on_nan="continue")
-    simulate(federation, model, exploding, **options)
-    assert json.loads((tmp_path / "metrics.jsonl").read_text())["train/task_loss"] is None
-
-
-def test_nan_is_nan_after_a_resume(federation, model, tmp_path):
+def test_nan_is_nan_after_a_resume_and_null_in_the_file(federation, model, tmp_path):
     exploding = FedAvg(TRAINING.replace(learning_rate=1e30))
     arguments = (federation, model, exploding)
     options = dict(key=jax.random.key(0), participation=0.6, on_nan="continue")
     whole = simulate(*arguments, rounds=2, **options)
     simulate(*arguments, rounds=1, folder=tmp_path, **options)
+    assert json.loads((tmp_path / "metrics.jsonl").read_text())["train/task_loss"] is None
     resumed = simulate(*arguments, rounds=2, folder=tmp_path, **options)
     for row in resumed.metrics:
         assert np.isnan(row["train/task_loss"]) and np.isnan(row["loss"])
@@ -553,34 +488,3 @@ def test_nan_is_nan_after_a_resume(federation, model, tmp_path):
     assert [list(row) for row in resumed.metrics] == [list(row) for row in whole.metrics]
     assert_same_bits((resumed.metrics, resumed.clients, resumed.spectra), (whole.metrics, whole.clients, whole.spectra))
     assert np.isnan(resumed.clients["task_loss"]).sum() == np.isnan(whole.clients["task_loss"]).sum() > 0
-
-
-def test_a_network_of_other_classes_is_refused(federation, tmp_path):
-    for classes in (3, 5):
-        other = Model(nn.SmallCNN(classes, channels=(6,)), federation.input_shape)
-        with pytest.raises(UserError, match=rf"network: .* \[{classes}\], expected \[4\], one for each class") as error:
-            run(federation, other, folder=tmp_path / "folder")
-        assert "\n" not in str(error.value)
-    assert not (tmp_path / "folder").exists()
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"rounds": 0}, "rounds 0"),
-        ({"participation": 0.0}, "fraction 0 is outside"),
-        ({"participation": 1.5}, "fraction 1.5 is outside"),
-        ({"evaluate_every": 0}, "evaluate_every 0"),
-        ({"checkpoint_every": 0}, "checkpoint_every 0"),
-        ({"watch": "none"}, "watch 'none': expected one, all, or a tuple of identities from 0 to 4"),
-        ({"watch": (5,)}, r"watch \(5,\): expected one, all"),
-        ({"watch": [0]}, r"watch \[0\]: expected one, all, or a tuple"),
-        ({"measurements": {"norm": 3}}, "simulate: measurements norm: 3: expected a function, got int"),
-        ({"partcipation": 0.5}, "simulate: unknown option 'partcipation', expected one of .*participation"),
-        ({"run_map": engine.Vectorized()}, "simulate: unknown option 'run_map'"),
-    ],
-)
-def test_wrong_arguments(federation, model, change, message):
-    with pytest.raises(UserError, match=message) as error:
-        run(federation, model, **change)
-    assert "\n" not in str(error.value)

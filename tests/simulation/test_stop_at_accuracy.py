@@ -1,13 +1,15 @@
 """A run that ends when it has reached an accuracy: whole, deterministic, also after a stop."""
 
+import functools
 import json
 
 import jax
 import numpy as np
 import pytest
+import small_studies
 from conftest import assert_same_bits
+from small_studies import write_config
 
-from experiments import launch
 from experiments.results import page
 from experiments.results.reading import read_study
 from fedjax_collapse import FedAvg, LocalTraining, UserError, engine, simulate
@@ -74,20 +76,13 @@ def test_what_makes_no_sense(federation, model):
         simulate_runs(runs, model, Schedule(2, stop_at_accuracy=0.5), hardware)
 
 
-def test_a_study_with_a_target(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(launch, "configure_jax", lambda cache: None)
-    config = tmp_path / "config.py"
-    config.write_text(
-        "from experiments.configs import quickstart\n"
-        "def get_config(arg=''):\n"
-        "    config = quickstart.get_config('smoke')\n"
-        "    config.network, config.clients, config.partition.alpha = dict(name='mlp', hidden=(6,)), 4, 10.0\n"
-        "    config.rounds, config.seeds, config.stop_at_accuracy = 4, (0, 1), 0.11\n"
-        "    config.training.epochs, config.training.learning_rate = 1, 0.1\n"
-        "    config.arms = dict(fast=dict())\n"
-        "    return config\n"
+def test_a_study_with_a_target(tmp_path, capsys):
+    changes = (
+        "config.partition.alpha, config.training.learning_rate = 10.0, 0.1",
+        "config.rounds, config.seeds, config.stop_at_accuracy = 4, (0, 1), 0.11",
+        "config.arms = dict(fast=dict())",
     )
-    start = lambda *more: launch.main([f"--config={config}", f"--workdir={tmp_path / 'study'}", *more])  # noqa: E731
+    start = functools.partial(small_studies.start, write_config(tmp_path, *changes), f"--workdir={tmp_path / 'study'}")
     assert start("--config.engine.runs=together") == 2
     assert "choose engine.runs=separate" in capsys.readouterr().err and not (tmp_path / "study").exists()
     assert start() == 0

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from small_studies import tree
 
 from fedjax_collapse import UserError
-from fedjax_collapse.storage import history, round_arrays
+from fedjax_collapse.storage import round_arrays
 from fedjax_collapse.storage.history import KINDS, History, read_arrays, write_npz
 
 EVERY = 2  # rounds between evaluations
@@ -45,10 +46,6 @@ def resume(folder: Path, round: int) -> History:
     history = History.read(folder, round)
     history.cut()
     return history
-
-
-def tree(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def expected(rounds: int) -> dict[str, dict[str, np.ndarray]]:
@@ -148,8 +145,7 @@ def train(folder: Path, rounds: int) -> None:
     history.finish()
 
 
-@pytest.mark.parametrize("done_before", [0, 6])  # 6: a finished run continues, with a merged file and new segments
-@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize(("done_before", "moment"), [(0, "after"), (6, "before")])  # 6: a finished run continues
 def test_killed_between_any_two_steps(tmp_path, monkeypatch, done_before, moment):
     """At each step that changes a file or folder: nothing is lost, nothing is there twice, and the end is the same."""
     (tmp_path / "whole").mkdir()
@@ -307,10 +303,6 @@ def test_a_damaged_archive_is_one_line(tmp_path):
         path.write_bytes(damaged)
         with pytest.raises(UserError, match="not a readable"):
             read_arrays(tmp_path, "clients")
-
-
-def test_public_names_stay():
-    assert history.read_arrays is round_arrays.read_arrays and history.write_npz is round_arrays.write_npz
 
 
 def test_rows_are_appended(tmp_path):

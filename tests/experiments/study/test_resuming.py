@@ -9,6 +9,8 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+import small_studies
+from small_studies import write_config
 
 from experiments import launch
 from experiments.config.resolving import resolve
@@ -40,16 +42,8 @@ def test_must(tmp_path):
 def start(tmp_path, monkeypatch):
     """Starts a study of one small run; the exit status."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(launch, "configure_jax", lambda cache: None)
-    (tmp_path / "small.py").write_text(
-        "from experiments.configs import base\n"
-        "def get_config(arg=''):\n"
-        "    config = base.get_config()\n"
-        "    config.network, config.training.epochs, config.clients = dict(name='mlp', hidden=(6,)), 1, 3\n"
-        "    config.rounds, config.arms = 2, dict(fedavg=dict())\n"
-        "    return config\n"
-    )
-    return lambda *arguments: launch.main(["--config=small.py", "--workdir=study", *arguments])
+    config = write_config(tmp_path, "config.arms = dict(fedavg=dict())")
+    return lambda *arguments: small_studies.start(config, "--workdir=study", *arguments)
 
 
 def test_wrong_expectations_are_one_line_and_nothing_is_touched(start, tmp_path, capsys):
@@ -125,27 +119,19 @@ def measure(view):
 @pytest.fixture
 def start_own(tmp_path, monkeypatch, capsys):
     """Starts a study of two arms on data and with a measurement of the user's, as a new process; status and errors."""
-    config = (
-        "from experiments.configs import base\n"
-        "def get_config(arg=''):\n"
-        "    config = base.get_config()\n"
-        "    config.network, config.training.epochs, config.clients = dict(name='mlp', hidden=(6,)), 1, 3\n"
-        "    config.rounds, config.seeds, config.data = 2, (0, 1), dict(source='npz:data.npz')\n"
-        "    config.arms = dict(plain={}, own=dict(measurements=dict(x='of_resuming:measure')))\n"
-        "    return config\n"
-    )
-    for name, text in (("config.py", config), ("of_resuming.py", OWN), ("of_resuming_helper.py", "VALUE = 1.0\n")):
+    arms = "config.arms = dict(plain={}, own=dict(measurements=dict(x='of_resuming:measure')))"
+    config = write_config(tmp_path, "config.seeds, config.data = (0, 1), dict(source='npz:data.npz')", arms)
+    for name, text in (("of_resuming.py", OWN), ("of_resuming_helper.py", "VALUE = 1.0\n")):
         (tmp_path / name).write_text(text)
     write_data(tmp_path, 0)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(launch, "configure_jax", lambda cache: None)
     monkeypatch.setattr("sys.path", [*sys.path])
 
     def start(*arguments):
         importlib.invalidate_caches()
         for name in ("of_resuming", "of_resuming_helper"):
             sys.modules.pop(name, None)
-        return launch.main(["--config=config.py", "--workdir=study", *arguments]), capsys.readouterr().err
+        return small_studies.start(config, "--workdir=study", *arguments), capsys.readouterr().err
 
     return start
 
@@ -186,7 +172,7 @@ def test_other_data_or_code_is_refused_in_one_line_and_nothing_is_touched(start_
     assert start_own("--arm=plain") == (0, "")  # nothing of it depends on that code
     assert {path: state for path, state in states(study).items() if path in before} == before
 
-    assert start_own("--resume=never") == (0, "")
+    assert start_own("--resume=never", "--arm=own", "--seed=0") == (0, "")
     rows = (study / "own" / "seed0" / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(row)["measured/x"] for row in rows] == [500.0, 500.0]
     kept = study / "replaced" / "1" / "own" / "seed0" / "metrics.jsonl"

@@ -8,22 +8,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import small_studies
+from small_studies import write_config
 
-from experiments import launch
 from experiments.study import sinks
 
-CONFIG = """
-from experiments.configs import quickstart
-
-def get_config(arg=""):
-    config = quickstart.get_config("smoke")
-    config.network, config.training.epochs, config.clients = dict(name="mlp", hidden=(6,)), 1, 4
-    config.engine.runs, config.partition.alpha = "together", 1.0
-    config.rounds, config.checkpoint_every, config.seeds = 4, 2, (0, 1)
-    config.arms = dict(decorr=dict(methods=dict(feddecorr=dict(strength=0.1))))
-    config.sweep = {"methods.feddecorr.strength": (0.1, 0.2)}
-    return config
-"""
+CHANGES = (
+    "config.engine.runs, config.rounds, config.checkpoint_every, config.seeds = 'together', 4, 2, (0, 1)",
+    "config.arms = dict(decorr=dict(methods=dict(feddecorr=dict(strength=0.1))))",
+    "config.sweep = {'methods.feddecorr.strength': (0.1, 0.2)}",
+)
 RUNS = [f"decorr strength={strength}/seed{seed}" for strength in (0.1, 0.2) for seed in (0, 1)]
 WANDB = '''
 """Weights & Biases as far as we need them: a server is a folder, with a file for every run."""
@@ -76,8 +70,7 @@ def init(id, mode, dir, settings, config, resume, **about):
 def start(tmp_path, monkeypatch, interruptible):
     """Starts the study; with ``killed_in``, it ends in that round as if by a kill, with no checkpoint of it."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(launch, "configure_jax", lambda cache: None)
-    Path("config.py").write_text(CONFIG)
+    config = write_config(tmp_path, *CHANGES)
 
     def start_study(*arguments, killed_in=0):
         def should_stop():
@@ -86,7 +79,7 @@ def start(tmp_path, monkeypatch, interruptible):
                 signal.raise_signal(signal.SIGINT)
             return False
 
-        return launch.main(["--config=config.py", "--workdir=study", *arguments], should_stop)
+        return small_studies.start(config, "--workdir=study", *arguments, should_stop=should_stop)
 
     return start_study
 

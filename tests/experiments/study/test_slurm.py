@@ -6,8 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import small_studies
+from small_studies import write_config
 
-from experiments import launch
 from experiments.config.resolving import StudySpec
 from experiments.study import slurm
 from experiments.study.workers import Work
@@ -15,16 +16,10 @@ from fedjax_collapse import UserError
 
 pytestmark = pytest.mark.slow
 
-CONFIG = """
-from experiments.configs import quickstart
-
-def get_config(arg=""):
-    config = quickstart.get_config("smoke")
-    config.network, config.training.epochs, config.clients = dict(name="mlp", hidden=(6,)), 1, 4
-    config.engine.devices, config.partition.alpha, config.evaluate_every = 1, 1.0, 2
-    config.arms = dict(good={}, bad=dict(measurements=dict(x="raising:measure")))
-    return config
-"""
+CHANGES = (
+    "config.engine.devices, config.evaluate_every = 1, 2",
+    "config.arms = dict(good={}, bad=dict(measurements=dict(x='raising:measure')))",
+)
 
 
 @pytest.fixture(autouse=True)
@@ -36,11 +31,10 @@ def quiet(monkeypatch):
 @pytest.fixture
 def start(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(launch, "configure_jax", lambda cache: None)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
-    Path("config.py").write_text(CONFIG)
+    config = write_config(tmp_path, *CHANGES)
     Path("raising.py").write_text("def measure(view):\n    raise KeyError('absent')\n")
-    return lambda *arguments: launch.main(["--config=config.py", "--workdir=study", *arguments])
+    return lambda *arguments: small_studies.start(config, "--workdir=study", *arguments)
 
 
 def test_a_job_for_each_run(start, capsys):

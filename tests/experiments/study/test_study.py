@@ -9,6 +9,7 @@ from pathlib import Path
 import jax
 import pytest
 from ml_collections import ConfigDict
+from small_studies import write_config
 
 from experiments import launch
 from experiments.config.cells import CellName
@@ -36,15 +37,7 @@ def config() -> ConfigDict:
 
 @pytest.fixture
 def config_file(tmp_path) -> str:
-    path = tmp_path / "ordered.py"
-    path.write_text(
-        "from experiments.configs import quickstart\n"
-        "def get_config(arg=''):\n"
-        "    config = quickstart.get_config('smoke')\n"
-        "    config.arms = dict(zeta=dict(), alpha=dict(training=dict(epochs=1)), mid=dict())\n"
-        "    return config\n"
-    )
-    return f"--config={path}"
+    return write_config(tmp_path, "config.arms = dict(zeta={}, alpha=dict(training=dict(epochs=1)), mid={})")
 
 
 def test_arms_are_in_the_order_in_which_they_are_declared(config):

@@ -9,6 +9,8 @@ import time
 from pathlib import Path
 
 import pytest
+import small_studies
+from small_studies import write_config
 
 from experiments import launch
 from experiments.config.resolving import StudySpec
@@ -20,17 +22,10 @@ from fedjax_collapse import UserError
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[3]
-CONFIG = """
-from experiments.configs import quickstart
-
-def get_config(arg=""):
-    config = quickstart.get_config("smoke")
-    config.network, config.training.epochs, config.clients = dict(name="mlp", hidden=(6,)), 1, 4
-    config.engine.devices, config.partition.alpha, config.evaluate_every = 1, 1.0, 2
-    config.rounds, config.checkpoint_every = 4, 2
-    config.arms = dict(first={}, bad=dict(measurements=dict(x="deadly:measure")), last={})
-    return config
-"""
+CHANGES = (
+    "config.engine.devices, config.evaluate_every, config.rounds, config.checkpoint_every = 1, 2, 4, 2",
+    "config.arms = dict(first={}, bad=dict(measurements=dict(x='deadly:measure')), last={})",
+)
 DEADLY = """
 import os, pathlib, signal, time
 
@@ -47,15 +42,10 @@ def measure(view):
 @pytest.fixture
 def command(tmp_path, monkeypatch) -> list[str]:
     monkeypatch.chdir(tmp_path)
-    Path("config.py").write_text(CONFIG)
+    config = write_config(Path(), *CHANGES)
     Path("deadly.py").write_text(DEADLY)
-    cache = ROOT / ".pytest_cache" / "jax"
-    return [
-        sys.executable,
-        str(ROOT / "experiments" / "launch.py"),
-        "--config=config.py",
-        f"--compilation_cache={cache}",
-    ]
+    cache = f"--compilation_cache={ROOT / '.pytest_cache' / 'jax'}"
+    return [sys.executable, str(ROOT / "experiments" / "launch.py"), config, cache]
 
 
 def run(command, *arguments):
@@ -66,7 +56,7 @@ def metrics(study):
     return {path.parent.parent.name: path.read_bytes() for path in Path(study).glob("*/*/metrics.jsonl")}
 
 
-def test_workers_end_as_one_process_does_and_outlive_a_run_that_kills_them(command, monkeypatch):
+def test_workers_end_as_one_process_does_and_outlive_a_run_that_kills_them(command):
     """It is not taken again, but by a restart; the numbers are those without workers."""
     done = run(command, "--workers=2", "--workdir=study")
     log = Path("study/bad/seed0/error.log").absolute()
@@ -77,13 +67,12 @@ def test_workers_end_as_one_process_does_and_outlive_a_run_that_kills_them(comma
     summary = json.loads(Path("study/summary.json").read_text())
     assert [summary[arm]["accuracy"]["n"] for arm in ("first", "bad", "last")] == [1, 0, 1]
 
-    monkeypatch.setattr(launch, "configure_jax", lambda cache: None)
-    assert launch.main(["--config=config.py", "--workdir=alone", "--arm=first,last"]) == 0
+    assert small_studies.start("--config=config.py", "--workdir=alone", "--arm=first,last") == 0
     both, alone = metrics("study"), metrics("alone")
     assert both["first"] == alone["first"] and both["last"] == alone["last"]
 
     Path("repaired").touch()
-    assert launch.main(["--config=config.py", "--workdir=study"]) == 0
+    assert small_studies.start("--config=config.py", "--workdir=study") == 0
     assert json.loads(Path("study/summary.json").read_text())["bad"]["accuracy"]["n"] == 1
     assert not log.exists()
 

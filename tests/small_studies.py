@@ -1,0 +1,35 @@
+"""A study that is trained in seconds: its config, and the launcher without a process of its own."""
+
+import pytest
+
+from experiments import launch
+
+CONFIG = """
+from experiments.configs import quickstart
+
+def get_config(arg=""):
+    config = quickstart.get_config("smoke")
+    config.network, config.training.epochs, config.clients = dict(name="mlp", hidden=(6,)), 1, 4
+    config.partition.alpha, config.arms = 1.0, dict(only=dict())
+{changes}    return config
+"""
+
+
+def write_config(folder, *changes):
+    """Its config file in the folder, changed by these lines; the argument that names it."""
+    file = folder / "config.py"
+    file.write_text(CONFIG.format(changes="".join(f"    {line}\n" for line in changes)), encoding="utf-8")
+    return f"--config={file}"
+
+
+def start(*arguments, should_stop=None):
+    """The exit status of the launcher, called here, where JAX has been configured already."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(launch, "configure_jax", lambda cache: None)
+        return launch.main(list(arguments), should_stop)
+
+
+def tree(folder):
+    """What is below the folder: the content of every file, None for a folder."""
+    paths = sorted(folder.rglob("*"))
+    return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in paths}
