@@ -29,13 +29,14 @@ import jax
 
 from experiments.config import manual
 from experiments.config.config_files import with_config_found
+from experiments.config.errors import one_line
 from experiments.config.parsing import default_workdir, defined_flags, parse
 from experiments.config.resolving import resolve
+from experiments.folder import JOBS
 from experiments.startup import STOPPED, STOPPING
 from experiments.study import hosts
 from experiments.study.console import Console
-from experiments.study.failures import RunsFailed, one_line
-from experiments.study.folder import JOBS
+from experiments.study.failures import RunsFailed
 from experiments.study.lock import only_process_in
 from experiments.study.resuming import check_resume
 from experiments.study.sinks import check_sinks

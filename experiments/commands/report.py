@@ -19,8 +19,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from experiments.config.cells import means_of
+from experiments.config.errors import one_line
 from experiments.config.names import check_name
 from experiments.config.paper import paper_of
+from experiments.folder import EXPORT
 from experiments.results.drawing import FIGURES
 from experiments.results.export import TABLES, results_of, save_figures
 from experiments.results.figures import headline
@@ -30,8 +32,6 @@ from experiments.results.reading import read_study
 from experiments.results.study_results import Study
 from experiments.results.table import unfinished_note
 from experiments.study.console import Console
-from experiments.study.failures import one_line
-from experiments.study.folder import EXPORT
 from fedjax_collapse.core import files
 from fedjax_collapse.core.records import UserError
 

@@ -28,6 +28,16 @@ class CellName(NamedTuple):
         return "/".join(filter(None, (self.study, self.setting, self.arm)))
 
 
+class RunName(NamedTuple):
+    """The name of a run in messages and dicts: its cell and its seed."""
+
+    cell: str
+    seed: int
+
+    def __str__(self) -> str:
+        return f"{self.cell} seed {self.seed}"
+
+
 class Arm(NamedTuple):
     """The changes of an arm; in a sweep also the arm of the config, and its values by the names of the axes."""
 

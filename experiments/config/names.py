@@ -15,7 +15,7 @@ from typing import Any
 
 from flax.linen import Module
 
-from experiments.study.failures import explain, is_interrupt
+from experiments.config.errors import explain, is_interrupt
 from fedjax_collapse import methods
 from fedjax_collapse.core import discovery, user_code
 from fedjax_collapse.core.options import WithOptions, check_value, hints, with_options

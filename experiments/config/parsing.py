@@ -12,13 +12,13 @@ from absl import flags
 from ml_collections import ConfigDict, config_flags
 
 from experiments.config.config_files import config_argument, with_config_found
+from experiments.config.errors import explain, is_interrupt, one_line
 from experiments.config.names import check_key, check_name
 from experiments.config.plain_values import plain
-from experiments.study.failures import explain, is_interrupt, one_line
-from experiments.study.resuming import CHOICES
 from fedjax_collapse.core.files import cache_folder
 from fedjax_collapse.core.records import UserError
 
+RESUME = ("auto", "must", "never")  # what a start does with runs in its folder
 _OPTIONS = ("cohort", "data", "partition", "network", "training", "methods", "server", "measurements")
 _NAMED = ("arms", "settings")  # sections of the config whose keys are names
 
@@ -96,7 +96,7 @@ def defined_flags(command: list[str]) -> flags.FlagValues:
     flags.DEFINE_enum(
         "resume",
         "auto",
-        CHOICES,
+        RESUME,
         "must: only resume; never: start all again, and set earlier runs aside.",
         flag_values=values,
     )

@@ -6,12 +6,11 @@ from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
-from experiments.config.cells import OF_STUDY, CellName, arms_of, cells_of, merged, names_in, settings_of
+from experiments.config.cells import OF_STUDY, CellName, RunName, arms_of, cells_of, merged, names_in, settings_of
 from experiments.config.names import check_key, check_name
 from experiments.config.plain_values import plain
 from experiments.config.validation import check_keys, check_study
-from experiments.study.eta import Name
-from experiments.study.folder import run_folder
+from experiments.folder import run_folder
 from fedjax_collapse.core.options import check_value
 from fedjax_collapse.core.records import UserError
 
@@ -39,8 +38,8 @@ class RunSpec(NamedTuple):
     folder: Path
 
     @property
-    def name(self) -> Name:
-        return Name(self.cell.name, self.seed)
+    def name(self) -> RunName:
+        return RunName(self.cell.name, self.seed)
 
     def __str__(self) -> str:
         return str(self.name)

@@ -9,7 +9,7 @@ from experiments.config.names import check_key, check_name
 from experiments.config.paper import check_paper
 from experiments.config.plain_values import plain
 from experiments.configs import base
-from experiments.study.folder import RESERVED, RESERVED_FILES
+from experiments.folder import RESERVED, RESERVED_FILES
 from fedjax_collapse import FedAvg, Participation, engine
 from fedjax_collapse.core.options import Count, Natural, check_value, hints
 from fedjax_collapse.core.records import UserError

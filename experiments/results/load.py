@@ -20,7 +20,7 @@ from experiments.config.names import check_name, explained
 from experiments.config.plain_values import plain
 from experiments.config.resolving import resolve_arm
 from experiments.config.validation import check_study
-from experiments.study.folder import CHECKPOINTS, CONFIG, seed_of, study_of
+from experiments.folder import CHECKPOINTS, CONFIG, seed_of, study_of
 from fedjax_collapse import FedAvg, Federation, Model, Variables
 from fedjax_collapse.core.annotations import as_array
 from fedjax_collapse.core.options import check_value

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import jinja2
 
 from experiments.config.cells import arms_of, merged
+from experiments.folder import REPORT
 from experiments.results import drawing
 from experiments.results.contents import OVERVIEW, PLOTS, Plot
 from experiments.results.formats import name_of
@@ -18,7 +19,6 @@ from experiments.results.pivots import pivots
 from experiments.results.reading import layouts_of, read_study
 from experiments.results.study_results import Study
 from experiments.results.table import accuracy_note, final_table, local_note
-from experiments.study.folder import REPORT
 from fedjax_collapse.core import files
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.storage.fingerprint import flatten

@@ -8,8 +8,8 @@ from typing import Any
 
 from experiments.config.plain_values import plain
 from experiments.configs import base
+from experiments.folder import CONFIG, LOCK
 from experiments.results.reading import read_config
-from experiments.study.folder import CONFIG, LOCK
 from experiments.study.lock import one_at_a_time, only_process_in
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.storage.fingerprint import flatten

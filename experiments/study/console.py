@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TextIO
 
+from experiments.config.cells import RunName
 from experiments.config.paper import Paper
 from experiments.results.metrics import ACCURACY, EFFECTIVE_RANK, PHASES, R, number, show_number
 from experiments.results.pivots import NO_MEANS, Means, pivot
 from experiments.results.study_results import Summary
 from experiments.results.table import accuracy_note, final_table, local_note
-from experiments.study.eta import Name, Pace
+from experiments.study.eta import Pace
 
 Row = Mapping[str, Any]
 
@@ -30,13 +31,13 @@ class Console:
         stream: where to print; by default standard output.
     """
 
-    def __init__(self, to_come: Mapping[Name, int] = MappingProxyType({}), stream: TextIO | None = None) -> None:
+    def __init__(self, to_come: Mapping[RunName, int] = MappingProxyType({}), stream: TextIO | None = None) -> None:
         self._to_come = dict(to_come)  # rounds of the runs that have not started
         self._num_runs, self._num_rounds = len(to_come), sum(to_come.values())
         self._stream = stream or sys.stdout or open(os.devnull, "w")  # noqa: SIM115 - Python closes it at its end
         self._pace = Pace()
         self._started, self._finished = 0, False
-        self._runs: Sequence[Name] = ()  # the active runs
+        self._runs: Sequence[RunName] = ()  # the active runs
         self._round, self._rounds = 0, 0  # of each active run
         self._update: tuple[Sequence[Row], Sequence[Row]] | None = None  # None before a run's first update
         self._shown_round, self._unshown_seconds = 0, 0.0
@@ -62,16 +63,16 @@ class Console:
             self._live.stop()
             self._live = None
 
-    def expect(self, to_come: Mapping[Name, int]) -> None:
+    def expect(self, to_come: Mapping[RunName, int]) -> None:
         """Corrects the remaining rounds of runs that have not started."""
         self._to_come |= to_come
 
-    def leave_out(self, runs: Iterable[Name]) -> None:
+    def leave_out(self, runs: Iterable[RunName]) -> None:
         """Removes finished runs, which will not be started."""
         self._num_rounds -= sum(self._to_come.pop(run, 0) for run in runs)
         self._num_runs = len(self._to_come) + self._started
 
-    def start_runs(self, runs: Sequence[Name], first_round: int, rounds: int) -> None:
+    def start_runs(self, runs: Sequence[RunName], first_round: int, rounds: int) -> None:
         """Announces batched runs of ``rounds`` rounds, ``first_round`` of which were done before."""
         self._started += len(runs)
         for run in runs:

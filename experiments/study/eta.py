@@ -2,17 +2,8 @@
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
 
-
-class Name(NamedTuple):
-    """The name of a run in messages and dicts: its cell and its seed."""
-
-    cell: str
-    seed: int
-
-    def __str__(self) -> str:
-        return f"{self.cell} seed {self.seed}"
+from experiments.config.cells import RunName
 
 
 class Pace:
@@ -25,7 +16,7 @@ class Pace:
     def __init__(self) -> None:
         self._steady: dict[str, tuple[float, int]] = {}  # cell -> seconds, rounds
         self._first: dict[str, tuple[float, int]] = {}
-        self._compiling: dict[Name, float] = {}  # seconds of each run, in the order of the runs
+        self._compiling: dict[RunName, float] = {}  # seconds of each run, in the order of the runs
 
     def add(self, cell: str, seconds: float, rounds: int, first: bool) -> None:
         """Adds an update of ``rounds`` rounds; ``first`` tells whether it is the first of its run."""
@@ -35,7 +26,7 @@ class Pace:
         old_seconds, old_rounds = counts.get(cell, (0.0, 0))
         counts[cell] = old_seconds + seconds, old_rounds + rounds
 
-    def add_compiling(self, run: Name, seconds: float) -> None:
+    def add_compiling(self, run: RunName, seconds: float) -> None:
         """Adds seconds of compiling for a run."""
         if math.isfinite(seconds):
             self._compiling[run] = self._compiling.get(run, 0.0) + seconds
@@ -48,7 +39,7 @@ class Pace:
         means = [seconds / rounds for seconds, rounds in counts.values()]
         return sum(means) / len(means) if means else None
 
-    def seconds(self, rounds: Mapping[Name, int], is_compiled: bool = False) -> float | None:
+    def seconds(self, rounds: Mapping[RunName, int], is_compiled: bool = False) -> float | None:
         """Returns the seconds of these rounds of each run, with compiling unless that is done; None if unknown.
 
         An unknown cell takes the mean of the others.
@@ -63,7 +54,7 @@ class Pace:
             0.0 if is_compiled else self._seconds_of_compiling(left)
         )
 
-    def _seconds_of_compiling(self, runs: Iterable[Name]) -> float:
+    def _seconds_of_compiling(self, runs: Iterable[RunName]) -> float:
         """Returns the seconds of compiling for new runs: the means of a cell's first runs and of its later ones."""
         seen: set[str] = set()
         kinds: dict[bool, list[float]] = {True: [], False: []}

@@ -10,12 +10,12 @@ import jax
 import numpy as np
 
 from experiments.config import build
+from experiments.config.cells import RunName
 from experiments.config.names import explained
 from experiments.config.resolving import RunSpec
+from experiments.folder import PARTITION, SUMMARY, TOGETHER
 from experiments.results.study_results import summarize_run
 from experiments.study.console import Console
-from experiments.study.eta import Name
-from experiments.study.folder import PARTITION, SUMMARY, TOGETHER
 from experiments.study.layouts import fastest
 from experiments.study.sinks import Take
 from fedjax_collapse import engine
@@ -55,7 +55,7 @@ class Plan(NamedTuple):
 class Group(NamedTuple):
     """Runs that are trained as one program, from the same round on; a single run has no ``run_map``."""
 
-    runs: dict[Name, Run]
+    runs: dict[RunName, Run]
     plan: Plan
     first_round: int
     client_map: ClientMap

@@ -12,7 +12,7 @@ from typing import TextIO
 
 import jax
 
-from experiments.study.failures import one_line
+from experiments.config.errors import one_line
 from fedjax_collapse.core import processes
 from fedjax_collapse.core._jax_compat import wait_for_all_processes
 from fedjax_collapse.core.records import UserError

@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from experiments.study.folder import LOCK, START_LOCK
+from experiments.folder import LOCK, START_LOCK
 from fedjax_collapse.core.records import UserError
 
 try:

@@ -12,9 +12,9 @@ from typing import Any
 
 import jax
 
+from experiments.folder import PROVENANCE
 from experiments.results.reading import read_starts
 from experiments.study import self_test
-from experiments.study.folder import PROVENANCE
 from experiments.study.groups import Plan
 from experiments.study.machine import num_cores
 from fedjax_collapse.core.records import UserError

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import jax
 
+from experiments.config.cells import RunName
 from experiments.config.resolving import RunSpec, StudySpec
+from experiments.folder import LOCK, REPLACED, is_finished, run_folder
 from experiments.results.reading import layouts_of, read_starts
-from experiments.study.eta import Name
-from experiments.study.folder import LOCK, REPLACED, is_finished, run_folder
 from experiments.study.groups import Plan
 from experiments.study.preparing import Federations
 from fedjax_collapse.core.records import UserError
@@ -17,7 +17,6 @@ from fedjax_collapse.simulation.runs import description
 from fedjax_collapse.simulation.simulation import Run, rounds_kept
 from fedjax_collapse.storage.fingerprint import check_same
 
-CHOICES = ("auto", "must", "never")
 _HINT = "restore what has changed, start again with --resume=never, which sets such runs aside, or "
 
 
@@ -32,7 +31,7 @@ def check_resume(choice: str, study: StudySpec) -> None:
 
 
 def check_unchanged(
-    study: Path, plans: Mapping[str, Plan], federations: Federations, replaced: Collection[Name] = ()
+    study: Path, plans: Mapping[str, Plan], federations: Federations, replaced: Collection[RunName] = ()
 ) -> None:
     """Raises UserError if a run in the folder was trained with other data, another partition, or other code.
 

@@ -23,7 +23,7 @@ import numpy as np
 import fedjax_collapse
 from experiments.benchmarks.overheads import accepted
 from experiments.config import names
-from experiments.study.failures import one_line
+from experiments.config.errors import one_line
 from fedjax_collapse import FedAvg, Federation, LocalTraining, Model, engine, nn
 from fedjax_collapse.core import compiler_bugs
 from fedjax_collapse.simulation.evaluation import evaluate

@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from experiments.config.cells import RunName
+from experiments.config.errors import one_line
 from experiments.config.names import check_name
+from experiments.folder import METRICS, TIMING
 from experiments.results.metrics import PHASES, number
-from experiments.study.eta import Name
-from experiments.study.failures import one_line
-from experiments.study.folder import METRICS, TIMING
 from fedjax_collapse.core import processes
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.storage.rows import Rows
@@ -50,7 +50,7 @@ class Sinks(NamedTuple):
     announce: Callable[[str], None] = print
 
     @contextlib.contextmanager
-    def of(self, runs: Mapping[Name, Path]) -> Iterator[Take]:
+    def of(self, runs: Mapping[RunName, Path]) -> Iterator[Take]:
         """Yields a function that takes the rows of metrics and timing of batched runs, given the folder of each."""
         names = self.names if processes.is_first() else ()
         guarded = [[_Guarded(sink, self._described(*run), self.announce) for sink in names] for run in runs.items()]

@@ -5,9 +5,9 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+from experiments.config.errors import one_line
 from experiments.config.resolving import RunSpec
-from experiments.study.failures import one_line
-from experiments.study.folder import JOBS
+from experiments.folder import JOBS
 from experiments.study.workers import Work
 from fedjax_collapse.core.records import UserError
 

@@ -6,20 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from experiments.config.errors import explain, is_interrupt, one_line
 from experiments.config.resolving import RunSpec, StudySpec
+from experiments.folder import ERROR_LOG, is_finished
 from experiments.study import hosts
 from experiments.study.claim import claimed
 from experiments.study.console import Console
-from experiments.study.failures import (
-    RunsFailed,
-    explain,
-    forget_failure,
-    is_interrupt,
-    is_of_the_disk,
-    one_line,
-    write_failure,
-)
-from experiments.study.folder import ERROR_LOG, is_finished
+from experiments.study.failures import RunsFailed, forget_failure, is_of_the_disk, write_failure
 from experiments.study.groups import Group, Plan, make_groups, train_group
 from experiments.study.lock import one_at_a_time, taken
 from experiments.study.preparing import Examples, by_setting, hashes_of, plan_of, release_programs
@@ -63,7 +56,7 @@ def run_study(
         should_stop: called between rounds.
         share: a name under which several processes divide the runs; the last one writes summary and report.
         log: the sinks (``sinks.py``) that also receive the rows.
-        resume: one of ``resuming.CHOICES``.
+        resume: one of ``parsing.RESUME``.
 
     Raises:
         UserError: the config is invalid, or the folder belongs to another one, or has runs of other data or code.

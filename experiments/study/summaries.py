@@ -6,8 +6,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from experiments.config.cells import CellName, cells_of, means_of
+from experiments.config.cells import CellName, RunName, cells_of, means_of
+from experiments.config.errors import one_line
 from experiments.config.paper import paper_of
+from experiments.folder import SUMMARY, is_finished, run_folder
 from experiments.results.metrics import FROM_RUNS
 from experiments.results.page import write_report
 from experiments.results.pivots import summary_for_paper
@@ -15,9 +17,7 @@ from experiments.results.reading import NothingEvaluated, read_run_summary, read
 from experiments.results.study_results import summarize_seeds
 from experiments.results.table import unfinished_note
 from experiments.study.console import Console
-from experiments.study.eta import Name
-from experiments.study.failures import one_line, read_failure
-from experiments.study.folder import SUMMARY, is_finished, run_folder
+from experiments.study.failures import read_failure
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.storage.history import write_json
 
@@ -44,7 +44,7 @@ def finish(workdir: Path, config: Mapping[str, Any], console: Console) -> list[s
     return []
 
 
-def overview(workdir: Path, first_rounds: Mapping[Name, int]) -> str:
+def overview(workdir: Path, first_rounds: Mapping[RunName, int]) -> str:
     """Returns one line about how many runs are finished, failed, unfinished or new; empty if all are new."""
     kinds: dict[str, list[str]] = {}
     for (cell, seed), first_round in first_rounds.items():

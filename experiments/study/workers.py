@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from experiments.config.resolving import RunSpec, StudySpec
+from experiments.folder import ERROR_LOG, LOCK, METRICS, is_finished
 from experiments.results.metrics import ACCURACY
 from experiments.startup import STOPPED, STOPPED_EARLY, STOPPING
 from experiments.study import machine
 from experiments.study.console import ROUNDS_PER_LINE, Console
 from experiments.study.failures import read_failure, write_failure
-from experiments.study.folder import ERROR_LOG, LOCK, METRICS, is_finished
 from experiments.study.lock import holder, only_process_in
 from fedjax_collapse.storage.rows import last_row
 

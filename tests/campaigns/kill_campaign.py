@@ -36,9 +36,9 @@ import numpy as np
 from orbax.checkpoint import v1 as ocp
 
 from experiments import launch
+from experiments.folder import CHECKPOINTS, METRICS, SUMMARY
 from experiments.startup import configure_devices
 from experiments.study import summaries
-from experiments.study.folder import CHECKPOINTS, METRICS, SUMMARY
 from fedjax_collapse.core.hashing import digest
 from fedjax_collapse.storage.checkpoint import Checkpoints
 from fedjax_collapse.storage.round_arrays import read_npz

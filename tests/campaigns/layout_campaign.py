@@ -29,9 +29,9 @@ import numpy as np
 from orbax.checkpoint import v1 as ocp
 
 from experiments import launch
+from experiments.folder import CHECKPOINTS, METRICS
 from experiments.startup import STOPPED
 from experiments.study import hosts, summaries
-from experiments.study.folder import CHECKPOINTS, METRICS
 from fedjax_collapse.storage.checkpoint import Checkpoints
 from fedjax_collapse.storage.round_arrays import read_npz
 

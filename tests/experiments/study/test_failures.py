@@ -13,8 +13,9 @@ from small_studies import write_config
 
 from experiments import launch
 from experiments.commands import report
+from experiments.config.errors import explain, is_interrupt
 from experiments.study import study
-from experiments.study.failures import explain, is_interrupt, is_of_the_disk, read_failure
+from experiments.study.failures import is_of_the_disk, read_failure
 from fedjax_collapse import UserError
 
 pytestmark = pytest.mark.slow
