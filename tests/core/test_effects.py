@@ -47,6 +47,7 @@ TRAINING = LocalTraining(epochs=2, batch_size=4, learning_rate=0.05)
 PATH = "algorithm.training"  # of its numbers in a program
 NUMBERS = (0.5, 2, 3, 1, 0)
 GIVEN = ("num_classes", "parent", "name", "training", "methods")  # of networks by who makes them; records of their own
+OTHER_NUMBERS = ("resnet20", "resnet32")  # of resnet18, whose options they have
 SHARED = {field.name for field in dataclasses.fields(Network)}  # by all networks, in one place
 
 
@@ -267,7 +268,7 @@ def _is_same(one, other):
 
 OPTIONS = {
     **{f"method {name}": of_method(name) for name in METHODS},
-    **{f"network {name}": of_named_network(name) for name in TINY},
+    **{f"network {name}": of_named_network(name) for name in TINY if name not in OTHER_NUMBERS},
     **{f"head {name}": Options(kind(4, name="head"), of_head) for name, kind in classes("head").items()},
     "training": Options(TRAINING, lambda training: programs(FedAvg(training)), PATH),
     "phase": Options(
