@@ -55,6 +55,20 @@ def float64():
 
 
 @pytest.fixture
+def compiled():
+    """Names of the functions that the test has compiled so far."""
+    names = []
+
+    def note(event, seconds, fun_name="", **_):
+        if event.endswith("backend_compile_duration"):
+            names.append(fun_name)
+
+    jax.monitoring.register_event_duration_secs_listener(note)
+    yield names
+    jax.monitoring.unregister_event_duration_listener(note)
+
+
+@pytest.fixture
 def interruptible():
     """Ctrl-C as Python has it, also where pytest runs in the background."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -79,6 +93,33 @@ def federation() -> Federation:
 @pytest.fixture(scope="session")
 def model(federation) -> Model:
     return Model(nn.SmallCNN(4, channels=(6,)), federation.input_shape)
+
+
+@pytest.fixture(scope="session")
+def network(federation) -> Model:
+    """The smallest network, where it does not matter which."""
+    return Model(nn.MLP(4, hidden=(6,)), federation.input_shape)
+
+
+@pytest.fixture(scope="session")
+def skewed(federation) -> Federation:
+    """Clients with two of the four classes, with one and with all, of 9 to 31 examples."""
+    all_classes, free, parts = [(0, 1), (2,), (0, 1, 2, 3), (2, 3), (0, 3)], set(range(110)), []
+    for classes, size in zip(all_classes, (19, 9, 31, 13, 20), strict=True):
+        own = [row for row in sorted(free) if np.array(federation.train.labels)[row] in classes][:size]
+        parts.append(np.array(own))
+        free -= set(own)
+    parted = federation.with_partition(parts)
+    assert [tuple(np.flatnonzero(counts)) for counts in parted.class_counts()] == all_classes
+    return parted
+
+
+@pytest.fixture(scope="session")
+def of_one_class(federation) -> Federation:
+    """Five clients with the examples of one class each, so that their updates point apart."""
+    labels = np.asarray(federation.train.labels)
+    first, *others = (np.flatnonzero(labels == c) for c in range(4))
+    return federation.with_partition([first[:5], first[5:], *others])
 
 
 @pytest.fixture(scope="session")

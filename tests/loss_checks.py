@@ -9,6 +9,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+from conftest import assert_same_bits
 
 GARBAGE = (np.nan, 1e30, np.inf)
 Z = np.array([[1, 2, 0], [2, 1, 1], [0, 3, 1], [3, 2, 4]], float)
@@ -41,16 +42,17 @@ def pad_batch(features, labels):
     return pad(features), np.concatenate([labels[:1], labels, labels[-1:], [99]]), mask
 
 
-def evaluate(loss, features, labels=None, padded=False, extras=()):
-    """Value and gradient on the true rows, in float64; when padded, the other rows must have gradient zero."""
+def evaluate(loss, features, labels=None, extras=()):
+    """Value and gradient on the rows, in float64, in a batch that is padded: with garbage as with zeros, bit for bit,
+    and without a gradient."""
     features = np.asarray(features, float)
-    labels = np.zeros(len(features), int) if labels is None else np.asarray(labels)
-    mask = np.ones(len(features), bool)
-    if padded:
-        features, labels, mask = pad_batch(features, labels)
-    with jax.enable_x64(True), jax.numpy_rank_promotion("raise"):
-        value, gradient = compiled_gradient(loss)(*map(jnp.asarray, (features, labels, mask, *extras)))
-    gradient = np.asarray(gradient)
+    features, labels, mask = pad_batch(features, np.zeros(len(features), int) if labels is None else np.asarray(labels))
+    outcomes = []
+    for rows in (features, np.where(mask[:, None], features, 0)):
+        with jax.enable_x64(True), jax.numpy_rank_promotion("raise"):
+            outcomes.append(compiled_gradient(loss)(*map(jnp.asarray, (rows, labels, mask, *extras))))
+    assert_same_bits(*outcomes)
+    value, gradient = outcomes[0][0], np.asarray(outcomes[0][1])
     assert value.dtype == gradient.dtype == np.float64 and value.shape == ()
     assert np.all(gradient[~mask] == 0)
     return float(value), gradient[mask]
@@ -68,13 +70,12 @@ def difference_quotients(loss, features, labels, extras, step=1e-6):
 
 
 def check_gradient(loss, features, labels=None, extras=()):
-    """The gradient is that of finite differences, with and without garbage, and in float32 up to rounding."""
+    """The gradient is that of finite differences, of a batch with garbage, and in float32 up to rounding."""
     labels = np.zeros(len(features), int) if labels is None else labels
     expected = difference_quotients(loss, features, labels, extras)
     assert np.abs(expected).max() > 1e-3
-    for padded in (False, True):
-        value, gradient = evaluate(loss, features, labels, padded, extras)
-        np.testing.assert_allclose(gradient, expected, rtol=1e-5, atol=1e-7)
+    value, gradient = evaluate(loss, features, labels, extras)
+    np.testing.assert_allclose(gradient, expected, rtol=1e-5, atol=1e-7)
     arrays = _cast((features, labels, np.ones(len(features), bool), *extras), np.float32)
     value32, gradient32 = compiled_gradient(loss)(*arrays)
     np.testing.assert_allclose(value32, value, rtol=1e-4)
@@ -82,7 +83,7 @@ def check_gradient(loss, features, labels=None, extras=()):
 
 
 def check_degenerate(loss, dim=5, extras=()):
-    """Value and gradient are finite, and of the features' type, on every kind of degenerate batch, under ``vmap``."""
+    """Value and gradient are finite, and of float32, on every kind of degenerate batch, under ``vmap``."""
     rows = degenerate_rows(dim)
     constant = np.where(np.arange(dim) == 1, 3.0, rows)
     two_equal = np.where(np.arange(6)[:, None] == 0, rows[1], rows)
@@ -95,15 +96,12 @@ def check_degenerate(loss, dim=5, extras=()):
     ]
     features, labels, masks = (np.stack(column) for column in zip(*cases, strict=True))
     compute = compiled_over_clients(compiled_gradient(loss), len(extras))
-    for dtype in (np.float32, np.float64):
-        with jax.enable_x64(dtype == np.float64), jax.numpy_rank_promotion("raise"):
-            values, gradients = compute(*_cast((features, labels, masks, *extras), dtype))
-        assert values.dtype == gradients.dtype == dtype
-        assert np.all(np.isfinite(values)), np.flatnonzero(~np.isfinite(values))
-        assert np.all(np.isfinite(gradients)), np.unique(np.nonzero(~np.isfinite(gradients))[0])
-        assert np.all(np.asarray(gradients)[~masks] == 0)
-    with jax.enable_x64(True):  # float32 also where float64 is the default
-        assert compiled(loss)(*_cast((rows, labels[-1], masks[-1], *extras), np.float32)).dtype == np.float32
+    with jax.enable_x64(True), jax.numpy_rank_promotion("raise"):  # float32 also where float64 is the default
+        values, gradients = compute(*_cast((features, labels, masks, *extras), np.float32))
+    assert values.dtype == gradients.dtype == np.float32
+    assert np.all(np.isfinite(values)), np.flatnonzero(~np.isfinite(values))
+    assert np.all(np.isfinite(gradients)), np.unique(np.nonzero(~np.isfinite(gradients))[0])
+    assert np.all(np.asarray(gradients)[~masks] == 0)
 
 
 def degenerate_rows(dim):

@@ -54,6 +54,8 @@ TINY = {
     "wide_resnet": Tiny(nn.WideResNet, dict(width_multiplier=1.0, depth=10), least=dict(width_multiplier=1 / 4)),
 }
 
+KINDS = [name for name in TINY if name != "resnet32"]  # whose small form is ResNet-20's
+
 
 def tiny_model(name: str, **options) -> Model:
     """With each kind of the network's blocks."""

@@ -14,24 +14,16 @@ from fedjax_collapse import (
     FedDyn,
     FedMR,
     LocalTraining,
-    Model,
     Participation,
     Scaffold,
     UserError,
     engine,
-    nn,
 )
 from fedjax_collapse.simulation.simulation import Hardware, Run, Schedule, simulate_runs
 
 pytestmark = pytest.mark.slow
 
 TRAINING = LocalTraining(batch_size=8, learning_rate=0.05, momentum=0.5)
-METHODS = {"scaffold": Scaffold(), "fedmr": FedMR(), "moon": MOON()}
-
-
-@pytest.fixture(scope="module")
-def network(federation):
-    return Model(nn.MLP(4, hidden=(6,)), federation.input_shape)
 
 
 def run(federation, model, algorithm, participation, rounds=3, **options):
@@ -102,10 +94,9 @@ def test_what_happens_to_a_client_is_drawn_one_by_one():
     np.testing.assert_allclose(shares, [0.49, 0.3, 0.7], atol=0.03)
 
 
-@pytest.mark.parametrize("method", ["scaffold", "fedmr", "moon"])
-def test_a_client_that_drops_out_is_as_one_outside_the_cohort(float64, federation, network, method):
+def test_a_client_that_drops_out_is_as_one_outside_the_cohort(float64, federation, network):
     """Weights, states of clients and of the server: those of a run whose cohorts are the survivors."""
-    algorithm = FedAvg(TRAINING, {method: METHODS[method]})
+    algorithm = FedAvg(TRAINING, {"scaffold": Scaffold(), "fedmr": FedMR(), "moon": MOON()})
     rule = Participation(dropout=0.5)
     result = run(federation, network, algorithm, rule, rounds=1)
     took_part = result.clients["steps"][0] > 0
@@ -132,7 +123,8 @@ def test_numbers_of_the_rule_are_traced(federation, network):
 
     compiled = set()
     for dropout in (0.2, 0.4):
-        rule = Participation(dropout=dropout, stragglers=dropout, upload_loss=dropout)
+        chances = dict(dropout=dropout, stragglers=dropout, upload_loss=dropout)
+        rule = Participation(**chances, step_seconds=1.0, deadline=3 + dropout)
         run(federation, network, FedAvg(TRAINING), rule)
         compiled.add(engine_rounds._run_rounds_compiled._cache_size())
     assert len(compiled) == 1
@@ -152,26 +144,16 @@ def timed(*arguments, **options):
         (Participation(0.0), "Participation: fraction 0 is outside"),
         (Participation(sampler="size"), "sampler 'size': expected Uniform, got str"),
         (Participation(dropout=1.5), r"dropout 1.5 is outside \[0, 1\]"),
-        (Participation(stragglers=-0.5), r"stragglers -0.5 is outside \[0, 1\]"),
         (Participation(straggler_share=0.0), r"straggler_share 0 is outside \(0, 1\]"),
-        (Participation(upload_loss=1.5), r"upload_loss 1.5 is outside \[0, 1\]"),
         (Participation(straggler_share=0.3), "straggler_share 0.3 without stragglers, expected both"),
         (available(period=1), "Available: period 1 is too small, expected"),
-        (available(period=12.5), "Available: period 12.5: expected int, got"),
-        (available(period=np.array(12.5)), "period 12.5: expected int, got float"),
         (available(period=np.array([3.5, 4])), r"period array.* expected int, got an"),
-        (available(period=np.array([3, 4])), "period .*: expected int, got an array of shape"),
-        (Participation(fraction=np.array([0.5, 0.2])), "fraction .*: expected float, got an array of shape"),
-        (Participation(dropout=jnp.array(2.0)), r"dropout 2 is outside \[0, 1\]"),
-        (Participation(upload_loss=np.array("x")), "upload_loss 'x': expected float, got str"),
-        (timed(np.full(5, np.inf)), "Clock: step_seconds is not finite"),
-        (Participation(clock=1.0), "clock 1: expected Clock"),
-        (timed(jnp.ones(3)), "step_seconds of 3 clients, expected one or 5"),
-        (timed(0.0), "step_seconds 0 is not positive"),
-        (timed("fast"), "step_seconds 'fast': expected float"),
-        (timed(1.0, step_spread=-1.0), "step_spread -1 is negative"),
         (available(2.0), r"Available: probability is outside \[0, 1\]"),
         (available(jnp.ones(3)), "probability of 3 clients, expected one or 5"),
+        (Participation(clock=1.0), "clock 1: expected Clock"),
+        (timed(jnp.ones(3)), "step_seconds of 3 clients, expected one or 5"),
+        (timed(np.full(5, np.inf)), "Clock: step_seconds is not finite"),
+        (timed(1.0, step_spread=-1.0), "step_spread -1 is negative"),
         (Participation(sampler=engine.BySize()), "by_size with weighting 'size': sizes would count twice"),
     ],
 )

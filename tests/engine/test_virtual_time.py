@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from conftest import assert_same_bits, run_at_once
 
-from fedjax_collapse import FedAvg, LocalTraining, Model, Participation, engine, nn
+from fedjax_collapse import FedAvg, LocalTraining, Participation
 
 pytestmark = pytest.mark.slow
 
@@ -16,11 +16,6 @@ TRAINING = LocalTraining(batch_size=8, learning_rate=0.05)
 SECONDS = np.array([1.0, 8.0, 0.5, 2.0, 3.0], np.float32)  # of a step; the clients take 3, 1, 5, 3, 3 of them
 CLOCK = engine.Clock(SECONDS, upload_seconds=0.25)
 TIMED = Participation(clock=CLOCK)
-
-
-@pytest.fixture(scope="module")
-def network(federation):
-    return Model(nn.MLP(4, hidden=(4,)), federation.input_shape)
 
 
 def run(federation, network, rule, rounds=1, **options):
@@ -86,16 +81,6 @@ def test_a_straggler_may_be_in_time(federation, network):
     assert {3, 8} <= set(np.unique(steps)) and arrived.any(axis=1).all()
 
 
-def test_deadlines_are_traced(federation, network):
-    from fedjax_collapse.engine import rounds as engine_rounds
-
-    compiled = set()
-    for deadline in (3.0, 7.0):
-        run(federation, network, Participation(clock=CLOCK.replace(deadline=deadline)))
-        compiled.add(engine_rounds._run_rounds_compiled._cache_size())
-    assert len(compiled) == 1
-
-
 def test_speeds_are_drawn_for_each_client():
     clock, ones = engine.Clock(2.0, step_spread=0.5), jnp.ones((2, 4000))
     first, second = (np.asarray(clock.seconds(jax.random.key(seed), ones)) for seed in range(2))
@@ -103,9 +88,3 @@ def test_speeds_are_drawn_for_each_client():
     assert not np.array_equal(first, second)
     logs = np.log(first[0] / 2)
     assert abs(logs.mean()) < 0.03 and abs(logs.std() - 0.5) < 0.03
-
-
-def test_on_two_devices(federation, network):
-    rule = Participation(0.6, clock=CLOCK.replace(step_spread=0.3))
-    sharded = engine.Sharded(2, engine.Chunked(1))
-    assert times(run(federation, network, rule, 3, client_map=sharded)) == times(run(federation, network, rule, 3))

@@ -1,12 +1,11 @@
-"""MOON's loss: test vectors, the definition by NumPy, bounds, and the clipping of short vectors."""
+"""MOON's loss: test vectors, the definition by NumPy, and the clipping of short vectors."""
 
 import hypothesis
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import strategies as st
-from loss_checks import check_degenerate, check_gradient, degenerate_rows, evaluate
+from loss_checks import evaluate
 
 from fedjax_collapse.losses import model_contrastive
 
@@ -21,24 +20,14 @@ def moon(features, labels, mask, server, previous, temperature=0.5):
     return model_contrastive(features, server, previous, mask, temperature)
 
 
-def default_temperature(features, labels, mask, server, previous):
-    return model_contrastive(features, server, previous, mask)
-
-
-@pytest.mark.parametrize("padded", [False, True])
-def test_vectors(padded):
+def test_vectors():
     for temperature, expected in {0.5: 0.4381647167, 1.0: 0.5254738260}.items():
-        value, _ = evaluate(moon, ROWS, padded=padded, extras=(SERVER, PREVIOUS, temperature))
+        value, _ = evaluate(moon, ROWS, extras=(SERVER, PREVIOUS, temperature))
         assert value == pytest.approx(expected, abs=1e-10)
     for row, expected in enumerate([0.1561600728, 0.7201693607]):
         one = slice(row, row + 1)
-        value, _ = evaluate(moon, ROWS[one], padded=padded, extras=(SERVER[one], PREVIOUS[one]))
+        value, _ = evaluate(moon, ROWS[one], extras=(SERVER[one], PREVIOUS[one]))
         assert value == pytest.approx(expected, abs=1e-10)
-
-
-def test_default_temperature_is_one_half():
-    value, _ = evaluate(default_temperature, ROWS, extras=(SERVER, PREVIOUS))
-    assert value == pytest.approx(0.4381647167, abs=1e-10)
 
 
 def test_equal_models_give_ln_2_and_exactly_no_gradient():
@@ -70,22 +59,3 @@ def test_small_norms_are_clipped_one_by_one():
     for rows, server in [(tiny, x), (x, tiny)]:
         value, _ = evaluate(moon, rows, extras=(server, y, 1.0))
         assert value == pytest.approx(np.log1p(np.exp(-0.1)), abs=1e-12)  # cosine 1e-9 / 1e-8
-
-
-@pytest.mark.parametrize("temperature", [0.5, 2.0])
-def test_gradient(temperature):
-    check_gradient(moon, ROWS, extras=(SERVER, PREVIOUS, temperature))
-
-
-def test_other_models_are_constants():
-    def loss(server, previous):
-        return model_contrastive(jnp.asarray(ROWS), server, previous, jnp.ones(2, bool))
-
-    for gradient in jax.grad(loss, argnums=(0, 1))(jnp.asarray(SERVER), jnp.asarray(PREVIOUS)):
-        assert np.all(gradient == 0)
-
-
-def test_degenerate_batches():
-    rows = degenerate_rows(5)
-    for server, previous in [(rows, -rows), (0 * rows, rows), (0 * rows, 0 * rows), (1e-20 * rows, 1e4 * rows)]:
-        check_degenerate(moon, extras=(server, previous))

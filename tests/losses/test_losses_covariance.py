@@ -8,9 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import strategies as st
-from loss_checks import H, Z, check_degenerate, check_gradient, compiled, evaluate, off_diagonal, pad_batch
+from loss_checks import H, Z, compiled, evaluate, off_diagonal, pad_batch
 
-from fedjax_collapse.core.records import UserError
 from fedjax_collapse.losses import decov, structured_decov, vicreg_covariance, vicreg_variance
 
 
@@ -19,7 +18,6 @@ def unlabelled(function, *arguments):
     return lambda features, labels, mask: function(features, mask, *arguments)
 
 
-WIDE = np.concatenate([Z, Z**2 / 4, np.sin(Z), np.cos(2 * Z)], axis=1)  # 4 rows, 12 features
 LOSSES = {
     "decov": unlabelled(decov),
     "structured": unlabelled(structured_decov, 3),
@@ -29,23 +27,13 @@ LOSSES = {
 }
 
 
-@pytest.mark.parametrize("padded", [False, True])
-def test_decov_vector(padded):
-    value, gradient = evaluate(LOSSES["decov"], Z, padded=padded)
-    assert value == pytest.approx(1.8125, abs=1e-12)
-    expected = [
-        [-0.9375, 0.125, -0.3125],
-        [-0.0625, -0.125, 0.3125],
-        [-0.5625, 0.375, -0.9375],
-        [1.5625, -0.375, 0.9375],
-    ]
-    np.testing.assert_allclose(gradient, expected, atol=1e-12)
+def test_decov_vector():
+    assert evaluate(LOSSES["decov"], Z)[0] == pytest.approx(1.8125, abs=1e-12)
 
 
-@pytest.mark.parametrize("padded", [False, True])
-def test_structured_decov_vectors(padded):
+def test_structured_decov_vectors():
     def value(function, *arguments):
-        return evaluate(unlabelled(function, *arguments), H, padded=padded)[0]
+        return evaluate(unlabelled(function, *arguments), H)[0]
 
     assert value(structured_decov, 2) == pytest.approx(2.0625, abs=1e-12)
     assert value(decov) == pytest.approx(2.3125, abs=1e-12)
@@ -104,20 +92,8 @@ def test_published_defaults_of_vicreg():
 
 
 @pytest.mark.parametrize("name", LOSSES)
-@pytest.mark.parametrize("features", [Z, WIDE], ids=["few", "many features"])
-def test_gradients(name, features):
-    check_gradient(LOSSES[name], features)
-
-
-@pytest.mark.parametrize("name", LOSSES)
-@pytest.mark.parametrize("dim", [3, 9])
-def test_degenerate_batches(name, dim):
-    check_degenerate(LOSSES[name], dim)
-
-
-@pytest.mark.parametrize("name", LOSSES)
 def test_one_row_has_no_loss(name):
-    assert evaluate(LOSSES[name], Z[:1], padded=True)[0] == 0
+    assert evaluate(LOSSES[name], Z[:1])[0] == 0
 
 
 def test_rounding_never_makes_a_penalty_negative():
@@ -126,14 +102,3 @@ def test_rounding_never_makes_a_penalty_negative():
     for function in (decov, vicreg_covariance, lambda z, m: structured_decov(z, m, 4)):
         value, gradient = jax.value_and_grad(function)(jnp.asarray(features), jnp.ones(4, bool))
         assert 0 <= value < 1 and np.all(np.isfinite(gradient))
-
-
-def test_strengths_may_be_traced():
-    value = jax.jit(lambda eta: structured_decov(jnp.asarray(H), jnp.ones(4, bool), 2, eta))
-    assert float(value(1.0)) == pytest.approx(1.8125, rel=1e-5)
-
-
-@pytest.mark.parametrize("num_groups", [0, 3])
-def test_groups_must_divide_the_features(num_groups):
-    with pytest.raises(UserError, match=f"num_groups {num_groups}: expected a divisor of the 4 features"):
-        structured_decov(jnp.asarray(H), jnp.ones(4, bool), num_groups)

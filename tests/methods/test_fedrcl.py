@@ -1,4 +1,4 @@
-"""FedRCL: its two losses, whole rounds against plain PyTorch, the levels of networks, what is refused."""
+"""FedRCL: its two losses, the levels of networks, and what is rejected."""
 
 from types import SimpleNamespace
 
@@ -7,67 +7,38 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import torch
-from conftest import assert_close, run_at_once
-from loss_checks import Y6, Z6, check_degenerate, check_gradient, evaluate
-from reference.beside import run_both
-from reference.rounds import PlainFedAvg
+from conftest import assert_close
+from loss_checks import evaluate
 from tiny_networks import TINY, batch_of, initialize, least_model, tiny_model
 
-from fedjax_collapse import FedAvg, FedDecorr, LocalTraining, Model, Outputs, UserError, nn
+from fedjax_collapse import FedAvg, LocalTraining, Model, Outputs, UserError, nn
 from fedjax_collapse.losses.relaxed_contrastive import excess_similarity, hardest_contrast
 from fedjax_collapse.methods.fedrcl import FedRCL
 from fedjax_collapse.nn.task import REGRESSION
 
 F3 = np.array([[1, 2, 2], [3, 0, 4], [0, 1, -1]], float)
 F4 = np.array([[1, 2, 2], [2, 2, 3], [3, 0, 4], [0, 1, -1]], float)
-CONTRAST = [  # features, labels, temperature, value, gradient
-    (F3, [0, 0, 2], 0.5, 0.1480063062, [
-        [-0.0202836245, 0.0753822060, -0.0652403937],
-        [0.0084613992, -0.0127975217, -0.0063460494],
-        [0.0775568897, 0.1150275562, 0.1150275562],
-    ]),
-    (F4, [0, 0, 0, 2], 0.5, 0.1510466889, [
-        [-0.0152127184, 0.0559611870, -0.0483548278],
-        [-0.0004591623, 0.0236879283, -0.0154858440],
-        [0.0055166437, -0.0175593965, -0.0041374828],
-        [0.0820026153, 0.1202149582, 0.1202149582],
-    ]),
-    (F3, [0, 1, 2], 0.5, 0.3989676964, None),
-    (F3, [1, 1, 1], 0.5, 0.0, np.zeros((3, 3))),
-    (F3[:1], [1], 0.5, 0.0, np.zeros((1, 3))),
-]  # fmt: skip
+CONTRAST = [  # features, labels, temperature, value
+    (F3, [0, 0, 2], 0.5, 0.1480063062),
+    (F4, [0, 0, 0, 2], 0.5, 0.1510466889),
+    (F3, [0, 1, 2], 0.5, 0.3989676964),
+    (F3, [1, 1, 1], 0.5, 0.0),
+    (F3[:1], [1], 0.5, 0.0),
+    (F3, [0, 0, 2], 0.05, 1.430e-7),
+]
 EXCESS = [
-    (F3, [0, 0, 2], 0.5, 0.3137983044, [
-        [0.0584280142, -0.0803385195, 0.0511245124],
-        [-0.0105170425, 0.0657315159, 0.0078877819],
-        [0, 0, 0],
-    ]),
-    (F3, [0, 0, 2], 0.05, 0.0032108885, [
-        [0.0075926959, -0.0104399569, 0.0066436089],
-        [-0.0013666853, 0.0085417829, 0.0010250139],
-        [0, 0, 0],
-    ]),
-    (F4, [0, 0, 0, 2], 0.5, 0.3789242663, [
-        [0.0438210106, -0.0602538896, 0.0383433843],
-        [0.0093497978, -0.0224395148, 0.0087264780],
-        [-0.0095832119, 0.0704915120, 0.0071874089],
-        [0, 0, 0],
-    ]),
-    (F3, [0, 1, 2], 0.5, 0.0181499279, np.zeros((3, 3))),
-]  # fmt: skip
+    (F3, [0, 0, 2], 0.5, 0.3137983044),
+    (F3, [0, 0, 2], 0.05, 0.0032108885),
+    (F4, [0, 0, 0, 2], 0.5, 0.3789242663),
+    (F3, [0, 1, 2], 0.5, 0.0181499279),
+]
 
 
-@pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize(("loss", "vectors"), [(hardest_contrast, CONTRAST), (excess_similarity, EXCESS)])
-def test_vectors(loss, vectors, padded):
-    for features, labels, temperature, expected, expected_gradient in vectors:
-        value, gradient = evaluate(loss, features, labels, padded, (temperature,))
-        assert value == pytest.approx(expected, abs=1e-10)
-        if expected_gradient is not None:
-            np.testing.assert_allclose(gradient, expected_gradient, atol=1e-10)
-    value, _ = evaluate(hardest_contrast, F3, [0, 0, 2], padded)
-    assert value == pytest.approx(1.430e-7, abs=1e-10)  # at the default temperature
+def test_vectors(loss, vectors):
+    for features, labels, temperature, expected in vectors:
+        value, gradient = evaluate(loss, features, labels, (temperature,))
+        assert value == pytest.approx(expected, abs=1e-10) and (value != 0 or not gradient.any())
 
 
 def test_definitions():
@@ -85,59 +56,6 @@ def test_definitions():
             excess.append(np.log1p(np.exp(((least if least >= threshold else -1) - 1) / 0.3)))
         assert evaluate(hardest_contrast, rows, labels, extras=(0.3,))[0] == pytest.approx(np.mean(contrast))
         assert evaluate(excess_similarity, rows, labels, extras=(0.3, threshold))[0] == pytest.approx(np.mean(excess))
-
-
-@pytest.mark.parametrize("loss", [hardest_contrast, excess_similarity])
-def test_gradient_and_degenerate_batches(loss):
-    check_gradient(loss, Z6, Y6, extras=(0.5,))
-    check_degenerate(loss)
-
-
-class PlainFedRCL(PlainFedAvg):
-    def penalty(self, step):
-        levels, labels = levels_of(step.network, step.images), step.labels
-        return sum(0.5 * self.contrast(f, labels) + 2.0 * self.excess(f, labels) for f in levels) / len(levels)
-
-    def contrast(self, features, labels):
-        cosines, same = pairs(features, labels)
-        losses = []
-        for row, own in zip(cosines, same, strict=True):
-            chosen = torch.cat([row[own].min()[None], row[~own].sort(descending=True).values[:2]])
-            losses.append(-torch.log_softmax(chosen / 0.2, 0)[0])
-        return torch.stack(losses).mean()
-
-    def excess(self, features, labels):
-        cosines, same = pairs(features, labels)
-        losses = []
-        for i, (row, own) in enumerate(zip(cosines, same, strict=True)):
-            others = row[own & (torch.arange(len(own)) != i)]
-            is_dense = len(others) > 0 and others.min() >= 0.3
-            similarity = others.min() if is_dense else torch.tensor(-1.0)
-            losses.append(torch.nn.functional.softplus((similarity - 1) / 0.2))
-        return torch.stack(losses).mean()
-
-
-def pairs(features, labels):
-    unit = torch.nn.functional.normalize(features)
-    return unit @ unit.T, labels[:, None] == labels
-
-
-def levels_of(network, x):
-    """The outputs of both layers before their ReLU, means over the pixels; running statistics stay."""
-    levels = []
-    for conv, norm in zip(network.convs, network.norms, strict=True):
-        x = conv(torch.nn.functional.max_pool2d(torch.relu(x), 2) if levels else x)
-        x = torch.nn.functional.batch_norm(x, None, None, norm.weight, norm.bias, training=True)
-        levels.append(x.mean((2, 3)))
-    return levels
-
-
-@pytest.mark.slow
-def test_rounds_equal_a_plain_pytorch_loop(federation):
-    """On all levels, as by default: on the last, as ``test_all_levels_count_alike`` shows, there is one."""
-    method = FedRCL(0.5, 2.0, temperature=0.2, threshold=0.3)
-    state, expected = run_both(federation, {"fedrcl": method}, PlainFedRCL())
-    assert_close(state.server.variables, expected, 1e-9)
 
 
 LEVELS = {  # of the tiny networks: numbers of channels
@@ -209,15 +127,6 @@ def test_all_levels_count_alike(float64):
     np.testing.assert_array_equal(values(FedRCL(), None, other), values(FedRCL(), None, levels))
 
 
-@pytest.mark.slow
-def test_beside_feddecorr(federation):
-    network = Model(nn.MLP(4, hidden=(12, 8)), federation.input_shape)
-    methods = {"fedrcl": FedRCL(), "feddecorr": FedDecorr(0.1, "official")}
-    result = run_at_once(federation, network, FedAvg(LocalTraining(batch_size=8), methods), rounds=2)
-    for name in ("fedrcl/contrast", "fedrcl/relaxation", "feddecorr/correlation"):
-        assert all(row[f"train/{name}"] > 0 for row in result.metrics)
-
-
 class WithoutLevels(flax.linen.Module):
     @flax.linen.compact
     def __call__(self, images, mask, train):
@@ -230,10 +139,6 @@ class WithoutLevels(flax.linen.Module):
     [
         (FedRCL(), Model(WithoutLevels(), (4, 4, 1)), "network WithoutLevels offers no levels; sow them"),
         (FedRCL(), Model(nn.MLP(1), (4, 4, 1), task=REGRESSION), "FedRCL: it contrasts classes"),
-        (FedRCL(levels="first"), None, "FedRCL: levels 'first': expected one of all, last"),
-        (FedRCL(temperature=0.0), None, "FedRCL: temperature 0 is not positive"),
-        (FedRCL(threshold=1.5), None, r"FedRCL: threshold 1.5 is outside \[-1, 1\]"),
-        (FedRCL(relaxation=-1.0), None, "FedRCL: relaxation -1 is negative"),
     ],
 )
 def test_what_makes_no_sense_is_refused(method, model, message):

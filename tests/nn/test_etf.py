@@ -1,4 +1,4 @@
-"""FedETF, FedGELA and FedDr+: values and gradients by vectors, their limits, and whole rounds against plain PyTorch."""
+"""FedETF, FedGELA and FedDr+: values by test vectors, gradients by finite differences, and their limits."""
 
 import functools
 from types import SimpleNamespace
@@ -7,50 +7,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import torch
 from conftest import assert_close, assert_same_bits, run_at_once
-from reference.beside import COHORT_SIZE, KEY, run_library, small_model
-from reference.methods import PlainFedDecorr
-from reference.networks import TorchCNN
-from reference.rounds import TRAINING, PlainFedAvg, Rounds
+from reference.rounds import TRAINING
 
-from fedjax_collapse import REGRESSION, Batch, FedAvg, FedDecorr, Model, Outputs, UserError, nn
+from fedjax_collapse import REGRESSION, Batch, FedAvg, Model, Outputs, UserError, nn
 from fedjax_collapse.core.options import with_options
 from fedjax_collapse.methods.feddr_plus import FedDrPlus
 from fedjax_collapse.methods.fedetf import FedETF
 from fedjax_collapse.methods.fedgela import FedGELA
 from fedjax_collapse.nn.heads import ETF, Linear, Simplex, simplex, simplex_frame
-from fedjax_collapse.training import schedules
 
 F3, Y = np.array([[1.0, 2, 2], [3, 0, 4], [0, 1, -1]]), np.array([0, 2, 0])
 TEACHER = np.array([[0.5, 1, 2], [2, 1, 3], [1, 1, 0]])  # the received model's features
 SCALED, COSINES, PRODUCTS = ETF(3, projector_dim=0), Simplex(3), Simplex(3, normalize=False)
 FULL, LACKING = (6, 1, 2), (6, 0, 2)
-V7 = [
-    [-0.1605166687, 0.0160516669, 0.0642066675],
-    [0.1174810036, 0.0039558672, -0.0881107527],
-    [-0.2888212285, 0.1444106143, 0.1444106143],
-]
-V7_PLAIN = [
-    [-0.2476731717, 0.0619182929, 0.0619182929],
-    [0.0702001886, 0.0131223835, -0.0526501414],
-    [-0.4928082901, 0.2464041450, 0.2464041450],
-]
-V8 = [
-    [-0.6286933665, 0.2317506425, 0.3969427240],
-    [0.3854817946, -0.0991113676, -0.2863704270],
-    [-0.3740991030, 0.1615822196, 0.2125168834],
-]
-V9 = [
-    [-0.1043020892, 0.0510755223, 0.0288533001],
-    [0.0454140581, -0.0077273248, 0.0048283453],
-    [-0.1954273030, 0.0866025404, 0.0643803182],
-]
-V8_COLD = [
-    [-3.4813465474, 1.1113629883, 2.3699835591],
-    [2.9366303963, -0.8389819670, -2.0976484294],
-    [-1.5412123563, 0.7667507030, 0.7744616533],
-]
 
 
 @pytest.fixture
@@ -82,25 +52,23 @@ def loss_of(method, head, features, scale, counts, labels, mask):
 
 
 @pytest.mark.parametrize(
-    ("method", "head", "counts", "value", "gradient", "of_scale"),
+    ("method", "head", "counts", "value", "of_scale"),
     [
-        (FedETF(), SCALED, FULL, 0.8393406453, V7, 0.1401165546),
-        (FedETF(), SCALED, LACKING, 0.8393406453, V7, 0.1401165546),
-        (FedETF(balanced=False), SCALED, LACKING, 1.3973930683, V7_PLAIN, 0.2881276058),
-        (FedETF(vacant="exclude"), SCALED, LACKING, 0.5541428438, None, None),
-        (FedGELA(), PRODUCTS, LACKING, 1.5270538191, V8, 0.0),
-        (FedGELA(0.2), PRODUCTS, LACKING, 4.4458103239, V8_COLD, 0.0),
-        (FedDrPlus(), COSINES, LACKING, 0.5147307265, V9, 0.0),
-        (FedDrPlus(1.0), COSINES, LACKING, 0.4947625356, None, 0.0),
-        (FedDrPlus(0.0), COSINES, LACKING, 0.6944444444, None, 0.0),
+        (FedETF(), SCALED, FULL, 0.8393406453, 0.1401165546),
+        (FedETF(), SCALED, LACKING, 0.8393406453, 0.1401165546),
+        (FedETF(balanced=False), SCALED, LACKING, 1.3973930683, 0.2881276058),
+        (FedETF(vacant="exclude"), SCALED, LACKING, 0.5541428438, None),
+        (FedGELA(), PRODUCTS, LACKING, 1.5270538191, 0.0),
+        (FedGELA(0.2), PRODUCTS, LACKING, 4.4458103239, 0.0),
+        (FedDrPlus(), COSINES, LACKING, 0.5147307265, 0.0),
+        (FedDrPlus(1.0), COSINES, LACKING, 0.4947625356, 0.0),
+        (FedDrPlus(0.0), COSINES, LACKING, 0.6944444444, 0.0),
     ],
 )
-def test_vectors(canonical, method, head, counts, value, gradient, of_scale):
+def test_vectors(canonical, method, head, counts, value, of_scale):
     found, slope, of_s = loss_and_gradients(method, head, counts)
     assert found.dtype == np.float64 and float(found) == pytest.approx(value, abs=1e-9)
-    if gradient is not None:
-        assert_close(slope, np.array(gradient), 1e-9)
-        assert float(of_s) == pytest.approx(of_scale, abs=1e-9)
+    assert of_scale is None or float(of_s) == pytest.approx(of_scale, abs=1e-9)
     steps = 1e-6 * np.eye(9).reshape(9, 3, 3)
     above, below = ([loss_and_gradients(method, head, counts, F3 + d)[0] for d in sign * steps] for sign in (1, -1))
     assert_close(slope.ravel(), (np.array(above) - np.array(below)) / 2e-6, 1e-8)
@@ -178,107 +146,6 @@ def test_equal_counts_are_federated_averaging(float64, federation, method):
     assert_close(own.variables, plain.variables, 1e-12)
 
 
-class TorchETF(TorchCNN):
-    """The same network with FedETF's head."""
-
-    def __init__(self, channels):
-        super().__init__(channels)
-        self.scale = torch.nn.Parameter(torch.ones(()))
-        basis, _ = np.linalg.qr(np.random.default_rng(3).random((4, 4)))
-        self.corners = torch.tensor(np.sqrt(4 / 3) * basis @ (np.eye(4) - 1 / 4))
-
-    def forward(self, x):
-        features, projected = super().forward(x)
-        return features, self.scale * torch.nn.functional.normalize(projected, eps=1e-12) @ self.corners
-
-    def load_head(self, params):
-        super().load_head(params["head"])
-        self.scale.copy_(params["head"]["scale"])
-
-    def dump_head(self):
-        return {"head": {**super().dump_head(), "scale": self.scale}}
-
-
-class PlainETF(PlainFedDecorr):
-    """With the released FedDecorr, of the features before the projector, beside it."""
-
-    def start_client(self, client):
-        self.counts = torch.bincount(client.labels, minlength=4).double()
-
-    def loss(self, step):
-        logits = step.logits + torch.log(self.counts.clamp(min=1))
-        return torch.nn.functional.cross_entropy(logits, step.labels) + self.penalty(step)
-
-
-class PlainGELA(PlainETF):
-    def loss(self, step):
-        stretch = 4 * self.counts / self.counts.sum()
-        return torch.nn.functional.cross_entropy(step.logits * stretch / 0.5, step.labels)
-
-
-class TorchSimplex(TorchCNN):
-    """The same network whose head has nothing to train."""
-
-    def __init__(self, channels):
-        super().__init__(channels)
-        basis, _ = np.linalg.qr(np.random.default_rng(3).random((channels[1], 4)))
-        self.corners = torch.tensor(np.sqrt(4 / 3) * basis @ (np.eye(4) - 1 / 4))
-
-    def forward(self, x):
-        features, _ = super().forward(x)
-        return features, torch.nn.functional.normalize(features, eps=1e-12) @ self.corners
-
-    def load_head(self, params):
-        assert params.keys() == {"Conv_0", "Conv_1", "BatchNorm_0", "BatchNorm_1"}
-
-    def dump_head(self):
-        return {}
-
-
-class PlainDr(PlainFedAvg):
-    def start(self, round, server):
-        self.server = server
-
-    def loss(self, step):
-        cosines = step.logits[torch.arange(len(step.labels)), step.labels]
-        received = self.server(step.images)[0].detach()
-        return 0.4 * ((cosines - 1) ** 2).mean() + 0.2 * ((step.features - received) ** 2).mean()
-
-
-DECAYING = TRAINING.replace(schedule=jax.tree_util.Partial(schedules.decay, factor=0.5))
-ETF_DECORR = dict(own=FedETF(), feddecorr=FedDecorr(0.1, "official"))
-ROUNDS = {
-    "fedetf beside feddecorr": (TRAINING, ETF_DECORR, PlainETF(), ETF, TorchETF),
-    "fedetf whose momentum is kept": (DECAYING.replace(momentum_reset=False), ETF_DECORR, PlainETF(), ETF, TorchETF),
-    "fedgela": (TRAINING, dict(own=FedGELA(0.5)), PlainGELA(), ETF, TorchETF),
-    "feddr_plus": (TRAINING, dict(own=FedDrPlus(0.8)), PlainDr(), Simplex, TorchSimplex),
-}
-
-
-@pytest.fixture(scope="module")
-def lacking(federation):
-    """Clients of unequal size, of which some lack classes."""
-    labels = np.asarray(federation.train.labels)
-    parts = [np.flatnonzero(np.isin(labels, classes)) for classes in ((0, 1), (1, 2), (2, 3), (3,), (0, 1, 2, 3))]
-    sizes = (23, 13, 41, 9, 19)
-    return federation.with_partition([part[:size] for part, size in zip(parts, sizes, strict=True)])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ROUNDS)
-def test_rounds_equal_a_plain_pytorch_loop(float64, lacking, name):
-    """Two rounds of three of the five clients."""
-    training, methods, method, head, make = ROUNDS[name]
-    head = with_options(head, seed=3)
-    state = run_library(lacking, FedAvg(training, methods), head=head)
-    _, variables = small_model(lacking, head=head)
-    rounds = Rounds(lacking, method, variables, training, make)
-    expected = rounds.run(jax.random.key(KEY), 2, COHORT_SIZE).server.dump()
-    assert_close(state.server.variables, expected, 1e-10)
-    moved = [np.abs(a - b).max() for a, b in zip(*map(jax.tree.leaves, (expected, variables)), strict=True)]
-    assert min(moved) > 1e-3
-
-
 @pytest.mark.parametrize(
     ("head", "method", "message"),
     [
@@ -287,11 +154,8 @@ def test_rounds_equal_a_plain_pytorch_loop(float64, lacking, name):
         ("etf", FedETF(), r"head 'etf': expected linear, or what makes a module, such as nn\.heads\.ETF"),
         (Simplex, FedETF(), "4 classes on 3 features, expected at least two classes and as many features; widen"),
         (with_options(ETF, projector_dim=3), FedETF(), "4 classes on 3 features"),
-        (ETF, FedETF(vacant="eps"), "FedETF: vacant 'eps': expected one of floor_one, exclude"),
-        (ETF, FedGELA(0.0), "FedGELA: temperature 0 is not positive"),
         (Linear, FedDrPlus(), r"classifiers; set network\.head='simplex', in Python .*heads\.Simplex"),
         (ETF, FedDrPlus(), "FedDrPlus: expected cosines of the features as logits; set network.head=.simplex"),
-        (ETF, FedDrPlus(2.0), r"FedDrPlus: beta 2 is outside \[0, 1\]"),
         (ETF, {"a": FedETF(), "b": FedGELA()}, "methods a and b: each has a task of its own"),
     ],
 )

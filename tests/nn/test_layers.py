@@ -233,16 +233,6 @@ def test_bfloat16_keeps_parameters_and_statistics_in_float32(norm):
     assert_close((gradient, stats, outputs.astype("float32")), (exact, exact_stats, expected), 0.1)
 
 
-def test_bad_options_of_layers():
-    images, mask = jnp.zeros((1, 5, 5, 4)), jnp.ones(1, bool)
-    with pytest.raises(UserError, match="norm 'layer': expected one of batch, group, none"):
-        Block("layer").init(jax.random.key(0), images, mask, train=True)
-    with pytest.raises(UserError, match="dtype 'float8': expected one of None, float32, bfloat16"):
-        Block(dtype="float8").init(jax.random.key(0), images, mask, train=True)
-    with pytest.raises(UserError, match="convolution of 4 channels to 6 in 3 groups"):
-        Conv(6, groups=3).init(jax.random.key(0), images)
-
-
 @pytest.mark.parametrize(
     "module", [nn.SmallCNN(3, channels=(4, 8)), nn.SmallCNN(3, (4, 8), norm="none"), nn.MLP(3, (5,))]
 )

@@ -10,6 +10,7 @@ import torch
 from conftest import assert_close, assert_same_bits
 from tiny_networks import (
     FAST_COMPILATION,
+    KINDS,
     NUM_CLASSES,
     TINY,
     batch_of,
@@ -55,7 +56,7 @@ def torch_step(model, name, arrays, batch):
     return [tensor.detach().numpy() for tensor in outputs], arrays_of(network)
 
 
-@pytest.mark.parametrize("name", TINY)
+@pytest.mark.parametrize("name", KINDS)
 def test_a_step_equals_torchs(float64, name):
     """Forward pass in training, gradient, running statistics, forward pass in evaluation, of the true rows.
 
@@ -97,7 +98,7 @@ def lowered_round(federation, model, variables):
     return jax.jit(_run_round, static_argnums=0).lower(rounds, *arguments), arguments
 
 
-@pytest.mark.parametrize("name", TINY)
+@pytest.mark.parametrize("name", KINDS)
 def test_a_federated_round(federation_of, name):
     """Finite, away from the start, without one convolution of XLA's, which are slow with a weight per client.
 

@@ -3,66 +3,82 @@
 Some clients take part twice, some once and one never.
 """
 
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from conftest import assert_close
 
-from fedjax_collapse import FedAvg, Model, engine, nn
+from fedjax_collapse import FedAvg, LocalTraining, Method, Model, Participation, engine, nn
 from fedjax_collapse.core import masks
 from fedjax_collapse.training.server import own_parts
-from reference.rounds import TRAINING, Rounds
+from reference.networks import TorchCNN
+from reference.rounds import TRAINING, PlainFedAvg, Rounds
 
-COHORT_SIZE, KEY = 3, 7
-
-
-def small_model(federation, **options):
-    """The references' network and its initial variables."""
-    with jax.enable_x64(True):
-        model = Model(nn.SmallCNN(4, (5, 8), **options), federation.input_shape)
-        return model, jax.device_get(model.init(jax.random.key(0)))
+COHORT_SIZE, TOLERANCE = 3, 1e-10
 
 
-def run_library(federation, algorithm, rounds=2, key=KEY, **options):
-    """The library's state after the rounds; the options are the network's."""
-    model, variables = small_model(federation, **options)
-    with jax.enable_x64(True):
-        algorithm.check(model)
-        algorithm = jax.tree.map(jnp.asarray, algorithm)
-        state = engine.init(algorithm, model, variables, federation.num_clients, jax.random.key(key))
-        static = engine.Rounds(model, engine.Layout(engine.Chunked(2), COHORT_SIZE, rounds))
-        data = engine.Data(federation.ownership)
-        state, _ = engine.with_first_reports(static, algorithm, state, data, federation.train)
-        state = engine.run_rounds(static, algorithm, state, data, federation.train, rounds).state
-        return jax.device_get(state._replace(key=None))
+class Case(NamedTuple):
+    """A method of the library, perhaps ``beside`` others, and its reference.
+
+    ``data``: the fixture of the federation. ``head``: of the library's network, which in PyTorch is ``make``.
+    """
+
+    method: Method
+    plain: PlainFedAvg
+    beside: dict[str, Method] = {}  # noqa: RUF012
+    data: str = "federation"
+    training: LocalTraining = TRAINING
+    private: str = "none"
+    rounds: int = 2
+    key: int = 7
+    head: Any = "linear"
+    make: type = TorchCNN
+    upload_loss: float = 0.0
 
 
-def run_reference(federation, method, training=TRAINING, rounds=2, key=KEY):
+def run_library(case, name, federation):
+    """The algorithm, the model and its initial variables, the state after the rounds, and whose uploads arrived."""
+    model = Model(nn.SmallCNN(4, (5, 8), head=case.head), federation.input_shape)
+    variables = jax.device_get(model.init(jax.random.key(0)))
+    algorithm = FedAvg(case.training, {name: case.method, **case.beside}, private=case.private)
+    algorithm.check(model)
+    algorithm, rule = jax.tree.map(jnp.asarray, (algorithm, Participation(upload_loss=case.upload_loss)))
+    state = engine.init(algorithm, model, variables, federation.num_clients, jax.random.key(case.key))
+    static = engine.Rounds(model, engine.Layout(engine.Chunked(2), COHORT_SIZE, case.rounds))
+    data = engine.Data(federation.ownership, rule)
+    state, _ = engine.with_first_reports(static, algorithm, state, data, federation.train)
+    state, record, _ = engine.run_rounds(static, algorithm, state, data, federation.train, case.rounds)
+    state, arrived = jax.device_get((state._replace(key=None), record.metrics.get("arrived")))
+    return SimpleNamespace(algorithm=algorithm, model=model, variables=variables, state=state, arrived=arrived)
+
+
+def run_reference(case, plain, federation, found):
     """The reference's rounds."""
+    rounds = Rounds(federation, plain, found.variables, case.training, case.make)
+    return rounds.run(jax.random.key(case.key), case.rounds, COHORT_SIZE, found.arrived)
+
+
+def assert_same_rounds(case, name, federation):
+    """The server's variables, and what server and clients store, are the reference's, and not federated averaging's;
+    what is private or frozen, and nothing else, is at the server bit for bit as it was."""
     with jax.enable_x64(True):  # random draws differ without
-        plain = Rounds(federation, method, small_model(federation)[1], training)
-        return plain.run(jax.random.key(key), rounds, COHORT_SIZE)
-
-
-def run_both(federation, methods, method):
-    """The library's state, and the reference's server."""
-    return run_library(federation, FedAvg(TRAINING, methods)), run_reference(federation, method).server.dump()
-
-
-def assert_same_rounds(federation, algorithm, method, rounds=2, key=KEY):
-    """The server's variables, and what every client keeps of its own, are the reference's; what is private or frozen,
-    and nothing else, is at the server bit for bit as it was."""
-    state = run_library(federation, algorithm, rounds, key)
-    expected = run_reference(federation, method, algorithm.training, rounds, key)
-    assert_close(state.server.variables, expected.server.dump(), 1e-10)
-    model, variables = small_model(federation)
-    is_private = model.mask(algorithm.private_part)
+        found = run_library(case, name, federation)
+        expected = run_reference(case, case.plain, federation, found)
+        plain = run_reference(case, PlainFedAvg(), federation, found)
+        own_found = own_parts(found.algorithm, found.state.server, found.state.clients)
+        case.plain.check(found, expected)
+    after, model = found.state.server.variables, found.model
+    assert_close(after, expected.server.dump(), TOLERANCE)
+    gaps = jax.tree.map(lambda a, b: np.abs(a - b).max(), expected.server.dump(), plain.server.dump())
+    assert max(jax.tree.leaves(gaps)) > 1e-5
+    assert case.upload_loss == 0 or (found.arrived == 0).any()
+    is_private = model.mask(found.algorithm.private_part)
     own = [masks.select(is_private, expected.personal(i).dump()) for i in range(federation.num_clients)]
-    with jax.enable_x64(True):
-        found = own_parts(algorithm, state.server, state.clients)
-    assert_close(found, jax.tree.map(lambda *leaves: np.stack(leaves), *own), 1e-10)
-    is_constant = masks.by_path(is_private)
-    is_frozen = masks.by_path(model.mask(algorithm.training.freeze))
-    before, after = masks.by_path(variables), masks.by_path(state.server.variables)
-    for path, constant in is_constant.items():
-        assert np.array_equal(before[path], after[path]) == (constant or is_frozen[path]), path
+    assert_close(own_found, jax.tree.map(lambda *leaves: np.stack(leaves), *own), TOLERANCE)
+    is_frozen = masks.by_path(model.mask(case.training.freeze))
+    before, after = masks.by_path(found.variables), masks.by_path(after)
+    for path, is_constant in masks.by_path(is_private).items():
+        assert np.array_equal(before[path], after[path]) == (is_constant or is_frozen[path]), path

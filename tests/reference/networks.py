@@ -60,6 +60,46 @@ class TorchCNN(torch.nn.Module):
         return jax.tree.map(lambda t: t.detach().numpy().copy(), Variables(params, stats))
 
 
+class TorchETF(TorchCNN):
+    """The same network with FedETF's head."""
+
+    def __init__(self, channels):
+        super().__init__(channels)
+        self.scale = torch.nn.Parameter(torch.ones(()))
+        basis, _ = np.linalg.qr(np.random.default_rng(3).random((4, 4)))
+        self.corners = torch.tensor(np.sqrt(4 / 3) * basis @ (np.eye(4) - 1 / 4))
+
+    def forward(self, x):
+        features, projected = super().forward(x)
+        return features, self.scale * torch.nn.functional.normalize(projected, eps=1e-12) @ self.corners
+
+    def load_head(self, params):
+        super().load_head(params["head"])
+        self.scale.copy_(params["head"]["scale"])
+
+    def dump_head(self):
+        return {"head": {**super().dump_head(), "scale": self.scale}}
+
+
+class TorchSimplex(TorchCNN):
+    """The same network whose head has nothing to train."""
+
+    def __init__(self, channels):
+        super().__init__(channels)
+        basis, _ = np.linalg.qr(np.random.default_rng(3).random((channels[1], 4)))
+        self.corners = torch.tensor(np.sqrt(4 / 3) * basis @ (np.eye(4) - 1 / 4))
+
+    def forward(self, x):
+        features, _ = super().forward(x)
+        return features, torch.nn.functional.normalize(features, eps=1e-12) @ self.corners
+
+    def load_head(self, params):
+        assert params.keys() == {"Conv_0", "Conv_1", "BatchNorm_0", "BatchNorm_1"}
+
+    def dump_head(self):
+        return {}
+
+
 def state(network):
     """Parameters and running statistics by name, without PyTorch's count of batches."""
     return {name: tensor for name, tensor in network.state_dict().items() if "num_batches" not in name}

@@ -35,9 +35,10 @@ class PlainFedAvg:
     newcomers_have_the_mean = False  # of the private parts of the last cohort, as long as they were in none
     phases = None  # parts that are trained in turn, with their epochs
 
-    def setup(self, num_params, sizes, training):
-        """``sizes``: of all clients."""
-        self.num_params, self.sizes, self.training = num_params, sizes, training
+    def setup(self, num_params, counts, training):
+        """``counts`` [clients, classes]: of all clients' examples."""
+        self.num_params, self.counts, self.training = num_params, counts, training
+        self.sizes = counts.sum(1).numpy().astype(int)
 
     def start(self, round, server):
         """``server``: its network, in evaluation mode, which nothing changes during the round."""
@@ -76,6 +77,9 @@ class PlainFedAvg:
         """The server's params, of those that it sent and of the clients that are heard."""
         return self.average(clients)
 
+    def check(self, found, rounds):
+        """That the library stores what the method does; ``found``: ``algorithm``, ``model``, ``state``."""
+
 
 class Rounds:
     """A method's rounds from the library's ``variables``, in their precision: the server's network, the clients' own.
@@ -95,7 +99,9 @@ class Rounds:
             self.own = [copy.deepcopy(self.server)] * len(self.sizes)
             self.optimizers = [None] * len(self.sizes)  # states of the last rounds
             self.newcomers = set(range(len(self.sizes)))
-            method.setup(len(vector(self.server.parameters())), self.sizes, training)
+            labels = [self.labels[np.array(rows)[:size]] for rows, size in zip(*federation.ownership, strict=True)]
+            counts = torch.stack([torch.bincount(own, minlength=4) for own in labels]).to(self.dtype)
+            method.setup(len(vector(self.server.parameters())), counts, training)
 
     @contextlib.contextmanager
     def precision(self):

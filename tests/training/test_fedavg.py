@@ -40,13 +40,12 @@ def two_clients(curvatures=(1.0, 3.0), targets=(2.0, -1.0)):
 
 def trajectory(algorithm, rounds=3, **kwargs):
     federation = two_clients(**kwargs)
-    model = Model(Scalar(), (1, 1, 2))
-    variables = model.init(jax.random.key(0))
-    path = []
-    for count in range(1, rounds + 1):
-        result = simulate(federation, model, algorithm, rounds=count, key=jax.random.key(0), variables=variables)
-        path.append(float(result.variables.params["w"]))
-    return path
+    measurements = {"w": lambda view: float(view.server.variables.params["w"])}
+    result = simulate(
+        federation, Model(Scalar(), (1, 1, 2)), algorithm,
+        rounds=rounds, key=jax.random.key(0), watch="all", measurements=measurements,
+    )  # fmt: skip
+    return [row["measured/w"] for row in result.metrics]
 
 
 def training(**changes):
@@ -120,15 +119,13 @@ def test_identical_clients_aggregate_to_themselves(float64):
     np.testing.assert_allclose(path, [0.38], rtol=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (dict(batch_size=0), "LocalTraining: batch_size 0 is too small"),
-        (dict(epochs=0), "LocalTraining: epochs 0 is not positive"),
-        (dict(learning_rate=0.0), "LocalTraining: learning_rate 0 is not positive"),
-        (dict(weight_decay=-1.0), "LocalTraining: weight_decay -1 is negative"),
-    ],
-)
-def test_wrong_hyper_parameters(changes, message):
-    with pytest.raises(UserError, match=message):
-        FedAvg(training(**changes)).check()
+OUT_OF_RANGE = dict(
+    batch_size=0, epochs=0, steps=0, learning_rate=0.0, weight_decay=-1.0, momentum=1.0, clip_norm=0.0,
+    schedule="linear",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("option", OUT_OF_RANGE)
+def test_wrong_hyper_parameters(option):
+    with pytest.raises(UserError, match=f"LocalTraining: {option} "):
+        FedAvg(training(**{option: OUT_OF_RANGE[option]})).check()

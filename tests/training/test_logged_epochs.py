@@ -7,16 +7,11 @@ import pytest
 from conftest import assert_close, assert_same_bits, run_at_once
 
 from experiments.results.client_losses import within_round
-from fedjax_collapse import FedAvg, FedDecorr, FedRep, LocalTraining, Model, Participation, engine, nn
+from fedjax_collapse import FedAvg, FedDecorr, FedRep, LocalTraining, Participation, engine
 from fedjax_collapse.core.records import EPOCH, of_rounds
 
 TRAINING = LocalTraining(epochs=3, batch_size=8, learning_rate=0.05, momentum=0.9, logged_epochs=3)
 DECORR = {"feddecorr": FedDecorr()}
-
-
-@pytest.fixture
-def network(federation):
-    return Model(nn.MLP(4, hidden=(6,)), federation.input_shape)
 
 
 def run(federation, network, training, methods=DECORR, **options):

@@ -1,100 +1,143 @@
-"""Whole rounds against a plain PyTorch loop: federated averaging, FedDecorr, and the algorithms with a state.
-
-The other methods have theirs beside their own tests.
-"""
+"""Whole rounds of every method that has a reference, against one loop in plain PyTorch (``tests/reference``)."""
 
 import jax
 import numpy as np
 import pytest
 from conftest import assert_close
-from reference.beside import assert_same_rounds
-from reference.methods import PlainFedDecorr, PlainFedDyn, PlainScaffold, PlainStates
-from reference.rounds import NORMS, TRAINING, PlainFedAvg, Rounds
+from reference import algorithms, logits
+from reference import regularizers as terms
+from reference.beside import COHORT_SIZE, Case, assert_same_rounds
+from reference.networks import TorchETF, TorchSimplex
+from reference.rounds import TRAINING, PlainFedAvg, Rounds, cohort_of
 
-from fedjax_collapse import FedAvg, FedDC, FedDecorr, FedDyn, FedNova, Model, Scaffold, engine, nn, simulate
+from fedjax_collapse import FedAvg, Method, Model, engine, methods, nn, simulate
+from fedjax_collapse.core import discovery
+from fedjax_collapse.core.options import with_options
+from fedjax_collapse.nn.heads import ETF, Simplex
 from fedjax_collapse.training import schedules
 
-
-@pytest.fixture(params=["float64", "float32"])
-def setting(request):
-    """Tolerance, rounds and layout: two rounds in double precision, where nothing hides in rounding, and one in single.
-
-    FedDecorr divides by the deviation of features, which in so small a network may be near 0: rounding errors of the
-    first round grow in the second.
-    """
-    if request.param == "float32":
-        yield 1e-5, 1, engine.Chunked(2)
-        return
-    with jax.enable_x64(True):
-        yield 1e-11, 2, engine.Chunked(1)
+DECAYING = TRAINING.replace(schedule=jax.tree_util.Partial(schedules.decay, factor=0.5))
+CAREFUL = DECAYING.replace(clip_norm=0.5, drop_last=True, freeze="head")
+DECORR = {"feddecorr": methods.FedDecorr(0.1, "official")}
+DYN, SCAFFOLD = methods.FedDyn(alpha=0.1), methods.Scaffold("fednova")
+PAPER = dict(intra=1e-3, inter=0.5, variant="paper", eps=1e-3)
+LITE = dict(variant="official", min_count=3, negatives="all", lite=3, submission=0.5, submission_seed=1)
+ON_ETF = dict(head=with_options(ETF, seed=3), make=TorchETF)
+SHARP = dict(rounds=3, key=3)  # see test_cohorts_of_sharp_methods
 
 
-@pytest.mark.parametrize(
-    ("methods", "method"),
-    [({}, PlainFedAvg()), ({"feddecorr": FedDecorr(0.1, "official")}, PlainFedDecorr())],
-    ids=["fedavg", "feddecorr"],
-)
-def test_rounds_equal_a_plain_pytorch_loop(federation, methods, method, setting):
-    tolerance, rounds, client_map = setting
-    model = Model(nn.SmallCNN(4, channels=(5, 7)), federation.input_shape)
-    variables = model.init(jax.random.key(0))  # no feature is nearly dead: FedDecorr divides by its deviation
-    algorithm, key = FedAvg(TRAINING, methods), jax.random.key(7)
-    result = simulate(federation, model, algorithm, rounds=rounds, key=key, variables=variables, client_map=client_map)
-    plain = Rounds(federation, method, variables).run(jax.random.split(key)[1], rounds, cohort_size=5)
-    expected = plain.server.dump()
-    assert_close(result.variables, expected, tolerance)
-    leaves = zip(*map(jax.tree.leaves, (expected, jax.device_get(variables))), strict=True)
-    assert min(np.abs(a - b).max() for a, b in leaves) > 1e-3  # every leaf was trained, so agreement means something
+def fedmr(method, *plain, **options):
+    return Case(method, terms.PlainFedMR(*plain, **options))
 
 
-class PlainFedNova(PlainStates):
-    def aggregate(self, received, clients):
-        tau = sum(client.weight * self.norm(client.steps) for client in clients)
-        return received + tau * sum(c.weight * (c.params - received) / self.norm(c.steps) for c in clients)
+def on_logits(method, task=None, term=None, on_all=False, **options):
+    return Case(method, logits.OnCounts(task, term, on_all), DECORR, "skewed", **options)
 
 
-class PlainFedDC(PlainFedDyn):
-    def decay(self, client):
-        return 0
-
-    def omega(self, client):
-        return self.sizes[client.id] / self.sizes.mean()
-
-    def correction(self, client, w):
-        pull = self.share(client) * (w - client.received + self.h[client.id])
-        return pull + self.server / self.omega(client) - self.own[client.id]
-
-    def finish(self, client):
-        super().finish(client)
-        all_steps = self.training.epochs * np.ceil(self.sizes.mean() / self.training.batch_size)
-        moved = client.params - client.received
-        change = -self.server / self.omega(client) - moved / (all_steps * self.training.learning_rate)
-        self.own[client.id] += change
-        return self.omega(client) * change
-
-    def aggregate(self, received, clients):
-        self.server = self.server + sum(client.report for client in clients) / len(self.sizes)
-        return super().aggregate(received, clients)
+def fedlesam(plain, beside, **options):
+    return Case(methods.FedLESAM(0.3), plain, beside, **SHARP, **options)
 
 
-class DynWithPrivateNorms(PlainFedDyn):
-    private = NORMS
-
-
-CAREFUL = TRAINING.replace(
-    clip_norm=0.5, drop_last=True, schedule=jax.tree_util.Partial(schedules.decay, factor=0.5), freeze="head"
-)
-DYN = {"feddyn": FedDyn(alpha=0.1)}
-ALGORITHMS = {
-    "scaffold": (FedAvg(TRAINING, {"scaffold": Scaffold("fednova")}), PlainScaffold()),
-    "fednova": (FedAvg(TRAINING, {"fednova": FedNova()}), PlainFedNova()),
-    "feddyn with clipping, drop_last, schedule, frozen head": (FedAvg(CAREFUL, DYN), PlainFedDyn()),
-    "feddyn with private BatchNorm": (FedAvg(TRAINING, DYN, private="batch_norm"), DynWithPrivateNorms()),
-    "feddc": (FedAvg(TRAINING, {"feddc": FedDC(alpha=0.1)}), PlainFedDC()),
-}
+CASES = {  # the method's name, perhaps with a variant after a comma
+    "fedprox, feddecorr, scaffold": Case(methods.FedProx(0.4), terms.PlainFedProx(), {**DECORR, "scaffold": SCAFFOLD}),
+    "feduv, decov, structured_decov, vicreg": Case(
+        methods.FedUV(0.3, 0.2, kernel_scale=1), terms.PlainSpread(), dict(
+            decov=methods.DeCov(0.5), structured_decov=methods.StructuredDeCov(0.6, eta=0.1, num_groups=4),
+            vicreg=methods.VICReg(0.5, 2.0, gamma=0.7, eps=1e-3),
+        )
+    ),
+    **{f"moon, {first}": Case(methods.MOON(2.0, 0.3, first), terms.PlainMOON(first))
+       for first in ("received", "random_init", "random_later")},
+    "fedmr, lite": fedmr(
+        methods.FedMR(0.1, 0.5, eps=1e-3, **LITE), terms.official_intra, terms.lite_margin, submission=(0.5, 1)
+    ),
+    "fedmr, training mode": fedmr(
+        methods.FedMR(**PAPER, prototype_mode="train"), terms.paper_intra, terms.local_margin, mode="train"
+    ),
+    "fedmr, no margin": fedmr(
+        methods.FedMR(8**2 * 1e-3, 0.5, "paper", True, eps=1e-3, margin=False), terms.paper_intra, terms.no_margin
+    ),
+    "fedproc": Case(methods.FedProc(ramp_rounds=4.0), terms.PlainFedProc("fedproc")),
+    "fedrcl": Case(methods.FedRCL(0.5, 2.0, temperature=0.2, threshold=0.3), terms.PlainFedRCL()),
+    "balanced_softmax": on_logits(methods.BalancedSoftmax(0.7), logits.balanced),
+    "fedlc": on_logits(methods.FedLC(0.3), logits.fedlc),
+    "fedlc, others": on_logits(methods.FedLC(0.02, "others", "floor"), logits.fedlc_without_own),
+    "fedlc, global": on_logits(methods.FedLC(0.3, counts="global"), logits.fedlc, on_all=True),
+    "fedrs": on_logits(methods.FedRS(0.3), logits.fedrs),
+    "fedrs, official": on_logits(methods.FedRS(0.3, "continuous", use_bias=False), logits.fedrs_without_bias),
+    "fedntd": on_logits(methods.FedNTD(0.6, 3.0), term=logits.fedntd),
+    "fedvls": on_logits(methods.FedVLS(1.0, 0.4, 0.2), logits.vls_task, logits.vls_official),
+    "fedvls, paper": on_logits(methods.FedVLS(0.0, 0.4, 0.2, variant="paper"), term=logits.vls_paper),
+    "fedetf, momentum kept": on_logits(
+        methods.FedETF(), logits.etf, **ON_ETF, training=DECAYING.replace(momentum_reset=False)
+    ),
+    "fedgela": on_logits(methods.FedGELA(0.5), logits.gela, **ON_ETF),
+    "feddr_plus": Case(
+        methods.FedDrPlus(0.8), logits.PlainDr(), data="skewed", head=with_options(Simplex, seed=3), make=TorchSimplex
+    ),
+    "scaffold, lost uploads": Case(  # without momentum the weights of gradients in an update are all 1
+        methods.Scaffold(), algorithms.PlainScaffold(), training=TRAINING.replace(momentum=0.0),
+        rounds=3, upload_loss=0.5,
+    ),
+    "fednova": Case(methods.FedNova(), algorithms.PlainFedNova()),
+    "feddyn, clipping, drop_last, schedule, frozen head": Case(DYN, algorithms.PlainFedDyn(), training=CAREFUL),
+    "feddc": Case(methods.FedDC(alpha=0.1), algorithms.PlainFedDC()),
+    "fedexp, top_k, private head": Case(
+        methods.FedExP(eps=1e-6), algorithms.PlainFedExP(), {"top_k": methods.TopK(0.25)}, "of_one_class",
+        private="head", key=2,
+    ),
+    "fedsam, adaptive, clipping, drop_last, schedule, frozen head": Case(
+        methods.FedSAM(0.3, adaptive=True), algorithms.AdaptiveWithFrozenHead(), training=CAREFUL, **SHARP
+    ),
+    "fedsam, fedcm": Case(
+        methods.FedSAM(0.3), algorithms.MoFedSAM(), {"fedcm": methods.FedCM(0.4)}, training=DECAYING, **SHARP
+    ),
+    "fedasam": Case(methods.FedASAM(rho=0.3), algorithms.PlainASAM(), **SHARP),
+    "fedlesam, scaffold": fedlesam(
+        algorithms.LESAMOnScaffold(), {"scaffold": methods.Scaffold("fednova", strength=0.1)}
+    ),
+    "fedlesam, feddyn, private BatchNorm": fedlesam(algorithms.LESAMOnDyn(), {"feddyn": DYN}, private="batch_norm"),
+    "fedper": Case(methods.FedPer(), algorithms.PlainFedPer()),
+    "fedrep, newcomers": Case(methods.FedRep(2, 1, "mean"), algorithms.PlainFedRep()),
+    "lg_fedavg": Case(methods.LGFedAvg(), algorithms.PlainLGFedAvg()),
+}  # fmt: skip
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_rounds_of_algorithms_equal_a_plain_pytorch_loop(federation, name):
-    assert_same_rounds(federation, *ALGORITHMS[name])
+@pytest.mark.parametrize("name", CASES)
+def test_rounds_equal_a_plain_pytorch_loop(request, name):
+    """Three of the five clients in each round, with momentum, weight decay and short last batches."""
+    case = CASES[name]
+    assert_same_rounds(case, name.partition(",")[0], request.getfixturevalue(case.data))
+
+
+def test_every_method_has_a_reference():
+    """CCVR's, in NumPy, is in ``test_server_rules.py``; the others change or measure what the reference trains."""
+    found = {each for name, case in CASES.items() for each in (name.partition(",")[0], *case.beside)}
+    others = {"ccvr", "clip_update", "noisy_update", "recalibrate"}
+    assert discovery.classes(methods, Method).keys() - found == others
+
+
+def test_cohorts_of_sharp_methods(float64, federation):
+    """Some clients come back at once, one after a round in which it was absent."""
+    sizes, key = federation.ownership.sizes, jax.random.key(SHARP["key"])
+    first, second, third = (set(cohort_of(key, t, sizes, COHORT_SIZE).tolist()) for t in range(3))
+    assert first & second and (first & third) - second
+
+
+@pytest.mark.parametrize(("precision", "beside"), [("float64", {}), ("float64", DECORR), ("float32", DECORR)])
+def test_rounds_of_all_clients_equal_a_plain_pytorch_loop(federation, precision, beside):
+    """Two rounds in double precision, where nothing hides in rounding, and one in single: FedDecorr divides by the
+    deviation of features, so that rounding errors of the first round grow in the second."""
+    is_double, plain = precision == "float64", terms.PlainFedDecorr() if beside else PlainFedAvg()
+    rounds = 2 if is_double else 1
+    with jax.enable_x64(is_double):
+        model = Model(nn.SmallCNN(4, channels=(5, 7)), federation.input_shape)
+        variables = model.init(jax.random.key(0))  # no feature is nearly dead
+        options = dict(rounds=rounds, key=jax.random.key(7), client_map=engine.Chunked(1 if is_double else 2))
+        result = simulate(federation, model, FedAvg(TRAINING, beside), variables=variables, **options)
+        reference = Rounds(federation, plain, variables).run(jax.random.split(options["key"])[1], rounds, cohort_size=5)
+    expected = reference.server.dump()
+    assert_close(result.variables, expected, 1e-11 if is_double else 1e-5)
+    leaves = zip(*map(jax.tree.leaves, (expected, jax.device_get(variables))), strict=True)
+    assert min(np.abs(a - b).max() for a, b in leaves) > 1e-3  # every leaf was trained, so agreement means something

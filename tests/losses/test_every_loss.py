@@ -1,0 +1,186 @@
+"""Every loss: its gradient by finite differences, degenerate batches, padding, what is a constant, wrong options."""
+
+import inspect
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from loss_checks import Y6, Z6, check_degenerate, check_gradient, degenerate_rows
+
+from fedjax_collapse import UserError, losses
+
+COUNTS, ALL = np.array([6, 0, 1, 2]), np.ones(3, bool)
+LOCAL = np.array([True, True, False])
+LOGITS, LABELS = np.array([[2, 0.5, -1, 0.3], [0.1, 1.2, -0.4, 0], [-0.5, 0.7, 1.5, 0.2]]), np.array([0, 0, 3])
+TEACHER = np.array([[1, 0, 1, -1], [0.5, -0.5, 0.2, 0.4], [0, 1, -1, 0.6]])
+WIDE = np.concatenate([Z6[:4], Z6[:4] ** 2 / 4, np.sin(Z6[:4]), np.cos(2 * Z6[:4])], axis=1)  # 4 rows, 12 features
+NARROW = Z6 + 0.1 * np.sin(np.arange(18)).reshape(6, 3)
+G = np.array([[1, 2, 1], [2, 1, 2], [0, 0, 2]], float)
+ROWS, LABELS_OF_SIX = degenerate_rows(5), np.array([1, 1, 0, 1, 0, 0])  # not grouped
+
+
+class Loss(NamedTuple):
+    """``function`` of features, labels, mask and ``extras``, the first ``constants`` of which get no gradient.
+
+    ``degenerate``: the extras for batches of six rows, of as many features as each of ``dims`` says.
+    """
+
+    function: Any
+    features: tuple[np.ndarray, ...] = (Z6,)
+    labels: np.ndarray | None = None
+    extras: tuple = ()
+    degenerate: tuple = ((),)
+    constants: int = 0
+    dims: tuple = (5,)
+
+
+def of_features(function, *arguments):
+    """A loss that does not look at labels; both sides of the smaller Gram matrix."""
+    return Loss(lambda features, labels, mask: function(features, mask, *arguments), (NARROW, WIDE), dims=(5, 8))
+
+
+def on_labels(function, *arguments):
+    return Loss(lambda features, labels, mask: function(features, labels, mask, *arguments), (Z6,), LABELS_OF_SIX)
+
+
+def on_counts(function, *arguments):
+    """A loss on logits that knows the client's counts."""
+    counts = [6, 0, 3, 0, 1], [6, 0, 0, 0, 0], [0, 0, 0, 0, 0]
+    return Loss(
+        lambda logits, labels, mask, counts: function(logits, labels, mask, counts, *arguments),
+        (LOGITS,), LABELS, (COUNTS,), tuple((np.array(each),) for each in counts),
+    )  # fmt: skip
+
+
+def beside(function, features, labels, others, *extras, degenerate):
+    """A loss that compares the rows with those that other models give them, which are padded alike."""
+
+    def loss(features, labels, mask, *arguments):
+        known = [jnp.asarray(rows) for rows in arguments[: len(others)]]
+        if len(features) > len(known[0]):
+            known = [jnp.pad(rows, ((1, 2), (0, 0)), constant_values=jnp.nan) for rows in known]
+        return function(features, labels, mask, *known, *arguments[len(others) :])
+
+    return Loss(loss, (features,), labels, (*others, *extras), degenerate, len(others))
+
+
+def correlation(features, mask, variant):
+    with jax.numpy_rank_promotion("allow"):
+        return losses.correlation_frobenius(features, mask, variant)
+
+
+def moon(features, labels, mask, server, previous):
+    return losses.model_contrastive(features, server, previous, mask)
+
+
+def not_true(logits, labels, mask, teacher):
+    return losses.not_true_distillation(logits, teacher, labels, mask, 2.0)
+
+
+def vacant(logits, labels, mask, teacher, counts):
+    return losses.vacant_distillation(logits, teacher, mask, counts)
+
+
+def on_prototypes(function, *flags):
+    """With prototypes on the rows, all equal, and where there are flags some missing."""
+    missing = [(np.where(valid[:, None], ROWS[:3], np.nan), valid, *flags[1:]) for valid in (~ALL, LOCAL)]
+    degenerate = [(prototypes, *flags) for prototypes in (ROWS[:3], np.ones((3, 5)))] + missing * bool(flags)
+    return Loss(function, (Z6 + 0.1,), Y6, (G, *flags), tuple(degenerate), constants=1)
+
+
+LOSSES = {
+    "balanced": on_counts(losses.balanced_cross_entropy),
+    "balanced, eps": on_counts(losses.balanced_cross_entropy, 1.0, "eps"),
+    "fedlc": on_counts(losses.calibrated_cross_entropy),
+    "fedlc, others": on_counts(losses.calibrated_cross_entropy, 0.5, "others"),
+    "fedlc, others, floor": on_counts(losses.calibrated_cross_entropy, 0.05, "others", "floor"),
+    "fedrs, continuous": on_counts(losses.restricted_cross_entropy, 0.5, "continuous"),
+    "suppression": on_counts(lambda *arguments: 100 * losses.logit_suppression(*arguments)),
+    "suppression, paper": on_counts(losses.logit_suppression, "paper"),
+    "not true": beside(not_true, LOGITS, LABELS, (TEACHER,), degenerate=((ROWS[::-1],),)),
+    "vacant": beside(
+        vacant, LOGITS, LABELS, (TEACHER,), np.array([6, 0, 0, 2]),
+        degenerate=tuple((ROWS[::-1], np.array(each)) for each in ([3, 0, 0, 2, 0], [9, 0, 0, 0, 0], [1, 2, 3, 4, 5])),
+    ),
+    "moon": beside(
+        moon, G[:2], None, (G[1:] + 1, G[:2] - [[0, 3, 1]]),
+        degenerate=((ROWS, -ROWS), (0 * ROWS, 0 * ROWS), (1e-20 * ROWS, 1e4 * ROWS)),
+    ),
+    **{f"fedmr, {variant}": on_labels(losses.intra_class_correlation, variant)
+       for variant in ("paper", "paper_unit", "official")},
+    "fedmr, eps 0": on_labels(losses.intra_class_correlation, "official", False, 3, 0.0),
+    "margin": on_prototypes(losses.prototype_margin, ALL, ALL),
+    "distance": on_prototypes(losses.prototype_distance, ALL),
+    "fedproc": on_prototypes(losses.prototype_cross_entropy),
+    "contrast": on_labels(losses.hardest_contrast, 0.5),
+    "excess": on_labels(losses.excess_similarity, 0.5, -0.5),
+    **{f"feddecorr, {variant}": of_features(correlation, variant)
+       for variant in ("paper", "pseudocode", "official")},
+    "decov": of_features(losses.decov),
+    "structured": of_features(losses.structured_decov, 1, -0.5),
+    "variance": of_features(losses.vicreg_variance, 2.0),
+    "covariance": of_features(losses.vicreg_covariance),
+    "singular": of_features(losses.singular_value_variance),
+    "classifier": of_features(losses.classifier_variance, 0, "none"),
+    "classifier, squared": of_features(losses.classifier_variance, 1, "squared"),
+    "uniformity": of_features(losses.hyperspherical_uniformity),
+    "uniformity, average": of_features(losses.hyperspherical_uniformity, 1, "average"),
+}  # fmt: skip
+
+
+def test_every_loss_is_here():
+    """But for FedProx's, which is of params, and what is no loss."""
+    table = set(re.findall(r"losses\.(\w+)", Path(__file__).read_text()))
+    public = {name for name, value in vars(losses).items() if inspect.isfunction(value)}
+    assert public - table == {"class_sums", "cross_entropy", "masked_mean", "proximal_distance"}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_gradient_is_that_of_finite_differences(name):
+    loss = LOSSES[name]
+    for features in loss.features:
+        check_gradient(loss.function, features, loss.labels, loss.extras)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_degenerate_batches(name):
+    loss = LOSSES[name]
+    for dim in loss.dims:
+        for extras in loss.degenerate:
+            check_degenerate(loss.function, dim, extras)
+
+
+@pytest.mark.parametrize("name", [name for name, loss in LOSSES.items() if loss.constants])
+def test_other_models_and_prototypes_are_constants(name):
+    loss = LOSSES[name]
+    (features,) = loss.features
+    labels = np.zeros(len(features), int) if loss.labels is None else loss.labels
+    arrays = map(jnp.asarray, (features, labels, np.ones(len(labels), bool), *loss.extras))
+    assert not any(map(np.any, jax.jit(jax.grad(loss.function, range(3, 3 + loss.constants)))(*arrays)))
+
+
+WRONG = {
+    "balanced_cross_entropy": ((COUNTS, 1.0, "floor"), "vacant 'floor': expected one of exclude, floor_one, eps"),
+    "calibrated_cross_entropy": ((COUNTS, 0.5, "own"), "denominator 'own': expected one of all, others"),
+    "restricted_cross_entropy": ((COUNTS, 0.5, "linear"), "scale 'linear': expected one of binary, continuous"),
+    "logit_suppression": ((COUNTS, "both"), "variant 'both': expected one of official, paper"),
+    "intra_class_correlation": (("papre",), "variant 'papre': expected one of paper, paper_unit, official"),
+    "correlation_frobenius": (("offical",), "'offical': expected one of paper, pseudocode, official"),
+    "structured_decov": ((3,), "num_groups 3: expected a divisor of the 4 features"),
+    "classifier_variance": ((2,), "ddof 2: expected one of 0, 1"),
+    "hyperspherical_uniformity": ((3,), "kernel_scale 3: expected one of 1, 2"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_options_are_named(name):
+    function, (arguments, message) = getattr(losses, name), WRONG[name]
+    rows = [jnp.asarray(LOGITS), jnp.asarray(LABELS), jnp.ones(3, bool)]
+    if "labels" not in inspect.signature(function).parameters:
+        del rows[1]
+    with pytest.raises(UserError, match=message):
+        function(*rows, *(jnp.asarray(each) if isinstance(each, np.ndarray) else each for each in arguments))
