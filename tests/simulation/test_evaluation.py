@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import assert_close
+from conftest import assert_close, assert_same_bits
 from flax import struct
 
 from experiments.results.study_results import summarize_run
@@ -31,10 +31,12 @@ from fedjax_collapse import (
 from fedjax_collapse.analysis import measurements
 from fedjax_collapse.analysis.confusion import confusion_matrix
 from fedjax_collapse.core import masks
-from fedjax_collapse.core.records import ClientState, Outputs, Ownership
+from fedjax_collapse.core.records import Client, ClientState, Outputs, Ownership
 from fedjax_collapse.data import Domains
 from fedjax_collapse.simulation.evaluation import evaluate, personal_scores
 from fedjax_collapse.simulation.measurement import mean_score
+from fedjax_collapse.training import local
+from fedjax_collapse.training import server as server_rules
 
 TRAINING = LocalTraining(epochs=2, batch_size=8, learning_rate=0.05, momentum=0.5)
 
@@ -95,6 +97,23 @@ def test_the_headline_of_personal_models(domains):
     row = result.metrics[-1]
     assert result.headline == "personal models on their own test sets, unweighted mean over clients"
     assert row["accuracy"] == row["personal_accuracy"] >= row["lowest_personal_accuracy"]
+
+
+def test_what_is_private_is_not_uploaded(federation):
+    algorithm = FedAvg(TRAINING, private="batch_norm")
+    model = Model(nn.SmallCNN(4, channels=(6,)), federation.input_shape)
+    server, state = server_rules.init(algorithm, model, model.init(jax.random.key(0)))
+    rows, size = federation.ownership.rows[0], federation.ownership.sizes[0]
+    client = Client(0, size, 1.0, jax.random.key(1), 5, 22.0, rows=rows, state=state)
+
+    @jax.jit
+    def run_client(examples, server, client):
+        return local.run(local.LocalContext(algorithm, model, examples, server, 0, client))
+
+    upload, after, _ = run_client(federation.train, server, client)
+    assert_same_bits(upload.mean.params["BatchNorm_0"], server.variables.params["BatchNorm_0"])
+    assert_same_bits(upload.mean.batch_stats, server.variables.batch_stats)
+    assert all(np.any(new != old) for new, old in zip(*map(jax.tree.leaves, (after, state)), strict=True))
 
 
 def test_own_test_sets_have_the_clients_class_shares():
