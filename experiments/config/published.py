@@ -33,6 +33,7 @@ class Paper(NamedTuple):
         self,
         file: str,
         *,
+        arms: Mapping[str, Changes],
         full: Changes,
         offline: Changes,
         smoke: Sequence[str],
@@ -44,20 +45,21 @@ class Paper(NamedTuple):
 
         Args:
             file: The ``__file__`` of the config.
+            arms: As ``config.arms``. What settings change in other arms is left out.
             full: The changes of the published setting; ``paper`` is a comparison by ``compared``.
-            offline: Likewise of the version that a CPU can train.
+            offline: The changes of the version that a CPU can train, likewise.
             smoke: The settings of ``offline`` that are trained for two rounds with one seed: seconds.
             smoke_settings: Settings to take these from instead.
             smoke_network: A network for them instead of this paper's small one.
-            **both: Changes of both versions.
+            **both: Further changes of both versions.
         """
-        defaults = plain(base.get_config())
+        defaults, both = plain(base.get_config()), {"arms": arms, **both}
         versions = {
             "full": _version(defaults | self.shared, self.full, both, full),
             "offline": _version(defaults | self.shared, self.offline, both, offline),
         }
         settings = smoke_settings or offline["settings"]
-        chosen = {name: settings[name] for name in smoke}
+        chosen = _of_arms({name: settings[name] for name in smoke}, arms)
         versions["smoke"] = _small(versions["offline"], chosen, smoke_network or self.smoke_network)
 
         def get_config(arg: str = "offline") -> ConfigDict:
@@ -80,7 +82,7 @@ def compared(source: str, rows: Mapping[str, Sequence[float | None]], why: str =
         source: The paper and the table in it.
         rows: By arm; None is a number that is not known. Columns beyond the study's are left out.
         why: Why ours are not comparable; empty where they are.
-        **of_metric: ``metric`` and ``target``, where the numbers are no accuracies.
+        **of_metric: ``metric`` and ``target``, where the numbers are not accuracies.
     """
     reason = dict(why=why) if why else {}
     return dict(source=source, comparable=not why, **reason, **of_metric, rows=rows)
@@ -104,21 +106,28 @@ def _version(values, *changes):
     paper = dict(values["paper"])
     if rows := paper.pop("rows", None):
         paper["values"] = by_setting(rows, values["means"] or values["settings"])
-    return values | dict(paper=paper)
+    return values | dict(paper=paper, settings=_of_arms(values["settings"], values["arms"]))
+
+
+def _of_arms(settings, arms):
+    """The settings without their changes of arms other than these."""
+    found = {name: dict(setting) for name, setting in settings.items()}
+    for setting in found.values():
+        if own := {arm: changes for arm, changes in setting.get("arms", {}).items() if arm in arms}:
+            setting["arms"] = own
+        else:
+            setting.pop("arms", None)
+    return found
 
 
 def _small(values, settings, network):
     """Two rounds of one epoch with one seed in these settings, with few examples and that network."""
     return values | dict(
         settings={name: _without_rounds(setting) for name, setting in settings.items()},
-        rounds=2,
-        evaluate_every=1,
-        seeds=(0,),
-        paper={},
-        means={},
         data=_few_examples(values["data"]),
         training=values["training"] | dict(epochs=1),
         network=network,
+        **dict(rounds=2, evaluate_every=1, seeds=(0,), paper={}, means={}),
     )
 
 

@@ -15,7 +15,7 @@ from experiments.configs.feddecorr import base
 get_config = base.study(
     __file__,
     arms=base.WITH_AND_WITHOUT,
-    full=dict(settings=base.settings(["cifar10"], base.skews([0.05])), training=dict(logged_epochs=10)),
-    offline=dict(settings=base.settings(["digits"], base.skews([0.05])), training=dict(logged_epochs=5)),
+    full=dict(settings=base.settings(base.skews([0.05]), "cifar10"), training=dict(logged_epochs=10)),
+    offline=dict(settings=base.settings(base.skews([0.05]), "digits"), training=dict(logged_epochs=5)),
     smoke=["digits-0.05"],
 )

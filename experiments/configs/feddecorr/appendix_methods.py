@@ -16,7 +16,7 @@ get_config = base.study(
     __file__,
     arms=base.arms("fedavgm", "fedprox", "moon"),  # paper
     watch="all",  # paper
-    full=dict(settings=base.settings(["cifar100"], base.skews(ALPHAS))),
-    offline=dict(settings=base.settings(["digits"], base.skews(ALPHAS))),
+    full=dict(settings=base.settings(base.skews(ALPHAS), "cifar100")),
+    offline=dict(settings=base.settings(base.skews(ALPHAS), "digits")),
     smoke=["digits-0.05"],
 )

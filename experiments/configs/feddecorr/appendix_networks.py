@@ -18,7 +18,7 @@ from experiments.configs.feddecorr.figures2_7 import ALPHAS
 
 def _networks(data, **options):
     networks = {name: dict(network=dict(name=name, **options)) for name in ("resnet18", "resnet32")}  # paper
-    return base.settings([data], networks)
+    return base.settings(networks, data)
 
 
 def _offline(width):
@@ -32,7 +32,7 @@ get_config = base.study(
     watch="all",  # paper
     full=dict(
         settings=crossed(_networks("cifar100"), base.skews(ALPHAS))
-        | base.settings(["cifar10", "tiny"], base.skews(ALPHAS))
+        | base.settings(base.skews(ALPHAS), "cifar10", "tiny")
     ),
     offline=base.OFFLINE_100 | dict(seeds=(0,), settings=_offline(width=0.25)),
     smoke=[f"{name}-0.25" for name in ("digits-resnet18", "digits-resnet32", "glyphs10", "glyphs100")],

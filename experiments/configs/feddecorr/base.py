@@ -3,14 +3,13 @@
 Behind each value stands where it is from: the paper, its released code, or our choice.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from experiments.config.published import DIGITS, Paper, crossed
 
 SOURCE = "Shi et al., TPAMI 2023"
 WHY = "ours are digits of 8x8 pixels and a small network, not {} and MobileNetV2"
 ALPHAS = (0.05, 0.1, 0.5, "iid")  # paper; iid is its infinity
-DATA = ("cifar10", "cifar100", "tiny")  # paper; the last is Tiny-ImageNet
 # paper; on the scale of the released code, which 0.1 belongs to; all four of its CIFAR100 scripts have 0.05
 DECORR = dict(strength=0.1, variant="official")
 
@@ -55,7 +54,7 @@ study = Paper(
         ),
         seeds=(0, 1, 2),  # paper: three runs; which seeds, and a partition for each, are our choice
     ),
-    full=dict(  # data and rounds are those of ``data_sets``
+    full=dict(  # data and rounds are those of ``DATA``
         network=dict(name="mobilenet_v2"),  # paper; the released code's variant for small images
         evaluate_every=5,  # our choice; the tables are of the last round
     ),
@@ -83,37 +82,36 @@ def skews(alphas: Iterable[float | str]) -> dict[str, dict]:
 
 
 def pathological(classes: Iterable[int]) -> dict[str, dict]:
-    """Likewise of so many classes for each client; ``balanced``, as the paper does not say who gets which, is ours."""
+    """One for each number of classes per client.
+
+    ``balanced``, as the paper does not say who gets which, is our choice.
+    """
     skews = {number: dict(name="pathological", classes_per_client=number, method="balanced") for number in classes}
     return {f"{number}": dict(partition=skew) for number, skew in skews.items()}
 
 
-def settings(data: Iterable[str], columns: Mapping[str, dict], chosen_arms: Collection[str] = ()) -> dict[str, dict]:
-    """Each of these data sets with each of the columns; ``digits`` are those of the offline versions."""
-    of_data = data_sets(chosen_arms)
-    return crossed({name: of_data[name] for name in data}, columns)
+def settings(columns: Mapping[str, dict], *data: str) -> dict[str, dict]:
+    """Each of these data sets with each of the columns."""
+    return crossed({name: DATA[name] for name in data}, columns)
 
 
-def data_sets(chosen_arms: Collection[str] = ()) -> dict[str, dict]:
-    """What the published settings of each data set have in common; nothing of digits."""
-    without = dict(network=dict(projector="none"), methods=dict(moon=dict(needs_projector=False)))
-    moons = {arm: without for arm in ("moon", "moon_decorr") if arm in chosen_arms}
-    return dict(
-        digits={},
-        cifar10=dict(
-            rounds=100,  # paper
-            data=dict(source="tfds:cifar10", normalisation="cifar10"),  # released code
-            training=dict(augmentation="feddecorr_cifar10"),  # released code: crop and flip
-        ),
-        cifar100=dict(
-            rounds=100,  # paper
-            data=dict(source="tfds:cifar100", normalisation="cifar100"),  # released code
-            training=dict(weight_decay=1e-4, augmentation="feddecorr_cifar100"),  # paper: 1e-4 and AutoAugment
-        ),
-        tiny=dict(
-            rounds=50,  # paper
-            data=dict(source="folder:tiny-imagenet-200", normalisation="half"),  # released code
-            training=dict(weight_decay=1e-4, augmentation="feddecorr_tiny_imagenet"),  # paper: 1e-4 and AutoAugment
-            **(dict(arms=moons) if moons else {}),  # released code
-        ),
-    )
+_WITHOUT_PROJECTOR = dict(network=dict(projector="none"), methods=dict(moon=dict(needs_projector=False)))
+DATA = dict(  # what the settings of each data set have in common
+    digits={},  # of the offline versions
+    cifar10=dict(
+        rounds=100,  # paper
+        data=dict(source="tfds:cifar10", normalisation="cifar10"),  # released code
+        training=dict(augmentation="feddecorr_cifar10"),  # released code: crop and flip
+    ),
+    cifar100=dict(
+        rounds=100,  # paper
+        data=dict(source="tfds:cifar100", normalisation="cifar100"),  # released code
+        training=dict(weight_decay=1e-4, augmentation="feddecorr_cifar100"),  # paper: 1e-4 and AutoAugment
+    ),
+    tiny=dict(
+        rounds=50,  # paper
+        data=dict(source="folder:tiny-imagenet-200", normalisation="half"),  # released code
+        training=dict(weight_decay=1e-4, augmentation="feddecorr_tiny_imagenet"),  # paper: 1e-4 and AutoAugment
+        arms=dict(moon=_WITHOUT_PROJECTOR, moon_decorr=_WITHOUT_PROJECTOR),  # released code
+    ),
+)

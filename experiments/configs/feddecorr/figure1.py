@@ -21,11 +21,11 @@ get_config = base.study(
     measurements=dict(features="features", probe="linear_probe"),
     measure_every=10,
     full=dict(
-        settings=base.settings(["cifar10"], base.skews(ALPHAS)),
+        settings=base.settings(base.skews(ALPHAS), "cifar10"),
         network=dict(name="resnet20"),  # paper
     ),
     offline=dict(
-        settings=base.settings(["digits"], base.skews(ALPHAS)),
+        settings=base.settings(base.skews(ALPHAS), "digits"),
         network=dict(name="resnet20", width_multiplier=0.5),
     ),
     smoke=["digits-0.05"],

@@ -17,7 +17,7 @@ CLASSES = (80, 90, 100)  # paper
 
 def _settings(data, classes):
     few = {f"{number}-classes": skew for number, skew in base.pathological(classes).items()}
-    return base.settings([data], base.skews(ALPHAS) | few)
+    return base.settings(base.skews(ALPHAS) | few, data)
 
 
 get_config = base.study(

@@ -18,7 +18,7 @@ get_config = base.study(
     __file__,
     arms=base.WITH_AND_WITHOUT,
     sweep={"methods.feddecorr.strength": STRENGTHS},
-    full=dict(settings=base.settings(["cifar10", "tiny"], base.skews(ALPHAS))),
-    offline=dict(settings=base.settings(["digits"], base.skews(ALPHAS))),
+    full=dict(settings=base.settings(base.skews(ALPHAS), "cifar10", "tiny")),
+    offline=dict(settings=base.settings(base.skews(ALPHAS), "digits")),
     smoke=["digits-0.1"],
 )

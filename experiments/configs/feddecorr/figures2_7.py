@@ -19,11 +19,11 @@ get_config = base.study(
     __file__,
     arms=base.WITH_AND_WITHOUT,
     full=dict(
-        settings=base.settings(["cifar100"], base.skews(ALPHAS)),
+        settings=base.settings(base.skews(ALPHAS), "cifar100"),
         watch="0",  # released code: the model of the first client
     ),
     offline=dict(
-        settings=base.settings(["digits"], base.skews(ALPHAS)),
+        settings=base.settings(base.skews(ALPHAS), "digits"),
         watch="all",  # our choice: R as mean and range over clients
     ),
     smoke=["digits-0.05", "digits-iid"],

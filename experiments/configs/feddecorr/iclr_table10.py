@@ -20,9 +20,9 @@ SOURCE = "Shi et al., ICLR 2023, Table 10"
 get_config = base.study(
     __file__,
     arms=base.WITH_AND_WITHOUT,
-    full=dict(settings=base.settings(["cifar10"], CLASSES), paper=compared(SOURCE, PAPER)),
+    full=dict(settings=base.settings(CLASSES, "cifar10"), paper=compared(SOURCE, PAPER)),
     offline=dict(
-        settings=base.settings(["digits"], CLASSES),
+        settings=base.settings(CLASSES, "digits"),
         paper=compared(SOURCE, PAPER, why=base.WHY.format("CIFAR10")),
     ),
     smoke=["digits-2"],

@@ -26,17 +26,15 @@ PAPER = {  # accuracy in percent of CIFAR10, CIFAR100 and Tiny-ImageNet, in this
     "moon_decorr": (73.46, 81.63, 90.61, 92.63, 59.43, 66.12, 71.68, 73.70, 40.40, 44.20, 50.81, 53.01),
 }
 
-ARMS = base.arms()
-
 get_config = base.study(
     __file__,
-    arms=ARMS,
+    arms=base.arms(),
     full=dict(
-        settings=base.settings(base.DATA, base.skews(ALPHAS), ARMS),
+        settings=base.settings(base.skews(ALPHAS), "cifar10", "cifar100", "tiny"),
         paper=compared(f"{base.SOURCE}, Table 1", PAPER),
     ),
     offline=dict(
-        settings=base.settings(["digits"], base.skews(ALPHAS)),
+        settings=base.settings(base.skews(ALPHAS), "digits"),
         paper=compared(f"{base.SOURCE}, Table 1, CIFAR10", PAPER, why=base.WHY.format("CIFAR10")),  # the first columns
     ),
     smoke=["digits-0.1", "digits-iid"],

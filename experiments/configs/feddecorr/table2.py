@@ -26,18 +26,16 @@ PAPER = {  # accuracy in percent, columns in the order of CLASSES
     "moon_decorr": (75.35, 81.31, 88.39, 58.25, 64.52, 69.36, 46.76, 47.22, 48.80),
 }
 
-ARMS = base.arms()
-
 
 def _settings(name, classes):
-    return base.settings([name], base.pathological(classes), ARMS)
+    return base.settings(base.pathological(classes), name)
 
 
 get_config = base.study(
     __file__,
-    arms=ARMS,
+    arms=base.arms(),
     full=dict(
-        settings={key: s for name in base.DATA for key, s in _settings(name, CLASSES[name]).items()},
+        settings={key: s for name in CLASSES for key, s in _settings(name, CLASSES[name]).items()},
         paper=compared(f"{base.SOURCE}, Table 2", PAPER),
     ),
     offline=dict(

@@ -53,9 +53,7 @@ OFFICE = dict(
 DOMAINNET = dict(
     clients=6,  # paper
     data=dict(
-        source="tfds:domainnet/clipart,infograph,painting,quickdraw,real,sketch",
-        image_size=256,
-        classes=TEN_CLASSES,
+        source="tfds:domainnet/clipart,infograph,painting,quickdraw,real,sketch", image_size=256, classes=TEN_CLASSES
     ),
     partition=dict(name="domain", truncation=0.05),  # released code (FedBN)
 )

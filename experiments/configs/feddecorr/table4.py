@@ -36,7 +36,7 @@ OFFLINE = dict(data=GLYPHS_100, rounds=40, training=dict(epochs=2, batch_size=8)
 
 
 def of_clients(alphas: Iterable[float], rounds: int) -> dict[str, dict]:
-    """Each alpha with each number of clients; of more than 30 a fifth takes part, in so many rounds."""
+    """Each alpha with each number of clients; of more than 30, a fifth takes part in each of these rounds."""
     few = {n: dict(clients=n, participation=1.0) for n in CLIENTS if n <= EVERY}
     many = {n: dict(clients=n, participation=SHARE, rounds=rounds) for n in CLIENTS if n > EVERY}
     return crossed(base.skews(alphas), few | many)
@@ -44,7 +44,7 @@ def of_clients(alphas: Iterable[float], rounds: int) -> dict[str, dict]:
 
 def full_settings(data: Iterable[str], alphas: Iterable[float]) -> dict[str, dict]:
     """Settings of these data sets, in the order of the table."""
-    return base.settings(data, of_clients(alphas, rounds=100))  # paper: the rounds
+    return base.settings(of_clients(alphas, rounds=100), *data)  # paper: the rounds
 
 
 def offline_settings(alphas: Iterable[float]) -> dict[str, dict]:
@@ -55,10 +55,7 @@ def offline_settings(alphas: Iterable[float]) -> dict[str, dict]:
 get_config = base.study(
     __file__,
     arms=base.WITH_AND_WITHOUT,
-    full=dict(
-        settings=full_settings(["cifar100", "tiny"], ALPHAS),
-        paper=compared(f"{base.SOURCE}, Table 4", PAPER),
-    ),
+    full=dict(settings=full_settings(["cifar100", "tiny"], ALPHAS), paper=compared(f"{base.SOURCE}, Table 4", PAPER)),
     offline=OFFLINE
     | dict(
         settings=offline_settings(ALPHAS),

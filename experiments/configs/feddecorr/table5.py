@@ -28,12 +28,9 @@ CELLS = crossed(base.skews(ALPHAS), {f"{epochs}": dict(training=dict(epochs=epoc
 get_config = base.study(
     __file__,
     arms=base.WITH_AND_WITHOUT,
-    full=dict(
-        settings=base.settings(["cifar100", "tiny"], CELLS),
-        paper=compared(f"{base.SOURCE}, Table 5", PAPER),
-    ),
+    full=dict(settings=base.settings(CELLS, "cifar100", "tiny"), paper=compared(f"{base.SOURCE}, Table 5", PAPER)),
     offline=dict(
-        settings=base.settings(["digits"], CELLS),
+        settings=base.settings(CELLS, "digits"),
         paper=compared(f"{base.SOURCE}, Table 5, CIFAR100", PAPER, why=base.WHY.format("CIFAR100")),
     ),
     smoke=["digits-0.1-1", "digits-0.1-5"],

@@ -22,13 +22,12 @@ PAPER = {  # minutes per round: CIFAR10, CIFAR100, Tiny-ImageNet
     "fedavg_decorr": (6.9, 7.1, 25.7),
 }
 
-ARMS = base.arms(*PAPER)
 _IN_SECONDS = {arm: [60 * minutes for minutes in row] for arm, row in PAPER.items()}
 
 
-def _settings(data, **common):
+def _settings(*data, **common):
     skew = dict(partition=base.partition(0.5))  # paper
-    return {name: base.data_sets(ARMS)[name] | skew | common for name in data}
+    return {name: base.DATA[name] | skew | common for name in data}
 
 
 def _compared(table, why):
@@ -38,16 +37,16 @@ def _compared(table, why):
 
 get_config = base.study(
     __file__,
-    arms=ARMS,
+    arms=base.arms(*PAPER),
     seeds=(0,),  # our choice
     evaluate_every=1,
     engine=dict(runs="separate"),  # each run alone
     full=dict(
-        settings=_settings(base.DATA, rounds=5),  # our choice: the rounds
+        settings=_settings("cifar10", "cifar100", "tiny", rounds=5),  # our choice: the rounds
         paper=_compared("Table 6", why="times of another device and another program"),
     ),
     offline=dict(
-        settings=_settings(["digits"]),
+        settings=_settings("digits"),
         rounds=10,
         paper=_compared("Table 6, CIFAR10", why=base.WHY.format("CIFAR10")),
     ),

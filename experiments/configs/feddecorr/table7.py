@@ -32,9 +32,9 @@ SOURCE = f"{base.SOURCE}, Table 7"
 get_config = base.study(
     __file__,
     arms=ARMS,
-    full=dict(settings=base.settings(["tiny"], base.skews(ALPHAS)), paper=compared(SOURCE, PAPER)),
+    full=dict(settings=base.settings(base.skews(ALPHAS), "tiny"), paper=compared(SOURCE, PAPER)),
     offline=dict(
-        settings=base.settings(["digits"], base.skews(ALPHAS)),
+        settings=base.settings(base.skews(ALPHAS), "digits"),
         paper=compared(SOURCE, PAPER, why=base.WHY.format("Tiny-ImageNet")),
     ),
     smoke=["digits-0.1"],

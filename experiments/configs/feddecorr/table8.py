@@ -22,7 +22,7 @@ SOURCE = f"{base.SOURCE}, Table 8"
 
 def _settings(data, options):
     networks = {name: dict(network=dict(name=name, **options.get(name, {}))) for name in NETWORKS}
-    return base.settings([data], crossed(base.skews(ALPHAS), networks))
+    return base.settings(crossed(base.skews(ALPHAS), networks), data)
 
 
 def _narrow(**widths):

@@ -7,19 +7,20 @@ Clients are weighed by size; the released code weighs them by whole batches (``s
 
 from collections.abc import Iterable, Mapping
 
-from experiments.config.published import DIGITS, Paper
+from experiments.config.published import DIGITS, GLYPHS, GLYPHS_100, Paper
 
 SOURCE = "Fan et al., TMLR 2023"
 WHY = "ours are digits of 8x8 pixels and a small network, not {} and {}; its strengths are not known"
 WHY_FULL = "the strengths of its methods are not known, ours stand in the config"
-SPLITS = {  # of ten classes, paper: name -> clients, classes of each; 10 is no skew
+SPLITS = {  # of ten classes, paper: name -> clients, classes of each; None is no skew
     "P5C2": (5, 2),
     "P10C2": (10, 2),
     "P10C3": (10, 3),
     "P10C5": (10, 5),
-    "IID": (10, 10),
+    "IID": (10, None),
 }
-SPLITS_100 = {"P10C10": (10, 10), "P10C20": (10, 20), "P10C30": (10, 30), "P10C50": (10, 50), "IID": (10, 100)}  # paper
+# likewise of a hundred classes, paper
+SPLITS_100 = {"P10C10": (10, 10), "P10C20": (10, 20), "P10C30": (10, 30), "P10C50": (10, 50), "IID": (10, None)}
 FEDMR = dict(
     intra=1e-5,  # released code: the README's example
     inter=0.1,  # our choice
@@ -45,17 +46,17 @@ def arms(*names: str) -> dict:
     return {name: every[name] for name in names or every}
 
 
-def partition(classes: int, num_classes: int) -> dict:
+def partition(classes: int | None) -> dict:
     """So many classes for each client, in a single pass: the released code deals each class twice, by mistake."""
-    if classes == num_classes:
+    if classes is None:
         return dict(name="iid")  # released code: Dirichlet(100000)
     return dict(name="partially_disjoint", classes_per_client=classes)
 
 
-def split(clients: int, classes: int, num_classes: int) -> dict:
+def split(clients: int, classes: int | None) -> dict:
     """A setting, ten clients of which take part in a round."""
     share = min(1.0, 10 / clients)  # paper
-    return dict(clients=clients, participation=share, partition=partition(classes, num_classes))
+    return dict(clients=clients, participation=share, partition=partition(classes))
 
 
 study = Paper(
@@ -92,30 +93,29 @@ def _data(source, normalisation, augmentation):
     )
 
 
-# what the published settings of each data set have in common
-DATA = dict(
+DATA = dict(  # what the published settings of each data set have in common
     fmnist=_data("tfds:fashion_mnist", "unit", "fedmr_fashion_mnist"),
     svhn=_data("tfds:svhn_cropped", "svhn", "fedmr_svhn"),
     cifar10=_data("tfds:cifar10", "cifar10_fedmr", "fedmr_cifar10"),
     cifar100=_data("tfds:cifar100", "cifar100", "fedmr_cifar100")
     | dict(rounds=400, network=dict(name="wide_resnet")),  # paper: table 4; WRN-28-10
 )
+OFFLINE_DATA = dict(digits={}, glyphs10=dict(data=GLYPHS), glyphs100=dict(data=GLYPHS_100))
 
 
-def settings(name: str, splits: Mapping[str, tuple[int, int]], num_classes: int, data: Mapping = {}) -> dict[str, dict]:
+def settings(name: str, splits: Mapping[str, tuple[int, int | None]]) -> dict[str, dict]:
     """A setting for each of these splits, on this data set."""
-    common = DATA.get(name, data)
-    return {f"{name}-{cut}": common | split(*splits[cut], num_classes) for cut in splits}
+    common = (DATA | OFFLINE_DATA)[name]
+    return {f"{name}-{cut}": common | split(*splits[cut]) for cut in splits}
 
 
-# of table 1
-SETTINGS = {
-    **settings("fmnist", SPLITS, 10),
-    **settings("svhn", SPLITS, 10),
-    **settings("cifar10", SPLITS, 10),
-    **settings("cifar100", SPLITS_100, 100),
+SETTINGS = {  # of table 1
+    **settings("fmnist", SPLITS),
+    **settings("svhn", SPLITS),
+    **settings("cifar10", SPLITS),
+    **settings("cifar100", SPLITS_100),
 }
-DIGITS_SETTINGS = settings("digits", SPLITS, 10)
+DIGITS_SETTINGS = settings("digits", SPLITS)
 
 
 def means_of_data(settings: Iterable[str]) -> dict[str, tuple[str, ...]]:

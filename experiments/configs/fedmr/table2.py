@@ -11,7 +11,7 @@ Not known: all strengths; for ISIC2019 the loss, the optimizer and the measure (
 mean over centres) and the network's initial weights (ours: random).
 """
 
-from experiments.config.published import DOMAINS, GLYPHS, GLYPHS_100, compared
+from experiments.config.published import DOMAINS, compared
 from experiments.configs.fedmr import base
 
 OF_TEN = {"P10C3": (10, 3), "P50C3": (50, 3), "P100C3": (100, 3)}  # paper
@@ -37,20 +37,17 @@ ISIC = dict(
 )
 
 SOURCE = f"{base.SOURCE}, Table 2"
-CIFAR10 = base.settings("cifar10", OF_TEN, 10)
-CIFAR100 = base.settings("cifar100", OF_HUNDRED, 100)
+CIFAR10 = base.settings("cifar10", OF_TEN)
+CIFAR100 = base.settings("cifar100", OF_HUNDRED)
 # the same splits of glyphs
 OFFLINE = dict(rounds=15, training=dict(epochs=2), seeds=(0,))
-OFFLINE_10 = base.settings("glyphs10", OF_TEN, 10, dict(data=GLYPHS))
-OFFLINE_100 = base.settings("glyphs100", OF_HUNDRED, 100, dict(data=GLYPHS_100))
+OFFLINE_10 = base.settings("glyphs10", OF_TEN)
+OFFLINE_100 = base.settings("glyphs100", OF_HUNDRED)
 
 get_config = base.study(
     __file__,
     arms=base.arms(),
-    full=dict(
-        settings=CIFAR10 | CIFAR100 | dict(isic2019=ISIC),
-        paper=compared(SOURCE, PAPER, why=base.WHY_FULL),
-    ),
+    full=dict(settings=CIFAR10 | CIFAR100 | dict(isic2019=ISIC), paper=compared(SOURCE, PAPER, why=base.WHY_FULL)),
     offline=OFFLINE
     | dict(
         settings=OFFLINE_10 | OFFLINE_100 | dict(domains=dict(data=DOMAINS, clients=4, partition=dict(name="domain"))),

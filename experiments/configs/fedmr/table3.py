@@ -29,7 +29,7 @@ _SHAPES = {  # of the images that each data set has
 
 
 def _with_splits(settings):
-    cifar100, others = base.split(10, 10, 100), base.split(10, 2, 10)
+    cifar100, others = base.split(10, 10), base.split(10, 2)
     return {name: setting | (cifar100 if name == "cifar100" else others) for name, setting in settings.items()}
 
 

@@ -38,7 +38,7 @@ get_config = base.study(
     __file__,
     arms=base.arms() | dict(fedmr_intra=INTRA),
     measurements=dict(unevenness="eigenvalue_variance", ranks="feature_ranks"),
-    full=dict(settings=base.settings("cifar10", base.SPLITS, 10), paper=_compared(base.WHY_FULL)),
+    full=dict(settings=base.settings("cifar10", base.SPLITS), paper=_compared(base.WHY_FULL)),
     offline=dict(settings=base.DIGITS_SETTINGS, paper=_compared(base.WHY.format("CIFAR10", "ResNet18"))),
     smoke=["digits-P5C2", "digits-IID"],
 )

@@ -43,16 +43,12 @@ def _rows():
     return rows
 
 
-FMNIST = base.settings("fmnist", base.SPLITS, 10)
+FMNIST = base.settings("fmnist", base.SPLITS)
 
 get_config = base.study(
     __file__,
     arms=_arms(),
-    full=dict(
-        settings=FMNIST,
-        means=base.means_of_data(FMNIST),
-        paper=compared(SOURCE, _rows(), why=base.WHY_FULL),
-    ),
+    full=dict(settings=FMNIST, means=base.means_of_data(FMNIST), paper=compared(SOURCE, _rows(), why=base.WHY_FULL)),
     offline=dict(
         settings=base.DIGITS_SETTINGS,
         means=base.means_of_data(base.DIGITS_SETTINGS),

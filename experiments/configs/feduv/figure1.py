@@ -14,15 +14,14 @@ from experiments.config.published import GLYPHS_100, crossed
 from experiments.configs.feduv import base
 
 SKEWS = {"iid": dict(partition=dict(name="iid")), "0.01": base.label_skew(0.01)}  # our choice
-ARMS = base.arms("fedavg", "freeze", "feduv")
 
 get_config = base.study(
     __file__,
-    arms=ARMS,
+    arms=base.arms("fedavg", "freeze", "feduv"),
     measurements=dict(head="head_spectrum"),
-    full=dict(settings=crossed(base.data_sets(ARMS, "cifar100"), SKEWS)),
+    full=dict(settings=crossed(base.data_sets("cifar100"), SKEWS)),
     offline=dict(
-        settings={f"glyphs-{name}": base.with_variance(skew, 100, ARMS) for name, skew in SKEWS.items()},
+        settings={f"glyphs-{name}": base.with_variance(skew, 100) for name, skew in SKEWS.items()},
         data=GLYPHS_100,
     ),
     smoke=["glyphs-iid"],

@@ -12,13 +12,11 @@ alpha and methods of the figure.
 
 from experiments.configs.feduv import base
 
-ARMS = base.arms()
-
 get_config = base.study(
     __file__,
-    arms=ARMS,
+    arms=base.arms(),
     evaluate_every=1,
-    full=dict(settings=base.data_sets(ARMS, "stl10")),
-    offline=dict(settings=base.offline_sets(ARMS, "digits")),
+    full=dict(settings=base.data_sets("stl10")),
+    offline=dict(settings=base.offline_sets("digits")),
     smoke=["digits"],
 )

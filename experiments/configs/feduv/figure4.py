@@ -12,15 +12,13 @@ and a linear probe compare them in numbers. Not known: which clients, and alpha.
 
 from experiments.configs.feduv import base
 
-ARMS = base.arms("fedavg", "feduv")
-
 get_config = base.study(
     __file__,
-    arms=ARMS,
+    arms=base.arms("fedavg", "feduv"),
     watch="all",
     measurements=dict(features="features", cka="cka", probe="linear_probe"),
     measure_every=10,
-    full=dict(settings=base.data_sets(ARMS, "stl10")),
-    offline=dict(settings=base.offline_sets(ARMS, "digits")),
+    full=dict(settings=base.data_sets("stl10")),
+    offline=dict(settings=base.offline_sets("digits")),
     smoke=["digits"],
 )

@@ -21,19 +21,18 @@ PAPER = {  # percent: STL10, CIFAR100, Tiny-ImageNet at both alphas, PACS, HAM10
     "freeze": (23.7, 72.1, 51.1, 59.3, 38.9, 42.6, 61.6, 73.2, 41.3),
     "feduv": (30.4, 68.5, 55.7, 59.1, 40.3, 43.2, 65.9, 73.9, 45.4),
 }
-ARMS = base.arms()
 SKEWS = {f"{alpha}": base.label_skew(alpha) for alpha in base.ALPHAS}
 
 get_config = base.study(
     __file__,
-    arms=ARMS,
+    arms=base.arms(),
     full=dict(
-        settings=crossed(base.data_sets(ARMS, "stl10", "cifar100", "tiny"), SKEWS)
-        | base.data_sets(ARMS, "pacs", "ham10000", "officehome"),
+        settings=crossed(base.data_sets("stl10", "cifar100", "tiny"), SKEWS)
+        | base.data_sets("pacs", "ham10000", "officehome"),
         paper=compared(f"{base.SOURCE}, Table 1", PAPER),
     ),
     offline=dict(
-        settings=crossed(base.offline_sets(ARMS, "digits", "glyphs100"), SKEWS) | base.offline_sets(ARMS, "domains"),
+        settings=crossed(base.offline_sets("digits", "glyphs100"), SKEWS) | base.offline_sets("domains"),
         paper=compared(
             f"{base.SOURCE}, Table 1, STL10, CIFAR100, PACS",
             {arm: (*row[:4], row[6]) for arm, row in PAPER.items()},

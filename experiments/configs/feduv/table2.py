@@ -18,7 +18,6 @@ PAPER = {  # percent: STL10 with each share, Office-Home with each share
     "freeze": (21.5, 23.7, 23.7, 37.6, 39.5, 41.3),
     "feduv": (24.9, 30.0, 30.4, 41.7, 44.8, 45.4),
 }
-ARMS = base.arms()
 SOURCE = f"{base.SOURCE}, Table 2"
 
 
@@ -27,17 +26,14 @@ def _settings(skewed, domains):
     return crossed(skewed, shares["skew"]) | crossed(domains, shares["domains"])
 
 
-OFFICEHOME = base.data_sets(ARMS, "officehome")["officehome"] | dict(rounds=60)  # paper: of this table
+OFFICEHOME = base.data_sets("officehome")["officehome"] | dict(rounds=60)  # paper: of this table
 
 get_config = base.study(
     __file__,
-    arms=ARMS,
-    full=dict(
-        settings=_settings(base.data_sets(ARMS, "stl10"), dict(officehome=OFFICEHOME)),
-        paper=compared(SOURCE, PAPER),
-    ),
+    arms=base.arms(),
+    full=dict(settings=_settings(base.data_sets("stl10"), dict(officehome=OFFICEHOME)), paper=compared(SOURCE, PAPER)),
     offline=dict(
-        settings=_settings(base.offline_sets(ARMS, "digits"), base.offline_sets(ARMS, "domains")),
+        settings=_settings(base.offline_sets("digits"), base.offline_sets("domains")),
         paper=compared(SOURCE, PAPER, why=base.OFFLINE_WHY),
     ),
     smoke=["digits-0.1", "domains-0.25"],

@@ -18,7 +18,6 @@ PAPER = {  # percent: STL10 with each number, Office-Home with each
     **{arm: (row[0], None, None, row[-1], None, None) for arm, row in TABLE1.items()},
     "feduv": (30.4, 31.5, 25.9, 45.4, 46.1, 35.9),
 }
-ARMS = base.arms()
 SOURCE = f"{base.SOURCE}, Table 3"
 
 
@@ -28,13 +27,10 @@ def _epochs(numbers):
 
 get_config = base.study(
     __file__,
-    arms=ARMS,
-    full=dict(
-        settings=crossed(base.data_sets(ARMS, "stl10", "officehome"), _epochs(EPOCHS)),
-        paper=compared(SOURCE, PAPER),
-    ),
+    arms=base.arms(),
+    full=dict(settings=crossed(base.data_sets("stl10", "officehome"), _epochs(EPOCHS)), paper=compared(SOURCE, PAPER)),
     offline=dict(
-        settings=crossed(base.offline_sets(ARMS, "digits", "domains"), _epochs((3, 6, 12))),
+        settings=crossed(base.offline_sets("digits", "domains"), _epochs((3, 6, 12))),
         rounds=10,
         paper=compared(SOURCE, PAPER, why=base.OFFLINE_WHY),
     ),

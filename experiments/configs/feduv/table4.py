@@ -19,14 +19,13 @@ PAPER = {  # percent: STL10, CIFAR100, Tiny-ImageNet, PACS, HAM10000, Office-Hom
     "only_uniformity": (24.1, 52.8, 37.9, 63.7, 73.4, 43.5),
     "feduv": (30.4, 55.7, 40.3, 65.9, 73.9, 45.4),
 }
-ARMS = base.arms(*PAPER)
 
 get_config = base.study(
     __file__,
-    arms=ARMS,
-    full=dict(settings=base.data_sets(ARMS), paper=compared(f"{base.SOURCE}, Table 4", PAPER)),
+    arms=base.arms(*PAPER),
+    full=dict(settings=base.data_sets(), paper=compared(f"{base.SOURCE}, Table 4", PAPER)),
     offline=dict(
-        settings=base.offline_sets(ARMS),
+        settings=base.offline_sets(),
         paper=compared(
             f"{base.SOURCE}, Table 4, STL10, CIFAR100, PACS",
             {arm: (row[0], row[1], row[3]) for arm, row in PAPER.items()},

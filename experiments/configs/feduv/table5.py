@@ -21,16 +21,15 @@ PAPER = {  # seconds per round: STL10, CIFAR100, Tiny-ImageNet, PACS, HAM10000, 
     "freeze": (26, 56, 728, 47, 129, 351),
     "feduv": (27, 58, 755, 48, 132, 362),
 }
-ARMS = base.arms()
 
 get_config = base.study(
     __file__,
-    arms=ARMS,
+    arms=base.arms(),
     seeds=(0,),  # one of each
     evaluate_every=1,
     engine=dict(runs="separate"),  # each run alone
     full=dict(
-        settings={name: setting | dict(rounds=5) for name, setting in base.data_sets(ARMS).items()},  # our choice
+        settings={name: setting | dict(rounds=5) for name, setting in base.data_sets().items()},  # our choice
         paper=compared(
             f"{base.SOURCE}, Table 5",
             PAPER,
@@ -39,7 +38,7 @@ get_config = base.study(
         ),
     ),
     offline=dict(
-        settings=base.offline_sets(ARMS),
+        settings=base.offline_sets(),
         rounds=10,
         paper=compared(
             f"{base.SOURCE}, Table 5, STL10, CIFAR100, PACS",
