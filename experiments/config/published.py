@@ -1,10 +1,12 @@
-"""Shared parts of the configs of published tables and figures: the choice by argument, tables, small versions."""
+"""What the configs of published tables and figures share: data, three versions of each, and a paper's numbers."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
+from experiments.config.cells import merged
 from experiments.config.plain_values import plain
 from experiments.configs import base
 
@@ -16,18 +18,80 @@ _LOOKS = ("clean", "coloured", "outline", "textured")
 DOMAINS = GLYPHS | dict(domains=_LOOKS, train_size=500, test_size=250, channels=3)
 _SMALL = dict(train_size=1500, test_size=200)  # sizes of small versions with glyphs
 
+Changes = Mapping[str, Any]  # values by config key; those of a nested dict are merged as a setting's are
 
-def chosen(file: str, arg: str, makers: Mapping[str, Callable[[ConfigDict], None]]) -> ConfigDict:
-    """Returns the base config, changed by the maker of that name.
 
-    Raises:
-        ValueError: there is no such maker.
+class Paper(NamedTuple):
+    """What the studies of a paper have in common."""
+
+    shared: Changes  # of both versions; these replace the base config's values whole
+    full: Changes  # the published setting
+    offline: Changes  # what a CPU can train, on data that come with an installed package
+    smoke_network: Changes
+
+    def study(
+        self,
+        file: str,
+        *,
+        arms: Mapping[str, Changes],
+        full: Changes,
+        offline: Changes,
+        smoke: Sequence[str],
+        smoke_settings: Mapping[str, Changes] | None = None,
+        smoke_network: Changes | None = None,
+        **both: Any,
+    ) -> Callable[..., ConfigDict]:
+        """Returns the ``get_config`` of a table or figure; its argument is ``full``, ``offline`` or ``smoke``.
+
+        Args:
+            file: The ``__file__`` of the config.
+            arms: As ``config.arms``. What settings change in other arms is left out.
+            full: The changes of the published setting; ``paper`` is a comparison by ``compared``.
+            offline: The changes of the version that a CPU can train, likewise.
+            smoke: The settings of ``offline`` that are trained for two rounds with one seed: seconds.
+            smoke_settings: Settings to take these from instead.
+            smoke_network: A network for them instead of this paper's small one.
+            **both: Further changes of both versions.
+        """
+        defaults, both = plain(base.get_config()), {"arms": arms, **both}
+        versions = {
+            "full": _version(defaults | self.shared, self.full, both, full),
+            "offline": _version(defaults | self.shared, self.offline, both, offline),
+        }
+        settings = smoke_settings or offline["settings"]
+        chosen = _of_arms({name: settings[name] for name in smoke}, arms)
+        versions["smoke"] = _small(versions["offline"], chosen, smoke_network or self.smoke_network)
+
+        def get_config(arg: str = "offline") -> ConfigDict:
+            if arg not in versions:
+                expected = ", ".join(versions)
+                raise ValueError(f"{Path(file).name}:{arg}: expected one of {expected} after the file name")
+            config = base.get_config()
+            changed = {key: value for key, value in versions[arg].items() if value != defaults.get(key)}
+            for key, value in plain(changed).items():  # a copy: settings share no dict that an override would change
+                config[key] = value
+            return config
+
+        return get_config
+
+
+def compared(source: str, rows: Mapping[str, Sequence[float | None]], why: str = "", **of_metric: str) -> dict:
+    """A paper's numbers as ``paper`` of a study: a row for each arm, whose columns are its means, or else its settings.
+
+    Args:
+        source: The paper and the table in it.
+        rows: By arm; None is a number that is not known. Columns beyond the study's are left out.
+        why: Why ours are not comparable; empty where they are.
+        **of_metric: ``metric`` and ``target``, where the numbers are not accuracies.
     """
-    if arg not in makers:
-        raise ValueError(f"{file}:{arg}: expected one of {', '.join(makers)} after the file name")
-    config = base.get_config()
-    makers[arg](config)
-    return config
+    reason = dict(why=why) if why else {}
+    return dict(source=source, comparable=not why, **reason, **of_metric, rows=rows)
+
+
+def crossed(rows: Mapping[str, Changes], columns: Mapping[str, Changes]) -> dict[str, dict]:
+    """Settings ``<row>-<column>``: the changes of every row, such as a data set, with those of every column."""
+    cells = [(row, column) for row in rows for column in columns]
+    return {f"{row}-{column}": merged(rows[row], columns[column]) for row, column in cells}
 
 
 def by_setting(rows: Mapping[str, Sequence[float | None]], settings: Iterable[str]) -> dict[str, dict[str, float]]:
@@ -36,22 +100,43 @@ def by_setting(rows: Mapping[str, Sequence[float | None]], settings: Iterable[st
     return {name: {arm: row[i] for arm, row in rows.items() if row[i] is not None} for i, name in columns}
 
 
-def make_small(config: ConfigDict, settings: Sequence[str], **network: Any) -> None:
-    """Reduces a config to seconds of work: two rounds of one epoch with one seed, few examples and that network."""
-    every = plain(config)
-    config.settings = {name: _small(every["settings"][name]) for name in settings}
-    config.rounds, config.evaluate_every, config.seeds, config.paper, config.means = 2, 1, (0,), {}, {}
-    config.data.update(_of_data(config.data))
-    config.training.epochs = 1
-    config.network = network or dict(name="small_cnn", channels=(16,))
+def _version(values, *changes):
+    for change in changes:
+        values = merged(values, change)
+    paper = dict(values["paper"])
+    if rows := paper.pop("rows", None):
+        paper["values"] = by_setting(rows, values["means"] or values["settings"])
+    return values | dict(paper=paper, settings=_of_arms(values["settings"], values["arms"]))
 
 
-def _small(changes):
-    changes = {key: value for key, value in changes.items() if key != "rounds"}
-    if "data" in changes:
-        changes["data"] = changes["data"] | _of_data(changes["data"])
-    return changes
+def _of_arms(settings, arms):
+    """The settings without their changes of arms other than these."""
+    found = {name: dict(setting) for name, setting in settings.items()}
+    for setting in found.values():
+        if own := {arm: changes for arm, changes in setting.get("arms", {}).items() if arm in arms}:
+            setting["arms"] = own
+        else:
+            setting.pop("arms", None)
+    return found
 
 
-def _of_data(data):
-    return _SMALL if data.get("source") == "glyphs" else {}
+def _small(values, settings, network):
+    """Two rounds of one epoch with one seed in these settings, with few examples and that network."""
+    return values | dict(
+        settings={name: _without_rounds(setting) for name, setting in settings.items()},
+        data=_few_examples(values["data"]),
+        training=values["training"] | dict(epochs=1),
+        network=network,
+        **dict(rounds=2, evaluate_every=1, seeds=(0,), paper={}, means={}),
+    )
+
+
+def _without_rounds(setting):
+    setting = {key: value for key, value in setting.items() if key != "rounds"}
+    if "data" in setting:
+        setting["data"] = _few_examples(setting["data"])
+    return setting
+
+
+def _few_examples(data):
+    return data | _SMALL if data.get("source") == "glyphs" else data

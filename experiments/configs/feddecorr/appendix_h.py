@@ -10,28 +10,12 @@ The report shows the losses of the last round, "Losses within a round"; those of
 known: the number of clients, alpha and the round; ours are a guess.
 """
 
-from ml_collections import ConfigDict
-
-from experiments.config.published import chosen, make_small
 from experiments.configs.feddecorr import base
 
-
-def get_config(arg: str = "offline") -> ConfigDict:
-    return chosen("appendix_h.py", arg, dict(full=_full, offline=_offline, smoke=_smoke))
-
-
-def _full(config):
-    base.full(config, base.with_and_without())
-    config.training.logged_epochs = config.training.epochs
-    config.settings = {"cifar10-0.05": base.data_sets(())["cifar10"] | dict(partition=base.partition(0.05))}
-
-
-def _offline(config):
-    base.offline(config, base.with_and_without())
-    config.training.logged_epochs = config.training.epochs
-    config.settings = {"digits-0.05": dict(partition=base.partition(0.05))}
-
-
-def _smoke(config):
-    _offline(config)
-    make_small(config, ["digits-0.05"])
+get_config = base.study(
+    __file__,
+    arms=base.WITH_AND_WITHOUT,
+    full=dict(settings=base.settings(base.skews([0.05]), "cifar10"), training=dict(logged_epochs=10)),
+    offline=dict(settings=base.settings(base.skews([0.05]), "digits"), training=dict(logged_epochs=5)),
+    smoke=["digits-0.05"],
+)

@@ -11,44 +11,30 @@ Other methods of these appendices: ``appendix_methods.py``. Not known: the data 
 of figures 2 to 7.
 """
 
-from ml_collections import ConfigDict
-
-from experiments.config.published import GLYPHS, GLYPHS_100, chosen, make_small
+from experiments.config.published import GLYPHS, GLYPHS_100, crossed
 from experiments.configs.feddecorr import base
 from experiments.configs.feddecorr.figures2_7 import ALPHAS
 
-_NETWORKS = ("resnet18", "resnet32")  # paper
+
+def _networks(data, **options):
+    networks = {name: dict(network=dict(name=name, **options)) for name in ("resnet18", "resnet32")}  # paper
+    return base.settings(networks, data)
 
 
-def get_config(arg: str = "offline") -> ConfigDict:
-    return chosen("appendix_networks.py", arg, dict(full=_full, offline=_offline, smoke=_smoke))
+def _offline(width):
+    glyphs = dict(glyphs10=dict(data=GLYPHS), glyphs100=dict(data=GLYPHS_100))
+    return crossed(_networks("digits", width_multiplier=width) | glyphs, base.skews(ALPHAS))
 
 
-def _at_all_alphas(studies):
-    cells = [(name, alpha) for name in studies for alpha in ALPHAS]
-    return {f"{name}-{alpha}": studies[name] | dict(partition=base.partition(alpha)) for name, alpha in cells}
-
-
-def _full(config):
-    base.full(config, base.arms("fedavg"))
-    config.watch = "all"  # paper
-    of_data = base.data_sets(())
-    networks = {f"cifar100-{name}": of_data["cifar100"] | dict(network=dict(name=name)) for name in _NETWORKS}
-    config.settings = _at_all_alphas(networks | {name: of_data[name] for name in ("cifar10", "tiny")})
-
-
-def _offline(config):
-    _narrow(config, 0.25)
-
-
-def _narrow(config, width):
-    base.offline_100(config, base.arms("fedavg"))
-    config.watch = "all"
-    config.seeds = (0,)
-    networks = {f"digits-{name}": dict(network=dict(name=name, width_multiplier=width)) for name in _NETWORKS}
-    config.settings = _at_all_alphas(networks | dict(glyphs10=dict(data=GLYPHS), glyphs100=dict(data=GLYPHS_100)))
-
-
-def _smoke(config):
-    _narrow(config, 0.1)
-    make_small(config, [f"{name}-0.25" for name in ("digits-resnet18", "digits-resnet32", "glyphs10", "glyphs100")])
+get_config = base.study(
+    __file__,
+    arms=base.arms("fedavg"),
+    watch="all",  # paper
+    full=dict(
+        settings=crossed(_networks("cifar100"), base.skews(ALPHAS))
+        | base.settings(base.skews(ALPHAS), "cifar10", "tiny")
+    ),
+    offline=base.OFFLINE_100 | dict(seeds=(0,), settings=_offline(width=0.25)),
+    smoke=[f"{name}-0.25" for name in ("digits-resnet18", "digits-resnet32", "glyphs10", "glyphs100")],
+    smoke_settings=_offline(width=0.1),
+)

@@ -3,11 +3,9 @@
 Behind each value stands where it is from: the paper, its released code, or our choice.
 """
 
-from collections.abc import Collection
+from collections.abc import Iterable, Mapping
 
-from ml_collections import ConfigDict
-
-from experiments.config.published import DIGITS
+from experiments.config.published import DIGITS, Paper, crossed
 
 SOURCE = "Shi et al., TPAMI 2023"
 WHY = "ours are digits of 8x8 pixels and a small network, not {} and MobileNetV2"
@@ -40,9 +38,37 @@ def arms(*names: str) -> dict:
     return {name: every[name] for name in names or every}
 
 
-def with_and_without() -> dict:
-    """FedAvg alone and with FedDecorr, the arms of most tables."""
-    return arms("fedavg", "fedavg_decorr")
+WITH_AND_WITHOUT = arms("fedavg", "fedavg_decorr")  # the arms of most tables
+
+study = Paper(
+    shared=dict(
+        clients=10,  # paper
+        participation=1.0,  # paper
+        training=dict(
+            epochs=10,  # paper
+            batch_size=64,  # paper; the last partial batch is kept, as in the released code
+            learning_rate=0.01,  # paper
+            momentum=0.9,  # paper; reset in every round, as in the released code
+            weight_decay=1e-5,  # paper: of CIFAR10
+            augmentation="none",
+        ),
+        seeds=(0, 1, 2),  # paper: three runs; which seeds, and a partition for each, are our choice
+    ),
+    full=dict(  # data and rounds are those of ``DATA``
+        network=dict(name="mobilenet_v2"),  # paper; the released code's variant for small images
+        evaluate_every=5,  # our choice; the tables are of the last round
+    ),
+    offline=dict(  # our choices throughout
+        data=DIGITS,
+        network=dict(name="small_cnn"),
+        rounds=30,
+        evaluate_every=5,
+        training=dict(epochs=5, batch_size=32),
+    ),
+    smoke_network=dict(name="small_cnn", channels=(16,)),
+).study
+# of a hundred classes: fewer passes over more and larger images
+OFFLINE_100 = dict(rounds=20, training=dict(epochs=2))
 
 
 def partition(alpha: float | str) -> dict:
@@ -50,70 +76,42 @@ def partition(alpha: float | str) -> dict:
     return dict(name="iid") if alpha == "iid" else dict(name="dirichlet", alpha=alpha)
 
 
-def pathological(classes: int) -> dict:
-    """So many classes for each client; ``balanced``, as the paper does not say who gets which, is our choice."""
-    return dict(name="pathological", classes_per_client=classes, method="balanced")
+def skews(alphas: Iterable[float | str]) -> dict[str, dict]:
+    """Columns of ``settings``: one for each alpha, by its name."""
+    return {f"{alpha}": dict(partition=partition(alpha)) for alpha in alphas}
 
 
-def start(config: ConfigDict, chosen_arms: dict) -> None:
-    """What all label-skew studies have in common."""
-    config.arms = chosen_arms
-    config.clients, config.participation = 10, 1.0  # paper
-    config.training = dict(
-        epochs=10,  # paper
-        batch_size=64,  # paper; the last partial batch is kept, as in the released code
-        learning_rate=0.01,  # paper
-        momentum=0.9,  # paper; reset in every round, as in the released code
-        weight_decay=1e-5,  # paper: of CIFAR10
-        augmentation="none",
-    )
-    config.seeds = (0, 1, 2)  # paper: three runs; which seeds, and a partition for each, are our choice
+def pathological(classes: Iterable[int]) -> dict[str, dict]:
+    """One for each number of classes per client.
+
+    ``balanced``, as the paper does not say who gets which, is our choice.
+    """
+    skews = {number: dict(name="pathological", classes_per_client=number, method="balanced") for number in classes}
+    return {f"{number}": dict(partition=skew) for number, skew in skews.items()}
 
 
-def full(config: ConfigDict, chosen_arms: dict) -> None:
-    """The published setting; data and rounds are those of ``data_sets``."""
-    start(config, chosen_arms)
-    config.network.name = "mobilenet_v2"  # paper; the released code's variant for small images
-    config.evaluate_every = 5  # our choice; the tables are of the last round
+def settings(columns: Mapping[str, dict], *data: str) -> dict[str, dict]:
+    """Each of these data sets with each of the columns."""
+    return crossed({name: DATA[name] for name in data}, columns)
 
 
-def offline(config: ConfigDict, chosen_arms: dict) -> None:
-    """Our choices throughout: what a CPU can train, on data that come with an installed package."""
-    start(config, chosen_arms)
-    config.data = DIGITS
-    config.network.name = "small_cnn"
-    config.rounds, config.evaluate_every, config.training.epochs, config.training.batch_size = 30, 5, 5, 32
-
-
-def offline_100(config: ConfigDict, chosen_arms: dict) -> None:
-    """Likewise with a hundred classes: fewer passes over more and larger images."""
-    offline(config, chosen_arms)
-    config.rounds, config.training.epochs = 20, 2
-
-
-def data_sets(chosen_arms: Collection[str]) -> dict[str, dict]:
-    """What the published settings of each data set have in common."""
-    moons = [arm for arm in ("moon", "moon_decorr") if arm in chosen_arms]
-    return dict(
-        cifar10=dict(
-            rounds=100,  # paper
-            data=dict(source="tfds:cifar10", normalisation="cifar10"),  # released code
-            training=dict(augmentation="feddecorr_cifar10"),  # released code: crop and flip
-        ),
-        cifar100=dict(
-            rounds=100,  # paper
-            data=dict(source="tfds:cifar100", normalisation="cifar100"),  # released code
-            training=dict(weight_decay=1e-4, augmentation="feddecorr_cifar100"),  # paper: 1e-4 and AutoAugment
-        ),
-        tiny=dict(
-            rounds=50,  # paper
-            data=dict(source="folder:tiny-imagenet-200", normalisation="half"),  # released code
-            training=dict(weight_decay=1e-4, augmentation="feddecorr_tiny_imagenet"),  # paper: 1e-4 and AutoAugment
-            **(dict(arms={arm: _without_projector() for arm in moons}) if moons else {}),  # released code
-        ),
-    )
-
-
-def _without_projector():
-    moon = dict(needs_projector=False)
-    return dict(network=dict(projector="none"), methods=dict(moon=moon))
+_WITHOUT_PROJECTOR = dict(network=dict(projector="none"), methods=dict(moon=dict(needs_projector=False)))
+DATA = dict(  # what the settings of each data set have in common
+    digits={},  # of the offline versions
+    cifar10=dict(
+        rounds=100,  # paper
+        data=dict(source="tfds:cifar10", normalisation="cifar10"),  # released code
+        training=dict(augmentation="feddecorr_cifar10"),  # released code: crop and flip
+    ),
+    cifar100=dict(
+        rounds=100,  # paper
+        data=dict(source="tfds:cifar100", normalisation="cifar100"),  # released code
+        training=dict(weight_decay=1e-4, augmentation="feddecorr_cifar100"),  # paper: 1e-4 and AutoAugment
+    ),
+    tiny=dict(
+        rounds=50,  # paper
+        data=dict(source="folder:tiny-imagenet-200", normalisation="half"),  # released code
+        training=dict(weight_decay=1e-4, augmentation="feddecorr_tiny_imagenet"),  # paper: 1e-4 and AutoAugment
+        arms=dict(moon=_WITHOUT_PROJECTOR, moon_decorr=_WITHOUT_PROJECTOR),  # released code
+    ),
+)

@@ -11,37 +11,23 @@ known: how 64 features become three (ours: principal axes), and which alphas and
 skew, FedAvg with and without FedDecorr. Beside it a linear probe tells collapsed features from a biased classifier.
 """
 
-from ml_collections import ConfigDict
-
-from experiments.config.published import chosen, make_small
 from experiments.configs.feddecorr import base
 
 ALPHAS = (0.05, "iid")  # our choice
 
-
-def get_config(arg: str = "offline") -> ConfigDict:
-    return chosen("figure1.py", arg, dict(full=_full, offline=_offline, smoke=_smoke))
-
-
-def _measured(config):
-    config.measurements, config.measure_every = dict(features="features", probe="linear_probe"), 10
-
-
-def _full(config):
-    base.full(config, base.with_and_without())
-    _measured(config)
-    config.network.name = "resnet20"  # paper
-    cifar10 = base.data_sets(())["cifar10"]
-    config.settings = {f"cifar10-{alpha}": cifar10 | dict(partition=base.partition(alpha)) for alpha in ALPHAS}
-
-
-def _offline(config):
-    base.offline(config, base.with_and_without())
-    _measured(config)
-    config.network = dict(name="resnet20", width_multiplier=0.5)
-    config.settings = {f"digits-{alpha}": dict(partition=base.partition(alpha)) for alpha in ALPHAS}
-
-
-def _smoke(config):
-    _offline(config)
-    make_small(config, ["digits-0.05"], name="resnet20", width_multiplier=0.25)
+get_config = base.study(
+    __file__,
+    arms=base.WITH_AND_WITHOUT,
+    measurements=dict(features="features", probe="linear_probe"),
+    measure_every=10,
+    full=dict(
+        settings=base.settings(base.skews(ALPHAS), "cifar10"),
+        network=dict(name="resnet20"),  # paper
+    ),
+    offline=dict(
+        settings=base.settings(base.skews(ALPHAS), "digits"),
+        network=dict(name="resnet20", width_multiplier=0.5),
+    ),
+    smoke=["digits-0.05"],
+    smoke_network=dict(name="resnet20", width_multiplier=0.25),
+)

@@ -11,31 +11,20 @@ here it is trained at all four. Not known: the base of the logarithm, and over h
 plotted); ours are natural, and all.
 """
 
-from ml_collections import ConfigDict
-
-from experiments.config.published import chosen, make_small
 from experiments.configs.feddecorr import base
 
 ALPHAS = (0.01, 0.05, 0.25, "iid")  # paper
 
-
-def get_config(arg: str = "offline") -> ConfigDict:
-    return chosen("figures2_7.py", arg, dict(full=_full, offline=_offline, smoke=_smoke))
-
-
-def _full(config):
-    base.full(config, base.with_and_without())
-    config.watch = "0"  # released code: the model of the first client
-    cifar100 = base.data_sets(())["cifar100"]
-    config.settings = {f"cifar100-{alpha}": cifar100 | dict(partition=base.partition(alpha)) for alpha in ALPHAS}
-
-
-def _offline(config):
-    base.offline(config, base.with_and_without())
-    config.watch = "all"  # our choice: R as mean and range over clients
-    config.settings = {f"digits-{alpha}": dict(partition=base.partition(alpha)) for alpha in ALPHAS}
-
-
-def _smoke(config):
-    _offline(config)
-    make_small(config, ["digits-0.05", "digits-iid"])
+get_config = base.study(
+    __file__,
+    arms=base.WITH_AND_WITHOUT,
+    full=dict(
+        settings=base.settings(base.skews(ALPHAS), "cifar100"),
+        watch="0",  # released code: the model of the first client
+    ),
+    offline=dict(
+        settings=base.settings(base.skews(ALPHAS), "digits"),
+        watch="all",  # our choice: R as mean and range over clients
+    ),
+    smoke=["digits-0.05", "digits-iid"],
+)

@@ -10,34 +10,20 @@ Not known: which numbers of classes these were. Ours, 2 and 3, are a guess by th
 the routine that gives classes out.
 """
 
-from ml_collections import ConfigDict
-
-from experiments.config.published import by_setting, chosen, make_small
+from experiments.config.published import compared
 from experiments.configs.feddecorr import base
 
-CLASSES = (2, 3)  # our guess
+CLASSES = base.pathological((2, 3))  # our guess
 PAPER = {"fedavg": (45.61, 67.53), "fedavg_decorr": (47.63, 74.51)}  # percent
 SOURCE = "Shi et al., ICLR 2023, Table 10"
 
-
-def get_config(arg: str = "offline") -> ConfigDict:
-    return chosen("iclr_table10.py", arg, dict(full=_full, offline=_offline, smoke=_smoke))
-
-
-def _full(config):
-    base.full(config, base.with_and_without())
-    cifar10 = base.data_sets(())["cifar10"]
-    config.settings = settings = {f"cifar10-{m}": cifar10 | dict(partition=base.pathological(m)) for m in CLASSES}
-    config.paper = dict(source=SOURCE, comparable=True, values=by_setting(PAPER, settings))
-
-
-def _offline(config):
-    base.offline(config, base.with_and_without())
-    config.settings = settings = {f"digits-{m}": dict(partition=base.pathological(m)) for m in CLASSES}
-    why = base.WHY.format("CIFAR10")
-    config.paper = dict(source=SOURCE, comparable=False, why=why, values=by_setting(PAPER, settings))
-
-
-def _smoke(config):
-    _offline(config)
-    make_small(config, ["digits-2"])
+get_config = base.study(
+    __file__,
+    arms=base.WITH_AND_WITHOUT,
+    full=dict(settings=base.settings(CLASSES, "cifar10"), paper=compared(SOURCE, PAPER)),
+    offline=dict(
+        settings=base.settings(CLASSES, "digits"),
+        paper=compared(SOURCE, PAPER, why=base.WHY.format("CIFAR10")),
+    ),
+    smoke=["digits-2"],
+)

@@ -6,9 +6,7 @@
 * ``:offline``, ``:smoke``: as in ``table4.py``, with one more alpha.
 """
 
-from ml_collections import ConfigDict
-
-from experiments.config.published import by_setting, chosen, make_small
+from experiments.config.published import compared
 from experiments.configs.feddecorr import base, table4
 
 SOURCE = "Shi et al., ICLR 2023, Table 3"
@@ -19,24 +17,14 @@ OF_HALF = {  # percent, alpha 0.5, 10 to 100 clients
 }
 PAPER = {arm: (*row[10:], *OF_HALF[arm]) for arm, row in table4.PAPER.items()}
 
-
-def get_config(arg: str = "offline") -> ConfigDict:
-    return chosen("iclr_table3.py", arg, dict(full=_full, offline=_offline, smoke=_smoke))
-
-
-def _full(config):
-    base.full(config, base.with_and_without())
-    config.settings = settings = table4.full_settings(("tiny",), ALPHAS)
-    values = by_setting(PAPER, settings)
-    config.paper = dict(source=SOURCE, comparable=True, values=values)
-
-
-def _offline(config):
-    table4.offline(config, ALPHAS)
-    values = by_setting(PAPER, table4.offline_names(ALPHAS))
-    config.paper = dict(source=SOURCE, comparable=False, why=table4.WHY.format("Tiny-ImageNet"), values=values)
-
-
-def _smoke(config):
-    _offline(config)
-    make_small(config, ["glyphs-0.5-10", "glyphs-0.5-50"])
+get_config = base.study(
+    __file__,
+    arms=base.WITH_AND_WITHOUT,
+    full=dict(settings=table4.full_settings(["tiny"], ALPHAS), paper=compared(SOURCE, PAPER)),
+    offline=table4.OFFLINE
+    | dict(
+        settings=table4.offline_settings(ALPHAS),
+        paper=compared(SOURCE, PAPER, why=table4.WHY.format("Tiny-ImageNet")),
+    ),
+    smoke=["glyphs-0.5-10", "glyphs-0.5-50"],
+)

@@ -9,9 +9,7 @@
 The ICLR version's tables 1, 2, 8 and 9 are of these runs. Not known: whether the last or the best round is reported.
 """
 
-from ml_collections import ConfigDict
-
-from experiments.config.published import by_setting, chosen, make_small
+from experiments.config.published import compared
 from experiments.configs.feddecorr import base
 from experiments.configs.feddecorr.base import ALPHAS
 
@@ -28,32 +26,16 @@ PAPER = {  # accuracy in percent of CIFAR10, CIFAR100 and Tiny-ImageNet, in this
     "moon_decorr": (73.46, 81.63, 90.61, 92.63, 59.43, 66.12, 71.68, 73.70, 40.40, 44.20, 50.81, 53.01),
 }
 
-
-def get_config(arg: str = "offline") -> ConfigDict:
-    return chosen("table1.py", arg, dict(full=_full, offline=_offline, smoke=_smoke))
-
-
-def _full(config):
-    arms = base.arms()
-    base.full(config, arms)
-    of_data = base.data_sets(arms)
-    config.settings = {
-        f"{name}-{alpha}": common | dict(partition=base.partition(alpha))
-        for name, common in of_data.items()
-        for alpha in ALPHAS
-    }
-    values = by_setting(PAPER, [f"{name}-{alpha}" for name in of_data for alpha in ALPHAS])
-    config.paper = dict(source=f"{base.SOURCE}, Table 1", comparable=True, values=values)
-
-
-def _offline(config):
-    base.offline(config, base.arms())
-    config.settings = {f"digits-{alpha}": dict(partition=base.partition(alpha)) for alpha in ALPHAS}
-    values = by_setting(PAPER, [f"digits-{alpha}" for alpha in ALPHAS])  # the first columns
-    why = base.WHY.format("CIFAR10")
-    config.paper = dict(source=f"{base.SOURCE}, Table 1, CIFAR10", comparable=False, why=why, values=values)
-
-
-def _smoke(config):
-    _offline(config)
-    make_small(config, ["digits-0.1", "digits-iid"])
+get_config = base.study(
+    __file__,
+    arms=base.arms(),
+    full=dict(
+        settings=base.settings(base.skews(ALPHAS), "cifar10", "cifar100", "tiny"),
+        paper=compared(f"{base.SOURCE}, Table 1", PAPER),
+    ),
+    offline=dict(
+        settings=base.settings(base.skews(ALPHAS), "digits"),
+        paper=compared(f"{base.SOURCE}, Table 1, CIFAR10", PAPER, why=base.WHY.format("CIFAR10")),  # the first columns
+    ),
+    smoke=["digits-0.1", "digits-iid"],
+)

@@ -9,9 +9,7 @@
 Not known: by which routine classes were given out. Ours gives each class to equally many clients, as far as they go.
 """
 
-from ml_collections import ConfigDict
-
-from experiments.config.published import by_setting, chosen, make_small
+from experiments.config.published import compared
 from experiments.configs.feddecorr import base
 
 CLASSES = dict(cifar10=(3, 4, 5), cifar100=(20, 30, 40), tiny=(80, 90, 100))  # paper
@@ -29,31 +27,20 @@ PAPER = {  # accuracy in percent, columns in the order of CLASSES
 }
 
 
-def get_config(arg: str = "offline") -> ConfigDict:
-    return chosen("table2.py", arg, dict(full=_full, offline=_offline, smoke=_smoke))
+def _settings(name, classes):
+    return base.settings(base.pathological(classes), name)
 
 
-def _full(config):
-    arms = base.arms()
-    base.full(config, arms)
-    of_data = base.data_sets(arms)
-    cells = [(name, classes) for name in of_data for classes in CLASSES[name]]
-    config.settings = {
-        f"{n}-{classes}": of_data[n] | dict(partition=base.pathological(classes)) for n, classes in cells
-    }
-    values = by_setting(PAPER, [f"{n}-{classes}" for n, classes in cells])
-    config.paper = dict(source=f"{base.SOURCE}, Table 2", comparable=True, values=values)
-
-
-def _offline(config):
-    base.offline(config, base.arms())
-    of_classes = {f"digits-{classes}": base.pathological(classes) for classes in CLASSES["cifar10"]}
-    config.settings = {name: dict(partition=partition) for name, partition in of_classes.items()}
-    why = base.WHY.format("CIFAR10")
-    values = by_setting(PAPER, of_classes)  # the first columns
-    config.paper = dict(source=f"{base.SOURCE}, Table 2, CIFAR10", comparable=False, why=why, values=values)
-
-
-def _smoke(config):
-    _offline(config)
-    make_small(config, ["digits-3"])
+get_config = base.study(
+    __file__,
+    arms=base.arms(),
+    full=dict(
+        settings={key: s for name in CLASSES for key, s in _settings(name, CLASSES[name]).items()},
+        paper=compared(f"{base.SOURCE}, Table 2", PAPER),
+    ),
+    offline=dict(
+        settings=_settings("digits", CLASSES["cifar10"]),
+        paper=compared(f"{base.SOURCE}, Table 2, CIFAR10", PAPER, why=base.WHY.format("CIFAR10")),  # the first columns
+    ),
+    smoke=["digits-3"],
+)

@@ -14,9 +14,7 @@ term out in round 1 and in the first batch of every epoch; its domains are cut t
 ones.
 """
 
-from ml_collections import ConfigDict
-
-from experiments.config.published import DOMAINS, by_setting, chosen, make_small
+from experiments.config.published import DOMAINS, compared
 from experiments.configs.feddecorr import base
 
 TEN_CLASSES = (  # of DomainNet, released code (FedBN)
@@ -36,10 +34,6 @@ PAPER = {  # percent, mean over the domains of Office-Caltech10 and of DomainNet
 }
 
 
-def get_config(arg: str = "offline") -> ConfigDict:
-    return chosen("table3.py", arg, dict(full=_full, offline=_offline, smoke=_smoke))
-
-
 def arms() -> dict:
     """FedAvg, FedProx, FedAvgM, MOON and FedBN, alone and with FedDecorr."""
     names = ("fedavg", "fedprox", "fedavgm", "moon")
@@ -51,47 +45,45 @@ def arms() -> dict:
     return chosen_arms | dict(fedbn=fedbn, fedbn_decorr=fedbn | dict(methods=decorr))
 
 
-def _full(config):
-    base.full(config, arms())
-    config.network.name = "alexnet"  # released code (FedBN): AlexNet with BatchNorm, images of 256x256 pixels
-    config.training.epochs, config.rounds = 1, 300  # paper
-    config.training.augmentation = "fedbn_domains"  # released code (FedBN)
-    config.settings = dict(
-        office=dict(
-            clients=4,  # paper: one for each domain
-            data=dict(source="folder:office", image_size=256),
-            partition=dict(name="domain", truncation=0.5),  # released code (FedBN): of the smallest domain
+OFFICE = dict(
+    clients=4,  # paper: one for each domain
+    data=dict(source="folder:office", image_size=256),
+    partition=dict(name="domain", truncation=0.5),  # released code (FedBN): of the smallest domain
+)
+DOMAINNET = dict(
+    clients=6,  # paper
+    data=dict(
+        source="tfds:domainnet/clipart,infograph,painting,quickdraw,real,sketch", image_size=256, classes=TEN_CLASSES
+    ),
+    partition=dict(name="domain", truncation=0.05),  # released code (FedBN)
+)
+
+get_config = base.study(
+    __file__,
+    arms=arms(),
+    measurements=dict(domains="domain_accuracy"),
+    full=dict(
+        settings=dict(office=OFFICE, domainnet=DOMAINNET),
+        network=dict(name="alexnet"),  # released code (FedBN): AlexNet with BatchNorm, images of 256x256 pixels
+        training=dict(
+            epochs=1,  # paper
+            augmentation="fedbn_domains",  # released code (FedBN)
         ),
-        domainnet=dict(
-            clients=6,  # paper
-            data=dict(
-                source="tfds:domainnet/clipart,infograph,painting,quickdraw,real,sketch",
-                image_size=256,
-                classes=TEN_CLASSES,
-            ),
-            partition=dict(name="domain", truncation=0.05),  # released code (FedBN)
+        rounds=300,  # paper
+        paper=compared(f"{base.SOURCE}, Table 3, average", PAPER),
+    ),
+    offline=dict(
+        settings=dict(glyphs={}),
+        clients=4,
+        data=DOMAINS,
+        partition=dict(name="domain", truncation=0.5),
+        training=dict(epochs=1),
+        rounds=60,
+        paper=compared(
+            f"{base.SOURCE}, Table 3, Office-Caltech10, average",
+            PAPER,
+            why="ours are synthetic images and a small network, not Office-Caltech10 and AlexNet",
         ),
-    )
-    config.measurements = dict(domains="domain_accuracy")
-    values = by_setting(PAPER, ("office", "domainnet"))
-    config.paper = dict(source=f"{base.SOURCE}, Table 3, average", comparable=True, values=values)
-
-
-def _offline(config):
-    base.offline(config, arms())
-    config.clients, config.data, config.partition = 4, DOMAINS, dict(name="domain", truncation=0.5)
-    config.training.epochs, config.rounds = 1, 60
-    config.settings, config.measurements = dict(glyphs={}), dict(domains="domain_accuracy")
-    why = (
-        base.WHY.format("Office-Caltech10")
-        .replace("digits of 8x8 pixels", "synthetic images")
-        .replace("MobileNetV2", "AlexNet")
-    )
-    values = by_setting(PAPER, ("glyphs",))
-    source = f"{base.SOURCE}, Table 3, Office-Caltech10, average"
-    config.paper = dict(source=source, comparable=False, why=why, values=values)
-
-
-def _smoke(config):
-    _offline(config)
-    make_small(config, ["glyphs"])
+    ),
+    smoke=["glyphs"],
+)

@@ -11,11 +11,9 @@ of 10 clients on CIFAR100 is that of table 1, with 100: ours are those of table 
 the ICLR version.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
-from ml_collections import ConfigDict
-
-from experiments.config.published import GLYPHS_100, by_setting, chosen, make_small
+from experiments.config.published import GLYPHS_100, compared, crossed
 from experiments.configs.feddecorr import base
 
 CLIENTS = (10, 20, 30, 50, 100)  # paper
@@ -33,62 +31,35 @@ PAPER = {  # percent: CIFAR100 at both alphas, Tiny-ImageNet at both, each with 
     ),
 }
 
-
-def get_config(arg: str = "offline") -> ConfigDict:
-    return chosen("table4.py", arg, dict(full=_full, offline=_offline, smoke=_smoke))
-
-
-def of_clients(alpha: float, clients: int) -> dict:
-    """So many clients, of which at most 30 take part in every round."""
-    share = 1.0 if clients <= EVERY else SHARE
-    return dict(partition=base.partition(alpha), clients=clients, participation=share)
+# small batches, or a hundred clients of fifty images each would take no steps
+OFFLINE = dict(data=GLYPHS_100, rounds=40, training=dict(epochs=2, batch_size=8), evaluate_every=10)
 
 
-def full_settings(names: Sequence[str], alphas: Sequence[float]) -> dict:
+def of_clients(alphas: Iterable[float], rounds: int) -> dict[str, dict]:
+    """Each alpha with each number of clients; of more than 30, a fifth takes part in each of these rounds."""
+    few = {n: dict(clients=n, participation=1.0) for n in CLIENTS if n <= EVERY}
+    many = {n: dict(clients=n, participation=SHARE, rounds=rounds) for n in CLIENTS if n > EVERY}
+    return crossed(base.skews(alphas), few | many)
+
+
+def full_settings(data: Iterable[str], alphas: Iterable[float]) -> dict[str, dict]:
     """Settings of these data sets, in the order of the table."""
-    of_data = base.data_sets(())
-    settings = {}
-    for name in names:
-        for alpha in alphas:
-            for clients in CLIENTS:
-                rounds = of_data[name]["rounds"] if clients <= EVERY else 100  # paper
-                common = of_data[name] | dict(rounds=rounds)
-                settings[f"{name}-{alpha}-{clients}"] = common | of_clients(alpha, clients)
-    return settings
+    return base.settings(of_clients(alphas, rounds=100), *data)  # paper: the rounds
 
 
-def _full(config):
-    base.full(config, base.with_and_without())
-    config.settings = settings = full_settings(("cifar100", "tiny"), ALPHAS)
-    config.paper = dict(source=f"{base.SOURCE}, Table 4", comparable=True, values=by_setting(PAPER, settings))
+def offline_settings(alphas: Iterable[float]) -> dict[str, dict]:
+    """On glyphs of a hundred classes all see as many images: a fifth of the clients has five times as many rounds."""
+    return crossed(dict(glyphs={}), of_clients(alphas, rounds=round(OFFLINE["rounds"] / SHARE)))
 
 
-def _offline(config):
-    offline(config, ALPHAS)
-    why, source = WHY.format("CIFAR100"), f"{base.SOURCE}, Table 4, CIFAR100"
-    config.paper = dict(source=source, comparable=False, why=why, values=by_setting(PAPER, offline_names(ALPHAS)))
-
-
-def offline(config: ConfigDict, alphas: Sequence[float]) -> None:
-    """The numbers of clients on glyphs of a hundred classes.
-
-    All see as many images: where a fifth of the clients takes part, there are five times as many rounds. Batches are
-    small, or a hundred clients of fifty images each would take no steps.
-    """
-    base.offline_100(config, base.with_and_without())
-    config.data = GLYPHS_100
-    config.rounds, config.training.batch_size, config.evaluate_every = 40, 8, 10
-    more = dict(rounds=round(config.rounds / SHARE))
-    cells = [(alpha, clients) for alpha in alphas for clients in CLIENTS]
-    settings = [of_clients(*cell) | (more if cell[1] > EVERY else {}) for cell in cells]
-    config.settings = dict(zip(offline_names(alphas), settings, strict=True))
-
-
-def offline_names(alphas: Sequence[float]) -> list[str]:
-    """The settings on glyphs, in the order of the table."""
-    return [f"glyphs-{alpha}-{clients}" for alpha in alphas for clients in CLIENTS]
-
-
-def _smoke(config):
-    _offline(config)
-    make_small(config, ["glyphs-0.1-10", "glyphs-0.1-50"])
+get_config = base.study(
+    __file__,
+    arms=base.WITH_AND_WITHOUT,
+    full=dict(settings=full_settings(["cifar100", "tiny"], ALPHAS), paper=compared(f"{base.SOURCE}, Table 4", PAPER)),
+    offline=OFFLINE
+    | dict(
+        settings=offline_settings(ALPHAS),
+        paper=compared(f"{base.SOURCE}, Table 4, CIFAR100", PAPER, why=WHY.format("CIFAR100")),
+    ),
+    smoke=["glyphs-0.1-10", "glyphs-0.1-50"],
+)

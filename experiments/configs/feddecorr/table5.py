@@ -7,9 +7,7 @@
 * ``:smoke``: two rounds of 1 and of 5 epochs.
 """
 
-from ml_collections import ConfigDict
-
-from experiments.config.published import by_setting, chosen, make_small
+from experiments.config.published import compared, crossed
 from experiments.configs.feddecorr import base
 
 EPOCHS = (1, 5, 10, 20)  # paper
@@ -25,34 +23,15 @@ PAPER = {  # percent: CIFAR100 at both alphas, Tiny-ImageNet at both, each with 
     ),
 }
 
+CELLS = crossed(base.skews(ALPHAS), {f"{epochs}": dict(training=dict(epochs=epochs)) for epochs in EPOCHS})
 
-def get_config(arg: str = "offline") -> ConfigDict:
-    return chosen("table5.py", arg, dict(full=_full, offline=_offline, smoke=_smoke))
-
-
-def _full(config):
-    base.full(config, base.with_and_without())
-    of_data = base.data_sets(())
-    cells = [(name, alpha, epochs) for name in ("cifar100", "tiny") for alpha in ALPHAS for epochs in EPOCHS]
-    config.settings = settings = {
-        f"{name}-{alpha}-{epochs}": of_data[name]
-        | dict(partition=base.partition(alpha), training=of_data[name]["training"] | dict(epochs=epochs))
-        for name, alpha, epochs in cells
-    }
-    config.paper = dict(source=f"{base.SOURCE}, Table 5", comparable=True, values=by_setting(PAPER, settings))
-
-
-def _offline(config):
-    base.offline(config, base.with_and_without())
-    cells = [(alpha, epochs) for alpha in ALPHAS for epochs in EPOCHS]
-    config.settings = settings = {
-        f"digits-{alpha}-{epochs}": dict(partition=base.partition(alpha), training=dict(epochs=epochs))
-        for alpha, epochs in cells
-    }
-    why, source = base.WHY.format("CIFAR100"), f"{base.SOURCE}, Table 5, CIFAR100"
-    config.paper = dict(source=source, comparable=False, why=why, values=by_setting(PAPER, settings))
-
-
-def _smoke(config):
-    _offline(config)
-    make_small(config, ["digits-0.1-1", "digits-0.1-5"])
+get_config = base.study(
+    __file__,
+    arms=base.WITH_AND_WITHOUT,
+    full=dict(settings=base.settings(CELLS, "cifar100", "tiny"), paper=compared(f"{base.SOURCE}, Table 5", PAPER)),
+    offline=dict(
+        settings=base.settings(CELLS, "digits"),
+        paper=compared(f"{base.SOURCE}, Table 5, CIFAR100", PAPER, why=base.WHY.format("CIFAR100")),
+    ),
+    smoke=["digits-0.1-1", "digits-0.1-5"],
+)

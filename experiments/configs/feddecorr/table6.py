@@ -11,10 +11,7 @@ times are evaluation and memory. The paper's are of one V100. The released code 
 test set before and after local training; whether its times hold that is not known.
 """
 
-from ml_collections import ConfigDict
-
-from experiments.config.plain_values import plain
-from experiments.config.published import by_setting, chosen, make_small
+from experiments.config.published import compared
 from experiments.configs.feddecorr import base
 from experiments.results.metrics import SECONDS
 
@@ -25,45 +22,33 @@ PAPER = {  # minutes per round: CIFAR10, CIFAR100, Tiny-ImageNet
     "fedavg_decorr": (6.9, 7.1, 25.7),
 }
 
-
-def get_config(arg: str = "offline") -> ConfigDict:
-    return chosen("table6.py", arg, dict(full=_full, offline=_offline, smoke=_smoke))
+_IN_SECONDS = {arm: [60 * minutes for minutes in row] for arm, row in PAPER.items()}
 
 
-def _arms():
-    return base.arms("fedavg", "fedprox", "moon", "fedavg_decorr")
+def _settings(*data, **common):
+    skew = dict(partition=base.partition(0.5))  # paper
+    return {name: base.DATA[name] | skew | common for name in data}
 
 
-def _full(config):
-    base.full(config, _arms())
-    config.seeds = (0,)  # our choice
-    skew = dict(partition=base.partition(0.5), rounds=5)  # paper: alpha; rounds are our choice
-    config.settings = {name: common | skew for name, common in base.data_sets(_arms()).items()}
-    _time(config)
-    _compare(config, "Table 6", "times of another device and another program")
-
-
-def _offline(config):
-    base.offline(config, _arms())
-    config.seeds, config.rounds = (0,), 10
-    config.settings = dict(digits=dict(partition=base.partition(0.5)))
-    _time(config)
-    _compare(config, "Table 6, CIFAR10", base.WHY.format("CIFAR10"))
-
-
-def _time(config):
-    """Each run alone."""
-    config.engine.runs = "separate"
-    config.evaluate_every = 1
-
-
-def _compare(config, table, why):
+def _compared(table, why):
     """In seconds, of the first data sets of the paper."""
-    seconds = {arm: [60 * minutes for minutes in row] for arm, row in PAPER.items()}
-    source, values = f"{base.SOURCE}, {table}", by_setting(seconds, plain(config)["settings"])
-    config.paper = dict(source=source, comparable=False, why=why, metric=SECONDS.name, values=values)
+    return compared(f"{base.SOURCE}, {table}", _IN_SECONDS, why, metric=SECONDS.name)
 
 
-def _smoke(config):
-    _offline(config)
-    make_small(config, ["digits"])
+get_config = base.study(
+    __file__,
+    arms=base.arms(*PAPER),
+    seeds=(0,),  # our choice
+    evaluate_every=1,
+    engine=dict(runs="separate"),  # each run alone
+    full=dict(
+        settings=_settings("cifar10", "cifar100", "tiny", rounds=5),  # our choice: the rounds
+        paper=_compared("Table 6", why="times of another device and another program"),
+    ),
+    offline=dict(
+        settings=_settings("digits"),
+        rounds=10,
+        paper=_compared("Table 6, CIFAR10", why=base.WHY.format("CIFAR10")),
+    ),
+    smoke=["digits"],
+)

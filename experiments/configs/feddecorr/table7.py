@@ -10,9 +10,7 @@ Not known: the strengths of DeCov and Structured-DeCov (ours, 0.01; 0.0001 to 0.
 the latter had (ours 16). Structured-DeCov is our reading of its abstract.
 """
 
-from ml_collections import ConfigDict
-
-from experiments.config.published import by_setting, chosen, make_small
+from experiments.config.published import compared
 from experiments.configs.feddecorr import base
 
 ALPHAS = (0.05, 0.1, 0.5)  # paper
@@ -23,35 +21,21 @@ PAPER = {  # percent, with each of ALPHAS
     "fedavg_decorr": (40.29, 43.86, 50.01),
 }
 
+ARMS = dict(
+    fedavg=base.WITH_AND_WITHOUT["fedavg"],
+    decov=dict(methods=dict(decov=dict(strength=0.01))),  # our choice
+    structured_decov=dict(methods=dict(structured_decov=dict(strength=0.01, num_groups=16))),  # our choice
+    fedavg_decorr=base.WITH_AND_WITHOUT["fedavg_decorr"],
+)
+SOURCE = f"{base.SOURCE}, Table 7"
 
-def get_config(arg: str = "offline") -> ConfigDict:
-    return chosen("table7.py", arg, dict(full=_full, offline=_offline, smoke=_smoke))
-
-
-def _arms():
-    fedavg, decorr = base.with_and_without().values()
-    return dict(
-        fedavg=fedavg,
-        decov=dict(methods=dict(decov=dict(strength=0.01))),  # our choice
-        structured_decov=dict(methods=dict(structured_decov=dict(strength=0.01, num_groups=16))),  # our choice
-        fedavg_decorr=decorr,
-    )
-
-
-def _full(config):
-    base.full(config, _arms())
-    tiny = base.data_sets(())["tiny"]
-    config.settings = settings = {f"tiny-{alpha}": tiny | dict(partition=base.partition(alpha)) for alpha in ALPHAS}
-    config.paper = dict(source=f"{base.SOURCE}, Table 7", comparable=True, values=by_setting(PAPER, settings))
-
-
-def _offline(config):
-    base.offline(config, _arms())
-    config.settings = settings = {f"digits-{alpha}": dict(partition=base.partition(alpha)) for alpha in ALPHAS}
-    why, values = base.WHY.format("Tiny-ImageNet"), by_setting(PAPER, settings)
-    config.paper = dict(source=f"{base.SOURCE}, Table 7", comparable=False, why=why, values=values)
-
-
-def _smoke(config):
-    _offline(config)
-    make_small(config, ["digits-0.1"])
+get_config = base.study(
+    __file__,
+    arms=ARMS,
+    full=dict(settings=base.settings(base.skews(ALPHAS), "tiny"), paper=compared(SOURCE, PAPER)),
+    offline=dict(
+        settings=base.settings(base.skews(ALPHAS), "digits"),
+        paper=compared(SOURCE, PAPER, why=base.WHY.format("Tiny-ImageNet")),
+    ),
+    smoke=["digits-0.1"],
+)

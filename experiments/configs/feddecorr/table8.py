@@ -7,9 +7,7 @@
 * ``:smoke``: two rounds of them, narrower still.
 """
 
-from ml_collections import ConfigDict
-
-from experiments.config.published import by_setting, chosen, make_small
+from experiments.config.published import compared, crossed
 from experiments.configs.feddecorr import base
 
 NETWORKS = ("mobilenet_v2", "resnet18", "resnet32")  # paper
@@ -19,41 +17,28 @@ PAPER = {  # percent, NETWORKS at the first alpha, then at the second
     "fedavg_decorr": (73.06, 76.54, 67.21, 80.60, 83.59, 74.75),
 }
 
-
-def get_config(arg: str = "offline") -> ConfigDict:
-    return chosen("table8.py", arg, dict(full=_full, offline=_offline, smoke=_smoke))
+SOURCE = f"{base.SOURCE}, Table 8"
 
 
-def _settings(name, common):
-    return {
-        f"{name}-{alpha}-{network}": common | dict(partition=base.partition(alpha), network=dict(name=network))
-        for alpha in ALPHAS
-        for network in NETWORKS
-    }
+def _settings(data, options):
+    networks = {name: dict(network=dict(name=name, **options.get(name, {}))) for name in NETWORKS}
+    return base.settings(crossed(base.skews(ALPHAS), networks), data)
 
 
-def _full(config):
-    base.full(config, base.with_and_without())
-    config.settings = settings = _settings("cifar10", base.data_sets(())["cifar10"])
-    config.paper = dict(source=f"{base.SOURCE}, Table 8", comparable=True, values=by_setting(PAPER, settings))
+def _narrow(**widths):
+    return _settings("digits", {name: dict(width_multiplier=width) for name, width in widths.items()})
 
 
-def _offline(config):
-    _narrow(config, mobilenet_v2=0.25, resnet18=0.25, resnet32=1.0)
-    config.rounds, config.training.epochs = 15, 2
-    why = base.WHY.format("CIFAR10").replace("a small network, not", "narrower networks, not").split(" and Mobile")[0]
-    values = by_setting(PAPER, _settings("digits", {}))
-    config.paper = dict(source=f"{base.SOURCE}, Table 8", comparable=False, why=why, values=values)
-
-
-def _narrow(config, **widths):
-    base.offline(config, base.with_and_without())
-    config.settings = settings = _settings("digits", {})
-    for setting in settings:
-        network = config.settings[setting].network
-        network.width_multiplier = widths[network.name]
-
-
-def _smoke(config):
-    _narrow(config, mobilenet_v2=0.1, resnet18=0.05, resnet32=0.25)
-    make_small(config, [f"digits-0.1-{network}" for network in NETWORKS])
+get_config = base.study(
+    __file__,
+    arms=base.WITH_AND_WITHOUT,
+    full=dict(settings=_settings("cifar10", {}), paper=compared(SOURCE, PAPER)),
+    offline=dict(
+        settings=_narrow(mobilenet_v2=0.25, resnet18=0.25, resnet32=1.0),
+        rounds=15,
+        training=dict(epochs=2),
+        paper=compared(SOURCE, PAPER, why="ours are digits of 8x8 pixels and narrower networks, not CIFAR10"),
+    ),
+    smoke=[f"digits-0.1-{network}" for network in NETWORKS],
+    smoke_settings=_narrow(mobilenet_v2=0.1, resnet18=0.05, resnet32=0.25),
+)

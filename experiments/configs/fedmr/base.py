@@ -5,23 +5,22 @@ in an appendix that is not known to us; the released code has FedMR's first term
 Clients are weighed by size; the released code weighs them by whole batches (``server.weighting="batches"``).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-from ml_collections import ConfigDict
-
-from experiments.config.published import DIGITS
+from experiments.config.published import DIGITS, GLYPHS, GLYPHS_100, Paper
 
 SOURCE = "Fan et al., TMLR 2023"
 WHY = "ours are digits of 8x8 pixels and a small network, not {} and {}; its strengths are not known"
 WHY_FULL = "the strengths of its methods are not known, ours stand in the config"
-SPLITS = {  # of ten classes, paper: name -> clients, classes of each; 10 is no skew
+SPLITS = {  # of ten classes, paper: name -> clients, classes of each; None is no skew
     "P5C2": (5, 2),
     "P10C2": (10, 2),
     "P10C3": (10, 3),
     "P10C5": (10, 5),
-    "IID": (10, 10),
+    "IID": (10, None),
 }
-SPLITS_100 = {"P10C10": (10, 10), "P10C20": (10, 20), "P10C30": (10, 30), "P10C50": (10, 50), "IID": (10, 100)}  # paper
+# likewise of a hundred classes, paper
+SPLITS_100 = {"P10C10": (10, 10), "P10C20": (10, 20), "P10C30": (10, 30), "P10C50": (10, 50), "IID": (10, None)}
 FEDMR = dict(
     intra=1e-5,  # released code: the README's example
     inter=0.1,  # our choice
@@ -47,74 +46,76 @@ def arms(*names: str) -> dict:
     return {name: every[name] for name in names or every}
 
 
-def partition(classes: int, num_classes: int) -> dict:
+def partition(classes: int | None) -> dict:
     """So many classes for each client, in a single pass: the released code deals each class twice, by mistake."""
-    if classes == num_classes:
+    if classes is None:
         return dict(name="iid")  # released code: Dirichlet(100000)
     return dict(name="partially_disjoint", classes_per_client=classes)
 
 
-def split(clients: int, classes: int, num_classes: int) -> dict:
+def split(clients: int, classes: int | None) -> dict:
     """A setting, ten clients of which take part in a round."""
     share = min(1.0, 10 / clients)  # paper
-    return dict(clients=clients, participation=share, partition=partition(classes, num_classes))
+    return dict(clients=clients, participation=share, partition=partition(classes))
 
 
-def start(config: ConfigDict, chosen_arms: dict) -> None:
-    """What all studies have in common."""
-    config.arms = chosen_arms
-    config.training = dict(
-        epochs=10,  # paper
-        batch_size=128,  # paper; the released code's default is 64
-        learning_rate=0.01,  # paper
-        momentum=0.9,  # paper; reset in every round, as in the released code
-        weight_decay=1e-5,  # paper
-        drop_last=True,  # released code: the last partial batch is left out
-        augmentation="none",
+study = Paper(
+    shared=dict(
+        training=dict(
+            epochs=10,  # paper
+            batch_size=128,  # paper; the released code's default is 64
+            learning_rate=0.01,  # paper
+            momentum=0.9,  # paper; reset in every round, as in the released code
+            weight_decay=1e-5,  # paper
+            drop_last=True,  # released code: the last partial batch is left out
+            augmentation="none",
+        ),
+        seeds=(0, 1, 2),  # our choice; how many runs the paper's numbers are of is not known
+    ),
+    full=dict(evaluate_every=5),  # our choice; data, network and rounds are those of ``DATA``
+    offline=dict(  # our choices throughout
+        data=DIGITS,
+        network=dict(name="small_cnn"),
+        rounds=30,
+        evaluate_every=5,
+        training=dict(epochs=5, batch_size=16),
+    ),
+    smoke_network=dict(name="small_cnn", channels=(16,)),
+).study
+
+
+def _data(source, normalisation, augmentation):
+    return dict(
+        rounds=100,  # paper: at least 100 for CIFAR10; of the others our choice
+        data=dict(source=source, normalisation=normalisation),  # released code
+        network=dict(name="resnet18", kernel_init="kaiming_fan_out"),  # paper; released code's initial weights
+        training=dict(augmentation=augmentation),  # released code
     )
-    config.seeds = (0, 1, 2)  # our choice; how many runs the paper's numbers are of is not known
 
 
-def full(config: ConfigDict, chosen_arms: dict) -> None:
-    """The published setting; data, network and rounds are those of ``data_sets``."""
-    start(config, chosen_arms)
-    config.evaluate_every = 5  # our choice
+DATA = dict(  # what the published settings of each data set have in common
+    fmnist=_data("tfds:fashion_mnist", "unit", "fedmr_fashion_mnist"),
+    svhn=_data("tfds:svhn_cropped", "svhn", "fedmr_svhn"),
+    cifar10=_data("tfds:cifar10", "cifar10_fedmr", "fedmr_cifar10"),
+    cifar100=_data("tfds:cifar100", "cifar100", "fedmr_cifar100")
+    | dict(rounds=400, network=dict(name="wide_resnet")),  # paper: table 4; WRN-28-10
+)
+OFFLINE_DATA = dict(digits={}, glyphs10=dict(data=GLYPHS), glyphs100=dict(data=GLYPHS_100))
 
 
-def offline(config: ConfigDict, chosen_arms: dict) -> None:
-    """Our choices throughout: what a CPU can train, on data that come with an installed package."""
-    start(config, chosen_arms)
-    config.data = DIGITS
-    config.network.name = "small_cnn"
-    config.rounds, config.evaluate_every, config.training.epochs, config.training.batch_size = 30, 5, 5, 16
+def settings(name: str, splits: Mapping[str, tuple[int, int | None]]) -> dict[str, dict]:
+    """A setting for each of these splits, on this data set."""
+    common = (DATA | OFFLINE_DATA)[name]
+    return {f"{name}-{cut}": common | split(*splits[cut]) for cut in splits}
 
 
-def data_sets() -> dict[str, dict]:
-    """What the published settings of each data set have in common."""
-    resnet18 = dict(name="resnet18", kernel_init="kaiming_fan_out")  # paper; released code's initial weights
-    of_data = dict(
-        fmnist=("tfds:fashion_mnist", "unit", "fedmr_fashion_mnist"),
-        svhn=("tfds:svhn_cropped", "svhn", "fedmr_svhn"),
-        cifar10=("tfds:cifar10", "cifar10_fedmr", "fedmr_cifar10"),
-        cifar100=("tfds:cifar100", "cifar100", "fedmr_cifar100"),
-    )
-    found = {
-        name: dict(
-            rounds=100,  # paper: at least 100 for CIFAR10; of the others our choice
-            data=dict(source=source, normalisation=normalisation),  # released code
-            network=resnet18,
-            training=dict(augmentation=augmentation),  # released code
-        )
-        for name, (source, normalisation, augmentation) in of_data.items()
-    }
-    found["cifar100"] |= dict(rounds=400, network=dict(name="wide_resnet"))  # paper: table 4; WRN-28-10
-    return found
-
-
-def splits_of_all() -> dict[str, tuple[str, int, int, int]]:
-    """The settings of table 1: data set, clients, classes of each, classes of all."""
-    of_ten = {f"{d}-{name}": (d, *cut, 10) for d in ("fmnist", "svhn", "cifar10") for name, cut in SPLITS.items()}
-    return of_ten | {f"cifar100-{name}": ("cifar100", *cut, 100) for name, cut in SPLITS_100.items()}
+SETTINGS = {  # of table 1
+    **settings("fmnist", SPLITS),
+    **settings("svhn", SPLITS),
+    **settings("cifar10", SPLITS),
+    **settings("cifar100", SPLITS_100),
+}
+DIGITS_SETTINGS = settings("digits", SPLITS)
 
 
 def means_of_data(settings: Iterable[str]) -> dict[str, tuple[str, ...]]:
@@ -124,9 +125,3 @@ def means_of_data(settings: Iterable[str]) -> dict[str, tuple[str, ...]]:
         data = setting.rpartition("-")[0]
         means[data] = (*means.get(data, ()), setting)
     return means
-
-
-def full_settings(names: dict[str, tuple[str, int, int, int]]) -> dict:
-    """Those settings, in full."""
-    of_data = data_sets()
-    return {name: of_data[data] | split(*cut) for name, (data, *cut) in names.items()}

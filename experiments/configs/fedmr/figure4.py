@@ -11,34 +11,20 @@ The report has seconds and memory of a round below its figure of times; what a c
 fedjax-collapse communication`` with this config. The figure's numbers are not known to us.
 """
 
-from ml_collections import ConfigDict
-
-from experiments.config.published import chosen, make_small
 from experiments.configs.fedmr import base
 
+LITE = {f"lite{rows}": dict(methods=dict(fedmr=base.FEDMR | dict(lite=rows))) for rows in (10, 50)}  # paper
 
-def get_config(arg: str = "offline") -> ConfigDict:
-    return chosen("figure4.py", arg, dict(full=_full, offline=_offline, smoke=_smoke))
-
-
-def _arms():
-    lite = {f"lite{rows}": dict(methods=dict(fedmr=base.FEDMR | dict(lite=rows))) for rows in (10, 50)}  # paper
-    return base.arms() | lite
-
-
-def _full(config):
-    base.full(config, _arms())
-    config.engine.runs = "separate"  # to time each
-    config.settings = base.full_settings(base.splits_of_all())
-
-
-def _offline(config):
-    base.offline(config, _arms())
-    config.engine.runs = "separate"
-    config.rounds, config.seeds, config.training.batch_size = 20, (0,), 64  # of which Lite takes 10 or 50
-    config.settings = {f"digits-{name}": base.split(*cut, 10) for name, cut in base.SPLITS.items()}
-
-
-def _smoke(config):
-    _offline(config)
-    make_small(config, ["digits-P10C3"])
+get_config = base.study(
+    __file__,
+    arms=base.arms() | LITE,
+    engine=dict(runs="separate"),  # to time each
+    full=dict(settings=base.SETTINGS),
+    offline=dict(
+        settings=base.DIGITS_SETTINGS,
+        rounds=20,
+        seeds=(0,),
+        training=dict(batch_size=64),  # of which Lite takes 10 or 50
+    ),
+    smoke=["digits-P10C3"],
+)

@@ -10,9 +10,7 @@ P5C2: five clients of two classes each. Not known: the strengths of all methods,
 number of runs, and the mode of BatchNorm in which prototypes are computed; so ``:full`` is not comparable either.
 """
 
-from ml_collections import ConfigDict
-
-from experiments.config.published import by_setting, chosen, make_small
+from experiments.config.published import compared
 from experiments.configs.fedmr import base
 
 PAPER = {  # percent: Fashion-MNIST, SVHN, CIFAR10, CIFAR100, each with its five splits
@@ -50,26 +48,17 @@ PAPER = {  # percent: Fashion-MNIST, SVHN, CIFAR10, CIFAR100, each with its five
     ),
 }
 
-
-def get_config(arg: str = "offline") -> ConfigDict:
-    return chosen("table1.py", arg, dict(full=_full, offline=_offline, smoke=_smoke))
-
-
-def _full(config):
-    base.full(config, base.arms())
-    config.settings = settings = base.full_settings(base.splits_of_all())
-    values = by_setting(PAPER, settings)
-    config.paper = dict(source=f"{base.SOURCE}, Table 1", comparable=False, why=base.WHY_FULL, values=values)
-
-
-def _offline(config):
-    base.offline(config, base.arms())
-    config.settings = settings = {f"digits-{name}": base.split(*cut, 10) for name, cut in base.SPLITS.items()}
-    why = base.WHY.format("CIFAR10", "ResNet18")
-    values = by_setting({arm: row[10:] for arm, row in PAPER.items()}, settings)
-    config.paper = dict(source=f"{base.SOURCE}, Table 1, CIFAR10", comparable=False, why=why, values=values)
-
-
-def _smoke(config):
-    _offline(config)
-    make_small(config, ["digits-P5C2", "digits-IID"])
+get_config = base.study(
+    __file__,
+    arms=base.arms(),
+    full=dict(settings=base.SETTINGS, paper=compared(f"{base.SOURCE}, Table 1", PAPER, why=base.WHY_FULL)),
+    offline=dict(
+        settings=base.DIGITS_SETTINGS,
+        paper=compared(
+            f"{base.SOURCE}, Table 1, CIFAR10",
+            {arm: row[10:] for arm, row in PAPER.items()},
+            why=base.WHY.format("CIFAR10", "ResNet18"),
+        ),
+    ),
+    smoke=["digits-P5C2", "digits-IID"],
+)

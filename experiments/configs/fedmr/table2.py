@@ -11,10 +11,7 @@ Not known: all strengths; for ISIC2019 the loss, the optimizer and the measure (
 mean over centres) and the network's initial weights (ours: random).
 """
 
-from ml_collections import ConfigDict
-
-from experiments.config.plain_values import plain
-from experiments.config.published import DOMAINS, GLYPHS, GLYPHS_100, by_setting, chosen, make_small
+from experiments.config.published import DOMAINS, compared
 from experiments.configs.fedmr import base
 
 OF_TEN = {"P10C3": (10, 3), "P50C3": (50, 3), "P100C3": (100, 3)}  # paper
@@ -39,42 +36,22 @@ ISIC = dict(
     training=dict(augmentation="flamby_isic2019"),  # FLamby's code
 )
 
+SOURCE = f"{base.SOURCE}, Table 2"
+CIFAR10 = base.settings("cifar10", OF_TEN)
+CIFAR100 = base.settings("cifar100", OF_HUNDRED)
+# the same splits of glyphs
+OFFLINE = dict(rounds=15, training=dict(epochs=2), seeds=(0,))
+OFFLINE_10 = base.settings("glyphs10", OF_TEN)
+OFFLINE_100 = base.settings("glyphs100", OF_HUNDRED)
 
-def get_config(arg: str = "offline") -> ConfigDict:
-    return chosen("table2.py", arg, dict(full=_full, offline=_offline, smoke=_smoke))
-
-
-def many_clients() -> dict:
-    """The settings on CIFAR10 and CIFAR100."""
-    of_ten = {f"cifar10-{name}": ("cifar10", *cut, 10) for name, cut in OF_TEN.items()}
-    return base.full_settings(
-        of_ten | {f"cifar100-{name}": ("cifar100", *cut, 100) for name, cut in OF_HUNDRED.items()}
-    )
-
-
-def offline(config: ConfigDict, arms: dict) -> None:
-    """The same splits of glyphs."""
-    base.offline(config, arms)
-    config.rounds, config.training.epochs, config.seeds = 15, 2, (0,)
-    of_ten = {f"glyphs10-{name}": dict(data=GLYPHS) | base.split(*cut, 10) for name, cut in OF_TEN.items()}
-    hundred = {f"glyphs100-{name}": dict(data=GLYPHS_100) | base.split(*cut, 100) for name, cut in OF_HUNDRED.items()}
-    config.settings = of_ten | hundred
-
-
-def _full(config):
-    base.full(config, base.arms())
-    config.settings = settings = many_clients() | dict(isic2019=ISIC)
-    values = by_setting(PAPER, settings)
-    config.paper = dict(source=f"{base.SOURCE}, Table 2", comparable=False, why=base.WHY_FULL, values=values)
-
-
-def _offline(config):
-    offline(config, base.arms())
-    config.settings["domains"] = dict(data=DOMAINS, clients=4, partition=dict(name="domain"))
-    values = by_setting(PAPER, plain(config)["settings"])
-    config.paper = dict(source=f"{base.SOURCE}, Table 2", comparable=False, why=WHY, values=values)
-
-
-def _smoke(config):
-    _offline(config)
-    make_small(config, ["glyphs10-P50C3", "glyphs100-P10C10", "domains"])
+get_config = base.study(
+    __file__,
+    arms=base.arms(),
+    full=dict(settings=CIFAR10 | CIFAR100 | dict(isic2019=ISIC), paper=compared(SOURCE, PAPER, why=base.WHY_FULL)),
+    offline=OFFLINE
+    | dict(
+        settings=OFFLINE_10 | OFFLINE_100 | dict(domains=dict(data=DOMAINS, clients=4, partition=dict(name="domain"))),
+        paper=compared(SOURCE, PAPER, why=WHY),
+    ),
+    smoke=["glyphs10-P50C3", "glyphs100-P10C10", "domains"],
+)

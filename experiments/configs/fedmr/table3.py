@@ -11,10 +11,7 @@ the column ``state dict``; beside it ``methods`` has C d and C more: which proto
 examples each is (up). Of the paper's numbers with prototypes we know those of CIFAR100 and ISIC2019.
 """
 
-from ml_collections import ConfigDict
-
-from experiments.config.plain_values import plain
-from experiments.config.published import GLYPHS, GLYPHS_100, by_setting, chosen, make_small
+from experiments.config.published import GLYPHS, GLYPHS_100, by_setting, compared
 from experiments.configs.fedmr import base, table2
 from experiments.results.metrics import COUNTED
 
@@ -31,39 +28,25 @@ _SHAPES = {  # of the images that each data set has
 }
 
 
-def get_config(arg: str = "offline") -> ConfigDict:
-    return chosen("table3.py", arg, dict(full=_full, offline=_offline, smoke=_smoke))
+def _with_splits(settings):
+    cifar100, others = base.split(10, 10), base.split(10, 2)
+    return {name: setting | (cifar100 if name == "cifar100" else others) for name, setting in settings.items()}
 
 
-def _full(config):
-    base.full(config, base.arms())
-    of_data = {name: data_set | _split(name) for name, data_set in base.data_sets().items()}
-    config.settings = of_data | dict(isic2019=table2.ISIC)
-    _compare(config, tuple(config.settings))
+SOURCE = f"{base.SOURCE}, Table 3"
+FULL = _with_splits(base.DATA) | dict(isic2019=table2.ISIC)
+GLYPHS_OF = {name: dict(data=data | dict(train_size=1000, test_size=100)) for name, data in _SHAPES.items()}
+NETWORKS = {name: setting | dict(network=base.DATA[name]["network"]) for name, setting in GLYPHS_OF.items()}
 
-
-def _offline(config):
-    base.offline(config, base.arms())
-    networks = {name: data_set["network"] for name, data_set in base.data_sets().items()}
-    small = dict(train_size=1000, test_size=100)
-    config.settings = {
-        name: dict(data=data | small, network=networks[name]) | _split(name) for name, data in _SHAPES.items()
-    }
-    _compare(config, tuple(_SHAPES))
-
-
-def _compare(config, settings):
-    """With the paper's numbers of these, which are the first of its data sets; they depend on shapes alone."""
-    values = by_setting(PAPER, settings)
-    config.paper = dict(source=f"{base.SOURCE}, Table 3", comparable=True, metric=COUNTED.name, values=values)
-
-
-def _split(data):
-    return base.split(10, 10, 100) if data == "cifar100" else base.split(10, 2, 10)
-
-
-def _smoke(config):
-    _offline(config)
-    settings = plain(config)["settings"]
-    config.settings = {name: {key: s[key] for key in s if key != "network"} for name, s in settings.items()}
-    make_small(config, ["fmnist"])
+get_config = base.study(
+    __file__,
+    arms=base.arms(),
+    # the paper's numbers of the first of its data sets; they depend on shapes alone
+    full=dict(
+        settings=FULL,
+        paper=dict(source=SOURCE, comparable=True, metric=COUNTED.name, values=by_setting(PAPER, sorted(FULL))),
+    ),
+    offline=dict(settings=_with_splits(NETWORKS), paper=compared(SOURCE, PAPER, metric=COUNTED.name)),
+    smoke=["fmnist"],
+    smoke_settings=_with_splits(GLYPHS_OF),
+)

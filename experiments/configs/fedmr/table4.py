@@ -10,10 +10,7 @@ The target is the best accuracy of FedAvg in the same setting, here with the sam
 rounds. ``fedjax-collapse report runs/mr4 --format=md,tex`` writes the table with the speed-ups, too.
 """
 
-from ml_collections import ConfigDict
-
-from experiments.config.plain_values import plain
-from experiments.config.published import by_setting, chosen, make_small
+from experiments.config.published import compared
 from experiments.configs.fedmr import base, table2
 from experiments.results.metrics import TO_TARGET
 
@@ -29,31 +26,15 @@ PAPER = {  # rounds: P10C10, P50C10, P100C10
 }
 
 
-def get_config(arg: str = "offline") -> ConfigDict:
-    return chosen("table4.py", arg, dict(full=_full, offline=_offline, smoke=_smoke))
+def _compared(why):
+    return compared(f"{base.SOURCE}, Table 4", PAPER, why, metric=TO_TARGET.name, target="fedavg")
 
 
-def _full(config):
-    base.full(config, base.arms())
-    config.evaluate_every = 1
-    config.settings = {name: s for name, s in table2.many_clients().items() if name.startswith("cifar100")}
-    _compare(config, base.WHY_FULL)
-
-
-def _offline(config):
-    table2.offline(config, base.arms())
-    config.evaluate_every = 1
-    for name in table2.OF_TEN:
-        del config.settings[f"glyphs10-{name}"]
-    _compare(config, table2.WHY)
-
-
-def _compare(config, why):
-    values = by_setting(PAPER, plain(config)["settings"])
-    source = f"{base.SOURCE}, Table 4"
-    config.paper = dict(source=source, comparable=False, why=why, metric=TO_TARGET.name, target="fedavg", values=values)
-
-
-def _smoke(config):
-    _offline(config)
-    make_small(config, ["glyphs100-P10C10"])
+get_config = base.study(
+    __file__,
+    arms=base.arms(),
+    evaluate_every=1,
+    full=dict(settings=table2.CIFAR100, paper=_compared(base.WHY_FULL)),
+    offline=table2.OFFLINE | dict(settings=table2.OFFLINE_100, paper=_compared(table2.WHY)),
+    smoke=["glyphs100-P10C10"],
+)

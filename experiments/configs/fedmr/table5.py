@@ -10,10 +10,7 @@ Clients that do not submit still receive prototypes, which the paper leaves open
 that of table 2.
 """
 
-from ml_collections import ConfigDict
-
-from experiments.config.plain_values import plain
-from experiments.config.published import by_setting, chosen, make_small
+from experiments.config.published import compared
 from experiments.configs.fedmr import base, table2
 
 SHARES = (0.5, 0.8, 1.0)  # paper
@@ -23,31 +20,14 @@ PAPER = {  # percent: CIFAR10 P10C3, P50C3, P100C3, CIFAR100 P10C10, P50C10, P10
     "fedmr submission=1.0": (82.75, 79.58, 76.93, 57.27, 53.36, 49.60),
 }
 
+SOURCE = f"{base.SOURCE}, Table 5"
 
-def get_config(arg: str = "offline") -> ConfigDict:
-    return chosen("table5.py", arg, dict(full=_full, offline=_offline, smoke=_smoke))
-
-
-def _arms(config):
-    config.sweep = {"methods.fedmr.submission": SHARES}
-    arms = base.arms("fedavg", "fedmr")
-    arms["fedmr"] = dict(methods=dict(fedmr=base.FEDMR | dict(submission=1.0)))
-    return arms
-
-
-def _full(config):
-    base.full(config, _arms(config))
-    config.settings = settings = table2.many_clients()
-    values = by_setting(PAPER, settings)
-    config.paper = dict(source=f"{base.SOURCE}, Table 5", comparable=False, why=base.WHY_FULL, values=values)
-
-
-def _offline(config):
-    table2.offline(config, _arms(config))
-    values = by_setting(PAPER, plain(config)["settings"])
-    config.paper = dict(source=f"{base.SOURCE}, Table 5", comparable=False, why=table2.WHY, values=values)
-
-
-def _smoke(config):
-    _offline(config)
-    make_small(config, ["glyphs10-P10C3", "glyphs100-P10C10"])
+get_config = base.study(
+    __file__,
+    arms=base.arms("fedavg") | dict(fedmr=dict(methods=dict(fedmr=base.FEDMR | dict(submission=1.0)))),
+    sweep={"methods.fedmr.submission": SHARES},
+    full=dict(settings=table2.CIFAR10 | table2.CIFAR100, paper=compared(SOURCE, PAPER, why=base.WHY_FULL)),
+    offline=table2.OFFLINE
+    | dict(settings=table2.OFFLINE_10 | table2.OFFLINE_100, paper=compared(SOURCE, PAPER, why=table2.WHY)),
+    smoke=["glyphs10-P10C3", "glyphs100-P10C10"],
+)

@@ -10,9 +10,7 @@ The paper has means over the five splits of each data set, and no other numbers.
 ``:full`` is not comparable either.
 """
 
-from ml_collections import ConfigDict
-
-from experiments.config.published import by_setting, chosen, make_small
+from experiments.config.published import compared
 from experiments.configs.fedmr import base
 
 MEANS = {  # percent, over the splits of Fashion-MNIST, SVHN, CIFAR10, CIFAR100
@@ -23,34 +21,26 @@ MEANS = {  # percent, over the splits of Fashion-MNIST, SVHN, CIFAR10, CIFAR100
 }
 
 
-def get_config(arg: str = "offline") -> ConfigDict:
-    return chosen("table6.py", arg, dict(full=_full, offline=_offline, smoke=_smoke))
+def _fedmr(**off):
+    return dict(methods=dict(fedmr=base.FEDMR | off))
 
 
-def _arms():
-    def fedmr(**off):
-        return dict(methods=dict(fedmr=base.FEDMR | off))
-
-    return dict(none=dict(), inter=fedmr(intra=0.0), intra=fedmr(inter=0.0), both=fedmr())
-
-
-def _full(config):
-    base.full(config, _arms())
-    config.settings = settings = base.full_settings(base.splits_of_all())
-    config.means = means = base.means_of_data(settings)
-    values = by_setting(MEANS, means)
-    config.paper = dict(source=f"{base.SOURCE}, Table 6", comparable=False, why=base.WHY_FULL, values=values)
-
-
-def _offline(config):
-    base.offline(config, _arms())
-    config.settings = settings = {f"digits-{name}": base.split(*cut, 10) for name, cut in base.SPLITS.items()}
-    config.means = means = base.means_of_data(settings)
-    values = by_setting({arm: row[2:3] for arm, row in MEANS.items()}, means)
-    why = base.WHY.format("CIFAR10", "ResNet18")
-    config.paper = dict(source=f"{base.SOURCE}, Table 6, CIFAR10", comparable=False, why=why, values=values)
-
-
-def _smoke(config):
-    _offline(config)
-    make_small(config, ["digits-P5C2", "digits-IID"])
+get_config = base.study(
+    __file__,
+    arms=dict(none=dict(), inter=_fedmr(intra=0.0), intra=_fedmr(inter=0.0), both=_fedmr()),
+    full=dict(
+        settings=base.SETTINGS,
+        means=base.means_of_data(base.SETTINGS),
+        paper=compared(f"{base.SOURCE}, Table 6", MEANS, why=base.WHY_FULL),
+    ),
+    offline=dict(
+        settings=base.DIGITS_SETTINGS,
+        means=base.means_of_data(base.DIGITS_SETTINGS),
+        paper=compared(
+            f"{base.SOURCE}, Table 6, CIFAR10",
+            {arm: row[2:3] for arm, row in MEANS.items()},
+            why=base.WHY.format("CIFAR10", "ResNet18"),
+        ),
+    ),
+    smoke=["digits-P5C2", "digits-IID"],
+)

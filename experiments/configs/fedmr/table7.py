@@ -11,10 +11,7 @@ is not known (one of all classes, or their sum): ours is of all rows together, t
 The report has it as ``unevenness/eigenvalue_variance``, with the paper's numbers below.
 """
 
-from ml_collections import ConfigDict
-
-from experiments.config.plain_values import plain
-from experiments.config.published import by_setting, chosen, make_small
+from experiments.config.published import compared
 from experiments.configs.fedmr import base
 
 METRIC = "measured/unevenness/eigenvalue_variance"
@@ -30,36 +27,18 @@ PAPER = {  # P5C2, P10C2, P10C3, P10C5, IID
     "fedmr_intra": (478, 437, 372, 407, 538),
 }
 
-
-def get_config(arg: str = "offline") -> ConfigDict:
-    return chosen("table7.py", arg, dict(full=_full, offline=_offline, smoke=_smoke))
+INTRA = dict(methods=dict(fedmr=base.FEDMR | dict(inter=0.0)))
 
 
-def _arms():
-    intra = dict(methods=dict(fedmr=base.FEDMR | dict(inter=0.0)))
-    return base.arms() | dict(fedmr_intra=intra)
+def _compared(why):
+    return compared(f"{base.SOURCE}, Table 7, CIFAR10", PAPER, why, metric=METRIC)
 
 
-def _full(config):
-    base.full(config, _arms())
-    config.settings = base.full_settings({f"cifar10-{n}": ("cifar10", *cut, 10) for n, cut in base.SPLITS.items()})
-    _compare(config, base.WHY_FULL)
-
-
-def _offline(config):
-    base.offline(config, _arms())
-    config.settings = {f"digits-{name}": base.split(*cut, 10) for name, cut in base.SPLITS.items()}
-    _compare(config, base.WHY.format("CIFAR10", "ResNet18"))
-
-
-def _compare(config, why):
-    """What is measured, and the paper's numbers of it."""
-    config.measurements = dict(unevenness="eigenvalue_variance", ranks="feature_ranks")
-    values = by_setting(PAPER, plain(config)["settings"])
-    source = f"{base.SOURCE}, Table 7, CIFAR10"
-    config.paper = dict(source=source, comparable=False, why=why, metric=METRIC, values=values)
-
-
-def _smoke(config):
-    _offline(config)
-    make_small(config, ["digits-P5C2", "digits-IID"])
+get_config = base.study(
+    __file__,
+    arms=base.arms() | dict(fedmr_intra=INTRA),
+    measurements=dict(unevenness="eigenvalue_variance", ranks="feature_ranks"),
+    full=dict(settings=base.settings("cifar10", base.SPLITS), paper=_compared(base.WHY_FULL)),
+    offline=dict(settings=base.DIGITS_SETTINGS, paper=_compared(base.WHY.format("CIFAR10", "ResNet18"))),
+    smoke=["digits-P5C2", "digits-IID"],
+)

@@ -10,10 +10,7 @@ Not known: how a baseline takes prototypes. Ours is the most plausible, FedProc'
 them is its first term. The paper has means over the five splits, and no other numbers.
 """
 
-from ml_collections import ConfigDict
-
-from experiments.config.plain_values import plain
-from experiments.config.published import by_setting, chosen, make_small
+from experiments.config.published import compared
 from experiments.configs.fedmr import base
 
 MEANS = {  # percent, over the five splits: without, with prototypes
@@ -25,9 +22,7 @@ MEANS = {  # percent, over the five splits: without, with prototypes
 }
 FEDMR = {"fedmr_intra": (81.03,), "fedmr": (83.45,)}
 
-
-def get_config(arg: str = "offline") -> ConfigDict:
-    return chosen("table8.py", arg, dict(full=_full, offline=_offline, smoke=_smoke))
+SOURCE = f"{base.SOURCE}, Table 8"
 
 
 def _arms():
@@ -40,29 +35,25 @@ def _arms():
     return arms | dict(fedmr_intra=intra) | base.arms("fedmr")
 
 
-def _full(config):
-    base.full(config, _arms())
-    config.settings = base.full_settings({f"fmnist-{n}": ("fmnist", *cut, 10) for n, cut in base.SPLITS.items()})
-    _compare(config, base.WHY_FULL)
-
-
-def _offline(config):
-    base.offline(config, _arms())
-    config.rounds = 20
-    config.settings = {f"digits-{name}": base.split(*cut, 10) for name, cut in base.SPLITS.items()}
-    _compare(config, base.WHY.format("Fashion-MNIST", "ResNet18"))
-
-
-def _compare(config, why):
-    """Means over the splits, with the paper's."""
-    config.means = means = base.means_of_data(plain(config)["settings"])
+def _rows():
+    """The paper's means over the splits, by arm."""
     rows = dict(FEDMR)
     for arm, (without, prototypes) in MEANS.items():
         rows |= {arm: (without,), f"{arm}_prototypes": (prototypes,)}
-    values = by_setting(rows, means)
-    config.paper = dict(source=f"{base.SOURCE}, Table 8", comparable=False, why=why, values=values)
+    return rows
 
 
-def _smoke(config):
-    _offline(config)
-    make_small(config, ["digits-P5C2", "digits-IID"])
+FMNIST = base.settings("fmnist", base.SPLITS)
+
+get_config = base.study(
+    __file__,
+    arms=_arms(),
+    full=dict(settings=FMNIST, means=base.means_of_data(FMNIST), paper=compared(SOURCE, _rows(), why=base.WHY_FULL)),
+    offline=dict(
+        settings=base.DIGITS_SETTINGS,
+        means=base.means_of_data(base.DIGITS_SETTINGS),
+        rounds=20,
+        paper=compared(SOURCE, _rows(), why=base.WHY.format("Fashion-MNIST", "ResNet18")),
+    ),
+    smoke=["digits-P5C2", "digits-IID"],
+)

@@ -4,13 +4,13 @@ Behind each value stands where it is from: the paper, its released code, or our 
 and CIFAR10 alone.
 """
 
-from ml_collections import ConfigDict
-
-from experiments.config.published import DIGITS, DOMAINS, GLYPHS_100
+from experiments.config.published import DIGITS, DOMAINS, GLYPHS_100, Paper
 
 SOURCE = "Son et al., CVPR 2024"
-WHY = "ours are {} and a small network, not {}"
-OFFLINE_WHY = WHY.format("digits of 8x8 pixels (STL10), synthetic images (the others)", "the paper's data and networks")
+OFFLINE_WHY = (
+    "ours are digits of 8x8 pixels (STL10), synthetic images (the others) and a small network, "
+    "not the paper's data and networks"
+)
 METHODS = ("fedavg", "fedprox", "moon", "freeze", "feduv")  # paper
 CLASSES = dict(stl10=10, cifar100=100, tiny=200, pacs=7, ham10000=7, officehome=65)
 ALPHAS = (0.01, 1.0)  # paper
@@ -41,38 +41,42 @@ def arms(*names: str) -> dict:
     return {name: every[name] for name in names or METHODS}
 
 
-def with_variance(setting: dict, num_classes: int, chosen_arms: dict) -> dict:
+def with_variance(setting: dict, num_classes: int) -> dict:
     """The setting with the paper's strength, a quarter of its classes."""
     strength = dict(methods=dict(feduv=dict(variance=num_classes / 4)))
-    own = {arm: strength for arm in ("only_variance", "feduv") if arm in chosen_arms}
-    return setting | dict(arms=own) if own else setting
+    return setting | dict(arms=dict(only_variance=strength, feduv=strength))
 
 
-def start(config: ConfigDict, chosen_arms: dict) -> None:
-    """What all studies have in common."""
-    config.arms = chosen_arms
-    config.clients, config.participation = 10, 1.0  # paper: of label skew
-    config.training = dict(
-        epochs=10,  # paper
-        batch_size=128,  # released code
-        learning_rate=0.01,  # paper
-        momentum=0.9,  # paper; reset in every round, as in the released code
-        weight_decay=1e-5,  # paper
-        schedule="cosine",  # released code, of all methods; the paper names none
-        drop_last=True,  # released code
-        augmentation="none",
-    )
-    config.seeds = (0, 1, 2)  # paper: three runs; the released code's default seed is 42
+study = Paper(
+    shared=dict(
+        clients=10,  # paper: of label skew
+        participation=1.0,  # paper
+        training=dict(
+            epochs=10,  # paper
+            batch_size=128,  # released code
+            learning_rate=0.01,  # paper
+            momentum=0.9,  # paper; reset in every round, as in the released code
+            weight_decay=1e-5,  # paper
+            schedule="cosine",  # released code, of all methods; the paper names none
+            drop_last=True,  # released code
+            augmentation="none",
+        ),
+        seeds=(0, 1, 2),  # paper: three runs; the released code's default seed is 42
+    ),
+    full=dict(evaluate_every=5),  # our choice; data, network and rounds are those of ``data_sets``
+    offline=dict(  # our choices throughout
+        data=DIGITS,
+        network=dict(name="small_cnn", projector="feduv", projector_dim=64),
+        rounds=20,
+        evaluate_every=5,
+        training=dict(epochs=3, batch_size=16),
+    ),
+    smoke_network=dict(name="small_cnn", channels=(16,), projector="feduv"),
+).study
 
 
-def full(config: ConfigDict, chosen_arms: dict) -> None:
-    """The published setting; data, network and rounds are those of ``data_sets``."""
-    start(config, chosen_arms)
-    config.evaluate_every = 5  # our choice
-
-
-def data_sets(chosen_arms: dict, alpha: float) -> dict[str, dict]:
-    """The settings of the six data sets, label skew with this alpha; normalisation is open but for STL10."""
+def data_sets(*names: str) -> dict[str, dict]:
+    """The settings of these of the six data sets, label skew with alpha 0.01; normalisation is open but for STL10."""
     cnn = dict(name="feduv_cnn", projector="feduv")  # released code: the projector is there for all methods
     resnet18 = dict(name="resnet18", strides=(2, 2, 2, 2), projector="feduv", projector_dim=512)
     resnet50 = dict(name="resnet50", stem_size=7, stem_stride=2, projector="feduv", projector_dim=2048)
@@ -86,33 +90,25 @@ def data_sets(chosen_arms: dict, alpha: float) -> dict[str, dict]:
         officehome=(40, resnet50, dict(source="folder:OfficeHome", test_per_class=7, **small), "feduv_domains"),
     )
     found = {}
-    for name, (rounds, network, data, augmentation) in rows.items():
+    for name in names or rows:
+        rounds, network, data, augmentation = rows[name]
         setting = dict(rounds=rounds, network=network, data=data, training=dict(augmentation=augmentation))
         is_domains = name in ("pacs", "ham10000", "officehome")
-        setting |= dict(clients=4, partition=_DOMAIN) if is_domains else dict(partition=label_skew(alpha))
-        found[name] = with_variance(setting, CLASSES[name], chosen_arms)
+        setting |= dict(clients=4, partition=_DOMAIN) if is_domains else label_skew(0.01)
+        found[name] = with_variance(setting, CLASSES[name])
     return found
 
 
 def label_skew(alpha: float) -> dict:
-    """Dirichlet label skew by the released code's routine."""
-    return dict(name="dirichlet", alpha=alpha)
+    """What a setting of Dirichlet label skew by the released code's routine changes."""
+    return dict(partition=dict(name="dirichlet", alpha=alpha))
 
 
-def offline(config: ConfigDict, chosen_arms: dict) -> None:
-    """Our choices throughout: what a CPU can train, on data that come with an installed package."""
-    start(config, chosen_arms)
-    config.data = DIGITS
-    config.network = dict(name="small_cnn", projector="feduv", projector_dim=64)
-    config.rounds, config.evaluate_every, config.training.epochs, config.training.batch_size = 20, 5, 3, 16
-
-
-def offline_sets(chosen_arms: dict, alpha: float) -> dict[str, dict]:
-    """Ten classes, a hundred and four domains, in the place of the six data sets."""
-    digits = dict(data=DIGITS, partition=label_skew(alpha))
-    glyphs = dict(data=GLYPHS_100, partition=label_skew(alpha))
-    return dict(
-        digits=with_variance(digits, 10, chosen_arms),
-        glyphs100=with_variance(glyphs, 100, chosen_arms),
-        domains=with_variance(dict(data=DOMAINS, clients=4, partition=_DOMAIN), 10, chosen_arms),
+def offline_sets(*names: str) -> dict[str, dict]:
+    """These of ten classes, a hundred and four domains, in the place of the six data sets."""
+    every = dict(
+        digits=with_variance(dict(data=DIGITS) | label_skew(0.01), 10),
+        glyphs100=with_variance(dict(data=GLYPHS_100) | label_skew(0.01), 100),
+        domains=with_variance(dict(data=DOMAINS, clients=4, partition=_DOMAIN), 10),
     )
+    return {name: every[name] for name in names or every}

@@ -10,28 +10,13 @@ The report draws it (Training loss), from ``train/task_loss`` in ``metrics.jsonl
 alpha and methods of the figure.
 """
 
-from ml_collections import ConfigDict
-
-from experiments.config.published import chosen, make_small
 from experiments.configs.feduv import base
 
-
-def get_config(arg: str = "offline") -> ConfigDict:
-    return chosen("figure3.py", arg, dict(full=_full, offline=_offline, smoke=_smoke))
-
-
-def _full(config):
-    base.full(config, base.arms())
-    config.settings = dict(stl10=base.data_sets(base.arms(), 0.01)["stl10"])
-    config.evaluate_every = 1
-
-
-def _offline(config):
-    base.offline(config, base.arms())
-    config.settings = dict(digits=base.offline_sets(base.arms(), 0.01)["digits"])
-    config.evaluate_every = 1
-
-
-def _smoke(config):
-    _offline(config)
-    make_small(config, ["digits"], name="small_cnn", channels=(16,), projector="feduv")
+get_config = base.study(
+    __file__,
+    arms=base.arms(),
+    evaluate_every=1,
+    full=dict(settings=base.data_sets("stl10")),
+    offline=dict(settings=base.offline_sets("digits")),
+    smoke=["digits"],
+)

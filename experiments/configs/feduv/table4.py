@@ -9,9 +9,7 @@
 The table's number for Freeze on CIFAR100, 54.1, is not that of table 1, 51.1.
 """
 
-from ml_collections import ConfigDict
-
-from experiments.config.published import by_setting, chosen, make_small
+from experiments.config.published import compared
 from experiments.configs.feduv import base
 
 PAPER = {  # percent: STL10, CIFAR100, Tiny-ImageNet, PACS, HAM10000, Office-Home
@@ -22,27 +20,17 @@ PAPER = {  # percent: STL10, CIFAR100, Tiny-ImageNet, PACS, HAM10000, Office-Hom
     "feduv": (30.4, 55.7, 40.3, 65.9, 73.9, 45.4),
 }
 
-
-def get_config(arg: str = "offline") -> ConfigDict:
-    return chosen("table4.py", arg, dict(full=_full, offline=_offline, smoke=_smoke))
-
-
-def _full(config):
-    arms = base.arms(*PAPER)
-    base.full(config, arms)
-    config.settings = settings = base.data_sets(arms, 0.01)
-    config.paper = dict(source=f"{base.SOURCE}, Table 4", comparable=True, values=by_setting(PAPER, settings))
-
-
-def _offline(config):
-    arms = base.arms(*PAPER)
-    base.offline(config, arms)
-    config.settings = settings = base.offline_sets(arms, 0.01)
-    rows = {arm: (row[0], row[1], row[3]) for arm, row in PAPER.items()}
-    source, values = f"{base.SOURCE}, Table 4, STL10, CIFAR100, PACS", by_setting(rows, settings)
-    config.paper = dict(source=source, comparable=False, why=base.OFFLINE_WHY, values=values)
-
-
-def _smoke(config):
-    _offline(config)
-    make_small(config, ["digits", "domains"], name="small_cnn", channels=(16,), projector="feduv")
+get_config = base.study(
+    __file__,
+    arms=base.arms(*PAPER),
+    full=dict(settings=base.data_sets(), paper=compared(f"{base.SOURCE}, Table 4", PAPER)),
+    offline=dict(
+        settings=base.offline_sets(),
+        paper=compared(
+            f"{base.SOURCE}, Table 4, STL10, CIFAR100, PACS",
+            {arm: (row[0], row[1], row[3]) for arm, row in PAPER.items()},
+            why=base.OFFLINE_WHY,
+        ),
+    ),
+    smoke=["digits", "domains"],
+)

@@ -10,9 +10,7 @@ The table is of seconds of training per round (median over rounds, without those
 times are evaluation and memory. Not known: alpha (ours 0.01), and the paper's device.
 """
 
-from ml_collections import ConfigDict
-
-from experiments.config.published import by_setting, chosen, make_small
+from experiments.config.published import compared
 from experiments.configs.feduv import base
 from experiments.results.metrics import SECONDS
 
@@ -24,37 +22,30 @@ PAPER = {  # seconds per round: STL10, CIFAR100, Tiny-ImageNet, PACS, HAM10000, 
     "feduv": (27, 58, 755, 48, 132, 362),
 }
 
-
-def get_config(arg: str = "offline") -> ConfigDict:
-    return chosen("table5.py", arg, dict(full=_full, offline=_offline, smoke=_smoke))
-
-
-def _full(config):
-    base.full(config, base.arms())
-    sets = base.data_sets(base.arms(), 0.01)
-    config.settings = settings = {name: setting | dict(rounds=5) for name, setting in sets.items()}  # our choice
-    _time(config)
-    _compare(config, "Table 5", "times of other devices and other programs", by_setting(PAPER, settings))
-
-
-def _offline(config):
-    base.offline(config, base.arms())
-    config.rounds = 10
-    config.settings = settings = base.offline_sets(base.arms(), 0.01)
-    _time(config)
-    rows = {arm: (*row[:2], row[3]) for arm, row in PAPER.items()}
-    _compare(config, "Table 5, STL10, CIFAR100, PACS", base.OFFLINE_WHY, by_setting(rows, settings))
-
-
-def _time(config):
-    """Each run alone, one of each."""
-    config.seeds, config.evaluate_every, config.engine.runs = (0,), 1, "separate"
-
-
-def _compare(config, table, why, values):
-    config.paper = dict(source=f"{base.SOURCE}, {table}", comparable=False, why=why, metric=SECONDS.name, values=values)
-
-
-def _smoke(config):
-    _offline(config)
-    make_small(config, ["digits"], name="small_cnn", channels=(16,), projector="feduv")
+get_config = base.study(
+    __file__,
+    arms=base.arms(),
+    seeds=(0,),  # one of each
+    evaluate_every=1,
+    engine=dict(runs="separate"),  # each run alone
+    full=dict(
+        settings={name: setting | dict(rounds=5) for name, setting in base.data_sets().items()},  # our choice
+        paper=compared(
+            f"{base.SOURCE}, Table 5",
+            PAPER,
+            why="times of other devices and other programs",
+            metric=SECONDS.name,
+        ),
+    ),
+    offline=dict(
+        settings=base.offline_sets(),
+        rounds=10,
+        paper=compared(
+            f"{base.SOURCE}, Table 5, STL10, CIFAR100, PACS",
+            {arm: (*row[:2], row[3]) for arm, row in PAPER.items()},
+            why=base.OFFLINE_WHY,
+            metric=SECONDS.name,
+        ),
+    ),
+    smoke=["digits"],
+)
