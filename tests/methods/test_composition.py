@@ -41,7 +41,7 @@ TABLE = [
 
 @pytest.mark.parametrize(("name", "base"), TABLE)
 def test_a_method_on_a_base(digits, name, base):
-    """Finite, and different from the base alone: every term of both is logged, and the method changes the model."""
+    """The run is finite, logs every term of both, and the method changes the model of the base."""
     options, off = METHODS[name]
     config = config_base.get_config()
     config.network = dict(name="small_cnn", channels=(4, 8))

@@ -1,4 +1,4 @@
-"""FedRCL: its two losses, whole rounds against plain PyTorch, the levels of networks, what is refused."""
+"""FedRCL: its two losses, whole rounds against plain PyTorch, the levels of networks, invalid use."""
 
 from types import SimpleNamespace
 
@@ -210,7 +210,7 @@ def test_all_levels_count_alike(float64):
 
 
 @pytest.mark.slow
-def test_beside_feddecorr(federation):
+def test_with_feddecorr(federation):
     network = Model(nn.MLP(4, hidden=(12, 8)), federation.input_shape)
     methods = {"fedrcl": FedRCL(), "feddecorr": FedDecorr(0.1, "official")}
     result = run_at_once(federation, network, FedAvg(LocalTraining(batch_size=8), methods), rounds=2)
@@ -236,7 +236,7 @@ class WithoutLevels(flax.linen.Module):
         (FedRCL(relaxation=-1.0), None, "FedRCL: relaxation -1 is negative"),
     ],
 )
-def test_what_makes_no_sense_is_refused(method, model, message):
+def test_invalid_values_are_rejected(method, model, message):
     with pytest.raises(UserError, match=message) as error:
         FedAvg(LocalTraining(), {"fedrcl": method}).check(model)
     assert "\n" not in str(error.value)

@@ -1,5 +1,5 @@
-"""Methods on logits, for clients that lack classes: two whole rounds against plain PyTorch, FedDecorr beside them; what
-they cost where no class is missing; and which combinations are refused."""
+"""Methods on logits, for clients that lack classes: two whole rounds against plain PyTorch, also with FedDecorr;
+rounds without effect if no class is missing; and invalid combinations."""
 
 import dataclasses
 
@@ -45,7 +45,7 @@ def network(federation):
 
 
 class OnCounts(PlainFedDecorr):
-    """What is to be done on logits and a client's counts, and FedDecorr beside it."""
+    """A loss on logits and a client's counts, combined with FedDecorr."""
 
     def __init__(self, task=None, term=None, on_all=False):
         self.task, self.term, self.on_all = task, term, on_all
@@ -182,7 +182,7 @@ def test_methods_change_the_rounds_of_skewed_clients(float64, skewed, network):
 
 @pytest.mark.slow
 def test_no_gradient_of_a_single_class(float64, skewed, network):
-    """A client with one class, which alone stays in the softmax, takes steps of length 0."""
+    """For a client with one class, the only one in the softmax, the gradient is 0."""
     alone = skewed.with_partition(skewed.owned_rows()[1:2])
     start = network.init(jax.random.key(3))
     for method in (FedLC(), FedLC(denominator="others"), BalancedSoftmax()):
@@ -201,7 +201,7 @@ def test_the_first_step_is_that_of_the_received_model(float64, skewed, network):
 
 @pytest.mark.slow
 def test_strengths_of_fedvls_are_separate(float64, skewed, network):
-    """With the term of one of them alone, the others' strengths being 0, the rounds are those of that term."""
+    """Each term changes the model by itself; calibration by itself is balanced softmax."""
     plain = run(skewed, network, FedAvg(TRAINING), rounds=2)
     alone = [FedVLS(1.0, 0.0, 0.0), FedVLS(0.0, 1.0, 0.0), FedVLS(0.0, 0.0, 1.0)]
     balanced = run(skewed, network, FedAvg(TRAINING, {"it": BalancedSoftmax(1.0, "eps")}), rounds=2)
@@ -240,7 +240,7 @@ def test_weight_decay_of_a_bias_that_is_not_used(float64, skewed, network):
 @pytest.mark.parametrize(
     "methods", [{"fedlc": FedLC(counts="global"), "fedntd": FedNTD()}, {"fedvls": FedVLS()}], ids=", ".join
 )
-def test_beside_other_regularizers(skewed, network, methods):
+def test_with_other_regularizers(skewed, network, methods):
     """Every term is logged and finite, in clients that lack classes as in those that do not."""
     others = {"feddecorr": FedDecorr(), "fedmr": FedMR(), "feduv": FedUV(), "moon": MOON(), "fedprox": FedProx()}
     result = run(skewed, network, FedAvg(TRAINING, methods | others), rounds=2, participation=0.6)
@@ -252,7 +252,7 @@ def test_beside_other_regularizers(skewed, network, methods):
 
 
 class NormedHead(linen.Module):
-    """A classifier with a scale beside its kernel."""
+    """A classifier with a kernel and a scale."""
 
     num_classes: int
 
@@ -262,7 +262,7 @@ class NormedHead(linen.Module):
         return features @ kernel * self.param("scale", linen.initializers.ones, ())
 
 
-def test_what_makes_no_sense_is_refused(federation, network):
+def test_invalid_values_are_rejected(federation, network):
     def message(methods, model=network, training=TRAINING):
         with pytest.raises(UserError) as error:
             FedAvg(training, methods).check(model)

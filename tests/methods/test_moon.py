@@ -1,4 +1,4 @@
-"""MOON: two whole rounds of three of five clients against plain PyTorch, what the clients then remember, and the first
+"""MOON: two whole rounds of three of five clients against plain PyTorch, the clients' memory, and the first
 round of a client."""
 
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""FedPer, FedRep and LG-FedAvg: one client step by step, whole rounds in plain PyTorch, personal models, refusals."""
+"""FedPer, FedRep and LG-FedAvg: one client step by step, whole rounds in plain PyTorch, personal models, errors."""
 
 import jax
 import jax.numpy as jnp
@@ -75,7 +75,7 @@ def network(federation):
     ],
 )
 def test_one_client_with_one_example(float64, method, epochs, expected):
-    """Momentum starts again in each phase, and weight decay is of what is trained alone."""
+    """Momentum restarts in each phase, and weight decay acts only on the trained part."""
     one = np.ones((1, 1))
     federation = Federation.from_inputs(one, np.zeros(1, int), [[0]], one, np.zeros(1, int), class_names=("a", "b"))
     training = LocalTraining(epochs, batch_size=1, learning_rate=0.5, momentum=0.5, weight_decay=1e-4)
@@ -131,7 +131,7 @@ def test_rounds_equal_a_plain_pytorch_loop(federation, name):
 @pytest.mark.slow
 @pytest.mark.parametrize("newcomers", ["initial", "mean"])
 def test_newcomers_are_scored_with_their_heads(federation, network, newcomers):
-    """By size the mean of the heads whose uploads have arrived, beside private biases; or the initial one."""
+    """Newcomers get the mean, by size, of heads whose uploads arrived, also with private biases; or the initial one."""
     start, rule = network.init(jax.random.key(3)), Participation(0.8, upload_loss=0.5)
     methods, options = {"it": FedPer(newcomers)}, dict(variables=start, participation=rule, key=jax.random.key(4))
     result = run(federation, network, FedAvg(SIMPLE, methods, private="Dense_0/bias"), **options)
@@ -163,7 +163,7 @@ def test_newcomers_are_scored_with_their_heads(federation, network, newcomers):
     ],
 )
 def test_they_are_names_of_private_parts_and_phases(federation, network, method, by_hand):
-    """To the same bits, beside FedDecorr."""
+    """Bit for bit, together with FedDecorr."""
     weighting = method.weighting or "default"
     named = run(federation, network, FedAvg(SIMPLE, {"it": method, **DECORR}), rounds=2)
     plain = run(federation, network, by_hand.replace(weighting=weighting), rounds=2)
@@ -174,7 +174,7 @@ def test_they_are_names_of_private_parts_and_phases(federation, network, method,
 
 @pytest.mark.slow
 def test_what_a_method_keeps_is_not_perturbed(federation, network):
-    """FedSAM leaves the head of FedPer's clients alone, as one that is private by hand."""
+    """FedSAM does not perturb FedPer's private heads, as with ``private="head"``."""
     sharp = {"fedsam": FedSAM(0.5)}
     named = run(federation, network, FedAvg(SIMPLE, {"fedper": FedPer(), **sharp}), rounds=1)
     plain = run(federation, network, FedAvg(SIMPLE, sharp, private="head"), rounds=1)
@@ -201,7 +201,7 @@ def test_personal_models_are_scored(federation, name):
     assert result.clients["steps"][0].tolist() == [epochs * n for n in (3, 1, 5, 3, 3)]
 
 
-def test_parts_are_joined_and_taken_apart(federation):
+def test_parts_are_joined_and_excluded(federation):
     model = Model(nn.SmallCNN(4, channels=(3,)), federation.input_shape)
 
     def names(part):
@@ -238,7 +238,7 @@ def test_parts_are_joined_and_taken_apart(federation):
         (FedAvg(SIMPLE, {"it": LGFedAvg("all - head")}), "LGFedAvg: shared 'all - head': expected parts"),
     ],
 )
-def test_what_makes_no_sense_is_refused(federation, network, algorithm, message):
+def test_invalid_values_are_rejected(federation, network, algorithm, message):
     with pytest.raises(UserError, match=message) as error:
         algorithm.check(network)
     assert "\n" not in str(error.value)

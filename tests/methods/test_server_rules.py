@@ -1,4 +1,4 @@
-"""FedExP and CCVR: their test vectors, whole rounds in NumPy and PyTorch, what they do beside others, refusals."""
+"""FedExP and CCVR: their test vectors, whole rounds in NumPy and PyTorch, combinations, invalid use."""
 
 import subprocess
 import sys
@@ -105,7 +105,7 @@ def test_fedexp_of_nothing():
 
 
 class PlainFedExP(PlainFedAvg):
-    """Of params alone; running statistics are averaged."""
+    """Only params are extrapolated; running statistics are averaged."""
 
     def aggregate(self, received, clients):
         moved = self.average(clients) - received
@@ -131,7 +131,7 @@ def test_rounds_of_fedexp_equal_a_plain_pytorch_loop(of_one_class):
 @pytest.mark.slow
 @pytest.mark.parametrize("beside", ["top_k", "private head", "head_at_server"])
 def test_fedexp_is_of_what_arrives(float64, of_one_class, network, beside):
-    """One round, by hand from the local models: of the params that are sent, as they are sent, by those that arrive."""
+    """One round, computed from the local models: norms are of the params as sent, by clients whose uploads arrive."""
     algorithm = {
         "top_k": FedAvg(TRAINING, {"fedexp": FedExP(eps=1e-9), "top_k": TopK(0.25, error_feedback=False)}),
         "private head": FedAvg(TRAINING, {"fedexp": FedExP(eps=1e-9)}, private="head"),
@@ -173,7 +173,7 @@ def test_fedexp_is_of_what_arrives(float64, of_one_class, network, beside):
 
 
 @pytest.mark.slow
-def test_fedexp_alone_and_beside_others(float64, federation, network):
+def test_fedexp_alone_and_with_others(float64, federation, network):
     """Of one participant it is federated averaging; a server optimizer and FedNova get what it makes of the mean."""
     alone = federation.with_partition(federation.owned_rows()[:1])
     plain = run(alone, network, FedAvg(TRAINING), rounds=2)
@@ -316,8 +316,8 @@ def test_rounds_of_ccvr_equal_a_plain_loop(float64, lopsided, network, clients):
 
 @pytest.mark.slow
 def test_ccvr_in_every_round(float64, federation, network):
-    """In the first round the head is that of ``end``, and then the server continues from it; one class alone changes
-    nothing."""
+    """In the first round the head is the same as with ``end``, and then the server continues from it; with one class
+    nothing changes."""
     small, start = dict(samples=8, epochs=2, batch_size=8), network.init(jax.random.key(3))
     at_end, every = (FedAvg(TRAINING, {"ccvr": CCVR(when, clip=True, **small)}) for when in ("end", "every_round"))
     first = run(federation, network, at_end, variables=start)
@@ -382,22 +382,30 @@ def test_ccvr_keeps_single_precision_far_from_zero(federation, network):
         assert np.abs(expected).max() < 100
 
 
-def test_what_makes_no_sense_is_refused(federation, network):
+def test_invalid_values_are_rejected(federation, network):
     etf = Model(nn.MLP(4, hidden=(6,), head=nn.heads.ETF), federation.input_shape)
     norm = Model(nn.SmallCNN(4, (5,)), federation.input_shape)
     regression = regression_federation()[1]
     methods = {"ccvr": CCVR()}
     cases = [
         (FedAvg(TRAINING, methods), regression, "CCVR: the model's task has no classes"),
-        (FedAvg(TRAINING, methods, private="head"), network, "CCVR: .* private 'head' stays with them; expected none"),
+        (
+            FedAvg(TRAINING, methods, private="head"),
+            network,
+            "CCVR: private 'head' makes features differ between clients; expected 'none'",
+        ),
         (
             FedAvg(TRAINING, methods),
             etf,
             r"has bias \[4\], kernel \[6, 4\], scale \[\]; expected a kernel",
         ),
-        (FedAvg(TRAINING.replace(freeze="head"), methods), network, "training.freeze 'head' keeps the head"),
-        (FedAvg(TRAINING, {**methods, "recalibrate": Recalibrate()}), norm, "CCVR: recalibrate scores another model"),
-        (FedAvg(TRAINING, {"feddyn": FedDyn(), **methods}), network, "CCVR: feddyn scores another model"),
+        (FedAvg(TRAINING.replace(freeze="head"), methods), network, "training.freeze 'head' freezes the head"),
+        (
+            FedAvg(TRAINING, {**methods, "recalibrate": Recalibrate()}),
+            norm,
+            "CCVR: recalibrate evaluates another model",
+        ),
+        (FedAvg(TRAINING, {"feddyn": FedDyn(), **methods}), network, "CCVR: feddyn evaluates another model"),
         (FedAvg(TRAINING, {"it": CCVR("never")}), network, "when 'never': expected one of end, every_round"),
         (FedAvg(TRAINING, {"it": CCVR(clients="some")}), network, "clients 'some': expected one of cohort, all"),
         (

@@ -1,4 +1,4 @@
-"""FedSAM, FedASAM, FedLESAM, MoFedSAM: test vectors, rounds against plain PyTorch, what is not moved, properties."""
+"""FedSAM, FedASAM, FedLESAM, MoFedSAM: test vectors, rounds against plain PyTorch, excluded parts, properties."""
 
 import functools
 from types import SimpleNamespace
@@ -52,7 +52,7 @@ VECTORS = {  # of two steps from (1, -2) on w^T A w / 2, rho 0.5
 
 @pytest.mark.parametrize("name", VECTORS)
 def test_vectors(float64, name):
-    """Also beside a leaf that stays where it is: nothing about it counts."""
+    """A leaf that is held has no influence."""
     method, training, expected = VECTORS[name]
     start = {"w": jnp.array([1.0, -2]), "held": jnp.array([7.0])}
     last = jax.tree.map(jnp.add, start, {"w": jnp.array([0.3, -0.4]), "held": jnp.array([5.0])})
@@ -120,7 +120,7 @@ def test_fedasam_is_the_step_of_its_authors(float64, training, expected):
 
 
 class PlainSharp(PlainStates):
-    """``rho`` is the length of the perturbation, of what is in ``part``."""
+    """``rho`` is the norm of the perturbation, over the leaves in ``part``."""
 
     rho, part, guard = 0.3, EVERYTHING, 1e-7
 
@@ -129,7 +129,7 @@ class PlainSharp(PlainStates):
         return {name: p for name, p in client.network.named_parameters() if is_in(name, self.part)}
 
     def ascend(self, params, directions, norm):
-        """Moves the parameters; returns what they were."""
+        """Perturbs the parameters; returns their previous values."""
         before = [p.detach().clone() for p in params]
         for p, direction in zip(params, directions, strict=True):
             p.data += self.rho * direction / (norm + self.guard)
@@ -258,14 +258,14 @@ def test_rounds_equal_a_plain_pytorch_loop(federation, name):
 
 
 def test_variants_of_fedcm():
-    """The released code of MoFedSAM leaves alpha out; all of one's own gradient is none of the others'."""
+    """The released code of MoFedSAM omits alpha; with alpha = 1 the mean gradient has no weight."""
     gradient, view = {"w": jnp.array([2.0])}, SimpleNamespace(shared={"w": jnp.array([10.0])})
     for method, expected in ((FedCM(), 9.2), (FedCM(variant="official"), 11.0), (FedCM(1.0), 2.0)):
         assert float(method.correct(gradient, None, view)["w"][0]) == pytest.approx(expected)
 
 
 @pytest.mark.slow
-def test_fedcm_keeps_the_size_of_gradients_beside_momentum(float64, federation, network):
+def test_fedcm_keeps_the_size_of_gradients_with_momentum(float64, federation, network):
     """With a momentum far above alpha as without, what clients add to their gradients does not grow over rounds."""
     norms = []
     for momentum in (0.0, 0.9):
@@ -305,7 +305,7 @@ def test_the_server_keeps_its_last_model(float64, federation, network):
 
 
 @pytest.mark.slow
-def test_beside_scaffold_feddecorr_and_a_server_optimizer(federation, network):
+def test_with_scaffold_feddecorr_and_a_server_optimizer(federation, network):
     others = {"scaffold": Scaffold(), "feddecorr": FedDecorr(0.1, "official")}
     adam = jax.tree_util.Partial(optax.adam, 0.01)
     losses = [
@@ -363,6 +363,6 @@ def test_nothing_to_climb(float64):
         ([FedSAM(adaptive=1)], "FedSAM: adaptive 1: expected bool, got int"),
     ],
 )
-def test_what_makes_no_sense_is_refused(methods, message):
+def test_invalid_values_are_rejected(methods, message):
     with pytest.raises(UserError, match=message):
         FedAvg(methods={str(number): method for number, method in enumerate(methods)}).check()
