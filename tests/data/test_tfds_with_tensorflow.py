@@ -1,4 +1,4 @@
-"""The real builder of CIFAR-10 with TensorFlow, from an archive made here: what is prepared is what the archive has."""
+"""The real builder of CIFAR-10 with TensorFlow, from an archive made here: prepared data are the archive's data."""
 
 import io
 import tarfile
