@@ -199,7 +199,7 @@ class TorchETF(TorchCNN):
 
 
 class PlainETF(PlainFedDecorr):
-    """With the released FedDecorr, of the features before the projector, beside it."""
+    """Together with the released FedDecorr on the features before the projector."""
 
     def start_client(self, client):
         self.counts = torch.bincount(client.labels, minlength=4).double()
