@@ -48,9 +48,9 @@ from fedjax_collapse.training.algorithm import FedAvg as FedAvg
 from fedjax_collapse.training.local_training import LocalTraining as LocalTraining
 from fedjax_collapse.training.local_training import Phase as Phase
 
-_compiler_bugs.guard()  # before anything uses a device
+_compiler_bugs.guard()  # before any use of a device
 
 
 def __getattr__(name: str) -> type[Method]:
-    """Every other method that has a file in ``methods/``."""
+    """Returns a method of ``methods/`` that is not imported above."""
     return getattr(methods, name)

@@ -40,7 +40,7 @@ SERVER_OPTIMIZERS = {  # the damped ones are from released code
     **{f"damped_{name}": getattr(aggregation, f"damped_{name}") for name in ("momentum", "adagrad", "adam", "yogi")},
 }
 SAMPLERS = {"uniform": engine.Uniform, "by_size": engine.BySize, "available": engine.Available}
-_OF_OPTAX = {  # what it does not say of its arguments
+_OF_OPTAX = {  # annotations that optax does not have
     "learning_rate": Positive,
     "momentum": Decay | None,
     **dict.fromkeys(("b1", "b2", "decay"), Decay),
@@ -184,7 +184,7 @@ def _method(key, options) -> Method:
 
 
 def training(config: Mapping[str, Any]) -> LocalTraining:
-    """A client's local training."""
+    """Returns a client's local training."""
     options = _without(config["training"], "augmentation", "optimizer", "phases", "schedule")
     given = dict(augmentation=augmentation(config["training"].get("augmentation", "none")))
     if options.get("task_loss") is not None:
@@ -198,7 +198,7 @@ def training(config: Mapping[str, Any]) -> LocalTraining:
 
 
 def _learning_rate_schedule(value, rounds):
-    """The schedule of that name, or of a dict of a name and options; None is constant."""
+    """Returns the schedule with that name, or with the name and options of a dict; None if it is constant."""
     check_value("training.schedule", value, str | dict)
     options = dict(value) if isinstance(value, dict) else {"name": value}
     name = _chosen("training.schedule", options, "name")
@@ -219,7 +219,7 @@ def _phase(value):
 
 
 def schedule(config: Mapping[str, Any]) -> Schedule:
-    """How many rounds, who takes part in them, and what is measured between them."""
+    """Returns the schedule: the number of rounds, who takes part in them, and what is measured between them."""
     options = _without(config["cohort"], "sampler", "clock")
     given = dict(fraction=config["participation"])
     if (sampler := config["cohort"].get("sampler")) is not None:
@@ -240,7 +240,7 @@ def schedule(config: Mapping[str, Any]) -> Schedule:
 
 
 def _sampler(config):
-    """How cohorts are drawn: one of ``engine/samplers.py``, or the user's own."""
+    """Returns the sampler of cohorts: one of ``engine/samplers.py``, or a custom class."""
     name = _chosen("cohort.sampler", config, "name")
     if ":" in name:
         kind = imported("cohort.sampler", name)
@@ -253,7 +253,7 @@ def _sampler(config):
 
 
 def _with_arrays(what, kind, options):
-    """A record in which a number for each client is an array."""
+    """Returns a record with arrays for options that have a number for each client."""
     check_value(what, options, dict)
     options = dict(options)
     for key, value in options.items():
@@ -264,7 +264,7 @@ def _with_arrays(what, kind, options):
 
 
 def _watch(text):
-    """``one``, ``all``, or the identities in a text such as 0,3."""
+    """Returns ``one``, ``all``, or the identities in a text such as 0,3."""
     identities = [part.strip() for part in text.split(",")]
     return tuple(map(int, identities)) if all(part.isdecimal() for part in identities) else text
 

@@ -27,7 +27,7 @@ from experiments.study.failures import read_failure, write_failure
 from experiments.study.lock import holder, only_process_in
 from fedjax_collapse.storage.rows import last_row
 
-_PAUSE = 0.5  # seconds between two looks at the workers
+_PAUSE = 0.5  # seconds between two checks of the workers
 _WRONG = 2  # exit status of a worker that could not start
 _LAUNCHER = str(Path(__file__).resolve().parents[1] / "launch.py")
 
@@ -97,7 +97,7 @@ def train_in_workers(work: Work, count: int, should_stop: Callable[[], bool], co
 
 
 def last_round(run: Path) -> int:
-    """The last evaluated round of a run, by its folder; 0 before there is one."""
+    """Returns the last evaluated round of a run, by its folder; 0 before the first."""
     return last_row(run / METRICS).get("round", 0)
 
 

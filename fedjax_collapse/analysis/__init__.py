@@ -1,1 +1,1 @@
-"""What a person looks at after training: functions of the arrays that the rounds left behind."""
+"""Functions of the arrays that rounds save: spectra, ranks, neural collapse and other measurements."""

@@ -1,5 +1,7 @@
-"""The weight of a linear classifier: what FedUV (CVPR 2024, figure 1) watches collapse, and neural collapse compares
-class means with."""
+"""The weight of a linear classifier and its spectrum.
+
+FedUV (CVPR 2024, figure 1) shows how it collapses, and neural collapse compares it with class means.
+"""
 
 from typing import NamedTuple
 
@@ -12,18 +14,19 @@ from fedjax_collapse.nn.model import Model
 
 
 class LinearHead(NamedTuple):
-    """The classifier of the logits ``weight f + bias``, in float64."""
+    """A linear classifier with logits ``weight f + bias``, in float64."""
 
     weight: np.ndarray  # [classes, features]
-    bias: np.ndarray  # [classes]; 0 where it has none
+    bias: np.ndarray  # [classes]; 0 without a bias
 
 
 def linear_head(model: Model, variables: Variables) -> LinearHead | None:
-    """The network's head (``masks.py``), if it is linear: if it has a kernel [features, classes] and but for that at
-    most a bias; else None, as for a fixed head, which has no params.
+    """Returns the network's head (``masks.py``) if it is linear, else None.
+
+    A head is linear if its params are a kernel [features, classes] and at most a bias. A fixed head has no params.
 
     Raises:
-        UserError: the network does not say which of its layers is the head.
+        UserError: if the network does not declare which of its layers is the head.
     """
     try:
         head = masks.select(model.mask("head").params, variables.params)
@@ -43,10 +46,10 @@ def linear_head(model: Model, variables: Variables) -> LinearHead | None:
 def weight_spectrum(
     weight: Float[np.ndarray, "classes features"], centred: bool = False
 ) -> Float[np.ndarray, " values"]:
-    """Singular values of the weight, descending; NaN if it is not all finite.
+    """Returns the singular values of the weight, descending; NaN if the weight is not finite.
 
-    ``centred``: of the weight minus the mean of its rows, which shifts all logits alike, so that the softmax does not
-    see it; at most C - 1 of them are not 0. The effective rank of either is ``spectrum.effective_rank`` of these.
+    With ``centred``, the mean of the rows is subtracted first. It shifts all logits equally, so the softmax does not
+    depend on it; at most C - 1 values are then non-zero. For the effective rank, see ``spectrum.effective_rank``.
     """
     if not np.isfinite(weight).all():
         return np.full(min(weight.shape), np.nan)

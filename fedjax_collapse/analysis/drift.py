@@ -1,7 +1,7 @@
-"""How far clients go in a round, and whether in one direction: from the inner products of their updates.
+"""Client drift: norms and agreement of the clients' updates in a round, from their inner products.
 
-An update is a local model minus the model that the client received. Client drift is what heterogeneous data does to
-them (Karimireddy et al., SCAFFOLD, ICML 2020): long updates that disagree, of which the mean is short.
+An update is a local model minus the model that the client received. Under heterogeneous data (Karimireddy et al.,
+SCAFFOLD, ICML 2020) updates are long and disagree, so their mean is short.
 """
 
 import math
@@ -14,19 +14,19 @@ from jaxtyping import Float
 
 from fedjax_collapse.core.records import PyTree
 
-_AT_ONCE = 2**16  # entries of each update that lie together in float64: all of many large models would not fit
+_AT_ONCE = 2**16  # entries of each update converted to float64 at once, to bound memory
 
 
 class Drift(NamedTuple):
-    """Of several clients' updates."""
+    """Statistics of several clients' updates."""
 
     norms: np.ndarray  # [clients]
-    cosines: np.ndarray  # [clients (clients - 1) / 2], of each pair; NaN with an update that is 0
+    cosines: np.ndarray  # [clients (clients - 1) / 2], of each pair; NaN if an update is 0
     agreement: float  # |mean update|^2 / mean |update|^2: 1 if all are equal, 1/clients if they are orthogonal
 
 
 def inner_products(updates: Sequence[PyTree]) -> Float[np.ndarray, "clients clients"]:
-    """Of every two updates, in float64."""
+    """Returns the inner products of all pairs of updates, in float64."""
     total = np.zeros((len(updates), len(updates)))
     for leaves in zip(*map(jax.tree.leaves, updates), strict=True):
         flat = [np.asarray(leaf).ravel() for leaf in leaves]
@@ -37,7 +37,7 @@ def inner_products(updates: Sequence[PyTree]) -> Float[np.ndarray, "clients clie
 
 
 def drift(products: Float[np.ndarray, "clients clients"]) -> Drift:
-    """Of the updates with these inner products, every one counting alike; NaN where it is not defined."""
+    """Returns the drift of updates with these inner products, equally weighted; NaN where undefined."""
     norms = np.sqrt(np.diagonal(products))
     lengths = np.where(norms > 0, norms, np.nan)
     pairs = np.triu_indices(len(norms), 1)

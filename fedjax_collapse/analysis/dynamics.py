@@ -1,26 +1,26 @@
 """Why label imbalance collapses features: deep linear networks under gradient flow.
 
 Shi et al., "Towards Understanding and Mitigating Dimensional Collapse in Heterogeneous Federated Learning" (ICLR 2023;
-TPAMI 2023), theorem 1. A network ``W_{L+1} W_L ... W_1 x`` learns by gradient flow on the cross-entropy **summed** over
-N examples; its features are ``z = P x`` with ``P = W_L ... W_1``, so that ``Cov(z) = P Cov(x) P^T`` (eq. 6). With
+TPAMI 2023), theorem 1. A network ``W_{L+1} W_L ... W_1 x`` is trained by gradient flow on the cross-entropy **summed**
+over N examples; its features are ``z = P x`` with ``P = W_L ... W_1``, so ``Cov(z) = P Cov(x) P^T`` (eq. 6). With
 
     G = (1/N) sum_n (e_y(n) - softmax_n) x_n^T
 
 the weights follow ``dW_j/dt = N (W_{L+1} ... W_{j+1})^T G (W_{j-1} ... W_1)^T``. If the layers of P start balanced,
-``W_{i+1}^T W_{i+1} = W_i W_i^T`` (assumption 1), they stay so, and the k-th singular value of P, with singular vectors
-u_k and v_k, follows exactly
+``W_{i+1}^T W_{i+1} = W_i W_i^T`` (assumption 1), they remain balanced, and the k-th singular value of P, with singular
+vectors u_k and v_k, follows exactly
 
     d sigma_k / dt = N L sigma_k^(2 - 2/L) u_k^T W_{L+1}^T G v_k            (``balanced_rates``)
 
-If also u_k is, up to sign, the k-th right singular vector of W_{L+1} (assumption 2), that is the theorem (eq. 4),
+If u_k is also, up to sign, the k-th right singular vector of W_{L+1} (assumption 2), this is the theorem (eq. 4),
 
     d sigma_k / dt = N L sigma_k^(2 - 2/L) sqrt(sigma_k^(2/L) + M_k) u_{L+1,k}^T G v_k      (``theorem_rates``)
 
 with u_{L+1,k} the left singular vectors of W_{L+1}, and ``M_k = sigma_{L+1,k}(0)^2 - sigma_k(0)^(2/L)``, which the
-paper calls one constant M: it depends on k unless W_{L+1} is balanced too. Alignment is not conserved: the theorem
-holds at the start, and less and less later. The paper's G has class means in the place of examples,
-``sum_c (N_c/N) (e_c - mean softmax_c) (mean x_c)^T``, the same only where all inputs of a class are. With few classes
-its rank is low, so few singular values grow, which is the collapse.
+paper calls one constant M; it depends on k unless W_{L+1} is balanced too. Alignment is not conserved: the theorem
+holds at the start, and less and less later. The paper's G has class means instead of examples,
+``sum_c (N_c/N) (e_c - mean softmax_c) (mean x_c)^T``, which is the same only if all inputs of a class are equal. With
+few classes its rank is low, so few singular values grow, which is the collapse.
 
 All arrays are float64; x is [examples, inputs].
 """
@@ -63,7 +63,7 @@ def balanced_network(
     rng: np.random.Generator,
     aligned: bool = True,
 ) -> LinearNetwork:
-    """A random network that is balanced, and aligned if wanted: what the theorem assumes at the start.
+    """Returns a random balanced network, optionally aligned, as the theorem assumes at the start.
 
     ``shape``: inputs, width and classes, with at least as many inputs as width. ``values``: singular values of P, and
     ``head_values`` those of W_{L+1}, both descending.
@@ -79,7 +79,7 @@ def balanced_network(
 
 
 def loss(network: LinearNetwork, inputs: Inputs, labels: Labels) -> float:
-    """Cross-entropy in nats, summed over the examples."""
+    """Returns the cross-entropy in nats, summed over the examples."""
     logits = inputs @ (network.head @ network.product).T
     largest = logits.max(axis=1)
     sums = np.log(np.sum(np.exp(logits - largest[:, None]), axis=1)) + largest
@@ -87,12 +87,12 @@ def loss(network: LinearNetwork, inputs: Inputs, labels: Labels) -> float:
 
 
 def gradient_matrix(network: LinearNetwork, inputs: Inputs, labels: Labels) -> Matrix:
-    """G, exactly: minus the gradient of the mean cross-entropy with respect to the whole product."""
+    """Returns the exact G: minus the gradient of the mean cross-entropy with respect to the product of all weights."""
     return _residuals(network, inputs, labels).T @ inputs / len(labels)
 
 
 def class_mean_gradient_matrix(network: LinearNetwork, inputs: Inputs, labels: Labels) -> Matrix:
-    """G as the paper has it, of the means over each class that has examples; of rank at most their number."""
+    """Returns the paper's G, from the means of each class with examples; its rank is at most their number."""
     residuals, found = _residuals(network, inputs, labels), np.zeros((len(network.head), inputs.shape[1]))
     for c in np.unique(labels):
         of_class = labels == c
@@ -101,7 +101,7 @@ def class_mean_gradient_matrix(network: LinearNetwork, inputs: Inputs, labels: L
 
 
 def flow(network: LinearNetwork, inputs: Inputs, labels: Labels) -> LinearNetwork:
-    """Rates of change of all weights."""
+    """Returns the rates of change of all weights."""
     gradient = len(labels) * gradient_matrix(network, inputs, labels)
     weights = (*network.layers, network.head)
     rates = [
@@ -116,7 +116,7 @@ def flow(network: LinearNetwork, inputs: Inputs, labels: Labels) -> LinearNetwor
 def integrate(
     network: LinearNetwork, inputs: Inputs, labels: Labels, time: float, steps: int
 ) -> Iterator[LinearNetwork]:
-    """The network at the start and after each of ``steps`` steps (Runge-Kutta, fourth order) up to ``time``."""
+    """Returns the network at the start and after each of ``steps`` Runge-Kutta steps (fourth order) up to ``time``."""
     size = time / steps
     yield network
     for _ in range(steps):
@@ -130,7 +130,7 @@ def integrate(
 
 
 def singular_value_rates(network: LinearNetwork, inputs: Inputs, labels: Labels) -> Rates:
-    """``u_k^T (dP/dt) v_k``: of every singular value of P, descending, whatever the network."""
+    """Returns ``u_k^T (dP/dt) v_k`` for each singular value of P, descending, for any network."""
     rates, layers = flow(network, inputs, labels).layers, network.layers
     changes = (_product((*layers[:j], rates[j], *layers[j + 1 :])) for j in range(len(layers)))
     left, _, right = np.linalg.svd(network.product, full_matrices=False)
@@ -138,14 +138,14 @@ def singular_value_rates(network: LinearNetwork, inputs: Inputs, labels: Labels)
 
 
 def balanced_rates(network: LinearNetwork, gradient: Matrix, num_examples: int) -> Rates:
-    """The same where P is balanced; ``gradient``: a G."""
+    """Returns the same if P is balanced; ``gradient`` is a G."""
     left, values, right = np.linalg.svd(network.product, full_matrices=False)
     scale = num_examples * network.depth * values ** (2 - 2 / network.depth)
     return scale * np.einsum("ik,ij,kj->k", left, network.head.T @ gradient, right)
 
 
 def theorem_rates(network: LinearNetwork, gradient: Matrix, num_examples: int, offsets: Rates) -> Rates:
-    """The same by theorem 1, where the network is aligned as well; ``offsets``: M, of ``head_offsets`` at the start.
+    """Returns the same by theorem 1, if the network is also aligned; ``offsets``: M, ``head_offsets`` at the start.
 
     0 for singular values beyond those of W_{L+1}.
     """
@@ -160,7 +160,7 @@ def theorem_rates(network: LinearNetwork, gradient: Matrix, num_examples: int, o
 
 
 def head_offsets(network: LinearNetwork) -> Rates:
-    """M_k, ``sigma_{L+1,k}^2 - sigma_k^(2/L)``, where W_{L+1} has no more singular values with 0 for them."""
+    """Returns M_k, ``sigma_{L+1,k}^2 - sigma_k^(2/L)``, with 0 for singular values that W_{L+1} does not have."""
     values = np.linalg.svd(network.product, compute_uv=False)
     of_head = np.linalg.svd(network.head, compute_uv=False)
     squares = np.zeros(len(values))
@@ -169,14 +169,14 @@ def head_offsets(network: LinearNetwork) -> Rates:
 
 
 def imbalance(network: LinearNetwork) -> float:
-    """How far the layers of P are from assumption 1: the largest entry of any ``W_{i+1}^T W_{i+1} - W_i W_i^T``."""
+    """Returns the deviation from assumption 1: the largest entry of any ``W_{i+1}^T W_{i+1} - W_i W_i^T``."""
     layers = network.layers
     gaps = (after.T @ after - before @ before.T for before, after in itertools.pairwise(layers))
     return max((float(np.abs(gap).max()) for gap in gaps), default=0.0)
 
 
 def alignment(network: LinearNetwork) -> Rates:
-    """``|<u_k, k-th right singular vector of W_{L+1}>|``, 1 under assumption 2; of as many k as W_{L+1} has."""
+    """Returns ``|<u_k, k-th right singular vector of W_{L+1}>|``, 1 under assumption 2, for all k of W_{L+1}."""
     left = np.linalg.svd(network.product, full_matrices=False)[0]
     right = np.linalg.svd(network.head, full_matrices=False)[2]
     return np.abs(np.einsum("ik,ki->k", left[:, : len(right)], right))
@@ -195,7 +195,7 @@ def _moved(network, time, rates):
 
 
 def _product(matrices):
-    """The last times ... times the first."""
+    """Returns the last matrix times ... times the first."""
     first, *others = matrices
     for matrix in others:
         first = matrix @ first

@@ -1,7 +1,8 @@
-"""Where features lie on the unit sphere: how evenly they cover it, and how near those of one class are.
+"""Features on the unit sphere: how uniformly they cover it, and how close features of the same class are.
 
 Wang & Isola, "Understanding Contrastive Representation Learning through Alignment and Uniformity on the Hypersphere"
-(ICML 2020). Features are scaled to length 1; one that is 0 stays 0. NaN without a pair, or if not all are finite.
+(ICML 2020). Features are scaled to norm 1; zero features remain zero. NaN without a pair, or if a feature is not
+finite.
 """
 
 import math
@@ -15,16 +16,16 @@ Features = Float[np.ndarray, "examples features"]
 
 
 def on_sphere(features: Features) -> Features:
-    """The features scaled to length 1, in float64."""
+    """Scales features to norm 1, in float64."""
     features = np.asarray(features, np.float64)
     lengths = np.linalg.norm(features, axis=1, keepdims=True)
     return np.divide(features, lengths, out=np.where(np.isfinite(lengths), 0 * features, np.nan), where=lengths > 0)
 
 
 def uniformity(features: Features, t: float = 2.0, most: int = 2000, seed: int = 0) -> float:
-    """``log mean_(i<j) exp(-t |u_i - u_j|^2)``: at most 0, lower is more even.
+    """Returns ``log mean_(i<j) exp(-t |u_i - u_j|^2)``: at most 0; lower is more uniform.
 
-    Of more than ``most`` examples as many are drawn, by the seed, the same ones for every model.
+    If there are more than ``most`` examples, ``most`` are drawn by the seed, the same ones for each model.
     """
     if len(features) > most:
         rows = np.random.default_rng(seed).choice(len(features), most, replace=False)
@@ -40,10 +41,10 @@ def uniformity(features: Features, t: float = 2.0, most: int = 2000, seed: int =
 
 
 def class_alignment(moments: Moments) -> float:
-    """Alignment (alpha 2) over all ordered pairs of two examples of one class, from 0 to 4.
+    """Returns the alignment (alpha 2) over all ordered pairs of examples of the same class, from 0 to 4.
 
-    ``moments``: of ``on_sphere(features)``, of those that are not 0. No pass over pairs is needed: those of class c add
-    ``2 n_c^2 - 2 |sum u|^2``.
+    ``moments`` are of the non-zero ``on_sphere(features)``. No pass over pairs is needed: the pairs of class c
+    contribute ``2 n_c^2 - 2 |sum u|^2``.
     """
     counts = moments.counts
     sums = moments.sums + counts[:, None] * moments.shift

@@ -1,7 +1,7 @@
-"""LiDAR: the rank that a linear discriminant analysis sees, in which variance within classes does not count.
+"""LiDAR: the effective rank of a linear discriminant analysis, which ignores variance within classes.
 
 Thilak et al., "LiDAR: Sensing Linear Probing Performance in Joint Embedding SSL Architectures" (ICLR 2024). There, the
-views of one image are a class; here classes are.
+views of one image form a class; here the classes of the data are used.
 """
 
 import math
@@ -14,9 +14,10 @@ from fedjax_collapse.analysis.rank import exp_entropy
 
 
 def lidar(moments: Moments, delta: float = 1e-4, eps: float = 1e-8) -> float:
-    """``exp(-sum p log p)`` with ``p = (q + eps) / sum(q + eps)``, of the spectrum below: from 1 to C' - 1 but for eps.
+    """Returns ``exp(-sum p log p)`` with ``p = (q + eps) / sum(q + eps)``: from 1 to C' - 1 up to eps.
 
-    0 if the class means coincide; NaN as the spectrum. The paper has ``p = q / sum q + eps``, which differs by 1e-7.
+    q is the ``discriminant_spectrum``. 0 if the class means coincide; NaN if the spectrum is. The paper has ``p = q /
+    sum q + eps``, which differs by 1e-7.
     """
     values = discriminant_spectrum(moments, delta)
     if not values.sum() > 0:
@@ -26,11 +27,12 @@ def lidar(moments: Moments, delta: float = 1e-4, eps: float = 1e-8) -> float:
 
 
 def discriminant_spectrum(moments: Moments, delta: float = 1e-4) -> Float[np.ndarray, " features"]:
-    """Eigenvalues of ``S_w^(-1/2) S_b S_w^(-1/2)``, descending.
+    """Returns the eigenvalues of ``S_w^(-1/2) S_b S_w^(-1/2)``, descending.
 
-    ``S_w`` is the pooled covariance within classes, over N - C', plus ``delta`` on its diagonal, ``S_b`` that of the C'
-    class means, over C' - 1. Released code averages covariances of classes instead of pooling them, which is the same
-    for classes of one size. NaN with one class, no more examples than classes, or features that are not finite.
+    ``S_w`` is the pooled covariance within classes (divisor N - C') plus ``delta`` on its diagonal, ``S_b`` the
+    covariance of the C' class means (divisor C' - 1). The released code averages the covariances of classes instead of
+    pooling them, which is the same for classes of equal size. NaN for one class, if there are no more examples than
+    classes, or if a feature is not finite.
     """
     means = moments.centred_class_means
     classes, freedom = len(means), moments.num_examples - len(means)

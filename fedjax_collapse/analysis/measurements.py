@@ -1,10 +1,9 @@
 """Measurements by name: in a config ``measurements=dict(nc="neural_collapse")``, from Python
 ``simulate(..., measurements={"nc": neural_collapse})``.
 
-All are of the test set, in evaluation mode. A number ``x`` of the server's model is logged as ``measured/<name>/x``;
-that of the watched client's model as ``local_x``, and where several clients are watched as ``local_x_mean``,
-``local_x_min`` and ``local_x_max`` over those in the round's cohort. ``docs/analysis.md`` has definitions, ranges and
-sources.
+All use the test set and evaluation mode. A number ``x`` of the server's model is logged as ``measured/<name>/x``, of
+the watched client's model as ``local_x``, and if several clients are watched as ``local_x_mean``, ``local_x_min`` and
+``local_x_max`` over those in the round's cohort. See ``docs/analysis.md`` for definitions, ranges and sources.
 """
 
 import itertools
@@ -47,7 +46,7 @@ def feature_ranks(view: MeasurementView) -> Numbers:
 
 
 def neural_collapse(view: MeasurementView) -> Numbers:
-    """NC1 to NC4, and the forms of Zhu et al.; of the classifier where it is linear."""
+    """NC1 to NC4, and the forms of Zhu et al.; those of the classifier only if it is linear."""
     _check_classes(view, "neural_collapse")
 
     def collapse(model):
@@ -97,8 +96,10 @@ def sphere(view: MeasurementView) -> Numbers:
 
 
 def prediction_bias(view: MeasurementView) -> Numbers:
-    """How far the predicted classes are from those of the test set: half the sum of the absolute differences of their
-    shares, 0 to 1. Of a model that always says one of C equal classes it is 1 - 1/C."""
+    """Distance between the frequencies of predicted and true classes: half the sum of absolute differences, 0 to 1.
+
+    For a model that always predicts the same one of C equally frequent classes it is 1 - 1/C.
+    """
     _check_classes(view, "prediction_bias")
 
     def bias(model):
@@ -120,7 +121,7 @@ def cka(view: MeasurementView) -> Numbers:
 
 
 def client_cka(view: MeasurementView) -> Numbers:
-    """Linear CKA of every pair of watched local models, plain and debiased; NaN with fewer than two of them."""
+    """Linear CKA of each pair of watched local models, plain and debiased; NaN with fewer than two models."""
     pairs = list(itertools.combinations([model.features for model in view.local.values()], 2))
     columns = {
         "cka": [similarity.linear_cka(*pair) for pair in pairs],
@@ -146,10 +147,10 @@ def class_means(view: MeasurementView) -> Mapping[str, np.ndarray]:
 
 
 def class_accuracy(view: MeasurementView) -> Mapping[str, float | np.ndarray]:
-    """Accuracy on the classes: its mean over them (balanced accuracy), and the lowest.
+    """Accuracy per class: the mean over classes (balanced accuracy), and the lowest.
 
-    Arrays: ``of_class`` [classes], NaN for one without test examples; ``local_of_class`` [watched, classes], NaN for a
-    client outside the cohort.
+    Arrays: ``of_class`` [classes], NaN for a class without test examples; ``local_of_class`` [watched, classes], NaN
+    for a client outside the cohort.
     """
     _check_classes(view, "class_accuracy")
 
@@ -165,7 +166,7 @@ def class_accuracy(view: MeasurementView) -> Mapping[str, float | np.ndarray]:
 
 
 def confusion(view: MeasurementView) -> Mapping[str, np.ndarray]:
-    """Numbers of test examples by their class (rows) and the class that the model takes them for (columns).
+    """Numbers of test examples by class (rows) and predicted class (columns).
 
     Arrays: ``matrix`` [classes, classes], ``local_matrix`` [watched, classes, classes], NaN for a client outside the
     cohort.
@@ -177,8 +178,8 @@ def confusion(view: MeasurementView) -> Mapping[str, np.ndarray]:
 def domain_accuracy(view: MeasurementView) -> Numbers:
     """The score on each domain's test examples, by the domain's name, and its mean.
 
-    Where clients keep a part of the network, it is that of their own models: of a domain the mean over the clients
-    whose own tests are of that domain alone, NaN without one. The mean is over the domains that have a score.
+    If clients have private parts, personal models are scored: the score of a domain is the mean over the clients whose
+    test examples are all of this domain, NaN without such a client. The mean is over the domains with a score.
     """
     domains = view.federation.domains
     if domains is None:
@@ -192,13 +193,13 @@ def domain_accuracy(view: MeasurementView) -> Numbers:
 
 
 def eigenvalue_variance(view: MeasurementView) -> Numbers:
-    """Unevenness of the eigenvalues of features that are standardised class by class: FedMR's table 7."""
+    """Variance of the eigenvalues of features standardised within each class: FedMR's table 7."""
     _check_classes(view, "eigenvalue_variance")
     return _of_models(view, lambda m: {"eigenvalue_variance": mean_eigenvalue_variance(m.features, m.labels)})
 
 
 def head_spectrum(view: MeasurementView) -> Mapping[str, float | np.ndarray]:
-    """Singular values of the classifier's weight, and their effective rank; ``centred``: without the mean of its rows.
+    """Singular values of the classifier's weight, and their effective rank; ``centred`` subtracts the mean of its rows.
 
     Arrays: ``singular_values`` [values], ``local_singular_values`` [watched, values], NaN for one outside the cohort.
     """
@@ -217,9 +218,9 @@ def head_spectrum(view: MeasurementView) -> Mapping[str, float | np.ndarray]:
 
 
 def linear_probe(view: MeasurementView) -> Numbers:
-    """Test accuracy of a ridge classifier fitted to features of training examples, beside that of the model's own head.
+    """Test accuracy of a ridge classifier fitted to features of training examples, and of the model's head.
 
-    Of at most 10,000 examples that clients own, the same ones in every round.
+    Fitted to at most 10,000 examples that clients own, the same ones in every round.
     """
     _check_classes(view, "linear_probe")
     examples = view.federation.train
@@ -272,14 +273,14 @@ def _confusion(model: MeasuredModel) -> np.ndarray:
 
 
 def _of_models(view: MeasurementView, of: Callable[[MeasuredModel], Numbers]) -> dict[str, float]:
-    """The numbers of the server's model, and of the watched local ones."""
+    """Returns the numbers of the server's model and of the watched local models."""
     of_server = of(view.server)
     each = [of(model) for model in view.local.values()]
     return {**of_server, **_over_clients(view, {name: [numbers[name] for numbers in each] for name in of_server})}
 
 
 def _arrays(view: MeasurementView, name: str, of: Callable[[MeasuredModel], np.ndarray]) -> dict[str, np.ndarray]:
-    """The array of the server's model, and those of the watched local ones, NaN for one outside the cohort."""
+    """Returns the arrays of the server's and of the watched local models; NaN for clients outside the cohort."""
     of_server = of(view.server)
     of_local = [of(model) for model in view.local.values()]
     of_local += [np.full_like(of_server, np.nan)] * (view.num_watched - len(of_local))
@@ -287,7 +288,7 @@ def _arrays(view: MeasurementView, name: str, of: Callable[[MeasuredModel], np.n
 
 
 def _personal_by_domain(federation: Federation, scores: np.ndarray) -> dict[str, float]:
-    """The domains that have clients of their own."""
+    """Returns the scores of the domains that have clients with test examples of this domain only."""
     of_clients = [np.unique(federation.domains.train[rows]) for rows in federation.owned_rows()]
     found = {}
     for i, name in enumerate(federation.domains.names):
@@ -298,7 +299,7 @@ def _personal_by_domain(federation: Federation, scores: np.ndarray) -> dict[str,
 
 
 def _over_clients(view: MeasurementView, columns: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """Of each number of the local models, of which there may be none, the value or mean and range."""
+    """Returns each number of the local models: the value for one model, mean and range for several."""
     if view.num_watched == 1:
         return {f"local_{name}": values[0] if values else math.nan for name, values in columns.items()}
     kinds = {"mean": np.mean, "min": np.min, "max": np.max}
@@ -310,11 +311,11 @@ def _over_clients(view: MeasurementView, columns: Mapping[str, Sequence[float]])
 
 
 def _drawn(rows: np.ndarray, most: int) -> np.ndarray:
-    """Of more than ``most`` rows as many, the same ones every time, in their order."""
+    """Selects at most ``most`` rows, always the same ones, in order."""
     return rows if len(rows) <= most else np.sort(np.random.default_rng(0).choice(rows, most, replace=False))
 
 
 def _check_classes(view: MeasurementView, name: str) -> None:
-    """Raises UserError where the test set has no classes."""
+    """Raises UserError if the test set has no classes."""
     if view.labels.ndim != 1 or view.labels.dtype.kind not in "iu":
         raise UserError(f"measurement {name}: it compares classes, and this task has none; leave it out")

@@ -1,7 +1,7 @@
-"""First and second moments of features, class by class, as sums that are added up part by part.
+"""First and second moments of features per class, as sums that can be accumulated in parts.
 
-What collapse is measured by (``rank``, ``neural_collapse``, ``lidar``, class alignment, CKA with a cross sum) needs no
-more than these, so features of any number of examples never have to lie together. Everything is float64.
+The measures of collapse (``rank``, ``neural_collapse``, ``lidar``, class alignment, CKA with a cross sum) need no more
+than these, so features of all examples never have to be in memory at once. Everything is float64.
 """
 
 from typing import NamedTuple
@@ -11,18 +11,18 @@ from jaxtyping import Bool, Float, Int
 
 from fedjax_collapse.analysis.spectrum import eigenvalues
 
-ROUNDING = 1e-12  # of the features' size: what differs by less is equal, as all features of a dead network are
+ROUNDING = 1e-12  # relative to the size of features; smaller differences count as 0
 
 
 class Moments(NamedTuple):
     """Sums over examples of ``f - shift``, in float64.
 
-    Of features whose mean is large against their spread, ``sum f f^T / N - mean mean^T`` would keep no digits; minus a
-    shift near the mean it keeps them all. Any shift gives the same moments but for that.
+    If the mean of features is large compared with their spread, ``sum f f^T / N - mean mean^T`` loses all digits; with
+    a shift near the mean it loses none. Apart from rounding, moments do not depend on the shift.
     """
 
     shift: np.ndarray  # [features]
-    counts: np.ndarray  # [classes] examples of each class
+    counts: np.ndarray  # [classes] number of examples
     sums: np.ndarray  # [classes, features] of f - shift
     gram: np.ndarray  # [features, features], sum (f - shift)(f - shift)^T over all classes
 
@@ -32,49 +32,52 @@ class Moments(NamedTuple):
 
     @property
     def mean(self) -> np.ndarray:
-        """[features], of all examples; NaN if there are none."""
+        """Returns the mean over all examples, [features]; NaN without examples."""
         return self.shift + _divided(self.sums.sum(axis=0), self.num_examples)
 
     @property
     def class_means(self) -> np.ndarray:
-        """[present classes, features], of the classes that have examples, in their order."""
+        """Returns the means of the classes that have examples, in order, [present classes, features]."""
         return self.shift + self.sums[self.is_present] / self.counts[self.is_present, None]
 
     @property
     def centred_class_means(self) -> np.ndarray:
-        """The same minus their mean, in which every class counts alike; 0 where they coincide up to rounding."""
+        """Returns the class means minus their unweighted mean; 0 where they coincide up to rounding."""
         means = self.sums[self.is_present] / self.counts[self.is_present, None]
         centred = means - means.mean(axis=0) if len(means) else means
         return np.where(self._is_rounding(np.sum(centred**2)), 0.0, centred)
 
     @property
     def is_present(self) -> np.ndarray:
-        """[classes] bool."""
+        """Returns whether a class has examples, [classes]."""
         return self.counts > 0
 
     @property
     def covariance(self) -> np.ndarray:
-        """[features, features], over N: 0 if the features are constant up to rounding; of no examples NaN."""
+        """Returns the covariance (divisor N), [features, features].
+
+        0 if the features are constant up to rounding; NaN without examples.
+        """
         mean = _divided(self.sums.sum(axis=0), self.num_examples)
         covariance = _divided(self.gram, self.num_examples) - np.outer(mean, mean)
         return np.where(self._is_rounding(np.trace(covariance)), 0.0, covariance)
 
     @property
     def within(self) -> np.ndarray:
-        """[features, features], ``sum_c sum_n (f - mean_c)(f - mean_c)^T``, not divided by anything."""
+        """Returns ``sum_c sum_n (f - mean_c)(f - mean_c)^T``, [features, features], without a divisor."""
         sums = self.sums[self.is_present]
         return self.gram - (sums / self.counts[self.is_present, None]).T @ sums
 
     @property
     def spectrum(self) -> np.ndarray:
-        """Eigenvalues of the covariance, descending: ``spectrum.covariance_spectrum`` of the features."""
+        """Returns the eigenvalues of the covariance, descending: ``spectrum.covariance_spectrum`` of the features."""
         return eigenvalues(self.covariance)
 
     @property
     def singular_values(self) -> np.ndarray:
-        """Of the features as they are, [examples, features], not centred: as many as there are features, descending.
+        """Returns the singular values of the uncentred features [examples, features], descending, one per feature.
 
-        From eigenvalues of ``F^T F``, so that those below 1e-8 of the largest are rounding.
+        Computed from the eigenvalues of ``F^T F``, so values below 1e-8 of the largest are rounding errors.
         """
         return np.sqrt(eigenvalues(shifted(self, np.zeros_like(self.shift)).gram))
 
@@ -89,9 +92,9 @@ def class_moments(
     mask: Bool[np.ndarray, " examples"] | None = None,
     shift: Float[np.ndarray, " features"] | None = None,
 ) -> Moments:
-    """Moments of the rows whose mask is True, or of all. ``shift``: by default the mean of these rows.
+    """Returns the moments of the true rows, or of all. ``shift``: by default the mean of these rows.
 
-    Features that are not all finite, as a diverged model's, have no moments: NaN, as all that follows from them.
+    If a feature is not finite, as for a diverged model, all moments are NaN.
     """
     if mask is not None:
         features, labels = features[mask], labels[mask]
@@ -109,7 +112,7 @@ def class_moments(
 
 
 def shifted(moments: Moments, shift: Float[np.ndarray, " features"]) -> Moments:
-    """The moments of the same examples, as sums of ``f - shift``."""
+    """Returns the moments of the same examples, as sums of ``f - shift``."""
     moved = moments.shift - shift
     cross = np.outer(moments.sums.sum(axis=0), moved)
     gram = moments.gram + cross + cross.T + moments.num_examples * np.outer(moved, moved)
@@ -117,7 +120,7 @@ def shifted(moments: Moments, shift: Float[np.ndarray, " features"]) -> Moments:
 
 
 def merge(first: Moments, second: Moments) -> Moments:
-    """The moments of both parts' examples, with the shift of the first that has any."""
+    """Returns the moments of the examples of both parts, with the shift of the first part that has any."""
     if not first.num_examples:
         return second
     second = shifted(second, first.shift) if second.num_examples else second

@@ -1,11 +1,11 @@
-"""Neural collapse: how near features and classifier are to one point per class, the points a simplex, the classifier
-the same simplex.
+"""Neural collapse: how close features and classifier are to one point per class, with the points and the classifier
+forming the same simplex.
 
-Papyan, Han & Donoho, "Prevalence of neural collapse" (PNAS 2020), in the forms of its released code, and those of Zhu
-et al., "A Geometric Analysis of Neural Collapse with Unconstrained Features" (NeurIPS 2021). All are 0 at collapse.
-Class means are ``Moments.class_means``, only of classes that have examples, C' of them, centred on their own mean
-(every class counts alike), and classifiers ``W`` [classes, features] of the logits ``W f + b``. NaN where nothing is
-defined: one class, means that coincide, a classifier that is 0, features that are not finite.
+Papyan, Han & Donoho, "Prevalence of neural collapse" (PNAS 2020), in the forms of its released code, and the forms of
+Zhu et al., "A Geometric Analysis of Neural Collapse with Unconstrained Features" (NeurIPS 2021). All measures are 0 at
+collapse. Class means are ``Moments.class_means``, only of the C' classes with examples, centred on their unweighted
+mean; ``W`` [classes, features] is the weight of the logits ``W f + b``. NaN where undefined: for one class, coinciding
+means, a classifier that is 0, or features that are not finite.
 """
 
 import math
@@ -15,15 +15,15 @@ from jaxtyping import Float
 
 from fedjax_collapse.analysis.moments import Moments
 
-_CUT = 1e-10  # of between-class variances against the largest: below lies rounding, as there are C' - 1 of them
+_CUT = 1e-10  # of between-class variances relative to the largest; below is rounding, as only C' - 1 are non-zero
 
 
 def variability(moments: Moments, centre: Float[np.ndarray, " features"] | None = None) -> float:
     """NC1, ``tr(S_W S_B^+) / C'``, of the covariances within and between classes: ``S_W = (1/N) sum_n (f_n -
     mean_c)(.)^T``, ``S_B = (1/C') sum_c (mean_c - centre)(.)^T``.
 
-    ``centre``: by default the mean of the class means; Zhu et al. take that of all examples, which is another one where
-    classes differ in size. Papyan's released code logs it without ``/ C'``.
+    ``centre``: by default the mean of the class means; Zhu et al. take the mean of all examples, which differs if
+    classes differ in size. Papyan's released code omits ``/ C'``.
     """
     means = moments.centred_class_means
     if centre is not None:
@@ -36,11 +36,11 @@ def variability(moments: Moments, centre: Float[np.ndarray, " features"] | None 
         return math.nan
     directions = directions[kept]
     along = np.sum((directions @ moments.within) * directions, axis=1) / moments.num_examples
-    return float(np.sum(along / values[kept] ** 2))  # C' of S_B and of the definition cancel
+    return float(np.sum(along / values[kept] ** 2))  # the factors C' of S_B and of the definition cancel
 
 
 def equinorm(vectors: Float[np.ndarray, "classes features"]) -> float:
-    """NC2, of centred class means or of the rows of W: standard deviation (n - 1) over mean of their lengths."""
+    """NC2, of centred class means or of the rows of W: the standard deviation (n - 1) of their norms over the mean."""
     lengths = np.linalg.norm(vectors, axis=1)
     if len(lengths) < 2 or not lengths.mean() > 0:
         return math.nan
@@ -48,7 +48,7 @@ def equinorm(vectors: Float[np.ndarray, "classes features"]) -> float:
 
 
 def equiangularity(vectors: Float[np.ndarray, "classes features"]) -> float:
-    """NC2, of the same: mean over pairs of ``|cos + 1/(C' - 1)|``; vectors that are 0 are in no pair."""
+    """NC2, of the same: the mean over pairs of ``|cos + 1/(C' - 1)|``, without vectors that are 0."""
     lengths = np.linalg.norm(vectors, axis=1)
     units = vectors[lengths > 0] / lengths[lengths > 0, None]
     if len(units) < 2 or not np.isfinite(lengths).all():
@@ -60,7 +60,7 @@ def equiangularity(vectors: Float[np.ndarray, "classes features"]) -> float:
 def self_duality(
     weight: Float[np.ndarray, "classes features"], centred_means: Float[np.ndarray, "classes features"]
 ) -> float:
-    """NC3, ``|| W / |W| - M / |M| ||_F^2``, from 0 to 4; W of the classes whose means M are."""
+    """NC3, ``|| W / |W| - M / |M| ||_F^2``, from 0 to 4, with the rows of W for the classes of the means M."""
     return float(np.sum((_unit(weight) - _unit(centred_means)) ** 2))
 
 
@@ -69,12 +69,12 @@ def nearest_mean_disagreement(
     logits: Float[np.ndarray, "examples classes"],
     moments: Moments,
 ) -> float:
-    """NC4: share of examples whose largest logit is not that of the class with the nearest (Euclidean) mean."""
+    """NC4: the fraction of examples whose predicted class is not the class with the nearest (Euclidean) mean."""
     if not len(features) or not (np.isfinite(features).all() and np.isfinite(logits).all()):
         return math.nan
     centre = moments.mean
     means, rows = moments.class_means - centre, features.astype(np.float64) - centre
-    distances = np.sum(means**2, axis=1) - 2 * rows @ means.T  # but for a part that all classes have in common
+    distances = np.sum(means**2, axis=1) - 2 * rows @ means.T  # up to a part that is common to all classes
     nearest = np.flatnonzero(moments.is_present)[distances.argmin(axis=1)]
     return float(np.mean(logits.argmax(axis=1) != nearest))
 
@@ -97,7 +97,7 @@ def bias_residual(
     bias: Float[np.ndarray, " classes"],
     mean: Float[np.ndarray, " features"],
 ) -> float:
-    """``|W mean + b|`` with the mean of all features: 0 where the bias takes the mean away (Zhu et al.)."""
+    """Returns ``|W mean + b|`` with the mean of all features: 0 if the bias cancels the mean (Zhu et al.)."""
     return float(np.linalg.norm(weight @ mean + bias))
 
 

@@ -1,9 +1,9 @@
-"""A linear probe: how much of the classes a new linear classifier reads from features that stay as they are.
+"""A linear probe: how well a new linear classifier predicts the classes from fixed features.
 
-Alain & Bengio, "Understanding intermediate layers using linear classifier probes" (ICLR 2017, workshop). Beside the
-accuracy of the network's own head it tells collapsed features, from which no head reads more, from a biased head, as in
-Luo et al., "No Fear of Heterogeneity" (NeurIPS 2021). Theirs is trained by SGD; this one has a closed form, so that it
-depends on nothing but the features.
+Alain & Bengio, "Understanding intermediate layers using linear classifier probes" (ICLR 2017, workshop). Compared with
+the accuracy of the network's head, it distinguishes collapsed features, from which no head predicts better, from a
+biased head, as in Luo et al., "No Fear of Heterogeneity" (NeurIPS 2021). Their probe is trained by SGD; this one has a
+closed form, so it depends only on the features.
 """
 
 import math
@@ -14,15 +14,15 @@ from jaxtyping import Float, Int
 from fedjax_collapse.analysis.classifier_weight import LinearHead
 from fedjax_collapse.analysis.moments import Moments
 
-MOST = 10_000  # training examples that a probe is fitted to
+MOST = 10_000  # number of training examples to which a probe is fitted
 
 
 def fit_ridge(moments: Moments, strength: float = 1e-3) -> LinearHead:
-    """The head that minimises ``(1/N) sum_n |W f_n + b - y_n|^2 + l |W|^2`` over the examples of the moments.
+    """Returns the head that minimises ``(1/N) sum_n |W f_n + b - y_n|^2 + l |W|^2`` over the examples of the moments.
 
-    ``y`` are one-hot labels; b is not penalised. ``l = strength * tr(S) / d`` of the covariance S over N, so that a
-    scale or a shift of all features changes no prediction. Of features that are constant it predicts the most frequent
-    class; NaN if there are no examples or features are not finite.
+    ``y`` are one-hot labels; b is not penalised. ``l = strength * tr(S) / d`` with the covariance S (divisor N), so
+    predictions do not depend on the scale and shift of features. For constant features it predicts the most frequent
+    class. NaN without examples, or if a feature is not finite.
     """
     covariance, shares = moments.covariance, moments.counts / max(moments.num_examples, 1)
     weight = np.zeros_like(moments.sums)
@@ -39,7 +39,7 @@ def fit_ridge(moments: Moments, strength: float = 1e-3) -> LinearHead:
 def accuracy(
     head: LinearHead, features: Float[np.ndarray, "examples features"], labels: Int[np.ndarray, " examples"]
 ) -> float:
-    """Share of examples whose largest logit is that of their class, from 0 to 1; NaN if a logit is not finite."""
+    """Returns the fraction of examples predicted correctly, from 0 to 1; NaN if a logit is not finite."""
     logits = features.astype(np.float64) @ head.weight.T + head.bias
     if not len(logits) or not np.isfinite(logits).all():
         return math.nan

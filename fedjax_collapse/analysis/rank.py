@@ -1,9 +1,9 @@
-"""How many dimensions features use, as one number: functions of their singular values or of a covariance spectrum.
+"""The number of dimensions that features use, as functions of their singular values or of a covariance spectrum.
 
-Singular values s are those of the features as they are, so that the direction of the mean counts as a dimension
-(``Moments.singular_values``); eigenvalues l are those of the covariance, centred (``Moments.spectrum``). Both are
-descending, and all functions but RankMe's ``eps`` do not change when the features are scaled. The effective rank is in
-``spectrum``. What is not finite gives NaN.
+Singular values s are of the uncentred features, so the direction of the mean counts as a dimension
+(``Moments.singular_values``); eigenvalues l are of the covariance, which is centred (``Moments.spectrum``). Both are
+descending. Apart from RankMe's ``eps``, no function depends on the scale of features. The effective rank is in
+``spectrum``. Values that are not finite give NaN.
 """
 
 import math
@@ -15,16 +15,16 @@ _ALPHA_WINDOW = 4, 100  # indices from 1, as released; the first few eigenvalues
 
 
 def stable_rank(singular_values: Float[np.ndarray, " values"]) -> float:
-    """``sum s^2 / s_1^2``: from 1 to the rank; 0 if all features are 0.
+    """Returns ``sum s^2 / s_1^2``: from 1 to the rank; 0 if all features are 0.
 
-    Rudelson & Vershynin, "Sampling from large matrices" (2007); of representations, Tsitsulin et al., "Unsupervised
+    Rudelson & Vershynin, "Sampling from large matrices" (2007); for representations: Tsitsulin et al., "Unsupervised
     Embedding Quality Evaluation" (2023), whose released code adds 1e-12 to the denominator.
     """
     return nesum(singular_values**2)
 
 
 def nesum(spectrum: Float[np.ndarray, " features"]) -> float:
-    """``sum_i l_i / l_1``, the stable rank of centred features: from 1 to their number; 0 if they are constant.
+    """Returns ``sum_i l_i / l_1``, the stable rank of centred features: from 1 to their number; 0 if they are constant.
 
     He & Ozay, "Exploring the Gap between Collapsed & Whitened Features in Self-Supervised Learning" (ICML 2022).
     """
@@ -32,14 +32,14 @@ def nesum(spectrum: Float[np.ndarray, " features"]) -> float:
 
 
 def participation_ratio(spectrum: Float[np.ndarray, " features"]) -> float:
-    """``(sum l)^2 / sum l^2``: from 1 to the number of features; 0 if they are constant."""
+    """Returns ``(sum l)^2 / sum l^2``: from 1 to the number of features; 0 if they are constant."""
     largest = np.max(spectrum)
-    scaled = spectrum / largest if largest > 0 else spectrum  # squares of tiny numbers would be 0
+    scaled = spectrum / largest if largest > 0 else spectrum  # squares of tiny numbers would underflow to 0
     return _ratio(np.sum(scaled) ** 2, np.sum(scaled**2))
 
 
 def rankme(singular_values: Float[np.ndarray, " values"], eps: float = 1e-7) -> float:
-    """``exp(-sum p log p)`` with ``p = s / sum s + eps``: from 1 to min(examples, features); 0 if all features are 0.
+    """Returns ``exp(-sum p log p)`` with ``p = s / sum s + eps``: from 1 to min(examples, features); 0 if all are 0.
 
     Garrido et al., "RankMe" (ICML 2023), not centred. ``eps`` is the paper's; released codes have 1e-12 or 1e-5.
     """
@@ -50,7 +50,7 @@ def rankme(singular_values: Float[np.ndarray, " values"], eps: float = 1e-7) -> 
 
 
 def exp_entropy(shares: Float[np.ndarray, " values"]) -> float:
-    """``exp(-sum p log p)``, where ``0 log 0`` is 0; NaN for NaN."""
+    """Returns ``exp(-sum p log p)``, where ``0 log 0`` is 0; NaN for NaN."""
     shares = shares[shares != 0]
     return float(np.exp(-np.sum(shares * np.log(shares))))
 
@@ -61,10 +61,10 @@ def alpha_req(
     last: int = _ALPHA_WINDOW[1],
     weighted: bool = True,
 ) -> float:
-    """``alpha`` of ``l_j ~ j^-alpha``: 1 is good, above it is collapsed, below it flat.
+    """Returns ``alpha`` of ``l_j ~ j^-alpha``: 1 is good, a larger value is collapsed, a smaller one flat.
 
-    Least squares of ``log l_j = a - alpha log j`` over ``first <= j <= last``, an index counted from 1, with weights
-    ``1/j`` if ``weighted``. Eigenvalues that are 0 up to rounding are left out; with fewer than two others it is NaN.
+    Least squares of ``log l_j = a - alpha log j`` over ``first <= j <= last``, counted from 1, with weights ``1/j`` if
+    ``weighted``. Eigenvalues that are 0 up to rounding are excluded; NaN with fewer than two others.
     Agrawal et al., "alpha-ReQ" (NeurIPS 2022); its released weights are float32.
     """
     if not np.isfinite(spectrum).all():
@@ -81,7 +81,7 @@ def alpha_req(
 
 
 def _ratio(total, largest):
-    """0 where both are 0."""
+    """Returns the ratio, 0 where both are 0."""
     if np.isnan(total):
         return math.nan
     return float(total / largest) if largest > 0 else 0.0

@@ -1,7 +1,7 @@
-"""Linear centred kernel alignment (CKA): how alike two models represent the same examples.
+"""Linear centred kernel alignment (CKA): the similarity of two models' representations of the same examples.
 
-Kornblith et al., "Similarity of Neural Network Representations Revisited" (ICML 2019). It does not change under
-rotation and scaling of either features. NaN where one of them is constant or not finite.
+Kornblith et al., "Similarity of Neural Network Representations Revisited" (ICML 2019). It is invariant to rotation and
+scaling of either features. NaN if either is constant or not finite.
 """
 
 import math
@@ -16,17 +16,16 @@ Second = Float[np.ndarray, "examples second_features"]
 
 
 def linear_cka(first: First, second: Second) -> float:
-    """``|X^T Y|_F^2 / (|X^T X|_F |Y^T Y|_F)`` of centred features, from 0 to 1."""
+    """Returns ``|X^T Y|_F^2 / (|X^T X|_F |Y^T Y|_F)`` of centred features, from 0 to 1."""
     x, y = _centred(first), _centred(second)
     return _ratio(_square(x.T @ y), _square(x.T @ x), _square(y.T @ y))
 
 
 def debiased_cka(first: First, second: Second) -> float:
-    """The same from unbiased estimates, whose mean is 0 for independent features however few the examples; may be
-    negative.
+    """Returns CKA from unbiased estimates: its mean is 0 for independent features and any number of examples.
 
     Song et al., "Feature Selection via Dependence Maximization" (JMLR 2012), eq. 5, in the form of CKA's released code.
-    NaN with fewer than four examples.
+    It may be negative. NaN with fewer than four examples.
     """
     x, y = _centred(first), _centred(second)
     if len(x) < 4:

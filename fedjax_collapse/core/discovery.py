@@ -33,7 +33,7 @@ def class_named(package: ModuleType, name: str) -> type:
 
 
 def has_own_file(kind: type) -> bool:
-    """Whether the class is the one that its file is named as."""
+    """Returns whether the class is the one that its file is named after."""
     return _is_of(kind.__module__.rpartition(".")[2], kind.__name__)
 
 

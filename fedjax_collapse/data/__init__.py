@@ -1,7 +1,7 @@
-"""Data sources, partitions, augmentation, and the federation that they make.
+"""Data sources, partitions, augmentation, and federations built from them.
 
-``reading`` has what reads files for sources and partitions; ``glyphs`` draws images, ``class_holders`` is part of
-``partition``, ``pixels`` and ``auto_augment`` of ``augment``; ``heterogeneity`` says how unequal clients are.
+``reading`` reads files for sources and partitions, and ``glyphs`` draws images. ``class_holders`` is part of
+``partition``, ``pixels`` and ``auto_augment`` of ``augment``. ``heterogeneity`` measures how unequal clients are.
 """
 
 from fedjax_collapse.data import partition as partition

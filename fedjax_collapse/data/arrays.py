@@ -1,4 +1,4 @@
-"""Arrays of examples as devices take them, in 32 bits: a number that would become another one is refused."""
+"""Arrays of examples in 32 bits, as devices store them. Numbers whose value would change are rejected."""
 
 from typing import Any
 
@@ -9,15 +9,15 @@ from fedjax_collapse.core.annotations import as_array as as_array
 from fedjax_collapse.core.records import UserError
 
 _LARGEST = 2**31 - 1  # of int32
-_EXACT = 2**24  # up to which float32 has every integer
-_FEW_CLASSES = 1000  # as many as labels may speak of, however few the examples
+_EXACT = 2**24  # the largest integer up to which float32 is exact
+_MIN_CLASS_LIMIT = 1000  # this many classes are accepted, however few the examples
 
 
 def as_numbers(name: str, values: Any) -> np.ndarray:
-    """Integers as they are but in 32 bits, all else as float32.
+    """Converts integers of more than 32 bits to int32, and all other numbers to float32.
 
     Raises:
-        UserError: as of ``as_array``, or a number is not finite or does not fit.
+        UserError: as in ``as_array``; if a number is not finite, or does not fit.
     """
     array = as_array(name, values)
     if array.dtype.kind in "biu":
@@ -33,10 +33,10 @@ def as_numbers(name: str, values: Any) -> np.ndarray:
 
 
 def as_images(name: str, images: Any) -> np.ndarray:
-    """Images with an axis of channels, uint8 or float32.
+    """Converts images to uint8 or float32, and adds an axis of channels if there is none.
 
     Raises:
-        UserError: as of ``as_numbers``, for another shape, or for integers that float32 does not have.
+        UserError: as in ``as_numbers``; for another shape, or for integers that float32 cannot represent.
     """
     images = as_array(f"{name} images", images)
     images = images[..., None] if images.ndim == 3 else images
@@ -52,10 +52,10 @@ def as_images(name: str, images: Any) -> np.ndarray:
 
 
 def as_labels(name: str, labels: Any) -> np.ndarray:
-    """Labels of classes, int32.
+    """Converts class labels to int32.
 
     Raises:
-        UserError: they are not integers from 0 in one dimension, or do not fit.
+        UserError: if they are not integers from 0 in one dimension, or do not fit.
     """
     labels = as_array(name, labels)
     if labels.ndim != 1 or not len(labels) or labels.dtype.kind not in "iu" or labels.min() < 0:
@@ -66,12 +66,12 @@ def as_labels(name: str, labels: Any) -> np.ndarray:
 
 
 def number_of_classes(labels: np.ndarray, test_labels: np.ndarray) -> int:
-    """How many classes labels without names speak of: up to the largest.
+    """Returns the number of classes of labels without names: the largest label plus one.
 
     Raises:
-        UserError: far more than there are examples: a label is a mistake then, which would make the network as large.
+        UserError: if it is far above the number of examples, since one wrong label would make the network that large.
     """
-    count, most = 1 + int(max(labels.max(), test_labels.max())), max(_FEW_CLASSES, len(labels) + len(test_labels))
+    count, most = 1 + int(max(labels.max(), test_labels.max())), max(_MIN_CLASS_LIMIT, len(labels) + len(test_labels))
     if count > most:
         raise UserError(
             f"data: label {count - 1} would make {count} classes of {len(labels) + len(test_labels)} examples; correct "
@@ -93,7 +93,7 @@ def check_normalized(name: str, inputs: np.ndarray, mean: np.ndarray, std: np.nd
 
 
 def _narrow(name, integers):
-    """Integers as int32."""
+    """Converts integers to int32."""
     for end in (integers.min(), integers.max()) if integers.size else ():
         if abs(int(end)) > _LARGEST:
             raise UserError(f"{name}: {end} does not fit into 32 bits, expected at most {_LARGEST}")
@@ -101,5 +101,5 @@ def _narrow(name, integers):
 
 
 def _real(array):
-    """The type in which a finite number of the array stays finite."""
+    """Returns a floating-point dtype in which finite numbers of the array stay finite."""
     return array.dtype if jnp.issubdtype(array.dtype, jnp.floating) else np.float32

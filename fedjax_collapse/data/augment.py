@@ -1,10 +1,10 @@
-"""Augmentation of one training image, on the device: functions of an image and a key, for the caller to map.
+"""Augmentation of one training image on the device: functions of an image and a key, for the caller to map.
 
-An image is [height, width, channels], floats with the integer values 0 to 255 (not yet normalised), and so is the
-result. The key should come from the identity of client, round, epoch and example, never from a position in a batch.
-Each function follows the Pillow-based transform of torchvision that the released codes of the papers use, unless it
-names another. Only ``crop`` can change an image's size; the network then takes the middle of larger images wherever
-there is no augmentation (``records.Model``).
+Images and results are [height, width, channels], floats with the integer values 0 to 255 (not yet normalised). The key
+should be derived from client, round, epoch and example, never from a position in a batch. Unless it says otherwise,
+each function follows the Pillow-based transform of torchvision that the papers' released codes use. Only ``crop`` can
+change the size of an image; where there is no augmentation, the network then takes the middle of larger images
+(``records.Model``).
 """
 
 import functools
@@ -25,11 +25,12 @@ PADDINGS = ("constant", "reflect")
 
 
 def crop(image: Image, key: Key, padding: int = 4, mode: str = "constant", size: int = 0) -> Image:
-    """A random part of the image padded with black or with its reflection: ``size`` by ``size`` pixels, 0 is as large
-    as the image was before.
+    """Crops a random part of the image, padded with black or its reflection, to ``size`` by ``size`` pixels.
+
+    With ``size`` 0 the result is as large as the image.
 
     Raises:
-        UserError: there is no such mode, or the image is too small.
+        UserError: if ``mode`` is unknown, or if the image is too small.
     """
     _check_mode("crop", mode)
     wanted = (size, size) if size else image.shape[:2]
@@ -46,21 +47,21 @@ def crop(image: Image, key: Key, padding: int = 4, mode: str = "constant", size:
 
 
 def flip(image: Image, key: Key, axis: int = 1) -> Image:
-    """Left and right exchanged (top and bottom for ``axis=0``), half of the time."""
+    """Flips left and right (top and bottom for ``axis=0``) with probability 1/2."""
     return jnp.where(jax.random.bernoulli(key), jnp.flip(image, axis), image)
 
 
 def any_flip(image: Image, key: Key) -> Image:
-    """Left and right exchanged, or top and bottom, or both, each as often (albumentations' Flip)."""
+    """Flips left and right, top and bottom, or both, with equal probability (albumentations' Flip)."""
     kind = jax.random.randint(key, (), 0, 3)
     image = jnp.where(kind == 0, image, jnp.flip(image, 0))
     return jnp.where(kind == 1, image, jnp.flip(image, 1))
 
 
 def rotate(image: Image, key: Key, degrees: float, scale: float = 0.0, mode: str = "constant") -> Image:
-    """Turned around the middle by up to ``degrees`` to either side: nearest pixels, corners black or a reflection.
+    """Rotates around the centre by up to ``degrees`` in either direction; corners are black or a reflection.
 
-    And magnified by up to ``1 + scale``, or made smaller by as much.
+    Also magnifies by a factor between ``1 - scale`` and ``1 + scale``. Interpolation is by nearest pixels.
     """
     _check_mode("rotate", mode)
     angle_key, scale_key = jax.random.split(key)
@@ -74,13 +75,13 @@ def rotate(image: Image, key: Key, degrees: float, scale: float = 0.0, mode: str
 def jitter(
     image: Image, key: Key, brightness: float = 0.0, contrast: float = 0.0, saturation: float = 0.0, hue: float = 0.0
 ) -> Image:
-    """Brightness, contrast, saturation and hue changed in random order.
+    """Changes brightness, contrast, saturation and hue in random order.
 
-    The first three by factors uniform between ``max(0, 1 - strength)`` and ``1 + strength``, the hue by up to ``hue``
-    of the colour circle to either side, at most 0.5; without that there is no fourth.
+    The factors of the first three are uniform between ``max(0, 1 - strength)`` and ``1 + strength``. The hue is shifted
+    by up to a fraction ``hue`` of the colour circle in either direction, at most 0.5; with 0 this step is omitted.
 
     Raises:
-        UserError: ``hue`` is out of range.
+        UserError: if ``hue`` is out of range.
     """
     if not 0 <= hue <= 0.5:
         raise UserError(f"jitter hue {hue}: expected a part of the colour circle from 0 to 0.5")
@@ -97,14 +98,14 @@ def jitter(
 
 
 def brightness_contrast(image: Image, key: Key, brightness: float, contrast: float) -> Image:
-    """``a * image + 255 * b``, a up to ``contrast`` from 1, b up to ``brightness`` from 0 (albumentations)."""
+    """Returns ``a * image + 255 * b`` with a in 1 +- ``contrast`` and b in +- ``brightness`` (albumentations)."""
     limits = jnp.array([contrast, brightness])
     change, shift = jax.random.uniform(key, (2,), minval=-limits, maxval=limits)
     return jnp.floor(jnp.clip((1 + change) * image + 255 * shift, 0, 255))
 
 
 def cutout(image: Image, key: Key, size: int) -> Image:
-    """A black square around a random pixel, cut off at the border (DeVries and Taylor 2017)."""
+    """Draws a black square around a random pixel, clipped at the border (DeVries and Taylor 2017)."""
     height, width, _ = image.shape
     row, column = (jax.random.randint(k, (), 0, n) for k, n in zip(jax.random.split(key), (height, width), strict=True))
     rows, columns = (jnp.arange(n) - centre + size // 2 for n, centre in ((height, row), (width, column)))
@@ -113,7 +114,7 @@ def cutout(image: Image, key: Key, size: int) -> Image:
 
 
 def coarse_dropout(image: Image, key: Key, max_holes: int = 8, size: int = 16) -> Image:
-    """One to ``max_holes`` black squares anywhere within the image (albumentations)."""
+    """Draws one to ``max_holes`` black squares within the image (albumentations)."""
     count_key, *keys = jax.random.split(key, 3)
     is_hole = jnp.arange(max_holes) < jax.random.randint(count_key, (), 1, max_holes + 1)
     rows, columns = (
@@ -126,14 +127,16 @@ def coarse_dropout(image: Image, key: Key, max_holes: int = 8, size: int = 16) -
 
 
 def auto_augment(image: Image, key: Key, rule: str = "feddecorr") -> Image:
-    """AutoAugment's CIFAR-10 policy, by the rule of FedDecorr's released code or of ``torchvision``
-    (``data/auto_augment.py``)."""
+    """AutoAugment's CIFAR-10 policy, as in FedDecorr's released code or as in ``torchvision``.
+
+    See ``data/auto_augment.py`` for ``rule``.
+    """
     check_rule(rule)
     return jax.lax.scan(lambda image, drawn: (apply_drawn(image, drawn, rule), None), image, draw(key, rule))[0]
 
 
 def chain(*augmentations: Augmentation) -> Augmentation:
-    """One after the other, each with its own key."""
+    """Applies augmentations in order, each with a separate key."""
 
     def augment(image, key):
         for index, augmentation in enumerate(augmentations):
@@ -144,7 +147,7 @@ def chain(*augmentations: Augmentation) -> Augmentation:
 
 
 def sometimes(augmentation: Augmentation, probability: float = 0.5) -> Augmentation:
-    """That one with a probability, else the image as it was; the sizes must be the same."""
+    """Applies the augmentation with the given probability; it must not change the size of the image."""
 
     def augment(image, key):
         decision_key, own_key = jax.random.split(key)
@@ -154,10 +157,10 @@ def sometimes(augmentation: Augmentation, probability: float = 0.5) -> Augmentat
 
 
 def output_shape(augmentation: Augmentation | None, image_shape: tuple[int, int, int]) -> tuple[int, int, int]:
-    """Of an augmented image: height, width, channels. None leaves images as they are.
+    """Returns the shape of an augmented image: height, width, channels.
 
     Raises:
-        UserError: the images are too small for the augmentation.
+        UserError: if the images are too small for the augmentation.
     """
     if augmentation is None:
         return image_shape
@@ -179,8 +182,8 @@ _crop_flip_rotate = chain(crop, flip, functools.partial(rotate, degrees=15.0))
 _auto_augment_torchvision = functools.partial(auto_augment, rule="torchvision")
 _none = chain()
 
-# Left out: the shear by 0.1 degrees, less than half a pixel. Otherwise than in FLamby, nearest pixels stand for linear
-# interpolation, an image made smaller keeps its size by its reflection, and every image has its own number of holes.
+# The shear by 0.1 degrees, less than half a pixel, is omitted. Unlike FLamby, this uses nearest pixels instead of
+# linear interpolation, fills the borders of a shrunken image by reflection, and draws the number of holes per image.
 _flamby_isic2019 = chain(
     sometimes(functools.partial(rotate, degrees=0.0, scale=0.07, mode="reflect")),
     sometimes(functools.partial(rotate, degrees=50.0, mode="reflect")),
@@ -190,7 +193,7 @@ _flamby_isic2019 = chain(
     sometimes(coarse_dropout),
 )
 
-# per paper and data set, as in the released code; what is not released follows the paper's text
+# per paper and data set, as in the released code, or as in the paper's text where no code was released
 PRESETS: dict[str, Augmentation] = {
     "none": _none,
     "feddecorr_cifar10": _crop_flip,
@@ -216,10 +219,10 @@ PRESETS: dict[str, Augmentation] = {
 
 
 def preset(name: str) -> Augmentation:
-    """The augmentation of a paper for a data set, by its name in ``PRESETS``; the same object every time.
+    """Returns the augmentation of a paper for a data set, by its name in ``PRESETS``; always the same object.
 
     Raises:
-        UserError: there is none of that name.
+        UserError: if the name is unknown.
     """
     if name not in PRESETS:
         raise UserError(f"augmentation {name!r}: expected one of {', '.join(PRESETS)}")

@@ -1,15 +1,15 @@
-"""AutoAugment's CIFAR-10 policy: the table, and one image at a time, by one of two rules for what a level means.
+"""AutoAugment's CIFAR-10 policy for one image, with one of two rules for the meaning of a level.
 
-One of 25 sub-policies is drawn for every image, and each of its two operations is applied with its probability. The
-table is that of Cubuk et al., "AutoAugment: Learning Augmentation Policies from Data" (CVPR 2019).
+For each image one of 25 sub-policies is drawn, and each of its two operations is applied with its probability. The
+table is from Cubuk et al., "AutoAugment: Learning Augmentation Policies from Data" (CVPR 2019).
 
 ``feddecorr``, FedDecorr's released code: level k is uniform between the k-th and the (k+1)-th of eleven equally spaced
 values, so signed operations have a negative sign below level 5, not a random one. Geometric operations interpolate with
 cubic splines around (height / 2 + 0.5, width / 2 + 0.5) on (row, column), which swaps the two shears with respect to
-Pillow, and turns clockwise.
+Pillow and rotates clockwise.
 
-``torchvision``, its ``AutoAugment`` on Pillow's images: level k is k / 9 of the largest strength, in either direction
-half of the time. Nearest pixels, by whole pixels where shifted, sheared from the corner, turned around the middle.
+``torchvision``, its ``AutoAugment`` on Pillow images: level k is k / 9 of the largest strength, in a random direction.
+Geometric operations use nearest pixels: shifts by whole pixels, shears from the corner, rotations around the centre.
 """
 
 from collections.abc import Callable
@@ -24,14 +24,14 @@ from fedjax_collapse.data import pixels
 
 
 class Operation(NamedTuple):
-    """A row's half: what, with which probability, at which level of 0 to 9."""
+    """One of the two operations of a sub-policy: its name, probability and level, 0 to 9."""
 
     name: str
     probability: float
     level: int
 
 
-RANGES = {  # magnitudes at both ends; operations without magnitude have none
+RANGES = {  # magnitudes at both ends; (0, 0) for operations without magnitude
     "ShearX": (-0.3, 0.3),
     "ShearY": (-0.3, 0.3),
     "TranslateX": (-150 / 331, 150 / 331),  # of the width
@@ -73,15 +73,15 @@ POLICY = tuple(
 
 
 class Draw(NamedTuple):
-    """What happens to one image: both operations in order, [2] each."""
+    """The two operations applied to one image, in order; each field is [2]."""
 
-    operation: jax.Array  # int32 into NAMES
+    operation: jax.Array  # int32, index into NAMES
     applied: jax.Array  # bool
     magnitude: jax.Array
 
 
 class Rule(NamedTuple):
-    """What a level means."""
+    """The meaning of a level."""
 
     bounds: Callable[[Operation], tuple[float, float]]  # the two ends of an operation's magnitude
     between: Callable[[jax.Array, jax.Array, jax.Array], jax.Array]  # both ends and a uniform number -> magnitude
@@ -89,7 +89,7 @@ class Rule(NamedTuple):
 
 
 def draw(key: Key, rule: str = "feddecorr") -> Draw:
-    """A random sub-policy, which of its operations are applied, and their magnitudes."""
+    """Draws a sub-policy, which of its operations are applied, and their magnitudes."""
     choice, applied, magnitude = jax.random.split(key, 3)
     row = jax.random.randint(choice, (), 0, len(POLICY))
     operation = jnp.asarray([[NAMES.index(o.name) for o in pair] for pair in POLICY])[row]
@@ -103,9 +103,10 @@ def draw(key: Key, rule: str = "feddecorr") -> Draw:
 
 
 def apply_drawn(image: jax.Array, drawn: Draw, rule: str = "feddecorr") -> jax.Array:
-    """The image after one drawn operation (a scalar each), or as it was where that is not applied.
+    """Applies one drawn operation (each field a scalar), or returns the image if it is not applied.
 
-    On a CPU images take turns, also under ``vmap``: together, each would go through the operations of all.
+    On a CPU images are processed one after the other, also under ``vmap``, which would compute all operations for each
+    image.
     """
     branches = (lambda image, _, magnitude: image, RULES[rule].warp, *_POINTWISE)
 
@@ -113,8 +114,8 @@ def apply_drawn(image: jax.Array, drawn: Draw, rule: str = "feddecorr") -> jax.A
         branch = jnp.where(applied, jnp.clip(operation - 3, 1, len(branches) - 1), 0)  # five operations are one warp
         return jax.lax.switch(branch, branches, image, operation, magnitude)
 
-    in_turns = jax.custom_batching.sequential_vmap(apply)
-    return jax.lax.platform_dependent(image, *drawn, cpu=in_turns, default=apply)
+    sequential = jax.custom_batching.sequential_vmap(apply)
+    return jax.lax.platform_dependent(image, *drawn, cpu=sequential, default=apply)
 
 
 def check_rule(name: str) -> None:
@@ -124,13 +125,13 @@ def check_rule(name: str) -> None:
 
 
 def _level_of_eleven(operation):
-    """FedDecorr: the lowest and the highest magnitude of a level."""
+    """FedDecorr: returns the smallest and the largest magnitude of a level."""
     first, last = RANGES[operation.name]
     return tuple(np.linspace(first, last, 11)[operation.level : operation.level + 2])
 
 
 def _either_direction(operation):
-    """torchvision: as far from the middle of the range, where nothing changes; without sign twice the same."""
+    """torchvision: returns the magnitudes in both directions from the middle of the range; equal ones without sign."""
     name, _, level = operation
     if name == "Solarize":
         return 255 - 255 * level / 9, 255 - 255 * level / 9
@@ -142,7 +143,7 @@ def _either_direction(operation):
 
 
 def _linspace_to(last, level):
-    """Entry ``level`` of torch.linspace(0, last, 10), to the bit: many products with it lie next to whole numbers."""
+    """Entry ``level`` of torch.linspace(0, last, 10), bit for bit, as many products with it are close to integers."""
     last = np.float32(last)
     step = last / np.float32(9)
     return step * level if level < 5 else last - step * (9 - level)
@@ -163,7 +164,7 @@ def _warp_nearest(image, operation, magnitude):
 
 
 def _geometry(image, operation, magnitude):
-    """Both shears, the shift in pixels (row, column) and the angle in degrees; one of them is not zero."""
+    """Returns both shears, the shift in pixels (row, column) and the angle in degrees; only one is non-zero."""
     height, width, _ = image.shape
     shear_x, shear_y, shift_x, shift_y, angle = jnp.where(operation == jnp.arange(5), magnitude, 0)
     return shear_x, shear_y, jnp.stack([height * shift_y, width * shift_x]), angle

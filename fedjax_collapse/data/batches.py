@@ -1,4 +1,4 @@
-"""From rows of an index table to batches, and passes over one client's data."""
+"""Batches from rows of an index table, and passes over one client's data."""
 
 import functools
 from collections.abc import Callable
@@ -17,12 +17,12 @@ def get_batch(
     augmentation: Augmentation | None = None,
     key: Key | None = None,
 ) -> Batch:
-    """The examples at ``rows`` [batch], normalised; rows where ``mask`` is False must be in range and are ignored.
+    """Returns the examples at ``rows`` [batch], normalised; rows where ``mask`` is False must be in range.
 
-    Inputs without a mean to normalise by stay as they are, integers integers.
+    Without ``examples.mean``, inputs are not changed, and integers stay integers.
 
-    Each image is augmented with a key of its own, from ``key`` and its row in the whole data set: not from its place in
-    the batch, nor from its row in the part of the data set that was sent to the device.
+    Each image is augmented with a separate key, derived from ``key`` and its row in the whole data set; neither its
+    position in the batch nor its row in the part of the data set on the device matters.
     """
     inputs = examples.inputs.at[rows].get(mode="promise_in_bounds")
     inputs = inputs if examples.mean is None else inputs.astype(examples.mean.dtype)
@@ -34,7 +34,7 @@ def get_batch(
 
 
 def shuffled_rows(key: Key, rows: jax.Array, size: jax.Array) -> jax.Array:
-    """The first ``size`` rows in random order, then the padding. The order does not depend on the amount of padding."""
+    """Shuffles the first ``size`` rows; the rest is padding. The order does not depend on the amount of padding."""
     position = jnp.arange(rows.shape[0])
     bits = jax.random.bits(key, rows.shape)
     bits = jnp.where(position < size, bits, bits.dtype.type(jnp.iinfo(bits.dtype).max))
@@ -44,7 +44,7 @@ def shuffled_rows(key: Key, rows: jax.Array, size: jax.Array) -> jax.Array:
 def sum_batches(
     batch_size: int, examples: Examples, rows: jax.Array, size: jax.Array, summarize: Callable[[Batch], PyTree]
 ) -> PyTree:
-    """Sum of ``summarize(batch)`` over batches of the first ``size`` of ``rows``, every row once."""
+    """Returns the sum of ``summarize(batch)`` over batches of the first ``size`` of ``rows``, each row once."""
     first_rows = pad_to_batches(rows, batch_size)[:batch_size]
     zeros = zeros_of(jax.eval_shape(summarize, get_batch(examples, first_rows, jnp.ones(batch_size, bool))))
     add = functools.partial(jax.tree.map, jnp.add)
@@ -59,7 +59,7 @@ def over_batches(
     body: Callable[[jax.Array, Batch, PyTree], PyTree],
     carry: PyTree,
 ) -> PyTree:
-    """``carry = body(position, batch, carry)`` over batches of the first ``size`` of ``rows``, in their order."""
+    """Applies ``carry = body(position, batch, carry)`` to batches of the first ``size`` of ``rows``, in order."""
     rows = pad_to_batches(rows, batch_size)
 
     def run(index, carry):
@@ -72,10 +72,10 @@ def over_batches(
 
 
 def pad_to_batches(rows: jax.Array, batch_size: int) -> jax.Array:
-    """The rows, padded to whole batches, so that a slice of the last one is not clamped."""
+    """Pads rows to whole batches, so that a slice of the last batch is not clamped."""
     return jnp.pad(rows, (0, -len(rows) % batch_size))
 
 
 def zeros_of(shapes: PyTree) -> PyTree:
-    """Zeros of the shapes and dtypes of a tree of ``jax.eval_shape``."""
+    """Returns zeros with the shapes and dtypes of a result of ``jax.eval_shape``."""
     return jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)

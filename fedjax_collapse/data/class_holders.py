@@ -1,6 +1,6 @@
-"""Who holds which classes when every client holds only a few of them, and the examples that follow from it.
+"""Assignment of classes to clients that hold only a few classes, and of their examples.
 
-``balanced``, ``niid`` and ``sequential`` return the holders, [clients, classes] bool.
+``balanced``, ``niid`` and ``sequential`` return which client holds which class, [clients, classes] bool.
 """
 
 import numpy as np
@@ -9,10 +9,10 @@ from fedjax_collapse.core.records import UserError
 
 
 def balanced(num_clients: int, num_classes: int, classes_per_client: int, rng: np.random.Generator) -> np.ndarray:
-    """Holders per class differ by at most one: each client in turn takes the classes that lack most holders."""
-    quota, left = divmod(num_clients * classes_per_client, num_classes)
+    """Balances the holders of each class up to one: each client in turn takes the classes that lack most holders."""
+    quota, remainder = divmod(num_clients * classes_per_client, num_classes)
     lacking = np.full(num_classes, quota)
-    lacking[rng.permutation(num_classes)[:left]] += 1
+    lacking[rng.permutation(num_classes)[:remainder]] += 1
     holds = np.zeros((num_clients, num_classes), bool)
     for row in holds:
         order = np.lexsort((rng.random(num_classes), -lacking))  # ties are broken at random
@@ -22,7 +22,7 @@ def balanced(num_clients: int, num_classes: int, classes_per_client: int, rng: n
 
 
 def niid(num_clients: int, num_classes: int, classes_per_client: int, rng: np.random.Generator) -> np.ndarray:
-    """NIID-Bench: client i holds class i (modulo the classes), the other ones are drawn uniformly.
+    """NIID-Bench: client i holds class i (modulo the number of classes); its other classes are drawn uniformly.
 
     With fewer clients than classes, some classes may have no holder.
     """
@@ -33,7 +33,7 @@ def niid(num_clients: int, num_classes: int, classes_per_client: int, rng: np.ra
 
 
 def sequential(num_clients: int, num_classes: int, classes_per_client: int, rng: np.random.Generator) -> np.ndarray:
-    """FedMR: the slots are filled with classes 0, 1, 2, ... until each has a holder, all others uniformly."""
+    """FedMR: slots are filled with classes 0, 1, 2, ... until each has a holder, and then uniformly."""
     order = rng.random((num_clients, num_classes))
     slots = np.arange(min(num_classes, num_clients * classes_per_client))
     order[slots // classes_per_client, slots] = -1
@@ -41,10 +41,10 @@ def sequential(num_clients: int, num_classes: int, classes_per_client: int, rng:
 
 
 def split_among(rows_of_class: list[np.ndarray], holds: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
-    """The rows of every client: each class is shuffled and cut evenly among its holders.
+    """Returns the rows of each client: each class is shuffled and divided evenly among its holders.
 
     Raises:
-        UserError: a class has fewer examples than holders.
+        UserError: if a class has fewer examples than holders.
     """
     parts = [[] for _ in holds]
     for label, rows in enumerate(rows_of_class):
@@ -62,10 +62,10 @@ def split_among(rows_of_class: list[np.ndarray], holds: np.ndarray, rng: np.rand
 def draw_shards(
     labels: np.ndarray, num_clients: int, shards_per_client: int, rng: np.random.Generator
 ) -> list[np.ndarray]:
-    """The rows of every client: random shards of the examples sorted by class.
+    """Returns the rows of each client: random shards of the examples sorted by class.
 
     Raises:
-        UserError: fewer examples than shards, or no shard.
+        UserError: if there are fewer examples than shards, or no shards.
     """
     if shards_per_client < 1 or num_clients * shards_per_client > len(labels):
         raise UserError(
@@ -75,12 +75,12 @@ def draw_shards(
     rows = rng.permutation(len(labels))
     rows = rows[np.argsort(labels[rows], kind="stable")]
     shards = np.array_split(rows, num_clients * shards_per_client)
-    given = rng.permutation(len(shards)).reshape(num_clients, shards_per_client)
-    return [rng.permutation(np.concatenate([shards[i] for i in own])) for own in given]
+    assigned = rng.permutation(len(shards)).reshape(num_clients, shards_per_client)
+    return [rng.permutation(np.concatenate([shards[i] for i in own])) for own in assigned]
 
 
 def check_room(num_clients: int, num_classes: int, classes_per_client: int) -> None:
-    """Raises UserError if so many slots cannot hold all classes."""
+    """Raises UserError if the clients have too few slots to hold all classes."""
     if not 1 <= classes_per_client <= num_classes:
         raise UserError(f"partition: {classes_per_client} classes per client, expected 1 to {num_classes}")
     if num_clients * classes_per_client < num_classes:
@@ -92,5 +92,5 @@ def check_room(num_clients: int, num_classes: int, classes_per_client: int) -> N
 
 
 def _smallest(order, count):
-    """True at the ``count`` smallest entries of every row."""
+    """Returns a mask of the ``count`` smallest entries of each row."""
     return np.argsort(np.argsort(order, axis=1), axis=1) < count

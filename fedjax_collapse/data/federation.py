@@ -1,4 +1,4 @@
-"""A federation: examples on the device, who owns which, and the common test set."""
+"""A federation: the examples, their owners, and a common test set."""
 
 import weakref
 from typing import Annotated, NamedTuple
@@ -21,26 +21,26 @@ from fedjax_collapse.data.ownership import as_table, ownership, rows_in_proporti
 from fedjax_collapse.data.partition import Partition
 from fedjax_collapse.data.sources import Source
 
-STORAGES = ("device", "host")  # where examples lie
+STORAGES = ("device", "host")  # of the examples
 
 
 class Domains(NamedTuple):
-    """Where the examples of a federation with feature shift come from; kept on the host."""
+    """The domains of the examples of a federation with feature shift; stored on the host."""
 
     names: tuple[str, ...]
-    train: np.ndarray  # [training examples] int32 into names
+    train: np.ndarray  # [training examples] int32, index into names
     test: np.ndarray  # [test examples] int32
 
     @property
     def has_tests(self) -> np.ndarray:
-        """[domains] whether there are test examples."""
+        """Whether a domain has test examples, [domains]."""
         return np.bincount(self.test, minlength=len(self.names)) > 0
 
 
 class Federation(NamedTuple):
-    """Data of a run. Inputs stay as they are given (images uint8) and are normalised batch by batch.
+    """The data of a run. Inputs are stored as given (images as uint8) and normalised batch by batch.
 
-    ``class_names`` is empty where labels are not those of classes.
+    ``class_names`` is empty if labels are not class labels.
     """
 
     train: Examples
@@ -53,9 +53,9 @@ class Federation(NamedTuple):
     def from_source(
         cls, source: Source, partition: Partition, capacity: int | None = None, storage: str = "device"
     ) -> "Federation":
-        """A federation of a data source, such as ``from_source(sources.digits(), parts)``.
+        """Returns a federation of a data source, such as ``from_source(sources.digits(), parts)``.
 
-        The other arguments and errors are those of ``from_arrays``.
+        For the other arguments and for errors, see ``from_arrays``.
         """
         domains = None
         if source.domains is not None:
@@ -81,24 +81,25 @@ class Federation(NamedTuple):
         domains: Domains | None = None,
         storage: str = "device",
     ) -> "Federation":
-        """A federation from arrays in memory.
+        """Returns a federation of images in memory.
 
         Args:
-            images: [examples, height, width] or [..., channels], uint8, or numbers that float32 has; a network sees
-                ``(images - mean) / std``.
+            images: [examples, height, width] or [..., channels], uint8 or numbers that float32 can represent; the input
+                of the network is ``(images - mean) / std``.
             labels: [examples], integers from 0.
-            partition: for each client the indices of its examples (``data.partition``).
-            test_images, test_labels: the same for the common test set.
+            partition: the indices of each client's examples (``data.partition``).
+            test_images, test_labels: the common test set.
             mean, std: scalars or one per channel, in the units of ``images`` (0 to 255 for uint8).
-            class_names: default "0", "1", ... up to the largest label, which may not be far above the number of
+            class_names: by default "0", "1", ... up to the largest label, which must not be far above the number of
                 examples.
-            capacity: rows of the index table, at least the largest client's size, which is the default. Federations of
-                equal shapes share one compiled program; the results do not depend on it.
-            domains: of every training and test example, if they come from several.
-            storage: where the examples lie, ``device`` or ``host``; from there each round's cohort gets what it needs.
+            capacity: number of columns of the index table, by default the size of the largest client. Federations with
+                equal shapes share one compiled program; results do not depend on it.
+            domains: the domains of the training and test examples, if there are several.
+            storage: where the examples are stored, ``device`` or ``host``; with ``host``, the examples of each round's
+                cohort are sent to the device.
 
         Raises:
-            UserError: shapes, labels or indices do not fit together, or there is no such storage.
+            UserError: if shapes, labels or indices are inconsistent, or if ``storage`` is unknown.
         """
         images, test_images = as_images("train", images), as_images("test", test_images)
         labels, test_labels = as_labels("train labels", labels), as_labels("test labels", test_labels)
@@ -124,16 +125,16 @@ class Federation(NamedTuple):
         domains: Domains | None = None,
         storage: str = "device",
     ) -> "Federation":
-        """A federation of inputs of any shape and type: integers stay integers, other numbers become float32.
+        """Returns a federation of inputs of any shape: integers stay integers, other numbers become float32.
 
         Args:
             inputs: [examples, ...], such as token ids [examples, length] or a table [examples, columns].
-            labels: [examples, ...]; integers from 0 for classes, floats for a regression.
-            mean, std: a network sees ``(inputs - mean) / std``, scalars or one per entry of the last axis; None leaves
-                the inputs as they are.
-            class_names: needed where the task is a classification.
+            labels: [examples, ...]; integers from 0 for classes, floats for regression.
+            mean, std: the input of the network is ``(inputs - mean) / std``; scalars or one per entry of the last axis,
+                None for no normalisation.
+            class_names: required for classification.
 
-        The other arguments and errors are those of ``from_arrays``.
+        For the other arguments and for errors, see ``from_arrays``.
         """
         check_value("federation: storage", storage, Annotated[str, STORAGES])
         class_names = _as_names("data: class_names", class_names)
@@ -165,38 +166,41 @@ class Federation(NamedTuple):
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """Of one example: height, width, channels of an image."""
+        """The shape of one example; for images height, width, channels."""
         return self.train.inputs.shape[1:]
 
     def with_partition(self, partition: Partition, capacity: int | None = None) -> "Federation":
-        """The same data, the same arrays even, divided otherwise; arguments and errors as of ``from_arrays``."""
+        """Returns the same arrays with another partition; for arguments and errors, see ``from_arrays``."""
         return self._replace(ownership=ownership(partition, len(self.train.labels), capacity))
 
     def owned_rows(self) -> list[np.ndarray]:
-        """The examples of every client, without padding."""
+        """Returns the rows of each client, without padding."""
         rows, sizes = map(np.asarray, self.ownership)
         return [own[:size] for own, size in zip(rows, sizes, strict=True)]
 
     def class_counts(self) -> np.ndarray:
-        """Examples of each class at each client: [clients, classes]."""
+        """Returns the number of examples of each class at each client, [clients, classes]."""
         labels = np.asarray(self.train.labels)
         return np.stack([np.bincount(labels[rows], minlength=self.num_classes) for rows in self.owned_rows()])
 
     def partition_arrays(self) -> dict[str, np.ndarray]:
-        """What is saved of the partition: ``class_counts`` and ``class_names`` [classes]; with domains
-        ``domain_counts`` [clients, domains] and ``domain_names`` [domains]."""
+        """Returns the arrays that are saved for the partition.
+
+        ``class_counts`` [clients, classes] and ``class_names`` [classes]; with domains also ``domain_counts`` [clients,
+        domains] and ``domain_names`` [domains].
+        """
         arrays = {"class_counts": self.class_counts(), "class_names": np.array(self.class_names, str)}
         if self.domains is None:
             return arrays
-        names, of_examples = self.domains.names, self.domains.train
-        counts = [np.bincount(of_examples[rows], minlength=len(names)) for rows in self.owned_rows()]
+        names, domain_of_example = self.domains.names, self.domains.train
+        counts = [np.bincount(domain_of_example[rows], minlength=len(names)) for rows in self.owned_rows()]
         return arrays | {"domain_counts": np.stack(counts), "domain_names": np.array(names, str)}
 
     def own_tests(self) -> Ownership:
-        """Every client's own part of the test set, on which its personal model is evaluated.
+        """Returns each client's part of the test set, on which its personal model is evaluated.
 
-        With domains, all test examples of the client's domains; else the largest part of the test set in which the
-        classes have the same shares as among the client's training examples, in the order of the test set.
+        With domains, all test examples of the client's domains. Otherwise the largest part of the test set whose class
+        proportions are those of the client's training examples, in the order of the test set.
         """
         labels = np.asarray(self.test.labels)
         if self.domains is None:
@@ -208,7 +212,7 @@ class Federation(NamedTuple):
         return as_table(parts, max(1, *map(len, parts)))
 
     def hashes(self) -> dict[str, str]:
-        """SHA-256 of the data and of the partition, to tell whether two runs saw the same."""
+        """Returns SHA-256 hashes of the data and of the partition, which identify the data of a run."""
         data = (self.train.inputs, self.train.labels, self.test.inputs, self.test.labels)
         return {"data": _digest_once(data), "partition": digest(self.owned_rows())}
 
@@ -262,7 +266,7 @@ def _as_names(what, names):
 
 
 def _check_named(class_names, labels, test_labels):
-    """Raises UserError unless labels of classes that have names are positions of these."""
+    """Raises UserError if there are class names and a label is not an index into them."""
     for name, values in (("train", labels), ("test", test_labels)) if class_names else ():
         largest = as_labels(f"{name} labels", values).max() if values.ndim == 1 else 0
         if largest >= len(class_names):
@@ -273,9 +277,9 @@ _digests: dict[tuple[int, ...], tuple[list, str]] = {}
 
 
 def _digest_once(arrays) -> str:
-    """The hash of arrays that nobody changes: computed once, however many federations share them."""
+    """Returns the hash of immutable arrays, computed once for all federations that share them."""
     key = tuple(map(id, arrays))
-    kept = _digests.get(key)
-    if kept is None or any(reference() is not array for reference, array in zip(kept[0], arrays, strict=True)):
-        _digests[key] = kept = list(map(weakref.ref, arrays)), digest(arrays)
-    return kept[1]
+    cached = _digests.get(key)
+    if cached is None or any(reference() is not array for reference, array in zip(cached[0], arrays, strict=True)):
+        _digests[key] = cached = list(map(weakref.ref, arrays)), digest(arrays)
+    return cached[1]

@@ -1,14 +1,14 @@
-"""Synthetic images of characters, drawn from the fonts that come with matplotlib: a stand-in for photographs.
+"""Synthetic images of characters, drawn from the fonts included in matplotlib; they can replace photographs.
 
 A glyph of a random font is rotated, sheared, scaled, stretched and shifted; a *style* then colours it. Styles are the
 domains of feature shift:
 
-* ``clean``: light on dark, hardly any noise;
+* ``clean``: light on dark, with little noise;
 * ``coloured``: two colours of random contrast, each with a gradient, parts of neighbouring characters, noise;
 * ``outline``: the contour in ink on paper;
 * ``textured``: dark on stripes of random direction and width.
 
-Some classes look alike (0 and O, c and C), the more so as sizes vary: no network reaches 100 %.
+Some classes look alike (0 and O, c and C), even more so as sizes vary; no network reaches 100 %.
 """
 
 import functools
@@ -21,7 +21,7 @@ from fedjax_collapse.core.records import UserError
 
 CHARACTERS = string.digits + string.ascii_uppercase + string.ascii_lowercase + "αβγδεζηθλμξπρστφχψωΓΔΘΛΞΠΣΦΨΩ&@#?!%$+="
 NUM_CLASSES = (10, 62, 100)
-VERSION = 1  # of the drawing: one more when an image of the same seed changes
+VERSION = 1  # of the drawing; increase it whenever images of a seed change
 STYLES = ("clean", "coloured", "outline", "textured")
 _FONTS = (
     *(f"DejaVuSans{kind}" for kind in ("", "-Bold", "-Oblique", "-BoldOblique")),
@@ -30,14 +30,14 @@ _FONTS = (
     *(f"STIXGeneral{kind}" for kind in ("", "Bol", "Italic", "BolIta")),
 )
 _CANVAS = 96  # pixels of a drawn glyph before it is transformed
-_CHUNK = 1024  # images coloured at once, which bounds the memory
+_CHUNK = 1024  # images coloured at once, to bound memory
 
 
 def render(labels: np.ndarray, style: str, image_size: int, channels: int, rng: np.random.Generator) -> np.ndarray:
-    """An image of each label's character: [labels, image_size, image_size, channels] uint8.
+    """Returns an image of each label's character, [labels, image_size, image_size, channels] uint8.
 
     Raises:
-        UserError: an unknown style, or neither one nor three channels.
+        UserError: if the style is unknown, or if there are neither one nor three channels.
     """
     if style not in STYLES:
         raise UserError(f"glyphs: unknown domain {style!r}, expected one of {', '.join(STYLES)}")
@@ -46,7 +46,7 @@ def render(labels: np.ndarray, style: str, image_size: int, channels: int, rng: 
     images = np.empty((len(labels), image_size, image_size, channels), np.uint8)
     for first in range(0, len(labels), _CHUNK):
         chunk = slice(first, first + _CHUNK)
-        strokes = _transformed(labels[chunk], image_size, style == "outline", rng)
+        strokes = _draw_transformed(labels[chunk], image_size, style == "outline", rng)
         if style == "coloured":
             strokes = np.maximum(strokes, _neighbours(strokes, rng))
         pixels = _STYLE_FUNCTIONS[style](strokes, rng)
@@ -56,8 +56,8 @@ def render(labels: np.ndarray, style: str, image_size: int, channels: int, rng: 
     return images
 
 
-def _transformed(labels, size, hollow, rng):
-    """Coverage in [0, 1] of every pixel: [labels, size, size]."""
+def _draw_transformed(labels, size, hollow, rng):
+    """Returns the coverage of each pixel, [labels, size, size], in [0, 1]."""
     from PIL import Image
 
     count = len(labels)
@@ -79,7 +79,7 @@ def _transformed(labels, size, hollow, rng):
 
 @functools.cache
 def _glyph(character, font, hollow):
-    """The character on its baseline in the middle of the canvas."""
+    """Draws the character on its baseline in the middle of the canvas."""
     from PIL import Image, ImageDraw
 
     canvas = Image.new("L", (_CANVAS, _CANVAS))
@@ -102,7 +102,7 @@ def _load_font(name):
 
 
 def _neighbours(strokes, rng):
-    """What is seen at the left or right edge, in half of the images, of other images' glyphs."""
+    """Returns parts of other glyphs at the left or right edge of half of the images."""
     size = strokes.shape[1]
     side = rng.choice([-1, 0, 0, 1], len(strokes))
     shifted = np.zeros_like(strokes)

@@ -1,4 +1,4 @@
-"""Which rows belong to which client: from a partition to the table that rounds read."""
+"""The table of rows that each client owns, built from a partition and read by rounds."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -10,18 +10,19 @@ from fedjax_collapse.core.records import Ownership, UserError
 from fedjax_collapse.data.arrays import as_array
 from fedjax_collapse.data.partition import Partition
 
-_MOST_OWNERS = 2  # of an example, as of ``partition.partially_disjoint``
-_MOST_CLIENTS = 10_000_000  # what has more never ends
+_MAX_OWNERS = 2  # of one example, as in ``partition.partially_disjoint``
+_MAX_CLIENTS = 10_000_000  # stops at a partition that never ends
 
 
 def ownership(partition: Partition, num_examples: int, capacity: int | None = None) -> Ownership:
-    """The table of a partition; ``capacity``: its columns, default the largest client's size.
+    """Returns the table of a partition, with ``capacity`` columns; by default the largest client's size.
 
     Raises:
-        UserError: the partition is none of so many examples, or the capacity is too small or far too large.
+        UserError: if the partition is not one of ``num_examples`` examples, or if the capacity is too small or far too
+            large.
     """
     check_value("federation: capacity", capacity, Count | None)
-    partition = owned(partition, most=_MOST_CLIENTS)
+    partition = owned(partition, most=_MAX_CLIENTS)
     sizes = np.array([len(rows) for rows in partition], np.int32)
     if not len(sizes) or not sizes.min():
         raise UserError(f"partition: every client needs at least one example, got sizes {sizes.tolist()}")
@@ -33,16 +34,16 @@ def ownership(partition: Partition, num_examples: int, capacity: int | None = No
         raise UserError(
             f"federation: capacity {capacity} is less than the {sizes.max()} examples of the largest client"
         )
-    if capacity > max(_MOST_OWNERS * num_examples, sizes.max()):
+    if capacity > max(_MAX_OWNERS * num_examples, sizes.max()):
         raise UserError(f"federation: capacity {capacity} is more than a client can own of {num_examples} examples")
     return as_table(partition, capacity)
 
 
 def owned(partition: Partition, most: int) -> list[np.ndarray]:
-    """The indices of each client, as arrays.
+    """Returns the indices of each client as arrays.
 
     Raises:
-        UserError: they are no integers in one dimension, or of more than ``most`` clients.
+        UserError: if a client's indices are not integers in one dimension, or if there are more than ``most`` clients.
     """
     is_one = isinstance(partition, (str, bytes, Mapping)) or getattr(partition, "ndim", 1) == 0
     if is_one or not isinstance(partition, Iterable):
@@ -61,7 +62,7 @@ def owned(partition: Partition, most: int) -> list[np.ndarray]:
 
 
 def as_table(parts: Sequence[np.ndarray], capacity: int) -> Ownership:
-    """The rows of every client, padded."""
+    """Returns the rows of all clients, padded to ``capacity`` columns."""
     rows = np.zeros((len(parts), capacity), np.int32)
     for client, owned in enumerate(parts):
         rows[client, : len(owned)] = owned
@@ -69,8 +70,8 @@ def as_table(parts: Sequence[np.ndarray], capacity: int) -> Ownership:
 
 
 def rows_in_proportion(of_class: Sequence[np.ndarray], counts: np.ndarray) -> np.ndarray:
-    """As many rows of each class as fit, in proportion to ``counts``; at least one of the most frequent class."""
+    """Selects as many rows as possible in proportion to ``counts``, at least one of the most frequent class."""
     scale = min((len(rows) / count for rows, count in zip(of_class, counts, strict=True) if count), default=0)
-    kept = np.floor(scale * counts + 1e-9).astype(int)
-    kept[counts.argmax()] = max(kept[counts.argmax()], 1)
-    return np.sort(np.concatenate([rows[:count] for rows, count in zip(of_class, kept, strict=True)]))
+    sizes_of_class = np.floor(scale * counts + 1e-9).astype(int)
+    sizes_of_class[counts.argmax()] = max(sizes_of_class[counts.argmax()], 1)
+    return np.sort(np.concatenate([rows[:count] for rows, count in zip(of_class, sizes_of_class, strict=True)]))

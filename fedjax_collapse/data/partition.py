@@ -1,8 +1,8 @@
-"""Partitions: who owns which example, as pure functions of labels and a seed.
+"""Partitions: which client owns which example, as pure functions of labels and a seed.
 
-Every partition returns one int array of example indices per client, in random order; together they cover every example
-exactly once. What leaves examples out (``domain`` when it truncates, ``from_file``) or gives them away twice
-(``partially_disjoint`` with ``double_pass``) says so.
+Each partition returns one int array of example indices per client, in random order; together they contain every example
+exactly once. Exceptions are documented: ``domain`` with truncation and ``from_file`` may omit examples, and
+``partially_disjoint`` with ``double_pass`` assigns them twice.
 """
 
 from collections.abc import Sequence
@@ -27,10 +27,10 @@ PATHOLOGICAL = ("balanced", "niid", "sequential", "shards")
 
 @checked
 def iid(labels: Labels, num_clients: int, seed: Seed = 0) -> Partition:
-    """A random permutation cut into ``num_clients`` parts whose sizes differ by at most one.
+    """A random permutation divided into ``num_clients`` parts whose sizes differ by at most one.
 
     Raises:
-        UserError: fewer examples than clients, or no client.
+        UserError: if there are fewer examples than clients, or no clients.
     """
     _check_num_clients(labels, num_clients, min_size=1)
     return np.array_split(np.random.default_rng(seed).permutation(len(labels)), num_clients)
@@ -46,15 +46,16 @@ def dirichlet(
     balance: bool = True,
     max_tries: Count = 1000,
 ) -> Partition:
-    """Label skew: every class is divided over the clients by a draw from Dir(alpha, ..., alpha).
+    """Label skew: each class is divided among the clients by a draw from Dir(alpha, ..., alpha).
 
     The routine of NIID-Bench that MOON, FedDecorr, FedMR and FedUV use. With ``balance``, a client that already holds
-    its even share of all examples gets no part of the next class (not in the papers' text, but essential at small
-    alpha). The draw is repeated until every client holds ``min_size`` examples. Unlike the released routine, what is
-    left of a class by rounding goes to a client that takes part in its division, not always to the last one.
+    an equal share of all examples gets no part of the next class (not in the papers' text, but essential at small
+    alpha). The draw is repeated until each client holds ``min_size`` examples. Unlike the released routine, the
+    remainder of a class due to rounding goes to a client with a part of that class, not always to the last client.
 
     Raises:
-        UserError: alpha is not positive, more clients than examples allow, or ``max_tries`` draws were not enough.
+        UserError: if alpha is not positive, if there are too many clients for the examples, or if ``max_tries`` draws
+            were not enough.
     """
     _check_num_clients(labels, num_clients, max(min_size, 1))
     rng = np.random.default_rng(seed)
@@ -63,20 +64,20 @@ def dirichlet(
         parts = _draw_dirichlet(rows_of_class, len(labels), num_clients, alpha, min_size, balance, rng)
         if parts is not None:
             return [rng.permutation(part) for part in parts]
-    raise _hopeless(labels, num_clients, alpha, min_size, max_tries)
+    raise _too_many_tries(labels, num_clients, alpha, min_size, max_tries)
 
 
 @checked
 def dirichlet_per_client(labels: Labels, num_clients: int, alpha: Concentration, seed: Seed = 0) -> Partition:
-    """Label skew at equal sizes: every client draws its own class prior from Dir(alpha, ..., alpha) over the classes.
+    """Label skew at equal sizes: each client draws a class prior from Dir(alpha, ..., alpha) over the classes.
 
     The routine of FedDyn and FedDC. In random order, clients draw a class from their prior, restricted to the classes
-    that have examples left, and take one of its examples; sizes differ by at most one. Towards the end the prior gives
-    way to what is left: a client whose prior has no weight there draws from the remaining examples. The released
-    routine redraws instead, which need not end.
+    with examples left, and take one of its examples; sizes differ by at most one. If a client's prior has no weight on
+    any class with examples left, the client draws from the remaining examples. The released routine redraws instead,
+    which may never terminate.
 
     Raises:
-        UserError: alpha is not positive, or more clients than examples.
+        UserError: if alpha is not positive, or if there are more clients than examples.
     """
     _check_num_clients(labels, num_clients, min_size=1)
     rng = np.random.default_rng(seed)
@@ -89,7 +90,7 @@ def dirichlet_per_client(labels: Labels, num_clients: int, alpha: Concentration,
         bounds = np.cumsum(weights)
         if not bounds[-1] > 0:
             bounds = np.cumsum(left)
-        draw = min(rng.random() * bounds[-1], np.nextafter(bounds[-1], 0))  # the product of a tiny weight is rounded up
+        draw = min(rng.random() * bounds[-1], np.nextafter(bounds[-1], 0))  # rounding must not reach the last bound
         label = np.searchsorted(bounds, draw, side="right")
         left[label] -= 1
         parts[client].append(rows_of_class[label][left[label]])
@@ -105,17 +106,19 @@ def pathological(
     method: str = "balanced",
     max_tries: Count = 1000,
 ) -> Partition:
-    """Label skew: every client holds few classes; a class is divided evenly over its holders.
+    """Label skew: each client holds a few classes; each class is divided evenly among its holders.
 
-    FedDecorr's second table has this setting, but neither text nor code say how the classes are given out, hence
-    ``method``: ``balanced`` (holders per class differ by at most one), ``niid`` (NIID-Bench: class i for client i and
-    random other ones, redrawn until all classes have a holder), ``sequential`` (FedMR, see ``partially_disjoint``), or
-    ``shards`` (McMahan et al.: examples sorted by class, cut evenly, ``classes_per_client`` random shards each; the
-    number of classes is then only about that).
+    FedDecorr's second table uses this setting, but neither its text nor its code specify how classes are assigned.
+
+    Args:
+        method: ``balanced`` (numbers of holders per class differ by at most one), ``niid`` (NIID-Bench: class i for
+            client i and random others, redrawn until all classes have a holder), ``sequential`` (FedMR, see
+            ``partially_disjoint``), or ``shards`` (McMahan et al.: examples sorted by class and divided evenly,
+            ``classes_per_client`` random shards per client, so the number of classes is only approximate).
 
     Raises:
-        UserError: the clients have no room for all classes, a class has fewer examples than holders, or ``max_tries``
-            draws left a class without holder.
+        UserError: if the clients have too few slots for all classes, if a class has fewer examples than holders, or if
+            ``max_tries`` draws left a class without a holder.
     """
     if method not in PATHOLOGICAL:
         raise UserError(f"partition: unknown method {method!r}, expected one of {', '.join(PATHOLOGICAL)}")
@@ -125,9 +128,9 @@ def pathological(
         return class_holders.draw_shards(labels, num_clients, classes_per_client, rng)
     rows_of_class = _rows_of_class(labels)
     class_holders.check_room(num_clients, len(rows_of_class), classes_per_client)
-    give_out = getattr(class_holders, method)
+    assign = getattr(class_holders, method)
     for _ in range(max_tries):
-        holds = give_out(num_clients, len(rows_of_class), classes_per_client, rng)
+        holds = assign(num_clients, len(rows_of_class), classes_per_client, rng)
         if holds.any(axis=0).all():
             return class_holders.split_among(rows_of_class, holds, rng)
     raise UserError(
@@ -142,13 +145,13 @@ def partially_disjoint(
 ) -> Partition:
     """FedMR's partially class-disjoint data PρCς: ρ clients with ς classes each; ς = all classes is IID.
 
-    Clients are filled in order with the classes 0, 1, 2, ... until each class has a holder, all free slots with random
-    classes that the client does not hold. A class is divided evenly over its holders, so sizes differ. With
-    ``double_pass`` every class is divided twice, as in the released code: each example has two owners (or counts twice
-    at one), which leaks data between clients.
+    Clients are filled in order with the classes 0, 1, 2, ... until each class has a holder; the remaining slots are
+    filled with random classes that the client does not hold. Each class is divided evenly among its holders, so sizes
+    differ. With ``double_pass`` each class is divided twice, as in the released code: each example has two owners (or
+    counts twice at one), which leaks data between clients.
 
     Raises:
-        UserError: the clients have no room for all classes, or a class has fewer examples than holders.
+        UserError: if the clients have too few slots for all classes, or if a class has fewer examples than holders.
     """
     rows_of_class = _rows_of_class(labels)
     if classes_per_client == len(rows_of_class):
@@ -170,12 +173,13 @@ def quantity(
     min_size: Natural = 10,
     max_tries: Count = 1000,
 ) -> Partition:
-    """Quantity skew: a random permutation cut by a draw of sizes from Dir(alpha, ..., alpha) (NIID-Bench).
+    """Quantity skew: a random permutation, with sizes drawn from Dir(alpha, ..., alpha) (NIID-Bench).
 
-    The draw is repeated until every client holds ``min_size`` examples.
+    The draw is repeated until each client holds ``min_size`` examples.
 
     Raises:
-        UserError: alpha is not positive, more clients than examples allow, or ``max_tries`` draws were not enough.
+        UserError: if alpha is not positive, if there are too many clients for the examples, or if ``max_tries`` draws
+            were not enough.
     """
     _check_num_clients(labels, num_clients, max(min_size, 1))
     rng = np.random.default_rng(seed)
@@ -186,20 +190,20 @@ def quantity(
         bounds = np.rint(np.cumsum(shares)[:-1] * len(labels)).astype(int)
         if np.diff(bounds, prepend=0, append=len(labels)).min() >= min_size:
             return np.split(rng.permutation(len(labels)), bounds)
-    raise _hopeless(labels, num_clients, alpha, min_size, max_tries)
+    raise _too_many_tries(labels, num_clients, alpha, min_size, max_tries)
 
 
 @checked
 def domain(
     labels: Labels, num_clients: int, domains: Int[np.ndarray, " rows"], seed: Seed = 0, truncation: Fraction = 0.0
 ) -> Partition:
-    """Feature shift: one client per domain; ``domains`` are those of the examples, integers from 0.
+    """Feature shift: one client per domain; ``domains`` are the domains of the examples, integers from 0.
 
-    With ``truncation`` all clients are cut to ``floor(truncation * size of the smallest)`` random examples and all
-    others belong to nobody, as in FedBN's experiments (0.5 for Office-Caltech10, 0.05 for DomainNet).
+    With ``truncation`` each client has ``floor(truncation * size of the smallest)`` random examples and all other
+    examples have no owner, as in FedBN's experiments (0.5 for Office-Caltech10, 0.05 for DomainNet).
 
     Raises:
-        UserError: the number of clients is not that of the domains, or a client would be left without example.
+        UserError: if the number of clients is not the number of domains, or if a client would have no examples.
     """
     if len(domains) != len(labels) or domains.min(initial=0) < 0:
         raise UserError(f"partition: {len(labels)} examples need as many domains, integers from 0, got {len(domains)}")
@@ -218,12 +222,13 @@ def domain(
 
 @checked
 def from_file(labels: Labels, num_clients: int, path: str | Path, seed: Seed = 0) -> Partition:
-    """The partition of a JSON file: a list with one list of example indices per client, whatever the seed.
+    """A partition from a JSON file: a list with one list of example indices per client, independent of the seed.
 
-    Examples that are not listed belong to nobody.
+    Examples that are not listed have no owner.
 
     Raises:
-        UserError: the file is no such list, is for other data or another number of clients, or gives an example twice.
+        UserError: if the file is not such a list, is for other data or another number of clients, or lists an example
+            twice.
     """
     del seed
     parts = index_file.read_indices(path, len(labels))
@@ -239,7 +244,8 @@ def isic2019(labels: Labels, num_clients: int, path: str | Path, seed: Seed = 0)
     The examples are the training images in the order of that file; this is checked by their labels.
 
     Raises:
-        UserError: the file is not that one, the labels are not those of its training images, or not six clients.
+        UserError: if it is another file, if the labels are not the labels of its training images, or if there are not
+            six clients.
     """
     _, targets, centers = index_file.read_isic2019(path, "train")
     if not np.array_equal(targets, labels):
@@ -251,7 +257,7 @@ def isic2019(labels: Labels, num_clients: int, path: str | Path, seed: Seed = 0)
 
 
 def _draw_dirichlet(rows_of_class, num_examples, num_clients, alpha, min_size, balance, rng):
-    """One draw, or None if a class found no client that may take it or a client holds too little."""
+    """One draw, or None if no client may take a class, or if a client has fewer than ``min_size`` examples."""
     sizes, cuts = np.zeros(num_clients, int), []
     for rows in rows_of_class:
         rows = rng.permutation(rows)
@@ -261,7 +267,7 @@ def _draw_dirichlet(rows_of_class, num_examples, num_clients, alpha, min_size, b
         if not shares.sum() > 0:  # also when all shares underflow at very small alpha
             return None
         bounds = np.cumsum(shares / shares.sum())
-        bounds[np.flatnonzero(shares)[-1] :] = 1  # float error must not leave a row to a client without a share
+        bounds[np.flatnonzero(shares)[-1] :] = 1  # rounding must not assign a row to a client without a share
         bounds = (bounds[:-1] * len(rows)).astype(int)
         sizes += np.diff(bounds, prepend=0, append=len(rows))
         cuts.append((rows, bounds))
@@ -284,7 +290,7 @@ def _check_num_clients(labels, num_clients, min_size):
         )
 
 
-def _hopeless(labels, num_clients, alpha, min_size, max_tries):
+def _too_many_tries(labels, num_clients, alpha, min_size, max_tries):
     return UserError(
         f"partition: no draw of {max_tries} gave each of {num_clients} clients {min_size} of {len(labels)} examples at "
         f"alpha {alpha:g}; raise alpha, lower min_size, or use fewer clients"

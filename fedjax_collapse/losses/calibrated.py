@@ -1,12 +1,12 @@
-"""Cross-entropies that know how many examples of each class a client has, for clients that lack some of them.
+"""Cross-entropies that depend on a client's class counts, for clients that lack some of the classes.
 
 * Balanced softmax: Ren et al., "Balanced Meta-Softmax for Long-Tailed Visual Recognition" (NeurIPS 2020); with a factor
   Menon et al., "Long-Tail Learning via Logit Adjustment" (ICLR 2021).
 * FedLC: Zhang et al., "Federated Learning with Label Distribution Skew via Logits Calibration" (ICML 2022).
 * FedRS: Li & Zhan, "FedRS: Federated Learning with Restricted Softmax for Label Distribution Non-IID Data" (KDD 2021).
 
-Counts are [classes], of all of a client's training examples, and constants. Only training sees the changed logits:
-predictions are made from the plain ones.
+Counts [classes] are over all of a client's training examples, and constants. Only training uses the modified logits;
+predictions use the plain ones.
 """
 
 import jax
@@ -20,7 +20,7 @@ BALANCED_VACANT = ("exclude", "floor_one", "eps")
 CALIBRATED_VACANT = ("exclude", "floor")
 DENOMINATORS = ("all", "others")
 SCALES = ("binary", "continuous")
-ABSENT = -1e30  # a logit whose class has left the softmax; -inf would make gradients NaN
+ABSENT = -1e30  # the logit of a class excluded from the softmax; -inf would make gradients NaN
 
 
 def balanced_cross_entropy(
@@ -31,24 +31,25 @@ def balanced_cross_entropy(
     tau: Scalar = 1.0,
     vacant: str = "exclude",
 ) -> Float[Array, ""]:
-    """Cross-entropy of ``logits + tau log n_c``, mean over the true rows, in nats; the ``counts`` are n_c.
+    """Cross-entropy of ``logits + tau log n_c``, mean over the true rows, in nats; n_c are the ``counts``.
 
-    ``vacant``: what becomes of a class with n_c = 0. ``exclude``: it leaves the softmax and gets exactly no gradient,
-    and a row of such a class does not count; ``floor_one``: as if it had one example (FedETF's released code); ``eps``:
-    all classes have ``log(n_c / sum n + 1e-9)`` instead (FedVLS's).
+    With equal counts it is plain cross-entropy. With a single class in the softmax, loss and gradient are 0.
 
-    Equal counts: plain cross-entropy. A single class in the softmax: 0, and so is the gradient.
+    Args:
+        vacant: the treatment of a class with n_c = 0. ``exclude``: it is excluded from the softmax and has a gradient
+            of exactly 0, and rows of such a class do not count; ``floor_one``: as if it had one example (FedETF's
+            released code); ``eps``: ``log(n_c / sum n + 1e-9)`` replaces ``log n_c`` for all classes (FedVLS's).
 
     Raises:
-        UserError: unknown ``vacant``.
+        UserError: if ``vacant`` is unknown.
     """
     _check("balanced softmax vacant", vacant, BALANCED_VACANT)
-    counts, kept = _counted(counts, vacant, logits.dtype)
+    counts, included = _prepare_counts(counts, vacant, logits.dtype)
     if vacant == "eps":
         prior = jnp.log(counts / jnp.maximum(jnp.sum(counts), 1) + 1e-9)
     else:
         prior = jnp.log(jnp.where(counts > 0, counts, 1))
-    return _cross_entropy_over(kept, logits + tau * prior[None], labels, mask)
+    return _cross_entropy_over(included, logits + tau * prior[None], labels, mask)
 
 
 def calibrated_cross_entropy(
@@ -62,27 +63,29 @@ def calibrated_cross_entropy(
 ) -> Float[Array, ""]:
     """FedLC's cross-entropy of ``s_c = logits - tau n_c^(-1/4)``, mean over the true rows, in nats.
 
-    ``denominator``: the softmax is over ``all`` classes (released codes), or over the ``others`` than the row's own
-    (the paper): ``log sum_{c != y} exp(s_c) - s_y``, which has no lower bound, and 0 where there is no other class.
-    ``vacant``: what becomes of a class with n_c = 0. ``exclude``: it leaves the softmax and gets exactly no gradient,
-    and a row of such a class does not count; ``floor``: n_c is at least 1e-8, so its margin is 100 tau.
+    Args:
+        denominator: the softmax is over ``all`` classes (released codes), or over the ``others``, all but the row's
+            label (the paper): ``log sum_{c != y} exp(s_c) - s_y``, which has no lower bound; 0 without other classes.
+        vacant: the treatment of a class with n_c = 0. ``exclude``: it is excluded from the softmax and has a gradient
+            of exactly 0, and rows of such a class do not count; ``floor``: n_c is at least 1e-8, so its margin is 100
+            tau.
 
     Raises:
-        UserError: unknown ``denominator`` or ``vacant``.
+        UserError: if ``denominator`` or ``vacant`` is unknown.
     """
     _check("fedlc denominator", denominator, DENOMINATORS)
     _check("fedlc vacant", vacant, CALIBRATED_VACANT)
-    counts, kept = _counted(counts, vacant, logits.dtype)
-    counts = jnp.where(kept, jnp.maximum(counts, 1e-8), 1)
+    counts, included = _prepare_counts(counts, vacant, logits.dtype)
+    counts = jnp.where(included, jnp.maximum(counts, 1e-8), 1)
     shifted = logits - tau * counts[None] ** -0.25
     if denominator == "all":
-        return _cross_entropy_over(kept, shifted, labels, mask)
+        return _cross_entropy_over(included, shifted, labels, mask)
     is_own = jnp.arange(len(counts))[None] == labels[:, None]
     shifted = jnp.where(mask[:, None], shifted, 0)
-    others = kept[None] & ~is_own
+    others = included[None] & ~is_own
     own = jnp.sum(jnp.where(is_own, shifted, 0), axis=1)
     losses = jax.nn.logsumexp(jnp.where(others, shifted, ABSENT), axis=1) - own
-    return masked_mean(losses, mask & kept[labels] & jnp.any(others, axis=1))
+    return masked_mean(losses, mask & included[labels] & jnp.any(others, axis=1))
 
 
 def restricted_cross_entropy(
@@ -95,11 +98,14 @@ def restricted_cross_entropy(
 ) -> Float[Array, ""]:
     """FedRS's cross-entropy of ``r_c logits``, mean over the true rows, in nats.
 
-    ``scale``: with ``binary``, ``r_c`` is 1 for a class with n_c > 0, else ``alpha``; with ``continuous`` (the authors'
-    code) ``alpha + (1 - alpha) n_c / max n``. ``alpha = 1`` is plain cross-entropy.
+    ``alpha = 1`` is plain cross-entropy.
+
+    Args:
+        scale: with ``binary``, ``r_c`` is 1 for a class with n_c > 0, else ``alpha``; with ``continuous`` (the authors'
+            code) it is ``alpha + (1 - alpha) n_c / max n``.
 
     Raises:
-        UserError: unknown ``scale``.
+        UserError: if ``scale`` is unknown.
     """
     _check("fedrs scale", scale, SCALES)
     counts = counts.astype(logits.dtype)
@@ -115,12 +121,12 @@ def _check(what, value, choices):
         raise UserError(f"{what} {value!r}: expected one of {', '.join(choices)}")
 
 
-def _counted(counts, vacant, dtype):
-    """The counts as floats, and which classes stay in the softmax."""
+def _prepare_counts(counts, vacant, dtype):
+    """Returns the counts as floats, and a mask of the classes that stay in the softmax."""
     counts = counts.astype(dtype)
     return counts, counts > 0 if vacant == "exclude" else jnp.ones_like(counts, bool)
 
 
-def _cross_entropy_over(kept, logits, labels, mask):
-    """Cross-entropy of the softmax over the classes that are kept, of the rows of such a class."""
-    return cross_entropy(jnp.where(kept[None], logits, ABSENT), labels, mask & kept[labels])
+def _cross_entropy_over(included, logits, labels, mask):
+    """Cross-entropy of the softmax over the included classes, mean over the rows of these classes."""
+    return cross_entropy(jnp.where(included[None], logits, ABSENT), labels, mask & included[labels])

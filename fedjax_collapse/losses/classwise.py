@@ -1,8 +1,8 @@
-"""FedMR's intra-class loss: decorrelate the features inside every class of the batch.
+"""FedMR's intra-class loss: decorrelate the features within each class of the batch.
 
 Fan et al., "Federated Learning with Partially Class-Disjoint Data via Manifold Reshaping" (TMLR 2023), section on the
-intra-class loss and lemma 1. The paper and its released code differ by orders of magnitude, so strengths do not carry
-over between variants.
+intra-class loss and lemma 1. The paper and its released code differ by orders of magnitude, so a strength for one
+variant is not valid for another.
 """
 
 import jax.numpy as jnp
@@ -23,21 +23,26 @@ def intra_class_correlation(
     min_count: int = 2,
     eps: Scalar = 1e-8,
 ) -> Float[Array, ""]:
-    """FedMR's penalty on the d x d correlations inside every class with at least ``min_count`` of the true rows.
+    """FedMR's penalty on the d x d correlations within each class that has at least ``min_count`` true rows.
 
     With n_c rows of class c, K_c their correlation matrix, ``Q_c = (n_c - 1) K_c`` and C the number of such classes:
 
     * ``paper``: ``1/C sum_c ||M_c||_F^2``, where ``M_c = n_c / (n_c - 1) K_c`` because the paper standardises with
       divisor n_c and then divides by n_c - 1; lemma 1 therefore does not hold exactly;
-    * ``paper_unit``: ``1/C sum_c ||K_c||_F^2``, for which it does;
-    * ``official`` (released code): sum over c of the mean over i != j of ``Q_c,ij^2``, over the sum of n_c.
+    * ``paper_unit``: ``1/C sum_c ||K_c||_F^2``, for which lemma 1 holds;
+    * ``official`` (released code): the sum over c of the mean over i != j of ``Q_c,ij^2``, divided by the sum of n_c.
 
-    ``normalise_d2`` divides the first two by d^2; without it they cannot fall below about ``d^2 / (n_c - 1)``, so their
-    strengths must be tiny. ``eps`` is added to the variances under the root (divisor n_c; in ``official`` n_c - 1, as
-    released), in the paper there is none. 0 if no class qualifies. A class of two rows has a value but no gradient.
+    It is 0 if no class has enough rows. A class of two rows has a value but no gradient.
+
+    Args:
+        normalise_d2: whether to divide the first two variants by d^2; otherwise they are at least about
+            ``d^2 / (n_c - 1)``, so their strengths must be tiny.
+        eps: added to the variances under the root (divisor n_c; in ``official`` n_c - 1, as released). The paper has
+            none.
 
     Raises:
-        UserError: unknown variant; ``min_count`` below 2; ``normalise_d2`` with ``official``, which is a mean already.
+        UserError: if ``variant`` is unknown, if ``min_count`` is below 2, or for ``normalise_d2`` with ``official``,
+            which is already a mean.
     """
     if variant not in VARIANTS:
         raise UserError(f"fedmr variant {variant!r}: expected one of {', '.join(VARIANTS)}")
@@ -59,7 +64,7 @@ def intra_class_correlation(
 
 
 def _classes(labels, mask, min_count, dtype):
-    """Who shares a class with whom [batch, batch]; which rows count; the size of their class; one row per class."""
+    """Returns the same-class mask [batch, batch], which rows count, the size of their class, and one row per class."""
     same = (labels[:, None] == labels[None]) & mask[:, None] & mask[None]
     counts = jnp.sum(same, axis=1)
     counted = counts >= min_count
@@ -68,7 +73,7 @@ def _classes(labels, mask, min_count, dtype):
 
 
 def _standardize_by_class(features, same, counted, counts, ddof, eps):
-    """Rows minus the mean of their class over its standard deviation; rows that do not count are zero."""
+    """Standardises rows by the mean and standard deviation of their class; rows that do not count become zero."""
     features = jnp.where(counted[:, None], features, 0)
     means = _class_sums_by_row(same, features) / counts[:, None]
     centred = jnp.where(counted[:, None], features - means, 0)
@@ -77,5 +82,5 @@ def _standardize_by_class(features, same, counted, counts, ddof, eps):
 
 
 def _class_sums_by_row(same, values):
-    """For every row the sum over its class: a matmul, which a GPU would round to ten bits if it were not told to."""
+    """Sums over the class of each row, by a matmul at full precision (a GPU's default rounds factors to ten bits)."""
     return jnp.matmul(same, values, precision="highest")

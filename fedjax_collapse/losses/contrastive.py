@@ -1,4 +1,4 @@
-"""MOON's loss: agree with the server's model about a row, rather than with the client's previous one.
+"""MOON's loss: agree with the server's model about a row, rather than with the client's previous model.
 
 Li et al., "Model-Contrastive Federated Learning" (CVPR 2021).
 """
@@ -18,11 +18,11 @@ def model_contrastive(
     mask: Bool[Array, " batch"],
     temperature: Scalar = 0.5,
 ) -> Float[Array, ""]:
-    """MOON's loss on the features that three models give the same rows, mean over the true rows.
+    """MOON's loss on the features of three models for the same rows, mean over the true rows.
 
     ``-log( exp(s_g/t) / (exp(s_g/t) + exp(s_p/t)) )`` with s_g, s_p the cosines with the server's and the previous
-    features, every norm clipped from below at 1e-8 (as in PyTorch), and t the ``temperature``. The server's and the
-    previous features are constants. Where they agree, the loss is ln 2 and its gradient exactly 0.
+    features, each norm clipped from below at 1e-8 (as in PyTorch), and t the ``temperature``. The server's and the
+    previous features are constants. Where they are equal, the loss is ln 2 and its gradient exactly 0.
     """
     keep = mask[:, None]
     server, previous = (jax.lax.stop_gradient(rows) for rows in (server_features, previous_features))
@@ -32,5 +32,5 @@ def model_contrastive(
 
 
 def clipped_unit(rows: Float[Array, "batch features"], shortest: float = 1e-8) -> Float[Array, "batch features"]:
-    """Each row over its norm, or over ``shortest`` if that is greater."""
+    """Divides each row by its norm, or by ``shortest`` if that is greater."""
     return rows / jnp.sqrt(jnp.maximum(jnp.sum(rows**2, axis=1, keepdims=True), shortest**2))

@@ -2,7 +2,7 @@
 
 Shi et al., "Towards Understanding and Mitigating Dimensional Collapse in Heterogeneous Federated Learning" (ICLR 2023;
 TPAMI 2023), eq. 9 and algorithm 1. The released code differs from eq. 9 by the factor ``((N-1)^2 / N) d / (d-1)``, 62
-for N = 64 and d = 1280, so strengths do not carry over between variants.
+for N = 64 and d = 1280, so a strength for one variant is not valid for another.
 """
 
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ def correlation_frobenius(
     variant: str = "paper",
     eps: Scalar = 1e-8,
 ) -> Float[Array, ""]:
-    """FedDecorr's penalty on the N true rows of a batch of d features; no row with mask False has any influence.
+    """FedDecorr's penalty on the N true rows of a batch with d features; rows with mask False have no influence.
 
     With K the d x d correlation matrix and ``Q = (N-1) K``:
 
@@ -28,11 +28,11 @@ def correlation_frobenius(
     * ``pseudocode`` (algorithm 1): ``sum_ij (Q_ij / N)^2 / d^2``;
     * ``official`` (released code): mean over i != j of ``Q_ij^2``, divided by N.
 
-    ``eps`` is added to every variance under the root, in all variants (in the paper there is none): a constant feature
-    then has correlation 0 with everything, itself included. 0 if N < 2. The gradient flows through mean and variance.
+    ``eps`` is added to each variance under the root, in all variants (the paper has none), so a constant feature has
+    correlation 0 with all features, including itself. 0 if N < 2. The gradient flows through mean and variance.
 
     Raises:
-        UserError: unknown variant.
+        UserError: if ``variant`` is unknown.
     """
     if variant not in VARIANTS:
         raise UserError(f"feddecorr variant {variant!r}: expected one of {', '.join(VARIANTS)}")

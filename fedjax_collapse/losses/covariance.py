@@ -1,9 +1,9 @@
-"""Penalties on the batch covariance: DeCov, Structured-DeCov, and the two terms of VICReg.
+"""Penalties on the batch covariance: DeCov, Structured DeCov, and two terms of VICReg.
 
 * Cogswell et al., "Reducing Overfitting in Deep Networks by Decorrelating Representations" (ICLR 2016).
 * Xiong et al., "Regularizing Deep Convolutional Neural Networks with a Structured Decorrelation Constraint" (ICDM
   2016).
-* Bardes et al., "VICReg" (ICLR 2022), of which FedUV's classifier variance is a relative.
+* Bardes et al., "VICReg" (ICLR 2022), to which FedUV's classifier variance is related.
 """
 
 import jax
@@ -16,7 +16,7 @@ from fedjax_collapse.losses.norms import centre, smaller_gram, squared_gram_norm
 
 
 def decov(features: Float[Array, "batch features"], mask: Bool[Array, " batch"]) -> Float[Array, ""]:
-    """DeCov: half the sum of the squared covariances of different features over the N true rows.
+    """DeCov: half the sum of the squared covariances of distinct features over the N true rows.
 
     ``1/2 (||C||_F^2 - ||diag C||_2^2)`` with ``C`` the d x d covariance with divisor N. A sum, not a mean: it grows
     with d^2 and with the fourth power of the features' scale. 0 if N < 2. The gradient flows through the mean.
@@ -36,11 +36,11 @@ def structured_decov(
     ``1/2 sum C_ij^2`` over pairs in different groups, minus ``eta/2 sum C_ij^2`` over pairs i != j in the same group;
     ``C`` as in ``decov``. Groups are contiguous, of ``d / num_groups`` features each, so ``num_groups = d`` is DeCov.
 
-    This is our reading: of the paper only the abstract was open to us, which asks for small covariances between groups
-    and leaves those inside a group alone. FedDecorr's comparison names neither the groups nor the weight.
+    This is our interpretation: only the paper's abstract was accessible to us, which requires small covariances between
+    groups and does not restrict those within a group. FedDecorr's comparison states neither the groups nor the weight.
 
     Raises:
-        UserError: the features cannot be divided into ``num_groups`` equal groups.
+        UserError: if the features cannot be divided into ``num_groups`` equal groups.
     """
     dim = features.shape[1]
     if num_groups < 1 or dim % num_groups:
@@ -57,7 +57,7 @@ def vicreg_variance(
     gamma: Scalar = 1.0,
     eps: Scalar = 1e-4,
 ) -> Float[Array, ""]:
-    """VICReg's variance term: how far the features' standard deviations fall short of ``gamma``, mean over features.
+    """VICReg's variance term: the shortfall of each feature's standard deviation from ``gamma``, mean over features.
 
     ``mean_j max(0, gamma - sqrt(var_j + eps))``, the variance with divisor N - 1 over the N true rows; 0 if N < 2.
     """
@@ -70,7 +70,7 @@ def vicreg_variance(
 def vicreg_covariance(features: Float[Array, "batch features"], mask: Bool[Array, " batch"]) -> Float[Array, ""]:
     """VICReg's covariance term: ``sum_{i != j} C_ij^2 / d``, with ``C`` of divisor N - 1 over the N true rows.
 
-    0 if N < 2. It is DeCov but for the divisors: ``2/d (N/(N-1))^2`` times as large.
+    0 if N < 2. It differs from DeCov only by the factor ``2/d (N/(N-1))^2``.
     """
     centred, count = centre(features, mask)
     dim = centred.shape[1]
@@ -80,7 +80,7 @@ def vicreg_covariance(features: Float[Array, "batch features"], mask: Bool[Array
 def _between_groups(rows, num_groups):
     """Sum of ``(X^T X)_ij^2`` over features i, j in different contiguous groups."""
     batch, dim = rows.shape
-    if batch < dim:  # never form the d x d matrix; rounding must not make the difference negative
+    if batch < dim:  # avoids the d x d matrix; rounding must not make the difference negative
         groups = rows.reshape(batch, num_groups, dim // num_groups)
         inside = jnp.sum(jax.vmap(squared_gram_norm, in_axes=1)(groups))
         return jnp.maximum(squared_gram_norm(rows) - inside, 0)

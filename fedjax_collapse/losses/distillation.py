@@ -1,12 +1,11 @@
-"""Losses that keep what another model says of classes that a row, or a client, tells nothing about.
+"""Distillation from a teacher on the classes that a row, or a client, provides no information about.
 
 * FedNTD: Lee et al., "Preservation of the Global Knowledge by Not-True Distillation in Federated Learning" (NeurIPS
   2022).
 * FedVLS: Guo et al., "Exploring Vacant Classes in Label-Skewed Federated Learning" (AAAI 2025), with its logit
   suppression.
 
-The teacher's logits are constants. Where a distribution is over a single class, or none, nothing can be learned of it:
-value and gradient are exactly 0.
+The teacher's logits are constants. For a distribution over one class or none, value and gradient are exactly 0.
 """
 
 import math
@@ -29,10 +28,10 @@ def not_true_distillation(
     mask: Bool[Array, " batch"],
     temperature: Scalar = 1.0,
 ) -> Float[Array, ""]:
-    """FedNTD's term: ``t^2 KL(teacher || student)`` of the softmax over the classes that are not the row's own.
+    """FedNTD's term: ``t^2 KL(teacher || student)`` of the softmax over all classes but the row's label.
 
-    Logits are divided by the ``temperature`` t. Mean over the true rows, in nats. The gradient on the row's own class
-    is exactly 0.
+    Logits are divided by the ``temperature`` t. Mean over the true rows, in nats. The gradient on the label's logit is
+    exactly 0.
     """
     chosen = jnp.arange(logits.shape[1])[None] != labels[:, None]
     divergences = _divergences(teacher_logits / temperature, logits / temperature, chosen & mask[:, None])
@@ -47,8 +46,8 @@ def vacant_distillation(
 ) -> Float[Array, ""]:
     """FedVLS's term: ``KL(teacher || student)`` of the softmax over the classes that the client lacks.
 
-    Mean over the true rows, in nats; ``counts`` are the client's. The paper's eq. 3 has the ratio upside down, which
-    its released code has not. 0 if the client lacks fewer than two classes.
+    Mean over the true rows, in nats; ``counts`` are the client's. In the paper's eq. 3 the ratio is inverted, in its
+    released code it is as here. 0 if the client lacks fewer than two classes.
     """
     chosen = (counts == 0)[None] & mask[:, None]
     return masked_mean(_divergences(teacher_logits, logits, chosen), mask)
@@ -61,16 +60,17 @@ def logit_suppression(
     counts: Num[Array, " classes"],
     variant: str = "official",
 ) -> Float[Array, ""]:
-    """FedVLS's logit suppression: lower a class's logit in the rows of other classes.
+    """FedVLS's logit suppression: lower the logit of each class on rows of other classes.
 
     With ``p_c = n_c / sum n`` of the client's ``counts`` and means over the N true rows:
 
     * ``official`` (released code): ``0.005 sum_c p_c log mean_n exp([y_n != c] (f_nc - log(p_c + 1e-9) + log(1 / C +
-      1e-9)))``. Rows of class c contribute ``exp(0)``, a bound from below that the formula of the paper has not;
-    * ``paper``: ``sum_c p_c log mean_n [y_n != c] exp(f_nc)``, unbounded below. A class that owns all rows has no term.
+      1e-9)))``. Rows of class c contribute ``exp(0)``, a lower bound that the paper's formula lacks;
+    * ``paper``: ``sum_c p_c log mean_n [y_n != c] exp(f_nc)``, unbounded below. A class to which all rows belong has no
+      term.
 
     Raises:
-        UserError: unknown ``variant``.
+        UserError: if ``variant`` is unknown.
     """
     if variant not in SUPPRESSIONS:
         raise UserError(f"fedvls variant {variant!r}: expected one of {', '.join(SUPPRESSIONS)}")
@@ -87,7 +87,7 @@ def logit_suppression(
 
 
 def _divergences(teacher, student, chosen):
-    """Of every row, the KL divergence of the softmaxes over the chosen classes [batch, classes]."""
+    """Returns the KL divergence [batch] of the softmaxes over the ``chosen`` classes [batch, classes]."""
     teacher, student = (jnp.where(chosen, logits, ABSENT) for logits in (jax.lax.stop_gradient(teacher), student))
     teacher, student = jax.nn.log_softmax(teacher), jax.nn.log_softmax(student)
     return jnp.sum(jnp.where(chosen, jnp.exp(teacher) * (teacher - student), 0), axis=1)

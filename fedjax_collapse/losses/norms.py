@@ -1,4 +1,4 @@
-"""What several losses share: centring over the true rows, Gram norms, distances, and roots that are flat at zero."""
+"""Functions shared by several losses: centring, Gram norms, distances, and roots with gradient 0 at zero."""
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +8,7 @@ from jaxtyping import Array, Bool, Float
 def centre(
     features: Float[Array, "batch features"], mask: Bool[Array, " batch"]
 ) -> tuple[Float[Array, "batch features"], Float[Array, ""]]:
-    """The rows minus the mean of the true rows, and the number N of true rows; rows with mask False become zero."""
+    """Subtracts the mean of the true rows; also returns their number N. Rows with mask False become zero."""
     keep = mask[:, None]
     features = jnp.where(keep, features, 0)
     count = jnp.sum(mask).astype(features.dtype)
@@ -17,9 +17,9 @@ def centre(
 
 
 def smaller_gram(rows: Float[Array, "batch features"]) -> Float[Array, "size size"]:
-    """``X X^T`` if batch < features, else ``X^T X``: they have the same non-zero eigenvalues.
+    """Returns ``X X^T`` if batch < features, else ``X^T X``; both have the same non-zero eigenvalues.
 
-    In full precision: losses subtract from it, and a GPU's default keeps ten bits of a product's factors.
+    Computed at full precision because losses subtract from it, and a GPU's default rounds factors to ten bits.
     """
     batch, dim = rows.shape
     rows = rows if batch < dim else rows.T
@@ -27,7 +27,7 @@ def smaller_gram(rows: Float[Array, "batch features"]) -> Float[Array, "size siz
 
 
 def squared_gram_norm(rows: Float[Array, "batch features"]) -> Float[Array, ""]:
-    """``||X^T X||_F^2``, through whichever of ``X^T X`` and ``X X^T`` is smaller: they have the same norm."""
+    """Returns ``||X^T X||_F^2``, computed from the smaller of ``X^T X`` and ``X X^T``, which have the same norm."""
     return jnp.sum(smaller_gram(rows) ** 2)
 
 
@@ -35,10 +35,10 @@ def squared_gram_norm(rows: Float[Array, "batch features"]) -> Float[Array, ""]:
 def squared_distances(
     a: Float[Array, "rows features"], b: Float[Array, "others features"]
 ) -> Float[Array, "rows others"]:
-    """``||a_i - b_j||^2`` for all i, j: exactly 0, with gradient exactly 0, where the rows are equal.
+    """Returns ``||a_i - b_j||^2`` for all i, j; value and gradient are exactly 0 where the rows are equal.
 
-    The value comes from the differences, which XLA fuses into the sum; ``|a|^2 + |b|^2 - 2 a.b`` would lose small
-    distances to rounding. The derivative needs no differences, so no array [rows, others, features] is ever formed.
+    The value is computed from the differences, which XLA fuses into the sum; ``|a|^2 + |b|^2 - 2 a.b`` would lose small
+    distances to rounding. The derivative does not use differences, so no array [rows, others, features] is stored.
     """
     return jnp.sum((a[:, None] - b[None]) ** 2, axis=2)
 
@@ -53,17 +53,17 @@ def _squared_distances_jvp(primals, tangents):
 
 
 def root(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """``sqrt(x)`` for x > 0, else 0 with gradient 0, where ``jnp.sqrt`` has an infinite one."""
+    """Returns ``sqrt(x)`` for x > 0, else 0 with gradient 0 (at 0 the gradient of ``jnp.sqrt`` is infinite)."""
     positive = x > 0
     return jnp.where(positive, jnp.sqrt(jnp.where(positive, x, 1)), 0)
 
 
 def inverse_root(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """``1 / sqrt(x)``; 0 with gradient 0 where x is ``negligible``."""
+    """Returns ``1 / sqrt(x)``; 0 with gradient 0 where x is ``negligible``."""
     usable = x > negligible(x)
     return jnp.where(usable, 1 / jnp.sqrt(jnp.where(usable, x, 1)), 0)
 
 
 def negligible(x: Float[Array, "*shape"]) -> float:
-    """The largest number to treat as 0 in x's type: 1e-19 in float32. Dividing by a smaller one would overflow."""
+    """The largest number to treat as 0 in x's dtype, 1e-19 in float32; dividing by a smaller one would overflow."""
     return float(jnp.finfo(x.dtype).tiny) ** 0.5

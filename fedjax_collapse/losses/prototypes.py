@@ -1,4 +1,4 @@
-"""Losses that pull features to class prototypes, and the sums that prototypes are made of.
+"""Losses that pull features to class prototypes, and the sums from which prototypes are computed.
 
 * FedMR's inter-class loss: Fan et al., "Federated Learning with Partially Class-Disjoint Data via Manifold Reshaping"
   (TMLR 2023), eq. 4. It is not in the released code.
@@ -21,10 +21,10 @@ def class_sums(
     mask: Bool[Array, " batch"],
     num_classes: int,
 ) -> tuple[Float[Array, "classes features"], Float[Array, " classes"]]:
-    """Per class the sum of the features of the true rows, and their number.
+    """Returns the sum of the features over the true rows of each class, and the number of these rows.
 
-    Added up over a client's batches and divided, they are its prototypes; added up over clients first, they are the
-    prototypes weighted by the number of samples.
+    Summed over a client's batches and divided, they give the client's prototypes; summed over clients as well, the
+    prototypes weighted by number of examples.
     """
     members = _members(labels, mask, num_classes).astype(features.dtype)
     features = jnp.where(mask[:, None], features, 0)
@@ -40,17 +40,20 @@ def prototype_margin(
     negatives: Bool[Array, " classes"],
     selected: Bool[Array, " batch"] | None = None,
 ) -> Float[Array, ""]:
-    """FedMR's inter-class loss: by how much rows are farther from their own prototype than from another, on average.
+    """FedMR's inter-class loss: how much farther rows are from the prototype of their class than from others.
 
     Mean over the pairs of classes (i, j), j != i, of
 
         ``D_ij = mean over the true rows z of class i of max(||z - g_i|| - ||z - g_j||, 0)``
 
     where i has rows in the batch and a valid prototype, and j is among the ``negatives`` and has a valid prototype. 0
-    if there is no such pair. ``negatives`` decides what eq. 4 leaves to interpretation: the client's classes (the
-    literal reading) or all classes (which gives the missing ones the role that the text describes). Prototypes that
-    are not valid may hold anything. ``selected`` restricts the loss to some rows (the paper's Lite variants). The
-    norms are Euclidean, not squared, with gradient 0 at distance 0.
+    if there is no such pair. The norms are Euclidean, not squared, with gradient 0 at distance 0.
+
+    Args:
+        valid: which prototypes are valid; the values of the others are ignored.
+        negatives: the classes j, on which eq. 4 is ambiguous: the client's classes (as written) or all classes (which
+            gives missing classes the role that the text describes).
+        selected: restricts the loss to some rows (the paper's Lite variants).
     """
     distances, members, weights = _distances(features, labels, mask, prototypes, valid, selected)
     candidates = negatives & valid
@@ -69,10 +72,10 @@ def prototype_distance(
     valid: Bool[Array, " classes"],
     selected: Bool[Array, " batch"] | None = None,
 ) -> Float[Array, ""]:
-    """FedMR's inter-class loss without the margin: the distance of rows to their prototype, averaged class by class.
+    """FedMR's inter-class loss without the margin: the mean distance of rows to the prototype of their class.
 
-    Mean over the classes i with rows in the batch and a valid prototype of the mean of ``||z - g_i||`` over these rows
-    (the variant in the discussion of theorem 1); 0 if there is none. Arguments as for ``prototype_margin``.
+    Mean, over the classes i with rows in the batch and a valid prototype, of the mean of ``||z - g_i||`` over these
+    rows (the variant in the discussion of theorem 1); 0 without such a class. Arguments are as in ``prototype_margin``.
     """
     distances, members, weights = _distances(features, labels, mask, prototypes, valid, selected)
     own = jnp.sum(jnp.where(members, distances, 0), axis=1)
@@ -89,20 +92,21 @@ def prototype_cross_entropy(
 
     ``mean_n [ log sum_c exp(z_n . g_c) - z_n . g_label ]``, z and g of unit length, temperature 1.
 
-    A class without a prototype has a zero one, as in the released code: cosine 0, and it stays in the sum over c. A row
-    shorter than 1e-12 counts as zero too, and has no gradient (the released code's grows to 1e12).
+    A class without a prototype has the zero vector, as in the released code: its cosine is 0, and it stays in the sum
+    over c. A row with norm below 1e-12 also counts as zero and has no gradient (in the released code it grows to
+    1e12).
     """
     rows = _unit(jnp.where(mask[:, None], features, 0))
     return cross_entropy(rows @ _unit(jax.lax.stop_gradient(prototypes)).T, labels, mask)
 
 
 def _members(labels, mask, num_classes):
-    """Which true row belongs to which class [batch, classes]."""
+    """Returns which true row belongs to which class, [batch, classes]."""
     return (labels[:, None] == jnp.arange(num_classes)[None]) & mask[:, None]
 
 
 def _distances(features, labels, mask, prototypes, valid, selected):
-    """Distances and memberships [batch, classes], and the weights 1 / n_class that average a row within its class."""
+    """Returns distances and memberships [batch, classes], and weights 1 / n_class, which average within a class."""
     mask = mask if selected is None else mask & selected
     members = _members(labels, mask, prototypes.shape[0]) & valid[None]
     features = jnp.where(mask[:, None], features, 0)

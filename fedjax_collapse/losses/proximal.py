@@ -1,4 +1,4 @@
-"""FedProx's term: stay near the model that the server sent.
+"""FedProx's term: the distance to the model that the server sent.
 
 Li et al., "Federated Optimization in Heterogeneous Networks" (MLSys 2020), eq. 2.
 """
@@ -14,8 +14,8 @@ from fedjax_collapse.losses.norms import root
 def proximal_distance(params: PyTree, reference: PyTree, squared: bool = True) -> Float[Array, ""]:
     """Half the squared Euclidean distance between two trees of parameters: ``1/2 sum (w - w0)^2`` over all entries.
 
-    ``reference`` is a constant; the gradient is ``w - w0``. ``squared=False``: half the distance itself, as in the
-    FedBN repository; its gradient is 0 where the distance is.
+    ``reference`` is a constant; the gradient is ``w - w0``. ``squared=False`` returns half the distance, not squared,
+    as in the FedBN repository; its gradient is 0 at distance 0.
     """
     reference = jax.lax.stop_gradient(reference)
     squares = jax.tree.map(lambda w, w0: jnp.sum((w - w0) ** 2), params, reference)

@@ -1,7 +1,7 @@
 """FedUV's two terms: spread the classifier's outputs over the classes, and the features over the sphere.
 
-Son et al., "FedUV: Uniformity and Variance for Heterogeneous Federated Learning" (CVPR 2024). Details on which the
-paper is silent follow the released code, and are options.
+Son et al., "FedUV: Uniformity and Variance for Heterogeneous Federated Learning" (CVPR 2024). Where the paper is
+silent, details follow the released code and are options.
 """
 
 import jax
@@ -21,20 +21,20 @@ MEDIANS = ("lower", "average")
 def classifier_variance(
     logits: Float[Array, "batch classes"], mask: Bool[Array, " batch"], ddof: int = 1, hinge: str = "plain"
 ) -> Float[Array, ""]:
-    """FedUV's variance term: how far the deviations of the class probabilities fall short of those of one-hot rows.
+    """FedUV's variance term: the shortfall of the class probabilities' standard deviations from those of one-hot rows.
 
     With ``s_j`` the standard deviation of ``softmax(logits)[:, j]`` over the N true rows and ``c`` the same of the
     D x D identity (``1/sqrt(D)`` for ``ddof=1``, ``sqrt(D-1)/D`` for ``ddof=0``), the mean over the D classes of
 
     * ``plain``: ``max(0, c - s_j)``;
     * ``squared``: ``max(0, c - s_j)^2``;
-    * ``none``: ``c - s_j``, negative where the spread exceeds that of the identity.
+    * ``none``: ``c - s_j``, negative where s_j exceeds c.
 
-    Divisors are ``N - ddof`` and ``D - ddof``; the released code has ``ddof=1``, for which even a balanced one-hot
+    Divisors are ``N - ddof`` and ``D - ddof``. The released code has ``ddof=1``, for which even a balanced one-hot
     batch has a small loss; for ``ddof=0`` it has none. 0 if N < 2. The gradient is 0 at s_j = 0.
 
     Raises:
-        UserError: unknown ``ddof`` or ``hinge``.
+        UserError: if ``ddof`` or ``hinge`` is unknown.
     """
     if ddof not in DDOFS:
         raise UserError(f"feduv ddof {ddof!r}: expected one of {', '.join(map(str, DDOFS))}")
@@ -61,21 +61,24 @@ def hyperspherical_uniformity(
     """FedUV's uniformity term: mean Gaussian similarity of the pairs i < j of true rows, between 0 and 1.
 
     ``mean_{i<j} exp(-||z_i - z_j||^2 / (kernel_scale * sigma))``, with sigma the median of the non-zero squared
-    distances. The paper's kernel has ``kernel_scale=2``, the released code 1. ``median``: of an even number of
-    distances take the ``lower`` of the middle two (released code) or their ``average``.
+    distances. Despite the name, rows are not normalised: sigma makes the value independent of the features' scale and
+    position. For equal rows the value is 1 and the gradient 0 (NaN in the released code). With fewer than two true
+    rows the value is 0.
 
-    Rows are not normalised, despite the name: sigma makes the value independent of the features' scale and position.
-    With sigma ``attached`` to the gradient (as in the code) the gradient is orthogonal to a rescaling; otherwise it
-    also inflates the features. Equal rows: 1, gradient 0 (the released code gives NaN). Fewer than two true rows: 0.
+    Args:
+        kernel_scale: 2 in the paper, 1 in the released code.
+        median: of an even number of distances, the ``lower`` of the middle two (released code) or their ``average``.
+        attached: whether the gradient flows through sigma (as in the code). It is then orthogonal to a rescaling of
+            the features; otherwise it also inflates them.
 
     Raises:
-        UserError: unknown ``kernel_scale`` or ``median``.
+        UserError: if ``kernel_scale`` or ``median`` is unknown.
     """
     if kernel_scale not in KERNEL_SCALES:
         raise UserError(f"feduv kernel_scale {kernel_scale!r}: expected one of {', '.join(map(str, KERNEL_SCALES))}")
     if median not in MEDIANS:
         raise UserError(f"feduv median {median!r}: expected one of {', '.join(MEDIANS)}")
-    centred, _ = centre(features, mask)  # the distances are the same, with less rounding in their gradient
+    centred, _ = centre(features, mask)  # does not change distances, and reduces rounding in their gradient
     squares = squared_distances(centred, centred)
     pairs = jnp.triu(mask[:, None] & mask[None], 1)
     sigma = _median_of_nonzero(squares, pairs, median)
@@ -85,7 +88,7 @@ def hyperspherical_uniformity(
 
 
 def _median_of_nonzero(squares, pairs, median):
-    """Median of ``squares`` over those ``pairs`` (all above the diagonal) where it is not zero; 1 if there is none."""
+    """Median of the non-zero ``squares`` over ``pairs``, all above the diagonal; 1 if there are none."""
     batch = squares.shape[0]
     if batch < 2:
         return jnp.ones((), squares.dtype)
@@ -94,7 +97,7 @@ def _median_of_nonzero(squares, pairs, median):
     rows, columns = np.triu_indices(batch, 1)
     order = jnp.argsort(jax.lax.stop_gradient(jnp.where(counted, squares, jnp.inf))[rows, columns])
 
-    def ranked(rank):  # rank 0 is the smallest; the gradient goes to that one distance
+    def ranked(rank):  # rank 0 is the smallest; the gradient flows to this distance only
         position = order[rank]
         return squares[jnp.asarray(rows)[position], jnp.asarray(columns)[position]]
 

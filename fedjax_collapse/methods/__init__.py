@@ -1,4 +1,4 @@
-"""Published methods, one idea a file; any number of them goes into one ``FedAvg``. ``base.py`` has their contract."""
+"""Published methods, one per file. ``FedAvg`` takes any number of them; ``base.py`` defines their interface."""
 
 import sys
 
@@ -28,5 +28,5 @@ from fedjax_collapse.methods.vicreg import VICReg as VICReg
 
 
 def __getattr__(name: str) -> type[Method]:
-    """Every other method that has a file here."""
+    """Returns a method of this package that is not imported above."""
     return discovery.class_named(sys.modules[__name__], name)

@@ -1,11 +1,11 @@
 """The private head of a client that has not yet been in a cohort.
 
-    initial   as the network was initialised
-    mean      the mean of the heads of the last round's cohort, by aggregation weights
+    initial   the initial head of the network
+    mean      the mean head of the last round's cohort, by aggregation weights
 
-``mean`` is what the code released with FedRep does: its clients start with references to the server's own copy of the
-head, into which every round writes that mean. A client starts its first round from it, and is scored with it until
-then. In the first round, and where all clients are in every cohort, both are the same. Each client also sends its
+``mean`` reproduces FedRep's released code: its clients start with references to the server's copy of the head, into
+which every round writes that mean. A client starts its first round from the mean, and is evaluated with it until then.
+The two agree in the first round, and if every cohort contains all clients. With ``mean`` each client also sends its
 private parts to the server, which sends their mean back.
 """
 
@@ -20,17 +20,17 @@ CHOICES = ("initial", "mean")
 
 
 class PrivateHead(Method):
-    """Private heads; ``newcomers``, a field of its subclasses, is one of ``CHOICES``."""
+    """Base class of methods with private heads; ``newcomers``, a field of subclasses, is one of ``CHOICES``."""
 
     private = "head"
     newcomers: str
 
     def has(self, hook: str) -> bool:
-        is_asked_for = self.newcomers == "mean" or hook not in ("share_private", "own_parts")
-        return is_asked_for and super().has(hook)
+        is_needed = self.newcomers == "mean" or hook not in ("share_private", "own_parts")
+        return is_needed and super().has(hook)
 
     def init_memory(self, variables: Variables, shapes: Outputs) -> PyTree:
-        return jnp.zeros((), bool) if self.newcomers == "mean" else ()  # whether it has been in a cohort
+        return jnp.zeros((), bool) if self.newcomers == "mean" else ()  # whether the client has been in a cohort
 
     def share_private(self, private: dict[str, jax.Array]) -> PyTree:
         return private

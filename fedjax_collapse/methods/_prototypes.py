@@ -1,7 +1,7 @@
-"""Class prototypes: mean features of every class, from the clients' data to what the server keeps.
+"""Class prototypes: the mean features of each class over the clients' data. Shared by FedMR and FedProc.
 
-A client reports sums and counts. Summed over the cohort and divided they are the means of all reported examples, that
-is the clients' means weighted by ``N_k^c / sum_k N_k^c``. FedMR and FedProc share this.
+Each client reports sums and counts. Their sums over the cohort, divided, are the means of all reported examples, that
+is, the clients' means weighted by ``N_k^c / sum_k N_k^c``.
 """
 
 from typing import NamedTuple
@@ -13,24 +13,24 @@ from fedjax_collapse.core.records import Outputs, UserError
 from fedjax_collapse.losses import class_sums
 from fedjax_collapse.methods.base import FinishView
 
-MODES = ("eval", "train")  # in which the network runs when prototypes are computed
+MODES = ("eval", "train")  # of the network while prototypes are computed
 
 
 class Prototypes(NamedTuple):
-    """What the server keeps; a prototype is valid as soon as its class was reported once, and zero before."""
+    """The prototypes of the server; zero and not valid until their class is reported for the first time."""
 
     means: jax.Array  # [classes, features]
     valid: jax.Array  # [classes], bool
 
 
 def no_prototypes(shapes: Outputs) -> Prototypes:
-    """The prototypes before the first round."""
+    """Returns the prototypes before the first round: none is valid."""
     num_classes, dim = shapes.logits.shape[1], shapes.features.shape[1]
     return Prototypes(jnp.zeros((num_classes, dim), shapes.features.dtype), jnp.zeros(num_classes, bool))
 
 
 def one_hot(shapes: Outputs) -> Prototypes:
-    """Fixed unit vectors, for each class its own coordinate of the features."""
+    """Returns fixed prototypes: the c-th unit vector for class c."""
     num_classes, dim = shapes.logits.shape[1], shapes.features.shape[1]
     if dim < num_classes:
         raise UserError(f"one-hot prototypes: {num_classes} classes need at least as many features, not {dim}")
@@ -38,8 +38,10 @@ def one_hot(shapes: Outputs) -> Prototypes:
 
 
 def local_class_sums(view: FinishView, num_classes: int, mode: str = "eval") -> tuple[jax.Array, jax.Array]:
-    """One client's report: sums [classes, features] and counts [classes] of all its examples, from the model that it
-    just trained, in evaluation or in training mode."""
+    """Returns one client's report: sums [classes, features] and counts [classes] over all of its examples.
+
+    Features are of the client's trained model, in the given ``mode``.
+    """
 
     def summarize(outputs, batch):
         return class_sums(outputs.features, batch.labels, batch.mask, num_classes)
@@ -48,7 +50,7 @@ def local_class_sums(view: FinishView, num_classes: int, mode: str = "eval") -> 
 
 
 def update_prototypes(prototypes: Prototypes, sums: jax.Array, counts: jax.Array) -> Prototypes:
-    """The prototypes after a round, from the cohort's summed reports; a class that nobody reported keeps its own."""
+    """Returns the prototypes after a round from the summed reports; classes without a report keep theirs."""
     means = sums / jnp.maximum(counts, 1)[:, None]
     reported = counts > 0
     return Prototypes(jnp.where(reported[:, None], means, prototypes.means), prototypes.valid | reported)

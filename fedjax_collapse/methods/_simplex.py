@@ -1,4 +1,4 @@
-"""What FedETF, FedGELA and FedDr+ ask of a network: a head of fixed simplex classifiers."""
+"""The check that a network has a fixed simplex classifier, as FedETF, FedGELA and FedDr+ require."""
 
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.nn.heads import Simplex
@@ -7,10 +7,11 @@ from fedjax_collapse.nn.model import Model
 
 
 def check_simplex(method: str, model: Model, head: str = "etf") -> Simplex:
-    """The network's simplex.
+    """Returns the simplex layer of the network.
 
     Raises:
-        UserError: it has none, which names the ``head`` to choose, or its task is not classification.
+        UserError: if there is none (the message names ``head`` as the one to choose), or if the task is not
+            classification.
     """
     if not model.task.is_classification:
         raise UserError(f"{method}: expected the task of classification, whose classes are those of the head")

@@ -1,11 +1,11 @@
-"""Balanced softmax: the softmax of local training knows the client's class counts, so its logits need not.
+"""Balanced softmax: local training adds the log of the client's class counts to the logits.
 
     loss = cross-entropy of f_c + tau log n_c,     n_c: the client's examples of class c
 
-in the place of plain cross-entropy (``losses/calibrated.py``). Ren et al., "Balanced Meta-Softmax for Long-Tailed
-Visual Recognition" (NeurIPS 2020), with tau = 1; here the counts are each client's own, as in FedETF's and FedVLS's
-released code, which differ in what they make of a class that a client lacks: an option. ``task_loss`` in the metrics is
-this loss; accuracies, and the loss of the evaluated model, are of the plain logits.
+It replaces plain cross-entropy (``losses/calibrated.py``). Ren et al., "Balanced Meta-Softmax for Long-Tailed Visual
+Recognition" (NeurIPS 2020), with tau = 1. Here each client uses its own counts, as in FedETF's and FedVLS's released
+code, which differ in their treatment of classes that a client lacks (``vacant``). ``task_loss`` in the metrics is this
+loss; accuracies and the loss of the evaluated model use the plain logits.
 """
 
 import jax
@@ -19,10 +19,10 @@ from fedjax_collapse.methods.base import LocalView, Method
 
 @struct.dataclass
 class BalancedSoftmax(Method):
-    """Cross-entropy of logits plus the log of the client's counts, ``tau`` times.
+    """Cross-entropy of logits plus ``tau`` times the log of the client's class counts.
 
-    ``vacant``: a class without an example leaves the softmax (``exclude``), counts as if it had one (``floor_one``), or
-    all counts are shares with 1e-9 added (``eps``).
+    ``vacant``: a class without examples is excluded from the softmax (``exclude``), is treated as if it had one example
+    (``floor_one``), or 1e-9 is added to the frequencies of all classes, which replace the counts (``eps``).
     """
 
     needs_classes = True

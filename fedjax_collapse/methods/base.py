@@ -1,23 +1,23 @@
-"""The contract of a method: one published idea, as the hooks that it adds to federated averaging.
+"""The interface of a method: one published idea, written as the hooks that it adds to federated averaging.
 
 A method is a frozen dataclass. Its numbers (strength, temperature) are pytree leaves, so changing one does not
-recompile; its choices (variant names, flags) are declared with ``option`` and are part of the program. It overrides
-the hooks that it needs; hooks that nobody overrides cost nothing. All are pure and written for one client:
+recompile; its choices (variant names, flags) are declared with ``option`` and are static. A subclass overrides the
+hooks that it needs; a hook that no method overrides costs nothing. Hooks are pure and written for one client:
 
-    init_shared, init_memory    what the server keeps and sends, what a client keeps
-    share_private, own_parts    what clients have of their private parts, by what the server keeps
-    task, penalty               the loss that is minimised, terms that are added to it
-    gradient, correct, decay    how the gradient is taken, what the local optimizer sees of it
-    upload, finish              what is sent of the update, what is reported and remembered
-    combine, aggregate          what the server keeps, how it moves
-    measure, apply              a second pass of the cohort, over the new model
-    after_round                 what the server keeps once it has its new model
-    evaluated                   which model is scored
+    init_shared, init_memory    initial state at the server (sent to all clients) and at a client
+    share_private, own_parts    a client's private parts, computed from the server's state
+    task, penalty               the loss that is minimised, and terms that are added to it
+    gradient, correct, decay    how the gradient is computed, and what the local optimizer receives
+    upload, finish              what is sent instead of the update; a client's new memory and report
+    combine, aggregate          the server's new state, and its update
+    measure, apply              a second pass of the cohort, on the new model
+    after_round                 the server's state once its model is updated
+    evaluated                   the model that is evaluated
 
-Beside its hooks a method may say how clients are weighted, which part of the network they keep for themselves, and
-by ``phases`` which parts they train one after the other.
+A method may also declare how clients are weighted (``weighting``), which part of the network is private
+(``private``), and which parts are trained one after the other (``phases``).
 
-A new method is a new file with one class; nothing else has to be edited.
+A new method is a new file with one class; no other file has to be edited.
 """
 
 import dataclasses
@@ -42,45 +42,44 @@ class Term(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class RoundView:
-    """What a method may look at of one client in one round."""
+    """What a method can read about one client in one round."""
 
-    server: Variables  # what the client received, with its own private parts
-    shared: PyTree  # the method's own, of the server
-    memory: PyTree  # the method's own, of this client
+    server: Variables  # the received model, with the client's private parts
+    shared: PyTree  # this method's state at the server
+    memory: PyTree  # this method's state at the client
     round: jax.Array  # 0 in the first round
     client: Client
-    class_counts: jax.Array | None  # [classes] int32, examples of each class that the client owns; None without classes
+    class_counts: jax.Array | None  # [classes] int32, the client's examples of each class; None without classes
     training: LocalTraining
     model: Model
 
 
 @dataclasses.dataclass(frozen=True)
 class LocalView(RoundView):
-    """What a loss may look at, in one step of one client."""
+    """What a loss can read in one step of one client."""
 
-    params: PyTree  # being trained
-    outputs: Outputs  # of this batch, in training mode
+    params: PyTree  # the params being trained
+    outputs: Outputs  # on this batch, in training mode
     batch: Batch
-    frozen: dict[str, Outputs]  # of this batch, of the models that the method asked for
-    key: Key  # of the method in this step
+    frozen: dict[str, Outputs]  # on this batch, of the models that ``Method.frozen`` returned
+    key: Key  # for this method in this step
 
 
 @dataclasses.dataclass(frozen=True)
 class GradientView(RoundView):
-    """What a method may look at when it takes the gradient of a step."""
+    """What a method can read when it computes the gradient of a step."""
 
-    held: PyTree  # the mask of params that stay where they are: private to the client, or not trained in this step
+    held: PyTree  # mask of the params that it must not perturb: private to the client, or not trained in this step
 
 
 @dataclasses.dataclass(frozen=True)
 class FinishView(RoundView):
-    """What a method may look at when a client has finished its local training.
+    """What a method can read when a client has finished its local training.
 
-    ``public`` is what may leave the client: ``trained``, but for its private parts, which are the server's there, and
-    ``update`` is the way of its params from the server's. ``sent`` is what methods have made of it so far, all of them
-    in ``finish``; it is 0 in what the server does not change. ``sum_over_batches(summarize)`` adds up
-    ``summarize(batch)`` over the client's data, each row once; ``sum_over_data(variables, summarize, train=False)``
-    adds up ``summarize(outputs, batch)``.
+    ``public`` is ``trained`` with the private parts replaced by the server's, and ``update`` is its params minus the
+    server's. ``sent`` is the update after the ``upload`` hooks that have run so far (in ``finish``: all of them), 0 in
+    the parts that the server does not change. ``sum_over_batches(summarize)`` returns the sum of ``summarize(batch)``
+    over the client's data, each row once.
     """
 
     trained: Variables
@@ -88,177 +87,177 @@ class FinishView(RoundView):
     update: PyTree
     sent: PyTree
     steps: jax.Array  # number of optimizer steps taken
-    learning_rate: jax.Array  # of this round
-    key: Key  # of the method in this round
+    learning_rate: jax.Array  # in this round
+    key: Key  # for this method in this round
     sum_over_batches: Callable[[Callable[[Batch], PyTree]], PyTree]
 
     def sum_over_data(
         self, variables: Variables, summarize: Callable[[Outputs, Batch], PyTree], train: bool = False
     ) -> PyTree:
-        """The sum over the client's data of what is made of each batch's outputs."""
+        """Returns the sum of ``summarize(outputs, batch)`` over the client's data; ``outputs`` of ``variables``."""
         return self.sum_over_batches(lambda batch: summarize(self.model.apply(variables, batch, train)[0], batch))
 
 
 def returned(method: str, hook: str, value: PyTree, like: PyTree) -> PyTree:
-    """The value that the method's hook returned.
+    """Returns ``value``, which the method's hook returned, after checking it against ``like``, which the hook received.
 
     Raises:
-        UserError: it is not a tree of the same structure, shapes and types as what the hook got.
+        UserError: if structure, shapes or dtypes differ.
     """
     try:
         chex.assert_trees_all_equal_shapes_and_dtypes(like, value)
     except (AssertionError, ValueError, TypeError) as error:
         reason = " ".join(str(error).split())
-        raise UserError(f"method {method}: its {hook} returned another tree than it got: {reason}") from error
+        raise UserError(f"method {method}: its {hook} returned another tree than it received: {reason}") from error
     return value
 
 
 class Method:
-    """Defaults: no state, and hooks that do nothing. Subclasses are final: they override, without ``super``."""
+    """Base class: no state, and hooks that do nothing. Subclasses are final; they do not call ``super``."""
 
-    weighting: str | None = None  # of the clients, where it is other than by size (``FedAvg.weighting``)
-    needs_classes: bool = False  # whether it works on labels and logits of classes, so that other tasks are refused
-    private: str = "none"  # the part of the network that clients keep, besides ``FedAvg.private``
-    needs_levels: bool = False  # whether ``penalty`` looks at ``view.outputs.levels``
-    strengths: tuple[str, ...] = ()  # the fields that say how much of it there is; with 0 in all it does nothing
+    weighting: str | None = None  # of clients, if not by size; see ``FedAvg.weighting``
+    needs_classes: bool = False  # whether it requires a classification task
+    private: str = "none"  # the part of the network that stays at the clients, in addition to ``FedAvg.private``
+    needs_levels: bool = False  # whether ``penalty`` reads ``view.outputs.levels``
+    strengths: tuple[str, ...] = ()  # names of the fields that scale the method; if all are 0, it does nothing
 
     def check(self) -> None:
-        """Raises UserError for values that make no sense; called once, outside compiled code, before a run."""
+        """Raises UserError for invalid field values; called once before a run, outside compiled code."""
         check_fields(self)
 
     def check_with(self, training: LocalTraining, private: str, model: Model) -> None:
-        """Raises UserError if the method cannot work with that local training, private part or model; called once."""
+        """Raises UserError if the method does not support the local training, private part or model; called once."""
 
     def check_among(self, methods: Mapping[str, "Method"]) -> None:
-        """Raises UserError if the method, one of them, cannot work with the others or in this order; called once."""
+        """Raises UserError if the method, one of ``methods``, cannot be combined with the others in this order."""
 
     def enabled(self) -> bool:
-        """Whether it does anything; one that does nothing, as its strengths are 0, is left out of the program."""
+        """Returns False if all strengths are 0; the method is then left out of the compiled program."""
         strengths = [getattr(self, name) for name in self.strengths]
         return not strengths or any(strength != 0 for strength in strengths)
 
     def has(self, hook: str) -> bool:
-        """Whether it overrides the hook."""
+        """Returns whether the method overrides the hook."""
         return getattr(type(self), hook) is not getattr(Method, hook)
 
     def phases(self) -> tuple[Phase, ...]:
-        """What local training goes through instead of ``LocalTraining.epochs``; at most one method has it."""
+        """The phases of local training, which replace ``LocalTraining.epochs``; at most one method overrides this."""
         raise NotImplementedError
 
     def starts_with_report(self) -> bool:
-        """Whether all clients report, by ``finish``, on the initial model before the first round."""
+        """Whether all clients report on the initial model, by ``finish``, before the first round."""
         return False
 
     def measures_all(self) -> bool:
         """Whether all clients ``measure`` the model before each evaluation, instead of the cohort in each round.
 
-        Then ``after_round`` is called only there, with the same model before and after, and ``apply`` is not called.
+        If so, ``after_round`` is called only then, with ``before`` equal to ``after``, and ``apply`` is never called.
         """
         return False
 
     def init_memory(self, variables: Variables, shapes: Outputs) -> PyTree:
-        """What ONE client keeps between its rounds. ``shapes``: features [1, d] and logits [1, classes]."""
+        """Returns the initial memory of one client. ``shapes``: features [1, d] and logits [1, classes]."""
         del variables, shapes
         return ()
 
     def init_shared(self, variables: Variables, shapes: Outputs) -> PyTree:
-        """What the server keeps and sends to every client."""
+        """Returns the initial state of the server, which is sent to every client. ``shapes``: as in ``init_memory``."""
         del variables, shapes
         return ()
 
     def share_private(self, private: dict[str, jax.Array]) -> PyTree:
-        """What the server keeps, instead of ``init_shared``, from the initial private parts by path."""
+        """Returns the initial state of the server from the initial private parts, by path; replaces ``init_shared``."""
         raise NotImplementedError
 
     def own_parts(self, private: dict[str, jax.Array], shared: PyTree, memory: PyTree) -> dict[str, jax.Array]:
-        """The private parts by path with which a client starts a round and is scored; it has stored ``private``."""
+        """Returns the private parts, by path, with which a client is trained and evaluated; ``private`` is stored."""
         raise NotImplementedError
 
     def frozen(self, server: Variables, shared: PyTree, memory: PyTree) -> dict[str, Variables]:
-        """Other models whose outputs on each batch, in evaluation mode, ``penalty`` wants in ``view.frozen``.
+        """Returns models whose outputs on each batch, in evaluation mode, ``penalty`` reads from ``view.frozen``.
 
-        They do not change within a round, so each is run once over the client's examples, not once an epoch.
+        They are constant within a round, so each is run once over the client's examples, not once per epoch.
         """
         del server, shared, memory
         return {}
 
     def task(self, view: LocalView) -> jax.Array:
-        """The loss of a batch instead of the model's task; at most one method of an algorithm has it."""
+        """Returns the loss of a batch, which replaces the model's task loss; at most one method overrides this."""
         raise NotImplementedError
 
     def penalty(self, view: LocalView) -> dict[str, Term]:
-        """The terms to add to the loss of one step, by name."""
+        """Returns the terms that are added to the loss of one step, by name."""
         raise NotImplementedError
 
     def gradient(self, gradient_of: Callable[[PyTree], PyTree], params: PyTree, view: GradientView) -> PyTree:
-        """The gradient of a step, by one or more calls of ``gradient_of(params)``, all on the same batch and key.
+        """Returns the gradient of a step, from one or more calls of ``gradient_of(params)`` on the same batch and key.
 
-        Running statistics and metrics are those of the first call; the gradient of what is not trained is 0. At most
-        one method of an algorithm has it.
+        BatchNorm's running statistics and the metrics are taken from the first call. The gradient is 0 for parts that
+        are not trained. At most one method of an algorithm overrides this hook.
         """
         raise NotImplementedError
 
     def correct(self, gradient: PyTree, params: PyTree, view: RoundView) -> PyTree:
-        """The gradient that the local optimizer sees, before it is clipped. Private parts stay uncorrected."""
+        """Returns the corrected gradient, before clipping. Corrections of private parts are ignored."""
         raise NotImplementedError
 
     def decay(self, view: RoundView) -> Scalar:
-        """Weight decay that is added after clipping to the one of ``training``."""
+        """Returns weight decay, applied after clipping, in addition to the weight decay of ``training``."""
         raise NotImplementedError
 
     def upload(self, update: PyTree, view: FinishView) -> tuple[PyTree, PyTree]:
-        """What is sent instead of the update of params, and the new memory; one method after the other.
+        """Returns the tree that is sent instead of ``update``, and the new memory. Methods are applied in order.
 
-        ``update`` is what the method before sent. Private and frozen parts of it are zero.
+        ``update`` is the output of the previous method. Its private and frozen parts are zero.
         """
         raise NotImplementedError
 
     def entries(self, sent: int, size: int) -> int:
-        """How many entries of an array of that size are sent after ``upload``, of which ``sent`` were before it."""
+        """Returns how many of an array's ``size`` entries are sent after ``upload``, if ``sent`` were before it."""
         del size
         return sent
 
     def finish(self, view: FinishView) -> tuple[PyTree, PyTree]:
-        """New memory, and a report that is summed over the cohort; a client whose report is dropped adds zero.
+        """Returns the new memory, and a report, which is summed over the cohort.
 
-        The memory of a client outside the cohort stays as it is.
+        A client whose report is dropped adds zero. The memory of clients outside the cohort does not change.
         """
         return view.memory, ()
 
     def combine(self, shared: PyTree, report: PyTree) -> PyTree:
-        """What the server keeps after a round, from the sum of the cohort's reports."""
+        """Returns the server's new state from the sum of the cohort's reports."""
         del report
         return shared
 
     def aggregate(self, update: PyTree, shared: PyTree, report: PyTree) -> PyTree:
-        """The update that the server makes, from the mean of the uploads; ``shared`` is what ``combine`` returned."""
+        """Returns the server's update, from the mean upload ``update``; ``shared`` is the output of ``combine``."""
         raise NotImplementedError
 
     def measure(self, view: FinishView) -> PyTree:
-        """A client's report, summed over the cohort, on the server's new model: ``view.trained``."""
+        """Returns a client's report on the server's new model, ``view.trained``; summed over the cohort."""
         raise NotImplementedError
 
     def apply(self, variables: Variables, measured: PyTree, model: Model) -> Variables:
-        """The server's new model after the cohort has measured it."""
+        """Returns the server's model, from the new model and the sum of the cohort's ``measure``."""
         raise NotImplementedError
 
     def after_round(self, shared: PyTree, before: Variables, after: Variables, measured: PyTree) -> PyTree:
-        """What the server keeps, once its model is the one ``after``; ``measured`` is () without ``measure``."""
+        """Returns the server's state after its model was updated; ``measured`` is () without ``measure``."""
         raise NotImplementedError
 
     def evaluated(self, variables: Variables, shared: PyTree, model: Model) -> Variables:
-        """The model that is evaluated, of what the server keeps."""
+        """Returns the model that is evaluated, from the server's variables and state."""
         raise NotImplementedError
 
 
 class Regularizer(Method):
-    """A method that adds terms to the loss, at one strength unless it says otherwise by ``strengths``."""
+    """A method that adds terms to the loss, scaled by ``strength`` or by the fields named in ``strengths``."""
 
     strengths = ("strength",)
 
     def check(self) -> None:
-        """Raises UserError for values that make no sense."""
+        """Raises UserError for invalid field values."""
         check_fields(self)
         for name in self.strengths:
-            if getattr(self, name) is not None:  # which the field says that it may be
+            if getattr(self, name) is not None:  # a field that is annotated as optional
                 check_value(f"{type(self).__name__}: {name}", getattr(self, name), NonNegative)

@@ -1,31 +1,32 @@
-"""CCVR: train the head once more, on virtual features drawn from Gaussians that have the clients' class moments.
+"""CCVR: retrain the head on virtual features drawn from Gaussians with the class moments of the clients' features.
 
     clients   n_c = number of examples of class c,   m_c = sum (f - a),   Q_c = sum (f - a)(f - a)^T
     server    mu_c = a + m_c / n_c,   S_c = (Q_c - m_c m_c^T / n_c) / (n_c - 1),   head <- SGD on f ~ N(mu_c, S_c)
 
 with f the features of the server's new model in evaluation mode, on the training examples of the cohort or of all
 clients. Luo et al., "No Fear of Heterogeneity: Classifier Calibration for Federated Learning with Non-IID Data"
-(NeurIPS 2021), which has no official code. Means and unbiased covariances of their examples together follow exactly
-from the sums; codes of others pass a variance for a deviation, weigh clients equally, or take inner for outer products.
-The shift ``a``, the features of an input of zeros (the mean image), is the same for all clients and keeps single
-precision where features are far from 0. A matrix square root draws from S_c: of its eigenvalues negative ones, which
-are rounding, count as 0.
+(NeurIPS 2021), which has no official code. The sums determine exactly the means and unbiased covariances of the pooled
+examples; third-party codes pass a variance as a standard deviation, weight clients equally, or take inner instead of
+outer products. The shift ``a``, the features of an input of zeros (the mean image), is the same for all clients and
+preserves single precision where features are far from 0. Samples of S_c use its matrix square root, in which negative
+eigenvalues, caused by rounding, count as 0.
 
-A class with one example has S_c = 0. One without has no virtual features: its logit is left out of the training, and
-its part of the head stays as it is. All others get equally many. How many the paper takes is not known to us; 500 for
-20 epochs are ours, codes of others have 10 to 2000. ``clip`` sets negative features to 0, for those behind a ReLU.
+A class with one example has S_c = 0. A class without examples has no virtual features: its logit is excluded from the
+training, and its part of the head does not change. All other classes get equally many virtual features. We do not know
+how many the paper uses; 500 for 20 epochs are our choice, and third-party codes use 10 to 2000. ``clip`` sets negative
+features to 0, for features after a ReLU.
 
-``when="end"``: as published, training is that without. The head that is scored after a round is calibrated as if that
-round were the last, and the server continues from the other. ``every_round``: it continues from the calibrated head.
+``when="end"``: as published, CCVR does not affect training. The head that is evaluated after a round is calibrated as
+if that round were the last; the server continues from the uncalibrated head. ``every_round``: the server continues from
+the calibrated head.
 
-``clients="cohort"``: the examples are those of the last round's cohort, so that a class which none of its clients has
-stays uncalibrated. ``all``: those of all clients, whether they were ever in a cohort or their uploads arrived.
+``clients="cohort"``: the examples of the last round's cohort, so a class that none of its clients has is not
+calibrated. ``all``: the examples of all clients, whether or not they were ever in a cohort or their uploads arrived.
 
 Costs: in every round the cohort runs the new model once over its data (``all``: all clients do, before each
-evaluation), and each client sends ``C (1 + d + d^2)`` numbers for C classes and d features, of which ``end`` keeps a
-set in the server's state: 105 MB for C = 100, d = 512.
-At every evaluation (``end``) or in every round the server decomposes C matrices of d x d, one after the other, and
-trains the head.
+evaluation), and each client sends ``C (1 + d + d^2)`` numbers for C classes and d features. ``end`` stores one set of
+them in the server's state: 105 MB for C = 100, d = 512. At every evaluation (``end``) or in every round the server
+decomposes C matrices of size d x d, one after the other, and trains the head.
 """
 
 import functools
@@ -48,22 +49,25 @@ from fedjax_collapse.training.local_training import LocalTraining
 
 
 class ClassSums(NamedTuple):
-    """Sums over the examples of each class, of features minus the shift; of several clients they are added up."""
+    """Sums over the examples of each class, of features minus the shift; summed over clients."""
 
     counts: jax.Array  # [classes]
     sums: jax.Array  # [classes, d]
     products: jax.Array  # [classes, d, d] outer products
-    shift: jax.Array  # [d]; of a client times its weight
-    seed: jax.Array  # uint32, of the virtual features
+    shift: jax.Array  # [d]; each client sends it times its weight
+    seed: jax.Array  # uint32, for the virtual features
 
 
 @struct.dataclass
 class CCVR(Method):
     """Classifier calibration with virtual representations.
 
-    ``clients``: whose features they stand for, of the last ``cohort`` or of ``all``; ``all`` needs ``when="end"``.
-    ``samples``: virtual features of each class. ``epochs``, ``batch_size``, ``learning_rate``, ``momentum``: of the
-    head's training on them.
+    Args:
+        when: whether the server continues from the uncalibrated (``end``) or the calibrated head (``every_round``).
+        samples: number of virtual features per class.
+        epochs, batch_size, learning_rate, momentum: of the head's training on virtual features.
+        clip: whether negative virtual features are set to 0.
+        clients: the clients whose features are measured, the last ``cohort`` or ``all``; ``all`` needs ``when="end"``.
     """
 
     when: str = option("end", choices=("end", "every_round"))
@@ -87,16 +91,16 @@ class CCVR(Method):
         if not model.task.is_classification:
             raise UserError("CCVR: the model's task has no classes, expected one of classification")
         if private != "none":
-            raise UserError(f"CCVR: the features of clients differ, private {private!r} stays with them; expected none")
+            raise UserError(f"CCVR: private {private!r} makes features differ between clients; expected 'none'")
         _check_head(model)
         frozen = training.frozen_part(at_server=True)
         if any(masks.select(model.mask("head"), model.mask(frozen)).values()):
-            raise UserError(f"CCVR: training.freeze {training.freeze!r} keeps the head that it trains; expected none")
+            raise UserError(f"CCVR: training.freeze {training.freeze!r} freezes the head that it trains")
 
     def check_among(self, methods: Mapping[str, Method]) -> None:
         for name, method in methods.items():
             if method is not self and (method.has("apply") or method.has("evaluated")):
-                raise UserError(f"CCVR: {name} scores another model than the one whose features are measured")
+                raise UserError(f"CCVR: {name} evaluates another model than the measured one; leave one out")
 
     def init_shared(self, variables: Variables, shapes: Outputs) -> PyTree:
         if self.when == "every_round":
@@ -125,7 +129,7 @@ class CCVR(Method):
 
 
 def class_sums(features: jax.Array, batch: Batch, num_classes: int) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Counts [classes], sums [classes, d] and summed outer products [classes, d, d] of the batch's true rows."""
+    """Returns counts [classes], sums [classes, d] and summed outer products [classes, d, d] of the true rows."""
     features = jnp.where(batch.mask[:, None], features, 0).astype(jnp.result_type(float))
     is_of_class = jax.nn.one_hot(batch.labels, num_classes, dtype=features.dtype) * batch.mask[:, None]
     total = functools.partial(jnp.einsum, precision="highest")
@@ -134,7 +138,10 @@ def class_sums(features: jax.Array, batch: Batch, num_classes: int) -> tuple[jax
 
 
 def class_moments(total: ClassSums) -> tuple[jax.Array, jax.Array]:
-    """Means [classes, d] and unbiased covariances [classes, d, d]; 0 of a single example, no meaning without any."""
+    """Returns means [classes, d] and unbiased covariances [classes, d, d].
+
+    The covariance of a single example is 0; the moments of a class without examples are meaningless.
+    """
     counts = total.counts[:, None]
     means = total.sums / jnp.maximum(counts, 1)
     scatter = total.products - means[:, :, None] * total.sums[:, None, :]
@@ -143,21 +150,21 @@ def class_moments(total: ClassSums) -> tuple[jax.Array, jax.Array]:
 
 
 def virtual_features(key: Key, means: jax.Array, covariances: jax.Array, samples: int) -> jax.Array:
-    """So many draws from the Gaussian of each class, [classes, samples, d]."""
+    """Draws ``samples`` vectors from the Gaussian of each class, [classes, samples, d]."""
     normal = jax.random.normal(key, (len(means), samples, means.shape[1]), means.dtype)
     return means[:, None] + normal @ jax.vmap(_square_root)(covariances)
 
 
-@jax.custom_batching.sequential_vmap  # CPU devices that decompose batches at the same time wait forever
+@jax.custom_batching.sequential_vmap  # CPU devices that decompose batches at the same time deadlock
 def _square_root(covariance):
-    """The symmetric one, whatever the signs of the eigenvectors; what rounding made negative counts as 0."""
+    """The symmetric square root, independent of the signs of eigenvectors; negative eigenvalues count as 0."""
     values, vectors = jnp.linalg.eigh(covariance)
     return (vectors * jnp.sqrt(jnp.maximum(values, 0))) @ vectors.T
 
 
 @functools.partial(jax.jit, static_argnames="model")
 def _calibrated(method, model, variables, total):
-    """The variables with the head that is trained on virtual features."""
+    """Returns the variables with the head trained on virtual features."""
     key_features, key_order = jax.random.split(jax.random.key(total.seed))
     features = virtual_features(key_features, *class_moments(total), method.samples)
     if method.clip:
@@ -169,10 +176,10 @@ def _calibrated(method, model, variables, total):
 
 
 def _train_head(method, head, features, is_present, key):
-    """Kernel and bias after SGD on the virtual features of the classes that are present, in shuffled minibatches."""
+    """Returns kernel and bias after SGD on the virtual features of the present classes, in shuffled minibatches."""
     batch_size, samples = method.batch_size, features.shape[1]
     features, labels = features.reshape(-1, features.shape[2]), jnp.repeat(jnp.arange(len(features)), samples)
-    rows, size = jnp.argsort(~is_present[labels]), samples * jnp.sum(is_present)  # those of absent classes are last
+    rows, size = jnp.argsort(~is_present[labels]), samples * jnp.sum(is_present)  # rows of absent classes are last
     optimizer = optax.sgd(method.learning_rate, method.momentum)
 
     def loss(head, rows, mask):
@@ -203,7 +210,7 @@ def _features_of_zeros(model, variables):
 
 
 def _head_paths(model):
-    """Of its kernel and its bias, in this order."""
+    """The paths of the head's kernel and bias, in this order."""
     paths = masks.select(model.mask("head").params, model.mask("all").params)
     return sorted(paths, reverse=True)
 

@@ -1,9 +1,9 @@
-"""Clipping of the whole update of a client to a largest norm.
+"""Clipping of a client's update to a maximum norm.
 
     sent = update * min(1, max_norm / ||update||)
 
-With ``noisy_update`` behind it, the mechanism of McMahan et al., "Learning Differentially Private Recurrent Language
-Models" (2018); no privacy budget is accounted for.
+Followed by ``noisy_update``, this is the mechanism of McMahan et al., "Learning Differentially Private Recurrent
+Language Models" (2018). Privacy budgets are not accounted for.
 """
 
 import jax
@@ -19,11 +19,11 @@ from fedjax_collapse.methods.base import FinishView, Method
 
 @struct.dataclass
 class ClipUpdate(Method):
-    """``max_norm``: of the update of all params, in their units; behind FedNova, of its normalised direction."""
+    """Clips the norm over all params to ``max_norm``, in their units; after FedNova, the norm of its direction."""
 
     max_norm: Positive = 1.0
 
     def upload(self, update: PyTree, view: FinishView) -> tuple[PyTree, PyTree]:
         norm = root(optax.tree.norm(update, squared=True))
         scale = jnp.minimum(1, self.max_norm / jnp.maximum(norm, jnp.finfo(norm.dtype).tiny))
-        return jax.tree.map(lambda moved: (scale * moved).astype(moved.dtype), update), view.memory
+        return jax.tree.map(lambda leaf: (scale * leaf).astype(leaf.dtype), update), view.memory

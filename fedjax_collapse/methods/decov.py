@@ -1,10 +1,10 @@
-"""DeCov: no two features should covary over the batch.
+"""DeCov: penalise covariances between the features over the batch.
 
     loss = cross-entropy + strength * 1/2 sum_{i != j} C_ij^2,        C: covariance of the features, divisor N
 
-Cogswell et al., "Reducing Overfitting in Deep Networks by Decorrelating Representations" (ICLR 2016); FedDecorr
-compares with it, at a strength that it does not name. Unlike correlations, covariances can be made small by making
-features small, and the sum grows with the square of their number.
+Cogswell et al., "Reducing Overfitting in Deep Networks by Decorrelating Representations" (ICLR 2016). FedDecorr
+compares with it, without stating a strength. Unlike correlations, covariances can be reduced by shrinking the features,
+and the sum grows with the square of their number.
 """
 
 from flax import struct
@@ -16,7 +16,7 @@ from fedjax_collapse.methods.base import LocalView, Regularizer, Term
 
 @struct.dataclass
 class DeCov(Regularizer):
-    """Half the sum of the squared covariances of different features; the default ``strength`` is ours."""
+    """Half the sum of the squared covariances of distinct features; the default ``strength`` is our choice."""
 
     strength: NonNegative = 0.01
 

@@ -1,16 +1,17 @@
-"""FedASAM: FedSAM whose perturbation is longer where a weight is larger.
+"""FedASAM: FedSAM with a perturbation that scales with the magnitude of each weight.
 
     eps    rho t^2 g / ||t g||,   t = |w| + eta for weights, 1 for biases; entry by entry
     step   w <- optimizer(w, gradient at w + eps)
 
 Caldarola et al., "Improving Generalization in Federated Learning by Seeking Flat Minima" (ECCV 2022), after Kwon et al.
-(ICML 2021), by the released code: one norm over weights and biases together, its guard 1e-16, and rho 0.7 and eta 0.2
-of the CIFAR-10 script. Weights are what PyTorch calls so: kernels and the scales of norms. Biases are the params with
-the name ``bias``; a single number, such as the scale of an ETF head, counts as one. The flag ``adaptive`` of FedLESAM's
-code, ``FedSAM(adaptive=True)``, has no eta and treats biases as weights, so that an entry of 0 is never perturbed.
+(ICML 2021), following the released code: one norm over weights and biases together, with guard 1e-16; rho 0.7 and eta
+0.2 are from its CIFAR-10 script. Weights are as in PyTorch: kernels and the scales of normalisation layers. Biases are
+the params named ``bias``; a scalar param, such as the scale of an ETF head, counts as a bias. The flag ``adaptive`` of
+FedLESAM's code, here ``FedSAM(adaptive=True)``, has no eta and treats biases as weights, so an entry of 0 is never
+perturbed.
 
-Passes, BatchNorm, what is frozen or private, and what follows the gradient are as in ``fedsam.py``. The server's
-stochastic weight averaging of the paper is not here.
+The number of passes, BatchNorm, frozen and private parts, and the steps after the gradient are as in ``fedsam.py``. The
+paper's stochastic weight averaging at the server is not implemented.
 """
 
 from collections.abc import Callable
@@ -23,15 +24,17 @@ from fedjax_collapse.core import masks
 from fedjax_collapse.core.options import NonNegative
 from fedjax_collapse.core.records import PyTree
 from fedjax_collapse.methods.base import GradientView, Method
-from fedjax_collapse.methods.fedsam import climbed
+from fedjax_collapse.methods.fedsam import perturb
 
 _GUARD = 1e-16
 
 
 @struct.dataclass
 class FedASAM(Method):
-    """Adaptive sharpness-aware local steps. ``rho`` is the length of the perturbation, ``eta`` is added to the absolute
-    values of weights that scale it."""
+    """Adaptive sharpness-aware local steps.
+
+    ``rho`` is the norm of the perturbation; ``eta`` is added to the absolute values of the weights that scale it.
+    """
 
     rho: NonNegative = 0.7
     eta: NonNegative = 0.2
@@ -45,4 +48,4 @@ class FedASAM(Method):
 
         ascent = masks.zero(view.held, gradient_of(params))
         sizes = jax.tree.map_with_path(size, params)
-        return gradient_of(climbed(params, sizes, self.rho, ascent, _GUARD))
+        return gradient_of(perturb(params, sizes, self.rho, ascent, _GUARD))

@@ -1,20 +1,21 @@
-"""FedCM: every local step takes part of the last round's mean gradient; beside FedSAM it is MoFedSAM.
+"""FedCM: each local step mixes in the mean gradient of the last round. Combined with FedSAM it is MoFedSAM.
 
     local gradient   alpha g + (1 - alpha) Delta
     server           Delta <- sum_i p_i (w - w_i) / (K_i eta),   p_i: aggregation weights, K_i: number of local steps
 
-Xu et al., "FedCM: Federated Learning with Client-level Momentum" (2021); MoFedSAM is of Qu et al., "Generalized
-Federated Learning via Sharpness Aware Minimization" (ICML 2022). alpha is 0.1, and Delta starts at 0, so that a first
-round has short steps.
+Xu et al., "FedCM: Federated Learning with Client-level Momentum" (2021); MoFedSAM: Qu et al., "Generalized Federated
+Learning via Sharpness Aware Minimization" (ICML 2022). alpha is 0.1. Delta starts at 0, so the steps of the first round
+are short.
 
-FedLESAM's released code leaves alpha out before g in MoFedSAM (``variant="official"``, of MoFedSAM only);
-FL-Simulator's MoFedSAM is the paper's mixture, ``paper``. Both codes divide by the learning rate of the round in which
-Delta was made, as here, so that a rate that decays over rounds changes nothing. Their K is one for all, of client 0:
-its epochs times its examples over the batch size, which need not be a whole number; here it is each client's own.
+FedLESAM's released code does not multiply g by alpha in MoFedSAM (``variant="official"``, for MoFedSAM only);
+FL-Simulator's MoFedSAM is the paper's mixture (``paper``). Both codes divide by the learning rate of the round in which
+Delta was computed, as here, so a learning rate that decays over rounds changes nothing. They use one K for all clients,
+computed from client 0: its epochs times its examples over the batch size, not necessarily an integer. Here each client
+uses its own K_i.
 
-The mixture is what the local optimizer sees. With a momentum of its own, which was not published, K_i is FedNova's
-effective number of steps: Delta stays a mean of gradients, where the plain number would let it grow without end for a
-momentum above alpha. What is private takes no part.
+The local optimizer receives the mixture. If it has momentum, which was not published, K_i is FedNova's effective
+number of steps, so that Delta remains a mean of gradients; with the plain number of steps Delta would grow without
+bound for a momentum above alpha. Private parts are excluded.
 """
 
 import jax
@@ -31,7 +32,7 @@ from fedjax_collapse.training.local_training import LocalTraining
 
 @struct.dataclass
 class FedCM(Method):
-    """Momentum of the server in the clients' steps. ``alpha`` is the share of the client's own gradient."""
+    """Client-level momentum. ``alpha`` is the weight of the client's own gradient."""
 
     alpha: Share = 0.1
     variant: str = option("paper", choices=("paper", "official"))
@@ -49,7 +50,7 @@ class FedCM(Method):
     def finish(self, view: FinishView) -> tuple[PyTree, PyTree]:
         steps = effective_steps(view.steps, view.training.momentum)
         scale = -view.client.weight / (jnp.maximum(steps, 1) * view.learning_rate)
-        return view.memory, jax.tree.map(lambda moved: scale * moved, view.update)
+        return view.memory, jax.tree.map(lambda delta: scale * delta, view.update)
 
     def combine(self, shared: PyTree, report: PyTree) -> PyTree:
         return report

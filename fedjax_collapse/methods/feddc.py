@@ -1,14 +1,14 @@
-"""FedDC: every client learns its drift from the global model, and control variates correct its gradient.
+"""FedDC: each client learns its drift from the server's model; control variates correct its gradient.
 
     local gradient   g + alpha_i (w - w_server + h_i) + g_server / omega_i - g_i,   alpha_i = alpha / omega_i
     after training   h_i <- h_i + (w_i - w_server)
                      g_i <- g_i - g_server / omega_i - (w_i - w_server) / (K_s eta)
     server           w <- mean_i w_i + mean_k h_k,   g_server <- g_server + (1 / K) sum_i omega_i (change of g_i)
 
-with i over the cohort, k over all K clients, both unweighted, ``omega_i = K N_i / N``, and K_s the number of steps of a
-client of mean size. Gao et al. (2022) and its released code, where eta in ``K_s eta`` is the learning rate before any
-schedule. All corrections are in the gradient that is clipped. States are of params only; BatchNorm's running statistics
-are averaged.
+Here i runs over the cohort and k over all K clients, both unweighted, ``omega_i = K N_i / N``, and K_s is the number of
+steps of a client of mean size. Gao et al. (2022) and its released code, in which eta in ``K_s eta`` is the learning
+rate before any schedule. All corrections are part of the gradient that is clipped. They cover params only; BatchNorm's
+running statistics are averaged.
 """
 
 import jax
@@ -23,7 +23,7 @@ from fedjax_collapse.nn.model import Model
 
 @struct.dataclass
 class FedDC(Method):
-    """Local drift decoupling and correction. ``evaluate`` as in FedDyn."""
+    """Local drift decoupling and correction. ``evaluate``: as in ``FedDyn``."""
 
     alpha: NonNegative = 0.01
     evaluate: str = option("active", choices=("active", "cloud"))
@@ -43,22 +43,22 @@ class FedDC(Method):
         def corrected(g, w, w_server, h_i, g_server, g_i):
             return g + alpha * (w - w_server + h_i) + (g_server / share - g_i)
 
-        mine, theirs = view.memory, view.shared
+        own, shared = view.memory, view.shared
         return jax.tree.map(
-            corrected, gradient, params, view.server.params, mine["drift"], theirs["gradient"], mine["gradient"]
+            corrected, gradient, params, view.server.params, own["drift"], shared["gradient"], own["gradient"]
         )
 
     def finish(self, view: FinishView) -> tuple[PyTree, PyTree]:
         client, training = view.client, view.training
         distance = jnp.maximum(training.mean_client_steps(client.mean_size), 1) * training.learning_rate
-        turned = jax.tree.map(
+        gradient_change = jax.tree.map(
             lambda g, delta: -g / client.share - delta / distance, view.shared["gradient"], view.update
         )
         part_of_mean = {
             "drift": jax.tree.map(lambda delta: delta / client.num_clients, view.update),
-            "gradient": jax.tree.map(lambda change: client.share / client.num_clients * change, turned),
+            "gradient": jax.tree.map(lambda change: client.share / client.num_clients * change, gradient_change),
         }
-        return jax.tree.map(jnp.add, view.memory, {"drift": view.update, "gradient": turned}), part_of_mean
+        return jax.tree.map(jnp.add, view.memory, {"drift": view.update, "gradient": gradient_change}), part_of_mean
 
     def combine(self, shared: PyTree, report: PyTree) -> PyTree:
         return jax.tree.map(jnp.add, shared, report)

@@ -1,10 +1,10 @@
-"""FedDecorr: decorrelate the features of every local batch, so that local training does not collapse them.
+"""FedDecorr: decorrelate the features of each local batch, so that local training does not collapse them.
 
     loss = cross-entropy + strength * correlation_frobenius(features)
 
 Shi et al., ICLR 2023 (eq. 9, algorithm 1; beta = 0.1) and TPAMI 2023. The default is the released code,
-``variant="official"``, to whose scale the published strength 0.1 belongs; with ``variant="paper"``, eq. 9 to the
-letter, the same pressure needs a strength 62 times as large at N = 64 and d = 1280 (``losses/correlation.py``).
+``variant="official"``, for whose scale the strength 0.1 was published. With ``variant="paper"``, exactly eq. 9, the
+same effect requires a strength 62 times as large at N = 64 and d = 1280 (``losses/correlation.py``).
 """
 
 from flax import struct
@@ -18,7 +18,7 @@ from fedjax_collapse.methods.base import LocalView, Regularizer, Term
 class FedDecorr(Regularizer):
     """Squared Frobenius norm of the correlation matrix of the batch's features.
 
-    ``strength`` is the paper's beta, ``eps`` is added to the variances.
+    ``strength`` is the paper's beta; ``eps`` is added to the variances.
     """
 
     strength: NonNegative = 0.1

@@ -1,12 +1,13 @@
-"""FedDr+: turn features to the corner of their class, and keep them near those of the received model.
+"""FedDr+: align features with the simplex vertex of their class, and keep them close to the received model's features.
 
     loss = beta / 2 mean_n (cos(f_n, m_y) - 1)^2 + (1 - beta) mean_nj (f_nj - g_nj)^2
 
-with m_c the columns of a fixed simplex, which is the classifier too (``network.head="simplex"``), f the network's
-features and g those of the received model, in evaluation mode. There is no cross-entropy, nor are there counts.
+with m_c the columns of a fixed simplex, which is also the classifier (``network.head="simplex"``), f the network's
+features and g the features of the received model in evaluation mode. There is no cross-entropy, and class counts are
+not used.
 
-Kim et al., "FedDr+: Stabilizing Dot-regression with Global Feature Distillation for Federated Learning" (2024), by the
-released code: beta 0.9. Gradients are small, its learning rates 0.35 (VGG11) and 5 (MobileNet).
+Kim et al., "FedDr+: Stabilizing Dot-regression with Global Feature Distillation for Federated Learning" (2024),
+following the released code: beta 0.9. Gradients are small; its learning rates are 0.35 (VGG11) and 5 (MobileNet).
 """
 
 import jax
@@ -24,7 +25,7 @@ from fedjax_collapse.training.local_training import LocalTraining
 
 @struct.dataclass
 class FedDrPlus(Method):
-    """Dot regression, ``beta`` of the loss, and the distillation of features."""
+    """Dot regression with weight ``beta``, and feature distillation with weight ``1 - beta``."""
 
     beta: Fraction = 0.9
 
@@ -44,5 +45,5 @@ class FedDrPlus(Method):
 
     def penalty(self, view: LocalView) -> dict[str, Term]:
         keep = view.batch.mask[:, None]
-        moved = jnp.where(keep, view.outputs.features - view.frozen["received"].features, 0)
-        return {"distillation": Term(1 - self.beta, masked_mean(jnp.mean(moved**2, axis=1), view.batch.mask))}
+        difference = jnp.where(keep, view.outputs.features - view.frozen["received"].features, 0)
+        return {"distillation": Term(1 - self.beta, masked_mean(jnp.mean(difference**2, axis=1), view.batch.mask))}

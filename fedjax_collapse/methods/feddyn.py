@@ -1,12 +1,12 @@
-"""FedDyn: a linear and a quadratic term, adapted round by round, align the local optima with the global one.
+"""FedDyn: a linear and a quadratic term, updated each round, align the local optima with the global optimum.
 
     local gradient   g + alpha_i (w - w_server + h_i),   alpha_i = alpha / omega_i,   omega_i = K N_i / N
     after training   h_i <- h_i + (w_i - w_server)
     server           w <- mean_i w_i + mean_k h_k;   i over the cohort, k over all K clients, both unweighted
 
-Acar et al. (2021) in the form of its released code: the paper's ``lambda_i`` is ``-alpha_i h_i``. As there, alpha is
-scaled per client, ``alpha_i w`` acts as weight decay, after clipping, and what is evaluated is not ``w``. State and
-corrections are of params only; BatchNorm's running statistics are averaged.
+Acar et al. (2021) in the form of its released code: the paper's ``lambda_i`` is ``-alpha_i h_i``. As in that code,
+alpha is scaled per client, ``alpha_i w`` acts as weight decay after clipping, and the evaluated model is not ``w``.
+State and corrections cover params only; BatchNorm's running statistics are averaged.
 """
 
 import jax
@@ -23,8 +23,9 @@ from fedjax_collapse.nn.model import Model
 class FedDyn(Method):
     """Dynamic regularization.
 
-    ``evaluate``: the mean of the cohort's models (``active``), the server's own (``cloud``), or the mean of every
-    client's latest model (``all``), which is the initial one before its first round.
+    ``evaluate`` selects the evaluated model: the mean of the cohort's models (``active``), the server's model
+    (``cloud``), or the mean over all clients of their latest models (``all``; the initial model before a client's first
+    round).
     """
 
     alpha: Positive = 0.01
@@ -33,7 +34,7 @@ class FedDyn(Method):
     weighting = "equal"
 
     def init_shared(self, variables: Variables, shapes: Outputs) -> PyTree:
-        return self.init_memory(variables, shapes)  # h and latest model of the clients, both averaged over all of them
+        return self.init_memory(variables, shapes)  # means over all clients of h and of their latest models
 
     def init_memory(self, variables: Variables, shapes: Outputs) -> PyTree:
         state = {"h": jax.tree.map(jnp.zeros_like, variables.params)}

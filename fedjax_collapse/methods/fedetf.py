@@ -1,18 +1,18 @@
-"""FedETF: all clients share one fixed classifier, a simplex, so that what differs between their data cannot bend it.
+"""FedETF: all clients share one fixed simplex classifier, which heterogeneous data cannot bias.
 
     loss = balanced softmax of logits s f / ||f|| @ M, mean_n [ logsumexp_c(logit_nc + log n_c) - (logit_ny + log n_y) ]
 
 with f the projected features, s a trained scale and M the simplex (``nn/heads/etf.py``: ``network.head="etf"``), and
 n_c the client's examples of class c. Li et al., "No Fear of Classifier Biases: Neural Collapse Inspired Federated
-Learning with Synthetic and Fixed Classifier" (ICCV 2023). Predictions are made from the plain logits.
+Learning with Synthetic and Fixed Classifier" (ICCV 2023). Predictions use the plain logits.
 
-As in the released code, a class that the client lacks acts as if it had one example; ``vacant="exclude"`` takes it out
-of the softmax (another group's code). The paper's last stage, in which each client by turns adapts its own classifier
-and projector after the last round, is not here.
+As in the released code, a class that the client lacks is treated as if it had one example; ``vacant="exclude"`` removes
+it from the softmax (another group's code). The paper's last stage, in which each client alternately adapts its
+classifier and its projector after the last round, is not implemented.
 
-The released code makes one optimizer per client for the whole run, so that momentum persists over rounds: that is
-``LocalTraining(momentum_reset=False)``. Its CNN has a projector from 64 features to 64 dimensions, in which the simplex
-is, and an initial scale of 10: ``network.head=dict(name="etf", projector_dim=64, scale=10.0)``.
+The released code creates one optimizer per client for the whole run, so momentum persists over rounds; this is
+``LocalTraining(momentum_reset=False)``. Its CNN has a projector from 64 features to the 64 dimensions of the simplex,
+and an initial scale of 10: ``network.head=dict(name="etf", projector_dim=64, scale=10.0)``.
 """
 
 import jax
@@ -29,8 +29,11 @@ from fedjax_collapse.training.local_training import LocalTraining
 
 @struct.dataclass
 class FedETF(Method):
-    """Balanced softmax on a fixed simplex; ``balanced=False`` is plain cross-entropy, and so is a client with equal
-    counts. ``vacant``: what becomes of a class that the client lacks (``losses/calibrated.py``)."""
+    """Balanced softmax on a fixed simplex.
+
+    ``balanced=False`` is plain cross-entropy; with equal class counts both are the same. ``vacant`` selects the
+    treatment of classes that the client lacks (``losses/calibrated.py``).
+    """
 
     balanced: bool = option(True)
     vacant: str = option("floor_one", choices=("floor_one", "exclude"))

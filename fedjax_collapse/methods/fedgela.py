@@ -1,16 +1,16 @@
-"""FedGELA: one fixed simplex for all, that each client trains on as stretched by its own class shares.
+"""FedGELA: one fixed simplex for all clients, which each client rescales by its class frequencies.
 
     loss = cross-entropy of logits Phi_c s f / ||f|| . m_c / temperature,   Phi_c = C n_c / N_k
 
-with m_c the columns of the simplex (``nn/heads``), n_c of the client's N_k examples in class c: a class that it lacks
-has logit 0 and stays in the softmax. Fan et al., "Federated Learning with Bilateral Curation for Partially
-Class-Disjoint Data" (NeurIPS 2023). The server's model is evaluated with Phi = 1.
+with m_c the columns of the simplex (``nn/heads``), and n_c the number of class c among the client's N_k examples. A
+class that the client lacks has logit 0 and stays in the softmax. Fan et al., "Federated Learning with Bilateral
+Curation for Partially Class-Disjoint Data" (NeurIPS 2023). The server's model is evaluated with Phi = 1.
 
-Length 1 and a trained s are another group's code, by ``network.head="etf"``. The authors' has neither: features after
-Linear, ReLU, Linear and BatchNorm times the simplex, at a temperature of 0.2 (1e-5 in its README), of which all but the
-BatchNorm is ``network=dict(projector="moon", head=dict(name="simplex", normalize=False))`` and ``temperature=0.2``; as
-released it does not run. Its personal models predict with their client's Phi; here personal models are those of private
-parts, without it.
+Normalised features and a trained s, from ``network.head="etf"``, follow another group's code. The authors' code has
+neither: it multiplies features after Linear, ReLU, Linear and BatchNorm by the simplex, at a temperature of 0.2 (1e-5
+in its README). All of this except the BatchNorm is ``network=dict(projector="moon", head=dict(name="simplex",
+normalize=False))`` and ``temperature=0.2``; as released, the code does not run. Its personal models predict with their
+client's Phi; here personal models are models with private parts, without Phi.
 """
 
 import jax
@@ -27,7 +27,7 @@ from fedjax_collapse.training.local_training import LocalTraining
 
 @struct.dataclass
 class FedGELA(Method):
-    """Cross-entropy on a simplex whose corners are as long as the client's classes are frequent."""
+    """Cross-entropy on a simplex whose vertices are scaled by the client's class frequencies."""
 
     temperature: Positive = 1.0
 
@@ -40,6 +40,6 @@ class FedGELA(Method):
         return cross_entropy(logits, view.batch.labels, view.batch.mask)
 
     def stretch(self, counts: jax.Array, dtype: jax.typing.DTypeLike) -> jax.Array:
-        """Phi [1, classes]: 1 for equal counts, 0 for a class without examples."""
+        """Returns Phi [1, classes]: 1 for equal counts, 0 for a class without examples."""
         shares = counts.astype(dtype) / jnp.maximum(jnp.sum(counts), 1).astype(dtype)
         return (len(counts) * shares)[None]

@@ -1,15 +1,17 @@
-"""FedLC: local logits are lowered by a margin, the wider the fewer examples of the class a client has.
+"""FedLC: lower each logit by a margin that is larger for classes of which the client has fewer examples.
 
     loss = cross-entropy of f_c - tau n_c^(-1/4),     n_c: the client's examples of class c
 
-in the place of plain cross-entropy (``losses/calibrated.py``). Zhang et al., "Federated Learning with Label
-Distribution Skew via Logits Calibration" (ICML 2022). There is no code of the authors. The paper's softmax is over the
-classes other than the row's own, which has no lower bound (``denominator="others"``); all released codes take the usual
-one, and so does the default. For a class that the client lacks the margin is infinite: in FedVLS's code it leaves the
-softmax, as by default here; in FL-bench's its count is 1e-8 (``vacant="floor"``); in PFLlib's counts are those of all
-clients together (``counts="global"``), which the server adds up before the first round. tau is 0.1 to 1 in the codes,
-0.5 in FedVLS's table. ``task_loss`` in the metrics is this loss; accuracies, and the loss of the evaluated model, are
-of the plain logits.
+It replaces plain cross-entropy (``losses/calibrated.py``). Zhang et al., "Federated Learning with Label Distribution
+Skew via Logits Calibration" (ICML 2022). The authors released no code. The paper's softmax is over the classes other
+than the row's label, so the loss has no lower bound (``denominator="others"``); all third-party codes use the usual
+softmax, which is the default here.
+
+The margin of a class that the client lacks is infinite. FedVLS's code excludes such a class from the softmax, which is
+the default here; FL-bench sets its count to 1e-8 (``vacant="floor"``); PFLlib uses the counts of all clients together
+(``counts="global"``), which the server adds up before the first round. tau is 0.1 to 1 in these codes, and 0.5 in
+FedVLS's table. ``task_loss`` in the metrics is this loss; accuracies and the loss of the evaluated model use the plain
+logits.
 """
 
 import jax
@@ -25,9 +27,9 @@ from fedjax_collapse.methods.base import FinishView, LocalView, Method
 
 @struct.dataclass
 class FedLC(Method):
-    """Cross-entropy of logits that are calibrated by the counts of the client, or of all clients (``counts``).
+    """Cross-entropy of logits calibrated by the class counts of the client or of all clients (``counts``).
 
-    ``denominator`` and ``vacant`` are explained in ``losses/calibrated.py``.
+    See ``losses/calibrated.py`` for ``denominator`` and ``vacant``.
     """
 
     needs_classes = True
@@ -56,4 +58,4 @@ class FedLC(Method):
     def combine(self, shared: PyTree, report: PyTree) -> PyTree:
         if self.counts == "local":
             return shared
-        return jnp.where(jnp.any(shared > 0), shared, report)  # all clients report before the first round, then cohorts
+        return jnp.where(jnp.any(shared > 0), shared, report)  # the first report is from all clients

@@ -1,18 +1,19 @@
-"""FedLESAM: local steps take the gradient where the server came from, an estimate of the global SAM's perturbation.
+"""FedLESAM: local steps perturb towards the previously received model, an estimate of the global SAM perturbation.
 
     eps    rho u / ||u||,   u = (model received in the client's last round) - (model received now)
     step   w <- optimizer(w, gradient at w + eps)
 
 Fan et al., "Locally Estimated Global Perturbations are Better than Local Perturbations for Federated Sharpness-aware
-Minimization" (ICML 2024). One pass a step, as without; u stays the same for a whole round, and is 0 in a client's first
-one. Each client keeps a model's params. FedLESAM-S and FedLESAM-D are this method beside SCAFFOLD and FedDyn; released,
-FedLESAM-S has a tenth of SCAFFOLD's correction (``Scaffold(strength=0.1)``).
+Minimization" (ICML 2024). Each step takes one pass, as in FedAvg; u is constant within a round, and 0 in a client's
+first round. Each client stores the params of one model. FedLESAM-S and FedLESAM-D combine this method with SCAFFOLD and
+FedDyn; the released FedLESAM-S multiplies SCAFFOLD's correction by a tenth (``Scaffold(strength=0.1)``).
 
-The released code takes the server's last update for u, for every client (``stored="server"``), which is 0 in the first
-round and costs a second model in each download. It also looks the flat u up by the number of a tensor: one scalar is
-added to all of a tensor, over a norm that is a sum of absolute values. We do not follow it there, as that depends on
-how a network lists its tensors. What is private or frozen, the guard of the norm, and the order of all that follows are
-as in ``fedsam.py``; the one pass is at w + eps, and so are BatchNorm's statistics and metrics.
+The released code uses the server's last update as u, for every client (``stored="server"``), which is 0 in the first
+round and adds a second model to each download. It also indexes the flattened u by the number of a tensor: one scalar is
+added to all entries of a tensor, divided by a norm that is a sum of absolute values. We do not reproduce this, as it
+depends on the order in which a network lists its tensors. Private and frozen parts, the guard of the norm, and the
+order of the following steps are as in ``fedsam.py``; the one pass is at w + eps, and so are BatchNorm's statistics and
+the metrics.
 """
 
 from collections.abc import Callable
@@ -26,11 +27,11 @@ from fedjax_collapse.core import masks
 from fedjax_collapse.core.options import NonNegative, option
 from fedjax_collapse.core.records import Outputs, PyTree, Variables
 from fedjax_collapse.methods.base import FinishView, GradientView, Method
-from fedjax_collapse.methods.fedsam import of_length
+from fedjax_collapse.methods.fedsam import scale_to_norm
 
 
 class Received(NamedTuple):
-    """What a client received in its last round; the initial params as long as it had none."""
+    """The params that a client received in its last round; the initial params before its first round."""
 
     params: PyTree
     took_part: jax.Array  # bool
@@ -40,8 +41,8 @@ class Received(NamedTuple):
 class FedLESAM(Method):
     """Locally estimated sharpness-aware steps.
 
-    ``rho`` is the length of the perturbation. ``stored``: the model that u comes from is each client's own, of its last
-    round, or for all of them the ``server``'s before its last update.
+    ``rho`` is the norm of the perturbation. ``stored`` selects the model that u starts from: the model that the client
+    received in its last round (``own``), or the server's model before its last update (``server``).
     """
 
     rho: NonNegative = 0.1
@@ -61,7 +62,7 @@ class FedLESAM(Method):
         else:
             last, length = view.memory.params, jnp.where(view.memory.took_part, self.rho, 0)
         back = masks.zero(view.held, jax.tree.map(jnp.subtract, last, view.server.params))
-        return gradient_of(jax.tree.map(jnp.add, params, of_length(length, back)))
+        return gradient_of(jax.tree.map(jnp.add, params, scale_to_norm(length, back)))
 
     def finish(self, view: FinishView) -> tuple[PyTree, PyTree]:
         if self.stored == "server":

@@ -2,16 +2,16 @@
 
     loss = cross-entropy + intra * intra_class_correlation(features) + inter * prototype_margin(features, prototypes)
 
-The first term spreads the features inside every class, the second pushes them to the prototype of their class, away
-from those of others. Fan et al., "Federated Learning with Partially Class-Disjoint Data via Manifold Reshaping" (TMLR
-2023). Prototypes are the mean features of every class over the reporting clients' data, from the models just trained;
-before the first of them, the second term is 0, unless one starts with those of the initial model.
+The first term spreads the features within each class; the second pushes them to the prototype of their class and away
+from other prototypes. Fan et al., "Federated Learning with Partially Class-Disjoint Data via Manifold Reshaping" (TMLR
+2023). Prototypes are the mean features of each class over the data of the reporting clients, from their trained models.
+Until there are prototypes the second term is 0, unless ``initial_prototypes`` starts from those of the initial model.
 
-The released code has the first term alone, and on another scale than the paper's formula: ``variant="official"``, the
-default, as the only number that we know for ``intra``, 1e-5 of the code's README, belongs to it. The second term and
-the prototypes follow the paper; 0.1 for ``inter`` is ours. What the paper leaves open is an option or ours: in which
-mode prototypes are computed; Lite draws rows again in every batch; clients that do not submit prototypes still receive
-them.
+The released code has only the first term, on a scale unlike the paper's formula: ``variant="official"``. It is the
+default because the only published value of ``intra`` known to us, 1e-5 in the code's README, belongs to it. The second
+term and the prototypes follow the paper; 0.1 for ``inter`` is our choice. Where the paper is not explicit there is an
+option or our choice: the mode in which prototypes are computed; Lite draws new rows in each batch; clients that do not
+submit prototypes still receive them.
 """
 
 from typing import Annotated
@@ -37,18 +37,22 @@ from fedjax_collapse.methods.base import FinishView, LocalView, Regularizer, Ter
 
 @struct.dataclass
 class FedMR(Regularizer):
-    """Decorrelation inside the classes of the batch, and distance to class prototypes.
+    """Decorrelation within each class of the batch, and distance to class prototypes.
 
-    ``intra`` and ``inter`` are the strengths, the paper's mu_1 and mu_2. ``variant``, ``normalise_d2``, ``min_count``
-    and ``eps`` are explained in ``losses/classwise.py``. ``negatives``: which other prototypes a row is compared with,
-    those of the client's classes (eq. 4 to the letter) or of all (the role that the text gives to missing classes).
-    ``margin=False`` is the variant without them. ``lite``: how many random rows of a batch the second term sees (the
-    paper's Lite-10 and Lite-50), 0 for all. ``submission``: the fraction of clients that submit prototypes, the same
-    ones in every round, drawn by identity and ``submission_seed``.
+    See ``losses/classwise.py`` for ``variant``, ``normalise_d2``, ``min_count`` and ``eps``.
 
-    ``prototypes``: class means, or the authors' ablation ``one_hot``: fixed unit vectors, the class's own coordinate.
-    ``prototype_mode``: whether BatchNorm then takes its running statistics (``eval``) or the batch's (``train``).
-    ``initial_prototypes``: start from the means of the initial model's features over all clients.
+    Args:
+        intra: strength of the first term, the paper's mu_1.
+        inter: strength of the second term, the paper's mu_2.
+        negatives: the other prototypes that a row is compared with: of the client's classes (``local``, eq. 4 as
+            written) or of all classes (``all``, the role that the text gives to missing classes).
+        margin: False drops the comparison with other prototypes.
+        lite: number of random rows of a batch in the second term (the paper's Lite-10 and Lite-50); 0 for all.
+        submission: fraction of clients that submit prototypes, the same clients in every round, drawn by client id.
+        submission_seed: seed of this draw.
+        prototypes: class means (``mean``), or the authors' ablation ``one_hot``: the c-th unit vector for class c.
+        prototype_mode: whether BatchNorm uses running (``eval``) or batch statistics (``train``) for prototypes.
+        initial_prototypes: whether to start from the means over all clients of the initial model's features.
     """
 
     strengths = ("intra", "inter")
@@ -97,12 +101,12 @@ class FedMR(Regularizer):
 
 
 def draw_rows(key: jax.Array, mask: jax.Array, count: int) -> jax.Array:
-    """``count`` random true rows (all, if there are fewer), [batch] bool; rows with mask False may come on top."""
+    """Selects ``count`` random true rows, or all if there are fewer; then rows with mask False may be selected, too."""
     order = jnp.argsort(jnp.where(mask, jax.random.uniform(key, mask.shape), jnp.inf))
     return jnp.zeros_like(mask).at[order[:count]].set(True)
 
 
 def is_submitter(client: jax.Array, fraction: jax.Array | float, seed: jax.Array | int) -> jax.Array:
-    """Whether a client submits prototypes: a random choice in every ten neighbours, exact for tenths."""
+    """Returns whether a client submits prototypes: a random choice in each ten consecutive ids, exact for tenths."""
     key = jax.random.fold_in(jax.random.key(seed), client // 10)
     return jax.random.permutation(key, 10)[client % 10] + 0.5 < 10 * fraction

@@ -1,10 +1,10 @@
-"""FedNova: average directions, not distances, so that clients with more local steps do not pull harder.
+"""FedNova: average normalised updates, so that clients with more local steps do not dominate.
 
     d_i = (w - w_i) / a_i;   w <- w - (sum_i p_i a_i) (sum_i p_i d_i),   p_i = N_i / sum N_i
 
-with ``a_i`` the effective number of steps under heavy-ball momentum. Clients with equal numbers of steps give federated
-averaging. Wang et al. (2020). BatchNorm's running statistics are averaged plainly; the released code of FedDecorr
-treats them like params, and indexes the weights by client identity, which is wrong for a partial cohort.
+with ``a_i`` the effective number of steps under heavy-ball momentum. If all clients take equally many steps, this is
+federated averaging. Wang et al. (2020). BatchNorm's running statistics are averaged without normalisation; FedDecorr's
+released code treats them like params, and indexes the weights by client id, which is wrong for a partial cohort.
 """
 
 import jax
@@ -25,8 +25,8 @@ class FedNova(Method):
         check_momentum("FedNova", training)
 
     def upload(self, update: PyTree, view: FinishView) -> tuple[PyTree, PyTree]:
-        divisor = jnp.maximum(_steps(view), 1)  # a client without a step has not moved
-        return jax.tree.map(lambda moved: moved / divisor, update), view.memory
+        divisor = jnp.maximum(_steps(view), 1)  # the update of a client without steps is 0
+        return jax.tree.map(lambda leaf: leaf / divisor, update), view.memory
 
     def finish(self, view: FinishView) -> tuple[PyTree, PyTree]:
         return view.memory, view.client.weight * _steps(view)
@@ -36,8 +36,10 @@ class FedNova(Method):
 
 
 def effective_steps(steps: jax.Array, momentum: Scalar) -> jax.Array:
-    """``(steps - momentum (1 - momentum^steps) / (1 - momentum)) / (1 - momentum)``: the 1-norm of the weights with
-    which momentum SGD has added up its gradients; without momentum the number of steps."""
+    """The 1-norm of the weights with which momentum SGD sums its gradients; the number of steps without momentum.
+
+    ``(steps - momentum (1 - momentum^steps) / (1 - momentum)) / (1 - momentum)``.
+    """
     return (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)
 
 

@@ -1,11 +1,11 @@
-"""FedNTD: local training keeps what the received model says of the classes that are not the true one.
+"""FedNTD: local training preserves the received model's predictions for the classes other than the true one.
 
     loss = cross-entropy + strength * t^2 KL( received || local ),     softmax over not-true classes, temperature t
 
 Lee et al., "Preservation of the Global Knowledge by Not-True Distillation in Federated Learning" (NeurIPS 2022): beta
-and t are 1 (``losses/distillation.py``). The received model runs in evaluation mode; in the authors' code it is in
-training mode only for the first client of the whole run, in FedVLS's for all clients. FedVLS's table has beta 0.1. As a
-term it goes with any loss of the task.
+and t are 1 (``losses/distillation.py``). The received model runs in evaluation mode; in the authors' code it runs in
+training mode for the first client of the whole run only, in FedVLS's code for all clients. FedVLS's table has beta 0.1.
+It can be combined with any task loss.
 """
 
 from flax import struct

@@ -1,12 +1,12 @@
-"""FedPer: every client keeps a head of its own, and only the body is averaged.
+"""FedPer: each client has a private head; only the body is averaged.
 
 Arivazhagan et al., "Federated Learning with Personalization Layers" (2019). Head and body are trained jointly. A client
-starts from the initial head; what is evaluated are the personal models, each on a test set with its client's own shares
-of classes. One that was in no cohort still has the initial head, and counts as well; ``newcomers="mean"`` gives it the
-mean of the last cohort's heads, as the code released with FedRep (``newcomers.py``).
+starts from the initial head. The personal models are evaluated, each on a test set with its client's class
+proportions. A client that was in no cohort has the initial head, and is included in the evaluation;
+``newcomers="mean"`` gives it the mean of the last cohort's heads, as in FedRep's released code (``_newcomers.py``).
 
-It is ``FedAvg(private="head")`` by its name. Bodies are averaged by size, as published; the code released with FedRep
-has equal weights (``weighting="equal"``). BatchNorm is of the body; ``private="batch_norm"`` keeps it, too.
+It is the same as ``FedAvg(private="head")``. Bodies are averaged by size, as published; FedRep's released code weights
+clients equally (``weighting="equal"``). BatchNorm belongs to the body; ``private="batch_norm"`` makes it private, too.
 """
 
 from flax import struct
@@ -17,6 +17,6 @@ from fedjax_collapse.methods._newcomers import CHOICES, PrivateHead
 
 @struct.dataclass
 class FedPer(PrivateHead):
-    """Private heads. ``newcomers``: the head of a client that was in no cohort."""
+    """Private heads. ``newcomers`` selects the head of a client that was in no cohort."""
 
     newcomers: str = option("initial", choices=CHOICES)

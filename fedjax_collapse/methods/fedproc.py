@@ -1,15 +1,15 @@
-"""FedProc: begin with learning the server's class prototypes, end with plain cross-entropy.
+"""FedProc: training moves from a loss on the server's class prototypes to plain cross-entropy.
 
     loss = a CE + (1 - a) P,     a = min(round / ramp_rounds, 1),     P = prototype_cross_entropy(features, prototypes)
 
 Mu et al., "FedProc: Prototypical Contrastive Federated Learning on Non-IID data" (FGCS 2023). In the first round the
-loss is CE. As a regularizer it is the term ``(1 - a) (P - CE)``: the task loss must be cross-entropy, so that a method
-with a task loss of its own cannot stand beside it.
+loss is CE. As a regularizer it is the term ``(1 - a) (P - CE)``, which requires cross-entropy as task loss: it cannot
+be combined with a method that replaces the task loss.
 
 The released code computes prototypes in training mode on augmented images without the last partial batch, which also
-moves the running statistics; here on all of the client's examples, by default in evaluation mode. Its network feeds the
-normalised features to the classifier too, which is an option of a network, not of this loss. Its temperature is 1, and
-here too.
+updates the running statistics; here they use all of the client's examples, by default in evaluation mode. Its network
+also feeds the normalised features to the classifier, which is an option of a network, not of this loss. The temperature
+is 1 in both.
 """
 
 from collections.abc import Mapping
@@ -33,9 +33,9 @@ from fedjax_collapse.methods.base import FinishView, LocalView, Method, Regulari
 
 @struct.dataclass
 class FedProc(Regularizer):
-    """Prototype loss that fades into cross-entropy over ``ramp_rounds`` rounds (100 in the released code).
+    """Prototype loss that is replaced by cross-entropy over ``ramp_rounds`` rounds (100 in the released code).
 
-    ``prototype_mode``: whether BatchNorm takes its running statistics (``eval``) or the batch's (``train``) for them.
+    ``prototype_mode``: whether BatchNorm uses running (``eval``) or batch statistics (``train``) for prototypes.
     """
 
     strengths = ()
@@ -43,7 +43,7 @@ class FedProc(Regularizer):
     prototype_mode: str = option("eval", choices=MODES)
 
     def enabled(self) -> bool:
-        return self.ramp_rounds > 1  # else cross-entropy from the second round on
+        return self.ramp_rounds > 1  # otherwise it is cross-entropy in every round
 
     def check_among(self, methods: Mapping[str, Method]) -> None:
         for name, method in methods.items():
@@ -61,7 +61,7 @@ class FedProc(Regularizer):
         return {"prototype_minus_task": Term(self.prototype_weight(view.round), difference)}
 
     def prototype_weight(self, round: jax.Array) -> jax.Array:
-        """``1 - a``: 0 in the first round, then from almost 1 down to 0."""
+        """Returns ``1 - a``: 0 in the first round, then decreasing from almost 1 to 0."""
         return jnp.where(round == 0, 0, 1 - jnp.minimum(round / self.ramp_rounds, 1))
 
     def finish(self, view: FinishView) -> tuple[PyTree, PyTree]:

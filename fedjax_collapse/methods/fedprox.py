@@ -1,11 +1,12 @@
-"""FedProx: keep local training near the model that the server sent.
+"""FedProx: keep local training close to the model that the server sent.
 
     loss = cross-entropy + strength / 2 * sum (w - w_server)^2        over params, not BatchNorm's running statistics
 
-Li et al., "Federated Optimization in Heterogeneous Networks" (MLSys 2020), eq. 2. The authors' code puts the term into
-the optimizer's step, which is the same for plain SGD; here it is part of the loss, so momentum sees it. In FedDecorr's
-released code the term is always 0 (it measures the local model's distance to itself): strength 0. The FedBN
-repository's is ``strength / 2 * sqrt(sum (w - w_server)^2)``, left out in the first round: ``squared=False``.
+Li et al., "Federated Optimization in Heterogeneous Networks" (MLSys 2020), eq. 2. The authors' code adds the term in
+the optimizer's step, which is equivalent for plain SGD; here it is part of the loss, so it enters momentum. In
+FedDecorr's released code the term is always 0 (the distance of the local model to itself), which is strength 0 here.
+The FedBN repository uses ``strength / 2 * sqrt(sum (w - w_server)^2)`` and omits it in the first round:
+``squared=False``.
 """
 
 import jax.numpy as jnp

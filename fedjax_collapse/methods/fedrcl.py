@@ -1,14 +1,13 @@
-"""FedRCL: contrast the classes of every local batch, and relax that where the rows of a class are already dense.
+"""FedRCL: supervised contrast on each local batch, relaxed where the rows of a class are already close together.
 
     loss = cross-entropy + contrast * hardest_contrast(features) + relaxation * excess_similarity(features)
 
-Seo et al., "Relaxed Contrastive Learning for Federated Learning" (CVPR 2024), by the released code: weights 1 and 1,
-temperature 0.05, threshold 0.7, and of all pairs only the hardest (``losses/relaxed_contrastive.py``).
+Seo et al., "Relaxed Contrastive Learning for Federated Learning" (CVPR 2024), following the released code: strengths 1
+and 1, temperature 0.05, threshold 0.7, and of all pairs only the hardest (``losses/relaxed_contrastive.py``).
 
-Both terms are on every level of the network, as published (the stem and each stage of a ResNet, before their last ReLU,
-means over the pixels), and what counts is their mean, where the paper may have a sum. ``levels="last"`` is only
-on what feeds the classifier, after the ReLU and behind a projector if there is one; it works on any network and costs
-least.
+As published, both terms are computed at every level of the network (the stem and each stage of a ResNet, before their
+last ReLU, averaged over the pixels). We take the mean over levels; the paper may take a sum. ``levels="last"`` uses
+only the input of the classifier, after the ReLU and the projector, if any; it works with any network and costs least.
 """
 
 from typing import Annotated
@@ -25,8 +24,10 @@ from fedjax_collapse.training.local_training import LocalTraining
 
 @struct.dataclass
 class FedRCL(Regularizer):
-    """Supervised contrast of the batch's hardest pairs, and its relaxation; ``contrast`` and ``relaxation`` are the
-    strengths."""
+    """Supervised contrast of the batch's hardest pairs, and its relaxation.
+
+    ``contrast`` and ``relaxation`` are the strengths.
+    """
 
     strengths = ("contrast", "relaxation")
     contrast: NonNegative = 1.0

@@ -1,14 +1,15 @@
-"""FedRS: the logits of classes that a client lacks are scaled down in its softmax, so that less pushes them away.
+"""FedRS: scale down the logits of classes that a client lacks, so that its softmax pushes them away less.
 
     loss = cross-entropy of r_c f_c,     r_c = 1 if the client has examples of class c, else alpha
 
-in the place of plain cross-entropy (``losses/calibrated.py``). Li & Zhan, "FedRS: Federated Learning with Restricted
-Softmax for Label Distribution Non-IID Data" (KDD 2021). The authors' code has scales between alpha and 1, by the share
-of each class (``scale="continuous"``), and scales the product of features and kernel without the bias, which its
-training therefore never moves while evaluation uses it (``use_bias=False``). PyTorch does not decay what has no
-gradient either; here weight decay acts on that bias unless it is frozen, as by ``LocalTraining(freeze="Dense_0/bias")``
-for a head of that name. alpha is 0.9, 0.5 or 0.1 there, 0.7 in FedVLS's table; 1 is plain cross-entropy. ``task_loss``
-in the metrics is this loss; accuracies, and the loss of the evaluated model, are of the plain logits.
+It replaces plain cross-entropy (``losses/calibrated.py``). Li & Zhan, "FedRS: Federated Learning with Restricted
+Softmax for Label Distribution Non-IID Data" (KDD 2021). alpha is 0.9, 0.5 or 0.1 there, and 0.7 in FedVLS's table; 1 is
+plain cross-entropy. The authors' code uses scales between alpha and 1, by the frequency of each class
+(``scale="continuous"``), and scales the product of features and kernel without the bias. So its training never changes
+the bias, which evaluation uses (``use_bias=False``). PyTorch also applies no weight decay to params without a gradient;
+here weight decay acts on that bias unless it is frozen, as by ``LocalTraining(freeze="Dense_0/bias")`` for a head of
+that name. ``task_loss`` in the metrics is this loss; accuracies and the loss of the evaluated model use the plain
+logits.
 """
 
 import jax
@@ -26,9 +27,9 @@ from fedjax_collapse.training.local_training import LocalTraining
 
 @struct.dataclass
 class FedRS(Method):
-    """Cross-entropy of logits that are scaled by what the client has of each class.
+    """Cross-entropy of logits scaled by the client's class counts.
 
-    ``use_bias=False`` needs a linear classifier; weight decay still acts on its bias, unless that is frozen.
+    ``use_bias=False`` requires a linear classifier; weight decay still acts on its bias unless the bias is frozen.
     """
 
     needs_classes = True
@@ -55,5 +56,5 @@ class FedRS(Method):
 
 
 def _head(model: Model, params: PyTree) -> dict[str, jax.Array]:
-    """The classifier's leaves of the params, by path."""
+    """Returns the classifier's leaves of the params, by path."""
     return masks.select(model.mask("head").params, params)

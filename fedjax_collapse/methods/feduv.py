@@ -1,11 +1,11 @@
-"""FedUV: let every local classifier and local features look as if they had seen balanced data.
+"""FedUV: make each local classifier and its features look as if trained on balanced data.
 
     loss = cross-entropy + variance * classifier_variance(logits) + uniformity * hyperspherical_uniformity(features)
 
-Son et al., "FedUV: Uniformity and Variance for Heterogeneous Federated Learning" (CVPR 2024). The published variance is
-a quarter of the number of classes, uniformity 0.5. Defaults are the paper where it speaks and the released code where
-it does not; the code's kernel is narrower than the paper's (``kernel_scale=1``). All options are explained in
-``losses/uniformity.py``.
+Son et al., "FedUV: Uniformity and Variance for Heterogeneous Federated Learning" (CVPR 2024). The published variance
+is a quarter of the number of classes, uniformity 0.5. Defaults follow the paper, and the released code where the paper
+is silent; the code's kernel is narrower than the paper's (``kernel_scale=1``). See ``losses/uniformity.py`` for all
+options.
 """
 
 from flax import struct
@@ -18,10 +18,10 @@ from fedjax_collapse.methods.base import LocalView, Regularizer, Term
 
 @struct.dataclass
 class FedUV(Regularizer):
-    """Spread of the class probabilities and of the features over the batch.
+    """Penalties on too little spread of class probabilities and of features over the batch.
 
-    ``variance`` and ``uniformity`` are the strengths, the paper's lambda and mu; a variance of None is the paper's, a
-    quarter of the number of classes.
+    ``variance`` and ``uniformity`` are the strengths, the paper's lambda and mu. A variance of None is the paper's
+    value, a quarter of the number of classes.
     """
 
     strengths = ("variance", "uniformity")

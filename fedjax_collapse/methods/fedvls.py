@@ -1,16 +1,18 @@
-"""FedVLS: learn the classes that a client has without forgetting those that it lacks.
+"""FedVLS: learn the classes that a client has without forgetting the classes that it lacks.
 
     loss = cross-entropy of f_c + calibration log(n_c / N + 1e-9),      n_c of the client's N examples are of class c
            + distillation * KL( received || local ),                    softmax over the client's vacant classes
-           + logit * suppression                                        of a class's logit in the rows of others
+           + logit * suppression                                        of a class's logit on rows of other classes
 
-Guo et al., "Exploring Vacant Classes in Label-Skewed Federated Learning" (AAAI 2025); ``losses/calibrated.py`` and
-``losses/distillation.py``. The paper's lambda, ``distillation``, is 0.1 (MNIST, CIFAR-10) or 0.5 (CIFAR-100,
-TinyImageNet); the others are 1. The released code's suppression is another one than the paper's, 0.005 times as strong
-and bounded below, and made the tables (``variant``). Its client trains without weight decay, unlike the baselines it is
-compared with, and the received model runs in training mode: here all methods have the same optimizer, and the received
-model is in evaluation mode. ``task_loss`` in the metrics is the calibrated cross-entropy; accuracies, and the loss of
-the evaluated model, are of the plain logits.
+Guo et al., "Exploring Vacant Classes in Label-Skewed Federated Learning" (AAAI 2025). The terms are in
+``losses/calibrated.py`` and ``losses/distillation.py``. The paper's lambda, here ``distillation``, is 0.1 (MNIST,
+CIFAR-10) or 0.5 (CIFAR-100, TinyImageNet); the other strengths are 1.
+
+Differences from the released code: its suppression, which produced the paper's tables, is not the paper's formula: it
+is 0.005 times as strong and bounded below (``variant``). Its client trains without weight decay, unlike the baselines
+in its tables, and it runs the received model in training mode; here all methods use the same optimizer and the received
+model runs in evaluation mode. ``task_loss`` in the metrics is the calibrated cross-entropy; accuracies and the loss of
+the evaluated model use the plain logits.
 """
 
 import jax
@@ -25,10 +27,10 @@ from fedjax_collapse.methods.base import LocalView, Regularizer, Term
 
 @struct.dataclass
 class FedVLS(Regularizer):
-    """Calibrated cross-entropy, vacant-class distillation and logit suppression, each with its own strength.
+    """Calibrated cross-entropy, vacant-class distillation and logit suppression, each with a separate strength.
 
-    ``calibration`` is the factor of the log of the shares, so 0 is plain cross-entropy. ``variant`` is of the
-    suppression.
+    ``calibration`` multiplies the log class frequencies, so 0 is plain cross-entropy. ``variant`` selects the formula
+    of the suppression.
     """
 
     needs_classes = True

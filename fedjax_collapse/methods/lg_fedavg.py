@@ -1,14 +1,14 @@
-"""LG-FedAvg: every client keeps a body of its own, and only the head is averaged.
+"""LG-FedAvg: each client has a private body; only the head is averaged.
 
-Liang et al., "Think Locally, Act Globally: Federated Learning with Local and Global Representations" (2020). Both are
-trained jointly. ``shared`` is what is averaged, such as ``head+Dense_1`` for the last two layers; all else, BatchNorm's
-running statistics included, stays at the clients. Evaluated are the personal models, as in ``fedper.py``; the server's
-model alone, with the mean of all bodies, is of little use.
+Liang et al., "Think Locally, Act Globally: Federated Learning with Local and Global Representations" (2020). Head and
+body are trained jointly. ``shared`` is the averaged part, such as ``head+Dense_1`` for the last two layers; everything
+else, including BatchNorm's running statistics, stays at the clients. The personal models are evaluated, as in
+``fedper.py``; the server's model, with the mean of all bodies, is of little use by itself.
 
-The released code starts from a model that federated averaging has trained (``variables`` of ``simulate``), weighs
-clients equally (``weighting="equal"``), and scores the best network that each client ever had; here it is the last.
-Its command for CIFAR-10 averages the two convolutions and keeps the dense layers, the reverse of the paper: to repeat
-it, ``shared="Conv_0+Conv_1"`` with ``moon_cnn`` and ``hidden=(120, 100)``.
+The released code starts from a model trained by federated averaging (``variables`` of ``simulate``), weights clients
+equally (``weighting="equal"``), and evaluates the best network that each client ever had; here it is the last one. Its
+command for CIFAR-10 averages the two convolutions and makes the dense layers private, the reverse of the paper; to
+reproduce it, use ``shared="Conv_0+Conv_1"`` with ``moon_cnn`` and ``hidden=(120, 100)``.
 """
 
 from flax import struct
@@ -22,7 +22,7 @@ from fedjax_collapse.training.local_training import LocalTraining
 
 @struct.dataclass
 class LGFedAvg(Method):
-    """Private bodies. ``shared``: the part of the network that is not private, or several joined by +."""
+    """Private bodies. ``shared``: the part of the network that is averaged, or several parts joined by +."""
 
     shared: str = option("head")
 

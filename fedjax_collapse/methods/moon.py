@@ -1,19 +1,19 @@
-"""MOON: the features of a row should agree with the server's model rather than with the client's previous one.
+"""MOON: pull the features of each row towards the server's model and away from the client's previous model.
 
     loss = cross-entropy - strength * log( exp(s_g/t) / (exp(s_g/t) + exp(s_p/t)) ),   s: cosines, t: temperature
 
 Li et al., "Model-Contrastive Federated Learning" (CVPR 2021): t = 0.5, strengths 0.001 to 10. The server's and the
-previous model run in evaluation mode. The released code compares the output of a projection head that feeds the
-classifier; here that is ``features`` of a network with a ``projector``. By default any network will do;
-``needs_projector=True`` refuses one without.
-FedDecorr's code of MOON never uses its temperature: to reproduce it, set 1.
+previous model run in evaluation mode. The released code compares the outputs of a projection head that feeds the
+classifier; here these are the ``features`` of a network with a ``projector``. By default any network is accepted;
+``needs_projector=True`` rejects one without a projector. FedDecorr's code of MOON never uses its temperature: set 1 to
+reproduce it.
 
-A client that was never in a cohort has no previous model, and the codes disagree on what then happens. By default it is
-the model just received: the loss is the constant ln 2 and its gradient exactly 0. ``mask`` trains alike but logs 0.
-``random_init`` (FedDecorr's code) compares with a network of random weights. Ours is the run's initial model with the
-entries of every leaf shuffled, which for independent entries is another draw of the initialisation; the codes draw one
-for every client. ``random_later`` (MOON's and FedUV's code) does so from the second round on, and the first one has no
-contrast.
+A client that was never in a cohort has no previous model, and codes differ in what they use instead. By default it is
+the received model: the loss is the constant ln 2 and its gradient exactly 0. ``mask`` trains in the same way but logs
+0. ``random_init`` (FedDecorr's code) compares with a network of random weights: here the run's initial model with the
+entries of each leaf shuffled, which for independent entries is another draw of the initialisation; the codes draw a
+separate one for each client. ``random_later`` (MOON's and FedUV's code) does so from the second round on, without a
+contrast in the first round.
 """
 
 import math
@@ -32,15 +32,18 @@ from fedjax_collapse.training.local_training import LocalTraining
 
 
 class Previous(NamedTuple):
-    """A client's local model at the end of its last round; not its own as long as it had none."""
+    """A client's local model at the end of its last round; before its first round, a substitute."""
 
     variables: Variables
-    is_own: jax.Array  # bool
+    is_own: jax.Array  # bool, False for the substitute
 
 
 @struct.dataclass
 class MOON(Regularizer):
-    """Contrast of the batch's features with those of the server's and the client's previous model."""
+    """Contrast of the batch's features with the features of the server's and of the client's previous model.
+
+    ``first_round`` selects the substitute for the previous model before a client's first round.
+    """
 
     strength: NonNegative = 1.0
     temperature: Positive = 0.5
@@ -65,7 +68,7 @@ class MOON(Regularizer):
     def penalty(self, view: LocalView) -> dict[str, Term]:
         server, previous = view.frozen["server"].features, view.frozen["previous"].features
         value = model_contrastive(view.outputs.features, server, previous, view.batch.mask, self.temperature)
-        if self.first_round != "random_init":  # a constant where nothing is compared: no rounding leaves a gradient
+        if self.first_round != "random_init":  # a constant, so that rounding leaves no gradient
             is_compared = view.round > 0 if self.first_round == "random_later" else view.memory.is_own
             value = jnp.where(is_compared, value, math.log(2) if self.first_round == "received" else 0.0)
         return {"contrastive": Term(self.strength, value)}

@@ -1,6 +1,6 @@
-"""Gaussian noise on the update of every client.
+"""Gaussian noise on the update of each client.
 
-sent = update + deviation * N(0, 1),   one number for each param
+sent = update + deviation * N(0, 1),   drawn independently for each entry
 """
 
 import jax
@@ -13,7 +13,7 @@ from fedjax_collapse.methods.base import FinishView, Method
 
 @struct.dataclass
 class NoisyUpdate(Method):
-    """``deviation``: standard deviation of the noise of one client, in the units of the params."""
+    """Adds noise of standard deviation ``deviation``, in the units of the params, to each client's update."""
 
     strengths = ("deviation",)
     deviation: NonNegative = 1e-3

@@ -1,7 +1,7 @@
-"""Recalibrate: measure BatchNorm's running statistics on the new model instead of averaging those of the old ones.
+"""Recalibrate: measure BatchNorm's running statistics on the new model instead of averaging the clients' statistics.
 
-After each round the cohort runs the new model once over its data, in its stored order, and the server keeps the mean of
-what its layers measure: over a client's batches by their rows, over clients by their weights.
+After each round the cohort runs the new model once over its data, in stored order. The server takes the mean of the
+batches' statistics: over a client's batches by their number of rows, over clients by their weights.
 """
 
 import jax
@@ -16,7 +16,7 @@ from fedjax_collapse.training.local_training import LocalTraining
 
 @struct.dataclass
 class Recalibrate(Method):
-    """Running statistics from a second pass of the cohort."""
+    """BatchNorm statistics from a second pass of the cohort."""
 
     def check_with(self, training: LocalTraining, private: str, model: Model) -> None:
         if any(jax.tree.leaves(model.mask(private).batch_stats)):

@@ -1,15 +1,15 @@
-"""SCAFFOLD: control variates at server and clients correct every local step for client drift.
+"""SCAFFOLD: control variates at the server and the clients correct each local step for client drift.
 
     local gradient   g - c_i + c
     after training   c_i+ = c_i - c + (w - w_i) / (K_i eta)          (option II)
     server           w <- mean_i w_i,   c <- c + (1 / K) sum_i (c_i+ - c_i),   K: number of all clients
 
 Karimireddy et al. (2020), with server learning rate 1. The variates start at zero (in the NIID-Bench code: at a random
-network) and are of params only (there: also of BatchNorm's statistics). The correction is part of the gradient, so the
-local optimizer applies momentum and clipping to it (there: after the optimizer).
+network) and cover params only (there: also BatchNorm's statistics). The correction is part of the gradient, so the
+local optimizer applies momentum and clipping to it (there: it is added after the optimizer).
 
-In the released code of FedLESAM-S (``fedlesam.py``) the correction is weighed by 0.1, ``g + 0.1 (c - c_i)``, while the
-variates move as here: ``strength=0.1``.
+In the released code of FedLESAM-S (``fedlesam.py``) the correction is multiplied by 0.1, ``g + 0.1 (c - c_i)``, while
+the variates are updated as here: ``strength=0.1``.
 """
 
 import jax
@@ -28,9 +28,9 @@ from fedjax_collapse.training.local_training import LocalTraining
 class Scaffold(Method):
     """Control variates.
 
-    ``normaliser``: K_i, the number of ``steps``, as published; with momentum that is too small by about ``1 / (1 -
-    momentum)``, and ``fednova`` takes the effective number of steps instead. ``strength``: a factor of the correction;
-    None is 1, as published.
+    ``normaliser`` selects K_i: ``steps`` is the number of steps, as published, which with momentum is too small by a
+    factor of about ``1 / (1 - momentum)``; ``fednova`` is the effective number of steps. ``strength`` multiplies the
+    correction; None is 1, as published.
     """
 
     normaliser: str = option("steps", choices=("steps", "fednova"))
@@ -60,7 +60,7 @@ class Scaffold(Method):
             steps = effective_steps(steps, view.training.momentum)
         distance = jnp.maximum(steps, 1) * view.learning_rate
         changes = jax.tree.map(
-            lambda c, moved: jnp.where(view.steps > 0, -moved / distance - c, 0), view.shared, view.update
+            lambda c, delta: jnp.where(view.steps > 0, -delta / distance - c, 0), view.shared, view.update
         )
         part_of_mean = jax.tree.map(lambda change: change / view.client.num_clients, changes)
         return jax.tree.map(jnp.add, view.memory, changes), part_of_mean

@@ -1,10 +1,10 @@
-"""Structured DeCov: features of different groups should not covary; those of one group may.
+"""Structured DeCov: penalise covariances between features of different groups, not of the same group.
 
     loss = cross-entropy + strength * 1/2 ( sum_{different groups} C_ij^2 - eta sum_{i != j, same group} C_ij^2 )
 
 Xiong et al., "Regularizing Deep Convolutional Neural Networks with a Structured Decorrelation Constraint" (ICDM 2016).
-This is our reading of its abstract, the only part open to us (``losses/covariance.py``); FedDecorr, which compares with
-it, names neither groups nor strength.
+The formula is our interpretation of its abstract, the only part accessible to us (``losses/covariance.py``). FedDecorr
+compares with it, without stating groups or strength.
 """
 
 from flax import struct
@@ -16,9 +16,9 @@ from fedjax_collapse.methods.base import LocalView, Regularizer, Term
 
 @struct.dataclass
 class StructuredDeCov(Regularizer):
-    """Squared covariances between ``num_groups`` contiguous groups of features, less ``eta`` times those within.
+    """Squared covariances between ``num_groups`` contiguous groups of features, minus ``eta`` times those within.
 
-    The number of features must be a multiple of ``num_groups``. The default ``strength`` is ours.
+    The number of features must be a multiple of ``num_groups``. The default ``strength`` is our choice.
     """
 
     strength: NonNegative = 0.01

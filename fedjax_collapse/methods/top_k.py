@@ -1,9 +1,9 @@
-"""Top-k sparsification with error feedback: only the largest entries are sent, the rest is added to the next update.
+"""Top-k sparsification with error feedback: only the largest entries are sent; the rest is added to the next update.
 
-    sent = the entries of u = update + e of largest magnitude, a share of each param array;   e <- u - sent
+    sent = the entries of u = update + e of largest magnitude, a fraction of each param array;   e <- u - sent
 
-Stich et al., "Sparsified SGD with Memory" (2018), per array and per round. Entries that tie with the last one are sent
-as well. The residual e stays at the client, also over rounds in which it does not take part.
+Stich et al., "Sparsified SGD with Memory" (2018), applied per array and per round. Entries that tie with the smallest
+one sent are sent as well. The residual e stays at the client, also through rounds in which it does not participate.
 """
 
 import math
@@ -19,7 +19,7 @@ from fedjax_collapse.methods.base import FinishView, Method
 
 @struct.dataclass
 class TopK(Method):
-    """``share``: of the entries of each array that are sent, at least one. ``error_feedback=False`` drops the rest."""
+    """Sends a fraction ``share`` of each array, at least one entry; ``error_feedback=False`` drops the rest."""
 
     share: Share = option(0.1)
     error_feedback: bool = option(True)

@@ -1,10 +1,10 @@
-"""VICReg's variance and covariance terms: every feature should vary over the batch, and no two together.
+"""VICReg's variance and covariance terms: features should vary over the batch, without covarying.
 
     loss = cross-entropy + variance * mean_j max(0, gamma - std_j) + covariance * sum_{i != j} C_ij^2 / d
 
 Bardes et al., "VICReg: Variance-Invariance-Covariance Regularization for Self-Supervised Learning" (ICLR 2022). Its
-third term compares two views of an image; cross-entropy takes its place, and the defaults keep the published 25 : 25 :
-1. FedUV's classifier variance is a relative.
+third term compares two views of an image; here cross-entropy replaces it, and the defaults keep the published ratio
+25 : 25 : 1. FedUV's classifier variance is a related term.
 """
 
 from flax import struct
@@ -16,7 +16,10 @@ from fedjax_collapse.methods.base import LocalView, Regularizer, Term
 
 @struct.dataclass
 class VICReg(Regularizer):
-    """``variance`` and ``covariance`` are the strengths, ``gamma`` the deviation that every feature should reach."""
+    """Variance and covariance of the batch's features.
+
+    ``variance`` and ``covariance`` are the strengths, ``gamma`` is the target standard deviation of each feature.
+    """
 
     strengths = ("variance", "covariance")
     variance: NonNegative = 1.0

@@ -1,4 +1,4 @@
-"""Networks, one a file: ordinary Linen modules called as ``module(images, mask, train)`` and returning ``Outputs``."""
+"""Networks, one per file: Linen modules that are called as ``module(images, mask, train)`` and return ``Outputs``."""
 
 from fedjax_collapse.nn.networks.alexnet import AlexNet as AlexNet
 from fedjax_collapse.nn.networks.efficientnet_b0 import EfficientNetB0 as EfficientNetB0

@@ -1,4 +1,4 @@
-"""The arithmetic of BatchNorm without padding rows, with its own gradient."""
+"""The arithmetic of BatchNorm without padding rows, with a custom gradient."""
 
 import functools
 import math
@@ -15,10 +15,10 @@ from fedjax_collapse.nn.lowerings.sums import sum_rows
 def normalize_batch(
     inputs: jax.Array, mask: jax.Array, scale: jax.Array, bias: jax.Array, epsilon: float, target: Target
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Normalised inputs [batch, ..., channels], and the mean and biased variance [channels] of the rows in ``mask``.
+    """Returns normalised inputs [batch, ..., channels], and mean and biased variance [channels] of the true rows.
 
-    The moments are float32 at least, the normalised inputs of the inputs' dtype. The gradient takes two sums over the
-    batch, where automatic differentiation takes more passes over it.
+    The moments are at least float32; the normalised inputs have the dtype of the inputs. The gradient takes two sums
+    over the batch; automatic differentiation would take more passes over it.
     """
     values, rows, count = _prepare(inputs, mask)
     mean = sum_rows(jnp.where(rows, values, 0), target) / count
@@ -50,12 +50,12 @@ normalize_batch.defvjp(_forward, _backward)
 
 
 def count_values(inputs: jax.Array, mask: jax.Array) -> jax.Array:
-    """The number of values of each channel in the rows of ``mask``, at least those of one row."""
+    """Returns the number of values per channel in the rows of ``mask``, counting at least one row."""
     return jnp.maximum(jnp.sum(mask), 1) * math.prod(inputs.shape[1:-1])
 
 
 def at_least_float32(inputs: jax.Array) -> jax.Array:
-    """The inputs, in float32 if their own dtype has fewer bits."""
+    """Casts inputs to float32 if their dtype has fewer bits."""
     return inputs.astype(jnp.promote_types(inputs.dtype, jnp.float32))
 
 

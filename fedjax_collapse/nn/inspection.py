@@ -1,4 +1,4 @@
-"""What is inside a network, without computing anything."""
+"""The layers of a network and their shapes, found without computing anything."""
 
 import functools
 from collections import Counter
@@ -13,7 +13,7 @@ from fedjax_collapse.nn.model import Model
 
 
 def convolutions(model: Model, batch_size: int) -> list[tuple[Layer, str]]:
-    """The network's convolutions in the order of their use, each with its lowering in batches of that size."""
+    """Returns the network's convolutions in order of use, each with its lowering at that batch size."""
     found = []
 
     def notice(call, args, kwargs, context):
@@ -33,7 +33,7 @@ def convolutions(model: Model, batch_size: int) -> list[tuple[Layer, str]]:
 
 @functools.lru_cache(maxsize=256)
 def layers_of_class(model: Model, kind: type[nn.Module]) -> list[nn.Module]:
-    """The network's layers of that class, in the order of their use, without their params."""
+    """Returns the network's layers of a class, in order of use, without their params."""
     found = []
 
     def notice(call, args, kwargs, context):
@@ -48,5 +48,5 @@ def layers_of_class(model: Model, kind: type[nn.Module]) -> list[nn.Module]:
 
 
 def count_lowerings(model: Model, batch_size: int) -> dict[str, int]:
-    """How many convolutions of the network take each lowering, in batches of that size (``convolution.py``)."""
+    """Returns the number of convolutions that use each lowering at that batch size (``convolution.py``)."""
     return dict(sorted(Counter(lowering for _, lowering in convolutions(model, batch_size)).items()))

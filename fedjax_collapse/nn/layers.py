@@ -1,7 +1,7 @@
 """Layers with PyTorch's initialisation, padding and normalisation, which ignore padding rows.
 
-``dtype`` is what a layer computes its product in: ``None`` (the inputs' own), ``"float32"`` or ``"bfloat16"``, to which
-inputs and parameters are cast. Parameters, and the statistics of normalisation, are float32 all the same.
+``dtype`` is the dtype in which a layer computes its product: ``None`` (the dtype of its inputs), ``"float32"`` or
+``"bfloat16"``, to which inputs and parameters are cast. Parameters and statistics of normalisation are always float32.
 """
 
 import math
@@ -21,7 +21,7 @@ from fedjax_collapse.nn.pooling import avg_pool as avg_pool
 from fedjax_collapse.nn.pooling import max_pool as max_pool
 
 DTYPES = (None, "float32", "bfloat16")
-Init = Callable[[int, int], jax.nn.initializers.Initializer]  # of the numbers of inputs and outputs of one weight
+Init = Callable[[int, int], jax.nn.initializers.Initializer]  # arguments: fan_in and fan_out of a weight
 
 
 def torch_uniform(fan_in: int, fan_out: int = 0) -> jax.nn.initializers.Initializer:
@@ -42,9 +42,9 @@ def kaiming_normal(mode: str = "fan_in") -> Init:
 
 
 class Dense(nn.Module):
-    """``inputs @ kernel + bias`` over the last axis, initialised as PyTorch's Linear (the bias always).
+    """``inputs @ kernel + bias`` over the last axis, initialised as PyTorch's Linear.
 
-    ``part``: which part of the network it is, if that has a name (``masks.py``).
+    ``kernel_init`` does not affect the bias. ``part``: the name of a part of the network (``masks.py``), if any.
     """
 
     features: int
@@ -63,9 +63,9 @@ class Dense(nn.Module):
 
 
 class Conv(nn.Module):
-    """2-D convolution of NHWC images, zero padding on both sides, initialised as PyTorch's Conv2d (the bias always).
+    """2-D convolution of NHWC images with zero padding on both sides, initialised as PyTorch's Conv2d.
 
-    The kernel is [kernel_size, kernel_size, channels / groups, features].
+    The kernel is [kernel_size, kernel_size, channels / groups, features]. ``kernel_init`` does not affect the bias.
     """
 
     features: int
@@ -81,7 +81,7 @@ class Conv(nn.Module):
 
     @property
     def convolution(self) -> Convolution:
-        """Its options."""
+        """The options of the convolution."""
         padding = (self.kernel_size - 1) // 2 if self.padding is None else self.padding
         return Convolution(self.stride, padding, self.groups, self.lowering, self.target)
 
@@ -109,8 +109,8 @@ def normalize(kind: str, inputs: jax.Array, mask: jax.Array, train: bool, **opti
 class BatchNorm(nn.Module):
     """BatchNorm over all axes but the last, with PyTorch's semantics and without padding rows.
 
-    Training normalises with the biased variance of the true rows; the running variance moves towards the **unbiased**
-    one (Flax's own moves towards the biased one). A batch of one value per channel leaves it at 0 for that step.
+    Training normalises with the biased variance of the true rows; the running variance is updated with the **unbiased**
+    variance (in Flax with the biased one). A batch of one value per channel contributes a variance of 0.
     """
 
     momentum: float = 0.1  # PyTorch's: weight of the new value
@@ -136,7 +136,7 @@ class BatchNorm(nn.Module):
 
 
 class GroupNorm(nn.Module):
-    """GroupNorm of each example by itself, as PyTorch's: over all pixels and ``channels / groups`` channels."""
+    """GroupNorm of each example, as in PyTorch: over all pixels and ``channels / groups`` channels."""
 
     groups: int = 2
     epsilon: float = 1e-5
@@ -157,7 +157,7 @@ class GroupNorm(nn.Module):
 
 
 def _cast(arrays, dtype):
-    """The arrays in the dtype that a layer computes in."""
+    """Casts arrays to the dtype in which a layer computes."""
     if dtype not in DTYPES:
         raise UserError(f"dtype {dtype!r}: expected one of {', '.join(map(str, DTYPES))}")
     return arrays if dtype is None else jax.tree.map(lambda array: array.astype(dtype), arrays)

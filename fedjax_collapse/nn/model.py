@@ -1,4 +1,4 @@
-"""A network with the shape of its inputs and the task that it learns, as pure functions."""
+"""A network together with the shape of its inputs and its task, as pure functions."""
 
 import dataclasses
 import functools
@@ -18,7 +18,7 @@ from fedjax_collapse.core.records import Batch, Key, Outputs, PyTree, UserError,
 from fedjax_collapse.core.target import Target
 from fedjax_collapse.nn.task import CLASSIFICATION, Task
 
-LEVELS = "levels"  # Linen's collection of what a network has on its way to the features
+LEVELS = "levels"  # the Linen collection of intermediate representations
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,19 +26,20 @@ class Model:
     """A Linen network, the shape and type of its input, and its task.
 
     The module is called as ``module(inputs, mask, train)`` and returns ``Outputs``; ``mask`` marks the true rows, for
-    layers that look across the batch. Two models of equal modules are equal, so nothing recompiles for them. Of images
-    larger than ``input_shape`` it sees the middle: of those that training crops to that shape (``data/augment.py``).
-    ``reinitialize``: what to make of the module's own initial variables, such as ``masks.orthogonal_head``.
+    layers that operate across the batch. Models with equal fields are equal, so they share compiled programs. Images
+    larger than ``input_shape`` are cropped to their centre, as training crops them at random (``data/augment.py``).
+
+    ``reinitialize`` changes the initial variables of the module, for example ``nn.heads.orthogonal_head``.
 
     Raises:
-        UserError: one of these is not what its annotation says.
+        UserError: if a field does not match its annotation.
     """
 
     module: flax.linen.Module
-    input_shape: tuple[Count, ...]  # of one example: height, width, channels of an image
+    input_shape: tuple[Count, ...]  # of one example; for images height, width, channels
     reinitialize: "Callable[[Model, Variables, Key], Variables] | None" = None
     task: Task = CLASSIFICATION
-    input_dtype: type | str = float  # as it is in the default precision; or an integer type, such as "int32"
+    input_dtype: type | str = float  # in the default precision; or an integer type, such as "int32"
 
     def __post_init__(self):
         check_fields(self)
@@ -49,17 +50,17 @@ class Model:
             raise UserError(f"Model: input_dtype {self.input_dtype!r}: expected a type of real numbers, such as float")
 
     def on(self, target: Target) -> "Model":
-        """The same, compiled for that target, if the module can be told of it: if it has a field ``target``."""
+        """Returns the model compiled for ``target``, if its module has a field ``target``; otherwise the same model."""
         if not any(field.name == "target" for field in dataclasses.fields(self.module)):
             return self
         return self.with_module(target=target)
 
     def with_module(self, **options: Any) -> "Model":
-        """The same with other options of its module."""
+        """Returns the model with the given options of its module replaced."""
         return dataclasses.replace(self, module=self.module.clone(**options))
 
     def check_inputs(self, shape: tuple[int, ...], augmented: tuple[int, ...]) -> None:
-        """Raises UserError if inputs of that shape, as ``augmented`` in training, are not the model's."""
+        """Raises UserError unless inputs of that shape have shape ``input_shape`` after augmentation."""
         if augmented != self.input_shape:
             after = "" if augmented == shape else f", after augmentation {augmented}"
             is_crop = len(augmented) == len(self.input_shape) == 3 and augmented[2] == self.input_shape[2]
@@ -68,7 +69,7 @@ class Model:
             raise UserError(f"{problem}{after}{advice}")
 
     def check_variables(self, what: str, variables: Variables) -> None:
-        """Raises UserError unless ``variables`` have the names, shapes and types of the model's own."""
+        """Raises UserError unless ``variables`` have the names, shapes and dtypes of the model's variables."""
         check_value(what, variables, Variables)
         for name, part in variables._asdict().items():
             check_value(f"{what}: {name}", part, Mapping)
@@ -79,38 +80,38 @@ class Model:
                 raise UserError(f"{what}: {path} is {is_}, expected {should}, as in Model.init(key)")
 
     def init(self, key: Key) -> Variables:
-        """Initial variables; compiled, because eager initialisation is many times slower.
+        """Returns initial variables; compiled, because eager initialisation is many times slower.
 
         Raises:
-            UserError: ``key`` is none, or ``reinitialize`` returns something else.
+            UserError: if ``key`` is not a key, or if ``reinitialize`` does not return variables.
         """
         if not is_traced(key):
             check_key("Model.init: key", key)
         return (_draw if is_traced(key) else _draw_compiled)(self, key)
 
     def variable_shapes(self) -> Variables:
-        """Shapes and dtypes of its variables."""
+        """Returns the shapes and dtypes of the variables."""
         return _trace(self, self.init, jax.random.key(0))
 
     def output_shapes(self, variables: Variables, levels: bool = False) -> Outputs:
-        """Shapes and dtypes of features [1, d], logits [1, classes], and of the levels if asked for."""
+        """Returns shapes and dtypes of features [1, d], logits [1, classes] and, if requested, levels."""
         inputs = jax.ShapeDtypeStruct((1, *self.input_shape), jax.dtypes.canonicalize_dtype(self.input_dtype))
         batch = Batch(inputs, jax.ShapeDtypeStruct((1,), jnp.int32), jax.ShapeDtypeStruct((1,), bool))
         return _trace(self, lambda v, b: self.apply(v, b, train=False, levels=levels)[0], variables, batch)
 
     def initial_shapes(self) -> Outputs:
-        """``output_shapes`` of initial variables, with the levels that the network offers."""
+        """Returns ``output_shapes`` of initial variables, with the levels of the network."""
         return _initial_shapes(self, jnp.result_type(float))
 
     def apply(
         self, variables: Variables, batch: Batch, train: bool, key: Key | None = None, levels: bool = False
     ) -> tuple[Outputs, PyTree]:
-        """Outputs and the new running statistics (unchanged unless ``train``); without a key nothing is dropped out.
+        """Returns outputs and new running statistics (unchanged unless ``train``); without a key there is no dropout.
 
-        ``levels``: also those that the module has sown in the collection of that name, as those of ``nn`` do.
+        With ``levels``, outputs include what the module has sown in the collection of that name.
 
         Raises:
-            UserError: the images are smaller than ``input_shape``.
+            UserError: if the images are smaller than ``input_shape``.
         """
         inputs, rngs = batch.inputs, None if key is None else {"dropout": key}
         if len(self.input_shape) == 3:
@@ -124,23 +125,23 @@ class Model:
         return outputs, updated.get("batch_stats", variables.batch_stats)
 
     def batch_statistics(self, variables: Variables, batch: Batch) -> PyTree:
-        """What the layers with running statistics measure in this batch, in training mode.
+        """Returns the statistics of this batch in all layers with running statistics, in training mode.
 
-        A batch moves running statistics linearly, by a share that is the layer's own: from starts at 0 and at 1 one
-        sees both the share and the measurement. The two passes are one to the compiler.
+        A batch updates running statistics linearly, with a momentum per layer. Updates from 0 and from 1 determine both
+        the momentum and the batch's statistics. The compiler merges the two passes.
         """
 
-        def moved_from(value):
+        def updated_from(value):
             start = jax.tree.map(lambda leaf: jnp.full_like(leaf, value), variables.batch_stats)
             return self.apply(Variables(variables.params, start), batch, train=True)[1]
 
-        return jax.tree.map(lambda zero, one: zero / (1 - (one - zero)), moved_from(0), moved_from(1))
+        return jax.tree.map(lambda zero, one: zero / (1 - (one - zero)), updated_from(0), updated_from(1))
 
     def mask(self, name: str) -> Variables:
-        """The part of the network of that name (``masks.py``), as a tree of Python bools.
+        """Returns the mask of a named part of the network (``masks.py``), as a tree of Python bools.
 
         Raises:
-            UserError: the network has no such part.
+            UserError: if the network has no such part.
         """
         check_value("network: part", name, str)
         return _mask(self, name)
@@ -157,19 +158,19 @@ def _mask(model, name):
 
 @functools.lru_cache(maxsize=256)
 def _initial_shapes(model, dtype):
-    """``dtype``: of floats as JAX makes them now, which ``jax.enable_x64`` changes."""
+    """``dtype`` is JAX's current default for floats, which ``jax.enable_x64`` changes; it is part of the cache key."""
     return model.output_shapes(model.variable_shapes(), levels=True)
 
 
 def _trace(model, function, *arguments):
-    """The shapes of what the function returns, which calls the user's network."""
+    """Returns the shapes of the function's outputs; the function calls the user's network."""
     shape = ", ".join(map(str, ["batch", *model.input_shape]))
     what = f"network {type(model.module).__name__}, called as module(inputs [{shape}], mask [batch], train)"
     return user_code.call(what, jax.eval_shape, function, *arguments)
 
 
 def _named_layers(model) -> Mapping[str, list[tuple[str, ...]]]:
-    """Paths of the layers that say which part of the network they are, by part."""
+    """Returns the paths of the layers that declare a part of the network, by part."""
     found: dict[str, list] = {}
 
     def notice(call, args, kwargs, context):
@@ -184,7 +185,7 @@ def _named_layers(model) -> Mapping[str, list[tuple[str, ...]]]:
 
 
 def _type_of(leaf):
-    """Of an array its type, in the default precision, and shape."""
+    """Returns the dtype, in the default precision, and shape of an array as text."""
     if isinstance(leaf, (jax.Array, np.ndarray, jax.ShapeDtypeStruct)):
         return f"{jax.dtypes.canonicalize_dtype(leaf.dtype)}{list(leaf.shape)}"
     return "not there" if leaf is None else f"of type {type(leaf).__name__}"
@@ -199,7 +200,7 @@ def _is_real(dtype):
 
 
 def _middle(images, height, width):
-    """That much of the images' middle, rounded as by torchvision's CenterCrop."""
+    """Crops the centre of images, rounded as in torchvision's CenterCrop."""
     have = images.shape[1:3]
     if have == (height, width):
         return images
@@ -225,5 +226,5 @@ def _draw(model, key):
     return variables
 
 
-# one draw a layer is much code that runs once: to optimise it would take ten times as long as all the rest
+# a draw per layer is much code that runs once; optimising it would take ten times as long as everything else
 _draw_compiled = jax.jit(_draw, static_argnums=0, compiler_options={"xla_backend_optimization_level": 0})

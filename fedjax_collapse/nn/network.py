@@ -1,4 +1,4 @@
-"""What networks have in common: the options of their layers, and the way from an image's features to its classes."""
+"""Base classes of networks: the options of their layers, the projector and the classifier."""
 
 import dataclasses
 import functools
@@ -20,14 +20,16 @@ from fedjax_collapse.nn.projector import project
 
 
 class Network(nn.Module, kw_only=True):
-    """``represent(images, mask, train)`` [batch, d], which each network writes, then projector and head.
+    """A network: ``represent(images, mask, train)`` [batch, d], which subclasses define, then projector and head.
 
-    ``projector``: none, moon, feddecorr or feduv (``projector.py``), of ``projector_dim`` outputs.
-    ``head``: ``linear``, or what makes another one (``heads/``): a class of a module, such as ``heads.ETF``, or
-    one with options, such as ``with_options(heads.ETF, scale=10.0)`` (``options.py``).
-    ``normalize_features``: to length 1, before the classifier (FedProc).
-    ``dtype``: what the layers of ``represent`` compute in, None for float32, or bfloat16; parameters, running
-    statistics and all that follows ``represent`` are float32.
+    Attributes:
+        projector: none, moon, feddecorr or feduv (``projector.py``).
+        projector_dim: number of outputs of the projector.
+        normalize_features: whether to scale features to norm 1 before the classifier (FedProc).
+        head: ``linear``, the class of another head (``heads/``) such as ``heads.ETF``, or a class with options such as
+            ``with_options(heads.ETF, scale=10.0)`` (``options.py``).
+        dtype: dtype in which the layers of ``represent`` compute, bfloat16 or None for float32. Parameters, running
+            statistics, projector and head are float32.
 
     Raises:
         UserError: at the first call, for an unknown option or images that are too small.
@@ -65,7 +67,7 @@ class Network(nn.Module, kw_only=True):
 
 @dataclasses.dataclass(frozen=True)
 class LayerOptions:
-    """What all convolutions of a network share; its methods make layers, inside a compact method."""
+    """The options shared by all convolutions of a network; its methods add layers inside a compact method."""
 
     norm: str
     lowering: str | TimedLowerings
@@ -74,19 +76,19 @@ class LayerOptions:
     kernel_init: Init = torch_uniform
 
     def conv(self, images: jax.Array, features: int, size: int = 3, **options) -> jax.Array:
-        """Images after a convolution; ``options`` are those of ``Conv``."""
+        """Applies a convolution; ``options`` are options of ``Conv``."""
         own = dict(lowering=self.lowering, dtype=self.dtype, target=self.target, kernel_init=self.kernel_init)
         return Conv(features, size, **own | options)(images)
 
     def normalize(self, images: jax.Array, mask: jax.Array, train: bool, momentum: float = 0.1) -> jax.Array:
-        """Images after the normalisation; ``momentum`` is of BatchNorm's running statistics."""
+        """Applies the normalisation; ``momentum`` is for BatchNorm's running statistics."""
         options = dict(momentum=momentum, target=self.target) if self.norm == "batch" else {}
         return normalize(self.norm, images, mask, train, **options)
 
     def conv_norm(
         self, images: jax.Array, features: int, size: int = 3, *, mask: jax.Array, train: bool, **options
     ) -> jax.Array:
-        """Images after a convolution, with a bias only if nothing follows, and the normalisation."""
+        """Applies a convolution and the normalisation; the convolution has a bias only without normalisation."""
         images = self.conv(images, features, size, **dict(use_bias=self.norm == "none") | options)
         return self.normalize(images, mask, train)
 
@@ -94,8 +96,8 @@ class LayerOptions:
 class ConvNetwork(Network, kw_only=True):
     """A network of convolutions and normalisations.
 
-    ``norm``: batch, group or none. ``lowering``: of the convolutions (``convolution.py``). ``target``: what it is
-    compiled for, set by whoever compiles it (``Model.on``).
+    ``norm``: batch, group or none. ``lowering``: how convolutions are computed (``convolution.py``). ``target``: the
+    device for which the network is compiled, set by ``Model.on``.
     """
 
     norm: str = "batch"
@@ -103,19 +105,19 @@ class ConvNetwork(Network, kw_only=True):
     target: Target = Target()
 
     def layers(self, kernel_init: Init = torch_uniform) -> LayerOptions:
-        """The options of its convolutions."""
+        """Returns the options of the network's convolutions."""
         return LayerOptions(self.norm, self.lowering, self.dtype, self.target, kernel_init)
 
 
 def global_mean(images: jax.Array, target: Target) -> jax.Array:
-    """Mean over the pixels, [batch, channels], in float32 at least."""
+    """Returns the mean over the pixels, [batch, channels], in at least float32."""
     return mean_pixels(at_least_float32(images), target)
 
 
 def as_level(module: nn.Module, outputs: jax.Array) -> jax.Array:
-    """The outputs of a layer, of which a level of the representation is kept if levels are asked for (``Model.apply``).
+    """Returns ``outputs``, and records them as a level of the representation if levels are requested (``Model.apply``).
 
-    It is the mean over the pixels of [batch, height, width, channels]; [batch, channels] stay as they are.
+    The level is the mean over the pixels of [batch, height, width, channels], or ``outputs`` if [batch, channels].
     """
     if module.is_mutable_collection(LEVELS) and not module.is_initializing():
         module.sow(LEVELS, "level", at_least_float32(outputs).mean(axis=tuple(range(1, outputs.ndim - 1))))
@@ -123,19 +125,20 @@ def as_level(module: nn.Module, outputs: jax.Array) -> jax.Array:
 
 
 def scale(channels: int, multiplier: float) -> int:
-    """A number of channels times a network's ``width_multiplier``, at least 1."""
+    """Returns a number of channels times a network's ``width_multiplier``, at least 1."""
     return max(1, round(channels * multiplier))
 
 
 def dropout(module: nn.Module, inputs: jax.Array, rate: float, train: bool, whole_examples: bool = False) -> jax.Array:
-    """Inputs of which a share is 0 and the rest scaled up, in training and if there is a key for ``dropout``."""
+    """Applies dropout, in training and if there is a key for ``dropout``."""
     axes = tuple(range(1, inputs.ndim)) if whole_examples else ()
     return nn.Dropout(rate, axes, deterministic=not (train and module.has_rng("dropout")))(inputs)
 
 
 def rematerialized(block: type[nn.Module], remat: bool) -> type[nn.Module]:
-    """The block's class; with ``remat`` its inside is computed again for the gradient instead of being kept.
+    """Returns the block's class; with ``remat``, activations are recomputed for the gradient instead of stored.
 
-    Blocks are called as ``block(images, mask, train)``, and named by hand, because the two classes' own names differ.
+    Blocks are called as ``block(images, mask, train)``, and named explicitly, because default names of the two classes
+    differ.
     """
     return nn.remat(block, static_argnums=3) if remat else block

@@ -1,7 +1,7 @@
-"""Whether padding rows change what a network makes of the true ones, found by running it on a few examples.
+"""A check that padding rows do not change a network's outputs for the true rows, by running it on a few examples.
 
-A client's last batch is filled up with rows that ``Batch.mask`` leaves out. A layer that looks across the batch without
-that mask, as ``flax.linen.BatchNorm`` does by default, would count them in its moments.
+A client's last batch is padded with rows that ``Batch.mask`` excludes. A layer that operates across the batch without
+this mask, as ``flax.linen.BatchNorm`` does by default, would include them in its moments.
 """
 
 import dataclasses
@@ -19,23 +19,23 @@ from fedjax_collapse.core.records import Examples, Key, PyTree, UserError, Varia
 from fedjax_collapse.data.batches import get_batch
 from fedjax_collapse.nn.model import Model
 
-_ROWS = 4  # true ones, and as many of padding
-_ROUNDING = 1e-4  # relative, of one program on other padding: on a CPU it is none at all
-_REORDERING = 0.1  # of another program, for fewer rows: layers of bfloat16 that stand one on the other
-_DEEP = 20  # layers from which on gradients, which would compile for many seconds, are not compared
+_ROWS = 4  # number of true rows, and of padding rows
+_ROUNDING = 1e-4  # relative, for one program with other padding; on a CPU there is no difference
+_REORDERING = 0.1  # relative, for a program with fewer rows, through several layers of bfloat16
+_DEEP = 20  # number of layers from which gradients are not compared, as compiling them takes many seconds
 _CHEAP = {"xla_backend_optimization_level": 0}  # the program runs once or twice
 _REMEDY = (
     "a layer looks across the batch without its mask, as flax.linen.BatchNorm does; take fedjax_collapse.nn.layers."
     "BatchNorm()(inputs, mask, train), or give the layer the mask"
 )
-_found: dict[Model, str] = {}  # what is wrong with those that were tried
+_found: dict[Model, str] = {}  # the problem found in each model, empty if none
 
 
 def check_padding(model: Model, examples: Examples) -> None:
     """Raises UserError if padding rows change outputs, running statistics or gradients of the true rows.
 
-    Networks of the library are known to be right. Any other is compiled with little optimisation and run on eight
-    examples and on four, in training and in evaluation; once, however many runs have it.
+    Networks of this library are known to be correct. Any other network is compiled with little optimisation and run on
+    eight examples and on four, in training and in evaluation mode, once per process.
     """
     if _is_known(model.module):
         return
@@ -46,7 +46,7 @@ def check_padding(model: Model, examples: Examples) -> None:
 
 
 def _is_known(value: Any) -> bool:
-    """Whether the module, or what it is made with, is the library's alone."""
+    """Returns whether a module and all of its options are from this library."""
     if isinstance(value, WithOptions):
         return _is_known(value.function)
     if isinstance(value, flax.linen.Module):
@@ -58,27 +58,27 @@ def _is_known(value: Any) -> bool:
 
 
 def _problem(model, examples):
-    """What padding rows change, in words; empty where they change nothing."""
-    variables, key = _somewhere(model), jax.random.key(1)
+    """Returns a description of what padding rows change; empty if nothing."""
+    variables, key = _perturbed_variables(model), jax.random.key(1)
     is_deep = sum(leaf.ndim > 1 for leaf in jax.tree.leaves(variables.params)) >= _DEEP
-    whole, alone = _first(examples, 2 * _ROWS), _first(examples, _ROWS)
+    whole, true_only = _first_examples(examples, 2 * _ROWS), _first_examples(examples, _ROWS)
     run, uses_key = _compile(_forward if is_deep else _forward_and_backward, model, variables, whole, key)
     found = run(variables, whole, key)
-    if wrong := _difference(found, run(variables, _with_other_padding(whole, examples), key), _ROUNDING):
-        return f"what padding rows hold changes {wrong}"
-    try:  # of other numbers of rows nothing random is the same
+    if difference := _difference(found, run(variables, _with_other_padding(whole, examples), key), _ROUNDING):
+        return f"what padding rows hold changes {difference}"
+    try:  # random numbers differ for other numbers of rows, so run without a key
         if uses_key:
             key = None
             found = _compile(_forward, model, variables, whole, key)[0](variables, whole, key)
-        expected = _compile(_forward, model, variables, alone, key)[0](variables, alone, key)
-    except InvalidRngError:  # the network cannot do without
+        expected = _compile(_forward, model, variables, true_only, key)[0](variables, true_only, key)
+    except InvalidRngError:  # the network needs a key
         return ""
-    wrong = _difference(found, expected, _REORDERING)
-    return wrong and f"padding rows change {wrong}"
+    difference = _difference(found, expected, _REORDERING)
+    return difference and f"padding rows change {difference}"
 
 
-def _somewhere(model):
-    """Variables near the initial ones, where no layer is left out by a weight of 0; on the host."""
+def _perturbed_variables(model):
+    """Returns perturbed initial variables, so that no layer is disabled by a weight of 0; on the host."""
     variables, rng = jax.device_get(model.init(jax.random.key(0))), np.random.default_rng(0)
 
     def move(leaf):
@@ -87,15 +87,15 @@ def _somewhere(model):
     return variables._replace(params=jax.tree.map(move, variables.params))
 
 
-def _first(examples, count):
-    """So many of the examples, all over again where there are fewer; on the host."""
+def _first_examples(examples, count):
+    """Returns the first ``count`` examples, repeated if there are fewer; on the host."""
     rows = np.arange(count) % len(examples.labels)
     inputs, labels = (np.asarray(array[:count])[rows] for array in (examples.inputs, examples.labels))
     return examples._replace(inputs=inputs, labels=labels)
 
 
 def _with_other_padding(whole, examples):
-    """The last of the examples, of numbers that may be no others; else other numbers."""
+    """Replaces the padding rows: by changed numbers, or, for integers without a mean, by the last examples."""
     inputs = whole.inputs.copy()
     if np.issubdtype(inputs.dtype, np.floating):
         inputs[_ROWS:] = 2 * inputs[_ROWS:] + 1
@@ -108,7 +108,7 @@ def _with_other_padding(whole, examples):
 
 
 def _compile(effects, model, variables, examples, key):
-    """The effects as a program, and whether it uses the key."""
+    """Compiles ``effects``, and returns whether the program uses the key."""
     traced = jax.jit(functools.partial(effects, model)).trace(variables, examples, key)
     jaxpr = traced.jaxpr.jaxpr
     used = {id(variable) for equation in jaxpr.eqns for variable in equation.invars}
@@ -116,8 +116,8 @@ def _compile(effects, model, variables, examples, key):
 
 
 def _forward(model: Model, variables: Variables, examples: Examples, key: Key | None) -> dict[str, PyTree]:
-    """What training and evaluation see of the first ``_ROWS``, all others being padding, and what becomes of running
-    statistics."""
+    """Returns outputs of the first ``_ROWS`` rows in training and in evaluation mode, and the update of running
+    statistics; all other rows are padding."""
     rows = jnp.arange(len(examples.labels))
     batch = get_batch(examples, rows, rows < _ROWS)
     with jax.default_matmul_precision("highest"):
@@ -133,7 +133,7 @@ def _forward(model: Model, variables: Variables, examples: Examples, key: Key | 
 
 
 def _forward_and_backward(model, variables, examples, key):
-    """The same, and the gradient of some function of the true rows' outputs."""
+    """Returns the same, and the gradient of a function of the true rows' outputs."""
 
     def project(params):
         found = _forward(model, variables._replace(params=params), examples, key)
@@ -146,8 +146,8 @@ def _forward_and_backward(model, variables, examples, key):
 
 
 def _difference(found, expected, tolerance):
-    """The first of the expected effects that differ, and by how much of their norm; empty if none does."""
-    for name in sorted(expected, key="gradients".__eq__):  # which say least of the cause
+    """Returns the first effect that differs, and its relative difference; empty if there is none."""
+    for name in sorted(expected, key="gradients".__eq__):  # last, as they say least about the cause
         first, second = (
             np.concatenate([np.ravel(np.asarray(leaf, float)) for leaf in jax.tree.leaves(tree)] or [np.zeros(0)])
             for tree in (found[name], expected[name])

@@ -1,11 +1,11 @@
-"""Projectors between a network and its classifier: the features are then what comes out of them.
+"""Projectors between a network and its classifier; the features are then their outputs.
 
-    none        features as they are
+    none        no projector
     moon        d -> d, ReLU -> 256                        MOON's released code
     feddecorr   d -> d/2, ReLU -> 256                      FedDecorr's code of MOON
-    feduv       d -> 256, BatchNorm, ReLU, twice           FedUV's, for all methods that it compares
+    feduv       d -> 256, BatchNorm, ReLU, twice           FedUV's code, for all methods that it compares
 
-256 stands for ``projector_dim``.
+256 is the default of ``projector_dim``.
 """
 
 import jax
@@ -17,10 +17,10 @@ PROJECTORS = ("none", "moon", "feddecorr", "feduv")
 
 
 def project(kind: str, features: jax.Array, mask: jax.Array, train: bool, dim: int = 256) -> jax.Array:
-    """Features [batch, dim] of the projector, for use inside a compact method.
+    """Returns features [batch, dim] of the projector, for use inside a compact method.
 
     Raises:
-        UserError: unknown projector.
+        UserError: if the projector is unknown.
     """
     if kind not in PROJECTORS:
         raise UserError(f"projector {kind!r}: expected one of {', '.join(PROJECTORS)}")

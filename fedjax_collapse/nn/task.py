@@ -1,4 +1,4 @@
-"""What is learned: the loss of a batch, and the score of an example that evaluation averages."""
+"""Tasks: the loss of a batch, and the score of each example that evaluation averages."""
 
 import dataclasses
 from collections.abc import Callable
@@ -15,9 +15,11 @@ from fedjax_collapse.losses import cross_entropy, masked_mean
 class Task:
     """Functions of a network's outputs and a batch, both pure.
 
-    ``loss``: the mean over the true rows of what is minimised. ``score``: of every row, [batch] bool or float; its mean
-    over the test set is what ``metric`` names in the rows of metrics.
-    ``is_classification``: the network returns a logit for each class, and labels are integers.
+    Attributes:
+        loss: the mean loss over the true rows, which is minimised.
+        score: the score of each row, [batch] bool or float; ``metric`` is its mean over the test set.
+        metric: the name of the mean score in the metrics.
+        is_classification: whether the network returns a logit for each class and labels are integers.
     """
 
     loss: Callable[[Outputs, Batch], jax.Array]
@@ -29,7 +31,7 @@ class Task:
         check_fields(self)
 
     def check(self, outputs: Outputs, num_classes: int) -> None:
-        """Raises UserError if the network's outputs, of one example, do not match the classes of the data."""
+        """Raises UserError if the network's outputs for one example do not match the classes of the data."""
         if outputs.features.ndim != 2 or len(outputs.features) != 1:
             raise UserError(f"network: its features have shape {list(outputs.features.shape)}, expected [batch, d]")
         if self.is_classification and outputs.logits.shape != (1, num_classes):
@@ -48,7 +50,7 @@ def _is_correct(outputs, batch):
 
 
 def _squared_errors(outputs, batch):
-    """Of every row, the mean over its predictions."""
+    """Returns the mean squared error of each row, over its predictions."""
     if batch.labels.size != outputs.logits.size:
         shapes = f"predictions [batch, {outputs.logits.shape[1:]}] of labels [batch, {batch.labels.shape[1:]}]"
         raise UserError(f"network: {shapes}, expected as many numbers in both")
@@ -60,5 +62,5 @@ def _regression_loss(outputs, batch):
     return masked_mean(_squared_errors(outputs, batch), batch.mask)
 
 
-CLASSIFICATION = Task(_classification_loss, _is_correct, is_classification=True)  # cross-entropy in nats, and top-1
+CLASSIFICATION = Task(_classification_loss, _is_correct, is_classification=True)  # cross-entropy (nats), top-1
 REGRESSION = Task(_regression_loss, _squared_errors, "squared_error")

@@ -88,7 +88,7 @@ def write_json(path: Path, content: object) -> None:
 
 
 def last_row(path: Path) -> dict[str, Any]:
-    """The last row of a file that may still grow; empty if there is none."""
+    """Returns the last row of a file that may still grow; empty if there is none."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
@@ -99,7 +99,7 @@ def last_row(path: Path) -> dict[str, Any]:
 
 
 def finished_lines(content: bytes) -> list[bytes]:
-    """The lines that end; what a crash has cut short is none."""
+    """Returns the complete lines, without a last line that a crash has cut short."""
     return content.split(b"\n")[:-1]
 
 

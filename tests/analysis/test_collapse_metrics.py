@@ -1,4 +1,4 @@
-"""Numbers that summarise collapse: published test vectors, what they do not depend on, and degenerate features."""
+"""Numbers that summarise collapse: published test vectors, invariances, and degenerate features."""
 
 import flax.linen
 import jax
@@ -23,7 +23,7 @@ POWER_LAW = np.arange(1, 21.0) ** -1.5 * (1 + 0.1 * (-1.0) ** np.arange(1, 21))
 
 
 def streamed(features, labels, num_classes) -> Moments:
-    """From parts of one, two and more rows, each with a shift of its own and padded with garbage."""
+    """From parts of one, two and more rows, each with a different shift and padded with garbage."""
     moments = class_moments(features[:0], labels[:0], num_classes)
     for part in np.split(np.arange(len(features)), (1, 3)):
         padding = np.full((2, features.shape[1]), np.nan)

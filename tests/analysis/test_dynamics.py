@@ -1,4 +1,4 @@
-"""Deep linear networks under gradient flow: what is conserved, where theorem 1 is exact, and where it is not."""
+"""Deep linear networks under gradient flow: conserved quantities, and where theorem 1 is exact."""
 
 import jax
 import jax.numpy as jnp

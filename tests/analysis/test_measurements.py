@@ -35,7 +35,7 @@ def run(federation, model, algorithm=FedAvg(TRAINING), **options):  # noqa: B008
 
 
 def kept(seen):
-    """A measurement that keeps what it sees, on the host: the next round overwrites what is on the device."""
+    """A measurement that stores its views on the host, as the next round overwrites arrays on the device."""
 
     def keep(view):
         server = dataclasses.replace(view.server, variables=jax.device_get(view.server.variables))
@@ -47,7 +47,7 @@ def kept(seen):
 
 @pytest.fixture(scope="module")
 def views(federation, model):
-    """Of a run with all measurements, what they saw, and the result."""
+    """Returns the views and the result of a run with all measurements."""
     seen = []
     return seen, run(federation, model, measurements={**ALL, "keep": kept(seen)})
 
@@ -118,7 +118,7 @@ def test_all_of_them_are_defined_in_the_docs():
 
 
 def test_domains(federation, model):
-    """Of the server's model; of clients' own models, where they keep a part, of the clients with that domain alone."""
+    """Scores of the server's model; with private parts, of the personal models of clients with only that domain."""
     train = np.zeros(110, int)
     rows = federation.owned_rows()
     for client, domain in enumerate([0, 1, 1, 2, 2]):
@@ -222,7 +222,7 @@ def test_a_fixed_head_has_no_params_to_measure(federation):
 
 
 class Unnamed(linen.Module):
-    """A network that says of none of its layers that it is the head."""
+    """A network that declares none of its layers as the head."""
 
     @linen.compact
     def __call__(self, inputs, mask, train):
@@ -237,7 +237,7 @@ def test_a_network_has_to_say_which_layer_is_its_head(federation):
 
 
 def test_a_class_without_test_examples(views):
-    """It is no class of the measures, whatever the classifier says of it."""
+    """It is not a class of the measures, for any classifier."""
     (_, view), _ = views
     labels = np.where(view.labels == 3, 0, view.labels)
     server = dataclasses.replace(view.server, labels=labels)

@@ -92,7 +92,7 @@ def test_every_k_rounds_and_after_the_last(seen):
 
 
 def test_the_probe_of_a_run(seen, federation, model):
-    """Fitted to what clients own, beside the accuracy of the head."""
+    """Fitted to examples that clients own, compared with the accuracy of the head."""
     views, result = seen
     (view, (server, *local)), row = views[-1], result.metrics[-1]
     rows = np.unique(np.concatenate(federation.owned_rows()))

@@ -108,7 +108,7 @@ def test_unreadable_npz_files(tmp_path):
 
 
 def test_pickles_are_never_loaded(tmp_path):
-    """Neither of an array nor of a whole file: what they would run is not run."""
+    """Pickles, of an array or of a whole file, are not executed."""
 
     class Trap:
         def __reduce__(self):

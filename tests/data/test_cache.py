@@ -1,4 +1,4 @@
-"""What was once read is kept: whole, by one writer or several, also if one of them is killed."""
+"""The cache of decoded data: entries are complete, with one writer or several, also if one of them is killed."""
 
 import os
 import signal
@@ -100,7 +100,7 @@ def wait_until(happened):
 
 
 def test_a_killed_writer_leaves_no_half_entry():
-    """The process is killed when it has written a part; the next one makes the entry, and removes what is left."""
+    """A process is killed while writing; the next one creates the entry, and removes the leftovers."""
     writer = start_writer(3, before=SLOW)
     wait_until(lambda: any(file.stat().st_size > 2**20 for file in cache_folder("data").glob("*.tmp")))
     (half,) = cache_folder("data").iterdir()
@@ -140,7 +140,7 @@ def test_two_writers_at_once(tmp_path):
 
 
 def test_a_cache_is_its_users_alone(tmp_path, monkeypatch):
-    """What is made for it, whatever the umask; folders that are there stay as they are."""
+    """Folders that the cache creates, with any umask; existing folders do not change."""
     monkeypatch.setattr(jax.config, "update", lambda name, value: None)
     before = tmp_path.stat().st_mode
     old = os.umask(0)

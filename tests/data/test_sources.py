@@ -55,7 +55,7 @@ def test_images_of_all_kinds_become_8_bits_of_one_or_three_channels(tmp_path, mo
     assert colours.shape == (1, 8, 8, 3) and np.all(colours == expected)
 
 
-def test_what_desktops_and_data_sets_leave_beside_images_is_ignored(tmp_path):
+def test_what_desktops_and_data_sets_leave_next_to_images_is_ignored(tmp_path):
     examples = draw(8, (8, 8, 3))
     for part in ("train", "test"):
         save_classes(tmp_path / "data" / part, *examples)
@@ -118,7 +118,7 @@ def test_domains_of_classes_without_a_split(tmp_path):
 
 
 def test_isic2019_in_the_order_of_its_split_file(tmp_path):
-    """Centres are domains; the middle square of every image is what is kept; the partition agrees."""
+    """Centres are domains, images are cropped to their central square, and the partition agrees."""
     images, _ = draw(24, (12, 20, 3))
     targets, centers, folds = np.arange(24) % 8, np.arange(24) % 6, np.where(np.arange(24) % 4, "train", "test")
     lines = ["image,target,center,fold"]

@@ -1,4 +1,4 @@
-"""TensorFlow Datasets without TensorFlow: own builders by the catalogue's names write what they are told."""
+"""TensorFlow Datasets without TensorFlow: test builders with the catalogue's names write given data."""
 
 import shutil
 import sys

@@ -98,7 +98,7 @@ LOSSES = {
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_one_class_and_two(name):
-    """One class, or one that is left, says nothing: value and gradient are exactly 0."""
+    """With a single class in the softmax, value and gradient are exactly 0."""
     loss, labels = LOSSES[name], np.zeros(3, int)
     value, gradient = evaluate(loss, Z[:, :1], labels, extras=([9],))
     assert value == 0 and np.all(gradient == 0)

@@ -85,7 +85,7 @@ def test_missing_prototypes_have_no_influence(loss):
 
 @pytest.mark.parametrize(("function", "flags"), [(prototype_margin, (ALL, ALL)), (prototype_distance, (ALL,))])
 def test_selected_rows_only(function, flags):
-    """Lite: the loss of the selected rows alone, class sizes included."""
+    """Lite: the loss of only the selected rows, including class sizes."""
     selected = np.array([True, True, False, False, True, False])
     of_padded = np.array([True, *selected, False, False])
     value, gradient = evaluate(function, Z6, Y6, (G, *flags, of_padded))

@@ -185,7 +185,7 @@ def test_the_command(capsys):
     assert "did you mean 'fedavg'" in error and error.count("\n") == 1
 
 
-def test_the_command_has_the_papers_numbers_beside_ours(capsys):
+def test_the_command_has_the_papers_numbers_next_to_ours(capsys):
     paper = dict(source="X", comparable=True, metric="numbers_sent", values={"fmnist": {"fedmr": 1234567.0}})
     config = "--config=experiments/configs/fedmr/table3.py:smoke"
     assert command.main([config, "--arm=fedavg,fedmr", f"--config.paper={paper}"]) == 0
@@ -195,6 +195,6 @@ def test_the_command_has_the_papers_numbers_beside_ours(capsys):
     assert note == "Paper: X (numbers sent in one direction)."
 
 
-def test_what_does_not_fit_is_told(federation, network):
+def test_mismatched_values_are_rejected(federation, network):
     with pytest.raises(UserError, match="head"):
         of(federation, network, TRAINING.replace(freeze="heap"))

@@ -141,7 +141,7 @@ class WithoutLevels(flax.linen.Module):
         (FedRCL(), Model(nn.MLP(1), (4, 4, 1), task=REGRESSION), "FedRCL: it contrasts classes"),
     ],
 )
-def test_what_makes_no_sense_is_refused(method, model, message):
+def test_invalid_values_are_rejected(method, model, message):
     with pytest.raises(UserError, match=message) as error:
         FedAvg(LocalTraining(), {"fedrcl": method}).check(model)
     assert "\n" not in str(error.value)

@@ -42,7 +42,7 @@ def test_clients_with_all_classes_and_no_margin_do_federated_averaging(float64, 
 
 @pytest.mark.slow
 def test_no_gradient_of_a_single_class(float64, skewed, network):
-    """A client with one class, which alone stays in the softmax, takes steps of length 0."""
+    """For a client with one class, the only one in the softmax, the gradient is 0."""
     alone = skewed.with_partition(skewed.owned_rows()[1:2])
     start = network.init(jax.random.key(3))
     for method in (FedLC(), FedLC(denominator="others"), BalancedSoftmax()):
@@ -74,7 +74,7 @@ def test_weight_decay_of_a_bias_that_is_not_used(float64, skewed, network):
 
 
 class NormedHead(linen.Module):
-    """A classifier with a scale beside its kernel."""
+    """A classifier with a kernel and a scale."""
 
     num_classes: int
 
@@ -84,7 +84,7 @@ class NormedHead(linen.Module):
         return features @ kernel * self.param("scale", linen.initializers.ones, ())
 
 
-def test_what_makes_no_sense_is_refused(federation, network):
+def test_invalid_values_are_rejected(federation, network):
     def message(methods, model=network, training=TRAINING):
         with pytest.raises(UserError) as error:
             FedAvg(training, methods).check(model)

@@ -1,4 +1,4 @@
-"""The contract of methods: what they may not do is told by name; each has randomness of its own; the order counts."""
+"""The interface of methods: errors name the method, each method has separate randomness, and the order matters."""
 
 import jax
 import jax.numpy as jnp
@@ -54,7 +54,7 @@ class Gradient(Method):
 
 @struct.dataclass
 class Wrong(Method):
-    """Its hook returns another tree than it got."""
+    """Its hook returns another tree than it received."""
 
     hook: str = struct.field(pytree_node=False, default="upload")
 
@@ -94,7 +94,7 @@ def test_every_method_has_a_key_of_its_own(federation):
 @pytest.mark.slow
 @pytest.mark.parametrize("hook", ["upload", "correct", "gradient", "aggregate", "finish", "combine"])
 def test_what_a_hook_returns_is_checked(federation, network, hook):
-    with pytest.raises(UserError, match=f"method mine: its {hook} returned another tree than it got") as error:
+    with pytest.raises(UserError, match=f"method mine: its {hook} returned another tree than it received") as error:
         run(federation, network, FedAvg(TRAINING, {"mine": Wrong(hook)}))
     assert "\n" not in str(error.value)
 
@@ -115,7 +115,7 @@ def test_what_a_hook_returns_is_checked(federation, network, hook):
         ({"a": FedCM()}, KEPT, "FedCM: its effective number of steps assumes"),
     ],
 )
-def test_what_makes_no_sense_is_refused(federation, network, methods, training, message):
+def test_invalid_values_are_rejected(federation, network, methods, training, message):
     with pytest.raises(UserError, match=message) as error:
         run(federation, network, FedAvg(training, methods))
     assert "\n" not in str(error.value)
@@ -129,7 +129,7 @@ def test_a_private_part_that_is_not_there(federation, network):
 
 @pytest.mark.slow
 def test_uploads_go_through_methods_in_their_order(float64, federation, network):
-    """Clipping before adding noise bounds the update alone, after it the sum."""
+    """Clipping before adding noise bounds only the update; after it, the sum."""
     start = network.init(jax.random.key(3))
     clip, noise = {"clip_update": ClipUpdate(0.01)}, {"noisy_update": NoisyUpdate(1.0)}
     moved = {}
@@ -156,7 +156,7 @@ def test_feddc_counts_whole_batches_where_the_last_is_dropped():
 
 @pytest.mark.slow
 def test_numbers_of_local_steps(federation, network):
-    """Fractions of an epoch are rounded up to whole steps, and so many steps are the same for all."""
+    """Fractions of an epoch are rounded up to whole steps; a number of steps is the same for all clients."""
 
     def steps(**changes):
         result = run(federation, network, FedAvg(TRAINING.replace(**changes)))

@@ -73,7 +73,7 @@ def network(federation):
     ],
 )
 def test_one_client_with_one_example(float64, method, epochs, expected):
-    """Momentum starts again in each phase, and weight decay is of what is trained alone."""
+    """Momentum restarts in each phase, and weight decay acts only on the trained part."""
     one = np.ones((1, 1))
     federation = Federation.from_inputs(one, np.zeros(1, int), [[0]], one, np.zeros(1, int), class_names=("a", "b"))
     training = LocalTraining(epochs, batch_size=1, learning_rate=0.5, momentum=0.5, weight_decay=1e-4)
@@ -86,7 +86,7 @@ def test_one_client_with_one_example(float64, method, epochs, expected):
 @pytest.mark.slow
 @pytest.mark.parametrize("newcomers", ["initial", "mean"])
 def test_newcomers_are_scored_with_their_heads(federation, network, newcomers):
-    """By size the mean of the heads whose uploads have arrived, beside private biases; or the initial one."""
+    """Newcomers get the mean, by size, of heads whose uploads arrived, also with private biases; or the initial one."""
     start, rule = network.init(jax.random.key(3)), Participation(0.8, upload_loss=0.5)
     methods, options = {"it": FedPer(newcomers)}, dict(variables=start, participation=rule, key=jax.random.key(4))
     result = run(federation, network, FedAvg(SIMPLE, methods, private="Dense_0/bias"), **options)
@@ -111,7 +111,7 @@ def test_newcomers_are_scored_with_their_heads(federation, network, newcomers):
 
 @pytest.mark.slow
 def test_what_a_method_keeps_is_not_perturbed(federation, network):
-    """FedSAM leaves the head of FedPer's clients alone, as one that is private by hand."""
+    """FedSAM does not perturb FedPer's private heads, as with ``private="head"``."""
     sharp = {"fedsam": FedSAM(0.5)}
     named = run(federation, network, FedAvg(SIMPLE, {"fedper": FedPer(), **sharp}), rounds=1)
     plain = run(federation, network, FedAvg(SIMPLE, sharp, private="head"), rounds=1)
@@ -169,7 +169,7 @@ def test_parts_of_methods_are_joined(federation):
         (FedAvg(SIMPLE, {"it": LGFedAvg("all - head")}), "LGFedAvg: shared 'all - head': expected parts"),
     ],
 )
-def test_what_makes_no_sense_is_refused(federation, network, algorithm, message):
+def test_invalid_values_are_rejected(federation, network, algorithm, message):
     with pytest.raises(UserError, match=message) as error:
         algorithm.check(network)
     assert "\n" not in str(error.value)

@@ -119,7 +119,7 @@ def test_one_hot_prototypes_stay():
     assert regularizer.combine(shared, report(regularizer, Z6, Y6, shared)) is shared
 
 
-def test_fedproc_is_refused_beside_another_task_loss(model):
+def test_fedproc_is_rejected_with_another_task_loss(model):
     for methods in ({"fedproc": FedProc(), "fedlc": FedLC()}, {"fedlc": FedLC(), "fedproc": FedProc()}):
         with pytest.raises(UserError, match="FedProc: it ends with plain cross-entropy, fedlc trains another loss"):
             FedAvg(LocalTraining(), methods).check(model)

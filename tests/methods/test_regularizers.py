@@ -68,6 +68,6 @@ def test_one_strength_is_heard(regularizer):
         (FedMR(variant="official", normalise_d2=True), "normalise_d2 True: expected False"),
     ],
 )
-def test_what_does_not_fit_is_refused_before_the_first_round(federation, model, regularizer, message):
+def test_mismatched_values_are_rejected_before_the_first_round(federation, model, regularizer, message):
     with pytest.raises(UserError, match=message):
         simulate(federation, model, FedAvg(LocalTraining(), {"it": regularizer}), rounds=1, key=jax.random.key(0))

@@ -86,7 +86,7 @@ def test_fedexp_of_nothing():
 
 
 @pytest.mark.slow
-def test_fedexp_alone_and_beside_others(float64, federation, network):
+def test_fedexp_alone_and_with_others(float64, federation, network):
     """Of one participant it is federated averaging; a server optimizer and FedNova get what it makes of the mean."""
     alone = federation.with_partition(federation.owned_rows()[:1])
     plain = run(alone, network, FedAvg(TRAINING), rounds=2)
@@ -229,8 +229,8 @@ def test_rounds_of_ccvr_equal_a_plain_loop(float64, lopsided, network, clients):
 
 @pytest.mark.slow
 def test_ccvr_in_every_round(float64, federation, network):
-    """In the first round the head is that of ``end``, and then the server continues from it; one class alone changes
-    nothing."""
+    """In the first round the head is the same as with ``end``, and then the server continues from it; with one class
+    nothing changes."""
     small, start = dict(samples=8, epochs=2, batch_size=8), network.init(jax.random.key(3))
     at_end, every = (FedAvg(TRAINING, {"ccvr": CCVR(when, clip=True, **small)}) for when in ("end", "every_round"))
     first = run(federation, network, at_end, variables=start)
@@ -295,14 +295,18 @@ def test_ccvr_keeps_single_precision_far_from_zero(federation, network):
         assert np.abs(expected).max() < 100
 
 
-def test_what_makes_no_sense_is_refused(federation, network):
+def test_invalid_values_are_rejected(federation, network):
     etf = Model(nn.MLP(4, hidden=(6,), head=nn.heads.ETF), federation.input_shape)
     norm = Model(nn.SmallCNN(4, (5,)), federation.input_shape)
     regression = regression_federation()[1]
     methods = {"ccvr": CCVR()}
     cases = [
         (FedAvg(TRAINING, methods), regression, "CCVR: the model's task has no classes"),
-        (FedAvg(TRAINING, methods, private="head"), network, "CCVR: .* private 'head' stays with them; expected none"),
+        (
+            FedAvg(TRAINING, methods, private="head"),
+            network,
+            "CCVR: private 'head' makes features differ between clients; expected 'none'",
+        ),
         (
             FedAvg(TRAINING, methods),
             etf,

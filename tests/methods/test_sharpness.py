@@ -42,7 +42,7 @@ VECTORS = {  # of two steps from (1, -2) on w^T A w / 2, rho 0.5
 
 @pytest.mark.parametrize("name", VECTORS)
 def test_vectors(float64, name):
-    """Also beside a leaf that stays where it is: nothing about it counts."""
+    """A leaf that is held has no influence."""
     method, training, expected = VECTORS[name]
     start = {"w": jnp.array([1.0, -2]), "held": jnp.array([7.0])}
     last = jax.tree.map(jnp.add, start, {"w": jnp.array([0.3, -0.4]), "held": jnp.array([5.0])})
@@ -110,7 +110,7 @@ def test_fedasam_is_the_step_of_its_authors(float64, training, expected):
 
 
 def test_variants_of_fedcm():
-    """The released code of MoFedSAM leaves alpha out; all of one's own gradient is none of the others'."""
+    """The released code of MoFedSAM omits alpha; with alpha = 1 the mean gradient has no weight."""
     gradient, view = {"w": jnp.array([2.0])}, SimpleNamespace(shared={"w": jnp.array([10.0])})
     for method, expected in ((FedCM(), 9.2), (FedCM(variant="official"), 11.0), (FedCM(1.0), 2.0)):
         assert float(method.correct(gradient, None, view)["w"][0]) == pytest.approx(expected)
@@ -181,6 +181,6 @@ def test_nothing_to_climb(float64):
         ([FedASAM(), FedSAM()], "methods 0 and 1: each has a gradient of its own, expected at most one"),
     ],
 )
-def test_what_makes_no_sense_is_refused(methods, message):
+def test_invalid_values_are_rejected(methods, message):
     with pytest.raises(UserError, match=message):
         FedAvg(methods={str(number): method for number, method in enumerate(methods)}).check()

@@ -101,7 +101,7 @@ def test_batch_norm_equals_torch(shape):
 @pytest.mark.parametrize("platform", ["cpu", "gpu"])
 @pytest.mark.parametrize("shape", [(6, 3, 2, 5), (6, 5)])
 def test_gradient_of_batch_norm(shape, platform):
-    """Of the outputs and of both moments: as by automatic differentiation over the true rows alone."""
+    """Gradients of outputs and both moments equal automatic differentiation over only the true rows."""
     inputs, weights = jax.random.normal(jax.random.key(0), (2, *shape))
     scale, bias, *others = jax.random.normal(jax.random.key(1), (4, 5))
     true = np.array([0, 2, 3, 5])

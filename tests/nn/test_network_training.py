@@ -1,4 +1,4 @@
-"""Every network in training: beside PyTorch's, with padding rows, and in a federated round."""
+"""Every network in training: compared with PyTorch, with padding rows, and in a federated round."""
 
 import functools
 
@@ -36,7 +36,7 @@ def arrays_of(network):
 
 
 def torch_step(model, name, arrays, batch):
-    """What ``training_step`` returns, by PyTorch, from the true rows alone."""
+    """Returns the same as ``training_step``, by PyTorch, from only the true rows."""
     network = pytorch_networks.build(name, NUM_CLASSES, model.input_shape, **TINY[name].options).double()
     pytorch_networks.load(network, arrays).train()
     for module in network.modules():
@@ -123,6 +123,6 @@ def test_a_federated_round(federation_of, name):
     assert_same_bits(state.server, again.server)
 
 
-def test_a_round_with_xlas_convolutions_is_told_apart(federation_of):
+def test_a_round_with_xlas_convolutions_is_detected(federation_of):
     model = least_model("resnet18", lowering="xla")
     assert "stablehlo.convolution" in lowered_round(federation_of(32), model, initialize(model))[0].as_text()

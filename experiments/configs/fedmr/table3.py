@@ -11,7 +11,7 @@ the column ``state dict``; beside it ``methods`` has C d and C more: which proto
 examples each is (up). Of the paper's numbers with prototypes we know those of CIFAR100 and ISIC2019.
 """
 
-from experiments.config.published import GLYPHS, GLYPHS_100, by_setting, compared
+from experiments.config.published import GLYPHS, GLYPHS_100, compared
 from experiments.configs.fedmr import base, table2
 from experiments.results.metrics import COUNTED
 
@@ -42,10 +42,7 @@ get_config = base.study(
     __file__,
     arms=base.arms(),
     # the paper's numbers of the first of its data sets; they depend on shapes alone
-    full=dict(
-        settings=FULL,
-        paper=dict(source=SOURCE, comparable=True, metric=COUNTED.name, values=by_setting(PAPER, sorted(FULL))),
-    ),
+    full=dict(settings=FULL, paper=compared(SOURCE, PAPER, metric=COUNTED.name)),
     offline=dict(settings=_with_splits(NETWORKS), paper=compared(SOURCE, PAPER, metric=COUNTED.name)),
     smoke=["fmnist"],
     smoke_settings=_with_splits(GLYPHS_OF),

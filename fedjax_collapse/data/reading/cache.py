@@ -1,4 +1,4 @@
-"""What was once read or rendered, kept as arrays in one file that carries its own SHA-256."""
+"""A cache of decoded or rendered arrays, each entry in one file that contains its SHA-256."""
 
 import contextlib
 import hashlib
@@ -17,14 +17,15 @@ from fedjax_collapse.core.files import cache_folder, make_cache
 
 Arrays = dict[str, np.ndarray]
 _DIGEST = "sha256"
-_ABANDONED = 24 * 3600  # seconds after which a file of a writer elsewhere is taken for that of a killed one
+_ABANDONED = 24 * 3600  # seconds after which a temporary file from another machine counts as abandoned
 
 
 def cached(name: str, key: Mapping[str, Any], make: Callable[[], Arrays]) -> Arrays:
-    """The arrays of ``make()``, read from the cache if they are there for this ``key`` and whole.
+    """Returns the arrays of ``make()``, read from the cache if it has an intact entry for ``key``.
 
-    The key says all that the arrays depend on. An entry is written beside its place and then moved there, so it is
-    never half written, also if several processes write it at once; one that does not match its hash is made again.
+    The key must contain everything that the arrays depend on. An entry is written to a temporary file and then renamed,
+    so it is never incomplete, even if several processes write it at once. An entry that does not match its hash is
+    recomputed.
     """
     digest = hashlib.sha256(json.dumps(key, sort_keys=True, default=str).encode()).hexdigest()
     path = cache_folder("data") / f"{name}-{digest[:16]}.npz"
@@ -39,20 +40,20 @@ def cached(name: str, key: Mapping[str, Any], make: Callable[[], Arrays]) -> Arr
 
 
 def _read(path):
-    """The arrays of a whole entry, else None."""
+    """Returns the arrays of an intact entry, else None."""
     try:
         with np.load(path, allow_pickle=False) as stored:
             arrays = {name: stored[name] for name in stored.files}
         return arrays if str(arrays.pop(_DIGEST)) == _hash(arrays) else None
-    except Exception:  # of a damaged file, zipfile and NumPy raise whatever they run into
+    except Exception:  # for damaged files, zipfile and NumPy raise various exceptions
         return None
 
 
 def _write(path, arrays):
     make_cache(path.parent)
-    own = f"{path.stem}.{socket.gethostname()}."
-    _remove_leftovers(path.parent, own)
-    temporary = path.with_name(f"{own}{os.getpid()}.{uuid.uuid4().hex[:8]}.tmp")
+    prefix = f"{path.stem}.{socket.gethostname()}."
+    _remove_leftovers(path.parent, prefix)
+    temporary = path.with_name(f"{prefix}{os.getpid()}.{uuid.uuid4().hex[:8]}.tmp")
     try:
         with open(temporary, "xb") as file:
             np.savez(file, **{_DIGEST: np.array(_hash(arrays))}, **arrays)
@@ -63,13 +64,13 @@ def _write(path, arrays):
         temporary.unlink(missing_ok=True)
 
 
-def _remove_leftovers(folder, own):
-    """Of writers that were killed: those of this entry on this machine, which are known to be dead, and old ones."""
-    for left in folder.glob("*.tmp"):
-        with contextlib.suppress(OSError):  # another process removes it, too
-            is_dead = left.name.startswith(own) and not _is_running(int(left.name.split(".")[-3]))
-            if is_dead or time.time() - left.stat().st_mtime > _ABANDONED:
-                left.unlink()
+def _remove_leftovers(folder, prefix):
+    """Removes files of killed writers: of this entry on this machine, if the process is dead, and any old files."""
+    for leftover in folder.glob("*.tmp"):
+        with contextlib.suppress(OSError):  # another process may have removed it
+            is_dead = leftover.name.startswith(prefix) and not _is_running(int(leftover.name.split(".")[-3]))
+            if is_dead or time.time() - leftover.stat().st_mtime > _ABANDONED:
+                leftover.unlink()
 
 
 def _is_running(process):
@@ -77,7 +78,7 @@ def _is_running(process):
         os.kill(process, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:  # somebody else's
+    except PermissionError:  # a process of another user
         pass
     return True
 

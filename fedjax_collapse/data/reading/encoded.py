@@ -1,4 +1,4 @@
-"""Labelled images that lie encoded in files or tables, and the arrays that they become."""
+"""Encoded images with labels, from files or tables, and their decoding to arrays."""
 
 import io
 from collections.abc import Sequence
@@ -10,8 +10,8 @@ import numpy as np
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data.reading.cache import Arrays
 
-VERSION = 2  # of the decoding: one more when the same file gives other arrays
-_GREY = ("1", "L", "LA", "La", "F")  # and those of 16 bits, which start with I
+VERSION = 2  # of the decoding; increase it whenever the arrays of a file change
+_GREY = ("1", "L", "LA", "La", "F")  # and modes of 16 bits, which start with I
 
 
 class Encoded(NamedTuple):
@@ -35,17 +35,17 @@ class Listing(NamedTuple):
 def decode_listing(
     listing: Listing, classes: Sequence[str], image_size: int, channels: int, fit: str = "stretch"
 ) -> Arrays:
-    """Images, labels, domains and names, as the fields of ``Source`` have them.
+    """Decodes a listing to images, labels, domains and names, the fields of ``Source``.
 
     Args:
-        classes: names of those to keep, in their new order; none is all of them.
-        image_size: height and width to resize to; 0 keeps the images' own, which must all be the same.
+        classes: names of the classes to keep, in their new order; none selects all.
+        image_size: height and width to resize to; 0 keeps the size of the images, which must all be equal.
         channels: 1 (grey) or 3; 0 is 1 if the first image is grey, else 3.
-        fit: how an image that is no square becomes one of ``image_size``: ``stretch`` it, or ``crop`` its middle.
+        fit: whether to ``stretch`` an image to a square, or to ``crop`` its central square.
 
     Raises:
-        UserError: an unknown class, an empty part, a label out of range, an image that cannot be decoded or has
-            another size than the first.
+        UserError: if a class is unknown, a part is empty, a label is out of range, or an image cannot be decoded or
+            differs in size from the first.
     """
     names = list(classes or listing.class_names)
     for name in names:
@@ -99,7 +99,7 @@ def _decode_all(examples, image_size, channels, fit):
 
 
 def _decode(example, image_size, channels, fit):
-    """[height, width, channels] uint8."""
+    """Decodes an image to [height, width, channels] uint8."""
     from PIL import Image, ImageOps
 
     picture = _open(example, "L" if channels == 1 else "RGB")
@@ -115,7 +115,7 @@ def _channels_of(example):
 
 
 def _open(example, mode=None):
-    """The whole image; of ``mode``, if one is given."""
+    """Loads an image, converted to ``mode`` if given."""
     from PIL import Image
 
     try:
@@ -124,24 +124,24 @@ def _open(example, mode=None):
             return _convert(file, mode) if mode else file
     except PermissionError:
         raise UserError(f"{example.where}: cannot be opened (permission denied); allow reading it") from None
-    except Exception as error:  # of damaged bytes, decoders raise whatever they run into
+    except Exception as error:  # for damaged files, decoders raise various exceptions
         raise UserError(
             f"{example.where}: cannot be read as an image ({_reason(error, example)}); repair, replace or remove it"
         ) from None
 
 
 def _convert(picture, mode):
-    """Of 16 bits the upper eight are kept, as Pillow does with colours; transparency is dropped, as by torchvision."""
+    """Keeps the upper eight of 16 bits, as Pillow does with colours; drops transparency, as torchvision does."""
     from PIL import Image
 
     if picture.mode == "F":
         raise ValueError("its pixels are floats, expected 8 or 16 bits")
-    if picture.mode.startswith("I"):  # Pillow alone would cut off all above 255
+    if picture.mode.startswith("I"):  # Pillow would clip values above 255
         values = np.asarray(picture)
         if values.min() < 0 or values.max() >= 2**16:
             raise ValueError("its pixels have more than 16 bits, expected 8 or 16 bits")
         picture = Image.fromarray((values.astype(np.int32) >> 8).astype(np.uint8))
-    if picture.mode == "P":  # whose entries may be transparent each, of which Pillow warns
+    if picture.mode == "P":  # palette entries may be transparent, of which Pillow warns
         picture = picture.convert("RGBA")
     return picture.convert(mode)
 

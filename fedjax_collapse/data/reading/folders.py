@@ -1,4 +1,4 @@
-"""Image folders: which file has which class, domain and part."""
+"""Image folders: the class, domain and part of each file."""
 
 import os
 from pathlib import Path
@@ -11,28 +11,30 @@ from fedjax_collapse.data.reading.index_file import read_isic2019
 from fedjax_collapse.data.reading.listings import files_below, folders_in
 
 _SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
-_NOTES = (".txt", ".csv", ".json", ".xml", ".md", ".html")  # Tiny-ImageNet has boxes beside its images
+_NOTES = (".txt", ".csv", ".json", ".xml", ".md", ".html")  # Tiny-ImageNet has bounding boxes next to its images
 ISIC2019_CLASSES = ("MEL", "NV", "BCC", "AK", "BKL", "DF", "VASC", "SCC")
 ISIC2019_CENTRES = ("BCN", "HAM_vidir_molemax", "HAM_vidir_modern", "HAM_rosendahl", "MSK", "HAM_vienna_dias")
 _TEST_FOLDERS = ("test", "val", "validation")
 
 
 def list_folder(path: str, test_fraction: float, test_per_class: int, seed: int) -> Listing:
-    """The images below a folder, in one of these layouts; a class folder may have folders of its own. Hidden files, and
-    notes (``.txt``, ``.csv``, ``.json``, ...) beside the images, are left out.
+    """Lists the images below a folder, in one of these layouts:
 
-    * ``train/<class>/*`` with ``test``, ``val`` or ``validation`` beside it;
+    * ``train/<class>/*`` next to ``test``, ``val`` or ``validation``;
     * Tiny-ImageNet's, where ``val/val_annotations.txt`` has the classes of ``val/images``;
-    * ``<class>/*``, of which a random part of every class becomes the test set: ``test_per_class`` images, or, if that
-      is 0, ``test_fraction``;
+    * ``<class>/*``, where a random part of each class becomes the test set: ``test_per_class`` images, or a
+      ``test_fraction`` if that is 0;
     * any of these below one folder per domain.
 
+    A class folder may have subfolders. Hidden files, and notes (``.txt``, ``.csv``, ``.json``, ...) next to the images,
+    are ignored.
+
     Raises:
-        UserError: no such folder, one that cannot be listed, no image in a class folder or a file that is none, no test
-            part beside ``train``, or a test class that training lacks.
+        UserError: if the folder does not exist or cannot be listed, if a class folder has no image or a file that is
+            not an image, if there is no test part next to ``train``, or if training lacks a class of the test part.
     """
     root = Path(path)
-    if not os.path.isdir(root):  # also if it may not be reached, where pathlib raises
+    if not os.path.isdir(root):  # also False without permission, where pathlib raises
         raise UserError(f"{path}: there is no such folder; give one of class folders, or with train and test")
     is_split = (root / "train").is_dir()
     children = folders_in(root)
@@ -61,10 +63,10 @@ def list_folder(path: str, test_fraction: float, test_per_class: int, seed: int)
 
 
 def list_isic2019(path: str, split_file: str) -> Listing:
-    """The images of FLamby's split file, in its order; centres are domains.
+    """Lists the images of FLamby's split file, in its order; centres are domains.
 
     Raises:
-        UserError: the file is not that one, or has a centre that there is not.
+        UserError: if it is another file, or if a centre is unknown.
     """
     parts = []
     for fold in ("train", "test"):
@@ -78,7 +80,7 @@ def list_isic2019(path: str, split_file: str) -> Listing:
 
 
 def _parts(root, test_fraction, test_per_class, rng):
-    """(class, file) of every training and of every test image."""
+    """Returns (class, file) of all training images, and of all test images."""
     if not (root / "train").is_dir():
         return _divide(_images_of_classes(root), test_fraction, test_per_class, rng)
     train = _images_of_classes(root / "train")
@@ -94,11 +96,11 @@ def _parts(root, test_fraction, test_per_class, rng):
 
 
 def _read_annotations(path):
-    """(class, file) of every line: the name of a file below ``images``, and a class."""
+    """Returns (class, file) of each line, which has the name of a file below ``images`` and a class."""
     try:
         rows = [line.split()[:2] for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
         return [(name, path.parent / "images" / file) for file, name in rows]
-    except (OSError, ValueError) as error:  # bytes that are no text are a ValueError, too
+    except (OSError, ValueError) as error:  # undecodable bytes raise a ValueError
         raise UserError(f"{path}: expected lines of <image> <class> ... ({error}); unpack it again") from None
 
 
@@ -110,7 +112,7 @@ def _images_of_classes(root):
 
 
 def _images(folder):
-    """The images of a class; other files are refused, lest images in an unknown format are missing unnoticed."""
+    """Returns the images of a class. Other files are rejected, so that images in unknown formats are not missed."""
     files = [file for file in files_below(folder) if file.suffix.lower() not in _NOTES]
     for file in files:
         if file.suffix.lower() not in _SUFFIXES:

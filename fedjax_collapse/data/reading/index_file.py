@@ -1,4 +1,4 @@
-"""Partitions that somebody else made: a file of indices, and the split file of FLamby's ISIC2019."""
+"""Partitions from files: example indices, and the split file of FLamby's ISIC2019."""
 
 import csv
 import json
@@ -11,10 +11,10 @@ from fedjax_collapse.data.reading.listings import check_is_file
 
 
 def read_indices(path: str, num_examples: int) -> list[np.ndarray]:
-    """The rows of every client, from a JSON list (or object) with one list of rows per client.
+    """Reads the rows of each client from a JSON list (or object) with one list of rows per client.
 
     Raises:
-        UserError: there is no such file, it is no such list, or a row is out of range or listed twice.
+        UserError: if there is no such file, if it is not such a list, or if a row is out of range or listed twice.
     """
     content = _read(path)
     try:
@@ -38,10 +38,10 @@ def read_indices(path: str, num_examples: int) -> list[np.ndarray]:
 
 
 def read_isic2019(path: str, fold: str) -> tuple[list[str], np.ndarray, np.ndarray]:
-    """Image names, classes and centres of the ``fold`` (train or test) of FLamby's ``train_test_split``, in its order.
+    """Reads image names, classes and centres of a ``fold`` (train or test) of FLamby's ``train_test_split``, in order.
 
     Raises:
-        UserError: there is no such file, or it is not that one.
+        UserError: if there is no such file, or if it is another file.
     """
     rows = [row for row in csv.DictReader(_read(path).splitlines()) if row.get("fold") == fold]
     try:
@@ -61,5 +61,5 @@ def _read(path):
     check_is_file(path)
     try:
         return Path(path).read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:  # of bytes that are no text, or a path that is none
+    except (OSError, ValueError) as error:  # ValueError: undecodable bytes, or an invalid path
         raise UserError(f"{path}: cannot be read ({type(error).__name__}); give the path of a partition file") from None

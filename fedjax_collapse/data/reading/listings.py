@@ -1,4 +1,4 @@
-"""The files below a folder, in an order that does not depend on the machine."""
+"""Listings of the files below a folder, in an order that does not depend on the machine."""
 
 import hashlib
 import os
@@ -11,22 +11,22 @@ _CLUTTER = {"Thumbs.db", "ehthumbs.db", "desktop.ini", "__MACOSX", "__pycache__"
 
 
 def folders_in(folder: Path) -> list[Path]:
-    """The folders directly in ``folder``, by name; hidden ones are left out.
+    """Returns the folders directly in ``folder``, sorted by name, without hidden ones.
 
     Raises:
-        UserError: the folder cannot be listed.
+        UserError: if the folder cannot be listed.
     """
     return [Path(entry.path) for entry in _entries(folder) if entry.is_dir()]
 
 
 def files_below(folder: Path, above: frozenset[Path] = frozenset()) -> Iterator[Path]:
-    """Every file below ``folder``, by name; links are followed; what is hidden or left by a desktop is not there.
+    """Yields all files below ``folder``, sorted by name, without hidden files and files created by desktops.
 
-    ``above`` are the folders that this one is in, so that a link to one of them does not lead around in circles.
+    Links are followed. ``above`` are the parents of this folder; links to them are not followed again.
 
     Raises:
-        UserError: a folder cannot be listed. Were it left out, its images would be missing unnoticed. Or something is
-            neither a folder nor a file, such as a pipe, from which one would read for ever.
+        UserError: if a folder cannot be listed, as its images would be missed silently, or if an entry is neither a
+            folder nor a file, such as a pipe, as reading it might never end.
     """
     above = above | {folder.resolve()}
     for entry in _entries(folder):
@@ -39,20 +39,20 @@ def files_below(folder: Path, above: frozenset[Path] = frozenset()) -> Iterator[
 
 
 def check_is_file(path: Path | str) -> None:
-    """Raises UserError for a pipe, a device or the like: reading it might never end. What is not there may be."""
+    """Raises UserError for a pipe, a device or the like, as reading it might never end. A missing path is accepted."""
     if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
         raise UserError(f"{path}: it is neither a file nor a folder; remove it, or give another path")
 
 
 def fingerprint(path: Path) -> str:
-    """A hash of names, sizes and times of all files below a folder (or of one file): another one when they change.
+    """Returns a hash of the names, sizes and modification times of all files below a folder, or of one file.
 
     Raises:
-        UserError: a folder cannot be listed.
+        UserError: if a folder cannot be listed.
     """
     digest = hashlib.sha256()
     for file in files_below(path) if os.path.isdir(path) else [path]:
-        if os.path.exists(file):  # else it is explained when it is read
+        if os.path.exists(file):  # otherwise reading it raises an error
             state = file.stat()
             digest.update(f"{file.relative_to(path)}|{state.st_size}|{state.st_mtime_ns}\n".encode())
     return digest.hexdigest()

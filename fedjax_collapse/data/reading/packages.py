@@ -1,4 +1,4 @@
-"""Data that are files of an installed package, which is not imported."""
+"""Data files of an installed package, which is not imported."""
 
 import gzip
 import importlib.util
@@ -12,10 +12,10 @@ from fedjax_collapse.core.records import UserError
 
 
 def find_in_package(package: str, file: str, extra: str) -> tuple[Path, str]:
-    """The path of a package's file, and the package's version; ``extra`` is ours that installs it.
+    """Returns the path of a package's file, and the package's version; ``extra`` is our extra that installs it.
 
     Raises:
-        UserError: the package is not installed, or has no such file.
+        UserError: if the package is not installed, or has no such file.
     """
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
@@ -23,7 +23,7 @@ def find_in_package(package: str, file: str, extra: str) -> tuple[Path, str]:
     path = Path(spec.origin).parent / file
     try:
         version = metadata.version(package)
-    except metadata.PackageNotFoundError:  # a folder on the path
+    except metadata.PackageNotFoundError:  # a folder on sys.path
         version = ""
     if not path.is_file():
         raise UserError(f"{path}: there is no such file in {package} {version}; install another version of it")
@@ -31,10 +31,10 @@ def find_in_package(package: str, file: str, extra: str) -> tuple[Path, str]:
 
 
 def read_pixels(path: Path, shape: tuple[int, ...], num_classes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Images [rows, *shape] uint8 and labels [rows] of gzipped text: a line for each, pixels of 0 to 255 and the label.
+    """Reads images [rows, *shape] uint8 and labels [rows] from gzipped lines of pixels (0 to 255) and a label.
 
     Raises:
-        UserError: the file cannot be read, or has something else in it.
+        UserError: if the file cannot be read, or has another format.
     """
     expected = f"expected lines of {np.prod(shape)} pixels of 0 to 255 and a label below {num_classes}"
     try:

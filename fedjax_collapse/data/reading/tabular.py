@@ -1,4 +1,4 @@
-"""Images inside tables: Parquet files as Hugging Face lays them out, arrays in an ``npz`` file."""
+"""Images inside tables: Parquet files in Hugging Face's layout, and arrays in an ``npz`` file."""
 
 import json
 import os
@@ -21,10 +21,10 @@ _ARRAYS = (  # names of training images, training labels, test images and test l
 
 
 def list_parquet(path: str, image_column: str, label_column: str) -> Listing:
-    """The images of all ``train*.parquet`` and ``test*.parquet`` (or ``val...``) below a folder.
+    """Lists the images of all ``train*.parquet`` and ``test*.parquet`` (or ``val...``) files below a folder.
 
-    An image is a struct with its encoded ``bytes``, or these alone; class names are those of Hugging Face's metadata,
-    else the labels themselves. An empty column name is that of the usual ones which is there.
+    An image is a struct with its encoded ``bytes``, or only these bytes. Class names are taken from Hugging Face's
+    metadata; without them they are the labels. An empty column name selects the first usual one that exists.
 
     Raises:
         UserError: no such file, a table that cannot be read, or a column or image that is not there.
@@ -49,11 +49,11 @@ def list_parquet(path: str, image_column: str, label_column: str) -> Listing:
 
 
 def read_arrays(path: str) -> dict[str, np.ndarray]:
-    """The fields of ``Source`` in an ``npz`` file; domains and names only if they are there.
+    """Reads the fields of ``Source`` from an ``npz`` file; domains and names are optional.
 
     Raises:
-        UserError: the file cannot be read, or has not the arrays of one of the known names, types and shapes, or a
-            label without its class.
+        UserError: if the file cannot be read, if it lacks arrays of the known names, types and shapes, or if a label
+            has no class.
     """
     keys, arrays = _load_arrays(path)
     optional = {name: arrays[name] for name in ("class_names", *_DOMAINS) if name in arrays}
@@ -87,14 +87,14 @@ def read_arrays(path: str) -> dict[str, np.ndarray]:
 
 
 def _load_arrays(path):
-    """The names of images and labels, and all arrays of the file that have a known name."""
+    """Returns the names of images and labels, and all arrays of the file that have a known name."""
     check_is_file(path)
     try:
         with np.load(path, allow_pickle=False) as stored:
             names = stored.files
             keys = next((keys for keys in _ARRAYS if all(key in names for key in keys)), ())
             arrays = {name: stored[name] for name in (*keys, "class_names", *_DOMAINS) if name in names}
-    except Exception as error:  # of damaged bytes, zipfile and NumPy raise whatever they run into
+    except Exception as error:  # for damaged files, zipfile and NumPy raise various exceptions
         reason = getattr(error, "strerror", None) or type(error).__name__
         if "pickle" in str(error):
             reason = "it holds Python objects, which are never loaded"
@@ -107,7 +107,7 @@ def _load_arrays(path):
 
 
 def _common(names_of):
-    """The class names that all files have which have any."""
+    """Returns the class names of the files that have any, which must be equal."""
     known = {file: names for file, names in names_of.items() if names}
     first = next(iter(known), None)
     for file, names in known.items():
@@ -117,9 +117,9 @@ def _common(names_of):
 
 
 def _numbered(path, labels):
-    """Names of classes that have none: 0 to the largest of the training labels.
+    """Returns numbers as class names: 0 to the largest training label.
 
-    A label beyond the number of examples is no class but a mistake, and would make the network as large.
+    A label beyond the number of examples is taken for an error, as the network would become that large.
     """
     labels = np.asarray(labels)
     if labels.size and not 0 <= labels.min() <= labels.max() < labels.size:
@@ -131,7 +131,7 @@ def _numbered(path, labels):
 
 
 def _check_range(path, what, values, names):
-    """Every value is the position of a name."""
+    """Raises UserError if a value is not an index into the names."""
     if names.ndim != 1 or not 0 <= values.min() <= values.max() < len(names):
         raise UserError(
             f"{path}: {what} are {values.min()} to {values.max()}, but there are {names.size} names for them; "
@@ -140,7 +140,7 @@ def _check_range(path, what, values, names):
 
 
 def _read_table(file, image_column, label_column):
-    """The examples of a file, and the class names, None if it has none."""
+    """Returns the examples of a file and its class names, or None without names."""
     import pyarrow
     import pyarrow.parquet
 

@@ -1,4 +1,4 @@
-"""Data sets of TensorFlow Datasets that lie prepared on disk, read without TensorFlow."""
+"""Prepared data sets of TensorFlow Datasets, read without TensorFlow."""
 
 import contextlib
 import difflib
@@ -10,17 +10,17 @@ from typing import Any
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data.reading.encoded import Encoded, Listing
 
-READABLE = ("array_record", "parquet")  # the formats for which TensorFlow is not needed
+READABLE = ("array_record", "parquet")  # formats that do not need TensorFlow
 _PREPARE = "pip install tensorflow-cpu, then run again with data.download=True where there is a network"
 _MAX_RETRIES = 3  # of a download: after 0, 0.8 and 1.6 seconds
 
 
 def find_builders(name: str, data_dir: str, download: bool) -> list[Any]:
-    """A prepared builder of ``name``, or of each config in ``name/config,config``.
+    """Returns a prepared builder of ``name``, or of each config in ``name/config,config``.
 
     Raises:
-        UserError: an unknown data set or config, or data that are absent or in a format that needs TensorFlow; the
-            line has what prepares them.
+        UserError: if the data set or config is unknown, or if the data are missing or in a format that needs
+            TensorFlow; the message has the command that prepares them.
     """
     name, _, configs = name.partition("/")
     full_names = [f"{name}/{config}" for config in configs.split(",")] if configs else [name]
@@ -28,17 +28,17 @@ def find_builders(name: str, data_dir: str, download: bool) -> list[Any]:
 
 
 def list_builders(builders: list[Any], train_split: str, test_split: str, label: str) -> Listing:
-    """The images of prepared builders: one domain each, if there are several.
+    """Lists the images of prepared builders; each is one domain, if there are several.
 
-    ``label`` is the feature with the class; empty is the data set's own (cifar100: fine labels).
+    ``label`` is the feature with the class; if empty, the default of the data set (cifar100: fine labels).
 
     Raises:
-        UserError: a split or feature that the data set has not, or builders of different classes.
+        UserError: if the data set lacks the split or feature, or if builders have different classes.
     """
     class_names, train, test = None, [], []
     for domain, builder in enumerate(builders):
-        image, usual = builder.info.supervised_keys or ("image", "label")
-        key, features = label or usual, builder.info.features
+        image, default = builder.info.supervised_keys or ("image", "label")
+        key, features = label or default, builder.info.features
         if key not in features or not hasattr(features[key], "names"):
             raise UserError(
                 f"{builder.info.full_name}: no classes in {key!r}, it has {', '.join(builder.info.features)}"
@@ -72,7 +72,7 @@ def _find_builder(name, data_dir, download):
         try:
             with _few_retries():
                 builder.download_and_prepare(file_format=READABLE[0])
-        except Exception as error:  # whatever a download raises
+        except Exception as error:  # a download may raise anything
             raise UserError(
                 f"data: preparing {name} failed ({_reason(error)}); run again where there is a network, or copy a "
                 f"prepared folder to {builder.data_path}"
@@ -92,14 +92,14 @@ def _find_builder(name, data_dir, download):
 
 
 def _command(name, data_dir):
-    """For a shell: what prepares a data set without this package."""
+    """Returns a shell command that prepares a data set without this package."""
     folder = f", data_dir={data_dir!r}" if data_dir else ""
     build = f"tfds.builder({name!r}{folder}).download_and_prepare(file_format={READABLE[0]!r})"
     return f'pip install tensorflow-cpu && python -c "import tensorflow_datasets as tfds; {build}"'
 
 
 def _is_prepared(builder):
-    return os.path.isdir(builder.data_path) and builder.is_prepared()  # which warns of a folder that is not there
+    return os.path.isdir(builder.data_path) and builder.is_prepared()  # is_prepared warns if the folder is missing
 
 
 def _read_split(builder, split, image, label, domain):
@@ -113,7 +113,7 @@ def _read_split(builder, split, image, label, domain):
     try:
         source = builder.as_data_source(split=split, decoders={image: tfds.decode.SkipDecoding()})
         examples = [(bytes(example[image]), int(example[label])) for example in source]
-    except Exception as error:  # of damaged files, the readers of both formats raise whatever they run into
+    except Exception as error:  # for damaged files, the readers raise various exceptions
         raise UserError(
             f"{builder.data_path}: split {split!r} cannot be read ({_reason(error)}); remove that folder and "
             f"prepare it again: {_PREPARE}"
@@ -131,16 +131,16 @@ def _read_split(builder, split, image, label, domain):
 
 @contextlib.contextmanager
 def _few_retries():
-    """Without a network, a download ends after seconds; the ten retries of TFDS take minutes."""
+    """Reduces retries: without a network the ten retries of TFDS take minutes, these a few seconds."""
     from tensorflow_datasets.core.download import downloader
 
-    usual, downloader.MAX_RETRIES = downloader.MAX_RETRIES, _MAX_RETRIES
+    default, downloader.MAX_RETRIES = downloader.MAX_RETRIES, _MAX_RETRIES
     try:
         yield
     finally:
-        downloader.MAX_RETRIES = usual
+        downloader.MAX_RETRIES = default
 
 
 def _reason(error):
-    """One line of reasonable length: TFDS explains at length."""
+    """Shortens the message of an error to one line, as messages of TFDS are long."""
     return textwrap.shorten(str(error), 300, placeholder=" ...") or type(error).__name__

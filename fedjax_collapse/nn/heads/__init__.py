@@ -1,7 +1,7 @@
-"""Classifiers on the features, one kind a file: the part of a network that is called ``head``.
+"""Classifiers on the features, one per file; they form the part ``head`` of a network.
 
-A head is a Linen module that is made as ``Head(num_classes, name="head")`` and called with the features [batch, d]; it
-returns logits [batch, classes]. One's own is given to a network like these.
+A head is a Linen module that is created as ``Head(num_classes, name="head")`` and called with the features [batch, d];
+it returns logits [batch, classes]. Custom heads are passed to a network in the same way.
 """
 
 from fedjax_collapse.nn.heads.classifier import classify as classify

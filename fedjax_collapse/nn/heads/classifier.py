@@ -1,4 +1,4 @@
-"""How a network gets its classifier, and other initial weights of it."""
+"""The classifier of a network, and orthogonal initial weights for it."""
 
 import flax.linen as nn
 import jax
@@ -11,10 +11,10 @@ from fedjax_collapse.nn.model import Model
 
 
 def classify(head: str | type[nn.Module] | WithOptions, features: jax.Array, num_classes: int) -> jax.Array:
-    """Logits [batch, classes] of the head, for use inside a compact method of a network.
+    """Returns logits [batch, classes] of the head, for use inside a compact method of a network.
 
     Raises:
-        UserError: a text other than ``linear``: the library finds no heads by name.
+        UserError: if the head is a string other than ``linear``; other heads are passed as classes.
     """
     make = Linear if head == "linear" else head
     if not callable(make):
@@ -23,13 +23,13 @@ def classify(head: str | type[nn.Module] | WithOptions, features: jax.Array, num
 
 
 def orthogonal_head(model: Model, variables: Variables, key: Key) -> Variables:
-    """The variables with a new classifier weight: orthonormal columns (rows, if there are more classes than features).
+    """Returns the variables with an orthogonal classifier weight, for FedUV's "Freeze".
 
-    For FedUV's "Freeze" with an orthogonal classifier, which in its released code is only random and so nearly
-    orthogonal. The bias stays.
+    Its columns are orthonormal (its rows, if there are more classes than features). In FedUV's released code the weight
+    is only random and so nearly orthogonal. The bias does not change.
 
     Raises:
-        UserError: the network has no head with a kernel.
+        UserError: if the network has no head with a kernel.
     """
     head = masks.select(model.mask("head").params, variables.params)
     kernels = {path: leaf for path, leaf in head.items() if path.endswith("kernel")}

@@ -1,15 +1,15 @@
-"""FedETF's head: a trained projector and scale around a fixed simplex of classifiers.
+"""FedETF's head: a trained projector and scale around a fixed simplex classifier.
 
     logits = s f / ||f|| @ M,   f = features @ kernel + bias   [batch, projector_dim],   M: ``simplex.py``
 
 Li et al., "No Fear of Classifier Biases: Neural Collapse Inspired Federated Learning with Synthetic and Fixed
-Classifier" (ICCV 2023). As in the released ResNets the projector has as many outputs as there are classes; the paper
-has M in the dimensions of the features, which is ``projector_dim=d``, and so has the released CNN (64). Projector and s
-are the head's params: they are averaged, decayed and get momentum as any others, ``private="head"`` keeps them at the
-client, ``freeze="head"`` leaves them as they begin. ``features`` of a network, of which spectra and regularizers are,
-come before the projector.
+Classifier" (ICCV 2023). As in the released ResNets, the projector has as many outputs as there are classes. In the
+paper, M has the dimensions of the features, ``projector_dim=d``, and so it has in the released CNN (64). Projector and
+s are params of the head: they are averaged, decayed and receive momentum like any others; with ``private="head"`` they
+stay at the client, and with ``freeze="head"`` they do not change. The ``features`` of a network, which spectra and
+regularizers use, come before the projector.
 
-A feature vector of length 0 has no gradient, where the released code's grows to 1e12.
+A feature vector of norm 0 has no gradient; in the released code it grows to 1e12.
 """
 
 import flax.linen as nn
@@ -21,10 +21,13 @@ from fedjax_collapse.nn.layers import Dense
 
 
 class ETF(nn.Module):
-    """Scaled cosines of projected features with the corners of a simplex.
+    """Scaled cosines of projected features with the vertices of a simplex.
 
-    ``projector_dim``: outputs of the projector, None for as many as classes, 0 for no projector. ``scale``: the initial
-    s, in the released code 1 for ResNets and 10 for its CNN. ``seed``: of M.
+    Attributes:
+        num_classes: number of classes.
+        projector_dim: number of outputs of the projector; None for the number of classes, 0 for no projector.
+        scale: initial s; in the released code 1 for ResNets and 10 for its CNN.
+        seed: seed of M.
     """
 
     num_classes: int

@@ -13,5 +13,5 @@ class Linear(nn.Module):
     use_bias: bool = True
 
     def __call__(self, features: jax.Array) -> jax.Array:
-        network = self.parent  # whose own layer it is, numbered behind its others
+        network = self.parent  # the layer belongs to the network, numbered after its other layers
         return Dense(self.num_classes, self.use_bias, network.head_init, part="head", parent=network)(features)

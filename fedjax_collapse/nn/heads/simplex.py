@@ -1,10 +1,10 @@
-"""A fixed classifier: the corners of a regular simplex, to which a classifier and the means of its classes tend anyway.
+"""A fixed classifier: the vertices of a regular simplex, to which trained classifiers and their class means converge.
 
     logits = f / ||f|| @ M,   M = sqrt(C / (C - 1)) P (I - 1 1^T / C)   [d, C],   P [d, C] with orthonormal columns
 
 Papyan et al., "Prevalence of Neural Collapse during the Terminal Phase of Deep Learning Training" (PNAS 2020). The
-columns of M have length 1 and cosine ``-1 / (C - 1)``, the lowest that all pairs of C can have. M has no params: it
-follows from a seed and the shape alone, so it is one and the same for all clients, rounds and runs.
+columns of M have norm 1 and pairwise cosine ``-1 / (C - 1)``, the lowest that all pairs of C vectors can have. M is not
+a param: it depends only on a seed and its shape, so it is the same for all clients, rounds and runs.
 """
 
 import functools
@@ -20,17 +20,17 @@ from fedjax_collapse.losses.norms import inverse_root
 
 
 class Simplex(nn.Module):
-    """Cosines [batch, classes] of the features with the corners; without ``normalize``, their products.
+    """Cosines [batch, classes] of the features with the vertices; without ``normalize``, inner products.
 
-    Features of length 0 (in float32, below 3e-10) have logits 0 and no gradient.
+    Features of norm 0 (in float32, below 3e-10) have logits 0 and no gradient.
 
     Raises:
-        UserError: fewer than two classes, or fewer features than classes.
+        UserError: if there are fewer than two classes, or fewer features than classes.
     """
 
     num_classes: int
     normalize: bool = True
-    seed: Seed = 0  # of P; another one turns M, which changes nothing where a trained layer feeds it
+    seed: Seed = 0  # of P; another seed rotates M, which makes no difference after a trained layer
 
     def __call__(self, features: jax.Array) -> jax.Array:
         dim = features.shape[1]
@@ -45,7 +45,7 @@ class Simplex(nn.Module):
 
 
 def simplex_frame(matrix: np.ndarray) -> np.ndarray:
-    """M [d, C], whose P is the Q factor of the matrix [d, C], d >= C >= 2."""
+    """Returns M [d, C] with P the Q factor of ``matrix`` [d, C], for d >= C >= 2."""
     basis, num_classes = np.linalg.qr(matrix)[0], matrix.shape[1]
     return np.sqrt(num_classes / (num_classes - 1)) * (basis - basis.mean(axis=1, keepdims=True))
 

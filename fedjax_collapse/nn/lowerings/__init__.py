@@ -1,1 +1,1 @@
-"""How a convolution is computed, one way a file; ``convolution.py`` chooses among them."""
+"""Lowerings of convolutions, one per file; ``convolution.py`` chooses among them."""

@@ -1,4 +1,4 @@
-"""A function of a batch, a few examples at a time, so that what it makes in between stays in a CPU's cache."""
+"""Evaluation of a function on chunks of a batch, so that its intermediate results fit into a CPU's cache."""
 
 from collections.abc import Callable
 
@@ -8,14 +8,14 @@ from jax import lax
 
 from fedjax_collapse.core.target import Target
 
-CACHE_BYTES = 2**22  # about what one core finds in its second and third cache
+CACHE_BYTES = 2**22  # about the size of one core's second- and third-level cache
 
 
 def in_chunks(function: Callable, arrays: tuple[jax.Array, ...], bytes_each: int, target: Target):
-    """``function(*arrays)`` -> (an array with a row for each example, a sum over the examples), by chunks of examples.
+    """Applies ``function(*arrays)``, which returns (an array with a row per example, a sum over examples), in chunks.
 
-    The chunks are equal and as large as ``CACHE_BYTES`` allows at ``bytes_each`` a row; on other devices than a CPU
-    there is one. Not differentiable by design: it is for the inside of functions with their own gradients.
+    The chunks are equal and as large as ``CACHE_BYTES`` allows at ``bytes_each`` per row; on devices other than a CPU
+    there is only one. Not differentiable by design: use it inside functions with custom gradients.
     """
     batch = len(arrays[0])
     count = _count(batch, bytes_each) if target.is_cpu else 1
@@ -23,7 +23,7 @@ def in_chunks(function: Callable, arrays: tuple[jax.Array, ...], bytes_each: int
         return function(*arrays)
 
     def one_chunk(total, chunk):
-        rows, summand = function(*lax.optimization_barrier(chunk))  # a fused slice would keep loops from vectorising
+        rows, summand = function(*lax.optimization_barrier(chunk))  # a fused slice would prevent vectorisation of loops
         return jax.tree.map(jnp.add, total, summand), rows
 
     chunks = tuple(array.reshape(count, batch // count, *array.shape[1:]) for array in arrays)

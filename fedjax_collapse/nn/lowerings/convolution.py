@@ -1,9 +1,9 @@
-"""Convolutions that stay fast and exact when every client has its own weights.
+"""Convolutions that are fast and exact when each client has different weights.
 
 ``jax.vmap`` over a convolution's weights makes XLA emit a grouped convolution, and on a CPU a convolution inside a loop
-body runs on a slow path: 5 to 1000 times too slow. The other lowerings are products with their own gradients, which
-batch over clients as batched products (``docs/performance.md`` has the figures). TPUs and GPUs have units for grouped
-convolutions, and there it is the products that are slow (``docs/accelerators.md``).
+body takes a slow path, 5 to 1000 times slower. The other lowerings are products with custom gradients, which batch over
+clients as batched products (figures: ``docs/performance.md``). TPUs and GPUs have units for grouped convolutions, and
+there the products are slower (``docs/accelerators.md``).
 """
 
 import dataclasses
@@ -23,12 +23,12 @@ from fedjax_collapse.nn.lowerings.winograd import MAX_PADDING, convolve_winograd
 
 DType = jax.typing.DTypeLike
 LOWERINGS = ("auto", "patches", "shifted", "strips", "winograd", "xla")
-_MIN_WINOGRAD_CHANNELS = 32  # with fewer, the transforms cost more than the products that they save
-_MAX_STRIP_CHANNELS = 4  # with more, strips cost more products than they save copies
+_MIN_WINOGRAD_CHANNELS = 32  # with fewer, the transforms cost more than the saved products
+_MAX_STRIP_CHANNELS = 4  # with more, the additional products cost more than the saved copies
 
 
 class Layer(NamedTuple):
-    """Shapes and type of a convolution, in batches of any size."""
+    """Shapes and dtype of a convolution, for batches of any size."""
 
     image: tuple[int, ...]  # height, width, channels
     kernel: tuple[int, ...]
@@ -39,41 +39,41 @@ class Layer(NamedTuple):
 
     @property
     def work(self) -> int:
-        """Multiply-adds of one image, forward."""
+        """The number of multiply-adds per image in the forward pass."""
         height, width, _ = self.image
         size, *_ = self.kernel
         outputs = [(n + 2 * self.padding - size) // self.stride + 1 for n in (height, width)]
         return math.prod(outputs) * math.prod(self.kernel)
 
     def convolution(self, lowering: str, target: Target) -> "Convolution":
-        """What is done there, by that lowering."""
+        """Returns the options of this layer's convolution with a lowering."""
         return Convolution(self.stride, self.padding, self.groups, lowering, target)
 
 
 @dataclasses.dataclass(frozen=True)
 class TimedLowerings:
-    """The lowering of each layer that was fastest on a device (``engine/timing.py``); of others that of ``auto``."""
+    """The fastest lowering of each layer on a device (``engine/timing.py``); ``auto`` for other layers."""
 
     timed: tuple[tuple[Layer, str], ...]
 
     def of(self, layer: Layer) -> str:
-        """The layer's lowering."""
+        """Returns the lowering of a layer."""
         return dict(self.timed).get(layer, "auto")
 
 
 class Convolution(NamedTuple):
-    """What a convolution is, besides its arrays.
+    """Options of a convolution.
 
-    ``padding`` zeros surround the images and each group of output channels sees its own group of input channels, as in
-    PyTorch. Lowerings:
+    As in PyTorch, images are padded with ``padding`` zeros, and each group of output channels uses only the
+    corresponding group of input channels. Lowerings:
 
     * ``patches``: image patches times the kernel as a matrix;
     * ``winograd``: F(2x2, 3x3), 2.25 times fewer multiplications, only for 3x3 kernels of stride 1 and padding <= 2;
     * ``strips``: several outputs of a row at once, for few channels, only for stride 1 and padding < size;
-    * ``shifted``: a sum of shifted images times one weight a channel, only for as many groups as input channels;
+    * ``shifted``: a sum of shifted images times one weight per channel, only for depthwise convolutions;
     * ``xla``: ``lax.conv_general_dilated``;
-    * ``auto``: the one of these that ``choose_lowering`` finds for the target;
-    * ``TimedLowerings``: the one that was fastest for this layer.
+    * ``auto``: the lowering that ``choose_lowering`` selects for the target;
+    * ``TimedLowerings``: the fastest lowering measured for this layer.
     """
 
     stride: int = 1
@@ -83,7 +83,7 @@ class Convolution(NamedTuple):
     target: Target = Target()
 
     def layer(self, image_shape: tuple[int, ...], kernel_shape: tuple[int, ...], dtype: DType) -> Layer:
-        """Its shapes and type, of a batch of images."""
+        """Returns the layer, shapes and dtype, of this convolution."""
         sizes = self.stride, self.padding, self.groups
         return Layer(tuple(image_shape[1:]), tuple(kernel_shape), *sizes, jnp.dtype(dtype).name)
 
@@ -92,7 +92,7 @@ def convolve(images: jax.Array, kernel: jax.Array, how: Convolution) -> jax.Arra
     """Convolution [batch, height, width, in] * [size, size, in / groups, out] -> [batch, height', width', out].
 
     Raises:
-        UserError: unknown lowering, one that does not apply, or shapes that do not fit.
+        UserError: if the lowering is unknown or does not apply, or if shapes do not match.
     """
     _check(images.shape, kernel.shape, how)
     lowering, groups = choose_lowering(images.shape, kernel.shape, how, images.dtype), how.groups
@@ -131,14 +131,14 @@ def choose_lowering(
     how: Convolution,
     dtype: DType = "float32",
 ) -> str:
-    """The lowering that ``convolve`` uses: what ``auto`` stands for at these shapes, else the given one if it applies.
+    """Returns the lowering that ``convolve`` uses: ``auto`` resolved for these shapes, or the given lowering.
 
-    On a CPU never ``xla``, which cannot be fast there with a weight per client; on a TPU and a GPU always, whose
-    compilers make the fastest programs of it, by the estimate of the one and the bytes of the other
+    On a CPU ``auto`` is never ``xla``, which is slow there with different weights per client. On a TPU and a GPU it is
+    always ``xla``, the fastest by the estimate of the TPU's compiler and by the bytes of the GPU's program
     (``docs/accelerators.md``).
 
     Raises:
-        UserError: unknown lowering, or one that does not apply.
+        UserError: if the lowering is unknown or does not apply.
     """
     if isinstance(how.lowering, TimedLowerings):
         how = how._replace(lowering=how.lowering.of(how.layer(image_shape, kernel_shape, dtype)))
@@ -155,12 +155,12 @@ def choose_lowering(
         return "strips"
     wide = min(channels, features // groups) >= _MIN_WINOGRAD_CHANNELS
     tiles = winograd_tiles(image_shape, padding)
-    many = tiles >= max(channels, features // groups)  # or the kernel's transform is dear
+    many = tiles >= max(channels, features // groups)  # otherwise the kernel's transform is expensive
     return "winograd" if _winograd_applies(size, how) and wide and many and _is_exact(dtype) else "patches"
 
 
 def candidates(layer: Layer, target: Target) -> list[str]:
-    """The lowerings that apply to the layer and may be fastest on the target."""
+    """Returns the lowerings that apply to the layer and may be fastest on the target."""
     size, _, channels, _ = layer.kernel
     how = layer.convolution("auto", target)
     applies = {
@@ -174,7 +174,7 @@ def candidates(layer: Layer, target: Target) -> list[str]:
 
 
 def _is_exact(dtype):
-    """Whether Winograd's sums of up to 16 values are exact enough; they would round 16-bit images."""
+    """Returns whether Winograd's sums of up to 16 values are exact enough; they would round 16-bit images."""
     return jnp.finfo(dtype).bits >= 32
 
 
@@ -187,7 +187,7 @@ def _strips_apply(size, how):
 
 
 def _check_lowering(kernel_shape, how):
-    """Raises UserError if there is no such lowering, or it does not apply."""
+    """Raises UserError if the lowering is unknown or does not apply."""
     (size, _, channels, _), (stride, padding, groups, lowering, _) = kernel_shape, how
     if lowering not in LOWERINGS:
         raise UserError(f"lowering {lowering!r}: expected one of {', '.join(LOWERINGS)}")

@@ -33,7 +33,7 @@ def _backward(stride, padding, target, residuals, gradient):
     def chunk(images, gradient):
         flat = gradient.reshape(-1, features)
         shifted = windows(pad(images, padding), kernel.shape[:2], stride)
-        if target.is_cpu or channels == 1:  # a wide product would first write the patches, for little of its own
+        if target.is_cpu or channels == 1:  # a wide product would first write the patches, at little gain
             kernel_gradient = jnp.stack([window.reshape(-1, channels).T @ flat for window in shifted])
         else:
             kernel_gradient = jnp.concatenate(shifted, axis=-1).reshape(len(flat), -1).T @ flat
@@ -57,13 +57,13 @@ def _multiply_patches(images, kernel, stride=1):
 
 
 def _bytes_each(images, kernel, stride):
-    """Of an example's patches, roughly."""
+    """Returns the approximate size of one example's patches."""
     pixels = images.shape[1] * images.shape[2] // stride**2
     return pixels * kernel.shape[0] * kernel.shape[1] * max(kernel.shape[2:]) * images.dtype.itemsize
 
 
 def windows(images: jax.Array, size: tuple[int, int], stride: int) -> list[jax.Array]:
-    """For each position in the kernel, the pixels that it meets: [batch, height', width', channels]."""
+    """Returns, for each position in the kernel, the pixels that it multiplies, [batch, height', width', channels]."""
     height, width = ((extent - s) // stride + 1 for extent, s in zip(images.shape[1:3], size, strict=True))
     return [
         images[:, i : i + (height - 1) * stride + 1 : stride, j : j + (width - 1) * stride + 1 : stride]
@@ -72,7 +72,7 @@ def windows(images: jax.Array, size: tuple[int, int], stride: int) -> list[jax.A
 
 
 def pad(images: jax.Array, padding: int, value: float = 0.0) -> jax.Array:
-    """Images with rows and columns of ``value`` around them."""
+    """Pads images with ``value`` on all sides."""
     return jnp.pad(images, ((0, 0), (padding, padding), (padding, padding), (0, 0)), constant_values=value)
 
 
@@ -84,16 +84,16 @@ def gradient_of_images(
     stride: int,
     padding: int,
 ) -> jax.Array:
-    """The gradient of a convolution's images, given that of its outputs.
+    """Returns the gradient with respect to a convolution's images, given the gradient of its outputs.
 
-    Pixels ``stride`` apart meet the same weights, which are ``stride`` apart too, each another output. So the gradient
-    at every ``stride``-th row and column is a convolution of stride 1, ``correlate(gradient, weights)``, with a part of
-    the flipped ``kernel``, and those are interleaved: nothing is multiplied by the zeros between spread outputs.
+    Pixels that are ``stride`` apart are multiplied by the same weights, for different outputs. So the gradient at every
+    ``stride``-th row and column is a convolution of stride 1, ``correlate(gradient, weights)``, with a part of the
+    flipped ``kernel``. These parts are interleaved, which avoids products with zeros between dilated outputs.
     """
 
     def along(
         axis, first
-    ):  # weights met by the pixels first, first + stride, ...; the outputs' rows to add at both ends
+    ):  # weights of the pixels first, first + stride, ...; and the rows to pad the outputs with at both ends
         shift, start = divmod(first + padding, stride)
         taps = len(range(start, kernel.shape[axis - 1], stride))
         count = -(-image_shape[axis] // stride)

@@ -13,7 +13,7 @@ from fedjax_collapse.nn.lowerings.sums import sum_rows
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
 def convolve_shifted(images: jax.Array, kernel: jax.Array, stride: int, padding: int, target: Target) -> jax.Array:
-    """Each channel by itself: [batch, height, width, c] * [size, size, 1, c] -> [batch, height', width', c]."""
+    """Depthwise convolution [batch, height, width, c] * [size, size, 1, c] -> [batch, height', width', c]."""
     return _add_shifted(pad(images, padding), kernel, stride)
 
 

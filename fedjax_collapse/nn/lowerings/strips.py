@@ -1,9 +1,9 @@
 """Convolution of stride 1 with few channels, as a product of strips: several neighbouring outputs of a row at once.
 
-A matrix product is slow if it has few columns, and so is copying 3 channels at a time. ``length`` neighbouring
-outputs of a row see ``length + size - 1`` pixels of each row of the kernel: that strip of pixels times a banded matrix
-gives all of their channels. More is multiplied, ``(length + size - 1) / size`` times as much, but by wide products, and
-less than half is copied.
+A matrix product with few columns is slow, and so is copying 3 channels at a time. ``length`` neighbouring outputs of a
+row depend on ``length + size - 1`` pixels for each row of the kernel; the product of this strip of pixels and a banded
+matrix gives all of their channels. There are ``(length + size - 1) / size`` times as many multiplications, but in wide
+products, and less than half of the copies.
 """
 
 import functools
@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from fedjax_collapse.core.target import Target
 from fedjax_collapse.nn.lowerings.chunks import in_chunks
 
-_COLUMNS = 64  # of the product: enough for its full speed
+_COLUMNS = 64  # columns of the product that suffice for full speed
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
@@ -54,7 +54,7 @@ convolve_strips.defvjp(_forward, _backward)
 
 
 def strip_length(kernel_shape: tuple[int, ...]) -> int:
-    """How many outputs of a row are computed at once."""
+    """Returns the number of outputs of a row that are computed at once."""
     return max(1, _COLUMNS // kernel_shape[3])
 
 
@@ -70,11 +70,11 @@ def _multiply(images, kernel, padding):
 
 
 def _strips(images, size, padding, length):
-    """[batch, height', blocks, size * (length + size - 1) * channels]: what each block of ``length`` outputs sees."""
+    """Inputs of each block of outputs, [batch, height', blocks, size * (length + size - 1) * channels]."""
     batch, height, width, channels = images.shape
     height, width = (extent + 2 * padding - size + 1 for extent in (height, width))
     blocks = -(-width // length)
-    further = -(-(size - 1) // length)  # blocks of pixels behind a block's own that it reaches into
+    further = -(-(size - 1) // length)  # following blocks of pixels that a block overlaps
     after = (blocks + further) * length - images.shape[2] - padding
     padded = jnp.pad(images, ((0, 0), (padding, padding), (padding, max(after, 0)), (0, 0)))
     padded = padded[:, :, : (blocks + further) * length].reshape(batch, padded.shape[1], blocks + further, -1)
@@ -88,7 +88,7 @@ def _strips(images, size, padding, length):
 
 
 def _bytes_each(images, kernel_shape):
-    """Of an example's strips."""
+    """Returns the size of one example's strips."""
     size, length = kernel_shape[0], strip_length(kernel_shape)
     per_pixel = size * (length + size - 1) / length * images.shape[3]
     return int(images.shape[1] * images.shape[2] * per_pixel * images.dtype.itemsize)

@@ -1,8 +1,8 @@
-"""Sums over rows and pixels, as products with ones on CPUs.
+"""Sums over rows and pixels, computed on CPUs as products with ones.
 
-There XLA fuses a sum with what is summed and then adds one number at a time, with strides of all channels: a step of a
-small network with BatchNorm took twice to three times as long (docs/performance.md). A product is computed from an
-array. Each client has ones of its own, so that its sum is the same, bit for bit, however many clients are next to it.
+On CPUs XLA fuses a sum with the computation of its operand and then adds one number at a time, strided over channels: a
+step of a small network with BatchNorm took two to three times as long (docs/performance.md). A product is not fused.
+Each client has separate ones, so its sum is the same, bit for bit, for any number of clients.
 """
 
 import functools
@@ -14,14 +14,14 @@ from fedjax_collapse.core.target import Target
 
 
 def sum_rows(values: jax.Array, target: Target) -> jax.Array:
-    """The sum over all axes but the last: [..., channels] -> [channels]."""
+    """Returns the sum over all axes but the last, [..., channels] -> [channels]."""
     if not target.is_cpu:
         return jnp.sum(values, axis=tuple(range(values.ndim - 1)))
     return _sum(values.reshape(1, -1, values.shape[-1]))[0]
 
 
 def mean_pixels(images: jax.Array, target: Target) -> jax.Array:
-    """The mean over the pixels: [batch, height, width, channels] -> [batch, channels]."""
+    """Returns the mean over the pixels, [batch, height, width, channels] -> [batch, channels]."""
     if not target.is_cpu:
         return jnp.mean(images, axis=(1, 2))
     batch, height, width, channels = images.shape
@@ -30,7 +30,7 @@ def mean_pixels(images: jax.Array, target: Target) -> jax.Array:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def add_bias(outputs: jax.Array, bias: jax.Array, target: Target) -> jax.Array:
-    """``outputs + bias`` [..., channels], with the gradient of the bias by ``sum_rows``."""
+    """Returns ``outputs + bias`` [..., channels]; the gradient of the bias uses ``sum_rows``."""
     del target
     return outputs + bias
 

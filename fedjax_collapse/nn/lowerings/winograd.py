@@ -1,6 +1,6 @@
 """3x3 convolution of stride 1 as F(2x2, 3x3); Lavin & Gray, "Fast Algorithms for Convolutional Neural Networks" (2016).
 
-Two by two outputs come from each tile of four by four pixels by 16 multiplications a channel instead of 36.
+Each tile of 4 x 4 pixels gives 2 x 2 outputs by 16 multiplications per channel instead of 36.
 """
 
 import functools
@@ -31,7 +31,7 @@ def _forward(images, kernel, padding, target):
 
 
 def _backward(padding, target, residuals, gradient):
-    """Both gradients by products of transforms again."""
+    """Computes both gradients, also by products of transforms."""
     images, kernel = residuals
     weights = _transform_kernel(kernel[::-1, ::-1].swapaxes(2, 3))
 
@@ -50,19 +50,19 @@ convolve_winograd.defvjp(_forward, _backward)
 
 
 def winograd_tiles(image_shape: tuple[int, ...], padding: int) -> int:
-    """Number of tiles in a batch of images: the rows of the matrix products."""
+    """Returns the number of tiles in a batch of images, which is the number of rows of the matrix products."""
     rows, columns = (-(-(extent + 2 * padding - 2) // 2) for extent in image_shape[1:3])
     return image_shape[0] * rows * columns
 
 
 def _bytes_each(images, kernel):
-    """Of an example's transform and its products, each four times the size of the images."""
+    """Returns the size of one example's transform and its products, each four times the size of the image."""
     return 4 * images.shape[1] * images.shape[2] * sum(kernel.shape[2:]) * images.dtype.itemsize
 
 
 def _transform_images(images, padding):
-    """[16, tiles, channels]: every 4x4 tile, two pixels apart, at the 16 points of the transform."""
-    ends = [(padding, padding + extent % 2) for extent in images.shape[1:3]]  # an odd one becomes half a tile
+    """Transforms each 4x4 tile, two pixels apart, to the 16 points, [16, tiles, channels]."""
+    ends = [(padding, padding + extent % 2) for extent in images.shape[1:3]]  # an odd row or column becomes half a tile
     padded = lax.optimization_barrier(jnp.pad(images, ((0, 0), *ends, (0, 0))))
     rows, columns = (extent // 2 - 1 for extent in padded.shape[1:3])
     tiles = [[padded[:, i : i + 2 * rows : 2, j : j + 2 * columns : 2] for j in range(4)] for i in range(4)]
@@ -71,20 +71,20 @@ def _transform_images(images, padding):
 
 
 def _transform_kernel(kernel):
-    """[16, in, out]: the kernel at the 16 points of the transform."""
+    """Transforms the kernel to the 16 points, [16, in, out]."""
     points = _apply_twice(lambda g: (g[0], (g[0] + g[1] + g[2]) / 2, (g[0] - g[1] + g[2]) / 2, g[2]), kernel)
     return jnp.stack([point for row in points for point in row])
 
 
 def _transform_gradient(gradient):
-    """[16, tiles, features]: the outputs' gradient at the 16 points."""
+    """Transforms the gradient of the outputs to the 16 points, [16, tiles, features]."""
     even = jnp.pad(gradient, ((0, 0), *((0, extent % 2) for extent in gradient.shape[1:3]), (0, 0)))
     tiles = [[even[:, i::2, j::2] for j in range(2)] for i in range(2)]
     return _flatten(_apply_twice(lambda g: (g[0], g[0] + g[1], g[0] - g[1], -g[1]), tiles))
 
 
 def _multiply(points, weights, image_shape, padding):
-    """The convolution of images of which ``points`` is the transform."""
+    """Returns the convolution of images with transform ``points``."""
     batch, height, width = image_shape[0], *(extent + 2 * padding - 2 for extent in image_shape[1:3])
     rows, columns = -(-height // 2), -(-width // 2)
     products = jnp.einsum("ptc,pcf->ptf", points, weights).reshape(4, 4, batch, rows, columns, -1)
@@ -98,6 +98,6 @@ def _flatten(points):
 
 
 def _apply_twice(transform, grid):
-    """A one-dimensional transform along the columns, then along the rows, of a grid of arrays."""
+    """Applies a one-dimensional transform along the columns and then the rows of a grid of arrays."""
     columns = [transform([row[j] for row in grid]) for j in range(len(grid[0]))]
     return [transform([column[i] for column in columns]) for i in range(len(columns[0]))]

@@ -1,1 +1,1 @@
-"""Networks, one a file; a new file is found by its name."""
+"""Networks, one per file; a new file is found by its name."""

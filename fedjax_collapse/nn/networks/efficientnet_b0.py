@@ -54,7 +54,7 @@ class EfficientNetB0(ConvNetwork):
 
 
 class MBConv(nn.Module):
-    """Expand by a 1x1 convolution, filter and weigh each channel, project by another 1x1; shortcut where it fits."""
+    """Expand by a 1x1 convolution, filter and weight each channel, project by another 1x1; shortcut if shapes match."""
 
     features: int
     expansion: int

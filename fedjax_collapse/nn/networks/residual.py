@@ -1,4 +1,4 @@
-"""Residual networks of basic or bottleneck blocks, for small images; ``resnet18.py`` and others say which."""
+"""Residual networks of basic or bottleneck blocks, for small images; ``resnet18.py`` and others configure them."""
 
 import functools
 
@@ -19,7 +19,7 @@ INITS = {
 
 
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions beside a shortcut."""
+    """Two 3x3 convolutions and a shortcut."""
 
     channels: int
     stride: int
@@ -38,7 +38,7 @@ class BasicBlock(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """Convolutions 1x1, 3x3, which has the stride, and 1x1 to four times the channels, beside a shortcut."""
+    """Convolutions 1x1, 3x3 with the stride, and 1x1 to four times the channels, and a shortcut."""
 
     channels: int
     stride: int
@@ -58,7 +58,7 @@ class Bottleneck(nn.Module):
 
 
 def _shortcut(block, conv, images):
-    """The images; where the shape changes, a 1x1 convolution of them, or every other pixel with channels of zeros."""
+    """The shortcut: images, or if the shape changes a 1x1 convolution, or every other pixel with channels of zeros."""
     features = block.expansion * block.channels
     if block.stride == 1 and images.shape[-1] == features:
         return images

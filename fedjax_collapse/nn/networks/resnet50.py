@@ -5,7 +5,7 @@ from fedjax_collapse.nn.networks.residual import Bottleneck, ResidualNetwork
 
 
 class ResNet50(ResidualNetwork):
-    """Bottleneck blocks (3, 4, 6, 3) behind a 3x3 convolution: 2,048 features.
+    """Bottleneck blocks (3, 4, 6, 3) after a 3x3 convolution: 2,048 features.
 
     He et al. (CVPR 2016), the stride in the 3x3 convolution ("v1.5"), without max-pool. MOON's has
     ``kernel_init="kaiming_fan_out"``, ``projector="moon"``; FedUV's has ``stem_size=7``, ``stem_stride=2``,

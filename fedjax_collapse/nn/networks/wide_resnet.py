@@ -14,7 +14,7 @@ class WideResNet(ConvNetwork):
     """A convolution, three stages of pre-activation blocks, BatchNorm, ReLU, mean over the image: 640 features.
 
     Zagoruyko & Komodakis (BMVC 2016), by FedMR's released code: convolutions have biases, the second one of a block
-    has the stride, and the last BatchNorm's running statistics move by 0.9 of the new value.
+    has the stride, and the last BatchNorm has momentum 0.9 (the weight of the new value).
     """
 
     num_classes: int
@@ -38,7 +38,7 @@ class WideResNet(ConvNetwork):
 
 
 class PreActivation(nn.Module):
-    """BatchNorm, ReLU and 3x3 convolution, twice, with dropout between, beside a shortcut from the block's input."""
+    """BatchNorm, ReLU and 3x3 convolution, twice, with dropout in between, and a shortcut from the block's input."""
 
     channels: int
     stride: int
