@@ -1,7 +1,7 @@
-"""The parts of ``fedjax-collapse benchmark``: what is trained, by which systems, and how one of them is timed."""
+"""The benchmark: the systems that are compared, the workloads that they train, and how a system is timed."""
 
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,12 +14,12 @@ PFL = "pip install pfl==0.6.0"
 
 
 class Round(NamedTuple):
-    """What a system reports of a round that is finished; the first three have one entry a client of the cohort."""
+    """A system's report of a finished round; the first three fields have an entry for each client of the cohort."""
 
     losses: Any  # mean training cross-entropy over the examples seen
     samples: Any  # true samples trained on, in all epochs
     steps: Any  # optimizer steps
-    processed: int  # samples computed, padding included
+    processed: int  # samples computed, with padding
     layout: str
 
 
@@ -27,24 +27,24 @@ class Setting(NamedTuple):
     """What a system may use of the machine."""
 
     cores: int
-    task_file: Path  # where the task lies, for systems that run in several processes
-    layout: tuple[int, int] | None = None  # devices and clients at once on each, for systems that have a choice
+    task_file: Path  # the task, for systems that run in several processes
+    layout: Sequence[int] | None = None  # devices, and clients at once on each, for systems that have a choice
     device: str = "cpu"  # or gpu, for systems of ``ON_GPU``
 
 
 class System(NamedTuple):
-    """A way to run a workload: ``module.function(workload, task, setting)`` yields a ``Round`` as each is finished.
+    """A way to run a workload: ``module.function(workload, task, setting)`` yields a ``Round`` when it is finished.
 
-    The cohorts of the task come again and again, and the next round is started when it is asked for.
+    The cohorts of the task are repeated without end. A round starts when it is requested.
     """
 
-    module: str  # in this package; imported by the worker only, so that nobody else loads JAX or PyTorch
+    module: str  # in this package; imported by the worker only, so that no other process loads JAX or PyTorch
     function: str
     needs: dict[str, str]  # package: how to install it
     fits_one_core: bool = True
 
     def load(self) -> Callable[[Workload, Task, Setting], Iterator[Round]]:
-        """The function itself."""
+        """The function."""
         return getattr(importlib.import_module(f"{__name__}.{self.module}"), self.function)
 
 

@@ -1,33 +1,29 @@
-"""Rounds of this library's engine."""
+"""System: rounds of this library's engine."""
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Iterator, Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from experiments.benchmarks import Round, Setting, networks
-from experiments.benchmarks.tasks import Task
+from experiments.benchmarks.tasks import Data, Task
 from experiments.benchmarks.weights import variables_from
 from experiments.benchmarks.workloads import SEED, Training, Workload
 from fedjax_collapse import FedAvg, Federation, LocalTraining, Model, engine
+from fedjax_collapse.core.records import Variables
 from fedjax_collapse.core.target import Target
 from fedjax_collapse.engine.layout import padded_sizes
 from fedjax_collapse.engine.timing import with_timed_lowerings
 from fedjax_collapse.simulation.simulation import Hardware, Run, Schedule, check
 
 
-def run(workload: Workload, task: Task, setting: Setting) -> Iterator[Round]:
-    """Rounds of federated averaging, each a compiled call; on a GPU by the lowerings that are fastest there."""
-    return _run(workload, task, setting, is_timed=setting.device == "gpu")
+def run(workload: Workload, task: Task, setting: Setting, is_timed: bool = False) -> Iterator[Round]:
+    """Rounds of federated averaging, each a compiled call; on a GPU with the lowerings that are fastest there.
 
-
-def timed(workload: Workload, task: Task, setting: Setting) -> Iterator[Round]:
-    """The same by the lowerings that are fastest on the device, whichever it is."""
-    return _run(workload, task, setting, is_timed=True)
-
-
-def _run(workload, task, setting, is_timed):
+    ``is_timed``: with the lowerings that are fastest on the device, whichever it is.
+    """
     model, is_on_gpu = Model(networks.linen(workload.network), workload.image_shape), setting.device == "gpu"
     default = setting.cores, workload.clients_at_once
     if is_on_gpu:
@@ -36,25 +32,14 @@ def _run(workload, task, setting, is_timed):
     if not is_on_gpu:
         jax.config.update("jax_num_cpu_devices", devices)
     client_map = layout(devices, clients_at_once)
-    federation = Federation.from_arrays(
-        task.images,
-        task.labels,
-        task.parts,
-        task.images[:1],
-        task.labels[:1],
-        task.mean,
-        task.std,
-        networks.CLASS_NAMES,
-    )
-    if is_timed:
+    if is_timed or is_on_gpu:
         model = with_timed_lowerings(model, workload.training.batch_size, clients_at_once, client_map.devices[0])
     variables, training = variables_from(model, task.weights), workload.training
     sizes = np.array([len(part) for part in task.parts])
-    schedule = Schedule(1, task.cohorts.shape[1] / len(sizes))
-    run = Run(federation, FedAvg(LocalTraining(*training)), jax.random.key(SEED), variables=variables)
-    compiled = check(run, model, schedule, Hardware(client_map))
-    records = rounds(run, compiled)
-    for record in records:
+    data, share = Data(task.images, task.labels, task.mean, task.std), task.cohorts.shape[1] / len(sizes)
+    algorithm = FedAvg(LocalTraining(*training))
+    run, compiled = prepare(data, task.parts, algorithm, model, client_map, share, variables)
+    for record in rounds(run, compiled):
         steps = np.asarray(record.steps)[0]
         cohort = np.flatnonzero(steps)
         yield Round(
@@ -66,14 +51,33 @@ def _run(workload, task, setting, is_timed):
         )
 
 
+timed = functools.partial(run, is_timed=True)
+
+
 def layout(devices: int, clients_at_once: int = 1) -> engine.ClientMap:
-    """So many devices, and clients at once on each."""
+    """The layout of this number of devices, with so many clients at once on each."""
     chunked = engine.Chunked(clients_at_once)
     return engine.Sharded(devices, chunked) if devices > 1 else chunked
 
 
+def prepare(
+    data: Data,
+    parts: Sequence[np.ndarray],
+    algorithm: FedAvg,
+    model: Model,
+    client_map: engine.ClientMap,
+    participation: float = 1.0,
+    variables: Variables | None = None,
+) -> tuple[Run, engine.Rounds]:
+    """A run without test images, and its rounds; ``parts``: the examples of each client."""
+    images, labels, mean, std = data
+    federation = Federation.from_arrays(images, labels, parts, images[:1], labels[:1], mean, std, networks.CLASS_NAMES)
+    run = Run(federation, algorithm, jax.random.key(SEED), variables=variables)
+    return run, check(run, model, Schedule(1, participation), Hardware(client_map))
+
+
 def rounds(run: Run, compiled: engine.Rounds) -> Iterator[engine.RoundRecord]:
-    """The record of one round after another, when all of it is computed."""
+    """The record of one round after another, each when all of it is computed."""
     client_map, federation = compiled.layout.client_map, run.federation
     algorithm = jax.tree.map(jnp.asarray, run.algorithm)
     variables = compiled.model.init(run.key) if run.variables is None else run.variables
@@ -90,9 +94,9 @@ def rounds(run: Run, compiled: engine.Rounds) -> Iterator[engine.RoundRecord]:
 def processed_samples(
     sizes: np.ndarray, training: Training, devices: int, clients_at_once: int, batch_parts: int = 1
 ) -> int:
-    """Samples computed in a round, padding included: whole batches, and each chunk as many as its longest client.
+    """Samples computed in a round, with padding: full batches, and in each chunk those of its largest client.
 
-    ``batch_parts``: a last batch costs as many of these parts of one as it fits into.
+    ``batch_parts``: into which a batch is divided, so that a last, partial batch computes only those that it needs.
     """
     epochs, batch_size = training.epochs, training.batch_size
     if batch_parts > 1:

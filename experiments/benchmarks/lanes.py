@@ -1,8 +1,8 @@
-"""Systems that are compared while they run, each in a process of its own that runs rounds as it is told to.
+"""Pairs of systems that are timed together, each in a process (a lane) that runs rounds on order.
 
-A machine that others use changes its speed from minute to minute. So two systems are timed at the same time, pinned to
-a core each, and once more with the cores swapped; or, with all cores, by turns. A repetition is one such comparison,
-and what is told of several is their median with the smallest and the largest.
+The speed of a shared machine changes from minute to minute. Therefore two systems run at the same time, each pinned to
+a core, and once more with the cores swapped; or alternately, with all cores. One such comparison is a repetition.
+Several are summarized by their median, smallest and largest.
 """
 
 import contextlib
@@ -24,17 +24,17 @@ T = TypeVar("T")
 
 
 class Failed(Exception):
-    """A lane's process ended, with the end of what it said."""
+    """A process failed; the message ends with its name and exit status."""
 
 
 class Lane:
-    """A process that has warmed up and waits; a context, at whose end it is gone.
+    """A process that has warmed up and waits for orders; a context manager that ends it.
 
     Args:
-        command: of a process that works as ``worker.serve`` does.
-        rounds: how many it runs in a turn, or more if it is faster than the other one.
-        inbox: of all lanes that are compared.
-        cores: to which it is pinned; all if there are none.
+        command: of a process that serves rounds (``worker.serve``).
+        rounds: to run on each order, or more if it is faster than the other lane.
+        inbox: receives the messages of all lanes that are compared.
+        cores: to which the process is pinned; all if empty.
     """
 
     def __init__(
@@ -63,33 +63,32 @@ class Lane:
         self._process.wait()
         self._errors.close()
 
-    def tell(self, line: str) -> None:
-        """Sends a line; to a process that has ended, nothing."""
+    def send(self, line: str) -> None:
+        """Sends a line, unless the process has ended."""
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(f"{line}\n")
             self._process.stdin.flush()
 
     def pin(self, core: int) -> None:
-        """Moves the process with all its threads to one core."""
+        """Moves all threads of the process to one core."""
         for thread in os.listdir(f"/proc/{self._process.pid}/task"):
-            with contextlib.suppress(ProcessLookupError):  # it has ended since
+            with contextlib.suppress(ProcessLookupError):  # the thread has ended
                 os.sched_setaffinity(int(thread), {core})
 
     def finish(self) -> dict[str, Any]:
-        """What it says at its end, and the seconds of its rounds."""
+        """Ends the process; returns its final message and the seconds of its rounds."""
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
-        said = receive(self.inbox)[1]
+        message = receive(self.inbox)[1]
         self._process.kill()
-        self.inbox.get()  # that it has ended
-        return {**said, "seconds_to_first_round": self._to_first_round, "seconds": self.seconds}
+        self.inbox.get()  # the end of its output
+        return {**message, "seconds_to_first_round": self._to_first_round, "seconds": self.seconds}
 
     def failure(self) -> Failed:
-        """Why it has ended."""
+        """The end of what the process wrote to stderr, and its exit status."""
         status = self._process.wait()
         self._errors.seek(0)
-        tail = "\n".join(self._errors.read().splitlines()[-20:])
-        return Failed(f"{tail}\nbenchmark.py: {self.name} failed with exit status {status}")
+        return failure(self._errors.read(), self.name, status)
 
     def _read(self):
         for line in self._process.stdout:
@@ -97,11 +96,16 @@ class Lane:
         self.inbox.put((self, None))
 
 
+def failure(errors: str, name: str, status: int) -> Failed:
+    """The error of a process, with the last lines of its stderr."""
+    return Failed("\n".join([*errors.splitlines()[-20:], f"error: {name} failed with exit status {status}"]))
+
+
 def receive(inbox: queue.SimpleQueue) -> tuple[Lane, dict[str, Any]]:
     """The next message of a lane.
 
     Raises:
-        Failed: it has ended instead.
+        Failed: the process has ended.
     """
     lane, message = inbox.get()
     if message is None:
@@ -115,9 +119,9 @@ def compare(
     repetitions: int,
     cores: Sequence[int] = (),
 ) -> Iterator[tuple[T, dict[str, Any], list[float]]]:
-    """Each of the names with what its lane says at its end, and its ``speeds``; the first name, theirs, comes last.
+    """Each name with the final message of its lane and its ``speeds``; the first is the baseline, and comes last.
 
-    ``start``: makes the lane of a name, of that inbox. Two lanes are there at a time.
+    ``start`` makes the lane of a name, with an inbox. Two lanes exist at a time.
     """
     inbox = queue.SimpleQueue()
     with start(names[0], inbox) as baseline:
@@ -131,9 +135,9 @@ def compare(
 
 
 def speeds(lane: Lane, baseline: Lane, repetitions: int, cores: Sequence[int] = ()) -> list[float]:
-    """In every repetition, how many times as fast as the baseline's the lane's rounds are.
+    """The speed of the lane divided by that of the baseline, in every repetition.
 
-    ``cores``: two, on which both run at the same time; none, and they run by turns, each time the other one first.
+    ``cores``: two, on which both run at the same time. Without, they run alternately, and take turns in being first.
     """
     pair, found = (lane, baseline), []
     for repetition in range(repetitions):
@@ -148,15 +152,15 @@ def speeds(lane: Lane, baseline: Lane, repetitions: int, cores: Sequence[int] = 
 
 
 def run(lanes: Sequence[Lane]) -> dict[Lane, list[dict[str, float]]]:
-    """Rounds of all lanes at the same time, until each has run as many as it is to; the faster ones run more."""
+    """Runs rounds of all lanes at the same time, until each has run its number of rounds; faster lanes run more."""
     done, waiting, last = {lane: [] for lane in lanes}, set(lanes), set()
     for lane in lanes:
-        lane.tell(str(lane.rounds))
+        lane.send(str(lane.rounds))
     while waiting:
         behind = {lane for lane in lanes if len(done[lane]) < lane.rounds}
         for lane in waiting - last:
-            if behind <= {lane}:  # nobody else needs its company
-                lane.tell("enough")
+            if behind <= {lane}:  # no other lane has rounds left
+                lane.send("enough")
                 last.add(lane)
         lane, message = receive(lanes[0].inbox)
         if "seconds" in message:
@@ -168,17 +172,15 @@ def run(lanes: Sequence[Lane]) -> dict[Lane, list[dict[str, float]]]:
 
 
 def _at_once(pair, cores):
+    """The ratio of the two on these cores, of the rounds that ran while the other lane was running, too."""
     for lane, core in zip(pair, cores, strict=True):
         lane.pin(core)
     done = run(pair)
-    end = min(rounds[-1]["end"] for rounds in done.values())  # after which one of them was alone
-    return _ratio(*(_in_company(lane, done[lane], end) for lane in pair))
+    end = min(rounds[-1]["end"] for rounds in done.values())  # after which only one was running
+    return _ratio(
+        *([each for i, each in enumerate(done[lane]) if i < lane.rounds or each["end"] <= end] for lane in pair)
+    )
 
 
-def _in_company(lane, rounds, end):
-    """Those of the lane's rounds that another was there for: as many as it is to run, and more that ended with it."""
-    return [each for number, each in enumerate(rounds) if number < lane.rounds or each["end"] <= end]
-
-
-def _ratio(own, others):
-    return statistics.median(each["seconds"] for each in others) / statistics.median(each["seconds"] for each in own)
+def _ratio(rounds, others):
+    return statistics.median(each["seconds"] for each in others) / statistics.median(each["seconds"] for each in rounds)

@@ -1,16 +1,17 @@
-"""A local step of each network, beside the same network in PyTorch: two clients, batches of 32 images.
+"""A local step of each network, compared with the same network in PyTorch: two clients, batches of 32 images.
 
 Both train the same number of steps of SGD with momentum on random images, 32x32x3 unless the network needs larger ones.
-The engine runs the clients side by side on a device for each core, PyTorch one after another with all cores, or side by
-side in a thread for each core.
+The engine runs the clients in parallel on a device for each core; PyTorch runs them one after another with all cores,
+or in parallel in a thread for each core.
 """
 
 import functools
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
 
 import numpy as np
+
+from experiments.benchmarks.tasks import Data
 
 CLIENTS, STEPS, BATCH_SIZE, CLASSES, SEED = 2, 2, 32, 10, 0  # steps of each client in a round
 IMAGE_SIZE = {"alexnet": 64}  # others: 32
@@ -18,73 +19,59 @@ NETWORKS = (
     *("mlp", "small_cnn", "moon_cnn", "feduv_cnn", "resnet20", "resnet32", "mobilenet_v2", "resnet18", "resnet50"),
     *("efficientnet_b0", "wide_resnet", "alexnet"),
 )
-LOWERINGS = ("auto", "patches", "timed", "xla")  # that every convolution can take
+LOWERINGS = ("auto", "patches", "timed", "xla")  # valid for every convolution
 
 
-class Case(NamedTuple):
-    """What a worker is to time."""
-
-    network: str
-    system: str  # a lowering, pytorch or pytorch-threads
-    cores: int
-
-
-def rounds(case: Case) -> Iterator[None]:
-    """Rounds of one network on one system."""
-    run = (_pytorch if case.system.startswith("pytorch") else _engine)(case)
+def rounds(network: str, system: str, cores: int) -> Iterator[None]:
+    """Rounds of one network; ``system``: a lowering, "pytorch" or "pytorch-threads"."""
+    run = (_pytorch if system.startswith("pytorch") else _engine)(network, system, cores)
     while True:
         yield run()
 
 
-def _data(case: Case) -> tuple[np.ndarray, np.ndarray]:
+def _data(network: str) -> Data:
     rng = np.random.default_rng(SEED)
-    size, count = IMAGE_SIZE.get(case.network, 32), CLIENTS * STEPS * BATCH_SIZE
-    return rng.integers(0, 256, (count, size, size, 3), np.uint8), rng.integers(0, CLASSES, count)
+    size, count = IMAGE_SIZE.get(network, 32), CLIENTS * STEPS * BATCH_SIZE
+    images, labels = rng.integers(0, 256, (count, size, size, 3), np.uint8), rng.integers(0, CLASSES, count)
+    return Data(images, labels, 128.0, 64.0)
 
 
-def _engine(case: Case) -> Callable[[], None]:
+def _engine(network: str, system: str, cores: int) -> Callable[[], None]:
     """A function that runs the next round to its end."""
     import jax
 
-    from experiments.benchmarks import engine_rounds, networks
+    from experiments.benchmarks import engine_rounds
     from experiments.config import names
-    from fedjax_collapse import FedAvg, Federation, LocalTraining, Model
+    from fedjax_collapse import FedAvg, LocalTraining, Model
     from fedjax_collapse.engine.timing import with_timed_lowerings
-    from fedjax_collapse.simulation.simulation import Hardware, Run, Schedule, check
 
-    devices = min(case.cores, CLIENTS)
+    devices = min(cores, CLIENTS)
     jax.config.update("jax_num_cpu_devices", devices)
-    images, labels = _data(case)
-    parts = np.split(np.arange(len(labels)), CLIENTS)
-    federation = Federation.from_arrays(
-        images, labels, parts, images[:1], labels[:1], 128.0, 64.0, networks.CLASS_NAMES
-    )
-    is_timed = case.system == "timed"
-    options = {} if case.network == "mlp" or is_timed else {"lowering": case.system}
-    model = Model(names.class_named("network", case.network)(CLASSES, **options), federation.input_shape)
+    data, is_timed = _data(network), system == "timed"
+    options = {} if network == "mlp" or is_timed else {"lowering": system}
+    model = Model(names.class_named("network", network)(CLASSES, **options), data.images.shape[1:])
     if is_timed:
         model = with_timed_lowerings(model, BATCH_SIZE, 1, jax.devices()[0])
-    run = Run(federation, FedAvg(LocalTraining(1, BATCH_SIZE, 0.01, 0.9)), jax.random.key(SEED))
-    compiled = check(run, model, Schedule(1), Hardware(engine_rounds.layout(devices)))
-    return functools.partial(next, engine_rounds.rounds(run, compiled))
+    algorithm, parts = FedAvg(LocalTraining(1, BATCH_SIZE, 0.01, 0.9)), np.split(np.arange(len(data.labels)), CLIENTS)
+    layout = engine_rounds.layout(devices)
+    prepared = engine_rounds.prepare(data, parts, algorithm, model, layout)
+    return functools.partial(next, engine_rounds.rounds(*prepared))
 
 
-def _pytorch(case: Case) -> Callable[[], None]:
+def _pytorch(network: str, system: str, cores: int) -> Callable[[], None]:
     """A function that trains every client's steps."""
     import torch
 
     from experiments.benchmarks import pytorch_networks
 
-    lanes = min(case.cores, CLIENTS) if case.system == "pytorch-threads" else 1
-    torch.set_num_threads(max(case.cores // lanes, 1))
+    lanes = min(cores, CLIENTS) if system == "pytorch-threads" else 1
+    torch.set_num_threads(max(cores // lanes, 1))
     torch.manual_seed(SEED)
-    images, labels = _data(case)
-    images = ((torch.from_numpy(images).float() - 128) / 64).permute(0, 3, 1, 2)  # channels last in memory
+    images, labels, mean, std = _data(network)
+    shape, images = images.shape[1:], (torch.from_numpy(images).float() - mean) / std
+    images = images.permute(0, 3, 1, 2)  # channels last in memory
     parts = list(zip(images.chunk(CLIENTS), torch.from_numpy(labels).chunk(CLIENTS), strict=True))
-    networks = [
-        pytorch_networks.build(case.network, CLASSES, tuple(images.permute(0, 2, 3, 1).shape[1:])).train()
-        for _ in range(lanes)
-    ]
+    networks = [pytorch_networks.build(network, CLASSES, shape).train() for _ in range(lanes)]
     networks = [network.to(memory_format=torch.channels_last) for network in networks]
 
     def train(network, clients):

@@ -1,48 +1,43 @@
-"""What a method costs over federated averaging, and an augmentation over none: rounds of all in one process, by turns.
+"""The cost of a method over federated averaging, and of an augmentation over none, by interleaved rounds.
 
 Ten clients with about a hundred synthetic images 32x32x3 each, ten local epochs in batches of 64 as in FedDecorr's
-experiments, the small CNN of ``cnn100``, no augmentation. Turns cancel what else the machine does: the overhead is the
-median over turns of a method's seconds over those of federated averaging in the same turn.
+experiments, the small CNN of ``cnn100``, no augmentation. Interleaving cancels changes of the machine's speed: the
+overhead is the median, over rounds, of a method's seconds divided by those of federated averaging's adjacent round.
 
 Augmentations are timed in federated averaging of the same clients, for two local epochs. Presets that are the same
-function share a row; those that need or make images of another size than 32x32 pixels are left out.
+function share a row; presets that need or produce images of another size than 32x32 pixels are omitted.
 """
 
 import dataclasses
 import functools
 import statistics
 import time
-from typing import Any
 
 import jax
 
-from experiments.benchmarks import networks
-from experiments.benchmarks.engine_rounds import layout, rounds
+from experiments.benchmarks import engine_rounds, networks
+from experiments.benchmarks.tables import Row, spread
 from experiments.benchmarks.workloads import SEED, WORKLOADS
 from experiments.config.names import classes
-from fedjax_collapse import FedAvg, Federation, LocalTraining, Model, partition
+from fedjax_collapse import FedAvg, LocalTraining, Model, partition
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data.augment import PRESETS, Augmentation, output_shape
-from fedjax_collapse.simulation.simulation import Hardware, Run, Schedule, check
 
 CLIENTS, EXAMPLES = 10, 1000
 TRAINING = LocalTraining(epochs=10, batch_size=64, learning_rate=0.01, momentum=0.9, weight_decay=1e-5)
-AUGMENTED = TRAINING.replace(epochs=2)  # few, since what an augmentation costs is the same in each
-
-Row = dict[str, Any]
+AUGMENTED = TRAINING.replace(epochs=2)  # few, as an augmentation costs the same in each
 
 
 def methods() -> dict[str, FedAvg]:
-    """Federated averaging, and it with each method that the network allows with some head, with default
-    hyper-parameters."""
-    on_fedavg = {kind.__name__: FedAvg(TRAINING, {name: kind()}) for name, kind in classes("method").items()}
+    """Federated averaging, alone and with each method that accepts the network with some head; default options."""
     workload = WORKLOADS["cnn100"]
     model = Model(networks.linen(workload.network), workload.image_shape)
-    return {"FedAvg": FedAvg(TRAINING)} | {name: own for name, own in on_fedavg.items() if accepted(own, model)}
+    found = {kind.__name__: FedAvg(TRAINING, {name: kind()}) for name, kind in classes("method").items()}
+    return {"FedAvg": FedAvg(TRAINING)} | {name: method for name, method in found.items() if accepted(method, model)}
 
 
 def accepted(algorithm: FedAvg, model: Model) -> Model | None:
-    """The model, with the first head that all methods of the algorithm accept, its own before others; None without."""
+    """The model with the first head, starting with its own, that all methods of the algorithm accept; None if none."""
     has_head = any(field.name == "head" for field in dataclasses.fields(model.module))
     heads = classes("head").values() if has_head else ()
     for other in (model, *(model.with_module(head=head) for head in heads)):
@@ -55,73 +50,62 @@ def accepted(algorithm: FedAvg, model: Model) -> Model | None:
 
 
 def augmentations() -> dict[str, Augmentation | None]:
-    """Every distinct preset for images of this size, under all its names; the first is none."""
+    """Every distinct preset for images of this size, under all its names; the first is no augmentation."""
     names = {PRESETS["none"]: []}
     for name, augmentation in PRESETS.items():
         names.setdefault(augmentation, []).append(name)
-    distinct = {", ".join(own): augmentation for augmentation, own in names.items() if _takes_images(augmentation)}
-    return distinct | {next(iter(distinct)): None}  # as in a run, whose images then go through no function at all
+    distinct = {", ".join(same): augmentation for augmentation, same in names.items() if _takes_images(augmentation)}
+    return distinct | {next(iter(distinct)): None}  # as in a run, where images then go through no function
 
 
-def measure(kind: str, turns: int, cores: int, scale: float = 1.0) -> list[Row]:
-    """The rows of ``methods`` or of ``augmentations``."""
-    jax.config.update("jax_num_cpu_devices", cores)  # before anything is computed
-    return {"methods": method_rows, "augmentations": augmentation_rows}[kind](turns, cores, scale)
+def measure(kind: str, rounds: int, cores: int, scale: float = 1.0) -> list[Row]:
+    """A row for each of the ``methods`` or ``augmentations``: seconds of its rounds, and their ratio to the first's.
 
-
-def method_rows(turns: int, cores: int, scale: float) -> list[Row]:
-    """A row for each method: seconds of its rounds, and their ratio to federated averaging's."""
-    return [{"method": name} | row for name, row in _by_turns(methods(), turns, cores, scale).items()]
-
-
-def augmentation_rows(turns: int, cores: int, scale: float) -> list[Row]:
-    """A row for each augmentation: seconds of its rounds, their ratio to those without, and its own time per image.
-
-    That is what it adds to a round, on all cores together, per true image; augmenting padding is part of it.
+    Rows of augmentations also have microseconds per image: what one adds to a round, on all cores together, divided by
+    the number of true images; augmenting padding is part of it.
     """
-    algorithms = {name: FedAvg(AUGMENTED.replace(augmentation=own)) for name, own in augmentations().items()}
+    jax.config.update("jax_num_cpu_devices", cores)  # before anything is computed
+    if kind == "methods":
+        return [{"method": name} | row for name, row in _interleaved(methods(), rounds, cores, scale).items()]
+    algorithms = {name: FedAvg(AUGMENTED.replace(augmentation=chosen)) for name, chosen in augmentations().items()}
     images = AUGMENTED.epochs * round(scale * EXAMPLES)
     return [
         {"augmentation": name} | row | {"microseconds_per_image": 1e6 * row["seconds_added"] / images}
-        for name, row in _by_turns(algorithms, turns, cores, scale).items()
+        for name, row in _interleaved(algorithms, rounds, cores, scale).items()
     ]
 
 
-def _by_turns(algorithms, turns, cores, scale):
-    """Of each algorithm the seconds of its rounds, and what they are over those of the first in the same turns."""
+def _interleaved(algorithms, rounds, cores, scale):
+    """The seconds of each algorithm's rounds, and their ratio to those of the first algorithm's adjacent rounds."""
     run_round = {name: _rounds(algorithm, cores, scale) for name, algorithm in algorithms.items()}
     for _ in range(2):  # the first compiles, the second may still fill caches
         for run in run_round.values():
             run()
     seconds = {name: [] for name in run_round}
-    for _ in range(turns):
+    for _ in range(rounds):
         for name, run in run_round.items():
             start = time.perf_counter()
             run()
             seconds[name].append(time.perf_counter() - start)
-    baseline = next(iter(seconds.values()))
-    return {name: _compare(taken, baseline) for name, taken in seconds.items()}
+    baseline, rows = next(iter(seconds.values())), {}
+    for name, taken in seconds.items():
+        pairs = list(zip(taken, baseline, strict=True))
+        rows[name] = {
+            "seconds_per_round": spread(taken),
+            "overhead": spread([one / base for one, base in pairs]),
+            "seconds_added": statistics.median(one - base for one, base in pairs),
+        }
+    return rows
 
 
 def _rounds(algorithm, cores, scale):
     """A function that runs the next round to its end."""
     workload = WORKLOADS["cnn100"]
-    images, labels, mean, std = workload.data(round(scale * EXAMPLES))
-    parts = partition.dirichlet(labels, CLIENTS, 0.5, SEED, min_size=1)
-    federation = Federation.from_arrays(images, labels, parts, images[:1], labels[:1], mean, std, networks.CLASS_NAMES)
-    model = accepted(algorithm, Model(networks.linen(workload.network), federation.input_shape))
-    run = Run(federation, algorithm, jax.random.key(SEED))
-    return functools.partial(next, rounds(run, check(run, model, Schedule(1), Hardware(layout(cores)))))
-
-
-def _compare(seconds, baseline):
-    pairs = list(zip(seconds, baseline, strict=True))
-    ratios = sorted(taken / base for taken, base in pairs)
-    return {
-        "seconds_per_round": {"median": statistics.median(seconds), "min": min(seconds), "max": max(seconds)},
-        "overhead": {"median": statistics.median(ratios), "min": ratios[0], "max": ratios[-1]},
-        "seconds_added": statistics.median(taken - base for taken, base in pairs),
-    }
+    data = workload.data(round(scale * EXAMPLES))
+    parts = partition.dirichlet(data.labels, CLIENTS, 0.5, SEED, min_size=1)
+    model = accepted(algorithm, Model(networks.linen(workload.network), workload.image_shape))
+    prepared = engine_rounds.prepare(data, parts, algorithm, model, engine_rounds.layout(cores))
+    return functools.partial(next, engine_rounds.rounds(*prepared))
 
 
 def _takes_images(augmentation):

@@ -1,31 +1,30 @@
-"""What is reported of measurements: rows for a file, and tables of them for people."""
+"""Measurements as rows of a JSON file, and as tables for people."""
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from experiments.benchmarks import network_steps
-from experiments.benchmarks.network_steps import BATCH_SIZE
 from experiments.benchmarks.worker import Measurement
 
 Row = dict[str, Any]
 
 
-def make_row(
-    workload: str, system: str, measured: Measurement, way: str, ratios: Sequence[float] = (), scale: float = 1.0
+def workload_row(
+    workload: str, system: str, measured: Measurement, timed: str, ratios: Sequence[float] = (), scale: float = 1.0
 ) -> Row:
-    """What is reported of a system that was timed in that way; rates are of the median round."""
+    """The row of a system; ``timed``: how. Rates are those of the median round."""
     median = statistics.median(measured.seconds)
     return {
         "workload": workload,
         "scale": scale,
         "system": system,
-        "timed": way,
-        "seconds_per_round": _moments(measured.seconds),
+        "timed": timed,
+        "seconds_per_round": spread(measured.seconds),
         "samples_per_second": measured.samples / median,
         "client_steps_per_second": measured.steps / median,
         "padding_efficiency": measured.samples / measured.processed,
-        "ratio": _moments(ratios),
+        "ratio": spread(ratios),
         "seconds_to_first_round": measured.seconds_to_first_round,
         "peak_memory_mib": measured.peak_memory_mib,
         "final_loss": measured.loss,
@@ -33,118 +32,98 @@ def make_row(
     }
 
 
-def title(row: Row) -> str:
-    """The workload for people, with its scale unless it is whole."""
-    return row["workload"] if row["scale"] == 1 else f"{row['workload']} (scale {row['scale']:g})"
-
-
-def panel(row: Row) -> str:
-    """What rows have in common whose seconds can be compared, for people."""
-    return f"{title(row)}, {row['timed']}"
-
-
-def speed(row: Row) -> str:
-    """True samples per second for people, and the ratio if there is one."""
-    ratio = " ({median:.2f}x, {min:.2f} to {max:.2f})".format(**row["ratio"]) if row["ratio"] else ""
-    return f"{row['samples_per_second']:,.0f}{ratio}"
-
-
-def table(rows: list[Row]) -> str:
-    """The rows for people."""
-    heads = ("workload", "system", "timed", "s/round (min-max)", "samples/s", "steps/s", "unpadded")
-    heads += ("ratio (min-max)", "first round s", "MiB", "final loss", "layout")
-    return _align([heads, *map(_cells, rows)])
-
-
-def overhead_table(rows: list[Row]) -> str:
-    """The rows of ``--methods`` for people."""
-    heads = ("method", "s/round (min-max)", "over FedAvg (min-max)")
-    return _align([heads, *((row["method"], *_overhead_cells(row)) for row in rows)])
-
-
-def augmentation_table(rows: list[Row]) -> str:
-    """The rows of ``--augmentations`` for people."""
-    heads = ("augmentation", "s/round (min-max)", "over none (min-max)", "us/image")
-    cells = [(row["augmentation"], *_overhead_cells(row), f"{row['microseconds_per_image']:.1f}") for row in rows]
-    return _align([heads, *cells])
-
-
 def network_row(network: str, system: str, found: Mapping[str, Any], ratios: Sequence[float] = ()) -> Row:
-    """What is reported of a network on a system."""
+    """The row of a network on a system."""
     steps = network_steps.CLIENTS * network_steps.STEPS
     seconds = [of_round / steps for of_round in found["seconds"]]
     return {
         "network": network,
         "system": system,
-        "seconds_per_step": _moments(seconds),
-        "images_per_second": BATCH_SIZE / statistics.median(seconds),
-        "ratio": _moments(ratios),
+        "seconds_per_step": spread(seconds),
+        "images_per_second": network_steps.BATCH_SIZE / statistics.median(seconds),
+        "ratio": spread(ratios),
         "seconds_to_first_round": found["seconds_to_first_round"],
     }
 
 
-def network_table(rows: list[Row]) -> str:
-    """The rows of ``--networks`` for people."""
-    heads = ("network", "system", "ms/step (min-max)", "images/s", "ratio (min-max)", "first round s")
-    return _align([heads, *map(_network_cells, rows)])
-
-
 def growth_row(workload: str, clients: int, measured: Measurement, costs: Sequence[float] = ()) -> Row:
-    """What is reported of a number of clients; ``costs``: seconds per sample over those of the fewest clients."""
+    """The row of a number of clients; ``costs``: seconds per sample divided by those of the fewest clients."""
     return {
         "workload": workload,
         "clients": clients,
-        "seconds_per_round": _moments(measured.seconds),
+        "seconds_per_round": spread(measured.seconds),
         "samples_per_second": measured.samples / statistics.median(measured.seconds),
-        "cost": _moments(costs),
+        "cost": spread(costs),
         "seconds_to_first_round": measured.seconds_to_first_round,
         "peak_memory_mib": measured.peak_memory_mib,
         "layout": measured.layout,
     }
 
 
-def growth_table(rows: list[Row]) -> str:
-    """The rows of ``--growth`` for people."""
-    heads = ("workload", "clients", "s/round (min-max)", "samples/s", "s/sample over first (min-max)")
-    return _align([(*heads, "first round s", "MiB", "layout"), *map(_growth_cells, rows)])
+def spread(values: Sequence[float]) -> dict[str, float] | None:
+    """Median, smallest and largest; None without values."""
+    return {"median": statistics.median(values), "min": min(values), "max": max(values)} if values else None
 
 
-def _overhead_cells(row):
-    return _range(row["seconds_per_round"], "4g"), _range(row["overhead"], "3f")
-
-
-def _growth_cells(row):
-    speeds = _range(row["seconds_per_round"], "4g"), f"{row['samples_per_second']:.0f}", _ratio(row["cost"])
-    ends = f"{row['seconds_to_first_round']:.1f}", f"{row['peak_memory_mib']:.0f}", row["layout"]
-    return row["workload"], str(row["clients"]), *speeds, *ends
-
-
-def _network_cells(row):
-    milliseconds = {name: 1000 * seconds for name, seconds in row["seconds_per_step"].items()}
-    speed = f"{row['images_per_second']:.0f}", _ratio(row["ratio"]), f"{row['seconds_to_first_round']:.1f}"
-    return row["network"], row["system"], _range(milliseconds, "3g"), *speed
-
-
-def _align(cells):
+def table(mode: str, rows: Sequence[Row]) -> str:
+    """The rows of a mode of the command line for people."""
+    headings = _TABLES[mode]
+    cells = [headings, *([_CELLS[heading](row) for heading in headings] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return "\n".join("  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in cells)
 
 
-def _moments(values):
-    """None of no values."""
-    return {"median": statistics.median(values), "min": min(values), "max": max(values)} if values else None
+def title(row: Row) -> str:
+    """The workload for people, with its scale unless it is whole."""
+    return row["workload"] if row.get("scale", 1) == 1 else f"{row['workload']} (scale {row['scale']:g})"
 
 
-def _ratio(moments):
-    return _range(moments, "2f") if moments else ""
+def _value(name: str, form: str = "") -> Callable[[Row], str]:
+    return lambda row: format(row[name], form)
 
 
-def _range(moments, digits):
-    return "{0:.{d}} ({1:.{d}}-{2:.{d}})".format(*(moments[name] for name in ("median", "min", "max")), d=digits)
+def _range(name: str, form: str, factor: float = 1) -> Callable[[Row], str]:
+    def cell(row):
+        if not row[name]:
+            return ""
+        median, least, most = (format(factor * value, form) for value in row[name].values())
+        return f"{median} ({least}-{most})"
+
+    return cell
 
 
-def _cells(row):
-    rates = (f"{row[name]:.0f}" for name in ("samples_per_second", "client_steps_per_second"))
-    speeds = _range(row["seconds_per_round"], "4g"), *rates, f"{row['padding_efficiency']:.0%}", _ratio(row["ratio"])
-    ends = f"{row['seconds_to_first_round']:.1f}", f"{row['peak_memory_mib']:.0f}", f"{row['final_loss']:.4f}"
-    return title(row), row["system"], row["timed"], *speeds, *ends, row["layout"]
+_CELLS = {  # by heading
+    "workload": title,
+    "system": _value("system"),
+    "network": _value("network"),
+    "method": _value("method"),
+    "augmentation": _value("augmentation"),
+    "clients": _value("clients"),
+    "timed": _value("timed"),
+    "s/round (min-max)": _range("seconds_per_round", ".4g"),
+    "ms/step (min-max)": _range("seconds_per_step", ".3g", 1000),
+    "samples/s": _value("samples_per_second", ".0f"),
+    "steps/s": _value("client_steps_per_second", ".0f"),
+    "images/s": _value("images_per_second", ".0f"),
+    "us/image": _value("microseconds_per_image", ".1f"),
+    "unpadded": _value("padding_efficiency", ".0%"),
+    "ratio (min-max)": _range("ratio", ".2f"),
+    "over FedAvg (min-max)": _range("overhead", ".3f"),
+    "over none (min-max)": _range("overhead", ".3f"),
+    "s/sample over first (min-max)": _range("cost", ".2f"),
+    "first round s": _value("seconds_to_first_round", ".1f"),
+    "MiB": _value("peak_memory_mib", ".0f"),
+    "final loss": _value("final_loss", ".4f"),
+    "layout": _value("layout"),
+}
+_SECONDS, _RATIO, _FIRST = "s/round (min-max)", "ratio (min-max)", "first round s"
+_TABLES = {  # headings, by mode
+    "workloads": (
+        *("workload", "system", "timed", _SECONDS, "samples/s", "steps/s", "unpadded", _RATIO, _FIRST, "MiB"),
+        *("final loss", "layout"),
+    ),
+    "methods": ("method", _SECONDS, "over FedAvg (min-max)"),
+    "augmentations": ("augmentation", _SECONDS, "over none (min-max)", "us/image"),
+    "networks": ("network", "system", "ms/step (min-max)", "images/s", _RATIO, _FIRST),
+    "growth": ("workload", "clients", _SECONDS, "samples/s", "s/sample over first (min-max)", _FIRST, "MiB", "layout"),
+}

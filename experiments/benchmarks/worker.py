@@ -1,10 +1,9 @@
-"""Runs in a process of its own: makes the tasks, or times one system on one of them.
+"""Makes tasks, or times one system or network: ``python -m experiments.benchmarks.worker COMMAND OPTIONS``.
 
-The command lines are ``prepare FOLDER SCALE ROUNDS WORKLOAD ...``, ``grow FOLDER CLIENTS ROUNDS WORKLOAD``, ``time
-FOLDER JOB``, the job as JSON, ``methods FOLDER TURNS CORES SCALE``, ``augmentations`` with the same, and ``network
-CASE``, the case as JSON. ``time`` and ``network`` work as ``serve`` says.
+The options are the keyword arguments of the command's function (``COMMANDS``) as JSON.
 """
 
+import contextlib
 import json
 import math
 import os
@@ -13,7 +12,7 @@ import resource
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO, TypeVar
 
@@ -27,21 +26,8 @@ T = TypeVar("T")
 WARM_UP = 2  # rounds that are not timed: the first compiles, the second may still fill caches
 
 
-class Job(NamedTuple):
-    """What a worker is to time."""
-
-    task: str  # name of its file, without the suffix
-    workload: str
-    system: str
-    rounds: int  # timed ones after which its loss is compared with the other systems', at least as many are run
-    cores: int
-    layout: tuple[int, int] | None
-    device: str = "cpu"
-    profile: str | None = None  # folder for a trace of a round that is not timed; of fedjax_collapse only
-
-
 class Measurement(NamedTuple):
-    """What is found of a system."""
+    """The measurements of one system."""
 
     seconds: list[float]  # of each timed round
     seconds_to_first_round: float
@@ -53,31 +39,65 @@ class Measurement(NamedTuple):
     peak_memory_mib: float  # of this process
 
 
-def prepare(folder: Path, scale: float, rounds: int, workloads: list[str]) -> None:
-    """Writes the tasks of the workloads, for so many timed rounds, or, if that is 0, for as many as each wants."""
-    for name in workloads:
-        workload = WORKLOADS[name].scaled(scale)
-        make_task(workload, WARM_UP + (rounds or workload.rounds)).save(folder / f"{name}.npz")
+def prepare(task: str, workload: str, rounds: int, scale: float = 1.0, clients: int = 0) -> None:
+    """Writes the task of a workload, for this many timed rounds, to the file ``task``.
+
+    Args:
+        clients: if given, the task is one of ``growth.py`` with this number of clients.
+    """
+    chosen, rounds = WORKLOADS[workload].scaled(scale), WARM_UP + rounds
+    (growth.make_task(chosen, clients, rounds) if clients else make_task(chosen, rounds)).save(Path(task))
 
 
-def measure(folder: Path, job: Job, serve: Callable[[Iterator[Round], int], Round]) -> dict[str, Any]:
-    """Serves rounds of a system; what is to be said of them at the end."""
-    task_file = folder / f"{job.task}.npz"
-    layout = tuple(job.layout) if job.layout else None
-    setting = Setting(job.cores, task_file, layout, job.device)
-    rounds = SYSTEMS[job.system].load()(WORKLOADS[job.workload], Task.load(task_file), setting)
-    measured = _measurement(serve(rounds, job.rounds))
-    if job.profile and job.system == "fedjax_collapse":
-        _trace(rounds, Path(job.profile, job.task))
-    rounds.close()  # waits for what still runs
-    return measured
+def measure_overheads(kind: str, rounds: int, cores: int, scale: float, file: str) -> None:
+    """Writes the costs of all ``methods`` or ``augmentations`` to a JSON file."""
+    from experiments.benchmarks import overheads
+
+    Path(file).write_text(json.dumps(overheads.measure(kind, rounds, cores, scale)))
+
+
+def time_network(network: str, system: str, cores: int) -> None:
+    """Serves rounds of one network on one system."""
+    with _messages() as say:
+        serve(network_steps.rounds(network, system, cores), 1, sys.stdin, say)
+        say({})
+
+
+def time_system(
+    task: str,
+    workload: str,
+    system: str,
+    rounds: int,
+    cores: int,
+    layout: Sequence[int] | None = None,
+    device: str = "cpu",
+    profile: str | None = None,
+) -> None:
+    """Serves rounds of a system, then reports the fields of ``Measurement`` that are known here.
+
+    Args:
+        task: file that ``prepare`` wrote.
+        rounds: timed rounds after which its loss is compared with that of the other systems.
+        profile: folder for a trace of one more round; for ``fedjax_collapse`` only.
+    """
+    setting = Setting(cores, Path(task), layout, device)
+    with _messages() as say:
+        running = SYSTEMS[system].load()(WORKLOADS[workload], Task.load(setting.task_file), setting)
+        measured = _measurement(serve(running, rounds, sys.stdin, say))
+        if profile and system == "fedjax_collapse":
+            import jax
+
+            with jax.profiler.trace(profile):
+                next(running)
+        running.close()  # waits for unfinished work
+        say(measured)
 
 
 def serve(rounds: Iterator[T], number: int, orders: TextIO, say: Callable[[Mapping[str, Any]], None]) -> T:
-    """Runs rounds, of which there is no end, as it is told to until there are no more orders; the one of that number.
+    """Runs rounds on order until there are no more orders; returns the timed round of that number, counted from 1.
 
-    It warms up first, and says when the first round was done. An order is a number of rounds: it runs so many, and
-    continues until it reads ``enough``, with a message after every round, and an empty one when it waits again.
+    It warms up first, and reports when the first round was finished. An order is a number of rounds: at least so many
+    are run, and more until the line ``enough`` is read. A message follows every round; an empty one ends the order.
     """
     found = next(rounds)
     first_round_at = time.time()
@@ -97,13 +117,6 @@ def serve(rounds: Iterator[T], number: int, orders: TextIO, say: Callable[[Mappi
             is_enough = is_enough or (not lines.empty() and lines.get() is not None)
         say({})
     return found
-
-
-def _trace(rounds: Iterator[Round], folder: Path) -> None:
-    import jax
-
-    with jax.profiler.trace(str(folder)):
-        next(rounds)
 
 
 def _measurement(found: Round) -> dict[str, Any]:
@@ -129,36 +142,20 @@ def _peak_memory_mib() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
 
 
-def main(command: str, *rest: str) -> None:
-    """Runs a command line; what all methods or augmentations cost goes to ``measurement.json`` in the folder."""
-    if command == "prepare":
-        prepare(Path(rest[0]), float(rest[1]), int(rest[2]), list(rest[3:]))
-    elif command == "grow":
-        folder, clients, rounds, workload = Path(rest[0]), int(rest[1]), WARM_UP + int(rest[2]), rest[3]
-        growth.make_task(WORKLOADS[workload], clients, rounds).save(folder / f"{workload}-{clients}.npz")
-    elif command in ("methods", "augmentations"):
-        from experiments.benchmarks import overheads
-
-        measured = overheads.measure(command, int(rest[1]), int(rest[2]), float(rest[3]))
-        (Path(rest[0]) / "measurement.json").write_text(json.dumps(measured))
-    else:
-        _serve_parent(command, *rest)
-
-
-def _serve_parent(command, *rest):
-    """Serves the process that reads this one's output, to which nothing else is written."""
+@contextlib.contextmanager
+def _messages() -> Iterator[Callable[[Mapping[str, Any]], None]]:
+    """A function that sends messages to standard output, which everything else is kept from."""
     with os.fdopen(os.dup(1), "w", buffering=1) as output, open(os.devnull, "w") as nowhere:
         os.dup2(nowhere.fileno(), 1)
+        yield lambda message: output.write(f"{json.dumps(message)}\n")
 
-        def say(message):
-            output.write(f"{json.dumps(message)}\n")
 
-        if command == "network":
-            serve(network_steps.rounds(network_steps.Case(**json.loads(rest[0]))), 1, sys.stdin, say)
-            say({})
-        else:
-            folder, job = Path(rest[0]), Job(**json.loads(rest[1]))
-            say(measure(folder, job, lambda *rounds: serve(*rounds, sys.stdin, say)))
+COMMANDS = {"prepare": prepare, "overheads": measure_overheads, "network": time_network, "system": time_system}
+
+
+def main(command: str, options: str) -> None:
+    """Runs a command with its options."""
+    COMMANDS[command](**json.loads(options))
 
 
 if __name__ == "__main__":

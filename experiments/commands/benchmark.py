@@ -1,4 +1,4 @@
-"""Throughput of federated learning, side by side with PyTorch loops and other simulators, on this machine.
+"""Throughput of federated learning on this machine, compared with PyTorch loops and other simulators.
 
     fedjax-collapse benchmark --workloads=mlp100,cnn100 --json=FILE
     fedjax-collapse benchmark --workloads=pfl --systems=fedjax_collapse,pytorch,pfl,flower --figure=FILE.svg
@@ -10,19 +10,19 @@
     fedjax-collapse benchmark --growth
     fedjax-collapse benchmark --workloads=mlp100,cnn100,table6 --device=gpu
 
-Every system trains the same networks from the same weights on the same cohorts of the same split with the same
-hyper-parameters (``benchmarks/workloads.py``), each in a process of its own. ``ratio`` is how many times as fast a
-round is as the baseline's, which is the first PyTorch loop of ``--systems``, else its first system. Machines change
-their speed from minute to minute: both are timed at the same time, each pinned to a core, then with the cores swapped;
-the ratio is the median over ``--repetitions`` of the geometric mean of the two, with the smallest and the largest. With
-``--turns`` or ``--layout``, on a GPU, with one core, and where a system is several processes, they run by turns, with
-all cores.
+Every system runs in a separate process and trains the same network from the same weights, on the same cohorts of the
+same split, with the same hyperparameters (``benchmarks/workloads.py``). ``ratio`` is the speed of a round divided by
+the speed of the baseline, which is the first PyTorch loop of ``--systems``, else its first system. The speed of a
+machine changes from minute to minute; therefore a system and the baseline run at the same time, each pinned to a core,
+then with the cores swapped. The ratio is the median over ``--repetitions`` of the geometric mean of the two, with the
+smallest and the largest. With ``--turns`` or ``--layout``, on a GPU, with one core, and for a system of several
+processes, they run alternately, with all cores.
 
-``--variant`` is our engine with other environment variables, such as ``XLA_FLAGS``. ``--methods`` times every method
-against federated averaging instead, ``--augmentations`` every augmentation against none (``benchmarks/overheads.py``),
-both by turns in one process, ``--networks`` a local step of each network and lowering beside PyTorch
-(``benchmarks/network_steps.py``), ``--growth`` rounds of 10, 100 and 1,000 clients (``benchmarks/growth.py``), both by
-turns with all cores.
+``--variant`` is our engine with other environment variables, such as ``XLA_FLAGS``. ``--methods`` compares every method
+with federated averaging instead, and ``--augmentations`` every augmentation with none (``benchmarks/overheads.py``),
+both in interleaved rounds of one process. ``--networks`` compares a local step of each network and lowering with
+PyTorch (``benchmarks/network_steps.py``), and ``--growth`` rounds of 10, 100 and 1,000 clients
+(``benchmarks/growth.py``), both alternately, with all cores.
 """
 
 import functools
@@ -37,17 +37,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from experiments.benchmarks import OURS, SYSTEMS, arguments, growth, lanes, network_steps, tables
+from experiments.benchmarks import OURS, SYSTEMS, arguments, growth, lanes, tables
 from experiments.benchmarks.environment import environment
 from experiments.benchmarks.lanes import Lane
 from experiments.benchmarks.tables import Row
-from experiments.benchmarks.worker import Job, Measurement
+from experiments.benchmarks.worker import Measurement
 from experiments.benchmarks.workloads import WORKLOADS
 from experiments.study import machine
 
-_OVERHEAD_ROUNDS, _NETWORK_ROUNDS = 9, 5  # of each, unless asked otherwise
+_OVERHEAD_ROUNDS, _NETWORK_ROUNDS = 9, 5  # of each, by default
 _ENVIRONMENT = {
-    "JAX_ENABLE_COMPILATION_CACHE": "false",  # it would hide what a first start costs
+    "JAX_ENABLE_COMPILATION_CACHE": "false",  # it would hide the cost of a first start
     "PFL_PYTORCH_DEVICE": "cpu",
     "FLWR_TELEMETRY_ENABLED": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -59,22 +59,19 @@ _PLATFORM = {
 }
 
 
-class Failure(Exception):
-    """What goes wrong outside the user's hands: what to print before leaving with exit status 1."""
-
-
 def main(argv: list[str] | None = None) -> int:
     """The exit status: 0, 1 if a system failed, 2 (from argparse) for wrong arguments, 130 if Ctrl-C ended it."""
     asked = arguments.parse(argv, __doc__)
+    run = {"workloads": run_workloads, "networks": run_networks, "growth": run_growth}.get(asked.mode, run_overheads)
     try:
-        rows, table = _measure(asked)
-    except (Failure, lanes.Failed) as failure:
+        rows = run(asked)
+    except lanes.Failed as failure:
         print(failure, file=sys.stderr)
         return 1
-    except KeyboardInterrupt:  # the worker, too, has got it
+    except KeyboardInterrupt:  # the worker received it, too
         print("stopped; no measurement was saved", file=sys.stderr)
         return 130
-    print(table(rows))
+    print(tables.table(asked.mode, rows))
     if asked.json:
         asked.json.write_text(json.dumps({"environment": environment(asked.device), "rows": rows}, indent=2) + "\n")
     if asked.figure:
@@ -84,65 +81,55 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
-def _measure(asked: Namespace) -> tuple[list[Row], Callable[[list[Row]], str]]:
-    """The rows that are asked for, and what makes a table of them."""
-    if asked.methods:
-        return run_overheads("methods", asked), tables.overhead_table
-    if asked.augmentations:
-        return run_overheads("augmentations", asked), tables.augmentation_table
-    if asked.networks:
-        return run_networks(asked), tables.network_table
-    if asked.growth:
-        return run_growth(asked), tables.growth_table
-    return run(asked), tables.table
-
-
-def run(asked: Namespace) -> list[Row]:
-    """A row for each system of each workload; one for each way in which the baseline was timed."""
+def run_workloads(asked: Namespace) -> list[Row]:
+    """A row for each system of each workload, and one for each way in which the baseline was timed."""
     systems, rows = [*available(asked.systems), *asked.variants], []
     if not systems:
-        raise Failure("benchmark.py: no system is left to run")
+        raise lanes.Failed("error: none of the systems can run here; install the packages named above")
     with tempfile.TemporaryDirectory() as folder:
         for workload in asked.workloads:
-            rounds = asked.rounds or WORKLOADS[workload].rounds
-            _worker(f"making {workload}", "prepare", folder, str(asked.scale), str(rounds), workload)
+            rounds, task = asked.rounds or WORKLOADS[workload].rounds, f"{folder}/{workload}.npz"
+            _worker(f"making {workload}", "prepare", task=task, workload=workload, rounds=rounds, scale=asked.scale)
             work = set()
             for way, names in ways(asked, systems):
-                start = functools.partial(_lane, asked, folder, workload, workload, rounds, way)
+                start = functools.partial(_system, asked, workload, task, workload, rounds, way.cores)
                 for name, found, ratios in lanes.compare(names, start, asked.repetitions, way.cores):
                     measured = Measurement(**found)
                     work.add((measured.samples, measured.steps))
-                    rows.append(tables.make_row(workload, name, measured, way.name, ratios, asked.scale))
+                    rows.append(tables.workload_row(workload, name, measured, way.name, ratios, asked.scale))
             if len(work) > 1:
-                raise Failure(f"{workload}: the systems did different work (samples, steps): {sorted(work)}")
+                raise lanes.Failed(f"error: {workload}: samples and steps differ between systems: {sorted(work)}")
     return rows
 
 
 class Way(NamedTuple):
-    """How systems are timed: two at a time on a core each, or by turns with all cores if there are none here."""
+    """How systems are timed: two at a time on these cores, or, without, alternately with all cores."""
 
     name: str
     cores: tuple[int, ...] = ()
 
 
 def ways(asked: Namespace, systems: list[str]) -> list[tuple[Way, list[str]]]:
-    """The ways, each with the systems that are timed so, of which the first is the baseline of the others."""
+    """The ways of timing and the systems that each applies to, the baseline first."""
     baseline = next((name for name in systems if name.startswith("pytorch")), systems[0])
     others = [name for name in systems if name != baseline]
     pinned, cores = [], machine.cores()
     if not asked.turns and asked.device == "cpu" and machine.can_pin() and len(cores) > 1 and not asked.layout:
         pinned = [name for name in others if SYSTEMS.get(name, SYSTEMS[OURS]).fits_one_core]
-    turns = [name for name in others if name not in pinned]
+    alternate = [name for name in others if name not in pinned]
     found = [(Way("a core each", (cores[0], cores[-1])), [baseline, *pinned])] if pinned else []
-    return found + ([(Way("by turns" if turns else "alone"), [baseline, *turns])] if turns or not pinned else [])
+    if alternate or not pinned:
+        found.append((Way("alternately" if alternate else "alone"), [baseline, *alternate]))
+    return found
 
 
-def run_overheads(kind: str, asked: Namespace) -> list[Row]:
-    """A row for each of the ``methods`` or ``augmentations``, all measured in one worker."""
+def run_overheads(asked: Namespace) -> list[Row]:
+    """A row for each of the methods or augmentations, all measured in one worker."""
     with tempfile.TemporaryDirectory() as folder:
-        rounds = str(asked.rounds or _OVERHEAD_ROUNDS)
-        _worker(f"timing the {kind}", kind, folder, rounds, str(machine.num_cores()), str(asked.scale))
-        return json.loads(Path(folder, "measurement.json").read_text())
+        file, rounds = Path(folder, "measurement.json"), asked.rounds or _OVERHEAD_ROUNDS
+        options = dict(kind=asked.mode, rounds=rounds, cores=machine.num_cores(), scale=asked.scale, file=str(file))
+        _worker(f"timing the {asked.mode}", "overheads", **options)
+        return json.loads(file.read_text())
 
 
 def run_networks(asked: Namespace) -> list[Row]:
@@ -152,8 +139,8 @@ def run_networks(asked: Namespace) -> list[Row]:
         systems = [*available(["pytorch", "pytorch-threads"]), *(asked.lowerings if network != "mlp" else ["auto"])]
 
         def start(system, inbox, network=network):
-            case = network_steps.Case(network, system, machine.num_cores())
-            return _start(asked, f"{network} {system}", rounds, inbox, "network", json.dumps(case._asdict()))
+            command = _command("network", network=network, system=system, cores=machine.num_cores())
+            return _lane(asked, f"{network} {system}", rounds, inbox, command)
 
         for system, found, ratios in lanes.compare(systems, start, asked.repetitions):
             rows.append(tables.network_row(network, system, found, ratios))
@@ -166,12 +153,14 @@ def run_growth(asked: Namespace) -> list[Row]:
     with tempfile.TemporaryDirectory() as folder:
         for workload in asked.growth:
             rounds = {clients: asked.rounds or default for clients, default in growth.ROUNDS.items()}
-            for clients, number in rounds.items():
-                _worker(f"making {workload}", "grow", folder, str(clients), str(number), workload)
+            tasks = {clients: f"{folder}/{workload}-{clients}.npz" for clients in rounds}
+            for clients, task in tasks.items():
+                options = dict(task=task, workload=workload, rounds=rounds[clients], clients=clients)
+                _worker(f"making {workload}", "prepare", **options)
 
-            def start(clients, inbox, workload=workload, rounds=rounds):
-                task = f"{workload}-{clients}"
-                return _lane(asked, folder, task, workload, rounds[clients], Way("by turns"), OURS, inbox)
+            def start(clients, inbox, workload=workload, rounds=rounds, tasks=tasks):
+                title = f"{workload}-{clients}"
+                return _system(asked, title, tasks[clients], workload, rounds[clients], (), OURS, inbox)
 
             compared = list(lanes.compare(list(rounds), start, asked.repetitions))
             first = compared[-1][1]["samples"]  # of the baseline
@@ -182,12 +171,12 @@ def run_growth(asked: Namespace) -> list[Row]:
 
 
 def is_installed(package: str) -> bool:
-    """Whether the package can be imported here."""
+    """Whether the package can be imported."""
     return importlib.util.find_spec(package) is not None
 
 
 def available(systems: list[str], is_installed: Callable[[str], bool] = is_installed) -> list[str]:
-    """The systems that can run here; says which are left out and how to install what they need."""
+    """The systems that can run here; reports which are left out and how to install what they need."""
     needs = {package: how for name in systems for package, how in SYSTEMS[name].needs.items()}
     missing = {package: how for package, how in needs.items() if not is_installed(package)}
     for package, how in missing.items():
@@ -196,24 +185,30 @@ def available(systems: list[str], is_installed: Callable[[str], bool] = is_insta
     return [name for name in systems if not missing.keys() & SYSTEMS[name].needs.keys()]
 
 
-def _lane(asked, folder, task, workload, rounds, way, name, inbox):
-    """A lane with rounds of the system, or the variant of ours, of that name."""
-    system, cores = (OURS if name in asked.variants else name), 1 if way.cores else machine.num_cores()
-    profile = str(asked.profile) if asked.profile else None
-    job = Job(task, workload, system, rounds, cores, asked.layout, asked.device, profile)
-    command = "time", folder, json.dumps(job._asdict())
-    return _start(asked, f"{task} {name}", rounds, inbox, *command, cores=way.cores[:1], own=asked.variants.get(name))
+def _system(asked, title, task, workload, rounds, cores, name, inbox):
+    """A lane with rounds of a system, or of a variant of ours."""
+    command = _command(
+        "system",
+        task=task,
+        workload=workload,
+        system=OURS if name in asked.variants else name,
+        rounds=rounds,
+        cores=1 if cores else machine.num_cores(),
+        layout=asked.layout,
+        device=asked.device,
+        profile=str(asked.profile / title) if asked.profile else None,
+    )
+    return _lane(asked, f"{title} {name}", rounds, inbox, command, cores[:1], asked.variants.get(name, {}))
 
 
-def _start(asked, title, rounds, inbox, *command, cores=(), own=None):
-    """A lane with that command of a worker; ``own``: its own environment variables."""
-    in_turn = -(-rounds // asked.repetitions)
+def _lane(asked, title, rounds, inbox, command, cores=(), variables=None):
     print(f"{title}, {'with one core' if cores else 'with all cores'} ...", file=sys.stderr)
-    return Lane(title, _command(command), _environment(asked.device) | (own or {}), in_turn, inbox, cores)
+    environment = _environment(asked.device) | (variables or {})
+    return Lane(title, command, environment, -(-rounds // asked.repetitions), inbox, cores)
 
 
-def _command(arguments):
-    return [sys.executable, "-m", "experiments.benchmarks.worker", *arguments]
+def _command(name, **options):
+    return [sys.executable, "-m", "experiments.benchmarks.worker", name, json.dumps(options)]
 
 
 def _environment(device):
@@ -221,12 +216,10 @@ def _environment(device):
     return os.environ | _ENVIRONMENT | _PLATFORM[device] | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 
-def _worker(title, *command):
-    """Runs a worker to its end; raises Failure with the end of its stderr."""
+def _worker(title, command, **options):
+    """Runs a worker to its end; raises ``lanes.Failed`` with the end of its stderr."""
     print(f"{title} ...", file=sys.stderr)
-    process = subprocess.run(
-        _command(command), env=_environment("cpu"), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    )
+    pipes = dict(stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    process = subprocess.run(_command(command, **options), env=_environment("cpu"), **pipes)
     if process.returncode:
-        tail = "\n".join(process.stderr.splitlines()[-20:])
-        raise Failure(f"{tail}\nbenchmark.py: {title} failed with exit status {process.returncode}")
+        raise lanes.failure(process.stderr, title, process.returncode)

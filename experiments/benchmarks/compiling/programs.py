@@ -10,13 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import SingleDeviceSharding
 
+from experiments.benchmarks import engine_rounds
 from experiments.benchmarks.compiling.topologies import Chip
 from experiments.benchmarks.network_steps import CLASSES, IMAGE_SIZE
+from experiments.benchmarks.tasks import Data
 from experiments.config import names
-from fedjax_collapse import FedAvg, Federation, LocalTraining, Model, engine
+from fedjax_collapse import FedAvg, LocalTraining, Model, engine
 from fedjax_collapse.core.records import Batch, Examples, Variables
 from fedjax_collapse.core.target import Target
-from fedjax_collapse.simulation.simulation import Hardware, Run, Schedule, check
 
 _TRAINING = LocalTraining(momentum=0.9)
 _EXAMPLES = 50  # of each client
@@ -68,13 +69,10 @@ def rounds(
 ) -> tuple[engine.Rounds, FedAvg, engine.Data, Examples]:
     """What ``engine.lower`` takes of a run of so many clients with fifty images each, all of them in every round."""
     shape, count = model.input_shape, num_clients * _EXAMPLES
-    num_classes = model.initial_shapes().logits.shape[1]
-    images, labels = np.zeros((count, *shape), np.uint8), np.arange(count) % num_classes
+    data = Data(np.zeros((count, *shape), np.uint8), np.arange(count) % CLASSES, 128.0, 64.0)
     parts = np.split(np.arange(count), num_clients)
-    federation = Federation.from_arrays(images, labels, parts, images[:1], labels[:1], 128.0, 64.0)
-    run = Run(federation, algorithm, jax.random.key(0))
-    compiled = check(run, model, Schedule(1), Hardware(client_map))
-    return compiled, algorithm.enabled(), engine.Data(federation.ownership), federation.train
+    run, compiled = engine_rounds.prepare(data, parts, algorithm, model, client_map)
+    return compiled, algorithm.enabled(), engine.Data(run.federation.ownership), run.federation.train
 
 
 def fitting(

@@ -70,7 +70,7 @@ def test_report_is_complete(report, rows):
         row = dict(row)
         if (ratio := row.pop("ratio")) is not None:
             assert 0 < ratio["min"] <= ratio["median"] <= ratio["max"] and f"({ratio['min']:.2f}-" in printed
-        assert row.pop("timed") == ("alone" if len(rows) == 1 else "a core each" if CAN_PIN else "by turns")
+        assert row.pop("timed") == ("alone" if len(rows) == 1 else "a core each" if CAN_PIN else "alternately")
         assert (row.pop("workload"), row.pop("scale")) == ("mlp100", 0.02) and "mlp100 (scale 0.02)" in printed
         assert row.pop("system") in printed and row.pop("layout") in printed
         seconds = row.pop("seconds_per_round")
@@ -90,10 +90,10 @@ def test_figure_and_trace_are_written(report):
 
 @pytest.mark.skipif(not HAS_TORCH, reason="needs PyTorch")
 def test_systems_do_the_same_work(rows):
-    ours, rival = rows
+    ours, other = rows
     for rate in ("samples_per_second", "client_steps_per_second"):
-        np.testing.assert_allclose(*(row[rate] * row["seconds_per_round"]["median"] for row in (ours, rival)))
-    np.testing.assert_allclose(ours["final_loss"], rival["final_loss"], rtol=0.02)
+        np.testing.assert_allclose(*(row[rate] * row["seconds_per_round"]["median"] for row in (ours, other)))
+    np.testing.assert_allclose(ours["final_loss"], other["final_loss"], rtol=0.02)
 
 
 def test_growth_has_a_row_for_each_number_of_clients(monkeypatch, capsys):
@@ -110,7 +110,7 @@ def test_cost_is_seconds_per_sample_over_those_of_the_fewest_clients(monkeypatch
     many, few = found | dict(samples=400, seconds=[2.0]), found | dict(samples=100, seconds=[1.0])
     compared = [(100, many, [0.5, 0.25, 1.0]), (10, few, [])]
     monkeypatch.setattr(lanes, "compare", lambda names, start, repetitions: compared)
-    monkeypatch.setattr(benchmark, "_worker", lambda title, *command: None)
+    monkeypatch.setattr(benchmark, "_worker", lambda title, command, **options: None)
     first, second = benchmark.run_growth(arguments.parse(["--growth=mlp100"], ""))
     assert (first["clients"], first["cost"]) == (10, None)
     assert (second["clients"], second["cost"]) == (100, {"median": 0.5, "min": 0.25, "max": 1.0})
@@ -162,21 +162,21 @@ def _replace_rounds_by_a_clock(monkeypatch, seconds_of):
     return calls
 
 
-def test_methods_are_compared_with_federated_averaging_in_the_same_turn(monkeypatch):
+def test_methods_are_compared_with_federated_averaging_in_adjacent_rounds(monkeypatch):
     calls = _replace_rounds_by_a_clock(monkeypatch, lambda algorithm: 1.0 + len(algorithm.methods))
     monkeypatch.setattr(overheads, "methods", lambda: {"FedAvg": FedAvg(), "FedUV": FedAvg(methods={"feduv": FedUV()})})
     found = overheads.measure("methods", 5, jax.config.jax_num_cpu_devices)
     assert calls == [1.0, 2.0] * 7
     assert found[1]["overhead"] == {"median": 2.0, "min": 2.0, "max": 2.0}
     assert found[1]["seconds_per_round"] == {"median": 10.0, "min": 6.0, "max": 14.0}
-    assert "FedUV   10 (6-14)          2.000 (2.000-2.000)" in tables.overhead_table(found)
+    assert "FedUV   10 (6-14)          2.000 (2.000-2.000)" in tables.table("methods", found)
 
 
 def test_augmentations_cost_what_they_add_to_a_round_per_image(monkeypatch, capsys, tmp_path):
     seconds = {None: 1.0, augment.flip: 4.0}
     calls = _replace_rounds_by_a_clock(monkeypatch, lambda algorithm: seconds[algorithm.training.augmentation])
     monkeypatch.setattr(overheads, "augmentations", lambda: {"none": None, "flip": augment.flip})
-    monkeypatch.setattr(benchmark, "_worker", lambda title, *command: worker.main(*command))
+    monkeypatch.setattr(benchmark, "_worker", lambda title, name, **options: worker.main(name, json.dumps(options)))
     monkeypatch.setattr(machine, "num_cores", lambda: jax.config.jax_num_cpu_devices)
     path = tmp_path / "report.json"
     assert benchmark.main(["--augmentations", "--rounds=5", "--scale=0.3", f"--json={path}"]) == 0
@@ -220,15 +220,15 @@ class FakeLane:
     """Takes so many seconds a round, over the speed of the core that it is on or that the machine has by now."""
 
     def __init__(self, seconds, speed, inbox, rounds=2):
-        self.name, self.inbox, self.rounds, self.seconds, self.told = "fake", inbox, rounds, [], []
+        self.name, self.inbox, self.rounds, self.seconds, self.sent = "fake", inbox, rounds, [], []
         self._of_round, self._speed, self._core = seconds, speed, 0
         self.end, self.other = 0.0, self
 
     def pin(self, core):
         self._core = core
 
-    def tell(self, line):
-        self.told.append(line)
+    def send(self, line):
+        self.sent.append(line)
         if line == "enough":
             while self.end < self.other.end:  # the faster one has gone on meanwhile
                 self.run(self._took)
@@ -255,26 +255,26 @@ def test_systems_at_the_same_time_are_compared_on_both_cores():
     """One core is three times as slow as the other, which cancels: in one half 2/3 times as fast, in the other 6."""
     ours, other = fake_pair({0: 1.0, 5: 1 / 3}.get)
     np.testing.assert_allclose(lanes.speeds(ours, other, 3, (0, 5)), [2.0] * 3)
-    assert ours.told == other.told == ["2", "enough"] * 6
+    assert ours.sent == other.sent == ["2", "enough"] * 6
     np.testing.assert_allclose(sorted(set(ours.seconds)), [1.0, 3.0])
 
 
 def test_a_last_round_that_ends_just_after_the_other_system_counts():
     """It was told to stop right then, and its own last round had ended a little before."""
     ours, other = fake_pair(lambda core: 1.0, rounds=1)
-    tell = ours.tell
+    tell = ours.send
 
     def stop_at_once(line):
         tell(line) if line != "enough" else ours.inbox.put((ours, {}))
 
-    ours.tell = stop_at_once
+    ours.send = stop_at_once
     np.testing.assert_allclose(lanes.speeds(ours, other, 3, (0, 1)), [2.0] * 3)
 
 
 def test_rounds_that_end_after_the_other_system_do_not_count():
     """It had the machine alone."""
     ours, other = fake_pair(lambda core: 1.0)
-    tell = ours.tell
+    tell = ours.send
 
     def alone_at_the_end(line):
         if line == "enough":
@@ -282,18 +282,18 @@ def test_rounds_that_end_after_the_other_system_do_not_count():
                 ours.run(seconds)
         tell(line)
 
-    ours.tell = alone_at_the_end
+    ours.send = alone_at_the_end
     np.testing.assert_allclose(lanes.speeds(ours, other, 3, (0, 1)), [2.0] * 3)
     assert 0.5 in ours.seconds
 
 
-def test_systems_by_turns_are_compared_while_the_machine_slows_down():
-    """In each turn it is 2 % slower than before; who is first changes, so that it slows down neither on the whole."""
+def test_alternating_systems_are_compared_while_the_machine_slows_down():
+    """Each turn is 2 % slower than the one before; which system is first changes, so that neither gains overall."""
     turns = itertools.count()
     ours, other = fake_pair(lambda core: 0.98 ** next(turns))
     found = lanes.speeds(ours, other, 4)
     np.testing.assert_allclose(found, [2 / 0.98, 2 * 0.98] * 2)
-    assert ours.told == ["2", "enough"] * 4
+    assert ours.sent == ["2", "enough"] * 4
 
 
 PROCESS = """
@@ -325,7 +325,7 @@ def test_a_process_is_moved_to_a_core_with_what_it_says():
     assert found["loss"] == 1 and found["seconds"] == [0.5] and found["seconds_to_first_round"] < 0
 
 
-def test_a_process_that_ends_is_told_of():
+def test_a_failed_process_is_reported():
     with (
         pytest.raises(lanes.Failed, match=r"broken\n.*it failed with exit status 1"),
         lane(queue.SimpleQueue(), "sys.exit('broken')") as it,
@@ -356,10 +356,10 @@ def test_rounds_are_served_until_there_were_enough():
     "command, expected",
     [
         ("--systems=fedjax_collapse,pfl,pytorch", {"a core each": "pytorch fedjax_collapse pfl"}),
-        ("--systems=fedjax_collapse,pytorch --turns", {"by turns": "pytorch fedjax_collapse"}),
-        ("--systems=fedjax_collapse,pytorch --layout=2x1", {"by turns": "pytorch fedjax_collapse"}),
-        ("--systems=fedjax_collapse,flower", {"by turns": "fedjax_collapse flower"}),
-        ("--systems=flower,pytorch,pfl", {"a core each": "pytorch pfl", "by turns": "pytorch flower"}),
+        ("--systems=fedjax_collapse,pytorch --turns", {"alternately": "pytorch fedjax_collapse"}),
+        ("--systems=fedjax_collapse,pytorch --layout=2x1", {"alternately": "pytorch fedjax_collapse"}),
+        ("--systems=fedjax_collapse,flower", {"alternately": "fedjax_collapse flower"}),
+        ("--systems=flower,pytorch,pfl", {"a core each": "pytorch pfl", "alternately": "pytorch flower"}),
         ("--systems=fedjax_collapse", {"alone": "fedjax_collapse"}),
         ("--systems=fedjax_collapse --variant=other X=1", {"a core each": "fedjax_collapse other"}),
     ],
@@ -383,7 +383,7 @@ def test_a_variant_is_our_engine_with_other_variables():
 def test_row_counts_true_samples_in_the_median_round():
     rest = {"loss": 0.5, "layout": "", "peak_memory_mib": 1.0}
     measured = Measurement([2.0, 9.0, 1.0], 3.0, samples=100, processed=125, steps=8, **rest)
-    row = tables.make_row("a", "pytorch", measured, "alone", [3.0, 2.0, 2.5])
+    row = tables.workload_row("a", "pytorch", measured, "alone", [3.0, 2.0, 2.5])
     assert row["seconds_per_round"] == {"median": 2.0, "min": 1.0, "max": 9.0}
     assert row["ratio"] == {"median": 2.5, "min": 2.0, "max": 3.0}
     assert (row["samples_per_second"], row["client_steps_per_second"], row["padding_efficiency"]) == (50, 4, 0.8)
@@ -475,7 +475,7 @@ def test_failed_worker_is_shown_and_status_1(monkeypatch, capsys, tmp_path):
 
 
 def test_ctrl_c_is_a_line(monkeypatch, capsys):
-    def interrupted(*command, **options):
+    def interrupted(*arguments, **options):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(benchmark, "_worker", interrupted)

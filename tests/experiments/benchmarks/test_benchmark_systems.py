@@ -26,7 +26,7 @@ from fedjax_collapse import Batch, Model  # noqa: E402
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 LOOPS = [name for name in SYSTEMS if name.startswith("pytorch")]
-RIVALS = [name for name in SYSTEMS if name in ("pfl", "flower")]
+SIMULATORS = [name for name in SYSTEMS if name in ("pfl", "flower")]
 needs_torch = pytest.mark.skipif(not HAS_TORCH, reason="needs PyTorch")
 
 
@@ -210,8 +210,8 @@ def test_failure_of_a_call_is_raised():
         next(rounds_of(train))
 
 
-@pytest.mark.parametrize("name", RIVALS)
-def test_rivals_reach_the_loss_of_pytorch(name, tmp_path):
+@pytest.mark.parametrize("name", SIMULATORS)
+def test_simulators_reach_the_loss_of_pytorch(name, tmp_path):
     for package in SYSTEMS[name].needs:
         pytest.importorskip(package)
     path = tmp_path / "report.json"
@@ -226,5 +226,5 @@ def test_rivals_reach_the_loss_of_pytorch(name, tmp_path):
     ]
     done = subprocess.run([sys.executable, *command, f"--systems=pytorch,{name}"], cwd=ROOT, capture_output=True)
     assert done.returncode == 0, done.stderr
-    pytorch, rival = json.loads(path.read_text())["rows"]
-    np.testing.assert_allclose(rival["final_loss"], pytorch["final_loss"], rtol=0.01)
+    pytorch, other = json.loads(path.read_text())["rows"]
+    np.testing.assert_allclose(other["final_loss"], pytorch["final_loss"], rtol=0.01)
