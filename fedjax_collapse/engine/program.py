@@ -102,13 +102,17 @@ class Program:
 
     def _on_devices(self):
         client_map, run_map, runs = self._rounds.layout.client_map, self._rounds.run_map, []
-        self._examples = (run_map or client_map).replicate(self._examples)
+        if run_map is None or self._runs[0][0].starting:  # first reports are computed run by run
+            self._examples = client_map.replicate(self._examples)
         for algorithm, state, data in self._runs:
             data = data._replace(order=home_order(self._rounds, data))
             algorithm, data = client_map.replicate((algorithm, data))
             state = rounds.distribute(client_map, state, data.order)
             runs.append((algorithm, self._started(rounds, algorithm, state, data), data))
-        return runs[0] if run_map is None else together.stack_runs(runs, run_map)
+        if run_map is None:
+            return runs[0]
+        self._examples = run_map.replicate(self._examples)
+        return together.stack_runs(runs, run_map)
 
     def _started(self, module, algorithm, state, data):
         """Returns the state, updated by the first reports if it is the one before the first round."""

@@ -232,7 +232,7 @@ class Unnamed(linen.Module):
 
 def test_a_network_has_to_say_which_layer_is_its_head(federation):
     model, measured = Model(Unnamed(), federation.input_shape), {"nc": measurements.neural_collapse}
-    with pytest.raises(UserError, match='call the classifier "head"'):
+    with pytest.raises(UserError, match='name the classifier "head"'):
         run(federation, model, measurements=measured, rounds=1)
 
 

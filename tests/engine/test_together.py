@@ -15,6 +15,7 @@ from experiments.study import groups, summaries
 from experiments.study.preparing import federations_of
 from fedjax_collapse import FedAvg, FedDecorr, FedMR, LocalTraining, Scaffold, engine, simulate
 from fedjax_collapse.engine import together
+from fedjax_collapse.methods.fedlc import FedLC
 from fedjax_collapse.simulation.runs import initialize
 from fedjax_collapse.simulation.simulation import Hardware, Run, Schedule, rounds_kept, simulate_runs, structure
 
@@ -36,6 +37,9 @@ METHODS = {
     "feddecorr": lambda i: FedAvg(training(i), {"feddecorr": FedDecorr(0.1 * (i + 1), "official")}),
     "fedmr": lambda i: FedAvg(training(i), {"fedmr": FedMR(inter=0.1 * (i + 1))}),
     "scaffold": lambda i: FedAvg(training(i), {"scaffold": Scaffold()}),
+    "fedlc": lambda i: FedAvg(
+        training(i), {"fedlc": FedLC(counts="global")}
+    ),  # its clients report before the first round
 }
 
 
