@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from conftest import assert_same_bits, run_at_once
 
-from fedjax_collapse import FedAvg, LocalTraining, Participation
+from fedjax_collapse import FedAvg, LocalTraining, Participation, engine
 
 pytestmark = pytest.mark.slow
 
