@@ -93,7 +93,7 @@ def last_row(path: Path) -> dict[str, Any]:
         with path.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
             lines = finished_lines(file.read())
-    except OSError:
+    except (OSError, ValueError):  # the locale may be unable to encode the name
         lines = []
     return (_parse(lines[-1]) if lines else None) or {}
 
