@@ -124,7 +124,7 @@ def test_numbers_of_the_rule_are_traced(federation, network):
     compiled = set()
     for dropout in (0.2, 0.4):
         chances = dict(dropout=dropout, stragglers=dropout, upload_loss=dropout)
-        rule = Participation(**chances, step_seconds=1.0, deadline=3 + dropout)
+        rule = Participation(**chances, clock=engine.Clock(1.0, deadline=3 + dropout))
         run(federation, network, FedAvg(TRAINING), rule)
         compiled.add(engine_rounds._run_rounds_compiled._cache_size())
     assert len(compiled) == 1
