@@ -313,7 +313,11 @@ def test_invalid_values_are_rejected(federation, network):
             r"has bias \[4\], kernel \[6, 4\], scale \[\]; expected a kernel",
         ),
         (FedAvg(TRAINING.replace(freeze="head"), methods), network, "training.freeze 'head' freezes the head"),
-        (FedAvg(TRAINING, {**methods, "recalibrate": Recalibrate()}), norm, "CCVR: recalibrate evaluates another model"),
+        (
+            FedAvg(TRAINING, {**methods, "recalibrate": Recalibrate()}),
+            norm,
+            "CCVR: recalibrate evaluates another model",
+        ),
         (FedAvg(TRAINING, {"feddyn": FedDyn(), **methods}), network, "CCVR: feddyn evaluates another model"),
         (
             FedAvg(TRAINING, {"it": CCVR("every_round", clients="all")}),

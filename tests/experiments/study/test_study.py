@@ -16,11 +16,12 @@ from experiments.config.cells import CellName
 from experiments.config.plain_values import plain
 from experiments.config.resolving import resolve
 from experiments.configs import quickstart
-from experiments.study import preparing, provenance, study, summaries
+from experiments.study import groups, preparing, provenance, study, summaries
 from experiments.study.claim import claimed
 from experiments.study.failures import RunsFailed
 from fedjax_collapse import UserError
 from fedjax_collapse.engine import rounds
+from fedjax_collapse.simulation.simulation import Hardware, simulate_runs
 
 pytestmark = pytest.mark.slow
 
@@ -186,7 +187,13 @@ def test_a_round_is_traced_once_for_a_cell(config, tmp_path, monkeypatch):
     """In the check before a study starts; its runs, one after the other, compile what was traced there."""
     traced, run_round = [], rounds._run_round
     monkeypatch.setattr(rounds, "_run_round", lambda *arguments: traced.append(1) or run_round(*arguments))
-    monkeypatch.setattr(launch, "configure_jax", lambda cache: None)
     config.arms, config.seeds, config.rounds, config.engine.layout = dict(only=dict()), (0, 1), 1, "chunked"
-    assert study.run_study(resolve(config, tmp_path))
+    config.network = dict(name="mlp", hidden=(4,))
+    spec = resolve(config, tmp_path)
+    (cell,) = spec.cells
+    federations = preparing.federations_of(spec.cells, spec.seeds)
+    plan = preparing.plan_of(cell, federations[cell.name][0], print)
+    for group in groups.make_groups(spec.runs, {cell.name: plan}, federations):
+        hardware = Hardware(group.client_map, group.run_map)
+        simulate_runs(list(group.runs.values()), plan.model, plan.schedule, hardware)
     assert len(traced) == 1
