@@ -1,4 +1,4 @@
-"""Rival: pfl-research's simulation, in one process with all cores.
+"""The system ``pfl``: pfl-research's simulation, in one process with all cores.
 
 Of BatchNorm it averages the parameters, not the running statistics, which training does not use. A client sees its
 batches in the same order in every epoch and round: pfl does not shuffle.

@@ -1,4 +1,4 @@
-"""What the networks of ``pytorch_networks.py`` are made of beside the layers of ``torch.nn``."""
+"""Layers of the networks in ``pytorch_networks.py`` that ``torch.nn`` lacks."""
 
 import torch
 from torch import nn

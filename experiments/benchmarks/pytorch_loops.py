@@ -1,4 +1,4 @@
-"""Rivals: federated averaging in plain PyTorch, clients one after another."""
+"""The system ``pytorch``: federated averaging in plain PyTorch, clients one after another."""
 
 import copy
 import itertools
@@ -112,7 +112,7 @@ def train(
             loss = cross_entropy(network(x), y)
             gradients = torch.autograd.grad(loss, weights)
             momenta = descend(weights, gradients, momenta, training)
-            losses.append(loss.detach())  # read at the end: nobody waits for a GPU in between
+            losses.append(loss.detach())  # read at the end, so that no step waits for the GPU
             counts.append(len(y))
     total = sum(loss * count for loss, count in zip(torch.stack(losses).tolist(), counts, strict=True))
     return total / sum(counts), sum(counts), len(counts)

@@ -1,4 +1,4 @@
-"""The networks of ``fedjax_collapse.nn`` in ``torch.nn`` layers: rivals of the benchmark, references of the tests.
+"""The networks of ``fedjax_collapse.nn`` in ``torch.nn`` layers, for the benchmark and as references of the tests.
 
 They take the same options, and hold their layers in the same order, so that weights are copied by position.
 """

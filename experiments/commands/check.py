@@ -1,10 +1,10 @@
-"""Checks that rounds are compiled rightly on this machine: fedjax-collapse check
+"""Checks that this machine compiles rounds correctly: fedjax-collapse check
 
-Compares compiled rounds, with every kind of layer and every method, with the debug layout, which runs them operation
-by operation; and runs programs that compilers are known to have got wrong. It uses the devices, versions and
-``XLA_FLAGS`` that a study started in the same way would use, and two and a half minutes of two cores. A row for each
-case, then the verdict, which ``provenance.json`` has of all studies that are started here afterwards, until something
-of that changes. Exit status: 0 all is right, 1 something is not, 2 wrong input.
+Compares compiled rounds, for every kind of layer and every method, with the debug layout, which runs operation by
+operation, and runs programs that some compilers are known to miscompile. It uses the devices, versions and
+``XLA_FLAGS`` that a study started in the same way would use, and takes two and a half minutes on two cores. It prints a
+row per case and a verdict, which ``provenance.json`` of later studies contains until devices, versions or flags change.
+Exit status: 0 if all is correct, 1 if something is not, 2 for wrong input.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from fedjax_collapse.engine import available_devices
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The exit status."""
+    """Runs the command; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.error = _wrong_input
     parser.parse_args(argv)

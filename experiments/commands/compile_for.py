@@ -1,15 +1,16 @@
-"""What the compilers of TPUs and GPUs make of networks and rounds, without having the device.
+"""Compiles networks and rounds for TPUs and GPUs, without the device, and estimates what they cost there.
 
     fedjax-collapse compile-for --target=tpu:v5e:2x2 --networks=small_cnn,resnet20 --lowerings=auto,patches
     fedjax-collapse compile-for --target=gpu:h100 --networks=small_cnn --clients=1,10 --dtypes=float32,bfloat16
     fedjax-collapse compile-for --target=gpu:h100:8 --methods=fedavg,scaffold --clients=80
     fedjax-collapse compile-for --target=tpu:v5e:2x2 --option=norm=none --option="channels=(32, 64, 64)"
 
-A row for one local step of each network (``--networks``): so many clients side by side, each with its own weights. A
-TPU's compiler estimates the cycles of what it makes; of a GPU's program the bytes that it moves set a bound, as matrix
-units of both are rarely the limit here. Neither is a measurement. With ``--methods`` a row for one round of each method
-on all devices of the target, with the exchanges between them, and as many clients at once as fit into their memory.
-Products are in the precision that the platform takes by itself: bfloat16 passes on a TPU, TF32 on a GPU.
+Prints a row for a local step of each network (``--networks``) with so many clients side by side, each with its own
+weights. The TPU's compiler estimates cycles; for a GPU the bytes that the program moves give a bound, since matrix
+units are rarely the limit here. Neither is a measurement. With ``--methods``, prints a row for a round of each method
+on all devices of the target, with the exchanges between them, and with as many clients at once as fit into their
+memory.
+Products have the platform's default precision: bfloat16 passes on a TPU, TF32 on a GPU.
 
 The compilers are packages: ``pip install -e ".[tpu]"``, ``pip install -e ".[gpu]"``.
 """
@@ -36,7 +37,7 @@ Row = dict[str, Any]
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The exit status: 0, or 2 for wrong input (one line says what)."""
+    """Runs the command; returns the exit status: 0, or 2 after a one-line message about wrong input."""
     try:
         asked = parse(argv)
         topology = topologies.find(asked.target)
@@ -54,7 +55,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
-    """The command line; exits with status 2 where it makes no sense."""
+    """Parses the command line; exits with status 2 if it is invalid."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
     parser.add_argument("--target", required=True, help="tpu:v5e:2x2, gpu:h100, gpu:a100, gpu:h100:8")
     parser.add_argument("--networks", type=_words, default=["small_cnn"])
@@ -73,7 +74,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
 
 
 def step_rows(topology: Topology, asked: argparse.Namespace) -> Iterator[Row]:
-    """A row for one step of each network, dtype, lowering and number of clients."""
+    """Yields a row for a step of each network, dtype, lowering and number of clients."""
     from experiments.benchmarks.compiling import costs, programs
 
     for chosen, model in _models(topology, asked):
@@ -89,7 +90,7 @@ def step_rows(topology: Topology, asked: argparse.Namespace) -> Iterator[Row]:
 
 
 def round_rows(topology: Topology, asked: argparse.Namespace) -> Iterator[Row]:
-    """A row for a round of each method, network and number of clients, on all devices of the target."""
+    """Yields a row for a round of each method, network and number of clients, on all devices of the target."""
     from experiments.benchmarks.compiling import costs, programs
     from experiments.benchmarks.overheads import accepted, methods
     from fedjax_collapse import engine
@@ -117,7 +118,7 @@ def round_rows(topology: Topology, asked: argparse.Namespace) -> Iterator[Row]:
 
 
 def _models(topology, asked):
-    """What is asked for, one after another, and the network of each."""
+    """Yields each combination of the options, and its network."""
     from experiments.benchmarks.compiling import programs
 
     for name, dtype, clients in itertools.product(asked.networks, asked.dtypes, asked.clients):

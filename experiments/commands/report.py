@@ -1,15 +1,14 @@
-"""Rewrites the reports of studies from their saved arrays, without training, and prints their final tables.
+"""Rewrites reports of studies from their saved arrays, without training, and prints their final tables.
 
 fedjax-collapse report STUDY_FOLDER [STUDY_FOLDER ...] [--headline=FILE]
     [--format=md,tex,csv,svg,pdf,png] [--out=FOLDER] [--base=ARM] [--target=ARM] [--unfinished]
 
-With --format, --out, --base or --target reports stay as they are. The tables of all studies go into one,
-``results.md``, ``.tex`` and ``.csv`` in the folder (by default ``export`` in that of the only study), with differences
-to an arm, run by run of equal seed and partition; figures are files of their own. --target prints, and adds to
-``results.md`` and ``.tex``, how many rounds each arm needs for the best accuracy of this one, and how much faster that
-is. Runs that are not finished are not in tables, but listed below them; with --unfinished they have rows of their own,
-whose names say how far they are. --headline draws spectra and effective rank of the first study as one small figure,
-such as that of the README.
+With --format, --out, --base or --target, the reports are not rewritten. The tables of all studies are written as one,
+``results.md``, ``.tex`` and ``.csv`` in the folder (by default ``export`` in the study's folder), with differences to
+the arm ``--base`` between runs of equal seed and partition; each figure is a file. --target prints, and adds to
+``results.md`` and ``.tex``, how many rounds each arm needs to reach the best accuracy of this arm, and how much faster
+that is. Unfinished runs are listed below the tables; with --unfinished they have rows of their own, whose names tell
+their progress. --headline draws spectra and effective rank of the first study as one small figure, as in the README.
 """
 
 import argparse
@@ -37,15 +36,15 @@ from fedjax_collapse.core.records import UserError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit status: 0, or 2 after one line on stderr for every folder that is not a readable study."""
+    """Runs the command; returns 0, or 2 after a one-line message for every folder that is not a readable study."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folders", nargs="+", type=Path, metavar="STUDY_FOLDER")
     parser.add_argument("--headline", type=Path, metavar="FILE", help="an SVG file to draw the first study into")
-    parser.add_argument("--format", metavar="md,tex,csv,svg,pdf,png", help="files to write; default the tables")
-    parser.add_argument("--out", type=Path, metavar="FOLDER", help="where to")
-    parser.add_argument("--base", default="", metavar="ARM", help="the arm that differences are to")
-    parser.add_argument("--target", default="", metavar="ARM", help="the arm whose best accuracy others are to reach")
-    parser.add_argument("--unfinished", action="store_true", help="also runs that are not, in rows of their own")
+    parser.add_argument("--format", metavar="md,tex,csv,svg,pdf,png", help="kinds of files to write; by default tables")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="the folder to write to")
+    parser.add_argument("--base", default="", metavar="ARM", help="the arm to compare the others with")
+    parser.add_argument("--target", default="", metavar="ARM", help="the arm whose best accuracy others should reach")
+    parser.add_argument("--unfinished", action="store_true", help="show unfinished runs in rows of their own")
     options, console = parser.parse_args(arguments), Console()
     folders = list({os.path.realpath(folder): folder for folder in options.folders}.values())
     read = _with_unfinished if options.unfinished else read_study
@@ -78,9 +77,9 @@ def export(
     target: str,
     read: Callable[[Path], Study] = read_study,
 ) -> None:
-    """Writes tables and figures of the studies in these folders, of their finished runs.
+    """Writes tables and figures of the finished runs of studies.
 
-    ``base`` and ``target``: the arms that others are compared with, empty for none.
+    ``base`` and ``target`` are the arms to compare with, or empty.
 
     Raises:
         UserError: a folder is no study, a format or an arm does not exist, or several studies have no ``out``.
@@ -113,7 +112,7 @@ def export(
 
 
 def _names(folders: Sequence[Path]) -> list[str]:
-    """A name for each, no two alike, that can be a file's: its own, with as many folders above as tell them apart."""
+    """Returns a file name for each folder, with as many parents as make the names distinct."""
     parts = [folder.resolve().parts[1:] or ("study",) for folder in folders]
     for length in range(1, max(map(len, parts)) + 1):
         names = ["_".join(of[-length:]) for of in parts]
@@ -123,12 +122,12 @@ def _names(folders: Sequence[Path]) -> list[str]:
 
 
 def _with_unfinished(folder: Path) -> Study:
-    """The study in a folder, with those runs in its tables that are not finished."""
+    """Reads a study; its tables include unfinished runs."""
     return read_study(folder).with_unfinished()
 
 
 def _rewrite(folders: Sequence[Path], console: Console, read: Callable[[Path], Study]) -> bool:
-    """Whether all reports are written again; a line says which are not."""
+    """Rewrites the reports, with a message for each that fails; returns whether all are written."""
     is_well = True
     for folder in folders:
         try:
@@ -144,6 +143,6 @@ def _rewrite(folders: Sequence[Path], console: Console, read: Callable[[Path], S
 
 
 def _tell(study: Study, console: Console) -> None:
-    """Which runs are not in the tables, and what is damaged."""
+    """Prints which runs are missing in the tables, and what is damaged."""
     for note in filter(None, (unfinished_note(study.unfinished), *study.notes)):
         console.note(note)

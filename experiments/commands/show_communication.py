@@ -1,12 +1,12 @@
 """Prints how many numbers clients and server exchange, without training: fedjax-collapse communication
 --config=FILE[:arg] [--config.key=value] [--setting=S,T] [--arm=A,B]
 
-A row for each arm in each setting; ``fedjax_collapse.training.communication`` says what counts. ``down`` and ``up``
-are those of one client in a round: of the model (params and running statistics), and what methods add. ``state dict``
-is the model with a counter for each layer with running statistics, as PyTorch has it and published tables count;
-``paper``, if the config has its numbers, is that and prototypes, as printed there. ``cohort``: in a round in both
-directions, of all its clients. ``kept``: what a client stores between its rounds. Data are read, for their shapes. Exit
-status: 0, or 2 for wrong input (one line says what).
+The table has a row for each arm in each setting; ``fedjax_collapse.training.communication`` defines what is counted.
+``down`` and ``up`` are the numbers that one client receives and sends in a round: the model (params and running
+statistics), and what methods add. ``state dict`` is the model with a counter for each layer with running statistics, as
+in PyTorch and in published tables; ``paper``, if the config has the paper's numbers, includes prototypes, as printed
+there. ``cohort`` is the sum over a round's clients in both directions, ``kept`` what a client stores between rounds.
+Data are read for their shapes. Exit status: 0, or 2 after a one-line message about wrong input.
 """
 
 import sys
@@ -30,7 +30,7 @@ HEADING = ["cell", "down: model", "methods", "up: model", "methods", "state dict
 
 
 def main(arguments: list[str]) -> int:
-    """The exit status."""
+    """Runs the command; returns the exit status."""
     try:
         options = parse(arguments)
         study = resolve(options.config, Path(), options.arm, settings=options.setting)
@@ -50,7 +50,7 @@ def counted(study: StudySpec) -> Iterator[tuple[Cell, Communication, int]]:
     """Of each cell that has a run what a client exchanges in a round, and how many clients take part in one.
 
     Raises:
-        UserError: what a cell says makes no sense.
+        UserError: a cell is invalid.
     """
     examples = Examples(study.cells, study.seeds[:1])
     for cell in {run.cell.name: run.cell for run in study.runs}.values():

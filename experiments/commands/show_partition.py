@@ -1,11 +1,11 @@
-"""Prints and draws one partition, without training: fedjax-collapse partition --config=FILE[:arg]
+"""Prints and draws a partition, without training: fedjax-collapse partition --config=FILE[:arg]
 [--config.key=value] [--setting=SETTING] [--arm=ARM] [--seed=SEED] [--out=FOLDER]
 
-It is the partition, with the same SHA-256, that ``launch.py`` makes of this config for one of its seeds (the first,
-unless asked). With --out the folder gets ``partition.json`` (what is printed), ``partition.npz`` (examples of each
-class at each client), ``partition.svg`` (the figure of the report: a heat-map of them, beside it sizes, numbers of
-classes and entropies) and ``indices.json`` (the examples of every client: a file for the partition ``from_file``). Exit
-status: 0, or 2 for wrong input (one line says what).
+It is the partition, with the same SHA-256, that ``launch.py`` makes from this config for one of its seeds, by default
+the first. With --out the folder gets ``partition.json`` (what is printed), ``partition.npz`` (examples of each class at
+each client), ``partition.svg`` (the figure of the report: a heat map, and sizes, numbers of classes and entropies) and
+``indices.json`` (the examples of every client, a file for the partition ``from_file``). Exit status: 0, or 2 after a
+one-line message about wrong input.
 """
 
 import argparse
@@ -32,7 +32,7 @@ _WIDEST = 100  # classes that are drawn in the terminal, one character each
 
 
 def main(arguments: list[str]) -> int:
-    """The exit status."""
+    """Runs the command; returns the exit status."""
     try:
         config, seed, out = parse(arguments)
         federation = build.federations(config, [seed])[seed]
@@ -50,10 +50,10 @@ def main(arguments: list[str]) -> int:
 
 
 def parse(arguments: list[str]) -> tuple[dict[str, Any], int, Path | None]:
-    """The config (of the setting and the arm, if they are asked for), the seed, and the folder to write to.
+    """Returns the config (of the chosen setting and arm), the seed, and the folder to write to.
 
     Raises:
-        UserError: whatever is wrong with the command line, in one line.
+        UserError: the command line is invalid.
     """
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="where to write numbers, figure and indices")
@@ -75,7 +75,7 @@ def parse(arguments: list[str]) -> tuple[dict[str, Any], int, Path | None]:
 
 
 def describe(federation: Federation) -> dict[str, Any]:
-    """What ``heterogeneity`` says of the clients, their domains, examples without an owner or with several, hashes."""
+    """Returns measures of heterogeneity, clients' domains, counts of examples without one owner, and hashes."""
     skew = heterogeneity(federation.class_counts())
     rows, domains = federation.owned_rows(), federation.domains
     owned = np.unique(np.concatenate(rows))
@@ -90,7 +90,7 @@ def describe(federation: Federation) -> dict[str, Any]:
 
 
 def write(folder: Path, facts: dict[str, Any], federation: Federation) -> None:
-    """Writes the four files; ``facts`` are those of ``describe`` and the seed.
+    """Writes the four files; ``facts`` are what ``describe`` returns, and the seed.
 
     Raises:
         UserError: the folder cannot be made or written to.
@@ -113,7 +113,7 @@ def _title(config, seed):
 
 
 def _table(federation, facts):
-    """A line per client."""
+    """Returns a line per client."""
     counts = federation.class_counts()
     drawn = federation.num_classes <= _WIDEST
     shown = f"  |examples of each class: {_SHADES.strip()} up to {counts.max()}|" if drawn else ""

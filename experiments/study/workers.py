@@ -87,9 +87,9 @@ def train_in_workers(work: Work, count: int, should_stop: Callable[[], bool], co
                 is_stopping = True
                 workers.stop()
     progress.show()
-    told = {f"error: {line}" for line in failures(work.study.runs)}  # by the parent, at its end
+    reported = {f"error: {line}" for line in failures(work.study.runs)}  # by the parent, at its end
     for line in dict.fromkeys(workers.errors):
-        if line not in told:
+        if line not in reported:
             print(line, file=sys.stderr)
     if _WRONG in workers.statuses:
         return _WRONG

@@ -8,7 +8,8 @@
 
 The report has the sphere for each setting, from features that are saved every tenth round and after the last. Not
 known: how 64 features become three (ours: principal axes), and which alphas and methods are shown; ours are 0.05 and no
-skew, FedAvg with and without FedDecorr. Beside it a linear probe tells collapsed features from a biased classifier.
+skew, FedAvg with and without FedDecorr. A linear probe next to it distinguishes collapsed features from a biased
+classifier.
 """
 
 from experiments.configs.feddecorr import base

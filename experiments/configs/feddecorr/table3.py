@@ -6,8 +6,8 @@
 * ``:offline``: the ten arms on the four synthetic domains of glyphs, with a small network; not comparable.
 * ``:smoke``: two rounds of it.
 
-Beside the mean over the domains the report has a column for each of them, ``domains/clean`` and so on, as the paper
-does; FedBN's are of each client's own model. Not known: which round is reported (FedBN's code: the best by validation),
+In addition to the mean over the domains, the report has a column for each of them, ``domains/clean`` and so on, as in
+the paper; FedBN's are of each client's own model. Not known: which round is reported (FedBN's: best by validation),
 which layer of AlexNet FedDecorr acts on, and MOON's projector there: ours is the classifier's input, without projector.
 FedBN's own code has batches of 32, plain SGD and equal weights; its FedProx does not square the norm, and leaves the
 term out in round 1 and in the first batch of every epoch; its domains are cut to their first examples, ours to random

@@ -7,7 +7,7 @@
 * ``:smoke``: a small network.
 
 The paper's numbers are of state dicts, one way, in millions of three decimals, and with prototypes of C d more. That is
-the column ``state dict``; beside it ``methods`` has C d and C more: which prototypes there are (down), of how many
+the column ``state dict``; next to it ``methods`` has C d and C more: which prototypes there are (down), of how many
 examples each is (up). Of the paper's numbers with prototypes we know those of CIFAR100 and ISIC2019.
 """
 

@@ -6,7 +6,7 @@
 * ``:offline``: the same on 8x8 digits, with a small network.
 * ``:smoke``: two rounds of two splits.
 
-Not known: how a baseline takes prototypes. Ours is the most plausible, FedProc's loss beside its own; FedMR without
+Not known: how a baseline takes prototypes. Ours is the most plausible, FedProc's loss added to its own; FedMR without
 them is its first term. The paper has means over the five splits, and no other numbers.
 """
 
