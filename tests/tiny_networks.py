@@ -60,7 +60,7 @@ KINDS = [name for name in TINY if name != "resnet32"]  # whose small form is Res
 def tiny_model(name: str, **options) -> Model:
     """With each kind of the network's blocks."""
     tiny = TINY[name]
-    return Model(tiny.network(NUM_CLASSES, **{**tiny.options, **options}), (tiny.size, tiny.size, 3))
+    return Model(tiny.network(**{"num_classes": NUM_CLASSES, **tiny.options, **options}), (tiny.size, tiny.size, 3))
 
 
 def least_model(name: str, **options) -> Model:

@@ -68,7 +68,7 @@ def test_a_round_of_every_method(target, method):
 @pytest.mark.parametrize("target", [TPU, GPU])
 @pytest.mark.parametrize("network", sorted(TINY))
 def test_a_round_of_every_network(target, network):
-    model = least_model(network)
+    model = least_model(network, num_classes=10)
     program = lowered(FEDAVG, model, engine.Chunked(2, topology(target).devices[:1]))
     if network != "mlp":  # the lowering is the target's, though the process runs on a CPU
         assert "stablehlo.convolution" in program.as_text()
