@@ -8,12 +8,7 @@ from fedjax_collapse.engine.client_maps import Loop as Loop
 from fedjax_collapse.engine.client_maps import Outcome as Outcome
 from fedjax_collapse.engine.client_maps import Sharded as Sharded
 from fedjax_collapse.engine.client_maps import Vectorized as Vectorized
-from fedjax_collapse.engine.client_maps import available_devices as available_devices
 from fedjax_collapse.engine.client_maps import check_at_once as check_at_once
-from fedjax_collapse.engine.client_maps import num_busy as num_busy
-from fedjax_collapse.engine.client_maps import on_one_device as on_one_device
-from fedjax_collapse.engine.client_maps import own_devices as own_devices
-from fedjax_collapse.engine.client_maps import to_host as to_host
 from fedjax_collapse.engine.cohort import Data as Data
 from fedjax_collapse.engine.cohort import Watched as Watched
 from fedjax_collapse.engine.cohort import home_order as home_order
@@ -24,6 +19,11 @@ from fedjax_collapse.engine.layout import check_watch as check_watch
 from fedjax_collapse.engine.layout import clients_at_once as clients_at_once
 from fedjax_collapse.engine.participation import Clock as Clock
 from fedjax_collapse.engine.participation import Participation as Participation
+from fedjax_collapse.engine.placement import available_devices as available_devices
+from fedjax_collapse.engine.placement import num_busy as num_busy
+from fedjax_collapse.engine.placement import on_one_device as on_one_device
+from fedjax_collapse.engine.placement import own_devices as own_devices
+from fedjax_collapse.engine.placement import to_host as to_host
 from fedjax_collapse.engine.program import STORAGES as STORAGES
 from fedjax_collapse.engine.program import Program as Program
 from fedjax_collapse.engine.rounds import Advance as Advance

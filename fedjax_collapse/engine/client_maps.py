@@ -14,7 +14,7 @@ a multiple of ``clients_at_once``; the engine pads a cohort with clients of size
 import dataclasses
 import functools
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import ClassVar, NamedTuple
 
 import jax
@@ -27,6 +27,7 @@ from fedjax_collapse.core.options import Count, check_fields
 from fedjax_collapse.core.records import PyTree, UserError
 from fedjax_collapse.core.target import Target
 from fedjax_collapse.data.batches import zeros_of
+from fedjax_collapse.engine.placement import available_devices, first_devices, own_devices, place_on
 from fedjax_collapse.training.aggregation import sum_clients
 
 
@@ -75,7 +76,7 @@ class ClientMap:
         Raises:
             UserError: there are fewer.
         """
-        return _first(self.num_devices, self.on or own_devices())
+        return first_devices(self.num_devices, self.on or own_devices())
 
     @property
     def target(self) -> Target:
@@ -205,7 +206,7 @@ class Sharded(ClientMap):
 
     @property
     def devices(self):
-        devices = _first(self.num_devices, self.on or available_devices())
+        devices = first_devices(self.num_devices, self.on or available_devices())
         if processes.is_multiprocess() and not self.on and self.num_devices < len(available_devices()):
             raise UserError(
                 f"num_devices {self.num_devices}: expected {len(available_devices())}, all that the "
@@ -249,7 +250,7 @@ class Sharded(ClientMap):
         return rows.swapaxes(0, 1).reshape(-1)
 
     def replicate(self, tree):
-        return _place(tree, self._sharding(sharded=False))
+        return place_on(self._sharding(sharded=False), tree)
 
     def shard(self, clients):
         """Divides the clients, so that no device stores all of them."""
@@ -258,7 +259,7 @@ class Sharded(ClientMap):
             missing = -len(leaf) % self.num_devices
             return np.pad(leaf, [(0, missing), *[(0, 0)] * (leaf.ndim - 1)]) if missing else leaf
 
-        return _place(jax.tree.map(pad, jax.device_get(clients)), self._sharding(sharded=True))
+        return place_on(self._sharding(sharded=True), jax.tree.map(pad, jax.device_get(clients)))
 
     def keep_sharded(self, clients):
         return jax.lax.with_sharding_constraint(clients, self._sharding(sharded=True))
@@ -296,16 +297,6 @@ def check_at_once(name: str, client_map: ClientMap, most: int, whose: str) -> No
         raise UserError(f"{name}: {at_once} at a time on a device: expected at most {most}, {whose}")
 
 
-def available_devices() -> tuple[jax.Device, ...]:
-    """Returns the devices of all processes; no other function queries them if no devices are given."""
-    return tuple(jax.devices())
-
-
-def own_devices() -> tuple[jax.Device, ...]:
-    """Returns the devices of this process, for what every process computes for itself."""
-    return tuple(jax.local_devices())
-
-
 def within_process(client_map: ClientMap) -> ClientMap:
     """Returns the map on those of its devices that belong to this process; the map itself if all do."""
     devices = tuple(device for device in client_map.devices if device.process_index == jax.process_index())
@@ -313,73 +304,6 @@ def within_process(client_map: ClientMap) -> ClientMap:
         case Sharded(count, inner, _) if len(devices) < count:
             return Sharded(len(devices), inner, devices)
     return client_map
-
-
-def num_busy(count: int, devices: Sequence[jax.Device]) -> int:
-    """Returns over how many of the devices clients or runs are divided: all if there are several processes."""
-    return len(devices) if processes.is_multiprocess() else min(len(devices), count)
-
-
-def _first(count: int, devices: tuple[jax.Device, ...]) -> tuple[jax.Device, ...]:
-    if not 1 <= count <= len(devices):
-        raise UserError(f"num_devices {count}: expected 1 to {len(devices)}, as many as there are")
-    return devices[:count]
-
-
-def on_one_device(tree: PyTree) -> PyTree:
-    """Moves the arrays to the first of their devices, without a copy if they are replicated.
-
-    NumPy arrays stay on the host.
-    """
-
-    def take(leaf):
-        if isinstance(leaf, np.ndarray):
-            return leaf
-        if not leaf.is_fully_addressable:
-            leaf = _on_each(leaf)
-        if leaf.is_fully_replicated:
-            return leaf.addressable_data(0)
-        return jax.device_put(leaf, leaf.sharding.mesh.devices.flat[0])
-
-    return jax.tree.map(take, tree)
-
-
-def to_host(tree: PyTree) -> PyTree:
-    """Returns the arrays as NumPy arrays, gathered if they are divided over processes."""
-
-    def fetch(leaf):  # one after another, as each is whole on every device for a moment
-        is_part = isinstance(leaf, jax.Array) and not leaf.is_fully_addressable
-        return np.asarray(_on_each(leaf)) if is_part else leaf
-
-    return jax.device_get(jax.tree.map(fetch, tree))
-
-
-def _place(tree, sharding):
-    """Places the arrays, which all processes have, on the devices; each process fills its own devices."""
-    if sharding.is_fully_addressable:
-        return jax.device_put(tree, sharding)
-
-    def place(leaf):
-        is_common = isinstance(leaf, jax.Array) and not leaf.is_fully_addressable
-        if is_common or getattr(leaf, "weak_type", False):  # device_put keeps weak types, but compares all processes
-            return jax.device_put(leaf, sharding)
-        if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-            return jax.random.wrap_key_data(place(jax.random.key_data(leaf)), impl=jax.random.key_impl(leaf))
-        leaf = np.asarray(leaf)
-        return jax.make_array_from_callback(leaf.shape, sharding, leaf.__getitem__)
-
-    return jax.tree.map(place, tree)
-
-
-def _on_each(leaf):
-    """Replicates an array, of which processes have parts, on all of its devices."""
-    if leaf.is_fully_replicated:
-        return leaf
-    return jax.jit(_same, out_shardings=leaf.sharding.update(spec=PartitionSpec()))(leaf)
-
-
-def _same(leaf):
-    return leaf
 
 
 def _side_by_side(function, shared, clients):

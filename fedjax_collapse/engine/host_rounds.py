@@ -15,9 +15,10 @@ import numpy as np
 from fedjax_collapse.core.randomness import Stream
 from fedjax_collapse.core.records import ClientState, Drawn, Examples, PyTree
 from fedjax_collapse.engine import cohort as cohorts
-from fedjax_collapse.engine.client_maps import ClientMap, to_host
+from fedjax_collapse.engine.client_maps import ClientMap
 from fedjax_collapse.engine.cohort import CohortResult, Data
 from fedjax_collapse.engine.layout import Rounds
+from fedjax_collapse.engine.placement import to_host
 from fedjax_collapse.engine.rounds import Advance, RoundRecord, State
 from fedjax_collapse.engine.skipping import SKIPPED
 from fedjax_collapse.training.algorithm import FedAvg

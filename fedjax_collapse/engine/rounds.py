@@ -16,9 +16,10 @@ from fedjax_collapse.core.randomness import Stream
 from fedjax_collapse.core.records import ClientState, Examples, Key, PyTree, Server, Variables
 from fedjax_collapse.data.batches import zeros_of
 from fedjax_collapse.engine import cohort as cohorts
-from fedjax_collapse.engine.client_maps import Chunked, ClientMap, Outcome, on_one_device, to_host
+from fedjax_collapse.engine.client_maps import Chunked, ClientMap, Outcome
 from fedjax_collapse.engine.cohort import Data, Watched
 from fedjax_collapse.engine.layout import Rounds
+from fedjax_collapse.engine.placement import on_one_device, to_host
 from fedjax_collapse.engine.skipping import SKIPPED
 from fedjax_collapse.nn.model import Model
 from fedjax_collapse.training import server

@@ -17,7 +17,7 @@ import numpy as np
 
 from fedjax_collapse.core.records import Client, PyTree, losses_of
 from fedjax_collapse.data.batches import zeros_of
-from fedjax_collapse.engine.client_maps import to_host
+from fedjax_collapse.engine.placement import to_host
 from fedjax_collapse.training.local import LocalResult
 
 SKIPPED = "skipped_clients"  # the metric: 1 for a client that diverged

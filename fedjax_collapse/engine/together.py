@@ -9,8 +9,9 @@ import numpy as np
 
 from fedjax_collapse.core.records import PyTree
 from fedjax_collapse.engine import memory
-from fedjax_collapse.engine.client_maps import Chunked, ClientMap, Sharded, Vectorized, num_busy, on_one_device
+from fedjax_collapse.engine.client_maps import Chunked, ClientMap, Sharded, Vectorized
 from fedjax_collapse.engine.cohort import Data, device_steps
+from fedjax_collapse.engine.placement import num_busy, on_one_device
 from fedjax_collapse.engine.rounds import State
 from fedjax_collapse.training.algorithm import FedAvg
 
