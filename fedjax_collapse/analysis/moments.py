@@ -1,7 +1,6 @@
-"""First and second moments of features per class, as sums that can be accumulated in parts.
+"""First and second moments of features per class, in float64.
 
-The measures of collapse (``rank``, ``neural_collapse``, ``lidar``, class alignment, CKA with a cross sum) need no more
-than these, so features of all examples never have to be in memory at once. Everything is float64.
+The measures of collapse (``rank``, ``neural_collapse``, ``lidar``, class alignment) need no more than these.
 """
 
 from typing import NamedTuple
@@ -79,7 +78,9 @@ class Moments(NamedTuple):
 
         Computed from the eigenvalues of ``F^T F``, so values below 1e-8 of the largest are rounding errors.
         """
-        return np.sqrt(eigenvalues(shifted(self, np.zeros_like(self.shift)).gram))
+        cross = np.outer(self.sums.sum(axis=0), self.shift)
+        gram = self.gram + cross + cross.T + self.num_examples * np.outer(self.shift, self.shift)
+        return np.sqrt(eigenvalues(gram))
 
     def _is_rounding(self, square):
         return square <= ROUNDING**2 * np.sum(self.mean**2)
@@ -109,22 +110,6 @@ def class_moments(
     sums = np.zeros((num_classes, rows.shape[1]))
     np.add.at(sums, labels, rows)
     return Moments(shift, counts, sums, rows.T @ rows)
-
-
-def shifted(moments: Moments, shift: Float[np.ndarray, " features"]) -> Moments:
-    """Returns the moments of the same examples, as sums of ``f - shift``."""
-    moved = moments.shift - shift
-    cross = np.outer(moments.sums.sum(axis=0), moved)
-    gram = moments.gram + cross + cross.T + moments.num_examples * np.outer(moved, moved)
-    return Moments(shift, moments.counts, moments.sums + moments.counts[:, None] * moved, gram)
-
-
-def merge(first: Moments, second: Moments) -> Moments:
-    """Returns the moments of the examples of both parts, with the shift of the first part that has any."""
-    if not first.num_examples:
-        return second
-    second = shifted(second, first.shift) if second.num_examples else second
-    return Moments(first.shift, *(one + other for one, other in zip(first[1:], second[1:], strict=True)))
 
 
 def _divided(total, count):

@@ -104,15 +104,6 @@ def brightness_contrast(image: Image, key: Key, brightness: float, contrast: flo
     return jnp.floor(jnp.clip((1 + change) * image + 255 * shift, 0, 255))
 
 
-def cutout(image: Image, key: Key, size: int) -> Image:
-    """Draws a black square around a random pixel, clipped at the border (DeVries and Taylor 2017)."""
-    height, width, _ = image.shape
-    row, column = (jax.random.randint(k, (), 0, n) for k, n in zip(jax.random.split(key), (height, width), strict=True))
-    rows, columns = (jnp.arange(n) - centre + size // 2 for n, centre in ((height, row), (width, column)))
-    hit = ((rows >= 0) & (rows < size // 2 * 2))[:, None] & ((columns >= 0) & (columns < size // 2 * 2))[None]
-    return jnp.where(hit[..., None], 0, image)
-
-
 def coarse_dropout(image: Image, key: Key, max_holes: int = 8, size: int = 16) -> Image:
     """Draws one to ``max_holes`` black squares within the image (albumentations)."""
     count_key, *keys = jax.random.split(key, 3)

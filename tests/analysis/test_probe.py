@@ -8,7 +8,7 @@ from sklearn.linear_model import Ridge
 
 from fedjax_collapse import FedAvg, LocalTraining, UserError
 from fedjax_collapse.analysis import measurements, probe
-from fedjax_collapse.analysis.moments import class_moments, shifted
+from fedjax_collapse.analysis.moments import class_moments
 from fedjax_collapse.simulation.evaluation import evaluate
 
 TRAINING = LocalTraining(epochs=1, batch_size=8, learning_rate=0.05)
@@ -35,7 +35,7 @@ def test_it_is_the_ridge_regression_of_one_hot_labels():
     head = fitted(features, labels, classes=4, strength=strength)
     np.testing.assert_allclose(head.weight, reference.coef_, rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(head.bias, reference.intercept_, rtol=1e-9, atol=1e-12)
-    elsewhere = probe.fit_ridge(shifted(class_moments(features, labels, 4), np.ones(6)), strength)
+    elsewhere = probe.fit_ridge(class_moments(features, labels, 4, shift=np.ones(6)), strength)
     np.testing.assert_allclose(elsewhere.weight, head.weight, rtol=1e-9, atol=1e-12)
     expected = np.mean(reference.predict(features).argmax(axis=1) == labels)
     assert 0.4 < expected < 1 and probe.accuracy(head, features, labels) == expected

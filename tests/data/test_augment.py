@@ -155,7 +155,7 @@ def test_crop_to_a_size_is_a_slice_of_the_image(images):
     assert {slices[crop.tobytes()] for crop in crops} == set(slices.values())
 
 
-def test_flip_and_cutout(images):
+def test_flip(images):
     keys = jax.random.split(jax.random.key(0), 60)
     batch = np.repeat(images[2:3], 60, axis=0)
     flipped = np.asarray(mapped(augment.flip)(batch, keys))
@@ -163,12 +163,6 @@ def test_flip_and_cutout(images):
     assert np.all(mirrored | np.all(flipped == images[2], axis=(1, 2, 3))) and 15 < mirrored.sum() < 45
     upside_down = np.asarray(mapped(functools.partial(augment.flip, axis=0))(batch, keys))
     assert np.all(upside_down[mirrored] == images[2][::-1])  # the same keys
-    cut = np.asarray(mapped(functools.partial(augment.cutout, size=8))(batch + 1 - batch // 255, keys))
-    holes = np.all(cut == 0, axis=-1)
-    assert np.all((cut == batch + 1 - batch // 255) | holes[..., None])
-    heights, widths = holes.any(axis=2).sum(axis=1), holes.any(axis=1).sum(axis=1)
-    np.testing.assert_array_equal(heights * widths, holes.sum(axis=(1, 2)))  # rectangles
-    assert heights.min() >= 4 and heights.max() == widths.max() == 8  # half of it at the border
 
 
 def test_rotation_agrees_with_pillow_and_its_reflection_with_numpy(images):
