@@ -52,6 +52,24 @@ def test_the_same_seed_draws_the_same_images():
     assert not np.array_equal(source.images, source.test_images)  # the parts are different draws
 
 
+@pytest.mark.parametrize(
+    ("style", "means", "deviations"),
+    [
+        ("clean", [111.547, 128.172, 125.655], [49.932, 72.166, 77.510]),
+        ("coloured", [118.202, 131.037, 128.741], [74.097, 57.755, 50.175]),
+        ("outline", [140.391, 144.257, 144.481], [56.287, 58.517, 58.132]),
+        ("textured", [105.632, 112.174, 104.026], [55.433, 52.859, 29.798]),
+    ],
+)
+def test_colours_of_a_seed_are_those_of_the_version(style, means, deviations):
+    """Three images that are half inked: whoever changes what a seed draws increases ``VERSION``."""
+    strokes = np.tile(np.linspace(0, 1, 12, dtype=np.float32), (3, 12, 1))
+    images = glyphs._STYLE_FUNCTIONS[style](strokes, np.random.default_rng(0))
+    assert glyphs.VERSION == 1 and images.shape == (3, 12, 12, 3)
+    np.testing.assert_allclose(images.mean(axis=(1, 2, 3)), means, rtol=1e-4)
+    np.testing.assert_allclose(images.std(axis=(1, 2, 3)), deviations, rtol=1e-4)
+
+
 def test_domains_have_their_own_parts():
     source = sources.glyphs(train_size=30, test_size=20, domains=("clean", "textured", "outline"))
     assert source.domain_names == ("clean", "textured", "outline")

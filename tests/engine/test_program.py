@@ -5,6 +5,7 @@ import re
 import time
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -75,6 +76,15 @@ def test_predicted_memory_is_that_of_the_compiled_program(federation, network):
     assert predicted(5, width=600) > 2 * predicted(1, width=600) > 4 * predicted(1) > 0
     states = announced(federation, network, engine.Sharded(2, engine.Chunked(1)), algorithm=SCAFFOLD)
     assert "1 client at a time on each of 2 devices" in states
+
+
+def test_memory_of_a_donated_argument_is_counted_once():
+    values = jnp.ones(1000)
+    kept, donated = (
+        memory.program_bytes(jax.jit(jnp.negative, donate_argnums=arguments).lower(values).compile)
+        for arguments in ((), 0)
+    )
+    assert kept - donated == values.nbytes
 
 
 def test_the_layout_is_reduced_until_it_fits(federation, monkeypatch):

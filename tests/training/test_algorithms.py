@@ -192,6 +192,21 @@ def test_drop_last_counts_what_was_seen(float64):
     np.testing.assert_allclose(record.metrics["task_loss"], [[np.mean(losses), np.nan]], rtol=1e-12)
 
 
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("size", [0, 1, 3, 4, 7])
+def test_examples_seen_are_those_of_the_batches(size, drop_last):
+    """Batches of 3, counted one by one over three epochs; a client without batches takes no step."""
+    training = LocalTraining(batch_size=3, drop_last=drop_last, steps=5)
+    sizes = [min(3, size - first) for first in range(0, size, 3) if not drop_last or first + 3 <= size]
+    assert training.steps_per_epoch(jnp.array(size)) == len(sizes)
+    [(part, steps)] = training.phase_steps(jnp.array(size))
+    assert (part, steps) == ("all", 5 if sizes else 0)
+    assert training.mean_client_steps(jnp.array(float(size))) == steps
+    seen = np.cumsum([0, *3 * sizes])
+    counted = [training.examples_in(jnp.array(step), jnp.array(size)) for step in range(len(seen))]
+    np.testing.assert_array_equal(counted, seen)
+
+
 def test_clipping(float64):
     """Gradients -2 and 3: only the second is longer than 2.5."""
     algorithm = FedAvg(training(epochs=1, clip_norm=2.5))
