@@ -29,7 +29,7 @@ _LAYOUT = "of fedjax_collapse: devices x clients at once on each; default: a dev
 
 
 def parse(argv: list[str] | None, description: str) -> argparse.Namespace:
-    """The checked arguments, with ``mode`` (one of ``MODES`` or "workloads") and ``variants`` (variables by name).
+    """Returns the checked arguments, with ``mode`` (of ``MODES``, or "workloads") and ``variants`` (variables by name).
 
     Wrong arguments end the program with a one-line message and exit status 2.
     """
@@ -117,7 +117,7 @@ def _names(valid) -> Callable[[str], list[str]]:
 
 
 def at_least(least: int, what: str) -> Callable[[str], int]:
-    """A parser of integers that are not smaller; ``what`` they are, for the message about others."""
+    """Returns a parser of integers that are at least this large; ``what`` names them in its error message."""
 
     def parse_number(text):
         if not text.isdecimal() or int(text) < least:
@@ -128,7 +128,7 @@ def at_least(least: int, what: str) -> Callable[[str], int]:
 
 
 def _variant(text):
-    """A name and environment variables."""
+    """Parses a variant: its name and environment variables."""
     try:
         name, *settings = shlex.split(text)
     except ValueError:  # an unclosed quotation, or an empty text
@@ -156,7 +156,7 @@ def _layout(text):
 
 
 def writable(text):
-    """The path, if a file can be written there; leaves nothing behind."""
+    """Returns the path if a file can be written there, without leaving one."""
     path = Path(text)
     existed = path.exists()
     try:
@@ -175,7 +175,7 @@ def _figure(text):
 
 
 def _folder(text):
-    """The absolute path of the folder, which is created."""
+    """Creates the folder and returns its absolute path."""
     path = Path(text).absolute()
     try:
         path.mkdir(parents=True, exist_ok=True)

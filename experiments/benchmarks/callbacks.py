@@ -1,4 +1,4 @@
-"""For systems that run all their rounds in one call, and tell of each by calling a function."""
+"""Turns a training loop that reports its rounds to a callback into an iterator of rounds."""
 
 import asyncio
 import queue
@@ -7,17 +7,17 @@ from collections.abc import Callable, Iterator
 
 from experiments.benchmarks import Round
 
-MANY = 10**6  # rounds, of which such a system is to run more than anybody asks for
+MANY = 10**6  # rounds to ask such a loop for: more than are ever timed
 
 
 class _Over(BaseException):
-    """Ends a system of whose rounds there were enough."""
+    """Raised in the loop to end it when no more rounds are needed."""
 
 
 def rounds_of(train: Callable[[Callable[[Round], None]], None]) -> Iterator[Round]:
-    """What ``train(report)`` reports, which waits after each until the next is asked for.
+    """Yields the rounds that ``train(report)`` reports; ``report`` blocks until the next round is requested.
 
-    It runs in a thread of its own, and what it raises is raised here. Closing the iterator ends it, and waits for that.
+    ``train`` runs in a separate thread; its exceptions are raised here. Closing the iterator ends the thread.
     """
     reports, asked = queue.SimpleQueue(), queue.SimpleQueue()
 

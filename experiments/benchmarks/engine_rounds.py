@@ -55,7 +55,7 @@ timed = functools.partial(run, is_timed=True)
 
 
 def layout(devices: int, clients_at_once: int = 1) -> engine.ClientMap:
-    """The layout of this number of devices, with so many clients at once on each."""
+    """Returns the layout of this number of devices, with this many clients at once on each."""
     chunked = engine.Chunked(clients_at_once)
     return engine.Sharded(devices, chunked) if devices > 1 else chunked
 
@@ -69,7 +69,7 @@ def prepare(
     participation: float = 1.0,
     variables: Variables | None = None,
 ) -> tuple[Run, engine.Rounds]:
-    """A run without test images, and its rounds; ``parts``: the examples of each client."""
+    """Returns a run without test images, and its rounds; ``parts`` are the examples of each client."""
     images, labels, mean, std = data
     federation = Federation.from_arrays(images, labels, parts, images[:1], labels[:1], mean, std, networks.CLASS_NAMES)
     run = Run(federation, algorithm, jax.random.key(SEED), variables=variables)
@@ -77,7 +77,7 @@ def prepare(
 
 
 def rounds(run: Run, compiled: engine.Rounds) -> Iterator[engine.RoundRecord]:
-    """The record of one round after another, each when all of it is computed."""
+    """Yields the record of each round once it is computed completely."""
     client_map, federation = compiled.layout.client_map, run.federation
     algorithm = jax.tree.map(jnp.asarray, run.algorithm)
     variables = compiled.model.init(run.key) if run.variables is None else run.variables
@@ -94,9 +94,9 @@ def rounds(run: Run, compiled: engine.Rounds) -> Iterator[engine.RoundRecord]:
 def processed_samples(
     sizes: np.ndarray, training: Training, devices: int, clients_at_once: int, batch_parts: int = 1
 ) -> int:
-    """Samples computed in a round, with padding: full batches, and in each chunk those of its largest client.
+    """Returns the samples computed in a round, with padding: full batches, and in a chunk those of its largest client.
 
-    ``batch_parts``: into which a batch is divided, so that a last, partial batch computes only those that it needs.
+    A batch is divided into ``batch_parts``; a last, partial batch computes only the parts that it needs.
     """
     epochs, batch_size = training.epochs, training.batch_size
     if batch_parts > 1:

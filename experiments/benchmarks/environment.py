@@ -1,4 +1,4 @@
-"""On what machine, and with which versions, figures were measured."""
+"""The machine and the versions with which figures were measured."""
 
 import importlib.metadata
 import platform
@@ -10,7 +10,7 @@ from experiments.study.machine import num_cores
 
 
 def environment(device: str = "cpu") -> dict[str, Any]:
-    """The machine, how exact products are on all sides, and the versions; None of a package that is not installed."""
+    """Returns the machine, the precision of matrix products, and versions; None for a package that is not installed."""
     versions = {package: _version(package) for package in ("jax", "torch", "pfl", "flwr", "ray")}
     name, products = (_cpu(), "float32") if device == "cpu" else (", ".join(gpus()), "TF32 of float32")
     machine = {"device": name, "products": products, "cores": num_cores(), "python": platform.python_version()}
@@ -18,7 +18,7 @@ def environment(device: str = "cpu") -> dict[str, Any]:
 
 
 def gpus() -> list[str]:
-    """Names of the NVIDIA GPUs that the driver knows of; asked without loading JAX or PyTorch."""
+    """Returns the names of the NVIDIA GPUs that the driver reports; loads neither JAX nor PyTorch."""
     try:
         asked = subprocess.run(
             ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True
@@ -29,7 +29,7 @@ def gpus() -> list[str]:
 
 
 def available_memory() -> int | None:
-    """Bytes of memory that processes can still have, None where the system does not say."""
+    """Returns the bytes of memory that are available to processes; None if the system does not report them."""
     for line in _lines("/proc/meminfo"):
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024

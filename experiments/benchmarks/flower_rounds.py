@@ -89,7 +89,7 @@ def _client_app(task_file: Path, workload: Workload) -> ClientApp:
 
 @functools.cache
 def _resident(task_file, name):
-    """What an actor keeps in memory."""
+    """The objects that an actor keeps in memory."""
     torch.set_num_threads(1)
     task = Task.load(task_file)
     parts = [torch.from_numpy(part) for part in task.parts]

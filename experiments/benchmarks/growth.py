@@ -1,4 +1,4 @@
-"""How a round grows with the number of clients: tasks of ever more clients, all of them in every round.
+"""How the cost of a round grows with the number of clients, all of which take part in every round.
 
 Clients are equally large and draw their examples from one pool, so that nothing but their number grows.
 """
@@ -14,7 +14,7 @@ ROUNDS = {10: 50, 100: 10, 1000: 5}  # to time, by number of clients
 
 
 def make_task(workload: Workload, clients: int, rounds: int) -> Task:
-    """The task of so many clients, each with distinct examples of the workload's."""
+    """Returns the task of this many clients, each with distinct examples of the workload."""
     rng = np.random.default_rng(SEED)
     data = workload.data(workload.examples)
     parts = [rng.choice(len(data.labels), EXAMPLES, replace=False) for _ in range(clients)]

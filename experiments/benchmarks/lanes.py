@@ -1,4 +1,4 @@
-"""Pairs of systems that are timed together, each in a process (a lane) that runs rounds on order.
+"""Pairs of systems that are timed together, each in a process (a lane) that runs rounds on request.
 
 The speed of a shared machine changes from minute to minute. Therefore two systems run at the same time, each pinned to
 a core, and once more with the cores swapped; or alternately, with all cores. One such comparison is a repetition.
@@ -28,11 +28,11 @@ class Failed(Exception):
 
 
 class Lane:
-    """A process that has warmed up and waits for orders; a context manager that ends it.
+    """A process that has warmed up and waits for requests; a context manager that ends it.
 
     Args:
         command: of a process that serves rounds (``worker.serve``).
-        rounds: to run on each order, or more if it is faster than the other lane.
+        rounds: to run on each request, or more if it is faster than the other lane.
         inbox: receives the messages of all lanes that are compared.
         cores: to which the process is pinned; all if empty.
     """
@@ -85,7 +85,7 @@ class Lane:
         return {**message, "seconds_to_first_round": self._to_first_round, "seconds": self.seconds}
 
     def failure(self) -> Failed:
-        """The end of what the process wrote to stderr, and its exit status."""
+        """Returns the end of the process's stderr, and its exit status."""
         status = self._process.wait()
         self._errors.seek(0)
         return failure(self._errors.read(), self.name, status)
@@ -97,15 +97,15 @@ class Lane:
 
 
 def failure(errors: str, name: str, status: int) -> Failed:
-    """The error of a process, with the last lines of its stderr."""
+    """Returns the error of a process, with the last lines of its stderr."""
     return Failed("\n".join([*errors.splitlines()[-20:], f"error: {name} failed with exit status {status}"]))
 
 
 def receive(inbox: queue.SimpleQueue) -> tuple[Lane, dict[str, Any]]:
-    """The next message of a lane.
+    """Returns the next message of a lane.
 
     Raises:
-        Failed: the process has ended.
+        Failed: if the process has ended.
     """
     lane, message = inbox.get()
     if message is None:

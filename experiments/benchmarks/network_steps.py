@@ -37,7 +37,7 @@ def _data(network: str) -> Data:
 
 
 def _engine(network: str, system: str, cores: int) -> Callable[[], None]:
-    """A function that runs the next round to its end."""
+    """Returns a function that runs the next round to its end."""
     import jax
 
     from experiments.benchmarks import engine_rounds
@@ -59,7 +59,7 @@ def _engine(network: str, system: str, cores: int) -> Callable[[], None]:
 
 
 def _pytorch(network: str, system: str, cores: int) -> Callable[[], None]:
-    """A function that trains every client's steps."""
+    """Returns a function that trains every client's steps."""
     import torch
 
     from experiments.benchmarks import pytorch_networks

@@ -99,7 +99,7 @@ def _interleaved(algorithms, rounds, cores, scale):
 
 
 def _rounds(algorithm, cores, scale):
-    """A function that runs the next round to its end."""
+    """Returns a function that runs the next round to its end."""
     workload = WORKLOADS["cnn100"]
     data = workload.data(round(scale * EXAMPLES))
     parts = partition.dirichlet(data.labels, CLIENTS, 0.5, SEED, min_size=1)

@@ -1,6 +1,6 @@
 """The system ``pfl``: pfl-research's simulation, in one process with all cores.
 
-Of BatchNorm it averages the parameters, not the running statistics, which training does not use. A client sees its
+It averages the parameters of BatchNorm, but not the running statistics, which training does not use. A client sees its
 batches in the same order in every epoch and round: pfl does not shuffle.
 """
 
@@ -70,7 +70,7 @@ def _clients(task):
 
 
 class _Recorded(torch.nn.Module):
-    """A network with what pfl wants of it, which keeps count of its steps."""
+    """A network with the methods that pfl requires; counts its steps."""
 
     def __init__(self, network):
         super().__init__()

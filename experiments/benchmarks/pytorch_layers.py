@@ -41,7 +41,7 @@ class Excitation(nn.Module):
 
 
 class DropPath(nn.Module):
-    """Whole examples at zero, the others scaled up, in training."""
+    """In training, sets whole examples to zero and scales up the others."""
 
     def __init__(self, rate):
         super().__init__()
@@ -72,7 +72,7 @@ def conv_norm(inputs, outputs, *arguments, **options):
 
 
 def global_mean():
-    """Images to the means of their channels."""
+    """Averages each channel over its pixels."""
     return nn.AdaptiveAvgPool2d(1), nn.Flatten()
 
 

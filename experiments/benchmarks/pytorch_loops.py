@@ -53,7 +53,7 @@ def _train_copy(server, client, training):
 
 
 def _device(setting):
-    """Where the loop runs; products of float32 on a GPU are TF32, as JAX's are."""
+    """Returns the device of the loop. On a GPU, float32 products are TF32, as in JAX."""
     if setting.device == "cpu":
         return "cpu"
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
@@ -83,7 +83,7 @@ def _lanes(workload, task, lanes, threads, device="cpu"):
 
 
 def _run_share(server, data, training, network, clients, generator):
-    """The sum of these clients' models, each times its number of examples, and what each of them did."""
+    """Returns the sum of these clients' models, weighted by their numbers of examples, and a report of each."""
     own = pytorch_networks.tensors(network)
     total, counts = [torch.zeros_like(tensor) for tensor in server], []
     for rows in clients:

@@ -36,7 +36,7 @@ def build(name: str, num_classes: int, image_shape: tuple[int, int, int] = IMAGE
 
 
 def load(network: "Network", arrays: list[np.ndarray]) -> "Network":
-    """The network itself, with the arrays of ``arrays_in_order`` copied into it."""
+    """Copies the arrays of ``arrays_in_order`` into the network and returns it."""
     with torch.no_grad():
         for tensor, array in zip(tensors(network), arrays, strict=True):
             array = np.moveaxis(array, (-1, -2), (0, 1)) if array.ndim > 1 else array
@@ -47,7 +47,7 @@ def load(network: "Network", arrays: list[np.ndarray]) -> "Network":
 
 
 def tensors(network: nn.Module) -> list[torch.Tensor]:
-    """What is trained, then the running statistics of BatchNorm: what federated averaging averages."""
+    """Returns what federated averaging averages: the parameters, then the running statistics of BatchNorm."""
     return [*network.parameters(), *(buffer for buffer in network.buffers() if buffer.is_floating_point())]
 
 

@@ -1,4 +1,4 @@
-"""Measurements as rows of a JSON file, and as tables for people."""
+"""Measurements as rows of a JSON file, and as printed tables."""
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +13,7 @@ Row = dict[str, Any]
 def workload_row(
     workload: str, system: str, measured: Measurement, timed: str, ratios: Sequence[float] = (), scale: float = 1.0
 ) -> Row:
-    """The row of a system; ``timed``: how. Rates are those of the median round."""
+    """Returns the row of a system, timed as ``timed`` says. Rates are those of the median round."""
     median = statistics.median(measured.seconds)
     return {
         "workload": workload,
@@ -33,7 +33,7 @@ def workload_row(
 
 
 def network_row(network: str, system: str, found: Mapping[str, Any], ratios: Sequence[float] = ()) -> Row:
-    """The row of a network on a system."""
+    """Returns the row of a network on a system."""
     steps = network_steps.CLIENTS * network_steps.STEPS
     seconds = [of_round / steps for of_round in found["seconds"]]
     return {
@@ -47,7 +47,7 @@ def network_row(network: str, system: str, found: Mapping[str, Any], ratios: Seq
 
 
 def growth_row(workload: str, clients: int, measured: Measurement, costs: Sequence[float] = ()) -> Row:
-    """The row of a number of clients; ``costs``: seconds per sample divided by those of the fewest clients."""
+    """Returns the row of a number of clients; ``costs`` are seconds per sample relative to the fewest clients'."""
     return {
         "workload": workload,
         "clients": clients,
@@ -61,12 +61,12 @@ def growth_row(workload: str, clients: int, measured: Measurement, costs: Sequen
 
 
 def spread(values: Sequence[float]) -> dict[str, float] | None:
-    """Median, smallest and largest; None without values."""
+    """Returns the median, smallest and largest value; None without values."""
     return {"median": statistics.median(values), "min": min(values), "max": max(values)} if values else None
 
 
 def table(mode: str, rows: Sequence[Row]) -> str:
-    """The rows of a mode of the command line for people."""
+    """Returns the rows of a mode of the command line as a printed table."""
     headings = _TABLES[mode]
     cells = [headings, *([_CELLS[heading](row) for heading in headings] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
@@ -74,7 +74,7 @@ def table(mode: str, rows: Sequence[Row]) -> str:
 
 
 def title(row: Row) -> str:
-    """The workload for people, with its scale unless it is whole."""
+    """Returns the workload's title, with its scale unless that is 1."""
     return row["workload"] if row.get("scale", 1) == 1 else f"{row['workload']} (scale {row['scale']:g})"
 
 

@@ -1,4 +1,4 @@
-"""What a system is given to train: the same data, split, cohorts and initial weights for all, as a file."""
+"""The task that systems train, as a file: the same data, split, cohorts and initial weights for all."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -16,7 +16,7 @@ class Data(NamedTuple):
 
 
 class Task(NamedTuple):
-    """All that is common to the systems on one workload."""
+    """Everything that systems share on one workload."""
 
     images: np.ndarray  # as in Data
     labels: np.ndarray
@@ -34,7 +34,7 @@ class Task(NamedTuple):
 
     @classmethod
     def load(cls, path: Path) -> "Task":
-        """The task that ``save`` wrote."""
+        """Reads a task written by ``save``."""
         with np.load(path, allow_pickle=False) as file:
             parts, weights = (
                 [file[f"{name}_{i}"] for i in range(sum(key.startswith(name) for key in file))]

@@ -19,7 +19,7 @@ def arrays_in_order(model: "Model", variables: "Variables") -> list[np.ndarray]:
 
 
 def variables_from(model: "Model", arrays: list[np.ndarray]) -> "Variables":
-    """The variables whose ``arrays_in_order`` these are."""
+    """Returns the variables of these arrays; the inverse of ``arrays_in_order``."""
     import jax.numpy as jnp
 
     from fedjax_collapse.core.records import Variables

@@ -94,10 +94,10 @@ def time_system(
 
 
 def serve(rounds: Iterator[T], number: int, orders: TextIO, say: Callable[[Mapping[str, Any]], None]) -> T:
-    """Runs rounds on order until there are no more orders; returns the timed round of that number, counted from 1.
+    """Runs rounds on request until there are no more requests; returns the timed round of this number, counted from 1.
 
-    It warms up first, and reports when the first round was finished. An order is a number of rounds: at least so many
-    are run, and more until the line ``enough`` is read. A message follows every round; an empty one ends the order.
+    It warms up first, and reports when the first round is finished. A request is a number of rounds: at least this many
+    run, and more until the line ``enough`` is read. A message follows every round; an empty one ends the request.
     """
     found = next(rounds)
     first_round_at = time.time()
@@ -144,7 +144,7 @@ def _peak_memory_mib() -> float:
 
 @contextlib.contextmanager
 def _messages() -> Iterator[Callable[[Mapping[str, Any]], None]]:
-    """A function that sends messages to standard output, which everything else is kept from."""
+    """Returns a function that sends messages to standard output, from which all other output is diverted."""
     with os.fdopen(os.dup(1), "w", buffering=1) as output, open(os.devnull, "w") as nowhere:
         os.dup2(nowhere.fileno(), 1)
         yield lambda message: output.write(f"{json.dumps(message)}\n")

@@ -1,4 +1,4 @@
-"""What the benchmark trains: data, a split, cohorts and initial weights that are the same for every system.
+"""The benchmark's workloads: data, a split, cohorts and initial weights that are the same for every system.
 
 Federated averaging of SGD with momentum, clients weighted by their numbers of examples, no augmentation. A task is made
 once and handed to the systems as a file. JAX and PyTorch are imported where they are used: no process loads both.
@@ -30,7 +30,7 @@ class Training(NamedTuple):
 class Workload:
     """Data, and how it is split and trained on.
 
-    Every round does the same work: everybody takes part, or clients are equally large.
+    Every round does the same work: either all clients take part, or clients are equally large.
     """
 
     data: Callable[[int], Data]  # so many examples
@@ -46,14 +46,14 @@ class Workload:
 
     @property
     def bytes_needed(self) -> int:
-        """Memory that the data takes in a process, at most."""
+        """Returns an upper bound of the memory that the data takes in a process."""
         return self.examples * int(np.prod(self.image_shape)) * _BYTES_PER_PIXEL
 
     def scaled(self, scale: float) -> "Workload":
-        """The workload with this share of the examples.
+        """Returns the workload with this share of the examples.
 
-        Clients, and the cohort with them, become fewer only where they would be left with less than a batch each, or,
-        if they have less than that anyway, with less than before.
+        Clients, and with them the cohort, become fewer only if each would be left with less than a batch, or, if it has
+        less than that anyway, with less than before.
         """
         examples = max(2, round(scale * self.examples))
         least = min(self.training.batch_size, self.examples / self.clients)
@@ -63,13 +63,13 @@ class Workload:
 
 
 def make_task(workload: Workload, rounds: int) -> Task:
-    """The task of a workload, with the cohorts of so many rounds."""
+    """Returns the task of a workload, with the cohorts of this many rounds."""
     data = workload.data(workload.examples)
     return complete_task(workload, data, workload.split(data.labels, workload.clients), workload.cohort, rounds)
 
 
 def complete_task(workload: Workload, data: Data, parts: Sequence[np.ndarray], cohort: int, rounds: int) -> Task:
-    """The task of these clients, with initial weights, and with the cohorts that the engine draws."""
+    """Returns the task of these clients, with initial weights and the cohorts that the engine draws."""
     import jax
 
     from experiments.benchmarks.weights import arrays_in_order
@@ -83,7 +83,7 @@ def complete_task(workload: Workload, data: Data, parts: Sequence[np.ndarray], c
 
 
 def _digits(count: int) -> Data:
-    """Of scikit-learn's 1,797."""
+    """Returns this many of scikit-learn's 1,797 digits."""
     from fedjax_collapse.data import sources
 
     source = sources.digits()
@@ -94,7 +94,7 @@ def _digits(count: int) -> Data:
 
 
 def _synthetic_images(count: int) -> Data:
-    """Images 32x32x3: each class a coarse pattern of its own, under noise."""
+    """Returns images 32x32x3: each class is a coarse pattern, with noise."""
     rng = np.random.default_rng(SEED)
     labels = rng.integers(10, size=count)
     patterns = rng.uniform(48, 208, (10, 4, 4, 3)).astype(np.float32).repeat(8, axis=1).repeat(8, axis=2)

@@ -1,1 +1,1 @@
-"""Compiling for devices that are not there: which there are, programs to compile, what the compilers say of them."""
+"""Compilation for devices that this machine lacks: the devices, the programs, and the compilers' reports."""

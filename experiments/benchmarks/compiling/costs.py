@@ -1,4 +1,4 @@
-"""What a compiler says of a program that it has made: memory, operations, and how long it would take at least."""
+"""A compiler's report on a program: memory, operations, and a lower bound of its time."""
 
 import re
 import time
@@ -18,7 +18,7 @@ _OPERATION = re.compile(r"= [^=]*? ([a-z][a-z-]*)\(")
 
 
 class Cost(NamedTuple):
-    """Of one program on one device."""
+    """The cost of one program on one device."""
 
     compile_seconds: float
     arguments: int  # bytes
@@ -53,7 +53,7 @@ class Cost(NamedTuple):
 
 
 def compile_program(lowered: jax.stages.Lowered, chip: Chip) -> Cost:
-    """Compiles a program and reads what its compiler says of it."""
+    """Compiles a program and reads its compiler's report."""
     start = time.perf_counter()
     compiled = lowered.compile()
     taken = time.perf_counter() - start
@@ -64,7 +64,7 @@ def compile_program(lowered: jax.stages.Lowered, chip: Chip) -> Cost:
 
 
 def count_operations(text: str) -> Counter:
-    """Operations of optimised HLO by name: a custom call by its target, an asynchronous one once."""
+    """Counts the operations of optimised HLO by name: custom calls by target, asynchronous pairs once."""
     counts = Counter()
     for line in text.splitlines():
         found = _OPERATION.search(_COMMENT.sub("", line))

@@ -1,4 +1,4 @@
-"""Programs as they go to the compiler of a target: one local step of a network, and a whole round of a method."""
+"""Programs to compile for a target: one local step of a network, and a whole round of a method."""
 
 import dataclasses
 import functools
@@ -24,19 +24,19 @@ _EXAMPLES = 50  # of each client
 
 
 def network(name: str, target: Target, options: Mapping[str, Any]) -> Model:
-    """The network for 32x32x3 images of ten classes, made for the target.
+    """Returns the network for 32x32x3 images of ten classes, lowered for the target.
 
     Raises:
-        UserError: there is no such network or option.
+        UserError: if there is no such network or option.
     """
     size = IMAGE_SIZE.get(name, 32)
     return Model(names.network(name, options, CLASSES), (size, size, 3)).on(target)
 
 
 def step(model: Model, device: jax.Device, clients: int, batch_size: int) -> jax.stages.Lowered:
-    """One step of SGD with momentum of so many clients side by side, each with its own weights and images.
+    """Returns one step of SGD with momentum of this many clients in parallel, each with its own weights and images.
 
-    Straight-line code, as inside the loop of a round: what its compiler says of it can be added up.
+    Straight-line code, as inside the loop of a round: its compiler's estimates of operations can be summed.
     """
 
     def one(variables, momentum, batch):
@@ -67,7 +67,7 @@ def step(model: Model, device: jax.Device, clients: int, batch_size: int) -> jax
 def rounds(
     algorithm: FedAvg, model: Model, client_map: engine.ClientMap, num_clients: int
 ) -> tuple[engine.Rounds, FedAvg, engine.Data, Examples]:
-    """What ``engine.lower`` takes of a run of so many clients with fifty images each, all of them in every round."""
+    """Returns the arguments of ``engine.lower`` for this many clients with fifty images each, all in every round."""
     shape, count = model.input_shape, num_clients * _EXAMPLES
     data = Data(np.zeros((count, *shape), np.uint8), np.arange(count) % CLASSES, 128.0, 64.0)
     parts = np.split(np.arange(count), num_clients)
@@ -78,10 +78,10 @@ def rounds(
 def fitting(
     compiled: engine.Rounds, algorithm: FedAvg, data: engine.Data, examples: Examples, chip: Chip
 ) -> tuple[engine.Rounds, float]:
-    """The rounds with as many clients at once as fit onto the chip, and the bytes that they need there.
+    """Returns the rounds with as many clients at once as fit on the chip, and the bytes that they need.
 
     Raises:
-        UserError: one client at a time does not fit.
+        UserError: if not even one client at a time fits.
     """
 
     def needed(layout):

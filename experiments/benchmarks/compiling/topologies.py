@@ -1,4 +1,4 @@
-"""Devices to compile for without having one: ``tpu:v5e:2x2``, ``gpu:h100``, ``gpu:h100:8``, ``gpu:a100``.
+"""Devices that can be compiled for without having one: ``tpu:v5e:2x2``, ``gpu:h100``, ``gpu:h100:8``, ``gpu:a100``.
 
 The compilers come as packages: ``pip install -e ".[tpu]"``, ``pip install -e ".[gpu]"``. The numbers are those of the
 vendors' data sheets.
@@ -25,7 +25,7 @@ class Chip(NamedTuple):
 
 
 class Topology(NamedTuple):
-    """What to compile for: a name, its devices, and what each of them is."""
+    """A target of compilation: its name, its devices, and their kind."""
 
     name: str
     devices: tuple
@@ -76,10 +76,10 @@ _EXPECTED = "tpu:v5e:2x2 (or another topology), gpu:h100 or gpu:a100, with :8 be
 
 
 def find(name: str) -> Topology:
-    """The target of that name; to be called before JAX is used, which then runs on the CPU.
+    """Returns the target of this name. Must be called before JAX is used, which then runs on the CPU.
 
     Raises:
-        UserError: there is no such target, or its compiler is not installed.
+        UserError: if the target is unknown, or its compiler is not installed.
     """
     kind, _, rest = name.partition(":")
     model, _, topology = rest.partition(":")
