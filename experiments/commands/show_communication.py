@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from experiments.config import build
+from experiments.config import algorithms, build
 from experiments.config.paper import paper_of
 from experiments.config.parsing import parse
 from experiments.config.resolving import Cell, StudySpec, resolve
@@ -62,7 +62,7 @@ def counted(study: StudySpec) -> Iterator[tuple[Cell, Communication, int]]:
 
 
 def _of_cell(config: Mapping[str, Any], federation: Federation) -> tuple[Communication, int]:
-    found = communication(build.algorithm(config), build.model(config, federation), federation.train)
+    found = communication(algorithms.algorithm(config), build.model(config, federation), federation.train)
     return found, build.schedule(config).rule.cohort_size(config["clients"])
 
 

@@ -1,4 +1,4 @@
-"""Builds objects from a config; ``names.py`` resolves its names."""
+"""Builds data, networks, schedules and layouts from a config; ``algorithms.py`` builds the algorithm."""
 
 import inspect
 from collections.abc import Iterable, Mapping
@@ -6,58 +6,33 @@ from typing import Any
 
 import jax
 import numpy as np
-import optax
 
+from experiments.config import algorithms
 from experiments.config.names import (
     call,
-    callable_named,
     check_arguments,
     check_name,
-    class_named,
+    chosen_name,
     explained,
     function_named,
     imported,
     network,
+    without,
 )
-from fedjax_collapse import FedAvg, LocalTraining, Participation, Phase, engine
+from fedjax_collapse import Participation, engine
 from fedjax_collapse.analysis import measurements
 from fedjax_collapse.core import processes
-from fedjax_collapse.core.options import Decay, NonNegative, Positive, Seed, check_value, constructor
+from fedjax_collapse.core.options import Seed, check_value
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.core.target import Target
 from fedjax_collapse.data import Federation, augment, partition, sources
 from fedjax_collapse.data.ownership import owned
-from fedjax_collapse.methods.base import Method
 from fedjax_collapse.nn.heads import orthogonal_head
 from fedjax_collapse.nn.model import Model
 from fedjax_collapse.simulation.simulation import Schedule
-from fedjax_collapse.training import aggregation, schedules
-from fedjax_collapse.training.optimizers import check_optimizer
 
-_OPTIMIZERS = {name: getattr(optax, name) for name in ("sgd", "adagrad", "adam", "adamw", "rmsprop", "yogi")}
-SERVER_OPTIMIZERS = {  # the damped ones are from released code
-    **{name: _OPTIMIZERS[name] for name in ("sgd", "adagrad", "adam", "yogi")},
-    **{f"damped_{name}": getattr(aggregation, f"damped_{name}") for name in ("momentum", "adagrad", "adam", "yogi")},
-}
 SAMPLERS = {"uniform": engine.Uniform, "by_size": engine.BySize, "available": engine.Available}
-_OF_OPTAX = {  # annotations that optax does not have
-    "learning_rate": Positive,
-    "momentum": Decay | None,
-    **dict.fromkeys(("b1", "b2", "decay"), Decay),
-    **dict.fromkeys(("eps", "eps_root", "weight_decay", "initial_accumulator_value"), NonNegative),
-}
 _HEADS = {"random": None, "orthogonal": orthogonal_head}
-_ALIASES = {  # published methods that are values of other keys
-    "fedavg": "methods=dict(), without any",
-    "fedbn": 'server=dict(batch_norm="local")',
-    "fedavgm": 'server=dict(optimizer=dict(name="sgd", learning_rate=1.0, momentum=0.9))',
-    **{
-        f"fed{name}": f'server=dict(optimizer=dict(name="damped_{name}", learning_rate=0.1))'
-        for name in ("adagrad", "adam", "yogi")
-    },
-    "fedbabu": 'training=dict(freeze="head")',
-    "freeze": 'training=dict(freeze="head"), and head="orthogonal" for exactly orthonormal weights',
-}
 
 
 def federations(config: Mapping[str, Any], seeds: Iterable[int]) -> dict[int, Federation]:
@@ -87,7 +62,7 @@ def data_source(config: Mapping[str, Any]) -> sources.Source:
     Raises:
         UserError: there is no such function, its argument is missing or unexpected, or the data cannot be read.
     """
-    name, _, argument = _chosen("data", config, "source").partition(":")
+    name, _, argument = chosen_name("data", config, "source").partition(":")
     function = function_named("data source", sources, name)
     first, *_ = inspect.signature(function).parameters.values()
     needs_argument = first.default is first.empty
@@ -95,14 +70,14 @@ def data_source(config: Mapping[str, Any]) -> sources.Source:
         raise UserError(f"data.source {name!r} lacks its {first.name}: expected {name}:<{first.name}>")
     if argument and not needs_argument:
         raise UserError(f"data.source '{name}:{argument}': nothing can follow {name}; its options are keys of data")
-    return call("data", function, _without(config, "source"), **({first.name: argument} if needs_argument else {}))
+    return call("data", function, without(config, "source"), **({first.name: argument} if needs_argument else {}))
 
 
 def _partitions(config, source, seeds):
     """Returns the rows of every client, for every seed."""
-    name = _chosen("partition", config["partition"], "name")
+    name = chosen_name("partition", config["partition"], "name")
     draw = function_named("partition", partition, name)
-    arguments, accepted = _without(config["partition"], "name"), inspect.signature(draw).parameters
+    arguments, accepted = without(config["partition"], "name"), inspect.signature(draw).parameters
     if "alpha" not in accepted:  # so that --config.partition.name=iid needs no other change
         arguments.pop("alpha", None)
     given = dict(labels=source.labels, num_clients=config["clients"])
@@ -132,7 +107,7 @@ def _partition(config, draw, arguments, **given):
 
 def model(config: Mapping[str, Any], federation: Federation) -> Model:
     """Returns the network, with as many classes as the data, for images of the size after augmentation."""
-    name, arguments = _chosen("network", config["network"], "name"), _without(config["network"], "name")
+    name, arguments = chosen_name("network", config["network"], "name"), without(config["network"], "name")
     if arguments.get("lowering") in ("timed", "rules"):  # timed in ``runs.make_plan``, by the rules until then
         arguments["lowering"] = "auto"
     check_name("head", config["head"], _HEADS)
@@ -148,79 +123,16 @@ def model(config: Mapping[str, Any], federation: Federation) -> Model:
 
 def _augmented_shape(config, federation):
     """Returns the shape of an image as the network sees it."""
-    augmented = augmentation(config["training"].get("augmentation", "none"))
+    augmented = algorithms.augmentation(config["training"].get("augmentation", "none"))
     try:
         return augment.output_shape(augmented, federation.input_shape)
     except BaseException as error:
         raise explained(f"augmentation {config['training']['augmentation']}", error) from error
 
 
-def algorithm(config: Mapping[str, Any]) -> FedAvg:
-    """Returns the algorithm: local training, methods in the order of the config, and the server's step."""
-    methods = {key: _method(key, options) for key, options in config["methods"].items()}
-    settings, private = dict(config["server"]), config["private"]
-    batch_norm, chosen = settings.pop("batch_norm", "average"), settings.pop("optimizer", {"name": "none"})
-    if batch_norm == "recalibrate":
-        methods.setdefault("recalibrate", class_named("method", "recalibrate")())
-    if batch_norm == "local":
-        private = "batch_norm" if private == "none" else f"{private}+batch_norm"
-    if _chosen("server.optimizer", chosen, "name") != "none":
-        settings["server_optimizer"] = optimizer("server.optimizer", chosen, SERVER_OPTIMIZERS)
-    elif unused := _without(chosen, "name"):
-        raise UserError(
-            f"server.optimizer.{next(iter(unused))}: set server.optimizer.name, too, such as sgd; it is none"
-        )
-    return call("server", FedAvg, settings, private=private, training=training(config), methods=methods)
-
-
-def _method(key, options) -> Method:
-    """Returns the method with that module name, or with its ``name`` option."""
-    check_value(path := f"methods.{key}", options, dict)
-    options = dict(options)
-    name = options.pop("name", key)
-    if alias := _ALIASES.get(name) if isinstance(name, str) else None:
-        raise UserError(f"{path}: {name} is federated averaging with {alias}")
-    return call(path, class_named("method", name), options)
-
-
-def training(config: Mapping[str, Any]) -> LocalTraining:
-    """Returns a client's local training."""
-    options = _without(config["training"], "augmentation", "optimizer", "phases", "schedule")
-    given = dict(augmentation=augmentation(config["training"].get("augmentation", "none")))
-    if options.get("task_loss") is not None:
-        options["task_loss"] = callable_named("training.task_loss", options["task_loss"])
-    if (chosen := config["training"].get("optimizer")) is not None:
-        given["optimizer"] = optimizer("training.optimizer", chosen, _OPTIMIZERS)
-    given["schedule"] = _learning_rate_schedule(config["training"].get("schedule", "constant"), config["rounds"])
-    check_value("training.phases", phases := config["training"].get("phases", ()), tuple)
-    given["phases"] = tuple(map(_phase, phases))
-    return call("training", LocalTraining, options, **given)
-
-
-def _learning_rate_schedule(value, rounds):
-    """Returns the schedule with that name, or with the name and options of a dict; None if it is constant."""
-    check_value("training.schedule", value, str | dict)
-    options = dict(value) if isinstance(value, dict) else {"name": value}
-    name = _chosen("training.schedule", options, "name")
-    del options["name"]
-    if name == "constant" and not options:
-        return None
-    function = function_named("training.schedule", schedules, name)
-    if "rounds" in inspect.signature(function).parameters:
-        options = {"rounds": rounds} | options
-    check_arguments("training.schedule", function, options, {"round": 0})
-    return constructor(function, **options)
-
-
-def _phase(value):
-    if not isinstance(value, (tuple, list)) or len(value) != 2:
-        raise UserError(f"training.phases: {value!r}, expected pairs of a part and its epochs, such as ('head', 10)")
-    return call("training.phases", Phase, dict(zip(("part", "epochs"), value, strict=True)))
-
-
 def schedule(config: Mapping[str, Any]) -> Schedule:
     """Returns the schedule: the number of rounds, who takes part in them, and what is measured between them."""
-    options = _without(config["cohort"], "sampler", "clock")
+    options = without(config["cohort"], "sampler", "clock")
     given = dict(fraction=config["participation"])
     if (sampler := config["cohort"].get("sampler")) is not None:
         given["sampler"] = _sampler(sampler)
@@ -241,7 +153,7 @@ def schedule(config: Mapping[str, Any]) -> Schedule:
 
 def _sampler(config):
     """Returns the sampler of cohorts: one of ``engine/samplers.py``, or a custom class."""
-    name = _chosen("cohort.sampler", config, "name")
+    name = chosen_name("cohort.sampler", config, "name")
     if ":" in name:
         kind = imported("cohort.sampler", name)
         if not (inspect.isclass(kind) and issubclass(kind, engine.Uniform)):
@@ -249,7 +161,7 @@ def _sampler(config):
     else:
         check_name("cohort.sampler", name, SAMPLERS)
         kind = SAMPLERS[name]
-    return _with_arrays("cohort.sampler", kind, _without(config, "name"))
+    return _with_arrays("cohort.sampler", kind, without(config, "name"))
 
 
 def _with_arrays(what, kind, options):
@@ -267,43 +179,6 @@ def _watch(text):
     """Returns ``one``, ``all``, or the identities in a text such as 0,3."""
     identities = [part.strip() for part in text.split(",")]
     return tuple(map(int, identities)) if all(part.isdecimal() for part in identities) else text
-
-
-def augmentation(name: str) -> augment.Augmentation | None:
-    """Returns the preset of ``data/augment.py``, or a custom function; None if it does not change images."""
-    check_value("training.augmentation", name, str)
-    if ":" in name:
-        return callable_named("augmentation", name)
-    check_name("augmentation", name, augment.PRESETS)
-    return None if augment.PRESETS[name] is augment.PRESETS["none"] else augment.PRESETS[name]
-
-
-def optimizer(what: str, config: Mapping[str, Any], known: Mapping[str, Any]) -> jax.tree_util.Partial:
-    """Returns a constructor of an optimizer with its arguments, whose numbers stay traced; checked by tracing a step.
-
-    Raises:
-        UserError: there is no such optimizer, or it cannot be made with them.
-    """
-    name = _chosen(what, config, "name")
-    if ":" in name:
-        made_by = callable_named(what, name)
-    else:
-        check_name(what, name, known)
-        made_by = known[name]
-    arguments = _without(config, "name")
-    given = {} if what == "server.optimizer" else {"learning_rate": 0.1}  # local training passes it in every round
-    check_arguments(what, made_by, arguments, given)
-    for key, value in arguments.items() if made_by in _OPTIMIZERS.values() else ():
-        default = inspect.signature(made_by).parameters[key].default
-        kind = type(default) if isinstance(default, (bool, float)) else Any
-        check_value(f"{what}.{key}", value, _OF_OPTAX.get(key, kind))
-    made = constructor(made_by, **arguments)
-    check_value(what, made, jax.tree_util.Partial)
-    try:
-        check_optimizer(f"{what} {name}", made, **given)
-    except BaseException as error:
-        raise explained(f"{what} {name}", error) from error
-    return made
 
 
 def client_map(config: Mapping[str, Any], network: Model) -> engine.ClientMap:
@@ -333,17 +208,3 @@ def _check_layout(options, cohort):
         raise UserError(f"engine.clients_at_once {at_once}: expected at most {cohort}, the clients of a round")
     if options["devices"] > 1 and layout in ("vectorized", "loop", "chunked"):
         raise UserError(f"engine.devices {options['devices']}: expected 0 or 1, as layout {layout} is of one device")
-
-
-def _chosen(section, config, key):
-    """Returns the name by which a dict of the config chooses."""
-    if not isinstance(config, Mapping):
-        raise UserError(f"{section} {config!r}: expected dict({key}=...) with its options next to it")
-    value = config.get(key)
-    if not isinstance(value, str):
-        raise UserError(f"config.{section} has no {key}: expected dict({key}=...) with its options next to it")
-    return value
-
-
-def _without(config, *keys):
-    return {key: value for key, value in config.items() if key not in keys}

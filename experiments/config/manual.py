@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from absl import flags
 
-from experiments.config import build
+from experiments.config import algorithms, build
 from experiments.config.config_files import config_files, relative
 from experiments.config.names import check_name, classes, functions
 from experiments.config.plain_values import plain
@@ -56,7 +56,7 @@ def choices() -> dict[str, list[Choice]]:
         "heads": ("network.head", classes("head")),
         "methods": ("methods", classes("method")),
         "measurements": ("measurements", functions(measurements)),
-        "server optimizers": ("server.optimizer.name", build.SERVER_OPTIMIZERS),
+        "server optimizers": ("server.optimizer.name", algorithms.SERVER_OPTIMIZERS),
         "settings of local training": ("training", {"training": LocalTraining}),
         "learning-rate schedules": ("training.schedule.name", functions(schedules)),
         "cohorts": ("cohort", {"cohort": Participation}),

@@ -205,3 +205,22 @@ def check_name(what: str, name: str, valid: Iterable[str]) -> None:
     guess = [f"did you mean {nearest[0]!r}?"] if nearest else []
     choices = [] if nearest and len(valid) > _MANY else [f"expected one of {', '.join(valid) or '(none)'}"]
     raise UserError(f"unknown {what} {name!r}: {' '.join(guess + choices)}")
+
+
+def chosen_name(section: str, config: Mapping[str, Any], key: str) -> str:
+    """Returns the name by which a dict of the config chooses.
+
+    Raises:
+        UserError: it is no dict, or has no such name.
+    """
+    if not isinstance(config, Mapping):
+        raise UserError(f"{section} {config!r}: expected dict({key}=...) with its options next to it")
+    value = config.get(key)
+    if not isinstance(value, str):
+        raise UserError(f"config.{section} has no {key}: expected dict({key}=...) with its options next to it")
+    return value
+
+
+def without(config: Mapping[str, Any], *keys: str) -> dict[str, Any]:
+    """Returns the entries of a config under all other keys."""
+    return {key: value for key, value in config.items() if key not in keys}

@@ -1,7 +1,7 @@
 """Every config key with its default. A config file starts from here and changes values; a key that is not here is an
 error.
 
-The dicts with a ``name`` choose an object by module name (``experiments/config/build.py``); their other keys are its
+The dicts with a ``name`` choose an object by module name (``experiments/config/names.py``); their other keys are its
 arguments.
 """
 

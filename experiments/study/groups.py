@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from experiments.config import build
+from experiments.config import algorithms, build
 from experiments.config.cells import RunName
 from experiments.config.names import explained
 from experiments.config.resolving import RunSpec
@@ -26,17 +26,8 @@ from fedjax_collapse.engine import ClientMap, together
 from fedjax_collapse.engine.timing import WORTHWHILE, with_timed_lowerings
 from fedjax_collapse.nn.model import Model
 from fedjax_collapse.simulation.divergence import Diverged
-from fedjax_collapse.simulation.simulation import (
-    Callbacks,
-    Hardware,
-    Run,
-    Schedule,
-    check,
-    common_round,
-    rounds_kept,
-    simulate_runs,
-    structure,
-)
+from fedjax_collapse.simulation.resumption import common_round, rounds_kept
+from fedjax_collapse.simulation.simulation import Callbacks, Hardware, Run, Schedule, check, simulate_runs, structure
 from fedjax_collapse.storage.fingerprint import describe
 from fedjax_collapse.storage.history import write_json, write_npz
 from fedjax_collapse.training.algorithm import FedAvg
@@ -75,7 +66,7 @@ def make_plan(
     """
     model = build.model(config, federation)
     plan = Plan(
-        model, build.algorithm(config), build.schedule(config), build.client_map(config, model), config["engine"]
+        model, algorithms.algorithm(config), build.schedule(config), build.client_map(config, model), config["engine"]
     )
     _check_together(plan)
     run = Run(federation, plan.algorithm, jax.random.key(0))

@@ -13,8 +13,9 @@ from experiments.results.reading import layouts_of, read_starts
 from experiments.study.groups import Plan
 from experiments.study.preparing import Federations
 from fedjax_collapse.core.records import UserError
+from fedjax_collapse.simulation.resumption import rounds_kept
 from fedjax_collapse.simulation.runs import description
-from fedjax_collapse.simulation.simulation import Run, rounds_kept
+from fedjax_collapse.simulation.simulation import Run
 from fedjax_collapse.storage.fingerprint import check_same
 
 _HINT = "restore what has changed, start again with --resume=never, which sets such runs aside, or "

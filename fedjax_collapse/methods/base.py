@@ -98,7 +98,7 @@ class FinishView(RoundView):
         return self.sum_over_batches(lambda batch: summarize(self.model.apply(variables, batch, train)[0], batch))
 
 
-def returned(method: str, hook: str, value: PyTree, like: PyTree) -> PyTree:
+def check_returned(method: str, hook: str, value: PyTree, like: PyTree) -> PyTree:
     """Returns ``value``, which the method's hook returned, after checking it against ``like``, which the hook received.
 
     Raises:

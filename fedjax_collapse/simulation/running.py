@@ -2,10 +2,8 @@
 
 import contextlib
 import dataclasses
-import errno
 import operator
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,14 +12,13 @@ import numpy as np
 
 from fedjax_collapse import engine
 from fedjax_collapse.core import masks, processes
-from fedjax_collapse.core.records import Damaged, UserError, Variables
+from fedjax_collapse.core.records import Variables
 from fedjax_collapse.engine import Advance, RoundRecord, State
 from fedjax_collapse.nn.model import Model
 from fedjax_collapse.simulation import divergence
 from fedjax_collapse.simulation.divergence import Divergence
 from fedjax_collapse.simulation.measurement import (
     HEADLINES,
-    Stopwatch,
     headline_of,
     observe,
     personal,
@@ -30,14 +27,15 @@ from fedjax_collapse.simulation.measurement import (
     view_models,
     virtual_time,
 )
+from fedjax_collapse.simulation.resumption import make_folder, newest_whole
 from fedjax_collapse.simulation.runs import Hardware, Row, Run, Schedule, check, description, initialize
+from fedjax_collapse.simulation.stopwatch import Stopwatch
 from fedjax_collapse.storage.checkpoint import Checkpoints
 from fedjax_collapse.storage.fingerprint import claim
 from fedjax_collapse.storage.history import History, write_npz
 from fedjax_collapse.training import server
 from fedjax_collapse.training.local import NotFinite
 
-_OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS)  # errors that do not depend on the folder's name
 PATIENCE = 5.0  # seconds between two checks whether to stop
 
 
@@ -66,53 +64,10 @@ class Result(NamedTuple):
         return f"Result({self.rounds_done} rounds: {numbers})"
 
 
-def rounds_kept(folder: Path | str) -> tuple[int, ...]:
-    """Returns the rounds of the folder's checkpoints, from which ``simulate`` could continue; 0 if there is none."""
-    return Checkpoints(Path(folder) / "checkpoints").rounds or (0,)
-
-
-def common_round(kept: Iterable[Sequence[int]]) -> int:
-    """Returns the last round for which all runs have a checkpoint; 0 if there is none."""
-    return max(_common(kept), default=0)
-
-
-def _newest_whole(folders, stores, states, measure_every):
-    """Returns round, states and histories to continue from; changes nothing, and warns about damaged checkpoints."""
-    damages = []
-    for round in sorted(_common(store.rounds if store else () for store in stores), reverse=True):
-        try:
-            loaded = [store.load(round, state) for store, state in zip(stores, states, strict=True)]
-            notes = [notes for _, notes in loaded]
-            histories = [History.read(f, round, of, measure_every) for f, of in zip(folders, notes, strict=True)]
-        except Damaged as error:
-            damages.append(str(error))
-            continue
-        for damage in damages:
-            warnings.warn(f"{damage}; the run continues from round {round}, to the same results", stacklevel=2)
-        return round, [state for state, _ in loaded], histories
-    if damages:
-        names = ", ".join(str(folder) for folder in folders)
-        raise UserError(f"{'; '.join(damages)}; no checkpoint is whole: restore it, or remove {names} to start again")
-    return 0, list(states), [History.read(folder, 0) if folder else History() for folder in folders]
-
-
-def _common(kept):
-    return set.intersection(*map(set, kept))
-
-
 def _record(clients):
     """Returns the record of rounds, from the arrays of a history."""
     metrics = {name: values for name, values in clients.items() if name not in ("round", "steps")}
     return RoundRecord(metrics, clients["steps"])
-
-
-def _make(folder):
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except (OSError, ValueError) as error:
-        if getattr(error, "errno", None) in _OF_THE_DISK:
-            raise
-        raise UserError(f"folder {folder}: cannot be made ({' '.join(str(error).split())}); choose another") from error
 
 
 def _as_lists(arrays):
@@ -169,7 +124,7 @@ class RunLoop:
         """Returns what each run resumes from: the last undamaged checkpoint that all of them have, or a fresh start."""
         folders = [None if run.folder is None else Path(run.folder) for run in self.runs]
         for folder in filter(None, folders):
-            _make(folder)
+            make_folder(folder)
         self.stores = [folder and Checkpoints(folder / "checkpoints") for folder in folders]
         claims = {
             folder: (description(run, self.model, self.schedule), bool(store.rounds))
@@ -177,7 +132,7 @@ class RunLoop:
             if folder
         }
         claim(claims)
-        done, states, histories = _newest_whole(folders, self.stores, states, self.schedule.measure_every)
+        done, states, histories = newest_whole(folders, self.stores, states, self.schedule.measure_every)
         for store in filter(None, self.stores):
             store.forget_after(done)
         for history in histories:

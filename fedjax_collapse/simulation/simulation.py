@@ -18,8 +18,6 @@ from fedjax_collapse.simulation.divergence import Diverged
 from fedjax_collapse.simulation.measurement import Measurement
 from fedjax_collapse.simulation.running import PATIENCE, RunLoop
 from fedjax_collapse.simulation.running import Result as Result
-from fedjax_collapse.simulation.running import common_round as common_round
-from fedjax_collapse.simulation.running import rounds_kept as rounds_kept
 from fedjax_collapse.simulation.runs import Callbacks, Hardware, Row, Run, Schedule
 from fedjax_collapse.simulation.runs import check as check
 from fedjax_collapse.simulation.runs import initialize as initialize

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 
 from fedjax_collapse.core import masks
 from fedjax_collapse.core.records import OPTIMIZER, ClientState, PyTree, Server, Variables
-from fedjax_collapse.methods.base import returned
+from fedjax_collapse.methods.base import check_returned
 from fedjax_collapse.nn.model import Model
 from fedjax_collapse.training.aggregation import Upload, server_step
 from fedjax_collapse.training.algorithm import FedAvg
@@ -36,13 +36,13 @@ def aggregate(algorithm: FedAvg, model: Model, server: Server, upload: Upload) -
     """Returns the server after a round, given the cohort's reduced uploads."""
     old, mean, reports = server.variables, upload.mean, upload.total
     shared = {
-        name: returned(name, "combine", method.combine(server.shared[name], reports[name]), server.shared[name])
+        name: check_returned(name, "combine", method.combine(server.shared[name], reports[name]), server.shared[name])
         for name, method in algorithm.methods.items()
     }
     if algorithm.sends_updates:
         update = mean.params
         for name, method in algorithm.having("aggregate").items():
-            update = returned(name, "aggregate", method.aggregate(update, shared[name], reports[name]), update)
+            update = check_returned(name, "aggregate", method.aggregate(update, shared[name], reports[name]), update)
         gradient = jax.tree.map(jnp.negative, update)
         mean = mean._replace(params=jax.tree.map(jnp.add, old.params, update))
     else:
@@ -61,7 +61,7 @@ def apply_measured(algorithm: FedAvg, model: Model, server: Server, measured: di
     variables = server.variables
     for name, method in algorithm.having("apply").items():
         if not method.measures_all():
-            variables = returned(name, "apply", method.apply(variables, measured[name], model), variables)
+            variables = check_returned(name, "apply", method.apply(variables, measured[name], model), variables)
     return server._replace(variables=masks.where(algorithm.fixed(model), server.variables, variables))
 
 
@@ -81,7 +81,7 @@ def after_round(
     for name, method in algorithm.having("after_round").items():
         if method.measures_all() == by_all:
             kept = method.after_round(shared[name], before, server.variables, measured.get(name, ()))
-            shared[name] = returned(name, "after_round", kept, shared[name])
+            shared[name] = check_returned(name, "after_round", kept, shared[name])
     return server._replace(shared=shared)
 
 

@@ -8,7 +8,7 @@ import pytest
 import tensorflow_datasets as tfds
 from small_data import catalogue_builder, save_image
 
-from experiments.config import build
+from experiments.config import algorithms, build
 from experiments.config.plain_values import plain
 from experiments.configs import base
 from fedjax_collapse import sources
@@ -127,7 +127,7 @@ def test_every_data_set_of_the_table_is_read(name, spec, preset, tmp_path):
         assert np.bincount(source.test_domains).tolist() == [num_tests] * num_domains
     else:
         assert len(source.test_images) == num_tests
-    build.augmentation(preset)
+    algorithms.augmentation(preset)
 
 
 def test_the_table_is_whole():

@@ -8,7 +8,7 @@ import jax
 import pytest
 from ml_collections import ConfigDict
 
-from experiments.config import build
+from experiments.config import algorithms, build
 from experiments.config.plain_values import plain
 from experiments.config.resolving import resolve_arm
 from experiments.configs import quickstart
@@ -51,7 +51,7 @@ def test_a_regularizer_is_one_file(feature_norm):
     config.arms = dict(both=dict(methods=dict(feature_norm=dict(strength=0.5), feddecorr=dict(strength=0.1))))
     arm = resolve_arm(plain(config), "both")
     federation = build.federations(arm, [0])[0]
-    algorithm = build.algorithm(arm)
+    algorithm = algorithms.algorithm(arm)
     result = simulate(federation, build.model(arm, federation), algorithm, rounds=1, key=jax.random.key(0))
     assert {"train/feature_norm/norm", "train/feddecorr/correlation"} <= set(result.metrics[-1])
 
@@ -62,7 +62,7 @@ def test_the_arms_of_the_example_can_be_built():
     federation = build.federations(plain(config), [0])[0]
     for arm in config.arms:
         resolved = resolve_arm(plain(config), arm)
-        build.algorithm(resolved).check(build.model(resolved, federation))
+        algorithms.algorithm(resolved).check(build.model(resolved, federation))
 
 
 def test_commands_are_as_the_continuous_integration_expects():
@@ -81,7 +81,7 @@ def test_the_examples_of_extending(tmp_path, monkeypatch):
     config.measurements, config.watch = dict(feature_norm="my_module:feature_norm"), "all"
     resolved = resolve_arm(plain(config), "mine")
     federation = build.federations(resolved, [0])[0]
-    algorithm, schedule = build.algorithm(resolved), build.schedule(resolved)
+    algorithm, schedule = algorithms.algorithm(resolved), build.schedule(resolved)
     assert list(algorithm.methods) == ["scaffold", "feddecorr", "extragradient", "top_k"]
     result = simulate(
         federation, build.model(resolved, federation), algorithm, rounds=1, key=jax.random.key(0),

@@ -40,7 +40,7 @@ from fedjax_collapse.data.federation import Domains
 from fedjax_collapse.methods.ccvr import CCVR
 from fedjax_collapse.nn.heads import orthogonal_head
 from fedjax_collapse.simulation import running, simulation
-from fedjax_collapse.simulation.simulation import rounds_kept
+from fedjax_collapse.simulation.resumption import rounds_kept
 from fedjax_collapse.storage.fingerprint import describe
 
 pytestmark = pytest.mark.slow

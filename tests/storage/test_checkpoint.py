@@ -13,7 +13,7 @@ from conftest import assert_same_bits, run_at_once
 from orbax.checkpoint import v1 as ocp
 
 from fedjax_collapse import FedAvg, LocalTraining, Scaffold, engine
-from fedjax_collapse.simulation.simulation import rounds_kept
+from fedjax_collapse.simulation.resumption import rounds_kept
 from fedjax_collapse.storage.checkpoint import Checkpoints
 
 TRAINING = LocalTraining(epochs=1, batch_size=16, learning_rate=0.05)

@@ -17,9 +17,9 @@ from small_studies import start, tree, write_config
 
 from fedjax_collapse import FedAvg, LocalTraining, UserError, engine, simulate
 from fedjax_collapse.core.records import Damaged
+from fedjax_collapse.simulation.resumption import rounds_kept
 from fedjax_collapse.simulation.running import RunLoop
 from fedjax_collapse.simulation.runs import Hardware, Run, Schedule, initialize
-from fedjax_collapse.simulation.simulation import rounds_kept
 from fedjax_collapse.storage.checkpoint import Checkpoints
 from fedjax_collapse.storage.history import KINDS, read_arrays
 from fedjax_collapse.storage.timing_cache import cached_numbers

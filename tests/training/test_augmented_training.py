@@ -9,7 +9,7 @@ import pytest
 from conftest import assert_close, assert_same_bits
 from flax import linen
 
-from experiments.config import build
+from experiments.config import algorithms, build
 from experiments.config.plain_values import plain
 from experiments.configs import base as config_base
 from fedjax_collapse import MOON, FedAvg, FedProc, LocalTraining, Model, UserError, engine, nn, simulate
@@ -157,9 +157,9 @@ def test_the_network_is_built_for_what_the_augmentation_leaves(monkeypatch, fede
 
 def test_presets_by_name():
     config = config_base.get_config()
-    assert build.algorithm(plain(config)).training.augmentation is None
+    assert algorithms.algorithm(plain(config)).training.augmentation is None
     config.training.augmentation = "feddecorr_cifar10"
-    assert build.algorithm(plain(config)).training.augmentation is augment.PRESETS["feddecorr_cifar10"]
+    assert algorithms.algorithm(plain(config)).training.augmentation is augment.PRESETS["feddecorr_cifar10"]
     config.training.augmentation = "feddecor_cifar10"
     with pytest.raises(UserError, match="did you mean 'feddecorr_cifar10'"):
-        build.algorithm(plain(config))
+        algorithms.algorithm(plain(config))

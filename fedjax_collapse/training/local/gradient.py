@@ -10,7 +10,7 @@ from fedjax_collapse.core import masks, user_code
 from fedjax_collapse.core.randomness import TASK, method_key
 from fedjax_collapse.core.records import Batch, Key, Outputs, PyTree, Variables
 from fedjax_collapse.losses import masked_mean
-from fedjax_collapse.methods.base import GradientView, LocalView, RoundView, returned
+from fedjax_collapse.methods.base import GradientView, LocalView, RoundView, check_returned
 from fedjax_collapse.training.local.context import LocalContext
 
 FrozenOutputs = dict[str, dict[str, Outputs]]  # by method, then by the method's name for the model
@@ -49,7 +49,7 @@ def gradient_and_metrics(
         held = masks.union(fixed, context.model.mask(context.algorithm.private_part).params)
         view = GradientView(**context.view_fields(name), held=held)
         gradient = method.gradient(gradient_of, variables.params, view)
-        return returned(name, "gradient", gradient, variables.params), *passes[0]
+        return check_returned(name, "gradient", gradient, variables.params), *passes[0]
     return gradient_of(variables.params), *passes[0]
 
 
@@ -61,7 +61,7 @@ def correct(context: LocalContext, gradient: PyTree, params: PyTree, fixed: PyTr
     private, training = context.model.mask(context.algorithm.private_part).params, context.training
     for name, method in context.algorithm.having("correct").items():
         corrected = method.correct(gradient, params, RoundView(**context.view_fields(name)))
-        corrected = returned(name, "correct", corrected, params)
+        corrected = check_returned(name, "correct", corrected, params)
         gradient = masks.where(private, gradient, corrected)
     if training.clip_norm is not None:
         norm = optax.tree.norm(masks.zero(fixed, gradient))

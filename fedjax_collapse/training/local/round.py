@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from fedjax_collapse.core import masks
 from fedjax_collapse.core.records import OPTIMIZER, ClientState, PyTree, Trained
-from fedjax_collapse.methods.base import returned
+from fedjax_collapse.methods.base import check_returned
 from fedjax_collapse.training.aggregation import Upload
 from fedjax_collapse.training.local.context import LocalContext, as_trained, class_counts
 from fedjax_collapse.training.local.loop import train
@@ -29,7 +29,7 @@ def run(context: LocalContext) -> LocalResult:
     memory, reports = {}, {}
     for name, method in algorithm.methods.items():
         new, reports[name] = method.finish(context.finish_view(name, trained, public, sent))
-        memory[name] = returned(name, "finish", new, client.state.memory[name])
+        memory[name] = check_returned(name, "finish", new, client.state.memory[name])
     upload = Upload(public._replace(params=sent) if algorithm.sends_updates else public, reports)
     if not context.training.momentum_reset:
         memory[OPTIMIZER] = trained.optimizer
@@ -74,7 +74,7 @@ def _sent(context, trained, public):
     memory = dict(client.state.memory)
     for name, method in context.algorithm.having("upload").items():
         changed, new = method.upload(sent, context.finish_view(name, trained, public, sent))
-        sent = context.sent(returned(name, "upload", changed, sent))
-        memory[name] = returned(name, "upload", new, memory[name])
+        sent = context.sent(check_returned(name, "upload", changed, sent))
+        memory[name] = check_returned(name, "upload", new, memory[name])
     state = client.state._replace(memory=memory)
     return context._replace(client=client.replace(state=state)), sent

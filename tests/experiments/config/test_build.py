@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from experiments.config import build, names
+from experiments.config import algorithms, build, names
 from experiments.config.plain_values import plain
 from experiments.config.resolving import resolve, resolve_arm
 from experiments.config.validation import check_keys
@@ -102,7 +102,7 @@ def test_the_studies_of_glyphs(study, cache):
     if study.startswith("disjoint"):
         assert np.all(classes == {10: 2, 100: 10}[federation.num_classes])
     for arm in config.arms:
-        build.algorithm(resolve_arm(plain(config), arm))
+        algorithms.algorithm(resolve_arm(plain(config), arm))
     with pytest.raises(ValueError, match="expected one of dirichlet_10, "):
         glyphs_config.get_config("dirichlet")
 
@@ -128,7 +128,7 @@ def test_arms_override_the_rest_and_another_name_replaces_the_dict():
 def test_server_optimizers(name, arguments):
     config = base.get_config()
     config.server.optimizer = {"name": name, **arguments}
-    optimizer = build.algorithm(plain(config)).server_optimizer
+    optimizer = algorithms.algorithm(plain(config)).server_optimizer
     assert sorted(jax.tree.leaves(optimizer)) == sorted(arguments.values())  # traced
     optimizer().init({"w": jax.numpy.zeros(2)})
 
@@ -171,7 +171,7 @@ def test_unknown_option_names_the_nearest():
     with pytest.raises(UserError, match="unknown option of training 'momentm': did you mean 'momentum'"):
         config = base.get_config()
         config.training = {"momentm": 0.9}
-        build.algorithm(plain(config))
+        algorithms.algorithm(plain(config))
 
 
 WRONG = {

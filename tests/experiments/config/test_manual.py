@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from experiments import launch
-from experiments.config import build, manual
+from experiments.config import algorithms, manual
 from experiments.config.config_files import config_files
 from experiments.config.plain_values import plain
 from experiments.configs import base, quickstart
@@ -68,7 +68,7 @@ def test_methods_that_are_values_of_other_keys_are_answered(name, words):
     config = quickstart.get_config("smoke")
     config.arms, config.methods = {}, {name: {}}
     with pytest.raises(UserError, match=re.escape(words)) as error:
-        build.algorithm(plain(config))
+        algorithms.algorithm(plain(config))
     assert "\n" not in str(error.value)
 
 

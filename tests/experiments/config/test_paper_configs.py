@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from experiments.config import build
+from experiments.config import algorithms, build
 from experiments.config.cells import arms_of, cells_of, means_of, settings_of
 from experiments.config.config_files import CONFIGS
 from experiments.config.paper import paper_of
@@ -88,7 +88,7 @@ def test_its_arms_and_settings_are_made_without_data(path, arg):
         key = repr([cell.values[name] for name in ("rounds", "training", "methods", "server")])
         if key not in made:
             made.add(key)
-            build.algorithm(cell.values)
+            algorithms.algorithm(cell.values)
             build.schedule(cell.values)
         assert callable(getattr(partition, cell.values["partition"]["name"]))
     paper = paper_of(study.config)
@@ -143,7 +143,7 @@ def test_networks_of_the_published_settings_fit_their_images():
         config = config_of(path, "full")
         for _, _, cell in resolve(config, Path()).cells:
             num_classes, shape = CLASSES[cell["data"]["source"]]
-            shape = augment.output_shape(build.augmentation(cell["training"]["augmentation"]), shape)
+            shape = augment.output_shape(algorithms.augmentation(cell["training"]["augmentation"]), shape)
             key = repr((cell["network"], num_classes, shape))
             if key not in made:
                 made.add(key)
