@@ -16,32 +16,55 @@ from fedjax_collapse.data import partition as partition
 from fedjax_collapse.data import sources as sources
 from fedjax_collapse.engine import Participation as Participation
 from fedjax_collapse.losses import masked_mean as masked_mean
+from fedjax_collapse.methods import CCVR as CCVR
 from fedjax_collapse.methods import MOON as MOON
+from fedjax_collapse.methods import BalancedSoftmax as BalancedSoftmax
+from fedjax_collapse.methods import ClipUpdate as ClipUpdate
 from fedjax_collapse.methods import DeCov as DeCov
+from fedjax_collapse.methods import FedASAM as FedASAM
+from fedjax_collapse.methods import FedCM as FedCM
 from fedjax_collapse.methods import FedDC as FedDC
 from fedjax_collapse.methods import FedDecorr as FedDecorr
+from fedjax_collapse.methods import FedDrPlus as FedDrPlus
 from fedjax_collapse.methods import FedDyn as FedDyn
+from fedjax_collapse.methods import FedETF as FedETF
+from fedjax_collapse.methods import FedExP as FedExP
+from fedjax_collapse.methods import FedGELA as FedGELA
+from fedjax_collapse.methods import FedLC as FedLC
+from fedjax_collapse.methods import FedLESAM as FedLESAM
 from fedjax_collapse.methods import FedMR as FedMR
 from fedjax_collapse.methods import FedNova as FedNova
+from fedjax_collapse.methods import FedNTD as FedNTD
+from fedjax_collapse.methods import FedPer as FedPer
 from fedjax_collapse.methods import FedProc as FedProc
 from fedjax_collapse.methods import FedProx as FedProx
+from fedjax_collapse.methods import FedRCL as FedRCL
+from fedjax_collapse.methods import FedRep as FedRep
+from fedjax_collapse.methods import FedRS as FedRS
+from fedjax_collapse.methods import FedSAM as FedSAM
 from fedjax_collapse.methods import FedUV as FedUV
+from fedjax_collapse.methods import FedVLS as FedVLS
 from fedjax_collapse.methods import FinishView as FinishView
 from fedjax_collapse.methods import GradientView as GradientView
+from fedjax_collapse.methods import LGFedAvg as LGFedAvg
 from fedjax_collapse.methods import LocalView as LocalView
 from fedjax_collapse.methods import Method as Method
+from fedjax_collapse.methods import NoisyUpdate as NoisyUpdate
 from fedjax_collapse.methods import Recalibrate as Recalibrate
 from fedjax_collapse.methods import Regularizer as Regularizer
 from fedjax_collapse.methods import RoundView as RoundView
 from fedjax_collapse.methods import Scaffold as Scaffold
 from fedjax_collapse.methods import StructuredDeCov as StructuredDeCov
 from fedjax_collapse.methods import Term as Term
+from fedjax_collapse.methods import TopK as TopK
 from fedjax_collapse.methods import VICReg as VICReg
 from fedjax_collapse.nn.model import Model as Model
 from fedjax_collapse.nn.task import CLASSIFICATION as CLASSIFICATION
 from fedjax_collapse.nn.task import REGRESSION as REGRESSION
 from fedjax_collapse.nn.task import Task as Task
 from fedjax_collapse.simulation.divergence import Diverged as Diverged
+from fedjax_collapse.simulation.loading import LoadedRun as LoadedRun
+from fedjax_collapse.simulation.loading import load_run as load_run
 from fedjax_collapse.simulation.simulation import Result as Result
 from fedjax_collapse.simulation.simulation import simulate as simulate
 from fedjax_collapse.training.algorithm import FedAvg as FedAvg
@@ -49,8 +72,3 @@ from fedjax_collapse.training.local_training import LocalTraining as LocalTraini
 from fedjax_collapse.training.local_training import Phase as Phase
 
 _compiler_bugs.guard()  # before any use of a device
-
-
-def __getattr__(name: str) -> type[Method]:
-    """Returns a method of ``methods/`` that is not imported above."""
-    return getattr(methods, name)

@@ -11,9 +11,13 @@ import runpy
 import signal
 import sys
 from pathlib import Path
+from types import ModuleType
+
+from fedjax_collapse.core.records import UserError
 
 PROGRAMS = {  # program: (module in ``experiments``, description)
     "launch": ("launch", "runs a study"),
+    "list": ("commands.list_names", "lists methods, networks, data, partitions, measurements, augmentations, configs"),
     "partition": (
         "commands.show_partition",
         "shows how a config's data are divided among its clients",
@@ -45,12 +49,30 @@ def main() -> int:
         runpy.run_path(str(folder() / "launch.py"), run_name="__main__")
         return 0
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # ends quietly in ``| head``
-    sys.path.insert(0, str(folder().parent))
-    startup = importlib.import_module("experiments.startup")
+    startup = import_program("startup")
     startup.check_packages()
     if name == "check":
         startup.configure_devices()  # as in a study
-    return importlib.import_module(f"experiments.{PROGRAMS[name][0]}").main(arguments)
+    return import_program(PROGRAMS[name][0]).main(arguments)
+
+
+def import_program(name: str) -> ModuleType:
+    """Returns the module of this name in ``experiments``, which need not be on Python's path.
+
+    Raises:
+        UserError: if the process has imported another package called ``experiments``.
+    """
+    sys.path.insert(0, str(folder().parent))
+    try:
+        package = importlib.import_module("experiments")
+    finally:
+        sys.path.remove(str(folder().parent))
+    if list(package.__path__) != [str(folder())]:
+        raise UserError(
+            f"the imported package experiments is {next(iter(package.__path__))}, expected {folder()}: rename it, "
+            "or use fedjax_collapse before it is imported"
+        )
+    return importlib.import_module(f"experiments.{name}")
 
 
 def folder() -> Path:

@@ -7,6 +7,7 @@ import inspect
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from absl import flags
@@ -116,7 +117,10 @@ def on_screen(topic: str, values: flags.FlagValues) -> str:
         found = {choice.name: choice for group in choices().values() for choice in group}
         check_name("topic of --help", topic, found)
         return _topic(found[topic])
-    configs = [f"  {relative(path):44} {_first_line(path)[:72]}" for path in config_files()]
+    configs = [
+        textwrap.fill(f"  {relative(path):44} {first_line(path)}", _WIDTH, subsequent_indent=" " * 47)
+        for path in config_files()
+    ]
     options = [(f"  --{name}", " ".join((values[name].help or "").split())) for name in values if name != "config"]
     lines = [f"  {f'--config.{key.name}={key.default}':52} {key.allowed}" for key in keys()]
     names = [
@@ -133,7 +137,8 @@ def on_screen(topic: str, values: flags.FlagValues) -> str:
     return "\n\n".join("\n".join([title, *content]) for title, content in parts.items())
 
 
-def _first_line(path):
+def first_line(path: Path) -> str:
+    """Returns the first line of a config's docstring."""
     return path.read_text(encoding="utf-8").removeprefix('"""').split("\n")[0]
 
 

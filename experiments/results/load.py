@@ -1,19 +1,12 @@
-"""Loads a run of a study: its model, data, variables and client states.
-
-from experiments.results.load import load_run
-
-run = load_run("runs/quickstart/feddecorr/seed0")  # trust=True if its config names custom code
-run.predict(run.federation.test.inputs)  # logits [examples, classes]
-"""
+"""Builds a run of a study again, from its config and its last checkpoint; ``fedjax_collapse.load_run`` calls it."""
 
 import json
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
-import numpy as np
 
 from experiments.config import algorithms, build
 from experiments.config.names import check_name, explained
@@ -21,13 +14,10 @@ from experiments.config.plain_values import plain
 from experiments.config.resolving import resolve_arm
 from experiments.config.validation import check_study
 from experiments.folder import CHECKPOINTS, CONFIG, seed_of, study_of
-from fedjax_collapse import FedAvg, Federation, Model, Variables
-from fedjax_collapse.core.annotations import as_array
 from fedjax_collapse.core.options import check_value
 from fedjax_collapse.core.records import Damaged, UserError
 from fedjax_collapse.core.source_code import file_of
-from fedjax_collapse.engine import State
-from fedjax_collapse.simulation.evaluation import evaluate
+from fedjax_collapse.simulation.loading import LoadedRun
 from fedjax_collapse.simulation.runs import description
 from fedjax_collapse.simulation.simulation import Run, initialize
 from fedjax_collapse.storage.checkpoint import Checkpoints
@@ -37,43 +27,8 @@ from fedjax_collapse.training import server
 _SECTIONS = ("data",)  # sections of a config whose values are never imported
 
 
-class LoadedRun(NamedTuple):
-    """A run, restored from its last checkpoint."""
-
-    model: Model
-    federation: Federation
-    algorithm: FedAvg
-    variables: Variables  # of the model that is evaluated
-    state: State  # of the server, with its methods, and of all clients
-    config: Mapping[str, Any]  # all values of its arm in its setting
-
-    def predict(self, inputs: np.ndarray, variables: Variables | None = None) -> np.ndarray:
-        """Returns the logits [examples, classes] of inputs in the units of the data (images of 0 to 255).
-
-        ``variables`` are of this network; by default those of the run.
-        """
-        if variables is not None:
-            self.model.check_variables("predict: variables", variables)
-        inputs = as_array("predict: inputs", inputs)
-        labels = np.zeros((len(inputs), *self.federation.test.labels.shape[1:]), self.federation.test.labels.dtype)
-        examples = self.federation.test._replace(inputs=inputs, labels=labels)
-        return np.asarray(evaluate(self.model, self.variables if variables is None else variables, examples).logits)
-
-
-def load_run(folder: Path | str, trust: bool = False) -> LoadedRun:
-    """Loads the run of a folder ``<study>/<arm>/seed<k>``, or ``<study>/<setting>/<arm>/seed<k>``.
-
-    The data are read again. If the newest checkpoint is damaged, the one before it is loaded, with a warning.
-
-    Args:
-        folder: the run's folder.
-        trust: import and call custom code that the study's config names, such as ``my_module:MyClass``, which has to be
-            importable. Without it, a folder that someone else has made runs no code but this library's.
-
-    Raises:
-        UserError: the folder is not a run's, or has no checkpoint; its config names code and is not trusted; or data,
-            partition or code differ from those that the run was trained with.
-    """
+def load_run(folder: Path | str, trust: bool) -> LoadedRun:
+    """See ``fedjax_collapse.load_run``."""
     check_value("load_run: folder", folder, Path | str)
     folder = Path(folder).resolve()
     study, setting = study_of(folder)

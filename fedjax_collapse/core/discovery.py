@@ -20,18 +20,6 @@ def classes(package: ModuleType, kind: type) -> dict[str, type]:
     return found
 
 
-def class_named(package: ModuleType, name: str) -> type:
-    """Returns the class of that name in the package, importing only its file; used by ``__getattr__`` of packages.
-
-    Raises:
-        AttributeError: the package has no such class.
-    """
-    for file in _files(package) if name[:1].isupper() else ():
-        if _is_of(file, name) and inspect.isclass(value := vars(_module(package, file)).get(name)):
-            return value
-    raise AttributeError(f"module {package.__name__!r} has no attribute {name!r}")
-
-
 def has_own_file(kind: type) -> bool:
     """Returns whether the class is the one that its file is named after."""
     return _is_of(kind.__module__.rpartition(".")[2], kind.__name__)

@@ -11,7 +11,7 @@ import functools
 import inspect
 import types
 from collections.abc import Callable
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any, ParamSpec, TypeVar, Union, get_args, get_origin
 
 import jax
 import numpy as np
@@ -23,6 +23,9 @@ from fedjax_collapse.core.annotations import Interval as Interval
 from fedjax_collapse.core.annotations import problem as problem
 from fedjax_collapse.core.annotations import shown as shown
 from fedjax_collapse.core.records import UserError
+
+_Arguments = ParamSpec("_Arguments")
+_Returned = TypeVar("_Returned")
 
 Positive = Annotated[float, Interval(0, ends="(]")]
 NonNegative = Annotated[float, Interval(0)]
@@ -106,12 +109,12 @@ def check_needed(record: Any) -> None:
                 raise UserError(f"{what} without {name}, expected both: on its own it has no effect")
 
 
-def checked(function: Callable) -> Callable:
+def checked(function: Callable[_Arguments, _Returned]) -> Callable[_Arguments, _Returned]:
     """Decorates a function to check its arguments; it raises UserError for one that violates its annotation."""
     signature, annotations = inspect.signature(function), hints(function)
 
     @functools.wraps(function)
-    def call(*arguments, **named):
+    def call(*arguments: _Arguments.args, **named: _Arguments.kwargs) -> _Returned:
         bound = signature.bind(*arguments, **named)
         for name, value in bound.arguments.items():
             if is_array(annotations[name]) and isinstance(value, (list, tuple)):

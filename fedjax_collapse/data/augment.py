@@ -134,6 +134,7 @@ def chain(*augmentations: Augmentation) -> Augmentation:
             image = augmentation(image, jax.random.fold_in(key, index))
         return image
 
+    augment.__doc__ = ", ".join(map(in_words, augmentations)) or "no change"
     return augment
 
 
@@ -144,7 +145,16 @@ def sometimes(augmentation: Augmentation, probability: float = 0.5) -> Augmentat
         decision_key, own_key = jax.random.split(key)
         return jnp.where(jax.random.bernoulli(decision_key, probability), augmentation(image, own_key), image)
 
+    augment.__doc__ = f"sometimes {in_words(augmentation)}"
     return augment
+
+
+def in_words(augmentation: Augmentation) -> str:
+    """Returns the steps of an augmentation of this module: functions and their options."""
+    if isinstance(augmentation, functools.partial):
+        options = ", ".join(f"{name}={value}" for name, value in augmentation.keywords.items())
+        return f"{augmentation.func.__name__}({options})"
+    return augmentation.__doc__ if augmentation.__qualname__.endswith(".augment") else augmentation.__name__
 
 
 def output_shape(augmentation: Augmentation | None, image_shape: tuple[int, int, int]) -> tuple[int, int, int]:

@@ -14,8 +14,7 @@ from experiments import launch
 from experiments.benchmarks import overheads
 from experiments.config import build
 from experiments.config.resolving import resolve_arm
-from experiments.results.load import load_run
-from fedjax_collapse import FedAvg, FedUV, LocalTraining, Model, UserError, nn
+from fedjax_collapse import FedAvg, FedUV, LocalTraining, Model, UserError, load_run, nn
 from fedjax_collapse.core import masks
 from fedjax_collapse.core.options import with_options
 from fedjax_collapse.methods.feddr_plus import FedDrPlus

@@ -14,11 +14,10 @@ from experiments.config.plain_values import plain
 from experiments.config.resolving import Cell, RunSpec, resolve, resolve_arm
 from experiments.configs import base
 from experiments.configs.feddecorr import table1
-from experiments.results.load import load_run
 from experiments.study import preparing, slurm, study, summaries
 from experiments.study.claim import claimed
 from experiments.study.failures import RunsFailed
-from fedjax_collapse import UserError
+from fedjax_collapse import UserError, load_run
 
 pytestmark = pytest.mark.slow
 SWEPT = "methods.feddecorr.strength"

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from experiments import launch
+from experiments.commands import list_names
 from experiments.config import algorithms, manual
 from experiments.config.config_files import config_files
 from experiments.config.plain_values import plain
@@ -34,6 +35,23 @@ def test_help_on_one_name_has_its_options(capsys):
     assert re.search(r"variant +'official' +'paper' \| 'pseudocode' \| 'official'", capsys.readouterr().out)
     assert launch.main(["--help=feddecor"]) == 2
     assert "did you mean 'feddecorr'" in capsys.readouterr().err
+
+
+def test_everything_with_a_name_is_listed_with_a_description(capsys):
+    assert list_names.main([]) == 0
+    whole = capsys.readouterr().out
+    for kind in list_names.KINDS:
+        listed = dict(list_names.names(kind))
+        assert len(listed) > 1 and all(len(text) > 2 for text in listed.values())
+        assert list_names.main([kind]) == 0
+        part = capsys.readouterr().out
+        assert part in whole and all(f"\n  {name} " in part for name in listed)
+    for kind, name in [("methods", "feddecorr"), ("data", "mnist5k"), ("configs", "fedmr/table1")]:
+        assert name in dict(list_names.names(kind))
+    assert dict(list_names.names("augmentations"))["moon_cifar100"] == "crop, flip, rotate(degrees=15.0)"
+    with pytest.raises(SystemExit) as ended:
+        list_names.main(["method"])
+    assert ended.value.code == 2 and "choose from" in capsys.readouterr().err
 
 
 def test_the_page_of_all_keys_is_of_this_code():

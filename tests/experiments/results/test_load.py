@@ -2,14 +2,15 @@
 
 import json
 import shutil
+import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 from small_studies import start, write_config
 
-from experiments.results.load import load_run
-from fedjax_collapse import UserError
+from fedjax_collapse import UserError, load_run
 
 pytestmark = pytest.mark.slow
 
@@ -67,6 +68,20 @@ def change(place, **values):
         part, _, key = name.rpartition("__")
         (config[part] if part else config)[key] = value
     path.write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize("imports", ["", "import experiments; "])
+def test_a_folder_with_experiments_of_its_own(place, imports):
+    """A user's folder has this name, too: the library finds its own, unless the user's is imported already."""
+    (place / "experiments").mkdir()
+    (place / "experiments" / "__init__.py").touch()
+    code = f"{imports}from fedjax_collapse import load_run; print(load_run('study/only/seed0').state.round)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    if imports:
+        expected = f"UserError: the imported package experiments is {place / 'experiments'}, expected"
+        assert done.stderr.splitlines()[-1].startswith(f"fedjax_collapse.core.records.{expected}")
+    else:
+        assert done.stdout.split() == [str(len(Path("study/only/seed0/metrics.jsonl").read_text().splitlines()))], done
 
 
 @pytest.mark.parametrize(

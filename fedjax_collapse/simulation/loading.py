@@ -1,0 +1,61 @@
+"""Runs of studies, loaded from their folders: model, data, variables and client states.
+
+run = load_run("runs/quickstart/feddecorr/seed0")  # trust=True if its config names custom code
+run.predict(run.federation.test.inputs)  # logits [examples, classes]
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from fedjax_collapse import command
+from fedjax_collapse.core.annotations import as_array
+from fedjax_collapse.core.records import Variables
+from fedjax_collapse.data.federation import Federation
+from fedjax_collapse.engine import State
+from fedjax_collapse.nn.model import Model
+from fedjax_collapse.simulation.evaluation import evaluate
+from fedjax_collapse.training.algorithm import FedAvg
+
+
+class LoadedRun(NamedTuple):
+    """A run, restored from its last checkpoint."""
+
+    model: Model
+    federation: Federation
+    algorithm: FedAvg
+    variables: Variables  # of the model that is evaluated
+    state: State  # of the server, with its methods, and of all clients
+    config: Mapping[str, Any]  # all values of its arm in its setting
+
+    def predict(self, inputs: np.ndarray | jax.Array, variables: Variables | None = None) -> np.ndarray:
+        """Returns the logits [examples, classes] of inputs in the units of the data (images of 0 to 255).
+
+        ``variables`` are of this network; by default those of the run.
+        """
+        if variables is not None:
+            self.model.check_variables("predict: variables", variables)
+        inputs = as_array("predict: inputs", inputs)
+        labels = np.zeros((len(inputs), *self.federation.test.labels.shape[1:]), self.federation.test.labels.dtype)
+        examples = self.federation.test._replace(inputs=inputs, labels=labels)
+        return np.asarray(evaluate(self.model, self.variables if variables is None else variables, examples).logits)
+
+
+def load_run(folder: Path | str, trust: bool = False) -> LoadedRun:
+    """Loads the run of a folder ``<study>/<arm>/seed<k>``, or ``<study>/<setting>/<arm>/seed<k>``.
+
+    The data are read again. If the newest checkpoint is damaged, the one before it is loaded, with a warning.
+
+    Args:
+        folder: the run's folder.
+        trust: import and call custom code that the study's config names, such as ``my_module:MyClass``, which has to be
+            importable. Without it, a folder that someone else has made runs no code but this library's.
+
+    Raises:
+        UserError: the folder is not a run's, or has no checkpoint; its config names code and is not trusted; or data,
+            partition or code differ from those that the run was trained with.
+    """
+    return command.import_program("results.load").load_run(folder, trust)
