@@ -249,6 +249,15 @@ def test_what_albumentations_does(images):
     assert -53 < shift.min() < -45 and 45 < shift.max() < 53
 
 
+def test_magnification_is_uniform_within_its_range():
+    """Widths of a white square of 20 pixels, without a rotation."""
+    image = np.zeros((300, 64, 64, 1), np.uint8)
+    image[:, 22:42, 22:42] = 255
+    scaled = functools.partial(augment.rotate, degrees=0.0, scale=0.5)
+    widths = (np.asarray(mapped(scaled)(image, jax.random.split(jax.random.key(0), 300)))[:, 32, :, 0] > 0).sum(axis=1)
+    assert widths.min() in (10, 11) and widths.max() in (29, 30) and abs(widths.mean() - 20) < 1.5
+
+
 def test_sometimes_is_as_often_as_its_probability(images):
     keys = jax.random.split(jax.random.key(0), 2000)
     batch = np.zeros((2000, 1, 1, 1), np.uint8)

@@ -116,6 +116,12 @@ def test_pathological_clients_hold_few_classes(classes, clients, held, method, s
         assert np.all(holds[np.arange(clients), np.arange(clients) % classes])
 
 
+def test_as_many_shards_as_examples():
+    parts = partition.pathological(np.repeat([0, 1], 3), 3, 2, method="shards")
+    assert_exact_cover(parts, 6)
+    assert [len(part) for part in parts] == [2, 2, 2]
+
+
 @settings(max_examples=30, deadline=None)
 @given(classes=st.integers(2, 12), clients=st.integers(1, 8), held=st.integers(1, 12), seed=st.integers(0, 99))
 def test_partially_disjoint_clients_fill_up_in_order(classes, clients, held, seed):

@@ -78,6 +78,13 @@ def test_predicted_memory_is_that_of_the_compiled_program(federation, network):
     assert "1 client at a time on each of 2 devices" in states
 
 
+def test_no_more_clients_at_once_than_there_are():
+    for client_map in (engine.Chunked(5), engine.Sharded(2, engine.Chunked(5))):
+        engine.check_at_once("client_map", client_map, 5, "the clients of a round")
+        with pytest.raises(UserError, match="client_map: 5 at a time on a device: expected at most 4, the clients"):
+            engine.check_at_once("client_map", client_map, 4, "the clients of a round")
+
+
 def test_memory_of_a_donated_argument_is_counted_once():
     values = jnp.ones(1000)
     kept, donated = (
