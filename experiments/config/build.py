@@ -15,6 +15,7 @@ from experiments.config.names import (
     chosen_name,
     explained,
     function_named,
+    functions,
     imported,
     network,
     without,
@@ -24,7 +25,9 @@ from fedjax_collapse.analysis import measurements
 from fedjax_collapse.core import processes
 from fedjax_collapse.core.options import Seed, check_value
 from fedjax_collapse.core.records import UserError
+from fedjax_collapse.core.source_code import file_of
 from fedjax_collapse.core.target import Target
+from fedjax_collapse.core.user_code import check_signature
 from fedjax_collapse.data import Federation, augment, partition, sources
 from fedjax_collapse.data.ownership import owned
 from fedjax_collapse.nn.heads import orthogonal_head
@@ -59,10 +62,18 @@ def _storage(config, source):
 def data_source(config: Mapping[str, Any]) -> sources.Source:
     """Returns the data of ``source``: a function of ``data/sources.py`` and, after a colon, its first argument.
 
+    A custom function is named as ``my_module:my_source``.
+
     Raises:
         UserError: there is no such function, its argument is missing or unexpected, or the data cannot be read.
     """
-    name, _, argument = chosen_name("data", config, "source").partition(":")
+    source, options = chosen_name("data", config, "source"), without(config, "source")
+    name, _, argument = source.partition(":")
+    if is_custom_source(source) and file_of(name) is not None:
+        check_value(
+            f"data source {source}", made := call("data", imported("data source", source), options), sources.Source
+        )
+        return made
     function = function_named("data source", sources, name)
     first, *_ = inspect.signature(function).parameters.values()
     needs_argument = first.default is first.empty
@@ -70,7 +81,12 @@ def data_source(config: Mapping[str, Any]) -> sources.Source:
         raise UserError(f"data.source {name!r} lacks its {first.name}: expected {name}:<{first.name}>")
     if argument and not needs_argument:
         raise UserError(f"data.source '{name}:{argument}': nothing can follow {name}; its options are keys of data")
-    return call("data", function, without(config, "source"), **({first.name: argument} if needs_argument else {}))
+    return call("data", function, options, **({first.name: argument} if needs_argument else {}))
+
+
+def is_custom_source(source: str) -> bool:
+    """Returns whether a data source is ``module:function``, rather than a function of the library and its argument."""
+    return ":" in source and source.partition(":")[0] not in functions(sources)
 
 
 def _partitions(config, source, seeds):
@@ -80,6 +96,7 @@ def _partitions(config, source, seeds):
     arguments, accepted = without(config["partition"], "name"), inspect.signature(draw).parameters
     if "alpha" not in accepted:  # so that --config.partition.name=iid needs no other change
         arguments.pop("alpha", None)
+    check_signature(f"partition {name}", draw, by_name=("labels", "num_clients", "seed"), has_options=True)
     given = dict(labels=source.labels, num_clients=config["clients"])
     if "domains" in accepted:
         if source.domains is None:

@@ -24,8 +24,6 @@ from fedjax_collapse.storage.checkpoint import Checkpoints
 from fedjax_collapse.storage.fingerprint import check_same
 from fedjax_collapse.training import server
 
-_SECTIONS = ("data",)  # sections of a config whose values are never imported
-
 
 def load_run(folder: Path | str, trust: bool) -> LoadedRun:
     """See ``fedjax_collapse.load_run``."""
@@ -66,7 +64,9 @@ def _read_config(study: Path) -> dict[str, Any]:
 
 def _check_library_only(folder, config):
     """Raises UserError if the config names code outside of the library: ``module:name``, as a value or a key."""
-    names = dict.fromkeys(_imports({key: value for key, value in config.items() if key not in _SECTIONS}))
+    names = dict.fromkeys(_imports({key: value for key, value in config.items() if key != "data"}))
+    if build.is_custom_source(source := str(config["data"].get("source"))):
+        names |= {source: None}
     if names:
         listed = ", ".join(f"{name} (from {_source(name)})" for name in names)
         raise UserError(f"{folder}: its config names code: {listed}; load_run(..., trust=True) imports and runs it")

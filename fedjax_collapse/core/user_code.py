@@ -1,7 +1,8 @@
-"""Calls the user's functions while programs are traced, and turns their errors into one-line messages."""
+"""Checks and calls the user's functions, and turns their errors into one-line messages."""
 
+import inspect
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,28 @@ def call(what: str, function: Callable, *arguments: Any) -> Any:
         return function(*arguments)
     except Exception as error:
         raise explained(what, error) from error
+
+
+def check_signature(
+    what: str, function: Callable, *given: str, by_name: Sequence[str] = (), has_options: bool = False
+) -> None:
+    """Raises UserError unless the function can be called with these arguments, by position and by name.
+
+    ``has_options``: it may need further arguments, which are checked elsewhere.
+    """
+    if not callable(function):
+        raise UserError(f"{what}: it is a {type(function).__name__}, expected a function of {', '.join(given)}")
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # of some built-in functions
+        return
+    try:
+        (signature.bind_partial if has_options else signature.bind)(*given, **dict.fromkeys(by_name))
+    except TypeError:
+        name = getattr(function, "__name__", type(function).__name__)
+        raise UserError(
+            f"{what}: it is {name}({', '.join(signature.parameters)}), expected {name}({', '.join((*given, *by_name))})"
+        ) from None
 
 
 def call_loss(what: str, function: Callable, *arguments: Any) -> jax.Array:

@@ -165,6 +165,7 @@ def output_shape(augmentation: Augmentation | None, image_shape: tuple[int, int,
     """
     if augmentation is None:
         return image_shape
+    user_code.check_signature("augmentation", augmentation, "image", "key")
     image = jax.ShapeDtypeStruct(image_shape, jnp.float32)
     augmented = user_code.call("augmentation", jax.eval_shape, augmentation, image, jax.random.key(0))
     if not isinstance(augmented, jax.ShapeDtypeStruct):

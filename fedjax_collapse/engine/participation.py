@@ -15,6 +15,7 @@ from flax import struct
 from fedjax_collapse.core.options import Fraction, NonNegative, Positive, Share, check_fields, only_with, option
 from fedjax_collapse.core.randomness import Stream
 from fedjax_collapse.core.records import Key, UserError
+from fedjax_collapse.core.user_code import check_signature
 from fedjax_collapse.engine.samplers import Uniform, at_least_one, per_client
 
 
@@ -80,6 +81,7 @@ class Participation:
         """Raises UserError for invalid values, alone or in combination with the weighting of uploads."""
         check_fields(self)
         self.sampler.check(num_clients, weighting)
+        check_signature("sampler: draw", self.sampler.draw, "key", "sizes", "cohort_size")
         if self.clock is not None:
             self.clock.check(num_clients)
 

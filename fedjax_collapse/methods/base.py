@@ -21,6 +21,7 @@ A new method is a new file with one class; no other file has to be edited.
 """
 
 import dataclasses
+import inspect
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
@@ -29,6 +30,7 @@ import jax
 
 from fedjax_collapse.core.options import NonNegative, check_fields, check_value
 from fedjax_collapse.core.records import Batch, Client, Key, Outputs, PyTree, Scalar, UserError, Variables
+from fedjax_collapse.core.user_code import check_signature
 from fedjax_collapse.nn.model import Model
 from fedjax_collapse.training.local_training import LocalTraining, Phase
 
@@ -248,6 +250,14 @@ class Method:
     def evaluated(self, variables: Variables, shared: PyTree, model: Model) -> Variables:
         """Returns the model that is evaluated, from the server's variables and state."""
         raise NotImplementedError
+
+
+def check_hooks(name: str, method: Method) -> None:
+    """Raises UserError unless each hook that the method overrides takes the arguments that it is called with."""
+    for hook, declared in inspect.getmembers(Method, inspect.isfunction):
+        if method.has(hook):
+            given = list(inspect.signature(declared).parameters)[1:]
+            check_signature(f"method {name}: {hook}", getattr(method, hook), *given)
 
 
 class Regularizer(Method):

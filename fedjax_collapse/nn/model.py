@@ -43,6 +43,9 @@ class Model:
 
     def __post_init__(self):
         check_fields(self)
+        if callable(self.module):
+            network = f"network {type(self.module).__name__}"
+            user_code.check_signature(network, self.module.__call__, "inputs", "mask", by_name=["train"])
         object.__setattr__(self, "input_shape", tuple(map(int, self.input_shape)))
         if not self.input_shape:
             raise UserError("Model: input_shape () is empty, expected the shape of one example, such as (32, 32, 3)")

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_collapse import engine
-from fedjax_collapse.core import compiler_bugs
+from fedjax_collapse.core import compiler_bugs, user_code
 from fedjax_collapse.core.hashing import digest
 from fedjax_collapse.core.options import Count, Fraction, check_fields, check_key, check_value
 from fedjax_collapse.core.records import Key, UserError, Variables
@@ -55,8 +55,7 @@ class Schedule(NamedTuple):
     def check(self) -> None:
         """Raises UserError for an invalid value."""
         for name, measurement in self.measurements:
-            if not callable(measurement):
-                raise UserError(f"measurement {name}: expected a function of a view, got {type(measurement).__name__}")
+            user_code.check_signature(f"measurement {name}", measurement, "view")
         check_fields(self)
 
     def is_reached(self, rows: Sequence[Row]) -> bool:

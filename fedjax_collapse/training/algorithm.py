@@ -17,7 +17,7 @@ from flax import struct
 from fedjax_collapse.core import masks
 from fedjax_collapse.core.options import check_fields, option
 from fedjax_collapse.core.records import ClientState, PyTree, UserError, Variables
-from fedjax_collapse.methods.base import Method
+from fedjax_collapse.methods.base import Method, check_hooks
 from fedjax_collapse.nn.model import Model
 from fedjax_collapse.training.local_training import LocalTraining
 from fedjax_collapse.training.optimizers import check_optimizer
@@ -65,7 +65,8 @@ class FedAvg:
         if self.server_optimizer is not None:
             check_optimizer("FedAvg: server_optimizer", self.server_optimizer)
         self.training.check()
-        for method in self.methods.values():
+        for name, method in self.methods.items():
+            check_hooks(name, method)
             method.check()
         for hook in _EXCLUSIVE:
             if len(found := self.having(hook)) > 1:

@@ -11,6 +11,7 @@ from flax import struct
 
 from fedjax_collapse.core.options import Count, Decay, Natural, NonNegative, Positive, check_fields, option
 from fedjax_collapse.core.records import Scalar, UserError
+from fedjax_collapse.core.user_code import check_signature
 from fedjax_collapse.data.augment import Augmentation
 from fedjax_collapse.training.optimizers import check_optimizer, check_schedule
 
@@ -100,6 +101,8 @@ class LocalTraining:
             )
         if self.optimizer is not None:
             check_optimizer("LocalTraining: optimizer", self.optimizer, learning_rate=0.1)
+        if self.task_loss is not None:
+            check_signature("LocalTraining: task_loss", self.task_loss, "view")
         if self.schedule is not None:
             check_schedule("LocalTraining: schedule", self.schedule)
 

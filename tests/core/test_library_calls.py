@@ -16,7 +16,9 @@ from fedjax_collapse import (
     Federation,
     FedProx,
     LocalTraining,
+    Method,
     Model,
+    Participation,
     Task,
     UserError,
     Variables,
@@ -40,6 +42,16 @@ class NoCall(linen.Module):
 class OtherCall(linen.Module):
     def __call__(self, inputs):
         return inputs
+
+
+class OtherHooks(Method):
+    def upload(self, update):
+        return update
+
+
+class OtherDraw(engine.Uniform):
+    def draw(self, sizes):
+        return sizes
 
 
 class Raises(linen.Module):
@@ -87,6 +99,11 @@ SIMULATE = [
     (dict(measurements={3: len}), "simulate: measurements 3: expected str"),
     (dict(measurements={"a": 3}), "simulate: measurements a: 3: expected a function, got int"),
     (dict(measurements={"a": lambda view: [[1], [1, 2]]}), "measurement a: list is no array"),
+    (dict(measurements={"a": lambda: 1}), r"measurement a: it is <lambda>\(\), expected <lambda>\(view\)"),
+    (
+        dict(participation=Participation(0.5, OtherDraw())),
+        r"it is draw\(sizes\), expected draw\(key, sizes, cohort_size\)",
+    ),
     (dict(client_map=engine.Vectorized), "simulate: client_map .*: expected ClientMap, got type"),
     (dict(storage=["host"]), "simulate: storage .*: expected str, got list"),
     (dict(watch=("a",)), "watch .*: expected"),
@@ -119,7 +136,7 @@ MODELS = [
         lambda: Model(NoCall(), SHAPE),
         r"network NoCall, called as module\(inputs \[batch, 8, 8, 2\], .* \(AttributeError",
     ),
-    (lambda: Model(OtherCall(), SHAPE), "network OtherCall, called as module.*unexpected keyword argument 'train'"),
+    (lambda: Model(OtherCall(), SHAPE), r"OtherCall: it is __call__\(.*\), expected __call__\(inputs, mask, train\)"),
     (lambda: Model(Raises(), SHAPE), r"network Raises, .* \(RuntimeError, .*test_library_calls.py:\d+\): too bad"),
     (lambda: Model(NoOutputs(), SHAPE), "network NoOutputs: it returns no features"),
     (lambda: Model(nn.MLP("4"), SHAPE), "MLP: num_classes '4': expected int"),
@@ -143,7 +160,7 @@ ALGORITHMS = [
     (lambda: FedAvg(LocalTraining(learning_rate=jnp.complex64(1))), "LocalTraining: learning_rate"),
     (lambda: FedAvg(LocalTraining(phases=(3,))), r"LocalTraining: phases \(3,\): 3: expected Phase"),
     (lambda: FedAvg(adam(b1=jnp.ones(3))), "LocalTraining: optimizer"),
-    (lambda: FedAvg(LocalTraining(task_loss=lambda: 1.0)), r"training.task_loss \(TypeError\): .*positional argument"),
+    (lambda: FedAvg(LocalTraining(task_loss=lambda: 1.0)), r"task_loss: it is <lambda>\(\), expected <lambda>\(view\)"),
     (
         lambda: FedAvg(LocalTraining(task_loss=lambda view: None)),
         "training.task_loss: it returned NoneType, expected one",
@@ -154,7 +171,11 @@ ALGORITHMS = [
     ),
     (lambda: FedAvg(LocalTraining(task_loss=lambda view: jnp.int32(1))), r"it returned int32\[\], expected one float"),
     (lambda: FedAvg(LocalTraining(task_loss=lambda view: 1 / 0)), r"task_loss \(ZeroDivisionError, .*:\d+\): division"),
-    (lambda: FedAvg(LocalTraining(augmentation=lambda: 1)), r"augmentation \(TypeError"),
+    (lambda: FedAvg(LocalTraining(augmentation=lambda: 1)), r"augmentation: it is .*, expected <lambda>\(image, key\)"),
+    (
+        lambda: FedAvg(methods={"a": OtherHooks()}),
+        r"method a: upload: it is upload\(update\), expected upload\(update, view\)",
+    ),
     (lambda: FedAvg(LocalTraining(augmentation=lambda image, key: None)), "augmentation: it returned NoneType"),
     (lambda: FedAvg(LocalTraining(augmentation=lambda image, key: image[0])), "model: its inputs have shape"),
 ]

@@ -91,6 +91,7 @@ def test_a_folder_with_experiments_of_its_own(place, imports):
         (dict(methods={"of_load:spread": {}}), "of_load:spread"),
         (dict(measurements=dict(x="of_load:spread")), "of_load:spread"),
         (dict(training__task_loss="of_load:spread"), "of_load:spread"),
+        (dict(data__source="of_load:spread"), "of_load:spread"),
         (dict(training__optimizer=dict(name="no_such_module:adam")), r"no_such_module:adam \(from a module"),
         (dict(network=dict(name="mlp", head=dict(name="of_load:in_turn"))), "of_load:in_turn"),
         (dict(arms=dict(only=dict(methods=dict(a=dict(name="of_load:spread"))))), "of_load:spread"),

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import struct
-from fedjax_collapse import Method, Outputs, Regularizer, Term, masked_mean
+from fedjax_collapse import Method, Outputs, Regularizer, Term, masked_mean, sources
 
 class Net(nn.Module):
     num_classes: int
@@ -50,6 +50,13 @@ class Half(Method):
 
 def spread(view):
     return {"deviation": view.server.features.std(), "each": view.server.features.std(axis=0)}
+
+def glyphs(bright=1.0):
+    made = sources.glyphs(train_size=80, test_size=40, image_size=8)
+    return made._replace(images=(bright * made.images).astype(np.uint8))
+
+def four():
+    return 4
 
 def bad_measurement(view):
     return "a text"
@@ -119,6 +126,7 @@ def test_everything_may_be_the_users_own(start, tmp_path):
     changes = (
         "config.network = dict(name='own_code:Net', width=6)",
         "config.partition = dict(name='own_code:in_turn')",
+        "config.data = dict(source='own_code:glyphs', bright=0.5)",
         "config.training.augmentation, config.training.momentum = 'own_code:mirror', 0.0",
         "config.training.optimizer = dict(name='own_code:slow')",
         "norm, half = dict(name='own_code:Norm', strength=0.1), dict(name='own_code:Half')",
@@ -169,6 +177,13 @@ def test_everything_may_be_the_users_own(start, tmp_path):
         ),
         ("config.server.weighing = 'equal'", "unknown config key of server 'weighing': did you mean 'weighting'?"),
         ("config.partition = dict(name='own_code:too_few')", "own_code:too_few returned 3 of clients=4 clients"),
+        (
+            "config.partition = dict(name='own_code:spread')",
+            "partition own_code:spread: it is spread(view), expected spread(labels, num_clients, seed)",
+        ),
+        ("config.data.source = 'own_code:glyph'", "of data source, 'glyph': did you mean 'glyphs'?"),
+        ("config.data.source = 'own_cod:glyphs'", "unknown data source 'own_cod': expected one of digits"),
+        ("config.data.source = 'own_code:four'", "data source own_code:four 4: expected Source, got int"),
         ("config.partition = dict(name='own_code:nothing')", "partition: NoneType, expected for each client"),
         ("config.partition = dict(name='own_code:fractions')", "partition: client 0 has float64[1]; expected integers"),
         ("config.partition = dict(name='own_code:stops')", "partition (SystemExit, "),
@@ -200,7 +215,9 @@ def test_everything_may_be_the_users_own(start, tmp_path):
 )
 def test_what_is_wrong_is_one_line(start, tmp_path, capsys, change, message):
     is_late = any(name in change for name in ("bad_measurement", "code:leaves", "code:interrupts"))
-    is_early = change.startswith(("raise", "import", "config.partition", "config.server"))  # before there are arms
+    is_early = change.startswith(
+        ("raise", "import", "config.partition", "config.server", "config.data")
+    )  # before there are arms
     assert start((change,)) == (1 if is_late else 2)
     error = capsys.readouterr().err.strip()
     assert error.startswith("error: only seed 0: " if is_late else "error: " if is_early else "error: arm only: ")
