@@ -1,5 +1,6 @@
 """The README's code runs as it stands."""
 
+import ast
 import re
 import sys
 from pathlib import Path
@@ -70,21 +71,31 @@ def test_commands_are_as_the_continuous_integration_expects():
 
 
 def test_the_examples_of_extending(tmp_path, monkeypatch):
-    """The method, the config that names it, and the measurement of ``docs/extending.md``."""
+    """All code of ``docs/extending.md``: its lines of a config, and the rest as the module that they name."""
     text = (Path(__file__).parents[2] / "docs" / "extending.md").read_text()
-    method, arm, measurement = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    (tmp_path / "my_module.py").write_text(method + measurement)
+    statements = ast.parse("\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL))).body
+    of_config = [statement for statement in statements if ast.unparse(statement).startswith("config.")]
+    module = [statement for statement in statements if statement not in of_config]
+    (tmp_path / "my_module.py").write_text("\n".join(map(ast.unparse, module)))
     monkeypatch.syspath_prepend(str(tmp_path))
     config = quickstart.get_config("smoke")
-    config.network, config.arms = dict(name="mlp", hidden=(6,)), dict(mine=dict())
-    exec(arm, {"config": config})
+    config.arms, config.participation = dict(mine=dict()), 0.5
+    exec("\n".join(map(ast.unparse, of_config)), {"config": config})
     config.measurements, config.watch = dict(feature_norm="my_module:feature_norm"), "all"
     resolved = resolve_arm(plain(config), "mine")
     federation = build.federations(resolved, [0])[0]
-    algorithm, schedule = algorithms.algorithm(resolved), build.schedule(resolved)
+    algorithm, schedule, model = (
+        algorithms.algorithm(resolved),
+        build.schedule(resolved),
+        build.model(resolved, federation),
+    )
+    assert (
+        type(model.module).__name__ == "AttentionNet"
+        and type(schedule.participation.sampler).__name__ == "SmallestFirst"
+    )
     assert list(algorithm.methods) == ["scaffold", "feddecorr", "extragradient", "top_k"]
     result = simulate(
-        federation, build.model(resolved, federation), algorithm, rounds=1, key=jax.random.key(0),
+        federation, model, algorithm, rounds=1, key=jax.random.key(0), participation=schedule.participation,
         watch=schedule.watch, measurements=dict(schedule.measurements),
     )  # fmt: skip
     row = result.metrics[0]
