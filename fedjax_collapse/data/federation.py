@@ -53,9 +53,13 @@ class Federation(NamedTuple):
     def from_source(
         cls, source: Source, partition: Partition, capacity: int | None = None, storage: str = "device"
     ) -> "Federation":
-        """Returns a federation of a data source, such as ``from_source(sources.digits(), parts)``.
+        """Returns a federation of a data source; for the other arguments and for errors, see ``from_arrays``.
 
-        For the other arguments and for errors, see ``from_arrays``.
+        Examples:
+            >>> source = sources.digits()
+            >>> federation = Federation.from_source(source, partition.iid(source.labels, num_clients=5))
+            >>> federation.num_clients, federation.num_classes, federation.input_shape
+            (5, 10, (8, 8, 1))
         """
         domains = None
         if source.domains is not None:

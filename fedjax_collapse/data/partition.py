@@ -56,6 +56,11 @@ def dirichlet(
     Raises:
         UserError: if alpha is not positive, if there are too many clients for the examples, or if ``max_tries`` draws
             were not enough.
+
+    Examples:
+        >>> parts = partition.dirichlet(np.arange(1000) % 10, num_clients=5, alpha=0.5)
+        >>> len(parts), sum(map(len, parts))  # the rows of each client
+        (5, 1000)
     """
     _check_num_clients(labels, num_clients, max(min_size, 1))
     rng = np.random.default_rng(seed)

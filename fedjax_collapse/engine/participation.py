@@ -67,6 +67,11 @@ class Participation:
             reports and its measurements of the new model do not arrive. At least one upload arrives. Weights are
             normalised over uploads that arrive; the metric ``arrived`` marks them.
         clock: virtual time, and a deadline after which uploads are lost; None is neither.
+
+    Examples:
+        >>> Participation(fraction=0.1, dropout=0.3).cohort_size(100)
+        10
+        >>> by_day = Participation(fraction=0.1, sampler=engine.Available(0.7, period=24))
     """
 
     fraction: Share = option(1.0)

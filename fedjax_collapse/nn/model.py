@@ -33,6 +33,11 @@ class Model:
 
     Raises:
         UserError: if a field does not match its annotation.
+
+    Examples:
+        >>> model = Model(nn.SmallCNN(10, channels=(8, 16)), (32, 32, 3))
+        >>> variables = model.init(jax.random.key(0))
+        >>> regression = Model(nn.MLP(1, hidden=(16,)), (5,), task=REGRESSION)
     """
 
     module: flax.linen.Module

@@ -58,12 +58,13 @@ def simulate(
         key: the source of all randomness; equal keys give equal results.
         variables: initial variables of the server; by default the model's own initialisation from ``key``.
         participation: the fraction of the clients drawn into each round's cohort, at least one; or the rules by which
-            clients are drawn, drop out and fall behind (``engine.Participation``).
+            clients are drawn, drop out and fall behind (``engine.Participation``); default 1, all clients.
         evaluate_every: rounds between evaluations, which are one compiled call; default 1.
         checkpoint_every: rounds between checkpoints, rounded up to evaluations; default 10.
         watch: the clients whose local models are measured: ``one``, the client of the cohort with the lowest identity
             (default), ``all`` of the cohort, or a tuple of identities.
-        measurements: functions of a ``measurement.MeasurementView`` by name; their results are logged and saved.
+        measurements: functions of a ``measurement.MeasurementView`` by name, whose results are logged and saved;
+            default none.
         measure_every: rounds between measurements, rounded up to evaluations; default 1. The last round is always
             measured.
         on_nan: what to do if a loss or a model is not finite: ``stop`` the run and report round, client, step and term
@@ -71,8 +72,9 @@ def simulate(
         stop_at_accuracy: the run ends after the evaluation that reaches this accuracy; default 0, never.
         client_map: the layout of clients; by default one after another. Fewer train at once if memory is short.
         storage: where examples and client states are stored: ``device``; ``host``, from where cohorts are sent; or
-            ``auto``.
-        folder: where metrics and checkpoints are written; a second call continues from there, to the same bits.
+            ``auto`` (default), the device if there is room.
+        folder: where metrics and checkpoints are written; a second call continues from there, to the same bits. Default
+            none: nothing is written.
         listener: called with the rows of metrics and timing after every evaluation.
         should_stop: called after every evaluation, and every few seconds if rounds between two of them take longer;
             True writes a checkpoint and returns, and so does Ctrl-C.
@@ -83,6 +85,18 @@ def simulate(
     Raises:
         UserError: a value is invalid, the folder belongs to another run, or a round does not fit into memory.
         Diverged: a UserError with the result so far, which is also in the folder; see ``on_nan``.
+
+    Examples:
+        >>> source = sources.digits()
+        >>> parts = partition.dirichlet(source.labels, num_clients=10, alpha=0.5)
+        >>> federation = Federation.from_source(source, parts)
+        >>> model = Model(nn.MLP(10, hidden=(16,)), federation.input_shape)
+        >>> algorithm = FedAvg(LocalTraining(epochs=1), methods={"feddecorr": FedDecorr(0.1)})
+        >>> result = simulate(federation, model, algorithm, rounds=2, key=jax.random.key(0), participation=0.5)
+        >>> [row["round"] for row in result.metrics]
+        [1, 2]
+        >>> result.clients["task_loss"].shape  # [rounds, clients]
+        (2, 10)
     """
     for name in options.keys() - Options.__annotations__.keys():
         raise UserError(f"simulate: unknown option {name!r}, expected one of {', '.join(Options.__annotations__)}")

@@ -42,6 +42,11 @@ class FedAvg:
         private: the part of the network that every client keeps to itself (``core/masks.py``), such as ``batch_norm``
             in FedBN (Li et al., 2021), in addition to the part that a method keeps private (FedPer, FedRep, LG-FedAvg).
             The server's copy of it stays as initialised, and no upload contains it.
+
+    Examples:
+        >>> algorithm = FedAvg(LocalTraining(epochs=2), methods={"scaffold": Scaffold(), "feddecorr": FedDecorr(0.1)})
+        >>> fedavgm = FedAvg(server_optimizer=jax.tree_util.Partial(optax.sgd, 1.0, momentum=0.9))
+        >>> fedper = FedAvg(private="head")
     """
 
     training: LocalTraining = LocalTraining()

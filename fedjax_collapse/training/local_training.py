@@ -61,6 +61,11 @@ class LocalTraining:
             ``epoch/<e>/<metric>`` [rounds, clients] in ``clients.npz``; NaN for an epoch that the client does not take.
         momentum_reset: whether momentum starts at zero in every round. Otherwise each client resumes with the buffer of
             its last round, or with the whole state of ``optimizer``, as in code that makes one optimizer per client.
+
+    Examples:
+        >>> sgd = LocalTraining(epochs=5, batch_size=64, learning_rate=0.01, momentum=0.9)
+        >>> adam = LocalTraining(steps=20, optimizer=jax.tree_util.Partial(optax.adam, b1=0.5))
+        >>> head_first = LocalTraining(phases=(Phase("head", 10), Phase("body", 1)))
     """
 
     epochs: Positive = 1

@@ -1,14 +1,19 @@
 """The documentation: its links lead somewhere, its code runs, its commands and messages are those of the code."""
 
 import argparse
+import doctest
 import importlib
 import re
 import shlex
 from pathlib import Path
 
+import jax
+import numpy as np
+import optax
 import pytest
 import yaml
 
+import fedjax_collapse
 from experiments import launch
 from experiments.commands import show_partition
 from experiments.configs import base
@@ -85,6 +90,25 @@ def test_every_block_is_run_or_says_why_not(page):
         assert is_run or is_read or mark, code
         if language == "yaml":
             yaml.safe_load(code)
+
+
+ENTRY_POINTS = [
+    fedjax_collapse.simulate,
+    fedjax_collapse.Federation.from_source,
+    fedjax_collapse.partition.dirichlet,
+    fedjax_collapse.Model,
+    fedjax_collapse.LocalTraining,
+    fedjax_collapse.FedAvg,
+    fedjax_collapse.Participation,
+]
+
+
+@pytest.mark.parametrize("made", ENTRY_POINTS, ids=lambda made: made.__qualname__)
+def test_examples_in_docstrings(made):
+    names = {"jax": jax, "np": np, "optax": optax, **vars(fedjax_collapse)}
+    [example] = doctest.DocTestFinder(recurse=False).find(made, made.__name__, globs=names)
+    assert example.examples
+    assert doctest.DocTestRunner().run(example).failed == 0
 
 
 PROGRAM = re.compile(r"(?:\.venv/bin/)?(?:fedjax-collapse |python3? experiments/)([\w-]+)(?:\.py\b)?")
