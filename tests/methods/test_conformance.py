@@ -94,13 +94,10 @@ def test_methods_are_found():
 
 
 def test_every_method_is_a_public_name():
-    """Also one that no ``__init__`` names."""
+    """Type checkers see no class that is only found by its file: it has a line in each of the two ``__init__.py``."""
     for method in METHODS.values():
         assert getattr(fedjax_collapse, method.__name__) is method
         assert getattr(importlib.import_module(method.__module__.rpartition(".")[0]), method.__name__) is method
-    for module in (fedjax_collapse, fedjax_collapse.methods):
-        with pytest.raises(AttributeError, match=r"module 'fedjax_collapse\.methods' has no attribute 'FedNothing'"):
-            module.FedNothing  # noqa: B018
 
 
 @pytest.mark.parametrize("name", OUT_OF_RANGE)

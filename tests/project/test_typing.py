@@ -8,10 +8,7 @@ from pathlib import Path
 
 import pytest
 
-import fedjax_collapse
-from fedjax_collapse import methods
-from fedjax_collapse.core import discovery
-from fedjax_collapse.methods.base import Method
+pytestmark = pytest.mark.slow
 
 SCRIPT = Path(__file__).with_name("user_script.py")
 CHECKERS = {
@@ -20,7 +17,6 @@ CHECKERS = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("checker", CHECKERS)
 def test_a_script_is_checked(tmp_path, checker):
     """What is right passes; each wrong line, marked ``type: ignore``, is an error."""
@@ -31,9 +27,3 @@ def test_a_script_is_checked(tmp_path, checker):
     command = [sys.executable, "-m", checker, *CHECKERS[checker], *here]
     checked = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert checked.returncode == 0, checked.stdout + checked.stderr
-
-
-def test_all_methods_are_imported():
-    """Static tools see no class that is only found by its file's name: a line in each of the two ``__init__.py``."""
-    for name, kind in discovery.classes(methods, Method).items():
-        assert getattr(methods, kind.__name__) is kind is getattr(fedjax_collapse, kind.__name__), name
