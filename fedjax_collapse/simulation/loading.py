@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from fedjax_collapse import command
 from fedjax_collapse.core.annotations import as_array
 from fedjax_collapse.core.records import Variables
 from fedjax_collapse.data.federation import Federation
@@ -58,4 +57,6 @@ def load_run(folder: Path | str, trust: bool = False) -> LoadedRun:
         UserError: the folder is not a run's, or has no checkpoint; its config names code and is not trusted; or data,
             partition or code differ from those that the run was trained with.
     """
+    from fedjax_collapse import command  # not above: ``python -m fedjax_collapse.command`` runs it
+
     return command.import_program("results.load").load_run(folder, trust)
