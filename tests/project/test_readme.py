@@ -1,4 +1,4 @@
-"""The README's code runs as it stands."""
+"""The code of the README and of its first pages runs as it stands."""
 
 import ast
 import re
@@ -17,16 +17,30 @@ from fedjax_collapse import methods, simulate
 
 pytestmark = pytest.mark.slow
 
-README = (Path(__file__).parents[2] / "README.md").read_text()
-CONFIG, LIBRARY, REGULARIZER = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
 
 
-def test_library_example():
-    """At most 25 lines, and what it says comes back does."""
-    code = LIBRARY
-    assert len([line for line in code.splitlines() if line.strip()]) <= 25
+def blocks(text):
+    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+
+
+LIBRARY, REGULARIZER = blocks(README)
+[START] = blocks((ROOT / "docs" / "start.md").read_text())
+ARMS = blocks((ROOT / "docs" / "studies.md").read_text())[0]
+
+
+def test_library_example(capsys):
+    """Twelve lines that train FedAvg and FedDecorr, and show that the latter uses more dimensions."""
+    assert len([line for line in LIBRARY.splitlines() if line.strip()]) <= 12
+    exec(compile(LIBRARY, "README.md", "exec"), {})
+    (_, fedavg_rank), (_, feddecorr_rank) = (map(float, line.split()) for line in capsys.readouterr().out.splitlines())
+    assert feddecorr_rank > fedavg_rank
+
+
+def test_what_the_example_of_start_returns():
     names = {}
-    exec(compile(code, "README.md", "exec"), names)
+    exec(compile(START, "start.md", "exec"), names)
     result = names["result"]
     assert [row["round"] for row in result.metrics] == [1, 2, 3]
     assert result.clients["task_loss"].shape == (3, 5)
@@ -59,7 +73,7 @@ def test_a_regularizer_is_one_file(feature_norm):
 
 def test_the_arms_of_the_example_can_be_built():
     config = quickstart.get_config()
-    exec(CONFIG, {"config": config})
+    exec(ARMS, {"config": config})
     federation = build.federations(plain(config), [0])[0]
     for arm in config.arms:
         resolved = resolve_arm(plain(config), arm)
@@ -72,8 +86,8 @@ def test_commands_are_as_the_continuous_integration_expects():
 
 def test_the_examples_of_extending(tmp_path, monkeypatch):
     """All code of ``docs/extending.md``: its lines of a config, and the rest as the module that they name."""
-    text = (Path(__file__).parents[2] / "docs" / "extending.md").read_text()
-    statements = ast.parse("\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL))).body
+    text = (ROOT / "docs" / "extending.md").read_text()
+    statements = ast.parse("\n".join(blocks(text))).body
     of_config = [statement for statement in statements if ast.unparse(statement).startswith("config.")]
     module = [statement for statement in statements if statement not in of_config]
     (tmp_path / "my_module.py").write_text("\n".join(map(ast.unparse, module)))
