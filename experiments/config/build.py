@@ -163,7 +163,7 @@ def schedule(config: Mapping[str, Any]) -> Schedule:
         (name, function_named(f"measurements.{name}", measurements, function))
         for name, function in config["measurements"].items()
     )
-    keys = ("rounds", "evaluate_every", "checkpoint_every", "measure_every", "on_nan", "stop_at_accuracy")
+    keys = ("rounds", "evaluate_every", "checkpoint_every", "measure_every", "on_nan", "stop_at_accuracy", "save_local")
     given = {key: config[key] for key in keys}
     return Schedule(participation=rule, watch=_watch(config["watch"]), measurements=measured, **given)
 

@@ -76,6 +76,7 @@ def get_config(arg: str = "") -> ConfigDict:
             measure_every=1,  # rounds from one of these to the next, at least from one evaluation; and after the last
             stop_at_accuracy=0.0,  # a run ends after the evaluation whose accuracy (0 to 1) reaches it; 0 is never
             checkpoint_every=10,
+            save_local="",  # last, all: keep the watched clients' models after training, of these evaluated rounds
             # layout: auto, timed (once, then cached), chunked, vectorized, sharded, loop (debug)
             # clients_at_once, on each device: 0 is auto; devices: 0 is all
             # runs that differ in numbers alone are trained: together, separate, or by auto as is faster

@@ -13,6 +13,7 @@ from experiments.config.names import check_name, explained
 from experiments.config.plain_values import plain
 from experiments.config.resolving import resolve_arm
 from experiments.config.validation import check_study
+from experiments.configs import base
 from experiments.folder import CHECKPOINTS, CONFIG, seed_of, study_of
 from fedjax_collapse.core.options import check_value
 from fedjax_collapse.core.records import Damaged, UserError
@@ -22,6 +23,7 @@ from fedjax_collapse.simulation.runs import description
 from fedjax_collapse.simulation.simulation import Run, initialize
 from fedjax_collapse.storage.checkpoint import Checkpoints
 from fedjax_collapse.storage.fingerprint import check_same
+from fedjax_collapse.storage.local_models import LocalModels
 from fedjax_collapse.training import server
 
 
@@ -49,12 +51,14 @@ def load_run(folder: Path | str, trust: bool) -> LoadedRun:
     check_same(folder, known, hint="restore what has changed, or ", besides=("model.module.lowering",))
     state = _newest_state(folder, template)
     variables = server.evaluated(algorithm, model, state.server, state.clients)
-    return LoadedRun(model, federation, algorithm, variables, state, resolved)
+    local = LocalModels(folder, state.server.variables)
+    return LoadedRun(model, federation, algorithm, variables, state, resolved, local)
 
 
 def _read_config(study: Path) -> dict[str, Any]:
     try:
-        config = plain(dict(json.loads((study / CONFIG).read_text(encoding="utf-8"))))
+        read = dict(json.loads((study / CONFIG).read_text(encoding="utf-8")))
+        config = plain(base.get_config()) | plain(read)  # with defaults for keys that its version did not have
         check_study(config)
     except Exception as error:  # JSON with any other content
         reason = str(error) if isinstance(error, UserError) else type(error).__name__

@@ -6,18 +6,22 @@ run.predict(run.federation.test.inputs)  # logits [examples, classes]
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
 
 from fedjax_collapse.core.annotations import as_array
-from fedjax_collapse.core.records import Variables
+from fedjax_collapse.core.records import UserError, Variables
 from fedjax_collapse.data.federation import Federation
 from fedjax_collapse.engine import State
 from fedjax_collapse.nn.model import Model
 from fedjax_collapse.simulation.evaluation import evaluate
+from fedjax_collapse.storage.local_models import LocalModels
 from fedjax_collapse.training.algorithm import FedAvg
+
+if TYPE_CHECKING:
+    import torch
 
 
 class LoadedRun(NamedTuple):
@@ -29,6 +33,7 @@ class LoadedRun(NamedTuple):
     variables: Variables  # of the model that is evaluated
     state: State  # of the server, with its methods, and of all clients
     config: Mapping[str, Any]  # all values of its arm in its setting
+    local: LocalModels  # after the training of a round, before the server's step: run.local[round][client]
 
     def predict(self, inputs: np.ndarray | jax.Array, variables: Variables | None = None) -> np.ndarray:
         """Returns the logits [examples, classes] of inputs in the units of the data (images of 0 to 255).
@@ -41,6 +46,35 @@ class LoadedRun(NamedTuple):
         labels = np.zeros((len(inputs), *self.federation.test.labels.shape[1:]), self.federation.test.labels.dtype)
         examples = self.federation.test._replace(inputs=inputs, labels=labels)
         return np.asarray(evaluate(self.model, self.variables if variables is None else variables, examples).logits)
+
+    def to_torch(self, variables: Variables | None = None) -> "torch.nn.Module":
+        """Returns the network in PyTorch, in evaluation mode.
+
+        It maps images [batch, channels, height, width], normalised as ``(images - mean) / std``, to logits. Networks of
+        ``fedjax_collapse.nn`` with the usual classifier have such a twin, in ``experiments/benchmarks``.
+
+        Args:
+            variables: of this network; by default those of the run.
+
+        Raises:
+            UserError: PyTorch is not installed, or the network has no twin.
+        """
+        from fedjax_collapse import command
+
+        if variables is not None:
+            self.model.check_variables("to_torch: variables", variables)
+        variables = self.variables if variables is None else variables
+        options = {key: value for key, value in self.config["network"].items() if key not in ("name", "lowering")}
+        name = self.config["network"]["name"]
+        try:
+            twins = command.import_program("benchmarks.pytorch_networks")
+            network = twins.build(name, self.federation.num_classes, self.model.input_shape, **options)
+            return twins.load(network, twins.arrays_in_order(self.model, variables)).eval()
+        except ImportError:
+            raise UserError('PyTorch is not installed: pip install "fedjax_collapse[export]"') from None
+        except (KeyError, TypeError, ValueError) as error:
+            given = ", ".join(f"{key}={value!r}" for key, value in options.items())
+            raise UserError(f"network {name}({given}) has no equivalent in PyTorch here ({error})") from error
 
 
 def load_run(folder: Path | str, trust: bool = False) -> LoadedRun:

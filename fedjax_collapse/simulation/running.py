@@ -33,6 +33,7 @@ from fedjax_collapse.simulation.stopwatch import Stopwatch
 from fedjax_collapse.storage.checkpoint import Checkpoints
 from fedjax_collapse.storage.fingerprint import claim
 from fedjax_collapse.storage.history import History, write_npz
+from fedjax_collapse.storage.local_models import save_local_models
 from fedjax_collapse.training import server
 from fedjax_collapse.training.local import NotFinite
 
@@ -248,6 +249,10 @@ class RunLoop:
         done = rows[-1].get("virtual/seconds", 0.0) if rows else 0.0
         key = engine.on_one_device(advance.state.key)
         observation.row.update(virtual_time(self.schedule.rule, key, record, done))
+        folder = self.histories[i].folder
+        if folder is not None and self.schedule.keeps_local(observation.row):
+            models = {client: model.variables for client, model in view.local.items()}
+            save_local_models(folder, view.round, models, self.schedule.save_local)
         return observation
 
     def _remember(self, i, num_rounds, seconds, observation):

@@ -23,6 +23,7 @@ from fedjax_collapse.nn.model import Model
 from fedjax_collapse.nn.padding import check_padding
 from fedjax_collapse.simulation.measurement import Measurement
 from fedjax_collapse.storage.fingerprint import describe
+from fedjax_collapse.storage.local_models import SAVED
 from fedjax_collapse.training.algorithm import FedAvg
 
 Row = Mapping[str, Any]
@@ -51,12 +52,21 @@ class Schedule(NamedTuple):
     measure_every: Count = 1
     on_nan: Annotated[str, ON_NAN] = "stop"
     stop_at_accuracy: Fraction = 0.0
+    save_local: Annotated[str, SAVED] = ""
 
     def check(self) -> None:
         """Raises UserError for an invalid value."""
         for name, measurement in self.measurements:
             user_code.check_signature(f"measurement {name}", measurement, "view")
         check_fields(self)
+        if self.save_local and self.watch == "one":
+            raise UserError(
+                f"save_local {self.save_local!r} keeps the models of watched clients: set watch to 'all' or identities"
+            )
+
+    def keeps_local(self, row: Row) -> bool:
+        """Returns whether the local models are kept at the evaluation with this row of metrics."""
+        return self.save_local == "all" or (self.save_local == "last" and self.is_over([row]))
 
     def is_reached(self, rows: Sequence[Row]) -> bool:
         """Returns whether the last row of metrics has the accuracy at which the run stops."""

@@ -38,6 +38,7 @@ class Options(TypedDict, total=False):
     measure_every: int
     on_nan: str
     stop_at_accuracy: float
+    save_local: str
     client_map: ClientMap
     storage: str
     folder: Path | str
@@ -70,6 +71,8 @@ def simulate(
         on_nan: what to do if a loss or a model is not finite: ``stop`` the run and report round, client, step and term
             (default); ``skip_client``, repeating the round as if the client had dropped out; or ``continue``.
         stop_at_accuracy: the run ends after the evaluation that reaches this accuracy; default 0, never.
+        save_local: whether ``folder`` keeps the models of the watched clients after their training, before the server's
+            step: "" (default), never; ``last``, of the last evaluation; ``all``, of every evaluation.
         client_map: the layout of clients; by default one after another. Fewer train at once if memory is short.
         storage: where examples and client states are stored: ``device``; ``host``, from where cohorts are sent; or
             ``auto`` (default), the device if there is room.

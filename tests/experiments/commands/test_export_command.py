@@ -1,0 +1,152 @@
+"""Local models that a run keeps, and weights that other libraries read."""
+
+import jax
+import numpy as np
+import pytest
+import torch
+from conftest import assert_close
+from safetensors.numpy import load_file
+from small_studies import start, tree, write_config
+from tiny_networks import KINDS, TINY, tiny_model
+
+from experiments.commands import export
+from fedjax_collapse import UserError, load_run, load_weights, save_weights
+from fedjax_collapse.core import masks
+from fedjax_collapse.simulation.loading import LoadedRun
+from fedjax_collapse.storage.local_models import LocalModels
+
+pytestmark = pytest.mark.slow
+
+KEPT = "config.watch, config.save_local, config.checkpoint_every, config.rounds = 'all', 'all', 1, 3"
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory):
+    place = tmp_path_factory.mktemp("export")
+    assert start(write_config(place, KEPT), f"--workdir={place / 'study'}") == 0
+    return place / "study"
+
+
+@pytest.fixture(scope="module")
+def run(study):
+    return load_run(study / "only" / "seed0")
+
+
+def test_the_mean_of_local_models_is_the_servers(run):
+    """FedAvg weighs by size; nothing is private, and everyone takes part."""
+    assert list(run.local) == [1, 2, 3] and len(run.local) == 3
+    last, sizes = run.local[3], np.asarray(run.federation.ownership.sizes)
+    assert list(last) == [0, 1, 2, 3]
+    mean = jax.tree.map(lambda *leaves: np.average(leaves, axis=0, weights=sizes), *last.values())
+    assert_close(mean, run.state.server.variables, 1e-5)
+    assert not np.allclose(*(masks.by_path(last[k]._asdict())["params/Dense_0/kernel"] for k in (0, 1)))
+    with pytest.raises(UserError, match="no local models of round 4, expected one of 1, 2, 3"):
+        run.local[4]
+
+
+def test_keeping_them_changes_nothing_else(study, tmp_path):
+    changes = KEPT.replace("'all', 'all'", "'all', ''")
+    assert start(write_config(tmp_path, changes), f"--workdir={tmp_path / 'study'}") == 0
+    assert not (tmp_path / "study/only/seed0/local").exists()
+    for name in ("metrics.jsonl", "final.npz", "run.json"):
+        assert (study / "only/seed0" / name).read_bytes() == (tmp_path / "study/only/seed0" / name).read_bytes()
+    plain = load_run(tmp_path / "study/only/seed0")
+    with pytest.raises(UserError, match="the run has kept none; they are kept with save_local='last'"):
+        plain.local[3]
+
+
+def test_a_stopped_run_keeps_the_same(study, tmp_path):
+    config, workdir = write_config(tmp_path, KEPT), f"--workdir={tmp_path / 'study'}"
+    stops = iter([False, True])
+    assert start(config, workdir, should_stop=lambda: next(stops, False)) == 75
+    assert start(config, workdir) == 0
+    assert tree(tmp_path / "study/only/seed0/local") == tree(study / "only/seed0/local")
+
+
+def test_only_the_last_round_is_kept(tmp_path):
+    changes = KEPT.replace("'all', 'all'", "'0,2', 'last'")
+    assert start(write_config(tmp_path, changes), f"--workdir={tmp_path / 'study'}") == 0
+    local = load_run(tmp_path / "study/only/seed0").local
+    assert list(local) == [3] and list(local[3]) == [0, 2]
+
+
+def test_one_watched_client_is_not_enough(tmp_path, capsys):
+    assert start(write_config(tmp_path, "config.save_local = 'last'"), f"--workdir={tmp_path / 'study'}") == 2
+    assert "save_local 'last' keeps the models of watched clients: set watch to 'all'" in capsys.readouterr().err
+
+
+def test_a_damaged_file_is_named(study, run, tmp_path):
+    folder = tmp_path / "local"
+    folder.mkdir()
+    (folder / "000003.npz").write_bytes((study / "only/seed0/local/000003.npz").read_bytes()[:-9])
+    with pytest.raises(UserError, match=r"000003.npz: not a readable .npz file"):
+        LocalModels(tmp_path, run.variables)[3]
+    np.savez(folder / "000002.npz", clients=[0], x=[[1.0]])
+    with pytest.raises(UserError, match=r"000002.npz: its arrays are not those of the run's network"):
+        LocalModels(tmp_path, run.variables)[2]
+
+
+def test_safetensors(study, run, tmp_path, capsys):
+    file = tmp_path / "model.safetensors"
+    assert export.main([str(study / "only/seed0"), f"--out={file}"]) == 0
+    expected = masks.by_path(run.variables._asdict())
+    found = load_file(file)
+    assert found.keys() == expected.keys() and all(np.array_equal(found[name], expected[name]) for name in found)
+    assert jax.tree.all(jax.tree.map(np.array_equal, load_weights(file), run.variables))
+    assert export.main([str(study / "only/seed0"), f"--out={file}", "--client=2"]) == 0
+    assert jax.tree.all(jax.tree.map(np.array_equal, load_weights(file), run.local[3][2]))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--client=9"], "client 9 has no local model there, expected one of 0, 1, 2, 3"),
+        (["--client=0", "--round=7"], "no local models of round 7"),
+        (["--round=1"], "--round is of a local model: give --client too"),
+        (["--out=/no/such/folder/x"], "/no/such/folder/x: cannot be written"),
+    ],
+)
+def test_wrong_arguments(study, capsys, arguments, message):
+    assert export.main([str(study / "only/seed0"), *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_file_of_something_else_is_named(tmp_path):
+    with pytest.raises(UserError, match=r"no\.safetensors: not a readable safetensors file"):
+        load_weights(tmp_path / "no.safetensors")
+    (tmp_path / "x").write_bytes(b"12345678901234567890")
+    with pytest.raises(UserError, match="x: not a readable safetensors file"):
+        load_weights(tmp_path / "x")
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_the_network_in_pytorch_has_the_same_outputs(name, tmp_path, float64):
+    """With the weights of the state dict, and running statistics that are not 0 and 1."""
+    model = tiny_model(name)
+    variables = model.init(jax.random.key(0))
+    rng = np.random.default_rng(0)
+    variables = jax.tree.map(lambda leaf: leaf + 0.1 * rng.random(leaf.shape), variables)
+    images = rng.normal(size=(3, *model.input_shape))
+    config = {"network": {"name": name, "lowering": "auto", **TINY[name].options}}
+    run = LoadedRun(model, _Classes(model), None, variables, None, config, None)
+    export.write(run, variables, "torch", tmp_path / "model.pt")
+    network = run.to_torch(jax.tree.map(np.zeros_like, variables)).double()
+    network.load_state_dict(torch.load(tmp_path / "model.pt"))
+    outputs = model.module.apply(variables._asdict(), images, np.ones(3, bool), train=False)
+    found = network(torch.from_numpy(np.moveaxis(images, -1, 1))).detach().numpy()
+    np.testing.assert_allclose(found, outputs.logits, rtol=1e-4, atol=1e-5)
+    save_weights(tmp_path / "model.safetensors", variables)
+    assert jax.tree.all(jax.tree.map(np.array_equal, load_weights(tmp_path / "model.safetensors"), variables))
+
+
+class _Classes:
+    """What ``to_torch`` needs of a federation."""
+
+    def __init__(self, model):
+        self.num_classes = model.initial_shapes().logits.shape[-1]
+
+
+def test_a_network_without_a_twin_is_named(run):
+    other = run._replace(config={"network": {"name": "mlp", "hidden": (6,), "head": "etf"}})
+    with pytest.raises(UserError, match=r"network mlp\(hidden=\(6,\), head='etf'\) has no equivalent in PyTorch"):
+        other.to_torch()
