@@ -6,11 +6,13 @@ from typing import NamedTuple
 
 from experiments.config.cells import CellName, means_of
 from experiments.config.paper import Paper, paper_of
+from experiments.results.best import with_best
 from experiments.results.metrics import ACCURACY, SECONDS, TO_TARGET, Metric, number, show_number
 from experiments.results.seconds import seconds_per_round
 from experiments.results.study_results import Study, Summary
-from experiments.results.table import columns_of, show_moments, unlike_note
+from experiments.results.table import show_moments, unlike_note
 from experiments.results.targets import rounds_to_target
+from experiments.results.view import EVERYTHING, View
 
 Means = Mapping[str, Sequence[str]]  # by the name of a mean, the settings that it is over
 NO_MEANS: Means = MappingProxyType({})
@@ -38,22 +40,23 @@ class Pivot(NamedTuple):
         for own, (_, *theirs) in zip(self.ours[1:], self.paper[1:], strict=True):
             if self.comparable:
                 cells = zip(own[1:], theirs, strict=True)
-                rows.append([own[0], *(f"{cell} | paper {their}" if their else cell for cell, their in cells)])
+                both = (type(cell)(f"{cell} | paper {their}") if their else cell for cell, their in cells)
+                rows.append([own[0], *both])
             else:
                 rows += [own, [f"{own[0]} (paper, not comparable)", *theirs]] if any(theirs) else [own]
         return rows
 
 
-def pivots(study: Study) -> list[Pivot]:
-    """Returns a pivot for each metric, first the one of the paper's table, or accuracy.
+def pivots(study: Study, view: View = EVERYTHING) -> list[Pivot]:
+    """Returns a pivot for each metric of the view, by default of all, first the one of the paper's table, or accuracy.
 
     A study with a paper and without settings has only this one; a study with neither has none.
     """
     paper, has_settings = paper_of(study.config), bool(study.config.get("settings"))
     if paper is None and not has_settings:
         return []
-    summary, first = summary_for_paper(study), paper.metric if paper else ACCURACY
-    metrics = dict.fromkeys([first, *columns_of(summary)]) if has_settings else [first]
+    summary, first = with_best(study, view.of(summary_for_paper(study))), paper.metric if paper else ACCURACY
+    metrics = dict.fromkeys([*[first] * (not view.columns), *view.metrics(summary)]) if has_settings else [first]
     return [pivot(summary, metric, paper, means_of(study.config)) for metric in metrics]
 
 

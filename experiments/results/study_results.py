@@ -146,6 +146,11 @@ class Study:
         ]
         return Selection(("setting", "arm", "seed", "round", *metrics), rows)
 
+    @functools.cached_property
+    def numbers(self) -> dict[tuple[CellName, int], dict[str, float]]:
+        """The numbers of each run that summaries are of, by cell and seed."""
+        return {(run.cell, run.seed): summarize_run(run.metrics) for run in self.runs}
+
     @property
     def measurements(self) -> tuple[str, ...]:
         """Names of the custom metrics of any run, in the order in which they were recorded."""
@@ -193,7 +198,8 @@ class Study:
         if not (of_cell := self.of_cell(cell)):
             return saved
         runs = {f"seed{run.seed}": run for run in of_cell if run.is_finished}
-        summaries = (dict(headline=r.headline, local=r.local, **summarize_run(r.metrics)) for r in runs.values())
+        numbers = self.numbers
+        summaries = (dict(headline=r.headline, local=r.local, **numbers[cell, r.seed]) for r in runs.values())
         failed = {seed: line for seed, line in saved.get("failed", {}).items() if seed not in runs}
         return summarize_seeds(list(summaries)) | ({"failed": failed} if failed else {})
 
