@@ -13,6 +13,7 @@ import jinja2
 from experiments.config.cells import arms_of, merged
 from experiments.folder import REPORT
 from experiments.results import drawing
+from experiments.results.arm_colours import colours_of
 from experiments.results.best import best_note, with_best
 from experiments.results.chance import chance_note
 from experiments.results.contents import OVERVIEW, PLOTS, Plot
@@ -51,7 +52,7 @@ class Section(NamedTuple):
     description: str
     results: list[list[str]]
     colours: dict[str, str]  # of arms
-    note: str
+    notes: list[str]
     differences: list[Titled]  # from the first arm
     figures: list[Figure]
 
@@ -84,6 +85,7 @@ def render(study: Study, view: View = EVERYTHING) -> str:
         demonstration=", ".join(demonstrations(study)),
         notes=missing_results(study) + several_layouts(study.starts) + list(study.notes),
         pivots=pivots(study, view),
+        dead=chance_note(study),
         overview=_drawn(OVERVIEW, study, "all-") if len(sections) > 1 else [],
         sections=sections,
         settings=as_text(study.config),
@@ -192,13 +194,13 @@ def _template() -> jinja2.Template:
 def _section(study: Study, index: int, setting: str, view: View) -> Section:
     part = study.of_setting(setting)
     colours = {cell.arm: "#999999" for cell in part.summary}
-    colours |= {arm: drawing.themed(drawing.arm_colour(part.arms, arm)) for arm in part.arms}
+    colours |= {arm: drawing.themed(colour) for arm, colour in colours_of(part).items()}
     figures = _drawn(PLOTS, part, f"setting{index}-" if setting else "")
     about = description(part) if setting else ""
     summary = with_best(part, view.of(part.summary))
     notes = accuracy_note(summary), local_note(summary), best_note(summary), chance_note(part)
     rows, differences = final_table(summary, view.metrics(summary)), difference_tables(part, view=view)
-    return Section(setting, about, rows, colours, " ".join(filter(None, notes)), differences, figures)
+    return Section(setting, about, rows, colours, list(filter(None, notes)), differences, figures)
 
 
 def _drawn(plots: Sequence[Plot], study: Study, prefix: str) -> list[Figure]:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from experiments.config.cells import CellName, means_of
 from experiments.config.paper import Paper, paper_of
-from experiments.results.best import with_best
+from experiments.results.best import best_note, with_best
 from experiments.results.metrics import ACCURACY, SECONDS, TO_TARGET, Metric, number, show_number
 from experiments.results.seconds import seconds_per_round
 from experiments.results.study_results import Study, Summary
@@ -27,6 +27,7 @@ class Pivot(NamedTuple):
     paper: Rows | None
     comparable: bool
     notes: tuple[str, ...]  # about the paper's numbers
+    bold: str  # what is bold; empty if nothing is
 
     @property
     def is_percent(self) -> bool:
@@ -76,13 +77,14 @@ def pivot(summary: Summary, metric: Metric = ACCURACY, paper: Paper | None = Non
         values = [[number(entries.get(of, {}).get("mean")) for of in over] for over in means.values()]
         over_settings = [metric.show(sum(of_mean) / len(of_mean)) for of_mean in values]
         ours.append([arm, *(show_moments(metric, entry) for entry in entries.values()), *over_settings])
+    bold = best_note({cell: {metric.name: metrics.get(metric.name)} for cell, metrics in summary.items()})
     if paper is None or metric != paper.metric:
-        return Pivot(metric, ours, None, bool(paper and paper.comparable), ())
+        return Pivot(metric, ours, None, bool(paper and paper.comparable), (), bold)
     columns, form = [*settings, *means], ".2f" if paper.is_percent else ".6g"
     numbers = [[show_number(paper.values.get(of, {}).get(arm), form, "") for of in columns] for arm in arms]
     theirs = [["Arm", *columns], *([arm, *row] for arm, row in zip(arms, numbers, strict=True))]
     notes = tuple(filter(None, (paper_note(paper), unlike_note(summary, paper.target))))
-    return Pivot(metric, ours, theirs, paper.comparable, notes)
+    return Pivot(metric, ours, theirs, paper.comparable, notes, bold)
 
 
 def paper_note(paper: Paper) -> str:
