@@ -65,7 +65,7 @@ def results_of(studies: Mapping[str, Study], base: str = "", target: str = "", v
         target: the arm whose best accuracy is the target; by default that of a study's paper.
         view: which columns and arms the tables show.
     """
-    results = Results(view, {}, {}, {}, [], _targets(studies, target), [])
+    results = Results(view, {}, {}, {}, [], _targets(studies, target, view), [])
     for name, study in studies.items():
         of, own_base = name if len(studies) > 1 else "", base_of(study, base, view)
         for cell, metrics in with_best(study, view.of(study.summary)).items():
@@ -143,14 +143,15 @@ def _by_setting(studies: Mapping[str, Study], view: View) -> list[Titled]:
     return found
 
 
-def _targets(studies: Mapping[str, Study], target: str) -> list[Titled]:
+def _targets(studies: Mapping[str, Study], target: str, view: View) -> list[Titled]:
     """Returns the rounds to that arm, or to the target of a study's paper."""
     found = []
     for name, study in studies.items():
         paper = paper_of(study.config)
         arm = target or (paper.target if paper else "")
         if arm in study.arms:
-            found.append(Titled(f"{name}: rounds to {arm}", target_table(study, arm), target_note(study, arm)))
+            rows = target_table(study, arm, view)
+            found.append(Titled(f"{name}: rounds to {arm}", rows, target_note(study, arm)))
     return found
 
 
