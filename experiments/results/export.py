@@ -29,6 +29,8 @@ from experiments.results.table import (
 from experiments.results.targets import target_note, target_table
 from experiments.results.view import EVERYTHING, View
 
+_DIFFERENCE = ("from", "mean", "std", "n", "low", "high", "p", "note")  # columns of a CSV file
+
 
 class Difference(NamedTuple):
     """The differences between a cell and its base arm."""
@@ -111,8 +113,7 @@ def as_csv(results: Results, studies: Mapping[str, Study]) -> str:
     del studies  # the results contain all of them
     columns, compared = results.view.metrics(results.summary), compared_metrics(results.view)
     headings = [f"{metric.heading}: {part}" for metric in columns for part in ("mean", "std", "n")]
-    parts = ("from", *Comparison._fields, "note")
-    headings += [f"{metric.heading} difference: {part}" for metric in compared for part in parts]
+    headings += [f"{metric.heading} difference: {part}" for metric in compared for part in _DIFFERENCE]
     words = [f"{metric.heading}: of" for metric in (ACCURACY, R)]
     labels = label_columns(results.summary)
     rows = [[*map(str.capitalize, labels), *headings, *words, "Unfinished"]]
@@ -181,7 +182,7 @@ def _numbers(metric, entry):
 def _differences(metric: Metric, difference: Difference | None) -> list[Any]:
     """Returns the columns of a difference; empty ones for the base arm."""
     if difference is None:
-        return [""] * (2 + len(Comparison._fields))
-    mean, std, n, low, high, p = difference.of
-    in_unit = [metric.factor * value for value in (mean, std)], [metric.factor * value for value in (low, high)]
-    return [difference.base, *in_unit[0], n, *in_unit[1], p, difference.why_none]
+        return [""] * len(_DIFFERENCE)
+    base, of, why_none = difference
+    mean, std, low, high = (metric.factor * value for value in (of.mean, of.std, of.low, of.high))
+    return [base, mean, std, of.n, low, high, of.p, why_none]

@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from experiments.results.study_results import mean_and_std
+
 CONFIDENCE = 0.95  # of intervals
 _DIGITS = 12  # beyond these a difference is rounding, which would break ties
 
@@ -18,7 +20,17 @@ class Comparison(NamedTuple):
     n: int  # the number of pairs
     low: float  # the interval that contains the true mean with probability ``CONFIDENCE``, if differences are normal
     high: float
-    p: float  # of Wilcoxon's signed-rank test, two-sided
+    differences: tuple[float, ...]
+
+    @property
+    def p(self) -> float:
+        """Wilcoxon's p of the signed-rank test, two-sided, exact for small n."""
+        ranked = np.round(self.differences, _DIGITS)
+        if self.n < 2 or not ranked.any():
+            return 1.0 if self.n > 1 else math.nan
+        from scipy.stats import wilcoxon  # takes long to import
+
+        return float(wilcoxon(ranked).pvalue)
 
     @property
     def has_interval(self) -> bool:
@@ -31,18 +43,14 @@ class Comparison(NamedTuple):
 
 
 def compare(differences: Sequence[float]) -> Comparison:
-    """Returns mean, standard deviation, Student's t interval of the mean, and Wilcoxon's p of paired differences."""
-    values, n = np.asarray(differences, float), len(differences)
-    if n < 2:
-        return Comparison(float(values[0]) if n else math.nan, math.nan, n, math.nan, math.nan, math.nan)
-    from scipy.special import stdtrit  # takes long to import
-    from scipy.stats import wilcoxon
+    """Returns mean, standard deviation, and Student's t interval of the mean, of paired differences."""
+    mean, std = mean_and_std(list(differences))
+    n, margin = len(differences), math.nan
+    if n > 1:
+        from scipy.special import stdtrit
 
-    mean, std = float(values.mean()), float(values.std(ddof=1))
-    margin = float(stdtrit(n - 1, (1 + CONFIDENCE) / 2)) * std / math.sqrt(n)
-    ranked = np.round(values, _DIGITS)
-    p = float(wilcoxon(ranked).pvalue) if ranked.any() else 1.0
-    return Comparison(mean, std, n, mean - margin, mean + margin, p)
+        margin = float(stdtrit(n - 1, (1 + CONFIDENCE) / 2)) * std / math.sqrt(n)
+    return Comparison(mean, std, n, mean - margin, mean + margin, tuple(differences))
 
 
 def smallest_p(n: int) -> float:

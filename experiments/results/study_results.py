@@ -178,7 +178,14 @@ class Study:
 
     def of_cell(self, cell: CellName) -> tuple[Run, ...]:
         """Returns the runs of one arm in one setting, by seed."""
-        return tuple(run for run in self.runs if run.cell == cell)
+        return self._by_cell.get(cell, ())
+
+    @functools.cached_property
+    def _by_cell(self) -> dict[CellName, tuple[Run, ...]]:
+        found: dict[CellName, list[Run]] = {}
+        for run in self.runs:
+            found.setdefault(run.cell, []).append(run)
+        return {cell: tuple(runs) for cell, runs in found.items()}
 
     def measured_arrays(self, run: Run) -> Arrays:
         """Reads the arrays of the run's measurements, which are not read in advance because they may be very large."""
