@@ -2,19 +2,22 @@
 
 fedjax-collapse report STUDY_FOLDER [STUDY_FOLDER ...] [--headline=FILE]
     [--format=md,tex,csv,svg,pdf,png] [--out=FOLDER] [--base=ARM] [--target=ARM] [--unfinished]
+    [--columns=METRIC,METRIC] [--arms=ARM,ARM] [--sort=METRIC]
 
 With --format, --out, --base or --target, the reports are not rewritten. The tables of all studies are written as one,
-``results.md``, ``.tex`` and ``.csv`` in the folder (by default ``export`` in the study's folder), with differences to
-the arm ``--base`` between runs of equal seed and partition; each figure is a file. --target prints, and adds to
-``results.md`` and ``.tex``, how many rounds each arm needs to reach the best accuracy of this arm, and how much faster
-that is. Unfinished runs are listed below the tables; with --unfinished they have rows of their own, whose names tell
-their progress. --headline draws spectra and effective rank of the first study as one small figure, as in the README.
+``results.md``, ``.tex`` and ``.csv`` in the folder (by default ``export`` in the study's folder), with differences from
+the arm ``--base``, by default the first, over runs of equal seed and partition; each figure is a file. --target prints,
+and adds to ``results.md`` and ``.tex``, how many rounds each arm needs to reach the best accuracy of this arm, and how
+much faster that is. Unfinished runs are listed below the tables; with --unfinished they have rows of their own, whose
+names tell their progress. --columns, --arms and --sort choose what all tables show, in which order. --headline draws
+spectra and effective rank of the first study as one small figure, as in the README.
 """
 
 import argparse
+import functools
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from experiments.config.cells import means_of
@@ -22,6 +25,9 @@ from experiments.config.errors import one_line
 from experiments.config.names import check_name
 from experiments.config.paper import paper_of
 from experiments.folder import EXPORT
+from experiments.results.best import with_best
+from experiments.results.chance import chance_note
+from experiments.results.differences import difference_tables
 from experiments.results.drawing import FIGURES
 from experiments.results.export import TABLES, results_of, save_figures
 from experiments.results.figures import headline
@@ -30,6 +36,7 @@ from experiments.results.pivots import summary_for_paper
 from experiments.results.reading import read_study
 from experiments.results.study_results import Study
 from experiments.results.table import unfinished_note
+from experiments.results.view import View, view_of
 from experiments.study.console import Console
 from fedjax_collapse.core import files
 from fedjax_collapse.core.records import UserError
@@ -45,14 +52,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--base", default="", metavar="ARM", help="the arm to compare the others with")
     parser.add_argument("--target", default="", metavar="ARM", help="the arm whose best accuracy others should reach")
     parser.add_argument("--unfinished", action="store_true", help="show unfinished runs in rows of their own")
+    parser.add_argument("--columns", default="", metavar="METRIC,...", help="the columns of tables, in this order")
+    parser.add_argument("--arms", default="", metavar="ARM,...", help="the arms in tables, in this order")
+    parser.add_argument("--sort", default="", metavar="METRIC", help="the column by which tables are sorted")
     options, console = parser.parse_args(arguments), Console()
+    look = functools.partial(view_of, columns=options.columns, arms=options.arms, sort=options.sort)
     folders = list({os.path.realpath(folder): folder for folder in options.folders}.values())
     read = _with_unfinished if options.unfinished else read_study
     try:
         if options.format is not None or options.out or options.base or options.target:
             formats = (options.format or ",".join(TABLES)).split(",")
-            export(folders, formats, options.out, console, options.base, options.target, read)
-        elif not _rewrite(folders, console, read):
+            export(folders, formats, options.out, console, options.base, options.target, read, look)
+        elif not _rewrite(folders, console, read, look):
             return 2
         if options.headline:
             if (figure := headline(read(folders[0]))) is None:
@@ -76,10 +87,11 @@ def export(
     base: str,
     target: str,
     read: Callable[[Path], Study] = read_study,
+    look: Callable[[Iterable[Study]], View] = view_of,
 ) -> None:
     """Writes tables and figures of the finished runs of studies.
 
-    ``base`` and ``target`` are the arms to compare with, or empty.
+    ``base`` and ``target`` are the arms to compare with, or empty; ``look`` returns what tables of studies show.
 
     Raises:
         UserError: a folder is no study, a format or an arm does not exist, or several studies have no ``out``.
@@ -94,8 +106,9 @@ def export(
     for option, arm in (("base", base), ("target", target)):
         if arm:
             check_name(f"arm in --{option}", arm, {name for study in studies.values() for name in study.arms})
+    view = look(studies.values())
     out.mkdir(parents=True, exist_ok=True)
-    results = results_of(studies, base, target)
+    results = results_of(studies, base, target, view)
     for _, rows, note in results.targets:
         console.print_rows(rows)
         console.note(note)
@@ -126,14 +139,24 @@ def _with_unfinished(folder: Path) -> Study:
     return read_study(folder).with_unfinished()
 
 
-def _rewrite(folders: Sequence[Path], console: Console, read: Callable[[Path], Study]) -> bool:
+def _rewrite(
+    folders: Sequence[Path],
+    console: Console,
+    read: Callable[[Path], Study],
+    look: Callable[[Iterable[Study]], View],
+) -> bool:
     """Rewrites the reports, with a message for each that fails; returns whether all are written."""
     is_well = True
     for folder in folders:
         try:
             study = read(folder)
-            report = write_report(study)
-            console.print_table(summary_for_paper(study), paper_of(study.config), means_of(study.config))
+            view = look([study])
+            report, summary = write_report(study, view), with_best(study, view.of(summary_for_paper(study)))
+            console.print_table(summary, paper_of(study.config), means_of(study.config), view)
+            for table in [] if study.config.get("settings") else difference_tables(study, view=view):
+                console.note(f"\n{table.title}")
+                console.print_rows(table.rows)
+                console.note(table.note)
             _tell(study, console)
             console.note(f"wrote {report}")
         except UserError as error:
@@ -144,5 +167,5 @@ def _rewrite(folders: Sequence[Path], console: Console, read: Callable[[Path], S
 
 def _tell(study: Study, console: Console) -> None:
     """Prints which runs are missing in the tables, and what is damaged."""
-    for note in filter(None, (unfinished_note(study.unfinished), *study.notes)):
+    for note in filter(None, (chance_note(study), unfinished_note(study.unfinished), *study.notes)):
         console.note(note)

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from experiments.results import drawing
-from experiments.results.drawing import arm_colour, draws, grid_of, label, new_figure, whole_numbers
+from experiments.results.arm_colours import colours_of
+from experiments.results.drawing import draws, grid_of, label, new_figure, whole_numbers
 from experiments.results.selection import Selection
 from experiments.results.study_results import Study, is_of
 
@@ -43,7 +44,7 @@ def head_spectra(study: Study, selection: Selection) -> "Figure":
     grid = grid_of(figure, len(parts), min(_COLUMNS, len(parts)), "singular value", sharey=True)
     for axes, (arm, part) in zip(grid, parts.items(), strict=True):
         for of_round, alpha in zip(part.by("round").values(), strengths, strict=True):
-            axes.plot(*of_round.columns(), color=arm_colour(study.arms, arm), alpha=alpha, marker=".")
+            axes.plot(*of_round.columns(), color=colours_of(study)[arm], alpha=alpha, marker=".")
         axes.set_title(label(arm, 32), loc="left")
         axes.set_xlabel("index of the singular value")
         axes.set_ylim(bottom=0)

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from experiments.results import drawing
-from experiments.results.drawing import MUTE, arm_colour, draws, grid_of, label, new_figure, whole_numbers
+from experiments.results.arm_colours import colours_of
+from experiments.results.drawing import MUTE, draws, grid_of, label, new_figure, whole_numbers
 from experiments.results.selection import Selection
 from experiments.results.study_results import Run, Study
 from fedjax_collapse.core.records import EPOCH
@@ -52,7 +53,7 @@ def client_loss(study: Study, selection: Selection) -> "Figure | None":
     for axes, (arm, (rounds, losses)) in zip(panels, parts.items(), strict=True):
         losses = np.clip(losses, low, None)
         image = drawing.heat_map(axes, rounds, np.arange(clients), losses, norm=norm, cmap="viridis")
-        axes.set_title(label(arm, 34 // columns), loc="left", color=arm_colour(study.arms, arm))
+        axes.set_title(label(arm, 34 // columns), loc="left", color=colours_of(study)[arm])
         whole_numbers(axes.xaxis, 9 // columns)
         whole_numbers(axes.yaxis, 5)
     for axes in panels[-columns:]:
@@ -98,7 +99,7 @@ def within_round(study: Study, selection: Selection) -> "Figure":
             of_epochs = {epoch: part.columns()[1] for epoch, part in losses[name].by("epoch").items()}
             epochs = sorted(of_epochs)
             means = [np.mean(of_epochs[epoch]) for epoch in epochs]
-            axes.plot(epochs, means, color=arm_colour(study.arms, arm), linewidth=2, marker="o")
+            axes.plot(epochs, means, color=colours_of(study)[arm], linewidth=2, marker="o")
             whole_numbers(axes.xaxis)
         lowest = [axes for axes, name in zip(column, names, strict=True) if name in losses][-1]
         lowest.tick_params(labelbottom=True)

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from experiments.results import embedding, figures
 from experiments.results.classifier_figure import head_spectra
 from experiments.results.client_losses import client_loss, within_round
-from experiments.results.metrics import ACCURACY, EFFECTIVE_RANK
+from experiments.results.metrics import ACCURACY, EFFECTIVE_RANK, show_number
 from experiments.results.partition_figure import partition_figure, partition_table
 from experiments.results.seconds import timing, timing_table
 from experiments.results.study_results import Study
@@ -51,8 +51,8 @@ PLOTS = (
         "Natural log of the eigenvalues (= singular values) of the covariance of the test-set features, largest first, "
         "averaged over seeds, of the server model and of the watched client's model after local training in the same "
         "round: the earlier a curve falls, the fewer dimensions the features use; significant dimensions are "
-        f"eigenvalues with natural log > {figures.SIGNIFICANT:.0f} (dotted); values below "
-        f"{figures.LOWEST:.0f} are cut off.",
+        f"eigenvalues with natural log > {show_number(figures.SIGNIFICANT, '.0f')} (dotted); values below "
+        f"{show_number(figures.LOWEST, '.0f')} are cut off.",
         figures.spectra,
     ),
     Plot(

@@ -4,7 +4,7 @@ import contextlib
 import contextvars
 import functools
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -130,19 +130,22 @@ def grid_of(figure: "Figure", panels: int, columns: int, heading: str = "", **op
 
 
 def arm_colour(arms: Sequence[str], arm: str) -> str:
-    """Returns the arm's colour, the same in every figure and table."""
+    """Returns the arm's categorical colour."""
     return COLOURS[arms.index(arm) % len(COLOURS)]
 
 
-def arm_line(arms: Sequence[str], arm: str, points: int) -> dict[str, Any]:
-    """Returns colour and marker of an arm's line, with about eight markers at places that differ between arms."""
-    index = arms.index(arm)
+def arm_line(colours: Mapping[str, str], arm: str, points: int) -> dict[str, Any]:
+    """Returns colour and marker of an arm's line, with about eight markers at places that differ between arms.
+
+    ``colours`` are those of all arms.
+    """
+    index = list(colours).index(arm)
     lap = index // len(COLOURS)
     every = max(1, points // 8)
     return {
-        "color": COLOURS[index % len(COLOURS)],
+        "color": colours[arm],
         "marker": MARKERS[(index + lap) % len(MARKERS)],
-        "markevery": (min(index * every // max(1, len(arms)), points - 1), every),
+        "markevery": (min(index * every // max(1, len(colours)), points - 1), every),
     }
 
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from experiments.results import drawing
-from experiments.results.drawing import COLOURS, MARKERS, arm_colour, draws, grid_of, label, new_figure
+from experiments.results.arm_colours import colours_of
+from experiments.results.drawing import COLOURS, MARKERS, draws, grid_of, label, new_figure
 from experiments.results.partition_figure import class_names
 from experiments.results.selection import Selection
 from experiments.results.study_results import Arrays, Run, Study, is_of
@@ -150,7 +151,7 @@ def _panels(study: Study, selection: Selection, draw: Callable, name_of: Callabl
         axes.patch.set_visible(False)
         axes.set_rasterization_zorder(0)  # all points of a panel are one image
         draw(axes, {group: np.stack(of.columns(), -1) for group, of in part.by(selection.heading[1]).items()}, looks)
-        axes.set_title(label(arm, 24), color=arm_colour(study.arms, arm))
+        axes.set_title(label(arm, 24), color=colours_of(study)[arm])
         axes.set(xticks=[], yticks=[])
         axes.grid(False)
         axes.spines[:].set_visible(False)

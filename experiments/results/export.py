@@ -7,71 +7,80 @@ from typing import Any, NamedTuple
 
 from experiments.config.cells import CellName
 from experiments.config.paper import paper_of
+from experiments.results.best import best_note, with_best
+from experiments.results.chance import chance_note
 from experiments.results.contents import OVERVIEW, PLOTS
+from experiments.results.differences import base_of, compared_metrics, comparison, difference_tables
 from experiments.results.drawing import for_column, save_figure
 from experiments.results.formats import csv_text, in_latex, in_markdown, latex, markdown
 from experiments.results.metrics import ACCURACY, Metric, R, number
-from experiments.results.paired import paired_difference, why_none
-from experiments.results.pivots import Rows, pivots
+from experiments.results.paired import why_none
+from experiments.results.pivots import pivots
+from experiments.results.significance import Comparison
 from experiments.results.study_results import Study
 from experiments.results.table import (
+    Titled,
     accuracy_note,
-    columns_of,
     final_table,
     label_columns,
     local_note,
     unfinished_note,
 )
 from experiments.results.targets import target_note, target_table
+from experiments.results.view import EVERYTHING, View
 
-_DIFFERENCE = "difference"  # in a cell's part of a summary
-_Titled = tuple[str, Rows, str]  # title, table and note
+_DIFFERENCE = ("from", "mean", "std", "n", "low", "high", "p", "note")  # columns of a CSV file
+
+
+class Difference(NamedTuple):
+    """The differences between a cell and its base arm."""
+
+    base: str
+    of: Comparison
+    why_none: str  # empty if there is any
 
 
 class Results(NamedTuple):
-    """The results of all cells of all studies, with their differences to the base arm."""
+    """The results of all cells of all studies that a view shows, with their differences from a base arm."""
 
-    base: str  # empty for none
-    summary: dict[CellName, Mapping[str, Any]]  # with the difference in accuracy to the base, if there is one
-    why_none: dict[CellName, str]  # of cells without a difference
+    view: View
+    summary: dict[CellName, Mapping[str, Any]]
+    differences: dict[tuple[CellName, str], Difference]  # by cell and metric
     unfinished: dict[CellName, Mapping[int, str]]  # the progress of runs that are not in the summary, by seed
-    targets: list[_Titled]  # rounds to the target, for each study that has its arm
-
-    @property
-    def differences(self) -> tuple[Metric, ...]:
-        """The differences that are columns of the table."""
-        heading = f"{ACCURACY.quantity.capitalize()} - {self.base}"
-        return (ACCURACY._replace(name=_DIFFERENCE, heading=heading, format="+.2f"),) if self.base else ()
+    compared: list[Titled]  # differences from the base arm, for each study with several arms
+    targets: list[Titled]  # rounds to the target, for each study that has its arm
+    dead: list[str]  # notes about dead networks
 
     @property
     def notes(self) -> list[str]:
         """Sentences that explain the numbers of the table, and what is not in it."""
-        without: dict[str, list[str]] = {}
-        for cell, why in self.why_none.items():
-            without.setdefault(why, []).append(str(cell))
-        none = "; ".join(f"{', '.join(names)} ({why})" for why, names in without.items())
-        differences = f"No difference to {self.base}: {none}." if none else ""
-        notes = accuracy_note(self.summary), local_note(self.summary), differences, unfinished_note(self.unfinished)
-        return [note for note in notes if note]
+        about = (note(self.summary) for note in (accuracy_note, local_note, best_note))
+        return [note for note in (*about, *self.dead, unfinished_note(self.unfinished)) if note]
 
 
-def results_of(studies: Mapping[str, Study], base: str = "", target: str = "") -> Results:
+def results_of(studies: Mapping[str, Study], base: str = "", target: str = "", view: View = EVERYTHING) -> Results:
     """Returns the results of studies in one table.
 
     Args:
         studies: by name.
-        base: the arm to which differences are taken, within each setting; empty for none.
+        base: the arm to which differences are taken, within each setting; by default the first of each study.
         target: the arm whose best accuracy is the target; by default that of a study's paper.
+        view: which columns and arms the tables show.
     """
-    results = Results(base, {}, {}, {}, _targets(studies, target))
+    results = Results(view, {}, {}, {}, [], _targets(studies, target, view), [])
     for name, study in studies.items():
-        of = name if len(studies) > 1 else ""
-        for cell, metrics in study.summary.items():
-            difference = paired_difference(study, cell, base) if base and cell.arm != base else {}
-            results.summary[cell._replace(study=of)] = {**metrics, _DIFFERENCE: difference}
-            if difference and not difference["n"]:
-                results.why_none[cell._replace(study=of)] = why_none(study, cell, base)
+        of, own_base = name if len(studies) > 1 else "", base_of(study, base, view)
+        for cell, metrics in with_best(study, view.of(study.summary)).items():
+            results.summary[cell._replace(study=of)] = metrics
+            for metric in compared_metrics(view) if cell.arm != own_base else ():
+                found = comparison(study, cell, own_base, metric)
+                why = "" if found.n else why_none(study, cell, own_base, metric)
+                results.differences[cell._replace(study=of), metric.name] = Difference(own_base, found, why)
         results.unfinished.update({cell._replace(study=of): far for cell, far in study.unfinished.items()})
+        results.compared.extend(
+            table._replace(title=f"{name}: {table.title}") for table in difference_tables(study, base, view)
+        )
+        results.dead.extend(f"{of}: {note}".removeprefix(": ") for note in filter(None, [chance_note(study)]))
     return results
 
 
@@ -86,33 +95,34 @@ def as_latex(results: Results, studies: Mapping[str, Study]) -> str:
 
 
 def _parts(results, studies, table, escape, title):
-    rows, num_labels = final_table(results.summary, results.differences), len(label_columns(results.summary))
+    rows = final_table(results.summary, results.view.metrics(results.summary))
+    num_labels = len(label_columns(results.summary))
     parts = [table(rows, num_labels), *(f"{escape(note)}\n" for note in results.notes)]
-    for name, rows, note in _by_setting(studies) + results.targets:
-        parts.append(f"{title.format(escape(name))}\n{table(rows)}" + (f"\n{escape(note)}\n" if note else ""))
+    for name, rows, note in [*results.compared, *_by_setting(studies, results.view), *results.targets]:
+        labels = 1 + (rows[0][0] == "Setting")
+        parts.append(f"{title.format(escape(name))}\n{table(rows, labels)}" + (f"\n{escape(note)}\n" if note else ""))
     return parts
 
 
 def as_csv(results: Results, studies: Mapping[str, Study]) -> str:
     """Returns the numbers, with mean, standard deviation and number of seeds of every metric in separate columns.
 
-    The last columns tell in words which model the numbers are of, why there is no difference, and which runs are left
-    out.
+    Differences have the base arm, the interval and p, too. The last columns tell in words which model the numbers are
+    of, why there is no difference, and which runs are left out.
     """
     del studies  # the results contain all of them
-    columns = [*columns_of(results.summary), *results.differences]
+    columns, compared = results.view.metrics(results.summary), compared_metrics(results.view)
     headings = [f"{metric.heading}: {part}" for metric in columns for part in ("mean", "std", "n")]
-    words = [
-        *(f"{metric.heading}: of" for metric in (ACCURACY, R)),
-        *(f"{m.heading}: note" for m in results.differences),
-    ]
+    headings += [f"{metric.heading} difference: {part}" for metric in compared for part in _DIFFERENCE]
+    words = [f"{metric.heading}: of" for metric in (ACCURACY, R)]
     labels = label_columns(results.summary)
     rows = [[*map(str.capitalize, labels), *headings, *words, "Unfinished"]]
     for cell, metrics in results.summary.items():
-        numbers = (value for metric in columns for value in _numbers(metric, metrics.get(metric.name) or {}))
+        numbers = [value for metric in columns for value in _numbers(metric, metrics.get(metric.name) or {})]
+        for metric in compared:
+            numbers += _differences(metric, results.differences.get((cell, metric.name)))
         unfinished = ", ".join(f"seed {seed} ({far})" for seed, far in results.unfinished.get(cell, {}).items())
         words = [(metrics.get(metric.name) or {}).get("of", "") for metric in (ACCURACY, R)]
-        words += [results.why_none.get(cell, "") for _ in results.differences]
         rows.append([*(getattr(cell, name) for name in labels), *numbers, *words, unfinished])
     return csv_text(rows, ".6g")
 
@@ -120,27 +130,29 @@ def as_csv(results: Results, studies: Mapping[str, Study]) -> str:
 TABLES: dict[str, Callable[[Results, Mapping[str, Study]], str]] = {"md": as_markdown, "tex": as_latex, "csv": as_csv}
 
 
-def _by_setting(studies: Mapping[str, Study]) -> list[_Titled]:
+def _by_setting(studies: Mapping[str, Study], view: View) -> list[Titled]:
     """Returns arms by settings of each study that has settings or a paper: its paper's metric, and accuracy."""
     found = []
     for name, study in studies.items():
-        first, *others = pivots(study) or [None]
-        for shown in filter(None, (first, *(it for it in others if it.metric == ACCURACY and not first.is_percent))):
-            title = name if shown is first else f"{name}: accuracy"
+        first, *others = pivots(study, view) or [None]
+        others = [it for it in others if view.columns or (it.metric == ACCURACY and not first.is_percent)]
+        for shown in filter(None, (first, *others)):
+            title = f"{name}: {shown.metric.quantity}" if shown is not first or view.columns else name
             notes = [accuracy_note(study.summary)] if shown.is_percent else []
             notes += [f"Paper: {' '.join(shown.notes)}"] if shown.notes else []
-            found.append((title, shown.as_rows(), " ".join(notes)))
+            found.append(Titled(title, shown.as_rows(), " ".join(notes)))
     return found
 
 
-def _targets(studies: Mapping[str, Study], target: str) -> list[_Titled]:
+def _targets(studies: Mapping[str, Study], target: str, view: View) -> list[Titled]:
     """Returns the rounds to that arm, or to the target of a study's paper."""
     found = []
     for name, study in studies.items():
         paper = paper_of(study.config)
         arm = target or (paper.target if paper else "")
         if arm in study.arms:
-            found.append((f"{name}: rounds to {arm}", target_table(study, arm), target_note(study, arm)))
+            rows = target_table(study, arm, view)
+            found.append(Titled(f"{name}: rounds to {arm}", rows, target_note(study, arm)))
     return found
 
 
@@ -165,3 +177,12 @@ def save_figures(study: Study, folder: Path, kinds: Sequence[str]) -> list[Path]
 def _numbers(metric, entry):
     """Returns mean, standard deviation and number; NaN where undefined."""
     return [*(metric.factor * number(entry.get(part)) for part in ("mean", "std")), int(entry.get("n") or 0)]
+
+
+def _differences(metric: Metric, difference: Difference | None) -> list[Any]:
+    """Returns the columns of a difference; empty ones for the base arm."""
+    if difference is None:
+        return [""] * len(_DIFFERENCE)
+    base, of, why_none = difference
+    mean, std, low, high = (metric.factor * value for value in (of.mean, of.std, of.low, of.high))
+    return [base, mean, std, of.n, low, high, of.p, why_none]

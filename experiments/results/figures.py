@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from experiments.results import drawing
+from experiments.results.arm_colours import colours_of
 from experiments.results.drawing import (
     THRESHOLD,
     arm_line,
@@ -29,6 +30,7 @@ from experiments.results.metrics import (
     metric_of,
     number,
     panels,
+    show_number,
 )
 from experiments.results.selection import Selection
 from experiments.results.study_results import Study, mean_and_std
@@ -91,9 +93,9 @@ def over_settings(metric: str) -> Callable[..., "Figure | None"]:
         lines = {}
         grid = grid_of(drawn, len(study.settings), columns, metric_of(metric).axis)
         for axes, setting in zip(grid, study.settings, strict=True):
-            lines |= _draw_curves(axes, study.arms, parts.get(setting, Selection(_CURVE, ())), [metric])
+            lines |= _draw_curves(axes, colours_of(study), parts.get(setting, Selection(_CURVE, ())), [metric])
             axes.set_title(label(setting, 32), loc="left")
-        return _with_legend(drawn, {arm: lines[arm] for arm in study.arms if arm in lines})
+        return _with_legend(drawn, {arm: lines[arm] for arm in colours_of(study) if arm in lines})
 
     return figure
 
@@ -176,7 +178,7 @@ def _mean_log(spectra: Sequence[np.ndarray]) -> np.ndarray:
 def spectra(study: Study, selection: Selection) -> "Figure":
     """Log-eigenvalues of the feature covariance of the server model and of a local model."""
     figure = new_figure(3.7)
-    lines = _draw_spectra(figure.subplots(), study.arms, selection)
+    lines = _draw_spectra(figure.subplots(), colours_of(study), selection)
     return _with_legend(figure, lines, local=True, threshold=True)
 
 
@@ -185,8 +187,8 @@ def headline(study: Study) -> "Figure | None":
     """A small wide figure: spectra of local and server models on the left, effective rank per round on the right."""
     figure = new_figure(3.2, width=8.4)
     left, right = figure.subplots(1, 2)
-    lines = _draw_spectra(left, study.arms, spectra.select(study))
-    lines = _draw_curves(right, study.arms, effective_rank.select(study), ranks(study)) or lines
+    lines = _draw_spectra(left, colours_of(study), spectra.select(study))
+    lines = _draw_curves(right, colours_of(study), effective_rank.select(study), ranks(study)) or lines
     right.set_ylabel(EFFECTIVE_RANK.axis)
     return _with_legend(figure, lines, local=True, threshold=True)
 
@@ -199,11 +201,11 @@ def _over_rounds(
     rounds = np.unique(selection.columns()[2])
     if len(rounds) < _FEWEST:
         whole = figure.subplots()
-        lines = _draw_curves(whole, study.arms, selection, metrics, factor)
+        lines = _draw_curves(whole, colours_of(study), selection, metrics, factor)
     else:
         whole, late = figure.subplots(1, 2, width_ratios=(3, 2))
-        lines = _draw_curves(whole, study.arms, selection, metrics, factor)
-        _draw_curves(late, study.arms, selection, metrics, factor)
+        lines = _draw_curves(whole, colours_of(study), selection, metrics, factor)
+        _draw_curves(late, colours_of(study), selection, metrics, factor)
         _enlarge(late, rounds[int((1 - LATE) * len(rounds))], rounds[-1])
     whole.set_ylabel(axis or metric_of(metrics[0]).axis)
     return _with_legend(figure, lines, local=len(metrics) > 1)
@@ -230,19 +232,18 @@ def _panels(
     figure = new_figure(0.5 + 2.6 * height, width=8.4)
     lines = {}
     for axes, (title, metrics) in zip(grid_of(figure, len(shown), columns, heading), shown.items(), strict=True):
-        lines |= _draw_curves(axes, study.arms, selection, metrics)
+        lines |= _draw_curves(axes, colours_of(study), selection, metrics)
         axes.set_title(label(title, 100 // columns), loc="left")
     is_of_both = any(len(metrics) > 1 for metrics in shown.values())
-    return _with_legend(figure, {arm: lines[arm] for arm in study.arms if arm in lines}, local=is_of_both)
+    return _with_legend(figure, {arm: lines[arm] for arm in colours_of(study) if arm in lines}, local=is_of_both)
 
 
 def _draw_curves(
-    axes: "Axes", arms: Sequence[str], selection: Selection, metrics: Sequence[str], factor: float = 0
+    axes: "Axes", colours: Mapping[str, str], selection: Selection, metrics: Sequence[str], factor: float = 0
 ) -> dict[str, Any]:
     """Draws the metrics of every arm, with bands if there are several seeds; returns one line per arm.
 
-    ``arms`` are all arms that have colours; ``factor`` multiplies the values, by default to convert to the metric's
-    unit.
+    ``colours`` has all arms, in the order of lines; ``factor`` multiplies the values, by default to the metric's unit.
     """
     lines, parts = {}, selection.by("arm", "metric")
     num_arms = len({arm for arm, _ in parts})
@@ -252,24 +253,24 @@ def _draw_curves(
         is_dashed = len(metrics) > 1 and metric_of(metric).of == "local"
         rounds, *moments = curve.columns()
         mean, std = ((factor or metric_of(metric).factor) * values for values in moments)
-        look = arm_line(arms, arm, len(rounds)) | ({"markerfacecolor": drawing.PAPER} if is_dashed else {})
+        look = arm_line(colours, arm, len(rounds)) | ({"markerfacecolor": drawing.PAPER} if is_dashed else {})
         line = axes.plot(rounds, mean, "--" if is_dashed else "-", **look)[0]
         lines.setdefault(arm, line)
         alpha = (0.08 if is_dashed else 0.18) * min(1, 4 / num_arms)
         axes.fill_between(rounds, mean - std, mean + std, color=look["color"], alpha=alpha, linewidth=0)
     axes.set_xlabel("round")
     whole_numbers(axes.xaxis)
-    return lines
+    return {arm: lines[arm] for arm in colours if arm in lines}
 
 
-def _draw_spectra(axes: "Axes", arms: Sequence[str], selection: Selection) -> dict[str, Any]:
-    """Draws both spectra of every arm and the threshold; returns one line per arm."""
+def _draw_spectra(axes: "Axes", colours: Mapping[str, str], selection: Selection) -> dict[str, Any]:
+    """Draws both spectra of every arm and the threshold; returns one line per arm, in the order of ``colours``."""
     lines, lowest, rounds = {}, SIGNIFICANT, set()
     for (arm, round), part in selection.by("arm", "round").items():
         rounds.add(round)
         index, *both = part.columns()
         for values, style in zip(both, ("-", "--"), strict=True):
-            look = arm_line(arms, arm, len(values)) | ({} if style == "-" else {"markerfacecolor": drawing.PAPER})
+            look = arm_line(colours, arm, len(values)) | ({} if style == "-" else {"markerfacecolor": drawing.PAPER})
             line = axes.plot(index, values, style, **look)[0]
             lines.setdefault(arm, line)
             lowest = min([lowest, *values[np.isfinite(values)]])
@@ -278,7 +279,7 @@ def _draw_spectra(axes: "Axes", arms: Sequence[str], selection: Selection) -> di
     when = f"round {rounds.pop()}" if len(rounds) == 1 else "last saved round"
     axes.set(xlabel=f"index of the eigenvalue ({when})", ylabel="log eigenvalue (natural)")
     whole_numbers(axes.xaxis)
-    return lines
+    return {arm: lines[arm] for arm in colours if arm in lines}
 
 
 def _with_legend(
@@ -296,6 +297,6 @@ def _with_legend(
         labels += ["server model", "local model"]
     if threshold:
         handles.append(Line2D([], [], **THRESHOLD))
-        labels.append(f"threshold {SIGNIFICANT:.0f}")
+        labels.append(f"threshold {show_number(SIGNIFICANT, '.0f')}")
     drawing.legend(figure, handles, labels)
     return figure

@@ -1,6 +1,7 @@
 """Tables as Markdown, LaTeX and CSV, with special characters in names of arms, settings and studies escaped."""
 
 import csv
+import html
 import io
 import math
 import os
@@ -14,10 +15,18 @@ _LATEX = {
     **{character: f"\\{character}" for character in "&%$#_{}"},
     **{character: f"{{{character}}}" for character in "[]*"},  # which would be an argument of a preceding \\
     **{"\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}", "`": "\\textasciigrave{}"},
-    **{"±": "$\\pm$", "|": "$|$", "<": "$<$", ">": "$>$"},
+    **{"±": "$\\pm$", "−": "$-$", "|": "$|$", "<": "$<$", ">": "$>$"},
 }
 _HTML = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 _MARKDOWN = re.compile(r"[\\`*\[\]|~$]|(?<![^\W_])_|_(?![^\W_])")  # also _, but not within a word
+
+
+class Bold(str):
+    """The text of a cell that is set in bold."""
+
+    def __html__(self) -> str:
+        """Returns the cell of a page, as templates ask for it."""
+        return f"<b>{html.escape(self)}</b>"
 
 
 def markdown(rows: Sequence[Sequence[str]], num_labels: int = 1) -> str:
@@ -63,13 +72,14 @@ def in_csv(text: str) -> str:
 
 def in_markdown(text: str) -> str:
     """Escapes HTML and markup, and makes it one line."""
-    text = "".join(_HTML.get(character, character) for character in _in_one_line(text))
-    return _MARKDOWN.sub(r"\\\g<0>", text)
+    escaped = _MARKDOWN.sub(r"\\\g<0>", "".join(_HTML.get(character, character) for character in _in_one_line(text)))
+    return f"**{escaped}**" if isinstance(text, Bold) else escaped
 
 
 def in_latex(text: str) -> str:
     """Escapes commands, and makes it one line."""
-    return "".join(_LATEX.get(character, character) for character in _in_one_line(text))
+    escaped = "".join(_LATEX.get(character, character) for character in _in_one_line(text))
+    return f"\\textbf{{{escaped}}}" if isinstance(text, Bold) else escaped
 
 
 def _in_one_line(text):

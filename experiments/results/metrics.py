@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from fedjax_collapse.core.records import MEASURED
 
 PHASES = ("compile", "train", "evaluate")  # of a round; their seconds are in timing.jsonl
+MINUS = "\N{MINUS SIGN}"  # of numbers that are shown; files for programs have the hyphen
 LARGEST = 1e100  # the largest number that is shown; squares of larger ones may not be finite
 _DOMAIN = "domain_accuracy/"
 
@@ -107,6 +108,6 @@ def number(value: Any) -> float:
 
 
 def show_number(value: Any, form: str, missing: str = "-") -> str:
-    """Formats the number, for example as ``.2f``; returns ``missing`` if it is null or not finite."""
+    """Formats the number, for example as ``.2f``, with true minus signs; ``missing`` if it is null or not finite."""
     value = number(value)
-    return f"{value:{form}}" if math.isfinite(value) else missing
+    return f"{value:{form}}".replace("-", MINUS) if math.isfinite(value) else missing

@@ -3,7 +3,7 @@ for (const table of document.querySelectorAll("table.results")) {
   const body = table.tBodies[0], rows = [...body.rows];
   if (rows.length < 2) continue;
   const key = (row, i) => {
-    const text = row.cells[i].textContent.trim(), found = text.match(/^[+-]?[\d.,]+(e[+-]?\d+)?/);
+    const text = row.cells[i].textContent.trim().replaceAll("−", "-"), found = text.match(/^[+-]?[\d.,]+(e[+-]?\d+)?/);
     return [text === "-" || text === "" ? null : found ? parseFloat(found[0].replaceAll(",", "")) : NaN, text];
   };
   [...table.tHead.rows[0].cells].forEach((head, i) => {

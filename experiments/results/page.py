@@ -13,12 +13,17 @@ import jinja2
 from experiments.config.cells import arms_of, merged
 from experiments.folder import REPORT
 from experiments.results import drawing
+from experiments.results.arm_colours import colours_of
+from experiments.results.best import best_note, with_best
+from experiments.results.chance import chance_note
 from experiments.results.contents import OVERVIEW, PLOTS, Plot
+from experiments.results.differences import difference_tables
 from experiments.results.formats import name_of
 from experiments.results.pivots import pivots
 from experiments.results.reading import layouts_of, read_study
 from experiments.results.study_results import Study
-from experiments.results.table import accuracy_note, final_table, local_note
+from experiments.results.table import Titled, accuracy_note, final_table, local_note
+from experiments.results.view import EVERYTHING, View
 from fedjax_collapse.core import files
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.storage.fingerprint import flatten
@@ -47,19 +52,22 @@ class Section(NamedTuple):
     description: str
     results: list[list[str]]
     colours: dict[str, str]  # of arms
-    accuracy_note: str
+    notes: list[str]
+    differences: list[Titled]  # from the first arm
     figures: list[Figure]
 
 
-def write_report(study: Study | Path | str) -> Path:
+def write_report(study: Study | Path | str, view: View = EVERYTHING) -> Path:
     """Writes ``report.html``, atomically, from a study or from what is saved in its folder, and returns its path.
+
+    ``view`` is what its tables show.
 
     Raises:
         UserError: the folder is not a study's, or a file in it cannot be read or written.
     """
     study = study if isinstance(study, Study) else read_study(study)
     path = study.path / REPORT
-    page = render(study).encode(errors="backslashreplace")  # for names that are not Unicode
+    page = render(study, view).encode(errors="backslashreplace")  # for names that are not Unicode
     try:
         with files.shared(path) as file:
             file.write(page)
@@ -68,15 +76,16 @@ def write_report(study: Study | Path | str) -> Path:
     return path
 
 
-def render(study: Study) -> str:
+def render(study: Study, view: View = EVERYTHING) -> str:
     """Returns the whole page; equal studies give equal text."""
-    sections = [_section(study, i, setting) for i, setting in enumerate(study.settings)]
+    sections = [_section(study, i, setting, view) for i, setting in enumerate(study.settings)]
     return _template().render(
         title=f"Study {name_of(study.path.resolve())}",
         description=description(study),
         demonstration=", ".join(demonstrations(study)),
         notes=missing_results(study) + several_layouts(study.starts) + list(study.notes),
-        pivots=pivots(study),
+        pivots=pivots(study, view),
+        dead=chance_note(study),
         overview=_drawn(OVERVIEW, study, "all-") if len(sections) > 1 else [],
         sections=sections,
         settings=as_text(study.config),
@@ -182,14 +191,16 @@ def _template() -> jinja2.Template:
     return environment.get_template("page.html.jinja")
 
 
-def _section(study: Study, index: int, setting: str) -> Section:
+def _section(study: Study, index: int, setting: str, view: View) -> Section:
     part = study.of_setting(setting)
     colours = {cell.arm: "#999999" for cell in part.summary}
-    colours |= {arm: drawing.themed(drawing.arm_colour(part.arms, arm)) for arm in part.arms}
+    colours |= {arm: drawing.themed(colour) for arm, colour in colours_of(part).items()}
     figures = _drawn(PLOTS, part, f"setting{index}-" if setting else "")
     about = description(part) if setting else ""
-    notes = f"{accuracy_note(part.summary)} {local_note(part.summary)}".strip()
-    return Section(setting, about, final_table(part.summary), colours, notes, figures)
+    summary = with_best(part, view.of(part.summary))
+    notes = accuracy_note(summary), local_note(summary), best_note(summary), chance_note(part)
+    rows, differences = final_table(summary, view.metrics(summary)), difference_tables(part, view=view)
+    return Section(setting, about, rows, colours, list(filter(None, notes)), differences, figures)
 
 
 def _drawn(plots: Sequence[Plot], study: Study, prefix: str) -> list[Figure]:

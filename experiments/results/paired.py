@@ -1,42 +1,29 @@
-"""Differences between arms, run by run: with the same seed on the same partition."""
+"""Pairs of runs of two arms: with the same seed on the same partition."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
 from experiments.config.cells import CellName
-from experiments.results.metrics import ACCURACY, number
-from experiments.results.study_results import Run, Study, moments
+from experiments.results.metrics import ACCURACY, Metric
+from experiments.results.study_results import Run, Study
 
 
-def paired_difference(study: Study, cell: CellName, base: str) -> dict[str, Any]:
-    """Returns mean, standard deviation (n - 1) and number of the differences in accuracy to the base arm.
-
-    Each is between two runs of the same setting with one seed, on one partition and at one round; others are left out.
-    """
-    values = [
-        number(run.metrics[-1].get(ACCURACY.name)) - number(other.metrics[-1].get(ACCURACY.name))
-        for run, other in pairs(study, cell, base)
-    ]
-    return moments([value for value in values if np.isfinite(value)])
-
-
-def pairs(study: Study, cell: CellName, base: str) -> list[tuple[Run, Run]]:
+def pairs(study: Study, cell: CellName, base: str, metric: Metric = ACCURACY) -> list[tuple[Run, Run]]:
     """Returns pairs of finished runs of both arms.
 
-    The runs of a pair have the same seed, partition and number of rounds, and accuracies of the same kind of model.
+    The runs of a pair have the same seed, partition and number of rounds, and the metric is of the same kind of model.
     """
     return [
         (run, other)
         for run, other in of_one_seed(study, cell, base)
-        if run.headline == other.headline
+        if _kind(run, metric) == _kind(other, metric)
         and run.last_round == other.last_round
         and _is_same_partition(study, run, other)
     ]
 
 
-def why_none(study: Study, cell: CellName, base: str) -> str:
+def why_none(study: Study, cell: CellName, base: str, metric: Metric = ACCURACY) -> str:
     """Explains why a cell has no difference to the base arm."""
     if not any(run.is_finished for run in study.of_cell(cell._replace(arm=base))):
         return f"no run of {base} is finished"
@@ -45,17 +32,21 @@ def why_none(study: Study, cell: CellName, base: str) -> str:
     both = of_one_seed(study, cell, base)
     if not both:
         return "no seed in common"
-    if all(run.headline != other.headline for run, other in both):
-        return (
-            "their accuracy is of something else" if both[0][0].headline else "nothing says what their accuracy is of"
-        )
-    return "no finite accuracies of one seed on the same partition at the same round"
+    if all(_kind(run, metric) != _kind(other, metric) for run, other in both):
+        what = f"what their {metric.quantity} is of"
+        return f"their {metric.quantity} is of something else" if _kind(both[0][0], metric) else f"nothing says {what}"
+    return f"no finite {metric.quantity} of one seed on the same partition at the same round"
 
 
 def of_one_seed(study: Study, cell: CellName, base: str) -> list[tuple[Run, Run]]:
     """Returns the finished runs of a cell, each with the base arm's run in the same setting with the same seed."""
     of_base = {run.seed: run for run in study.of_cell(cell._replace(arm=base)) if run.is_finished}
     return [(run, of_base[run.seed]) for run in study.of_cell(cell) if run.is_finished and run.seed in of_base]
+
+
+def _kind(run: Run, metric: Metric) -> str:
+    """Returns which model the metric is of, for metrics that are not of the same one in all arms."""
+    return {"headline": run.headline, "local": run.local}.get(metric.of, "")
 
 
 def _is_same_partition(study: Study, first: Run, second: Run) -> bool:

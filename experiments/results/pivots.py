@@ -6,11 +6,13 @@ from typing import NamedTuple
 
 from experiments.config.cells import CellName, means_of
 from experiments.config.paper import Paper, paper_of
+from experiments.results.best import best_note, with_best
 from experiments.results.metrics import ACCURACY, SECONDS, TO_TARGET, Metric, number, show_number
 from experiments.results.seconds import seconds_per_round
 from experiments.results.study_results import Study, Summary
-from experiments.results.table import columns_of, show_moments, unlike_note
+from experiments.results.table import show_moments, unlike_note
 from experiments.results.targets import rounds_to_target
+from experiments.results.view import EVERYTHING, View
 
 Means = Mapping[str, Sequence[str]]  # by the name of a mean, the settings that it is over
 NO_MEANS: Means = MappingProxyType({})
@@ -25,6 +27,7 @@ class Pivot(NamedTuple):
     paper: Rows | None
     comparable: bool
     notes: tuple[str, ...]  # about the paper's numbers
+    bold: str  # what is bold; empty if nothing is
 
     @property
     def is_percent(self) -> bool:
@@ -38,22 +41,23 @@ class Pivot(NamedTuple):
         for own, (_, *theirs) in zip(self.ours[1:], self.paper[1:], strict=True):
             if self.comparable:
                 cells = zip(own[1:], theirs, strict=True)
-                rows.append([own[0], *(f"{cell} | paper {their}" if their else cell for cell, their in cells)])
+                both = (type(cell)(f"{cell} | paper {their}") if their else cell for cell, their in cells)
+                rows.append([own[0], *both])
             else:
                 rows += [own, [f"{own[0]} (paper, not comparable)", *theirs]] if any(theirs) else [own]
         return rows
 
 
-def pivots(study: Study) -> list[Pivot]:
-    """Returns a pivot for each metric, first the one of the paper's table, or accuracy.
+def pivots(study: Study, view: View = EVERYTHING) -> list[Pivot]:
+    """Returns a pivot for each metric of the view, by default of all, first the one of the paper's table, or accuracy.
 
     A study with a paper and without settings has only this one; a study with neither has none.
     """
     paper, has_settings = paper_of(study.config), bool(study.config.get("settings"))
     if paper is None and not has_settings:
         return []
-    summary, first = summary_for_paper(study), paper.metric if paper else ACCURACY
-    metrics = dict.fromkeys([first, *columns_of(summary)]) if has_settings else [first]
+    summary, first = with_best(study, view.of(summary_for_paper(study))), paper.metric if paper else ACCURACY
+    metrics = dict.fromkeys([*[first] * (not view.columns), *view.metrics(summary)]) if has_settings else [first]
     return [pivot(summary, metric, paper, means_of(study.config)) for metric in metrics]
 
 
@@ -73,13 +77,14 @@ def pivot(summary: Summary, metric: Metric = ACCURACY, paper: Paper | None = Non
         values = [[number(entries.get(of, {}).get("mean")) for of in over] for over in means.values()]
         over_settings = [metric.show(sum(of_mean) / len(of_mean)) for of_mean in values]
         ours.append([arm, *(show_moments(metric, entry) for entry in entries.values()), *over_settings])
+    bold = best_note({cell: {metric.name: metrics.get(metric.name)} for cell, metrics in summary.items()})
     if paper is None or metric != paper.metric:
-        return Pivot(metric, ours, None, bool(paper and paper.comparable), ())
+        return Pivot(metric, ours, None, bool(paper and paper.comparable), (), bold)
     columns, form = [*settings, *means], ".2f" if paper.is_percent else ".6g"
     numbers = [[show_number(paper.values.get(of, {}).get(arm), form, "") for of in columns] for arm in arms]
     theirs = [["Arm", *columns], *([arm, *row] for arm, row in zip(arms, numbers, strict=True))]
     notes = tuple(filter(None, (paper_note(paper), unlike_note(summary, paper.target))))
-    return Pivot(metric, ours, theirs, paper.comparable, notes)
+    return Pivot(metric, ours, theirs, paper.comparable, notes, bold)
 
 
 def paper_note(paper: Paper) -> str:

@@ -7,7 +7,8 @@ import numpy as np
 
 from experiments.config.cells import CellName
 from experiments.results import drawing
-from experiments.results.drawing import arm_colour, draws, label, new_figure
+from experiments.results.arm_colours import colours_of
+from experiments.results.drawing import draws, label, new_figure
 from experiments.results.metrics import PHASES, number, show_number
 from experiments.results.selection import Selection
 from experiments.results.study_results import Row, Run, Study, moments
@@ -70,7 +71,7 @@ def timing(study: Study, selection: Selection) -> "Figure":
     for width, colour in zip(seconds, _GREYS, strict=True):
         bars.append(seconds_axes.barh(range(len(arms)), width, 0.6, left, color=colour))
         left = left + width
-    speed_axes.barh(range(len(arms)), speeds, 0.6, color=[arm_colour(study.arms, arm) for arm in arms])
+    speed_axes.barh(range(len(arms)), speeds, 0.6, color=[colours_of(study)[arm] for arm in arms])
     for row, (total, speed) in enumerate(zip(left, speeds, strict=True)):
         beside = {"xytext": (3, 0), "textcoords": "offset points", "va": "center", "fontsize": "small"}
         seconds_axes.annotate(f"{total:,.1f}", (total, row), **beside)

@@ -146,6 +146,11 @@ class Study:
         ]
         return Selection(("setting", "arm", "seed", "round", *metrics), rows)
 
+    @functools.cached_property
+    def numbers(self) -> dict[tuple[CellName, int], dict[str, float]]:
+        """The numbers of each run that summaries are of, by cell and seed."""
+        return {(run.cell, run.seed): summarize_run(run.metrics) for run in self.runs}
+
     @property
     def measurements(self) -> tuple[str, ...]:
         """Names of the custom metrics of any run, in the order in which they were recorded."""
@@ -173,7 +178,14 @@ class Study:
 
     def of_cell(self, cell: CellName) -> tuple[Run, ...]:
         """Returns the runs of one arm in one setting, by seed."""
-        return tuple(run for run in self.runs if run.cell == cell)
+        return self._by_cell.get(cell, ())
+
+    @functools.cached_property
+    def _by_cell(self) -> dict[CellName, tuple[Run, ...]]:
+        found: dict[CellName, list[Run]] = {}
+        for run in self.runs:
+            found.setdefault(run.cell, []).append(run)
+        return {cell: tuple(runs) for cell, runs in found.items()}
 
     def measured_arrays(self, run: Run) -> Arrays:
         """Reads the arrays of the run's measurements, which are not read in advance because they may be very large."""
@@ -193,7 +205,8 @@ class Study:
         if not (of_cell := self.of_cell(cell)):
             return saved
         runs = {f"seed{run.seed}": run for run in of_cell if run.is_finished}
-        summaries = (dict(headline=r.headline, local=r.local, **summarize_run(r.metrics)) for r in runs.values())
+        numbers = self.numbers
+        summaries = (dict(headline=r.headline, local=r.local, **numbers[cell, r.seed]) for r in runs.values())
         failed = {seed: line for seed, line in saved.get("failed", {}).items() if seed not in runs}
         return summarize_seeds(list(summaries)) | ({"failed": failed} if failed else {})
 

@@ -1,12 +1,21 @@
 """The final table of a study as text, for the report and for the console."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from experiments.config.cells import CellName
+from experiments.results.formats import Bold
 from experiments.results.metrics import ACCURACY, OVER_CLIENTS, SUMMARISED, Metric, R, metric_of, panels
 from experiments.results.study_results import Summary
 from fedjax_collapse.core.records import MEASURED
+
+
+class Titled(NamedTuple):
+    """A table with what stands above and below it."""
+
+    title: str
+    rows: list[list[str]]
+    note: str
 
 
 def accuracy_note(summary: Summary) -> str:
@@ -58,27 +67,31 @@ def local_note(summary: Summary) -> str:
 
 
 def show_moments(metric: Metric, entry: Mapping[str, Any] | None, with_seeds: bool = True) -> str:
-    """Formats mean ± standard deviation of a metric in a summary; ``with_seeds`` adds the number: ``1.5 ± 0.5 (2)``."""
+    """Formats mean ± standard deviation of a metric in a summary, bold if that is marked as the best.
+
+    ``with_seeds`` adds the number of seeds: ``1.5 ± 0.5 (2)``.
+    """
     entry = entry or {}
     mean, num_seeds = metric.show(entry.get("mean")), int(entry.get("n") or 0)
     if mean == "-" or not num_seeds:
         return "-"
     std = metric._replace(format=metric.format.lstrip("+")).show(entry.get("std"))
     text = f"{mean} ± {std}" if num_seeds > 1 and std != "-" else mean
-    return f"{text} ({num_seeds})" if with_seeds else text
+    text = f"{text} ({num_seeds})" if with_seeds else text
+    return Bold(text) if entry.get("best") else text
 
 
-def final_table(summary: Summary, paired: Sequence[Metric] = ()) -> list[list[str]]:
+def final_table(summary: Summary, columns: Sequence[Metric] = ()) -> list[list[str]]:
     """Returns the heading and one row per cell: mean ± standard deviation over seeds of each metric, number of seeds.
 
-    ``paired`` are further metrics, over pairs of runs; the number of pairs is added to each.
+    ``columns`` are the metrics, by default all that have a column.
     """
-    columns = [*columns_of(summary), *paired]
+    columns = columns or columns_of(summary)
     labels = label_columns(summary)
     rows = [[*map(str.capitalize, labels), *(metric.heading for metric in columns), "Seeds"]]
     for cell, metrics in summary.items():
         entries = [metrics.get(metric.name) for metric in columns]
-        cells = [show_moments(m, entry, with_seeds=m in paired) for m, entry in zip(columns, entries, strict=True)]
+        cells = [show_moments(m, entry, with_seeds=False) for m, entry in zip(columns, entries, strict=True)]
         rows.append(
             [
                 *(getattr(cell, name) for name in labels),

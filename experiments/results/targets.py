@@ -10,6 +10,7 @@ from experiments.results.metrics import ACCURACY, number, show_number
 from experiments.results.paired import of_one_seed
 from experiments.results.study_results import Row, Run, Study, moments
 from experiments.results.table import unlike_note
+from experiments.results.view import EVERYTHING, View
 
 
 class Reached(NamedTuple):
@@ -43,12 +44,12 @@ def first_round(rows: Sequence[Row], accuracy: float) -> int | None:
     return next((row["round"] for row in rows if number(row.get(ACCURACY.name)) >= accuracy), None)
 
 
-def target_table(study: Study, base: str) -> list[list[str]]:
+def target_table(study: Study, base: str, view: View = EVERYTHING) -> list[list[str]]:
     """Returns the heading, and a row for each arm: for each setting its rounds to the target and the speed-up."""
     found = rounds_to_target(study, base)
     headings = [[f"{setting}: rounds".removeprefix(": "), "speed-up"] for setting in study.settings]
     rows = [["Arm", *(cell for pair in headings for cell in pair)]]
-    for arm in study.arms:
+    for arm in dict.fromkeys(cell.arm for cell in view.of(study.summary)):
         cells = [CellName(setting, arm) for setting in study.settings]
         rows.append([arm, *(text for cell in cells for text in _shown(found.get(cell)))])
     return rows

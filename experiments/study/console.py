@@ -10,10 +10,13 @@ from typing import Any, TextIO
 
 from experiments.config.cells import RunName
 from experiments.config.paper import Paper
-from experiments.results.metrics import ACCURACY, EFFECTIVE_RANK, PHASES, R, number, show_number
+from experiments.results.best import best_note
+from experiments.results.formats import Bold
+from experiments.results.metrics import ACCURACY, EFFECTIVE_RANK, MINUS, PHASES, R, number, show_number
 from experiments.results.pivots import NO_MEANS, Means, pivot
 from experiments.results.study_results import Summary
 from experiments.results.table import accuracy_note, final_table, local_note
+from experiments.results.view import EVERYTHING, View
 from experiments.study.eta import Pace
 
 Row = Mapping[str, Any]
@@ -122,21 +125,27 @@ class Console:
             else:
                 self._write(lambda line=line: print(line, file=self._stream, flush=True))
 
-    def print_table(self, summary: Summary, paper: Paper | None = None, means: Means = NO_MEANS) -> None:
+    def print_table(
+        self, summary: Summary, paper: Paper | None = None, means: Means = NO_MEANS, view: View = EVERYTHING
+    ) -> None:
         """Prints the final table: mean ± standard deviation over seeds per arm, as in ``summary.json``.
 
-        For a study with settings: arms by settings, with accuracies or the metric of its paper's table, and the paper's
-        values.
+        For a study with settings: arms by settings, for each metric of the view or, by default, with accuracies or the
+        metric of its paper's table, and the paper's values.
         """
         if any(cell.setting for cell in summary):
-            by_setting = pivot(summary, paper.metric if paper else ACCURACY, paper, means)
-            self.print_rows(by_setting.as_rows())
-            notes = [accuracy_note(summary)] if by_setting.is_percent else []
-            notes += [f"Paper: {' '.join(by_setting.notes)}"] if by_setting.notes else []
+            notes = []
+            for metric in view.metrics(summary) if view.columns else [paper.metric if paper else ACCURACY]:
+                by_setting = pivot(summary, metric, paper, means)
+                if view.columns:
+                    self.note(f"{metric.heading}:")
+                self.print_rows(by_setting.as_rows())
+                notes += [accuracy_note(summary)] if by_setting.is_percent else []
+                notes += [f"Paper: {' '.join(by_setting.notes)}"] if by_setting.notes else []
         else:
-            self.print_rows(final_table(summary))
+            self.print_rows(final_table(summary, view.metrics(summary)))
             notes = [accuracy_note(summary), local_note(summary)]
-        for line in filter(None, notes):
+        for line in filter(None, dict.fromkeys([*notes, best_note(summary)])):
             self.note(line)
 
     def print_rows(self, rows: Sequence[Sequence[str]]) -> None:
@@ -157,12 +166,13 @@ class Console:
     def _print_block(self, rows):
         import rich.box
         import rich.table
+        from rich.text import Text
 
         table = rich.table.Table(box=rich.box.SIMPLE_HEAD)
         for i, (heading, width) in enumerate(zip(rows[0], _narrowest(rows), strict=True)):
             table.add_column(heading, justify="right" if i else "left", min_width=width if i else None)
         for row in rows[1:]:
-            table.add_row(*row)
+            table.add_row(*(Text(cell, style="bold" if isinstance(cell, Bold) else "") for cell in row))
         self._write(lambda: self._rich.print(table))
 
     def time_left(self) -> tuple[float | None, float | None]:
@@ -247,11 +257,11 @@ class Console:
                 os.dup2(nowhere.fileno(), self._stream.fileno())
 
     def _printable(self, text: str) -> str:
-        """Replaces control characters, and, if the stream is not UTF-8, characters outside of ASCII."""
-        text = "".join(c if c.isprintable() else " " for c in text)
+        """Replaces control characters, and, if the stream is not UTF-8, characters outside of ASCII; bold stays so."""
+        text = type(text)("".join(c if c.isprintable() else " " for c in text))
         if (self._stream.encoding or "").lower().replace("-", "").startswith("utf8"):
             return text
-        return text.replace("±", "+-").encode("ascii", "replace").decode("ascii")
+        return type(text)(text.replace("±", "+-").replace(MINUS, "-").encode("ascii", "replace").decode("ascii"))
 
 
 def _narrowest(rows: Sequence[Sequence[str]]) -> list[int]:

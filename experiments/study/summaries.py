@@ -1,6 +1,5 @@
 """Summaries of the runs of a study: their progress, and the results of those that are finished."""
 
-import contextlib
 import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -10,7 +9,8 @@ from experiments.config.cells import CellName, RunName, cells_of, means_of
 from experiments.config.errors import one_line
 from experiments.config.paper import paper_of
 from experiments.folder import SUMMARY, is_finished, run_folder
-from experiments.results.metrics import FROM_RUNS
+from experiments.results.best import with_best
+from experiments.results.chance import chance_note
 from experiments.results.page import write_report
 from experiments.results.pivots import summary_for_paper
 from experiments.results.reading import NothingEvaluated, read_run_summary, read_study
@@ -28,15 +28,16 @@ def finish(workdir: Path, config: Mapping[str, Any], console: Console) -> list[s
     try:
         summary = summarize(workdir, cells_of(config), config["seeds"])
         write_json(workdir / SUMMARY, {str(cell): metrics for cell, metrics in summary.items()})
-        is_of_runs, study = bool(paper and paper.metric in FROM_RUNS), None
-        if not is_of_runs:
-            console.print_table(summary, paper, means_of(config))
-        with contextlib.suppress(NothingEvaluated):  # for example because all runs failed
+        study = None
+        try:
             study = read_study(workdir)
-        if is_of_runs:
-            console.print_table(summary_for_paper(study) if study else summary, paper, means_of(config))
+            summary = with_best(study, summary_for_paper(study))
+        except NothingEvaluated:  # for example because all runs failed
+            pass
+        finally:
+            console.print_table(summary, paper, means_of(config))
         if study:
-            console.note("\n".join([unfinished_note(study.unfinished), *study.notes]))
+            console.note("\n".join(filter(None, [chance_note(study), unfinished_note(study.unfinished), *study.notes])))
             console.note(f"report: {write_report(study)}")
     except (UserError, OSError) as error:
         again = f"fedjax-collapse report {shlex.quote(str(workdir))}"

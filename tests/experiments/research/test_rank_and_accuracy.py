@@ -91,7 +91,7 @@ def test_the_command(tmp_path, capsys):
     study = write_study(tmp_path / "study")
     assert main([str(study), f"--out={tmp_path / 'out'}"]) == 0
     shown = capsys.readouterr().out
-    assert "| alpha 0.1 | 5 | 0 | 0 | 5 | -1.00 | +1.00 | -1.00 | - |" in shown
+    assert "| alpha 0.1 | 5 | 0 | 0 | 5 | −1.00 | +1.00 | −1.00 | - |" in shown
     assert "| no | yes | no | 5 | 5 | 5 | +3.0 |" in shown and "| yes | yes | yes | 0 | 0 | 0 | - |" in shown
     with (tmp_path / "out" / "runs.csv").open() as file:
         assert len(list(csv.DictReader(file))) == 10

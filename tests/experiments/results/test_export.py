@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import io
 import json
+import math
 import os
 import re
 from pathlib import Path
@@ -18,20 +19,21 @@ from experiments.config.plain_values import plain
 from experiments.config.validation import check_study
 from experiments.configs import quickstart
 from experiments.results import page as html
+from experiments.results.differences import comparison
 from experiments.results.export import TABLES, results_of
 from experiments.results.formats import in_latex, in_markdown
 from experiments.results.metrics import ACCURACY, R
 from experiments.results.page import write_report
-from experiments.results.paired import paired_difference, why_none
+from experiments.results.paired import why_none
 from experiments.results.pivots import paper_note, pivot, pivots, summary_for_paper
 from experiments.results.reading import read_study
 from experiments.results.seconds import seconds_per_round
 from experiments.results.sweep import lines_of, sweep
-from experiments.results.table import final_table
 from experiments.results.targets import rounds_to_target, target_note, target_table
 from fedjax_collapse import UserError
 from fedjax_collapse.simulation.measurement import HEADLINES
 
+DIFFERENCE = "Accuracy (%) difference: "  # columns of results.csv
 ARMS = ("base", "decorr strength=0.1", "decorr strength=1")
 PAPER = dict(source="X & Y, Table_1", comparable=False, why="small data", values={"a 1": {"base": 50.5}, "b": {}})
 
@@ -72,7 +74,7 @@ def test_arms_by_settings(cells):
     rows = pivot(study.summary).ours
     assert rows[0] == ["Arm", "a 1", "b"] and rows[1] == ["base", "50.50 ± 0.71 (2)", "50.50 ± 0.71 (2)"]
     assert rows[3] == ["decorr strength=1", "73.00 (1)", "71.50 ± 2.12 (2)"]
-    assert pivot(study.summary, R).ours[2][1:] == ["-1.000 ± 0.000 (2)"] * 2
+    assert pivot(study.summary, R).ours[2][1:] == ["−1.000 ± 0.000 (2)"] * 2
 
 
 def test_the_papers_numbers_stand_apart_unless_they_are_comparable(cells):
@@ -161,21 +163,18 @@ def test_without_settings_a_papers_numbers_are_by_arm(tmp_path):
 
 def test_differences_are_those_of_equal_seeds_on_equal_partitions(tmp_path):
     folder = make_cells(tmp_path / "s", ())
-    expected = {"mean": pytest.approx(0.105), "std": pytest.approx(np.std([0.1, 0.11], ddof=1)), "n": 2}
-    assert paired_difference(read_study(folder), CellName("", ARMS[1]), "base") == expected
+    found = comparison(read_study(folder), CellName("", ARMS[1]), "base")
+    assert found[:3] == pytest.approx((0.105, np.std([0.1, 0.11], ddof=1), 2))
     np.savez(folder / ARMS[1] / "seed1" / "partition.npz", class_counts=np.full((3, 2), 9))
-    assert paired_difference(read_study(folder), CellName("", ARMS[1]), "base") == {
-        "mean": pytest.approx(0.1),
-        "std": None,
-        "n": 1,
-    }
+    found = comparison(read_study(folder), CellName("", ARMS[1]), "base")
+    assert found.mean == pytest.approx(0.1) and found.n == 1 and math.isnan(found.std)
     hashes = {arm: {"seed0": {"partition": arm}, "seed1": {"partition": "same"}} for arm in ARMS}
     (folder / "provenance.json").write_text(json.dumps({"starts": [{"sha256": hashes}]}))
-    by_hash = paired_difference(read_study(folder), CellName("", ARMS[1]), "base")
-    assert by_hash == {"mean": pytest.approx(0.11), "std": None, "n": 1}
+    by_hash = comparison(read_study(folder), CellName("", ARMS[1]), "base")
+    assert by_hash.mean == pytest.approx(0.11) and by_hash.n == 1
     rows = (folder / ARMS[1] / "seed1" / "metrics.jsonl").read_text().splitlines()[:1]
     (folder / ARMS[1] / "seed1" / "metrics.jsonl").write_text(rows[0] + "\n")  # not at the same round yet
-    assert paired_difference(read_study(folder), CellName("", ARMS[1]), "base")["n"] == 0
+    assert comparison(read_study(folder), CellName("", ARMS[1]), "base").n == 0
 
 
 def test_files_of_one_study(cells, tmp_path, capsys):
@@ -185,15 +184,22 @@ def test_files_of_one_study(cells, tmp_path, capsys):
     assert before == {path: path.read_bytes() for path in cells.rglob("*") if path.is_file()}
     markdown = (out / "results.md").read_text()
     assert "| Setting | Arm | Accuracy (%) | Best | Last 10 |" in markdown and "| --- | --- | ---: |" in markdown
-    assert "| b | decorr strength=1 | 71.50 ± 2.12 | 71.50 ± 2.12 | - |" in markdown
-    assert "+10.50 ± 0.71 (2)" in markdown and markdown.endswith("not comparable: small data.\n")
+    assert "| b | decorr strength=1 | **71.50 ± 2.12** | **71.50 ± 2.12** | - |" in markdown
+    assert "| b | decorr strength=0.1 | +10.50 ± 0.71 | +4.15 to +16.85 | 0.5 | 2 |" in markdown
+    assert markdown.endswith("not comparable: small data.\n")
     latex = (out / "results.tex").read_text()
-    assert "\\begin{tabular}{llrrrrrrrr}" in latex and "71.50 $\\pm$ 2.12" in latex and "X \\& Y, Table\\_1" in latex
-    assert latex.count("\\\\\n") == 1 + 6 + 1 + 4  # heading and cells; heading, arms and the paper's row
+    assert (
+        "\\begin{tabular}{llrrrrrrr}" in latex
+        and "\\textbf{71.50 $\\pm$ 2.12}" in latex
+        and "X \\& Y, Table\\_1" in latex
+    )
+    assert latex.count("\\\\\n") == 7 + 5 + 5  # with headings: cells, differences, arms with the paper's row
     rows = read_csv(out)
     assert [(row["Setting"], row["Arm"]) for row in rows] == [(s, arm) for s in ("a 1", "b") for arm in ARMS]
     assert float(rows[4]["Accuracy (%): mean"]) == pytest.approx(61) and rows[2]["Accuracy (%): std"] == ""
-    assert float(rows[5]["Accuracy - base: mean"]) == pytest.approx(21) and rows[5]["Accuracy - base: n"] == "2"
+    assert float(rows[5][DIFFERENCE + "mean"]) == pytest.approx(21) and rows[5][DIFFERENCE + "n"] == "2"
+    assert float(rows[4][DIFFERENCE + "low"]) == pytest.approx(4.147, abs=1e-3) and rows[4][DIFFERENCE + "p"] == "0.5"
+    assert "−" not in (out / "results.csv").read_text()
     figures = {str(path.relative_to(out)): path.read_text() for path in out.rglob("*.svg")}
     assert all("var(--" not in text and "#000000" in text for text in figures.values())  # inks of the page
     assert {"accuracy.svg", "a 1/accuracy.svg", "b/sweep.svg", "b/partition.svg"} <= figures.keys()
@@ -228,7 +234,7 @@ def test_several_studies_have_names_of_their_own(tmp_path, monkeypatch, places, 
 @pytest.fixture
 def no_pages(monkeypatch):
     """Reports are not drawn, which takes seconds."""
-    monkeypatch.setattr(report, "write_report", lambda study: study.path / "report.html")
+    monkeypatch.setattr(report, "write_report", lambda study, view: study.path / "report.html")
 
 
 def test_accuracies_of_different_things_are_not_compared(tmp_path, capsys, no_pages):
@@ -237,8 +243,8 @@ def test_accuracies_of_different_things_are_not_compared(tmp_path, capsys, no_pa
     for file in folder.glob(f"a/{ARMS[1]}/seed*/summary.json"):
         file.write_text(json.dumps({"headline": HEADLINES["personal"], "local": "client 0"}))
     study = read_study(folder)
-    assert paired_difference(study, CellName("a", ARMS[1]), "base")["n"] == 0
-    assert paired_difference(study, CellName("b", ARMS[1]), "base")["n"] == 2
+    assert comparison(study, CellName("a", ARMS[1]), "base").n == 0
+    assert comparison(study, CellName("b", ARMS[1]), "base").n == 2
     assert rounds_to_target(study, "base")["a", ARMS[1], ""].num_runs == 0
     assert rounds_to_target(study, "base")["b", ARMS[1], ""].num_runs == 2
     assert target_table(study, "base")[2][1:3] == ["-", "-"]
@@ -256,8 +262,8 @@ def test_accuracies_of_different_things_are_not_compared(tmp_path, capsys, no_pa
     row, of_base = rows["a", ARMS[1]], rows["a", "base"]
     assert row["Accuracy (%): of"] == HEADLINES["personal"] and row["R: of"] == "client 0"
     assert of_base["Accuracy (%): of"] == HEADLINES["server"]
-    assert row["Accuracy - base: mean"] == "" and row["Accuracy - base: note"] == "their accuracy is of something else"
-    assert rows["b", ARMS[1]]["Accuracy - base: mean"] == "10.5" and rows["b", ARMS[1]]["Accuracy - base: note"] == ""
+    assert row[DIFFERENCE + "mean"] == "" and row[DIFFERENCE + "note"] == "their accuracy is of something else"
+    assert rows["b", ARMS[1]][DIFFERENCE + "mean"] == "10.5" and rows["b", ARMS[1]][DIFFERENCE + "note"] == ""
 
     config = json.loads((folder / "config.json").read_text())
     config["paper"] = PAPER | dict(metric="rounds_to_target", target="base", values={"b": {ARMS[1]: 12.0}})
@@ -306,7 +312,7 @@ def test_unfinished_runs_are_listed_below_the_tables(tmp_path, capsys, no_pages)
     rows = {(row["Setting"], row["Arm"]): row for row in read_csv(out)}
     assert rows["a", "base"]["Unfinished"] == "seed 1 (round 1 of 2)" and rows["a", "base"]["Accuracy (%): n"] == "1"
     assert rows["b", ARMS[1]]["Accuracy (%): mean"] == "" and rows["b", ARMS[1]]["Accuracy (%): n"] == "0"
-    assert rows["b", ARMS[1]]["Accuracy - base: note"] == "no run is finished"
+    assert rows["b", ARMS[1]][DIFFERENCE + "note"] == "no run is finished"
     assert set(read_study(folder).finished().of_setting("b").arms) == {"base", ARMS[2]}  # figures are of these
 
     assert report.main([str(folder)]) == 0
@@ -327,7 +333,7 @@ def test_unfinished_runs_have_rows_of_their_own_where_they_are_asked_for(tmp_pat
     assert f"base {mark} & 41.00 &" in (folder / "export" / "results.tex").read_text()
     rows = {row["Arm"]: row for row in read_csv(folder / "export")}
     assert rows[f"base {mark}"]["Accuracy (%): mean"] == "41" and rows["base"]["Accuracy (%): n"] == "1"
-    assert {row["Accuracy - base: mean"] for arm, row in rows.items() if mark in arm} == {""}
+    assert {row[DIFFERENCE + "mean"] for arm, row in rows.items() if mark in arm} == {""}
     capsys.readouterr()
     assert report.main([str(folder), "--unfinished"]) == 0
     assert f"base {mark}" in capsys.readouterr().out
@@ -446,8 +452,7 @@ def test_several_studies_in_one_table(cells, tmp_path, capsys):
     rows = read_csv(tmp_path / "out")
     assert [(row["Study"], row["Setting"]) for row in rows[::3]] == [("cells", "a 1"), ("cells", "b"), ("other", "")]
     results = results_of({"x": read_study(other)}, "base")
-    heading, *rows = final_table(results.summary, results.differences)
-    assert heading[0] == "Arm" and heading[-2:] == ["Accuracy - base", "Seeds"] and rows[0][-2] == "-"
+    assert len(results.compared) == 1 and [row[0] for row in results.compared[0].rows] == ["Arm", *ARMS[1:]]
     for arguments, words in (
         ([str(cells), str(other), "--base=base"], "give --out=FOLDER"),
         ([str(cells), "--base=bas"], "unknown arm in --base 'bas': did you mean 'base'"),

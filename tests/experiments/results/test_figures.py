@@ -49,7 +49,8 @@ def lab(linear):
 
 def test_ten_arms_are_told_apart_by_anyone():
     """By colour with every kind of sight, and by their markers without any."""
-    looks = [drawing.arm_line(TEN, arm, 8) for arm in TEN]
+    colours = {arm: drawing.arm_colour(TEN, arm) for arm in TEN}
+    looks = [drawing.arm_line(colours, arm, 8) for arm in TEN]
     assert len({look["marker"] for look in looks}) == len({look["color"] for look in looks}) == 10
     rgb = np.array([[int(look["color"][i : i + 2], 16) / 255 for i in (1, 3, 5)] for look in looks])
     linear = np.where(rgb > 0.04045, ((rgb + 0.055) / 1.055) ** 2.4, rgb / 12.92)
@@ -57,7 +58,8 @@ def test_ten_arms_are_told_apart_by_anyone():
         seen = lab(np.clip(linear @ sight.T, 0, 1))
         assert min(np.linalg.norm(a - b) for a, b in itertools.combinations(seen, 2)) > 15
     many = [f"arm {i}" for i in range(24)]
-    assert len({(look["color"], look["marker"]) for look in (drawing.arm_line(many, arm, 8) for arm in many)}) == 24
+    colours = {arm: drawing.arm_colour(many, arm) for arm in many}
+    assert len({(look["color"], look["marker"]) for look in (drawing.arm_line(colours, arm, 8) for arm in many)}) == 24
 
 
 def test_late_rounds_are_enlarged(study):

@@ -188,7 +188,7 @@ def test_page_is_complete_well_formed_and_self_contained(study, page):
     assert "demonstration on small data (digits), not comparable" in text
     config = "training.learning_rate", "0.05", "arms.feddecorr.methods.feddecorr.strength", "packages.jax", "0.10.2"
     assert all(words in text for words in config)
-    assert page.count('<span class="swatch" style="background:#') == 2
+    assert page.count('<span class="swatch" style="background:#') == 2 + 1  # and of the differences
     assert "Not recorded" not in text and "unfinished" not in text and "nan" not in text.lower()
     assert measurements(read_study(study)) is None and "measurements" not in parsed.ids and "Measurements" not in text
 
@@ -356,7 +356,7 @@ def test_a_measurement_is_drawn_and_tabulated_under_its_name(tmp_path):
     assert summary["measured/nc1"] == {"mean": 2.5, "std": 1.0, "n": 3} and "measured/list" not in summary
     head, fedavg, feddecorr = final_table(record.summary)
     assert head[-3:] == ["nc1", "<gap>", "Seeds"] and head[-4] == "R"
-    assert fedavg[-3:-1] == ["-", "-"] and feddecorr[-3:-1] == ["2.5 ± 1", "1e-07 ± 0"]
+    assert fedavg[-3:-1] == ["-", "-"] and feddecorr[-3:-1] == ["2.5 ± 1", "1e−07 ± 0"]
     figure = measurements(record)
     assert [axes.get_title(loc="left") for axes in figure.axes] == ["nc1", "<gap>"]
     assert [[len(line.get_xdata()) for line in axes.lines] for axes in figure.axes] == [[12], [1]]
@@ -382,7 +382,7 @@ def test_of_several_watched_clients_there_are_mean_and_range(tmp_path):
         *("Significant dimensions", "R, mean over clients", "R, lowest", "R, highest"),
         *(f"Local effective rank, {what}" for what in ("mean over clients", "lowest", "highest")),
     ]
-    assert row[6:-1] == ["1.000 ± 0.707", "-1.000 ± 0.000", "2.000 ± 0.000", "7.0 ± 0.0", "6.0 ± 0.0", "9.0 ± 0.0"]
+    assert row[6:-1] == ["1.000 ± 0.707", "−1.000 ± 0.000", "2.000 ± 0.000", "7.0 ± 0.0", "6.0 ± 0.0", "9.0 ± 0.0"]
     (line,) = collapse_ratio(record).axes[0].lines[:1]
     assert list(line.get_ydata()) == [1.0, 1.0, 1.0]
     for file in study.glob("*/seed*/summary.json"):

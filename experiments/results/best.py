@@ -1,0 +1,50 @@
+"""The best values of a table: the best mean, and all that are not shown to be worse."""
+
+from experiments.config.cells import CellName
+from experiments.results.differences import comparison
+from experiments.results.metrics import Metric, metric_of, number
+from experiments.results.significance import CONFIDENCE
+from experiments.results.study_results import Study, Summary
+from experiments.results.table import accuracy_of
+
+_NOTE = (
+    "Bold: the best mean, and every arm whose difference from it over pairs of runs has an interval "
+    f"({100 * CONFIDENCE:.0f} %) that contains 0."
+)
+
+
+def with_best(study: Study, summary: Summary) -> Summary:
+    """Returns cells of the study's summary with ``best=True`` for the best values of each setting and metric.
+
+    Only metrics that declare which direction is better have any, and only arms with the same kind of accuracy are
+    compared. Without two pairs of runs to compare the best mean with, nothing is best.
+    """
+    marked = {cell: dict(metrics) for cell, metrics in summary.items()}
+    names = dict.fromkeys(name for metrics in summary.values() for name in metrics)
+    groups: dict[tuple[str, str], list[CellName]] = {}
+    for cell, metrics in summary.items():
+        groups.setdefault((cell.setting, accuracy_of(metrics)), []).append(cell)
+    for metric in filter(lambda metric: metric.better, map(metric_of, names)):
+        for cells in groups.values():
+            for cell in _best(study, summary, cells, metric):
+                marked[cell][metric.name] = {**marked[cell][metric.name], "best": True}
+    return marked
+
+
+def best_note(summary: Summary) -> str:
+    """Explains what is bold; empty if no value is marked as best."""
+    entries = (entry for metrics in summary.values() for entry in metrics.values())
+    return _NOTE if any((entry or {}).get("best") for entry in entries) else ""
+
+
+def _best(study: Study, summary: Summary, cells: list[CellName], metric: Metric) -> list[CellName]:
+    entries = {cell: summary[cell].get(metric.name) or {} for cell in cells}
+    means = {cell: number(entry.get("mean")) for cell, entry in entries.items() if int(entry.get("n") or 0) > 1}
+    means = {cell: mean for cell, mean in means.items() if mean == mean}
+    if not means:
+        return []
+    best = (max if metric.better == "higher" else min)(means, key=means.get)
+    found = {cell: comparison(study, cell, best.arm, metric) for cell in cells if cell != best}
+    if not any(of.has_interval for of in found.values()):
+        return []
+    return [best, *(cell for cell, of in found.items() if of.may_be_zero)]
