@@ -24,7 +24,7 @@ from jaxtyping import Int
 
 from fedjax_collapse.core.options import Count, Fraction, Interval, Natural, Seed, checked
 from fedjax_collapse.core.records import UserError
-from fedjax_collapse.data import class_holders, dirichlet_draws
+from fedjax_collapse.data import class_holders
 from fedjax_collapse.data.reading import index_file
 
 Labels = Int[np.ndarray, " examples"]
@@ -78,7 +78,7 @@ def dirichlet(
     rng = np.random.default_rng(seed)
     rows_of_class = _rows_of_class(labels)
     for _ in range(max_tries):
-        parts = dirichlet_draws.divide_classes(rows_of_class, len(labels), num_clients, alpha, min_size, balance, rng)
+        parts = class_holders.divide_classes(rows_of_class, len(labels), num_clients, alpha, min_size, balance, rng)
         if parts is not None:
             return [rng.permutation(part) for part in parts]
     raise _too_many_tries(labels, num_clients, alpha, min_size, max_tries)
@@ -98,7 +98,7 @@ def dirichlet_per_client(labels: Labels, num_clients: int, alpha: Concentration,
     """
     _check_num_clients(labels, num_clients, min_size=1)
     rng = np.random.default_rng(seed)
-    return dirichlet_draws.take_by_priors(_rows_of_class(labels), num_clients, alpha, rng)
+    return class_holders.take_by_priors(_rows_of_class(labels), num_clients, alpha, rng)
 
 
 @checked
