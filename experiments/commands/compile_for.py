@@ -134,8 +134,7 @@ def hour_rows(topology: Topology, asked: argparse.Namespace) -> Iterator[Row]:
     steps = {name: hours.by_step(study) for name, study in studies.items()}
     seconds = {}
     for step in dict.fromkeys(itertools.chain(*steps.values())):
-        clients, cost = hours.compiled(step, topology, asked.clients_at_once)
-        seconds[step] = cost.seconds / clients
+        clients, seconds[step], bound, compile_seconds = hours.speed(step, topology, asked.clients_at_once)
         yield {
             "network": ", ".join(map(str, dict(step.network).values())),
             "images": "x".join(map(str, step.shape)),
@@ -144,7 +143,8 @@ def hour_rows(topology: Topology, asked: argparse.Namespace) -> Iterator[Row]:
             "clients": clients,
             "us/client-step": round(seconds[step] * 1e6, 1),
             "samples/s": round(step.batch_size / seconds[step]),
-            "compile s": round(cost.compile_seconds, 1),
+            "bound": bound,
+            "compile s": round(compile_seconds, 1),
         }
     for name, study in studies.items():
         least = sum(steps[name][step] * seconds[step] for step in steps[name]) / 3600

@@ -30,6 +30,10 @@ from fedjax_collapse.training import schedules
 
 _GIVEN = {"labels", "num_clients", "domains", "num_classes", "parent", "name", "target", "fraction", "kwargs", "view"}
 _GIVEN |= {"round", "rounds", "sampler", "clock"}
+_GIVEN_OF = {
+    "data.source": _GIVEN - {"num_classes", "domains"},
+    "training.optimizer.name": _GIVEN | {"learning_rate"},
+}
 _SECTIONS = {"training.": LocalTraining, "cohort.": Participation, "partition.": partition.dirichlet}
 _WIDTH = 100
 _PAGE_WIDTH = 120
@@ -64,6 +68,7 @@ def choices() -> dict[str, list[Choice]]:
         "measurements": ("measurements", functions(measurements)),
         "server optimizers": ("server.optimizer.name", algorithms.SERVER_OPTIMIZERS),
         "settings of local training": ("training", {"training": LocalTraining}),
+        "optimizers of local training": ("training.optimizer.name", algorithms.OPTIMIZERS),
         "learning-rate schedules": ("training.schedule.name", functions(schedules)),
         "cohorts": ("cohort", {"cohort": Participation}),
         "samplers": ("cohort.sampler.name", build.SAMPLERS),
@@ -76,8 +81,8 @@ def choices() -> dict[str, list[Choice]]:
 def _choice(section, name, made):
     is_of_file = inspect.isclass(made) and discovery.has_own_file(made)
     summary = (inspect.getdoc(inspect.getmodule(made) if is_of_file else made) or "").split("\n\n")[0]
-    given = _GIVEN - {"num_classes", "domains"} if section == "data.source" else _GIVEN
-    return Choice(section, name, " ".join(summary.split()), list(_options_of(made, given)))
+    options = list(_options_of(made, _GIVEN_OF.get(section, _GIVEN)))
+    return Choice(section, name, " ".join(summary.split()), options)
 
 
 def _options_of(made: Callable, given: set[str]) -> Iterator[Option]:
@@ -117,9 +122,9 @@ def on_screen(topic: str, values: flags.FlagValues) -> str:
         UserError: nothing has that name.
     """
     if topic:
-        found = {choice.name: choice for group in choices().values() for choice in group}
-        check_name("topic of --help", topic, found)
-        return _topic(found[topic])
+        found = [choice for group in choices().values() for choice in group]
+        check_name("topic of --help", topic, {choice.name: choice for choice in found})
+        return "\n\n".join(_topic(choice) for choice in found if choice.name == topic)
     configs = [
         textwrap.fill(f"  {relative(path):44} {first_line(path)}", _WIDTH, subsequent_indent=" " * 47)
         for path in config_files()

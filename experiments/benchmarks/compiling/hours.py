@@ -144,18 +144,32 @@ def _count(algorithm, outputs):
     return engine.lower(rounds, algorithm.enabled(), data, federation.train).cost_analysis()["flops"]
 
 
+class Speed(NamedTuple):
+    """The speed of a step on a device, at best."""
+
+    clients: int  # in parallel
+    seconds: float  # of one client's step
+    bound: str  # what sets them: the compiler's estimate or memory, or the products
+    compile_seconds: float
+
+
 @functools.cache
-def compiled(step: Step, topology: Topology, clients_at_once: int) -> tuple[int, costs.Cost]:
-    """Returns the cost of a step of as many clients as fit on the device, at most this many, and their number."""
-    options = dict(step.network)
-    target = Target.of(topology.devices[0])
-    model = programs.network(options.pop("name"), target, options, step.shape, step.classes)
+def speed(step: Step, topology: Topology, clients_at_once: int) -> Speed:
+    """Compiles a step of as many clients as fit on the device, at most this many."""
+    options, device, chip = dict(step.network), topology.devices[0], topology.chip
+    model = programs.network(options.pop("name"), Target.of(device), options, step.shape, step.classes)
     while True:
-        lowered = programs.step(model, topology.devices[0], clients_at_once, step.batch_size)
-        cost = costs.compile_program(lowered, topology.chip)
-        if clients_at_once == 1 or cost.arguments + cost.temporaries <= topology.chip.memory:
-            return clients_at_once, cost
+        cost = costs.compile_program(programs.step(model, device, clients_at_once, step.batch_size), chip)
+        if clients_at_once == 1 or cost.arguments + cost.temporaries <= chip.memory:
+            break
         clients_at_once //= 2
+    one = programs.step(model, jax.devices("cpu")[0], 1, step.batch_size)  # of a program for a CPU, JAX counts
+    least = {
+        "cycles" if chip.clock else "bytes": cost.seconds / clients_at_once,
+        "operations": one.cost_analysis()["flops"] / chip.peak,
+    }
+    bound = max(least, key=least.get)
+    return Speed(clients_at_once, least[bound], bound, cost.compile_seconds)
 
 
 def by_step(study: StudySpec) -> dict[Step, float]:

@@ -1,7 +1,6 @@
 """``compile_for.py``: its command line, and how what a compiler says is read."""
 
 import importlib.util
-from collections import Counter
 
 import jax
 import pytest
@@ -110,22 +109,26 @@ def test_a_study_of_unknown_data_or_name(capsys, monkeypatch):
 
 def test_hours_of_a_study(capsys, monkeypatch):
     """Client-steps of all runs, by the seconds of ten of them."""
-    topology = topologies.Topology("gpu:h100", tuple(jax.devices()), topologies.Chip(2**30, 1e9))
+    topology = topologies.Topology("gpu:h100", tuple(jax.devices()), topologies.Chip(2**30, 1e9, 1e12))
     monkeypatch.setattr(topologies, "find", lambda name: topology)
     monkeypatch.setattr(hours, "relative_operations", lambda algorithm, outputs: 1.5)
-    monkeypatch.setattr(hours, "compiled", lambda *_: (10, Cost(1.0, 0, 0, Counter(), 0.0, 0.1)))
+    monkeypatch.setattr(hours, "speed", lambda *_: hours.Speed(10, 0.01, "bytes", 1.0))
     assert compile_for.main(["--target=gpu:h100", "--papers=feddecorr/figure1", "--efficiency=0.5"]) == 0
     steps, study = capsys.readouterr().out.split("\n\n")
-    assert "| resnet20 | 32x32x3 | 10 | 64 | 10 | 10,000.0 | 6,400 |" in steps
+    assert "| resnet20 | 32x32x3 | 10 | 64 | 10 | 10,000.0 | 6,400 | bytes |" in steps
     assert "| hours at least | hours at 50% |" in study
     # 4 cells, 3 seeds, 790,000 client-steps of 10 ms each, with half as many operations again as FedAvg's
     assert "| feddecorr/figure1:full | 12 | 14.2 | 40 | 79 |" in study
 
 
-def test_as_many_clients_as_fit(monkeypatch):
-    step = hours.Step((("hidden", (8,)), ("name", "mlp")), (4, 4, 1), 10, 2)
-    topology = topologies.Topology("cpu", tuple(jax.devices("cpu")), topologies.Chip(2**30, 1e9))
-    clients, cost = hours.compiled(step, topology, 4)
-    assert clients == 4 and cost.seconds == cost.bytes_moved / 1e9 > 0
-    small = topology._replace(chip=topologies.Chip(cost.arguments - 1, 1e9))
-    assert hours.compiled(step, small, 4)[0] in (1, 2)
+def test_speed_of_a_step():
+    step = hours.Step((("hidden", (64,)), ("name", "mlp")), (4, 4, 1), 10, 32)
+    chip = topologies.Chip(2**30, 1e9, 1e15)
+    topology = topologies.Topology("cpu", tuple(jax.devices("cpu")), chip)
+    fast = hours.speed(step, topology, 4)
+    assert (fast.clients, fast.bound) == (4, "bytes") and fast.seconds > 0
+    slow = hours.speed(step, topology._replace(chip=chip._replace(peak=1e6)), 4)
+    # forward, and twice as much backward but for the first layer's inputs, of a network with 16, 64 and 10 units
+    products = 2 * 32 * (2 * 16 * 64 + 3 * 64 * 10)
+    assert slow.bound == "operations" and slow.seconds * 1e6 == pytest.approx(products, rel=0.2)
+    assert hours.speed(step, topology._replace(chip=chip._replace(memory=1)), 4).clients == 1

@@ -66,6 +66,9 @@ def test_every_key_and_option_has_a_description(capsys):
     of_module, of_optax = meanings["partition.name", "iid", "seed"], meanings["server.optimizer.name", "adam", "b1"]
     assert of_base_class == "number of outputs of the projector" and of_module == "seed of the draw"
     assert of_optax.startswith("Exponential decay rate")
+    assert launch.main(["--help=isic2019"]) == 0
+    both = capsys.readouterr().out
+    assert "data.source: isic2019" in both and "partition.name: isic2019" in both
     assert launch.main(["--help=dirichlet"]) == 0
     assert "      fewest examples of a client" in capsys.readouterr().out
 
