@@ -4,12 +4,16 @@
     fedjax-collapse compile-for --target=gpu:h100 --networks=small_cnn --clients=1,10 --dtypes=float32,bfloat16
     fedjax-collapse compile-for --target=gpu:h100:8 --methods=fedavg,scaffold --clients=80
     fedjax-collapse compile-for --target=tpu:v5e:2x2 --option=norm=none --option="channels=(32, 64, 64)"
+    fedjax-collapse compile-for --target=gpu:h100 --papers=feddecorr/table1,feduv
 
 Prints a row for a local step of each network (``--networks``) with so many clients side by side, each with its own
 weights. The TPU's compiler estimates cycles; for a GPU the bytes that the program moves give a bound, since matrix
 units are rarely the limit here. Neither is a measurement. With ``--methods``, prints a row for a round of each method
 on all devices of the target, with the exchanges between them, and with as many clients at once as fit into their
-memory.
+memory. With ``--papers``, prints a row for a step of each network and data set of these published studies, and one for
+the hours of each study on one device: as few as those estimates allow, and at a share of their speed
+(``--efficiency``). No data are read (``experiments/benchmarks/compiling/hours.py``).
+
 Products have the platform's default precision: bfloat16 passes on a TPU, TF32 on a GPU.
 
 The compilers are packages: ``pip install -e ".[tpu]"``, ``pip install -e ".[gpu]"``.
@@ -41,9 +45,10 @@ def main(argv: list[str] | None = None) -> int:
     try:
         asked = parse(argv)
         topology = topologies.find(asked.target)
-        rows = []
-        for row in round_rows(topology, asked) if asked.methods else step_rows(topology, asked):
-            print(_title(list(row)) if not rows else "", end="")
+        rows, kind = [], hour_rows if asked.papers else round_rows if asked.methods else step_rows
+        for row in kind(topology, asked):
+            if not rows or list(row) != list(rows[-1]):
+                print(("\n" if rows else "") + _title(list(row)), end="")
             print(_line(row.values()), flush=True)
             rows.append(row)
     except UserError as error:
@@ -67,8 +72,12 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         "--option", type=_option, action="append", default=[], metavar="NAME=VALUE", help="of the networks; repeatable"
     )
     parser.add_argument("--clients", type=_numbers, default=[10], help="of a step side by side; of a round in all")
-    parser.add_argument("--clients_at_once", type=_number, default=10, help="of a round, on each device")
+    parser.add_argument("--clients_at_once", type=_number, default=10, help="of a round or a study, on each device")
     parser.add_argument("--batch_size", type=_number, default=32)
+    papers = "hours of these published studies: configs, or folders of them, such as feddecorr/table1,feduv"
+    parser.add_argument("--papers", type=_words, default=[], help=papers)
+    efficiency = "of the estimated speed that a device reaches, for the second column of hours"
+    parser.add_argument("--efficiency", type=_share, default=0.3, help=efficiency)
     parser.add_argument("--json", type=writable, metavar="FILE", help="where to write the rows too")
     return parser.parse_args(argv)
 
@@ -115,6 +124,41 @@ def round_rows(topology: Topology, asked: argparse.Namespace) -> Iterator[Row]:
             "exchanges": ", ".join(f"{n} {what}" for what, n in cost.collectives.items()) or "none",
             **_cells(cost),
         }
+
+
+def hour_rows(topology: Topology, asked: argparse.Namespace) -> Iterator[Row]:
+    """Yields a row for each step that the studies take, and then one for the hours of each study."""
+    from experiments.benchmarks.compiling import hours
+
+    studies = hours.studies(asked.papers)
+    steps = {name: hours.by_step(study) for name, study in studies.items()}
+    seconds = {}
+    for step in dict.fromkeys(itertools.chain(*steps.values())):
+        clients, seconds[step], bound, compile_seconds = hours.speed(step, topology, asked.clients_at_once)
+        yield {
+            "network": ", ".join(map(str, dict(step.network).values())),
+            "images": "x".join(map(str, step.shape)),
+            "classes": step.classes,
+            "batch": step.batch_size,
+            "clients": clients,
+            "us/client-step": round(seconds[step] * 1e6, 1),
+            "samples/s": round(step.batch_size / seconds[step]),
+            "bound": bound,
+            "compile s": round(compile_seconds, 1),
+        }
+    for name, study in studies.items():
+        least = sum(steps[name][step] * seconds[step] for step in steps[name]) / 3600
+        yield {
+            "config": f"{name}:full",
+            "runs": len(study.runs),
+            "million client-steps": round(sum(steps[name].values()) / 1e6, 1),
+            "hours at least": _two_digits(least),
+            f"hours at {asked.efficiency:.0%}": _two_digits(least / asked.efficiency),
+        }
+
+
+def _two_digits(value):
+    return float(f"{value:.2g}") if value < 10 else int(float(f"{value:.2g}"))
 
 
 def _models(topology, asked):
@@ -168,6 +212,16 @@ def _number(text):
     if not (text.isdecimal() and int(text)):
         raise argparse.ArgumentTypeError(f"{text!r} is not a number >= 1")
     return int(text)
+
+
+def _share(text):
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0 and at most 1")
+    return value
 
 
 def _numbers(text):

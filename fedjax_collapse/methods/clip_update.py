@@ -19,7 +19,11 @@ from fedjax_collapse.methods.base import FinishView, Method
 
 @struct.dataclass
 class ClipUpdate(Method):
-    """Clips the norm over all params to ``max_norm``, in their units; after FedNova, the norm of its direction."""
+    """Clips the norm of the update over all params; after FedNova, the norm of its direction.
+
+    Args:
+        max_norm: the largest norm, in the units of the params.
+    """
 
     max_norm: Positive = 1.0
 

@@ -16,7 +16,11 @@ from fedjax_collapse.methods.base import LocalView, Regularizer, Term
 
 @struct.dataclass
 class DeCov(Regularizer):
-    """Half the sum of the squared covariances of distinct features; the default ``strength`` is our choice."""
+    """Half the sum of the squared covariances of distinct features.
+
+    Args:
+        strength: factor of the penalty; the default is our choice.
+    """
 
     strength: NonNegative = 0.01
 

@@ -33,7 +33,9 @@ _GUARD = 1e-16
 class FedASAM(Method):
     """Adaptive sharpness-aware local steps.
 
-    ``rho`` is the norm of the perturbation; ``eta`` is added to the absolute values of the weights that scale it.
+    Args:
+        rho: norm of the perturbation; 0 is federated averaging.
+        eta: added to the absolute values of the weights, which scale the perturbation.
     """
 
     rho: NonNegative = 0.7

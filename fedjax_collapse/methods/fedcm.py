@@ -32,7 +32,12 @@ from fedjax_collapse.training.local_training import LocalTraining
 
 @struct.dataclass
 class FedCM(Method):
-    """Client-level momentum. ``alpha`` is the weight of the client's own gradient."""
+    """Client-level momentum.
+
+    Args:
+        alpha: weight of the client's own gradient; 1 is federated averaging.
+        variant: whether the own gradient is multiplied by ``alpha`` (``paper``) or by 1 (``official``, for MoFedSAM).
+    """
 
     alpha: Share = 0.1
     variant: str = option("paper", choices=("paper", "official"))

@@ -23,7 +23,12 @@ from fedjax_collapse.nn.model import Model
 
 @struct.dataclass
 class FedDC(Method):
-    """Local drift decoupling and correction. ``evaluate``: as in ``FedDyn``."""
+    """Local drift decoupling and correction.
+
+    Args:
+        alpha: strength of the penalty on a client's distance to its drift-corrected start.
+        evaluate: the evaluated model: the mean of the cohort's models (``active``) or the server's model (``cloud``).
+    """
 
     alpha: NonNegative = 0.01
     evaluate: str = option("active", choices=("active", "cloud"))

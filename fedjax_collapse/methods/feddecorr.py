@@ -18,7 +18,11 @@ from fedjax_collapse.methods.base import LocalView, Regularizer, Term
 class FedDecorr(Regularizer):
     """Squared Frobenius norm of the correlation matrix of the batch's features.
 
-    ``strength`` is the paper's beta; ``eps`` is added to the variances.
+    Args:
+        strength: factor of the penalty, the paper's beta; 0.1 belongs to ``variant="official"``.
+        variant: scale of the penalty: of the released code (``official``), of algorithm 1 (``pseudocode``), or of eq. 9
+            (``paper``).
+        eps: added to the variance of each feature.
     """
 
     strength: NonNegative = 0.1

@@ -25,7 +25,11 @@ from fedjax_collapse.training.local_training import LocalTraining
 
 @struct.dataclass
 class FedDrPlus(Method):
-    """Dot regression with weight ``beta``, and feature distillation with weight ``1 - beta``."""
+    """Dot regression and feature distillation.
+
+    Args:
+        beta: weight of the dot regression; the distillation has weight ``1 - beta``.
+    """
 
     beta: Fraction = 0.9
 

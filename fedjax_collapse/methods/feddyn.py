@@ -23,9 +23,10 @@ from fedjax_collapse.nn.model import Model
 class FedDyn(Method):
     """Dynamic regularization.
 
-    ``evaluate`` selects the evaluated model: the mean of the cohort's models (``active``), the server's model
-    (``cloud``), or the mean over all clients of their latest models (``all``; the initial model before a client's first
-    round).
+    Args:
+        alpha: strength of the quadratic term, for a client of mean size; divided by a client's relative size.
+        evaluate: the evaluated model: the mean of the cohort's models (``active``), the server's model (``cloud``), or
+            the mean over all clients of their latest models (``all``; the initial model before a client's first round).
     """
 
     alpha: Positive = 0.01

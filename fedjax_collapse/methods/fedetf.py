@@ -31,8 +31,10 @@ from fedjax_collapse.training.local_training import LocalTraining
 class FedETF(Method):
     """Balanced softmax on a fixed simplex.
 
-    ``balanced=False`` is plain cross-entropy; with equal class counts both are the same. ``vacant`` selects the
-    treatment of classes that the client lacks (``losses/calibrated.py``).
+    Args:
+        balanced: whether class counts shift the logits; False is plain cross-entropy. The same with equal counts.
+        vacant: classes that the client lacks count as if they had one example (``floor_one``), or are excluded from
+            the softmax (``exclude``).
     """
 
     balanced: bool = option(True)

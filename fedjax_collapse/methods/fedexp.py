@@ -39,7 +39,14 @@ class Shared(NamedTuple):
 
 @struct.dataclass
 class FedExP(Method):
-    """Extrapolation of the server's update."""
+    """Extrapolation of the server's update.
+
+    Args:
+        eps: added to the squared norm of the mean update; larger values extrapolate less.
+        eps_decay: factor of ``eps`` from round to round.
+        variant: whether ``eps`` is multiplied by the number of clients (``official``) or not (``paper``).
+        evaluate: the evaluated model: the mean of the last two models (``average``), or the ``last`` one.
+    """
 
     eps: Positive = 1e-3
     eps_decay: Share = 1.0

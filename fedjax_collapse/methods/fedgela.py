@@ -27,7 +27,11 @@ from fedjax_collapse.training.local_training import LocalTraining
 
 @struct.dataclass
 class FedGELA(Method):
-    """Cross-entropy on a simplex whose vertices are scaled by the client's class frequencies."""
+    """Cross-entropy on a simplex whose vertices are scaled by the client's class frequencies.
+
+    Args:
+        temperature: divides the logits in training; 0.2 in the authors' code.
+    """
 
     temperature: Positive = 1.0
 

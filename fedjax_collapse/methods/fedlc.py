@@ -29,7 +29,11 @@ from fedjax_collapse.methods.base import FinishView, LocalView, Method
 class FedLC(Method):
     """Cross-entropy of logits calibrated by the class counts of the client or of all clients (``counts``).
 
-    See ``losses/calibrated.py`` for ``denominator`` and ``vacant``.
+    Args:
+        tau: factor of the margins ``n_c^(-1/4)``; 0 is plain cross-entropy.
+        denominator: the softmax is over ``all`` classes (released codes), or all but the row's label (``others``).
+        vacant: classes without examples are excluded from the softmax (``exclude``), or count 1e-8 (``floor``).
+        counts: class counts of the client (``local``) or of all clients together (``global``).
     """
 
     needs_classes = True

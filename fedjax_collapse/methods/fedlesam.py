@@ -41,8 +41,10 @@ class Received(NamedTuple):
 class FedLESAM(Method):
     """Locally estimated sharpness-aware steps.
 
-    ``rho`` is the norm of the perturbation. ``stored`` selects the model that u starts from: the model that the client
-    received in its last round (``own``), or the server's model before its last update (``server``).
+    Args:
+        rho: norm of the perturbation; 0 is federated averaging.
+        stored: the model that u starts from: the model that the client received in its last round (``own``), or the
+            server's model before its last update (``server``).
     """
 
     rho: NonNegative = 0.1

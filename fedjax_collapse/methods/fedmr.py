@@ -39,11 +39,14 @@ from fedjax_collapse.methods.base import FinishView, LocalView, Regularizer, Ter
 class FedMR(Regularizer):
     """Decorrelation within each class of the batch, and distance to class prototypes.
 
-    See ``losses/classwise.py`` for ``variant``, ``normalise_d2``, ``min_count`` and ``eps``.
-
     Args:
         intra: strength of the first term, the paper's mu_1.
         inter: strength of the second term, the paper's mu_2.
+        variant: scale of the first term (``losses/classwise.py``): of the released code (``official``), of
+            the paper's formula (``paper``), or of exact correlations (``paper_unit``).
+        normalise_d2: whether to divide the paper's variants by the squared number of features.
+        min_count: fewest rows of a class in a batch for which the first term counts it.
+        eps: added to the variance of each feature within a class.
         negatives: the other prototypes that a row is compared with: of the client's classes (``local``, eq. 4 as
             written) or of all classes (``all``, the role that the text gives to missing classes).
         margin: False drops the comparison with other prototypes.

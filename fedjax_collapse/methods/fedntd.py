@@ -18,7 +18,12 @@ from fedjax_collapse.methods.base import LocalView, Regularizer, Term
 
 @struct.dataclass
 class FedNTD(Regularizer):
-    """Not-true distillation from the received model; ``strength`` is the paper's beta."""
+    """Not-true distillation from the received model.
+
+    Args:
+        strength: factor of the distillation, the paper's beta.
+        temperature: temperature of both softmaxes.
+    """
 
     needs_classes = True
     strength: NonNegative = 1.0

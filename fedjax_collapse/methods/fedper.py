@@ -17,6 +17,10 @@ from fedjax_collapse.methods._newcomers import CHOICES, PrivateHead
 
 @struct.dataclass
 class FedPer(PrivateHead):
-    """Private heads. ``newcomers`` selects the head of a client that was in no cohort."""
+    """Private heads.
+
+    Args:
+        newcomers: head of a client that was in no cohort: the ``initial`` one, or the ``mean`` of the last cohort's.
+    """
 
     newcomers: str = option("initial", choices=CHOICES)

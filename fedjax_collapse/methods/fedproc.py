@@ -33,9 +33,11 @@ from fedjax_collapse.methods.base import FinishView, LocalView, Method, Regulari
 
 @struct.dataclass
 class FedProc(Regularizer):
-    """Prototype loss that is replaced by cross-entropy over ``ramp_rounds`` rounds (100 in the released code).
+    """Prototype loss that is gradually replaced by cross-entropy.
 
-    ``prototype_mode``: whether BatchNorm uses running (``eval``) or batch statistics (``train``) for prototypes.
+    Args:
+        ramp_rounds: rounds until only cross-entropy is left; 100 in the released code.
+        prototype_mode: whether BatchNorm uses running (``eval``) or batch statistics (``train``) for prototypes.
     """
 
     strengths = ()

@@ -19,7 +19,12 @@ from fedjax_collapse.methods.base import LocalView, Regularizer, Term
 
 @struct.dataclass
 class FedProx(Regularizer):
-    """Half the squared distance between the local and the server's params; ``strength`` is the papers' mu."""
+    """Half the squared distance between the local and the server's params.
+
+    Args:
+        strength: factor of the penalty, the papers' mu.
+        squared: False takes the distance itself, and omits it in the first round, as the FedBN repository.
+    """
 
     strength: NonNegative = 0.01
     squared: bool = option(True)

@@ -26,7 +26,13 @@ from fedjax_collapse.training.local_training import LocalTraining
 class FedRCL(Regularizer):
     """Supervised contrast of the batch's hardest pairs, and its relaxation.
 
-    ``contrast`` and ``relaxation`` are the strengths.
+    Args:
+        contrast: strength of the supervised contrast.
+        relaxation: strength of the penalty on similar rows of a class.
+        temperature: divides the cosines.
+        threshold: cosine above which rows of a class are pushed apart.
+        levels: where the terms are computed: at every level of the network (``all``), or at the classifier's input
+            (``last``).
     """
 
     strengths = ("contrast", "relaxation")

@@ -23,7 +23,13 @@ from fedjax_collapse.training.local_training import Phase
 
 @struct.dataclass
 class FedRep(PrivateHead):
-    """Private heads, trained before the body. ``newcomers`` selects the head of a client that was in no cohort."""
+    """Private heads, trained before the body.
+
+    Args:
+        head_epochs: epochs in which only the head is trained.
+        body_epochs: epochs in which only the body is trained, afterwards.
+        newcomers: head of a client that was in no cohort: the ``initial`` one, or the ``mean`` of the last cohort's.
+    """
 
     head_epochs: Positive = 10
     body_epochs: Positive = 1

@@ -29,7 +29,12 @@ from fedjax_collapse.training.local_training import LocalTraining
 class FedRS(Method):
     """Cross-entropy of logits scaled by the client's class counts.
 
-    ``use_bias=False`` requires a linear classifier; weight decay still acts on its bias unless the bias is frozen.
+    Args:
+        alpha: scale of the logits of classes that the client lacks; 1 is plain cross-entropy.
+        scale: 1 for every class that the client has (``binary``), or between ``alpha`` and 1 by the class's frequency
+            (``continuous``, the authors' code).
+        use_bias: False leaves the classifier's bias out of the loss and requires a linear classifier; weight decay
+            still acts on the bias unless it is frozen.
     """
 
     needs_classes = True

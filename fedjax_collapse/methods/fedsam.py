@@ -32,7 +32,12 @@ _GUARD = 1e-7
 
 @struct.dataclass
 class FedSAM(Method):
-    """Sharpness-aware local steps. ``rho`` is the norm of the perturbation; ``adaptive`` scales it by the params."""
+    """Sharpness-aware local steps.
+
+    Args:
+        rho: norm of the perturbation; 0 is federated averaging.
+        adaptive: whether the perturbation of each entry is scaled by the param's absolute value.
+    """
 
     rho: NonNegative = 0.1
     adaptive: bool = option(False)

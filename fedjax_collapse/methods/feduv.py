@@ -20,8 +20,14 @@ from fedjax_collapse.methods.base import LocalView, Regularizer, Term
 class FedUV(Regularizer):
     """Penalties on too little spread of class probabilities and of features over the batch.
 
-    ``variance`` and ``uniformity`` are the strengths, the paper's lambda and mu. A variance of None is the paper's
-    value, a quarter of the number of classes.
+    Args:
+        variance: strength of the first term, the paper's lambda; None is its value, a quarter of the number of classes.
+        uniformity: strength of the second term, the paper's mu.
+        ddof: the divisor of the standard deviations is the number of rows less this; 1 in the released code.
+        hinge: of the shortfall from one-hot rows: above 0 (``plain``), its square (``squared``), or signed (``none``).
+        kernel_scale: factor of the kernel's width: 2 in the paper, 1 in the released code.
+        median: of an even number of distances: the ``lower`` of the middle two (released code), or their ``average``.
+        attached: whether the gradient flows through the median distance, as in the released code.
     """
 
     strengths = ("variance", "uniformity")

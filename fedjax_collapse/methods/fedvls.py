@@ -29,8 +29,11 @@ from fedjax_collapse.methods.base import LocalView, Regularizer, Term
 class FedVLS(Regularizer):
     """Calibrated cross-entropy, vacant-class distillation and logit suppression, each with a separate strength.
 
-    ``calibration`` multiplies the log class frequencies, so 0 is plain cross-entropy. ``variant`` selects the formula
-    of the suppression.
+    Args:
+        calibration: factor of the log class frequencies; 0 is plain cross-entropy.
+        distillation: strength of the distillation over vacant classes, the paper's lambda.
+        logit: strength of the logit suppression.
+        variant: formula of the suppression: of the released code (``official``) or of the paper (``paper``).
     """
 
     needs_classes = True

@@ -22,7 +22,11 @@ from fedjax_collapse.training.local_training import LocalTraining
 
 @struct.dataclass
 class LGFedAvg(Method):
-    """Private bodies. ``shared``: the part of the network that is averaged, or several parts joined by +."""
+    """Private bodies.
+
+    Args:
+        shared: the part of the network that is averaged, or several parts joined by +, such as ``head+Dense_1``.
+    """
 
     shared: str = option("head")
 

@@ -42,7 +42,12 @@ class Previous(NamedTuple):
 class MOON(Regularizer):
     """Contrast of the batch's features with the features of the server's and of the client's previous model.
 
-    ``first_round`` selects the substitute for the previous model before a client's first round.
+    Args:
+        strength: factor of the contrast, the paper's mu.
+        temperature: divides the cosines; 0.5 as published.
+        first_round: what replaces the previous model before a client's first round: the ``received`` model, a random
+            network (``random_init``; ``random_later`` from the second round on), or nothing (``mask``).
+        needs_projector: whether a network without a projector is rejected.
     """
 
     strength: NonNegative = 1.0

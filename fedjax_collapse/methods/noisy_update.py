@@ -13,7 +13,11 @@ from fedjax_collapse.methods.base import FinishView, Method
 
 @struct.dataclass
 class NoisyUpdate(Method):
-    """Adds noise of standard deviation ``deviation``, in the units of the params, to each client's update."""
+    """Adds Gaussian noise to each client's update.
+
+    Args:
+        deviation: standard deviation of the noise, in the units of the params.
+    """
 
     strengths = ("deviation",)
     deviation: NonNegative = 1e-3

@@ -28,9 +28,10 @@ from fedjax_collapse.training.local_training import LocalTraining
 class Scaffold(Method):
     """Control variates.
 
-    ``normaliser`` selects K_i: ``steps`` is the number of steps, as published, which with momentum is too small by a
-    factor of about ``1 / (1 - momentum)``; ``fednova`` is the effective number of steps. ``strength`` multiplies the
-    correction; None is 1, as published.
+    Args:
+        normaliser: K_i: the number of ``steps``, as published, which with momentum is too small by a factor of about
+            ``1 / (1 - momentum)``, or the effective number of steps (``fednova``).
+        strength: factor of the correction; None is 1, as published.
     """
 
     normaliser: str = option("steps", choices=("steps", "fednova"))

@@ -16,9 +16,12 @@ from fedjax_collapse.methods.base import LocalView, Regularizer, Term
 
 @struct.dataclass
 class StructuredDeCov(Regularizer):
-    """Squared covariances between ``num_groups`` contiguous groups of features, minus ``eta`` times those within.
+    """Squared covariances between contiguous groups of features, minus ``eta`` times those within.
 
-    The number of features must be a multiple of ``num_groups``. The default ``strength`` is our choice.
+    Args:
+        strength: factor of the penalty; the default is our choice.
+        eta: weight of the covariances within a group, which are rewarded.
+        num_groups: groups of features; their number must be a multiple of it.
     """
 
     strength: NonNegative = 0.01

@@ -19,7 +19,12 @@ from fedjax_collapse.methods.base import FinishView, Method
 
 @struct.dataclass
 class TopK(Method):
-    """Sends a fraction ``share`` of each array, at least one entry; ``error_feedback=False`` drops the rest."""
+    """Sends the largest entries of each array.
+
+    Args:
+        share: fraction of the entries that is sent, at least one of each array.
+        error_feedback: whether the entries that are not sent are added to the client's next update, or dropped.
+    """
 
     share: Share = option(0.1)
     error_feedback: bool = option(True)

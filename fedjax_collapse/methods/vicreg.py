@@ -18,7 +18,11 @@ from fedjax_collapse.methods.base import LocalView, Regularizer, Term
 class VICReg(Regularizer):
     """Variance and covariance of the batch's features.
 
-    ``variance`` and ``covariance`` are the strengths, ``gamma`` is the target standard deviation of each feature.
+    Args:
+        variance: strength of the variance term.
+        covariance: strength of the covariance term.
+        gamma: target standard deviation of each feature.
+        eps: added to the variances under the root.
     """
 
     strengths = ("variance", "covariance")

@@ -96,8 +96,10 @@ class LayerOptions:
 class ConvNetwork(Network, kw_only=True):
     """A network of convolutions and normalisations.
 
-    ``norm``: batch, group or none. ``lowering``: how convolutions are computed (``convolution.py``). ``target``: the
-    device for which the network is compiled, set by ``Model.on``.
+    Attributes:
+        norm: batch, group or none.
+        lowering: how convolutions are computed (``convolution.py``); auto, timed (once on the device) or rules.
+        target: the device for which the network is compiled, set by ``Model.on``.
     """
 
     norm: str = "batch"

@@ -38,6 +38,9 @@ def damped_momentum(decay: Decay) -> optax.GradientTransformation:
     """FedAvgM as in the released code of FedDecorr and MOON: ``v <- decay v + (1 - decay) delta; w <- w + v``.
 
     The form of Hsu et al. (2019) has no factor ``(1 - decay)``; it is ``optax.sgd(1.0, momentum=decay)``.
+
+    Args:
+        decay: of the server's momentum v, from round to round.
     """
     return optax.chain(optax.ema(decay, debias=False), optax.scale(-1.0))
 
@@ -50,6 +53,11 @@ def damped_adagrad(
 
     All three adaptive server optimizers differ from optax's optimizers of the same name, which have no first moment or
     correct its bias, and start ``s`` above zero.
+
+    Args:
+        learning_rate: the server's learning rate.
+        momentum: of the first moment v; 0 is none.
+        tau: added to the root of the second moment s, in the units of the update.
     """
     return _adaptive(learning_rate, momentum, tau, lambda second, square: second + square)
 
@@ -57,14 +65,28 @@ def damped_adagrad(
 def damped_adam(
     learning_rate: Positive, momentum: Decay = 0.9, decay: Decay = 0.99, tau: Positive = 1e-3
 ) -> optax.GradientTransformation:
-    """FedAdam: ``damped_adagrad`` with ``s <- decay s + (1 - decay) delta^2``."""
+    """FedAdam: ``damped_adagrad`` with ``s <- decay s + (1 - decay) delta^2``.
+
+    Args:
+        learning_rate: the server's learning rate.
+        momentum: of the first moment v; 0 is none.
+        decay: of the second moment s, from round to round.
+        tau: added to the root of the second moment s, in the units of the update.
+    """
     return _adaptive(learning_rate, momentum, tau, lambda second, square: decay * second + (1 - decay) * square)
 
 
 def damped_yogi(
     learning_rate: Positive, momentum: Decay = 0.9, decay: Decay = 0.99, tau: Positive = 1e-3
 ) -> optax.GradientTransformation:
-    """FedYogi: ``damped_adagrad`` with ``s <- s - (1 - decay) delta^2 sign(s - delta^2)``."""
+    """FedYogi: ``damped_adagrad`` with ``s <- s - (1 - decay) delta^2 sign(s - delta^2)``.
+
+    Args:
+        learning_rate: the server's learning rate.
+        momentum: of the first moment v; 0 is none.
+        decay: of the second moment s, from round to round.
+        tau: added to the root of the second moment s, in the units of the update.
+    """
     return _adaptive(
         learning_rate, momentum, tau, lambda second, square: second - (1 - decay) * square * jnp.sign(second - square)
     )

@@ -41,10 +41,10 @@ class LocalTraining:
         weight_decay: added to the gradient, also with ``optimizer``.
         steps: the number of steps of every client, instead of ``epochs``.
         phases: used one after the other, instead of ``epochs``, each for a part of the network and with a fresh
-            optimizer (FedRep: head first, then body).
+            optimizer (FedRep: head first, then body); in a config pairs such as ``(("head", 10), ("body", 1))``.
         optimizer: a ``jax.tree_util.Partial`` of an optax constructor with an argument ``learning_rate``, such as
             ``Partial(optax.adam, b1=0.5)``, instead of SGD. Its numbers are traced; other arguments, such as
-            ``nesterov=True``, are passed with ``options.constructor``.
+            ``nesterov=True``, are passed with ``options.constructor``. In a config ``dict(name="adam", b1=0.5)``.
         task_loss: a function of ``LocalView`` that replaces the loss of the model's task; the methods' terms are added.
         augmentation: of every training image in every epoch, in raw pixel units (``data/augment.py``); None is none.
         clip_norm: the largest norm of the gradient over all params, as ``torch.nn.utils.clip_grad_norm_``; None is
@@ -53,7 +53,7 @@ class LocalTraining:
             takes no step and uploads the model that it received.
         schedule: a ``jax.tree_util.Partial`` of a function of the round, whose value multiplies the learning rate, such
             as ``Partial(schedules.cosine, rounds=100)`` or ``Partial(optax.linear_schedule(1.0, 0.1, 50))``; None is
-            constant.
+            constant. In a config ``dict(name="cosine")``.
         freeze: the part of the network that keeps its initial value, at clients and server (``core/masks.py``);
             ``head_at_server`` is the released code of FedUV's "Freeze", whose clients train the head and then discard
             it.

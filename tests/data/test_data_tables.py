@@ -11,7 +11,7 @@ from small_data import catalogue_builder, save_image
 from experiments.config import algorithms, build
 from experiments.config.plain_values import plain
 from experiments.configs import base
-from fedjax_collapse import sources
+from fedjax_collapse.data import normalisations
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "data.md").read_text()
 DATA = re.findall(r"^\| ((?:FD|MR|UV) [^|]*) \| `dict\((.*?)\)`[^|]*\| `(\w+)` \|", DOCUMENT, re.MULTILINE)
@@ -119,7 +119,7 @@ def test_every_data_set_of_the_table_is_read(name, spec, preset, tmp_path):
         FOLDERS[argument](Path(argument))
     source = build.data_source(spec)
     normalisation = spec.get("normalisation", "imagenet" if kind == "isic2019" else "unit")
-    assert (source.mean, source.std) == sources.NORMALISATIONS[normalisation]
+    assert (source.mean, source.std) == normalisations.NORMALISATIONS[normalisation]
     num_classes, num_domains, num_tests, size = READ[name]
     assert len(source.domain_names) == num_domains and source.images.shape[1] == source.images.shape[2] == size
     assert len(np.unique(source.labels)) == len(np.unique(source.test_labels)) == num_classes

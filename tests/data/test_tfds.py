@@ -11,6 +11,7 @@ from small_data import assert_same_examples, catalogue_builder, check, draw, enc
 from tensorflow_datasets.core.download import downloader
 
 from fedjax_collapse import UserError, sources
+from fedjax_collapse.data import normalisations
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +36,7 @@ def test_tfds_gives_back_what_was_stored(tmp_path, name, class_name, shape, file
     assert_same_examples(source.images, source.labels, *parts["train"])
     assert_same_examples(source.test_images, source.test_labels, *parts["test"])
     assert source.class_names == class_names and source.domains is None
-    assert (source.mean, source.std) == sources.NORMALISATIONS[normalisation]
+    assert (source.mean, source.std) == normalisations.NORMALISATIONS[normalisation]
     if file_format == "array_record":
         assert len(sources.tfds(name, data_dir=str(tmp_path), train_split="train[:50%]").images) == 10
     else:  # of Parquet files, TFDS gives all examples whatever the slice

@@ -23,14 +23,20 @@ _TRAINING = LocalTraining(momentum=0.9)
 _EXAMPLES = 50  # of each client
 
 
-def network(name: str, target: Target, options: Mapping[str, Any]) -> Model:
-    """Returns the network for 32x32x3 images of ten classes, lowered for the target.
+def network(
+    name: str,
+    target: Target,
+    options: Mapping[str, Any],
+    shape: tuple[int, int, int] | None = None,
+    classes: int = CLASSES,
+) -> Model:
+    """Returns the network for images of this shape, by default 32x32x3 where they suffice, lowered for the target.
 
     Raises:
         UserError: if there is no such network or option.
     """
     size = IMAGE_SIZE.get(name, 32)
-    return Model(names.network(name, options, CLASSES), (size, size, 3)).on(target)
+    return Model(names.network(name, options, classes), shape or (size, size, 3)).on(target)
 
 
 def step(model: Model, device: jax.Device, clients: int, batch_size: int) -> jax.stages.Lowered:

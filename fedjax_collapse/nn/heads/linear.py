@@ -7,7 +7,11 @@ from fedjax_collapse.nn.layers import Dense
 
 
 class Linear(nn.Module):
-    """A ``Dense`` layer with the initialiser of its network's classifier (``Network.head_init``)."""
+    """A ``Dense`` layer with the initialiser of its network's classifier (``Network.head_init``).
+
+    Attributes:
+        use_bias: whether the logits have a bias.
+    """
 
     num_classes: int
     use_bias: bool = True

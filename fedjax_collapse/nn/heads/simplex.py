@@ -24,13 +24,17 @@ class Simplex(nn.Module):
 
     Features of norm 0 (in float32, below 3e-10) have logits 0 and no gradient.
 
+    Attributes:
+        normalize: whether features are scaled to norm 1, so that logits are cosines.
+        seed: seed of P; another one rotates M, which makes no difference after a trained layer.
+
     Raises:
         UserError: if there are fewer than two classes, or fewer features than classes.
     """
 
     num_classes: int
     normalize: bool = True
-    seed: Seed = 0  # of P; another seed rotates M, which makes no difference after a trained layer
+    seed: Seed = 0
 
     def __call__(self, features: jax.Array) -> jax.Array:
         dim = features.shape[1]

@@ -23,6 +23,10 @@ class AlexNet(ConvNetwork):
 
     Li et al., "FedBN" (ICLR 2021), by its released code, for images of 256x256. The features are the 4,096 outputs of
     the second dense layer.
+
+    Attributes:
+        width_multiplier: factor of the numbers of channels.
+        convolutions: channels, size, stride, padding, and whether a 3x3 max-pool follows, of each convolution.
     """
 
     num_classes: int

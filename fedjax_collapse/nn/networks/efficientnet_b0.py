@@ -27,13 +27,20 @@ class EfficientNetB0(ConvNetwork):
     Tan & Le (ICML 2019), torchvision's definition and initialisation. FedMR's network is not in its released code: the
     dense layer is inferred from its sizes (4.875M parameters and buffers, prototypes of 640); that ReLU follows, and
     PyTorch's default initialisation of it and of the classifier, are our choice.
+
+    Attributes:
+        width_multiplier: factor of the numbers of channels.
+        stages: expansion, size, stride of the first block, channels, and blocks of each stage.
+        dropout: probability of dropout before the dense layer.
+        drop_path: probability of leaving out a whole block: 0 for the first, rising linearly.
+        remat: whether activations are recomputed for the gradient, which saves memory and takes time.
     """
 
     num_classes: int
     width_multiplier: Positive = 1.0
     stages: tuple[tuple[Count, Count, Count, Count, Count], ...] = STAGES
-    dropout: Fraction = 0.2  # before the dense layer
-    drop_path: Fraction = 0.2  # of whole blocks: 0 for the first, rising linearly
+    dropout: Fraction = 0.2
+    drop_path: Fraction = 0.2
     remat: bool = False
 
     def represent(self, images: jax.Array, mask: jax.Array, train: bool) -> jax.Array:

@@ -23,6 +23,10 @@ class FedUVCNN(ConvNetwork):
     """Eight convolutions without padding, each with BatchNorm and ReLU, mean over the image: 64 features.
 
     Son et al., "FedUV" (CVPR 2024), by its released code; with ``projector="feduv"`` it is the published network.
+
+    Attributes:
+        width_multiplier: factor of the numbers of channels.
+        convolutions: channels, size and stride of each convolution.
     """
 
     num_classes: int

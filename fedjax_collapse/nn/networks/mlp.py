@@ -8,7 +8,11 @@ from fedjax_collapse.nn.network import Network, as_level
 
 
 class MLP(Network):
-    """Dense layers with ReLU. The features are the output of the last hidden layer."""
+    """Dense layers with ReLU. The features are the output of the last hidden layer.
+
+    Attributes:
+        hidden: width of each layer.
+    """
 
     num_classes: int
     hidden: tuple[Count, ...] = (128, 128)

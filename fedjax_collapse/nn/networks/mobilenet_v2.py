@@ -24,6 +24,11 @@ class MobileNetV2(ConvNetwork):
 
     Sandler et al. (CVPR 2018), by FedDecorr's released code, which differs: strides for images of 32x32, ReLU instead
     of ReLU6, a 1x1 convolution as shortcut where the number of channels changes at stride 1.
+
+    Attributes:
+        width_multiplier: factor of the numbers of channels.
+        stages: expansion, channels, blocks, and stride of the first block of each stage.
+        remat: whether activations are recomputed for the gradient, which saves memory and takes time.
     """
 
     num_classes: int

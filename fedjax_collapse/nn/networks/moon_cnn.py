@@ -14,6 +14,11 @@ class MOONCNN(Network):
 
     Li et al., "Model-Contrastive Federated Learning" (CVPR 2021), by its released code; with ``projector="moon"`` it is
     the published network.
+
+    Attributes:
+        channels: channels of each convolution.
+        hidden: width of each dense layer.
+        lowering: how convolutions are computed (``convolution.py``); auto, timed (once on the device) or rules.
     """
 
     num_classes: int

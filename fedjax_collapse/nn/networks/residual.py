@@ -72,10 +72,15 @@ def _shortcut(block, conv, images):
 class ResidualNetwork(ConvNetwork):
     """A convolution, stages of blocks, and the mean over the image.
 
-    ``blocks``, ``strides``: of each stage, whose channels double from one to the next.
-    ``stem_size``, ``stem_stride``: of the first convolution; no max-pool follows it.
-    ``kernel_init``: of the convolutions, ``uniform`` (PyTorch's default), ``kaiming_fan_in``, which also is the
-    classifier's, or ``kaiming_fan_out``.
+    Attributes:
+        blocks: blocks of each stage, whose channels double from one to the next.
+        strides: stride of the first block of each stage.
+        stem_size: height and width of the first convolution's kernel; no max-pool follows it.
+        stem_stride: stride of the first convolution.
+        kernel_init: of the convolutions: ``uniform`` (PyTorch's default), ``kaiming_fan_in``, which also is the
+            classifier's, or ``kaiming_fan_out``.
+        width_multiplier: factor of the numbers of channels.
+        remat: whether activations are recomputed for the gradient, which saves memory and takes time.
     """
 
     num_classes: int

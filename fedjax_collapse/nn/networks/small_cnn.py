@@ -13,6 +13,9 @@ class SmallCNN(ConvNetwork):
     """3x3 convolutions, each with BatchNorm and ReLU, 2x2 max-pools between them, mean over the image.
 
     The features are that mean: as many as the last convolution has channels.
+
+    Attributes:
+        channels: channels of each convolution.
     """
 
     num_classes: int

@@ -15,10 +15,16 @@ class WideResNet(ConvNetwork):
 
     Zagoruyko & Komodakis (BMVC 2016), by FedMR's released code: convolutions have biases, the second one of a block
     has the stride, and the last BatchNorm has momentum 0.9 (the weight of the new value).
+
+    Attributes:
+        depth: number of layers, 6 n + 4 for n blocks in each stage.
+        width_multiplier: factor of the numbers of channels 16, 32 and 64 of the stages.
+        dropout: probability of dropout between the convolutions of a block.
+        remat: whether activations are recomputed for the gradient, which saves memory and takes time.
     """
 
     num_classes: int
-    depth: Count = 28  # 6 n + 4, for n blocks a stage
+    depth: Count = 28
     width_multiplier: Positive = 10.0
     dropout: Fraction = 0.3
     remat: bool = False

@@ -19,7 +19,7 @@ from experiments.configs import glyphs as glyphs_config
 from experiments.study.study import run_study
 from fedjax_collapse import Model, UserError, engine, nn
 from fedjax_collapse.core.target import Target
-from fedjax_collapse.data import augment, glyphs, partition, sources
+from fedjax_collapse.data import augment, glyphs, normalisations, partition, sources
 
 
 def test_a_partition_per_seed_or_one_for_all():
@@ -215,7 +215,7 @@ DOCUMENT = (Path(__file__).parents[3] / "docs" / "data.md").read_text()
 
 def test_every_choice_is_documented():
     code = " ".join(re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", DOCUMENT, flags=re.DOTALL)))
-    choices = {*augment.PRESETS, *sources.NORMALISATIONS, *glyphs.STYLES, *partition.PATHOLOGICAL}
+    choices = {*augment.PRESETS, *normalisations.NORMALISATIONS, *glyphs.STYLES, *partition.PATHOLOGICAL}
     for module in (sources, partition):
         for name, function in names.functions(module).items():
             choices |= {name, *inspect.signature(function).parameters}
@@ -234,7 +234,7 @@ def test_what_is_documented_exists():
         given = [argument] if argument else [] if module is sources else [np.arange(3), 3]
         extra = {"domains": np.arange(3)} if name == "domain" else {}
         inspect.signature(draw).bind(*given, **spec, **extra)
-        assert spec.get("normalisation", "unit") in sources.NORMALISATIONS
+        assert spec.get("normalisation", "unit") in normalisations.NORMALISATIONS
     rows = re.findall(r"^\| (?:FD|MR|UV) [^|]*\| `dict\(source.*?\| `(\w+)` \|", DOCUMENT, re.MULTILINE)
     assert len(rows) == 17 and set(rows) <= set(augment.PRESETS)
     example = {}

@@ -54,6 +54,32 @@ def test_everything_with_a_name_is_listed_with_a_description(capsys):
     assert ended.value.code == 2 and "choose from" in capsys.readouterr().err
 
 
+def test_every_key_and_option_has_a_description(capsys):
+    chosen = [choice for group in manual.choices().values() for choice in group]
+    meanings = {
+        (choice.section, choice.name, option.name): option.meaning for choice in chosen for option in choice.options
+    }
+    meanings |= {option.name: option.meaning for option in manual.keys()}  # noqa: SIM118
+    assert len(meanings) > 300
+    assert not [name for name, meaning in meanings.items() if len(meaning) < 5]
+    of_base_class = meanings["network.name", "resnet18", "projector_dim"]
+    of_module, of_optax = meanings["partition.name", "iid", "seed"], meanings["server.optimizer.name", "adam", "b1"]
+    assert of_base_class == "number of outputs of the projector" and of_module == "seed of the draw"
+    assert of_optax.startswith("Exponential decay rate")
+    assert launch.main(["--help=isic2019"]) == 0
+    both = capsys.readouterr().out
+    assert "data.source: isic2019" in both and "partition.name: isic2019" in both
+    assert launch.main(["--help=dirichlet"]) == 0
+    assert "      fewest examples of a client" in capsys.readouterr().out
+
+
+def test_keys_are_the_values_of_a_config():
+    found, again = base.get_config(), base.get_config()
+    found.methods.fedprox, found.partition.seed, found.arms.one = {}, 3, {}
+    assert again == base.get_config() and again.partition.seed is None and not again.arms
+    assert {name.split(".")[0] for name in base.KEYS} == set(found)
+
+
 def test_the_page_of_all_keys_is_of_this_code():
     """Else: fedjax-collapse manual > docs/configs.md"""
     assert (ROOT / "docs/configs.md").read_text() == manual.as_markdown()

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from experiments.benchmarks.compiling.hours import PUBLISHED
 from experiments.config import algorithms, build
 from experiments.config.cells import arms_of, cells_of, means_of, settings_of
 from experiments.config.config_files import CONFIGS
@@ -37,20 +38,6 @@ WANTED = {
     },
     "fedmr": {*(f"table{i}" for i in range(1, 9)), "figure4"},
     "feduv": {*(f"table{i}" for i in range(1, 6)), "figure1", "figure3", "figure4"},
-}
-CLASSES = {  # of the data that only the published settings need: classes, and an image of them
-    "tfds:cifar10": (10, (32, 32, 3)),
-    "tfds:cifar100": (100, (32, 32, 3)),
-    "tfds:fashion_mnist": (10, (28, 28, 1)),
-    "tfds:svhn_cropped": (10, (32, 32, 3)),
-    "tfds:stl10": (10, (96, 96, 3)),
-    "folder:tiny-imagenet-200": (200, (64, 64, 3)),
-    "folder:office": (10, (256, 256, 3)),
-    "tfds:domainnet/clipart,infograph,painting,quickdraw,real,sketch": (10, (256, 256, 3)),
-    "isic2019:ISIC_2019_Training_Input_preprocessed": (8, (224, 224, 3)),
-    "folder:PACS": (7, (96, 96, 3)),
-    "folder:HAM10000": (7, (96, 96, 3)),
-    "folder:OfficeHome": (65, (96, 96, 3)),
 }
 PAGES = ("fedmr/table5", "fedmr/table7")
 ONE = {"feddecorr/table8": "digits-0.1-resnet18", "fedmr/table5": "glyphs100-P10C10"}  # setting, of little work
@@ -142,7 +129,7 @@ def test_networks_of_the_published_settings_fit_their_images():
     for path in FILES:
         config = config_of(path, "full")
         for _, _, cell in resolve(config, Path()).cells:
-            num_classes, shape = CLASSES[cell["data"]["source"]]
+            num_classes, shape, *_ = PUBLISHED[cell["data"]["source"]]
             shape = augment.output_shape(algorithms.augmentation(cell["training"]["augmentation"]), shape)
             key = repr((cell["network"], num_classes, shape))
             if key not in made:

@@ -1,0 +1,181 @@
+"""Hours that the studies of papers would take on one device: an estimate, from compiled steps and counted work.
+
+The hours of a study are the sum over its runs of client-steps x seconds of a step of its network, as compiled for the
+device and as fast as memory allows, x the operations of a step with its methods, relative to one of FedAvg. A client
+has the mean number of examples. Not counted: evaluation, measurements, input, compilation, and devices that wait for
+the client with the most steps. Projectors and heads are left out of the step.
+"""
+
+import functools
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from experiments.benchmarks.compiling import costs, programs
+from experiments.benchmarks.compiling.topologies import Topology
+from experiments.config import algorithms, build
+from experiments.config.config_files import CONFIGS, config_files, with_config_found
+from experiments.config.paper import paper_of
+from experiments.config.parsing import parse
+from experiments.config.resolving import Cell, StudySpec, resolve
+from fedjax_collapse import FedAvg, Federation, LocalTraining, engine
+from fedjax_collapse.core.records import UserError
+from fedjax_collapse.core.target import Target
+from fedjax_collapse.data import augment
+from fedjax_collapse.simulation.simulation import Hardware, Run, Schedule, check
+
+_OUTPUTS = ("projector", "projector_dim", "head", "normalize_features")  # options that a step leaves out
+_BATCH_SIZE = 32  # of the programs whose operations are counted
+
+
+class Published(NamedTuple):
+    """What a published data set is, without reading it."""
+
+    classes: int
+    shape: tuple[int, int, int]  # of an image, before augmentation
+    examples: int  # of the training part
+    smallest: int = 0  # training examples of the smallest domain, where studies truncate all to a part of it
+
+
+PUBLISHED = {  # by data source; domains are of FedBN's ten classes, test parts as the configs hold them out
+    "tfds:cifar10": Published(10, (32, 32, 3), 50_000),
+    "tfds:cifar100": Published(100, (32, 32, 3), 50_000),
+    "tfds:fashion_mnist": Published(10, (28, 28, 1), 60_000),
+    "tfds:svhn_cropped": Published(10, (32, 32, 3), 73_257),
+    "tfds:stl10": Published(10, (96, 96, 3), 5_000),
+    "folder:tiny-imagenet-200": Published(200, (64, 64, 3), 100_000),
+    "folder:office": Published(10, (256, 256, 3), 2_025, 125),
+    "tfds:domainnet/clipart,infograph,painting,quickdraw,real,sketch": Published(10, (256, 256, 3), 18_278, 2_103),
+    "isic2019:ISIC_2019_Training_Input_preprocessed": Published(8, (224, 224, 3), 18_597),
+    "folder:PACS": Published(7, (96, 96, 3), 8_871),
+    "folder:HAM10000": Published(7, (96, 96, 3), 8_012),
+    "folder:OfficeHome": Published(65, (96, 96, 3), 13_768),
+}
+
+
+class Step(NamedTuple):
+    """One local step of FedAvg, which many runs share."""
+
+    network: tuple[tuple[str, Any], ...]  # its name and options
+    shape: tuple[int, int, int]  # of an augmented image
+    classes: int
+    batch_size: int
+
+
+class Work(NamedTuple):
+    """What one run of a cell computes."""
+
+    step: Step
+    client_steps: float
+    operations: float  # of a step, relative to FedAvg's
+
+
+def studies(names: Iterable[str]) -> dict[str, StudySpec]:
+    """Returns the published studies that train something, by config; a name is a config or a folder of configs.
+
+    Raises:
+        UserError: there is no such config.
+    """
+    found = {}
+    for name in names:
+        inside = [path for path in config_files() if path.parent == CONFIGS / name]
+        for config in (path.relative_to(CONFIGS).with_suffix("").as_posix() for path in inside or [CONFIGS / name]):
+            study = resolve(parse(with_config_found([f"--config={config}:full"])).config, Path())
+            if not paper_of(study.config, counted=True):
+                found[config] = study
+    return found
+
+
+def work(cell: Cell) -> Work:
+    """Returns the work of a run of this cell.
+
+    Raises:
+        UserError: its data are not among the published ones.
+    """
+    values, source = cell.values, cell.values["data"]["source"]
+    if source not in PUBLISHED:
+        raise UserError(f"{cell}: data source {source!r}: expected one of {', '.join(PUBLISHED)}")
+    data, algorithm, clients = PUBLISHED[source], algorithms.algorithm(values), values["clients"]
+    size = data.examples / clients
+    if truncation := values["partition"].get("truncation"):
+        size = int(truncation * data.smallest)
+    cohort = build.schedule(values).rule.cohort_size(clients)
+    client_steps = values["rounds"] * cohort * float(algorithm.training.mean_client_steps(size))
+    network = {name: option for name, option in values["network"].items() if name not in _OUTPUTS}
+    shape = augment.output_shape(algorithm.training.augmentation, data.shape)
+    step = Step(tuple(sorted(network.items())), shape, data.classes, algorithm.training.batch_size)
+    outputs = {name: option for name, option in values["network"].items() if name in _OUTPUTS}
+    return Work(step, client_steps, relative_operations(algorithm, outputs))
+
+
+def relative_operations(algorithm: FedAvg, outputs: Mapping[str, Any]) -> float:
+    """Returns the operations of a round of one client with one step, relative to FedAvg's.
+
+    They are counted on a small network with these options of its projector and head. A pass over a client's examples
+    at the end of a round counts as if there was one in every step.
+    """
+    training = LocalTraining(batch_size=_BATCH_SIZE, momentum=0.9, freeze=algorithm.training.freeze)
+    return _operations(algorithm.replace(training=training), outputs) / _operations(FedAvg(training), outputs)
+
+
+_COUNTED: dict[Any, float] = {}
+
+
+def _operations(algorithm, outputs):
+    key = jax.tree.structure(algorithm), repr(outputs)  # numbers such as strengths do not change the program
+    if key not in _COUNTED:
+        _COUNTED[key] = _count(algorithm, outputs)
+    return _COUNTED[key]
+
+
+def _count(algorithm, outputs):
+    model = programs.network("small_cnn", Target(), {**outputs, "lowering": "xla"})
+    images, labels = np.zeros((_BATCH_SIZE, *model.input_shape), np.uint8), np.arange(_BATCH_SIZE) % programs.CLASSES
+    names = tuple(map(str, range(programs.CLASSES)))
+    parts = [np.arange(_BATCH_SIZE)]
+    federation = Federation.from_arrays(images, labels, parts, images[:1], labels[:1], 128.0, 64.0, names)
+    run = Run(federation, algorithm, jax.random.key(0))
+    rounds = check(run, model, Schedule(1), Hardware(engine.Chunked(1)))
+    data = engine.Data(federation.ownership)
+    return engine.lower(rounds, algorithm.enabled(), data, federation.train).cost_analysis()["flops"]
+
+
+class Speed(NamedTuple):
+    """The speed of a step on a device, at best."""
+
+    clients: int  # in parallel
+    seconds: float  # of one client's step
+    bound: str  # what sets them: the compiler's estimate or memory, or the products
+    compile_seconds: float
+
+
+@functools.cache
+def speed(step: Step, topology: Topology, clients_at_once: int) -> Speed:
+    """Compiles a step of as many clients as fit on the device, at most this many."""
+    options, device, chip = dict(step.network), topology.devices[0], topology.chip
+    model = programs.network(options.pop("name"), Target.of(device), options, step.shape, step.classes)
+    while True:
+        cost = costs.compile_program(programs.step(model, device, clients_at_once, step.batch_size), chip)
+        if clients_at_once == 1 or cost.arguments + cost.temporaries <= chip.memory:
+            break
+        clients_at_once //= 2
+    one = programs.step(model, jax.devices("cpu")[0], 1, step.batch_size)  # of a program for a CPU, JAX counts
+    least = {
+        "cycles" if chip.clock else "bytes": cost.seconds / clients_at_once,
+        "operations": one.cost_analysis()["flops"] / chip.peak,
+    }
+    bound = max(least, key=least.get)
+    return Speed(clients_at_once, least[bound], bound, cost.compile_seconds)
+
+
+def by_step(study: StudySpec) -> dict[Step, float]:
+    """Returns the client-steps of all runs of a study by step, each as many as its methods' operations count for."""
+    total: dict[Step, float] = defaultdict(float)
+    for cell in study.cells:
+        step, client_steps, operations = work(cell)
+        total[step] += len(study.seeds) * client_steps * operations
+    return dict(total)
