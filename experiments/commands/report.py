@@ -10,7 +10,7 @@ the arm ``--base``, by default the first, over runs of equal seed and partition;
 and adds to ``results.md`` and ``.tex``, how many rounds each arm needs to reach the best accuracy of this arm, and how
 much faster that is. Unfinished runs are listed below the tables; with --unfinished they have rows of their own, whose
 names tell their progress. --columns, --arms and --sort choose what all tables show, in which order. --headline draws
-spectra and effective rank of the first study as one small figure, as in the README.
+accuracy, effective rank and spectra of the first study as one figure, whose title is the finding, as in the README.
 """
 
 import argparse
@@ -28,14 +28,15 @@ from experiments.folder import EXPORT
 from experiments.results.best import with_best
 from experiments.results.chance import chance_note
 from experiments.results.differences import difference_tables
-from experiments.results.drawing import FIGURES
+from experiments.results.drawing import FIGURES, save_figure
 from experiments.results.export import TABLES, results_of, save_figures
-from experiments.results.figures import headline
+from experiments.results.headline import headline
 from experiments.results.page import write_report
 from experiments.results.pivots import summary_for_paper
 from experiments.results.reading import read_study
 from experiments.results.study_results import Study
 from experiments.results.table import unfinished_note
+from experiments.results.verdict import verdict
 from experiments.results.view import View, view_of
 from experiments.study.console import Console
 from fedjax_collapse.core import files
@@ -46,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns 0, or 2 after a one-line message for every folder that is not a readable study."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folders", nargs="+", type=Path, metavar="STUDY_FOLDER")
-    parser.add_argument("--headline", type=Path, metavar="FILE", help="an SVG file to draw the first study into")
+    parser.add_argument("--headline", type=Path, metavar="FILE", help="an SVG, PDF or PNG file of the first study")
     parser.add_argument("--format", metavar="md,tex,csv,svg,pdf,png", help="kinds of files to write; by default tables")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="the folder to write to")
     parser.add_argument("--base", default="", metavar="ARM", help="the arm to compare the others with")
@@ -66,10 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         elif not _rewrite(folders, console, read, look):
             return 2
         if options.headline:
-            if (figure := headline(read(folders[0]))) is None:
-                raise UserError(f"{folders[0]}: has neither spectra nor effective ranks for --headline")
-            figure.savefig(options.headline, format="svg", metadata={"Date": None})
-            console.note(f"wrote {options.headline}")
+            console.note(f"wrote {_draw_headline(read(folders[0]), options.headline)}")
     except UserError as error:
         print(f"report: {one_line(error)}", file=sys.stderr)
         return 2
@@ -124,6 +122,16 @@ def export(
             console.note(f"wrote {len(paths)} figures of {name} below {out}")
 
 
+def _draw_headline(study: Study, path: Path) -> Path:
+    """Draws the study into the file and returns its path."""
+    check_name("suffix of --headline", path.suffix[1:], FIGURES)
+    if any(study.settings):
+        raise UserError(f"{study.path}: has settings; --headline draws a study without")
+    if (figure := headline(study)) is None:
+        raise UserError(f"{study.path}: has neither spectra nor effective ranks for --headline")
+    return save_figure(figure, path)
+
+
 def _names(folders: Sequence[Path]) -> list[str]:
     """Returns a file name for each folder, with as many parents as make the names distinct."""
     parts = [folder.resolve().parts[1:] or ("study",) for folder in folders]
@@ -153,6 +161,7 @@ def _rewrite(
             view = look([study])
             report, summary = write_report(study, view), with_best(study, view.of(summary_for_paper(study)))
             console.print_table(summary, paper_of(study.config), means_of(study.config), view)
+            console.note(verdict(study))
             for table in [] if study.config.get("settings") else difference_tables(study, view=view):
                 console.note(f"\n{table.title}")
                 console.print_rows(table.rows)

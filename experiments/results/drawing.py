@@ -156,8 +156,8 @@ def label(text: str, length: int = 36) -> str:
     return text.replace("$", r"\$")
 
 
-def legend(figure: "Figure", handles: Sequence[Any], labels: Sequence[str]) -> None:
-    """Adds the legend above the axes, in as many columns as fit; the figure grows with its rows."""
+def legend(figure: "Figure", handles: Sequence[Any], labels: Sequence[str], above: bool = True) -> None:
+    """Adds the legend above or below the axes, in as many columns as fit; the figure grows with its rows."""
     import matplotlib
 
     size = matplotlib.rcParams["font.size"]
@@ -167,7 +167,14 @@ def legend(figure: "Figure", handles: Sequence[Any], labels: Sequence[str]) -> N
     rows = -(-len(labels) // columns)
     columns = -(-len(labels) // rows)  # as many rows, but filled evenly
     figure.set_figheight(figure.get_figheight() + 0.02 * size * (rows - 1))
-    figure.legend(handles, labels, loc="outside upper center", ncols=columns, columnspacing=1.4, handlelength=2.2)
+    figure.legend(
+        handles,
+        labels,
+        loc=f"outside {'upper' if above else 'lower'} center",
+        ncols=columns,
+        columnspacing=1.4,
+        handlelength=2.2,
+    )
 
 
 def whole_numbers(axis: Any, most: int = 8) -> None:

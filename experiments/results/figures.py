@@ -18,7 +18,6 @@ from experiments.results.drawing import (
     grid_of,
     label,
     new_figure,
-    styled,
     whole_numbers,
 )
 from experiments.results.metrics import (
@@ -93,9 +92,9 @@ def over_settings(metric: str) -> Callable[..., "Figure | None"]:
         lines = {}
         grid = grid_of(drawn, len(study.settings), columns, metric_of(metric).axis)
         for axes, setting in zip(grid, study.settings, strict=True):
-            lines |= _draw_curves(axes, colours_of(study), parts.get(setting, Selection(_CURVE, ())), [metric])
+            lines |= draw_curves(axes, colours_of(study), parts.get(setting, Selection(_CURVE, ())), [metric])
             axes.set_title(label(setting, 32), loc="left")
-        return _with_legend(drawn, {arm: lines[arm] for arm in colours_of(study) if arm in lines})
+        return with_legend(drawn, {arm: lines[arm] for arm in colours_of(study) if arm in lines})
 
     return figure
 
@@ -179,18 +178,7 @@ def spectra(study: Study, selection: Selection) -> "Figure":
     """Log-eigenvalues of the feature covariance of the server model and of a local model."""
     figure = new_figure(3.7)
     lines = _draw_spectra(figure.subplots(), colours_of(study), selection)
-    return _with_legend(figure, lines, local=True, threshold=True)
-
-
-@styled
-def headline(study: Study) -> "Figure | None":
-    """A small wide figure: spectra of local and server models on the left, effective rank per round on the right."""
-    figure = new_figure(3.2, width=8.4)
-    left, right = figure.subplots(1, 2)
-    lines = _draw_spectra(left, colours_of(study), spectra.select(study))
-    lines = _draw_curves(right, colours_of(study), effective_rank.select(study), ranks(study)) or lines
-    right.set_ylabel(EFFECTIVE_RANK.axis)
-    return _with_legend(figure, lines, local=True, threshold=True)
+    return with_legend(figure, lines, local=True, threshold=True)
 
 
 def _over_rounds(
@@ -201,14 +189,14 @@ def _over_rounds(
     rounds = np.unique(selection.columns()[2])
     if len(rounds) < _FEWEST:
         whole = figure.subplots()
-        lines = _draw_curves(whole, colours_of(study), selection, metrics, factor)
+        lines = draw_curves(whole, colours_of(study), selection, metrics, factor)
     else:
         whole, late = figure.subplots(1, 2, width_ratios=(3, 2))
-        lines = _draw_curves(whole, colours_of(study), selection, metrics, factor)
-        _draw_curves(late, colours_of(study), selection, metrics, factor)
+        lines = draw_curves(whole, colours_of(study), selection, metrics, factor)
+        draw_curves(late, colours_of(study), selection, metrics, factor)
         _enlarge(late, rounds[int((1 - LATE) * len(rounds))], rounds[-1])
     whole.set_ylabel(axis or metric_of(metrics[0]).axis)
-    return _with_legend(figure, lines, local=len(metrics) > 1)
+    return with_legend(figure, lines, local=len(metrics) > 1)
 
 
 def _enlarge(axes: "Axes", first: int, last: int) -> None:
@@ -232,16 +220,21 @@ def _panels(
     figure = new_figure(0.5 + 2.6 * height, width=8.4)
     lines = {}
     for axes, (title, metrics) in zip(grid_of(figure, len(shown), columns, heading), shown.items(), strict=True):
-        lines |= _draw_curves(axes, colours_of(study), selection, metrics)
+        lines |= draw_curves(axes, colours_of(study), selection, metrics)
         axes.set_title(label(title, 100 // columns), loc="left")
     is_of_both = any(len(metrics) > 1 for metrics in shown.values())
-    return _with_legend(figure, {arm: lines[arm] for arm in colours_of(study) if arm in lines}, local=is_of_both)
+    return with_legend(figure, {arm: lines[arm] for arm in colours_of(study) if arm in lines}, local=is_of_both)
 
 
-def _draw_curves(
-    axes: "Axes", colours: Mapping[str, str], selection: Selection, metrics: Sequence[str], factor: float = 0
+def draw_curves(
+    axes: "Axes",
+    colours: Mapping[str, str],
+    selection: Selection,
+    metrics: Sequence[str],
+    factor: float = 0,
+    bands: bool = True,
 ) -> dict[str, Any]:
-    """Draws the metrics of every arm, with bands if there are several seeds; returns one line per arm.
+    """Draws the metrics of every arm, with ``bands`` if there are several seeds; returns one line per arm.
 
     ``colours`` has all arms, in the order of lines; ``factor`` multiplies the values, by default to the metric's unit.
     """
@@ -257,7 +250,8 @@ def _draw_curves(
         line = axes.plot(rounds, mean, "--" if is_dashed else "-", **look)[0]
         lines.setdefault(arm, line)
         alpha = (0.08 if is_dashed else 0.18) * min(1, 4 / num_arms)
-        axes.fill_between(rounds, mean - std, mean + std, color=look["color"], alpha=alpha, linewidth=0)
+        if bands:
+            axes.fill_between(rounds, mean - std, mean + std, color=look["color"], alpha=alpha, linewidth=0)
     axes.set_xlabel("round")
     whole_numbers(axes.xaxis)
     return {arm: lines[arm] for arm in colours if arm in lines}
@@ -282,8 +276,8 @@ def _draw_spectra(axes: "Axes", colours: Mapping[str, str], selection: Selection
     return {arm: lines[arm] for arm in colours if arm in lines}
 
 
-def _with_legend(
-    figure: "Figure", lines: dict[str, Any], local: bool = False, threshold: bool = False
+def with_legend(
+    figure: "Figure", lines: dict[str, Any], local: bool = False, threshold: bool = False, above: bool = True
 ) -> "Figure | None":
     """Returns the figure with its legend: arms by colour, and the models by line style; None without lines."""
     from matplotlib.lines import Line2D
@@ -298,5 +292,5 @@ def _with_legend(
     if threshold:
         handles.append(Line2D([], [], **THRESHOLD))
         labels.append(f"threshold {show_number(SIGNIFICANT, '.0f')}")
-    drawing.legend(figure, handles, labels)
+    drawing.legend(figure, handles, labels, above)
     return figure

@@ -23,6 +23,7 @@ from experiments.results.pivots import pivots
 from experiments.results.reading import layouts_of, read_study
 from experiments.results.study_results import Study
 from experiments.results.table import Titled, accuracy_note, final_table, local_note
+from experiments.results.verdict import verdict
 from experiments.results.view import EVERYTHING, View
 from fedjax_collapse.core import files
 from fedjax_collapse.core.records import UserError
@@ -82,6 +83,7 @@ def render(study: Study, view: View = EVERYTHING) -> str:
     return _template().render(
         title=f"Study {name_of(study.path.resolve())}",
         description=description(study),
+        finding=verdict(study),
         demonstration=", ".join(demonstrations(study)),
         notes=missing_results(study) + several_layouts(study.starts) + list(study.notes),
         pivots=pivots(study, view),

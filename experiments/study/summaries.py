@@ -16,6 +16,7 @@ from experiments.results.pivots import summary_for_paper
 from experiments.results.reading import NothingEvaluated, read_run_summary, read_study
 from experiments.results.study_results import summarize_seeds
 from experiments.results.table import unfinished_note
+from experiments.results.verdict import verdict
 from experiments.study.console import Console
 from experiments.study.failures import read_failure
 from fedjax_collapse.core.records import UserError
@@ -37,6 +38,7 @@ def finish(workdir: Path, config: Mapping[str, Any], console: Console) -> list[s
         finally:
             console.print_table(summary, paper, means_of(config))
         if study:
+            console.note(verdict(study))
             console.note("\n".join(filter(None, [chance_note(study), unfinished_note(study.unfinished), *study.notes])))
             console.note(f"report: {write_report(study)}")
     except (UserError, OSError) as error:

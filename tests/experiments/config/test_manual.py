@@ -91,7 +91,7 @@ def test_the_page_of_all_keys_is_of_this_code():
 def test_configs_of_the_project_are_found_from_anywhere(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for arguments in ([f"--config={name}"], ["--config", name]):
-        assert set(launch.parse(arguments).config["arms"]) == {"fedavg", "feddecorr"}
+        assert {"fedavg", "feddecorr"} <= set(launch.parse(arguments).config["arms"])
     (tmp_path / "quickstart").write_text("not python")  # what is there goes first
     if name == "quickstart":
         with pytest.raises(launch.UserError, match="name 'python' is not defined"):

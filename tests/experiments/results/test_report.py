@@ -16,7 +16,8 @@ import pytest
 
 from experiments.config.cells import CellName
 from experiments.results.contents import PLOTS
-from experiments.results.figures import collapse_ratio, curves, headline, measurements, spectra
+from experiments.results.figures import collapse_ratio, curves, measurements, spectra
+from experiments.results.headline import headline
 from experiments.results.page import description, write_report
 from experiments.results.partition_figure import draw_partition, partition_table
 from experiments.results.reading import read_study

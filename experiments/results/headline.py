@@ -1,0 +1,66 @@
+"""The figure of a study for a first page: what collapse does to accuracy, with the finding as its title."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from experiments.results import drawing
+from experiments.results.arm_colours import colours_of
+from experiments.results.figures import curves, draw_curves, with_legend
+from experiments.results.metrics import ACCURACY, EFFECTIVE_RANK, Metric, number
+from experiments.results.study_results import Study
+from experiments.results.verdict import verdict
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_WIDTH = 11  # inches
+_SMALLEST = 0.1  # percent of the variance; dimensions with less are not drawn
+_SEED = {"linewidth": 0.7, "alpha": 0.4}
+
+
+@drawing.styled
+def headline(study: Study) -> "Figure | None":
+    """Accuracy and effective rank per round, and the server's spectrum at the end.
+
+    Thick lines are means over seeds, thin ones are single seeds; the title is the study's verdict. The result is None
+    without effective ranks and spectra.
+    """
+    figure = drawing.new_figure(3.9, width=_WIDTH)
+    accuracy, rank, spectrum = figure.subplots(1, 3)
+    _draw_rounds(accuracy, study, ACCURACY)
+    lines = _draw_rounds(rank, study, EFFECTIVE_RANK) | _draw_variance(spectrum, study)
+    if title := verdict(study):
+        figure.suptitle(drawing.label(title, 110), x=0.01, ha="left", fontsize="x-large", fontweight="bold")
+    return with_legend(figure, lines, above=False)
+
+
+def _draw_rounds(axes: "Axes", study: Study, metric: Metric) -> dict[str, Any]:
+    """Draws the metric of every run, and the mean of every arm; returns the lines of the means."""
+    for (arm, _), run in study.table.by("arm", "seed").items():
+        values = [metric.factor * number(value) for value in run.column(metric.name)]
+        axes.plot(run.column("round"), values, color=colours_of(study)[arm], **_SEED)
+    axes.set_title(metric.axis, loc="left")
+    return draw_curves(axes, colours_of(study), curves(study, [metric.name]), [metric.name], bands=False)
+
+
+def _draw_variance(axes: "Axes", study: Study) -> dict[str, Any]:
+    """Draws the share of the variance in each principal dimension of the server's features at the last saved round."""
+    lines = {}
+    for arm in study.num_features:
+        ends = [run.spectra["server"][-1] for run in study.of_arm(arm) if len(run.spectra.get("round", ()))]
+        shares = [100 * end / end.sum() for end in ends if np.all(np.isfinite(end)) and end.sum() > 0]
+        for share in shares:
+            axes.plot(np.arange(1, 1 + len(share)), share, color=colours_of(study)[arm], **_SEED)
+        if shares:
+            look = drawing.arm_line(colours_of(study), arm, int(np.sum(np.mean(shares, axis=0) > _SMALLEST)))
+            lines[arm] = axes.plot(np.arange(1, 1 + len(shares[0])), np.mean(shares, axis=0), **look)[0]
+    axes.set_yscale("log")
+    axes.set_ylim(_SMALLEST, 100)
+    most = [np.sum(line.get_ydata() > _SMALLEST) for line in axes.lines]
+    axes.set_xlim(0, 1 + max(most, default=1))
+    axes.set_title("variance of the features at the end (%)", loc="left")
+    axes.set_xlabel("principal dimension")
+    drawing.whole_numbers(axes.xaxis)
+    return lines

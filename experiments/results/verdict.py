@@ -1,0 +1,76 @@
+"""What decorrelation does to the accuracy of a study, in one sentence."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from experiments.config.cells import CellName, arms_of, merged
+from experiments.results.metrics import ACCURACY, EFFECTIVE_RANK, Metric, number
+from experiments.results.paired import pairs
+from experiments.results.study_results import Run, Study
+
+DECORRELATION = ("feddecorr", "decov", "structured_decov", "vicreg")  # methods that penalise correlated features
+
+
+class Gain(NamedTuple):
+    """What an arm gains over the base arm, run by run, after the last round."""
+
+    arm: str
+    accuracy: np.ndarray  # [pairs] in points
+    rank: np.ndarray  # [pairs] effective rank, NaN where it was not recorded
+
+
+def verdict(study: Study) -> str:
+    """Returns the finding: the gain of the best arm with decorrelation over the first arm without any method.
+
+    The best arm has the largest mean gain in accuracy, over pairs of runs with equal seed and partition. Decorrelation
+    "gives back" accuracy if accuracy and effective rank are higher in each of several seeds. The sentence is empty for
+    a study with settings, or without such arms or pairs.
+    """
+    if study.config.get("settings"):
+        return ""
+    base, others = _arms(study)
+    found = [gain for gain in (_gain(study, arm, base) for arm in others) if len(gain.accuracy)]
+    if not found:
+        return ""
+    arm, accuracy, rank = max(found, key=lambda gain: gain.accuracy.mean())
+    mean, up, seeds = accuracy.mean(), int(np.sum(accuracy > 0)), len(accuracy)
+    spread = f" ({_signed(accuracy.min())} to {_signed(accuracy.max())})" if seeds > 1 else ""
+    where = f"in {up} of {seeds} seeds{spread}" if seeds > 1 else "in the only seed"
+    if mean <= 0:
+        return f"Decorrelation gains no accuracy: {arm} is {-mean:.1f} points below {base}, above it {where}"
+    if up < seeds or seeds == 1:
+        return f"{arm} is {mean:.1f} points of accuracy above {base}, {where}"
+    if np.all(rank > 0):
+        return f"Decorrelation ({arm}) gives back {mean:.1f} points of accuracy, {where}"
+    return f"{arm} gains {mean:.1f} points of accuracy over {base}, {where}, without a higher rank in each"
+
+
+def _arms(study: Study) -> tuple[str, list[str]]:
+    """Returns the first arm without methods (empty if there is none) and the arms with a method of decorrelation."""
+    methods = {arm: _methods(study.config, of.changes) for arm, of in arms_of(study.config).items()}
+    plain = [arm for arm, names in methods.items() if not names]
+    return next(iter(plain), ""), [arm for arm, names in methods.items() if names & {*DECORRELATION}]
+
+
+def _methods(config: Mapping[str, Any], changes: Any) -> set[str]:
+    methods = merged(config, changes if isinstance(changes, Mapping) else {}).get("methods")
+    return set(methods) if isinstance(methods, Mapping) else set()
+
+
+def _gain(study: Study, arm: str, base: str) -> Gain:
+    """Returns the differences of the pairs whose accuracies are finite."""
+    of_both = pairs(study, CellName("", arm), base)
+    accuracy, rank = (_differences(of_both, metric) for metric in (ACCURACY, EFFECTIVE_RANK))
+    finite = np.isfinite(accuracy)
+    return Gain(arm, accuracy[finite], rank[finite])
+
+
+def _differences(of_both: list[tuple[Run, Run]], metric: Metric) -> np.ndarray:
+    ends = [[number(run.metrics[-1].get(metric.name)) for run in both] for both in of_both]
+    return metric.factor * -np.diff(np.reshape(ends, (-1, 2)))[:, 0]
+
+
+def _signed(points: float) -> str:
+    return f"{points:+.1f}".replace("-", "−")

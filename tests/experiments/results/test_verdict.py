@@ -1,0 +1,106 @@
+"""The finding of a study in one sentence, and the figure that has it as its title."""
+
+import json
+
+import numpy as np
+import pytest
+from test_report import make_study, rewrite_rows
+
+from experiments.commands import report
+from experiments.results.headline import headline
+from experiments.results.reading import read_study
+from experiments.results.verdict import verdict
+
+
+def study_of(path, accuracies, ranks=(9.0, 9.0, 9.0), arms=("fedavg", "feddecorr", "other")):
+    """A study of three seeds: FedAvg is right on 50 %, with a rank of 5, and the second arm as it is given here."""
+    make_study(path, arms=arms, rounds=2, features=4)
+    config = json.loads((path / "config.json").read_text())
+    config["arms"] = {arm: {"methods": {"feddecorr": {}}} if arm == "feddecorr" else {} for arm in arms}
+    (path / "config.json").write_text(json.dumps(config))
+    for arm in arms:
+        for seed in range(3):
+            own = (accuracies[seed], ranks[seed]) if arm == "feddecorr" else (0.5, 5.0)
+            last = dict(zip(("accuracy", "effective_rank"), own, strict=True))
+            rewrite_rows(
+                path / arm / f"seed{seed}" / "metrics.jsonl", lambda rows, last=last: [rows[0], rows[1] | last]
+            )
+            np.savez(path / arm / f"seed{seed}" / "partition.npz", class_counts=np.full((2, 2), seed))
+    return read_study(path)
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "ranks", "sentence"),
+    [
+        (
+            (0.6, 0.7, 0.51),
+            (6.0, 6.0, 6.0),
+            "Decorrelation (feddecorr) gives back 10.3 points of accuracy, in 3 of 3 seeds (+1.0 to +20.0)",
+        ),
+        (
+            (0.6, 0.7, 0.51),
+            (6.0, 6.0, 5.0),
+            "feddecorr gains 10.3 points of accuracy over fedavg, in 3 of 3 seeds (+1.0 to +20.0), without a higher "
+            "rank in each",
+        ),
+        (
+            (0.6, 0.7, 0.49),
+            (6.0, 6.0, 6.0),
+            "feddecorr is 9.7 points of accuracy above fedavg, in 2 of 3 seeds (−1.0 to +20.0)",
+        ),
+        (
+            (0.6, 0.2, 0.5),
+            (6.0, 6.0, 6.0),
+            "Decorrelation gains no accuracy: feddecorr is 6.7 points below fedavg, above it in 1 of 3 seeds "
+            "(−30.0 to +10.0)",
+        ),
+        ((0.6, None, None), (6.0, 6.0, 6.0), "feddecorr is 10.0 points of accuracy above fedavg, in the only seed"),
+        ((None, None, None), (6.0, 6.0, 6.0), ""),
+    ],
+)
+def test_it_says_what_the_numbers_say(tmp_path, accuracies, ranks, sentence):
+    assert verdict(study_of(tmp_path / "study", accuracies, ranks)) == sentence
+
+
+def test_without_decorrelation_or_a_plain_arm_there_is_none(tmp_path):
+    study = study_of(tmp_path / "study", (0.6, 0.7, 0.8))
+    for arms in ({"fedavg": {}}, {"feddecorr": {"methods": {"feddecorr": {}}}}, {"fedavg": None}):
+        study.config["arms"].clear()
+        study.config["arms"].update(arms)
+        assert verdict(study) == ""
+
+
+def test_runs_on_other_partitions_are_not_compared(tmp_path):
+    study_of(path := tmp_path / "study", (0.6, 0.7, 0.1))
+    np.savez(path / "feddecorr" / "seed2" / "partition.npz", class_counts=np.eye(2, dtype=int))
+    assert verdict(read_study(path)).endswith("15.0 points of accuracy, in 2 of 2 seeds (+10.0 to +20.0)")
+
+
+@pytest.mark.usefixtures("unrendered")
+def test_the_report_prints_it_and_has_it(tmp_path, capsys):
+    study = study_of(tmp_path / "study", (0.6, 0.7, 0.51), arms=("fedavg", "feddecorr"))
+    assert report.main([str(study.path), "--headline=figure.jpg"]) == 2
+    out, err = capsys.readouterr()
+    assert verdict(study) in out and "suffix of --headline 'jpg'" in err
+    assert f"<strong>{verdict(study)}.</strong>" in (study.path / "report.html").read_text()
+
+
+def test_the_headline_is_the_same_file_again(tmp_path):
+    study = study_of(tmp_path / "study", (0.6, 0.7, 0.51), arms=("fedavg", "feddecorr"))
+    files = [tmp_path / f"{name}.svg" for name in "ab"]
+    for file in files:
+        assert report.main([str(study.path), "--format=csv", f"--headline={file}"]) == 0
+    assert files[0].read_bytes() == files[1].read_bytes()
+
+
+def test_the_headline_shows_the_mean_and_every_seed(tmp_path):
+    study = study_of(tmp_path / "study", (0.6, 0.7, 0.8), arms=("fedavg", "feddecorr"))
+    figure = headline(study)
+    assert figure.get_suptitle() == verdict(study)
+    accuracy, rank, spectrum = figure.axes
+    for axes, mean, ends in ((accuracy, 70, {60, 70, 80}), (rank, 9, {9})):
+        *seeds, _, line = axes.lines  # the means of both arms come last
+        assert {round(of.get_ydata()[-1], 9) for of in seeds[3:]} == ends
+        assert line.get_ydata()[-1] == pytest.approx(mean)
+    for line in spectrum.lines:
+        assert line.get_ydata().sum() == pytest.approx(100)
