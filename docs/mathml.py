@@ -4,6 +4,7 @@ A hook of mkdocs. Code is left alone. An equation that cannot be converted is a 
 """
 
 import logging
+from itertools import zip_longest
 from xml.etree import ElementTree
 
 from latex2mathml.converter import convert
@@ -56,11 +57,26 @@ def mathml(latex: str, display: str = "inline") -> ElementTree.Element:
             raise ValueError("an argument is missing")
         if "\\" in text:
             raise ValueError(f"{text} is not known")
-        if len(text) > 1 and element.tag in ("mi", "mo"):  # log, max: the space about them is not the browser's
-            element.tag = "mo"
-            element.attrib.update(lspace="0.1em", rspace="0.1em")
         element.text = AtomicString(text)  # not Markdown
+    _set_space(math)
     return math
+
+
+def _set_space(math):
+    """Sets the space about functions, norms and signs as LaTeX does; browsers take them for binary operators."""
+    for row in math.iter():
+        before = None
+        for element, after in zip_longest(row, row[1:]):
+            if len(element.text or "") > 1 and element.tag in ("mi", "mo"):  # log, max
+                follows_symbol = before is not None and before.tag != "mo"
+                is_called = after is not None and after.text == "("
+                element.tag = "mo"
+                element.attrib.update(lspace="0.17em" if follows_symbol else "0", rspace="0" if is_called else "0.17em")
+            elif element.text in ("|", "‖"):  # not as high as what is beside them
+                element.attrib.update(stretchy="false", lspace="0", rspace="0")
+            elif element.text == "−" and before is not None and before.tag == "mo" and before.text not in ")|‖":
+                element.attrib.update(form="prefix", lspace="0", rspace="0")
+            before = element
 
 
 class Equations(Extension):
