@@ -1,0 +1,70 @@
+"""The page of methods: every method has a section with its options and their defaults, and its equations convert."""
+
+import ast
+import dataclasses
+import importlib
+import re
+import sys
+from pathlib import Path
+
+import markdown
+import pytest
+
+from fedjax_collapse import methods
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGE = (DOCS / "methods.md").read_text()
+SECTIONS = dict(part.split("\n", 1) for part in re.split("^##+ ", PAGE, flags=re.MULTILINE)[1:])
+PUBLIC = {name: found for name, found in vars(methods).items() if isinstance(found, type)}
+METHODS = {name for name, found in PUBLIC.items() if issubclass(found, methods.Method)} - {"Method", "Regularizer"}
+
+
+@pytest.fixture
+def mathml(monkeypatch):
+    """The hook of mkdocs."""
+    monkeypatch.syspath_prepend(DOCS)
+    yield importlib.import_module("mathml")
+    del sys.modules["mathml"]
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_options_have_their_defaults(name):
+    """One line for each option, or one for several: "* `name=default`, ...: what it is"."""
+    lines = re.findall(r"^\* (`\w+=.*?`):", SECTIONS[name], re.MULTILINE)
+    listed = dict(option.split("=", 1) for option in re.findall(r"`([^`]+)`", "\n".join(lines)))
+    defaults = {field.name: field.default for field in dataclasses.fields(PUBLIC[name])}
+    assert {option: ast.literal_eval(value) for option, value in listed.items()} == defaults
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_config_makes_the_method(name):
+    (call,) = re.findall(r"Config: .*?`methods=(dict\(.*?\))`", SECTIONS[name])
+    configured = ast.parse(call, mode="eval").body.keywords
+    classes = [vars(importlib.import_module(f"fedjax_collapse.methods.{entry.arg}")).get(name) for entry in configured]
+    (made,) = [
+        found(**{option.arg: ast.literal_eval(option.value) for option in entry.value.keywords})
+        for entry, found in zip(configured, classes, strict=True)
+        if found
+    ]
+    made.check()
+
+
+def test_equations_convert(mathml, caplog):
+    html = markdown.markdown(PAGE, extensions=[mathml.Equations()])
+    assert not caplog.messages
+    assert html.count("<math ") > 200
+    assert "$" not in html
+
+
+def test_code_is_left_alone(mathml):
+    html = markdown.markdown("`$x$` and $5 or $6\n\n    $y$\n", extensions=[mathml.Equations()])
+    assert "<math" not in html
+    assert markdown.markdown(r"$a * b * c_d$", extensions=[mathml.Equations()]).count("<mo>*</mo>") == 2
+
+
+@pytest.mark.parametrize("latex", [r"\frac{a", r"\frac{1}", r"a & b", r"\unknown", "x_", r"\left( a", "a}"])
+def test_an_equation_that_cannot_be_converted_is_named(latex, mathml, caplog):
+    mathml.Equation.page = "page.md"
+    markdown.markdown(f"an equation ${latex}$", extensions=[mathml.Equations()])
+    (message,) = caplog.messages
+    assert message.startswith(f"page.md: the equation {latex} cannot be converted to MathML: ")
