@@ -17,6 +17,7 @@ import jaxlib
 
 from experiments import launch
 from experiments.study import self_test
+from experiments.study.waiting import wait
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.engine import available_devices
 
@@ -30,7 +31,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         launch.configure_jax(cache="")
         launch.check_devices()
-        outcomes = [_shown(outcome) for outcome in self_test.run()]
+        outcomes = []
+        with wait("comparing compiled with uncompiled rounds") as advance:
+            for outcome in self_test.run():
+                outcomes.append(_shown(outcome))
+                advance()
     except UserError as error:
         _wrong_input(error)
     except KeyboardInterrupt:

@@ -47,7 +47,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--unfinished", action="store_true", help="show unfinished runs in rows of their own")
     options, console = parser.parse_args(arguments), Console()
     folders = list({os.path.realpath(folder): folder for folder in options.folders}.values())
-    read = _with_unfinished if options.unfinished else read_study
+
+    def read(folder):
+        study = read_study(folder, console.wait)
+        return study.with_unfinished() if options.unfinished else study
+
     try:
         if options.format is not None or options.out or options.base or options.target:
             formats = (options.format or ",".join(TABLES)).split(",")
@@ -107,7 +111,8 @@ def export(
         console.note(f"wrote {out / f'results.{kind}'}")
     if figures := [kind for kind in formats if kind in FIGURES]:
         for name, study in studies.items():
-            paths = save_figures(study.finished(), out / name if len(studies) > 1 else out, figures)
+            with console.wait(f"drawing the figures of {name}"):
+                paths = save_figures(study.finished(), out / name if len(studies) > 1 else out, figures)
             console.note(f"wrote {len(paths)} figures of {name} below {out}")
 
 
@@ -121,18 +126,13 @@ def _names(folders: Sequence[Path]) -> list[str]:
     return [f"{number}_{name}" for number, name in enumerate(names, 1)]
 
 
-def _with_unfinished(folder: Path) -> Study:
-    """Reads a study; its tables include unfinished runs."""
-    return read_study(folder).with_unfinished()
-
-
 def _rewrite(folders: Sequence[Path], console: Console, read: Callable[[Path], Study]) -> bool:
     """Rewrites the reports, with a message for each that fails; returns whether all are written."""
     is_well = True
     for folder in folders:
         try:
             study = read(folder)
-            report = write_report(study)
+            report = write_report(study, console.wait)
             console.print_table(summary_for_paper(study), paper_of(study.config), means_of(study.config))
             _tell(study, console)
             console.note(f"wrote {report}")

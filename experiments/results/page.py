@@ -19,6 +19,7 @@ from experiments.results.pivots import pivots
 from experiments.results.reading import layouts_of, read_study
 from experiments.results.study_results import Study
 from experiments.results.table import accuracy_note, final_table, local_note
+from experiments.study.waiting import Wait, unseen
 from fedjax_collapse.core import files
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.storage.fingerprint import flatten
@@ -51,15 +52,18 @@ class Section(NamedTuple):
     figures: list[Figure]
 
 
-def write_report(study: Study | Path | str) -> Path:
+def write_report(study: Study | Path | str, wait: Wait = unseen) -> Path:
     """Writes ``report.html``, atomically, from a study or from what is saved in its folder, and returns its path.
+
+    ``wait`` (``waiting.py``) shows that figures are drawn.
 
     Raises:
         UserError: the folder is not a study's, or a file in it cannot be read or written.
     """
     study = study if isinstance(study, Study) else read_study(study)
     path = study.path / REPORT
-    page = render(study).encode(errors="backslashreplace")  # for names that are not Unicode
+    with wait(f"drawing the figures of {path}"):
+        page = render(study).encode(errors="backslashreplace")  # for names that are not Unicode
     try:
         with files.shared(path) as file:
             file.write(page)

@@ -32,12 +32,12 @@ def finish(workdir: Path, config: Mapping[str, Any], console: Console) -> list[s
         if not is_of_runs:
             console.print_table(summary, paper, means_of(config))
         with contextlib.suppress(NothingEvaluated):  # for example because all runs failed
-            study = read_study(workdir)
+            study = read_study(workdir, console.wait)
         if is_of_runs:
             console.print_table(summary_for_paper(study) if study else summary, paper, means_of(config))
         if study:
             console.note("\n".join([unfinished_note(study.unfinished), *study.notes]))
-            console.note(f"report: {write_report(study)}")
+            console.note(f"report: {write_report(study, console.wait)}")
     except (UserError, OSError) as error:
         again = f"fedjax-collapse report {shlex.quote(str(workdir))}"
         return [f"{one_line(error)}; the runs are saved, but the report is not: once this is fixed, {again} writes it"]

@@ -192,7 +192,7 @@ def test_a_round_is_traced_once_for_a_cell(config, tmp_path, monkeypatch):
     spec = resolve(config, tmp_path)
     (cell,) = spec.cells
     federations = preparing.federations_of(spec.cells, spec.seeds)
-    plan = preparing.plan_of(cell, federations[cell.name][0], print)
+    plan = preparing.plan_of(cell, federations[cell.name][0])
     for group in groups.make_groups(spec.runs, {cell.name: plan}, federations):
         hardware = Hardware(group.client_map, group.run_map)
         simulate_runs(list(group.runs.values()), plan.model, plan.schedule, hardware)
