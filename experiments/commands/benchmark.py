@@ -43,6 +43,7 @@ from experiments.benchmarks.lanes import Lane
 from experiments.benchmarks.tables import Row
 from experiments.benchmarks.worker import Measurement
 from experiments.benchmarks.workloads import WORKLOADS
+from experiments.commands.parser import Parser
 from experiments.study import machine
 from experiments.study.waiting import wait
 
@@ -80,6 +81,11 @@ def main(argv: list[str] | None = None) -> int:
 
         bars.draw(rows, asked.figure)
     return 0
+
+
+def command_line() -> Parser:
+    """Returns the parser of the command line."""
+    return arguments.command_line(__doc__)
 
 
 def run_workloads(asked: Namespace) -> list[Row]:

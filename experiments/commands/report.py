@@ -11,13 +11,14 @@ that is. Unfinished runs are listed below the tables; with --unfinished they hav
 their progress. --headline draws spectra and effective rank of the first study as one small figure, as in the README.
 """
 
-import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from experiments.commands.parser import Parser
 from experiments.config.cells import means_of
+from experiments.config.choices import OpenChoice
 from experiments.config.errors import one_line
 from experiments.config.names import check_name
 from experiments.config.paper import paper_of
@@ -37,15 +38,7 @@ from fedjax_collapse.core.records import UserError
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns 0, or 2 after a one-line message for every folder that is not a readable study."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folders", nargs="+", type=Path, metavar="STUDY_FOLDER")
-    parser.add_argument("--headline", type=Path, metavar="FILE", help="an SVG file to draw the first study into")
-    parser.add_argument("--format", metavar="md,tex,csv,svg,pdf,png", help="kinds of files to write; by default tables")
-    parser.add_argument("--out", type=Path, metavar="FOLDER", help="the folder to write to")
-    parser.add_argument("--base", default="", metavar="ARM", help="the arm to compare the others with")
-    parser.add_argument("--target", default="", metavar="ARM", help="the arm whose best accuracy others should reach")
-    parser.add_argument("--unfinished", action="store_true", help="show unfinished runs in rows of their own")
-    options, console = parser.parse_args(arguments), Console()
+    options, console = command_line().parse_args(arguments), Console()
     folders = list({os.path.realpath(folder): folder for folder in options.folders}.values())
 
     def read(folder):
@@ -70,6 +63,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"report: {error.filename}: cannot be written ({error.strerror})", file=sys.stderr)
         return 2
     return 0
+
+
+def command_line() -> Parser:
+    """Returns the parser of the command line."""
+    parser = Parser(__doc__)
+    parser.add_argument("folders", nargs="+", type=Path, metavar="STUDY_FOLDER")
+    parser.add_argument("--headline", type=Path, metavar="FILE", help="an SVG file to draw the first study into")
+    kinds = OpenChoice((*TABLES, *FIGURES), "")
+    parser.add_argument("--format", **kinds.argument("kinds of files to write, by default tables:"))
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="the folder to write to")
+    parser.add_argument("--base", default="", metavar="ARM", help="the arm to compare the others with")
+    parser.add_argument("--target", default="", metavar="ARM", help="the arm whose best accuracy others should reach")
+    parser.add_argument("--unfinished", action="store_true", help="show unfinished runs in rows of their own")
+    return parser
 
 
 def export(

@@ -12,7 +12,9 @@ from typing import NamedTuple
 
 from absl import flags
 
+from experiments.commands.parser import Parser
 from experiments.config import algorithms, build
+from experiments.config import choices as names
 from experiments.config.config_files import config_files, relative
 from experiments.config.names import check_name, classes, functions
 from experiments.config.plain_values import plain
@@ -22,7 +24,7 @@ from fedjax_collapse import LocalTraining, Participation, engine
 from fedjax_collapse.analysis import measurements
 from fedjax_collapse.core import discovery
 from fedjax_collapse.core.options import hints, in_words
-from fedjax_collapse.data import augment, partition, sources
+from fedjax_collapse.data import partition, sources
 from fedjax_collapse.training import schedules
 
 _GIVEN = {"labels", "num_clients", "domains", "num_classes", "parent", "name", "target", "fraction", "kwargs", "view"}
@@ -80,7 +82,7 @@ def options_of(made: Callable) -> Iterator[Option]:
     for name, parameter in inspect.signature(made).parameters.items():
         if name not in _GIVEN:
             default = "" if parameter.default is parameter.empty else _shown(parameter.default)
-            yield Option(name, default, in_words(annotations[name]))
+            yield Option(name, default, names.in_words(names.of_options().get(name), in_words(annotations[name])))
 
 
 def keys() -> Iterator[Option]:
@@ -91,7 +93,8 @@ def keys() -> Iterator[Option]:
             if isinstance(value, dict) and value:
                 yield from walk(value, f"{path}{key}.")
             else:
-                yield Option(f"{path}{key}", _shown(value), in_words(_kind(path, key, value)))
+                known = names.of_keys().get(f"{path}{key}")
+                yield Option(f"{path}{key}", _shown(value), names.in_words(known, in_words(_kind(path, key, value))))
 
     return walk(plain(base.get_config()), "")
 
@@ -117,13 +120,10 @@ def on_screen(topic: str, values: flags.FlagValues) -> str:
         found = {choice.name: choice for group in choices().values() for choice in group}
         check_name("topic of --help", topic, found)
         return _topic(found[topic])
-    configs = [
-        textwrap.fill(f"  {relative(path):44} {first_line(path)}", _WIDTH, subsequent_indent=" " * 47)
-        for path in config_files()
-    ]
+    configs = [_filled(f"  {relative(path):44} {first_line(path)}", 47) for path in config_files()]
     options = [(f"  --{name}", " ".join((values[name].help or "").split())) for name in values if name != "config"]
-    lines = [f"  {f'--config.{key.name}={key.default}':52} {key.allowed}" for key in keys()]
-    names = [
+    lines = [_filled(f"  {f'--config.{key.name}={key.default}':52} {key.allowed}", 55) for key in keys()]
+    listed = [
         textwrap.fill(f"{what}: {', '.join(choice.name for choice in group)}", _WIDTH, subsequent_indent="    ")
         for what, group in choices().items()
         if len(group) > 1
@@ -132,9 +132,13 @@ def on_screen(topic: str, values: flags.FlagValues) -> str:
         "Options": [f"{option:26} {text}" for option, text in options],
         "Configs": configs,
         "Keys, with their defaults": lines,
-        "Names (--help=NAME has what each of them takes)": [textwrap.indent(text, "  ") for text in names],
+        "Names (--help=NAME has what each of them takes)": [textwrap.indent(text, "  ") for text in listed],
     }
     return "\n\n".join("\n".join([title, *content]) for title, content in parts.items())
+
+
+def _filled(line, indent):
+    return textwrap.fill(line, _WIDTH + 20, subsequent_indent=" " * indent, break_on_hyphens=False)
 
 
 def first_line(path: Path) -> str:
@@ -143,7 +147,7 @@ def first_line(path: Path) -> str:
 
 
 def _topic(choice):
-    rows = [f"  {option.name:22} {option.default:22} {option.allowed}" for option in choice.options]
+    rows = [_filled(f"  {option.name:22} {option.default:22} {option.allowed}", 48) for option in choice.options]
     title = f"{choice.section}: {choice.name}"
     return "\n".join([title, textwrap.fill(choice.summary, _WIDTH), "", *(rows or ["  it takes no options"])])
 
@@ -158,7 +162,6 @@ def as_markdown() -> str:
         "a tuple. What chooses something by its name takes the options of that as further keys next to the name.",
         "## Keys",
         _table(keys(), "--config."),
-        "Augmentations (`training.augmentation`): " + ", ".join(f"`{name}`" for name in augment.PRESETS) + ".",
     ]
     for what, group in choices().items():
         parts.append(f"## {what[0].upper()}{what[1:]}")
@@ -174,8 +177,14 @@ def _table(options, prefix=""):
     return "\n".join(["| key | default | what it may be |", "|---|---|---|", *(f"| {row} |" for row in rows)])
 
 
+def command_line() -> Parser:
+    """Returns the parser of the command line."""
+    return Parser(__doc__)
+
+
 def main(arguments: Sequence[str] = ()) -> int:
     """Prints the page of the docs and returns the exit status."""
+    command_line().parse_args(arguments)
     sys.stdout.reconfigure(encoding="utf-8")
     sys.stdout.write(as_markdown())
     return 0

@@ -13,7 +13,6 @@ Shi et al. (ICLR 2023; TPAMI 2023); the mathematics is in ``fedjax_collapse/anal
 for invalid input (a one-line message).
 """
 
-import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import NamedTuple, NoReturn
 
 import numpy as np
 
+from experiments.commands.parser import Parser
 from experiments.research import theory_figures
 from experiments.results.drawing import FIGURES, save_figure
 from experiments.results.formats import csv_text
@@ -229,13 +229,18 @@ STUDIES: dict[str, tuple[Callable, Callable, Callable]] = {
 }
 
 
-def _parse(arguments):
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
+def command_line() -> Parser:
+    """Returns the parser of the command line."""
+    parser = Parser(__doc__)
     parser.add_argument("--out", default="", metavar="FOLDER", help="where to write figures and numbers")
     parser.add_argument("--steps", type=int, default=200, help="of integration, by default 200")
     parser.add_argument("--seeds", type=int, default=5, help="draws of a client for each alpha, by default 5")
     parser.error = _fail
-    given = parser.parse_args(arguments)
+    return parser
+
+
+def _parse(arguments):
+    given = command_line().parse_args(arguments)
     if not given.out:
         _fail("--out is missing: give the folder to write to, --out=FOLDER")
     for name in ("steps", "seeds"):
