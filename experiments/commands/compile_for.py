@@ -83,7 +83,7 @@ def command_line() -> Parser:
     )
     parser.add_argument("--clients", type=_numbers, default=[10], help="of a step side by side; of a round in all")
     parser.add_argument("--clients_at_once", type=_number, default=10, help="of a round, on each device")
-    parser.add_argument("--batch_size", type=_number, default=32)
+    parser.add_argument("--batch_size", type=_number, default=32, help="of each client, by default 32")
     parser.add_argument("--json", type=writable, metavar="FILE", help="where to write the rows too")
     return parser
 
