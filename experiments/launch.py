@@ -62,7 +62,8 @@ def main(arguments: list[str], should_stop: Callable[[], bool] | None = None) ->
         arguments = with_config_found(arguments)
         options = parse(arguments)
         folder = Path(options.workdir or default_workdir(options.config, arguments)).absolute()
-        study = resolve(options.config, folder, options.arm, options.seed, options.setting)
+        with Console().wait("checking the config of every arm and setting"):
+            study = resolve(options.config, folder, options.arm, options.seed, options.setting)
         check_sinks(options.log)
         if options.workers or options.slurm:
             check_resume(options.resume, study)

@@ -19,7 +19,7 @@ from experiments.results.pivots import pivots
 from experiments.results.reading import layouts_of, read_study
 from experiments.results.study_results import Study
 from experiments.results.table import accuracy_note, final_table, local_note
-from experiments.study.waiting import Wait, unseen
+from experiments.study.waiting import Advance, Wait, unseen
 from fedjax_collapse.core import files
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.storage.fingerprint import flatten
@@ -55,15 +55,14 @@ class Section(NamedTuple):
 def write_report(study: Study | Path | str, wait: Wait = unseen) -> Path:
     """Writes ``report.html``, atomically, from a study or from what is saved in its folder, and returns its path.
 
-    ``wait`` (``waiting.py``) shows that figures are drawn.
+    ``wait`` (``waiting.py``) shows how many figures have been drawn.
 
     Raises:
         UserError: the folder is not a study's, or a file in it cannot be read or written.
     """
     study = study if isinstance(study, Study) else read_study(study)
     path = study.path / REPORT
-    with wait(f"drawing the figures of {path}"):
-        page = render(study).encode(errors="backslashreplace")  # for names that are not Unicode
+    page = render(study, wait).encode(errors="backslashreplace")  # for names that are not Unicode
     try:
         with files.shared(path) as file:
             file.write(page)
@@ -72,16 +71,19 @@ def write_report(study: Study | Path | str, wait: Wait = unseen) -> Path:
     return path
 
 
-def render(study: Study) -> str:
+def render(study: Study, wait: Wait = unseen) -> str:
     """Returns the whole page; equal studies give equal text."""
-    sections = [_section(study, i, setting) for i, setting in enumerate(study.settings)]
+    overview = OVERVIEW if len(study.settings) > 1 else ()
+    with wait(f"drawing the figures of {study.path}", len(overview) + len(study.settings) * len(PLOTS)) as advance:
+        sections = [_section(study, i, setting, advance) for i, setting in enumerate(study.settings)]
+        overview = _drawn(overview, study, "all-", advance)
     return _template().render(
         title=f"Study {name_of(study.path.resolve())}",
         description=description(study),
         demonstration=", ".join(demonstrations(study)),
         notes=missing_results(study) + several_layouts(study.starts) + list(study.notes),
         pivots=pivots(study),
-        overview=_drawn(OVERVIEW, study, "all-") if len(sections) > 1 else [],
+        overview=overview,
         sections=sections,
         settings=as_text(study.config),
         environment=environment(study.starts),
@@ -186,19 +188,22 @@ def _template() -> jinja2.Template:
     return environment.get_template("page.html.jinja")
 
 
-def _section(study: Study, index: int, setting: str) -> Section:
+def _section(study: Study, index: int, setting: str, advance: Advance) -> Section:
     part = study.of_setting(setting)
     colours = {cell.arm: "#999999" for cell in part.summary}
     colours |= {arm: drawing.themed(drawing.arm_colour(part.arms, arm)) for arm in part.arms}
-    figures = _drawn(PLOTS, part, f"setting{index}-" if setting else "")
+    figures = _drawn(PLOTS, part, f"setting{index}-" if setting else "", advance)
     about = description(part) if setting else ""
     notes = f"{accuracy_note(part.summary)} {local_note(part.summary)}".strip()
     return Section(setting, about, final_table(part.summary), colours, notes, figures)
 
 
-def _drawn(plots: Sequence[Plot], study: Study, prefix: str) -> list[Figure]:
+def _drawn(plots: Sequence[Plot], study: Study, prefix: str, advance: Advance) -> list[Figure]:
     """Returns the figures, with ids that start with the prefix, without optional ones that lack data."""
-    drawn = (_draw(plot, study, prefix + plot.name) for plot in plots)
+    drawn = []
+    for plot in plots:
+        drawn.append(_draw(plot, study, prefix + plot.name))
+        advance()
     return [figure for figure in drawn if figure.svg or not figure.plot.optional]
 
 
