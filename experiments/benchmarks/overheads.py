@@ -64,7 +64,7 @@ def measure(
 ) -> list[Row]:
     """A row for each of the ``methods`` or ``augmentations``: seconds of its rounds, and their ratio to the first's.
 
-    ``advance`` is called after every round with the number of all rounds.
+    ``advance`` is called after every preparation and every round, with the number of all of them.
 
     Rows of augmentations also have microseconds per image: what one adds to a round, on all cores together, divided by
     the number of true images; augmenting padding is part of it.
@@ -83,9 +83,12 @@ def measure(
 
 def _interleaved(algorithms, rounds, cores, scale, advance):
     """The seconds of each algorithm's rounds, and their ratio to those of the first algorithm's adjacent rounds."""
-    run_round = {name: _rounds(algorithm, cores, scale) for name, algorithm in algorithms.items()}
+    run_round = {}
     warm_up = 2  # the first compiles, the second may still fill caches
-    total = len(run_round) * (warm_up + rounds)
+    total = len(algorithms) * (1 + warm_up + rounds)
+    for name, algorithm in algorithms.items():
+        run_round[name] = _rounds(algorithm, cores, scale)
+        advance(total)
     for _ in range(warm_up):
         for run in run_round.values():
             run()

@@ -50,7 +50,7 @@ def prepare(task: str, workload: str, rounds: int, scale: float = 1.0, clients: 
 
 
 def measure_overheads(kind: str, rounds: int, cores: int, scale: float, file: str) -> None:
-    """Writes the costs of all ``methods`` or ``augmentations`` to a JSON file; a message follows every round."""
+    """Writes the costs of all ``methods`` or ``augmentations`` to a JSON file; messages count its steps."""
     from experiments.benchmarks import overheads
 
     with _messages() as say:

@@ -24,6 +24,7 @@ from experiments.commands.parser import Parser
 from experiments.research import theory_figures
 from experiments.results.drawing import FIGURES, save_figure
 from experiments.results.formats import csv_text
+from experiments.study.waiting import wait
 from fedjax_collapse.analysis import dynamics
 from fedjax_collapse.analysis.rank import exp_entropy
 from fedjax_collapse.analysis.spectrum import covariance_spectrum, effective_rank, eigenvalues
@@ -53,7 +54,8 @@ def main(arguments: Sequence[str]) -> int:
     try:
         folder, options = _parse(arguments)
         for name, (compute, draw, say) in STUDIES.items():
-            columns = compute(options)
+            with wait(f"computing {name}"):
+                columns = compute(options)
             _write(folder, name, columns, draw(columns))
             print(f"{name}: {say(columns)}")
         print(f"wrote {folder}")
