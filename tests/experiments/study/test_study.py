@@ -108,7 +108,7 @@ def test_the_declared_order_holds_in_everything_that_a_study_writes(config, tmp_
     page = (folder / "report.html").read_text()
     assert "3 arms (zeta, alpha, mid) ran" in page
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[1] for line in lines if line.endswith("starts")] == list(ARMS)
+    assert [line.split()[1] for line in lines if line.endswith("starts, compiling")] == list(ARMS)
 
 
 def test_programs_are_dropped_before_memory_maps_run_out(config, tmp_path, monkeypatch):
