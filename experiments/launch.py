@@ -27,7 +27,8 @@ if __name__ == "__main__":  # before the imports, which take seconds
 
 import jax
 
-from experiments.config import manual
+from experiments.commands.parser import Parser
+from experiments.config import launch_options, manual
 from experiments.config.config_files import with_config_found
 from experiments.config.errors import one_line
 from experiments.config.parsing import default_workdir, defined_flags, parse
@@ -61,7 +62,8 @@ def main(arguments: list[str], should_stop: Callable[[], bool] | None = None) ->
         arguments = with_config_found(arguments)
         options = parse(arguments)
         folder = Path(options.workdir or default_workdir(options.config, arguments)).absolute()
-        study = resolve(options.config, folder, options.arm, options.seed, options.setting)
+        with Console().wait("checking the config of every arm and setting"):
+            study = resolve(options.config, folder, options.arm, options.seed, options.setting)
         check_sinks(options.log)
         if options.workers or options.slurm:
             check_resume(options.resume, study)
@@ -79,6 +81,11 @@ def main(arguments: list[str], should_stop: Callable[[], bool] | None = None) ->
     except OSError as error:  # no room, no permission
         return _report_errors(1, one_line(error))
     return 0 if finished else STOPPED
+
+
+def command_line() -> Parser:
+    """Returns a parser of the options, for completion; ``parse`` reads them."""
+    return launch_options.command_line(__doc__)
 
 
 def _help_topic(arguments):

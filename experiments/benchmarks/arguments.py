@@ -2,14 +2,14 @@
 
 import argparse
 import shlex
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
 
 from experiments.benchmarks import ON_GPU, SYSTEMS, growth, network_steps
 from experiments.benchmarks.environment import available_memory, gpus
 from experiments.benchmarks.workloads import WORKLOADS
+from experiments.commands.parser import Parser
+from experiments.config.choices import OpenChoice
 
 FIGURES = (".svg", ".png", ".pdf")
 MODES = ("methods", "augmentations", "networks", "growth")  # measured instead of the workloads
@@ -33,23 +33,34 @@ def parse(argv: list[str] | None, description: str) -> argparse.Namespace:
 
     Wrong arguments end the program with a one-line message and exit status 2.
     """
-    parser = argparse.ArgumentParser(
-        prog="fedjax-collapse benchmark",
-        description=description,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.error = _fail
-    names = ", ".join(WORKLOADS)
-    parser.add_argument("--workloads", type=_names(WORKLOADS), default=["mlp100", "cnn100"], help=f"of {names}")
-    systems = ["fedjax_collapse", "pytorch"]
-    parser.add_argument("--systems", type=_names(SYSTEMS), default=systems, help=f"of {', '.join(SYSTEMS)}")
+    parser = command_line(description)
+    arguments = parser.parse_args(argv)
+    arguments.mode = next((mode for mode in MODES if getattr(arguments, mode)), "workloads")
+    arguments.variants = dict(arguments.variant)
+    for option, takes in _ONLY_FOR.items():
+        if arguments.mode not in takes and getattr(arguments, option) != parser.get_default(option):
+            parser.error(f"--{option} is for --{', --'.join(takes)} only; leave it out with --{arguments.mode}")
+    if len(arguments.variants) < len(arguments.variant):
+        parser.error("--variant: two have the same name; choose different names")
+    if arguments.device == "gpu":
+        _check_gpu(parser, arguments.systems)
+    if arguments.mode == "workloads":
+        _check_memory(parser, arguments.workloads, arguments.scale)
+    return arguments
+
+
+def command_line(description: str) -> Parser:
+    """Returns the parser of the command line."""
+    parser = Parser(description, prog="fedjax-collapse benchmark")
+    parser.add_argument("--workloads", default=["mlp100", "cnn100"], **_list_of(WORKLOADS, "of"))
+    parser.add_argument("--systems", default=["fedjax_collapse", "pytorch"], **_list_of(SYSTEMS, "of"))
     modes = parser.add_mutually_exclusive_group()
     modes.add_argument("--methods", action="store_true", help="the cost of each method over federated averaging")
     modes.add_argument("--augmentations", action="store_true", help="the cost of each augmentation over none")
-    modes.add_argument("--networks", **_list_of(network_steps.NETWORKS, "local steps of"))
-    modes.add_argument("--growth", **_list_of(growth.WORKLOADS, "rounds of 10 to 1,000 clients with the networks of"))
-    lowerings = f"of the networks: {', '.join(network_steps.LOWERINGS)}"
-    parser.add_argument("--lowerings", type=_names(network_steps.LOWERINGS), default=["auto"], help=lowerings)
+    modes.add_argument("--networks", **_all_or_some(network_steps.NETWORKS, "local steps of"))
+    rounds = "rounds of 10 to 1,000 clients with the networks of"
+    modes.add_argument("--growth", **_all_or_some(growth.WORKLOADS, rounds))
+    parser.add_argument("--lowerings", default=["auto"], **_list_of(network_steps.LOWERINGS, "of the networks:"))
     rounds = "timed rounds of each system, at least 5; default: by workload"
     parser.add_argument("--rounds", type=at_least(5, "a number of rounds"), help=rounds)
     repetitions = at_least(3, "a number of repetitions")
@@ -62,47 +73,34 @@ def parse(argv: list[str] | None, description: str) -> argparse.Namespace:
     parser.add_argument("--json", type=writable, metavar="FILE", help="where to write all numbers")
     parser.add_argument("--figure", type=_figure, metavar="FILE.svg", help="where to draw samples per second")
     parser.add_argument("--profile", type=_folder, metavar="DIR", help=_PROFILE)
-    arguments = parser.parse_args(argv)
-    arguments.mode = next((mode for mode in MODES if getattr(arguments, mode)), "workloads")
-    arguments.variants = dict(arguments.variant)
-    for option, takes in _ONLY_FOR.items():
-        if arguments.mode not in takes and getattr(arguments, option) != parser.get_default(option):
-            _fail(f"--{option} is for --{', --'.join(takes)} only; leave it out with --{arguments.mode}")
-    if len(arguments.variants) < len(arguments.variant):
-        _fail("--variant: two have the same name; choose different names")
-    if arguments.device == "gpu":
-        _check_gpu(arguments.systems)
-    if arguments.mode == "workloads":
-        _check_memory(arguments.workloads, arguments.scale)
-    return arguments
+    return parser
 
 
-def _check_gpu(systems):
+def _check_gpu(parser, systems):
     others = [system for system in systems if system not in ON_GPU]
     if others:
-        _fail(f"--device=gpu: {', '.join(others)} runs on CPUs only; expected --systems of {', '.join(ON_GPU)}")
+        parser.error(f"--device=gpu: {', '.join(others)} runs on CPUs only; expected --systems of {', '.join(ON_GPU)}")
     if not gpus():
-        _fail("--device=gpu: nvidia-smi finds no GPU; leave the option out, or run on a machine with a GPU")
+        parser.error("--device=gpu: nvidia-smi finds no GPU; leave the option out, or run on a machine with a GPU")
 
 
-def _check_memory(workloads, scale):
+def _check_memory(parser, workloads, scale):
     available = available_memory()
     for name in workloads:
         needed = WORKLOADS[name].scaled(scale).bytes_needed
         if available is not None and needed > available:
-            _fail(
+            parser.error(
                 f"{name}: its data need {needed / 1e9:.2g} GB of memory and {available / 1e9:.2g} GB are available; "
                 f"make it smaller with --scale"
             )
 
 
-def _fail(message) -> NoReturn:
-    print(f"error: {message}", file=sys.stderr)
-    sys.exit(2)
-
-
 def _list_of(valid, help):
-    return dict(type=_names(valid), nargs="?", const=list(valid), help=f"{help} {', '.join(valid)}")
+    return dict(type=_names(valid), **OpenChoice(valid, "").argument(help))
+
+
+def _all_or_some(valid, help):
+    return dict(nargs="?", const=list(valid), **_list_of(valid, help))
 
 
 def _names(valid) -> Callable[[str], list[str]]:

@@ -11,7 +11,6 @@ import os
 import queue
 import statistics
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -19,6 +18,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Self, TypeVar
 
 from experiments.study.machine import on_cores
+from experiments.study.waiting import wait
 
 T = TypeVar("T")
 
@@ -55,7 +55,8 @@ class Lane:
         threading.Thread(target=self._read, daemon=True).start()
 
     def __enter__(self) -> Self:
-        self._to_first_round = receive(self.inbox)[1]["first_round_at"] - self._start
+        with wait(f"{self.name}: starting and compiling"):
+            self._to_first_round = receive(self.inbox)[1]["first_round_at"] - self._start
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -129,8 +130,11 @@ def compare(
             with start(name, inbox) as lane:
                 found = speeds(lane, baseline, repetitions, cores)
                 yield name, lane.finish(), found
-        for _ in range(repetitions if len(names) == 1 else 0):
-            run([baseline])
+        if len(names) == 1:
+            with wait(baseline.name, repetitions) as advance:
+                for _ in range(repetitions):
+                    run([baseline])
+                    advance()
         yield names[0], baseline.finish(), []
 
 
@@ -140,14 +144,15 @@ def speeds(lane: Lane, baseline: Lane, repetitions: int, cores: Sequence[int] = 
     ``cores``: two, on which both run at the same time. Without, they run alternately, and take turns in being first.
     """
     pair, found = (lane, baseline), []
-    for repetition in range(repetitions):
-        print(f"{lane.name} compared with {baseline.name}, {repetition + 1} of {repetitions} ...", file=sys.stderr)
-        if cores:
-            ratios = [_at_once(pair, places) for places in (cores, cores[::-1])]
-        else:
-            done = {each: run([each])[each] for each in pair[:: (-1) ** repetition]}
-            ratios = [_ratio(done[lane], done[baseline])]
-        found.append(statistics.geometric_mean(ratios))
+    with wait(f"{lane.name} compared with {baseline.name}", repetitions) as advance:
+        for repetition in range(repetitions):
+            if cores:
+                ratios = [_at_once(pair, places) for places in (cores, cores[::-1])]
+            else:
+                done = {each: run([each])[each] for each in pair[:: (-1) ** repetition]}
+                ratios = [_ratio(done[lane], done[baseline])]
+            found.append(statistics.geometric_mean(ratios))
+            advance()
     return found
 
 

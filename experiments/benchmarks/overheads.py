@@ -12,6 +12,7 @@ import dataclasses
 import functools
 import statistics
 import time
+from collections.abc import Callable
 
 import jax
 
@@ -58,35 +59,47 @@ def augmentations() -> dict[str, Augmentation | None]:
     return distinct | {next(iter(distinct)): None}  # as in a run, where images then go through no function
 
 
-def measure(kind: str, rounds: int, cores: int, scale: float = 1.0) -> list[Row]:
+def measure(
+    kind: str, rounds: int, cores: int, scale: float = 1.0, advance: Callable[[int], None] = lambda total: None
+) -> list[Row]:
     """A row for each of the ``methods`` or ``augmentations``: seconds of its rounds, and their ratio to the first's.
+
+    ``advance`` is called after every preparation and every round, with the number of all of them.
 
     Rows of augmentations also have microseconds per image: what one adds to a round, on all cores together, divided by
     the number of true images; augmenting padding is part of it.
     """
     jax.config.update("jax_num_cpu_devices", cores)  # before anything is computed
     if kind == "methods":
-        return [{"method": name} | row for name, row in _interleaved(methods(), rounds, cores, scale).items()]
+        timed = _interleaved(methods(), rounds, cores, scale, advance)
+        return [{"method": name} | row for name, row in timed.items()]
     algorithms = {name: FedAvg(AUGMENTED.replace(augmentation=chosen)) for name, chosen in augmentations().items()}
     images = AUGMENTED.epochs * round(scale * EXAMPLES)
     return [
         {"augmentation": name} | row | {"microseconds_per_image": 1e6 * row["seconds_added"] / images}
-        for name, row in _interleaved(algorithms, rounds, cores, scale).items()
+        for name, row in _interleaved(algorithms, rounds, cores, scale, advance).items()
     ]
 
 
-def _interleaved(algorithms, rounds, cores, scale):
+def _interleaved(algorithms, rounds, cores, scale, advance):
     """The seconds of each algorithm's rounds, and their ratio to those of the first algorithm's adjacent rounds."""
-    run_round = {name: _rounds(algorithm, cores, scale) for name, algorithm in algorithms.items()}
-    for _ in range(2):  # the first compiles, the second may still fill caches
+    run_round = {}
+    warm_up = 2  # the first compiles, the second may still fill caches
+    total = len(algorithms) * (1 + warm_up + rounds)
+    for name, algorithm in algorithms.items():
+        run_round[name] = _rounds(algorithm, cores, scale)
+        advance(total)
+    for _ in range(warm_up):
         for run in run_round.values():
             run()
+            advance(total)
     seconds = {name: [] for name in run_round}
     for _ in range(rounds):
         for name, run in run_round.items():
             start = time.perf_counter()
             run()
             seconds[name].append(time.perf_counter() - start)
+            advance(total)
     baseline, rows = next(iter(seconds.values())), {}
     for name, taken in seconds.items():
         pairs = list(zip(taken, baseline, strict=True))

@@ -50,10 +50,12 @@ def prepare(task: str, workload: str, rounds: int, scale: float = 1.0, clients: 
 
 
 def measure_overheads(kind: str, rounds: int, cores: int, scale: float, file: str) -> None:
-    """Writes the costs of all ``methods`` or ``augmentations`` to a JSON file."""
+    """Writes the costs of all ``methods`` or ``augmentations`` to a JSON file; messages count its steps."""
     from experiments.benchmarks import overheads
 
-    Path(file).write_text(json.dumps(overheads.measure(kind, rounds, cores, scale)))
+    with _messages() as say:
+        rows = overheads.measure(kind, rounds, cores, scale, lambda total: say({"total": total}))
+    Path(file).write_text(json.dumps(rows))
 
 
 def time_network(network: str, system: str, cores: int) -> None:
@@ -147,7 +149,10 @@ def _messages() -> Iterator[Callable[[Mapping[str, Any]], None]]:
     """Returns a function that sends messages to standard output, from which all other output is diverted."""
     with os.fdopen(os.dup(1), "w", buffering=1) as output, open(os.devnull, "w") as nowhere:
         os.dup2(nowhere.fileno(), 1)
-        yield lambda message: output.write(f"{json.dumps(message)}\n")
+        try:
+            yield lambda message: output.write(f"{json.dumps(message)}\n")
+        finally:
+            os.dup2(output.fileno(), 1)
 
 
 COMMANDS = {"prepare": prepare, "overheads": measure_overheads, "network": time_network, "system": time_system}

@@ -43,7 +43,9 @@ from experiments.benchmarks.lanes import Lane
 from experiments.benchmarks.tables import Row
 from experiments.benchmarks.worker import Measurement
 from experiments.benchmarks.workloads import WORKLOADS
+from experiments.commands.parser import Parser
 from experiments.study import machine
+from experiments.study.waiting import wait
 
 _OVERHEAD_ROUNDS, _NETWORK_ROUNDS = 9, 5  # of each, by default
 _ENVIRONMENT = {
@@ -79,6 +81,11 @@ def main(argv: list[str] | None = None) -> int:
 
         bars.draw(rows, asked.figure)
     return 0
+
+
+def command_line() -> Parser:
+    """Returns the parser of the command line."""
+    return arguments.command_line(__doc__)
 
 
 def run_workloads(asked: Namespace) -> list[Row]:
@@ -202,7 +209,6 @@ def _system(asked, title, task, workload, rounds, cores, name, inbox):
 
 
 def _lane(asked, title, rounds, inbox, command, cores=(), variables=None):
-    print(f"{title}, {'with one core' if cores else 'with all cores'} ...", file=sys.stderr)
     environment = _environment(asked.device) | (variables or {})
     return Lane(title, command, environment, -(-rounds // asked.repetitions), inbox, cores)
 
@@ -217,9 +223,16 @@ def _environment(device):
 
 
 def _worker(title, command, **options):
-    """Runs a worker to its end; raises ``lanes.Failed`` with the end of its stderr."""
-    print(f"{title} ...", file=sys.stderr)
-    pipes = dict(stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    process = subprocess.run(_command(command, **options), env=_environment("cpu"), **pipes)
-    if process.returncode:
-        raise lanes.failure(process.stderr, title, process.returncode)
+    """Runs a worker to its end, counting its messages; raises ``lanes.Failed`` with the end of its stderr."""
+    with tempfile.TemporaryFile("w+") as errors, wait(title) as advance:
+        pipes = dict(stdout=subprocess.PIPE, stderr=errors, text=True)
+        with subprocess.Popen(_command(command, **options), env=_environment("cpu"), **pipes) as process:
+            try:
+                for line in process.stdout:
+                    advance(**json.loads(line))
+            except BaseException:
+                process.kill()
+                raise
+        if process.returncode:
+            errors.seek(0)
+            raise lanes.failure(errors.read(), title, process.returncode)

@@ -7,7 +7,6 @@ row per case and a verdict, which ``provenance.json`` of later studies contains 
 Exit status: 0 if all is correct, 1 if something is not, 2 for wrong input.
 """
 
-import argparse
 import os
 import sys
 import time
@@ -16,23 +15,28 @@ from collections.abc import Sequence
 import jaxlib
 
 from experiments import launch
+from experiments.commands.parser import Parser
 from experiments.study import self_test
+from experiments.study.waiting import wait
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.engine import available_devices
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.error = _wrong_input
-    parser.parse_args(argv)
+    command_line().parse_args(argv)
     start = time.perf_counter()
     try:
         launch.configure_jax(cache="")
         launch.check_devices()
-        outcomes = [_shown(outcome) for outcome in self_test.run()]
+        outcomes = []
+        with wait("comparing compiled with uncompiled rounds") as advance:
+            for outcome in self_test.run():
+                outcomes.append(_shown(outcome))
+                advance()
     except UserError as error:
-        _wrong_input(error)
+        print(f"error: {error}", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         print("stopped before the verdict; the previous one is kept", file=sys.stderr)
         return 130
@@ -52,6 +56,6 @@ def _shown(outcome):
     return outcome
 
 
-def _wrong_input(message):
-    print(f"error: {message}", file=sys.stderr)
-    sys.exit(2)
+def command_line() -> Parser:
+    """Returns the parser of the command line."""
+    return Parser(__doc__)

@@ -31,7 +31,10 @@ from typing import Any
 from experiments.benchmarks.arguments import writable
 from experiments.benchmarks.compiling import topologies
 from experiments.benchmarks.compiling.topologies import Topology
-from experiments.config.names import check_name
+from experiments.commands.parser import Parser
+from experiments.config.choices import OpenChoice, of_keys, of_options
+from experiments.config.names import check_name, classes
+from experiments.study.waiting import wait
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.core.target import Target
 
@@ -46,11 +49,13 @@ def main(argv: list[str] | None = None) -> int:
         asked = parse(argv)
         topology = topologies.find(asked.target)
         rows, kind = [], hour_rows if asked.papers else round_rows if asked.methods else step_rows
-        for row in kind(topology, asked):
-            if not rows or list(row) != list(rows[-1]):
-                print(("\n" if rows else "") + _title(list(row)), end="")
-            print(_line(row.values()), flush=True)
-            rows.append(row)
+        with wait(f"compiling for {asked.target}") as advance:
+            for row in kind(topology, asked):
+                if not rows or list(row) != list(rows[-1]):
+                    print(("\n" if rows else "") + _title(list(row)), end="")
+                print(_line(row.values()), flush=True)
+                rows.append(row)
+                advance()
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -61,25 +66,35 @@ def main(argv: list[str] | None = None) -> int:
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
     """Parses the command line; exits with status 2 if it is invalid."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
-    parser.add_argument("--target", required=True, help="tpu:v5e:2x2, gpu:h100, gpu:a100, gpu:h100:8")
-    parser.add_argument("--networks", type=_words, default=["small_cnn"])
-    parser.add_argument("--methods", type=_words, default=[], help="whole rounds of these")
-    lowerings = f"of convolutions; {_AS_ON_CPU}: what auto is on a CPU, to compare with"
-    parser.add_argument("--lowerings", type=_words, default=["auto"], help=lowerings)
-    parser.add_argument("--dtypes", type=_words, default=["float32"], help="float32, bfloat16")
+    return command_line().parse_args(argv)
+
+
+def command_line() -> Parser:
+    """Returns the parser of the command line."""
+    parser = Parser(__doc__)
+    targets = OpenChoice(("tpu:v5e:2x2", "gpu:h100", "gpu:a100", "gpu:h100:8"), "")
+    parser.add_argument("--target", required=True, **targets.argument("such as") | {"metavar": "TARGET"})
+    parser.add_argument(
+        "--networks", type=_words, default=["small_cnn"], **of_keys()["network.name"].argument("steps of")
+    )
+    methods = OpenChoice(classes("method"))
+    parser.add_argument("--methods", type=_words, default=[], **methods.argument("whole rounds of"))
+    lowerings = OpenChoice((*of_options()["lowering"][:-1], _AS_ON_CPU), "")
+    words = f"of convolutions ({_AS_ON_CPU}: what auto is on a CPU, to compare with):"
+    parser.add_argument("--lowerings", type=_words, default=["auto"], **lowerings.argument(words))
+    parser.add_argument("--dtypes", type=_words, default=["float32"], **of_options()["dtype"].argument("of"))
     parser.add_argument(
         "--option", type=_option, action="append", default=[], metavar="NAME=VALUE", help="of the networks; repeatable"
     )
     parser.add_argument("--clients", type=_numbers, default=[10], help="of a step side by side; of a round in all")
     parser.add_argument("--clients_at_once", type=_number, default=10, help="of a round or a study, on each device")
-    parser.add_argument("--batch_size", type=_number, default=32)
+    parser.add_argument("--batch_size", type=_number, default=32, help="of each client, by default 32")
     papers = "hours of these published studies: configs, or folders of them, such as feddecorr/table1,feduv"
     parser.add_argument("--papers", type=_words, default=[], help=papers)
     efficiency = "of the estimated speed that a device reaches, for the second column of hours"
     parser.add_argument("--efficiency", type=_share, default=0.3, help=efficiency)
     parser.add_argument("--json", type=writable, metavar="FILE", help="where to write the rows too")
-    return parser.parse_args(argv)
+    return parser
 
 
 def step_rows(topology: Topology, asked: argparse.Namespace) -> Iterator[Row]:

@@ -5,11 +5,11 @@ fedjax-collapse list [methods|networks|data|...]
 Without a kind, all kinds are listed. ``fedjax-collapse launch --help=NAME`` prints the options of a name.
 """
 
-import argparse
 import shutil
 import textwrap
 from collections.abc import Iterator
 
+from experiments.commands.parser import Parser
 from experiments.config import manual
 from experiments.config.config_files import CONFIGS, config_files
 from fedjax_collapse.data import augment
@@ -30,9 +30,7 @@ KINDS = (*_KINDS, "augmentations", "configs")
 
 def main(arguments: list[str]) -> int:
     """Prints the names and returns the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
-    parser.add_argument("kind", nargs="?", choices=KINDS, help="what to list; everything by default")
-    chosen = parser.parse_args(arguments).kind
+    chosen = command_line().parse_args(arguments).kind
     for kind in [chosen] if chosen else KINDS:
         rows = dict(names(kind))
         indent = max(map(len, rows)) + 4
@@ -40,6 +38,13 @@ def main(arguments: list[str]) -> int:
         for name, text in rows.items():
             print(_filled(f"  {name.ljust(indent - 2)}{text.removesuffix('.')}", indent))
     return 0
+
+
+def command_line() -> Parser:
+    """Returns the parser of the command line."""
+    parser = Parser(__doc__)
+    parser.add_argument("kind", nargs="?", choices=KINDS, help="what to list; everything by default")
+    return parser
 
 
 def names(kind: str) -> Iterator[tuple[str, str]]:

@@ -13,14 +13,15 @@ names tell their progress. --columns, --arms and --sort choose what all tables s
 accuracy, effective rank and spectra of the first study as one figure, whose title is the finding, as in the README.
 """
 
-import argparse
 import functools
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+from experiments.commands.parser import Parser
 from experiments.config.cells import means_of
+from experiments.config.choices import OpenChoice
 from experiments.config.errors import one_line
 from experiments.config.names import check_name
 from experiments.config.paper import paper_of
@@ -45,21 +46,14 @@ from fedjax_collapse.core.records import UserError
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns 0, or 2 after a one-line message for every folder that is not a readable study."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folders", nargs="+", type=Path, metavar="STUDY_FOLDER")
-    parser.add_argument("--headline", type=Path, metavar="FILE", help="an SVG, PDF or PNG file of the first study")
-    parser.add_argument("--format", metavar="md,tex,csv,svg,pdf,png", help="kinds of files to write; by default tables")
-    parser.add_argument("--out", type=Path, metavar="FOLDER", help="the folder to write to")
-    parser.add_argument("--base", default="", metavar="ARM", help="the arm to compare the others with")
-    parser.add_argument("--target", default="", metavar="ARM", help="the arm whose best accuracy others should reach")
-    parser.add_argument("--unfinished", action="store_true", help="show unfinished runs in rows of their own")
-    parser.add_argument("--columns", default="", metavar="METRIC,...", help="the columns of tables, in this order")
-    parser.add_argument("--arms", default="", metavar="ARM,...", help="the arms in tables, in this order")
-    parser.add_argument("--sort", default="", metavar="METRIC", help="the column by which tables are sorted")
-    options, console = parser.parse_args(arguments), Console()
+    options, console = command_line().parse_args(arguments), Console()
     look = functools.partial(view_of, columns=options.columns, arms=options.arms, sort=options.sort)
     folders = list({os.path.realpath(folder): folder for folder in options.folders}.values())
-    read = _with_unfinished if options.unfinished else read_study
+
+    def read(folder):
+        study = read_study(folder, console.wait)
+        return study.with_unfinished() if options.unfinished else study
+
     try:
         if options.format is not None or options.out or options.base or options.target:
             formats = (options.format or ",".join(TABLES)).split(",")
@@ -75,6 +69,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"report: {error.filename}: cannot be written ({error.strerror})", file=sys.stderr)
         return 2
     return 0
+
+
+def command_line() -> Parser:
+    """Returns the parser of the command line."""
+    parser = Parser(__doc__)
+    parser.add_argument("folders", nargs="+", type=Path, metavar="STUDY_FOLDER")
+    parser.add_argument("--headline", type=Path, metavar="FILE", help="an SVG file to draw the first study into")
+    kinds = OpenChoice((*TABLES, *FIGURES), "")
+    parser.add_argument("--format", **kinds.argument("kinds of files to write, by default tables:"))
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="the folder to write to")
+    parser.add_argument("--base", default="", metavar="ARM", help="the arm to compare the others with")
+    parser.add_argument("--target", default="", metavar="ARM", help="the arm whose best accuracy others should reach")
+    parser.add_argument("--unfinished", action="store_true", help="show unfinished runs in rows of their own")
+    return parser
 
 
 def export(
@@ -118,7 +126,8 @@ def export(
         console.note(f"wrote {out / f'results.{kind}'}")
     if figures := [kind for kind in formats if kind in FIGURES]:
         for name, study in studies.items():
-            paths = save_figures(study.finished(), out / name if len(studies) > 1 else out, figures)
+            with console.wait(f"drawing the figures of {name}"):
+                paths = save_figures(study.finished(), out / name if len(studies) > 1 else out, figures)
             console.note(f"wrote {len(paths)} figures of {name} below {out}")
 
 
@@ -142,11 +151,6 @@ def _names(folders: Sequence[Path]) -> list[str]:
     return [f"{number}_{name}" for number, name in enumerate(names, 1)]
 
 
-def _with_unfinished(folder: Path) -> Study:
-    """Reads a study; its tables include unfinished runs."""
-    return read_study(folder).with_unfinished()
-
-
 def _rewrite(
     folders: Sequence[Path],
     console: Console,
@@ -159,7 +163,10 @@ def _rewrite(
         try:
             study = read(folder)
             view = look([study])
-            report, summary = write_report(study, view), with_best(study, view.of(summary_for_paper(study)))
+            report, summary = (
+                write_report(study, view, console.wait),
+                with_best(study, view.of(summary_for_paper(study))),
+            )
             console.print_table(summary, paper_of(study.config), means_of(study.config), view)
             console.note(verdict(study))
             for table in [] if study.config.get("settings") else difference_tables(study, view=view):

@@ -1,5 +1,6 @@
-"""Prints how many numbers clients and server exchange, without training: fedjax-collapse communication
---config=FILE[:arg] [--config.key=value] [--setting=S,T] [--arm=A,B]
+"""Prints how many numbers clients and server exchange in a round, without training.
+
+    fedjax-collapse communication --config=CONFIG[:arg] [--config.key=value] [--setting=S,T] [--arm=A,B]
 
 The table has a row for each arm in each setting; ``fedjax_collapse.training.communication`` defines what is counted.
 ``down`` and ``up`` are the numbers that one client receives and sends in a round: the model (params and running
@@ -14,7 +15,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from experiments.config import algorithms, build
+from experiments.commands.parser import Parser
+from experiments.config import algorithms, build, launch_options
 from experiments.config.paper import paper_of
 from experiments.config.parsing import parse
 from experiments.config.resolving import Cell, StudySpec, resolve
@@ -31,10 +33,17 @@ HEADING = ["cell", "down: model", "methods", "up: model", "methods", "state dict
 
 def main(arguments: list[str]) -> int:
     """Runs the command; returns the exit status."""
+    if launch_options.help_is_asked(arguments):
+        command_line().parse_args(["--help"])
     try:
         options = parse(arguments)
         study = resolve(options.config, Path(), options.arm, settings=options.setting)
-        found, console = list(counted(study)), Console()
+        console = Console()
+        with console.wait(f"counting what {len(study.cells)} arms exchange", len(study.cells)) as advance:
+            found = []
+            for row in counted(study):
+                found.append(row)
+                advance()
         rows = [HEADING, *(_row(cell.name, *numbers) for cell, *numbers in found)]
         paper = paper_of(study.config, counted=True)
         console.print_rows(_with_paper(rows, paper, [cell for cell, *_ in found]) if paper else rows)
@@ -44,6 +53,11 @@ def main(arguments: list[str]) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     return 0
+
+
+def command_line() -> Parser:
+    """Returns the parser of the options, which the launcher's own parser reads."""
+    return launch_options.command_line(__doc__, only=("arm", "setting"))
 
 
 def counted(study: StudySpec) -> Iterator[tuple[Cell, Communication, int]]:

@@ -1,5 +1,7 @@
-"""Prints and draws a partition, without training: fedjax-collapse partition --config=FILE[:arg]
-[--config.key=value] [--setting=SETTING] [--arm=ARM] [--seed=SEED] [--out=FOLDER]
+"""Prints and draws a partition, without training.
+
+    fedjax-collapse partition --config=CONFIG[:arg] [--config.key=value] [--setting=SETTING] [--arm=ARM] [--seed=SEED]
+        [--out=FOLDER]
 
 It is the partition, with the same SHA-256, that ``launch.py`` makes from this config for one of its seeds, by default
 the first. With --out the folder gets ``partition.json`` (what is printed), ``partition.npz`` (examples of each class at
@@ -8,20 +10,21 @@ each client), ``partition.svg`` (the figure of the report: a heat map, and sizes
 one-line message about wrong input.
 """
 
-import argparse
 import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
 
-from experiments.config import build
+from experiments.commands.parser import Parser
+from experiments.config import build, launch_options
 from experiments.config.cells import arms_of, names_in, settings_of
 from experiments.config.names import check_name
 from experiments.config.parsing import parse as parse_options
 from experiments.config.resolving import resolve_arm
 from experiments.config.validation import check_keys
 from experiments.results.partition_figure import draw_partition
+from experiments.study.waiting import wait
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data import Federation
 from fedjax_collapse.data.heterogeneity import heterogeneity
@@ -35,7 +38,8 @@ def main(arguments: list[str]) -> int:
     """Runs the command; returns the exit status."""
     try:
         config, seed, out = parse(arguments)
-        federation = build.federations(config, [seed])[seed]
+        with wait(f"reading and dividing {config['data']['source']}"):
+            federation = build.federations(config, [seed])[seed]
         facts = describe(federation)
         lines = [_title(config, seed), *_table(federation, facts), *_summary(federation, facts)]
         if out:
@@ -55,10 +59,9 @@ def parse(arguments: list[str]) -> tuple[dict[str, Any], int, Path | None]:
     Raises:
         UserError: the command line is invalid.
     """
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
-    parser.add_argument("--out", type=Path, metavar="FOLDER", help="where to write numbers, figure and indices")
-    parser.error = _fail
-    own, rest = parser.parse_known_args(arguments)
+    if launch_options.help_is_asked(arguments):
+        command_line().parse_args(["--help"])
+    own, rest = _own_options().parse_known_args(arguments)
     options = parse_options(rest)
     if options.workdir:
         _fail("--workdir is for training; use --out=FOLDER")
@@ -72,6 +75,18 @@ def parse(arguments: list[str]) -> tuple[dict[str, Any], int, Path | None]:
     seed = _one("seed", options.seed or config["seeds"][:1])
     check_name("seed", str(seed), map(str, config["seeds"]))
     return resolve_arm(config, arm, setting), seed, own.out
+
+
+def command_line() -> Parser:
+    """Returns the parser of all options, most of which the launcher's own parser reads."""
+    return launch_options.command_line(__doc__, [_own_options()], only=("arm", "setting", "seed"))
+
+
+def _own_options():
+    parser = Parser(add_help=False)
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="where to write numbers, figure and indices")
+    parser.error = _fail
+    return parser
 
 
 def describe(federation: Federation) -> dict[str, Any]:

@@ -35,7 +35,7 @@ from fedjax_collapse.nn.model import Model
 from fedjax_collapse.simulation.simulation import Schedule
 
 SAMPLERS = {"uniform": engine.Uniform, "by_size": engine.BySize, "available": engine.Available}
-_HEADS = {"random": None, "orthogonal": orthogonal_head}
+HEADS = {"random": None, "orthogonal": orthogonal_head}
 
 
 def federations(config: Mapping[str, Any], seeds: Iterable[int]) -> dict[int, Federation]:
@@ -127,11 +127,11 @@ def model(config: Mapping[str, Any], federation: Federation) -> Model:
     name, arguments = chosen_name("network", config["network"], "name"), without(config["network"], "name")
     if arguments.get("lowering") in ("timed", "rules"):  # timed in ``runs.make_plan``, by the rules until then
         arguments["lowering"] = "auto"
-    check_name("head", config["head"], _HEADS)
+    check_name("head", config["head"], HEADS)
     augmented = _augmented_shape(config, federation)
     module = network(name, arguments, federation.num_classes)
     try:
-        built = Model(module, augmented, _HEADS[config["head"]])
+        built = Model(module, augmented, HEADS[config["head"]])
         jax.eval_shape(built.init, jax.random.key(0))  # raises for invalid options or image sizes
     except BaseException as error:
         raise explained(f"network {name} cannot be made with these options", error) from error

@@ -14,7 +14,9 @@ from typing import NamedTuple
 
 from absl import flags
 
+from experiments.commands.parser import Parser
 from experiments.config import algorithms, build
+from experiments.config import choices as names
 from experiments.config.config_files import config_files, relative
 from experiments.config.docstrings import described
 from experiments.config.names import check_name, classes, functions
@@ -25,7 +27,7 @@ from fedjax_collapse import LocalTraining, Participation, engine
 from fedjax_collapse.analysis import measurements
 from fedjax_collapse.core import discovery
 from fedjax_collapse.core.options import hints, in_words
-from fedjax_collapse.data import augment, partition, sources
+from fedjax_collapse.data import partition, sources
 from fedjax_collapse.training import schedules
 
 _GIVEN = {"labels", "num_clients", "domains", "num_classes", "parent", "name", "target", "fraction", "kwargs", "view"}
@@ -91,7 +93,8 @@ def _options_of(made: Callable, given: set[str]) -> Iterator[Option]:
     for name, parameter in inspect.signature(made).parameters.items():
         if name not in given:
             default = "" if parameter.default is parameter.empty else _shown(parameter.default)
-            yield Option(name, default, in_words(annotations[name]), meanings.get(name, ""))
+            allowed = names.in_words(names.of_options().get(name), in_words(annotations[name]))
+            yield Option(name, default, allowed, meanings.get(name, ""))
 
 
 def keys() -> Iterator[Option]:
@@ -101,7 +104,8 @@ def keys() -> Iterator[Option]:
         *sections, last = name.split(".")
         value = functools.reduce(operator.getitem, sections, values)[last]
         path = "".join(f"{section}." for section in sections)
-        yield Option(name, _shown(value), in_words(_kind(path, last, value)), key.meaning)
+        allowed = names.in_words(names.of_keys().get(name), in_words(_kind(path, last, value)))
+        yield Option(name, _shown(value), allowed, key.meaning)
 
 
 def _kind(path, key, value):
@@ -125,13 +129,13 @@ def on_screen(topic: str, values: flags.FlagValues) -> str:
         found = [choice for group in choices().values() for choice in group]
         check_name("topic of --help", topic, {choice.name: choice for choice in found})
         return "\n\n".join(_topic(choice) for choice in found if choice.name == topic)
-    configs = [
-        textwrap.fill(f"  {relative(path):44} {first_line(path)}", _WIDTH, subsequent_indent=" " * 47)
-        for path in config_files()
-    ]
+    configs = [_filled(f"  {relative(path):44} {first_line(path)}", 47) for path in config_files()]
     options = [(f"  --{name}", " ".join((values[name].help or "").split())) for name in values if name != "config"]
-    lines = [f"  {f'--config.{key.name}={key.default}':52} {key.allowed}\n{_indented(key.meaning)}" for key in keys()]
-    names = [
+    lines = [
+        _filled(f"  {f'--config.{key.name}={key.default}':52} {key.allowed}", 55) + f"\n{_indented(key.meaning)}"
+        for key in keys()
+    ]
+    listed = [
         textwrap.fill(f"{what}: {', '.join(choice.name for choice in group)}", _WIDTH, subsequent_indent="    ")
         for what, group in choices().items()
         if len(group) > 1
@@ -140,9 +144,13 @@ def on_screen(topic: str, values: flags.FlagValues) -> str:
         "Options": [f"{option:26} {text}" for option, text in options],
         "Configs": configs,
         "Keys, with their defaults": lines,
-        "Names (--help=NAME has what each of them takes)": [textwrap.indent(text, "  ") for text in names],
+        "Names (--help=NAME has what each of them takes)": [textwrap.indent(text, "  ") for text in listed],
     }
     return "\n\n".join("\n".join([title, *content]) for title, content in parts.items())
+
+
+def _filled(line, indent):
+    return textwrap.fill(line, _WIDTH + 20, subsequent_indent=" " * indent, break_on_hyphens=False)
 
 
 def first_line(path: Path) -> str:
@@ -152,7 +160,7 @@ def first_line(path: Path) -> str:
 
 def _topic(choice):
     rows = [
-        f"  {option.name:22} {option.default:22} {option.allowed}\n{_indented(option.meaning)}"
+        _filled(f"  {option.name:22} {option.default:22} {option.allowed}", 48) + f"\n{_indented(option.meaning)}"
         for option in choice.options
     ]
     title = f"{choice.section}: {choice.name}"
@@ -201,8 +209,14 @@ def _item(option, heading=""):
     return textwrap.fill(text, _PAGE_WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
+def command_line() -> Parser:
+    """Returns the parser of the command line."""
+    return Parser(__doc__)
+
+
 def main(arguments: Sequence[str] = ()) -> int:
     """Prints the page of the docs and returns the exit status."""
+    command_line().parse_args(arguments)
     sys.stdout.reconfigure(encoding="utf-8")
     sys.stdout.write(as_markdown())
     return 0

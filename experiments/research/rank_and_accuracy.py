@@ -15,7 +15,6 @@ out.
 Exit status: 0, or 2 for invalid input (a one-line message).
 """
 
-import argparse
 import itertools
 import math
 import sys
@@ -26,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.stats import spearmanr
 
+from experiments.commands.parser import Parser
 from experiments.config.cells import arms_of
 from experiments.results.drawing import (
     COLOURS,
@@ -43,6 +43,7 @@ from experiments.results.metrics import ACCURACY, number, show_number
 from experiments.results.paired import pairs, why_none
 from experiments.results.reading import read_study
 from experiments.results.study_results import Study, moments
+from experiments.study.waiting import wait
 from fedjax_collapse.core.records import MEASURED, UserError
 
 if TYPE_CHECKING:
@@ -63,14 +64,10 @@ Difference = Mapping[str, Any]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command and returns the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folders", nargs="+", type=Path, metavar="STUDY")
-    parser.add_argument("--base", default="fedavg", metavar="ARM", help="the arm that differences are to")
-    parser.add_argument("--out", type=Path, metavar="FOLDER", help="where to")
-    options = parser.parse_args(arguments)
+    options = command_line().parse_args(arguments)
     out = options.out or options.folders[0] / "rank_and_accuracy"
     try:
-        studies = [read_study(folder) for folder in options.folders]
+        studies = [read_study(folder, wait) for folder in options.folders]
         rows = [row for study in studies for row in differences(study, options.base)]
         if not rows:
             raise UserError(f"no arm has a run of equal seed and partition as {options.base!r}; expected two arms")
@@ -97,6 +94,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(line)
     print(f"wrote {out}")
     return 0
+
+
+def command_line() -> Parser:
+    """Returns the parser of the command line."""
+    parser = Parser(__doc__)
+    parser.add_argument("folders", nargs="+", type=Path, metavar="STUDY")
+    parser.add_argument("--base", default="fedavg", metavar="ARM", help="the arm that differences are to")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="where to write tables and figure")
+    return parser
 
 
 def differences(study: Study, base: str) -> list[Difference]:

@@ -13,7 +13,6 @@ Shi et al. (ICLR 2023; TPAMI 2023); the mathematics is in ``fedjax_collapse/anal
 for invalid input (a one-line message).
 """
 
-import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -21,9 +20,11 @@ from typing import NamedTuple, NoReturn
 
 import numpy as np
 
+from experiments.commands.parser import Parser
 from experiments.research import theory_figures
 from experiments.results.drawing import FIGURES, save_figure
 from experiments.results.formats import csv_text
+from experiments.study.waiting import wait
 from fedjax_collapse.analysis import dynamics
 from fedjax_collapse.analysis.rank import exp_entropy
 from fedjax_collapse.analysis.spectrum import covariance_spectrum, effective_rank, eigenvalues
@@ -53,7 +54,8 @@ def main(arguments: Sequence[str]) -> int:
     try:
         folder, options = _parse(arguments)
         for name, (compute, draw, say) in STUDIES.items():
-            columns = compute(options)
+            with wait(f"computing {name}"):
+                columns = compute(options)
             _write(folder, name, columns, draw(columns))
             print(f"{name}: {say(columns)}")
         print(f"wrote {folder}")
@@ -229,13 +231,18 @@ STUDIES: dict[str, tuple[Callable, Callable, Callable]] = {
 }
 
 
-def _parse(arguments):
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
+def command_line() -> Parser:
+    """Returns the parser of the command line."""
+    parser = Parser(__doc__)
     parser.add_argument("--out", default="", metavar="FOLDER", help="where to write figures and numbers")
     parser.add_argument("--steps", type=int, default=200, help="of integration, by default 200")
     parser.add_argument("--seeds", type=int, default=5, help="draws of a client for each alpha, by default 5")
     parser.error = _fail
-    given = parser.parse_args(arguments)
+    return parser
+
+
+def _parse(arguments):
+    given = command_line().parse_args(arguments)
     if not given.out:
         _fail("--out is missing: give the folder to write to, --out=FOLDER")
     for name in ("steps", "seeds"):

@@ -25,6 +25,7 @@ from experiments.results.study_results import Study
 from experiments.results.table import Titled, accuracy_note, final_table, local_note
 from experiments.results.verdict import verdict
 from experiments.results.view import EVERYTHING, View
+from experiments.study.waiting import Advance, Wait, unseen
 from fedjax_collapse.core import files
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.storage.fingerprint import flatten
@@ -58,17 +59,17 @@ class Section(NamedTuple):
     figures: list[Figure]
 
 
-def write_report(study: Study | Path | str, view: View = EVERYTHING) -> Path:
+def write_report(study: Study | Path | str, view: View = EVERYTHING, wait: Wait = unseen) -> Path:
     """Writes ``report.html``, atomically, from a study or from what is saved in its folder, and returns its path.
 
-    ``view`` is what its tables show.
+    ``view`` is what its tables show; ``wait`` (``waiting.py``) shows how many figures have been drawn.
 
     Raises:
         UserError: the folder is not a study's, or a file in it cannot be read or written.
     """
     study = study if isinstance(study, Study) else read_study(study)
     path = study.path / REPORT
-    page = render(study, view).encode(errors="backslashreplace")  # for names that are not Unicode
+    page = render(study, view, wait).encode(errors="backslashreplace")  # for names that are not Unicode
     try:
         with files.shared(path) as file:
             file.write(page)
@@ -77,9 +78,12 @@ def write_report(study: Study | Path | str, view: View = EVERYTHING) -> Path:
     return path
 
 
-def render(study: Study, view: View = EVERYTHING) -> str:
+def render(study: Study, view: View = EVERYTHING, wait: Wait = unseen) -> str:
     """Returns the whole page; equal studies give equal text."""
-    sections = [_section(study, i, setting, view) for i, setting in enumerate(study.settings)]
+    overview = OVERVIEW if len(study.settings) > 1 else ()
+    with wait(f"drawing the figures of {study.path}", len(overview) + len(study.settings) * len(PLOTS)) as advance:
+        sections = [_section(study, i, setting, view, advance) for i, setting in enumerate(study.settings)]
+        overview = _drawn(overview, study, "all-", advance)
     return _template().render(
         title=f"Study {name_of(study.path.resolve())}",
         description=description(study),
@@ -88,7 +92,7 @@ def render(study: Study, view: View = EVERYTHING) -> str:
         notes=missing_results(study) + several_layouts(study.starts) + list(study.notes),
         pivots=pivots(study, view),
         dead=chance_note(study),
-        overview=_drawn(OVERVIEW, study, "all-") if len(sections) > 1 else [],
+        overview=overview,
         sections=sections,
         settings=as_text(study.config),
         environment=environment(study.starts),
@@ -193,11 +197,11 @@ def _template() -> jinja2.Template:
     return environment.get_template("page.html.jinja")
 
 
-def _section(study: Study, index: int, setting: str, view: View) -> Section:
+def _section(study: Study, index: int, setting: str, view: View, advance: Advance) -> Section:
     part = study.of_setting(setting)
     colours = {cell.arm: "#999999" for cell in part.summary}
     colours |= {arm: drawing.themed(colour) for arm, colour in colours_of(part).items()}
-    figures = _drawn(PLOTS, part, f"setting{index}-" if setting else "")
+    figures = _drawn(PLOTS, part, f"setting{index}-" if setting else "", advance)
     about = description(part) if setting else ""
     summary = with_best(part, view.of(part.summary))
     notes = accuracy_note(summary), local_note(summary), best_note(summary), chance_note(part)
@@ -205,9 +209,12 @@ def _section(study: Study, index: int, setting: str, view: View) -> Section:
     return Section(setting, about, rows, colours, list(filter(None, notes)), differences, figures)
 
 
-def _drawn(plots: Sequence[Plot], study: Study, prefix: str) -> list[Figure]:
+def _drawn(plots: Sequence[Plot], study: Study, prefix: str, advance: Advance) -> list[Figure]:
     """Returns the figures, with ids that start with the prefix, without optional ones that lack data."""
-    drawn = (_draw(plot, study, prefix + plot.name) for plot in plots)
+    drawn = []
+    for plot in plots:
+        drawn.append(_draw(plot, study, prefix + plot.name))
+        advance()
     return [figure for figure in drawn if figure.svg or not figure.plot.optional]
 
 

@@ -11,6 +11,7 @@ from experiments.results import schema
 from experiments.results.formats import name_of
 from experiments.results.schema import naming
 from experiments.results.study_results import Arrays, Row, Run, Study, headline_of, shown
+from experiments.study.waiting import Wait, unseen
 from fedjax_collapse.core import files
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.storage.round_arrays import read_arrays, read_npz
@@ -21,8 +22,10 @@ class NothingEvaluated(UserError):
     """A study without results."""
 
 
-def read_study(path: Path | str) -> Study:
+def read_study(path: Path | str, wait: Wait = unseen) -> Study:
     """Reads the study in a folder. ``config.json`` and the rows of at least one run are required, the rest is optional.
+
+    ``wait`` (``waiting.py``) shows how many runs have been read.
 
     Raises:
         UserError: the folder is not a study's, or a file in it cannot be read or is invalid.
@@ -32,7 +35,11 @@ def read_study(path: Path | str) -> Study:
     has_settings = bool(config.get("settings"))
     found = path.glob("*/" * has_settings + f"*/seed*/{METRICS}")
     folders = [file.parent for file in found if file.parent.name.removeprefix("seed").isdecimal()]
-    runs = [_read_run(folder, name_of(folder.parents[1]) if has_settings else "") for folder in folders]
+    runs = []
+    with wait(f"reading {len(folders)} runs of {path}", len(folders)) as advance:
+        for folder in folders:
+            runs.append(_read_run(folder, name_of(folder.parents[1]) if has_settings else ""))
+            advance()
     runs = [run for run in runs if run.metrics]
     if not runs:
         place = "<setting>/" * has_settings + f"<arm>/seed<k>/{METRICS}"

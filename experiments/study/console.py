@@ -5,6 +5,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from types import MappingProxyType
 from typing import Any, TextIO
 
@@ -17,12 +18,14 @@ from experiments.results.pivots import NO_MEANS, Means, pivot
 from experiments.results.study_results import Summary
 from experiments.results.table import accuracy_note, final_table, local_note
 from experiments.results.view import EVERYTHING, View
-from experiments.study.eta import Pace
+from experiments.study import waiting
+from experiments.study.eta import Pace, duration
 
 Row = Mapping[str, Any]
 
 ROUNDS_PER_LINE = 5  # plain output: a line after this many rounds,
 SECONDS_PER_LINE = 60  # or this many seconds of work, whichever comes first
+_PER_SECOND = 2  # times that the live display is drawn
 _BETWEEN = 3  # characters between two columns of a table on a terminal
 
 
@@ -44,19 +47,15 @@ class Console:
         self._round, self._rounds = 0, 0  # of each active run
         self._update: tuple[Sequence[Row], Sequence[Row]] | None = None  # None before a run's first update
         self._shown_round, self._unshown_seconds = 0, 0.0
-        self._rich: Any = None
+        self._announced: set[str] = set()
+        self._rich: Any = waiting.terminal_of(self._stream)
         self._live: Any = None
-        if self._stream.isatty():
-            import rich.console
-
-            terminal = rich.console.Console(file=self._stream, highlight=False, markup=False, emoji=False)
-            self._rich = None if terminal.is_dumb_terminal or not terminal.is_terminal else terminal
 
     def __enter__(self) -> "Console":
         if self._rich is not None:
             import rich.live
 
-            self._live = rich.live.Live(console=self._rich, auto_refresh=False)
+            self._live = rich.live.Live(console=self._rich, refresh_per_second=_PER_SECOND, **waiting.redirected())
             self._live.start()
         return self
 
@@ -84,9 +83,23 @@ class Console:
         self._runs, self._round, self._rounds = runs, first_round, rounds
         self._finished, self._update, self._shown_round, self._unshown_seconds = False, None, -1, 0.0
         if self._live is None:
-            doing = f"resumes after round {first_round}" if first_round else "starts"
-            self.note(f"{self._counter()} {'; '.join(name for name, _ in self._arms())}: {doing}")
+            self.note(f"{self._counter()} {'; '.join(name for name, _ in self._arms())}: {self._doing()}")
         self._refresh()
+
+    def announce(self, text: str) -> None:
+        """Prints a line about the active runs.
+
+        Before their first round, it is about cohort and memory, and printed only if the part before its semicolon, the
+        cohort, differs from those of all earlier runs.
+        """
+        about = text.partition(";")[0]
+        if self._update is not None or about not in self._announced:
+            self.note(text)
+        self._announced.add(about)
+
+    def wait(self, what: str, total: int | None = None) -> AbstractContextManager[waiting.Advance]:
+        """Shows what is being done, as ``waiting.wait`` does."""
+        return waiting.wait(what, total, self._rich, self.note)
 
     def update(self, rows: Sequence[Row], timings: Sequence[Row]) -> None:
         """Shows one evaluated round: each run's row of ``metrics.jsonl`` and its row of ``timing.jsonl``."""
@@ -182,6 +195,11 @@ class Console:
         others = self._pace.seconds(self._to_come)
         return (None, None) if run is None or others is None else (run, run + others)
 
+    def _doing(self) -> str:
+        doing = f"resumes after round {self._round}" if self._round else "starts"
+        must_compile = self._round < self._rounds and not self._pace.is_compiled(self._runs)
+        return doing + ", compiling" * must_compile
+
     def _counter(self) -> str:
         first = self._started - len(self._runs) + 1
         count = f"{first}-{self._started}" if first < self._started else f"{self._started}"
@@ -209,7 +227,7 @@ class Console:
 
     def _show(self) -> None:
         """Prints the current round, with a line for each arm."""
-        run, study = map(_duration, self.time_left())
+        run, study = map(duration, self.time_left())
         round = f"round {self._round:{len(str(self._rounds))}d}/{self._rounds}"
         lines = [f"{self._counter()} {name}  {round}  {self._metrics(own)}" for name, own in self._arms()]
         self.note("\n".join(lines) + f"  {self._speed()}  left {run} (study {study})")
@@ -224,7 +242,7 @@ class Console:
         from rich.table import Table
         from rich.text import Text
 
-        run, study = map(_duration, self.time_left())
+        run, study = map(duration, self.time_left())
         round = self._rounds if self._finished else self._round
         done = self._num_rounds - sum(self._to_come.values()) - len(self._runs) * (self._rounds - round)
         arms = self._arms()
@@ -232,8 +250,8 @@ class Console:
         bars, metrics = Table.grid(padding=(0, 2)), Table.grid(padding=(0, 2))
         bars.add_row(
             Text(self._printable(name)),
-            ProgressBar(total=self._rounds or 1, completed=self._round, width=20),
-            Text(f"round {self._round}/{self._rounds}  left {run}"),
+            ProgressBar(total=self._rounds or 1, completed=self._round, width=20, pulse=self._update is None),
+            Text(f"round {self._round}/{self._rounds}  left {run}" if self._update else self._doing()),
         )
         bars.add_row(
             Text("study"),
@@ -243,7 +261,7 @@ class Console:
         for name, own in arms if self._update else ():
             named = [Text(self._printable(name))] if len(arms) > 1 else []
             metrics.add_row(*named, Text(self._printable(self._metrics(own))))
-        shown = Group(bars, metrics, Text(self._speed())) if self._update else Group(bars, Text("compiling"))
+        shown = Group(bars, metrics, Text(self._speed())) if self._update else bars
         self._write(lambda: self._live.update(shown, refresh=True))
 
     def _write(self, write: Callable[[], None]) -> None:
@@ -280,12 +298,3 @@ def _blocks(rows: Sequence[Sequence[str]], room: int) -> list[list[int]]:
         blocks[-1].append(i)
         left -= width
     return blocks
-
-
-def _duration(seconds: float | None) -> str:
-    """Formats seconds as ``1:02:03`` or ``2:03``; ``-`` if unknown."""
-    if seconds is None:
-        return "-"
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"

@@ -54,8 +54,24 @@ class Pace:
             0.0 if is_compiled else self._seconds_of_compiling(left)
         )
 
+    def seconds_divided(self, rounds: Mapping[RunName, int], workers: int) -> float | None:
+        """Returns the seconds until this many processes have done these rounds of each run; None if unknown.
+
+        They do runs at the same time, but a run is done by one of them.
+        """
+        total = self.seconds(rounds)
+        each = (self.seconds({run: number}, is_compiled=True) or 0.0 for run, number in rounds.items())
+        return None if total is None else max(total / workers, max(each, default=0.0))
+
+    def is_compiled(self, runs: Iterable[RunName]) -> bool:
+        """Returns whether an earlier run has compiled the program of all of these."""
+        return {cell for cell, _ in runs} <= {cell for cell, _ in self._compiling}
+
     def _seconds_of_compiling(self, runs: Iterable[RunName]) -> float:
-        """Returns the seconds of compiling for new runs: the means of a cell's first runs and of its later ones."""
+        """Returns the seconds of compiling for the new ones of these runs.
+
+        They are the means of a cell's first runs and of its later ones.
+        """
         seen: set[str] = set()
         kinds: dict[bool, list[float]] = {True: [], False: []}
         for (cell, _), seconds in self._compiling.items():
@@ -63,8 +79,18 @@ class Pace:
             seen.add(cell)
         means = {is_first: sum(of_kind) / len(of_kind) for is_first, of_kind in kinds.items() if of_kind}
         total = 0.0
-        for cell, _ in runs:
-            is_first = cell not in seen
-            total += means.get(is_first, means.get(not is_first, 0.0))
-            seen.add(cell)
+        for run in runs:
+            is_first = run[0] not in seen
+            if run not in self._compiling:
+                total += means.get(is_first, means.get(not is_first, 0.0))
+            seen.add(run[0])
         return total
+
+
+def duration(seconds: float | None) -> str:
+    """Formats seconds as ``1:02:03`` or ``2:03``; ``-`` if unknown."""
+    if seconds is None:
+        return "-"
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"

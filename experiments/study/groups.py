@@ -18,6 +18,7 @@ from experiments.results.study_results import summarize_run
 from experiments.study.console import Console
 from experiments.study.layouts import fastest
 from experiments.study.sinks import Take
+from experiments.study.waiting import Wait, unseen
 from fedjax_collapse import engine
 from fedjax_collapse.core import files, processes
 from fedjax_collapse.core.records import UserError
@@ -56,10 +57,8 @@ class Group(NamedTuple):
         return ", ".join(map(str, self.runs))
 
 
-def make_plan(
-    config: Mapping[str, Any], federation: Federation, announce: Callable[[str], None] = lambda line: None
-) -> Plan:
-    """Returns the checked plan of a cell; ``announce`` is called with a line before anything slow.
+def make_plan(config: Mapping[str, Any], federation: Federation, wait: Wait = unseen) -> Plan:
+    """Returns the checked plan of a cell; ``wait`` (``waiting.py``) shows what takes long.
 
     Raises:
         UserError: the config is invalid.
@@ -72,16 +71,17 @@ def make_plan(
     run = Run(federation, plan.algorithm, jax.random.key(0))
     try:
         plan.algorithm.check(model)
-        plan = plan._replace(model=_with_fastest_lowerings(plan, config["network"].get("lowering", "auto"), announce))
+        plan = plan._replace(model=_with_fastest_lowerings(plan, config["network"].get("lowering", "auto"), wait))
         check(run, plan.model, plan.schedule, Hardware(plan.client_map))
     except BaseException as error:
         raise explained("a round cannot be compiled", error) from error
     if config["engine"]["layout"] == "timed":
-        plan = plan._replace(client_map=fastest(run, plan.model, plan.schedule, plan.client_map))
+        with wait("timing numbers of clients at once, once on this machine"):
+            plan = plan._replace(client_map=fastest(run, plan.model, plan.schedule, plan.client_map))
     return plan
 
 
-def _with_fastest_lowerings(plan, lowering, announce):
+def _with_fastest_lowerings(plan, lowering, wait):
     """Returns the plan's model; with ``auto`` its lowerings are timed.
 
     They are not timed on a TPU, where the compiler's estimate chose them.
@@ -92,7 +92,7 @@ def _with_fastest_lowerings(plan, lowering, announce):
     at_once = client_map.clients_at_once // client_map.num_devices
     least_work = 0 if lowering == "timed" else WORTHWHILE
     batch_size, device = plan.algorithm.training.batch_size, engine.own_devices()[0]
-    return with_timed_lowerings(plan.model, batch_size, at_once, device, least_work, announce)
+    return with_timed_lowerings(plan.model, batch_size, at_once, device, least_work, wait)
 
 
 def make_groups(
@@ -127,7 +127,7 @@ def train_group(group: Group, console: Console, should_stop: Callable[[], bool],
                 console.note(f"{name}, round {row['round']}: the loss is not finite; {hint}")
 
     hardware = Hardware(group.client_map, group.run_map, plan.engine["storage"])
-    callbacks = Callbacks(listener, console.note, should_stop)
+    callbacks = Callbacks(listener, console.announce, should_stop)
     diverged = None
     try:
         results = simulate_runs(list(group.runs.values()), plan.model, plan.schedule, hardware, callbacks)

@@ -2,7 +2,7 @@
 
 import contextlib
 import gc
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import jax
@@ -10,6 +10,7 @@ import jax
 from experiments.config import build
 from experiments.config.resolving import Cell, RunSpec
 from experiments.study.groups import Plan, make_plan
+from experiments.study.waiting import Wait, unseen
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data import Federation
 
@@ -98,9 +99,9 @@ def hashes_of(federations: Federations) -> dict[str, dict[str, dict[str, str]]]:
     }
 
 
-def plan_of(cell: Cell, federation: Federation, announce: Callable[[str], None]) -> Plan:
-    """Returns the cell's plan; errors name the cell."""
+def plan_of(cell: Cell, federation: Federation, wait: Wait = unseen) -> Plan:
+    """Returns the cell's plan; errors name the cell, and ``wait`` shows what takes long."""
     try:
-        return make_plan(cell.values, federation, announce)
+        return make_plan(cell.values, federation, wait)
     except UserError as error:
         raise UserError(f"{cell}: {error}") from error

@@ -69,7 +69,7 @@ def run_study(
     examples = Examples(study.cells, study.seeds)
     console = Console({run.name: run.cell.values["rounds"] for run in study.runs}, hosts.stream())
     try:
-        plans, hashes = _prepared(study, examples, resume, console.note, should_stop)
+        plans, hashes = _prepared(study, examples, resume, console.wait, should_stop)
     except _Stopped:
         return False
     with processes.within_first(claimed(study.folder, study.config, bool(share))) as is_last:
@@ -97,7 +97,7 @@ class _Stopped(Exception):
     """The start was stopped before its first run."""
 
 
-def _prepared(study, examples, resume, announce, should_stop):
+def _prepared(study, examples, resume, wait, should_stop):
     """Returns the plans of the cells, and the hashes of all cells of their settings, one setting after the other.
 
     Raises:
@@ -105,19 +105,22 @@ def _prepared(study, examples, resume, announce, should_stop):
     """
     plans, hashes = {}, {}
 
-    def prepare(setting, runs):  # a function, so that nothing references the setting's examples afterwards
+    def prepare(setting, runs, advance):  # a function, so that nothing references the setting's examples afterwards
         federations = examples.of(setting)
         hashes.update(hashes_of(federations))
         processes.check_alike(lambda: _common_values(study, runs, hashes))
         for cell in {run.cell.name: run.cell for run in runs}.values():
             if _must_stop(should_stop):
                 raise _Stopped
-            plans[cell.name] = plan_of(cell, federations[cell.name][study.seeds[0]], announce)
+            plans[cell.name] = plan_of(cell, federations[cell.name][study.seeds[0]], wait)
+            advance()
         replaced = [run.name for run in study.runs] if resume == "never" else []
         processes.broadcast_from_first(lambda: check_unchanged(study.folder, plans, federations, replaced))
 
-    for setting, runs in by_setting(study.runs).items():
-        prepare(setting, runs)
+    number = len({run.cell.name for run in study.runs})
+    with wait(f"preparing {len(study.runs)} runs: reading data, tracing {number} programs", number) as advance:
+        for setting, runs in by_setting(study.runs).items():
+            prepare(setting, runs, advance)
     return plans, hashes
 
 
@@ -160,7 +163,8 @@ def _all_groups(start, setting, runs) -> list[Group]:
     folder = start.study.folder
     if start.resume == "never":
         processes.broadcast_from_first(lambda: set_aside(folder, runs))
-    groups = make_groups(runs, start.plans, start.examples.of(setting))
+    with start.console.wait(f"reading data and checkpoints of {len(runs)} runs"):
+        groups = make_groups(runs, start.plans, start.examples.of(setting))
     first_rounds = {name: group.first_round for group in groups for name in group.runs}
     start.console.expect({n: g.plan.schedule.rounds - g.first_round for g in groups for n in g.runs})
     if progress := processes.broadcast_from_first(lambda: overview(folder, first_rounds)):

@@ -31,7 +31,7 @@ def finish(workdir: Path, config: Mapping[str, Any], console: Console) -> list[s
         write_json(workdir / SUMMARY, {str(cell): metrics for cell, metrics in summary.items()})
         study = None
         try:
-            study = read_study(workdir)
+            study = read_study(workdir, console.wait)
             summary = with_best(study, summary_for_paper(study))
         except NothingEvaluated:  # for example because all runs failed
             pass
@@ -40,7 +40,7 @@ def finish(workdir: Path, config: Mapping[str, Any], console: Console) -> list[s
         if study:
             console.note(verdict(study))
             console.note("\n".join(filter(None, [chance_note(study), unfinished_note(study.unfinished), *study.notes])))
-            console.note(f"report: {write_report(study)}")
+            console.note(f"report: {write_report(study, wait=console.wait)}")
     except (UserError, OSError) as error:
         again = f"fedjax-collapse report {shlex.quote(str(workdir))}"
         return [f"{one_line(error)}; the runs are saved, but the report is not: once this is fixed, {again} writes it"]

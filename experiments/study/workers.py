@@ -17,12 +17,14 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from experiments.config.cells import RunName
 from experiments.config.resolving import RunSpec, StudySpec
-from experiments.folder import ERROR_LOG, LOCK, METRICS, is_finished
-from experiments.results.metrics import ACCURACY
+from experiments.folder import ERROR_LOG, LOCK, METRICS, TIMING, is_finished
+from experiments.results.metrics import ACCURACY, number
 from experiments.startup import STOPPED, STOPPED_EARLY, STOPPING
 from experiments.study import machine
 from experiments.study.console import ROUNDS_PER_LINE, Console
+from experiments.study.eta import Pace, duration
 from experiments.study.failures import read_failure, write_failure
 from experiments.study.lock import holder, only_process_in
 from fedjax_collapse.storage.rows import last_row
@@ -74,15 +76,20 @@ def train_in_workers(work: Work, count: int, should_stop: Callable[[], bool], co
     Raises:
         UserError: another process runs the study.
     """
-    progress = _Progress(work, console)
-    with contextlib.ExitStack() as inside, _Workers(work, places(count)) as workers:
+    progress = _Progress(work, count, console)
+    what = f"training {len(work.study.runs)} runs in {count} processes"
+    with (
+        contextlib.ExitStack() as inside,
+        _Workers(work, places(count)) as workers,
+        console.wait(what, sum(progress.left().values())) as advance,
+    ):
         is_inside = is_stopping = False
         while workers.are_left():
             time.sleep(_PAUSE)
             if not is_inside and (work.study.folder / LOCK).exists():  # made by the first worker
                 inside.enter_context(only_process_in(work.study.folder, shared=True))
                 is_inside = True
-            progress.show()
+            advance(progress.show())
             if not is_stopping and (should_stop() or _WRONG in workers.statuses):
                 is_stopping = True
                 workers.stop()
@@ -203,15 +210,23 @@ def _gpus() -> Sequence[str]:
 
 
 class _Progress:
-    """Reports the progress of runs, from the files in their folders."""
+    """Reports the progress of runs that processes divide, from the files in their folders."""
 
-    def __init__(self, work: Work, console: Console) -> None:
-        self._runs, self._console = work.study.runs, console
+    def __init__(self, work: Work, processes: int, console: Console) -> None:
+        self._runs, self._processes, self._console, self._pace = work.study.runs, processes, console, Pace()
         self._rounds = {run.name: last_round(run.folder) for run in self._runs}
+        self._start, self._shown, self._timed = (dict(self._rounds) for _ in range(3))  # their last rounds that were
         self._done = {run.name for run in self._runs if is_finished(run.folder)}
         self._failed = {run.name for run in self._runs if read_failure(run.folder)} - self._done  # of an earlier start
 
-    def show(self) -> None:
+    def left(self) -> dict[RunName, int]:
+        """Returns the remaining rounds of each run, 0 if it has ended."""
+        rounds = {run.name: run.cell.values["rounds"] for run in self._runs}
+        return {name: 0 if name in self._done else rounds[name] - done for name, done in self._rounds.items()}
+
+    def show(self) -> int:
+        """Prints new lines; returns the number of rounds that are new."""
+        before = sum(self._rounds.values())
         for run in self._runs:
             if run.name in self._done:
                 continue
@@ -220,14 +235,32 @@ class _Progress:
                 self._console.note(f"failed: {line}")
             self._failed = self._failed | {run.name} if line else self._failed - {run.name}
             self._show_round(run)
+        return sum(self._rounds.values()) - before
 
     def _show_round(self, run):
         row, is_done = last_row(run.folder / METRICS), is_finished(run.folder)
-        round, rounds = row.get("round", 0), run.cell.values["rounds"]
+        round, rounds, shown = row.get("round", 0), run.cell.values["rounds"], self._shown[run.name]
+        self._rounds[run.name] = round
+        self._time(run)
         if is_done:
             self._done.add(run.name)
-        if is_done or round >= self._rounds[run.name] + ROUNDS_PER_LINE or round > 0 == self._rounds[run.name]:
-            self._rounds[run.name] = round
+        if is_done or round >= shown + ROUNDS_PER_LINE or round > 0 == shown:
+            self._shown[run.name] = round
             accuracy = ACCURACY.say([row.get(ACCURACY.name)])
             ended = f"  finished, {len(self._done)} of {len(self._runs)}" * is_done
-            self._console.note(f"{run}  round {round}/{rounds}  {accuracy}{ended}")
+            left = self.left()
+            own = duration(self._pace.seconds({run.name: left[run.name]}, is_compiled=True))
+            study = duration(self._pace.seconds_divided(left, self._processes))
+            self._console.note(f"{run}  round {round}/{rounds}  {accuracy}{ended}  left {own} (study {study})")
+
+    def _time(self, run):
+        """Takes the seconds of the run's last evaluated rounds, unless they are known."""
+        timing, every, last = last_row(run.folder / TIMING), run.cell.values["evaluate_every"], self._timed[run.name]
+        if (round := timing.get("round", 0)) <= last:
+            return
+        self._timed[run.name] = round
+        train, evaluate = (number(timing.get(phase)) for phase in ("train", "evaluate"))
+        seconds = train + (evaluate if math.isfinite(evaluate) else 0)
+        is_first = last == self._start[run.name]
+        self._pace.add(run.cell.name, seconds, (round - 1) % every + 1, is_first)
+        self._pace.add_compiling(run.name, number(timing.get("compile")))

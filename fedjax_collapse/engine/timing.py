@@ -5,6 +5,7 @@ different makers differ as well. So each layer is run by itself, forward and bac
 a round has, in a loop like that of a round's steps.
 """
 
+import contextlib
 import functools
 import math
 import time
@@ -23,6 +24,7 @@ WORTHWHILE = 2**25  # multiply-adds of a layer; timing smaller layers takes long
 MIN_SPEEDUP = 0.9  # the largest fraction of the default lowering's time that replaces it; smaller gains are noise
 _SECONDS = 0.05  # the least duration of a timing
 _TIMINGS = 5  # of which the fastest counts
+Wait = Callable[[str, int], contextlib.AbstractContextManager[Callable[[], None]]]
 _HOPELESS = 3  # times the fastest time; a lowering that always took longer is not timed again
 
 
@@ -32,7 +34,7 @@ def with_timed_lowerings(
     clients: int,
     device: jax.Device,
     least_work: int = 0,
-    announce: Callable[[str], None] = lambda line: None,
+    wait: Wait = lambda what, total: contextlib.nullcontext(lambda: None),
 ) -> Model:
     """Returns the model with the lowerings of its convolutions that are fastest on the device.
 
@@ -45,37 +47,34 @@ def with_timed_lowerings(
         clients: the number of clients that train at once on the device.
         device: the device.
         least_work: layers with fewer multiply-adds on a batch of each client are not timed.
-        announce: called with a one-line message before anything is timed, which takes seconds to a minute.
+        wait: called with a line and the number of layers, gives a context for the timing, which takes seconds to a
+            minute, and in it a function that is called after each layer.
     """
     model = model.on(Target.of(device))
     used, chosen = convolutions(model, batch_size), []
     if not used:
         return model
     layers = {layer: rule for layer, rule in used if clients * batch_size * layer.work >= least_work}
-    line = f"timing lowerings of {len(layers)} convolutions, once on this machine"
-    announce_once = functools.cache(lambda: announce(line))
     later = {layer for layer, _ in used[1:]}  # the inputs of the first layer, the images, need no gradient
-    for layer, rule in layers.items():
-        arguments = layer, batch_size, clients, layer in later
-        seconds = {rule: math.inf} | _cached_seconds(device, arguments, announce_once)
-        fastest = min(seconds, key=seconds.get)
-        chosen.append((layer, fastest if seconds[fastest] < MIN_SPEEDUP * seconds[rule] else rule))
+    line = f"timing lowerings of {len(layers)} convolutions, once on this machine"
+    with wait(line, len(layers)) as advance:
+        for layer, rule in layers.items():
+            seconds = {rule: math.inf} | _cached_seconds(device, layer, batch_size, clients, layer in later)
+            fastest = min(seconds, key=seconds.get)
+            chosen.append((layer, fastest if seconds[fastest] < MIN_SPEEDUP * seconds[rule] else rule))
+            advance()
     return model.with_module(lowering=TimedLowerings(tuple(sorted(chosen))))
 
 
-def _cached_seconds(device, arguments, announce_once) -> dict[str, float]:
+def _cached_seconds(device, *arguments) -> dict[str, float]:
     """Returns the seconds of one step of the layer by each lowering; 0 for the only candidate.
 
-    ``arguments`` are those of ``_compiled`` after the device; ``announce_once`` is called before anything is timed.
+    ``arguments`` are those of ``_compiled`` after the device.
     """
     lowerings = candidates(arguments[0], Target.of(device))
     if len(lowerings) == 1:
         return dict.fromkeys(lowerings, 0.0)
-
-    def measure():
-        announce_once()
-        return _measure(lowerings, device, *arguments)
-
+    measure = functools.partial(_measure, lowerings, device, *arguments)
     return cached_numbers("lowerings", device, (*arguments, lowerings), measure)
 
 

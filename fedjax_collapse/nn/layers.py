@@ -21,6 +21,7 @@ from fedjax_collapse.nn.pooling import avg_pool as avg_pool
 from fedjax_collapse.nn.pooling import max_pool as max_pool
 
 DTYPES = (None, "float32", "bfloat16")
+NORMS = ("batch", "group", "none")
 Init = Callable[[int, int], jax.nn.initializers.Initializer]  # arguments: fan_in and fan_out of a weight
 
 
@@ -103,7 +104,7 @@ def normalize(kind: str, inputs: jax.Array, mask: jax.Array, train: bool, **opti
         return GroupNorm(**options)(inputs)
     if kind == "none":
         return inputs
-    raise UserError(f"norm {kind!r}: expected one of batch, group, none")
+    raise UserError(f"norm {kind!r}: expected one of {', '.join(NORMS)}")
 
 
 class BatchNorm(nn.Module):

@@ -1,5 +1,7 @@
 """The lowering of each convolution that is fastest on a device: chosen by its seconds, remembered, no other numbers."""
 
+import contextlib
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -63,10 +65,17 @@ def test_the_rule_stays_where_nothing_is_clearly_faster(seconds):
 
 def test_seconds_are_cached_by_layer_batch_and_clients(seconds, tmp_path):
     taken, timed = seconds
-    told = []
-    for _ in range(2):  # told before it is timed, and not where nothing is
-        with_timed_lowerings(MODEL, 16, 1, DEVICE, announce=lambda line: told.append((line, len(timed))))
-    assert told == [("timing lowerings of 3 convolutions, once on this machine", 0)]
+    shown = []
+
+    @contextlib.contextmanager
+    def wait(what, total):
+        shown.append((what, total))
+        yield lambda: shown.append(len(timed))
+
+    for _ in range(2):  # the second time nothing is timed
+        with_timed_lowerings(MODEL, 16, 1, DEVICE, wait=wait)
+    line = "timing lowerings of 3 convolutions, once on this machine"
+    assert shown == [(line, 3), 3, 6, 8, (line, 3), 8, 8, 8]
     count = len(timed)
     assert count == 3 + 3 + 2  # strips for few channels, winograd for 3x3
     taken["winograd"] = 0.1

@@ -1,4 +1,4 @@
-"""Table 3 of FedMR (Fan et al., TMLR 2023): how many numbers a client sends. Nothing is trained:
+"""Table 3 of FedMR (Fan et al., TMLR 2023): how many numbers a client sends, without training.
 
     fedjax-collapse communication --config=experiments/configs/fedmr/table3.py:offline
 

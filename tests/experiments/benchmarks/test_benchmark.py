@@ -1,5 +1,6 @@
 """The benchmark's command line and its arithmetic."""
 
+import contextlib
 import dataclasses
 import importlib.util
 import itertools
@@ -165,8 +166,9 @@ def _replace_rounds_by_a_clock(monkeypatch, seconds_of):
 def test_methods_are_compared_with_federated_averaging_in_adjacent_rounds(monkeypatch):
     calls = _replace_rounds_by_a_clock(monkeypatch, lambda algorithm: 1.0 + len(algorithm.methods))
     monkeypatch.setattr(overheads, "methods", lambda: {"FedAvg": FedAvg(), "FedUV": FedAvg(methods={"feduv": FedUV()})})
-    found = overheads.measure("methods", 5, jax.config.jax_num_cpu_devices)
-    assert calls == [1.0, 2.0] * 7
+    done = []
+    found = overheads.measure("methods", 5, jax.config.jax_num_cpu_devices, advance=done.append)
+    assert calls == [1.0, 2.0] * 7 and done == [16] * 16
     assert found[1]["overhead"] == {"median": 2.0, "min": 2.0, "max": 2.0}
     assert found[1]["seconds_per_round"] == {"median": 10.0, "min": 6.0, "max": 14.0}
     assert "FedUV   10 (6-14)          2.000 (2.000-2.000)" in tables.table("methods", found)
@@ -472,6 +474,14 @@ def test_failed_worker_is_shown_and_status_1(monkeypatch, capsys, tmp_path):
     assert benchmark.main(["--workloads=mlp100", f"--json={path}"]) == 1
     assert "RuntimeError: broken" in capsys.readouterr().err
     assert not path.exists()
+
+
+def test_messages_of_a_worker_are_counted(monkeypatch):
+    counted = []
+    monkeypatch.setattr(benchmark, "wait", lambda what: contextlib.nullcontext(lambda **said: counted.append(said)))
+    monkeypatch.setattr(benchmark, "_command", lambda name: [sys.executable, "-c", "print('{\"total\": 3}')"])
+    benchmark._worker("timing the methods", "overheads")
+    assert counted == [{"total": 3}]
 
 
 def test_ctrl_c_is_a_line(monkeypatch, capsys):

@@ -209,9 +209,9 @@ def trained(monkeypatch):
     starts have is traced once."""
     trained, plans = [], {}
 
-    def plan_of(cell, federation, announce):
+    def plan_of(cell, federation, wait):
         if repr(cell) not in plans:
-            plans[repr(cell)] = preparing.plan_of(cell, federation, announce)
+            plans[repr(cell)] = preparing.plan_of(cell, federation, wait)
         return plans[repr(cell)]
 
     monkeypatch.setattr(study, "plan_of", plan_of)
@@ -268,7 +268,7 @@ def test_a_study_of_cells_keeps_the_data_of_one_setting_and_skips_what_is_finish
 
 def test_a_study_may_grow(config, tmp_path, trained, monkeypatch):
     """By an arm, a setting, seeds and a value of its sweep; what there is stays, and tables may change."""
-    monkeypatch.setattr(summaries, "write_report", lambda workdir: workdir)
+    monkeypatch.setattr(summaries, "write_report", lambda study, wait: study)
 
     def grown(**changes):
         config = make_config()
@@ -304,7 +304,7 @@ def test_a_study_may_grow(config, tmp_path, trained, monkeypatch):
 
 
 def test_a_run_that_fails_ends_neither_its_setting_nor_the_next(config, tmp_path, trained, monkeypatch):
-    monkeypatch.setattr(summaries, "write_report", lambda workdir: workdir)
+    monkeypatch.setattr(summaries, "write_report", lambda study, wait: study)
     config.sweep, config.arms, config.engine.runs = {}, dict(bad=dict(), good=dict()), "separate"
     with pytest.raises(RunsFailed) as failed:
         study.run_study(resolve(config, tmp_path))
@@ -317,7 +317,7 @@ def test_a_run_that_fails_ends_neither_its_setting_nor_the_next(config, tmp_path
 
 def test_a_study_ends_with_the_table_of_its_paper(config, tmp_path, trained, monkeypatch, capsys):
     """Also of numbers that only its runs together give; with none that is finished there are none."""
-    monkeypatch.setattr(summaries, "write_report", lambda workdir: workdir)
+    monkeypatch.setattr(summaries, "write_report", lambda study, wait: study)
     config.sweep, config.arms, config.engine.runs = {}, dict(bad=dict(), good=dict()), "separate"
     config.paper = dict(PAPER, values={"iid": {"good": 7.0}}, metric="rounds_to_target", target="good")
     for arm, cells in (("bad", ["-", "-"]), ("good", ["1 (1) | paper 7", "2 (1)"])):

@@ -193,7 +193,7 @@ def test_rounds_of_small_versions_are_traced(paper):
             examples = Examples(spec.cells, spec.seeds)
             for run in spec.runs:
                 federation = examples.of(run.cell.setting)[run.cell.name][run.seed]
-                assert plan_of(run.cell, federation, print).schedule.rounds == 2, path
+                assert plan_of(run.cell, federation).schedule.rounds == 2, path
 
 
 @pytest.mark.parametrize("path", [path for path in FILES if label(path) in PAGES], ids=label)

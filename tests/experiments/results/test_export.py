@@ -234,7 +234,7 @@ def test_several_studies_have_names_of_their_own(tmp_path, monkeypatch, places, 
 @pytest.fixture
 def no_pages(monkeypatch):
     """Reports are not drawn, which takes seconds."""
-    monkeypatch.setattr(report, "write_report", lambda study, view: study.path / "report.html")
+    monkeypatch.setattr(report, "write_report", lambda study, view, wait: study.path / "report.html")
 
 
 def test_accuracies_of_different_things_are_not_compared(tmp_path, capsys, no_pages):

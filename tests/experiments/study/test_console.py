@@ -54,7 +54,7 @@ def test_plain_lines_are_few_flushed_and_without_control_characters():
     with Console(runs_to_come(6, 30), stream) as console:
         run(console)
     lines = stream.text().splitlines()
-    assert lines[0] == "[1/6] fedavg seed 1: starts"
+    assert lines[0] == "[1/6] fedavg seed 1: starts, compiling"
     assert lines[1].startswith(
         "[1/6] fedavg seed 1  round  1/30  accuracy 61.23 %  effective rank 12.3  R −0.410  2000 samp"
     )
@@ -114,7 +114,7 @@ def test_runs_of_an_arm_are_one_line_and_arms_are_never_averaged():
         rows = [{"round": 5, "accuracy": accuracy, "effective_rank": 4.0, "R": 0.5} for accuracy in (0.2, 0.4, 0.9)]
         console.update(rows, [TIMING | {"samples": 3000 * n} for n in (1, 1, 4)])
     first, of_fedavg, of_b = stream.text().splitlines()
-    assert first == "[1-3/4] fedavg seeds 0, 2; b seed 0: starts"
+    assert first == "[1-3/4] fedavg seeds 0, 2; b seed 0: starts, compiling"
     shared = "effective rank 4.0  R 0.500"
     assert of_fedavg == f"[1-3/4] fedavg seeds 0, 2  round  5/10  accuracy 30.00 ± 14.14 %  {shared}"
     speed = "4000 samples/s  left 0:06 (study 0:10)"
@@ -128,8 +128,33 @@ def test_resumed_run_and_null_values():
         nothing = dict.fromkeys(TIMING)
         run(console, rounds=range(12, 13), row=dict.fromkeys(ROW), timing=nothing, of=12)
     first, line = stream.text().splitlines()
-    assert first == "[1/1] fedavg seed 1: resumes after round 11"
+    assert first == "[1/1] fedavg seed 1: resumes after round 11, compiling"
     assert line.endswith("round 12/12  accuracy - %  effective rank -  R -  - samples/s  left - (study -)")
+
+
+def test_only_what_must_be_compiled_is_said_to_be():
+    """Not a later seed, nor a run that is finished."""
+    stream = Stream()
+    console = Console(runs_to_come(3, 30), stream)
+    run(console)
+    for first_round in (0, 30):
+        console.start_runs([("fedavg", 2)], first_round, 30)
+    console.start_runs([("other", 1)], 30, 30)
+    said = [line.split(": ")[1] for line in stream.text().splitlines() if ": " in line]
+    assert said == ["starts, compiling", "starts", "resumes after round 30", "resumes after round 30"]
+
+
+def test_the_line_on_cohorts_and_memory_is_printed_once_a_study():
+    """But again for another cohort; and other lines about a run are printed each time."""
+    stream = Stream()
+    console = Console(runs_to_come(3, 30), stream)
+    for number, cohort in enumerate([10, 10, 5, 10]):
+        console.start_runs([("fedavg", number)], 0, 30)
+        console.announce(f"cohorts of {cohort}, one by one; {number} MiB")
+        console.update([{"round": 1} | ROW], [TIMING])
+        console.announce("round 1 is not finite")
+    text = stream.text()
+    assert [int(n) for n in re.findall(r"(\d+) MiB", text)] == [0, 2] and text.count("is not finite") == 4
 
 
 @pytest.mark.parametrize("encoding, sign", [("utf-8", "±"), ("ascii", "+-"), ("cp1252", "+-")])
@@ -163,7 +188,7 @@ def test_terminal_shows_a_live_display(monkeypatch, encoding):
         run(console, arm="[red]é")
     console.print_table(SUMMARY)
     text = stream.text()
-    assert "\x1b[" in text and "compiling" in text and "round 30/30" in text and "run 1/6" in text
+    assert "\x1b[" in text and "starts, compiling" in text and "round 30/30" in text and "run 1/6" in text
     assert "[bold]literal[/bold]" in text and "[red]" in text and "Significant" in text
 
 

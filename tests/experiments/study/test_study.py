@@ -63,7 +63,7 @@ def test_arms_and_seeds_asked_for_run_as_declared(config):
 def test_one_process_in_a_folder(config, tmp_path, monkeypatch):
     """Another one is refused while the first is in it; what a start that was killed at once left is no obstacle."""
     monkeypatch.setattr(study, "make_groups", lambda *_: [])
-    monkeypatch.setattr(summaries, "write_report", lambda workdir: workdir)
+    monkeypatch.setattr(summaries, "write_report", lambda study, wait: study)
     folder = tmp_path / "study"
     folder.mkdir()
     (folder / "config.json.tmp").write_text("{")
@@ -108,7 +108,7 @@ def test_the_declared_order_holds_in_everything_that_a_study_writes(config, tmp_
     page = (folder / "report.html").read_text()
     assert "3 arms (zeta, alpha, mid) ran" in page
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[1] for line in lines if line.endswith("starts")] == list(ARMS)
+    assert [line.split()[1] for line in lines if line.endswith("starts, compiling")] == list(ARMS)
 
 
 def test_programs_are_dropped_before_memory_maps_run_out(config, tmp_path, monkeypatch):
@@ -192,7 +192,7 @@ def test_a_round_is_traced_once_for_a_cell(config, tmp_path, monkeypatch):
     spec = resolve(config, tmp_path)
     (cell,) = spec.cells
     federations = preparing.federations_of(spec.cells, spec.seeds)
-    plan = preparing.plan_of(cell, federations[cell.name][0], print)
+    plan = preparing.plan_of(cell, federations[cell.name][0])
     for group in groups.make_groups(spec.runs, {cell.name: plan}, federations):
         hardware = Hardware(group.client_map, group.run_map)
         simulate_runs(list(group.runs.values()), plan.model, plan.schedule, hardware)

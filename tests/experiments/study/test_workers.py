@@ -13,9 +13,10 @@ import small_studies
 from small_studies import write_config
 
 from experiments import launch
-from experiments.config.resolving import StudySpec
+from experiments.config.resolving import Cell, RunSpec, StudySpec
 from experiments.startup import STOPPED_EARLY, STOPPING
 from experiments.study import workers
+from experiments.study.console import Console
 from experiments.study.lock import holder, only_process_in, taken
 from fedjax_collapse import UserError
 
@@ -145,3 +146,27 @@ def test_cores_and_gpus_are_divided(monkeypatch):
     shared = workers.places(3)
     assert [place.variables["CUDA_VISIBLE_DEVICES"] for place in shared] == ["4", "6", "4"]
     assert {place.variables["XLA_PYTHON_CLIENT_MEM_FRACTION"] for place in shared} == {"0.375"}
+
+
+def test_the_time_left_is_of_what_processes_do_at_the_same_time(tmp_path, capsys):
+    """By the seconds in the files of the runs; one run is not divided."""
+    cell = Cell("", "only", {"rounds": 10, "evaluate_every": 2})
+    study = StudySpec({}, tmp_path, (cell,), tuple(RunSpec(cell, seed, tmp_path / f"seed{seed}") for seed in range(3)))
+    progress = workers._Progress(workers.Work([], study), 2, Console())
+
+    def evaluate(seed, round, **seconds):
+        study.runs[seed].folder.mkdir(exist_ok=True)
+        for name, row in ("metrics", {"accuracy": 0.5}), ("timing", seconds):
+            (study.runs[seed].folder / f"{name}.jsonl").write_text(json.dumps({"round": round} | row) + "\n")
+        return progress.show()
+
+    assert evaluate(0, 2, compile=30.0, train=8.0, evaluate=2.0) == 2
+    assert evaluate(0, 8, compile=0.0, train=7.0, evaluate=1.0) == 6  # 4 s each, and the first two are forgotten
+    first, last = capsys.readouterr().out.splitlines()
+    assert first.endswith("left 0:40 (study 1:40)")  # 5 s for each of 8 + 10 + 10 rounds, twice 30 s, in two processes
+    assert last.endswith("left 0:08 (study 1:14)")
+    (study.runs[0].folder / "summary.json").write_text("{}")
+    (study.runs[1].folder).mkdir()
+    (study.runs[1].folder / "summary.json").write_text("{}")
+    assert evaluate(2, 2, compile=None, train=None, evaluate=None) == 2
+    assert capsys.readouterr().out.splitlines()[-1].endswith("left 0:32 (study 0:32)")

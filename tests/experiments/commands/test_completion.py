@@ -1,0 +1,85 @@
+"""Command lines: the shell's completion of all programs, their ``--help``, and choices that stay open."""
+
+import inspect
+import shutil
+import subprocess
+
+import pytest
+
+from experiments.commands import completion
+from experiments.config import choices
+from experiments.config.choices import OpenChoice
+from fedjax_collapse import UserError
+from fedjax_collapse.command import PROGRAMS, import_program
+
+TRY = """
+complete -p fedjax-collapse
+while read -ra COMP_WORDS; do
+  COMP_WORDS=("${COMP_WORDS[@]//NOTHING/}")
+  COMP_CWORD=$(( ${#COMP_WORDS[@]} - 1 ))
+  _fedjax_collapse
+  echo "${COMPREPLY[@]}"
+done
+"""
+COMPLETED = {  # words, as bash divides them: what completes the last one
+    "fedjax-collapse la": ["launch"],
+    "fedjax-collapse list m": ["methods", "measurements"],
+    "fedjax-collapse launch --config = quick": ["quickstart"],
+    "fedjax-collapse launch --config quick": ["quickstart"],
+    "fedjax-collapse launch --config = quickstart --config.netw": ["--config.network.name="],
+    "fedjax-collapse launch --config = quickstart --config.network.name = resnet2": ["resnet20"],
+    "fedjax-collapse launch --config = quickstart --config.server.weighting =": ["default", "size", "equal", "batches"],
+    "fedjax-collapse launch --resume = NOTHING": ["auto", "must", "never"],
+    "fedjax-collapse partition --config = quickstart --ou": ["--out"],
+    "fedjax-collapse communication --config = quickstart --set": ["--setting"],
+    "fedjax-collapse benchmark --systems pytorch-t": ["pytorch-threads"],
+    "fedjax-collapse compile-for --methods = feddec": ["feddecorr"],
+    "fedjax-collapse report --format = t": ["tex"],
+}
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="it needs bash")
+def test_bash_completes_programs_options_and_names(capsys, tmp_path):
+    assert completion.main(["bash"]) == 0
+    script = tmp_path / "completion.bash"
+    script.write_text(capsys.readouterr().out + TRY)
+    words = "\n".join(COMPLETED) + "\n"
+    done = subprocess.run(["bash", "--norc", script], input=words, capture_output=True, text=True)
+    registered, *found = done.stdout.splitlines()
+    assert not done.stderr and registered.endswith("-F _fedjax_collapse fedjax-collapse")
+    assert dict(zip(COMPLETED, map(str.split, found), strict=True)) == COMPLETED
+
+
+@pytest.mark.parametrize("shell", ["zsh", "tcsh"])
+def test_other_shells(shell, capsys):
+    assert completion.main([shell]) == 0
+    script = capsys.readouterr().out
+    assert "fedjax-collapse" in script and "quickstart" in script and "rank-and-accuracy" in script
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_help_has_the_whole_description_and_an_error_is_one_line(name, capsys):
+    program = import_program(PROGRAMS[name][0])
+    text = program.command_line().format_help()
+    paragraphs = inspect.getdoc(program).split("\n\n")
+    assert all(paragraph.split("\n")[-1].strip() in text for paragraph in paragraphs)
+    with pytest.raises((SystemExit, UserError)) as ended:
+        program.command_line().parse_args(["--nothing-like-this"])
+    printed = capsys.readouterr().err or f"error: {ended.value}\n"
+    assert printed.startswith("error: ") and printed.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["partition", "communication"])
+def test_help_of_programs_with_the_launchers_options(name, capsys):
+    with pytest.raises(SystemExit) as ended:
+        import_program(PROGRAMS[name][0]).main(["--help"])
+    printed = capsys.readouterr().out
+    assert ended.value.code == 0 and "--config.network.name" in printed and "--workers" not in printed
+
+
+def test_open_choices_are_shown_and_take_other_names():
+    names = OpenChoice(("mlp", "small_cnn"))
+    assert "my_module:MyNetwork" in names and names.in_words() == "'mlp' | 'small_cnn' | \"module:Name\""
+    assert choices.in_words(names, "str | None") == names.in_words() + " | None"
+    assert choices.in_words(None, "str") == "str"
+    assert choices.quoted("'size' | 'equal' | None") == ("size", "equal") and choices.quoted("float >= 0") is None
