@@ -17,7 +17,10 @@ from experiments.commands.parser import Parser
 from fedjax_collapse.command import PROGRAMS, import_program
 
 SHELLS = ("bash", "zsh", "tcsh")
-_FILES, _FOLDERS = ("FILE", "FILE.svg"), ("FOLDER", "DIR", "STUDY", "STUDY_FOLDER")  # in the place of a value
+_FILES, _FOLDERS = (
+    ("FILE", "FILE.svg"),
+    ("FOLDER", "DIR", "STUDY", "STUDY_FOLDER", "RUN_FOLDER"),
+)  # in the place of a value
 
 # In bash ``--option=value`` is three words, which shtab's function expects to be two; a config key needs the sign.
 _BASH = """

@@ -7,10 +7,10 @@ checkpoint; with --client those that the client held after its own training, whi
 which ``load_run(RUN).to_torch()`` returns. Exit status: 0, or 2 after a one-line message about wrong input.
 """
 
-import argparse
 import sys
 from pathlib import Path
 
+from experiments.commands.parser import Parser
 from fedjax_collapse import load_run, save_weights
 from fedjax_collapse.core.records import UserError, Variables
 from fedjax_collapse.simulation.loading import LoadedRun
@@ -18,12 +18,10 @@ from fedjax_collapse.simulation.loading import LoadedRun
 FORMATS = {"safetensors": ".safetensors", "torch": ".pt"}
 
 
-def command_line() -> argparse.ArgumentParser:
+def command_line() -> Parser:
     """Returns the parser of the command line."""
-    parser = argparse.ArgumentParser(
-        prog="fedjax-collapse export", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("run", type=Path, metavar="RUN", help="the run's folder")
+    parser = Parser(__doc__)
+    parser.add_argument("run", type=Path, metavar="RUN_FOLDER", help="of a run, such as STUDY/fedavg/seed0")
     parser.add_argument("--format", choices=FORMATS, default="safetensors", help="by default safetensors")
     parser.add_argument("--client", type=int, metavar="K", help="the client whose local model is written")
     parser.add_argument("--round", type=int, metavar="R", help="of the local model; by default the last that was kept")

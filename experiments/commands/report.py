@@ -75,13 +75,16 @@ def command_line() -> Parser:
     """Returns the parser of the command line."""
     parser = Parser(__doc__)
     parser.add_argument("folders", nargs="+", type=Path, metavar="STUDY_FOLDER")
-    parser.add_argument("--headline", type=Path, metavar="FILE", help="an SVG file to draw the first study into")
+    parser.add_argument("--headline", type=Path, metavar="FILE", help="an SVG, PDF or PNG file of the first study")
     kinds = OpenChoice((*TABLES, *FIGURES), "")
     parser.add_argument("--format", **kinds.argument("kinds of files to write, by default tables:"))
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="the folder to write to")
     parser.add_argument("--base", default="", metavar="ARM", help="the arm to compare the others with")
     parser.add_argument("--target", default="", metavar="ARM", help="the arm whose best accuracy others should reach")
     parser.add_argument("--unfinished", action="store_true", help="show unfinished runs in rows of their own")
+    parser.add_argument("--columns", default="", metavar="METRIC,...", help="the columns of tables, in this order")
+    parser.add_argument("--arms", default="", metavar="ARM,...", help="the arms in tables, in this order")
+    parser.add_argument("--sort", default="", metavar="METRIC", help="the column by which tables are sorted")
     return parser
 
 
@@ -163,10 +166,8 @@ def _rewrite(
         try:
             study = read(folder)
             view = look([study])
-            report, summary = (
-                write_report(study, view, console.wait),
-                with_best(study, view.of(summary_for_paper(study))),
-            )
+            report = write_report(study, view, console.wait)
+            summary = with_best(study, view.of(summary_for_paper(study)))
             console.print_table(summary, paper_of(study.config), means_of(study.config), view)
             console.note(verdict(study))
             for table in [] if study.config.get("settings") else difference_tables(study, view=view):

@@ -27,7 +27,7 @@ from fedjax_collapse import LocalTraining, Participation, engine
 from fedjax_collapse.analysis import measurements
 from fedjax_collapse.core import discovery
 from fedjax_collapse.core.options import hints, in_words
-from fedjax_collapse.data import partition, sources
+from fedjax_collapse.data import augment, partition, sources
 from fedjax_collapse.training import schedules
 
 _GIVEN = {"labels", "num_clients", "domains", "num_classes", "parent", "name", "target", "fraction", "kwargs", "view"}
