@@ -151,7 +151,7 @@ def hour_rows(topology: Topology, asked: argparse.Namespace) -> Iterator[Row]:
     for step in dict.fromkeys(itertools.chain(*steps.values())):
         clients, seconds[step], bound, compile_seconds = hours.speed(step, topology, asked.clients_at_once)
         yield {
-            "network": ", ".join(map(str, dict(step.network).values())),
+            "network": step.title,
             "images": "x".join(map(str, step.shape)),
             "classes": step.classes,
             "batch": step.batch_size,

@@ -1,9 +1,9 @@
 """Hours that the studies of papers would take on one device: an estimate, from compiled steps and counted work.
 
 The hours of a study are the sum over its runs of client-steps x seconds of a step of its network, as compiled for the
-device and as fast as memory allows, x the operations of a step with its methods, relative to one of FedAvg. A client
-has the mean number of examples. Not counted: evaluation, measurements, input, compilation, and devices that wait for
-the client with the most steps. Projectors and heads are left out of the step.
+device and as fast as memory and products allow, x the operations of a step with its methods, relative to one of FedAvg.
+A client has the mean number of examples. Not counted: evaluation, measurements, input, compilation, and clients that
+wait for the one with the most steps. Projectors and heads are left out of the step.
 """
 
 import functools
@@ -64,6 +64,11 @@ class Step(NamedTuple):
     shape: tuple[int, int, int]  # of an augmented image
     classes: int
     batch_size: int
+
+    @property
+    def title(self) -> str:
+        options = dict(self.network)
+        return ", ".join([options.pop("name"), *(f"{name}={value}" for name, value in options.items())])
 
 
 class Work(NamedTuple):
