@@ -1,18 +1,21 @@
-"""The report: one HTML file with its style and figures inside, without references to other files."""
+"""The report: one HTML file with its style and figures inside, and CSV files with the numbers of the figures."""
 
 import base64
 import functools
 import hashlib
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 import jinja2
 
 from experiments.config.cells import arms_of, merged
-from experiments.folder import REPORT
+from experiments.folder import NUMBERS, REPORT
 from experiments.results import drawing
+from experiments.results.compact_svg import Shared
 from experiments.results.contents import OVERVIEW, PLOTS, Plot
 from experiments.results.formats import name_of
 from experiments.results.pivots import pivots
@@ -36,8 +39,14 @@ class Figure(NamedTuple):
     id: str
     plot: Plot
     svg: str  # empty if the study lacks the data for it
-    csv: str  # the data URI of its numbers; empty without a figure, or if there are too many
+    csv: str  # its numbers; empty without a figure, or if there are too many
+    file: str  # the path of their file in the study's folder
     numbers: list[list[str]]  # the heading and rows of a table below it
+
+    @property
+    def address(self) -> str:
+        """The URL of the numbers, relative to the page; empty if there are none."""
+        return quote(os.fsencode(self.file)) if self.csv else ""
 
 
 class Section(NamedTuple):
@@ -52,38 +61,47 @@ class Section(NamedTuple):
 
 
 def write_report(study: Study | Path | str) -> Path:
-    """Writes ``report.html``, atomically, from a study or from what is saved in its folder, and returns its path.
+    """Writes ``report.html`` from a study or from what is saved in its folder, and returns its path.
+
+    The numbers of the figures are written to ``report/<figure>.csv``, or ``report/<setting>/<figure>.csv``. Each file
+    is replaced in one step, unless it has the same content.
 
     Raises:
         UserError: the folder is not a study's, or a file in it cannot be read or written.
     """
     study = study if isinstance(study, Study) else read_study(study)
-    path = study.path / REPORT
-    page = render(study).encode(errors="backslashreplace")  # for names that are not Unicode
-    try:
-        with files.shared(path) as file:
-            file.write(page)
-    except OSError as error:
-        raise UserError(f"{path}: cannot be written ({error.strerror})") from error
-    return path
+    for name, text in render(study).items():
+        path = study.path / name
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with files.shared(path) as file:
+                file.write(text.encode(errors="backslashreplace"))  # for names that are not Unicode
+        except OSError as error:
+            raise UserError(f"{path}: cannot be written ({error.strerror})") from error
+    return study.path / REPORT
 
 
-def render(study: Study) -> str:
-    """Returns the whole page; equal studies give equal text."""
-    sections = [_section(study, i, setting) for i, setting in enumerate(study.settings)]
-    return _template().render(
+def render(study: Study) -> dict[str, str]:
+    """Returns the text of every file by its path in the study's folder; equal studies give equal text."""
+    shared = Shared(drawing.themed)
+    sections = [_section(study, i, setting, shared) for i, setting in enumerate(study.settings)]
+    overview = _drawn(OVERVIEW, study, "all-", NUMBERS, shared) if len(sections) > 1 else []
+    figures = [*overview, *(figure for section in sections for figure in section.figures)]
+    page = _template().render(
         title=f"Study {name_of(study.path.resolve())}",
         description=description(study),
         demonstration=", ".join(demonstrations(study)),
         notes=missing_results(study) + several_layouts(study.starts) + list(study.notes),
         pivots=pivots(study),
-        overview=_drawn(OVERVIEW, study, "all-") if len(sections) > 1 else [],
+        overview=overview,
         sections=sections,
         settings=as_text(study.config),
         environment=environment(study.starts),
         script=_SCRIPT,
         script_hash=f"sha256-{base64.b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decode()}",
+        shared=shared.as_svg(),
     )
+    return {figure.file: figure.csv for figure in figures if figure.csv} | {REPORT: page}
 
 
 def demonstrations(study: Study) -> list[str]:
@@ -182,28 +200,30 @@ def _template() -> jinja2.Template:
     return environment.get_template("page.html.jinja")
 
 
-def _section(study: Study, index: int, setting: str) -> Section:
+def _section(study: Study, index: int, setting: str, shared: Shared) -> Section:
     part = study.of_setting(setting)
     colours = {cell.arm: "#999999" for cell in part.summary}
     colours |= {arm: drawing.themed(drawing.arm_colour(part.arms, arm)) for arm in part.arms}
-    figures = _drawn(PLOTS, part, f"setting{index}-" if setting else "")
+    folder = os.path.join(NUMBERS, os.fsdecode(setting.encode()))  # names on the disk are UTF-8
+    figures = _drawn(PLOTS, part, f"setting{index}-" if setting else "", folder, shared)
     about = description(part) if setting else ""
     notes = f"{accuracy_note(part.summary)} {local_note(part.summary)}".strip()
     return Section(setting, about, final_table(part.summary), colours, notes, figures)
 
 
-def _drawn(plots: Sequence[Plot], study: Study, prefix: str) -> list[Figure]:
+def _drawn(plots: Sequence[Plot], study: Study, prefix: str, folder: str, shared: Shared) -> list[Figure]:
     """Returns the figures, with ids that start with the prefix, without optional ones that lack data."""
-    drawn = (_draw(plot, study, prefix + plot.name) for plot in plots)
+    drawn = (_draw(plot, study, prefix + plot.name, folder, shared) for plot in plots)
     return [figure for figure in drawn if figure.svg or not figure.plot.optional]
 
 
-def _draw(plot: Plot, study: Study, id: str) -> Figure:
+def _draw(plot: Plot, study: Study, id: str, folder: str, shared: Shared) -> Figure:
     numbers = plot.numbers(study) if plot.numbers else []
     selection = plot.draw.select(study)
     if (figure := plot.draw(study, selection)) is None:
-        return Figure(id, plot, "", "", numbers)
-    return Figure(id, plot, drawing.svg(figure, id, plot.title), selection.as_address(), numbers)
+        return Figure(id, plot, "", "", "", numbers)
+    svg, file = drawing.svg(figure, plot.title, shared), os.path.join(folder, f"{plot.name}.csv")
+    return Figure(id, plot, svg, selection.as_csv(), file, numbers)
 
 
 def _at(record: Any, *names: str) -> Any:
