@@ -9,7 +9,7 @@ import jax
 
 from experiments.config import build
 from experiments.config.resolving import Cell, RunSpec
-from experiments.study.groups import Plan, make_plan
+from experiments.study.groups import Plan, make_plan, untraced_plan
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data import Federation
 
@@ -98,9 +98,9 @@ def hashes_of(federations: Federations) -> dict[str, dict[str, dict[str, str]]]:
     }
 
 
-def plan_of(cell: Cell, federation: Federation, announce: Callable[[str], None]) -> Plan:
-    """Returns the cell's plan; errors name the cell."""
+def plan_of(cell: Cell, federation: Federation, announce: Callable[[str], None] | None) -> Plan:
+    """Returns the cell's plan, without tracing it if there is no ``announce``; errors name the cell."""
     try:
-        return make_plan(cell.values, federation, announce)
+        return make_plan(cell.values, federation, announce) if announce else untraced_plan(cell.values, federation)
     except UserError as error:
         raise UserError(f"{cell}: {error}") from error
