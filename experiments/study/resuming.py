@@ -59,11 +59,16 @@ def _is_batch_finished(study, run):
 
 
 def check_unchanged(
-    study: Path, plans: Mapping[str, Plan], federations: Federations, replaced: Collection[RunName] = ()
+    study: Path,
+    plans: Mapping[str, Plan],
+    federations: Federations,
+    replaced: Collection[RunName] = (),
+    untraced: Collection[str] = (),
 ) -> None:
     """Raises UserError if a run in the folder was trained with other data, another partition, or other code.
 
     For cells without a plan, which are not trained now, only data and partition are checked; ``replaced`` runs are not.
+    The plans of ``untraced`` cells have no timed lowerings.
     """
     for cell, of_seed in federations.items():
         for seed, federation in of_seed.items():
@@ -72,7 +77,10 @@ def check_unchanged(
                 continue
             if cell in plans:
                 run = Run(federation, plans[cell].algorithm, jax.random.key(seed))
-                check_same(folder, description(run, plans[cell].model, plans[cell].schedule), hint=_HINT)
+                here, besides = description(run, plans[cell].model, plans[cell].schedule), ()
+                if cell in untraced:
+                    besides = ("model.module.lowering",)
+                check_same(folder, here, hint=_HINT, besides=besides)
             else:
                 check_same(folder, federation.hashes(), is_whole=False, hint=_HINT)
 

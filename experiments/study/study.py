@@ -129,7 +129,8 @@ def _prepared(study, examples, resume, announce, should_stop, done):
             else:
                 untraced[cell.name] = plan_of(cell, federation, None)
         replaced = [run.name for run in study.runs] if resume == "never" else []
-        processes.broadcast_from_first(lambda: check_unchanged(study.folder, plans | untraced, federations, replaced))
+        known = plans | untraced
+        processes.broadcast_from_first(lambda: check_unchanged(study.folder, known, federations, replaced, untraced))
 
     for setting, runs in by_setting(study.runs).items():
         prepare(setting, runs)

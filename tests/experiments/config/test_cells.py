@@ -121,7 +121,16 @@ def test_names_with_commas(tmp_path):
 
 
 BAD_NAMES = (".", "..", "a/b", "a\\b", "a\0b", "a\nb", "\ud800", " a", "a ", "\x7f")
-TAKEN_NAMES = ("config.json", "Summary.json", "report.html", "provenance.json.tmp", ".lock", "replaced", "export", "report")
+TAKEN_NAMES = (
+    "config.json",
+    "Summary.json",
+    "report.html",
+    "provenance.json.tmp",
+    ".lock",
+    "replaced",
+    "export",
+    "report",
+)
 PAPER = dict(source="X, Table 1", comparable=True, values={"iid": {"plain": 50.0}})
 
 
