@@ -2,11 +2,13 @@
 
 import json
 import shutil
+from types import SimpleNamespace
 
 import pytest
 from test_export import make_cells
 from test_report import rewrite_rows
 
+from experiments.config.cells import RunName
 from experiments.results import page, up_to_date
 from experiments.results.reading import read_config
 from experiments.study.console import Console
@@ -60,19 +62,6 @@ def _change_config(folder, **values):
         lambda folder: rewrite_rows(folder / "b" / "base" / "seed1" / "metrics.jsonl", lambda rows: rows[:1]),
         lambda folder: (folder / "provenance.json").write_text("{}"),
     ],
-    ids=[
-        "page",
-        "damaged_page",
-        "figure",
-        "damaged_figure",
-        "record",
-        "seeds",
-        "means",
-        "run",
-        "partition",
-        "rows",
-        "provenance",
-    ],
 )
 def test_whatever_changes_the_report_makes_it_again(finished, change):
     folder, finish_again = finished
@@ -82,7 +71,7 @@ def test_whatever_changes_the_report_makes_it_again(finished, change):
 
 
 def test_other_code_makes_the_report_again(finished, monkeypatch):
-    folder, finish_again = finished
+    _, finish_again = finished
     monkeypatch.setattr(up_to_date, "code", lambda: "another version")
     assert finish_again() and not finish_again()
 
@@ -98,25 +87,24 @@ def test_a_report_with_unfinished_runs_apart_is_replaced(finished, capsys):
     assert finish_again() and not finish_again()
 
 
-def test_runs_without_anything_to_do(finished, tmp_path):
+def test_runs_without_anything_to_do(finished):
     """Finished and unchanged ones, unless one of their batch is not finished."""
     folder, _ = finished
 
-    class Run:
-        def __init__(self, name, seed, setting):
-            self.folder, self.name = folder / setting / name / f"seed{seed}", (f"{setting}/{name}", seed)
-            self.cell = type("Cell", (), {"setting": setting})
+    def run(setting, arm, seed):
+        return SimpleNamespace(
+            folder=folder / setting / arm / f"seed{seed}",
+            name=RunName(f"{setting}/{arm}", seed),
+            cell=SimpleNamespace(setting=setting),
+        )
 
-    class Study:
-        runs = [Run("base", seed, "b") for seed in (0, 1)]
-
-    Study.folder = folder
-    assert done_runs(Study) == [0, 1]
-    (Study.runs[0].folder / "partition.npz").write_bytes(b"damaged")
-    assert done_runs(Study) == [1]
-    Study.runs.append(Run("base", 0, "a 1"))
-    assert done_runs(Study) == [0, 1, 2]  # of several settings, one without unfinished runs is left out
-    (Study.runs[1].folder / "together.json").write_text('[["b/base", 1], ["b/new", 0]]')
-    assert done_runs(Study) == [0, 2]
-    (Study.runs[2].folder / "summary.json").unlink()
-    assert done_runs(Study) == [0]
+    study = SimpleNamespace(folder=folder, runs=[run("b", "base", 0), run("b", "base", 1)])
+    assert done_runs(study) == [0, 1]
+    (study.runs[0].folder / "partition.npz").write_bytes(b"damaged")
+    assert done_runs(study) == [1]
+    study.runs.append(run("a 1", "base", 0))
+    assert done_runs(study) == [0, 1, 2]  # of several settings, one without unfinished runs is left out
+    (study.runs[1].folder / "together.json").write_text('[["b/base", 1], ["b/new", 0]]')
+    assert done_runs(study) == [0, 2]
+    (study.runs[2].folder / "summary.json").unlink()
+    assert done_runs(study) == [0]
