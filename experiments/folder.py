@@ -8,6 +8,8 @@ from pathlib import Path
 CONFIG = "config.json"  # in a study's folder: the config, with a value for every key
 PROVENANCE = "provenance.json"  # command, versions and devices of each start
 REPORT = "report.html"
+NUMBERS = "report"  # the numbers of the figures of a report as CSV files, and what it was made from
+MADE_FROM = "made_from.json"
 REPLACED = "replaced"  # runs that were set aside
 EXPORT = "export"  # figures and tables as files
 JOBS = ".jobs"  # after the folder's own name: the logs of Slurm's jobs
@@ -23,7 +25,7 @@ PARTITION = "partition.npz"
 TOGETHER = "together.json"  # the runs that it is batched with
 ERROR_LOG = "error.log"  # a one-line message, and the traceback
 
-RESERVED = (EXPORT, REPLACED)  # names in a study's folder that neither a setting nor an arm may have;
+RESERVED = (EXPORT, NUMBERS, REPLACED)  # names in a study's folder that neither a setting nor an arm may have;
 RESERVED_FILES = (CONFIG, PROVENANCE, SUMMARY, REPORT, LOCK)  # likewise, also with a suffix while they are written
 
 

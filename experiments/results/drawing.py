@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from experiments.results.compact_svg import Shared, compact
 from experiments.results.selection import Selection
 from fedjax_collapse.core import files
 
@@ -248,19 +249,9 @@ def save_figure(figure: "Figure", path: Path, dpi: int = 200) -> Path:
 
 
 @styled
-def svg(figure: "Figure", name: str, description: str) -> str:
-    """Returns the figure as an ``<svg>`` element for a page, without links and dates; its ids start with ``name``."""
-    from html import escape
-
+def svg(figure: "Figure", description: str, shared: Shared) -> str:
+    """Returns the figure as an ``<svg>`` element for a page that also has the ``shared`` definitions."""
     out = StringIO()
     nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
     figure.savefig(out, format="svg", dpi=200, metadata=nothing)
-    text = out.getvalue()
-    text = text[text.index("<svg") :]
-    text = re.sub(r"<!--.*?-->\n?", "", text, flags=re.DOTALL)
-    text = re.sub(r'\s+xmlns(:\w+)?="[^"]*"', "", text)
-    text = themed(text.replace("xlink:href=", "href="))
-    text = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", text)
-    text = re.sub(r'(<svg\b[^>]*?)\s+width="[^"]*"', r"\1", text, count=1)
-    text = re.sub(r'(<svg\b[^>]*?)\s+height="[^"]*"', r"\1", text, count=1)
-    return text.replace("<svg", f'<svg role="img" aria-label="{escape(description)}"', 1).strip()
+    return compact(out.getvalue(), description, shared)

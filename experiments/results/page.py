@@ -1,21 +1,24 @@
-"""The report: one HTML file with its style and figures inside, without references to other files."""
+"""The report: one HTML file with its style and figures inside, and CSV files with the numbers of the figures."""
 
 import base64
 import functools
 import hashlib
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 import jinja2
 
 from experiments.config.cells import arms_of, merged
-from experiments.folder import REPORT
+from experiments.folder import NUMBERS, REPORT
 from experiments.results import drawing
 from experiments.results.arm_colours import colours_of
 from experiments.results.best import best_note, with_best
 from experiments.results.chance import chance_note
+from experiments.results.compact_svg import Shared
 from experiments.results.contents import OVERVIEW, PLOTS, Plot
 from experiments.results.differences import difference_tables
 from experiments.results.formats import name_of
@@ -43,8 +46,14 @@ class Figure(NamedTuple):
     id: str
     plot: Plot
     svg: str  # empty if the study lacks the data for it
-    csv: str  # the data URI of its numbers; empty without a figure, or if there are too many
+    csv: str  # its numbers; empty without a figure, or if there are too many
+    file: str  # the path of their file in the study's folder
     numbers: list[list[str]]  # the heading and rows of a table below it
+
+    @property
+    def address(self) -> str:
+        """The URL of the numbers, relative to the page; empty if there are none."""
+        return quote(os.fsencode(self.file)) if self.csv else ""
 
 
 class Section(NamedTuple):
@@ -60,7 +69,10 @@ class Section(NamedTuple):
 
 
 def write_report(study: Study | Path | str, view: View = EVERYTHING, wait: Wait = unseen) -> Path:
-    """Writes ``report.html``, atomically, from a study or from what is saved in its folder, and returns its path.
+    """Writes ``report.html`` from a study or from what is saved in its folder, and returns its path.
+
+    The numbers of the figures are written to ``report/<figure>.csv``, or ``report/<setting>/<figure>.csv``. Each file
+    is replaced in one step, unless it has the same content.
 
     ``view`` is what its tables show; ``wait`` (``waiting.py``) shows how many figures have been drawn.
 
@@ -68,23 +80,26 @@ def write_report(study: Study | Path | str, view: View = EVERYTHING, wait: Wait 
         UserError: the folder is not a study's, or a file in it cannot be read or written.
     """
     study = study if isinstance(study, Study) else read_study(study)
-    path = study.path / REPORT
-    page = render(study, view, wait).encode(errors="backslashreplace")  # for names that are not Unicode
-    try:
-        with files.shared(path) as file:
-            file.write(page)
-    except OSError as error:
-        raise UserError(f"{path}: cannot be written ({error.strerror})") from error
-    return path
+    for name, text in render(study, view, wait).items():
+        path = study.path / name
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with files.shared(path) as file:
+                file.write(text.encode(errors="backslashreplace"))  # for names that are not Unicode
+        except OSError as error:
+            raise UserError(f"{path}: cannot be written ({error.strerror})") from error
+    return study.path / REPORT
 
 
-def render(study: Study, view: View = EVERYTHING, wait: Wait = unseen) -> str:
-    """Returns the whole page; equal studies give equal text."""
+def render(study: Study, view: View = EVERYTHING, wait: Wait = unseen) -> dict[str, str]:
+    """Returns the text of every file by its path in the study's folder; equal studies give equal text."""
+    shared = Shared(drawing.themed)
     overview = OVERVIEW if len(study.settings) > 1 else ()
     with wait(f"drawing the figures of {study.path}", len(overview) + len(study.settings) * len(PLOTS)) as advance:
-        sections = [_section(study, i, setting, view, advance) for i, setting in enumerate(study.settings)]
-        overview = _drawn(overview, study, "all-", advance)
-    return _template().render(
+        sections = [_section(study, i, setting, view, shared, advance) for i, setting in enumerate(study.settings)]
+        overview = _drawn(overview, study, "all-", NUMBERS, shared, advance)
+    figures = [*overview, *(figure for section in sections for figure in section.figures)]
+    page = _template().render(
         title=f"Study {name_of(study.path.resolve())}",
         description=description(study),
         finding=verdict(study),
@@ -98,7 +113,9 @@ def render(study: Study, view: View = EVERYTHING, wait: Wait = unseen) -> str:
         environment=environment(study.starts),
         script=_SCRIPT,
         script_hash=f"sha256-{base64.b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decode()}",
+        shared=shared.as_svg(),
     )
+    return {figure.file: figure.csv for figure in figures if figure.csv} | {REPORT: page}
 
 
 def demonstrations(study: Study) -> list[str]:
@@ -197,11 +214,12 @@ def _template() -> jinja2.Template:
     return environment.get_template("page.html.jinja")
 
 
-def _section(study: Study, index: int, setting: str, view: View, advance: Advance) -> Section:
+def _section(study: Study, index: int, setting: str, view: View, shared: Shared, advance: Advance) -> Section:
     part = study.of_setting(setting)
     colours = {cell.arm: "#999999" for cell in part.summary}
     colours |= {arm: drawing.themed(colour) for arm, colour in colours_of(part).items()}
-    figures = _drawn(PLOTS, part, f"setting{index}-" if setting else "", advance)
+    folder = os.path.join(NUMBERS, os.fsdecode(setting.encode()))  # names on the disk are UTF-8
+    figures = _drawn(PLOTS, part, f"setting{index}-" if setting else "", folder, shared, advance)
     about = description(part) if setting else ""
     summary = with_best(part, view.of(part.summary))
     notes = accuracy_note(summary), local_note(summary), best_note(summary), chance_note(part)
@@ -209,21 +227,24 @@ def _section(study: Study, index: int, setting: str, view: View, advance: Advanc
     return Section(setting, about, rows, colours, list(filter(None, notes)), differences, figures)
 
 
-def _drawn(plots: Sequence[Plot], study: Study, prefix: str, advance: Advance) -> list[Figure]:
+def _drawn(
+    plots: Sequence[Plot], study: Study, prefix: str, folder: str, shared: Shared, advance: Advance
+) -> list[Figure]:
     """Returns the figures, with ids that start with the prefix, without optional ones that lack data."""
     drawn = []
     for plot in plots:
-        drawn.append(_draw(plot, study, prefix + plot.name))
+        drawn.append(_draw(plot, study, prefix + plot.name, folder, shared))
         advance()
     return [figure for figure in drawn if figure.svg or not figure.plot.optional]
 
 
-def _draw(plot: Plot, study: Study, id: str) -> Figure:
+def _draw(plot: Plot, study: Study, id: str, folder: str, shared: Shared) -> Figure:
     numbers = plot.numbers(study) if plot.numbers else []
     selection = plot.draw.select(study)
     if (figure := plot.draw(study, selection)) is None:
-        return Figure(id, plot, "", "", numbers)
-    return Figure(id, plot, drawing.svg(figure, id, plot.title), selection.as_address(), numbers)
+        return Figure(id, plot, "", "", "", numbers)
+    svg, file = drawing.svg(figure, plot.title, shared), os.path.join(folder, f"{plot.name}.csv")
+    return Figure(id, plot, svg, selection.as_csv(), file, numbers)
 
 
 def _at(record: Any, *names: str) -> Any:

@@ -2,13 +2,12 @@
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
-from urllib.parse import quote
 
 import numpy as np
 
 from experiments.results.formats import csv_text
 
-MOST = 150_000  # characters of a data URI, so that a report stays small
+MOST = 2_000_000  # values of a CSV file next to a report
 
 
 class Selection(NamedTuple):
@@ -37,11 +36,11 @@ class Selection(NamedTuple):
         """Returns an array of the values of each column."""
         return [np.array(values) for values in zip(*self.rows, strict=True)]
 
-    def as_address(self) -> str:
-        """Returns a CSV file as a data URI; empty if it would be too long, or has no rows."""
-        text = csv_text([self.heading, *(map(self._rounded, row) for row in self.rows)], ".5g")
-        address = "data:text/csv;charset=utf-8," + quote(text, safe=",.:()=;*!$@", errors="backslashreplace")
-        return address if self.rows and len(address) <= MOST else ""
+    def as_csv(self) -> str:
+        """Returns the text of the CSV file; empty if it would be too long, or has no rows."""
+        if not 0 < len(self.rows) * len(self.heading) <= MOST:
+            return ""
+        return csv_text([self.heading, *(map(self._rounded, row) for row in self.rows)], ".5g")
 
     def _rounded(self, value):
         if not isinstance(value, (float, np.floating)):

@@ -63,14 +63,11 @@ def make_plan(config: Mapping[str, Any], federation: Federation, wait: Wait = un
     Raises:
         UserError: the config is invalid.
     """
-    model = build.model(config, federation)
-    plan = Plan(
-        model, algorithms.algorithm(config), build.schedule(config), build.client_map(config, model), config["engine"]
-    )
+    plan = untraced_plan(config, federation)
     _check_together(plan)
     run = Run(federation, plan.algorithm, jax.random.key(0))
     try:
-        plan.algorithm.check(model)
+        plan.algorithm.check(plan.model)
         plan = plan._replace(model=_with_fastest_lowerings(plan, config["network"].get("lowering", "auto"), wait))
         check(run, plan.model, plan.schedule, Hardware(plan.client_map))
     except BaseException as error:
@@ -79,6 +76,18 @@ def make_plan(config: Mapping[str, Any], federation: Federation, wait: Wait = un
         with wait("timing numbers of clients at once, once on this machine"):
             plan = plan._replace(client_map=fastest(run, plan.model, plan.schedule, plan.client_map))
     return plan
+
+
+def untraced_plan(config: Mapping[str, Any], federation: Federation) -> Plan:
+    """Returns the plan of a cell that is not trained: neither checked nor timed.
+
+    Raises:
+        UserError: the config is invalid.
+    """
+    model = build.model(config, federation)
+    return Plan(
+        model, algorithms.algorithm(config), build.schedule(config), build.client_map(config, model), config["engine"]
+    )
 
 
 def _with_fastest_lowerings(plan, lowering, wait):

@@ -9,8 +9,8 @@ import jax
 
 from experiments.config import build
 from experiments.config.resolving import Cell, RunSpec
-from experiments.study.groups import Plan, make_plan
-from experiments.study.waiting import Wait, unseen
+from experiments.study.groups import Plan, make_plan, untraced_plan
+from experiments.study.waiting import Wait
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data import Federation
 
@@ -99,9 +99,9 @@ def hashes_of(federations: Federations) -> dict[str, dict[str, dict[str, str]]]:
     }
 
 
-def plan_of(cell: Cell, federation: Federation, wait: Wait = unseen) -> Plan:
-    """Returns the cell's plan; errors name the cell, and ``wait`` shows what takes long."""
+def plan_of(cell: Cell, federation: Federation, wait: Wait | None) -> Plan:
+    """Returns the cell's plan, untraced without ``wait``, which shows what takes long; errors name the cell."""
     try:
-        return make_plan(cell.values, federation, wait)
+        return make_plan(cell.values, federation, wait) if wait else untraced_plan(cell.values, federation)
     except UserError as error:
         raise UserError(f"{cell}: {error}") from error

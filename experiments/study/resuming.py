@@ -1,5 +1,7 @@
 """What a start does with the runs in its folder: it resumes them, sets them aside, or does not start."""
 
+import contextlib
+import json
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -8,10 +10,12 @@ import jax
 
 from experiments.config.cells import RunName
 from experiments.config.resolving import RunSpec, StudySpec
-from experiments.folder import LOCK, REPLACED, is_finished, run_folder
+from experiments.folder import LOCK, REPLACED, TOGETHER, is_finished, run_folder
 from experiments.results.reading import layouts_of, read_starts
+from experiments.results.up_to_date import read_made_from
 from experiments.study.groups import Plan
-from experiments.study.preparing import Federations
+from experiments.study.preparing import Federations, by_setting
+from fedjax_collapse.core import files
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.simulation.resumption import rounds_kept
 from fedjax_collapse.simulation.runs import description
@@ -31,12 +35,40 @@ def check_resume(choice: str, study: StudySpec) -> None:
         )
 
 
+def done_runs(study: StudySpec) -> list[int]:
+    """Returns the indices of the runs for which there is nothing to do.
+
+    These are finished, and their files are those from which the report was made, or all runs of their setting are
+    finished, if there are several settings; and all runs with which they were batched are finished, which would
+    otherwise resume together with them.
+    """
+    made_from = read_made_from(study.folder)
+    finished = {run.name: run.folder for run in study.runs if is_finished(run.folder)}
+    done = {name for name, folder in finished.items() if made_from.is_unchanged(study.folder, folder)}
+    settings = by_setting(study.runs)
+    for runs in settings.values() if len(settings) > 1 else ():
+        done.update(run.name for run in runs if finished.keys() >= {run.name for run in runs})
+    return [i for i, run in enumerate(study.runs) if run.name in done and _is_batch_finished(study.folder, run.folder)]
+
+
+def _is_batch_finished(study, run):
+    """Returns whether all runs with which the run was batched are finished, as far as they can be read."""
+    with contextlib.suppress(OSError, ValueError, TypeError):
+        return all(is_finished(run_folder(study, name)) for name in json.loads(files.read(run / TOGETHER)))
+    return True
+
+
 def check_unchanged(
-    study: Path, plans: Mapping[str, Plan], federations: Federations, replaced: Collection[RunName] = ()
+    study: Path,
+    plans: Mapping[str, Plan],
+    federations: Federations,
+    replaced: Collection[RunName] = (),
+    untraced: Collection[str] = (),
 ) -> None:
     """Raises UserError if a run in the folder was trained with other data, another partition, or other code.
 
     For cells without a plan, which are not trained now, only data and partition are checked; ``replaced`` runs are not.
+    The plans of ``untraced`` cells have no timed lowerings.
     """
     for cell, of_seed in federations.items():
         for seed, federation in of_seed.items():
@@ -45,7 +77,10 @@ def check_unchanged(
                 continue
             if cell in plans:
                 run = Run(federation, plans[cell].algorithm, jax.random.key(seed))
-                check_same(folder, description(run, plans[cell].model, plans[cell].schedule), hint=_HINT)
+                here, besides = description(run, plans[cell].model, plans[cell].schedule), ()
+                if cell in untraced:
+                    besides = ("model.module.lowering",)
+                check_same(folder, here, hint=_HINT, besides=besides)
             else:
                 check_same(folder, federation.hashes(), is_whole=False, hint=_HINT)
 

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from experiments.config.cells import RunName
 from experiments.config.errors import explain, is_interrupt, one_line
-from experiments.config.resolving import RunSpec, StudySpec
-from experiments.folder import ERROR_LOG, is_finished
+from experiments.config.resolving import StudySpec
+from experiments.folder import ERROR_LOG
 from experiments.study import hosts
 from experiments.study.claim import claimed
 from experiments.study.console import Console
@@ -17,7 +18,7 @@ from experiments.study.groups import Group, Plan, make_groups, train_group
 from experiments.study.lock import one_at_a_time, taken
 from experiments.study.preparing import Examples, by_setting, hashes_of, plan_of, release_programs
 from experiments.study.provenance import provenance, record_start, versions
-from experiments.study.resuming import changed_layouts, check_resume, check_unchanged, set_aside
+from experiments.study.resuming import changed_layouts, check_resume, check_unchanged, done_runs, set_aside
 from experiments.study.sinks import Sinks
 from experiments.study.summaries import finish, overview
 from fedjax_collapse.core import processes
@@ -37,6 +38,7 @@ class Start(NamedTuple):
     should_stop: Callable[[], bool]
     share: str
     resume: str
+    done: set[RunName]  # the runs for which nothing is done
 
 
 def run_study(
@@ -68,19 +70,25 @@ def run_study(
     processes.broadcast_from_first(lambda: check_resume(resume, study))
     examples = Examples(study.cells, study.seeds)
     console = Console({run.name: run.cell.values["rounds"] for run in study.runs}, hosts.stream())
+    places = processes.broadcast_from_first(lambda: [] if resume == "never" else done_runs(study))
+    done = {study.runs[i].name for i in places}
     try:
-        plans, hashes = _prepared(study, examples, resume, console.wait, should_stop)
+        plans, hashes = _prepared(study, examples, resume, console.wait, should_stop, done)
     except _Stopped:
         return False
     with processes.within_first(claimed(study.folder, study.config, bool(share))) as is_last:
-        processes.broadcast_from_first(lambda: _record_alone(study.folder, hashes, plans))
+        if len(done) < len(study.runs):
+            processes.broadcast_from_first(lambda: _record_alone(study.folder, hashes, plans))
         for line in processes.broadcast_from_first(lambda: list(changed_layouts(study))):
             console.note(line)
         sinks = Sinks(log, study.folder, {cell.name: cell.values for cell in study.cells}, console.note)
-        start = Start(study, plans, examples, console, sinks, should_stop, share, resume)
+        start = Start(study, plans, examples, console, sinks, should_stop, share, resume, done)
         failed = []
-        settings = by_setting(study.runs)
-        for setting, runs in (settings if resume == "never" else _unfinished(settings, console)).items():
+        console.leave_out(done)
+        for setting, runs in by_setting(study.runs).items():
+            if done.issuperset(run.name for run in runs):
+                console.note(f"{f'setting {setting}: ' if setting else ''}all {len(runs)} runs are finished")
+                continue
             lines = _train_setting(start, setting, runs)
             if lines is None:
                 return False
@@ -97,8 +105,10 @@ class _Stopped(Exception):
     """The start was stopped before its first run."""
 
 
-def _prepared(study, examples, resume, wait, should_stop):
+def _prepared(study, examples, resume, wait, should_stop, done):
     """Returns the plans of the cells, and the hashes of all cells of their settings, one setting after the other.
+
+    Cells of which all runs are done are not traced; they have no plan, but their data and code are checked.
 
     Raises:
         UserError: a config is invalid, or the folder has runs of other data or code that are not to be replaced.
@@ -109,13 +119,19 @@ def _prepared(study, examples, resume, wait, should_stop):
         federations = examples.of(setting)
         hashes.update(hashes_of(federations))
         processes.check_alike(lambda: _common_values(study, runs, hashes))
+        trained, untraced = {run.cell.name for run in runs if run.name not in done}, {}
         for cell in {run.cell.name: run.cell for run in runs}.values():
             if _must_stop(should_stop):
                 raise _Stopped
-            plans[cell.name] = plan_of(cell, federations[cell.name][study.seeds[0]], wait)
+            federation = federations[cell.name][study.seeds[0]]
+            if cell.name in trained:
+                plans[cell.name] = plan_of(cell, federation, wait)
+            else:
+                untraced[cell.name] = plan_of(cell, federation, None)
             advance()
         replaced = [run.name for run in study.runs] if resume == "never" else []
-        processes.broadcast_from_first(lambda: check_unchanged(study.folder, plans, federations, replaced))
+        known = plans | untraced
+        processes.broadcast_from_first(lambda: check_unchanged(study.folder, known, federations, replaced, untraced))
 
     number = len({run.cell.name for run in study.runs})
     with wait(f"preparing {len(study.runs)} runs: reading data, tracing {number} programs", number) as advance:
@@ -135,23 +151,6 @@ def _record_alone(folder, hashes, plans):
         record_start(folder, provenance(hashes, plans))
 
 
-def _unfinished(settings, console) -> dict[str, list[RunSpec]]:
-    """Returns the runs by setting; if there are several, without finished settings, whose data are not even read."""
-    if len(settings) == 1:
-        return settings
-
-    def are_finished(runs):
-        return all(is_finished(run.folder) for run in runs)
-
-    finished = processes.broadcast_from_first(
-        lambda: [setting for setting, runs in settings.items() if are_finished(runs)]
-    )
-    for setting in finished:
-        console.note(f"setting {setting}: all {len(settings[setting])} runs are finished")
-        console.leave_out(run.name for run in settings[setting])
-    return {setting: runs for setting, runs in settings.items() if setting not in finished}
-
-
 def _train_setting(start, setting, runs) -> list[str] | None:
     """Returns what ``_train_all`` returns; only ``start`` references the setting's examples afterwards."""
     groups = _shared_groups if start.share else _all_groups
@@ -163,9 +162,10 @@ def _all_groups(start, setting, runs) -> list[Group]:
     folder = start.study.folder
     if start.resume == "never":
         processes.broadcast_from_first(lambda: set_aside(folder, runs))
-    with start.console.wait(f"reading data and checkpoints of {len(runs)} runs"):
-        groups = make_groups(runs, start.plans, start.examples.of(setting))
-    first_rounds = {name: group.first_round for group in groups for name in group.runs}
+    left = [run for run in runs if run.name not in start.done]
+    with start.console.wait(f"reading data and checkpoints of {len(left)} runs"):
+        groups = make_groups(left, start.plans, start.examples.of(setting))
+    first_rounds = {run.name: 0 for run in runs} | {n: group.first_round for group in groups for n in group.runs}
     start.console.expect({n: g.plan.schedule.rounds - g.first_round for g in groups for n in g.runs})
     if progress := processes.broadcast_from_first(lambda: overview(folder, first_rounds)):
         start.console.note(progress)
@@ -174,7 +174,7 @@ def _all_groups(start, setting, runs) -> list[Group]:
 
 def _shared_groups(start, setting, runs) -> Iterator[Group]:
     """Yields a group for each run that no other process has or has had, locked until the next one is requested."""
-    for run in runs:
+    for run in (run for run in runs if run.name not in start.done):
         with taken(run.folder, start.share) as is_mine:
             if is_mine:
                 if start.resume == "never":

@@ -8,14 +8,16 @@ from typing import Any
 from experiments.config.cells import CellName, RunName, cells_of, means_of
 from experiments.config.errors import one_line
 from experiments.config.paper import paper_of
-from experiments.folder import SUMMARY, is_finished, run_folder
+from experiments.folder import REPORT, SUMMARY, is_finished, run_folder
 from experiments.results.best import with_best
 from experiments.results.chance import chance_note
+from experiments.results.metrics import FROM_RUNS
 from experiments.results.page import write_report
 from experiments.results.pivots import summary_for_paper
 from experiments.results.reading import NothingEvaluated, read_run_summary, read_study
 from experiments.results.study_results import summarize_seeds
 from experiments.results.table import unfinished_note
+from experiments.results.up_to_date import read_made_from, record_made_from, stamps
 from experiments.results.verdict import verdict
 from experiments.study.console import Console
 from experiments.study.failures import read_failure
@@ -24,23 +26,31 @@ from fedjax_collapse.storage.history import write_json
 
 
 def finish(workdir: Path, config: Mapping[str, Any], console: Console) -> list[str]:
-    """Writes summary and report of the finished runs and prints the table; returns error messages."""
+    """Writes summary and report of the finished runs and prints the table; returns error messages.
+
+    The report is left as it is if all from which it would be made is unchanged.
+    """
     paper = paper_of(config)
     try:
         summary = summarize(workdir, cells_of(config), config["seeds"])
         write_json(workdir / SUMMARY, {str(cell): metrics for cell, metrics in summary.items()})
-        study = None
+        made_from, now, study = read_made_from(workdir), stamps(workdir), None
+        is_current = made_from.is_current(now)
         try:
-            study = read_study(workdir, console.wait)
-            summary = with_best(study, summary_for_paper(study))
+            if not is_current or (paper and paper.metric in FROM_RUNS):
+                study = read_study(workdir, console.wait)
+                summary = with_best(study, summary_for_paper(study))
         except NothingEvaluated:  # for example because all runs failed
             pass
         finally:
             console.print_table(summary, paper, means_of(config))
-        if study:
-            console.note(verdict(study))
-            console.note("\n".join(filter(None, [chance_note(study), unfinished_note(study.unfinished), *study.notes])))
+        if is_current:
+            console.note(f"{made_from.notes}\nreport: {workdir / REPORT} (up to date)")
+        elif study:
+            notes = verdict(study), chance_note(study), unfinished_note(study.unfinished), *study.notes
+            console.note(notes := "\n".join(filter(None, notes)))
             console.note(f"report: {write_report(study, wait=console.wait)}")
+            record_made_from(workdir, now, notes)
     except (UserError, OSError) as error:
         again = f"fedjax-collapse report {shlex.quote(str(workdir))}"
         return [f"{one_line(error)}; the runs are saved, but the report is not: once this is fixed, {again} writes it"]

@@ -123,7 +123,16 @@ def test_names_with_commas(tmp_path):
 
 
 BAD_NAMES = (".", "..", "a/b", "a\\b", "a\0b", "a\nb", "\ud800", " a", "a ", "\x7f")
-TAKEN_NAMES = ("config.json", "Summary.json", "report.html", "provenance.json.tmp", ".lock", "replaced", "export")
+TAKEN_NAMES = (
+    "config.json",
+    "Summary.json",
+    "report.html",
+    "provenance.json.tmp",
+    ".lock",
+    "replaced",
+    "export",
+    "report",
+)
 PAPER = dict(source="X, Table 1", comparable=True, values={"iid": {"plain": 50.0}})
 
 
@@ -258,7 +267,7 @@ def test_a_study_of_cells_keeps_the_data_of_one_setting_and_skips_what_is_finish
     summary = json.loads((folder / "summary.json").read_text())
     assert list(summary) == CELLS and all(of_cell["accuracy"]["n"] == 1 for of_cell in summary.values())
     starts = json.loads((folder / "provenance.json").read_text())["starts"]
-    assert list(starts[-1]["layouts"]) == list(starts[-1]["sha256"]) == CELLS
+    assert list(starts[-1]["layouts"]) == CELLS[:3] and list(starts[-1]["sha256"]) == CELLS
     page = (folder / "report.html").read_text()
     assert (
         "ran in 2 settings (iid, few 0.5) with 1 seed (0)" in page

@@ -12,8 +12,11 @@ from small_studies import tree, write_config
 from experiments import launch
 from experiments.config.resolving import resolve, resolve_arm
 from experiments.configs import quickstart
+from experiments.results import page
 from experiments.results.metrics import SUMMARISED
 from experiments.results.page import write_report
+from experiments.study import preparing
+from experiments.study import study as study_module
 from experiments.study.preparing import federations_of
 from fedjax_collapse import UserError
 
@@ -36,6 +39,11 @@ def config_file(tmp_path):
 
 def start(*arguments, workdir):
     return small_studies.start(*arguments, f"--workdir={workdir}")
+
+
+def times_of(folder):
+    """When each file was changed."""
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
 
 
 def test_a_study_from_one_command(config_file, tmp_path, capsys):
@@ -64,9 +72,16 @@ def test_a_study_from_one_command(config_file, tmp_path, capsys):
     assert provenance["layouts"]["fedavg"] == "1 client at a time on each of 4 devices"
     assert "<svg" in (study / "report.html").read_text()
 
-    before = tree(study)
-    assert start(config_file, "--config.seeds=(0,1)", workdir=study) == 0  # finished: trains nothing
-    assert tree(study) == before  # not even what is known of its starts, as the second is like the first
+    before, times = tree(study), times_of(study)
+    capsys.readouterr()
+    with pytest.MonkeyPatch.context() as patch:  # finished: neither traces, nor trains, nor draws
+        for module, name in ((preparing, "make_plan"), (page, "render"), (study_module, "train_group")):
+            patch.setattr(module, name, lambda *arguments, **options: pytest.fail("called again"))
+        assert start(config_file, "--config.seeds=(0,1)", workdir=study) == 0
+    assert tree(study) == before and times_of(study) == times
+    output = capsys.readouterr().out
+    assert "all 4 runs are finished" in output and f"report: {study}/report.html (up to date)" in output
+    assert "effective rank" in output.lower() and "starts" not in output
 
     assert start(config_file, "--config.seeds=(0,1)", "--config.rounds=3", workdir=study) == 2
     error = capsys.readouterr().err
