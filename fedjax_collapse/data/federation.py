@@ -17,7 +17,8 @@ from fedjax_collapse.data.arrays import (
     check_normalized,
     number_of_classes,
 )
-from fedjax_collapse.data.ownership import as_table, ownership, rows_in_proportion
+from fedjax_collapse.data.own_tests import OwnSplit
+from fedjax_collapse.data.ownership import as_table, owned, ownership, rows_in_proportion
 from fedjax_collapse.data.partition import Partition
 from fedjax_collapse.data.sources import Source
 
@@ -40,7 +41,8 @@ class Domains(NamedTuple):
 class Federation(NamedTuple):
     """The data of a run. Inputs are stored as given (images as uint8) and normalised batch by batch.
 
-    ``class_names`` is empty if labels are not class labels.
+    ``class_names`` is empty if labels are not class labels. ``tests`` and ``validation`` are each client's own rows of
+    ``test`` and of ``train``; without them, ``own_tests`` takes shares of the common test set.
     """
 
     train: Examples
@@ -48,6 +50,8 @@ class Federation(NamedTuple):
     test: Examples
     class_names: tuple[str, ...]
     domains: Domains | None = None
+    tests: Ownership | None = None
+    validation: Ownership | None = None
 
     @classmethod
     def from_source(
@@ -69,6 +73,46 @@ class Federation(NamedTuple):
             mean=source.mean, std=source.std, class_names=source.class_names,
             capacity=capacity, domains=domains, storage=storage,
         )  # fmt: skip
+
+    @classmethod
+    def from_split(
+        cls,
+        source: Source,
+        partition: Partition,
+        split: OwnSplit = OwnSplit(),  # noqa: B008
+        capacity: int | None = None,
+        storage: str = "device",
+    ) -> "Federation":
+        """Returns a federation in which every client is tested on a part of its own examples.
+
+        The common test set is the union of these parts. For the other arguments and for errors, see ``from_arrays``.
+
+        Args:
+            source: the data; its training and its test part are pooled.
+            partition: the indices of each client's examples among the pooled ones (``source.pooled().labels``).
+            split: how each client's examples are divided.
+
+        Examples:
+            >>> source = sources.digits()
+            >>> parts = partition.iid(source.pooled().labels, num_clients=5)
+            >>> federation = Federation.from_split(source, parts)
+            >>> federation.ownership.sizes.tolist(), federation.tests.sizes.tolist()
+            ([270, 270, 269, 269, 269], [90, 90, 90, 90, 90])
+        """
+        pool = source.pooled()
+        partition = owned(partition, most=len(pool.labels))
+        ownership(partition, len(pool.labels), capacity)  # raises for indices that are outside
+        divided = split.divide(partition, pool.labels)
+        tested = np.concatenate(divided.test)
+        source = pool._replace(
+            test_images=pool.images[tested],
+            test_labels=pool.labels[tested],
+            test_domains=None if pool.domains is None else pool.domains[tested],
+        )
+        federation = cls.from_source(source, divided.train, capacity, storage)
+        ends = np.cumsum([len(rows) for rows in divided.test])
+        tests = np.split(np.arange(len(tested)), ends[:-1])
+        return federation._replace(tests=_table(tests), validation=_table(divided.validation))
 
     @classmethod
     def from_arrays(
@@ -174,8 +218,27 @@ class Federation(NamedTuple):
         return self.train.inputs.shape[1:]
 
     def with_partition(self, partition: Partition, capacity: int | None = None) -> "Federation":
-        """Returns the same arrays with another partition; for arguments and errors, see ``from_arrays``."""
-        return self._replace(ownership=ownership(partition, len(self.train.labels), capacity))
+        """Returns the same arrays with another partition and without ``tests``.
+
+        For arguments and errors, see ``from_arrays``.
+        """
+        table = ownership(partition, len(self.train.labels), capacity)
+        return self._replace(ownership=table, tests=None, validation=None)
+
+    def with_tests(self, rows: Partition) -> "Federation":
+        """Returns the federation with these rows of the test set as each client's own test; a client may have none.
+
+        Raises:
+            UserError: there is not one array of indices into the test set for each client, or all are empty.
+        """
+        rows, count = [own.astype(np.int32) for own in owned(rows, most=self.num_clients)], len(self.test.labels)
+        if len(rows) != self.num_clients or not (every := np.concatenate(rows)).size:
+            raise UserError(
+                f"own tests: rows of {len(rows)} clients, not all empty; expected those of {self.num_clients}"
+            )
+        if every.min() < 0 or every.max() >= count:
+            raise UserError(f"own tests: row {every.max()} or {every.min()} is outside the {count} test examples")
+        return self._replace(tests=_table(rows))
 
     def owned_rows(self) -> list[np.ndarray]:
         """Returns the rows of each client, without padding."""
@@ -203,9 +266,11 @@ class Federation(NamedTuple):
     def own_tests(self) -> Ownership:
         """Returns each client's part of the test set, on which its personal model is evaluated.
 
-        With domains, all test examples of the client's domains. Otherwise the largest part of the test set whose class
-        proportions are those of the client's training examples, in the order of the test set.
+        ``tests``, if they are given. Otherwise, with domains, all test examples of the client's domains; without, the
+        largest part of the test set whose class proportions are those of the client's training examples, in its order.
         """
+        if self.tests is not None:
+            return self.tests
         labels = np.asarray(self.test.labels)
         if self.domains is None:
             of_class = [np.flatnonzero(labels == c) for c in range(self.num_classes)]
@@ -213,12 +278,17 @@ class Federation(NamedTuple):
         else:
             present = [np.unique(self.domains.train[rows]) for rows in self.owned_rows()]
             parts = [np.flatnonzero(np.isin(self.domains.test, domains)) for domains in present]
-        return as_table(parts, max(1, *map(len, parts)))
+        return _table(parts)
 
     def hashes(self) -> dict[str, str]:
         """Returns SHA-256 hashes of the data and of the partition, which identify the data of a run."""
         data = (self.train.inputs, self.train.labels, self.test.inputs, self.test.labels)
-        return {"data": _digest_once(data), "partition": digest(self.owned_rows())}
+        own = {} if self.tests is None else {"tests": digest([np.asarray(part) for part in self.tests])}
+        return {"data": _digest_once(data), "partition": digest(self.owned_rows()), **own}
+
+
+def _table(parts):
+    return as_table(parts, max(1, *map(len, parts)))
 
 
 def _examples(name, inputs, labels, mean, std, storage):
