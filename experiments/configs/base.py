@@ -48,6 +48,10 @@ def get_config(arg: str = "") -> ConfigDict:
             data=dict(source="digits"),
             # seed: of the draw; none is the run's own seed, so that every seed of a study sees another partition
             partition=dict(name="dirichlet", alpha=0.1, seed=config_dict.placeholder(int)),
+            # each client's own test: shares, the part of the common test set with its shares of classes, for models
+            # with private parts; or split, a part of its own examples, of training and test data together, for all
+            own_tests=dict(name="shares"),
+            finetuning=ConfigDict(),  # with a split: epochs, part, learning_rate of what is trained before such a test
             # further keys: those of the class; lowering: of convolutions, auto, timed, rules (docs/accelerators.md);
             # head: linear, etf, simplex, or dict(name="etf", ...) with its options
             network=dict(name="small_cnn"),

@@ -39,7 +39,7 @@ class OwnSplit(NamedTuple):
         check_fields(self, "own tests")
         if not self.test or self.test + self.validation >= 1:
             raise UserError(
-                f"own tests: test {self.test:g} and validation {self.validation:g}; expected test above 0, their sum below 1"
+                f"own tests: test {self.test:g}, validation {self.validation:g}; expected test above 0, the sum below 1"
             )
         divided = Divided(*zip(*(self._of(k, np.asarray(own), labels) for k, own in enumerate(partition)), strict=True))
         if empty := [client for client, rows in enumerate(divided.train) if not len(rows)]:

@@ -11,7 +11,7 @@ from fedjax_collapse.analysis.confusion import has_predictions
 from fedjax_collapse.core.options import Count, checked
 from fedjax_collapse.core.records import Batch, Examples, Outputs, Variables
 from fedjax_collapse.data.batches import get_batch
-from fedjax_collapse.data.federation import Domains
+from fedjax_collapse.data.domains import Domains
 from fedjax_collapse.engine.skipping import all_finite
 from fedjax_collapse.nn.model import Model
 

@@ -39,7 +39,7 @@ HEADLINES = {
     "server": "server model on the whole test set",
     "domain": "server model, unweighted mean over the domains' test sets",
     "personal": "personal models on their own test sets, unweighted mean over clients",
-    "own": "the model that each client receives on its own test rows, weighted by their number",
+    "own": "models that clients receive, each on its client's own test rows, weighted by their number",
 }
 
 

@@ -313,10 +313,8 @@ class RunLoop:
             if folder is not None and self.schedule.is_over(history.rows):
                 history.finish()
                 write_npz(Path(folder) / "final.npz", jax.device_get(masks.by_path(variables._asdict())))
-            arrays = history.clients, history.spectra, history.measurements, history.own_tests
+            saved = history.rows, history.clients, history.spectra, history.measurements, history.own_tests
             headline = HEADLINES[self.headlines[i]]
             private = jax.device_get(server.own_parts(self.algorithms[i], state.server, state.clients))
-            results.append(
-                Result(variables, history.rows, *arrays, history.timing, self.done, headline, state, private)
-            )
+            results.append(Result(variables, *saved, history.timing, self.done, headline, state, private))
         return results

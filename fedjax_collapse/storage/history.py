@@ -2,8 +2,8 @@
 
 ``metrics.jsonl`` has a row per evaluated round (NaN as null) and nothing that depends on the machine's speed, so two
 equal runs write equal files; wall-clock times are in ``timing.jsonl``. There are four kinds of arrays, ``clients``,
-``spectra``, ``measurements`` and ``own_tests``: a save writes only the rounds since the last one, so that its cost stays
-constant, and the end of the run makes one file of each kind (``round_arrays.py``).
+``spectra``, ``measurements`` and ``own_tests``: a save writes only the rounds since the last one, so that its cost
+stays constant, and the end of the run makes one file of each kind (``round_arrays.py``).
 """
 
 import warnings

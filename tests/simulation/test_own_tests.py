@@ -66,8 +66,8 @@ def test_a_stratified_division_keeps_the_shares_of_classes():
 @pytest.mark.parametrize(
     ("split", "message"),
     [
-        (OwnSplit(0.0), "own tests: test 0 and validation 0; expected test above 0 and a sum below 1"),
-        (OwnSplit(0.5, 0.5), "own tests: test 0.5 and validation 0.5; expected test above 0"),
+        (OwnSplit(0.0), "own tests: test 0, validation 0; expected test above 0, the sum below 1"),
+        (OwnSplit(0.5, 0.5), "own tests: test 0.5, validation 0.5; expected test above 0"),
         (OwnSplit(1.5), r"own tests: test 1.5 is outside \[0, 1\]"),
         (OwnSplit(0.8), "own tests: client 1 has 4 examples, of which none is left to train on"),
     ],
@@ -79,7 +79,7 @@ def test_a_wrong_division_is_named(split, message):
 
 def test_wrong_rows_are_named():
     data = federation()
-    with pytest.raises(UserError, match="rows of 1 clients, expected those of 4"):
+    with pytest.raises(UserError, match="rows of 1 clients, expected of 4"):
         data.with_tests([[0]])
     with pytest.raises(UserError, match="row 36 or 0 is outside the 36 test examples"):
         data.with_tests([[0], [36], [], []])
@@ -130,7 +130,9 @@ def test_received_models_are_scored_on_own_rows():
     expected = [losses[own[:size]].mean() for own, size in zip(rows, sizes, strict=True)]
     np.testing.assert_allclose(found["received/loss"][-1], expected, rtol=1e-5)
     assert row["accuracy"] == row["own_accuracy"] == row["own/received/accuracy/weighted"] == row["server_accuracy"]
-    assert result.headline == "the model that each client receives on its own test rows, weighted by their number"
+    assert (
+        result.headline == "models that clients receive, each on its client's own test rows, weighted by their number"
+    )
     kept, of_validation = map(np.asarray, data.validation)
     trained, train_sizes = map(np.asarray, data.ownership)
     for client in range(4):
