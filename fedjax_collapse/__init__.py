@@ -12,6 +12,7 @@ from fedjax_collapse.core.records import UserError as UserError
 from fedjax_collapse.core.records import Variables as Variables
 from fedjax_collapse.data import Domains as Domains
 from fedjax_collapse.data import Federation as Federation
+from fedjax_collapse.data import OwnSplit as OwnSplit
 from fedjax_collapse.data import partition as partition
 from fedjax_collapse.data import sources as sources
 from fedjax_collapse.engine import Participation as Participation

@@ -28,13 +28,15 @@ from fedjax_collapse.core.records import UserError
 from fedjax_collapse.core.source_code import file_of
 from fedjax_collapse.core.target import Target
 from fedjax_collapse.core.user_code import check_signature
-from fedjax_collapse.data import Federation, augment, partition, sources
+from fedjax_collapse.data import Federation, OwnSplit, augment, partition, sources
 from fedjax_collapse.data.ownership import owned
 from fedjax_collapse.nn.heads import orthogonal_head
 from fedjax_collapse.nn.model import Model
+from fedjax_collapse.simulation.own_tests import Finetuning
 from fedjax_collapse.simulation.simulation import Schedule
 
 SAMPLERS = {"uniform": engine.Uniform, "by_size": engine.BySize, "available": engine.Available}
+OWN_TESTS = {"shares": lambda: None, "split": OwnSplit}  # how a client gets test rows of its own
 HEADS = {"random": None, "orthogonal": orthogonal_head}
 
 
@@ -44,11 +46,27 @@ def federations(config: Mapping[str, Any], seeds: Iterable[int]) -> dict[int, Fe
     Raises:
         UserError: the source or the partition does not exist, has invalid options, or they do not fit each other.
     """
-    source = data_source(config["data"])
-    partitions = _partitions(config, source, seeds)
+    source, split = data_source(config["data"]), _own_split(config["own_tests"])
+    seeds = tuple(seeds)
+    partitions = _partitions(config, source if split is None else source.pooled(), seeds)
     capacity = max(np.size(rows) for parts in partitions.values() for rows in parts)
-    first = Federation.from_source(source, next(iter(partitions.values())), capacity, _storage(config, source))
-    return {seed: first.with_partition(parts, capacity) for seed, parts in partitions.items()}
+    storage, first = _storage(config, source), seeds[0]
+    if split is None:
+        made = Federation.from_source(source, partitions[first], capacity, storage)
+        return {seed: made.with_partition(parts, capacity) for seed, parts in partitions.items()}
+    own = {
+        seed: Federation.from_split(source, parts, split._replace(seed=_draw_seed(config, seed)), capacity, storage)
+        for seed, parts in partitions.items()
+    }
+    return {seed: federation._replace(train=own[first].train) for seed, federation in own.items()}
+
+
+def _own_split(config):
+    """Returns how each client's examples are divided; None if its tests are shares of the common test set."""
+    name = chosen_name("own_tests", config, "name")
+    check_name("own_tests", name, OWN_TESTS)
+    check_arguments("own_tests", OWN_TESTS[name], without(config, "name"), dict(seed=0))
+    return OWN_TESTS[name](**without(config, "name"))
 
 
 def _storage(config, source):
@@ -106,8 +124,14 @@ def _partitions(config, source, seeds):
         given["domains"] = source.domains
     fixed_seed = arguments.pop("seed", None)
     check_value("partition.seed", fixed_seed, Seed | None)
-    seed_of = {seed: seed if fixed_seed is None else fixed_seed for seed in seeds}
+    seed_of = {seed: _draw_seed(config, seed) for seed in seeds}
     return {seed: _partition(config, draw, arguments, **given, seed=own) for seed, own in seed_of.items()}
+
+
+def _draw_seed(config, seed):
+    """Returns the seed with which a run's data are divided: fixed, or its own."""
+    fixed = config["partition"].get("seed")
+    return seed if fixed is None else fixed
 
 
 def _partition(config, draw, arguments, **given):
@@ -163,9 +187,14 @@ def schedule(config: Mapping[str, Any]) -> Schedule:
         (name, function_named(f"measurements.{name}", measurements, function))
         for name, function in config["measurements"].items()
     )
+    finetuning = config["finetuning"] or None
+    if finetuning is not None:
+        finetuning = call("finetuning", Finetuning, finetuning)
     keys = ("rounds", "evaluate_every", "checkpoint_every", "measure_every", "on_nan", "stop_at_accuracy", "save_local")
     given = {key: config[key] for key in keys}
-    return Schedule(participation=rule, watch=_watch(config["watch"]), measurements=measured, **given)
+    return Schedule(
+        participation=rule, watch=_watch(config["watch"]), measurements=measured, finetuning=finetuning, **given
+    )
 
 
 def _sampler(config):

@@ -27,13 +27,15 @@ from fedjax_collapse import LocalTraining, Participation, engine
 from fedjax_collapse.analysis import measurements
 from fedjax_collapse.core import discovery
 from fedjax_collapse.core.options import hints, in_words
-from fedjax_collapse.data import augment, partition, sources
+from fedjax_collapse.data import OwnSplit, augment, partition, sources
+from fedjax_collapse.simulation.own_tests import Finetuning
 from fedjax_collapse.training import schedules
 
 _GIVEN = {"labels", "num_clients", "domains", "num_classes", "parent", "name", "target", "fraction", "kwargs", "view"}
 _GIVEN |= {"round", "rounds", "sampler", "clock"}
 _GIVEN_OF = {
     "data.source": _GIVEN - {"num_classes", "domains"},
+    "own_tests.name": _GIVEN | {"seed"},
     "training.optimizer.name": _GIVEN | {"learning_rate"},
 }
 _SECTIONS = {"training.": LocalTraining, "cohort.": Participation, "partition.": partition.dirichlet}
@@ -64,6 +66,8 @@ def choices() -> dict[str, list[Choice]]:
     found = {
         "data sources": ("data.source", functions(sources)),
         "partitions": ("partition.name", functions(partition)),
+        "own tests": ("own_tests.name", {"split": OwnSplit}),
+        "fine-tuning": ("finetuning", {"finetuning": Finetuning}),
         "networks": ("network.name", classes("network")),
         "heads": ("network.head", classes("head")),
         "methods": ("methods", classes("method")),

@@ -19,7 +19,9 @@ from fedjax_collapse.core.files import cache_folder
 from fedjax_collapse.core.records import UserError
 
 RESUME = ("auto", "must", "never")  # what a start does with runs in its folder
-_OPTIONS = ("cohort", "data", "partition", "network", "training", "methods", "server", "measurements")
+_OPTIONS = (
+    "cohort", "data", "partition", "own_tests", "finetuning", "network", "training", "methods", "server", "measurements"
+)  # fmt: skip
 _NAMED = ("arms", "settings")  # sections of the config whose keys are names
 
 

@@ -21,6 +21,8 @@ _KINDS = {
     "participation": hints(Participation)["fraction"],
     "watch": str,
     "measurements": dict,
+    "own_tests": dict,
+    "finetuning": dict,
     "clients": Count,
 }
 _LONGEST_NAME = 200  # bytes of a folder's name; most file systems allow 255

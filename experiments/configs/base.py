@@ -53,6 +53,15 @@ KEYS = {  # sections with dots
         lambda: config_dict.placeholder(int),
         "seed of the partition; None is the seed of the run, so that every seed of a study has another partition",
     ),
+    "own_tests.name": Key(
+        "shares",
+        "each client's own test rows: shares, a part of the common test set with its shares of classes, for models "
+        "with private parts; or split, a part of its own examples, of training and test data together, for all models",
+    ),
+    "finetuning": Key(
+        ConfigDict,
+        "what each client trains before a test on its own rows, and then discards: epochs, part, learning_rate",
+    ),
     "network.name": Key(
         "small_cnn",
         'the network, or "my_module:MyClass"; further keys are its options, among them head (linear, etf, simplex, or '

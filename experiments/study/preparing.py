@@ -80,7 +80,7 @@ def federations_of(cells: Iterable[Cell], seeds: Iterable[int]) -> Federations:
     made: dict[str, dict[int, Federation]] = {}
 
     def shared(values):
-        sections = [sorted(values[name].items(), key=str) for name in ("data", "partition")]
+        sections = [sorted(values[name].items(), key=str) for name in ("data", "partition", "own_tests")]
         key = repr([sections, values["clients"], values["engine"]["storage"]])
         if key not in made:
             made[key] = build.federations(values, seeds)

@@ -1,6 +1,8 @@
 """A hash of arrays, to tell whether two runs saw the same data."""
 
 import hashlib
+import weakref
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -13,3 +15,15 @@ def digest(tree: Any) -> str:
     for array in map(np.asarray, jax.tree.leaves(tree)):
         sha.update(f"{array.dtype}{array.shape}".encode() + np.ascontiguousarray(array).tobytes())
     return sha.hexdigest()
+
+
+_digests: dict[tuple[int, ...], tuple[list, str]] = {}
+
+
+def digest_once(arrays: Sequence[Any]) -> str:
+    """Returns the hash of immutable arrays, computed once for all federations that share them."""
+    key = tuple(map(id, arrays))
+    cached = _digests.get(key)
+    if cached is None or any(reference() is not array for reference, array in zip(cached[0], arrays, strict=True)):
+        _digests[key] = cached = list(map(weakref.ref, arrays)), digest(arrays)
+    return cached[1]

@@ -11,6 +11,7 @@ are drawn depend neither on the layout of clients nor on where a run was resumed
             SPEEDS             how fast each client computes
             0, 1, ...          a round
                 COHORT, DROPOUT, STRAGGLERS, UPLOADS
+                FINETUNING         likewise, of the fine-tuning after this many rounds
                 CLIENTS
                     0, 1, ...  a client
                         name of a method    its upload and its report
@@ -43,6 +44,7 @@ class Stream(enum.Enum):
     DROPOUT = "round", 2
     STRAGGLERS = "round", 3
     UPLOADS = "round", 4
+    FINETUNING = "round", 5
     AUGMENTATION = "epoch", 2**31 - 1  # alongside the numbers of its steps, from 0
 
     def key(self, of_scope: Key) -> Key:

@@ -1,11 +1,13 @@
 """Arrays of examples in 32 bits, as devices store them. Numbers whose value would change are rejected."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
 from fedjax_collapse.core.annotations import as_array as as_array
+from fedjax_collapse.core.options import check_value
 from fedjax_collapse.core.records import UserError
 
 _LARGEST = 2**31 - 1  # of int32
@@ -103,3 +105,20 @@ def _narrow(name, integers):
 def _real(array):
     """Returns a floating-point dtype in which finite numbers of the array stay finite."""
     return array.dtype if jnp.issubdtype(array.dtype, jnp.floating) else np.float32
+
+
+def as_names(what: str, names: Sequence[str]) -> tuple[str, ...]:
+    """Returns the names as a tuple; raises UserError unless they are different texts."""
+    names = tuple(names) if isinstance(names, (list, np.ndarray)) else names
+    check_value(what, names, tuple[str, ...])
+    if len(set(names)) < len(names):
+        raise UserError(f"{what} {', '.join(names)}: expected each exactly once")
+    return names
+
+
+def check_named(class_names: tuple[str, ...], labels: np.ndarray, test_labels: np.ndarray) -> None:
+    """Raises UserError if there are class names and a label is not an index into them."""
+    for name, values in (("train", labels), ("test", test_labels)) if class_names else ():
+        largest = as_labels(f"{name} labels", values).max() if values.ndim == 1 else 0
+        if largest >= len(class_names):
+            raise UserError(f"data: label {largest} has no name among {len(class_names)} class names")

@@ -1,46 +1,37 @@
 """A federation: the examples, their owners, and a common test set."""
 
-import weakref
 from typing import Annotated, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_collapse.core.hashing import digest
+from fedjax_collapse.core.hashing import digest, digest_once
 from fedjax_collapse.core.options import check_value
 from fedjax_collapse.core.records import Examples, Ownership, UserError
 from fedjax_collapse.data.arrays import (
     as_array,
     as_images,
     as_labels,
+    as_names,
     as_numbers,
+    check_named,
     check_normalized,
     number_of_classes,
 )
-from fedjax_collapse.data.ownership import as_table, ownership, rows_in_proportion
+from fedjax_collapse.data.domains import Domains, checked_domains
+from fedjax_collapse.data.own_tests import OwnSplit
+from fedjax_collapse.data.ownership import as_table, owned, ownership, rows_in_proportion
 from fedjax_collapse.data.partition import Partition
 from fedjax_collapse.data.sources import Source
 
 STORAGES = ("device", "host")  # of the examples
 
 
-class Domains(NamedTuple):
-    """The domains of the examples of a federation with feature shift; stored on the host."""
-
-    names: tuple[str, ...]
-    train: np.ndarray  # [training examples] int32, index into names
-    test: np.ndarray  # [test examples] int32
-
-    @property
-    def has_tests(self) -> np.ndarray:
-        """Whether a domain has test examples, [domains]."""
-        return np.bincount(self.test, minlength=len(self.names)) > 0
-
-
 class Federation(NamedTuple):
     """The data of a run. Inputs are stored as given (images as uint8) and normalised batch by batch.
 
-    ``class_names`` is empty if labels are not class labels.
+    ``class_names`` is empty if labels are not class labels. ``tests`` and ``validation`` are each client's own rows of
+    ``test`` and of ``train``; without them, ``own_tests`` takes shares of the common test set.
     """
 
     train: Examples
@@ -48,6 +39,8 @@ class Federation(NamedTuple):
     test: Examples
     class_names: tuple[str, ...]
     domains: Domains | None = None
+    tests: Ownership | None = None
+    validation: Ownership | None = None
 
     @classmethod
     def from_source(
@@ -69,6 +62,46 @@ class Federation(NamedTuple):
             mean=source.mean, std=source.std, class_names=source.class_names,
             capacity=capacity, domains=domains, storage=storage,
         )  # fmt: skip
+
+    @classmethod
+    def from_split(
+        cls,
+        source: Source,
+        partition: Partition,
+        split: OwnSplit = OwnSplit(),  # noqa: B008
+        capacity: int | None = None,
+        storage: str = "device",
+    ) -> "Federation":
+        """Returns a federation in which every client is tested on a part of its own examples.
+
+        The common test set is the union of these parts. For the other arguments and for errors, see ``from_arrays``.
+
+        Args:
+            source: the data; its training and its test part are pooled.
+            partition: the indices of each client's examples among the pooled ones (``source.pooled().labels``).
+            split: how each client's examples are divided.
+
+        Examples:
+            >>> source = sources.digits()
+            >>> parts = partition.iid(source.pooled().labels, num_clients=5)
+            >>> federation = Federation.from_split(source, parts)
+            >>> federation.ownership.sizes.tolist(), federation.tests.sizes.tolist()
+            ([270, 270, 269, 269, 269], [90, 90, 90, 90, 90])
+        """
+        pool = source.pooled()
+        partition = owned(partition, most=len(pool.labels))
+        ownership(partition, len(pool.labels), capacity)  # raises for indices that are outside
+        divided = split.divide(partition, pool.labels)
+        tested = np.concatenate(divided.test)
+        source = pool._replace(
+            test_images=pool.images[tested],
+            test_labels=pool.labels[tested],
+            test_domains=None if pool.domains is None else pool.domains[tested],
+        )
+        federation = cls.from_source(source, divided.train, capacity, storage)
+        ends = np.cumsum([len(rows) for rows in divided.test])
+        tests = np.split(np.arange(len(tested)), ends[:-1])
+        return federation._replace(tests=_table(tests), validation=_table(divided.validation))
 
     @classmethod
     def from_arrays(
@@ -141,9 +174,9 @@ class Federation(NamedTuple):
         For the other arguments and for errors, see ``from_arrays``.
         """
         check_value("federation: storage", storage, Annotated[str, STORAGES])
-        class_names = _as_names("data: class_names", class_names)
+        class_names = as_names("data: class_names", class_names)
         labels, test_labels = as_numbers("train labels", labels), as_numbers("test labels", test_labels)
-        _check_named(class_names, labels, test_labels)
+        check_named(class_names, labels, test_labels)
         train = _examples("train", inputs, labels, mean, std, storage)
         test = _examples("test", test_inputs, test_labels, mean, std, storage)
         if train.inputs.shape[1:] != test.inputs.shape[1:]:
@@ -157,7 +190,7 @@ class Federation(NamedTuple):
             ownership=ownership(partition, len(labels), capacity),
             test=test,
             class_names=class_names,
-            domains=_check_domains(domains, labels, test_labels),
+            domains=checked_domains(domains, labels, test_labels),
         )
 
     @property
@@ -174,8 +207,25 @@ class Federation(NamedTuple):
         return self.train.inputs.shape[1:]
 
     def with_partition(self, partition: Partition, capacity: int | None = None) -> "Federation":
-        """Returns the same arrays with another partition; for arguments and errors, see ``from_arrays``."""
-        return self._replace(ownership=ownership(partition, len(self.train.labels), capacity))
+        """Returns the same arrays with another partition and without ``tests``.
+
+        For arguments and errors, see ``from_arrays``.
+        """
+        table = ownership(partition, len(self.train.labels), capacity)
+        return self._replace(ownership=table, tests=None, validation=None)
+
+    def with_tests(self, rows: Partition) -> "Federation":
+        """Returns the federation with these rows of the test set as each client's own test; a client may have none.
+
+        Raises:
+            UserError: there is not one array of indices into the test set for each client, or all are empty.
+        """
+        rows, count = [own.astype(np.int32) for own in owned(rows, most=self.num_clients)], len(self.test.labels)
+        if len(rows) != self.num_clients or not (every := np.concatenate(rows)).size:
+            raise UserError(f"own tests: rows of {len(rows)} clients, expected of {self.num_clients}, not all empty")
+        if every.min() < 0 or every.max() >= count:
+            raise UserError(f"own tests: row {every.max()} or {every.min()} is outside the {count} test examples")
+        return self._replace(tests=_table(rows))
 
     def owned_rows(self) -> list[np.ndarray]:
         """Returns the rows of each client, without padding."""
@@ -203,9 +253,11 @@ class Federation(NamedTuple):
     def own_tests(self) -> Ownership:
         """Returns each client's part of the test set, on which its personal model is evaluated.
 
-        With domains, all test examples of the client's domains. Otherwise the largest part of the test set whose class
-        proportions are those of the client's training examples, in the order of the test set.
+        ``tests``, if they are given. Otherwise, with domains, all test examples of the client's domains; without, the
+        largest part of the test set whose class proportions are those of the client's training examples, in its order.
         """
+        if self.tests is not None:
+            return self.tests
         labels = np.asarray(self.test.labels)
         if self.domains is None:
             of_class = [np.flatnonzero(labels == c) for c in range(self.num_classes)]
@@ -213,12 +265,17 @@ class Federation(NamedTuple):
         else:
             present = [np.unique(self.domains.train[rows]) for rows in self.owned_rows()]
             parts = [np.flatnonzero(np.isin(self.domains.test, domains)) for domains in present]
-        return as_table(parts, max(1, *map(len, parts)))
+        return _table(parts)
 
     def hashes(self) -> dict[str, str]:
         """Returns SHA-256 hashes of the data and of the partition, which identify the data of a run."""
         data = (self.train.inputs, self.train.labels, self.test.inputs, self.test.labels)
-        return {"data": _digest_once(data), "partition": digest(self.owned_rows())}
+        own = {} if self.tests is None else {"tests": digest([np.asarray(part) for part in self.tests])}
+        return {"data": digest_once(data), "partition": digest(self.owned_rows()), **own}
+
+
+def _table(parts):
+    return as_table(parts, max(1, *map(len, parts)))
 
 
 def _examples(name, inputs, labels, mean, std, storage):
@@ -242,48 +299,3 @@ def _examples(name, inputs, labels, mean, std, storage):
     mean, std = (np.broadcast_to(x, channels) for x in (mean, std))
     check_normalized(f"{name} inputs", inputs, mean, std)
     return Examples(*map(place, (inputs, labels, mean, std)))
-
-
-def _check_domains(domains, labels, test_labels):
-    if domains is None:
-        return None
-    check_value("data: domains", domains, Domains)
-    names = _as_names("data: names of domains", domains.names)
-    checked = []
-    for name, part, count in (("train", domains.train, len(labels)), ("test", domains.test, len(test_labels))):
-        part = as_array(f"{name} domains", part)
-        part = as_labels(f"{name} domains", part.astype(np.uint8) if part.dtype == bool else part)
-        if len(part) != count:
-            raise UserError(f"{name} domains: shape {part.shape}, expected one per example, ({count},)")
-        if part.max() >= len(names):
-            raise UserError(f"{name} domains: {part.max()} is none of the {len(names)} names, counted from 0")
-        checked.append(part)
-    return Domains(names, *checked)
-
-
-def _as_names(what, names):
-    names = tuple(names) if isinstance(names, (list, np.ndarray)) else names
-    check_value(what, names, tuple[str, ...])
-    if len(set(names)) < len(names):
-        raise UserError(f"{what} {', '.join(names)}: expected each exactly once")
-    return names
-
-
-def _check_named(class_names, labels, test_labels):
-    """Raises UserError if there are class names and a label is not an index into them."""
-    for name, values in (("train", labels), ("test", test_labels)) if class_names else ():
-        largest = as_labels(f"{name} labels", values).max() if values.ndim == 1 else 0
-        if largest >= len(class_names):
-            raise UserError(f"data: label {largest} has no name among {len(class_names)} class names")
-
-
-_digests: dict[tuple[int, ...], tuple[list, str]] = {}
-
-
-def _digest_once(arrays) -> str:
-    """Returns the hash of immutable arrays, computed once for all federations that share them."""
-    key = tuple(map(id, arrays))
-    cached = _digests.get(key)
-    if cached is None or any(reference() is not array for reference, array in zip(cached[0], arrays, strict=True)):
-        _digests[key] = cached = list(map(weakref.ref, arrays)), digest(arrays)
-    return cached[1]

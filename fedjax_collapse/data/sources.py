@@ -47,6 +47,21 @@ class Source(NamedTuple):
     test_domains: np.ndarray | None = None
     domain_names: tuple[str, ...] = ()
 
+    def pooled(self) -> "Source":
+        """Returns a source with all examples in its training part, the test examples last, and an empty test part."""
+
+        def pool(train, test):
+            return None if train is None else np.concatenate([train, test])
+
+        def none(test):
+            return None if test is None else test[:0]
+
+        return self._replace(
+            images=pool(self.images, self.test_images), test_images=none(self.test_images),
+            labels=pool(self.labels, self.test_labels), test_labels=none(self.test_labels),
+            domains=pool(self.domains, self.test_domains), test_domains=none(self.test_domains),
+        )  # fmt: skip
+
 
 @checked
 def digits(test_fraction: Annotated[float, Interval(0.01, 0.99)] = 0.2, seed: Seed = 0) -> Source:

@@ -1,4 +1,4 @@
-"""Evaluation on a test set: of the server's model, by domain, and of personal models on their own test sets."""
+"""Evaluation on a test set: of the server's model, also by domain."""
 
 import functools
 from typing import NamedTuple
@@ -8,16 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_collapse.analysis.confusion import has_predictions
-from fedjax_collapse.core import masks
 from fedjax_collapse.core.options import Count, checked
-from fedjax_collapse.core.records import Batch, ClientState, Examples, Outputs, Ownership, Variables
-from fedjax_collapse.data.batches import get_batch, sum_batches
-from fedjax_collapse.data.federation import Domains
+from fedjax_collapse.core.records import Batch, Examples, Outputs, Variables
+from fedjax_collapse.data.batches import get_batch
+from fedjax_collapse.data.domains import Domains
 from fedjax_collapse.engine.skipping import all_finite
 from fedjax_collapse.nn.model import Model
 
 _BATCHES_SENT = 20  # at a time, if the examples are on the host
-_PERSONAL_BATCH = 128
 
 
 class Evaluation(NamedTuple):
@@ -101,7 +99,7 @@ def _evaluate_batches(model, variables, examples, count, batch_size):
         batch = get_batch(examples, jnp.minimum(rows, stored - 1), rows < count)
         outputs, _ = model.apply(variables, batch, train=False)
         loss = model.task.loss(outputs, batch) * jnp.sum(batch.mask)
-        return _scores(model, outputs, batch), outputs.features, outputs.logits, loss
+        return scores_of(model, outputs, batch), outputs.features, outputs.logits, loss
 
     *of_examples, losses = jax.lax.map(evaluate_batch, rows)
     return *(values.reshape(-1, *values.shape[2:]) for values in of_examples), losses
@@ -110,46 +108,14 @@ def _evaluate_batches(model, variables, examples, count, batch_size):
 _evaluate_block = jax.jit(_evaluate_batches, static_argnames=("model", "batch_size"))
 
 
-@functools.partial(jax.jit, static_argnames="model")
-def personal_scores(
-    model: Model, evaluated: Variables, clients: ClientState, examples: Examples, own_tests: Ownership
-) -> jax.Array:
-    """Returns the mean score [clients] of every client's personal model on its own test set.
-
-    NaN if the test set is empty or the model is not finite (``Evaluation.is_finite``).
-
-    Args:
-        model: the model.
-        evaluated: the server's model.
-        clients: the states of all clients, stacked.
-        examples: the test examples; like all arguments, on the device.
-        own_tests: each client's rows of the examples.
-    """
-
-    def score(client):
-        state, rows, size = client
-        variables = masks.replace(evaluated, state.private)
-
-        def sum_scores(batch):
-            outputs = model.apply(variables, batch, train=False)[0]
-            return jnp.sum(_scores(model, outputs, batch)), jnp.sum(batch.mask & ~_are_finite(outputs))
-
-        total, lost = sum_batches(_PERSONAL_BATCH, examples, rows, size, sum_scores)
-        is_finite = (lost == 0) & all_finite((public, state.private))
-        return jnp.where(is_finite, total / size, jnp.nan)
-
-    public = [leaf for path, leaf in masks.by_path(evaluated._asdict()).items() if path not in clients.private]
-    return jax.lax.map(score, (clients, own_tests.rows, own_tests.sizes))
-
-
-def _are_finite(outputs: Outputs) -> jax.Array:
+def are_finite(outputs: Outputs) -> jax.Array:
     """Returns for every row whether its features and its largest logit are finite."""
     largest = outputs.logits.max(axis=-1) if outputs.logits.ndim > 1 else outputs.logits
     parts = (jnp.isfinite(part).reshape(len(part), -1).all(axis=1) for part in (outputs.features, largest))
     return functools.reduce(jnp.logical_and, parts)
 
 
-def _scores(model: Model, outputs: Outputs, batch: Batch) -> jax.Array:
+def scores_of(model: Model, outputs: Outputs, batch: Batch) -> jax.Array:
     """Returns the score of every row, 0 for padding."""
     scores = model.task.score(outputs, batch)
     return scores & batch.mask if scores.dtype == bool else jnp.where(batch.mask, scores, 0)

@@ -22,13 +22,15 @@ from fedjax_collapse.analysis.moments import Moments, class_moments
 from fedjax_collapse.analysis.spectrum import collapse_ratio, covariance_spectrum, effective_rank, significant_dims
 from fedjax_collapse.core import masks
 from fedjax_collapse.core.annotations import as_array
-from fedjax_collapse.core.records import MEASURED, ClientState, Key, Ownership, Variables, of_rounds
+from fedjax_collapse.core.records import MEASURED, ClientState, Key, Variables, of_rounds
 from fedjax_collapse.data.federation import Federation
 from fedjax_collapse.engine import Advance, Participation, RoundRecord, by_identity, on_one_device
 from fedjax_collapse.engine.skipping import SKIPPED
 from fedjax_collapse.engine.together import unstack
 from fedjax_collapse.nn.model import Model
-from fedjax_collapse.simulation.evaluation import Evaluation, evaluate, personal_scores
+from fedjax_collapse.simulation import own_tests
+from fedjax_collapse.simulation.evaluation import Evaluation, evaluate
+from fedjax_collapse.simulation.own_tests import RECEIVED, ClientScores
 from fedjax_collapse.training import server
 from fedjax_collapse.training.algorithm import FedAvg
 from fedjax_collapse.training.local_training import LocalTraining
@@ -37,6 +39,7 @@ HEADLINES = {
     "server": "server model on the whole test set",
     "domain": "server model, unweighted mean over the domains' test sets",
     "personal": "personal models on their own test sets, unweighted mean over clients",
+    "own": "models that clients receive, each on its client's own test rows, weighted by their number",
 }
 
 
@@ -81,13 +84,20 @@ class MeasurementView:
     model: Model
     received: Variables  # the server's model from which local training started in the last round
     private: Variables  # the mask (``core/masks.py``) of what never leaves a client
-    personal: np.ndarray | None = None  # [clients] scores of personal models on their own tests; None without them
-    num_own_tests: np.ndarray | None = None  # [clients] examples in these tests
+    own: Mapping[str, ClientScores] = dataclasses.field(default_factory=dict)  # by stage, if clients have own tests
 
     @property
     def labels(self) -> np.ndarray:
         """Labels of the test set."""
         return self.server.labels
+
+    @property
+    def personal(self) -> np.ndarray | None:
+        """[clients] mean scores of the models that clients receive on their own tests; None without own tests."""
+        if not self.own:
+            return None
+        received = self.own[RECEIVED]
+        return received.score / np.maximum(received.size, 1).astype(received.score.dtype)
 
     @property
     def updates(self) -> dict[int, dict[str, np.ndarray]]:
@@ -109,10 +119,16 @@ class Observation(NamedTuple):
     row: dict[str, Any]
     spectra: dict[str, np.ndarray]
     measurements: dict[str, np.ndarray]
+    own_tests: dict[str, np.ndarray]
 
 
 def headline_of(algorithm: FedAvg, federation: Federation) -> str:
-    """Returns which score is the headline: that of the models that would be used, on data where they would be used."""
+    """Returns which score is the headline: that of the models that would be used, on data where they would be used.
+
+    With own test rows it is the same for all algorithms.
+    """
+    if federation.tests is not None:
+        return "own"
     if algorithm.private_part != "none":
         return "personal"
     return "server" if federation.domains is None else "domain"
@@ -146,12 +162,6 @@ def view_models(
     return view, clients._replace(private=server.own_parts(algorithm, current, clients))
 
 
-def personal(view: MeasurementView, clients: ClientState, own_tests: Ownership) -> np.ndarray:
-    """Returns the mean scores [clients] of all personal models, each on its own test set."""
-    test = view.federation.test
-    return jax.device_get(personal_scores(view.model, view.server.variables, clients, test, own_tests))
-
-
 def observe(
     view: MeasurementView, record: RoundRecord, headline: str, measurements: Mapping[str, Measurement]
 ) -> Observation:
@@ -172,7 +182,8 @@ def observe(
             arrays[path] = value
         else:
             row[MEASURED + path] = float(value)
-    return Observation(row, {"round": view.round, **spectra}, arrays)
+    own = own_tests.arrays(view.own) if view.federation.tests is not None else {}
+    return Observation(row, {"round": view.round, **spectra}, arrays, own)
 
 
 def scored(record: RoundRecord, metric: str) -> RoundRecord:
@@ -227,8 +238,11 @@ def _scores(view):
         scores[f"domain_{metric}"] = mean_score(np.array(list(by_domain.values())), view.federation.domains.has_tests)
         scores |= {f"domain_{metric}/{name}": value for name, value in by_domain.items()}
     if personal is not None:
-        scores[f"personal_{metric}"] = mean = mean_score(personal, view.num_own_tests > 0)
+        scores[f"personal_{metric}"] = mean = mean_score(personal, view.own[RECEIVED].size > 0)
         scores[f"lowest_personal_{metric}"] = mean if math.isnan(mean) else float(np.nanmin(personal))
+    if view.federation.tests is not None:
+        scores |= own_tests.summarize(view.own, metric)
+        scores[f"own_{metric}"] = scores[f"own/{RECEIVED}/{metric}/weighted"]
     return scores
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from fedjax_collapse import engine
 from fedjax_collapse.core import masks, processes
+from fedjax_collapse.core.randomness import Stream
 from fedjax_collapse.core.records import Variables
 from fedjax_collapse.engine import Advance, RoundRecord, State
 from fedjax_collapse.nn.model import Model
@@ -21,12 +22,12 @@ from fedjax_collapse.simulation.measurement import (
     HEADLINES,
     headline_of,
     observe,
-    personal,
     scored,
     true_samples,
     view_models,
     virtual_time,
 )
+from fedjax_collapse.simulation.own_tests import by_stage
 from fedjax_collapse.simulation.resumption import make_folder, newest_whole
 from fedjax_collapse.simulation.runs import Hardware, Row, Run, Schedule, check, description, initialize
 from fedjax_collapse.simulation.stopwatch import Stopwatch
@@ -48,6 +49,7 @@ class Result(NamedTuple):
     clients: dict[str, np.ndarray]  # "round" [rounds], and each training metric [rounds, clients]
     spectra: dict[str, np.ndarray]  # "round" [evaluations], "server" and "local" [evaluations, features]
     measurements: dict[str, np.ndarray]  # "round" [evaluations], and the arrays of the user's measurements
+    own_tests: dict[str, np.ndarray]  # "round" [evaluations], and <stage>/size, score, loss, auc [evaluations, clients]
     timing: list[dict[str, Any]]  # a row per evaluated round: seconds in compiling, training, evaluating
     rounds_done: int  # fewer than requested if the run was stopped
     headline: str  # which models ``accuracy`` is of
@@ -76,6 +78,10 @@ def _as_lists(arrays):
     return {name: [array.tolist(), str(array.dtype)] for name, array in arrays.items()}
 
 
+def _has_own_tests(run):
+    return run.algorithm.private_part != "none" or run.federation.tests is not None
+
+
 class RunLoop:
     """The loop over rounds: the runs' program, their histories, their checkpoints."""
 
@@ -86,7 +92,7 @@ class RunLoop:
         if hardware.run_map is not None:
             engine.check_at_once("run_map", hardware.run_map, len(runs), "the runs")
         self.runs, self.model, self.schedule = runs, rounds.model, schedule
-        self.tests = [None if run.algorithm.private_part == "none" else run.federation.own_tests() for run in runs]
+        self.tests = [run.federation.own_tests() if _has_own_tests(run) else None for run in runs]
         self.headlines = [headline_of(run.algorithm, run.federation) for run in runs]
         initial = [initialize(run, model, schedule) for run in runs]
         self.algorithms, states, data = zip(*initial, strict=True)
@@ -240,14 +246,16 @@ class RunLoop:
         """Returns the observation of a run after the record's rounds."""
         algorithm, tests = self.algorithms[i], self.tests[i]
         view, clients = view_models(algorithm, self.model, advance, self.runs[i].federation, self.program.order)
+        key = engine.on_one_device(advance.state.key)
         if tests is not None:
-            sizes = np.asarray(tests.sizes)
-            view = dataclasses.replace(view, personal=personal(view, clients, tests), num_own_tests=sizes)
+            of_round = Stream.FINETUNING.key(jax.random.fold_in(key, view.round))
+            models = self.model, view.server.variables, clients.private
+            scores = by_stage(algorithm, *models, view.federation, tests, self.schedule.finetuning, of_round)
+            view = dataclasses.replace(view, own=scores)
         measurements = self.schedule.measured_after(view.round, len(record.steps))
         observation = observe(view, record, self.headlines[i], measurements)
         rows = self.histories[i].rows
         done = rows[-1].get("virtual/seconds", 0.0) if rows else 0.0
-        key = engine.on_one_device(advance.state.key)
         observation.row.update(virtual_time(self.schedule.rule, key, record, done))
         folder = self.histories[i].folder
         if folder is not None and self.schedule.keeps_local(observation.row):
@@ -266,7 +274,7 @@ class RunLoop:
         timing = {"round": self.done, **seconds, "samples": samples, "samples_per_second": samples / seconds["train"]}
         timing["shared_by"] = len(self.runs)  # whose program's time is divided among them in equal parts
         timing |= {"round_bytes": self.program.round_bytes, "stored_bytes": self.program.stored_bytes}
-        self.histories[i].add(observation.row, timing, observation.spectra, observation.measurements)
+        self.histories[i].add(observation.row, timing, *observation[1:])
         return observation.row, timing
 
     def save(self, is_stopping: bool) -> None:
@@ -310,8 +318,8 @@ class RunLoop:
             if folder is not None and self.schedule.is_over(history.rows):
                 history.finish()
                 write_npz(Path(folder) / "final.npz", jax.device_get(masks.by_path(variables._asdict())))
-            saved = history.rows, history.clients, history.spectra, history.measurements, history.timing
+            saved = history.rows, history.clients, history.spectra, history.measurements, history.own_tests
             headline = HEADLINES[self.headlines[i]]
             private = jax.device_get(server.own_parts(self.algorithms[i], state.server, state.clients))
-            results.append(Result(variables, *saved, self.done, headline, state, private))
+            results.append(Result(variables, *saved, history.timing, self.done, headline, state, private))
         return results

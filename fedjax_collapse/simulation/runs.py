@@ -22,6 +22,7 @@ from fedjax_collapse.engine import ClientMap, Data, Participation, State
 from fedjax_collapse.nn.model import Model
 from fedjax_collapse.nn.padding import check_padding
 from fedjax_collapse.simulation.measurement import Measurement
+from fedjax_collapse.simulation.own_tests import Finetuning
 from fedjax_collapse.storage.fingerprint import describe
 from fedjax_collapse.storage.local_models import SAVED
 from fedjax_collapse.training.algorithm import FedAvg
@@ -53,6 +54,7 @@ class Schedule(NamedTuple):
     on_nan: Annotated[str, ON_NAN] = "stop"
     stop_at_accuracy: Fraction = 0.0
     save_local: Annotated[str, SAVED] = ""
+    finetuning: Finetuning | None = None
 
     def check(self) -> None:
         """Raises UserError for an invalid value."""
@@ -136,6 +138,10 @@ def check(run: Run, model: Model, schedule: Schedule, hardware: Hardware = Hardw
     model.check_inputs(federation.input_shape, output_shape(training.augmentation, federation.input_shape))
     model.task.check(model.initial_shapes(), federation.num_classes)
     schedule.check()
+    if schedule.finetuning is not None:
+        if federation.tests is None:
+            raise UserError("finetuning: the clients have no test rows of their own; give the federation tests")
+        schedule.finetuning.check(training, model)
     if schedule.stop_at_accuracy and model.task.metric != "accuracy":
         raise UserError(f"stop_at_accuracy: the task is scored by {model.task.metric}, expected accuracy")
     if schedule.stop_at_accuracy and hardware.run_map is not None:
@@ -191,6 +197,7 @@ def initialize(run: Run, model: Model, schedule: Schedule) -> tuple[FedAvg, Stat
 def description(run: Run, model: Model, schedule: Schedule) -> dict[str, Any]:
     """Describes everything that a run's numbers depend on, except for its length and how often it is saved."""
     unusual = {"on_nan": schedule.on_nan} if schedule.on_nan == "skip_client" else {}
+    unusual |= {"finetuning": describe(schedule.finetuning)} if schedule.finetuning is not None else {}
     unusual |= {"measure_every": schedule.measure_every} if schedule.measure_every > 1 else {}
     if code := source_hashes(run.algorithm, model, schedule):
         unusual["code"] = code

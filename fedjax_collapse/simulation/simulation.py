@@ -16,6 +16,7 @@ from fedjax_collapse.engine import ClientMap, Participation, memory
 from fedjax_collapse.nn.model import Model
 from fedjax_collapse.simulation.divergence import Diverged
 from fedjax_collapse.simulation.measurement import Measurement
+from fedjax_collapse.simulation.own_tests import Finetuning
 from fedjax_collapse.simulation.running import PATIENCE, RunLoop
 from fedjax_collapse.simulation.running import Result as Result
 from fedjax_collapse.simulation.runs import Callbacks, Hardware, Row, Run, Schedule
@@ -39,6 +40,7 @@ class Options(TypedDict, total=False):
     on_nan: str
     stop_at_accuracy: float
     save_local: str
+    finetuning: Finetuning
     client_map: ClientMap
     storage: str
     folder: Path | str
@@ -73,6 +75,8 @@ def simulate(
         stop_at_accuracy: the run ends after the evaluation that reaches this accuracy; default 0, never.
         save_local: whether ``folder`` keeps the models of the watched clients after their training, before the server's
             step: "" (default), never; ``last``, of the last evaluation; ``all``, of every evaluation.
+        finetuning: what every client trains before it is tested on its own rows (``Federation.from_split``), and then
+            discards (``own_tests.Finetuning``); default none.
         client_map: the layout of clients; by default one after another. Fewer train at once if memory is short.
         storage: where examples and client states are stored: ``device``; ``host``, from where cohorts are sent; or
             ``auto`` (default), the device if there is room.

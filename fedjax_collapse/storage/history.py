@@ -1,9 +1,9 @@
 """The results of rounds, rows of numbers and arrays, in memory and, given a folder, on disk.
 
 ``metrics.jsonl`` has a row per evaluated round (NaN as null) and nothing that depends on the machine's speed, so two
-equal runs write equal files; wall-clock times are in ``timing.jsonl``. There are three kinds of arrays, ``clients``,
-``spectra`` and ``measurements``: a save writes only the rounds since the last one, so that its cost stays constant, and
-the end of the run makes one file of each kind (``round_arrays.py``).
+equal runs write equal files; wall-clock times are in ``timing.jsonl``. There are four kinds of arrays, ``clients``,
+``spectra``, ``measurements`` and ``own_tests``: a save writes only the rounds since the last one, so that its cost
+stays constant, and the end of the run makes one file of each kind (``round_arrays.py``).
 """
 
 import warnings
@@ -28,7 +28,7 @@ from fedjax_collapse.storage.round_arrays import write_npz as write_npz
 from fedjax_collapse.storage.rows import Rows
 from fedjax_collapse.storage.rows import write_json as write_json
 
-KINDS = ("clients", "spectra", "measurements")
+KINDS = ("clients", "spectra", "measurements", "own_tests")
 _METRICS, _TIMING = "metrics.jsonl", "timing.jsonl"
 _EVALUATED = "evaluated"  # the last evaluated round, in the notes of a checkpoint of a later round
 _SHOWN = 3  # the number of rounds in a warning
@@ -53,7 +53,14 @@ class History:
         """
         self._add_arrays({"clients": clients})
 
-    def add(self, row: Mapping, timing: Mapping, spectra: Mapping, measurements: Mapping | None = None) -> None:
+    def add(
+        self,
+        row: Mapping,
+        timing: Mapping,
+        spectra: Mapping,
+        measurements: Mapping | None = None,
+        own_tests: Mapping | None = None,
+    ) -> None:
         """Adds the evaluation after the last round.
 
         Args:
@@ -61,6 +68,7 @@ class History:
             timing: the times.
             spectra: ``round`` [], and arrays of this round.
             measurements: arrays of this round, of any shape.
+            own_tests: arrays of this round, [clients].
 
         Raises:
             UserError: names or shapes of arrays differ from those of the previous round, or a measurement is not
@@ -70,6 +78,8 @@ class History:
         if measurements:
             _check_measurements(measurements)
             new["measurements"] = _one_round({"round": row["round"], **measurements})
+        if own_tests:
+            new["own_tests"] = _one_round({"round": row["round"], **own_tests})
         self._add_arrays(new)
         self._metrics.add(row)
         self._timing.add(timing)
@@ -116,6 +126,11 @@ class History:
     def measurements(self) -> Arrays:
         """``round`` [rounds] and each measurement [rounds, ...]; empty if there are none."""
         return join(self._blocks["measurements"])
+
+    @property
+    def own_tests(self) -> Arrays:
+        """``round`` [rounds] and each score [rounds, clients]; empty if clients have no test rows of their own."""
+        return join(self._blocks["own_tests"])
 
     def save_arrays(self) -> None:
         """Writes the arrays of the rounds since the last save."""
@@ -176,7 +191,7 @@ class History:
                 history._blocks[kind], history._num_saved[kind] = [arrays], 1
         history._check_rounds(round, (written or {}).get(_EVALUATED, round), measure_every)
         for name, found in history.written().items() if written else ():
-            if written.get(name) != found and name != _TIMING:
+            if written.get(name, []) != found and name != _TIMING:
                 raise Damaged(f"{folder / name}: differs from what was written up to round {round}")
         history._keep_timing(written)
         return history

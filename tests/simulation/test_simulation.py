@@ -36,7 +36,7 @@ from fedjax_collapse import (
     simulate,
 )
 from fedjax_collapse.data import augment
-from fedjax_collapse.data.federation import Domains
+from fedjax_collapse.data.domains import Domains
 from fedjax_collapse.methods.ccvr import CCVR
 from fedjax_collapse.nn.heads import orthogonal_head
 from fedjax_collapse.simulation import running, simulation

@@ -28,7 +28,8 @@ def add(history: History, round: int, changes: dict | None = None) -> None:
     measurements = {"norm": np.float32(round), "confusion": np.full((3, 3), round), **(changes or {})}
     history.add_rounds({"round": rounds, "task_loss": losses})
     spectra = {"round": round, "server": spectrum, "local": 2 * spectrum}
-    history.add(row, {"round": round, "train": 1.0}, spectra, measurements)
+    own_tests = {"received/score": np.full(100, round), "received/loss": losses[-1]}
+    history.add(row, {"round": round, "train": 1.0}, spectra, measurements, own_tests)
 
 
 def filled(folder: Path, rounds: int, save_every: int = 4) -> History:
@@ -73,7 +74,7 @@ def test_a_save_writes_the_rounds_since_the_last_one(tmp_path):
             history.save_arrays()
             assert all(path.stat().st_mtime_ns == time for path, time in before.items())
             new = set(tmp_path.rglob("*.npz")) - before.keys()
-            assert {path.parent.name for path in new} == set(KINDS) and len(new) == 3
+            assert {path.parent.name for path in new} == set(KINDS) and len(new) == len(KINDS)
             written.append(sum(path.stat().st_size for path in new))
     assert max(written) < 1.05 * min(written)
     with np.load(tmp_path / "clients" / "000397.npz") as last:
@@ -88,7 +89,7 @@ def test_the_end_of_a_run_makes_one_file_of_each_kind(tmp_path):
     history = filled(tmp_path, 10)
     assert_holds(tmp_path, 10)
     history.finish()
-    assert set(tree(tmp_path)) == {"metrics.jsonl", "timing.jsonl", "clients.npz", "spectra.npz", "measurements.npz"}
+    assert set(tree(tmp_path)) == {"metrics.jsonl", "timing.jsonl", *(f"{kind}.npz" for kind in KINDS)}
     assert_holds(tmp_path, 10)
     once = tree(tmp_path)
     history.finish()

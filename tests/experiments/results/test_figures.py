@@ -15,7 +15,7 @@ from experiments.results.partition_figure import draw_partition
 from experiments.results.reading import read_study
 from experiments.results.selection import Selection
 from fedjax_collapse import Federation
-from fedjax_collapse.data.federation import Domains
+from fedjax_collapse.data.domains import Domains
 
 TEN = tuple(f"arm {i}" for i in range(10))
 # Machado et al. (2009): what protan, deutan and tritan see of linear RGB

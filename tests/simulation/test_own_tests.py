@@ -1,0 +1,214 @@
+"""Clients that are tested on a part of their own examples: the division, the scores, their aggregates, fine-tuning."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import roc_auc_score
+
+from fedjax_collapse import FedAvg, Federation, LocalTraining, Model, OwnSplit, UserError, nn, simulate
+from fedjax_collapse.data.sources import Source
+from fedjax_collapse.simulation.evaluation import evaluate
+from fedjax_collapse.simulation.own_tests import ClientScores, Finetuning, auc
+
+TRAINING = LocalTraining(epochs=1, batch_size=8, learning_rate=0.1)
+SIZES = [10, 40, 5, 20, 30, 25, 15, 50, 20, 10, 5, 20]
+ACCURACIES = np.array([0.9, 0.5, 1, 0.75, 0.6, 0.8, 0.95, 0.4, 0.85, 0.7, 1, 0.3])
+
+
+def source(count=120, tests=20):
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 3, count + tests)
+    images = (rng.integers(0, 60, (count + tests, 4, 4, 1)) + 60 * labels[:, None, None, None]).astype(np.uint8)
+    parts = images[:count], labels[:count], images[count:], labels[count:]
+    return Source(*parts, mean=90.0, std=60.0, class_names=("a", "b", "c"))
+
+
+def federation(split=OwnSplit(), sizes=(40, 4, 61, 35)):  # noqa: B008
+    rows = np.random.default_rng(1).permutation(140)
+    return Federation.from_split(source(), np.split(rows, np.cumsum(sizes)[:-1]), split)
+
+
+@given(
+    sizes=st.lists(st.integers(1, 40), min_size=1, max_size=6), test=st.sampled_from([0.1, 0.25, 0.5]),
+    validation=st.sampled_from([0, 0.2]), stratified=st.booleans(), seed=st.integers(0, 9),
+)  # fmt: skip
+@settings(max_examples=60, deadline=None)
+def test_rows_are_divided_by_the_shares(sizes, test, validation, stratified, seed):
+    partition = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
+    labels = np.random.default_rng(seed).integers(0, 3, sum(sizes))
+    split = OwnSplit(test, validation, stratified, seed)
+    if min(int((1 - test - validation) * n + 1e-9) for n in sizes) == 0:
+        with pytest.raises(UserError, match="none is left to train on"):
+            split.divide(partition, labels)
+        return
+    divided = split.divide(partition, labels)
+    for client, own in enumerate(partition):
+        parts = [rows[client] for rows in divided]
+        assert sorted(np.concatenate(parts)) == own.tolist()
+        assert len(parts[0]) == int((1 - test - validation) * len(own) + 1e-9)
+        assert len(parts[1]) == int(validation * len(own) + 1e-9)
+        of_one = OwnSplit(test, validation, stratified, seed).divide(partition[: client + 1], labels)
+        assert all(np.array_equal(a[client], b[client]) for a, b in zip(divided, of_one, strict=True))
+
+
+def test_a_stratified_division_keeps_the_shares_of_classes():
+    labels = np.repeat([0, 1, 2], [40, 16, 1])
+    divided = OwnSplit(stratified=True).divide([np.arange(57)], labels)
+    assert np.bincount(labels[divided.train[0]]).tolist() == [29, 12, 1]
+    plain = OwnSplit().divide([np.arange(57)], labels)
+    assert np.bincount(labels[plain.train[0]], minlength=3).tolist() != [29, 12, 1]
+
+
+@pytest.mark.parametrize(
+    ("split", "message"),
+    [
+        (OwnSplit(0.0), "own tests: test 0, validation 0; expected test above 0, the sum below 1"),
+        (OwnSplit(0.5, 0.5), "own tests: test 0.5, validation 0.5; expected test above 0"),
+        (OwnSplit(1.5), r"own tests: test 1.5 is outside \[0, 1\]"),
+        (OwnSplit(0.8), "own tests: client 1 has 4 examples, of which none is left to train on"),
+    ],
+)
+def test_a_wrong_division_is_named(split, message):
+    with pytest.raises(UserError, match=message):
+        federation(split)
+
+
+def test_wrong_rows_are_named():
+    data = federation()
+    with pytest.raises(UserError, match="rows of 1 clients, expected of 4"):
+        data.with_tests([[0]])
+    with pytest.raises(UserError, match="row 36 or 0 is outside the 36 test examples"):
+        data.with_tests([[0], [36], [], []])
+
+
+def test_aggregates_over_clients():
+    """Twelve clients, and one that has no rows, which counts nowhere."""
+    size = np.array([*SIZES, 0])
+    loss = np.arange(13.0)
+    found = ClientScores(size, np.append(ACCURACIES, np.nan) * size, np.append(loss[:12], np.nan), loss * np.nan)
+    summary = found.summary("accuracy")
+    expected = dict(weighted=0.625, mean=0.729167, std=0.224961, decile=0.4, worst_decile=0.35, min=0.3)
+    assert {name: pytest.approx(value, abs=1e-6) for name, value in expected.items()} == {
+        name.removeprefix("accuracy/"): value for name, value in summary.items() if name.startswith("accuracy/")
+    }
+    assert summary["loss"] == pytest.approx(np.average(loss[:12], weights=size[:12]))
+    assert "auc" not in summary
+    broken = found._replace(score=np.where(np.arange(13) == 2, np.nan, found.score)).summary("accuracy")
+    assert np.isnan([broken[f"accuracy/{name}"] for name in expected]).all() and np.isfinite(broken["loss"])
+
+
+def test_area_under_the_curve(float64):
+    logits = np.array([[2, 0.5, 0.1], [0.2, 0.3, 1], [1.5, 0.1, 1.2], [0.3, 0.2, 0.1], [9, 9, 9]])
+    labels, mask = np.array([0, 2, 2, 1, 0]), np.arange(5) < 4
+    assert float(auc(*map(jnp.asarray, (logits, labels, mask)))) == pytest.approx(0.90625)
+    rng = np.random.default_rng(0)
+    logits, labels = rng.integers(0, 3, (50, 4)).astype(float), rng.integers(0, 4, 50)  # many ties
+    expected = roc_auc_score(np.eye(4)[labels], np.asarray(jax.nn.softmax(jnp.asarray(logits))), average="micro")
+    assert float(auc(jnp.asarray(logits), jnp.asarray(labels), jnp.ones(50, bool))) == pytest.approx(expected)
+
+
+def run(data, algorithm=FedAvg(TRAINING), rounds=2, **options):  # noqa: B008
+    model = Model(nn.MLP(3, hidden=(6,)), data.input_shape)
+    return model, simulate(data, model, algorithm, rounds=rounds, key=jax.random.key(0), **options)
+
+
+def test_received_models_are_scored_on_own_rows():
+    data = federation(OwnSplit(0.25, 0.2))
+    model, result = run(data)
+    evaluation = evaluate(model, result.variables, data.test)
+    rows, sizes = map(np.asarray, data.tests)
+    assert sorted(np.concatenate([own[:size] for own, size in zip(rows, sizes, strict=True)])) == list(range(37))
+    correct = [np.sum(evaluation.scores[own[:size]]) for own, size in zip(rows, sizes, strict=True)]
+    found, row = result.own_tests, result.metrics[-1]
+    assert found["round"].tolist() == [1, 2]
+    assert found["received/score"][-1].tolist() == correct and found["received/size"][-1].tolist() == sizes.tolist()
+    losses = -np.asarray(jax.nn.log_softmax(evaluation.logits))[np.arange(37), np.asarray(data.test.labels)]
+    expected = [losses[own[:size]].mean() for own, size in zip(rows, sizes, strict=True)]
+    np.testing.assert_allclose(found["received/loss"][-1], expected, rtol=1e-5)
+    assert row["accuracy"] == row["own_accuracy"] == row["own/received/accuracy/weighted"] == row["server_accuracy"]
+    assert (
+        result.headline == "models that clients receive, each on its client's own test rows, weighted by their number"
+    )
+    kept, of_validation = map(np.asarray, data.validation)
+    trained, train_sizes = map(np.asarray, data.ownership)
+    for client in range(4):
+        assert not set(kept[client, : of_validation[client]]) & set(trained[client, : train_sizes[client]])
+    assert found["validation/size"][-1].tolist() == of_validation.tolist()
+
+
+def test_clients_without_rows_are_left_out():
+    data = federation().with_tests([[0, 1, 2], [], [3, 4], [5]])
+    row, found = (lambda result: (result.metrics[-1], result.own_tests))(run(data)[1])
+    assert np.isnan(found["received/loss"][:, 1]).all() and np.isfinite(found["received/loss"][:, [0, 2, 3]]).all()
+    assert row["accuracy"] == pytest.approx(np.nansum(found["received/score"][-1]) / 6)
+
+
+def test_fine_tuning_is_local_training_that_is_thrown_away():
+    """A full batch and one epoch: a step of gradient descent on the head, from the model that was received."""
+    data, part = federation(), "head"
+    whole = TRAINING.replace(batch_size=64)
+    tuned = Finetuning(epochs=1, part=part, learning_rate=0.3)
+    _, plain = run(data, FedAvg(whole))
+    model, result = run(data, FedAvg(whole), finetuning=tuned)
+    np.testing.assert_equal(plain.clients, result.clients)
+    assert all(result.metrics[-1][name] == value for name, value in plain.metrics[-1].items())
+    rows, sizes = map(np.asarray, data.ownership)
+    tests, test_sizes = map(np.asarray, data.tests)
+    for client in range(4):
+        own = rows[client, : sizes[client]]
+
+        def loss(params, own=own):
+            variables = result.variables._replace(params=params)
+            examples = data.train._replace(inputs=data.train.inputs[own], labels=data.train.labels[own])
+            logits = evaluate(model, variables, examples).logits
+            return optax.softmax_cross_entropy_with_integer_labels(logits, examples.labels).mean()
+
+        gradient = jax.grad(loss)(result.variables.params)
+        params = dict(result.variables.params)
+        params["Dense_1"] = jax.tree.map(lambda w, g: w - 0.3 * g, params["Dense_1"], gradient["Dense_1"])
+        scored = evaluate(model, result.variables._replace(params=params), data.test)
+        losses = optax.softmax_cross_entropy_with_integer_labels(scored.logits, data.test.labels)
+        expected = losses[tests[client, : test_sizes[client]]].mean()
+        assert result.own_tests["finetuned/loss"][-1, client] == pytest.approx(float(expected), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("finetuning", "message"),
+    [
+        (Finetuning(part="neck"), "neck"),
+        (Finetuning(epochs=0), "finetuning: epochs 0 is not positive"),
+        (Finetuning(learning_rate=-1.0), "finetuning: learning_rate -1 is not positive"),
+    ],
+)
+def test_wrong_fine_tuning_is_named(finetuning, message):
+    with pytest.raises(UserError, match=message):
+        run(federation(), finetuning=finetuning)
+
+
+def test_fine_tuning_needs_own_rows():
+    with pytest.raises(UserError, match="finetuning: the clients have no test rows of their own"):
+        run(federation()._replace(tests=None), finetuning=Finetuning())
+
+
+def test_a_stopped_run_continues_with_the_same_bits(tmp_path):
+    data, stops = federation(), iter([False, True])
+    tuned = Finetuning(epochs=1)
+    whole = run(data, rounds=4, finetuning=tuned, folder=tmp_path / "whole")[1]
+    run(data, rounds=4, finetuning=tuned, folder=tmp_path / "stopped", should_stop=lambda: next(stops, False))
+    again = run(data, rounds=4, finetuning=tuned, folder=tmp_path / "stopped")[1]
+    assert {name: values.tobytes() for name, values in whole.own_tests.items()} == {
+        name: values.tobytes() for name, values in again.own_tests.items()
+    }
+    assert (tmp_path / "whole/metrics.jsonl").read_bytes() == (tmp_path / "stopped/metrics.jsonl").read_bytes()
+    assert (tmp_path / "stopped/own_tests.npz").exists()
+
+
+def test_local_training_alone_is_an_arm():
+    """``private="all"``: nothing is averaged, and the own model is scored like any other."""
+    data = federation()
+    _, result = run(data, FedAvg(TRAINING, private="all"), rounds=3)
+    assert result.metrics[-1]["accuracy"] > 0.5
