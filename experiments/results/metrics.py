@@ -66,8 +66,26 @@ OVER_CLIENTS = tuple(  # if several clients are watched; these columns replace R
     for metric in OF_LOCAL
     for kind, words in (("mean", "mean over clients"), ("min", "lowest"), ("max", "highest"))
 )
+BY_VALIDATION = ACCURACY._replace(
+    name="validated_accuracy", heading="By validation", quantity="accuracy of the round that is best on validation rows"
+)
+VALIDATION = "own/validation/accuracy/weighted"
+OF_OWN_TESTS = (  # if clients have test rows of their own; these columns follow the accuracies
+    BY_VALIDATION,
+    *(
+        ACCURACY._replace(name=f"own/{name}", heading=heading, quantity=quantity)
+        for name, heading, quantity in (
+            ("finetuned/accuracy/weighted", "Fine-tuned", "accuracy after fine-tuning"),
+            ("received/accuracy/mean", "Mean over clients", "unweighted mean of the clients' accuracies"),
+            ("received/accuracy/worst_decile", "Worst decile", "accuracy of the worst tenth of the clients"),
+        )
+    ),
+)
 FROM_RUNS = (SECONDS, TO_TARGET)  # computed from all runs of a study
-_DECLARED = {metric.name: metric for metric in (*SUMMARISED, *OF_LOCAL, *OVER_CLIENTS, TASK_LOSS, *FROM_RUNS, COUNTED)}
+_DECLARED = {
+    metric.name: metric
+    for metric in (*SUMMARISED, *OF_LOCAL, *OVER_CLIENTS, *OF_OWN_TESTS, TASK_LOSS, *FROM_RUNS, COUNTED)
+}
 
 
 def metric_of(name: str) -> Metric:

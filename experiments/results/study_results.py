@@ -17,10 +17,13 @@ from experiments.config.cells import CellName, cells_of, merged, settings_of
 from experiments.results.metrics import (
     ACCURACY,
     BEST_ACCURACY,
+    BY_VALIDATION,
     LARGEST,
     LAST10_ACCURACY,
+    OF_OWN_TESTS,
     OVER_CLIENTS,
     SUMMARISED,
+    VALIDATION,
     R,
     is_of_domain,
     number,
@@ -227,8 +230,12 @@ def summarize_run(rows: Sequence[Row]) -> dict[str, float]:
         BEST_ACCURACY.name: max(filter(math.isfinite, accuracies), default=math.nan),
         LAST10_ACCURACY.name: mean_and_std(accuracies[-10:])[0] if len(accuracies) >= 10 else math.nan,
     }
-    over_clients = [metric.name for metric in OVER_CLIENTS if any(metric.name in row for row in rows)]
-    metrics = (*(metric.name for metric in SUMMARISED), *over_clients, *measured(rows))
+    if validated := [(number(row.get(VALIDATION)), number(row[ACCURACY.name])) for row in rows if VALIDATION in row]:
+        over_rounds[BY_VALIDATION.name] = max(validated, key=lambda pair: pair[0])[1]
+    optional = [
+        m.name for m in (*OF_OWN_TESTS, *OVER_CLIENTS) if m.name in over_rounds or any(m.name in r for r in rows)
+    ]
+    metrics = (*(metric.name for metric in SUMMARISED), *optional, *measured(rows))
     return {metric: number(over_rounds.get(metric, rows[-1].get(metric))) for metric in metrics}
 
 
@@ -238,8 +245,8 @@ def summarize_seeds(runs: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, An
     ``of`` tells which model the accuracy is of, and whose models R is of, if the runs recorded that.
     """
     summary = {}
-    of_clients = {metric.name for metric in OVER_CLIENTS}
-    recorded = (name for run in runs for name in run if name in of_clients or name.startswith(MEASURED))
+    optional = {metric.name for metric in (*OF_OWN_TESTS, *OVER_CLIENTS)}
+    recorded = (name for run in runs for name in run if name in optional or name.startswith(MEASURED))
     for metric in dict.fromkeys((*(metric.name for metric in SUMMARISED), *recorded)):
         values = [value for run in runs if math.isfinite(value := number(run.get(metric)))]
         summary[metric] = moments(values)

@@ -5,7 +5,17 @@ from typing import Any, NamedTuple
 
 from experiments.config.cells import CellName
 from experiments.results.formats import Bold
-from experiments.results.metrics import ACCURACY, OVER_CLIENTS, SUMMARISED, Metric, R, metric_of, panels
+from experiments.results.metrics import (
+    ACCURACIES,
+    ACCURACY,
+    OF_OWN_TESTS,
+    OVER_CLIENTS,
+    SUMMARISED,
+    Metric,
+    R,
+    metric_of,
+    panels,
+)
 from experiments.results.study_results import Summary
 from fedjax_collapse.core.records import MEASURED
 
@@ -111,7 +121,9 @@ def columns_of(summary: Summary) -> list[Metric]:
     """Returns the metrics that have a column, including custom measurements."""
     names = dict.fromkeys(name for metrics in summary.values() for name in metrics)
     own = map(metric_of, panels([name for name in names if name.startswith(MEASURED)]))
-    return [*SUMMARISED[:-1], *(OVER_CLIENTS if _is_over_clients(summary) else (R,)), *own]
+    accuracies = [*ACCURACIES, *(metric for metric in OF_OWN_TESTS if metric.name in names)]
+    ranks = [metric for metric in SUMMARISED[:-1] if metric not in ACCURACIES]
+    return [*accuracies, *ranks, *(OVER_CLIENTS if _is_over_clients(summary) else (R,)), *own]
 
 
 def _is_over_clients(summary):
