@@ -50,16 +50,15 @@ def _draw_variance(axes: "Axes", study: Study) -> dict[str, Any]:
     lines = {}
     for arm in study.num_features:
         ends = [run.spectra["server"][-1] for run in study.of_arm(arm) if len(run.spectra.get("round", ()))]
-        shares = [100 * end / end.sum() for end in ends if np.all(np.isfinite(end)) and end.sum() > 0]
+        shares = np.array([100 * end / end.sum() for end in ends if np.all(np.isfinite(end)) and end.sum() > 0])
+        shares = shares[:, np.any(shares > _SMALLEST, axis=0)] if len(shares) else shares
         for share in shares:
             axes.plot(np.arange(1, 1 + len(share)), share, color=colours_of(study)[arm], **_SEED)
-        if shares:
-            look = drawing.arm_line(colours_of(study), arm, int(np.sum(np.mean(shares, axis=0) > _SMALLEST)))
-            lines[arm] = axes.plot(np.arange(1, 1 + len(shares[0])), np.mean(shares, axis=0), **look)[0]
+        if len(shares):
+            look = drawing.arm_line(colours_of(study), arm, shares.shape[1])
+            lines[arm] = axes.plot(np.arange(1, 1 + shares.shape[1]), shares.mean(axis=0), **look)[0]
     axes.set_yscale("log")
     axes.set_ylim(_SMALLEST, 100)
-    most = [np.sum(line.get_ydata() > _SMALLEST) for line in axes.lines]
-    axes.set_xlim(0, 1 + max(most, default=1))
     axes.set_title("variance of the features at the end (%)", loc="left")
     axes.set_xlabel("principal dimension")
     drawing.whole_numbers(axes.xaxis)
