@@ -66,6 +66,7 @@ from fedjax_collapse.nn.task import Task as Task
 from fedjax_collapse.simulation.divergence import Diverged as Diverged
 from fedjax_collapse.simulation.loading import LoadedRun as LoadedRun
 from fedjax_collapse.simulation.loading import load_run as load_run
+from fedjax_collapse.simulation.own_tests import Finetuning as Finetuning
 from fedjax_collapse.simulation.simulation import Result as Result
 from fedjax_collapse.simulation.simulation import simulate as simulate
 from fedjax_collapse.storage.weights import load_weights as load_weights

@@ -39,6 +39,9 @@ _GIVEN_OF = {
     "training.optimizer.name": _GIVEN | {"learning_rate"},
 }
 _SECTIONS = {"training.": LocalTraining, "cohort.": Participation, "partition.": partition.dirichlet}
+_OF_OPTAX = (
+    "`optax.{0}`, which its documentation describes; `launch.py --help={0}` prints its options and their defaults."
+)
 _WIDTH = 100
 _PAGE_WIDTH = 120
 
@@ -59,6 +62,7 @@ class Choice(NamedTuple):
     name: str
     summary: str  # the first line of its docstring
     options: list[Option]
+    package: str  # in which it is
 
 
 def choices() -> dict[str, list[Choice]]:
@@ -88,7 +92,7 @@ def _choice(section, name, made):
     is_of_file = inspect.isclass(made) and discovery.has_own_file(made)
     summary = (inspect.getdoc(inspect.getmodule(made) if is_of_file else made) or "").split("\n\n")[0]
     options = list(_options_of(made, _GIVEN_OF.get(section, _GIVEN)))
-    return Choice(section, name, " ".join(summary.split()), options)
+    return Choice(section, name, " ".join(summary.split()), options, made.__module__.partition(".")[0])
 
 
 def _options_of(made: Callable, given: set[str]) -> Iterator[Option]:
@@ -198,6 +202,9 @@ def as_markdown() -> str:
         if shared and len(group) > 1:
             parts += ["All of them take", "\n".join(map(_item, shared))]
         for choice in group:
+            if choice.package == "optax":  # whose words are not ours, and may be others in its next version
+                parts.append(f"### `{choice.name}` (`{choice.section}`)\n\n{_OF_OPTAX.format(choice.name)}")
+                continue
             own = [option for option in choice.options if len(group) == 1 or option not in shared]
             parts.append(f"### `{choice.name}` (`{choice.section}`)\n\n{choice.summary}")
             parts.append("\n".join(map(_item, own)) or f"It takes no {'other ' * bool(shared)}options.")

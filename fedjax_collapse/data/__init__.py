@@ -8,4 +8,4 @@ from fedjax_collapse.data import partition as partition
 from fedjax_collapse.data import sources as sources
 from fedjax_collapse.data.domains import Domains as Domains
 from fedjax_collapse.data.federation import Federation as Federation
-from fedjax_collapse.data.own_tests import OwnSplit as OwnSplit
+from fedjax_collapse.data.own_split import OwnSplit as OwnSplit

@@ -19,7 +19,7 @@ from fedjax_collapse.data.arrays import (
     number_of_classes,
 )
 from fedjax_collapse.data.domains import Domains, checked_domains
-from fedjax_collapse.data.own_tests import OwnSplit
+from fedjax_collapse.data.own_split import OwnSplit
 from fedjax_collapse.data.ownership import as_table, owned, ownership, rows_in_proportion
 from fedjax_collapse.data.partition import Partition
 from fedjax_collapse.data.sources import Source

@@ -200,7 +200,7 @@ def test_missing_config_file_is_told_with_those_that_there_are(tmp_path, capsys)
         assert start(*arguments, workdir=tmp_path / "study") == 2
         error = capsys.readouterr().err
         assert (
-            "available: glyphs, label_skew, quickstart, rank_and_accuracy, feddecorr/ (" in error
+            "available: glyphs, label_skew, personalised, quickstart, rank_and_accuracy, feddecorr/ (" in error
             and error.count("\n") == 1
         )
         assert "did you mean" not in error and len(error) < 200
