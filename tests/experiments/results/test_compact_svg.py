@@ -75,17 +75,22 @@ def test_curves_keep_their_points():
 @pytest.fixture(scope="module")
 def drawn():
     """A figure of many lines with markers and bands, by matplotlib and in short."""
-    figure = drawing.new_figure(3)
-    axes = figure.subplots()
-    x = np.arange(40)
-    for i in range(12):
-        y = np.random.default_rng(i).normal(i, 1, 40)
-        axes.plot(x, y, label=f"method {i}", **drawing.arm_line(list(range(12)), i, 40))
-        axes.fill_between(x, y - 1, y + 1, alpha=0.2, linewidth=0)
-    axes.set_xlim(10, 30)
-    drawing.legend(figure, axes.lines, [line.get_label() for line in axes.lines])
     out = io.StringIO()
-    drawing.styled(figure.savefig)(out, format="svg")
+
+    @drawing.styled
+    def draw():
+        figure = drawing.new_figure(3)
+        axes = figure.subplots()
+        x = np.arange(40)
+        for i in range(12):
+            y = np.random.default_rng(i).normal(i, 1, 40)
+            axes.plot(x, y, label=f"method {i}", **drawing.arm_line(list(range(12)), i, 40))
+            axes.fill_between(x, y - 1, y + 1, alpha=0.2, linewidth=0)
+        axes.set_xlim(10, 30)
+        drawing.legend(figure, axes.lines, [line.get_label() for line in axes.lines])
+        figure.savefig(out, format="svg")
+
+    draw()
     shared = Shared(drawing.themed)
     return out.getvalue(), compact(out.getvalue(), "a <figure>", shared), shared
 
