@@ -69,8 +69,8 @@ from fedjax_collapse.simulation.loading import load_run as load_run
 from fedjax_collapse.simulation.own_tests import Finetuning as Finetuning
 from fedjax_collapse.simulation.simulation import Result as Result
 from fedjax_collapse.simulation.simulation import simulate as simulate
-from fedjax_collapse.storage.weights import load_weights as load_weights
-from fedjax_collapse.storage.weights import save_weights as save_weights
+from fedjax_collapse.storage.weight_files import load_weights as load_weights
+from fedjax_collapse.storage.weight_files import save_weights as save_weights
 from fedjax_collapse.training.algorithm import FedAvg as FedAvg
 from fedjax_collapse.training.local_training import LocalTraining as LocalTraining
 from fedjax_collapse.training.local_training import Phase as Phase

@@ -9,7 +9,7 @@ from safetensors.numpy import load_file
 from small_studies import start, tree, write_config
 from tiny_networks import KINDS, TINY, tiny_model
 
-from experiments.commands import export
+from experiments.commands import export_weights as export
 from fedjax_collapse import UserError, load_run, load_weights, save_weights
 from fedjax_collapse.core import masks
 from fedjax_collapse.simulation.loading import LoadedRun
