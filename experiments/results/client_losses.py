@@ -53,7 +53,7 @@ def client_loss(study: Study, selection: Selection) -> "Figure | None":
     for axes, (arm, (rounds, losses)) in zip(panels, parts.items(), strict=True):
         losses = np.clip(losses, low, None)
         image = drawing.heat_map(axes, rounds, np.arange(clients), losses, norm=norm, cmap="viridis")
-        axes.set_title(label(arm, 34 // columns), loc="left", color=colours_of(study)[arm])
+        axes.set_title(label(arm, 34 // columns), loc="left")
         whole_numbers(axes.xaxis, 9 // columns)
         whole_numbers(axes.yaxis, 5)
     for axes in panels[-columns:]:

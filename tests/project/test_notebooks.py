@@ -1,25 +1,24 @@
-"""The notebooks run from first cell to last, in a kernel of this environment, and show what they promise."""
+"""The notebooks have the outputs of their cells, and run from first to last in a kernel of this environment."""
 
 import ast
 import functools
-import os
 import re
 import sys
+import tempfile
 from pathlib import Path
 
+import jax
 import jupyter_client
-import nbclient
 import nbformat
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from experiments.notebooks import principal_directions, sphere
+from experiments.configs import quickstart
+from experiments.notebooks import execute, principal_directions, sphere
+from experiments.notebooks.execute import NAMES, read
 
-pytestmark = pytest.mark.slow
-
-FOLDER = Path(__file__).parents[2] / "experiments" / "notebooks"
-NAMES = ("collapse", "own_regularizer", "quickstart", "throughput_100_clients")
+TO_EXECUTE = ("throughput_100_clients",)  # saved without outputs until then
 CACHE = Path(__file__).parents[2] / ".pytest_cache" / "jax"
 ENVIRONMENT = {
     "FAST": "1",
@@ -30,22 +29,15 @@ ENVIRONMENT = {
 }
 
 
-def read(name):
-    """The notebook as it is in the repository."""
-    return nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
-
-
-def client_of(notebook):
-    """What executes the notebook, in its own folder; the kernel is this environment's."""
-    return nbclient.NotebookClient(notebook, timeout=300, resources={"metadata": {"path": FOLDER}})
-
-
 @functools.cache
 def executed(name):
-    """The notebook with its outputs; an error in a cell is raised."""
+    """The small notebook with new outputs; an error in a cell is raised."""
     notebook = read(name)
-    client_of(notebook).execute(env=os.environ | ENVIRONMENT)
+    execute.execute(notebook, ENVIRONMENT)
     return notebook
+
+
+ARMS = set(quickstart.get_config().arms)
 
 
 def outputs(notebook):
@@ -79,27 +71,77 @@ def assert_figures(notebook, count):
     assert min(map(len, shown(notebook, "image/png"))) > 4000
 
 
-def test_every_notebook_is_tested():
-    assert sorted(path.stem for path in FOLDER.glob("*.ipynb")) == sorted(NAMES)
-
-
+@pytest.mark.slow
 def test_a_kernel_of_this_environment_is_found():
     command = jupyter_client.KernelManager(kernel_name="python3").format_kernel_cmd()
     assert command[0] == sys.executable  # not another environment's, of the same interpreter
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_saved_without_outputs(name):
+def not_executed(name):
+    return pytest.param(name, marks=pytest.mark.xfail(reason="to be measured on a quiet machine", strict=True))
+
+
+@pytest.mark.parametrize("name", [not_executed(name) if name in TO_EXECUTE else name for name in NAMES])
+def test_saved_with_the_outputs_of_its_sources(name):
     notebook = read(name)
     nbformat.validate(notebook)
     assert (notebook.nbformat, notebook.nbformat_minor) == (4, 5)
     assert notebook.metadata.kernelspec.name == "python3"
+    command = f"run python experiments/notebooks/execute.py {name}"
+    assert notebook.metadata.get("executed") == execute.digest(notebook), command
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert len(code) >= 5
-    for cell in code:
-        assert not cell.outputs and cell.execution_count is None
-    for cell in notebook.cells:
-        assert set(cell.metadata) == set()
+    assert [cell.execution_count for cell in code] == [*range(1, len(code) + 1)]
+    assert shown(notebook, "image/png")
+    assert not {"error", "stderr"} & {output.get("name", output.output_type) for output in outputs(notebook)}
+    assert all(cell.metadata == {} for cell in notebook.cells)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_saved_without_traces_of_a_machine(name):
+    path = execute.FOLDER / f"{name}.ipynb"
+    assert path.stat().st_size <= execute.LARGEST
+    text = path.read_text()
+    assert not re.findall(r"(?<![\w.])/(?:home|root|Users|tmp/tmp|work|usr|content)\b[^\"]*", text)
+    assert "widget-view" not in text
+
+
+def test_outputs_are_cleaned_of_the_machine():
+    """Of paths, stderr, times and widgets; what was computed stays."""
+    temporary = f"{tempfile.gettempdir()}/tmpabc123/study"
+    widget = {f"{execute.WIDGETS}-view+json": {"model_id": "1"}}
+    data = {"text/plain": f"{execute.ROOT}/runs", "text/markdown": "| a |"} | widget
+    cell = nbformat.v4.new_code_cell("1", metadata={"execution": {"iopub.status.idle": "now"}})
+    cell.outputs = [
+        nbformat.v4.new_output("stream", name="stderr", text="a warning"),
+        nbformat.v4.new_output("stream", name="stdout", text=f"12 % in {temporary} of {Path.home()}/x"),
+        nbformat.v4.new_output("display_data", data=data, metadata={"needs": "this"}),
+    ]
+    notebook = nbformat.v4.new_notebook(cells=[cell], metadata={"widgets": {}})
+    execute.clean(notebook)
+    assert cell.metadata == {} and set(notebook.metadata) == {"kernelspec", "language_info", "executed"}
+    text, display = cell.outputs
+    assert text.text == "12 % in /tmp/folder/study of ~/x"
+    assert display.data == {"text/plain": "fedjax_collapse/runs", "text/markdown": "| a |"} and display.metadata == {}
+
+
+def test_a_notebook_that_is_too_large_is_not_saved(monkeypatch, tmp_path):
+    monkeypatch.setattr(execute, "FOLDER", tmp_path)
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("x" * execute.LARGEST)])
+    with pytest.raises(ValueError, match=r"^large\.ipynb has 20\d,\d+ bytes, at most 200,000 are allowed"):
+        execute.save("large", notebook)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("version", ["0.7.2", "0.13.0"])
+def test_first_cell_reports_another_jax_in_one_line(version, monkeypatch):
+    monkeypatch.setenv("JAX_NUM_CPU_DEVICES", "2")
+    monkeypatch.setattr(jax, "__version__", version)
+    first = next(cell for cell in read("quickstart").cells if cell.cell_type == "code")
+    with pytest.raises(Exception, match=f"^Found JAX {version}, ") as stopped:
+        exec(compile(first.source, "first cell", "exec"), {})
+    [line] = stopped.value._render_traceback_()
+    assert "\n" not in line and 'run %pip install --upgrade "jax>=0.10,<0.13"' in line and "restart the runtime" in line
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -111,33 +153,35 @@ def test_badge_opens_this_notebook_of_the_repository(name):
     assert first_code.source == next(cell for cell in read(NAMES[0]).cells if cell.cell_type == "code").source
 
 
+@pytest.mark.slow
 def test_quickstart():
-    """Two arms in every round, their curves, and the effect that the study is about."""
+    """All arms of the config in every round, their curves, and the effect that the study is about."""
     notebook = executed("quickstart")
-    lines = [text for text in shown(notebook, "text/plain") if "round" in text]
-    assert [line.split(":")[0] for line in lines] == ["fedavg", "feddecorr"]
+    lines = [text for text in shown(notebook, "text/plain") if "samples/s" in text]
+    assert {line.split(":")[0] for line in lines} == ARMS
     assert all(re.search(r"round 3/3, accuracy [\d.]+ %, effective rank [\d.]+, [\d,]+ samples/s$", x) for x in lines)
     assert_figures(notebook, 2)
     table = table_of(notebook)
-    assert list(table) == ["fedavg", "feddecorr"]
+    assert set(table) == ARMS
     ranks = [float(row["Effective rank"]) for row in table.values()]
-    assert 1 < ranks[0] < ranks[1] < 16
+    assert 1 < float(table["fedavg"]["Effective rank"]) == min(ranks) < max(ranks) < 128
     assert all(f"effective rank {rank:.1f}" in line for rank, line in zip(ranks, lines, strict=True))
 
 
+@pytest.mark.slow
 def test_collapse():
     """The study of the launcher, its figures, the clients' spectra, and the sphere."""
     notebook = executed("collapse")
-    assert "[2/2] feddecorr seed 0  round 3/3" in printed(notebook)
+    assert f"[{len(ARMS)}/{len(ARMS)}] " in printed(notebook)
     assert_figures(notebook, 4)
     table = table_of(notebook)
-    assert list(table) == ["fedavg", "feddecorr"]
+    assert set(table) == ARMS
     (by_arm,) = literals(notebook)
-    of_clients = [by_arm[arm] for arm in table]
-    assert all(1 < ranks["min"] < ranks["mean"] < ranks["max"] <= 16 for ranks in of_clients)
-    assert of_clients[0]["max"] < of_clients[1]["min"]
+    assert all(1 < ranks["min"] < ranks["mean"] < ranks["max"] <= 128 for ranks in by_arm.values())
+    assert by_arm["fedavg"]["mean"] < by_arm["feddecorr"]["mean"]
 
 
+@pytest.mark.slow
 def test_own_regularizer():
     """Its term and its measurement are there, and another strength compiles no round."""
     notebook = executed("own_regularizer")
@@ -154,10 +198,11 @@ def test_own_regularizer():
     assert len(gaps) == 6 and all(-1 < gap < 1 for gap in gaps)
 
 
+@pytest.mark.slow
 def test_throughput_of_100_clients():
     notebook = executed("throughput_100_clients")
     text = printed(notebook)
-    assert "device: cpu\nnumber of devices: 2\ndefault matmul precision: " in text
+    assert re.search(r"device: cpu\nnumber of devices: 2\nprocessor cores: \d+\ndefault matmul precision: ", text)
     assert "with 100 clients" in text
     speeds = {
         system: float(speed.replace(",", ""))

@@ -75,7 +75,7 @@ def test_curves_keep_their_points():
 @pytest.fixture(scope="module")
 def drawn():
     """A figure of many lines with markers and bands, by matplotlib and in short."""
-    out = io.StringIO()
+    out, colours = io.StringIO(), {i: drawing.arm_colour(list(range(12)), i) for i in range(12)}
 
     @drawing.styled
     def draw():
@@ -84,7 +84,7 @@ def drawn():
         x = np.arange(40)
         for i in range(12):
             y = np.random.default_rng(i).normal(i, 1, 40)
-            axes.plot(x, y, label=f"method {i}", **drawing.arm_line(list(range(12)), i, 40))
+            axes.plot(x, y, label=f"method {i}", **drawing.arm_line(colours, i, 40))
             axes.fill_between(x, y - 1, y + 1, alpha=0.2, linewidth=0)
         axes.set_xlim(10, 30)
         drawing.legend(figure, axes.lines, [line.get_label() for line in axes.lines])

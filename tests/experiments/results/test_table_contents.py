@@ -119,7 +119,7 @@ def test_bold_and_minus_signs_of_each_format(study, capsys, monkeypatch):
     assert "\\textbf{60.33 $\\pm$ 9.71}" in text["tex"] and "$-$1.000" in text["tex"] and "−" not in text["tex"]
     rows = list(csv.DictReader(io.StringIO(text["csv"])))
     assert rows[0]["R: mean"] == "-1" and "−" not in text["csv"] and "*" not in text["csv"]
-    page = render(read_study(study))
+    page = render(read_study(study))["report.html"]
     assert "<td><b>60.33 ± 9.71</b></td>" in page and "<td>−1.000 ± 1.000</td>" in page
     assert "Accuracy: differences from base" in page
 
@@ -187,7 +187,7 @@ def test_dead_networks_are_named(tmp_path):
     assert chance_note(read_study(make(tmp_path / "t", {"fine": [0.5]}))) == ""
     assert is_at_chance(0.55, 2) and not is_at_chance(0.56, 2) and is_at_chance(0.0119, 100)
     assert not is_at_chance(0.0121, 100) and not is_at_chance(0.13, 10) and not is_at_chance(1.0, 1)
-    assert chance_note(record) in render(record)
+    assert chance_note(record) in render(record)["report.html"]
 
 
 def test_arms_of_a_sweep_have_colours_along_a_scale(tmp_path):
@@ -205,7 +205,7 @@ def test_arms_of_a_sweep_have_colours_along_a_scale(tmp_path):
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == ordered
     assert {line.get_color() for line in figure.axes[0].lines} == set(colours.values())
-    assert f'style="background:{colours[ordered[2]]}"' in render(record)
+    assert f'style="background:{colours[ordered[2]]}"' in render(record)["report.html"]
     (tmp_path / "s" / ordered[1] / "seed0" / "metrics.jsonl").unlink()
     (tmp_path / "s" / ordered[1] / "seed1" / "metrics.jsonl").unlink()
     assert colours_of(read_study(tmp_path / "s"))[ordered[2]] == colours[ordered[2]]  # also while an arm is missing

@@ -20,7 +20,7 @@ from experiments.study.summaries import finish
 def finished(tmp_path, unrendered, monkeypatch, capsys):
     """A finished study, and a function that ends it again and returns whether its report was made."""
     folder, made, render = make_cells(tmp_path / "s"), [], page.render
-    monkeypatch.setattr(page, "render", lambda study: made.append(study) or render(study))
+    monkeypatch.setattr(page, "render", lambda study, *shown: made.append(study) or render(study, *shown))
 
     def finish_again():
         made.clear()
