@@ -22,7 +22,7 @@ class Gain(NamedTuple):
 
 
 def verdict(study: Study) -> str:
-    """Returns the finding: the gain of the best arm with decorrelation over the first arm without any method.
+    """Returns the finding: the gain of the best arm with decorrelation over the first arm of plain federated averaging.
 
     The best arm has the largest mean gain in accuracy, over pairs of runs with equal seed and partition. Decorrelation
     "gives back" accuracy if accuracy and effective rank are higher in each of several seeds. The sentence is empty for
@@ -48,14 +48,17 @@ def verdict(study: Study) -> str:
 
 
 def _arms(study: Study) -> tuple[str, list[str]]:
-    """Returns the first arm without methods (empty if there is none) and the arms with a method of decorrelation."""
-    methods = {arm: _methods(study.config, of.changes) for arm, of in arms_of(study.config).items()}
-    plain = [arm for arm, names in methods.items() if not names]
-    return next(iter(plain), ""), [arm for arm, names in methods.items() if names & {*DECORRELATION}]
+    """Returns the first arm of plain federated averaging (empty if there is none) and the arms with decorrelation."""
+    values = {
+        arm: merged(study.config, of.changes if isinstance(of.changes, Mapping) else {})
+        for arm, of in arms_of(study.config).items()
+    }
+    plain = [arm for arm, of in values.items() if not _methods(of) and of.get("private", "none") == "none"]
+    return next(iter(plain), ""), [arm for arm, of in values.items() if _methods(of) & {*DECORRELATION}]
 
 
-def _methods(config: Mapping[str, Any], changes: Any) -> set[str]:
-    methods = merged(config, changes if isinstance(changes, Mapping) else {}).get("methods")
+def _methods(values: Mapping[str, Any]) -> set[str]:
+    methods = values.get("methods")
     return set(methods) if isinstance(methods, Mapping) else set()
 
 
