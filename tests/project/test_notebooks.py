@@ -18,7 +18,6 @@ from experiments.configs import quickstart
 from experiments.notebooks import execute, principal_directions, sphere
 from experiments.notebooks.execute import NAMES, read
 
-TO_EXECUTE = ("throughput_100_clients",)  # saved without outputs until then
 CACHE = Path(__file__).parents[2] / ".pytest_cache" / "jax"
 ENVIRONMENT = {
     "FAST": "1",
@@ -77,11 +76,7 @@ def test_a_kernel_of_this_environment_is_found():
     assert command[0] == sys.executable  # not another environment's, of the same interpreter
 
 
-def not_executed(name):
-    return pytest.param(name, marks=pytest.mark.xfail(reason="to be measured on a quiet machine", strict=True))
-
-
-@pytest.mark.parametrize("name", [not_executed(name) if name in TO_EXECUTE else name for name in NAMES])
+@pytest.mark.parametrize("name", NAMES)
 def test_saved_with_the_outputs_of_its_sources(name):
     notebook = read(name)
     nbformat.validate(notebook)
