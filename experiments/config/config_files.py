@@ -36,7 +36,7 @@ def with_config_found(arguments: Sequence[str]) -> list[str]:
     places = [Path(name), _ROOT / name, CONFIGS / name, CONFIGS / f"{name}.py"]
     found = next((place for place in places if place.is_file()), None)
     if not given or found is None:
-        problem = f"--config={given}: there is no such file" if given else "--config is missing"
+        problem = f"--config={given}: no such file" if given else "--config is missing"
         raise UserError(f"{problem}; {_available(name)}")
     options = given, f"--config={given}", f"-config={given}"
     return [a.replace(given, f"{found}{colon}{argument}") if a in options else a for a in arguments]

@@ -10,7 +10,7 @@ import jax
 from experiments.config import build
 from experiments.config.resolving import Cell, RunSpec
 from experiments.study.groups import Plan, make_plan, untraced_plan
-from experiments.study.waiting import Wait
+from experiments.study.waiting import Wait, unseen
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data import Federation
 
@@ -99,8 +99,8 @@ def hashes_of(federations: Federations) -> dict[str, dict[str, dict[str, str]]]:
     }
 
 
-def plan_of(cell: Cell, federation: Federation, wait: Wait | None) -> Plan:
-    """Returns the cell's plan, untraced without ``wait``, which shows what takes long; errors name the cell."""
+def plan_of(cell: Cell, federation: Federation, wait: Wait | None = unseen) -> Plan:
+    """Returns the cell's plan, untraced if ``wait`` is None, which shows what takes long; errors name the cell."""
     try:
         return make_plan(cell.values, federation, wait) if wait else untraced_plan(cell.values, federation)
     except UserError as error:

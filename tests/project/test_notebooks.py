@@ -189,7 +189,9 @@ def test_own_regularizer():
     assert_figures(notebook, 1)
     table = table_of(notebook)
     assert list(table) == ["feddecorr", "both", "both_stronger"]
-    gaps = {float(row[f"overconfidence/{of}"]) for row in table.values() for of in ("server", "local")}
+    gaps = {
+        float(row[f"overconfidence/{of}"].replace("−", "-")) for row in table.values() for of in ("server", "local")
+    }
     assert len(gaps) == 6 and all(-1 < gap < 1 for gap in gaps)
 
 

@@ -90,7 +90,7 @@ def test_they_are_drawn():
     decorr = plain | {f"{EPOCH}{e}/feddecorr/correlation": plain[f"{EPOCH}{e}/task_loss"] / 2 for e in (1, 2, 3)}
     runs = {"plain": plain, "decorr": decorr, "without": {"round": np.array([1])}}
     runs = {arm: [SimpleNamespace(clients=of_arm)] for arm, of_arm in runs.items()}
-    study = SimpleNamespace(arms=list(runs), of_arm=runs.get)
+    study = SimpleNamespace(arms=list(runs), of_arm=runs.get, config={"arms": {arm: {} for arm in runs}})
     figure = within_round(study)
     panels = [axes for axes in figure.axes if axes.axison]
     assert [axes.get_ylabel() for axes in panels] == ["cross-entropy (nats)", "", "feddecorr/correlation"]
@@ -100,6 +100,8 @@ def test_they_are_drawn():
     rows = within_round.select(study).rows
     assert len(rows) == 4 + 8 and rows[0] == ("plain", 2, "task_loss", 0, 1, 4.0)
     many = {f"{i}": runs["decorr" if i == 6 else "plain"] for i in range(7)}  # a loss of what is not drawn has no panel
-    panels = within_round(SimpleNamespace(arms=list(many), of_arm=many.get)).axes
+    panels = within_round(
+        SimpleNamespace(arms=list(many), of_arm=many.get, config={"arms": {arm: {} for arm in many}})
+    ).axes
     assert len(panels) == 6 and all(axes.axison for axes in panels)
     assert within_round(SimpleNamespace(arms=["without"], of_arm=runs.get)) is None
