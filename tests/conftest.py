@@ -10,8 +10,10 @@ from pathlib import Path
 os.environ.setdefault(
     "XLA_FLAGS",
     "--xla_backend_optimization_level=0 --xla_cpu_max_isa=AVX"
-    # a later JAX, as for Python 3.12, ends at a flag that it does not know
-    + " --xla_cpu_use_fusion_emitters=false" * version("jax").startswith("0.10."),
+    # a later JAX, as for Python 3.12, ends at a flag that it does not know; a program is compiled in one piece, as to
+    # divide it takes longer than what is gained where each core has a test to run
+    + " --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+    * version("jax").startswith("0.10."),
 )
 
 import jax
