@@ -187,19 +187,19 @@ def _run_one(rounds, algorithm, state, data, examples, num_rounds):
 
 def _run_round(rounds, algorithm, state, slots, data, examples):
     """Draws a cohort, trains it, aggregates its uploads, and records the results."""
-    shared = cohorts.Shared(state.server, state.round, examples)
+    shared, dispatches = cohorts.Shared(state.server, state.round, examples), algorithm.having("dispatch")
 
     def attempt(left_out):
         drawn = cohorts.draw(rounds, algorithm, data, state.key, state.round, left_out)
         clients = cohorts.gather(drawn, data, state.clients)
         upload, result = cohorts.train(rounds, algorithm, shared, clients, slots)
         new, result = cohorts.aggregate(rounds, algorithm, shared, clients, upload, result)
-        return drawn.id, result.metrics.get(SKIPPED), (new, result, drawn.is_counted)
+        return drawn.id, result.metrics.get(SKIPPED), (new, result, drawn.is_counted if dispatches else ())
 
     num_clients = len(data.ownership.sizes)
     left_out, ids, (new, result, is_counted) = rounds.diverging.repeat(attempt, num_clients)
     states, record = _record(rounds, state.clients, data, ids, result, left_out)
-    if algorithm.having("dispatch"):
+    if dispatches:
         arrived = jnp.zeros(num_clients, bool).at[ids].max(is_counted, mode="drop")
         states = _dispatch(rounds, algorithm, new, states, data, arrived)
     return Advance(State(new, states, state.key, state.round + 1), record, result.watched)
