@@ -56,7 +56,8 @@ KEYS = {  # sections with dots
     "own_tests.name": Key(
         "shares",
         "each client's own test rows: shares, a part of the common test set with its shares of classes, for models "
-        "with private parts; or split, a part of its own examples, of training and test data together, for all models",
+        "with private parts; split, a part of its own examples, of training and test data together, for all models; or "
+        "given, by the source, as pfllib does",
     ),
     "finetuning": Key(
         ConfigDict,
