@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Callable
 from pathlib import Path
 
-from experiments.benchmarks import ON_GPU, SYSTEMS, growth, network_steps
+from experiments.benchmarks import ON_GPU, SYSTEMS, WITH_METHODS, growth, network_steps
 from experiments.benchmarks.environment import available_memory, gpus
 from experiments.benchmarks.workloads import WORKLOADS
 from experiments.commands.parser import Parser
@@ -45,6 +45,7 @@ def parse(argv: list[str] | None, description: str) -> argparse.Namespace:
     if arguments.device == "gpu":
         _check_gpu(parser, arguments.systems)
     if arguments.mode == "workloads":
+        _check_methods(parser, arguments.workloads, arguments.systems)
         _check_memory(parser, arguments.workloads, arguments.scale)
     return arguments
 
@@ -82,6 +83,15 @@ def _check_gpu(parser, systems):
         parser.error(f"--device=gpu: {', '.join(others)} runs on CPUs only; expected --systems of {', '.join(ON_GPU)}")
     if not gpus():
         parser.error("--device=gpu: nvidia-smi finds no GPU; leave the option out, or run on a machine with a GPU")
+
+
+def _check_methods(parser, workloads, systems):
+    needing = [name for name in workloads if WORKLOADS[name].method != "fedavg"]
+    without = [name for name in systems if name not in WITH_METHODS]
+    if needing and without:
+        parser.error(
+            f"{needing[0]}: {', '.join(without)} only average; expected --systems of {', '.join(WITH_METHODS)}"
+        )
 
 
 def _check_memory(parser, workloads, scale):
