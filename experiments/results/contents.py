@@ -8,9 +8,10 @@ from experiments.results.classifier_figure import head_spectra
 from experiments.results.client_losses import client_loss, within_round
 from experiments.results.metrics import ACCURACY, EFFECTIVE_RANK, show_number
 from experiments.results.partition_figure import partition_figure, partition_table
-from experiments.results.seconds import timing, timing_table
+from experiments.results.seconds import timing_table
 from experiments.results.study_results import Study
 from experiments.results.sweep import sweep
+from experiments.results.timing_figure import timing
 
 
 class Plot(NamedTuple):

@@ -21,8 +21,9 @@ from experiments.results.headline import headline
 from experiments.results.page import description, write_report
 from experiments.results.partition_figure import draw_partition, partition_table
 from experiments.results.reading import read_study
-from experiments.results.seconds import timing, timing_table
+from experiments.results.seconds import timing_table
 from experiments.results.table import accuracy_note, final_table, local_note
+from experiments.results.timing_figure import timing
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.simulation.measurement import HEADLINES
 from fedjax_collapse.storage.round_arrays import merge_segments, write_segment
