@@ -4,10 +4,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from experiments.results import drawing
-from experiments.results.arm_colours import colours_of
-from experiments.results.drawing import draws, label, new_figure
 from experiments.results.metrics import PHASES, number
+from experiments.results.plotting import drawing
+from experiments.results.plotting.arm_colours import colours_of
+from experiments.results.plotting.drawing import draws, label, new_figure
 from experiments.results.selection import Selection
 from experiments.results.study_results import Study
 
