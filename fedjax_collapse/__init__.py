@@ -20,8 +20,10 @@ from fedjax_collapse.losses import masked_mean as masked_mean
 from fedjax_collapse.methods import CCVR as CCVR
 from fedjax_collapse.methods import MOON as MOON
 from fedjax_collapse.methods import BalancedSoftmax as BalancedSoftmax
+from fedjax_collapse.methods import ClientView as ClientView
 from fedjax_collapse.methods import ClipUpdate as ClipUpdate
 from fedjax_collapse.methods import DeCov as DeCov
+from fedjax_collapse.methods import Ditto as Ditto
 from fedjax_collapse.methods import FedASAM as FedASAM
 from fedjax_collapse.methods import FedCM as FedCM
 from fedjax_collapse.methods import FedDC as FedDC

@@ -2,6 +2,7 @@
 
 from fedjax_collapse.core.options import option as option
 from fedjax_collapse.methods.balanced_softmax import BalancedSoftmax as BalancedSoftmax
+from fedjax_collapse.methods.base import ClientView as ClientView
 from fedjax_collapse.methods.base import FinishView as FinishView
 from fedjax_collapse.methods.base import GradientView as GradientView
 from fedjax_collapse.methods.base import LocalView as LocalView
@@ -12,6 +13,7 @@ from fedjax_collapse.methods.base import Term as Term
 from fedjax_collapse.methods.ccvr import CCVR as CCVR
 from fedjax_collapse.methods.clip_update import ClipUpdate as ClipUpdate
 from fedjax_collapse.methods.decov import DeCov as DeCov
+from fedjax_collapse.methods.ditto import Ditto as Ditto
 from fedjax_collapse.methods.fedasam import FedASAM as FedASAM
 from fedjax_collapse.methods.fedcm import FedCM as FedCM
 from fedjax_collapse.methods.feddc import FedDC as FedDC

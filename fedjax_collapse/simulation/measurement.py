@@ -22,7 +22,7 @@ from fedjax_collapse.analysis.moments import Moments, class_moments
 from fedjax_collapse.analysis.spectrum import collapse_ratio, covariance_spectrum, effective_rank, significant_dims
 from fedjax_collapse.core import masks
 from fedjax_collapse.core.annotations import as_array
-from fedjax_collapse.core.records import MEASURED, ClientState, Key, Variables, of_rounds
+from fedjax_collapse.core.records import MEASURED, ClientState, Key, Server, Variables, of_rounds
 from fedjax_collapse.data.federation import Federation
 from fedjax_collapse.engine import Advance, Participation, RoundRecord, by_identity, on_one_device
 from fedjax_collapse.engine.skipping import SKIPPED
@@ -129,17 +129,17 @@ def headline_of(algorithm: FedAvg, federation: Federation) -> str:
     """
     if federation.tests is not None:
         return "own"
-    if algorithm.private_part != "none":
+    if algorithm.is_personal:
         return "personal"
     return "server" if federation.domains is None else "domain"
 
 
 def view_models(
     algorithm: FedAvg, model: Model, advance: Advance, federation: Federation, order: jax.Array | None = None
-) -> tuple[MeasurementView, ClientState]:
-    """Returns the input of measurements, and the clients with the private parts with which they are evaluated.
+) -> tuple[MeasurementView, Server, ClientState]:
+    """Returns the input of measurements; the server with the evaluated model, and the clients, for own tests.
 
-    Both are on one device: otherwise all devices that hold the variables would do the same work. ``order`` is that of
+    All are on one device: otherwise all devices that hold the variables would do the same work. ``order`` is that of
     the stored clients.
     """
     labels = np.asarray(federation.test.labels)
@@ -159,7 +159,7 @@ def view_models(
     }
     started = watched.received, model.mask(algorithm.private_part)
     view = MeasurementView(int(advance.state.round), of_server, local, len(ids), federation, model, *started)
-    return view, clients._replace(private=server.own_parts(algorithm, current, clients))
+    return view, current._replace(variables=of_server.variables), clients
 
 
 def observe(
