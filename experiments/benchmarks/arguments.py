@@ -68,7 +68,7 @@ def command_line(description: str) -> Parser:
     parser.add_argument("--repetitions", type=repetitions, default=5, help=_REPETITIONS)
     parser.add_argument("--turns", action="store_true", help="run systems alternately, with all cores")
     parser.add_argument("--variant", type=_variant, action="append", default=[], metavar=_SHAPE, help=_VARIANT)
-    parser.add_argument("--scale", type=_share, default=1.0, help=_SCALE)
+    parser.add_argument("--scale", type=share, default=1.0, help=_SCALE)
     parser.add_argument("--device", choices=("cpu", "gpu"), default="cpu", help=f"gpu: only {', '.join(ON_GPU)}")
     parser.add_argument("--layout", type=_layout, metavar="2x1", help=_LAYOUT)
     parser.add_argument("--json", type=writable, metavar="FILE", help="where to write all numbers")
@@ -146,14 +146,15 @@ def _variant(text):
     return name, dict(setting.split("=", 1) for setting in settings)
 
 
-def _share(text):
+def share(text: str) -> float:
+    """Parses a number above 0 and at most 1."""
     try:
-        share = float(text)
+        value = float(text)
     except ValueError:
-        share = 0.0
-    if not 0 < share <= 1:
+        value = 0.0
+    if not 0 < value <= 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a share in (0, 1]")
-    return share
+    return value
 
 
 def _layout(text):

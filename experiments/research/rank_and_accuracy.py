@@ -27,7 +27,9 @@ from scipy.stats import spearmanr
 
 from experiments.commands.parser import Parser
 from experiments.config.cells import arms_of
-from experiments.results.drawing import (
+from experiments.results.formats import csv_text, markdown
+from experiments.results.metrics import ACCURACY, number, show_number
+from experiments.results.plotting.drawing import (
     COLOURS,
     FIGURES,
     MARKERS,
@@ -38,11 +40,9 @@ from experiments.results.drawing import (
     save_figure,
     styled,
 )
-from experiments.results.formats import csv_text, markdown
-from experiments.results.metrics import ACCURACY, number, show_number
-from experiments.results.paired import pairs, why_none
 from experiments.results.reading import read_study
 from experiments.results.study_results import Study, moments
+from experiments.results.tables.paired import pairs, why_none
 from experiments.study.waiting import wait
 from fedjax_collapse.core.records import MEASURED, UserError
 
