@@ -24,7 +24,7 @@ from experiments.config.names import check_name
 from experiments.config.parsing import parse as parse_options
 from experiments.config.resolving import resolve_arm
 from experiments.config.validation import check_keys
-from experiments.results.partition_figure import draw_partition
+from experiments.results.plotting.partition_figure import draw_partition
 from experiments.study.waiting import wait
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data import Federation

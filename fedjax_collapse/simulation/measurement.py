@@ -85,6 +85,7 @@ class MeasurementView:
     received: Variables  # the server's model from which local training started in the last round
     private: Variables  # the mask (``core/masks.py``) of what never leaves a client
     own: Mapping[str, ClientScores] = dataclasses.field(default_factory=dict)  # by stage, if clients have own tests
+    make_personal: Callable[[int], MeasuredModel] | None = None
 
     @property
     def labels(self) -> np.ndarray:
@@ -98,6 +99,11 @@ class MeasurementView:
             return None
         received = self.own[RECEIVED]
         return received.score / np.maximum(received.size, 1).astype(received.score.dtype)
+
+    @functools.cached_property
+    def personal_models(self) -> dict[int, MeasuredModel]:
+        """By client, as ``local``: the models that these clients use after the round, evaluated when they are read."""
+        return {client: self.make_personal(client) for client in self.local} if self.make_personal else {}
 
     @property
     def updates(self) -> dict[int, dict[str, np.ndarray]]:
@@ -143,8 +149,9 @@ def view_models(
     the stored clients.
     """
     labels = np.asarray(federation.test.labels)
-    arrays = (algorithm, advance.state.server, server.scored_clients(algorithm, advance.state.clients), advance.watched)
-    algorithm, current, clients, watched = on_one_device(arrays)
+    done, clients = advance.state, server.scored_clients(algorithm, advance.state.clients)
+    arrays = (algorithm, done.server, clients, advance.watched, done.key, done.round)
+    algorithm, current, clients, watched, key, round = on_one_device(arrays)
     clients = by_identity(clients, federation.num_clients, order)
 
     def measured(variables):
@@ -157,9 +164,15 @@ def view_models(
         for client, variables in zip(ids, unstack(watched.variables, len(ids)), strict=True)
         if client < federation.num_clients
     }
+    current = current._replace(variables=of_server.variables)
+
+    def personal(client):
+        data = federation.train, federation.ownership
+        return measured(own_tests.personal_model(model, algorithm, current, clients, *data, key, round, client))
+
     started = watched.received, model.mask(algorithm.private_part)
-    view = MeasurementView(int(advance.state.round), of_server, local, len(ids), federation, model, *started)
-    return view, current._replace(variables=of_server.variables), clients
+    view = MeasurementView(int(round), of_server, local, len(ids), federation, model, *started, make_personal=personal)
+    return view, current, clients
 
 
 def observe(

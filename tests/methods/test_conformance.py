@@ -27,6 +27,7 @@ OUT_OF_RANGE = {  # values that are not in the range, or among the choices, of t
     "ccvr": dict(when="never", clients="some", samples=0),
     "clip_update": dict(max_norm=0.0),
     "decov": dict(strength=-1.0),
+    "ditto": dict(strength=-1.0, epochs=0),
     "fedasam": dict(eta=-0.1),
     "fedcm": dict(alpha=0.0),
     "feddc": dict(alpha=-1.0, evaluate="all"),

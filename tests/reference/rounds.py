@@ -32,6 +32,7 @@ class PlainFedAvg:
     """
 
     private = ()  # the part that clients keep
+    averages_alike = False  # whether the server's model is that of federated averaging
     newcomers_have_the_mean = False  # of the private parts of the last cohort, as long as they were in none
     phases = None  # parts that are trained in turn, with their epochs
 
@@ -186,6 +187,8 @@ class Rounds:
 
     def step(self, client, optimizer, rows, key):
         images, labels, params = self.images[rows], self.labels[rows], list(client.network.parameters())
+
+        client.batch = SimpleNamespace(images=images, labels=labels)
 
         def loss():
             features, logits = client.network(images)

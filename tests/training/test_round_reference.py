@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 from conftest import assert_close
-from reference import algorithms, logits
+from reference import algorithms, logits, personal
 from reference import regularizers as terms
 from reference.beside import COHORT_SIZE, Case, assert_same_rounds
 from reference.networks import TorchETF, TorchSimplex
@@ -97,6 +97,7 @@ CASES = {  # the method's name, perhaps with a variant after a comma
         algorithms.LESAMOnScaffold(), {"scaffold": methods.Scaffold("fednova", strength=0.1)}
     ),
     "fedlesam, feddyn, private BatchNorm": fedlesam(algorithms.LESAMOnDyn(), {"feddyn": DYN}, private="batch_norm"),
+    "ditto": Case(methods.Ditto(0.5), personal.PlainDitto(0.5)),
     "fedper": Case(methods.FedPer(), algorithms.PlainFedPer()),
     "fedrep, newcomers": Case(methods.FedRep(2, 1, "mean"), algorithms.PlainFedRep()),
     "lg_fedavg": Case(methods.LGFedAvg(), algorithms.PlainLGFedAvg()),
