@@ -33,7 +33,8 @@ from fedjax_collapse.core import files
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.storage.fingerprint import flatten
 
-DEMONSTRATIONS = ("digits", "glyphs", "synthetic")  # sources too small, or too artificial, for a comparison with papers
+# sources too small, or too artificial, for a comparison with papers
+DEMONSTRATIONS = ("digits", "glyphs", "synthetic", "experiments.configs.pfllib:digits")
 
 _OF_ALL = ("data", "clients", "partition", "network")  # described once for all arms of a study
 
