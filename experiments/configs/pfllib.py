@@ -44,7 +44,7 @@ def get_config(arg: str = "") -> ConfigDict:
     if arg == "digits":
         config.data = dict(source="experiments.configs.pfllib:digits")
     config.partition = dict(name="pfllib_dir", alpha=0.1, seed=0)
-    config.own_tests = dict(name="split", test=0.25, stratified=False)
+    config.own_tests = dict(name="split")  # a quarter of each client's examples, not stratified
     config.finetuning = dict(epochs=1)
     config.network = dict(name="pfllib_cnn")
     config.training.update(
