@@ -17,7 +17,7 @@ from fedjax_collapse.core.records import Outputs
 from fedjax_collapse.methods import FedALA, FedProto
 from fedjax_collapse.methods._prototypes import Prototypes
 from fedjax_collapse.methods.fedala import Mixing
-from fedjax_collapse.simulation.own_tests import personal_model
+from fedjax_collapse.simulation.own_tests import by_stage, personal_model
 
 __all__ = ["in_order"]
 pytestmark = pytest.mark.usefixtures("in_order")
@@ -88,9 +88,27 @@ def test_two_rounds_of_fedproto():
     close(own_body(state), [[0.82021, -0.92703], [0.51001, 1.89517]], 1e-5)
 
 
+def test_own_tests_of_fedproto_are_of_the_nearest_prototypes():
+    data, model, algorithm = system(), Model(TwoLayers(3), (1, 1, 2)), proto(prediction="own")
+    data = data.with_tests(data.owned_rows())
+    state = run(algorithm, data, 2)
+    arguments = algorithm, model, state.server, state.clients, data, data.tests, None, jax.random.key(0), 2
+    found = by_stage(*arguments)["received"]
+    means = state.server.shared["fedproto"].means
+    for client, rows in enumerate(data.owned_rows()):
+        labels = np.asarray(data.test.labels)[rows]
+        features = np.asarray(data.test.inputs)[rows].reshape(-1, 2) @ own_body(state, client).T
+        classes = np.unique(labels)
+        distances = ((features[:, None] - means[classes]) ** 2).sum(2)
+        assert found.score[client] == (classes[distances.argmin(1)] == labels).sum()
+        of_label = distances[np.arange(len(rows)), np.searchsorted(classes, labels)]
+        close(found.loss[client], (of_label + np.log(np.exp(-distances).sum(1))).mean())
+
+
 LAST, RECEIVED = [[0.8, 0.2], [0, 0.6], [-1.2, 0.8]], [[0.7, 0.3], [0.6, 1], [-0.7, 1.3]]
 
 
+@pytest.mark.parametrize("has_settled", [True, False])
 @pytest.mark.parametrize(
     ("rate", "weights", "mixture"),
     [
@@ -99,9 +117,12 @@ LAST, RECEIVED = [[0.8, 0.2], [0, 0.6], [-1.2, 0.8]], [[0.7, 0.3], [0.6, 1], [-0
         (10.0, [[0.556461, 0.880070], [0, 1], [0.224609, 0]], None),
     ],
 )  # fmt: skip
-def test_fedala_learns_weights_of_the_received_head(rate, weights, mixture):
-    algorithm, data = FedAvg(TRAINING, {"fedala": FedALA(rate=rate, share=1.0)}), federation(batches(A, B))
-    stored = Mixing({"head/kernel": jnp.ones((1, 2, 3))}, {"head/kernel": jnp.array([LAST]).mT}, jnp.ones(1, bool))
+def test_fedala_learns_weights_of_the_received_head(rate, weights, mixture, has_settled):
+    """In one epoch, of a later round or because there is no second one."""
+    data, limit = federation(batches(A, B)), {} if has_settled else dict(max_epochs=1)
+    algorithm = FedAvg(TRAINING, {"fedala": FedALA(rate=rate, share=1.0, **limit)})
+    own = {"head/kernel": jnp.array([LAST]).mT}
+    stored = Mixing({"head/kernel": jnp.ones((1, 2, 3))}, own, jnp.array([has_settled]))
     state = run(algorithm, data, start=of(W1, RECEIVED), memory={"fedala": stored})
     mixing = of_client(state.clients.memory["fedala"])
     close(mixing.weights["head/kernel"].T, weights)
