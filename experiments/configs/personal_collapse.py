@@ -3,10 +3,10 @@
     python experiments/launch.py --config=experiments/configs/personal_collapse.py --workdir=runs/personal
     fedjax-collapse rank-and-accuracy runs/personal
 
-Twenty clients, Dirichlet 0.1, each tested on a quarter of its own examples; four dense layers, 20 rounds of five epochs;
-every method alone, and DeCov beside those that leave its term in the loss of the personal model. The effective rank is
-of the models that the clients use, on the whole test set, after the last round. Behind the file name: ``digits``,
-``mnist5k`` (needs the extra ``mnist5k``), ``all`` of them (the default), or ``smoke``.
+Twenty clients, Dirichlet 0.1, each tested on a quarter of its own examples; four dense layers, 20 rounds of five
+epochs; every method alone, and DeCov beside those that leave its term in the loss of the personal model. The effective
+rank is of the models that the clients use, on the whole test set, after the last round. Behind the file name:
+``digits``, ``mnist5k`` (needs the extra ``mnist5k``), ``all`` of them (the default), or ``smoke``.
 Small data: not comparable with published tables.
 """
 
