@@ -46,7 +46,7 @@ def lowerings_by_rules(monkeypatch):
 @pytest.fixture
 def unrendered(monkeypatch):
     """Figures of a page are made; to lay them out and to render them, which takes long, is left out."""
-    monkeypatch.setattr("experiments.results.drawing.svg", lambda figure, *names: "<svg></svg>")
+    monkeypatch.setattr("experiments.results.plotting.drawing.svg", lambda figure, *names: "<svg></svg>")
 
 
 @pytest.fixture

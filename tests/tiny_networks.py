@@ -42,6 +42,7 @@ TINY = {
         least=dict(stages=((6, 16, 1, 2),)),
     ),
     "moon_cnn": Tiny(nn.MOONCNN, dict(hidden=(20, 10)), least=dict(channels=(6,))),
+    "pfllib_cnn": Tiny(nn.PFLlibCNN, dict(channels=(5, 8), hidden=(12,)), least=dict(channels=(6,))),
     "resnet18": Tiny(
         nn.ResNet18, dict(width_multiplier=1 / 8, blocks=(1, 1), strides=(1, 2)), least=dict(blocks=(1,), strides=(2,))
     ),

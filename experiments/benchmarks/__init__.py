@@ -51,6 +51,7 @@ class System(NamedTuple):
 _TORCH = {"torch": PYTORCH}
 OURS = "fedjax_collapse"
 ON_GPU = ("fedjax_collapse", "pytorch")
+WITH_METHODS = ("fedjax_collapse", "fedjax_collapse-timed", "pytorch", "pytorch-threads")  # besides federated averaging
 SYSTEMS = {
     "fedjax_collapse": System("engine_rounds", "run", {}),
     "fedjax_collapse-timed": System("engine_rounds", "timed", {}),

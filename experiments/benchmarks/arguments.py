@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Callable
 from pathlib import Path
 
-from experiments.benchmarks import ON_GPU, SYSTEMS, growth, network_steps
+from experiments.benchmarks import ON_GPU, SYSTEMS, WITH_METHODS, growth, network_steps
 from experiments.benchmarks.environment import available_memory, gpus
 from experiments.benchmarks.workloads import WORKLOADS
 from experiments.commands.parser import Parser
@@ -45,6 +45,7 @@ def parse(argv: list[str] | None, description: str) -> argparse.Namespace:
     if arguments.device == "gpu":
         _check_gpu(parser, arguments.systems)
     if arguments.mode == "workloads":
+        _check_methods(parser, arguments.workloads, arguments.systems)
         _check_memory(parser, arguments.workloads, arguments.scale)
     return arguments
 
@@ -67,7 +68,7 @@ def command_line(description: str) -> Parser:
     parser.add_argument("--repetitions", type=repetitions, default=5, help=_REPETITIONS)
     parser.add_argument("--turns", action="store_true", help="run systems alternately, with all cores")
     parser.add_argument("--variant", type=_variant, action="append", default=[], metavar=_SHAPE, help=_VARIANT)
-    parser.add_argument("--scale", type=_share, default=1.0, help=_SCALE)
+    parser.add_argument("--scale", type=share, default=1.0, help=_SCALE)
     parser.add_argument("--device", choices=("cpu", "gpu"), default="cpu", help=f"gpu: only {', '.join(ON_GPU)}")
     parser.add_argument("--layout", type=_layout, metavar="2x1", help=_LAYOUT)
     parser.add_argument("--json", type=writable, metavar="FILE", help="where to write all numbers")
@@ -82,6 +83,15 @@ def _check_gpu(parser, systems):
         parser.error(f"--device=gpu: {', '.join(others)} runs on CPUs only; expected --systems of {', '.join(ON_GPU)}")
     if not gpus():
         parser.error("--device=gpu: nvidia-smi finds no GPU; leave the option out, or run on a machine with a GPU")
+
+
+def _check_methods(parser, workloads, systems):
+    needing = [name for name in workloads if WORKLOADS[name].method != "fedavg"]
+    without = [name for name in systems if name not in WITH_METHODS]
+    if needing and without:
+        parser.error(
+            f"{needing[0]}: {', '.join(without)} only average; expected --systems of {', '.join(WITH_METHODS)}"
+        )
 
 
 def _check_memory(parser, workloads, scale):
@@ -136,14 +146,15 @@ def _variant(text):
     return name, dict(setting.split("=", 1) for setting in settings)
 
 
-def _share(text):
+def share(text: str) -> float:
+    """Parses a number above 0 and at most 1."""
     try:
-        share = float(text)
+        value = float(text)
     except ValueError:
-        share = 0.0
-    if not 0 < share <= 1:
+        value = 0.0
+    if not 0 < value <= 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a share in (0, 1]")
-    return share
+    return value
 
 
 def _layout(text):

@@ -11,12 +11,14 @@ from experiments.benchmarks import Round, Setting, networks
 from experiments.benchmarks.tasks import Data, Task
 from experiments.benchmarks.weights import variables_from
 from experiments.benchmarks.workloads import SEED, Training, Workload
-from fedjax_collapse import FedAvg, Federation, LocalTraining, Model, engine
+from fedjax_collapse import Ditto, FedAvg, Federation, FedPer, LocalTraining, Model, engine
 from fedjax_collapse.core.records import Variables
 from fedjax_collapse.core.target import Target
 from fedjax_collapse.engine.layout import padded_sizes
 from fedjax_collapse.engine.timing import with_timed_lowerings
 from fedjax_collapse.simulation.simulation import Hardware, Run, Schedule, check
+
+METHODS = {"fedavg": {}, "fedper": {"fedper": FedPer()}, "ditto": {"ditto": Ditto()}}
 
 
 def run(workload: Workload, task: Task, setting: Setting, is_timed: bool = False) -> Iterator[Round]:
@@ -37,7 +39,7 @@ def run(workload: Workload, task: Task, setting: Setting, is_timed: bool = False
     variables, training = variables_from(model, task.weights), workload.training
     sizes = np.array([len(part) for part in task.parts])
     data, share = Data(task.images, task.labels, task.mean, task.std), task.cohorts.shape[1] / len(sizes)
-    algorithm = FedAvg(LocalTraining(*training))
+    algorithm = FedAvg(LocalTraining(*training), METHODS[workload.method])
     run, compiled = prepare(data, task.parts, algorithm, model, client_map, share, variables)
     for record in rounds(run, compiled):
         steps = np.asarray(record.steps)[0]

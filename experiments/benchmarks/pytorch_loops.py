@@ -68,30 +68,59 @@ def _lanes(workload, task, lanes, threads, device="cpu"):
     parts = [torch.from_numpy(part).to(device) for part in task.parts]
     data = [tensor.to(device) for tensor in tensors(task)]
     generators = [torch.Generator(device).manual_seed(SEED + lane) for lane in range(lanes)]
+    own = [_Own(workload.method, server) for _ in task.parts]
     with ThreadPoolExecutor(lanes) as pool:
         run = map if lanes == 1 else pool.map
         for cohort in itertools.cycle(task.cohorts):
-            clients = sorted((parts[i] for i in cohort), key=len)
+            clients = sorted(((parts[i], own[i]) for i in cohort), key=lambda client: len(client[0]))
             deal = [clients[lane::lanes] for lane in range(lanes)]
             done = run(
                 lambda *lane: _run_share(server, data, workload.training, *lane), resident_networks, deal, generators
             )
             sums, counts = zip(*done, strict=True)
             for tensor, *summands in zip(server, *sums, strict=True):
-                tensor.copy_(sum(summands) / sum(map(len, clients)))
+                tensor.copy_(sum(summands) / sum(len(rows) for rows, _ in clients))
             yield _round(list(itertools.chain(*counts)), f"{lanes} x {threads} threads")
+
+
+class _Own:
+    """What a client keeps: nothing, its head (FedPer) or a model (Ditto), which start at the server's."""
+
+    def __init__(self, method, server):
+        kept = {"fedavg": [], "fedper": server[-2:], "ditto": server}[method]
+        self.method, self.tensors = method, [tensor.clone() for tensor in kept]
+
+    def train(self, server, network, data, rows, training, generator):
+        """Trains the network, which has the server's weights, in place; returns the report."""
+        own = pytorch_networks.tensors(network)
+        if self.method == "ditto":
+            with torch.no_grad():
+                torch._foreach_copy_(own, self.tensors)
+            train(network, *data, rows, training, generator, towards=server)
+            with torch.no_grad():
+                torch._foreach_copy_(self.tensors, own)
+                torch._foreach_copy_(own, server)
+        if self.method != "fedper":
+            return train(network, *data, rows, training, generator)
+        with torch.no_grad():
+            torch._foreach_copy_(own[-2:], self.tensors)
+        report = train(network, *data, rows, training, generator)
+        with torch.no_grad():
+            torch._foreach_copy_(self.tensors, own[-2:])
+            torch._foreach_copy_(own[-2:], server[-2:])
+        return report
 
 
 def _run_share(server, data, training, network, clients, generator):
     """Returns the sum of these clients' models, weighted by their numbers of examples, and a report of each."""
-    own = pytorch_networks.tensors(network)
+    current = pytorch_networks.tensors(network)
     total, counts = [torch.zeros_like(tensor) for tensor in server], []
-    for rows in clients:
+    for rows, own in clients:
         with torch.no_grad():
-            torch._foreach_copy_(own, server)
-        counts.append(train(network, *data, rows, training, generator))
+            torch._foreach_copy_(current, server)
+        counts.append(own.train(server, network, data, rows, training, generator))
         with torch.no_grad():
-            torch._foreach_add_(total, own, alpha=len(rows))
+            torch._foreach_add_(total, current, alpha=len(rows))
     return total, counts
 
 
@@ -102,8 +131,12 @@ def train(
     rows: torch.Tensor,
     training: Training,
     generator: torch.Generator | None = None,
+    towards: list[torch.Tensor] | None = None,
 ) -> tuple[float, int, int]:
-    """One client's local training in place: its mean loss over the samples trained on, their number, and steps."""
+    """One client's local training in place: its mean loss over the samples trained on, their number, and steps.
+
+    ``towards``: weights to which the gradient pulls, each step by the difference (Ditto with strength 1).
+    """
     weights, momenta, losses, counts = list(network.parameters()), None, [], []
     for _ in range(training.epochs):
         order = rows[torch.randperm(len(rows), generator=generator, device=rows.device)]
@@ -111,6 +144,8 @@ def train(
         for x, y in zip(*batches, strict=True):
             loss = cross_entropy(network(x), y)
             gradients = torch.autograd.grad(loss, weights)
+            if towards is not None:
+                gradients = torch._foreach_add(gradients, torch._foreach_sub(weights, towards))
             momenta = descend(weights, gradients, momenta, training)
             losses.append(loss.detach())  # read at the end, so that no step waits for the GPU
             counts.append(len(y))

@@ -249,6 +249,7 @@ BACKBONES = {
     "mlp": _mlp,
     "mobilenet_v2": _mobilenet_v2,
     "moon_cnn": _moon_cnn,
+    "pfllib_cnn": functools.partial(_moon_cnn, channels=(32, 64), hidden=(512,)),
     "resnet18": functools.partial(_residual_network, blocks=(2, 2, 2, 2)),
     "resnet20": functools.partial(_cifar_resnet, blocks=(3, 3, 3)),
     "resnet32": functools.partial(_cifar_resnet, blocks=(5, 5, 5)),

@@ -1,7 +1,8 @@
 """The benchmark's workloads: data, a split, cohorts and initial weights that are the same for every system.
 
-Federated averaging of SGD with momentum, clients weighted by their numbers of examples, no augmentation. A task is made
-once and handed to the systems as a file. JAX and PyTorch are imported where they are used: no process loads both.
+SGD with momentum, clients weighted by their numbers of examples, no augmentation; by federated averaging or a method of
+personal models. A task is made once and handed to the systems as a file. JAX and PyTorch are imported where they are
+used: no process loads both.
 """
 
 import dataclasses
@@ -43,6 +44,7 @@ class Workload:
     network: str  # of ``networks.py``
     rounds: int = 5  # to time, unless asked otherwise: many short ones, as a machine's pauses are long against them
     clients_at_once: int = 1  # on each device, where this network is fastest
+    method: str = "fedavg"  # or fedper, ditto
 
     @property
     def bytes_needed(self) -> int:
@@ -115,6 +117,13 @@ def _split(kind: str, **options: Any) -> Callable[[np.ndarray, int], Sequence[np
     return split
 
 
+def _large_digits(count: int) -> Data:
+    """Returns digits of 28x28: each pixel three times in each direction, and a margin of 2."""
+    images, labels, *_ = _digits(count)
+    images = np.pad(images.repeat(3, axis=1).repeat(3, axis=2), [(0, 0), (2, 2), (2, 2), (0, 0)])
+    return Data(images, labels, 8.0, 8.0)  # to [-1, 1]
+
+
 _DIGITS = dict(data=_digits, image_shape=(8, 8, 1), examples=1797)
 _IMAGES = dict(data=_synthetic_images, image_shape=(32, 32, 3))
 _DIRICHLET = dict(split=_split("dirichlet", alpha=0.1, min_size=1), training=Training(1, 32, 0.01, 0.9))
@@ -128,6 +137,21 @@ _BLAZEFL = dict(  # of BlazeFL's benchmark, whose small network is another one
 WORKLOADS = {
     "mlp100": Workload(**_DIGITS, **_DIRICHLET, **_EVERYBODY, network="mlp", rounds=60),
     "cnn100": Workload(**_IMAGES, **_DIRICHLET, **_EVERYBODY, examples=10_000, network="cnn"),
+    **{
+        f"{method}{clients}": Workload(  # of PFLlib's protocol
+            data=_large_digits,
+            image_shape=(28, 28, 1),
+            examples=1797,
+            split=_DIRICHLET["split"],
+            clients=clients,
+            cohort=clients,
+            training=Training(1, 10, 0.005, 0.0),
+            network="pfllib_cnn",
+            method=method,
+        )
+        for clients in (20, 100)
+        for method in ("fedavg", "fedper", "ditto")
+    },
     "cnn10": Workload(**_IMAGES, **_DIRICHLET, examples=10_000, clients=10, cohort=10, network="cnn"),
     "blazefl": Workload(**_IMAGES, **_BLAZEFL, **_EVERYBODY, network="cnn"),
     "blazefl_resnet18": Workload(**_IMAGES, **_BLAZEFL, **_EVERYBODY, network="resnet18"),

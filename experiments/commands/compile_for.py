@@ -28,7 +28,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from experiments.benchmarks.arguments import writable
+from experiments.benchmarks.arguments import at_least, share, writable
 from experiments.benchmarks.compiling import topologies
 from experiments.benchmarks.compiling.topologies import Topology
 from experiments.commands.parser import Parser
@@ -38,6 +38,7 @@ from experiments.study.waiting import wait
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.core.target import Target
 
+_number = at_least(1, "a number")
 _AS_ON_CPU = "cpu"
 _MIB = 2**20
 Row = dict[str, Any]
@@ -92,7 +93,7 @@ def command_line() -> Parser:
     papers = "hours of these published studies: configs, or folders of them, such as feddecorr/table1,feduv"
     parser.add_argument("--papers", type=_words, default=[], help=papers)
     efficiency = "of the estimated speed that a device reaches, for the second column of hours"
-    parser.add_argument("--efficiency", type=_share, default=0.3, help=efficiency)
+    parser.add_argument("--efficiency", type=share, default=0.3, help=efficiency)
     parser.add_argument("--json", type=writable, metavar="FILE", help="where to write the rows too")
     return parser
 
@@ -221,22 +222,6 @@ def _option(text):
         return name, ast.literal_eval(value)
     except (ValueError, SyntaxError):
         return name, value
-
-
-def _number(text):
-    if not (text.isdecimal() and int(text)):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number >= 1")
-    return int(text)
-
-
-def _share(text):
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value <= 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0 and at most 1")
-    return value
 
 
 def _numbers(text):

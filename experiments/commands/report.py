@@ -26,19 +26,19 @@ from experiments.config.errors import one_line
 from experiments.config.names import check_name
 from experiments.config.paper import paper_of
 from experiments.folder import EXPORT
-from experiments.results.best import with_best
-from experiments.results.chance import chance_note
-from experiments.results.differences import difference_tables
-from experiments.results.drawing import FIGURES, save_figure
 from experiments.results.export import TABLES, results_of, save_figures
-from experiments.results.headline import headline
 from experiments.results.page import write_report
-from experiments.results.pivots import summary_for_paper
+from experiments.results.plotting.drawing import FIGURES, save_figure
+from experiments.results.plotting.headline import headline
 from experiments.results.reading import read_study
 from experiments.results.study_results import Study
-from experiments.results.table import unfinished_note
+from experiments.results.tables.best import with_best
+from experiments.results.tables.chance import chance_note
+from experiments.results.tables.differences import difference_tables
+from experiments.results.tables.pivots import summary_for_paper
+from experiments.results.tables.table import unfinished_note
+from experiments.results.tables.view import View, view_of
 from experiments.results.verdict import verdict
-from experiments.results.view import View, view_of
 from experiments.study.console import Console
 from fedjax_collapse.core import files
 from fedjax_collapse.core.records import UserError

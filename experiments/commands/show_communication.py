@@ -21,7 +21,7 @@ from experiments.config.paper import paper_of
 from experiments.config.parsing import parse
 from experiments.config.resolving import Cell, StudySpec, resolve
 from experiments.results.metrics import show_number
-from experiments.results.pivots import paper_note
+from experiments.results.tables.pivots import paper_note
 from experiments.study.console import Console
 from experiments.study.preparing import Examples
 from fedjax_collapse.core.records import UserError

@@ -1,13 +1,14 @@
 """Prints and draws a partition, without training.
 
     fedjax-collapse partition --config=CONFIG[:arg] [--config.key=value] [--setting=SETTING] [--arm=ARM] [--seed=SEED]
-        [--out=FOLDER]
+        [--out=FOLDER] [--pfllib=FOLDER]
 
 It is the partition, with the same SHA-256, that ``launch.py`` makes from this config for one of its seeds, by default
 the first. With --out the folder gets ``partition.json`` (what is printed), ``partition.npz`` (examples of each class at
 each client), ``partition.svg`` (the figure of the report: a heat map, and sizes, numbers of classes and entropies) and
-``indices.json`` (the examples of every client, a file for the partition ``from_file``). Exit status: 0, or 2 after a
-one-line message about wrong input.
+``indices.json`` (the examples of every client, a file for the partition ``from_file``). With --pfllib the folder gets
+the examples of every client in PFLlib's format, ``train/<k>.npz`` and ``test/<k>.npz`` (own tests). Exit status: 0, or
+2 after a one-line message about wrong input.
 """
 
 import sys
@@ -23,11 +24,13 @@ from experiments.config.names import check_name
 from experiments.config.parsing import parse as parse_options
 from experiments.config.resolving import resolve_arm
 from experiments.config.validation import check_keys
-from experiments.results.partition_figure import draw_partition
+from experiments.results.plotting.partition_figure import draw_partition
 from experiments.study.waiting import wait
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data import Federation
 from fedjax_collapse.data.heterogeneity import heterogeneity
+from fedjax_collapse.data.ownership import rows_of
+from fedjax_collapse.data.reading import pfllib_folder
 from fedjax_collapse.storage.history import write_json, write_npz
 
 _SHADES = " .:-=+*#%@"
@@ -37,7 +40,7 @@ _WIDEST = 100  # classes that are drawn in the terminal, one character each
 def main(arguments: list[str]) -> int:
     """Runs the command; returns the exit status."""
     try:
-        config, seed, out = parse(arguments)
+        config, seed, out, pfllib = parse(arguments)
         with wait(f"reading and dividing {config['data']['source']}"):
             federation = build.federations(config, [seed])[seed]
         facts = describe(federation)
@@ -46,6 +49,9 @@ def main(arguments: list[str]) -> int:
             chosen = {key: dict(sorted(config[key].items())) for key in ("data", "partition")}
             write(out, {**chosen, "seed": seed, **facts}, federation)
             lines.append(f"wrote {out}")
+        if pfllib:
+            write_pfllib(pfllib, federation)
+            lines.append(f"wrote {pfllib}")
         print("\n".join(lines))
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -53,8 +59,8 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def parse(arguments: list[str]) -> tuple[dict[str, Any], int, Path | None]:
-    """Returns the config (of the chosen setting and arm), the seed, and the folder to write to.
+def parse(arguments: list[str]) -> tuple[dict[str, Any], int, Path | None, Path | None]:
+    """Returns the config (of the chosen setting and arm), the seed, and the folders of --out and --pfllib.
 
     Raises:
         UserError: the command line is invalid.
@@ -74,7 +80,7 @@ def parse(arguments: list[str]) -> tuple[dict[str, Any], int, Path | None]:
     setting = _one("setting", names_in(options.setting, settings)) if options.setting else ""
     seed = _one("seed", options.seed or config["seeds"][:1])
     check_name("seed", str(seed), map(str, config["seeds"]))
-    return resolve_arm(config, arm, setting), seed, own.out
+    return resolve_arm(config, arm, setting), seed, own.out, own.pfllib
 
 
 def command_line() -> Parser:
@@ -85,6 +91,7 @@ def command_line() -> Parser:
 def _own_options():
     parser = Parser(add_help=False)
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="where to write numbers, figure and indices")
+    parser.add_argument("--pfllib", type=Path, metavar="FOLDER", help="where to write all examples, in PFLlib's format")
     parser.error = _fail
     return parser
 
@@ -119,6 +126,19 @@ def write(folder: Path, facts: dict[str, Any], federation: Federation) -> None:
         draw_partition(arrays, f"seed {facts['seed']}").savefig(folder / "partition.svg", metadata={"Date": None})
     except OSError as error:
         raise UserError(f"--out={folder}: cannot be written to ({error.strerror}); choose another folder") from None
+
+
+def write_pfllib(folder: Path, federation: Federation) -> None:
+    """Writes what each client trains on and its own tests, as PFLlib reads them.
+
+    Raises:
+        UserError: the folder has such files already or cannot be written to, or the examples are not images.
+    """
+    try:
+        pfllib_folder.write_part(folder / "train", federation.train, federation.owned_rows())
+        pfllib_folder.write_part(folder / "test", federation.test, rows_of(federation.own_tests()))
+    except OSError as error:
+        raise UserError(f"--pfllib={folder}: cannot be written to ({error.strerror}); choose another folder") from None
 
 
 def _title(config, seed):

@@ -65,7 +65,8 @@ def algorithm(config: Mapping[str, Any]) -> FedAvg:
         raise UserError(
             f"server.optimizer.{next(iter(unused))}: set server.optimizer.name, too, such as sgd; it is none"
         )
-    return call("server", FedAvg, settings, private=private, training=training(config), methods=methods)
+    given = dict(private=private, keep_trained=config["keep_trained"])
+    return call("server", FedAvg, settings, training=training(config), methods=methods, **given)
 
 
 def _method(key, options) -> Method:

@@ -36,7 +36,7 @@ from fedjax_collapse.simulation.own_tests import Finetuning
 from fedjax_collapse.simulation.simulation import Schedule
 
 SAMPLERS = {"uniform": engine.Uniform, "by_size": engine.BySize, "available": engine.Available}
-OWN_TESTS = {"shares": lambda: None, "split": OwnSplit}  # how a client gets test rows of its own
+OWN_TESTS = {"shares": lambda: None, "split": OwnSplit, "given": lambda: None}  # how a client gets its own test rows
 HEADS = {"random": None, "orthogonal": orthogonal_head}
 
 
@@ -53,7 +53,9 @@ def federations(config: Mapping[str, Any], seeds: Iterable[int]) -> dict[int, Fe
     storage, first = _storage(config, source), seeds[0]
     if split is None:
         made = Federation.from_source(source, partitions[first], capacity, storage)
-        return {seed: made.with_partition(parts, capacity) for seed, parts in partitions.items()}
+        made = {seed: made.with_partition(parts, capacity) for seed, parts in partitions.items()}
+        tests = _given_tests(config, source)
+        return {seed: federation.with_tests(tests) if tests else federation for seed, federation in made.items()}
     own = {
         seed: Federation.from_split(source, parts, split._replace(seed=_draw_seed(config, seed)), capacity, storage)
         for seed, parts in partitions.items()
@@ -62,11 +64,23 @@ def federations(config: Mapping[str, Any], seeds: Iterable[int]) -> dict[int, Fe
 
 
 def _own_split(config):
-    """Returns how each client's examples are divided; None if its tests are shares of the common test set."""
+    """Returns how each client's examples are divided; None if its tests are rows of the source's test set."""
     name = chosen_name("own_tests", config, "name")
     check_name("own_tests", name, OWN_TESTS)
     check_arguments("own_tests", OWN_TESTS[name], without(config, "name"), dict(seed=0))
     return OWN_TESTS[name](**without(config, "name"))
+
+
+def _given_tests(config, source):
+    """Returns each client's test rows if the source has them and they are asked for, and else None."""
+    if config["own_tests"]["name"] != "given":
+        return None
+    if source.test_owners is None or config["partition"]["name"] != "given":
+        raise UserError(
+            f"own_tests given: data source {config['data']['source']} with partition {config['partition']['name']}; "
+            "expected data that are divided among clients, such as pfllib:<path>, and partition given, or choose split"
+        )
+    return [np.flatnonzero(source.test_owners == client) for client in range(config["clients"])]
 
 
 def _storage(config, source):
@@ -116,12 +130,12 @@ def _partitions(config, source, seeds):
         arguments.pop("alpha", None)
     check_signature(f"partition {name}", draw, by_name=("labels", "num_clients", "seed"), has_options=True)
     given = dict(labels=source.labels, num_clients=config["clients"])
-    if "domains" in accepted:
-        if source.domains is None:
+    for needed in {"domains", "owners"} & set(accepted):
+        if (of_examples := getattr(source, needed)) is None:
             raise UserError(
-                f"partition {name}: data source {config['data']['source']} has no domains; choose another one"
+                f"partition {name}: data source {config['data']['source']} has no {needed}; choose another one"
             )
-        given["domains"] = source.domains
+        given[needed] = of_examples
     fixed_seed = arguments.pop("seed", None)
     check_value("partition.seed", fixed_seed, Seed | None)
     seed_of = {seed: _draw_seed(config, seed) for seed in seeds}

@@ -101,11 +101,11 @@ def function_named(what: str, module: Any, name: str) -> Callable:
 
 
 def functions(module: Any) -> dict[str, Callable]:
-    """Returns the public functions that ``module`` defines."""
+    """Returns the public functions of ``module``: those that it defines, or imports from ``<module>_<more>``."""
     return {
         name: value
         for name, value in vars(module).items()
-        if inspect.isfunction(value) and value.__module__ == module.__name__ and not name.startswith("_")
+        if inspect.isfunction(value) and f"{value.__module__}_".startswith(f"{module.__name__}_") and name[0] != "_"
     }
 
 

@@ -56,7 +56,8 @@ KEYS = {  # sections with dots
     "own_tests.name": Key(
         "shares",
         "each client's own test rows: shares, a part of the common test set with its shares of classes, for models "
-        "with private parts; or split, a part of its own examples, of training and test data together, for all models",
+        "with private parts; split, a part of its own examples, of training and test data together, for all models; or "
+        "given, by the source, as pfllib does",
     ),
     "finetuning": Key(
         ConfigDict,
@@ -91,6 +92,10 @@ KEYS = {  # sections with dots
         "statistics are measured on the new model after every round",
     ),
     "private": Key("none", "the part of the network that every client keeps for itself, such as head or batch_norm"),
+    "keep_trained": Key(
+        False,
+        "whether each client keeps its model at the end of its last round, which own tests score as stage trained",
+    ),
     "head": Key(
         "random", 'initial weights of the classifier: random, or orthogonal, for a frozen one (training.freeze="head")'
     ),

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from IPython.display import Markdown, display
 
-from experiments.results.drawing import label, new_figure, styled
 from experiments.results.formats import markdown
 from experiments.results.metrics import ACCURACY, EFFECTIVE_RANK, show_number
+from experiments.results.plotting.drawing import label, new_figure, styled
 from experiments.results.study_results import Run, Study
-from experiments.results.table import final_table
+from experiments.results.tables.table import final_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -9,8 +9,8 @@ probe. The folder (by default ``rank_and_accuracy`` in the first study's folder)
 pair of runs, ``settings.csv`` with Spearman's rank correlations over the arms of each setting, ``kinds.csv`` with all
 arms of all settings divided by whether they raise rank and probe and lower the bias, and the figure as SVG, PDF and
 PNG. The last two tables are also printed. It works on any study; measurements are those that the config calls ``nc``
-(``neural_collapse``), ``head`` (``prediction_bias``) and ``probe`` (``linear_probe``), and what is not measured is left
-out.
+(``neural_collapse``), ``head`` (``prediction_bias``), ``probe`` (``linear_probe``) and ``personal``
+(``personal_models``), and what is not measured is left out.
 
 Exit status: 0, or 2 for invalid input (a one-line message).
 """
@@ -27,7 +27,9 @@ from scipy.stats import spearmanr
 
 from experiments.commands.parser import Parser
 from experiments.config.cells import arms_of
-from experiments.results.drawing import (
+from experiments.results.formats import csv_text, markdown
+from experiments.results.metrics import ACCURACY, number, show_number
+from experiments.results.plotting.drawing import (
     COLOURS,
     FIGURES,
     MARKERS,
@@ -38,11 +40,9 @@ from experiments.results.drawing import (
     save_figure,
     styled,
 )
-from experiments.results.formats import csv_text, markdown
-from experiments.results.metrics import ACCURACY, number, show_number
-from experiments.results.paired import pairs, why_none
 from experiments.results.reading import read_study
 from experiments.results.study_results import Study, moments
+from experiments.results.tables.paired import pairs, why_none
 from experiments.study.waiting import wait
 from fedjax_collapse.core.records import MEASURED, UserError
 
@@ -55,7 +55,10 @@ METRICS = {
     "nc1": ("nc/nc1", "ln NC1"),
     "bias": ("head/prediction_bias", "bias of predictions"),
     "probe": ("probe/accuracy", "probe accuracy (points)"),
+    "personal_rank": ("personal/effective_rank_mean", "effective rank of personal models"),
+    "worst_decile": ("own/received/accuracy/worst_decile", "accuracy of the worst decile (points)"),
 }
+_IN_POINTS = ("probe", "worst_decile")
 _LINEAR = {"accuracy": 20, "bias": 0.2, "probe": 5}  # the linear range of axes, since arms that fail are far away
 RISE = 1.0  # dimensions; a smaller increase of the rank is not counted as one when arms are divided
 LEAST = 5  # the least number of arms for a correlation
@@ -146,7 +149,7 @@ def _difference(row, base):
         first, second = (number(of.get(name, of.get(MEASURED + name))) for of in (row, base))
         if metric == "nc1":
             first, second = (math.log(value) if value > 0 else math.nan for value in (first, second))
-        change[metric] = (100 if metric == "probe" else 1) * (first - second)
+        change[metric] = (100 if metric in _IN_POINTS else 1) * (first - second)
     return change
 
 
@@ -204,10 +207,11 @@ def spearman(first: np.ndarray, second: np.ndarray) -> float:
 def table(settings: Sequence[Mapping[str, Any]]) -> str:
     """Returns the result of ``correlations`` as Markdown."""
     heads = ["setting", "arms", "rank up", "rank and accuracy up", "accuracy up"]
-    rows = [heads + [f"rho with {name}" for _, name in METRICS.values()]]
+    known = [metric for metric in METRICS if any(math.isfinite(row[metric]) for row in settings)]
+    rows = [heads + [f"rho with {METRICS[metric][1]}" for metric in known]]
     for row in settings:
         counts = (row[n] for n in ("setting", "arms", "higher_rank", "and_higher_accuracy", "higher_accuracy"))
-        rows.append([*map(str, counts), *(show_number(row[metric], "+.2f") for metric in METRICS)])
+        rows.append([*map(str, counts), *(show_number(row[metric], "+.2f") for metric in known)])
     return markdown(rows).rstrip()
 
 

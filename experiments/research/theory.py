@@ -22,8 +22,8 @@ import numpy as np
 
 from experiments.commands.parser import Parser
 from experiments.research import theory_figures
-from experiments.results.drawing import FIGURES, save_figure
 from experiments.results.formats import csv_text
+from experiments.results.plotting.drawing import FIGURES, save_figure
 from experiments.study.waiting import wait
 from fedjax_collapse.analysis import dynamics
 from fedjax_collapse.analysis.rank import exp_entropy

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from experiments.results.drawing import COLOURS, MARKERS, THRESHOLD, legend, new_figure, styled
+from experiments.results.plotting.drawing import COLOURS, MARKERS, THRESHOLD, legend, new_figure, styled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

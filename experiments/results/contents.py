@@ -3,14 +3,15 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from experiments.results import embedding, figures
-from experiments.results.classifier_figure import head_spectra
-from experiments.results.client_losses import client_loss, within_round
 from experiments.results.metrics import ACCURACY, EFFECTIVE_RANK, show_number
-from experiments.results.partition_figure import partition_figure, partition_table
-from experiments.results.seconds import timing, timing_table
+from experiments.results.plotting import embedding, figures
+from experiments.results.plotting.classifier_figure import head_spectra
+from experiments.results.plotting.client_losses import client_loss, within_round
+from experiments.results.plotting.partition_figure import partition_figure, partition_table
+from experiments.results.plotting.sweep import sweep
+from experiments.results.plotting.timing_figure import timing
 from experiments.results.study_results import Study
-from experiments.results.sweep import sweep
+from experiments.results.tables.seconds import timing_table
 
 
 class Plot(NamedTuple):

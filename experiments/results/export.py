@@ -7,18 +7,18 @@ from typing import Any, NamedTuple
 
 from experiments.config.cells import CellName
 from experiments.config.paper import paper_of
-from experiments.results.best import best_note, with_best
-from experiments.results.chance import chance_note
 from experiments.results.contents import OVERVIEW, PLOTS
-from experiments.results.differences import base_of, compared_metrics, comparison, difference_tables
-from experiments.results.drawing import for_column, save_figure
 from experiments.results.formats import csv_text, in_latex, in_markdown, latex, markdown
 from experiments.results.metrics import ACCURACY, Metric, R, number
-from experiments.results.paired import why_none
-from experiments.results.pivots import pivots
-from experiments.results.significance import Comparison
+from experiments.results.plotting.drawing import for_column, save_figure
 from experiments.results.study_results import Study
-from experiments.results.table import (
+from experiments.results.tables.best import best_note, with_best
+from experiments.results.tables.chance import chance_note
+from experiments.results.tables.differences import base_of, compared_metrics, comparison, difference_tables
+from experiments.results.tables.paired import why_none
+from experiments.results.tables.pivots import pivots
+from experiments.results.tables.significance import Comparison
+from experiments.results.tables.table import (
     Titled,
     accuracy_note,
     final_table,
@@ -26,8 +26,8 @@ from experiments.results.table import (
     local_note,
     unfinished_note,
 )
-from experiments.results.targets import target_note, target_table
-from experiments.results.view import EVERYTHING, View
+from experiments.results.tables.targets import target_note, target_table
+from experiments.results.tables.view import EVERYTHING, View
 
 _DIFFERENCE = ("from", "mean", "std", "n", "low", "high", "p", "note")  # columns of a CSV file
 

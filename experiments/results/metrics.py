@@ -75,7 +75,14 @@ OF_OWN_TESTS = (  # if clients have test rows of their own; these columns follow
     *(
         ACCURACY._replace(name=f"own/{name}", heading=heading, quantity=quantity)
         for name, heading, quantity in (
+            ("trained/accuracy/weighted", "Trained", "accuracy at the end of the last local training"),
             ("finetuned/accuracy/weighted", "Fine-tuned", "accuracy after fine-tuning"),
+            ("global_received/accuracy/weighted", "Server's model", "accuracy of the server's model"),
+            (
+                "global_finetuned/accuracy/weighted",
+                "Server's, fine-tuned",
+                "accuracy of the server's model after fine-tuning",
+            ),
             ("received/accuracy/mean", "Mean over clients", "unweighted mean of the clients' accuracies"),
             ("received/accuracy/worst_decile", "Worst decile", "accuracy of the worst tenth of the clients"),
         )

@@ -14,26 +14,27 @@ import jinja2
 
 from experiments.config.cells import arms_of, merged
 from experiments.folder import NUMBERS, REPORT
-from experiments.results import drawing
-from experiments.results.arm_colours import colours_of
-from experiments.results.best import best_note, with_best
-from experiments.results.chance import chance_note
-from experiments.results.compact_svg import Shared
 from experiments.results.contents import OVERVIEW, PLOTS, Plot
-from experiments.results.differences import difference_tables
 from experiments.results.formats import name_of
-from experiments.results.pivots import pivots
+from experiments.results.plotting import drawing
+from experiments.results.plotting.arm_colours import colours_of
+from experiments.results.plotting.compact_svg import Shared
 from experiments.results.reading import layouts_of, read_study
 from experiments.results.study_results import Study
-from experiments.results.table import Titled, accuracy_note, final_table, local_note
+from experiments.results.tables.best import best_note, with_best
+from experiments.results.tables.chance import chance_note
+from experiments.results.tables.differences import difference_tables
+from experiments.results.tables.pivots import pivots
+from experiments.results.tables.table import Titled, accuracy_note, final_table, local_note
+from experiments.results.tables.view import EVERYTHING, View
 from experiments.results.verdict import verdict
-from experiments.results.view import EVERYTHING, View
 from experiments.study.waiting import Advance, Wait, unseen
 from fedjax_collapse.core import files
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.storage.fingerprint import flatten
 
-DEMONSTRATIONS = ("digits", "glyphs", "synthetic")  # sources too small, or too artificial, for a comparison with papers
+# sources too small, or too artificial, for a comparison with papers
+DEMONSTRATIONS = ("digits", "glyphs", "synthetic", "experiments.configs.pfllib:digits")
 
 _OF_ALL = ("data", "clients", "partition", "network")  # described once for all arms of a study
 

@@ -7,8 +7,8 @@ import numpy as np
 
 from experiments.config.cells import CellName, arms_of, merged
 from experiments.results.metrics import ACCURACY, EFFECTIVE_RANK, Metric, number
-from experiments.results.paired import pairs
 from experiments.results.study_results import Run, Study
+from experiments.results.tables.paired import pairs
 
 DECORRELATION = ("feddecorr", "decov", "structured_decov", "vicreg")  # methods that penalise correlated features
 

@@ -11,13 +11,13 @@ from typing import Any, TextIO
 
 from experiments.config.cells import RunName
 from experiments.config.paper import Paper
-from experiments.results.best import best_note
 from experiments.results.formats import Bold
 from experiments.results.metrics import ACCURACY, EFFECTIVE_RANK, MINUS, PHASES, R, number, show_number
-from experiments.results.pivots import NO_MEANS, Means, pivot
 from experiments.results.study_results import Summary
-from experiments.results.table import accuracy_note, final_table, local_note
-from experiments.results.view import EVERYTHING, View
+from experiments.results.tables.best import best_note
+from experiments.results.tables.pivots import NO_MEANS, Means, pivot
+from experiments.results.tables.table import accuracy_note, final_table, local_note
+from experiments.results.tables.view import EVERYTHING, View
 from experiments.study import waiting
 from experiments.study.eta import Pace, duration
 

@@ -9,14 +9,14 @@ from experiments.config.cells import CellName, RunName, cells_of, means_of
 from experiments.config.errors import one_line
 from experiments.config.paper import paper_of
 from experiments.folder import REPORT, SUMMARY, is_finished, run_folder
-from experiments.results.best import with_best
-from experiments.results.chance import chance_note
 from experiments.results.metrics import FROM_RUNS
 from experiments.results.page import write_report
-from experiments.results.pivots import summary_for_paper
 from experiments.results.reading import NothingEvaluated, read_run_summary, read_study
 from experiments.results.study_results import summarize_seeds
-from experiments.results.table import unfinished_note
+from experiments.results.tables.best import with_best
+from experiments.results.tables.chance import chance_note
+from experiments.results.tables.pivots import summary_for_paper
+from experiments.results.tables.table import unfinished_note
 from experiments.results.up_to_date import read_made_from, record_made_from, stamps
 from experiments.results.verdict import verdict
 from experiments.study.console import Console

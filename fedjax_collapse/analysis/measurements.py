@@ -18,7 +18,7 @@ from fedjax_collapse.analysis import lidar as discriminant
 from fedjax_collapse.analysis import neural_collapse as nc
 from fedjax_collapse.analysis.drift import drift, inner_products
 from fedjax_collapse.analysis.moments import class_moments
-from fedjax_collapse.analysis.spectrum import effective_rank
+from fedjax_collapse.analysis.spectrum import collapse_ratio, covariance_spectrum, effective_rank
 from fedjax_collapse.analysis.unevenness import mean_eigenvalue_variance
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data.federation import Federation
@@ -43,6 +43,22 @@ def feature_ranks(view: MeasurementView) -> Numbers:
         }
 
     return _of_models(view, ranks)
+
+
+def personal_models(view: MeasurementView) -> Numbers:
+    """Effective rank and R of the models that watched clients use, on the whole test set: mean, minimum and maximum."""
+    spectra = [covariance_spectrum(model.features) for model in view.personal_models.values()]
+    of_server = covariance_spectrum(view.server.features)
+    found = {
+        "effective_rank": [effective_rank(spectrum) for spectrum in spectra],
+        "R": [collapse_ratio(spectrum, of_server) for spectrum in spectra],
+    }
+    whole = {"mean": np.mean, "min": np.min, "max": np.max}
+    return {
+        f"{name}_{kind}": float(of(values)) if values else math.nan
+        for name, values in found.items()
+        for kind, of in whole.items()
+    }
 
 
 def neural_collapse(view: MeasurementView) -> Numbers:

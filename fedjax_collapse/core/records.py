@@ -78,12 +78,13 @@ class Server(NamedTuple):
 
 
 OPTIMIZER = "training.optimizer"  # the key of the local optimizer's state in a client's memory
+TRAINED = "trained"  # the key of its model after its last round, and whether there was one; ``FedAvg.keep_trained``
 
 
 class ClientState(NamedTuple):
     """The state of ONE client between its rounds."""
 
-    memory: dict[str, PyTree]  # per method; also under ``OPTIMIZER`` if ``LocalTraining.momentum_reset`` is False
+    memory: dict[str, PyTree]  # per method; perhaps also under ``OPTIMIZER`` and ``TRAINED``
     private: dict[str, jax.Array]  # by path, the parts of the network that never leave the client
 
 
@@ -130,6 +131,7 @@ class Trained(NamedTuple):
     steps: jax.Array  # number of optimizer steps taken
     learning_rate: jax.Array  # of this round
     metrics: dict[str, jax.Array]  # means over the examples seen: the task's loss and score, each term by name
+    carries: dict[str, PyTree]  # by method, what it carried over the steps
     optimizer: PyTree = ()  # the final state of the local optimizer
 
 

@@ -5,10 +5,42 @@
 """
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import numpy as np
+from jaxtyping import Int
 
+from fedjax_collapse.core.options import Interval
 from fedjax_collapse.core.records import UserError
+
+Labels = Int[np.ndarray, " examples"]
+Partition = Sequence[np.ndarray]
+
+Concentration = Annotated[float, Interval(0, ends="(]", advice="small is heterogeneous, use iid for alpha = infinity")]
+
+
+def rows_by_class(labels: Labels) -> list[np.ndarray]:
+    """Returns the rows of each class that occurs, in their order."""
+    return [np.flatnonzero(labels == label) for label in np.unique(labels)]
+
+
+def check_num_clients(labels: Labels, num_clients: int, min_size: int) -> None:
+    """Raises UserError if there are no clients, or not ``min_size`` examples for each."""
+    if num_clients < 1:
+        raise UserError(f"clients: {num_clients} is too small, expected >= 1")
+    if num_clients * min_size > len(labels):
+        raise UserError(
+            f"clients: {num_clients} clients with at least {min_size} examples each need {num_clients * min_size}, "
+            f"but there are {len(labels)}; use at most {len(labels) // min_size} clients"
+        )
+
+
+def too_many_tries(labels: Labels, num_clients: int, alpha: float, min_size: int, max_tries: int) -> UserError:
+    """Returns the error of a draw that was repeated ``max_tries`` times."""
+    return UserError(
+        f"partition: no draw of {max_tries} gave each of {num_clients} clients {min_size} of {len(labels)} examples at "
+        f"alpha {alpha:g}; raise alpha, lower min_size, or use fewer clients"
+    )
 
 
 def balanced(num_clients: int, num_classes: int, classes_per_client: int, rng: np.random.Generator) -> np.ndarray:
@@ -99,6 +131,30 @@ def _smallest(order, count):
     return np.argsort(np.argsort(order, axis=1), axis=1) < count
 
 
+def draw_until(
+    labels: Labels,
+    num_clients: int,
+    alpha: float,
+    seed: int | np.random.Generator,
+    min_size: int,
+    balance: bool,
+    max_tries: int,
+    holds: np.ndarray | None = None,
+) -> Partition:
+    """Returns the first draw of ``divide_classes`` that gives every client its examples; each client's are shuffled.
+
+    Raises:
+        UserError: if there are too few examples, or if none of ``max_tries`` draws did.
+    """
+    check_num_clients(labels, num_clients, max(min_size, 1))
+    rng, rows_of_class = np.random.default_rng(seed), rows_by_class(labels)
+    for _ in range(max_tries):
+        parts = divide_classes(rows_of_class, len(labels), num_clients, alpha, min_size, balance, rng, holds)
+        if parts is not None:
+            return [rng.permutation(part) for part in parts]
+    raise too_many_tries(labels, num_clients, alpha, min_size, max_tries)
+
+
 def divide_classes(
     rows_of_class: Sequence[np.ndarray],
     num_examples: int,
@@ -107,14 +163,21 @@ def divide_classes(
     min_size: int,
     balance: bool,
     rng: np.random.Generator,
+    holds: np.ndarray | None = None,
 ) -> list[np.ndarray] | None:
-    """One draw, or None if no client may take a class, or if a client has fewer than ``min_size`` examples."""
+    """One draw, or None if no client may take a class, or if a client has fewer than ``min_size`` examples.
+
+    ``balance`` leaves out clients that already have their even share; ``holds`` [clients, classes] those without the
+    class.
+    """
     sizes, cuts = np.zeros(num_clients, int), []
-    for rows in rows_of_class:
+    for label, rows in enumerate(rows_of_class):
         rows = rng.permutation(rows)
         shares = rng.dirichlet(np.full(num_clients, alpha))
         if balance:
             shares *= sizes < num_examples / num_clients
+        if holds is not None:
+            shares *= holds[:, label]
         if not shares.sum() > 0:  # also when all shares underflow at very small alpha
             return None
         bounds = np.cumsum(shares / shares.sum())

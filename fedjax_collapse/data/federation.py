@@ -20,7 +20,7 @@ from fedjax_collapse.data.arrays import (
 )
 from fedjax_collapse.data.domains import Domains, checked_domains
 from fedjax_collapse.data.own_split import OwnSplit
-from fedjax_collapse.data.ownership import as_table, owned, ownership, rows_in_proportion
+from fedjax_collapse.data.ownership import as_table, owned, ownership, rows_in_proportion, rows_of
 from fedjax_collapse.data.partition import Partition
 from fedjax_collapse.data.sources import Source
 
@@ -229,8 +229,7 @@ class Federation(NamedTuple):
 
     def owned_rows(self) -> list[np.ndarray]:
         """Returns the rows of each client, without padding."""
-        rows, sizes = map(np.asarray, self.ownership)
-        return [own[:size] for own, size in zip(rows, sizes, strict=True)]
+        return rows_of(self.ownership)
 
     def class_counts(self) -> np.ndarray:
         """Returns the number of examples of each class at each client, [clients, classes]."""

@@ -69,6 +69,12 @@ def as_table(parts: Sequence[np.ndarray], capacity: int) -> Ownership:
     return Ownership(jnp.asarray(rows), jnp.asarray([len(owned) for owned in parts], jnp.int32))
 
 
+def rows_of(table: Ownership) -> list[np.ndarray]:
+    """Returns the rows of each client, without padding."""
+    rows, sizes = map(np.asarray, table)
+    return [own[:size] for own, size in zip(rows, sizes, strict=True)]
+
+
 def rows_in_proportion(of_class: Sequence[np.ndarray], counts: np.ndarray) -> np.ndarray:
     """Selects as many rows as possible in proportion to ``counts``, at least one of the most frequent class."""
     scale = min((len(rows) / count for rows, count in zip(of_class, counts, strict=True) if count), default=0)

@@ -15,22 +15,20 @@ Args:
     path: FLamby's file ``train_test_split``, or the JSON file of indices.
 """
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
 
 import numpy as np
 from jaxtyping import Int
 
-from fedjax_collapse.core.options import Count, Fraction, Interval, Natural, Seed, checked
+from fedjax_collapse.core.options import Count, Fraction, Natural, Seed, checked
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data import class_holders
+from fedjax_collapse.data.class_holders import Concentration, Labels, check_num_clients, rows_by_class, too_many_tries
+from fedjax_collapse.data.class_holders import Partition as Partition
+from fedjax_collapse.data.partition_pfllib import pfllib_dir as pfllib_dir
+from fedjax_collapse.data.partition_pfllib import pfllib_exdir as pfllib_exdir
+from fedjax_collapse.data.partition_pfllib import pfllib_pat as pfllib_pat
 from fedjax_collapse.data.reading import index_file
-
-Labels = Int[np.ndarray, " examples"]
-Partition = Sequence[np.ndarray]
-
-Concentration = Annotated[float, Interval(0, ends="(]", advice="small is heterogeneous, use iid for alpha = infinity")]
 
 PATHOLOGICAL = ("balanced", "niid", "sequential", "shards")
 
@@ -42,7 +40,7 @@ def iid(labels: Labels, num_clients: int, seed: Seed = 0) -> Partition:
     Raises:
         UserError: if there are fewer examples than clients, or no clients.
     """
-    _check_num_clients(labels, num_clients, min_size=1)
+    check_num_clients(labels, num_clients, min_size=1)
     return np.array_split(np.random.default_rng(seed).permutation(len(labels)), num_clients)
 
 
@@ -74,14 +72,7 @@ def dirichlet(
         >>> len(parts), sum(map(len, parts))  # the rows of each client
         (5, 1000)
     """
-    _check_num_clients(labels, num_clients, max(min_size, 1))
-    rng = np.random.default_rng(seed)
-    rows_of_class = _rows_of_class(labels)
-    for _ in range(max_tries):
-        parts = class_holders.divide_classes(rows_of_class, len(labels), num_clients, alpha, min_size, balance, rng)
-        if parts is not None:
-            return [rng.permutation(part) for part in parts]
-    raise _too_many_tries(labels, num_clients, alpha, min_size, max_tries)
+    return class_holders.draw_until(labels, num_clients, alpha, seed, min_size, balance, max_tries)
 
 
 @checked
@@ -96,9 +87,9 @@ def dirichlet_per_client(labels: Labels, num_clients: int, alpha: Concentration,
     Raises:
         UserError: if alpha is not positive, or if there are more clients than examples.
     """
-    _check_num_clients(labels, num_clients, min_size=1)
+    check_num_clients(labels, num_clients, min_size=1)
     rng = np.random.default_rng(seed)
-    return class_holders.take_by_priors(_rows_of_class(labels), num_clients, alpha, rng)
+    return class_holders.take_by_priors(rows_by_class(labels), num_clients, alpha, rng)
 
 
 @checked
@@ -126,11 +117,11 @@ def pathological(
     """
     if method not in PATHOLOGICAL:
         raise UserError(f"partition: unknown method {method!r}, expected one of {', '.join(PATHOLOGICAL)}")
-    _check_num_clients(labels, num_clients, min_size=1)
+    check_num_clients(labels, num_clients, min_size=1)
     rng = np.random.default_rng(seed)
     if method == "shards":
         return class_holders.draw_shards(labels, num_clients, classes_per_client, rng)
-    rows_of_class = _rows_of_class(labels)
+    rows_of_class = rows_by_class(labels)
     class_holders.check_room(num_clients, len(rows_of_class), classes_per_client)
     assign = getattr(class_holders, method)
     for _ in range(max_tries):
@@ -160,10 +151,10 @@ def partially_disjoint(
     Raises:
         UserError: if the clients have too few slots for all classes, or if a class has fewer examples than holders.
     """
-    rows_of_class = _rows_of_class(labels)
+    rows_of_class = rows_by_class(labels)
     if classes_per_client == len(rows_of_class):
         return iid(labels, num_clients, seed)
-    _check_num_clients(labels, num_clients, min_size=1)
+    check_num_clients(labels, num_clients, min_size=1)
     class_holders.check_room(num_clients, len(rows_of_class), classes_per_client)
     rng = np.random.default_rng(seed)
     holds = class_holders.sequential(num_clients, len(rows_of_class), classes_per_client, rng)
@@ -186,7 +177,7 @@ def quantity(
         UserError: if alpha is not positive, if there are too many clients for the examples, or if ``max_tries`` draws
             were not enough.
     """
-    _check_num_clients(labels, num_clients, max(min_size, 1))
+    check_num_clients(labels, num_clients, max(min_size, 1))
     rng = np.random.default_rng(seed)
     for _ in range(max_tries):
         shares = rng.dirichlet(np.full(num_clients, alpha))
@@ -195,7 +186,7 @@ def quantity(
         bounds = np.rint(np.cumsum(shares)[:-1] * len(labels)).astype(int)
         if np.diff(bounds, prepend=0, append=len(labels)).min() >= min_size:
             return np.split(rng.permutation(len(labels)), bounds)
-    raise _too_many_tries(labels, num_clients, alpha, min_size, max_tries)
+    raise too_many_tries(labels, num_clients, alpha, min_size, max_tries)
 
 
 @checked
@@ -244,6 +235,23 @@ def from_file(labels: Labels, num_clients: int, path: str | Path, seed: Seed = 0
 
 
 @checked
+def given(labels: Labels, num_clients: int, owners: Int[np.ndarray, " rows"], seed: Seed = 0) -> Partition:
+    """The clients among which the data source is divided already, as ``pfllib`` is, independent of the seed.
+
+    ``owners`` are the clients of the examples, integers from 0.
+
+    Raises:
+        UserError: if there is not an owner for each example, or if it is another number of clients.
+    """
+    del seed
+    if len(owners) != len(labels) or owners.min(initial=0) < 0:
+        raise UserError(f"partition: {len(labels)} examples need as many owners, integers from 0, got {len(owners)}")
+    if num_clients != (count := 1 + int(owners.max(initial=-1))):
+        raise UserError(f"clients: {num_clients} clients but {count} in the data; use clients={count}")
+    return [np.flatnonzero(owners == client) for client in range(num_clients)]
+
+
+@checked
 def isic2019(labels: Labels, num_clients: int, path: str | Path, seed: Seed = 0) -> Partition:
     """The six centres of FLamby's ISIC2019, from its ``train_test_split`` file: one client per centre.
 
@@ -260,24 +268,3 @@ def isic2019(labels: Labels, num_clients: int, path: str | Path, seed: Seed = 0)
             f"expected them in the order of the file"
         )
     return domain(labels, num_clients, centers, seed)
-
-
-def _rows_of_class(labels):
-    return [np.flatnonzero(labels == label) for label in np.unique(labels)]
-
-
-def _check_num_clients(labels, num_clients, min_size):
-    if num_clients < 1:
-        raise UserError(f"clients: {num_clients} is too small, expected >= 1")
-    if num_clients * min_size > len(labels):
-        raise UserError(
-            f"clients: {num_clients} clients with at least {min_size} examples each need {num_clients * min_size}, "
-            f"but there are {len(labels)}; use at most {len(labels) // min_size} clients"
-        )
-
-
-def _too_many_tries(labels, num_clients, alpha, min_size, max_tries):
-    return UserError(
-        f"partition: no draw of {max_tries} gave each of {num_clients} clients {min_size} of {len(labels)} examples at "
-        f"alpha {alpha:g}; raise alpha, lower min_size, or use fewer clients"
-    )

@@ -25,7 +25,8 @@ from fedjax_collapse.core.options import Count, Interval, Natural, Seed, checked
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data import glyphs as drawing
 from fedjax_collapse.data import normalisations
-from fedjax_collapse.data.reading import encoded, folders, listings, packages, tabular, tfds_listing
+from fedjax_collapse.data.arrays import number_of_classes
+from fedjax_collapse.data.reading import encoded, folders, listings, packages, pfllib_folder, tabular, tfds_listing
 from fedjax_collapse.data.reading.cache import cached
 
 _MAX_PIXELS = 4096  # in a row
@@ -36,7 +37,7 @@ _Channels = Annotated[int, (0, 1, 3)]
 class Source(NamedTuple):
     """A labelled image data set in memory, with a training and a test part."""
 
-    images: np.ndarray  # [examples, height, width, channels] uint8
+    images: np.ndarray  # [examples, height, width, channels] uint8, or float32 in ``pfllib``
     labels: np.ndarray  # [examples] int
     test_images: np.ndarray
     test_labels: np.ndarray
@@ -46,6 +47,8 @@ class Source(NamedTuple):
     domains: np.ndarray | None = None  # [examples] int index into domain_names, for data with feature shift
     test_domains: np.ndarray | None = None
     domain_names: tuple[str, ...] = ()
+    owners: np.ndarray | None = None  # [examples] int client, for data that are divided already
+    test_owners: np.ndarray | None = None
 
     def pooled(self) -> "Source":
         """Returns a source with all examples in its training part, the test examples last, and an empty test part."""
@@ -60,6 +63,7 @@ class Source(NamedTuple):
             images=pool(self.images, self.test_images), test_images=none(self.test_images),
             labels=pool(self.labels, self.test_labels), test_labels=none(self.test_labels),
             domains=pool(self.domains, self.test_domains), test_domains=none(self.test_domains),
+            owners=pool(self.owners, self.test_owners), test_owners=none(self.test_owners),
         )  # fmt: skip
 
 
@@ -264,6 +268,21 @@ def npz(path: str | Path, normalisation: str = "unit") -> Source:
         UserError: if the file cannot be read or has other arrays.
     """
     return _from_arrays(tabular.read_arrays(path), normalisation)
+
+
+@checked
+def pfllib(path: str | Path) -> Source:
+    """A folder of PFLlib, ``train/<k>.npz`` and ``test/<k>.npz``, with the clients into which it is divided.
+
+    Take ``partition=dict(name="given")`` and ``own_tests=dict(name="given")`` for its clients. Images are float32, and
+    already as the network sees them. The files are pickles, of which only arrays and dicts are loaded.
+
+    Raises:
+        UserError: if a file is missing, damaged, or of other contents; the message names it.
+    """
+    arrays = pfllib_folder.read_folder(path)
+    count = number_of_classes(arrays["labels"], arrays["test_labels"])
+    return Source(**arrays, mean=0.0, std=1.0, class_names=tuple(map(str, range(count))))
 
 
 @checked

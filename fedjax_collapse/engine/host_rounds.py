@@ -21,6 +21,7 @@ from fedjax_collapse.engine.layout import Rounds
 from fedjax_collapse.engine.placement import to_host
 from fedjax_collapse.engine.rounds import Advance, RoundRecord, State
 from fedjax_collapse.engine.skipping import SKIPPED
+from fedjax_collapse.training import server
 from fedjax_collapse.training.algorithm import FedAvg
 
 
@@ -47,10 +48,14 @@ def run_rounds(
         drawn = [_draw(rounds, algorithm, host.placed, state.key, state.round + index) for index in range(num_rounds)]
         sent = host.send(drawn[0])
         for index in range(num_rounds):
-            left_out, ids, (new, result) = _train_and_aggregate(rounds, algorithm, host, state, sent)
+            left_out, ids, (new, result, is_counted) = _train_and_aggregate(rounds, algorithm, host, state, sent)
             if index + 1 < num_rounds:
                 sent = host.send(drawn[index + 1])
             records.append(_record(states, len(host.sizes), ids, result, left_out))
+            if algorithm.having("dispatch"):
+                arrived = np.zeros(len(host.sizes), bool)
+                arrived[ids[np.asarray(is_counted)]] = True
+                _store_dispatched(states, _dispatch(algorithm, new, states, arrived))
             state = state._replace(server=new, round=state.round + 1)
         if algorithm.measuring(by_all=True):
             last = state.round - 1
@@ -93,7 +98,7 @@ def _train_and_aggregate(rounds, algorithm, host, state, first):
         ids = np.asarray(cohort.drawn.id)
         of_cohort = rounds.layout.client_map.shard(_gather(state.clients, ids))
         new, result = _run_round(rounds, algorithm, server, of_cohort, state.round, cohort)
-        return ids, result.metrics.get(SKIPPED), (new, result)
+        return ids, result.metrics.get(SKIPPED), (new, result, cohort.drawn.is_counted)
 
     return rounds.diverging.repeat_on_host(attempt, len(host.sizes))
 
@@ -196,8 +201,15 @@ def _measure(rounds, algorithm, server, round, states, cohort):
     return cohorts.measured_by_all(rounds, algorithm, shared, clients)
 
 
+_dispatch = jax.jit(server.dispatch)
 _start_with = jax.jit(cohorts.start_with)
 _end_with = jax.jit(cohorts.end_with)
+
+
+def _store_dispatched(states, new):
+    """Changes the stored states in place."""
+    for stored, made in zip(*map(jax.tree.leaves, (states, to_host(new))), strict=True):
+        stored[...] = made
 
 
 def _compiled_or_not(client_map: ClientMap):

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedjax_collapse.core._jax_compat import is_traced
 from fedjax_collapse.core.randomness import Stream
 from fedjax_collapse.core.records import ClientState, Examples, Key, PyTree, Server, Variables
 from fedjax_collapse.data.batches import zeros_of
@@ -96,7 +97,9 @@ def _own(state):
 
 def by_identity(stored: PyTree, num_clients: int, order: jax.Array | None) -> PyTree:
     """Returns what is stored for all clients in the order of their identities, without padding."""
-    rows = slice(num_clients) if order is None else np.argsort(order)[:num_clients]  # padding has the last identities
+    rows = slice(num_clients)
+    if order is not None:  # padding has the last identities
+        rows = (jnp if is_traced(order) else np).argsort(order)[:num_clients]
     return jax.tree.map(lambda leaf: leaf[rows], stored)
 
 
@@ -184,18 +187,21 @@ def _run_one(rounds, algorithm, state, data, examples, num_rounds):
 
 def _run_round(rounds, algorithm, state, slots, data, examples):
     """Draws a cohort, trains it, aggregates its uploads, and records the results."""
-    shared = cohorts.Shared(state.server, state.round, examples)
+    shared, dispatches = cohorts.Shared(state.server, state.round, examples), algorithm.having("dispatch")
 
     def attempt(left_out):
         drawn = cohorts.draw(rounds, algorithm, data, state.key, state.round, left_out)
         clients = cohorts.gather(drawn, data, state.clients)
         upload, result = cohorts.train(rounds, algorithm, shared, clients, slots)
         new, result = cohorts.aggregate(rounds, algorithm, shared, clients, upload, result)
-        return drawn.id, result.metrics.get(SKIPPED), (new, result)
+        return drawn.id, result.metrics.get(SKIPPED), (new, result, drawn.is_counted if dispatches else ())
 
     num_clients = len(data.ownership.sizes)
-    left_out, ids, (new, result) = rounds.diverging.repeat(attempt, num_clients)
+    left_out, ids, (new, result, is_counted) = rounds.diverging.repeat(attempt, num_clients)
     states, record = _record(rounds, state.clients, data, ids, result, left_out)
+    if dispatches:
+        arrived = jnp.zeros(num_clients, bool).at[ids].max(is_counted, mode="drop")
+        states = _dispatch(rounds, algorithm, new, states, data, arrived)
     return Advance(State(new, states, state.key, state.round + 1), record, result.watched)
 
 
@@ -213,6 +219,18 @@ def _record(rounds, stored, data, ids, result, left_out):
         metrics[SKIPPED] = jnp.where(left_out, 1, metrics[SKIPPED])
     states = jax.tree.map(store, stored, result.states) if data.order is None else result.states
     return rounds.layout.client_map.keep_sharded(states), RoundRecord(metrics, steps)
+
+
+def _dispatch(rounds, algorithm, current, stored, data, arrived):
+    """Returns the stored states after the server's part in them, which it makes from those of all clients."""
+    num_clients, order = len(data.ownership.sizes), data.order
+    of_all = by_identity(stored, num_clients, order)
+    new = server.dispatch(algorithm, current, of_all, arrived)
+    if order is None:
+        states = jax.tree.map(lambda leaf, own: leaf.at[:num_clients].set(own), stored, new)
+    else:
+        states = jax.tree.map(lambda own: own.at[order].get(mode="clip"), new)
+    return rounds.layout.client_map.keep_sharded(states)
 
 
 def _measured_by_all(rounds, algorithm, advance, data, examples, num_rounds):

@@ -6,13 +6,17 @@ hooks that it needs; a hook that no method overrides costs nothing. Hooks are pu
 
     init_shared, init_memory    initial state at the server (sent to all clients) and at a client
     share_private, own_parts    a client's private parts, computed from the server's state
+    receive                     the model from which local training starts
+    init_carry, carry           what is carried from step to step of local training
     task, penalty               the loss that is minimised, and terms that are added to it
     gradient, correct, decay    how the gradient is computed, and what the local optimizer receives
     upload, finish              what is sent instead of the update; a client's new memory and report
     combine, aggregate          the server's new state, and its update
     measure, apply              a second pass of the cohort, on the new model
     after_round                 the server's state once its model is updated
+    dispatch                    what the server makes for each client of the states of all
     evaluated                   the model that is evaluated
+    personal, predict           the model that a client uses, and its predictions
 
 A method may also declare how clients are weighted (``weighting``), which part of the network is private
 (``private``), and which parts are trained one after the other (``phases``).
@@ -54,6 +58,34 @@ class RoundView:
     class_counts: jax.Array | None  # [classes] int32, the client's examples of each class; None without classes
     training: LocalTraining
     model: Model
+    carry: PyTree  # what this method carries from step to step; () before and after local training
+
+
+@dataclasses.dataclass(frozen=True)
+class ClientView(RoundView):
+    """What a method can read and do at a client before or after its local training.
+
+    ``sum_over_batches(summarize)`` returns the sum of ``summarize(batch)`` over the client's data, each row once.
+
+    ``over_batches(body, carry, first, size)`` returns ``carry`` after ``carry = body(carry, batch)`` for batches of the
+    client's examples in their order, each once; of ``size`` of them from ``first`` on, by default of all.
+
+    ``train(start, methods, **changes)`` returns the variables after local training from ``start`` that ends at the
+    client. Its batches are those of the client's local training, and its loss is that of the algorithm: the task's
+    loss and the terms of all methods that change nothing but the loss, among them ``methods``, by name, which are
+    added for this training. ``changes`` replace fields of ``LocalTraining``.
+    """
+
+    key: Key  # for this method in this round
+    over_batches: Callable[..., PyTree]
+    sum_over_batches: Callable[[Callable[[Batch], PyTree]], PyTree]
+    train: Callable[..., Variables]
+
+    def sum_over_data(
+        self, variables: Variables, summarize: Callable[[Outputs, Batch], PyTree], train: bool = False
+    ) -> PyTree:
+        """Returns the sum of ``summarize(outputs, batch)`` over the client's data; ``outputs`` of ``variables``."""
+        return self.sum_over_batches(lambda batch: summarize(self.model.apply(variables, batch, train)[0], batch))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,16 +104,17 @@ class GradientView(RoundView):
     """What a method can read when it computes the gradient of a step."""
 
     held: PyTree  # mask of the params that it must not perturb: private to the client, or not trained in this step
+    batch: Batch
+    learning_rate: jax.Array  # in this round
 
 
 @dataclasses.dataclass(frozen=True)
-class FinishView(RoundView):
+class FinishView(ClientView):
     """What a method can read when a client has finished its local training.
 
     ``public`` is ``trained`` with the private parts replaced by the server's, and ``update`` is its params minus the
     server's. ``sent`` is the update after the ``upload`` hooks that have run so far (in ``finish``: all of them), 0 in
-    the parts that the server does not change. ``sum_over_batches(summarize)`` returns the sum of ``summarize(batch)``
-    over the client's data, each row once.
+    the parts that the server does not change.
     """
 
     trained: Variables
@@ -90,14 +123,6 @@ class FinishView(RoundView):
     sent: PyTree
     steps: jax.Array  # number of optimizer steps taken
     learning_rate: jax.Array  # in this round
-    key: Key  # for this method in this round
-    sum_over_batches: Callable[[Callable[[Batch], PyTree]], PyTree]
-
-    def sum_over_data(
-        self, variables: Variables, summarize: Callable[[Outputs, Batch], PyTree], train: bool = False
-    ) -> PyTree:
-        """Returns the sum of ``summarize(outputs, batch)`` over the client's data; ``outputs`` of ``variables``."""
-        return self.sum_over_batches(lambda batch: summarize(self.model.apply(variables, batch, train)[0], batch))
 
 
 def check_returned(method: str, hook: str, value: PyTree, like: PyTree) -> PyTree:
@@ -120,6 +145,8 @@ class Method:
     weighting: str | None = None  # of clients, if not by size; see ``FedAvg.weighting``
     needs_classes: bool = False  # whether it requires a classification task
     private: str = "none"  # the part of the network that stays at the clients, in addition to ``FedAvg.private``
+    freeze: str = "none"  # the part of the network that is never trained, in addition to ``LocalTraining.freeze``
+    remembered: str | None = None  # the part whose initial params ``init_memory`` receives; None is the whole model
     needs_levels: bool = False  # whether ``penalty`` reads ``view.outputs.levels``
     strengths: tuple[str, ...] = ()  # names of the fields that scale the method; if all are 0, it does nothing
 
@@ -142,6 +169,11 @@ class Method:
         """Returns whether the method overrides the hook."""
         return getattr(type(self), hook) is not getattr(Method, hook)
 
+    def is_loss(self) -> bool:
+        """Whether it changes the loss of local training and nothing else of its steps."""
+        changes_steps = any(map(self.has, ("gradient", "correct", "decay", "phases")))
+        return (self.has("task") or self.has("penalty")) and not changes_steps
+
     def phases(self) -> tuple[Phase, ...]:
         """The phases of local training, which replace ``LocalTraining.epochs``; at most one method overrides this."""
         raise NotImplementedError
@@ -158,7 +190,10 @@ class Method:
         return False
 
     def init_memory(self, variables: Variables, shapes: Outputs) -> PyTree:
-        """Returns the initial memory of one client. ``shapes``: features [1, d] and logits [1, classes]."""
+        """Returns the initial memory of one client. ``shapes``: features [1, d] and logits [1, classes].
+
+        ``variables`` is the initial model, or, of a method that declares what is ``remembered``, these params by path.
+        """
         del variables, shapes
         return ()
 
@@ -183,6 +218,22 @@ class Method:
         del server, shared, memory
         return {}
 
+    def receive(self, view: ClientView) -> tuple[Variables, PyTree]:
+        """Returns the model from which the client starts its local training, and the new memory.
+
+        ``view.server`` is what it starts from otherwise. Before an evaluation every client computes the first of both
+        likewise. At most one method of an algorithm overrides this hook.
+        """
+        raise NotImplementedError
+
+    def init_carry(self, view: RoundView) -> PyTree:
+        """Returns what ``view.carry`` is in the first step of a client's round; after its last, ``finish`` reads it."""
+        raise NotImplementedError
+
+    def carry(self, view: LocalView) -> PyTree:
+        """Returns what ``view.carry`` is in the next step, from this step's outputs."""
+        raise NotImplementedError
+
     def task(self, view: LocalView) -> jax.Array:
         """Returns the loss of a batch, which replaces the model's task loss; at most one method overrides this."""
         raise NotImplementedError
@@ -191,11 +242,13 @@ class Method:
         """Returns the terms that are added to the loss of one step, by name."""
         raise NotImplementedError
 
-    def gradient(self, gradient_of: Callable[[PyTree], PyTree], params: PyTree, view: GradientView) -> PyTree:
+    def gradient(self, gradient_of: Callable[..., PyTree], params: PyTree, view: GradientView) -> PyTree:
         """Returns the gradient of a step, from one or more calls of ``gradient_of(params)`` on the same batch and key.
 
-        BatchNorm's running statistics and the metrics are taken from the first call. The gradient is 0 for parts that
-        are not trained. At most one method of an algorithm overrides this hook.
+        ``gradient_of(params, mask)`` is of those rows of the batch for which ``mask`` [batch] is True. BatchNorm's
+        running statistics and the metrics are taken from the first call. The gradient is 0 for parts that are not
+        trained. A method that overrides ``init_carry`` but not ``carry`` returns the gradient and the new carry. At
+        most one method of an algorithm overrides this hook.
         """
         raise NotImplementedError
 
@@ -245,6 +298,30 @@ class Method:
 
     def after_round(self, shared: PyTree, before: Variables, after: Variables, measured: PyTree) -> PyTree:
         """Returns the server's state after its model was updated; ``measured`` is () without ``measure``."""
+        raise NotImplementedError
+
+    def dispatch(
+        self, shared: PyTree, private: dict[str, jax.Array], memory: PyTree, arrived: jax.Array
+    ) -> tuple[dict[str, jax.Array], PyTree]:
+        """Returns the private parts, by path, and the memories of all clients after a round, made at the server.
+
+        All are stacked in the order of the clients' identities; ``arrived`` [clients] tells whose upload the server
+        received in this round. The states of all clients have to fit on a device.
+        """
+        raise NotImplementedError
+
+    def personal(self, view: ClientView) -> Variables:
+        """Returns the model that the client uses, which own tests score; ``view.server`` is the one that it received.
+
+        At most one method of an algorithm overrides this hook.
+        """
+        raise NotImplementedError
+
+    def predict(self, outputs: Outputs, view: ClientView) -> jax.Array:
+        """Returns the logits [batch, classes] with which the client predicts, from outputs of its model in own tests.
+
+        At most one method of an algorithm overrides this hook.
+        """
         raise NotImplementedError
 
     def evaluated(self, variables: Variables, shared: PyTree, model: Model) -> Variables:

@@ -6,6 +6,7 @@ from fedjax_collapse.nn.networks.feduv_cnn import FedUVCNN as FedUVCNN
 from fedjax_collapse.nn.networks.mlp import MLP as MLP
 from fedjax_collapse.nn.networks.mobilenet_v2 import MobileNetV2 as MobileNetV2
 from fedjax_collapse.nn.networks.moon_cnn import MOONCNN as MOONCNN
+from fedjax_collapse.nn.networks.pfllib_cnn import PFLlibCNN as PFLlibCNN
 from fedjax_collapse.nn.networks.resnet18 import ResNet18 as ResNet18
 from fedjax_collapse.nn.networks.resnet20 import ResNet20 as ResNet20
 from fedjax_collapse.nn.networks.resnet32 import ResNet32 as ResNet32

@@ -22,7 +22,7 @@ from fedjax_collapse.analysis.moments import Moments, class_moments
 from fedjax_collapse.analysis.spectrum import collapse_ratio, covariance_spectrum, effective_rank, significant_dims
 from fedjax_collapse.core import masks
 from fedjax_collapse.core.annotations import as_array
-from fedjax_collapse.core.records import MEASURED, ClientState, Key, Variables, of_rounds
+from fedjax_collapse.core.records import MEASURED, ClientState, Key, Server, Variables, of_rounds
 from fedjax_collapse.data.federation import Federation
 from fedjax_collapse.engine import Advance, Participation, RoundRecord, by_identity, on_one_device
 from fedjax_collapse.engine.skipping import SKIPPED
@@ -85,6 +85,7 @@ class MeasurementView:
     received: Variables  # the server's model from which local training started in the last round
     private: Variables  # the mask (``core/masks.py``) of what never leaves a client
     own: Mapping[str, ClientScores] = dataclasses.field(default_factory=dict)  # by stage, if clients have own tests
+    make_personal: Callable[[int], MeasuredModel] | None = None
 
     @property
     def labels(self) -> np.ndarray:
@@ -98,6 +99,11 @@ class MeasurementView:
             return None
         received = self.own[RECEIVED]
         return received.score / np.maximum(received.size, 1).astype(received.score.dtype)
+
+    @functools.cached_property
+    def personal_models(self) -> dict[int, MeasuredModel]:
+        """By client, as ``local``: the models that these clients use after the round, evaluated when they are read."""
+        return {client: self.make_personal(client) for client in self.local} if self.make_personal else {}
 
     @property
     def updates(self) -> dict[int, dict[str, np.ndarray]]:
@@ -129,22 +135,23 @@ def headline_of(algorithm: FedAvg, federation: Federation) -> str:
     """
     if federation.tests is not None:
         return "own"
-    if algorithm.private_part != "none":
+    if algorithm.is_personal:
         return "personal"
     return "server" if federation.domains is None else "domain"
 
 
 def view_models(
     algorithm: FedAvg, model: Model, advance: Advance, federation: Federation, order: jax.Array | None = None
-) -> tuple[MeasurementView, ClientState]:
-    """Returns the input of measurements, and the clients with the private parts with which they are evaluated.
+) -> tuple[MeasurementView, Server, ClientState]:
+    """Returns the input of measurements; the server with the evaluated model, and the clients, for own tests.
 
-    Both are on one device: otherwise all devices that hold the variables would do the same work. ``order`` is that of
+    All are on one device: otherwise all devices that hold the variables would do the same work. ``order`` is that of
     the stored clients.
     """
     labels = np.asarray(federation.test.labels)
-    arrays = (algorithm, advance.state.server, server.scored_clients(algorithm, advance.state.clients), advance.watched)
-    algorithm, current, clients, watched = on_one_device(arrays)
+    done, clients = advance.state, server.scored_clients(algorithm, advance.state.clients)
+    arrays = (algorithm, done.server, clients, advance.watched, done.key, done.round)
+    algorithm, current, clients, watched, key, round = on_one_device(arrays)
     clients = by_identity(clients, federation.num_clients, order)
 
     def measured(variables):
@@ -157,9 +164,15 @@ def view_models(
         for client, variables in zip(ids, unstack(watched.variables, len(ids)), strict=True)
         if client < federation.num_clients
     }
+    current = current._replace(variables=of_server.variables)
+
+    def personal(client):
+        data = federation.train, federation.ownership
+        return measured(own_tests.personal_model(model, algorithm, current, clients, *data, key, round, client))
+
     started = watched.received, model.mask(algorithm.private_part)
-    view = MeasurementView(int(advance.state.round), of_server, local, len(ids), federation, model, *started)
-    return view, clients._replace(private=server.own_parts(algorithm, current, clients))
+    view = MeasurementView(int(round), of_server, local, len(ids), federation, model, *started, make_personal=personal)
+    return view, current, clients
 
 
 def observe(

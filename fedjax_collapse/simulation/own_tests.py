@@ -1,5 +1,6 @@
 """Scores of every client on its own test rows, at each stage of the protocols of personalised learning."""
 
+import dataclasses
 import functools
 import math
 from collections.abc import Mapping
@@ -9,19 +10,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_collapse.core import masks
 from fedjax_collapse.core.options import Positive, check_fields
-from fedjax_collapse.core.records import Client, ClientState, Key, Ownership, Server, Variables
-from fedjax_collapse.data.batches import get_batch, pad_to_batches
+from fedjax_collapse.core.randomness import Stream
+from fedjax_collapse.core.records import TRAINED, Client, ClientState, Examples, Key, Ownership, Server, Variables
+from fedjax_collapse.data.batches import over_batches, pad_to_batches
 from fedjax_collapse.data.federation import Federation
 from fedjax_collapse.engine.skipping import all_finite
 from fedjax_collapse.nn.model import Model
 from fedjax_collapse.simulation.evaluation import are_finite, scores_of
+from fedjax_collapse.training import local
 from fedjax_collapse.training.algorithm import FedAvg
-from fedjax_collapse.training.local import LocalContext, train
+from fedjax_collapse.training.local import LocalContext
 from fedjax_collapse.training.local_training import LocalTraining, Phase
 
-RECEIVED, FINETUNED = "received", "finetuned"  # the stages
+RECEIVED, FINETUNED = "received", "finetuned"  # the stages, with ``TRAINED``
 VALIDATION = "validation"  # of the received models, on the validation rows
 _BATCH = 128
 
@@ -41,18 +43,18 @@ class Finetuning(NamedTuple):
     part: str = "all"
     learning_rate: Positive | None = None
 
-    def training(self, local: LocalTraining) -> LocalTraining:
+    def training(self, like: LocalTraining) -> LocalTraining:
         """Returns how a client trains."""
-        rate = local.learning_rate if self.learning_rate is None else self.learning_rate
-        return local.replace(
+        rate = like.learning_rate if self.learning_rate is None else self.learning_rate
+        return like.replace(
             phases=(Phase(self.part, self.epochs),), learning_rate=rate, schedule=None, steps=None,
             freeze="none", drop_last=False, logged_epochs=0, momentum_reset=True,
         )  # fmt: skip
 
-    def check(self, local: LocalTraining, model: Model) -> None:
+    def check(self, like: LocalTraining, model: Model) -> None:
         """Raises UserError for a value that is invalid, or a part that the network lacks."""
         check_fields(self, "finetuning")
-        self.training(local).check()
+        self.training(like).check()
         model.mask(self.part)
 
 
@@ -95,35 +97,45 @@ class ClientScores(NamedTuple):
 def by_stage(
     algorithm: FedAvg,
     model: Model,
-    evaluated: Variables,
-    private: Mapping[str, jax.Array],
+    current: Server,
+    clients: ClientState,
     federation: Federation,
     tests: Ownership,
     finetuning: Finetuning | None,
     key: Key,
+    round: int,
 ) -> dict[str, ClientScores]:
     """Returns the scores of all clients on their own test rows, by stage, and on any validation rows.
+
+    If the server has a model beside the clients' own ones, it is scored in each stage as well, ``global_<stage>``.
 
     Args:
         algorithm: with which they are trained.
         model: the model.
-        evaluated: the server's model.
-        private: by path, the private parts of all clients, stacked, which replace those of the server's model.
+        current: the server, with the model that is evaluated.
+        clients: the states of all clients, stacked by identity.
         federation: the data.
         tests: each client's rows of the test set.
         finetuning: None is none.
-        key: of the fine-tuning after this number of rounds.
+        key: of the run's rounds.
+        round: the number of rounds done.
     """
+    is_split = federation.tests is not None
+    train = federation.train, federation.ownership
 
-    def score(examples, own, training=None):
-        arguments = evaluated, private, federation.train, federation.ownership, key, training
-        return ClientScores(*jax.device_get(_score_clients(model, *arguments, examples, own)))
+    def score(stage, examples, own, is_global=False):
+        training = finetuning.training(algorithm.local_training) if stage == FINETUNED else None
+        arguments = model, _Stage(stage, is_global, is_split), algorithm, current, clients, train, key, round
+        return ClientScores(*jax.device_get(_score_clients(*arguments, training, examples, own)))
 
-    scores = {RECEIVED: score(federation.test, tests)}
-    if finetuning is not None:
-        scores[FINETUNED] = score(federation.test, tests, finetuning.training(algorithm.training))
+    stages = [RECEIVED]
+    if is_split:
+        stages += [TRAINED] * algorithm.keep_trained + [FINETUNED] * (finetuning is not None)
+    scores = {stage: score(stage, federation.test, tests) for stage in stages}
+    if is_split and algorithm.has_global:
+        scores |= {f"global_{stage}": score(stage, federation.test, tests, is_global=True) for stage in stages}
     if federation.validation is not None and np.any(federation.validation.sizes):
-        scores[VALIDATION] = score(federation.train, federation.validation)
+        scores[VALIDATION] = score(RECEIVED, federation.train, federation.validation)
     return scores
 
 
@@ -139,53 +151,102 @@ def arrays(scores: Mapping[str, ClientScores]) -> dict[str, np.ndarray]:
     return {f"{stage}/{name}": values for stage, own in scores.items() for name, values in own._asdict().items()}
 
 
-@functools.partial(jax.jit, static_argnames="model")
-def _score_clients(model, evaluated, private, train_examples, ownership, key, training, examples, own):
-    """Returns size, score, loss and AUC [clients] of each client's model on its own rows of the examples."""
-    num_clients = len(ownership.sizes)
+class _Stage(NamedTuple):
+    """What is scored, and how much of it."""
 
-    def of_client(client):
-        identity, own_private, rows, size, test_rows, test_size = client
-        variables = masks.replace(evaluated, own_private)
-        if training is not None:
-            drawn = _client(identity, rows, size, jax.random.fold_in(key, identity), num_clients)
-            variables = _finetuned(model, training, variables, train_examples, drawn)
-        return _score(model, variables, examples, test_rows, test_size)
-
-    identities = jnp.arange(num_clients)
-    return jax.lax.map(of_client, (identities, private, *ownership, *own))
+    name: str
+    is_global: bool  # whether the server's model rather than the client's own
+    has_all: bool  # whether also loss and AUC, which are NaN otherwise
 
 
-def _finetuned(model, training, variables, examples, client):
-    context = LocalContext(FedAvg(training), model, examples, Server(variables, {}, ()), jnp.zeros((), int), client)
-    return train(context).variables
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _score_clients(model, stage, algorithm, current, clients, federation, key, round, training, examples, own):
+    """Returns size, score, loss and AUC [clients] of each client's model on its own rows of the examples.
+
+    ``federation`` is its training examples and their ownership.
+    """
+    if stage.is_global:
+        algorithm = dataclasses.replace(algorithm, methods=_only_private(algorithm))
+
+    def of_client(given):
+        identity, state, rows, size = given
+        context = _context(model, algorithm, current, state, *federation, key, round, identity)
+        if stage.name == TRAINED:
+            variables, size = local.personal_of_trained(context), jnp.where(state.memory[TRAINED][1], size, 0)
+        else:
+            variables = local.personal(context)
+        if stage.name == FINETUNED:
+            of_round = Stream.FINETUNING.key(jax.random.fold_in(key, round))
+            client = context.client.replace(key=jax.random.fold_in(of_round, identity))
+            received = current._replace(variables=variables, shared={})
+            tuning = context._replace(algorithm=FedAvg(training), server=received, client=client)
+            variables = local.train(tuning).variables
+        return _score(context, variables, stage.has_all, examples, rows, size)
+
+    return jax.lax.map(of_client, (jnp.arange(len(own.sizes)), clients, *own))
 
 
-def _client(identity, rows, size, key, num_clients):
-    return Client(
-        id=identity, size=size, weight=jnp.ones(()), key=key, num_clients=jnp.asarray(num_clients),
-        mean_size=jnp.ones(()), rows=rows, state=ClientState({}, {}),
+@functools.partial(jax.jit, static_argnums=0)
+def personal_model(
+    model: Model,
+    algorithm: FedAvg,
+    current: Server,
+    clients: ClientState,
+    examples: Examples,
+    ownership: Ownership,
+    key: Key,
+    round: int,
+    client: int,
+) -> Variables:
+    """Returns the model that the client uses after it has received the server's; arguments as for ``by_stage``."""
+    state = jax.tree.map(lambda leaf: leaf[client], clients)
+    return local.personal(_context(model, algorithm, current, state, examples, ownership, key, round, client))
+
+
+def _context(model, algorithm, current, state, examples, ownership, key, round, identity):
+    """Returns a client's round as it begins, with the state of this client."""
+    num_clients, mean_size = len(ownership.sizes), jnp.mean(ownership.sizes, dtype=float)
+    size = ownership.sizes[identity]
+    of_round = Stream.CLIENTS.key(jax.random.fold_in(key, round))
+    client = Client(
+        id=identity, size=size, weight=size / (num_clients * mean_size), rows=ownership.rows[identity], state=state,
+        key=jax.random.fold_in(of_round, identity), num_clients=jnp.asarray(num_clients), mean_size=mean_size,
     )  # fmt: skip
+    return LocalContext(algorithm, model, examples, current, jnp.asarray(round), client)
 
 
-def _score(model, variables, examples, rows, size):
+def _score(context, variables, has_all, examples, rows, size):
     """Returns size, score, loss and AUC of one model on the first ``size`` of ``rows``."""
-    rows = pad_to_batches(rows, _BATCH)
-    masked = (jnp.arange(len(rows)) < size).reshape(-1, _BATCH)
+    model, batch_size = context.model, min(_BATCH, len(rows))
+    count = len(pad_to_batches(rows, batch_size))
+    num_logits = model.output_shapes(variables).logits.shape[1:]
 
-    def of_batch(part):
-        batch = get_batch(examples, *part)
+    def add(first, batch, sums):
+        score, loss, lost, table = sums
         outputs, _ = model.apply(variables, batch, train=False)
-        loss = jnp.where(jnp.any(batch.mask), model.task.loss(outputs, batch), 0) * jnp.sum(batch.mask)
-        is_lost = jnp.sum(batch.mask & ~are_finite(outputs))
-        return jnp.sum(scores_of(model, outputs, batch)), loss, is_lost, outputs.logits, batch.labels
+        outputs = outputs._replace(logits=local.predict(context, outputs))
+        score += jnp.sum(scores_of(model, outputs, batch))
+        lost += jnp.sum(batch.mask & ~are_finite(outputs))
+        if has_all:
+            loss += model.task.loss(outputs, batch) * jnp.sum(batch.mask)
+            table = jax.lax.dynamic_update_slice_in_dim(table, outputs.logits, first, 0)
+        return score, loss, lost, table
 
-    score, loss, lost, logits, labels = jax.lax.map(of_batch, (rows.reshape(-1, _BATCH), masked))
-    is_scored = (jnp.sum(lost) == 0) & all_finite(variables) & (size > 0)
-    of_ranking = jnp.asarray(jnp.nan)
-    if model.task.is_classification:
-        of_ranking = auc(logits.reshape(len(rows), -1), labels.reshape(-1), masked.reshape(-1))
-    return size, *(jnp.where(is_scored, x, jnp.nan) for x in (jnp.sum(score) * 1.0, jnp.sum(loss) / size, of_ranking))
+    real = jnp.zeros(())
+    table = jnp.zeros((count, *num_logits), jnp.result_type(float)) if has_all else ()
+    start = real, real, jnp.zeros((), int), table
+    score, loss, lost, table = over_batches(batch_size, examples, rows, size, add, start)
+    is_scored = (lost == 0) & all_finite(variables) & (size > 0)
+    loss, of_ranking = loss / size if has_all else jnp.nan, jnp.nan
+    if has_all and model.task.is_classification:
+        labels = examples.labels[pad_to_batches(rows, batch_size)]
+        of_ranking = auc(table, labels, jnp.arange(count) < size)
+    return size, *(jnp.where(is_scored, value, jnp.nan) for value in (score, loss, of_ranking))
+
+
+def _only_private(algorithm):
+    """Returns the methods of the algorithm that decide on private parts, without what makes personal models."""
+    return {name: method for name, method in algorithm.methods.items() if method.has("own_parts")}
 
 
 def auc(logits: jax.Array, labels: jax.Array, mask: jax.Array) -> jax.Array:

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -12,7 +13,6 @@ import numpy as np
 
 from fedjax_collapse import engine
 from fedjax_collapse.core import masks, processes
-from fedjax_collapse.core.randomness import Stream
 from fedjax_collapse.core.records import Variables
 from fedjax_collapse.engine import Advance, RoundRecord, State
 from fedjax_collapse.nn.model import Model
@@ -27,7 +27,7 @@ from fedjax_collapse.simulation.measurement import (
     view_models,
     virtual_time,
 )
-from fedjax_collapse.simulation.own_tests import by_stage
+from fedjax_collapse.simulation.own_tests import by_stage, personal_model
 from fedjax_collapse.simulation.resumption import make_folder, newest_whole
 from fedjax_collapse.simulation.runs import Hardware, Row, Run, Schedule, check, description, initialize
 from fedjax_collapse.simulation.stopwatch import Stopwatch
@@ -55,11 +55,11 @@ class Result(NamedTuple):
     headline: str  # which models ``accuracy`` is of
     state: State  # of the server, with its methods, and of all clients, on the host
     private: Mapping[str, np.ndarray]  # by path, [clients, ...]: the private parts with which clients are evaluated
+    make_personal: Callable[[int], Variables]
 
     def personal(self, client: int) -> Variables:
-        """Returns the model of a client with its private parts, the model of ``personal_accuracy``."""
-        own = {path: leaf[client] for path, leaf in self.private.items()}
-        return masks.replace(self.variables, own)
+        """Returns the model that a client uses after the last round, the model of ``personal_accuracy``."""
+        return self.make_personal(client)
 
     def __repr__(self) -> str:
         last = {name: value for name, value in (self.metrics or [{}])[-1].items() if "/" not in name}
@@ -79,7 +79,7 @@ def _as_lists(arrays):
 
 
 def _has_own_tests(run):
-    return run.algorithm.private_part != "none" or run.federation.tests is not None
+    return run.algorithm.is_personal or run.federation.tests is not None
 
 
 class RunLoop:
@@ -245,13 +245,11 @@ class RunLoop:
     def _observe(self, i: int, advance: Advance, record: RoundRecord):
         """Returns the observation of a run after the record's rounds."""
         algorithm, tests = self.algorithms[i], self.tests[i]
-        view, clients = view_models(algorithm, self.model, advance, self.runs[i].federation, self.program.order)
+        view, *models = view_models(algorithm, self.model, advance, self.runs[i].federation, self.program.order)
         key = engine.on_one_device(advance.state.key)
         if tests is not None:
-            of_round = Stream.FINETUNING.key(jax.random.fold_in(key, view.round))
-            models = self.model, view.server.variables, clients.private
-            scores = by_stage(algorithm, *models, view.federation, tests, self.schedule.finetuning, of_round)
-            view = dataclasses.replace(view, own=scores)
+            data = view.federation, tests, self.schedule.finetuning
+            view = dataclasses.replace(view, own=by_stage(algorithm, self.model, *models, *data, key, view.round))
         measurements = self.schedule.measured_after(view.round, len(record.steps))
         observation = observe(view, record, self.headlines[i], measurements)
         rows = self.histories[i].rows
@@ -309,6 +307,13 @@ class RunLoop:
         for error in failed[:1]:
             raise error
 
+    def _personal(self, i, state, client):
+        """Returns the model that a client of a run uses after the last round."""
+        data = self.runs[i].federation.train, self.runs[i].federation.ownership
+        clients = server.scored_clients(self.algorithms[i], state.clients)
+        arguments = self.algorithms[i], state.server, clients, *data, state.key, state.round
+        return personal_model(self.model, *engine.on_one_device(arguments), client)
+
     def results(self) -> list[Result]:
         """Returns the results of each run; also writes them to its folder, if it has ended."""
         results = []
@@ -321,5 +326,8 @@ class RunLoop:
             saved = history.rows, history.clients, history.spectra, history.measurements, history.own_tests
             headline = HEADLINES[self.headlines[i]]
             private = jax.device_get(server.own_parts(self.algorithms[i], state.server, state.clients))
-            results.append(Result(variables, *saved, history.timing, self.done, headline, state, private))
+            personal = functools.partial(
+                self._personal, i, state._replace(server=state.server._replace(variables=variables))
+            )
+            results.append(Result(variables, *saved, history.timing, self.done, headline, state, private, personal))
         return results

@@ -22,7 +22,7 @@ from fedjax_collapse.nn.model import Model
 from fedjax_collapse.training.local_training import LocalTraining
 from fedjax_collapse.training.optimizers import check_optimizer
 
-_EXCLUSIVE = ("task", "gradient", "phases")  # hooks that at most one method may have
+_EXCLUSIVE = ("task", "gradient", "phases", "receive", "personal", "predict")  # hooks that at most one method may have
 
 
 @struct.dataclass
@@ -42,6 +42,8 @@ class FedAvg:
         private: the part of the network that every client keeps to itself (``core/masks.py``), such as ``batch_norm``
             in FedBN (Li et al., 2021), in addition to the part that a method keeps private (FedPer, FedRep, LG-FedAvg).
             The server's copy of it stays as initialised, and no upload contains it.
+        keep_trained: whether each client keeps its model at the end of its last round, which own tests then score in
+            the stage ``trained``; takes the memory of a model for every client.
 
     Examples:
         >>> algorithm = FedAvg(LocalTraining(epochs=2), methods={"scaffold": Scaffold(), "feddecorr": FedDecorr(0.1)})
@@ -55,6 +57,7 @@ class FedAvg:
     optimized: str = option("params", choices=("params", "all"), server_optimizer=...)
     weighting: str = option("default", choices=("default", "size", "equal", "batches"))
     private: str = option("none")
+    keep_trained: bool = option(False)
 
     def __post_init__(self):
         if isinstance(self.methods, Mapping):  # a dict would be sorted inside compiled code
@@ -86,7 +89,9 @@ class FedAvg:
                 raise UserError(f"method {next(iter(found))}: training.{setting} is given too, expected one of them")
         if len(found := [name for name, method in self.methods.items() if method.private != "none"]) > 1:
             raise UserError(f"methods {' and '.join(found)}: each keeps a part of the network, expected at most one")
-        for method in self.methods.values():
+        for name, method in self.methods.items():
+            if method.has("carry") and not method.has("init_carry"):
+                raise UserError(f"method {name}: it has a hook carry, expected init_carry as well")
             method.check_among(self.methods)
         if model is not None:
             self._check_with(model)
@@ -98,7 +103,8 @@ class FedAvg:
         training = self.local_training
         parts = [("private", self.private), ("training.freeze", training.frozen_part(at_server=True))]
         parts += [("training.phases", phase.part) for phase in training.phases]
-        parts += [(f"method {name}", method.private) for name, method in self.methods.items()]
+        for name, method in self.methods.items():
+            parts += [(f"method {name}", part) for part in (method.private, method.remembered) if part is not None]
         for setting, part in parts:
             try:
                 model.mask(part)
@@ -141,11 +147,28 @@ class FedAvg:
         return "+".join(parts) or "none"
 
     @property
+    def is_personal(self) -> bool:
+        """Whether clients use models of their own."""
+        hooks = ("receive", "personal", "predict")
+        return self.private_part != "none" or any(self.having(hook) for hook in hooks)
+
+    @property
+    def has_global(self) -> bool:
+        """Whether the server's model can be used besides the clients' own ones, which a method makes from it."""
+        return (
+            self.is_personal and self.private_part != "all" and bool(self.having("personal") | self.having("predict"))
+        )
+
+    @property
     def local_training(self) -> LocalTraining:
-        """``training`` with the phases of a method, if one declares them."""
+        """``training`` with the phases and the frozen parts of methods that declare them."""
+        training = self.training
+        parts = [part for part in (training.freeze, *(m.freeze for m in self.methods.values())) if part != "none"]
+        if parts:
+            training = training.replace(freeze="+".join(parts))
         for method in self.having("phases").values():
-            return self.training.replace(phases=method.phases())
-        return self.training
+            training = training.replace(phases=method.phases())
+        return training
 
     @property
     def needs_levels(self) -> bool:
@@ -173,4 +196,4 @@ class FedAvg:
 
     def fixed(self, model: Model) -> Variables:
         """Returns the mask of what the server never changes: private and frozen parts."""
-        return masks.union(model.mask(self.private_part), model.mask(self.training.frozen_part(at_server=True)))
+        return masks.union(model.mask(self.private_part), model.mask(self.local_training.frozen_part(at_server=True)))

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_collapse.core import masks
-from fedjax_collapse.core.records import OPTIMIZER, ClientState, PyTree, Server, Variables
+from fedjax_collapse.core.records import OPTIMIZER, TRAINED, ClientState, PyTree, Server, Variables
 from fedjax_collapse.methods.base import check_returned
 from fedjax_collapse.nn.model import Model
 from fedjax_collapse.training.aggregation import Upload, server_step
@@ -15,7 +15,10 @@ def init(algorithm: FedAvg, model: Model, variables: Variables) -> tuple[Server,
     """Returns the server's state, and the state of ONE client, before the first round."""
     shapes = model.output_shapes(variables)
     shared = {name: method.init_shared(variables, shapes) for name, method in algorithm.methods.items()}
-    memory = {name: method.init_memory(variables, shapes) for name, method in algorithm.methods.items()}
+    memory = {
+        name: method.init_memory(_remembered(method, model, variables), shapes)
+        for name, method in algorithm.methods.items()
+    }
     optimizer = ()
     if algorithm.server_optimizer is not None:
         optimizer = algorithm.server_optimizer().init(_optimized(algorithm, variables))
@@ -23,6 +26,8 @@ def init(algorithm: FedAvg, model: Model, variables: Variables) -> tuple[Server,
     shared |= {name: method.share_private(private) for name, method in algorithm.having("share_private").items()}
     if not algorithm.training.momentum_reset:
         memory[OPTIMIZER] = algorithm.training.make_optimizer().init(variables.params)
+    if algorithm.keep_trained:
+        memory[TRAINED] = variables, jnp.zeros((), bool)
     return Server(variables, shared, optimizer), ClientState(memory, private)
 
 
@@ -85,6 +90,23 @@ def after_round(
     return server._replace(shared=shared)
 
 
+def dispatch(algorithm: FedAvg, server: Server, clients: ClientState, arrived: jax.Array) -> ClientState:
+    """Returns the states of all clients after the server has made each client's part of them from those of all.
+
+    Args:
+        algorithm: the algorithm.
+        server: the server after the round.
+        clients: the states of all clients, stacked, by identity.
+        arrived: [clients] whether the server received the client's upload in this round.
+    """
+    for name, method in algorithm.having("dispatch").items():
+        memory = clients.memory[name]
+        made = method.dispatch(server.shared[name], clients.private, memory, arrived)
+        private, memory = check_returned(name, "dispatch", made, (clients.private, memory))
+        clients = ClientState({**clients.memory, name: memory}, private)
+    return clients
+
+
 def evaluated(algorithm: FedAvg, model: Model, server: Server, clients: ClientState) -> Variables:
     """Returns the server's model as it is evaluated.
 
@@ -107,10 +129,19 @@ def own_parts(algorithm: FedAvg, server: Server, clients: ClientState) -> dict[s
 
 
 def scored_clients(algorithm: FedAvg, clients: ClientState) -> ClientState:
-    """Returns the part of the clients' states that ``own_parts`` uses."""
-    return clients._replace(memory={name: clients.memory[name] for name in algorithm.having("own_parts")})
+    """Returns the part of the clients' states that their models are made from."""
+    making = ("own_parts", "receive", "personal", "predict")
+    used = {name for hook in making for name in algorithm.having(hook)} | {TRAINED}
+    return clients._replace(memory={name: memory for name, memory in clients.memory.items() if name in used})
 
 
 def _optimized(algorithm, variables):
     """Returns the variables that the server optimizer acts on, by name."""
     return {"params": variables.params} if algorithm.optimized == "params" else variables._asdict()
+
+
+def _remembered(method, model, variables):
+    """Returns what the method's ``init_memory`` receives of the model."""
+    if method.remembered is None:
+        return variables
+    return masks.select(model.mask(method.remembered).params, variables.params)

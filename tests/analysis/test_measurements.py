@@ -13,10 +13,10 @@ from conftest import assert_close
 
 from experiments import launch
 from experiments.config.names import functions
-from experiments.results.figures import measurements as draw
 from experiments.results.metrics import panels
+from experiments.results.plotting.figures import measurements as draw
 from experiments.results.reading import read_study
-from experiments.results.table import final_table
+from experiments.results.tables.table import final_table
 from fedjax_collapse import Domains, FedAvg, Federation, LocalTraining, Model, UserError, nn, simulate
 from fedjax_collapse.analysis import confusion, measurements, neural_collapse, rank, similarity, unevenness
 from fedjax_collapse.analysis.moments import class_moments

@@ -65,6 +65,7 @@ LEVELS = {  # of the tiny networks: numbers of channels
     "mlp": (12, 8),
     "mobilenet_v2": (4, 6, 320),
     "moon_cnn": (6, 16, 20, 10),
+    "pfllib_cnn": (5, 8, 12),
     "resnet18": (8, 8, 16),
     "resnet20": (16, 16, 32),
     "resnet32": (16, 16, 32),

@@ -62,7 +62,8 @@ def run_reference(case, plain, federation, found):
 
 
 def assert_same_rounds(case, name, federation):
-    """The server's variables, and what server and clients store, are the reference's, and not federated averaging's;
+    """The server's variables, and what server and clients store, are the reference's, and not federated averaging's
+    unless it says so;
     what is private or frozen, and nothing else, is at the server bit for bit as it was."""
     with jax.enable_x64(True):  # random draws differ without
         found = run_library(case, name, federation)
@@ -73,7 +74,7 @@ def assert_same_rounds(case, name, federation):
     after, model = found.state.server.variables, found.model
     assert_close(after, expected.server.dump(), TOLERANCE)
     gaps = jax.tree.map(lambda a, b: np.abs(a - b).max(), expected.server.dump(), plain.server.dump())
-    assert max(jax.tree.leaves(gaps)) > 1e-5
+    assert (max(jax.tree.leaves(gaps)) > 1e-5) != case.plain.averages_alike
     assert case.upload_loss == 0 or (found.arrived == 0).any()
     is_private = model.mask(found.algorithm.private_part)
     own = [masks.select(is_private, expected.personal(i).dump()) for i in range(federation.num_clients)]

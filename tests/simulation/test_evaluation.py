@@ -31,7 +31,7 @@ from fedjax_collapse import (
 from fedjax_collapse.analysis import measurements
 from fedjax_collapse.analysis.confusion import confusion_matrix
 from fedjax_collapse.core import masks
-from fedjax_collapse.core.records import Client, Outputs, Ownership
+from fedjax_collapse.core.records import Client, ClientState, Outputs, Ownership, Server
 from fedjax_collapse.data import Domains
 from fedjax_collapse.simulation.evaluation import evaluate
 from fedjax_collapse.simulation.measurement import mean_score
@@ -88,8 +88,8 @@ def test_personal_models_are_evaluated_on_their_own_test_sets(domains):
         personal = masks.replace(server.variables, own_state.private)
         for variables, accuracies in ((personal, expected), (server.variables, of_server)):
             accuracies.append(np.asarray(evaluate(model, variables, domains.test).scores)[is_own].mean())
-    arguments = (algorithm, model, server.variables, clients.private, domains, domains.own_tests())
-    own = by_stage(*arguments, finetuning=None, key=jax.random.key(0))["received"]
+    arguments = (algorithm, model, server, clients, domains, domains.own_tests())
+    own = by_stage(*arguments, finetuning=None, key=jax.random.key(0), round=0)["received"]
     np.testing.assert_allclose(own.score / own.size, expected, rtol=1e-6)
     assert np.abs(np.subtract(expected, of_server)).max() > 0.1
 
@@ -183,10 +183,9 @@ def test_one_example_without_finite_outputs_leaves_no_score(domains, place, brok
     test = domains.test._replace(inputs=place(domains.test.inputs))
     found = evaluate(model, variables, test)
     own = Ownership(jnp.array([[7, 0], [8, 0], [0, 0]]), jnp.array([1, 2, 0]))
-    private = {"params/Dense_0/bias": jnp.stack([variables.params["Dense_0"]["bias"]] * 3)}
     three = domains.with_partition(domains.owned_rows()[:3])
-    arguments = (FedAvg(TRAINING), model, variables, private, three, own)
-    personal = by_stage(*arguments, finetuning=None, key=jax.random.key(0))["received"].score
+    arguments = (FedAvg(TRAINING), model, Server(variables, {}, ()), ClientState({}, {}), three, own)
+    personal = by_stage(*arguments, finetuning=None, key=jax.random.key(0), round=0)["received"].score
     scores = np.array([found.score, *found.domain_scores(domains.domains).values()])
     assert np.isfinite(scores).all() == np.isfinite(scores).any() == is_scored
     matrix = confusion_matrix(np.asarray(domains.test.labels), np.asarray(found.logits))

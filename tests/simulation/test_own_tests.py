@@ -5,11 +5,25 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from conftest import assert_close, assert_same_bits
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
-from fedjax_collapse import FedAvg, Federation, LocalTraining, Model, OwnSplit, UserError, nn, simulate
+from fedjax_collapse import (
+    Ditto,
+    FedAvg,
+    Federation,
+    LocalTraining,
+    Model,
+    OwnSplit,
+    Participation,
+    UserError,
+    nn,
+    simulate,
+)
+from fedjax_collapse.analysis.measurements import personal_models
+from fedjax_collapse.analysis.spectrum import covariance_spectrum, effective_rank
 from fedjax_collapse.data.sources import Source
 from fedjax_collapse.simulation.evaluation import evaluate
 from fedjax_collapse.simulation.own_tests import ClientScores, Finetuning, auc
@@ -212,3 +226,39 @@ def test_local_training_alone_is_an_arm():
     data = federation()
     _, result = run(data, FedAvg(TRAINING, private="all"), rounds=3)
     assert result.metrics[-1]["accuracy"] > 0.5
+
+
+def test_the_models_of_ditto_and_of_the_server_are_scored_in_every_stage():
+    """The own model does not change with what is received; the server's is that of federated averaging."""
+    tested, model = federation(), Model(nn.MLP(3, hidden=(6,)), (4, 4, 1))
+    options = dict(
+        rounds=2, key=jax.random.key(0), finetuning=Finetuning(), watch="all", participation=Participation(0.5)
+    )
+    algorithm = FedAvg(TRAINING, {"ditto": Ditto(0.5)}, keep_trained=True)
+    ditto = simulate(tested, model, algorithm, measurements={"p": personal_models}, **options)
+    plain = simulate(tested, model, FedAvg(TRAINING, keep_trained=True), **options)
+    for stage in ("received", "finetuned", "trained"):
+        for name in ("size", "score", "loss", "auc"):
+            both = ditto.own_tests[f"global_{stage}/{name}"], plain.own_tests[f"{stage}/{name}"]
+            np.testing.assert_allclose(*both, rtol=1e-5)
+    received, trained = (ditto.own_tests[f"{stage}/loss"] for stage in ("received", "trained"))
+    has_trained = np.isfinite(trained)
+    assert has_trained[0].sum() == 2  # a cohort; the others are left out
+    np.testing.assert_array_equal(received[has_trained], trained[has_trained])
+    assert np.abs(received - ditto.own_tests["global_received/loss"]).max() > 1e-3
+    used = [ditto.personal(client) for client in np.flatnonzero(ditto.clients["steps"][-1])]
+    assert_same_bits(used[0], jax.tree.map(lambda leaf: leaf[np.flatnonzero(ditto.clients["steps"][-1])[0]],
+                                           ditto.state.clients.memory["ditto"]))  # fmt: skip
+    ranks = [effective_rank(covariance_spectrum(np.asarray(evaluate(model, v, tested.test).features))) for v in used]
+    assert ditto.metrics[-1]["measured/p/effective_rank_mean"] == pytest.approx(np.mean(ranks), rel=1e-5)
+
+
+def test_a_model_at_the_end_of_its_last_round_is_kept():
+    """In a round of everybody the mean of the kept models is the server's."""
+    tested, model = federation(), Model(nn.MLP(3, hidden=(6,)), (4, 4, 1))
+    result = simulate(
+        tested, model, FedAvg(TRAINING, weighting="equal", keep_trained=True), rounds=1, key=jax.random.key(0)
+    )
+    kept, is_trained = result.state.clients.memory["trained"]
+    assert is_trained.all()
+    assert_close(jax.tree.map(lambda leaf: leaf.mean(axis=0), kept), result.variables, 1e-6)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from conftest import assert_close, assert_same_bits, run_at_once
 
-from experiments.results.client_losses import within_round
+from experiments.results.plotting.client_losses import within_round
 from fedjax_collapse import FedAvg, FedDecorr, FedRep, LocalTraining, Participation, engine
 from fedjax_collapse.core.records import EPOCH, of_rounds
 

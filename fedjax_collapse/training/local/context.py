@@ -1,16 +1,13 @@
 """Everything that stays the same while one client trains in one round, and the views of it that methods receive."""
 
-import functools
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from fedjax_collapse.core import masks
-from fedjax_collapse.core.randomness import method_key
 from fedjax_collapse.core.records import Client, Examples, PyTree, Server, Trained, Variables
-from fedjax_collapse.data.batches import sum_batches
-from fedjax_collapse.methods.base import FinishView
 from fedjax_collapse.nn.model import Model
 from fedjax_collapse.training.algorithm import FedAvg
 from fedjax_collapse.training.local_training import LocalTraining
@@ -27,6 +24,8 @@ class LocalContext(NamedTuple):
     client: Client
     class_counts: jax.Array | None = None
     batch_parts: int = 1  # the number of parts into which a batch is divided (``engine.Layout``)
+    start: Variables | None = None  # the model from which training starts; None is the server's
+    carries: Mapping[str, PyTree] = {}  # by method, what it carries over the steps
 
     @property
     def training(self) -> LocalTraining:
@@ -43,6 +42,7 @@ class LocalContext(NamedTuple):
             class_counts=self.class_counts,
             training=self.training,
             model=self.model,
+            carry=self.carries.get(name, ()),
         )
 
     def update(self, public: Variables) -> PyTree:
@@ -53,30 +53,6 @@ class LocalContext(NamedTuple):
     def sent(self, update: PyTree) -> PyTree:
         """Returns the update as it is sent; 0 in what the server does not change."""
         return masks.zero(self.algorithm.fixed(self.model).params, update)
-
-    def finish_view(self, name: str, trained: Trained, public: Variables, sent: PyTree | None = None) -> FinishView:
-        """Returns what the method sees after local training.
-
-        Args:
-            name: the method.
-            trained: the result of local training.
-            public: the model that may leave the client.
-            sent: the update as other methods have changed it; None if they have not.
-        """
-        update = self.update(public)
-        return FinishView(
-            **self.view_fields(name),
-            trained=trained.variables,
-            public=public,
-            update=update,
-            sent=self.sent(update) if sent is None else sent,
-            steps=trained.steps,
-            learning_rate=trained.learning_rate,
-            key=method_key(self.client.key, name),
-            sum_over_batches=functools.partial(
-                sum_batches, self.training.batch_size, self.examples, self.client.rows, self.client.size
-            ),
-        )
 
 
 def class_counts(model: Model, examples: Examples, client: Client, variables: Variables) -> jax.Array | None:
@@ -90,6 +66,5 @@ def class_counts(model: Model, examples: Examples, client: Client, variables: Va
 
 def as_trained(variables: Variables, context: LocalContext) -> Trained:
     """Returns a model that the client did not train in the form of one that it trained for zero steps."""
-    return Trained(
-        variables, jnp.zeros((), context.client.size.dtype), context.training.learning_rate_in(context.round), {}
-    )
+    steps = jnp.zeros((), context.client.size.dtype)
+    return Trained(variables, steps, context.training.learning_rate_in(context.round), metrics={}, carries={})

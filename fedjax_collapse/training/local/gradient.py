@@ -27,8 +27,8 @@ def frozen_outputs(context: LocalContext, batch: Batch) -> FrozenOutputs:
 
 def gradient_and_metrics(
     context: LocalContext, variables: Variables, batch: Batch, frozen: FrozenOutputs, key: Key, fixed: PyTree
-) -> tuple[PyTree, PyTree, dict[str, jax.Array]]:
-    """Returns the gradient for params, the new running statistics, and every part of the loss by name, for one batch.
+) -> tuple[PyTree, PyTree, dict[str, jax.Array], dict[str, PyTree]]:
+    """Returns what one batch gives: gradient, running statistics, parts of the loss by name, what methods carry on.
 
     Args:
         context: the client's round.
@@ -38,18 +38,26 @@ def gradient_and_metrics(
         key: of this step.
         fixed: the mask of the params that are not trained.
     """
-    loss, passes = functools.partial(_loss, context, batch, frozen, key), []
+    passes = []
 
-    def gradient_of(params):
+    def gradient_of(params, mask=None):
+        rows = batch if mask is None else batch._replace(mask=batch.mask & mask)
+        loss = functools.partial(_loss, context, rows, frozen, key)
         gradient, outcome = jax.grad(loss, has_aux=True)(params, variables.batch_stats)
         passes.append(outcome)
         return masks.zero(fixed, gradient)
 
     for name, method in context.algorithm.having("gradient").items():
         held = masks.union(fixed, context.model.mask(context.algorithm.private_part).params)
-        view = GradientView(**context.view_fields(name), held=held)
-        gradient = method.gradient(gradient_of, variables.params, view)
-        return check_returned(name, "gradient", gradient, variables.params), *passes[0]
+        rate = context.training.learning_rate_in(context.round)
+        view = GradientView(**context.view_fields(name), held=held, batch=batch, learning_rate=rate)
+        gradient, carries = method.gradient(gradient_of, variables.params, view), {}
+        if method.has("init_carry") and not method.has("carry"):
+            gradient, new = gradient
+            carries[name] = check_returned(name, "gradient", new, view.carry)
+        gradient = check_returned(name, "gradient", gradient, variables.params)
+        batch_stats, metrics, of_pass = passes[0]
+        return gradient, batch_stats, metrics, {**of_pass, **carries}
     return gradient_of(variables.params), *passes[0]
 
 
@@ -75,7 +83,7 @@ def correct(context: LocalContext, gradient: PyTree, params: PyTree, fixed: PyTr
 
 
 def _loss(context, batch, frozen, key, params, batch_stats):
-    """Returns the task's loss plus all methods' terms; also the new running statistics and every term by name."""
+    """Returns the loss with all methods' terms; also running statistics, terms by name, what methods carry on."""
     task, options = context.model.task, dict(key=key, levels=context.algorithm.needs_levels)
     outputs, batch_stats = context.model.apply(Variables(params, batch_stats), batch, train=True, **options)
 
@@ -92,7 +100,10 @@ def _loss(context, batch, frozen, key, params, batch_stats):
         for term_name, term in method.penalty(view(name)).items():
             loss = loss + term.strength * term.value
             metrics[f"{name}/{term_name}"] = term.value
-    return loss, (batch_stats, metrics)
+    carries = dict(context.carries)
+    for name, method in context.algorithm.having("carry").items():
+        carries[name] = check_returned(name, "carry", method.carry(view(name)), carries[name])
+    return loss, (batch_stats, metrics, carries)
 
 
 def _task_loss(context, view, outputs, batch):

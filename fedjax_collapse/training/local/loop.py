@@ -12,9 +12,12 @@ from fedjax_collapse.core._jax_compat import is_traced
 from fedjax_collapse.core.randomness import Stream
 from fedjax_collapse.core.records import EPOCH, OPTIMIZER, Batch, Key, PyTree, Trained, Variables
 from fedjax_collapse.data.batches import get_batch, over_batches, pad_to_batches, shuffled_rows, zeros_of
+from fedjax_collapse.methods.base import RoundView
 from fedjax_collapse.training.local.context import LocalContext
 from fedjax_collapse.training.local.gradient import correct, frozen_outputs, gradient_and_metrics
 from fedjax_collapse.training.local_training import divide
+
+Trainee = tuple[Variables, dict[str, PyTree]]  # what changes in a step: the model, and what methods carry
 
 _SHOWN = 3  # the number of names in a message
 
@@ -35,15 +38,19 @@ class NotFinite(FloatingPointError):
 
 
 def train(context: LocalContext) -> Trained:
-    """Returns one client after its local training, which starts from the server's variables.
+    """Returns one client after its local training, which starts from ``context.start``, or the server's variables.
 
     Every loop bound is of one client: under vmap, JAX runs to the largest bound and leaves finished clients untouched.
     """
-    variables, epoch, optimizer_state = context.server.variables, 0, ()
+    variables = context.server.variables if context.start is None else context.start
+    starting = context.algorithm.having("init_carry").items()
+    carries = {name: method.init_carry(RoundView(**context.view_fields(name))) for name, method in starting}
+    epoch, optimizer_state = 0, ()
     tables = {} if context.training.augmentation else _frozen_tables(context)
     sums = []
     for part, steps in context.training.phase_steps(context.client.size, context.client.budget):
-        variables, epoch, optimizer_state, of_phase = _Phase(context, part, tables).run(variables, steps, epoch)
+        phase = _Phase(context, part, tables)
+        (variables, carries), epoch, optimizer_state, of_phase = phase.run((variables, carries), steps, epoch)
         sums.append((steps, *of_phase))
     steps, total, by_epoch = jax.tree.map(lambda *values: functools.reduce(jnp.add, values), *sums)
     metrics = _means(total)
@@ -55,6 +62,7 @@ def train(context: LocalContext) -> Trained:
         steps=steps,
         learning_rate=context.training.learning_rate_in(context.round),
         metrics=metrics,
+        carries=carries,
         optimizer=optimizer_state,
     )
 
@@ -72,9 +80,9 @@ class _Phase:
         self.differentiate = jax.jit(self._differentiate, static_argnums=0, inline=True)
 
     def run(
-        self, variables: Variables, steps: jax.Array, first_epoch: jax.Array | int
-    ) -> tuple[Variables, jax.Array, PyTree, tuple[PyTree, PyTree]]:
-        """Returns the variables after the steps, the next epoch, the optimizer's state and sums over the steps.
+        self, trained: Trainee, steps: jax.Array, first_epoch: jax.Array | int
+    ) -> tuple[Trainee, jax.Array, PyTree, tuple[PyTree, PyTree]]:
+        """Returns what is trained after the steps, the next epoch, the optimizer's state and sums over the steps.
 
         The sums are of examples seen and of metrics, over all steps and also by epoch.
         """
@@ -92,55 +100,59 @@ class _Phase:
                     if what := _not_finite(new):
                         where = int(self.context.round), int(self.client.id), int(count)
                         batch, _ = self._get_batch(self.training.batch_size, number, order, key_steps)
-                        raise NotFinite(what, where, carry[0], batch)
+                        raise NotFinite(what, where, carry[0][0], batch)
                     return new
 
             return jax.lax.fori_loop(0, jnp.minimum(per_epoch, steps - index * per_epoch), step, carry)
 
         first = jnp.zeros((), size.dtype)
-        arguments = variables, first, jnp.arange(len(self.rows)), self.client.key
+        arguments = trained, first, jnp.arange(len(self.rows)), self.client.key
         total = zeros_of(jax.eval_shape(self.differentiate, self.training.batch_size, *arguments)[2])
         logged = self.training.logged_epochs
         by_epoch = jax.tree.map(lambda zero: jnp.zeros(logged, zero.dtype), total) if logged else ()
         sums = (total, by_epoch)
         if self.training.momentum_reset:
-            optimizer_state = self.optimizer.init(variables.params)
+            optimizer_state = self.optimizer.init(trained[0].params)
         else:
             optimizer_state = self.client.state.memory[OPTIMIZER]
-        carry = (variables, optimizer_state, sums)
-        variables, optimizer_state, sums = jax.lax.fori_loop(0, num_epochs, epoch, carry)
-        return variables, first_epoch + num_epochs, optimizer_state, sums
+        carry = (trained, optimizer_state, sums)
+        trained, optimizer_state, sums = jax.lax.fori_loop(0, num_epochs, epoch, carry)
+        return trained, first_epoch + num_epochs, optimizer_state, sums
 
     def step(self, index: jax.Array, order: jax.Array, key: Key, epoch: jax.Array, carry: PyTree) -> PyTree:
-        """Returns variables, optimizer state and sums after a step.
+        """Returns what is trained, optimizer state and sums after a step.
 
         A short batch costs no more than the parts that it fills.
         """
-        variables, optimizer_state, (total, by_epoch) = carry
+        trained, optimizer_state, (total, by_epoch) = carry
+        variables, _ = trained
         batch_size, parts = self.training.batch_size, self.context.batch_parts
         part = -(-batch_size // parts)
         num_parts = divide(self.client.size - index * batch_size + part - 1, part)
         sizes = [min(count * part, batch_size) for count in range(1, parts + 1)]
         branches = [functools.partial(self.differentiate, size) for size in sizes]
-        inputs = (variables, index, order, key)
-        gradient, batch_stats, metrics = jax.lax.switch(num_parts - 1, branches, *inputs)  # no branch if there is one
+        inputs = (trained, index, order, key)
+        outcome = jax.lax.switch(num_parts - 1, branches, *inputs)  # no branch if there is one
+        gradient, (batch_stats, carries), metrics = outcome
         gradient = correct(self.context, gradient, variables.params, self.fixed)
         updates, optimizer_state = self.optimizer.update(gradient, optimizer_state, variables.params)
         params = masks.where(self.fixed, variables.params, optax.apply_updates(variables.params, updates))
         if by_epoch:
             by_epoch = jax.tree.map(lambda logged, m: logged.at[epoch].add(m, mode="drop"), by_epoch, metrics)
-        return Variables(params, batch_stats), optimizer_state, (jax.tree.map(jnp.add, total, metrics), by_epoch)
+        trained = Variables(params, batch_stats), carries
+        return trained, optimizer_state, (jax.tree.map(jnp.add, total, metrics), by_epoch)
 
-    def _differentiate(self, num_rows, variables, index, order, key):
-        """Returns the gradient and the running statistics of a batch with ``num_rows`` rows, and its sums.
+    def _differentiate(self, num_rows, trained, index, order, key):
+        """Returns a batch's gradient, its running statistics with what methods carry on, and its sums.
 
-        The sums are the number of true rows and the metrics times this number.
+        The batch has ``num_rows`` rows. The sums are the number of true rows and the metrics times this number.
         """
-        batch, frozen = self._get_batch(num_rows, index, order, key)
-        key = jax.random.fold_in(key, index)
-        outcome = gradient_and_metrics(self.context, variables, batch, frozen, key, self.fixed)
-        (gradient, batch_stats, metrics), rows = outcome, jnp.sum(batch.mask, dtype=self.client.size.dtype)
-        return gradient, batch_stats, (rows, jax.tree.map(lambda m: m * rows, metrics))
+        (variables, carries), (batch, frozen) = trained, self._get_batch(num_rows, index, order, key)
+        key, context = jax.random.fold_in(key, index), self.context._replace(carries=carries)
+        outcome = gradient_and_metrics(context, variables, batch, frozen, key, self.fixed)
+        gradient, batch_stats, metrics, carries = outcome
+        rows = jnp.sum(batch.mask, dtype=self.client.size.dtype)
+        return gradient, (batch_stats, carries), (rows, jax.tree.map(lambda m: m * rows, metrics))
 
     def _get_batch(self, num_rows, index, order, key):
         """Returns a step's batch with ``num_rows`` rows, and the frozen outputs on it."""
@@ -190,7 +202,7 @@ def _naming_step(client_id: jax.Array, step: jax.Array):
 
 def _not_finite(carry):
     """Describes what is not finite after a step: terms of the loss, otherwise parameters; empty in compiled code."""
-    variables, _, ((_, sums), _) = carry
+    (variables, _), _, ((_, sums), _) = carry
     for kind, named in (("term", sums), ("parameter", masks.by_path(variables.params))):
         names = [name for name, value in named.items() if not _is_finite(value)]
         if len(names) == 1:

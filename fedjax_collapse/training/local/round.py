@@ -2,12 +2,16 @@
 
 from typing import NamedTuple
 
+import jax
+import jax.numpy as jnp
+
 from fedjax_collapse.core import masks
-from fedjax_collapse.core.records import OPTIMIZER, ClientState, PyTree, Trained
+from fedjax_collapse.core.records import OPTIMIZER, TRAINED, ClientState, Outputs, PyTree, Trained, Variables
 from fedjax_collapse.methods.base import check_returned
 from fedjax_collapse.training.aggregation import Upload
 from fedjax_collapse.training.local.context import LocalContext, as_trained, class_counts
 from fedjax_collapse.training.local.loop import train
+from fedjax_collapse.training.local.views import client_view, finish_view
 
 
 class LocalResult(NamedTuple):
@@ -20,7 +24,7 @@ class LocalResult(NamedTuple):
 
 def run(context: LocalContext) -> LocalResult:
     """Runs one client's round. ``context.server`` is what the server sent, still without the client's private parts."""
-    algorithm, client, sent = context.algorithm, context.client, context.server.variables
+    algorithm, sent = context.algorithm, context.server.variables
     context = _received(context)
     trained = train(context)
     private = context.model.mask(algorithm.private_part)
@@ -28,20 +32,22 @@ def run(context: LocalContext) -> LocalResult:
     context, sent = _sent(context, trained, public)
     memory, reports = {}, {}
     for name, method in algorithm.methods.items():
-        new, reports[name] = method.finish(context.finish_view(name, trained, public, sent))
-        memory[name] = check_returned(name, "finish", new, client.state.memory[name])
+        new, reports[name] = method.finish(finish_view(context, name, trained, public, sent))
+        memory[name] = check_returned(name, "finish", new, context.client.state.memory[name])
     upload = Upload(public._replace(params=sent) if algorithm.sends_updates else public, reports)
     if not context.training.momentum_reset:
         memory[OPTIMIZER] = trained.optimizer
+    if algorithm.keep_trained:
+        memory[TRAINED] = trained.variables, jnp.ones((), bool)
     return LocalResult(upload, ClientState(memory, masks.select(private, trained.variables)), trained)
 
 
 def first_report(context: LocalContext) -> dict[str, PyTree]:
     """Returns one client's reports on the initial model, for the methods that start with a report."""
-    context = _received(context)
+    context = _with_private(context)
     trained = as_trained(context.server.variables, context)
     return {
-        name: method.finish(context.finish_view(name, trained, trained.variables))[1]
+        name: method.finish(finish_view(context, name, trained, trained.variables))[1]
         for name, method in context.algorithm.starting.items()
     }
 
@@ -54,13 +60,53 @@ def measure(context: LocalContext, by_all: bool = False) -> dict[str, PyTree]:
         by_all: whether for the methods whose model is measured by all clients, instead of by the cohort.
     """
     public = context.server.variables
-    context = _received(context)
+    context = _with_private(context)
     trained = as_trained(context.server.variables, context)
     measuring = context.algorithm.measuring(by_all)
-    return {name: m.measure(context.finish_view(name, trained, public)) for name, m in measuring.items()}
+    return {name: m.measure(finish_view(context, name, trained, public)) for name, m in measuring.items()}
+
+
+def personal(context: LocalContext) -> Variables:
+    """Returns the model that a client uses after it has received the server's."""
+    context = _received(context)
+    variables = context.server.variables if context.start is None else context.start
+    return _personal(context, variables)
+
+
+def personal_of_trained(context: LocalContext) -> Variables:
+    """Returns the model that a client used at the end of its last round, ``FedAvg.keep_trained``."""
+    context = _with_private(context)
+    variables, _ = context.client.state.memory[TRAINED]
+    return _personal(context._replace(server=context.server._replace(variables=variables)), variables)
+
+
+def predict(context: LocalContext, outputs: Outputs) -> jax.Array:
+    """Returns the logits [batch, classes] with which a client predicts, from outputs of its model."""
+    for name, method in context.algorithm.having("predict").items():
+        return method.predict(outputs, client_view(_with_private(context), name))
+    return outputs.logits
+
+
+def _personal(context, variables):
+    for name, method in context.algorithm.having("personal").items():
+        own = method.personal(client_view(context, name))
+        return check_returned(name, "personal", own, variables)
+    return variables
 
 
 def _received(context):
+    """Returns the context of a client's round: with private parts, class counts, and the model that it starts from."""
+    context = _with_private(context)
+    for name, method in context.algorithm.having("receive").items():
+        state, server = context.client.state, context.server.variables
+        start, memory = method.receive(client_view(context, name))
+        start = check_returned(name, "receive", start, server)
+        memory = {**state.memory, name: check_returned(name, "receive", memory, state.memory[name])}
+        return context._replace(start=start, client=context.client.replace(state=state._replace(memory=memory)))
+    return context
+
+
+def _with_private(context):
     """Returns the context with the client's private parts in the model, and with its class counts."""
     server, client = context.server, context.client
     variables = masks.replace(server.variables, context.algorithm.own_parts(server.shared, client.state))
@@ -73,7 +119,7 @@ def _sent(context, trained, public):
     client, sent = context.client, context.sent(context.update(public))
     memory = dict(client.state.memory)
     for name, method in context.algorithm.having("upload").items():
-        changed, new = method.upload(sent, context.finish_view(name, trained, public, sent))
+        changed, new = method.upload(sent, finish_view(context, name, trained, public, sent))
         sent = context.sent(check_returned(name, "upload", changed, sent))
         memory[name] = check_returned(name, "upload", new, memory[name])
     state = client.state._replace(memory=memory)

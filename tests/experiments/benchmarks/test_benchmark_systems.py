@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT))
 
-from experiments.benchmarks import SYSTEMS, Round, Setting, networks, weights  # noqa: E402
+from experiments.benchmarks import SYSTEMS, WITH_METHODS, Round, Setting, networks, weights  # noqa: E402
 from experiments.benchmarks.callbacks import rounds_of  # noqa: E402
 from experiments.benchmarks.tasks import Data, Task  # noqa: E402
 from experiments.benchmarks.workloads import WORKLOADS, Training, make_task  # noqa: E402
@@ -80,6 +80,20 @@ def test_pytorch_loops_equal_the_engine(name, tiny_task):
     for expected, found in zip(run("fedjax_collapse", TINY, tiny_task), run(name, TINY, tiny_task), strict=True):
         assert found[:2] == expected[:2]
         np.testing.assert_allclose(found[2], expected[2], rtol=1e-4)
+
+
+@needs_torch
+@pytest.mark.parametrize("method", ["fedper", "ditto"])
+@pytest.mark.parametrize("name", [name for name in WITH_METHODS if name in LOOPS])
+def test_pytorch_loops_keep_what_is_a_clients_own(name, method):
+    """In the fourth round all clients have taken part before, so that losses depend on the heads that they kept."""
+    workload = dataclasses.replace(TINY, cohort=10, method=method)
+    task = make_task(workload, 4)
+    found = [run(system, workload, task) for system in (name, "fedjax_collapse")]
+    plain = run("fedjax_collapse", dataclasses.replace(workload, method="fedavg"), task)
+    losses, expected, without = (np.array([loss for _, _, loss in rounds]) for rounds in (*found, plain))
+    np.testing.assert_allclose(losses, expected, rtol=1e-4)
+    assert (abs(losses[-1] - without[-1]) > 1e-3) == (method == "fedper")
 
 
 @needs_torch

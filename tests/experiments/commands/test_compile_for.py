@@ -61,6 +61,7 @@ def test_a_compiler_that_is_not_installed(capsys):
     [
         ("--clients=0", "'0' is not a number >= 1"),
         ("--batch_size=x", "'x' is not a number"),
+        ("--efficiency=1.5", "'1.5' is not a share in (0, 1]"),
         ("--chips=3", "--chips=3"),
     ],
 )

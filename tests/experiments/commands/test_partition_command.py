@@ -153,7 +153,10 @@ def test_without_a_config_the_available_ones_are_listed(capsys, monkeypatch):
     monkeypatch.chdir(launch.__file__.rsplit("/", 2)[0])
     for arguments in ([], ["--config=nowhere.py"]):
         assert command.main(arguments) == 2
-        assert "available: glyphs, label_skew, personalised, quickstart" in capsys.readouterr().err
+        assert (
+            "available: glyphs, label_skew, personal_collapse, personalised, pfllib, quickstart"
+            in capsys.readouterr().err
+        )
 
 
 def test_modules_beside_the_config_come_first(config_file, tmp_path, capsys, monkeypatch):

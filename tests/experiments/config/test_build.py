@@ -16,6 +16,7 @@ from experiments.config.resolving import resolve, resolve_arm
 from experiments.config.validation import check_keys
 from experiments.configs import base, quickstart
 from experiments.configs import glyphs as glyphs_config
+from experiments.configs import pfllib as pfllib_config
 from experiments.study.study import run_study
 from fedjax_collapse import Model, UserError, engine, nn
 from fedjax_collapse.core.target import Target
@@ -105,6 +106,30 @@ def test_the_studies_of_glyphs(study, cache):
         algorithms.algorithm(resolve_arm(plain(config), arm))
     with pytest.raises(ValueError, match="expected one of dirichlet_10, "):
         glyphs_config.get_config("dirichlet")
+
+
+def test_the_protocol_of_pfllib(cache):
+    """The digits as large as MNIST, in [-1, 1], three quarters of at least 40 to train on; all arms can be made."""
+    config = pfllib_config.get_config()
+    federation, other = build.federations(plain(config), [0, 1]).values()
+    assert federation.hashes() == other.hashes()
+    train, test = np.asarray(federation.ownership.sizes), np.asarray(federation.tests.sizes)
+    np.testing.assert_array_equal(train, 3 * (train + test) // 4)
+    assert (train + test).sum() == 1797 and (train + test).min() >= 40 and federation.input_shape == (28, 28, 1)
+    images = (np.asarray(federation.train.inputs, float) - federation.train.mean) / federation.train.std
+    assert (images.min(), images.max()) == (-1, 1) and np.all(images[:, [0, 1, -2, -1]] == -1)
+    np.testing.assert_array_equal(images[:, 2:5, 2:5, 0], np.broadcast_to(images[:, 3:4, 3:4, 0], (len(images), 3, 3)))
+    variables = jax.eval_shape(build.model(plain(config), federation).init, jax.random.key(0))
+    assert sum(leaf.size for leaf in jax.tree.leaves(variables)) == 582_026
+    for data in pfllib_config.TFDS:
+        config = pfllib_config.get_config(data)
+        assert (config.data.source, config.rounds) == (f"tfds:{data}", 2000)
+        check_keys(plain(config))
+        for arm in config.arms:
+            training = algorithms.algorithm(resolve_arm(plain(config), arm)).training
+            assert (training.batch_size, training.drop_last, training.momentum) == (10, True, 0)
+    with pytest.raises(ValueError, match="expected digits, mnist, "):
+        pfllib_config.get_config("minst")
 
 
 def test_arms_override_the_rest_and_another_name_replaces_the_dict():

@@ -17,7 +17,7 @@ from experiments.config.plain_values import plain
 from experiments.config.published import by_setting
 from experiments.config.resolving import resolve
 from experiments.results.metrics import ACCURACY
-from experiments.results.pivots import pivot
+from experiments.results.tables.pivots import pivot
 from experiments.study import study
 from experiments.study.preparing import Examples, plan_of
 from fedjax_collapse.data import augment, partition

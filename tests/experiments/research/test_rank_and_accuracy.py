@@ -17,7 +17,8 @@ ARMS = ("fedavg", "a", "b", "c", "d", "e")
 
 
 def write_study(path, arms=ARMS, other_partition=(), headlines=MappingProxyType({})):
-    """Arm i has, over FedAvg, i points of accuracy, minus i ranks, NC1 e^i times as large and i^2 % of less bias."""
+    """Arm i has, over FedAvg, i points of accuracy, minus i ranks, NC1 e^i times as large and i^2 % of less bias, 2 i
+    ranks of personal models and 3 i points in the worst decile."""
     for i, arm in enumerate(arms):
         for seed in (0, 1):
             run = path / "alpha 0.1" / arm / f"seed{seed}"
@@ -25,6 +26,8 @@ def write_study(path, arms=ARMS, other_partition=(), headlines=MappingProxyType(
             row = {"round": 3, "accuracy": 0.5 + 0.01 * i + 0.1 * seed, "effective_rank": 20.0 - i + seed}
             row |= {"measured/nc/nc1": math.exp(i) * (seed + 1), "measured/nc/local_nc1": 7.0}
             row |= {"measured/head/prediction_bias": 0.5 - i**2 / 100, "measured/probe/accuracy": 0.7}
+            row |= {"measured/personal/effective_rank_mean": 5.0 + 2 * i}
+            row |= {"own/received/accuracy/worst_decile": 0.1 + 0.03 * i}
             (run / "metrics.jsonl").write_text(json.dumps(row) + "\n")
             (run / "summary.json").write_text(json.dumps({"headline": headlines.get(arm, "server model")}))
             counts = np.full((3, 2), 4 + seed + 10 * ((arm, seed) in other_partition))
@@ -41,7 +44,7 @@ def test_differences_are_those_of_equal_seeds_and_partitions(tmp_path):
     for row in rows:
         i = ARMS.index(row["arm"])
         found = [row[name] for name in ("accuracy", *METRICS)]
-        np.testing.assert_allclose(found, [i, -i, i, -(i**2) / 100, 0], atol=1e-9)
+        np.testing.assert_allclose(found, [i, -i, i, -(i**2) / 100, 0, 2 * i, 3 * i], atol=1e-9)
 
 
 def test_arms_whose_accuracy_is_of_something_else_are_left_out(tmp_path, capsys):
@@ -71,7 +74,8 @@ def test_arms_divided_by_what_they_change():
         ("d", 0, 1.0, 5.0, -0.1, 2.0),
         ("e", 0, 9.0, 5.0, -0.1, math.nan),
     ]
-    rows = [dict(zip(names, row, strict=True), setting="s", method="m", nc1=0.0) for row in values]
+    of_all = dict(setting="s", method="m", nc1=0.0, personal_rank=0.0, worst_decile=0.0)
+    rows = [dict(zip(names, row, strict=True), **of_all) for row in values]
     found = {tuple(row.values())[:3]: tuple(row.values())[3:] for row in divided(rows)}
     assert len(found) == 8 and sum(counts[0] for counts in found.values()) == 4
     assert found[True, True, True] == (2, 2, 1, 0.75)
@@ -91,7 +95,7 @@ def test_the_command(tmp_path, capsys):
     study = write_study(tmp_path / "study")
     assert main([str(study), f"--out={tmp_path / 'out'}"]) == 0
     shown = capsys.readouterr().out
-    assert "| alpha 0.1 | 5 | 0 | 0 | 5 | −1.00 | +1.00 | −1.00 | - |" in shown
+    assert "| alpha 0.1 | 5 | 0 | 0 | 5 | −1.00 | +1.00 | −1.00 | +1.00 | +1.00 |" in shown
     assert "| no | yes | no | 5 | 5 | 5 | +3.0 |" in shown and "| yes | yes | yes | 0 | 0 | 0 | - |" in shown
     with (tmp_path / "out" / "runs.csv").open() as file:
         assert len(list(csv.DictReader(file))) == 10

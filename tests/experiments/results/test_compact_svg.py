@@ -8,9 +8,9 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from experiments.results import drawing
-from experiments.results.compact_svg import Shared, compact, with_palette
-from experiments.results.svg_paths import Box, parse_path, path_data, short
+from experiments.results.plotting import drawing
+from experiments.results.plotting.compact_svg import Shared, compact, with_palette
+from experiments.results.plotting.svg_paths import Box, parse_path, path_data, short
 
 SVG = "{http://www.w3.org/2000/svg}"
 

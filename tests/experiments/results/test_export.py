@@ -19,17 +19,17 @@ from experiments.config.plain_values import plain
 from experiments.config.validation import check_study
 from experiments.configs import quickstart
 from experiments.results import page as html
-from experiments.results.differences import comparison
 from experiments.results.export import TABLES, results_of
 from experiments.results.formats import in_latex, in_markdown
 from experiments.results.metrics import ACCURACY, R
 from experiments.results.page import write_report
-from experiments.results.paired import why_none
-from experiments.results.pivots import paper_note, pivot, pivots, summary_for_paper
+from experiments.results.plotting.sweep import lines_of, sweep
 from experiments.results.reading import read_study
-from experiments.results.seconds import seconds_per_round
-from experiments.results.sweep import lines_of, sweep
-from experiments.results.targets import rounds_to_target, target_note, target_table
+from experiments.results.tables.differences import comparison
+from experiments.results.tables.paired import why_none
+from experiments.results.tables.pivots import paper_note, pivot, pivots, summary_for_paper
+from experiments.results.tables.seconds import seconds_per_round
+from experiments.results.tables.targets import rounds_to_target, target_note, target_table
 from fedjax_collapse import UserError
 from fedjax_collapse.simulation.measurement import HEADLINES
 

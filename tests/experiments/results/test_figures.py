@@ -8,10 +8,10 @@ import pytest
 from test_report import Page, make_study, rewrite_rows
 
 from experiments.commands import report
-from experiments.results import classifier_figure, drawing, embedding, figures
 from experiments.results.contents import PLOTS
 from experiments.results.page import write_report
-from experiments.results.partition_figure import draw_partition
+from experiments.results.plotting import classifier_figure, drawing, embedding, figures
+from experiments.results.plotting.partition_figure import draw_partition
 from experiments.results.reading import read_study
 from experiments.results.selection import Selection
 from fedjax_collapse import Federation

@@ -16,13 +16,14 @@ import pytest
 
 from experiments.config.cells import CellName
 from experiments.results.contents import PLOTS
-from experiments.results.figures import collapse_ratio, curves, measurements, spectra
-from experiments.results.headline import headline
 from experiments.results.page import description, write_report
-from experiments.results.partition_figure import draw_partition, partition_table
+from experiments.results.plotting.figures import collapse_ratio, curves, measurements, spectra
+from experiments.results.plotting.headline import headline
+from experiments.results.plotting.partition_figure import draw_partition, partition_table
+from experiments.results.plotting.timing_figure import timing
 from experiments.results.reading import read_study
-from experiments.results.seconds import timing, timing_table
-from experiments.results.table import accuracy_note, final_table, local_note
+from experiments.results.tables.seconds import timing_table
+from experiments.results.tables.table import accuracy_note, final_table, local_note
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.simulation.measurement import HEADLINES
 from fedjax_collapse.storage.round_arrays import merge_segments, write_segment

@@ -16,7 +16,7 @@ from experiments.results import page
 from experiments.results.export import TABLES, results_of
 from experiments.results.page import write_report
 from experiments.results.reading import read_study
-from experiments.results.seconds import seconds_per_round
+from experiments.results.tables.seconds import seconds_per_round
 from fedjax_collapse.core.records import UserError
 
 FILES = (

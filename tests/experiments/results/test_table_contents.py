@@ -13,19 +13,19 @@ from scipy import stats
 
 from experiments.commands import report
 from experiments.config.cells import CellName
-from experiments.results.arm_colours import colours_of
-from experiments.results.best import best_note, with_best
-from experiments.results.chance import chance_note, is_at_chance
-from experiments.results.differences import difference_tables
-from experiments.results.drawing import COLOURS
-from experiments.results.figures import accuracy
 from experiments.results.formats import Bold
 from experiments.results.metrics import ACCURACY, show_number
 from experiments.results.page import render
+from experiments.results.plotting.arm_colours import colours_of
+from experiments.results.plotting.drawing import COLOURS
+from experiments.results.plotting.figures import accuracy
 from experiments.results.reading import read_study
-from experiments.results.significance import compare, smallest_p
-from experiments.results.table import final_table
-from experiments.results.view import EVERYTHING, View, view_of
+from experiments.results.tables.best import best_note, with_best
+from experiments.results.tables.chance import chance_note, is_at_chance
+from experiments.results.tables.differences import difference_tables
+from experiments.results.tables.significance import compare, smallest_p
+from experiments.results.tables.table import final_table
+from experiments.results.tables.view import EVERYTHING, View, view_of
 from experiments.study.console import Console
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.simulation.measurement import HEADLINES

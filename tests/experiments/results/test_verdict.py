@@ -7,8 +7,8 @@ import pytest
 from test_report import make_study, rewrite_rows
 
 from experiments.commands import report
-from experiments.results.drawing import save_figure
-from experiments.results.headline import headline
+from experiments.results.plotting.drawing import save_figure
+from experiments.results.plotting.headline import headline
 from experiments.results.reading import read_study
 from experiments.results.verdict import verdict
 

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from experiments.config.cells import Arm, arms_of
-from experiments.results.drawing import COLOURS, MARKERS, MUTE, draws, label, legend, new_figure
 from experiments.results.metrics import ACCURACY, EFFECTIVE_RANK, R, number
+from experiments.results.plotting.drawing import COLOURS, MARKERS, MUTE, draws, label, legend, new_figure
 from experiments.results.selection import Selection
 from experiments.results.study_results import Study
 

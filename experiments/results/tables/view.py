@@ -8,7 +8,7 @@ from experiments.config.cells import CellName, names_in
 from experiments.config.names import check_name
 from experiments.results.metrics import Metric, metric_of, number
 from experiments.results.study_results import Study, Summary
-from experiments.results.table import columns_of
+from experiments.results.tables.table import columns_of
 from fedjax_collapse.core.records import MEASURED
 
 

@@ -1,22 +1,14 @@
-"""The time of a client and a round, and the memory of a round: the report's figure of times and the table below it."""
+"""The time of a client and a round, and the memory of a round: the table below the report's figure of times."""
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from experiments.config.cells import CellName
-from experiments.results import drawing
-from experiments.results.arm_colours import colours_of
-from experiments.results.drawing import draws, label, new_figure
-from experiments.results.metrics import PHASES, number, show_number
-from experiments.results.selection import Selection
+from experiments.results.metrics import number, show_number
 from experiments.results.study_results import Row, Run, Study, moments
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-_GREYS = (drawing.LIGHT, drawing.BAR, drawing.INK)  # of phases, since colours are for arms
 _MIB = 2**20
 HEADING = [
     "Arm",
@@ -39,59 +31,6 @@ def timing_table(study: Study) -> list[list[str]]:
     """
     rows = [_row(study, arm) for arm in study.arms if any(run.timing for run in study.of_arm(arm))]
     return [HEADING, *rows] if rows else []
-
-
-def _times(study: Study) -> Selection:
-    """Seconds of a run by phase, and true samples per second of training; means over seeds."""
-    rows = []
-    for arm in study.arms:
-        runs = [run.timing for run in study.of_arm(arm) if run.timing]
-        if runs:
-            seconds = [np.mean([_total(timing, phase) for timing in runs]) for phase in PHASES]
-            samples, training = (sum(_total(timing, key) for timing in runs) for key in ("samples", "train"))
-            rows.append((arm, *seconds, samples / training if training > 0 else 0.0))
-    return Selection(("arm", *PHASES, "samples per second"), rows)
-
-
-def _total(timing, key) -> float:
-    """Returns the sum over the rows of a run; null counts as zero."""
-    return float(np.nansum([number(row.get(key)) for row in timing]))
-
-
-@draws(_times)
-def timing(study: Study, selection: Selection) -> "Figure":
-    """Seconds of a run by phase, and true samples per second of training; means over seeds."""
-    from matplotlib.ticker import EngFormatter
-
-    arms, *seconds, speeds = selection.columns()
-    names = [label(arm, 22) + _share(study, arm) for arm in arms]
-    figure = new_figure(1.5 + (0.55 if any("\n" in name for name in names) else 0.42) * len(arms))
-    seconds_axes, speed_axes = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
-    left, bars = np.zeros(len(arms)), []
-    for width, colour in zip(seconds, _GREYS, strict=True):
-        bars.append(seconds_axes.barh(range(len(arms)), width, 0.6, left, color=colour))
-        left = left + width
-    speed_axes.barh(range(len(arms)), speeds, 0.6, color=[colours_of(study)[arm] for arm in arms])
-    for row, (total, speed) in enumerate(zip(left, speeds, strict=True)):
-        beside = {"xytext": (3, 0), "textcoords": "offset points", "va": "center", "fontsize": "small"}
-        seconds_axes.annotate(f"{total:,.1f}", (total, row), **beside)
-        speed_axes.annotate(f"{speed:,.0f}", (speed, row), **beside)
-    for axes, heading in ((seconds_axes, "seconds per run"), (speed_axes, "true samples/s")):
-        axes.set_xlabel(heading)
-        axes.grid(False, axis="y")
-        axes.set_xlim(0, axes.dataLim.x1 * 1.35 or 1)
-        axes.locator_params(axis="x", nbins=3)
-    speed_axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-    seconds_axes.set_yticks(range(len(arms)), names)
-    seconds_axes.invert_yaxis()
-    drawing.legend(figure, bars, list(PHASES))
-    return figure
-
-
-def _share(study: Study, arm: str) -> str:
-    """Describes the fraction of its program's time that a run of the arm is given, if it was batched with others."""
-    most = study.shared_by(arm)
-    return f"\n1/{most} of shared time" if most > 1 else ""
 
 
 def seconds_per_round(study: Study) -> dict[CellName, dict[str, Any]]:

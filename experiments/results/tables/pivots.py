@@ -6,13 +6,13 @@ from typing import NamedTuple
 
 from experiments.config.cells import CellName, means_of
 from experiments.config.paper import Paper, paper_of
-from experiments.results.best import best_note, with_best
 from experiments.results.metrics import ACCURACY, SECONDS, TO_TARGET, Metric, number, show_number
-from experiments.results.seconds import seconds_per_round
 from experiments.results.study_results import Study, Summary
-from experiments.results.table import show_moments, unlike_note
-from experiments.results.targets import rounds_to_target
-from experiments.results.view import EVERYTHING, View
+from experiments.results.tables.best import best_note, with_best
+from experiments.results.tables.seconds import seconds_per_round
+from experiments.results.tables.table import show_moments, unlike_note
+from experiments.results.tables.targets import rounds_to_target
+from experiments.results.tables.view import EVERYTHING, View
 
 Means = Mapping[str, Sequence[str]]  # by the name of a mean, the settings that it is over
 NO_MEANS: Means = MappingProxyType({})

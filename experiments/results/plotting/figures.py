@@ -9,17 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from experiments.results import drawing
-from experiments.results.arm_colours import colours_of
-from experiments.results.drawing import (
-    THRESHOLD,
-    arm_line,
-    draws,
-    grid_of,
-    label,
-    new_figure,
-    whole_numbers,
-)
 from experiments.results.metrics import (
     ACCURACY,
     EFFECTIVE_RANK,
@@ -30,6 +19,17 @@ from experiments.results.metrics import (
     number,
     panels,
     show_number,
+)
+from experiments.results.plotting import drawing
+from experiments.results.plotting.arm_colours import colours_of
+from experiments.results.plotting.drawing import (
+    THRESHOLD,
+    arm_line,
+    draws,
+    grid_of,
+    label,
+    new_figure,
+    whole_numbers,
 )
 from experiments.results.selection import Selection
 from experiments.results.study_results import Study, mean_and_std

@@ -4,10 +4,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from experiments.results import drawing
-from experiments.results.arm_colours import colours_of
-from experiments.results.figures import curves, draw_curves, with_legend
 from experiments.results.metrics import ACCURACY, EFFECTIVE_RANK, Metric, number
+from experiments.results.plotting import drawing
+from experiments.results.plotting.arm_colours import colours_of
+from experiments.results.plotting.figures import curves, draw_curves, with_legend
 from experiments.results.study_results import Study
 from experiments.results.verdict import verdict
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from experiments.results import drawing
-from experiments.results.arm_colours import colours_of
-from experiments.results.drawing import COLOURS, MARKERS, draws, grid_of, label, new_figure
-from experiments.results.partition_figure import class_names
+from experiments.results.plotting import drawing
+from experiments.results.plotting.arm_colours import colours_of
+from experiments.results.plotting.drawing import COLOURS, MARKERS, draws, grid_of, label, new_figure
+from experiments.results.plotting.partition_figure import class_names
 from experiments.results.selection import Selection
 from experiments.results.study_results import Arrays, Run, Study, is_of
 from fedjax_collapse.analysis.geometry import on_sphere

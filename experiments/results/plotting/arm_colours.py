@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from numbers import Real
 
 from experiments.config.cells import Arm, arms_of
-from experiments.results.drawing import arm_colour
+from experiments.results.plotting.drawing import arm_colour
 from experiments.results.study_results import Study
 
 _SCALES = ("plasma", "viridis")  # of the first swept arm, of the second and so on

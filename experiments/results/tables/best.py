@@ -1,11 +1,11 @@
 """The best values of a table: the best mean, and all that are not shown to be worse."""
 
 from experiments.config.cells import CellName
-from experiments.results.differences import comparison
 from experiments.results.metrics import Metric, metric_of, number
-from experiments.results.significance import CONFIDENCE
 from experiments.results.study_results import Study, Summary
-from experiments.results.table import accuracy_of
+from experiments.results.tables.differences import comparison
+from experiments.results.tables.significance import CONFIDENCE
+from experiments.results.tables.table import accuracy_of
 
 _NOTE = (
     "Bold: the best mean, and every arm whose difference from it over pairs of runs has an interval "

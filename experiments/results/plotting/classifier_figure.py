@@ -4,9 +4,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from experiments.results import drawing
-from experiments.results.arm_colours import colours_of
-from experiments.results.drawing import draws, grid_of, label, new_figure, whole_numbers
+from experiments.results.plotting import drawing
+from experiments.results.plotting.arm_colours import colours_of
+from experiments.results.plotting.drawing import draws, grid_of, label, new_figure, whole_numbers
 from experiments.results.selection import Selection
 from experiments.results.study_results import Study, is_of
 

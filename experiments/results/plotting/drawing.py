@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from experiments.results.compact_svg import Shared, compact
+from experiments.results.plotting.compact_svg import Shared, compact
 from experiments.results.selection import Selection
 from fedjax_collapse.core import files
 

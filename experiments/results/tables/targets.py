@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 from experiments.config.cells import CellName
 from experiments.config.names import check_name
 from experiments.results.metrics import ACCURACY, number, show_number
-from experiments.results.paired import of_one_seed
 from experiments.results.study_results import Row, Run, Study, moments
-from experiments.results.table import unlike_note
-from experiments.results.view import EVERYTHING, View
+from experiments.results.tables.paired import of_one_seed
+from experiments.results.tables.table import unlike_note
+from experiments.results.tables.view import EVERYTHING, View
 
 
 class Reached(NamedTuple):

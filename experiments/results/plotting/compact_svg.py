@@ -15,7 +15,7 @@ from xml.etree.ElementTree import Element
 
 import numpy as np
 
-from experiments.results.svg_paths import Box, parse_path, path_data, short
+from experiments.results.plotting.svg_paths import Box, parse_path, path_data, short
 
 _SVG, _HREF = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xlink}href"
 _LONG = 200  # characters of a path that is written where it is drawn if that is only one place

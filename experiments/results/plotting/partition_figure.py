@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from experiments.results import drawing
-from experiments.results.drawing import draws, label, new_figure, styled, whole_numbers
+from experiments.results.plotting import drawing
+from experiments.results.plotting.drawing import draws, label, new_figure, styled, whole_numbers
 from experiments.results.selection import Selection
 from experiments.results.study_results import Arrays, Run, Study
 from fedjax_collapse.data.heterogeneity import heterogeneity

@@ -4,11 +4,11 @@ import math
 
 from experiments.config.cells import CellName
 from experiments.results.metrics import ACCURACY, Metric, show_number
-from experiments.results.paired import pairs, why_none
-from experiments.results.significance import CONFIDENCE, Comparison, compare, smallest_p
 from experiments.results.study_results import Study
-from experiments.results.table import Titled, label_columns
-from experiments.results.view import EVERYTHING, View
+from experiments.results.tables.paired import pairs, why_none
+from experiments.results.tables.significance import CONFIDENCE, Comparison, compare, smallest_p
+from experiments.results.tables.table import Titled, label_columns
+from experiments.results.tables.view import EVERYTHING, View
 
 _NOTE = (
     f"Difference: mean ± standard deviation over pairs of runs with the same seed, partition and round; "

@@ -1,0 +1,89 @@
+"""What methods see of a client before and after its local training."""
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_collapse.core.randomness import method_key
+from fedjax_collapse.core.records import Batch, PyTree, Trained, Variables
+from fedjax_collapse.data.batches import over_batches, sum_batches
+from fedjax_collapse.methods.base import ClientView, FinishView, Method
+from fedjax_collapse.training.algorithm import FedAvg
+from fedjax_collapse.training.local.context import LocalContext
+from fedjax_collapse.training.local.loop import train
+
+
+def client_view(context: LocalContext, name: str) -> ClientView:
+    """Returns what the method sees before local training, and when its client is evaluated."""
+    return ClientView(**_fields(context, name))
+
+
+def finish_view(
+    context: LocalContext, name: str, trained: Trained, public: Variables, sent: PyTree | None = None
+) -> FinishView:
+    """Returns what the method sees after local training.
+
+    Args:
+        context: the client's round.
+        name: the method.
+        trained: the result of local training.
+        public: the model that may leave the client.
+        sent: the update as other methods have changed it; None if they have not.
+    """
+    update = context.update(public)
+    return FinishView(
+        **_fields(context._replace(carries=trained.carries), name),
+        trained=trained.variables,
+        public=public,
+        update=update,
+        sent=context.sent(update) if sent is None else sent,
+        steps=trained.steps,
+        learning_rate=trained.learning_rate,
+    )
+
+
+def _fields(context, name):
+    rows = context.training.batch_size, context.examples, context.client.rows
+    return dict(
+        **context.view_fields(name),
+        key=method_key(context.client.key, name),
+        over_batches=functools.partial(_over_batches, context),
+        sum_over_batches=functools.partial(sum_batches, *rows, context.client.size),
+        train=functools.partial(_train, context),
+    )
+
+
+def _over_batches(
+    context: LocalContext,
+    body: Callable[[PyTree, Batch], PyTree],
+    carry: PyTree,
+    first: jax.Array | int = 0,
+    size: jax.Array | None = None,
+) -> PyTree:
+    size = context.client.size - first if size is None else size
+    rows = jnp.roll(context.client.rows, -first)
+    return over_batches(
+        context.training.batch_size, context.examples, rows, size, lambda _, batch, carry: body(carry, batch), carry
+    )
+
+
+def _train(
+    context: LocalContext, start: Variables, methods: Mapping[str, Method] | None = None, **changes: Any
+) -> Variables:
+    added = methods or {}
+    kept = {name: method for name, method in context.algorithm.methods.items() if method.is_loss()}
+    training = context.training.replace(**{"momentum_reset": True, "logged_epochs": 0, **changes})
+    shared = {**context.server.shared, **dict.fromkeys(added, ())}
+    state = context.client.state
+    state = state._replace(memory={**state.memory, **dict.fromkeys(added, ())})
+    alone = context._replace(
+        algorithm=FedAvg(training, {**kept, **added}, private=context.algorithm.private_part),
+        server=context.server._replace(shared=shared),
+        client=context.client.replace(state=state),
+        start=start,
+        carries={},
+    )
+    return train(alone).variables

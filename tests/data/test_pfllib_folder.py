@@ -1,0 +1,164 @@
+"""PFLlib's folder of clients: written from a partition and read again, foreign pickles, and wrong files in one line."""
+
+import io
+import pickle
+import zipfile
+
+import numpy as np
+import pytest
+from small_data import check
+
+from experiments.commands import show_partition
+from experiments.config import build
+from experiments.config.plain_values import plain
+from experiments.configs import base
+from fedjax_collapse import UserError, sources
+from fedjax_collapse.data.ownership import rows_of
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def save(root, client, images=None, labels=None, part="train"):
+    """A file as PFLlib's generators write it."""
+    images = np.zeros((3, 2, 4, 5), np.float32) if images is None else images
+    labels = np.arange(len(images)) if labels is None else labels
+    (root / part).mkdir(parents=True, exist_ok=True)
+    np.savez_compressed(root / part / f"{client}.npz", data={"x": images, "y": labels})
+
+
+def folder(root, clients=3):
+    for part in ("train", "test"):
+        for client in range(clients):
+            save(root, client, part=part)
+    return root
+
+
+def test_images_are_read_channels_last(tmp_path):
+    rng = np.random.default_rng(0)
+    for client, count in enumerate((4, 2)):
+        for part, more in (("train", 3), ("test", 0)):
+            images = rng.normal(size=(count + more, 2, 4, 5)).astype(np.float32)
+            save(tmp_path, client, images, np.full(count + more, client + 1), part)
+    source = sources.pfllib(tmp_path)  # the last ones are client 1's of the test
+    assert source.images.shape == (12, 4, 5, 2) and source.images.dtype == np.float32
+    assert (
+        source.images[0, 3, 1, 1]
+        == np.load(tmp_path / "train/0.npz", allow_pickle=True)["data"].item()["x"][0, 1, 3, 1]
+    )
+    np.testing.assert_array_equal(source.test_images[-2:], images.transpose(0, 2, 3, 1))
+    assert source.owners.tolist() == [0] * 7 + [1] * 5 and source.test_owners.tolist() == [0] * 4 + [1] * 2
+    assert source.class_names == ("0", "1", "2") and (source.mean, source.std) == (0.0, 1.0)
+    assert source.pooled().owners.tolist() == [0] * 7 + [1] * 5 + [0] * 4 + [1] * 2
+
+
+def test_what_the_command_writes_is_read_as_the_same_federation(tmp_path, capsys):
+    """Images as the network sees them, the rows of every client in order, and its own tests, for one seed."""
+    own = ["--config.clients=4", "--config.own_tests.name=split", "--config.partition.alpha=1.0"]
+    (tmp_path / "config.py").write_text("from experiments.configs.base import get_config\n")
+    out = f"--pfllib={tmp_path / 'out'}"
+    assert show_partition.main([f"--config={tmp_path / 'config.py'}", *own, out]) == 0
+    assert f"wrote {tmp_path / 'out'}" in capsys.readouterr().out
+    config = base.get_config()
+    config.clients, config.own_tests.name, config.partition.alpha = 4, "split", 1.0
+    written = build.federations(plain(config), [0])[0]
+    config.data = dict(source=f"pfllib:{tmp_path / 'out'}")
+    config.partition, config.own_tests = dict(name="given"), dict(name="given")
+    federations = build.federations(plain(config), [0, 1])
+    read = federations[0]
+    assert federations[1].hashes() == read.hashes()
+    assert read.class_names == written.class_names
+    tables = (written.ownership, read.ownership, "train"), (written.tests, read.tests, "test")
+    for before, after, part in tables:
+        for own, again in zip(rows_of(before), rows_of(after), strict=True):
+            examples, copy = getattr(written, part), getattr(read, part)
+            np.testing.assert_array_equal(examples.labels[own], copy.labels[again])
+            images = (np.float32(examples.inputs[own]) - examples.mean) / examples.std
+            np.testing.assert_array_equal(images, (copy.inputs[again] - copy.mean) / copy.std)
+    assert show_partition.main([f"--config={tmp_path / 'config.py'}", out]) == 2
+    assert "has npz files, perhaps of another partition" in capsys.readouterr().err
+
+
+class Harmful:
+    def __reduce__(self):
+        return print, ("a pickle ran code",)
+
+
+def test_no_pickle_runs_code(tmp_path, capsys):
+    """Also not where the dict has what is expected; each kind of object that is no array or dict is named."""
+    root = folder(tmp_path)
+    images = np.zeros((1, 2, 4, 5), np.float32)
+    for foreign, name in ((Harmful(), "builtins.print"), (range(3), "builtins.range"), (build.model, "experiments")):
+        data = {"x": images, "y": np.zeros(1, int), "more": foreign}
+        np.savez_compressed(root / "train/1.npz", data=data)
+        check(
+            rf"train/1.npz: cannot be read \(it holds {name}.*only arrays and dicts are loaded\)", sources.pfllib, root
+        )
+    assert "ran code" not in capsys.readouterr().out
+
+
+def test_files_of_earlier_numpy_are_read(tmp_path):
+    """Whose pickles name numpy.core."""
+    root = folder(tmp_path)
+    data = np.array({"x": np.ones((3, 2, 4, 5), np.float32), "y": np.arange(3)}, object)
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"shape": (), "fortran_order": False, "descr": "|O"})
+    content = pickle.dumps(data, protocol=3).replace(b"numpy._core.multiarray", b"numpy.core.multiarray")
+    with zipfile.ZipFile(root / "train/0.npz", "w") as archive:
+        archive.writestr("data.npy", header.getvalue() + content)
+    assert sources.pfllib(root).images[:3].min() == 1
+
+
+def test_wrong_folders_are_one_line(tmp_path):
+    check("expected a folder of PFLlib, with train/0.npz", sources.pfllib, tmp_path / "none")
+    root = folder(tmp_path / "data", clients=4)
+    (root / "test/3.npz").unlink()
+    check(r"test/3.npz: cannot be read \(No such file or directory\); expected PFLlib's array", sources.pfllib, root)
+    (root / "train/3.npz").rename(root / "train/x.npz")
+    check("train/x.npz: expected only the files of clients, 0.npz, 1.npz", sources.pfllib, root)
+    (root / "train/x.npz").unlink()
+    good = np.zeros((3, 2, 4, 5), np.float32)
+    for images, labels, message in (
+        (good[..., 1:], None, r"test/2.npz: images of \(2, 4, 4\), but .*train/0.npz has \(2, 4, 5\); use one shape"),
+        (good[0], None, r"test/2.npz: x is float32\[2, 4, 5\] and y int64\[2\]; expected numbers \[examples, channels"),
+        (good, np.ones(3), r"y float64\[3\]; expected numbers .* and as many integers"),
+        (good, np.arange(2), r"x is float32\[3, 2, 4, 5\] and y int64\[2\]"),
+        (good, [0, 1, 2], "y a list"),
+        (good, np.array([0, -1, 2]), "test/2.npz: label -1; expected integers from 0"),
+    ):
+        save(root, 2, images, labels, "test")
+        check(message, sources.pfllib, root)
+    np.savez(root / "test/2.npz", data={"x": good})
+    check("y missing", sources.pfllib, root)
+    np.savez(root / "test/2.npz", data=good)
+    check(r"test/2.npz: cannot be read \(it holds an array of float32\[3, 2, 4, 5\]\)", sources.pfllib, root)
+    np.savez(root / "test/2.npz", images=good)
+    check("test/2.npz: cannot be read .*no item named 'data.npy'", sources.pfllib, root)
+    (root / "test/2.npz").write_bytes(b"no zip")
+    check(r"test/2.npz: cannot be read \(File is not a zip file\)", sources.pfllib, root)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (dict(clients=2), "clients: 2 clients but 3 in the data; use clients=3"),
+        (dict(data=dict(source="digits")), "partition given: data source digits has no owners"),
+        (dict(partition=dict(name="iid")), "own_tests given: data source pfllib:.* with partition iid; expected data"),
+        (
+            dict(data=dict(source="digits"), partition=dict(name="iid")),
+            "own_tests given: data source digits with partition iid; expected data that are divided",
+        ),
+        (dict(own_tests=dict(name="given", test=0.1)), "unknown option of own_tests 'test'"),
+    ],
+)
+def test_wrong_choices_are_one_line(tmp_path, changes, message):
+    config = base.get_config()
+    config.clients, config.data = 3, dict(source=f"pfllib:{folder(tmp_path)}")
+    config.partition, config.own_tests = dict(name="given"), dict(name="given")
+    for key, value in changes.items():
+        config[key] = value
+    with pytest.raises(UserError, match=message) as error:
+        build.federations(plain(config), [0])
+    assert "\n" not in str(error.value)
