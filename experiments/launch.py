@@ -39,7 +39,7 @@ from experiments.study import hosts
 from experiments.study.console import Console
 from experiments.study.failures import RunsFailed
 from experiments.study.lock import only_process_in
-from experiments.study.resuming import check_resume
+from experiments.study.resuming import check_resume, done_runs
 from experiments.study.sinks import check_sinks
 from experiments.study.slurm import submit
 from experiments.study.study import run_study
@@ -67,7 +67,9 @@ def main(arguments: list[str], should_stop: Callable[[], bool] | None = None) ->
         check_sinks(options.log)
         if options.workers or options.slurm:
             check_resume(options.resume, study)
-            return _in_processes(options, arguments, study)
+            _check_processes(options, study)
+            if options.resume == "never" or len(done_runs(study)) < len(study.runs):
+                return _in_processes(options, arguments, study)
         configure_jax(options.compilation_cache)
         hosts.join(options.distributed, options.distributed_timeout)
         check_devices()
@@ -101,12 +103,16 @@ def _help(topic):
     return 0
 
 
-def _in_processes(options, arguments, study):
-    """Runs a study whose runs are divided among workers, or are Slurm jobs, and returns the exit status."""
+def _check_processes(options, study):
+    """Raises UserError for options that exclude each other."""
     if study.config["engine"]["runs"] == "together" or (options.workers and options.slurm):
         raise UserError("--workers, or --slurm, train runs apart: choose engine.runs=separate, and one of the two")
     if options.distributed != "off":
         raise UserError("--workers and --slurm divide runs, --distributed divides clients: choose one of them")
+
+
+def _in_processes(options, arguments, study):
+    """Runs a study whose runs are divided among workers, or are Slurm jobs, and returns the exit status."""
     work = Work([*arguments, f"--workdir={study.folder}", "--workers=0", "--slurm="], study)
     console = Console()
     if progress := overview(study.folder, {run.name: last_round(run.folder) for run in study.runs}):

@@ -23,11 +23,15 @@ Stamps = dict[str, list[int]]  # size and time of the last change in nanoseconds
 
 
 class MadeFrom(NamedTuple):
-    """What a report was made from, and the notes that were printed with it; all empty if nothing is known."""
+    """What a report was made from; the notes and the best metrics, by cell, that were printed with its table.
+
+    All are empty if nothing is known.
+    """
 
     code: str = ""
     stamps: Stamps = {}  # noqa: RUF012 - never changed
     notes: str = ""
+    best: dict[str, list[str]] = {}  # noqa: RUF012 - never changed
 
     def is_unchanged(self, study: Path, run: Path) -> bool:
         """Returns whether the files of a run are those of which the report was made."""
@@ -72,16 +76,23 @@ def read_made_from(study: Path) -> MadeFrom:
     """Returns what is recorded in the study's folder; nothing if there is no record, or none that can be read."""
     try:
         record: Any = json.loads(files.read(study / NUMBERS / MADE_FROM))
-        return MadeFrom(str(record["code"]), dict(record["stamps"]), str(record["notes"]))
+        return MadeFrom(str(record["code"]), dict(record["stamps"]), str(record["notes"]), dict(record["best"]))
     except (OSError, ValueError, TypeError, KeyError):
         return MadeFrom()
 
 
-def record_made_from(study: Path, before: Stamps, notes: str) -> None:
-    """Records that the report was made from the files with the stamps ``before``, and the stamps of its own files."""
+def record_made_from(study: Path, before: Stamps, notes: str, best: dict[str, list[str]]) -> None:
+    """Records that the report was made from the files with the stamps ``before``, and the stamps of its own files.
+
+    Args:
+        study: its folder.
+        before: the stamps from before the report was written.
+        notes: what was printed below its table.
+        best: by cell, the metrics that its table has in bold.
+    """
     written = {path: stamp for path, stamp in stamps(study).items() if _is_of_report(path)}
     of_study = {path: stamp for path, stamp in before.items() if not _is_of_report(path)}
-    record = MadeFrom(code(), dict(sorted((of_study | written).items())), notes)
+    record = MadeFrom(code(), dict(sorted((of_study | written).items())), notes, best)
     (study / NUMBERS).mkdir(exist_ok=True)
     write_json(study / NUMBERS / MADE_FROM, record._asdict())
 

@@ -158,7 +158,9 @@ class Console:
         else:
             self.print_rows(final_table(summary, view.metrics(summary)))
             notes = [accuracy_note(summary), local_note(summary)]
-        for line in filter(None, dict.fromkeys([*notes, best_note(summary)])):
+        if self._rich is not None:  # plain lines have no bold
+            notes.append(best_note(summary))
+        for line in filter(None, dict.fromkeys(notes)):
             self.note(line)
 
     def print_rows(self, rows: Sequence[Sequence[str]]) -> None:

@@ -13,7 +13,7 @@ from experiments.results.metrics import FROM_RUNS
 from experiments.results.page import write_report
 from experiments.results.reading import NothingEvaluated, read_run_summary, read_study
 from experiments.results.study_results import summarize_seeds
-from experiments.results.tables.best import with_best
+from experiments.results.tables.best import best_in, mark_best, with_best
 from experiments.results.tables.chance import chance_note
 from experiments.results.tables.pivots import summary_for_paper
 from experiments.results.tables.table import unfinished_note
@@ -36,6 +36,7 @@ def finish(workdir: Path, config: Mapping[str, Any], console: Console) -> list[s
         write_json(workdir / SUMMARY, {str(cell): metrics for cell, metrics in summary.items()})
         made_from, now, study = read_made_from(workdir), stamps(workdir), None
         is_current = made_from.is_current(now)
+        summary = mark_best(summary, made_from.best) if is_current else summary
         try:
             if not is_current or (paper and paper.metric in FROM_RUNS):
                 study = read_study(workdir, console.wait)
@@ -50,7 +51,7 @@ def finish(workdir: Path, config: Mapping[str, Any], console: Console) -> list[s
             notes = verdict(study), chance_note(study), unfinished_note(study.unfinished), *study.notes
             console.note(notes := "\n".join(filter(None, notes)))
             console.note(f"report: {write_report(study, wait=console.wait)}")
-            record_made_from(workdir, now, notes)
+            record_made_from(workdir, now, notes, best_in(summary))
     except (UserError, OSError) as error:
         again = f"fedjax-collapse report {shlex.quote(str(workdir))}"
         return [f"{one_line(error)}; the runs are saved, but the report is not: once this is fixed, {again} writes it"]

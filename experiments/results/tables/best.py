@@ -1,5 +1,7 @@
 """The best values of a table: the best mean, and all that are not shown to be worse."""
 
+from collections.abc import Mapping, Sequence
+
 from experiments.config.cells import CellName
 from experiments.results.metrics import Metric, metric_of, number
 from experiments.results.study_results import Study, Summary
@@ -19,7 +21,7 @@ def with_best(study: Study, summary: Summary) -> Summary:
     Only metrics that declare which direction is better have any, and only arms with the same kind of accuracy are
     compared. Without two pairs of runs to compare the best mean with, nothing is best.
     """
-    marked = {cell: dict(metrics) for cell, metrics in summary.items()}
+    found: dict[str, list[str]] = {}
     names = dict.fromkeys(name for metrics in summary.values() for name in metrics)
     groups: dict[tuple[str, str], list[CellName]] = {}
     for cell, metrics in summary.items():
@@ -27,14 +29,32 @@ def with_best(study: Study, summary: Summary) -> Summary:
     for metric in filter(lambda metric: metric.better, map(metric_of, names)):
         for cells in groups.values():
             for cell in _best(study, summary, cells, metric):
-                marked[cell][metric.name] = {**marked[cell][metric.name], "best": True}
-    return marked
+                found.setdefault(str(cell), []).append(metric.name)
+    return mark_best(summary, found)
+
+
+def mark_best(summary: Summary, names: Mapping[str, Sequence[str]]) -> Summary:
+    """Returns the summary with ``best=True`` for these metrics of cells, as ``best_in`` returns them."""
+    return {
+        cell: {
+            name: {**entry, "best": True} if name in names.get(str(cell), ()) else entry for name, entry in of.items()
+        }
+        for cell, of in summary.items()
+    }
+
+
+def best_in(summary: Summary) -> dict[str, list[str]]:
+    """Returns by cell the names of the metrics that are marked as best."""
+    return {
+        str(cell): names
+        for cell, of in summary.items()
+        if (names := [name for name, entry in of.items() if (entry or {}).get("best")])
+    }
 
 
 def best_note(summary: Summary) -> str:
     """Explains what is bold; empty if no value is marked as best."""
-    entries = (entry for metrics in summary.values() for entry in metrics.values())
-    return _NOTE if any((entry or {}).get("best") for entry in entries) else ""
+    return _NOTE if best_in(summary) else ""
 
 
 def _best(study: Study, summary: Summary, cells: list[CellName], metric: Metric) -> list[CellName]:

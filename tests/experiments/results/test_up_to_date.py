@@ -10,6 +10,7 @@ from test_report import rewrite_rows
 
 from experiments.config.cells import RunName
 from experiments.results import page, up_to_date
+from experiments.results.best import best_in
 from experiments.results.reading import read_config
 from experiments.study.console import Console
 from experiments.study.resuming import done_runs
@@ -68,6 +69,15 @@ def test_whatever_changes_the_report_makes_it_again(finished, change):
     change(folder)
     assert finish_again() and (folder / "report" / "accuracy.csv").exists()
     assert not finish_again()
+
+
+def test_a_restart_prints_the_same_in_bold(tmp_path, unrendered, monkeypatch):
+    folder, printed = make_cells(tmp_path / "s", settings=()), []
+    monkeypatch.setattr(Console, "print_table", lambda self, summary, *_: printed.append(best_in(summary)))
+    for _ in range(2):
+        assert finish(folder, read_config(folder), Console()) == []
+    first, again = printed
+    assert again == first and any("accuracy" in names for names in first.values())
 
 
 def test_other_code_makes_the_report_again(finished, monkeypatch):

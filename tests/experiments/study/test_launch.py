@@ -74,10 +74,12 @@ def test_a_study_from_one_command(config_file, tmp_path, capsys):
 
     before, times = tree(study), times_of(study)
     capsys.readouterr()
-    with pytest.MonkeyPatch.context() as patch:  # finished: neither traces, nor trains, nor draws
+    with pytest.MonkeyPatch.context() as patch:  # finished: neither traces, nor trains, nor draws, nor starts workers
+        patch.setattr(launch, "train_in_workers", lambda *arguments: pytest.fail("workers are started"))
         for module, name in ((preparing, "make_plan"), (page, "render"), (study_module, "train_group")):
             patch.setattr(module, name, lambda *arguments, **options: pytest.fail("called again"))
-        assert start(config_file, "--config.seeds=(0,1)", workdir=study) == 0
+        for option in "--workers=0", "--workers=2":
+            assert start(config_file, "--config.seeds=(0,1)", option, workdir=study) == 0
     assert tree(study) == before and times_of(study) == times
     output = capsys.readouterr().out
     assert "all 4 runs are finished" in output and f"report: {study}/report.html (up to date)" in output
