@@ -10,8 +10,8 @@ from test_report import rewrite_rows
 
 from experiments.config.cells import RunName
 from experiments.results import page, up_to_date
-from experiments.results.best import best_in
 from experiments.results.reading import read_config
+from experiments.results.tables.best import best_in
 from experiments.study.console import Console
 from experiments.study.resuming import done_runs
 from experiments.study.summaries import finish
