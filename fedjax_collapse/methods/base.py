@@ -104,6 +104,7 @@ class GradientView(RoundView):
     """What a method can read when it computes the gradient of a step."""
 
     held: PyTree  # mask of the params that it must not perturb: private to the client, or not trained in this step
+    fixed: PyTree  # mask of the params that are not trained in this step
     batch: Batch
     learning_rate: jax.Array  # in this round
 
