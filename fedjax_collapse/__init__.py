@@ -23,6 +23,7 @@ from fedjax_collapse.methods import BalancedSoftmax as BalancedSoftmax
 from fedjax_collapse.methods import ClientView as ClientView
 from fedjax_collapse.methods import ClipUpdate as ClipUpdate
 from fedjax_collapse.methods import DeCov as DeCov
+from fedjax_collapse.methods import DispatchView as DispatchView
 from fedjax_collapse.methods import Ditto as Ditto
 from fedjax_collapse.methods import FedALA as FedALA
 from fedjax_collapse.methods import FedASAM as FedASAM

@@ -14,12 +14,9 @@ from ml_collections import ConfigDict
 
 from experiments.configs import base
 
-METHODS = (
-    "fedper", "fedrep", "lg_fedavg", "ditto", "apfl", "pfedme", "per_fedavg", "fedrod", "fedbabu", "fedproto", "fedala",
-    "feddbe", "fedpac", "fedamp", "fedfomo",
-)  # fmt: skip
-HEADS = {"fedrod": "two_heads", "feddbe": "shifted"}
-WITH_DECOV = ("fedper", "ditto", "fedrod", "fedproto", "fedala", "feddbe")
+METHODS = ("fedper", "fedrep", "lg_fedavg", "ditto", "pfedme", "fedproto", "fedala")
+WITH_DECOV = ("fedper", "ditto", "fedproto", "fedala")
+DECOV = ("fedper", "ditto", "fedrod", "fedproto", "fedala", "feddbe")
 DECOV = dict(decov=dict(strength=0.1))
 DATA = {
     "digits": dict(data=dict(source="digits")),
@@ -42,10 +39,10 @@ def get_config(arg: str = "all") -> ConfigDict:
         "fedavg": dict(),
         **{name: dict(methods={name: dict()}) for name in METHODS},
     }
-    for name, head in HEADS.items():
-        arms[name]["network"] = dict(head=head)
-    decov = {f"{name}_decov": {**arms[name], "methods": {**arms[name].get("methods", {}), **DECOV}}
-             for name in ("local", "fedavg", *WITH_DECOV)}  # fmt: skip
+    decov = {
+        f"{name}_decov": {**arms[name], "methods": {**arms[name].get("methods", {}), **DECOV}}
+        for name in ("local", "fedavg", *WITH_DECOV)
+    }
     config.arms = arms | decov
     config.settings = {name: setting for name, setting in DATA.items() if arg in ("all", name)}
     if arg == "smoke":

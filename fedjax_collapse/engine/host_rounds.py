@@ -55,7 +55,8 @@ def run_rounds(
             if algorithm.having("dispatch"):
                 arrived = np.zeros(len(host.sizes), bool)
                 arrived[ids[np.asarray(is_counted)]] = True
-                _store_dispatched(states, _dispatch(algorithm, new, states, arrived))
+                made = _dispatch(algorithm, new, states, arrived, state.round, state.key)
+                _store_dispatched(states, made)
             state = state._replace(server=new, round=state.round + 1)
         if algorithm.measuring(by_all=True):
             last = state.round - 1

@@ -53,7 +53,7 @@ class Advance(NamedTuple):
 
 def init(algorithm: FedAvg, model: Model, variables: Variables, num_clients: int, key: Key) -> State:
     """Returns the state before the first round. All clients start from the same state, stored once, on the host."""
-    started, client = server.init(algorithm, model, variables)
+    started, client = server.init(algorithm, model, variables, num_clients)
     clients = jax.tree.map(lambda leaf: np.broadcast_to(leaf, (num_clients, *np.shape(leaf))), client)
     started, key, round = jax.tree.map(jnp.array, (started, key, jnp.zeros((), jnp.int32)))
     return State(started, clients, key, round)
@@ -61,8 +61,11 @@ def init(algorithm: FedAvg, model: Model, variables: Variables, num_clients: int
 
 def client_shapes(algorithm: FedAvg, model: Model, num_clients: int) -> ClientState:
     """Returns the shapes of the states of all clients, without computing anything."""
-    client = jax.eval_shape(lambda key: server.init(algorithm, model, model.init(key))[1], jax.random.key(0))
-    return _of_all(client, num_clients)
+
+    def start_client(key):
+        return server.init(algorithm, model, model.init(key), num_clients)[1]
+
+    return _of_all(jax.eval_shape(start_client, jax.random.key(0)), num_clients)
 
 
 def distribute(client_map: ClientMap, state: State, order: jax.Array | None = None) -> State:
@@ -201,7 +204,7 @@ def _run_round(rounds, algorithm, state, slots, data, examples):
     states, record = _record(rounds, state.clients, data, ids, result, left_out)
     if dispatches:
         arrived = jnp.zeros(num_clients, bool).at[ids].max(is_counted, mode="drop")
-        states = _dispatch(rounds, algorithm, new, states, data, arrived)
+        states = _dispatch(rounds, algorithm, state._replace(server=new, clients=states), data, arrived)
     return Advance(State(new, states, state.key, state.round + 1), record, result.watched)
 
 
@@ -221,13 +224,13 @@ def _record(rounds, stored, data, ids, result, left_out):
     return rounds.layout.client_map.keep_sharded(states), RoundRecord(metrics, steps)
 
 
-def _dispatch(rounds, algorithm, current, stored, data, arrived):
-    """Returns the stored states after the server's part in them, which it makes from those of all clients."""
+def _dispatch(rounds, algorithm, state, data, arrived):
+    """Returns the clients' stored states after the server's part in them, which it makes from those of all clients."""
     num_clients, order = len(data.ownership.sizes), data.order
-    of_all = by_identity(stored, num_clients, order)
-    new = server.dispatch(algorithm, current, of_all, arrived)
+    of_all = by_identity(state.clients, num_clients, order)
+    new = server.dispatch(algorithm, state.server, of_all, arrived, state.round, state.key)
     if order is None:
-        states = jax.tree.map(lambda leaf, own: leaf.at[:num_clients].set(own), stored, new)
+        states = jax.tree.map(lambda leaf, own: leaf.at[:num_clients].set(own), state.clients, new)
     else:
         states = jax.tree.map(lambda own: own.at[order].get(mode="clip"), new)
     return rounds.layout.client_map.keep_sharded(states)
@@ -288,11 +291,12 @@ def _shapes(rounds, algorithm, data, examples):
 def _state_shapes(algorithm, model, data, client_map):
     """Returns the shapes and placements of a state."""
 
+    num_clients = len(data.ownership.sizes)
+
     def start_state(key):
-        return State(*server.init(algorithm, model, model.init(key)), key, jnp.zeros((), jnp.int32))
+        return State(*server.init(algorithm, model, model.init(key), num_clients), key, jnp.zeros((), jnp.int32))
 
     state = jax.eval_shape(start_state, jax.random.key(0))
-    num_clients = len(data.ownership.sizes)
     stored = num_clients + -num_clients % client_map.num_devices if data.order is None else len(data.order)
     placed = client_map.shapes(state._replace(clients=()))
     return placed._replace(clients=client_map.shapes(_of_all(state.clients, stored), sharded=True))

@@ -3,6 +3,7 @@
 from fedjax_collapse.core.options import option as option
 from fedjax_collapse.methods.balanced_softmax import BalancedSoftmax as BalancedSoftmax
 from fedjax_collapse.methods.base import ClientView as ClientView
+from fedjax_collapse.methods.base import DispatchView as DispatchView
 from fedjax_collapse.methods.base import FinishView as FinishView
 from fedjax_collapse.methods.base import GradientView as GradientView
 from fedjax_collapse.methods.base import LocalView as LocalView

@@ -5,6 +5,7 @@ recompile; its choices (variant names, flags) are declared with ``option`` and a
 hooks that it needs; a hook that no method overrides costs nothing. Hooks are pure and written for one client:
 
     init_shared, init_memory    initial state at the server (sent to all clients) and at a client
+    init_memory_among           the latter, where it depends on the number of clients
     share_private, own_parts    a client's private parts, computed from the server's state
     receive                     the model from which local training starts
     init_carry, carry           what is carried from step to step of local training
@@ -126,6 +127,21 @@ class FinishView(ClientView):
     learning_rate: jax.Array  # in this round
 
 
+@dataclasses.dataclass(frozen=True)
+class DispatchView:
+    """What a method can read at the server after a round: its states of all clients, by identity.
+
+    ``private`` are the private parts, by path, and ``memory`` is this method's, each with a leading axis over clients.
+    """
+
+    shared: PyTree  # this method's state at the server
+    private: dict[str, jax.Array]
+    memory: PyTree
+    arrived: jax.Array  # [clients] bool, whether the server received the client's upload in this round
+    round: jax.Array  # 0 in the first round
+    key: Key  # for this method in this round
+
+
 def check_returned(method: str, hook: str, value: PyTree, like: PyTree) -> PyTree:
     """Returns ``value``, which the method's hook returned, after checking it against ``like``, which the hook received.
 
@@ -202,6 +218,10 @@ class Method:
         """Returns the initial state of the server, which is sent to every client. ``shapes``: as in ``init_memory``."""
         del variables, shapes
         return ()
+
+    def init_memory_among(self, variables: Variables, shapes: Outputs, num_clients: int) -> PyTree:
+        """Returns the initial memory of one of so many clients; replaces ``init_memory``."""
+        raise NotImplementedError
 
     def share_private(self, private: dict[str, jax.Array]) -> PyTree:
         """Returns the initial state of the server from the initial private parts, by path; replaces ``init_shared``."""
@@ -301,13 +321,11 @@ class Method:
         """Returns the server's state after its model was updated; ``measured`` is () without ``measure``."""
         raise NotImplementedError
 
-    def dispatch(
-        self, shared: PyTree, private: dict[str, jax.Array], memory: PyTree, arrived: jax.Array
-    ) -> tuple[dict[str, jax.Array], PyTree]:
-        """Returns the private parts, by path, and the memories of all clients after a round, made at the server.
+    def dispatch(self, view: DispatchView) -> tuple[dict[str, jax.Array], PyTree]:
+        """Returns ``view.private`` and ``view.memory`` of all clients after a round, as the server makes them.
 
-        All are stacked in the order of the clients' identities; ``arrived`` [clients] tells whose upload the server
-        received in this round. The states of all clients have to fit on a device.
+        The server knows what a client stores since the last of its uploads that arrived, and nothing later. The states
+        of all clients have to fit on a device.
         """
         raise NotImplementedError
 

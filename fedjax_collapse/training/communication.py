@@ -5,6 +5,9 @@ The count follows from the dependences in a round's programs:
     down    what the client's program reads of the server's model and of the methods' state there, if a round changes it
     up      what the server reads of the client's model (or update) and of the methods' reports
 
+Where the server makes a part of the clients' states from those of all (``dispatch``), it also reads what it uses of
+what the client's program has changed, and the client what it uses of what the server has made.
+
 What the other side already knows is not counted: constants such as frozen weights were sent once; a private part is
 read from the client's own copy; a report that depends on nothing that only the client has (its examples, size, state
 and randomness), or is its update times a number, as FedDyn's ``h``, needs no sending. Reports on the initial model are
@@ -36,6 +39,7 @@ from fedjax_collapse.training import local, server
 from fedjax_collapse.training.algorithm import FedAvg
 
 MODEL = ("params", "batch_stats")
+_CLIENTS = 2  # in the program of the server, whose reading does not depend on their number
 
 
 class Communication(NamedTuple):
@@ -69,7 +73,7 @@ def communication(algorithm: FedAvg, model: Model, train: Examples) -> Communica
     algorithm.check(model)
     variables = _initial_variables(model, jnp.result_type(float))
     algorithm, model = algorithm.enabled(), _Outline(**vars(model), real=model)
-    received, state = jax.eval_shape(lambda variables: server.init(algorithm, model, variables), variables)
+    received, state = jax.eval_shape(lambda variables: server.init(algorithm, model, variables, _CLIENTS), variables)
     own = _own(train, state, algorithm.training.batch_size)
     given = {"received": received, "known": _known(), "own": own}
 
@@ -99,9 +103,31 @@ def communication(algorithm: FedAvg, model: Model, train: Examples) -> Communica
         for name in measuring.outputs
         if f"measured/{name}" in aggregating.read and measuring.is_of("own", name)
     ]
-    layers = {name.rpartition("/")[0] for name in sent if _group(name) == "batch_stats"}
-    kept = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(state))
+    made, read = _dispatched(algorithm, received, state)
+    used, stored = training.used | measuring.used, {name for name in training.outputs if name.startswith("state/")}
+    down += [(name, training.sizes[name]) for name in made if f"own/{name}" in used]
+    changed = {name for name in stored if not training.is_unchanged(name, "own") and training.is_of("own", name)}
+    up += [(name, training.sizes[name]) for name in read & changed]
+    layers = {name.rpartition("/")[0] for name in {*sent, *(read & changed)} if _group(name) == "batch_stats"}
+    of_server = {name for name in made | read if f"own/{name}" not in used and name not in changed}
+    kept = sum(training.sizes[name] for name in stored - of_server)
     return Communication(_added(down), _added(up), len(layers), kept)
+
+
+def _dispatched(algorithm, received, state) -> tuple[frozenset[str], frozenset[str]]:
+    """Returns what the server changes of the clients' states, and what it reads of them."""
+    if not algorithm.having("dispatch"):
+        return frozenset(), frozenset()
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    round, arrived = jax.ShapeDtypeStruct((), jnp.int32), jax.ShapeDtypeStruct((_CLIENTS,), bool)
+    of_all = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((_CLIENTS, *leaf.shape), leaf.dtype), state)
+
+    def dispatch(given):
+        return {"state": server.dispatch(algorithm, given["server"], given["state"], *given["other"])}
+
+    program = _Program(dispatch, {"server": received, "state": of_all, "other": (arrived, round, key)})
+    made = frozenset(name for name in program.outputs if not program.is_unchanged(name, ""))
+    return made, frozenset(name for name in program.used if name.startswith("state/"))
 
 
 @functools.lru_cache(maxsize=64)
@@ -178,7 +204,8 @@ def _group(name: str) -> str:
     """Returns what an array belongs to, by its path."""
     where, _, path = name.partition("/")
     kind, _, path = path.partition("/") if where != "measured" else (where, "", path)
-    return path.partition("/")[0] if kind in ("variables", "mean", "shared", "total", "measured") else ""
+    of_client = "memory", "private"
+    return path.partition("/")[0] if kind in ("variables", "mean", "shared", "total", "measured", *of_client) else ""
 
 
 def _added(arrays) -> dict[str, int]:
@@ -207,13 +234,20 @@ class _Program:
         """The inputs that at least one output depends on."""
         return frozenset().union(*self._needs.values())
 
+    @property
+    def used(self) -> frozenset[str]:
+        """The inputs that at least one output depends on that is not itself an input."""
+        given = set(self.inputs.values())
+        made = [name for name, variable in self.outputs.items() if _is_literal(variable) or variable not in given]
+        return frozenset().union(*(self._needs[name] for name in made))
+
     def is_of(self, part: str, name: str) -> bool:
         """Returns whether an output depends on anything in a part of the input."""
         return any(needed.startswith(f"{part}/") for needed in self._needs[name])
 
-    def is_unchanged(self, name: str) -> bool:
-        """Returns whether an output is the received input of the same name, unchanged."""
-        return self.outputs[name] is self.inputs[f"received/{name}"]
+    def is_unchanged(self, name: str, part: str = "received") -> bool:
+        """Returns whether an output is the input of the same name, in a part of the input, unchanged."""
+        return self.outputs[name] is self.inputs[f"{part}/{name}" if part else name]
 
     def copies_of_update(self, sends_updates: bool) -> set[str]:
         """Returns the reports that equal the update of params, which is sent anyway, up to a scalar factor."""

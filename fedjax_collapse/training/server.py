@@ -4,21 +4,24 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_collapse.core import masks
-from fedjax_collapse.core.records import OPTIMIZER, TRAINED, ClientState, PyTree, Server, Variables
-from fedjax_collapse.methods.base import check_returned
+from fedjax_collapse.core.randomness import Stream, method_key
+from fedjax_collapse.core.records import OPTIMIZER, TRAINED, ClientState, Key, PyTree, Server, Variables
+from fedjax_collapse.methods.base import DispatchView, check_returned
 from fedjax_collapse.nn.model import Model
 from fedjax_collapse.training.aggregation import Upload, server_step
 from fedjax_collapse.training.algorithm import FedAvg
 
 
-def init(algorithm: FedAvg, model: Model, variables: Variables) -> tuple[Server, ClientState]:
-    """Returns the server's state, and the state of ONE client, before the first round."""
+def init(algorithm: FedAvg, model: Model, variables: Variables, num_clients: int) -> tuple[Server, ClientState]:
+    """Returns the server's state, and the state of ONE of so many clients, before the first round."""
     shapes = model.output_shapes(variables)
     shared = {name: method.init_shared(variables, shapes) for name, method in algorithm.methods.items()}
     memory = {
         name: method.init_memory(_remembered(method, model, variables), shapes)
         for name, method in algorithm.methods.items()
     }
+    for name, method in algorithm.having("init_memory_among").items():
+        memory[name] = method.init_memory_among(variables, shapes, num_clients)
     optimizer = ()
     if algorithm.server_optimizer is not None:
         optimizer = algorithm.server_optimizer().init(_optimized(algorithm, variables))
@@ -90,7 +93,9 @@ def after_round(
     return server._replace(shared=shared)
 
 
-def dispatch(algorithm: FedAvg, server: Server, clients: ClientState, arrived: jax.Array) -> ClientState:
+def dispatch(
+    algorithm: FedAvg, server: Server, clients: ClientState, arrived: jax.Array, round: jax.Array, key: Key
+) -> ClientState:
     """Returns the states of all clients after the server has made each client's part of them from those of all.
 
     Args:
@@ -98,11 +103,14 @@ def dispatch(algorithm: FedAvg, server: Server, clients: ClientState, arrived: j
         server: the server after the round.
         clients: the states of all clients, stacked, by identity.
         arrived: [clients] whether the server received the client's upload in this round.
+        round: the number of the round, from 0.
+        key: of the run's rounds.
     """
+    key = Stream.DISPATCH.key(jax.random.fold_in(key, round))
     for name, method in algorithm.having("dispatch").items():
-        memory = clients.memory[name]
-        made = method.dispatch(server.shared[name], clients.private, memory, arrived)
-        private, memory = check_returned(name, "dispatch", made, (clients.private, memory))
+        given = clients.private, clients.memory[name]
+        view = DispatchView(server.shared[name], *given, arrived, round, method_key(key, name))
+        private, memory = check_returned(name, "dispatch", method.dispatch(view), given)
         clients = ClientState({**clients.memory, name: memory}, private)
     return clients
 

@@ -111,7 +111,7 @@ def programs(algorithm: FedAvg, rule: Participation = Participation(0.5), batch_
     given = engine.Data(data.ownership, rule)
 
     def start(algorithm, key):
-        return server.init(algorithm, network, network.init(key))
+        return server.init(algorithm, network, network.init(key), data.num_clients)
 
     def score(algorithm, state, clients):
         return server.evaluated(algorithm, network, state, clients)

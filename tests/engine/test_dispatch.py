@@ -1,0 +1,161 @@
+"""What the server makes for each client of the states of all: the same in all layouts, in lost and resumed rounds."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from conftest import assert_close, assert_same_bits
+from flax import struct
+
+from fedjax_collapse import FedAvg, LocalTraining, Model, Participation, engine, nn
+from fedjax_collapse.core import masks
+from fedjax_collapse.core.randomness import Stream, method_key
+from fedjax_collapse.engine import host_rounds, rounds
+from fedjax_collapse.methods import Method, option
+from fedjax_collapse.training.communication import communication
+
+CHUNKED, SHARDED, VECTORIZED = engine.Chunked, engine.Sharded, engine.Vectorized
+TRAINING = LocalTraining(epochs=1, batch_size=8, learning_rate=0.05, momentum=0.5)
+UNRELIABLE = Participation(0.6, dropout=0.2, upload_loss=0.5)
+TOLERANCE = 1e-9
+HEAD, KEY = "params/Dense_1/kernel", 12  # of the rounds, the first of which has a lost upload
+
+
+@struct.dataclass
+class Exchange(Method):
+    """Heads that arrived become halfway between themselves and their mean; everyone receives the mean and noise."""
+
+    private = "head"
+    pulls: bool = option(True)
+
+    def has(self, hook):
+        return super().has(hook) and (self.pulls or hook != "dispatch")
+
+    def init_memory_among(self, variables, shapes, num_clients):
+        mean = variables.params["Dense_1"]["kernel"]
+        return dict(mean=mean, noise=jnp.zeros(()), seen=jnp.zeros(num_clients), trained=jnp.zeros(()))
+
+    def finish(self, view):
+        pull = jnp.sum(view.memory["mean"] * view.trained.params["Dense_1"]["kernel"])
+        return {**view.memory, "trained": view.memory["trained"] + pull}, ()
+
+    def dispatch(self, view):
+        arrived, heads = view.arrived, view.private[HEAD]
+        mean = jnp.tensordot(arrived.astype(heads.dtype), heads, 1) / jnp.maximum(jnp.sum(arrived), 1)
+        mixed = jnp.where(arrived[:, None, None], (heads + mean) / 2, heads)
+        memory = dict(
+            view.memory,
+            mean=jnp.broadcast_to(mean, heads.shape),
+            noise=jax.random.normal(view.key, arrived.shape) + view.round,
+            seen=view.memory["seen"] + arrived,
+        )
+        return {**view.private, HEAD: mixed}, memory
+
+
+@struct.dataclass
+class Silent(Exchange):
+    pulls: bool = option(False)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def float64_everywhere():
+    jax.config.update("jax_enable_x64", True)
+    yield
+    jax.config.update("jax_enable_x64", False)
+
+
+def run(federation, client_map=None, method=None, rule=None, calls=(3,), cohort_size=3, diverging=None, module=rounds):
+    """State and records after calls of so many rounds each, each from nothing but the state before it."""
+    client_map = client_map or CHUNKED(1)
+    model = Model(nn.MLP(4, hidden=(6,)), federation.input_shape)
+    algorithm = FedAvg(TRAINING, {"exchange": method or Exchange()})
+    algorithm.check(model)
+    algorithm, rule = client_map.replicate(jax.tree.map(jnp.asarray, (algorithm, rule or Participation())))
+    state = engine.init(algorithm, model, model.init(jax.random.key(0)), 5, jax.random.key(KEY))
+    static = engine.Rounds(model, engine.Layout(client_map, cohort_size, 3), diverging=diverging or engine.KEEP_ALL)
+    data, examples, records = engine.Data(federation.ownership, rule), federation.train, []
+    for count in calls:
+        if module is rounds:
+            data = data._replace(order=client_map.replicate(engine.home_order(static, data)))
+            data, examples = client_map.replicate((data, examples))
+            state = engine.distribute(client_map, state, data.order)
+        state, record, _ = module.run_rounds(static, algorithm, state, data, examples, count)
+        state = engine.without_padding(state, 5, data.order)
+        records.append(jax.device_get(record))
+    return jax.device_get(state._replace(key=jax.random.key_data(state.key))), records, data.order
+
+
+def test_one_round_by_hand(federation):
+    """From the states after the same round without it."""
+    before, (record,), _ = run(federation, method=Silent(), rule=UNRELIABLE, calls=(1,))
+    after, _, _ = run(federation, rule=UNRELIABLE, calls=(1,))
+    arrived = record.metrics["arrived"][0] == 1
+    assert 0 < arrived.sum() < np.sum(record.steps[0] > 0)
+    heads = before.clients.private[HEAD]
+    mean = heads[arrived].mean(0)
+    expected = np.where(arrived[:, None, None], (heads + mean) / 2, heads)
+    assert_close(after.clients.private[HEAD], expected, 1e-14)
+    found = after.clients.memory["exchange"]
+    assert_close(found["mean"], np.stack([mean] * 5), 1e-14)
+    assert_same_bits(found["seen"], np.stack([arrived.astype(float)] * 5))
+    key = method_key(Stream.DISPATCH.key(jax.random.fold_in(jax.random.key(KEY), 0)), "exchange")
+    assert_same_bits(found["noise"], jax.random.normal(key, (5,)))
+    assert_same_bits(after.server.variables, before.server.variables)
+
+
+@pytest.mark.parametrize("rule", [None, UNRELIABLE], ids=["reliable", "unreliable"])
+def test_all_layouts_agree(federation, rule):
+    expected, _, _ = run(federation, rule=rule)
+    assert np.ptp(expected.clients.memory["exchange"]["trained"]) > 0
+    for client_map in (CHUNKED(2), VECTORIZED(), SHARDED(2, CHUNKED(2)), SHARDED(4, CHUNKED(1)), engine.Loop()):
+        assert_close(run(federation, client_map, rule=rule)[0], expected, TOLERANCE)
+
+
+@pytest.mark.parametrize("client_map", [SHARDED(2, CHUNKED(2)), SHARDED(4, CHUNKED(1))], ids=str)
+def test_states_at_home(federation, client_map):
+    """Everyone takes part, so that states are stored in the order of cohorts, and padded."""
+    expected, _, none = run(federation, cohort_size=5)
+    found, _, order = run(federation, client_map, cohort_size=5)
+    assert none is None and order.tolist() != sorted(order.tolist()) and len(order) > 5
+    assert_close(found, expected, TOLERANCE)
+
+
+@pytest.mark.parametrize("client_map", [CHUNKED(2), SHARDED(2, CHUNKED(1))], ids=str)
+def test_states_on_the_host(federation, client_map):
+    resident, hosted = (run(federation, client_map, rule=UNRELIABLE, module=m) for m in (rounds, host_rounds))
+    assert_same_bits(hosted[:2], resident[:2])
+
+
+def test_resumed_runs(federation):
+    for client_map in (CHUNKED(2), SHARDED(2, CHUNKED(2))):
+        whole, resumed = (run(federation, client_map, rule=UNRELIABLE, calls=calls)[0] for calls in ((3,), (1, 2)))
+        assert_same_bits(resumed, whole)
+
+
+def test_a_client_that_is_skipped_has_not_arrived(federation):
+    """One whose images are not finite is as one that never was in a cohort, on the device and on the host."""
+    inputs = np.array(federation.train.inputs, np.float32)
+    inputs[np.asarray(federation.ownership.rows)[1, :7]] = np.nan
+    broken = federation._replace(train=federation.train._replace(inputs=jnp.asarray(inputs)))
+    options = dict(cohort_size=5, diverging=engine.SkipDiverged())
+    found, (record,), _ = run(broken, **options)
+    assert (record.metrics["skipped_clients"][:, 1] == 1).all()
+    seen = found.clients.memory["exchange"]["seen"]
+    assert_same_bits(seen, np.tile([3.0, 0, 3, 3, 3], (5, 1)))
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(found.clients))
+    assert_same_bits(run(broken, module=host_rounds, **options)[0], found)
+
+
+def test_what_is_sent(federation):
+    """Up: the heads. Down: the heads and their mean; noise and who was seen stay at the server."""
+    model = Model(nn.MLP(4, hidden=(6,)), federation.input_shape)
+    shapes = jax.eval_shape(model.init, jax.random.key(0))
+    size = {path: leaf.size for path, leaf in masks.by_path(shapes).items()}
+    total, head = sum(size.values()), size[HEAD]
+    own = head + size["params/Dense_1/bias"]
+    found = communication(FedAvg(TRAINING, {"exchange": Exchange()}), model, federation.train)
+    assert found.up == {"params": total - own + head}
+    assert found.down == {"params": total - own + head, "exchange": head}
+    assert found.kept == own + head + 1
+    silent = communication(FedAvg(TRAINING, {"exchange": Silent()}), model, federation.train)
+    assert silent.up == silent.down == {"params": total - own}
