@@ -104,7 +104,7 @@ def test_the_headline_of_personal_models(domains):
 def test_what_is_private_is_not_uploaded(federation):
     algorithm = FedAvg(TRAINING, private="batch_norm")
     model = Model(nn.SmallCNN(4, channels=(6,)), federation.input_shape)
-    server, state = server_rules.init(algorithm, model, model.init(jax.random.key(0)))
+    server, state = server_rules.init(algorithm, model, model.init(jax.random.key(0)), 5)
     rows, size = federation.ownership.rows[0], federation.ownership.sizes[0]
     client = Client(0, size, 1.0, jax.random.key(1), 5, 22.0, rows=rows, state=state)
 
