@@ -46,13 +46,15 @@ def feature_ranks(view: MeasurementView) -> Numbers:
 
 
 def personal_models(view: MeasurementView) -> Numbers:
-    """Effective rank and R of the models that watched clients use, on the whole test set: mean, minimum and maximum."""
+    """Effective rank and R of the models that watched clients use, on the whole test set; if several, mean and range."""
     spectra = [covariance_spectrum(model.features) for model in view.personal_models.values()]
     of_server = covariance_spectrum(view.server.features)
     found = {
         "effective_rank": [effective_rank(spectrum) for spectrum in spectra],
         "R": [collapse_ratio(spectrum, of_server) for spectrum in spectra],
     }
+    if view.num_watched == 1:
+        return {name: values[0] if values else math.nan for name, values in found.items()}
     whole = {"mean": np.mean, "min": np.min, "max": np.max}
     return {
         f"{name}_{kind}": float(of(values)) if values else math.nan
