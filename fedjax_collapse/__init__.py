@@ -24,6 +24,7 @@ from fedjax_collapse.methods import ClientView as ClientView
 from fedjax_collapse.methods import ClipUpdate as ClipUpdate
 from fedjax_collapse.methods import DeCov as DeCov
 from fedjax_collapse.methods import Ditto as Ditto
+from fedjax_collapse.methods import FedALA as FedALA
 from fedjax_collapse.methods import FedASAM as FedASAM
 from fedjax_collapse.methods import FedCM as FedCM
 from fedjax_collapse.methods import FedDC as FedDC
@@ -40,6 +41,7 @@ from fedjax_collapse.methods import FedNova as FedNova
 from fedjax_collapse.methods import FedNTD as FedNTD
 from fedjax_collapse.methods import FedPer as FedPer
 from fedjax_collapse.methods import FedProc as FedProc
+from fedjax_collapse.methods import FedProto as FedProto
 from fedjax_collapse.methods import FedProx as FedProx
 from fedjax_collapse.methods import FedRCL as FedRCL
 from fedjax_collapse.methods import FedRep as FedRep

@@ -74,8 +74,13 @@ def matrices(found: Variables) -> tuple[np.ndarray, np.ndarray]:
     return np.asarray(found.params["body"]["kernel"]).T, np.asarray(found.params["head"]["kernel"]).T
 
 
-def run(algorithm: FedAvg, federation: Federation, rounds=1, start=None, head=None, memory=None, private=None):
-    """The state after rounds of all clients; ``memory`` and ``private`` replace those at the start, stacked."""
+def run(
+    algorithm: FedAvg, federation: Federation, rounds=1, start=None, head=None, memory=None, private=None, shared=None
+):
+    """The state after rounds of all clients.
+
+    ``memory`` and ``private``, stacked, and the server's ``shared`` replace those at the start.
+    """
     model = Model(TwoLayers(3, head), (1, 1, 2))
     algorithm.check(model)
     state = engine.init(algorithm, model, start or variables(), federation.num_clients, jax.random.key(0))
@@ -86,8 +91,10 @@ def run(algorithm: FedAvg, federation: Federation, rounds=1, start=None, head=No
         clients = clients._replace(private={**clients.private, **private})
     static = engine.Rounds(model, engine.Layout(engine.Chunked(1), federation.num_clients, rounds))
     data = engine.Data(federation.ownership)
-    algorithm, clients = jax.tree.map(jnp.array, (algorithm, clients))  # copies, as the rounds donate them
-    state, _ = engine.with_first_reports(static, algorithm, state._replace(clients=clients), data, federation.train)
+    server = state.server._replace(shared={**state.server.shared, **(shared or {})})
+    state = state._replace(server=server, clients=clients)
+    algorithm, state = jax.tree.map(jnp.array, (algorithm, state))  # copies, as the rounds donate them
+    state, _ = engine.with_first_reports(static, algorithm, state, data, federation.train)
     return jax.device_get(
         engine.run_rounds(static, algorithm, state, data, federation.train, rounds).state._replace(key=None)
     )

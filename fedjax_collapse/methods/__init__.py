@@ -14,6 +14,7 @@ from fedjax_collapse.methods.ccvr import CCVR as CCVR
 from fedjax_collapse.methods.clip_update import ClipUpdate as ClipUpdate
 from fedjax_collapse.methods.decov import DeCov as DeCov
 from fedjax_collapse.methods.ditto import Ditto as Ditto
+from fedjax_collapse.methods.fedala import FedALA as FedALA
 from fedjax_collapse.methods.fedasam import FedASAM as FedASAM
 from fedjax_collapse.methods.fedcm import FedCM as FedCM
 from fedjax_collapse.methods.feddc import FedDC as FedDC
@@ -30,6 +31,7 @@ from fedjax_collapse.methods.fednova import FedNova as FedNova
 from fedjax_collapse.methods.fedntd import FedNTD as FedNTD
 from fedjax_collapse.methods.fedper import FedPer as FedPer
 from fedjax_collapse.methods.fedproc import FedProc as FedProc
+from fedjax_collapse.methods.fedproto import FedProto as FedProto
 from fedjax_collapse.methods.fedprox import FedProx as FedProx
 from fedjax_collapse.methods.fedrcl import FedRCL as FedRCL
 from fedjax_collapse.methods.fedrep import FedRep as FedRep

@@ -146,6 +146,7 @@ class Method:
     needs_classes: bool = False  # whether it requires a classification task
     private: str = "none"  # the part of the network that stays at the clients, in addition to ``FedAvg.private``
     freeze: str = "none"  # the part of the network that is never trained, in addition to ``LocalTraining.freeze``
+    remembered: str | None = None  # the part whose initial params ``init_memory`` receives; None is the whole model
     needs_levels: bool = False  # whether ``penalty`` reads ``view.outputs.levels``
     strengths: tuple[str, ...] = ()  # names of the fields that scale the method; if all are 0, it does nothing
 
@@ -189,7 +190,10 @@ class Method:
         return False
 
     def init_memory(self, variables: Variables, shapes: Outputs) -> PyTree:
-        """Returns the initial memory of one client. ``shapes``: features [1, d] and logits [1, classes]."""
+        """Returns the initial memory of one client. ``shapes``: features [1, d] and logits [1, classes].
+
+        ``variables`` is the initial model, or, of a method that declares what is ``remembered``, these params by path.
+        """
         del variables, shapes
         return ()
 

@@ -103,7 +103,8 @@ class FedAvg:
         training = self.local_training
         parts = [("private", self.private), ("training.freeze", training.frozen_part(at_server=True))]
         parts += [("training.phases", phase.part) for phase in training.phases]
-        parts += [(f"method {name}", method.private) for name, method in self.methods.items()]
+        for name, method in self.methods.items():
+            parts += [(f"method {name}", part) for part in (method.private, method.remembered) if part is not None]
         for setting, part in parts:
             try:
                 model.mask(part)

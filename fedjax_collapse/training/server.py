@@ -15,7 +15,10 @@ def init(algorithm: FedAvg, model: Model, variables: Variables) -> tuple[Server,
     """Returns the server's state, and the state of ONE client, before the first round."""
     shapes = model.output_shapes(variables)
     shared = {name: method.init_shared(variables, shapes) for name, method in algorithm.methods.items()}
-    memory = {name: method.init_memory(variables, shapes) for name, method in algorithm.methods.items()}
+    memory = {
+        name: method.init_memory(_remembered(method, model, variables), shapes)
+        for name, method in algorithm.methods.items()
+    }
     optimizer = ()
     if algorithm.server_optimizer is not None:
         optimizer = algorithm.server_optimizer().init(_optimized(algorithm, variables))
@@ -135,3 +138,10 @@ def scored_clients(algorithm: FedAvg, clients: ClientState) -> ClientState:
 def _optimized(algorithm, variables):
     """Returns the variables that the server optimizer acts on, by name."""
     return {"params": variables.params} if algorithm.optimized == "params" else variables._asdict()
+
+
+def _remembered(method, model, variables):
+    """Returns what the method's ``init_memory`` receives of the model."""
+    if method.remembered is None:
+        return variables
+    return masks.select(model.mask(method.remembered).params, variables.params)

@@ -30,6 +30,7 @@ from fedjax_collapse.core.target import Target
 from fedjax_collapse.engine import rounds as compiled
 from fedjax_collapse.nn.heads import Linear
 from fedjax_collapse.nn.network import Network
+from fedjax_collapse.simulation import own_tests
 from fedjax_collapse.training import schedules, server
 
 pytestmark = pytest.mark.slow
@@ -94,7 +95,7 @@ def federation():
 
 
 def programs(algorithm: FedAvg, rule: Participation = Participation(0.5), batch_norm: bool = True) -> Programs:  # noqa: B008
-    """Of the rounds, of what comes before the first and after the last, and of virtual time.
+    """Of the rounds, of what comes before the first and after the last, of own models' tests, and of virtual time.
 
     ``batch_norm``: of a network with BatchNorm where it can be one, else of one without.
     """
@@ -131,6 +132,10 @@ def programs(algorithm: FedAvg, rule: Participation = Participation(0.5), batch_
         jax.jit(time).trace(given, key),
         *([compiled._with_first_reports.trace(*arguments)] if algorithm.starting else []),
     ]
+    if algorithm.is_personal:
+        stage, owned, round = own_tests._Stage(own_tests.RECEIVED, False, False), data.ownership, whole.round
+        given = network, stage, algorithm, state, clients, (data.train, owned), key, round, None, data.train, owned
+        traced.append(own_tests._score_clients.trace(*given))
     return what_they_do(*(each.jaxpr for each in traced))
 
 

@@ -105,6 +105,15 @@ def test_private_parts_stay(federation, network):
         assert found.kept == sum(count(network, private)) and found.counters == (statistics > 0)
 
 
+def test_methods_with_own_models(federation, network):
+    """FedProto sends prototypes only; FedALA keeps two arrays for each of the head and whether it mixed before."""
+    (p, s), (c, d), (head, _) = count(network), (4, 6), count(network, "head")
+    found = of(federation, network, fedproto=METHODS["fedproto"]())
+    assert found.up == found.down == {"fedproto": c * d + c} and found.kept == p + s
+    found = of(federation, network, fedala=METHODS["fedala"]())
+    assert found.up == found.down == {"params": p, "batch_stats": s} and found.kept == 2 * head + 1
+
+
 def test_heads_for_newcomers_are_sent(federation, network):
     """And their mean to every client, which keeps whether it has been in a cohort."""
     (params, _), (head, _) = count(network, other="head"), count(network, "head")

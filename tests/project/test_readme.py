@@ -107,11 +107,15 @@ def test_the_examples_of_extending(tmp_path, monkeypatch):
         type(model.module).__name__ == "AttentionNet"
         and type(schedule.participation.sampler).__name__ == "SmallestFirst"
     )
-    assert list(algorithm.methods) == ["scaffold", "feddecorr", "extragradient", "top_k"]
+    assert list(algorithm.methods) == ["scaffold", "feddecorr", "extragradient", "top_k", "own_head"]
     result = simulate(
         federation, model, algorithm, rounds=1, key=jax.random.key(0), participation=schedule.participation,
         watch=schedule.watch, measurements=dict(schedule.measurements),
     )  # fmt: skip
     row = result.metrics[0]
+    client, steps = max(enumerate(result.clients["steps"][-1]), key=lambda of: of[1])
+    used, of_server = result.personal(client).params, result.variables.params
+    assert steps > 0 and (used["head"]["kernel"] != of_server["head"]["kernel"]).any()
+    assert (used["Dense_0"]["kernel"] == of_server["Dense_0"]["kernel"]).all()
     assert row["measured/feature_norm/lowest_local"] > 0 and row["measured/feature_norm/server"] > 0
     sys.modules.pop("my_module")

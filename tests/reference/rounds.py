@@ -26,9 +26,9 @@ EVERYTHING, HEAD, BODY, NORMS = ("",), ("head",), ("convs", "norms"), ("norms",)
 class PlainFedAvg:
     """Federated averaging, of which a method changes what it does otherwise.
 
-    A step has features, logits, images, labels, network and key; a client has id, labels and images, network, the flat
-    ``received`` and learning_rate; when it is trained also its flat ``params`` (the server's where they are private),
-    statistics, and steps; when it is heard also report and weight.
+    A step has features, logits, images, labels, network and key; a client has id, key, labels and images, network, the
+    flat ``received`` and learning_rate; when it is trained also its flat ``params`` (the server's where they are
+    private), statistics, and steps; when it is heard also report and weight.
     """
 
     private = ()  # the part that clients keep
@@ -141,8 +141,9 @@ class Rounds:
         client = SimpleNamespace(id=i, network=self.personal(i).train(), learning_rate=rate, steps=0)
         client.images, client.labels = self.images[own], self.labels[own]
         client.received = vector(self.server.parameters())
+        client.key = jax.random.fold_in(jax.random.fold_in(jax.random.fold_in(key, round), 1), i)
         self.method.start_client(client)
-        epochs = self.epochs(jax.random.fold_in(jax.random.fold_in(jax.random.fold_in(key, round), 1), i), i)
+        epochs = self.epochs(client.key, i)
         for part, num_epochs in phases:
             optimizer = self.optimizer(client, part)
             if self.optimizers[i] and not options.momentum_reset:

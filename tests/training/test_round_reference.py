@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from conftest import assert_close
 from reference import algorithms, logits, personal
+from reference import personal_receive as own
 from reference import regularizers as terms
 from reference.beside import COHORT_SIZE, Case, assert_same_rounds
 from reference.networks import TorchETF, TorchSimplex
@@ -98,6 +99,20 @@ CASES = {  # the method's name, perhaps with a variant after a comma
     ),
     "fedlesam, feddyn, private BatchNorm": fedlesam(algorithms.LESAMOnDyn(), {"feddyn": DYN}, private="batch_norm"),
     "ditto": Case(methods.Ditto(0.5), personal.PlainDitto(0.5)),
+    "fedproto": Case(methods.FedProto(0.6), own.PlainFedProto(0, True), data="skewed"),
+    "fedproto, last epoch": Case(
+        methods.FedProto(0.6, collected="last_epoch"), own.PlainFedProto(1, True), data="skewed"
+    ),
+    "fedproto, of PFLlib": Case(
+        methods.FedProto(0.6, "clients", "all_epochs"), own.PlainFedProto(2, False), data="skewed", rounds=3
+    ),
+    "fedala": Case(
+        methods.FedALA(rate=1.5, share=0.7, threshold=0.003), own.PlainFedALA(("head",), 0.7, 0.003), rounds=4
+    ),
+    "fedala, last block": Case(
+        methods.FedALA("Conv_1+BatchNorm_1+head", 1.5, threshold=0.002),
+        own.PlainFedALA(("convs.1", "norms.1", "head"), 0.8, 0.002), rounds=4,
+    ),
     "fedper": Case(methods.FedPer(), algorithms.PlainFedPer()),
     "fedrep, newcomers": Case(methods.FedRep(2, 1, "mean"), algorithms.PlainFedRep()),
     "lg_fedavg": Case(methods.LGFedAvg(), algorithms.PlainLGFedAvg()),

@@ -1,0 +1,204 @@
+"""FedProto and FedALA: values by hand, and two rounds of PFLlib's own classes.
+
+What each method stores after whole rounds is compared with plain PyTorch in ``test_round_reference.py``.
+"""
+
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from personal_case import TRAINING, W1, A, B, TwoLayers, batches, federation, in_order, matrices, of_client, run, system
+from personal_case import variables as of
+
+from fedjax_collapse import REGRESSION, FedAvg, FedDecorr, Model, UserError, engine
+from fedjax_collapse.core.records import Outputs
+from fedjax_collapse.methods import FedALA, FedProto
+from fedjax_collapse.methods._prototypes import Prototypes
+from fedjax_collapse.methods.fedala import Mixing
+from fedjax_collapse.simulation.own_tests import by_stage, personal_model
+
+__all__ = ["in_order"]
+pytestmark = pytest.mark.usefixtures("in_order")
+
+
+def close(found, expected, tolerance=6e-6):
+    np.testing.assert_allclose(found, expected, atol=tolerance, rtol=0)
+
+
+def proto(**options):
+    return FedAvg(TRAINING, {"fedproto": FedProto(**options)})
+
+
+def own_body(state, client=0):
+    return np.asarray(state.clients.private["params/body/kernel"][client]).T
+
+
+def known() -> Prototypes:
+    """Of the classes 0 and 2."""
+    return Prototypes(jnp.array([[2.0, 0], [7, 7], [0, 1]]), jnp.array([True, False, True]))
+
+
+@pytest.mark.parametrize("collected", ["last_epoch", "all_epochs"])
+def test_fedproto_pulls_features_to_prototypes(collected):
+    """The row of class 1, which has none, counts in the mean; features are sent as they were before the step."""
+    state = run(proto(collected=collected), federation(B), shared={"fedproto": known()})
+    close(np.subtract(W1, own_body(state)) / 0.1, [[0.759809, -0.710552], [-1.000847, 0.470855]])
+    means, valid = state.server.shared["fedproto"]
+    close(means, [[3, -1], [0, 2.5], [0, 0]])
+    assert valid.tolist() == [True, True, False]  # no client has class 2
+
+
+def test_fedproto_sends_features_of_the_trained_network():
+    state = run(proto(), federation(B), shared={"fedproto": known()})
+    close(state.server.shared["fedproto"].means[:2], (own_body(state) @ np.transpose(B[0])).T[::-1], 1e-12)
+
+
+@pytest.mark.parametrize(("average", "expected"), [("clients", (2, 1)), ("examples", (1.5, 0.5))])
+def test_fedproto_averages_prototypes(average, expected):
+    """Of three rows in two epochs, and of one."""
+    algorithm = proto(average=average, collected="all_epochs")
+    algorithm = algorithm.replace(training=TRAINING.replace(batch_size=4, epochs=2, learning_rate=1e-12))
+    clients = federation(([(1.0, 0.0)] * 3, [0, 0, 0]), ([(3.0, 2.0)], [0]))
+    state = run(algorithm, clients, start=of([[1, 0], [0, 1]]))
+    close(state.server.shared["fedproto"].means[0], expected)
+
+
+def test_fedproto_predicts_the_nearest_prototype():
+    outputs = Outputs(jnp.array([[1.5, 0.2], [0.1, 0.4], [7, 7]]), jnp.array([[0.0, 1, 0]] * 3))
+    view = SimpleNamespace(shared=known(), class_counts=jnp.array([0, 2, 1]))
+    logits = FedProto().predict(outputs, view)
+    assert jnp.argmax(logits, axis=1).tolist() == [0, 2, 0] and jnp.isfinite(logits).all()
+    close(logits[0, [0, 2]], [-0.29, -2.89])
+    assert (jnp.exp(jax.nn.log_softmax(logits))[:, 1] == 0).all()
+    assert jnp.argmax(FedProto(prediction="own").predict(outputs, view), axis=1).tolist() == [2, 2, 2]
+    assert FedProto(prediction="head").predict(outputs, view) is outputs.logits
+    view.class_counts = jnp.array([0, 2, 0])  # of a class without prototype
+    np.testing.assert_array_equal(FedProto(prediction="own").predict(outputs, view), outputs.logits)
+    before = SimpleNamespace(shared=known()._replace(valid=jnp.zeros(3, bool)), class_counts=None)
+    np.testing.assert_array_equal(FedProto().predict(outputs, before), outputs.logits)
+
+
+def test_two_rounds_of_fedproto():
+    state = run(proto(average="clients", collected="all_epochs"), system(), 2)
+    means, valid = state.server.shared["fedproto"]
+    close(means, [[-0.06992, -1.07967], [-0.36, 1.10203], [-0.60827, 0.4984]], 1e-5)
+    assert valid.all()
+    close(own_body(state), [[0.82021, -0.92703], [0.51001, 1.89517]], 1e-5)
+
+
+def test_own_tests_of_fedproto_are_of_the_nearest_prototypes():
+    data, model, algorithm = system(), Model(TwoLayers(3), (1, 1, 2)), proto(prediction="own")
+    data = data.with_tests(data.owned_rows())
+    state = run(algorithm, data, 2)
+    arguments = algorithm, model, state.server, state.clients, data, data.tests, None, jax.random.key(0), 2
+    found = by_stage(*arguments)["received"]
+    means = state.server.shared["fedproto"].means
+    for client, rows in enumerate(data.owned_rows()):
+        labels = np.asarray(data.test.labels)[rows]
+        features = np.asarray(data.test.inputs)[rows].reshape(-1, 2) @ own_body(state, client).T
+        classes = np.unique(labels)
+        distances = ((features[:, None] - means[classes]) ** 2).sum(2)
+        assert found.score[client] == (classes[distances.argmin(1)] == labels).sum()
+        of_label = distances[np.arange(len(rows)), np.searchsorted(classes, labels)]
+        close(found.loss[client], (of_label + np.log(np.exp(-distances).sum(1))).mean())
+
+
+LAST, RECEIVED = [[0.8, 0.2], [0, 0.6], [-1.2, 0.8]], [[0.7, 0.3], [0.6, 1], [-0.7, 1.3]]
+
+
+@pytest.mark.parametrize("has_settled", [True, False])
+@pytest.mark.parametrize(
+    ("rate", "weights", "mixture"),
+    [
+        (1.0, [[0.930949, 0.981132], [0.680749, 1], [0.920790, 0.587079]],
+         [[0.706905, 0.298113], [0.408449, 1], [-0.739605, 1.093539]]),
+        (10.0, [[0.556461, 0.880070], [0, 1], [0.224609, 0]], None),
+    ],
+)  # fmt: skip
+def test_fedala_learns_weights_of_the_received_head(rate, weights, mixture, has_settled):
+    """In one epoch, of a later round or because there is no second one."""
+    data, limit = federation(batches(A, B)), {} if has_settled else dict(max_epochs=1)
+    algorithm = FedAvg(TRAINING, {"fedala": FedALA(rate=rate, share=1.0, **limit)})
+    own = {"head/kernel": jnp.array([LAST]).mT}
+    stored = Mixing({"head/kernel": jnp.ones((1, 2, 3))}, own, jnp.array([has_settled]))
+    state = run(algorithm, data, start=of(W1, RECEIVED), memory={"fedala": stored})
+    mixing = of_client(state.clients.memory["fedala"])
+    close(mixing.weights["head/kernel"].T, weights)
+    model = Model(TwoLayers(3), (1, 1, 2))
+    start = engine.init(algorithm, model, of(W1, RECEIVED), 1, jax.random.key(0))
+    clients = start.clients._replace(memory={"fedala": stored})
+    body, head = matrices(
+        personal_model(model, algorithm, start.server, clients, data.train, data.ownership, start.key, 0, 0)
+    )
+    close(body, W1, 0)
+    expected = np.add(LAST, np.subtract(RECEIVED, LAST) * weights) if mixture is None else mixture
+    close(head, expected)
+
+
+def ala(rounds, **options):
+    return run(FedAvg(TRAINING, {"fedala": FedALA(threshold=0.1, **options)}), system(), rounds)
+
+
+def test_two_rounds_of_fedala():
+    first, state = (ala(rounds, share=1.0).clients.memory["fedala"] for rounds in (1, 2))
+    assert (first.weights["head/kernel"] == 1).all() and not first.has_settled.any()  # nothing to mix
+    weights = [[0.94638, 0.98674], [0.99627, 0.91462], [0.97335, 0.99971]]
+    close(state.weights["head/kernel"][0].T, weights, 1e-5)
+    assert state.has_settled.all()
+    close(matrices(ala(2, share=1.0).server.variables)[0], [[0.9956, -0.94949], [0.50077, 1.9765]], 1e-5)
+
+
+def test_the_next_round_of_fedala_starts_from_what_own_tests_score():
+    """With a window of half of the examples; in the third round nothing is trained."""
+    training = TRAINING.replace(schedule=jax.tree_util.Partial(lambda round: jnp.where(round < 2, 1.0, 0.0)))
+    algorithm, data, model = FedAvg(training, {"fedala": FedALA(share=0.5)}), system(), Model(TwoLayers(3), (1, 1, 2))
+    two, three = run(algorithm, data, 2), run(algorithm, data, 3)
+    key = engine.init(algorithm, model, of(), 3, jax.random.key(0)).key
+    for client in range(3):
+        used = personal_model(model, algorithm, two.server, two.clients, data.train, data.ownership, key, 2, client)
+        body, head = matrices(used)
+        last = of_client(three.clients.memory["fedala"].last["head/kernel"], client).T
+        close(head, last, 1e-12)
+        close(body, matrices(two.server.variables)[0], 0)
+        assert np.abs(head - matrices(two.server.variables)[1]).max() > 1e-4
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "message"),
+    [
+        (
+            dict(methods={"fedala": FedALA("Dense_1")}),
+            "method fedala: network TwoLayers: part Dense_1: the network has no such layer",
+        ),
+        (
+            dict(methods={"fedala": FedALA()}, private="head"),
+            "FedALA: part 'head' has no params that the server changes",
+        ),
+        (dict(methods={"fedala": FedALA("none")}), "FedALA: part 'none' has no params"),
+        (
+            dict(methods={"fedala": FedALA()}, training=TRAINING.replace(freeze="head")),
+            "FedALA: part 'head' has no par",
+        ),
+    ],
+)
+def test_what_fedala_cannot_mix_is_rejected(algorithm, message):
+    with pytest.raises(UserError, match=f"^{message}") as error:
+        FedAvg(**algorithm).check(Model(TwoLayers(3), (1, 1, 2)))
+    assert "\n" not in str(error.value)
+
+
+def test_fedproto_needs_classes():
+    with pytest.raises(UserError, match="method fedproto: the model's task has no classes"):
+        proto().check(Model(TwoLayers(3), (1, 1, 2), task=REGRESSION))
+
+
+@pytest.mark.parametrize("method", [FedProto(), FedALA()])
+def test_regularizers_change_the_result(method):
+    def bodies(**beside):
+        state = run(FedAvg(TRAINING.replace(batch_size=4), {"it": method, **beside}), system(), 2)
+        return [matrices(state.server.variables)[0], *state.clients.private.values()]
+
+    found = zip(bodies(), bodies(decorr=FedDecorr(1.0)), strict=True)
+    assert max(np.abs(plain - changed).max() for plain, changed in found) > 1e-3
