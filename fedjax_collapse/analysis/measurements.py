@@ -46,7 +46,7 @@ def feature_ranks(view: MeasurementView) -> Numbers:
 
 
 def personal_models(view: MeasurementView) -> Numbers:
-    """Effective rank and R of the models that watched clients use, on the whole test set; if several, mean and range."""
+    """Effective rank and R of the models that watched clients use, on the whole test set; of several mean and range."""
     spectra = [covariance_spectrum(model.features) for model in view.personal_models.values()]
     of_server = covariance_spectrum(view.server.features)
     found = {

@@ -56,13 +56,14 @@ def test_images_are_read_channels_last(tmp_path):
 
 def test_what_the_command_writes_is_read_as_the_same_federation(tmp_path, capsys):
     """Images as the network sees them, the rows of every client in order, and its own tests, for one seed."""
-    own = ["--config.clients=4", "--config.own_tests.name=split", "--config.partition.alpha=1.0"]
+    data = "experiments.configs.pfllib:digits"  # whose mean is not 0
+    own = [f"--config.data.source={data}", "--config.clients=4", "--config.own_tests.name=split"]
     (tmp_path / "config.py").write_text("from experiments.configs.base import get_config\n")
     out = f"--pfllib={tmp_path / 'out'}"
     assert show_partition.main([f"--config={tmp_path / 'config.py'}", *own, out]) == 0
     assert f"wrote {tmp_path / 'out'}" in capsys.readouterr().out
     config = base.get_config()
-    config.clients, config.own_tests.name, config.partition.alpha = 4, "split", 1.0
+    config.data.source, config.clients, config.own_tests.name = data, 4, "split"
     written = build.federations(plain(config), [0])[0]
     config.data = dict(source=f"pfllib:{tmp_path / 'out'}")
     config.partition, config.own_tests = dict(name="given"), dict(name="given")
