@@ -51,8 +51,7 @@ def _chosen(run: LoadedRun, client: int | None, round: int | None) -> Variables:
         if round is not None:
             raise UserError("--round is of a local model: give --client too")
         return run.variables
-    rounds = list(run.local)
-    models = run.local[rounds[-1] if rounds and round is None else round or 0]
+    models = run.local[max(run.local, default=0) if round is None else round]
     if client not in models:
         raise UserError(f"client {client} has no local model there, expected one of {', '.join(map(str, models))}")
     return models[client]

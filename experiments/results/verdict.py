@@ -39,7 +39,8 @@ def verdict(study: Study) -> str:
     spread = f" ({_signed(accuracy.min())} to {_signed(accuracy.max())})" if seeds > 1 else ""
     where = f"in {up} of {seeds} seeds{spread}" if seeds > 1 else "in the only seed"
     if mean <= 0:
-        return f"Decorrelation gains no accuracy: {arm} is {-mean:.1f} points below {base}, above it {where}"
+        above = f"above it {where}" if seeds > 1 else where
+        return f"Decorrelation gains no accuracy: {arm} is {-mean:.1f} points below {base}, {above}"
     if up < seeds or seeds == 1:
         return f"{arm} is {mean:.1f} points of accuracy above {base}, {where}"
     if np.all(rank > 0):

@@ -47,9 +47,9 @@ class LocalModels(Mapping[int, Mapping[int, Variables]]):
         """
         rounds = list(self)
         if round not in rounds:
-            kept = f"expected one of {', '.join(map(str, rounds))}" if rounds else "the run has kept none"
+            kept = f"of round {round}, expected one of {', '.join(map(str, rounds))}" if rounds else "were kept"
             hint = "they are kept with save_local='last' or 'all', and watch='all'"
-            raise UserError(f"{self._folder}: no local models of round {round}, {kept}; {hint}")
+            raise UserError(f"{self._folder}: no local models {kept}; {hint}")
         path = _file(self._folder, round)
         arrays = read_npz(path)
         clients = arrays.pop(_CLIENTS, np.zeros(0, int))

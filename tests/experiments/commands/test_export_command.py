@@ -51,7 +51,7 @@ def test_keeping_them_changes_nothing_else(study, tmp_path):
     for name in ("metrics.jsonl", "final.npz", "run.json"):
         assert (study / "only/seed0" / name).read_bytes() == (tmp_path / "study/only/seed0" / name).read_bytes()
     plain = load_run(tmp_path / "study/only/seed0")
-    with pytest.raises(UserError, match="the run has kept none; they are kept with save_local='last'"):
+    with pytest.raises(UserError, match="no local models were kept; they are kept with save_local='last'"):
         plain.local[3]
 
 

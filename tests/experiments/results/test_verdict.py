@@ -56,6 +56,11 @@ def study_of(path, accuracies, ranks=(9.0, 9.0, 9.0), arms=("fedavg", "feddecorr
             "(−30.0 to +10.0)",
         ),
         ((0.6, None, None), (6.0, 6.0, 6.0), "feddecorr is 10.0 points of accuracy above fedavg, in the only seed"),
+        (
+            (0.4, None, None),
+            (6.0, 6.0, 6.0),
+            "Decorrelation gains no accuracy: feddecorr is 10.0 points below fedavg, in the only seed",
+        ),
         ((None, None, None), (6.0, 6.0, 6.0), ""),
     ],
 )
