@@ -46,6 +46,7 @@ from fedjax_collapse.methods import FedProto as FedProto
 from fedjax_collapse.methods import FedProx as FedProx
 from fedjax_collapse.methods import FedRCL as FedRCL
 from fedjax_collapse.methods import FedRep as FedRep
+from fedjax_collapse.methods import FedRoD as FedRoD
 from fedjax_collapse.methods import FedRS as FedRS
 from fedjax_collapse.methods import FedSAM as FedSAM
 from fedjax_collapse.methods import FedUV as FedUV

@@ -36,6 +36,7 @@ from fedjax_collapse.methods.fedproto import FedProto as FedProto
 from fedjax_collapse.methods.fedprox import FedProx as FedProx
 from fedjax_collapse.methods.fedrcl import FedRCL as FedRCL
 from fedjax_collapse.methods.fedrep import FedRep as FedRep
+from fedjax_collapse.methods.fedrod import FedRoD as FedRoD
 from fedjax_collapse.methods.fedrs import FedRS as FedRS
 from fedjax_collapse.methods.fedsam import FedSAM as FedSAM
 from fedjax_collapse.methods.feduv import FedUV as FedUV

@@ -32,6 +32,7 @@ from typing import NamedTuple
 
 import chex
 import jax
+from flax import linen
 
 from fedjax_collapse.core.options import NonNegative, check_fields, check_value
 from fedjax_collapse.core.records import Batch, Client, Key, Outputs, PyTree, Scalar, UserError, Variables
@@ -161,6 +162,7 @@ class Method:
 
     weighting: str | None = None  # of clients, if not by size; see ``FedAvg.weighting``
     needs_classes: bool = False  # whether it requires a classification task
+    needs_head: type[linen.Module] | None = None  # the head of ``nn/heads`` that the network must have
     private: str = "none"  # the part of the network that stays at the clients, in addition to ``FedAvg.private``
     freeze: str = "none"  # the part of the network that is never trained, in addition to ``LocalTraining.freeze``
     remembered: str | None = None  # the part whose initial params ``init_memory`` receives; None is the whole model

@@ -18,6 +18,7 @@ from fedjax_collapse.core import masks
 from fedjax_collapse.core.options import check_fields, option
 from fedjax_collapse.core.records import ClientState, PyTree, UserError, Variables
 from fedjax_collapse.methods.base import Method, check_hooks
+from fedjax_collapse.nn.inspection import layers_of_class
 from fedjax_collapse.nn.model import Model
 from fedjax_collapse.training.local_training import LocalTraining
 from fedjax_collapse.training.optimizers import check_optimizer
@@ -100,6 +101,10 @@ class FedAvg:
         name = type(model.module).__name__
         if getattr(model.initial_shapes(), "features", None) is None:
             raise UserError(f"network {name}: it returns no features, expected Outputs(features [batch, d], logits)")
+        for name, method in self.methods.items():
+            if method.needs_classes and not model.task.is_classification:
+                raise UserError(f"method {name}: the model's task has no classes, expected one of classification")
+            _check_head(name, method, model)
         training = self.local_training
         parts = [("private", self.private), ("training.freeze", training.frozen_part(at_server=True))]
         parts += [("training.phases", phase.part) for phase in training.phases]
@@ -110,9 +115,7 @@ class FedAvg:
                 model.mask(part)
             except UserError as error:
                 raise UserError(f"{setting}: {error}") from error
-        for name, method in self.methods.items():
-            if method.needs_classes and not model.task.is_classification:
-                raise UserError(f"method {name}: the model's task has no classes, expected one of classification")
+        for method in self.methods.values():
             method.check_with(training, self.private_part, model)
 
     def having(self, hook: str) -> dict[str, Method]:
@@ -198,3 +201,13 @@ class FedAvg:
     def fixed(self, model: Model) -> Variables:
         """Returns the mask of what the server never changes: private and frozen parts."""
         return masks.union(model.mask(self.private_part), model.mask(self.local_training.frozen_part(at_server=True)))
+
+
+def _check_head(name, method, model):
+    """Raises UserError if the network lacks the head that the method needs; heads are named by their files."""
+    needed = method.needs_head
+    if needed is not None and not layers_of_class(model, needed):
+        raise UserError(
+            f"method {name}: network {type(model.module).__name__} has another head; set "
+            f"network.head={needed.__module__.rpartition('.')[2]!r}, in Python head=nn.heads.{needed.__name__}"
+        )

@@ -115,6 +115,15 @@ def test_methods_with_own_models(federation, network):
     assert found.up == found.down == {"params": p, "batch_stats": s} and found.kept == 2 * head + 1
 
 
+@pytest.mark.parametrize(("name", "own"), [("fedrod", "head/personal")])
+def test_own_parts_of_a_method_s_head_stay(federation, name, own):
+    algorithm = FedAvg(TRAINING, {name: METHODS[name]()})
+    network = network_for(algorithm, federation)
+    (params, _), (kept, _) = count(network, other=own), count(network, own)
+    found = communication(algorithm, network, federation.train)
+    assert found.up == found.down == {"params": params} and found.kept == kept > 0
+
+
 def test_heads_for_newcomers_are_sent(federation, network):
     """And their mean to every client, which keeps whether it has been in a cohort."""
     (params, _), (head, _) = count(network, other="head"), count(network, "head")

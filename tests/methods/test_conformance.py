@@ -47,6 +47,7 @@ OUT_OF_RANGE = {  # values that are not in the range, or among the choices, of t
     "fedprox": dict(strength=float("nan")),
     "fedrcl": dict(levels="first", temperature=0.0, threshold=1.5, relaxation=-1.0),
     "fedrep": dict(head_epochs=0),
+    "fedrod": dict(tau=-1.0, variant="code"),
     "fedrs": dict(alpha=1.5, scale="linear"),
     "fedsam": dict(rho=-0.1, adaptive=1),
     "feduv": dict(variance=-2.0, median="upper"),

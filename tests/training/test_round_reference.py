@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 from conftest import assert_close
-from reference import algorithms, logits, personal, personal_steps
+from reference import algorithms, logits, personal, personal_heads, personal_steps
 from reference import personal_receive as own
 from reference import regularizers as terms
 from reference.beside import COHORT_SIZE, Case, assert_same_rounds
@@ -14,7 +14,7 @@ from reference.rounds import TRAINING, PlainFedAvg, Rounds, cohort_of
 from fedjax_collapse import FedAvg, Method, Model, engine, methods, nn, simulate
 from fedjax_collapse.core import discovery
 from fedjax_collapse.core.options import with_options
-from fedjax_collapse.nn.heads import ETF, Simplex
+from fedjax_collapse.nn.heads import ETF, Simplex, TwoHeads
 from fedjax_collapse.training import schedules
 
 DECAYING = TRAINING.replace(schedule=jax.tree_util.Partial(schedules.decay, factor=0.5))
@@ -116,6 +116,14 @@ CASES = {  # the method's name, perhaps with a variant after a comma
     "fedper": Case(methods.FedPer(), algorithms.PlainFedPer()),
     "fedrep, newcomers": Case(methods.FedRep(2, 1, "mean"), algorithms.PlainFedRep()),
     "lg_fedavg": Case(methods.LGFedAvg(), algorithms.PlainLGFedAvg()),
+    "fedrod": Case(
+        methods.FedRoD(0.8), personal_heads.PlainFedRoD(alone=False), data="skewed",
+        head=TwoHeads, make=personal_heads.TorchTwoHeads,
+    ),
+    "fedrod, of FL-bench": Case(
+        methods.FedRoD(0.8, "fl_bench"), personal_heads.PlainFedRoD(alone=True), data="skewed",
+        head=with_options(TwoHeads, copied=True), make=personal_heads.TorchTwoHeads,
+    ),
     "pfedme": Case(
         methods.PFedMe(2.0, 3, 0.1, 1.5, inner_decay=0.01), personal_steps.PlainPFedMe(2.0, 3, 0.1, 1.5, 0.01, True)
     ),

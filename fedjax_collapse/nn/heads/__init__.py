@@ -10,3 +10,4 @@ from fedjax_collapse.nn.heads.etf import ETF as ETF
 from fedjax_collapse.nn.heads.linear import Linear as Linear
 from fedjax_collapse.nn.heads.simplex import Simplex as Simplex
 from fedjax_collapse.nn.heads.simplex import simplex_frame as simplex_frame
+from fedjax_collapse.nn.heads.two_heads import TwoHeads as TwoHeads
