@@ -66,7 +66,7 @@ KEYS = {  # sections with dots
     "network.name": Key(
         "small_cnn",
         'the network, or "my_module:MyClass"; further keys are its options, among them head (linear, etf, simplex, '
-        'two_heads, or dict(name="etf", ...) with options) and lowering, of convolutions',
+        'two_heads, shifted, or dict(name="etf", ...) with options) and lowering, of convolutions',
     ),
     "training.epochs": Key(
         5, "passes over the client's examples in a round; phases=(('head', 10), ('body', 1)) replaces it"

@@ -14,9 +14,9 @@ from ml_collections import ConfigDict
 
 from experiments.configs import base
 
-METHODS = ("fedper", "fedrep", "lg_fedavg", "fedrod", "ditto", "pfedme", "fedproto", "fedala")
-WITH_DECOV = ("fedper", "fedrod", "ditto", "fedproto", "fedala")
-HEADS = dict(fedrod="two_heads")
+METHODS = ("fedper", "fedrep", "lg_fedavg", "fedrod", "feddbe", "ditto", "pfedme", "fedproto", "fedala")
+WITH_DECOV = ("fedper", "fedrod", "feddbe", "ditto", "fedproto", "fedala")
+HEADS = dict(fedrod="two_heads", feddbe="shifted")
 DECOV = dict(decov=dict(strength=0.1))
 DATA = {
     "digits": dict(data=dict(source="digits")),

@@ -6,6 +6,7 @@ hooks that it needs; a hook that no method overrides costs nothing. Hooks are pu
 
     init_shared, init_memory    initial state at the server (sent to all clients) and at a client
     init_memory_among           the latter, where it depends on the number of clients
+    first_report                what all clients report before the first round
     share_private, own_parts    a client's private parts, computed from the server's state
     receive                     the model from which local training starts
     init_carry, carry           what is carried from step to step of local training
@@ -75,13 +76,14 @@ class ClientView(RoundView):
     ``train(start, methods, **changes)`` returns the variables after local training from ``start`` that ends at the
     client. Its batches are those of the client's local training, and its loss is that of the algorithm: the task's
     loss and the terms of all methods that change nothing but the loss, among them ``methods``, by name, which are
-    added for this training. ``changes`` replace fields of ``LocalTraining``.
+    added for this training. ``changes`` replace fields of ``LocalTraining``. With ``carried=True`` the
+    method is among them, and what it carried after the last step is returned as well.
     """
 
     key: Key  # for this method in this round
     over_batches: Callable[..., PyTree]
     sum_over_batches: Callable[[Callable[[Batch], PyTree]], PyTree]
-    train: Callable[..., Variables]
+    train: Callable[..., PyTree]
 
     def sum_over_data(
         self, variables: Variables, summarize: Callable[[Outputs, Batch], PyTree], train: bool = False
@@ -198,8 +200,12 @@ class Method:
         raise NotImplementedError
 
     def starts_with_report(self) -> bool:
-        """Whether all clients report on the initial model, by ``finish``, before the first round."""
-        return False
+        """Whether all clients report before the first round, by ``first_report`` or else by ``finish``."""
+        return self.has("first_report")
+
+    def first_report(self, view: ClientView) -> PyTree:
+        """Returns a client's report on the initial model; the sum of all clients' reports is passed to ``combine``."""
+        raise NotImplementedError
 
     def measures_all(self) -> bool:
         """Whether all clients ``measure`` the model before each evaluation, instead of the cohort in each round.

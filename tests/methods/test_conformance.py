@@ -31,6 +31,7 @@ OUT_OF_RANGE = {  # values that are not in the range, or among the choices, of t
     "fedala": dict(part=1, rate=0.0, share=0.0, threshold=0.0, max_epochs=0),
     "fedasam": dict(eta=-0.1),
     "fedcm": dict(alpha=0.0),
+    "feddbe": dict(strength=-1.0, momentum=0.0),
     "feddc": dict(alpha=-1.0, evaluate="all"),
     "feddr_plus": dict(beta=2.0),
     "feddyn": dict(alpha=0.0),

@@ -1,4 +1,4 @@
-"""FedRoD: values by hand, and two rounds of PFLlib's own classes.
+"""FedRoD and FedDBE: values by hand, and two rounds of PFLlib's own classes.
 
 What each method stores after whole rounds is compared with plain PyTorch in ``test_round_reference.py``.
 """
@@ -27,9 +27,9 @@ from personal_case import variables as of
 
 from fedjax_collapse import REGRESSION, FedAvg, FedDecorr, Model, UserError
 from fedjax_collapse.core.options import with_options
-from fedjax_collapse.core.records import Batch, Outputs
-from fedjax_collapse.methods import FedRoD
-from fedjax_collapse.nn.heads import TwoHeads
+from fedjax_collapse.core.records import Batch, Outputs, Variables
+from fedjax_collapse.methods import FedDBE, FedRoD
+from fedjax_collapse.nn.heads import Shifted, TwoHeads
 from fedjax_collapse.simulation.own_tests import by_stage
 
 __all__ = ["in_order"]
@@ -98,6 +98,46 @@ def test_own_tests_of_fedrod_are_of_both_heads():
             close(found[stage].loss[client], (np.log(np.exp(expected).sum(1)) - own).mean(), 1e-9)
 
 
+SHIFTED = with_options(Shifted, use_bias=False)
+
+
+@pytest.mark.parametrize(
+    ("momentum", "mean", "distance", "loss", "one"),
+    [
+        (0.1, (0.09, 0.395), 0.044781, 2.665110, [[1.073968, -0.965976], [0.494677, 2.014146]]),
+        (1.0, (0.0, 1.25), None, 10.582297, [[1.647718, -0.392226], [-0.455948, 1.063521]]),
+    ],
+)
+def test_a_step_of_feddbe(momentum, mean, distance, loss, one):
+    method, model = FedDBE(momentum=momentum), Model(TwoLayers(3, SHIFTED), (1, 1, 2))
+    batch = Batch(jnp.array(A[0]).reshape(2, 1, 1, 2), jnp.array(A[1]), jnp.ones(2, bool))
+    known = dict(batch=batch, carry=jnp.array([0.1, 0.3]), shared=(jnp.array([0.5, 0.5]), jnp.array(True)))
+
+    def total(params):
+        outputs, _ = model.apply(Variables(params, {}), batch, train=True)
+        view = SimpleNamespace(outputs=outputs, **known)
+        (term,) = method.penalty(view).values()
+        return model.task.loss(outputs, batch) + term.strength * term.value, (term.value, method.carry(view))
+
+    params = of(shift=jnp.array([0.2, -0.1])).params
+    (value, (term, carried)), gradient = jax.jit(jax.value_and_grad(total, has_aux=True))(params)
+    stepped = Variables(jax.tree.map(lambda p, g: p - 0.1 * g, params, gradient), {})
+    close(value, loss)
+    close(carried, mean)
+    close(matrices(stepped)[0], one)
+    close(stepped.params["head"]["shift"], (0.205492, -0.117427))
+    assert distance is None or abs(term - distance) < 6e-7
+
+
+def test_two_rounds_of_feddbe():
+    state = run(FedAvg(TRAINING, {"feddbe": FedDBE(strength=1.0)}), system(), 2, of(shift=jnp.zeros(2)), SHIFTED)
+    common, _ = state.server.shared["feddbe"]
+    close(common, (-0.73857, 0.61523), 1e-5)
+    close(matrices(state.server.variables)[0], [[0.9713, -0.93848], [0.41194, 1.87399]], 1e-5)
+    close(state.clients.private["params/head/shift"][0], (0.22662, -0.12247), 1e-5)
+    np.testing.assert_array_equal(state.server.variables.params["head"]["shift"], 0)
+
+
 class Ones(TwoLayers):
     head_init = staticmethod(lambda fan_in, fan_out: jax.nn.initializers.ones)
 
@@ -122,11 +162,11 @@ def test_the_head_that_a_method_needs_is_named():
         rod().check(Model(TwoLayers(3, COPIED), (1, 1, 2), task=REGRESSION))
 
 
-@pytest.mark.parametrize(("method", "head"), [(FedRoD(), TwoHeads)])
+@pytest.mark.parametrize(("method", "head"), [(FedRoD(), TwoHeads), (FedDBE(), Shifted)])
 def test_regularizers_change_the_result(method, head):
-    def body(**beside):
-        algorithm = FedAvg(TRAINING.replace(batch_size=4), {"it": method, **beside})
+    def body(strength):
+        algorithm = FedAvg(TRAINING.replace(batch_size=4), {"it": method, "decorr": FedDecorr(strength)})
         start = Model(TwoLayers(3, head), (1, 1, 2)).init(jax.random.key(0))
         return matrices(run(algorithm, system(), start=start, head=head).server.variables)[0]
 
-    assert np.abs(body() - body(decorr=FedDecorr(1.0))).max() > 1e-3
+    assert np.abs(body(0.0) - body(1.0)).max() > 1e-3

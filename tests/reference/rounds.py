@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from fedjax_collapse import LocalTraining, Participation
+from fedjax_collapse.core.randomness import Stream
 from fedjax_collapse.data.batches import shuffled_rows
 from reference.networks import TorchCNN, load_params, state, statistics, vector
 
@@ -40,6 +41,9 @@ class PlainFedAvg:
         """``counts`` [clients, classes]: of all clients' examples."""
         self.num_params, self.counts, self.training = num_params, counts, training
         self.sizes = counts.sum(1).numpy().astype(int)
+
+    def first_reports(self, rounds, key):
+        """Before the first round; ``key``: that of each client follows from it and the client's number."""
 
     def start(self, round, server):
         """``server``: its network, in evaluation mode, which nothing changes during the round."""
@@ -115,6 +119,7 @@ class Rounds:
     def run(self, key, rounds=2, cohort_size=3, arrived=None):
         """Itself, after so many rounds; ``arrived``: [rounds, clients], 0 where an upload is lost."""
         with self.precision():
+            self.method.first_reports(self, Stream.FIRST_REPORTS.key(key))
             for round in range(rounds):
                 self.method.start(round, copy.deepcopy(self.server).eval())
                 cohort = cohort_of(key, round, self.sizes, cohort_size)

@@ -14,7 +14,7 @@ from reference.rounds import TRAINING, PlainFedAvg, Rounds, cohort_of
 from fedjax_collapse import FedAvg, Method, Model, engine, methods, nn, simulate
 from fedjax_collapse.core import discovery
 from fedjax_collapse.core.options import with_options
-from fedjax_collapse.nn.heads import ETF, Simplex, TwoHeads
+from fedjax_collapse.nn.heads import ETF, Shifted, Simplex, TwoHeads
 from fedjax_collapse.training import schedules
 
 DECAYING = TRAINING.replace(schedule=jax.tree_util.Partial(schedules.decay, factor=0.5))
@@ -123,6 +123,9 @@ CASES = {  # the method's name, perhaps with a variant after a comma
     "fedrod, of FL-bench": Case(
         methods.FedRoD(0.8, "fl_bench"), personal_heads.PlainFedRoD(alone=True), data="skewed",
         head=with_options(TwoHeads, copied=True), make=personal_heads.TorchTwoHeads,
+    ),
+    "feddbe": Case(
+        methods.FedDBE(30.0, 0.4), personal_heads.PlainFedDBE(), head=Shifted, make=personal_heads.TorchShifted
     ),
     "pfedme": Case(
         methods.PFedMe(2.0, 3, 0.1, 1.5, inner_decay=0.01), personal_steps.PlainPFedMe(2.0, 3, 0.1, 1.5, 0.01, True)

@@ -47,10 +47,13 @@ def first_report(context: LocalContext) -> dict[str, PyTree]:
     """Returns one client's reports on the initial model, for the methods that start with a report."""
     context = _with_private(context)
     trained = as_trained(context.server.variables, context)
-    return {
-        name: method.finish(finish_view(context, name, trained, trained.variables))[1]
-        for name, method in context.algorithm.starting.items()
-    }
+    reports = {}
+    for name, method in context.algorithm.starting.items():
+        if method.has("first_report"):
+            reports[name] = method.first_report(client_view(context, name))
+        else:
+            reports[name] = method.finish(finish_view(context, name, trained, trained.variables))[1]
+    return reports
 
 
 def measure(context: LocalContext, by_all: bool = False) -> dict[str, PyTree]:

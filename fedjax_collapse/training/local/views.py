@@ -52,7 +52,7 @@ def _fields(context, name):
         key=method_key(context.client.key, name),
         over_batches=functools.partial(_over_batches, context),
         sum_over_batches=functools.partial(sum_batches, *rows, context.client.size),
-        train=functools.partial(_train, context),
+        train=functools.partial(_train, context, name),
     )
 
 
@@ -71,8 +71,13 @@ def _over_batches(
 
 
 def _train(
-    context: LocalContext, start: Variables, methods: Mapping[str, Method] | None = None, **changes: Any
-) -> Variables:
+    context: LocalContext,
+    name: str,
+    start: Variables,
+    methods: Mapping[str, Method] | None = None,
+    carried: bool = False,
+    **changes: Any,
+) -> Variables | tuple[Variables, PyTree]:
     added = methods or {}
     kept = {name: method for name, method in context.algorithm.methods.items() if method.is_loss()}
     training = context.training.replace(**{"momentum_reset": True, "logged_epochs": 0, **changes})
@@ -86,4 +91,5 @@ def _train(
         start=start,
         carries={},
     )
-    return train(alone).variables
+    trained = train(alone)
+    return (trained.variables, trained.carries[name]) if carried else trained.variables
