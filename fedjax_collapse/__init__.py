@@ -27,6 +27,7 @@ from fedjax_collapse.methods import DispatchView as DispatchView
 from fedjax_collapse.methods import Ditto as Ditto
 from fedjax_collapse.methods import FedALA as FedALA
 from fedjax_collapse.methods import FedASAM as FedASAM
+from fedjax_collapse.methods import FedBABU as FedBABU
 from fedjax_collapse.methods import FedCM as FedCM
 from fedjax_collapse.methods import FedDBE as FedDBE
 from fedjax_collapse.methods import FedDC as FedDC

@@ -106,10 +106,11 @@ class FedAvg:
                 raise UserError(f"method {name}: the model's task has no classes, expected one of classification")
             _check_head(name, method, model)
         training = self.local_training
-        parts = [("private", self.private), ("training.freeze", training.frozen_part(at_server=True))]
+        parts = [("private", self.private), ("training.freeze", self.training.frozen_part(at_server=True))]
         parts += [("training.phases", phase.part) for phase in training.phases]
         for name, method in self.methods.items():
-            parts += [(f"method {name}", part) for part in (method.private, method.remembered) if part is not None]
+            declared = method.private, method.freeze, method.remembered
+            parts += [(f"method {name}", part) for part in declared if part is not None]
         for setting, part in parts:
             try:
                 model.mask(part)

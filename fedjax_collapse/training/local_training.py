@@ -133,7 +133,7 @@ class LocalTraining:
 
     def frozen_part(self, at_server: bool = False) -> str:
         """Returns the part of the network that clients, or the server, never change."""
-        return {"head_at_server": "head" if at_server else "none"}.get(self.freeze, self.freeze)
+        return self.freeze.replace("head_at_server", "head" if at_server else "none")
 
     def make_optimizer(self, round: Scalar = 0) -> optax.GradientTransformation:
         """Returns the local optimizer of a round."""

@@ -95,6 +95,7 @@ def test_what_never_changes_is_not_sent(federation, network):
     params, statistics = count(network, other="head")
     frozen = of(federation, network, TRAINING.replace(freeze="head"))
     assert frozen.up == frozen.down == {"params": params, "batch_stats": statistics} and frozen.kept == 0
+    assert of(federation, network, fedbabu=METHODS["fedbabu"]()) == frozen
 
 
 def test_private_parts_stay(federation, network):

@@ -1,4 +1,4 @@
-"""FedRoD and FedDBE: values by hand, and two rounds of PFLlib's own classes.
+"""FedBABU, FedRoD and FedDBE: values by hand, and two rounds of PFLlib's own classes.
 
 What each method stores after whole rounds is compared with plain PyTorch in ``test_round_reference.py``.
 """
@@ -20,6 +20,7 @@ from personal_case import (
     federation,
     in_order,
     matrices,
+    of_client,
     run,
     system,
 )
@@ -27,8 +28,8 @@ from personal_case import variables as of
 
 from fedjax_collapse import REGRESSION, FedAvg, FedDecorr, Model, UserError
 from fedjax_collapse.core.options import with_options
-from fedjax_collapse.core.records import Batch, Outputs, Variables
-from fedjax_collapse.methods import FedDBE, FedRoD
+from fedjax_collapse.core.records import TRAINED, Batch, Outputs, Variables
+from fedjax_collapse.methods import FedBABU, FedDBE, FedRoD
 from fedjax_collapse.nn.heads import Shifted, TwoHeads
 from fedjax_collapse.simulation.own_tests import by_stage
 
@@ -48,6 +49,27 @@ def copied():
 
 def personal_head(state, client=0):
     return np.asarray(state.clients.private["params/head/personal/kernel"][client]).T
+
+
+def test_two_rounds_of_fedbabu():
+    """And an epoch of everything from the body that a client trained last, as in PFLlib."""
+    data = system()
+    state = run(FedAvg(TRAINING, {"fedbabu": FedBABU()}, keep_trained=True), data, 2)
+    one, two = matrices(state.server.variables)
+    close(one, [[0.9986, -0.94471], [0.50138, 1.97665]], 1e-5)
+    np.testing.assert_array_equal(two, W2)
+    rows, (trained, _) = data.owned_rows()[0], of_client(state.clients.memory[TRAINED])
+    own = federation((np.asarray(data.train.inputs)[rows], np.asarray(data.train.labels)[rows]))
+    tuned = run(FedAvg(TRAINING), own, start=trained)
+    close(matrices(tuned.server.variables)[0], [[0.93509, -0.9301], [0.54576, 1.97909]], 1e-5)
+
+
+@pytest.mark.parametrize("also", ["body", "head_at_server"])
+def test_what_a_method_freezes_is_frozen_in_addition(also):
+    algorithm = FedAvg(TRAINING.replace(freeze=also), {"fedbabu": FedBABU()})
+    start, state = matrices(of()), run(algorithm, federation(A))
+    for at_start, after, is_frozen in zip(start, matrices(state.server.variables), (also == "body", True), strict=True):
+        assert np.array_equal(at_start, after) == is_frozen
 
 
 def test_fedrod_trains_both_heads():
@@ -162,7 +184,7 @@ def test_the_head_that_a_method_needs_is_named():
         rod().check(Model(TwoLayers(3, COPIED), (1, 1, 2), task=REGRESSION))
 
 
-@pytest.mark.parametrize(("method", "head"), [(FedRoD(), TwoHeads), (FedDBE(), Shifted)])
+@pytest.mark.parametrize(("method", "head"), [(FedBABU(), Shifted), (FedRoD(), TwoHeads), (FedDBE(), Shifted)])
 def test_regularizers_change_the_result(method, head):
     def body(strength):
         algorithm = FedAvg(TRAINING.replace(batch_size=4), {"it": method, "decorr": FedDecorr(strength)})

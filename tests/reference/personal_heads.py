@@ -1,4 +1,4 @@
-"""Methods with a head of their own."""
+"""Methods with a head of their own, or whose head is never trained."""
 
 import copy
 import itertools
@@ -8,9 +8,13 @@ import torch
 from conftest import assert_close
 
 from reference.networks import TorchCNN
-from reference.rounds import PlainFedAvg
+from reference.rounds import BODY, PlainFedAvg
 
 cross_entropy = torch.nn.functional.cross_entropy
+
+
+class PlainFedBABU(PlainFedAvg):
+    phases = ((BODY, 2),)
 
 
 class TorchTwoHeads(TorchCNN):

@@ -116,6 +116,7 @@ CASES = {  # the method's name, perhaps with a variant after a comma
     "fedper": Case(methods.FedPer(), algorithms.PlainFedPer()),
     "fedrep, newcomers": Case(methods.FedRep(2, 1, "mean"), algorithms.PlainFedRep()),
     "lg_fedavg": Case(methods.LGFedAvg(), algorithms.PlainLGFedAvg()),
+    "fedbabu": Case(methods.FedBABU(), personal_heads.PlainFedBABU()),
     "fedrod": Case(
         methods.FedRoD(0.8), personal_heads.PlainFedRoD(alone=False), data="skewed",
         head=TwoHeads, make=personal_heads.TorchTwoHeads,
