@@ -56,6 +56,7 @@ from fedjax_collapse.methods import LGFedAvg as LGFedAvg
 from fedjax_collapse.methods import LocalView as LocalView
 from fedjax_collapse.methods import Method as Method
 from fedjax_collapse.methods import NoisyUpdate as NoisyUpdate
+from fedjax_collapse.methods import PerFedAvg as PerFedAvg
 from fedjax_collapse.methods import PFedMe as PFedMe
 from fedjax_collapse.methods import Recalibrate as Recalibrate
 from fedjax_collapse.methods import Regularizer as Regularizer

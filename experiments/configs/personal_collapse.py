@@ -14,7 +14,7 @@ from ml_collections import ConfigDict
 
 from experiments.configs import base
 
-METHODS = ("fedper", "fedrep", "lg_fedavg", "ditto", "pfedme", "fedproto", "fedala")
+METHODS = ("fedper", "fedrep", "lg_fedavg", "ditto", "pfedme", "per_fedavg", "fedproto", "fedala")
 WITH_DECOV = ("fedper", "ditto", "fedproto", "fedala")
 DECOV = ("fedper", "ditto", "fedrod", "fedproto", "fedala", "feddbe")
 DECOV = dict(decov=dict(strength=0.1))

@@ -43,6 +43,7 @@ from fedjax_collapse.methods.fedvls import FedVLS as FedVLS
 from fedjax_collapse.methods.lg_fedavg import LGFedAvg as LGFedAvg
 from fedjax_collapse.methods.moon import MOON as MOON
 from fedjax_collapse.methods.noisy_update import NoisyUpdate as NoisyUpdate
+from fedjax_collapse.methods.per_fedavg import PerFedAvg as PerFedAvg
 from fedjax_collapse.methods.pfedme import PFedMe as PFedMe
 from fedjax_collapse.methods.recalibrate import Recalibrate as Recalibrate
 from fedjax_collapse.methods.scaffold import Scaffold as Scaffold

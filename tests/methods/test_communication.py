@@ -80,6 +80,7 @@ def test_every_method_by_hand(federation, network):
         "fedmr": (c * d + c, c * d + c, 0),
         "noisy_update": ({}, {}, 0),
         "clip_update": ({}, {}, 0),
+        "per_fedavg": ({}, {}, 0),
         "pfedme": ({}, {}, p + s),
     }
     for name, (down, up, kept) in more.items():

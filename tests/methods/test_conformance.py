@@ -53,6 +53,7 @@ OUT_OF_RANGE = {  # values that are not in the range, or among the choices, of t
     "fedvls": dict(logit=-1.0, variant="code"),
     "moon": dict(strength=-1.0, temperature=0.0, first_round="skip"),
     "noisy_update": dict(deviation=-1.0),
+    "per_fedavg": dict(alpha=0.0, order="so", delta=0.0, hessian="meta", steps=0),
     "pfedme": dict(strength=0.0, inner_steps=0, inner_rate=0.0, beta=0.0, inner_decay=-1.0),
     "scaffold": dict(strength=-1.0, normaliser="none"),
     "structured_decov": dict(eta=-0.5, num_groups=0),
