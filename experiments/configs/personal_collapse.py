@@ -14,7 +14,7 @@ from ml_collections import ConfigDict
 
 from experiments.configs import base
 
-METHODS = ("fedper", "fedrep", "lg_fedavg", "ditto", "pfedme", "per_fedavg", "fedproto", "fedala")
+METHODS = ("fedper", "fedrep", "lg_fedavg", "ditto", "apfl", "pfedme", "per_fedavg", "fedproto", "fedala")
 WITH_DECOV = ("fedper", "ditto", "fedproto", "fedala")
 DECOV = dict(decov=dict(strength=0.1))
 DATA = {

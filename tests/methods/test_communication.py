@@ -81,6 +81,7 @@ def test_every_method_by_hand(federation, network):
         "noisy_update": ({}, {}, 0),
         "clip_update": ({}, {}, 0),
         "per_fedavg": ({}, {}, 0),
+        "apfl": ({}, {}, p + s + 1),
         "pfedme": ({}, {}, p + s),
     }
     for name, (down, up, kept) in more.items():

@@ -116,6 +116,11 @@ CASES = {  # the method's name, perhaps with a variant after a comma
     "fedper": Case(methods.FedPer(), algorithms.PlainFedPer()),
     "fedrep, newcomers": Case(methods.FedRep(2, 1, "mean"), algorithms.PlainFedRep()),
     "lg_fedavg": Case(methods.LGFedAvg(), algorithms.PlainLGFedAvg()),
+    "apfl": Case(methods.APFL(0.3), personal_inner.PlainAPFL(0.3, "paper")),
+    "apfl, official, clipping, drop_last, schedule, frozen head": Case(
+        methods.APFL(0.3, variant="official"), personal_inner.PlainAPFL(0.3, "official"), training=CAREFUL
+    ),
+    "apfl, of PFLlib": Case(methods.APFL(0.3, variant="pfllib"), personal_inner.PlainAPFL(0.3, "pfllib")),
     "per_fedavg": Case(methods.PerFedAvg(0.1), personal_inner.PlainPerFedAvg(0.1)),
     "per_fedavg, hf": Case(methods.PerFedAvg(0.1, "hf", 0.01), personal_inner.PlainPerFedAvg(0.1, 0.01)),
     "pfedme": Case(
