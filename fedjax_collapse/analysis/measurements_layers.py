@@ -27,7 +27,7 @@ _OWN = tuple(f"own_{prefix}{name}" for prefix in ("", "received_", "local_") for
 
 
 def layers(view: MeasurementView) -> dict[str, np.ndarray]:
-    """Effective rank, NC1 and linear-probe accuracy of the representation after each block, before and after averaging.
+    """Effective rank, NC1 and linear-probe accuracy of the representation after each block, trained and averaged.
 
     Of the model as it was received in the round (``received_``), as watched clients trained it (``local_``), and as the
     server then averaged it, on the test set and, ``own_``, on the training examples of each watched client. A probe is
