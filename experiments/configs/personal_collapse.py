@@ -14,7 +14,10 @@ from ml_collections import ConfigDict
 
 from experiments.configs import base
 
-METHODS = ("fedper", "fedrep", "lg_fedavg", "fedbabu", "fedrod", "feddbe", "ditto", "pfedme", "fedproto", "fedala")
+METHODS = (
+    "fedper", "fedrep", "lg_fedavg", "fedbabu", "fedrod", "feddbe",
+    "ditto", "apfl", "pfedme", "per_fedavg", "fedproto", "fedala",
+)  # fmt: skip
 WITH_DECOV = ("fedper", "fedrod", "feddbe", "ditto", "fedproto", "fedala")
 HEADS = dict(fedrod="two_heads", feddbe="shifted")
 DECOV = dict(decov=dict(strength=0.1))
