@@ -26,6 +26,7 @@ from fedjax_collapse.methods import DeCov as DeCov
 from fedjax_collapse.methods import DispatchView as DispatchView
 from fedjax_collapse.methods import Ditto as Ditto
 from fedjax_collapse.methods import FedALA as FedALA
+from fedjax_collapse.methods import FedAMP as FedAMP
 from fedjax_collapse.methods import FedASAM as FedASAM
 from fedjax_collapse.methods import FedCM as FedCM
 from fedjax_collapse.methods import FedDC as FedDC

@@ -16,6 +16,7 @@ from fedjax_collapse.methods.clip_update import ClipUpdate as ClipUpdate
 from fedjax_collapse.methods.decov import DeCov as DeCov
 from fedjax_collapse.methods.ditto import Ditto as Ditto
 from fedjax_collapse.methods.fedala import FedALA as FedALA
+from fedjax_collapse.methods.fedamp import FedAMP as FedAMP
 from fedjax_collapse.methods.fedasam import FedASAM as FedASAM
 from fedjax_collapse.methods.fedcm import FedCM as FedCM
 from fedjax_collapse.methods.feddc import FedDC as FedDC

@@ -115,6 +115,13 @@ def test_methods_with_own_models(federation, network):
     assert found.up == found.down == {"params": p, "batch_stats": s} and found.kept == 2 * head + 1
 
 
+def test_methods_with_a_dispatch(federation, network):
+    """FedAMP sends params and receives mixtures; what the server alone uses is not kept by clients."""
+    p, s = count(network)
+    found = of(federation, network, fedamp=METHODS["fedamp"]())
+    assert (found.up, found.down) == ({"params": p}, {"fedamp": p}) and found.kept == 2 * p + s
+
+
 def test_heads_for_newcomers_are_sent(federation, network):
     """And their mean to every client, which keeps whether it has been in a cohort."""
     (params, _), (head, _) = count(network, other="head"), count(network, "head")

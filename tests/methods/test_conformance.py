@@ -29,6 +29,7 @@ OUT_OF_RANGE = {  # values that are not in the range, or among the choices, of t
     "decov": dict(strength=-1.0),
     "ditto": dict(strength=-1.0, epochs=0),
     "fedala": dict(part=1, rate=0.0, share=0.0, threshold=0.0, max_epochs=0),
+    "fedamp": dict(strength=-1.0, alpha=0.0, sigma=0.0, variant="code"),
     "fedasam": dict(eta=-0.1),
     "fedcm": dict(alpha=0.0),
     "feddc": dict(alpha=-1.0, evaluate="all"),

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 from conftest import assert_close
-from reference import algorithms, logits, personal, personal_steps
+from reference import algorithms, logits, personal, personal_dispatch, personal_steps
 from reference import personal_receive as own
 from reference import regularizers as terms
 from reference.beside import COHORT_SIZE, Case, assert_same_rounds
@@ -112,6 +112,9 @@ CASES = {  # the method's name, perhaps with a variant after a comma
     "fedala, last block": Case(
         methods.FedALA("Conv_1+BatchNorm_1+head", 1.5, threshold=0.002),
         own.PlainFedALA(("convs.1", "norms.1", "head"), 0.8, 0.002), rounds=4,
+    ),
+    "fedamp, lost uploads": Case(
+        methods.FedAMP(0.5, 0.1, 0.5), personal_dispatch.PlainFedAMP(0.5, 0.1, 0.5), rounds=4, upload_loss=0.3
     ),
     "fedper": Case(methods.FedPer(), algorithms.PlainFedPer()),
     "fedrep, newcomers": Case(methods.FedRep(2, 1, "mean"), algorithms.PlainFedRep()),
