@@ -41,6 +41,7 @@ from fedjax_collapse.methods import FedLESAM as FedLESAM
 from fedjax_collapse.methods import FedMR as FedMR
 from fedjax_collapse.methods import FedNova as FedNova
 from fedjax_collapse.methods import FedNTD as FedNTD
+from fedjax_collapse.methods import FedPAC as FedPAC
 from fedjax_collapse.methods import FedPer as FedPer
 from fedjax_collapse.methods import FedProc as FedProc
 from fedjax_collapse.methods import FedProto as FedProto

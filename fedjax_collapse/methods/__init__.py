@@ -31,6 +31,7 @@ from fedjax_collapse.methods.fedlesam import FedLESAM as FedLESAM
 from fedjax_collapse.methods.fedmr import FedMR as FedMR
 from fedjax_collapse.methods.fednova import FedNova as FedNova
 from fedjax_collapse.methods.fedntd import FedNTD as FedNTD
+from fedjax_collapse.methods.fedpac import FedPAC as FedPAC
 from fedjax_collapse.methods.fedper import FedPer as FedPer
 from fedjax_collapse.methods.fedproc import FedProc as FedProc
 from fedjax_collapse.methods.fedproto import FedProto as FedProto

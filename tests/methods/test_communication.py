@@ -116,10 +116,14 @@ def test_methods_with_own_models(federation, network):
 
 
 def test_methods_with_a_dispatch(federation, network):
-    """FedAMP sends params and receives mixtures; what the server alone uses is not kept by clients."""
-    p, s = count(network)
+    """FedAMP sends params and receives mixtures; what the server alone uses is not kept by clients. FedPAC sends heads
+    and the features' variance and means besides prototypes, and receives heads."""
+    (p, s), (c, d), (head, _) = count(network), (4, 6), count(network, "head")
     found = of(federation, network, fedamp=METHODS["fedamp"]())
     assert (found.up, found.down) == ({"params": p}, {"fedamp": p}) and found.kept == 2 * p + s
+    found = of(federation, network, fedpac=METHODS["fedpac"]())
+    assert found.up == {"params": p, "batch_stats": s, "fedpac": c * d + c + c * d + 1}
+    assert found.down == {"params": p, "batch_stats": s, "fedpac": c * d + c} and found.kept == head + c * d + 1
 
 
 def test_heads_for_newcomers_are_sent(federation, network):

@@ -42,6 +42,7 @@ OUT_OF_RANGE = {  # values that are not in the range, or among the choices, of t
     "fedlesam": dict(rho=float("inf"), stored="client"),
     "fedmr": dict(inter=-1.0, negatives="some", submission=1.5, lite=-1, min_count=1),
     "fedntd": dict(strength=-1.0, temperature=0.0),
+    "fedpac": dict(strength=-1.0, head_epochs=0, body_epochs=0, average="size"),
     "fedper": dict(newcomers="last"),
     "fedproc": dict(ramp_rounds=0.0),
     "fedproto": dict(strength=-1.0, average="size", collected="last", prediction="nearest"),

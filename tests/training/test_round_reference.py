@@ -116,6 +116,13 @@ CASES = {  # the method's name, perhaps with a variant after a comma
     "fedamp, lost uploads": Case(
         methods.FedAMP(0.5, 0.1, 0.5), personal_dispatch.PlainFedAMP(0.5, 0.1, 0.5), rounds=4, upload_loss=0.3
     ),
+    "fedpac, lost uploads": Case(
+        methods.FedPAC(0.6, 1, 2), personal_dispatch.PlainFedPAC(0.6, "examples"), data="skewed",
+        rounds=3, upload_loss=0.3,
+    ),
+    "fedpac, of PFLlib": Case(
+        methods.FedPAC(0.6, 1, 2, "clients"), personal_dispatch.PlainFedPAC(0.6, "clients"), data="skewed"
+    ),
     "fedper": Case(methods.FedPer(), algorithms.PlainFedPer()),
     "fedrep, newcomers": Case(methods.FedRep(2, 1, "mean"), algorithms.PlainFedRep()),
     "lg_fedavg": Case(methods.LGFedAvg(), algorithms.PlainLGFedAvg()),
