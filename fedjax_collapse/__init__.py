@@ -35,6 +35,7 @@ from fedjax_collapse.methods import FedDrPlus as FedDrPlus
 from fedjax_collapse.methods import FedDyn as FedDyn
 from fedjax_collapse.methods import FedETF as FedETF
 from fedjax_collapse.methods import FedExP as FedExP
+from fedjax_collapse.methods import FedFomo as FedFomo
 from fedjax_collapse.methods import FedGELA as FedGELA
 from fedjax_collapse.methods import FedLC as FedLC
 from fedjax_collapse.methods import FedLESAM as FedLESAM

@@ -87,7 +87,7 @@ def draw(
 def _planned_steps(rule, algorithm, key, sizes):
     """Returns the steps [clients] that each client would take in the round."""
     budgets = rule.budgets(key, jnp.arange(len(sizes)), len(sizes))
-    return sum(steps for _, steps in algorithm.local_training.phase_steps(sizes, budgets))
+    return sum(steps for _, steps in algorithm.local_training.phase_steps(algorithm.trained_size(sizes), budgets))
 
 
 def arrange(cohort: jax.Array, sizes: jax.Array, client_map: ClientMap) -> jax.Array:

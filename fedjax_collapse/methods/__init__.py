@@ -25,6 +25,7 @@ from fedjax_collapse.methods.feddr_plus import FedDrPlus as FedDrPlus
 from fedjax_collapse.methods.feddyn import FedDyn as FedDyn
 from fedjax_collapse.methods.fedetf import FedETF as FedETF
 from fedjax_collapse.methods.fedexp import FedExP as FedExP
+from fedjax_collapse.methods.fedfomo import FedFomo as FedFomo
 from fedjax_collapse.methods.fedgela import FedGELA as FedGELA
 from fedjax_collapse.methods.fedlc import FedLC as FedLC
 from fedjax_collapse.methods.fedlesam import FedLESAM as FedLESAM

@@ -7,6 +7,7 @@ hooks that it needs; a hook that no method overrides costs nothing. Hooks are pu
     init_shared, init_memory    initial state at the server (sent to all clients) and at a client
     init_memory_among           the latter, where it depends on the number of clients
     share_private, own_parts    a client's private parts, computed from the server's state
+    held_out                    how many of its examples a client does not train on
     receive                     the model from which local training starts
     init_carry, carry           what is carried from step to step of local training
     task, penalty               the loss that is minimised, and terms that are added to it
@@ -71,6 +72,9 @@ class ClientView(RoundView):
     ``over_batches(body, carry, first, size)`` returns ``carry`` after ``carry = body(carry, batch)`` for batches of the
     client's examples in their order, each once; of ``size`` of them from ``first`` on, by default of all.
 
+    ``held_out`` of the client's examples, the ones after ``client.size``, are left out of all that training and methods
+    do with its data; ``over_batches(body, carry, client.size, held_out)`` goes over them.
+
     ``train(start, methods, **changes)`` returns the variables after local training from ``start`` that ends at the
     client. Its batches are those of the client's local training, and its loss is that of the algorithm: the task's
     loss and the terms of all methods that change nothing but the loss, among them ``methods``, by name, which are
@@ -78,6 +82,7 @@ class ClientView(RoundView):
     """
 
     key: Key  # for this method in this round
+    held_out: jax.Array | int  # 0 unless a method has the hook
     over_batches: Callable[..., PyTree]
     sum_over_batches: Callable[[Callable[[Batch], PyTree]], PyTree]
     train: Callable[..., Variables]
@@ -238,6 +243,13 @@ class Method:
         """
         del server, shared, memory
         return {}
+
+    def held_out(self, size: jax.Array) -> jax.Array:
+        """Returns how many of its last examples a client with ``size`` of them keeps for validation, not for training.
+
+        At most one method of an algorithm overrides this hook.
+        """
+        raise NotImplementedError
 
     def receive(self, view: ClientView) -> tuple[Variables, PyTree]:
         """Returns the model from which the client starts its local training, and the new memory.

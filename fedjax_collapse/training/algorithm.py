@@ -22,7 +22,8 @@ from fedjax_collapse.nn.model import Model
 from fedjax_collapse.training.local_training import LocalTraining
 from fedjax_collapse.training.optimizers import check_optimizer
 
-_EXCLUSIVE = ("task", "gradient", "phases", "receive", "personal", "predict")  # hooks that at most one method may have
+# hooks that at most one method may have
+_EXCLUSIVE = ("task", "gradient", "phases", "held_out", "receive", "personal", "predict")
 
 
 @struct.dataclass
@@ -186,6 +187,12 @@ class FedAvg:
         if self.weighting != "default":
             return self.weighting
         return next((m.weighting for m in self.methods.values() if m.weighting), "size")
+
+    def trained_size(self, size: jax.Array) -> jax.Array:
+        """Returns how many of a client's ``size`` examples are for its local training, without those held out."""
+        for method in self.having("held_out").values():
+            return size - method.held_out(size)
+        return size
 
     def own_parts(self, shared: Mapping[str, PyTree], client: ClientState) -> dict[str, jax.Array]:
         """Returns, by path, the private parts with which a client starts a round and is evaluated."""

@@ -37,6 +37,7 @@ OUT_OF_RANGE = {  # values that are not in the range, or among the choices, of t
     "feddyn": dict(alpha=0.0),
     "fedetf": dict(vacant="eps"),
     "fedexp": dict(eps=0.0, eps_decay=1.5, variant="mine"),
+    "fedfomo": dict(models=0, validation=1.0, explore=1.5, explore_decay=-1.0, variant="code"),
     "fedgela": dict(temperature=0.0),
     "fedlc": dict(tau=-1.0, denominator="own", vacant="eps", counts="server"),
     "fedlesam": dict(rho=float("inf"), stored="client"),
@@ -120,9 +121,9 @@ def test_wrong_options_are_named(name):
 def test_contract(float64, federation, name):
     """With partial cohorts, of whom some drop out, take half of their steps, or lose their upload.
 
-    Numbers are traced, rounds are finite, a client outside the cohort keeps its state, one whose upload is lost does
-    not, if the method has any, and a run continues with the same bits from nothing but its state. That layouts agree
-    is in ``tests/engine/test_devices.py``, for all methods.
+    Numbers are traced, rounds are finite, a client outside the cohort keeps its state, but for what the server makes
+    for it, one whose upload is lost does not, if the method has any, and a run continues with the same bits from
+    nothing but its state. That layouts agree is in ``tests/engine/test_devices.py``, for all methods.
     """
     algorithm = make(name)
     (method,), network = algorithm.methods.values(), network_for(algorithm, federation)
@@ -130,6 +131,10 @@ def test_contract(float64, federation, name):
     assert all(np.ndim(leaf) == 0 for leaf in jax.tree.leaves(method))
     algorithm = jax.tree.map(jnp.asarray, algorithm)
     before = jax.device_get(start(network, algorithm).clients)
+
+    def kept(clients, ids):
+        own = clients.private if method.has("dispatch") else clients
+        return jax.tree.map(lambda leaf: np.asarray(leaf)[ids], own)
 
     chunked = functools.partial(run, federation, network, algorithm, engine.Chunked(2))
     state, record = chunked(start(network, algorithm))
@@ -141,7 +146,7 @@ def test_contract(float64, federation, name):
 
     absent = np.flatnonzero((record.steps == 0).all(axis=0))
     assert len(absent)
-    assert_same_bits(*jax.tree.map(lambda leaf: leaf[absent], (before, state.clients)))
+    assert_same_bits(kept(before, absent), kept(state.clients, absent))
     lost = np.flatnonzero((arrived == 0).any(axis=0) & ~(arrived == 1).any(axis=0))
     own = zip(*map(jax.tree.leaves, (before, state.clients)), strict=True)
     assert len(lost) and (not jax.tree.leaves(before.memory) or any((a[lost] != b[lost]).any() for a, b in own))
@@ -149,7 +154,7 @@ def test_contract(float64, federation, name):
     after_one, _ = chunked(start(network, algorithm), num_rounds=1)
     outside = np.flatnonzero(record.steps[0] == 0)
     assert len(outside) >= 2 and (record.steps[1:, outside] > 0).any()
-    assert_same_bits(*jax.tree.map(lambda leaf: np.asarray(leaf)[outside], (before, after_one.clients)))
+    assert_same_bits(kept(before, outside), kept(after_one.clients, outside))
     restored = jax.tree.map(jnp.array, jax.device_get(after_one._replace(key=None)))._replace(key=after_one.key)
     resumed, _ = chunked(restored, num_rounds=2)
     assert_same_bits(values(resumed), state)

@@ -9,7 +9,9 @@ import numpy as np
 import torch
 from conftest import assert_close
 
-from reference.networks import vector
+from fedjax_collapse.core import masks
+from fedjax_collapse.core.randomness import Stream, method_key
+from reference.networks import state, vector
 from reference.rounds import BODY, EVERYTHING, HEAD, PlainFedAvg
 
 TOLERANCE = 1e-10
@@ -128,3 +130,87 @@ class PlainFedPAC(PlainFedAvg):
         memory = found.state.clients.memory["fedpac"]
         for i, (variance, h) in self.statistics.items():
             assert_close((memory.variance[i], memory.means[i]), (float(variance), h.numpy()), TOLERANCE)
+
+
+class PlainFedFomo(PlainFedAvg):
+    """Networks that the server has, and the ones of others that it offers to each client; ``key``: of the run."""
+
+    private = EVERYTHING
+
+    def __init__(self, models, explore, slope, key, of_pfllib=False):
+        self.models, self.explore, self.slope, self.of_pfllib = models, explore, slope, of_pfllib
+        self.key, self.known, self.begun, self.mixtures, self.explored = jax.random.key(key), {}, {}, 0, 0
+
+    def held_out(self, size):
+        return int(0.3 * size)
+
+    def start(self, round, server):
+        self.round, self.initial = round, server
+        if round == 0:
+            count = len(self.sizes)
+            self.offers, self.scores = [{} for _ in range(count)], np.zeros((count, count))
+
+    def start_client(self, client):
+        own = base = client.network
+        images, labels = client.held_out
+        if self.of_pfllib:
+            base = self.begun.get(client.id, self.initial)
+
+        def loss(network):
+            logits = copy.deepcopy(network).eval()(images)[1]
+            return float(torch.nn.functional.cross_entropy(logits, labels))
+
+        self.gains, best, flat = {}, {}, vector(base.parameters())
+        for j, other in self.offers[client.id].items():
+            distance = float(torch.linalg.norm(vector(other.parameters()) - flat))
+            self.gains[j] = (loss(base) - loss(other)) / (distance + 1e-5)
+            if self.gains[j] > 0:
+                best[j] = other
+        if best:
+            total = sum(self.gains[j] for j in best)
+            mixed = {
+                name: start + sum(self.gains[j] / total * (state(best[j])[name] - start) for j in best)
+                for name, start in state(base).items()
+            }
+            own.load_state_dict(mixed, strict=False)
+            self.mixtures += 1
+        self.begun[client.id] = copy.deepcopy(own)
+
+    def finish(self, client):
+        self.known.pop(client.id, None)
+        return self.gains
+
+    def aggregate(self, received, clients):
+        count = len(self.sizes)
+        for client in clients:
+            self.known[client.id] = copy.deepcopy(client.network)
+            for j, gain in client.report.items():
+                self.scores[client.id, j] += gain
+        key = method_key(Stream.DISPATCH.key(jax.random.fold_in(self.key, self.round)), "fedfomo")
+        keys = jax.random.split(key, 3)
+        explores = np.array(jax.random.uniform(keys[0], (count, self.models)))
+        chance, ties = (np.array(jax.random.uniform(each, (count, count))) for each in keys[1:])
+        epsilon = max(self.explore - self.slope * (self.round + 1), 0)
+        for k in range(count):
+            score = self.scores[k] + self.of_pfllib * np.eye(count)[k]
+            by_score = sorted(range(count), key=lambda j: (-score[j], ties[k, j]))
+            by_chance = sorted(range(count), key=lambda j: chance[k, j])
+            left = {j for j in self.known if j != k or self.of_pfllib}
+            self.offers[k] = {}
+            for draw in explores[k][: len(left)]:
+                self.explored += draw < epsilon
+                first = next(j for j in (by_chance if draw < epsilon else by_score) if j in left)
+                left.remove(first)
+                self.offers[k][first] = self.known[first]
+        return received
+
+    def check(self, found, rounds):
+        assert self.mixtures > 1 and (self.explored > 1) == (self.explore > 0)
+        memory, count = found.state.clients.memory["fedfomo"], len(self.sizes)
+        assert np.flatnonzero(memory.is_known).tolist() == sorted(self.known)
+        assert_close(memory.scores, self.scores, TOLERANCE)
+        for k, offers in enumerate(self.offers):
+            assert memory.ids[k].tolist() == [*offers, *[count] * (self.models - len(offers))]
+            for slot, other in enumerate(offers.values()):
+                expected = masks.by_path(other.dump())
+                assert_close({path: leaf[k, slot] for path, leaf in memory.models.items()}, expected, TOLERANCE)

@@ -123,6 +123,13 @@ CASES = {  # the method's name, perhaps with a variant after a comma
     "fedpac, of PFLlib": Case(
         methods.FedPAC(0.6, 1, 2, "clients"), personal_dispatch.PlainFedPAC(0.6, "clients"), data="skewed"
     ),
+    "fedfomo, lost uploads": Case(
+        methods.FedFomo(2, 0.3, 0.7, 0.1), personal_dispatch.PlainFedFomo(2, 0.7, 0.1, 7), rounds=5, upload_loss=0.3
+    ),
+    "fedfomo, of PFLlib": Case(
+        methods.FedFomo(3, 0.3, 0.0, variant="pfllib"), personal_dispatch.PlainFedFomo(3, 0, 0, 7, True),
+        rounds=4,
+    ),
     "fedper": Case(methods.FedPer(), algorithms.PlainFedPer()),
     "fedrep, newcomers": Case(methods.FedRep(2, 1, "mean"), algorithms.PlainFedRep()),
     "lg_fedavg": Case(methods.LGFedAvg(), algorithms.PlainLGFedAvg()),
