@@ -103,3 +103,8 @@ def run(
 def of_client(stacked, client=0):
     """One client's part of a stacked tree."""
     return jax.tree.map(lambda leaf: leaf[client], stacked)
+
+
+def close(found, expected, tolerance=6e-6):
+    """Within half of the last digit that is known."""
+    np.testing.assert_allclose(found, expected, atol=tolerance, rtol=0)

@@ -88,7 +88,18 @@ def _digits(count: int) -> Data:
     """Returns this many of scikit-learn's 1,797 digits."""
     from fedjax_collapse.data import sources
 
-    source = sources.digits()
+    return _pooled(sources.digits(), count)
+
+
+def _large_digits(count: int) -> Data:
+    """Returns this many of the digits with 28 x 28 pixels, in [-1, 1]."""
+    from experiments.configs import pfllib
+
+    return _pooled(pfllib.digits(), count)
+
+
+def _pooled(source: Any, count: int) -> Data:
+    """Returns this many of a source's examples."""
     images = np.concatenate([source.images, source.test_images])
     labels = np.concatenate([source.labels, source.test_labels])
     kept = np.random.default_rng(SEED).permutation(len(labels))[:count]
@@ -115,13 +126,6 @@ def _split(kind: str, **options: Any) -> Callable[[np.ndarray, int], Sequence[np
         return getattr(partition, kind)(labels, clients, seed=SEED, **options)
 
     return split
-
-
-def _large_digits(count: int) -> Data:
-    """Returns digits of 28x28: each pixel three times in each direction, and a margin of 2."""
-    images, labels, *_ = _digits(count)
-    images = np.pad(images.repeat(3, axis=1).repeat(3, axis=2), [(0, 0), (2, 2), (2, 2), (0, 0)])
-    return Data(images, labels, 8.0, 8.0)  # to [-1, 1]
 
 
 _DIGITS = dict(data=_digits, image_shape=(8, 8, 1), examples=1797)

@@ -53,14 +53,7 @@ def personal_models(view: MeasurementView) -> Numbers:
         "effective_rank": [effective_rank(spectrum) for spectrum in spectra],
         "R": [collapse_ratio(spectrum, of_server) for spectrum in spectra],
     }
-    if view.num_watched == 1:
-        return {name: values[0] if values else math.nan for name, values in found.items()}
-    whole = {"mean": np.mean, "min": np.min, "max": np.max}
-    return {
-        f"{name}_{kind}": float(of(values)) if values else math.nan
-        for name, values in found.items()
-        for kind, of in whole.items()
-    }
+    return _over_clients(view, found)
 
 
 def neural_collapse(view: MeasurementView) -> Numbers:
@@ -132,8 +125,8 @@ def cka(view: MeasurementView) -> Numbers:
     """Linear CKA of each watched local model with the server's, plain and debiased."""
     server, models = view.server.features, view.local.values()
     columns = {
-        "cka": [similarity.linear_cka(model.features, server) for model in models],
-        "debiased_cka": [similarity.debiased_cka(model.features, server) for model in models],
+        "local_cka": [similarity.linear_cka(model.features, server) for model in models],
+        "local_debiased_cka": [similarity.debiased_cka(model.features, server) for model in models],
     }
     return _over_clients(view, columns)
 
@@ -142,8 +135,8 @@ def client_cka(view: MeasurementView) -> Numbers:
     """Linear CKA of each pair of watched local models, plain and debiased; NaN with fewer than two models."""
     pairs = list(itertools.combinations([model.features for model in view.local.values()], 2))
     columns = {
-        "cka": [similarity.linear_cka(*pair) for pair in pairs],
-        "debiased_cka": [similarity.debiased_cka(*pair) for pair in pairs],
+        "local_cka": [similarity.linear_cka(*pair) for pair in pairs],
+        "local_debiased_cka": [similarity.debiased_cka(*pair) for pair in pairs],
     }
     return _over_clients(view, columns)
 
@@ -276,9 +269,9 @@ def client_drift(view: MeasurementView) -> Numbers:
     and how much they agree: ``|mean update|^2 / mean |update|^2``."""
     updates = list(view.updates.values())
     found = drift(inner_products(updates))
-    numbers = _over_clients(view, {"norm": list(found.norms)})
+    numbers = _over_clients(view, {"local_norm": list(found.norms)})
     if view.num_watched > 1:
-        numbers |= _over_clients(view, {"cosine": list(found.cosines)}) | {"agreement": found.agreement}
+        numbers |= _over_clients(view, {"local_cosine": list(found.cosines)}) | {"agreement": found.agreement}
     return numbers
 
 
@@ -294,7 +287,7 @@ def _of_models(view: MeasurementView, of: Callable[[MeasuredModel], Numbers]) ->
     """Returns the numbers of the server's model and of the watched local models."""
     of_server = of(view.server)
     each = [of(model) for model in view.local.values()]
-    return {**of_server, **_over_clients(view, {name: [numbers[name] for numbers in each] for name in of_server})}
+    return of_server | _over_clients(view, {f"local_{name}": [numbers[name] for numbers in each] for name in of_server})
 
 
 def _arrays(view: MeasurementView, name: str, of: Callable[[MeasuredModel], np.ndarray]) -> dict[str, np.ndarray]:
@@ -317,12 +310,12 @@ def _personal_by_domain(federation: Federation, scores: np.ndarray) -> dict[str,
 
 
 def _over_clients(view: MeasurementView, columns: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """Returns each number of the local models: the value for one model, mean and range for several."""
+    """Returns each number of the watched clients: the value for one client, mean and range for several."""
     if view.num_watched == 1:
-        return {f"local_{name}": values[0] if values else math.nan for name, values in columns.items()}
+        return {name: values[0] if values else math.nan for name, values in columns.items()}
     kinds = {"mean": np.mean, "min": np.min, "max": np.max}
     return {
-        f"local_{name}_{kind}": float(of(values)) if values else math.nan
+        f"{name}_{kind}": float(of(values)) if values else math.nan
         for name, values in columns.items()
         for kind, of in kinds.items()
     }

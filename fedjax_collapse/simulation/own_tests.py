@@ -121,21 +121,27 @@ def by_stage(
         round: the number of rounds done.
     """
     is_split = federation.tests is not None
-    train = federation.train, federation.ownership
-
-    def score(stage, examples, own, is_global=False):
-        training = finetuning.training(algorithm.local_training) if stage == FINETUNED else None
-        arguments = model, _Stage(stage, is_global, is_split), algorithm, current, clients, train, key, round
-        return ClientScores(*jax.device_get(_score_clients(*arguments, training, examples, own)))
-
-    stages = [RECEIVED]
-    if is_split:
-        stages += [TRAINED] * algorithm.keep_trained + [FINETUNED] * (finetuning is not None)
-    scores = {stage: score(stage, federation.test, tests) for stage in stages}
-    if is_split and algorithm.has_global:
-        scores |= {f"global_{stage}": score(stage, federation.test, tests, is_global=True) for stage in stages}
+    stages, training, validated = [RECEIVED], None, None
+    if is_split and algorithm.keep_trained:
+        stages.append(TRAINED)
+    if is_split and finetuning is not None:
+        stages.append(FINETUNED)
+        training = finetuning.training(algorithm.local_training)
     if federation.validation is not None and np.any(federation.validation.sizes):
-        scores[VALIDATION] = score(RECEIVED, federation.train, federation.validation)
+        validated = federation.train, federation.validation
+
+    def score(algorithm, validated=None):
+        models = algorithm, current, clients, (federation.train, federation.ownership), key, round, training
+        rows = (federation.test, tests), validated
+        return jax.device_get(_score_clients(model, tuple(stages), is_split, *models, *rows))
+
+    found = score(algorithm, validated)
+    scores = {stage: found[stage] for stage in stages}
+    if is_split and algorithm.has_global:
+        of_server = score(dataclasses.replace(algorithm, methods=_only_private(algorithm)))
+        scores |= {f"global_{stage}": of_server[stage] for stage in stages}
+    if validated is not None:
+        scores[VALIDATION] = found[VALIDATION]
     return scores
 
 
@@ -151,39 +157,38 @@ def arrays(scores: Mapping[str, ClientScores]) -> dict[str, np.ndarray]:
     return {f"{stage}/{name}": values for stage, own in scores.items() for name, values in own._asdict().items()}
 
 
-class _Stage(NamedTuple):
-    """What is scored, and how much of it."""
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def _score_clients(
+    model, stages, has_all, algorithm, current, clients, federation, key, round, training, tested, validated
+):
+    """Returns ``ClientScores`` by stage; loss and AUC only if ``has_all``, and else NaN.
 
-    name: str
-    is_global: bool  # whether the server's model rather than the client's own
-    has_all: bool  # whether also loss and AUC, which are NaN otherwise
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def _score_clients(model, stage, algorithm, current, clients, federation, key, round, training, examples, own):
-    """Returns size, score, loss and AUC [clients] of each client's model on its own rows of the examples.
-
-    ``federation`` is its training examples and their ownership.
+    ``federation`` is its training examples and their ownership; ``tested``, and ``validated`` if it is not None, are
+    examples and each client's own rows of them.
     """
-    if stage.is_global:
-        algorithm = dataclasses.replace(algorithm, methods=_only_private(algorithm))
 
     def of_client(given):
-        identity, state, rows, size = given
+        identity, state, (rows, size), validation = given
         context = _context(model, algorithm, current, state, *federation, key, round, identity)
-        if stage.name == TRAINED:
-            variables, size = local.personal_of_trained(context), jnp.where(state.memory[TRAINED][1], size, 0)
-        else:
-            variables = local.personal(context)
-        if stage.name == FINETUNED:
+        score = functools.partial(_score, model, local.predictor(context), has_all)
+        received = local.personal(context)
+        scores = {RECEIVED: score(received, tested[0], rows, size)}
+        if TRAINED in stages:
+            has_trained = state.memory[TRAINED][1]
+            trained = local.personal_of_trained(context)
+            scores[TRAINED] = score(trained, tested[0], rows, jnp.where(has_trained, size, 0))
+        if FINETUNED in stages:
             of_round = Stream.FINETUNING.key(jax.random.fold_in(key, round))
             client = context.client.replace(key=jax.random.fold_in(of_round, identity))
-            received = current._replace(variables=variables, shared={})
-            tuning = context._replace(algorithm=FedAvg(training), server=received, client=client)
-            variables = local.train(tuning).variables
-        return _score(context, variables, stage.has_all, examples, rows, size)
+            start = current._replace(variables=received, shared={})
+            tuning = context._replace(algorithm=FedAvg(training), server=start, client=client)
+            scores[FINETUNED] = score(local.train(tuning).variables, tested[0], rows, size)
+        if validation is not None:
+            scores[VALIDATION] = score(received, validated[0], *validation)
+        return scores
 
-    return jax.lax.map(of_client, (jnp.arange(len(own.sizes)), clients, *own))
+    validation = None if validated is None else validated[1]
+    return jax.lax.map(of_client, (jnp.arange(len(tested[1].sizes)), clients, tested[1], validation))
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -215,16 +220,16 @@ def _context(model, algorithm, current, state, examples, ownership, key, round, 
     return LocalContext(algorithm, model, examples, current, jnp.asarray(round), client)
 
 
-def _score(context, variables, has_all, examples, rows, size):
-    """Returns size, score, loss and AUC of one model on the first ``size`` of ``rows``."""
-    model, batch_size = context.model, min(_BATCH, len(rows))
+def _score(model, predict, has_all, variables, examples, rows, size):
+    """Returns the ``ClientScores`` of one client on the first ``size`` of ``rows``."""
+    batch_size = min(_BATCH, len(rows))
     count = len(pad_to_batches(rows, batch_size))
     num_logits = model.output_shapes(variables).logits.shape[1:]
 
     def add(first, batch, sums):
         score, loss, lost, table = sums
         outputs, _ = model.apply(variables, batch, train=False)
-        outputs = outputs._replace(logits=local.predict(context, outputs))
+        outputs = outputs._replace(logits=predict(outputs))
         score += jnp.sum(scores_of(model, outputs, batch))
         lost += jnp.sum(batch.mask & ~are_finite(outputs))
         if has_all:
@@ -241,7 +246,7 @@ def _score(context, variables, has_all, examples, rows, size):
     if has_all and model.task.is_classification:
         labels = examples.labels[pad_to_batches(rows, batch_size)]
         of_ranking = auc(table, labels, jnp.arange(count) < size)
-    return size, *(jnp.where(is_scored, value, jnp.nan) for value in (score, loss, of_ranking))
+    return ClientScores(size, *(jnp.where(is_scored, value, jnp.nan) for value in (score, loss, of_ranking)))
 
 
 def _only_private(algorithm):

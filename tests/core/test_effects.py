@@ -133,8 +133,8 @@ def programs(algorithm: FedAvg, rule: Participation = Participation(0.5), batch_
         *([compiled._with_first_reports.trace(*arguments)] if algorithm.starting else []),
     ]
     if algorithm.is_personal:
-        stage, owned, round = own_tests._Stage(own_tests.RECEIVED, False, False), data.ownership, whole.round
-        given = network, stage, algorithm, state, clients, (data.train, owned), key, round, None, data.train, owned
+        owned, models = (data.train, data.ownership), (algorithm, state, clients)
+        given = network, (own_tests.RECEIVED,), False, *models, owned, key, whole.round, None, owned, None
         traced.append(own_tests._score_clients.trace(*given))
     return what_they_do(*(each.jaxpr for each in traced))
 

@@ -14,6 +14,7 @@ from experiments.config.plain_values import plain
 from experiments.configs import base
 from fedjax_collapse import UserError, sources
 from fedjax_collapse.data.ownership import rows_of
+from fedjax_collapse.data.reading.stored_arrays import read_pickled
 
 
 @pytest.fixture(autouse=True)
@@ -110,6 +111,29 @@ def test_files_of_earlier_numpy_are_read(tmp_path):
     with zipfile.ZipFile(root / "train/0.npz", "w") as archive:
         archive.writestr("data.npy", header.getvalue() + content)
     assert sources.pfllib(root).images[:3].min() == 1
+
+
+@pytest.mark.parametrize("protocol", [2, 3, 4])
+def test_arrays_are_read_as_they_were_pickled(protocol):
+    """In any order of memory and of bytes, empty, of one number, the same one twice, and beside other values."""
+    rng = np.random.default_rng(0)
+    one = rng.normal(size=(3, 2, 4, 5)).astype(np.float32)
+    arrays = [one, np.asfortranarray(one), one.astype(">f4"), one[:, :, ::2], one[:0], np.array(7), one > 0, one]
+    content = pickle.dumps({"arrays": arrays, "more": (None, True, -(2**40), 0.5, "a" * 300, [], {1: ()})}, protocol)
+    if protocol == 2:  # whose arrays are text
+        with pytest.raises(ValueError, match=r"it holds _codecs.encode, and only arrays and dicts are loaded"):
+            read_pickled(io.BytesIO(content))
+        return
+    found = read_pickled(io.BytesIO(content))
+    assert found["more"] == (None, True, -(2**40), 0.5, "a" * 300, [], {1: ()})
+    for before, after in zip(arrays, found["arrays"], strict=True):
+        assert (after.dtype, after.shape) == (before.dtype, before.shape)
+        np.testing.assert_array_equal(after, before)
+
+
+def test_other_instructions_of_pickles_are_named():
+    with pytest.raises(ValueError, match="it has the instruction LIST, and only arrays"):
+        read_pickled(io.BytesIO(pickle.dumps([1], 0)))
 
 
 def test_wrong_folders_are_one_line(tmp_path):

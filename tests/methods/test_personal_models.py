@@ -3,9 +3,8 @@
 What each method stores after whole rounds is compared with plain PyTorch in ``test_round_reference.py``.
 """
 
-import numpy as np
 import pytest
-from personal_case import TRAINING, V1, V2, A, B, batches, federation, in_order, matrices, of_client, run, system
+from personal_case import TRAINING, V1, V2, A, B, batches, close, federation, in_order, matrices, of_client, run, system
 from personal_case import variables as of
 
 from fedjax_collapse import FedAvg
@@ -13,10 +12,6 @@ from fedjax_collapse.methods import Ditto, FedPer
 
 __all__ = ["in_order"]
 pytestmark = pytest.mark.usefixtures("in_order")
-
-
-def close(found, expected, tolerance=6e-6):
-    np.testing.assert_allclose(found, expected, atol=tolerance, rtol=0)
 
 
 def test_ditto_pulls_its_own_model_to_the_received_one():

@@ -9,7 +9,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from personal_case import TRAINING, W1, A, B, TwoLayers, batches, federation, in_order, matrices, of_client, run, system
+from personal_case import (
+    TRAINING,
+    W1,
+    A,
+    B,
+    TwoLayers,
+    batches,
+    close,
+    federation,
+    in_order,
+    matrices,
+    of_client,
+    run,
+    system,
+)
 from personal_case import variables as of
 
 from fedjax_collapse import REGRESSION, FedAvg, FedDecorr, Model, UserError, engine
@@ -21,10 +35,6 @@ from fedjax_collapse.simulation.own_tests import by_stage, personal_model
 
 __all__ = ["in_order"]
 pytestmark = pytest.mark.usefixtures("in_order")
-
-
-def close(found, expected, tolerance=6e-6):
-    np.testing.assert_allclose(found, expected, atol=tolerance, rtol=0)
 
 
 def proto(**options):

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from personal_case import TRAINING, A, B, batches, federation, in_order, matrices, of_client, run, system
+from personal_case import TRAINING, A, B, batches, close, federation, in_order, matrices, of_client, run, system
 
 from fedjax_collapse import FedAvg
 from fedjax_collapse.methods import FedDecorr, PFedMe
@@ -11,10 +11,6 @@ __all__ = ["in_order"]
 pytestmark = pytest.mark.usefixtures("in_order")
 SLOW = TRAINING.replace(learning_rate=0.05)
 MOREAU = dict(strength=2.0, inner_steps=2, inner_rate=0.1)
-
-
-def close(found, expected, tolerance=6e-6):
-    np.testing.assert_allclose(found, expected, atol=tolerance, rtol=0)
 
 
 def pfedme(data, rounds=1, training=SLOW, beside=None, **options):

@@ -1,11 +1,10 @@
 """PFLlib's folders of data that are divided among clients: ``train/<k>.npz`` and ``test/<k>.npz`` for client k.
 
 Each file holds one array ``data``, a pickled dict of ``x`` float32 [examples, channels, height, width], as the network
-sees the images, and ``y`` int64 [examples]. A pickle may run any code when it is loaded; these are read by an unpickler
-that makes arrays and dicts and nothing else.
+sees the images, and ``y`` int64 [examples]. A pickle may run any code when it is loaded; these are not loaded, but read
+(``stored_arrays.py``).
 """
 
-import pickle
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,13 +14,8 @@ import numpy as np
 
 from fedjax_collapse.core.records import Examples, UserError
 from fedjax_collapse.data.reading.listings import check_is_file
+from fedjax_collapse.data.reading.stored_arrays import read_pickled
 
-_ALLOWED = {  # what a pickled array names
-    ("numpy", "ndarray"),
-    ("numpy", "dtype"),
-    ("numpy.core.multiarray", "_reconstruct"),
-    ("numpy._core.multiarray", "_reconstruct"),
-}
 _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 
 
@@ -84,7 +78,7 @@ def _read(file):
     check_is_file(file)
     try:
         data = _unpickled(file)
-    except Exception as error:  # for damaged files, zipfile, NumPy and pickle raise various exceptions
+    except Exception as error:  # for damaged files, zipfile, NumPy and pickletools raise various exceptions
         reason = getattr(error, "strerror", None) or str(error).partition("\n")[0] or type(error).__name__
         raise UserError(
             f"{file}: cannot be read ({reason}); expected PFLlib's array data, a pickled dict of NumPy arrays x and y"
@@ -105,16 +99,7 @@ def _unpickled(file) -> Any:
         shape, _, dtype = _HEADERS[np.lib.format.read_magic(stream)](stream)
         if shape or not dtype.hasobject:
             raise ValueError(f"it holds an array of {dtype}{list(shape)}")
-        return _Unpickler(stream).load().item()
-
-
-class _Unpickler(pickle.Unpickler):
-    """Makes nothing but arrays, and what pickle makes of itself: dicts, lists, texts and numbers."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in _ALLOWED:
-            raise pickle.UnpicklingError(f"it holds {module}.{name}, and only arrays and dicts are loaded")
-        return super().find_class(module, name)
+        return read_pickled(stream)
 
 
 def _is_array(value, kinds, ndim):

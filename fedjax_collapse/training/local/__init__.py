@@ -8,5 +8,5 @@ from fedjax_collapse.training.local.round import first_report as first_report
 from fedjax_collapse.training.local.round import measure as measure
 from fedjax_collapse.training.local.round import personal as personal
 from fedjax_collapse.training.local.round import personal_of_trained as personal_of_trained
-from fedjax_collapse.training.local.round import predict as predict
+from fedjax_collapse.training.local.round import predictor as predictor
 from fedjax_collapse.training.local.round import run as run

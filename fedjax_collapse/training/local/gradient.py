@@ -50,9 +50,7 @@ def gradient_and_metrics(
     for name, method in context.algorithm.having("gradient").items():
         held = masks.union(fixed, context.model.mask(context.algorithm.private_part).params)
         rate = context.training.learning_rate_in(context.round)
-        view = GradientView(
-            **context.view_fields(name), held=held, fixed=fixed, batch=batch, learning_rate=rate
-        )  # fmt: skip
+        view = GradientView(**context.view_fields(name), held=held, fixed=fixed, batch=batch, learning_rate=rate)
         gradient, carries = method.gradient(gradient_of, variables.params, view), {}
         if method.has("init_carry") and not method.has("carry"):
             gradient, new = gradient

@@ -1,5 +1,6 @@
 """One client's round: train, then compute the upload, the reports and the new memory."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -80,11 +81,12 @@ def personal_of_trained(context: LocalContext) -> Variables:
     return _personal(context._replace(server=context.server._replace(variables=variables)), variables)
 
 
-def predict(context: LocalContext, outputs: Outputs) -> jax.Array:
-    """Returns the logits [batch, classes] with which a client predicts, from outputs of its model."""
+def predictor(context: LocalContext) -> Callable[[Outputs], jax.Array]:
+    """Returns the function from outputs of a client's model to the logits [batch, classes] with which it predicts."""
     for name, method in context.algorithm.having("predict").items():
-        return method.predict(outputs, client_view(_with_private(context), name))
-    return outputs.logits
+        view = client_view(_with_private(context), name)
+        return lambda outputs: method.predict(outputs, view)
+    return lambda outputs: outputs.logits
 
 
 def _personal(context, variables):

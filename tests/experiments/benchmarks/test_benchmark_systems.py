@@ -159,7 +159,8 @@ def test_running_statistics_are_averaged():
     alone = [copy.deepcopy(network) for _ in clients]
     for own, rows in zip(alone, clients, strict=True):
         pytorch_loops.train(own, *data, rows, training)
-    total, _ = pytorch_loops._run_share(server, data, training, network, clients, None)
+    nothing_kept = [(rows, pytorch_loops._Own("fedavg", server)) for rows in clients]
+    total, _ = pytorch_loops._run_share(server, data, training, network, nothing_kept, None)
     for summed, *own in zip(total, *map(pytorch_networks.tensors, alone), strict=True):
         torch.testing.assert_close(summed, 2 * own[0] + 4 * own[1])
     assert len(total) == len(list(network.parameters())) + 2 and not torch.equal(total[-1], 6 * server[-1])

@@ -1,0 +1,115 @@
+"""Arrays out of pickles, without running them: the instructions are listed by ``pickletools`` and followed by hand.
+
+A pickle is a program for a stack machine, which may call anything. Of its instructions only those are followed that
+make dicts, lists, tuples, texts, numbers and NumPy's arrays, whose constructors are known by name and never called.
+"""
+
+import pickletools
+from typing import Any, BinaryIO
+
+import numpy as np
+
+_ARRAY = {("numpy.core.multiarray", "_reconstruct"), ("numpy._core.multiarray", "_reconstruct")}
+_NAMED = {("numpy", "ndarray"), ("numpy", "dtype"), *_ARRAY}  # by a pickled array
+_CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": ()}
+_VALUES = ("BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "BINUNICODE", "SHORT_BINUNICODE")
+_VALUES += ("BINBYTES", "SHORT_BINBYTES", "BINBYTES8")
+_TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
+_MARK = object()
+
+
+def read_pickled(stream: BinaryIO) -> Any:
+    """Returns what a pickle holds.
+
+    Raises:
+        ValueError: for another object than those above; the message names it. Damaged pickles raise other exceptions,
+            too.
+    """
+    stack, memo = [], {}
+
+    def since_mark():
+        first = len(stack) - 1 - stack[::-1].index(_MARK)
+        found = stack[first + 1 :]
+        del stack[first:]
+        return found
+
+    for instruction, argument, _ in pickletools.genops(stream):
+        match instruction.name:
+            case "PROTO" | "FRAME" | "STOP":
+                pass
+            case "MARK":
+                stack.append(_MARK)
+            case "EMPTY_LIST" | "EMPTY_DICT" as kind:
+                stack.append([] if kind == "EMPTY_LIST" else {})
+            case name if name in _CONSTANTS:
+                stack.append(_CONSTANTS[name])
+            case name if name in _TUPLES:
+                stack[-_TUPLES[name] :] = [tuple(stack[-_TUPLES[name] :])]
+            case "TUPLE":
+                stack.append(tuple(since_mark()))
+            case "MEMOIZE":
+                memo[len(memo)] = stack[-1]
+            case "BINPUT" | "LONG_BINPUT":
+                memo[argument] = stack[-1]
+            case "BINGET" | "LONG_BINGET":
+                stack.append(memo[argument])
+            case "APPEND" | "APPENDS" as name:
+                items = since_mark() if name == "APPENDS" else [stack.pop()]
+                stack[-1].extend(items)
+            case "SETITEM" | "SETITEMS" as name:
+                items = since_mark() if name == "SETITEMS" else [stack.pop(-2), stack.pop()]
+                stack[-1].update(zip(items[::2], items[1::2], strict=True))
+            case "GLOBAL":
+                stack.append(_named(*argument.split(" ")))
+            case "STACK_GLOBAL":
+                name = stack.pop()
+                stack.append(_named(stack.pop(), name))
+            case "REDUCE":
+                arguments = stack.pop()
+                stack.append(_Made(stack.pop(), arguments))
+            case "BUILD":
+                state = stack.pop()
+                stack[-1].state = state
+            case name if name in _VALUES:
+                stack.append(argument)
+            case name:
+                raise ValueError(f"it has the instruction {name}, and only arrays and dicts are loaded")
+    return _resolved(stack.pop())
+
+
+class _Made:
+    """An array or a type of numbers, of which ``state`` is known later."""
+
+    def __init__(self, constructor, arguments):
+        self.constructor, self.arguments, self.state = constructor, arguments, None
+
+    def array(self) -> Any:
+        """Returns the array; of one that holds an object, the object."""
+        _, shape, dtype, is_fortran, content = self.state
+        if isinstance(content, list):
+            (content,) = content
+            return _resolved(content)
+        numbers = np.frombuffer(content, dtype.dtype())
+        return numbers.reshape(shape, order="F" if is_fortran else "C")
+
+    def dtype(self) -> np.dtype:
+        kind = np.dtype(self.arguments[0])
+        return kind.newbyteorder(self.state[1]) if self.state[1] in "<>" else kind
+
+
+def _named(module, name):
+    if (module, name) not in _NAMED:
+        raise ValueError(f"it holds {module}.{name}, and only arrays and dicts are loaded")
+    return module, name
+
+
+def _resolved(value):
+    """Returns the value with arrays in place of how they are made."""
+    match value:
+        case _Made():
+            return value.array() if value.constructor in _ARRAY else value.dtype()
+        case dict():
+            return {key: _resolved(item) for key, item in value.items()}
+        case list() | tuple():
+            return type(value)(map(_resolved, value))
+    return value
