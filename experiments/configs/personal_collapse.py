@@ -16,7 +16,6 @@ from experiments.configs import base
 
 METHODS = ("fedper", "fedrep", "lg_fedavg", "ditto", "pfedme", "fedproto", "fedala")
 WITH_DECOV = ("fedper", "ditto", "fedproto", "fedala")
-DECOV = ("fedper", "ditto", "fedrod", "fedproto", "fedala", "feddbe")
 DECOV = dict(decov=dict(strength=0.1))
 DATA = {
     "digits": dict(data=dict(source="digits")),

@@ -107,7 +107,8 @@ def by_stage(
 ) -> dict[str, ClientScores]:
     """Returns the scores of all clients on their own test rows, by stage, and on any validation rows.
 
-    If the server has a model beside the clients' own ones, it is scored in each stage as well, ``global_<stage>``.
+    If the server has a model beside the clients' own ones, it is scored in each stage as well, ``global_<stage>``, but
+    for ``trained`` where a method makes the model from which clients train: then they have not trained the server's.
 
     Args:
         algorithm: with which they are trained.
@@ -130,16 +131,17 @@ def by_stage(
     if federation.validation is not None and np.any(federation.validation.sizes):
         validated = federation.train, federation.validation
 
-    def score(algorithm, validated=None):
+    def score(stages, algorithm, validated=None):
         models = algorithm, current, clients, (federation.train, federation.ownership), key, round, training
         rows = (federation.test, tests), validated
         return jax.device_get(_score_clients(model, tuple(stages), is_split, *models, *rows))
 
-    found = score(algorithm, validated)
+    found = score(stages, algorithm, validated)
     scores = {stage: found[stage] for stage in stages}
     if is_split and algorithm.has_global:
-        of_server = score(dataclasses.replace(algorithm, methods=_only_private(algorithm)))
-        scores |= {f"global_{stage}": of_server[stage] for stage in stages}
+        of_server = [stage for stage in stages if stage != TRAINED or not algorithm.having("receive")]
+        found_global = score(of_server, dataclasses.replace(algorithm, methods=_only_private(algorithm)))
+        scores |= {f"global_{stage}": found_global[stage] for stage in of_server}
     if validated is not None:
         scores[VALIDATION] = found[VALIDATION]
     return scores

@@ -150,15 +150,16 @@ class FedAvg:
     @property
     def is_personal(self) -> bool:
         """Whether clients use models of their own."""
-        hooks = ("receive", "personal", "predict")
-        return self.private_part != "none" or any(self.having(hook) for hook in hooks)
+        return self.private_part != "none" or self._makes_own
 
     @property
     def has_global(self) -> bool:
         """Whether the server's model can be used besides the clients' own ones, which a method makes from it."""
-        return (
-            self.is_personal and self.private_part != "all" and bool(self.having("personal") | self.having("predict"))
-        )
+        return self.private_part != "all" and self._makes_own
+
+    @property
+    def _makes_own(self):
+        return any(self.having(hook) for hook in ("receive", "personal", "predict"))
 
     @property
     def local_training(self) -> LocalTraining:

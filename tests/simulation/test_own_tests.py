@@ -12,6 +12,7 @@ from sklearn.metrics import roc_auc_score
 
 from fedjax_collapse import (
     Ditto,
+    FedALA,
     FedAvg,
     Federation,
     LocalTraining,
@@ -251,6 +252,20 @@ def test_the_models_of_ditto_and_of_the_server_are_scored_in_every_stage():
                                            ditto.state.clients.memory["ditto"]))  # fmt: skip
     ranks = [effective_rank(covariance_spectrum(np.asarray(evaluate(model, v, tested.test).features))) for v in used]
     assert ditto.metrics[-1]["measured/p/effective_rank_mean"] == pytest.approx(np.mean(ranks), rel=1e-5)
+
+
+def test_the_model_that_a_mixture_is_made_of_is_scored_too():
+    """FedALA's clients have not trained the server's model, so there is no score of that."""
+    tested, model = federation(), Model(nn.MLP(3, hidden=(6,)), (4, 4, 1))
+    algorithm = FedAvg(TRAINING, {"fedala": FedALA()}, keep_trained=True)
+    result = simulate(tested, model, algorithm, rounds=2, key=jax.random.key(0))
+    stages = {name.partition("/")[0] for name in result.own_tests}
+    assert stages == {"round", "received", "trained", "global_received"}
+    for client in range(4):
+        outputs = evaluate(model, result.variables, tested.test).logits
+        rows = np.asarray(tested.tests.rows[client])[: int(tested.tests.sizes[client])]
+        correct = (np.argmax(outputs, 1) == np.asarray(tested.test.labels))[rows].sum()
+        assert result.own_tests["global_received/score"][-1, client] == correct
 
 
 def test_a_model_at_the_end_of_its_last_round_is_kept():
