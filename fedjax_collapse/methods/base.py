@@ -57,7 +57,7 @@ class RoundView:
     memory: PyTree  # this method's state at the client
     round: jax.Array  # 0 in the first round
     client: Client
-    class_counts: jax.Array | None  # [classes] int32, the client's examples of each class; None without classes
+    class_counts: jax.Array | None  # [classes] int32, the examples of each class that the client trains on, or None
     training: LocalTraining
     model: Model
     carry: PyTree  # what this method carries from step to step; () before and after local training
@@ -70,10 +70,8 @@ class ClientView(RoundView):
     ``sum_over_batches(summarize)`` returns the sum of ``summarize(batch)`` over the client's data, each row once.
 
     ``over_batches(body, carry, first, size)`` returns ``carry`` after ``carry = body(carry, batch)`` for batches of the
-    client's examples in their order, each once; of ``size`` of them from ``first`` on, by default of all.
-
-    ``held_out`` of the client's examples, the ones after ``client.size``, are left out of all that training and methods
-    do with its data; ``over_batches(body, carry, client.size, held_out)`` goes over them.
+    client's examples in their order, each once; of ``size`` of them from ``first`` on, by default of all. Those held
+    out follow the others: ``over_batches(body, carry, client.size, client.held_out)``.
 
     ``train(start, methods, **changes)`` returns the variables after local training from ``start`` that ends at the
     client. Its batches are those of the client's local training, and its loss is that of the algorithm: the task's
@@ -82,7 +80,6 @@ class ClientView(RoundView):
     """
 
     key: Key  # for this method in this round
-    held_out: jax.Array | int  # 0 unless a method has the hook
     over_batches: Callable[..., PyTree]
     sum_over_batches: Callable[[Callable[[Batch], PyTree]], PyTree]
     train: Callable[..., Variables]
@@ -245,9 +242,10 @@ class Method:
         return {}
 
     def held_out(self, size: jax.Array) -> jax.Array:
-        """Returns how many of its last examples a client with ``size`` of them keeps for validation, not for training.
+        """Returns how many of its ``size`` examples a client holds out for validation, the last ones; same dtype.
 
-        At most one method of an algorithm overrides this hook.
+        They count nowhere else: a client's size, its weight, class counts, steps and sums over its data, for all
+        methods, are of the others. At most one method of an algorithm overrides this hook.
         """
         raise NotImplementedError
 

@@ -189,11 +189,11 @@ class FedAvg:
             return self.weighting
         return next((m.weighting for m in self.methods.values() if m.weighting), "size")
 
-    def trained_size(self, size: jax.Array) -> jax.Array:
-        """Returns how many of a client's ``size`` examples are for its local training, without those held out."""
+    def trained_sizes(self, sizes: jax.Array) -> jax.Array:
+        """Returns how many of its ``sizes`` [clients] examples each client trains on, without those held out."""
         for method in self.having("held_out").values():
-            return size - method.held_out(size)
-        return size
+            return sizes - jax.vmap(method.held_out)(sizes)
+        return sizes
 
     def own_parts(self, shared: Mapping[str, PyTree], client: ClientState) -> dict[str, jax.Array]:
         """Returns, by path, the private parts with which a client starts a round and is evaluated."""

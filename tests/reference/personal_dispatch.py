@@ -157,7 +157,7 @@ class PlainFedFomo(PlainFedAvg):
             base = self.begun.get(client.id, self.initial)
 
         def loss(network):
-            logits = copy.deepcopy(network).eval()(images)[1]
+            logits = copy.deepcopy(network).eval()(images)[1].detach()
             return float(torch.nn.functional.cross_entropy(logits, labels))
 
         self.gains, best, flat = {}, {}, vector(base.parameters())
@@ -187,21 +187,19 @@ class PlainFedFomo(PlainFedAvg):
             for j, gain in client.report.items():
                 self.scores[client.id, j] += gain
         key = method_key(Stream.DISPATCH.key(jax.random.fold_in(self.key, self.round)), "fedfomo")
-        keys = jax.random.split(key, 3)
-        explores = np.array(jax.random.uniform(keys[0], (count, self.models)))
-        chance, ties = (np.array(jax.random.uniform(each, (count, count))) for each in keys[1:])
-        epsilon = max(self.explore - self.slope * (self.round + 1), 0)
-        for k in range(count):
+        epsilon = self.explore - self.slope * (self.round + 1)
+        for k, own_key in enumerate(jax.random.split(key, count)):
+            keys = jax.random.split(own_key, 3)
+            explores = np.array(jax.random.uniform(keys[0], self.models)) < epsilon
+            chance, ties = (np.array(jax.random.uniform(each, (count,))) for each in keys[1:])
             score = self.scores[k] + self.of_pfllib * np.eye(count)[k]
-            by_score = sorted(range(count), key=lambda j: (-score[j], ties[k, j]))
-            by_chance = sorted(range(count), key=lambda j: chance[k, j])
             left = {j for j in self.known if j != k or self.of_pfllib}
             self.offers[k] = {}
-            for draw in explores[k][: len(left)]:
-                self.explored += draw < epsilon
-                first = next(j for j in (by_chance if draw < epsilon else by_score) if j in left)
-                left.remove(first)
-                self.offers[k][first] = self.known[first]
+            for explored in explores[: len(left)]:
+                self.explored += explored
+                best = max(left, key=lambda j: chance[j] if explored else (score[j], ties[j]))  # noqa: B023
+                left.remove(best)
+                self.offers[k][best] = self.known[best]
         return received
 
     def check(self, found, rounds):

@@ -26,7 +26,6 @@ class LocalContext(NamedTuple):
     batch_parts: int = 1  # the number of parts into which a batch is divided (``engine.Layout``)
     start: Variables | None = None  # the model from which training starts; None is the server's
     carries: Mapping[str, PyTree] = {}  # by method, what it carries over the steps
-    held_out: jax.Array | int = 0  # number of the client's examples after ``client.size``, which are for validation
 
     @property
     def training(self) -> LocalTraining:
@@ -57,7 +56,7 @@ class LocalContext(NamedTuple):
 
 
 def class_counts(model: Model, examples: Examples, client: Client, variables: Variables) -> jax.Array | None:
-    """Returns the number of the client's examples of each class, [classes]; None if the task has no classes."""
+    """Returns how many examples of each class the client trains on, [classes]; None if the task has no classes."""
     if not model.task.is_classification:
         return None
     is_owned = jnp.arange(len(client.rows)) < client.size

@@ -109,15 +109,11 @@ def _received(context):
 
 
 def _with_private(context):
-    """Returns the context with the client's private parts in the model, and of the examples on which it is trained."""
-    server, client, held_out = context.server, context.client, 0
-    if context.algorithm.having("held_out"):
-        size = context.algorithm.trained_size(client.size)
-        client, held_out = client.replace(size=size), client.size - size
+    """Returns the context with the client's private parts in the model, and with its class counts."""
+    server, client = context.server, context.client
     variables = masks.replace(server.variables, context.algorithm.own_parts(server.shared, client.state))
     counts = class_counts(context.model, context.examples, client, variables)
-    server = server._replace(variables=variables)
-    return context._replace(server=server, client=client, class_counts=counts, held_out=held_out)
+    return context._replace(server=server._replace(variables=variables), class_counts=counts)
 
 
 def _sent(context, trained, public):

@@ -50,7 +50,6 @@ def _fields(context, name):
     return dict(
         **context.view_fields(name),
         key=method_key(context.client.key, name),
-        held_out=context.held_out,
         over_batches=functools.partial(_over_batches, context),
         sum_over_batches=functools.partial(sum_batches, *rows, context.client.size),
         train=functools.partial(_train, context),
