@@ -3,31 +3,31 @@
 What each method stores after whole rounds is compared with plain PyTorch in ``test_round_reference.py``.
 """
 
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from personal_case import TRAINING, TwoLayers, federation, in_order, run, system
+from personal_case import TRAINING, TwoLayers, close, federation, in_order, run, system
 from personal_case import variables as of
 from reference.personal_dispatch import combination
 
 from fedjax_collapse import REGRESSION, FedAvg, FedDecorr, Model, UserError
-from fedjax_collapse.methods import DispatchView, FedAMP, FedPAC
+from fedjax_collapse.core.records import Variables
+from fedjax_collapse.methods import DispatchView, FedAMP, FedFomo, FedPAC
 from fedjax_collapse.methods.fedamp import Cloud
+from fedjax_collapse.methods.fedfomo import Offers
 from fedjax_collapse.methods.fedpac import smallest_combination
 
 __all__ = ["in_order"]
 pytestmark = pytest.mark.usefixtures("in_order")
 
 
-def close(found, expected, tolerance=6e-6):
-    np.testing.assert_allclose(found, expected, atol=tolerance, rtol=0)
-
-
-def view(private, memory, arrived, shared=(), round=0):
+def view(private, memory, arrived, round=0, key=0):
     """Of all clients after a round."""
     private = {path: jnp.asarray(leaf, float) for path, leaf in private.items()}
-    return DispatchView(shared, private, memory, jnp.array(arrived), jnp.array(round), jax.random.key(0))
+    return DispatchView((), private, memory, jnp.array(arrived), jnp.array(round), jax.random.key(key))
 
 
 def test_fedamp_mixes_similar_models():
@@ -122,7 +122,83 @@ def test_fedpac_needs_classes():
         FedAvg(methods={"it": FedPAC()}).check(Model(TwoLayers(3), (1, 1, 2), task=REGRESSION))
 
 
-@pytest.mark.parametrize("method", [FedAMP(), FedPAC()])
+def received(method, offered, begun=(1.0, 0)):
+    """What a client with the model (1, 0) starts from, and remembers: it has losses at four models."""
+    models, ids = jnp.array([(3.0, 0), (1, 0.5), (1, 0.25)]), jnp.array([0, 1, 2 if offered else 4])
+    kept = {"params/w": jnp.array(begun)} if method.variant == "pfllib" else {}
+
+    def loss(w, batch):
+        return jnp.interp(w[0] + 10 * w[1], jnp.array([1, 3, 3.5, 6]), jnp.array([1.2, 0.9, 1.1, 1.3]))
+
+    model = SimpleNamespace(
+        apply=lambda variables, batch, train: (variables.params["w"], {}), task=SimpleNamespace(loss=loss)
+    )
+    client = SimpleNamespace(size=4, held_out=2, num_clients=4)
+    batch = SimpleNamespace(mask=jnp.array([True, True, False]))
+    memory = Offers({"params/w": models}, ids, jnp.zeros(3), kept, jnp.zeros(4), jnp.array(True))
+    own = Variables({"w": jnp.array([1.0, 0])}, {})
+    given = dict(model=model, client=client, server=own, memory=memory)
+    start, memory = method.receive(SimpleNamespace(over_batches=lambda add, total, *_: add(total, batch), **given))
+    return start.params["w"], memory
+
+
+def test_fedfomo_weighs_models_by_their_gains():
+    start, memory = received(FedFomo(3), offered=True)
+    close(start, [1.545468, 0.181816])
+    close(memory.gains, [0.3 / 2.00001, -0.1 / 0.50001, 0.1 / 0.25001])
+    start, memory = received(FedFomo(3), offered=False)  # the last is of no client
+    close(start, [3, 0])
+    close(memory.gains, [0.3 / 2.00001, -0.1 / 0.50001, 0])
+
+
+def test_fedfomo_of_pfllib_compares_with_the_start_of_the_last_training():
+    """At (3, 0) no model is better, so that the client keeps (1, 0), where its next training starts."""
+    start, memory = received(FedFomo(3, variant="pfllib"), offered=True, begun=(3.0, 0))
+    close(start, [1, 0])
+    close(memory.begun["params/w"], [1, 0])
+    assert (memory.gains <= 0).all() and (memory.gains[1:] < 0).all()
+
+
+def offers(method, arrived, received, gains, round=0, keys=1):
+    """Whose models four clients get, [keys, clients, models]; the server knew the fourth's."""
+    count = len(received[0])
+    memory = Offers(
+        {"params/w": jnp.zeros((4, count))}, jnp.array(received), jnp.array(gains, float), {},
+        jnp.zeros((4, 4)), jnp.array([False, False, False, True]),
+    )  # fmt: skip
+
+    def dispatch(key):
+        given = DispatchView((), {"params/w": jnp.arange(4.0)}, memory, jnp.array(arrived), jnp.array(round), key)
+        return method.dispatch(given)[1]
+
+    return jax.vmap(dispatch)(jax.random.split(jax.random.key(0), keys))
+
+
+def test_fedfomo_sends_the_models_with_the_largest_scores():
+    """Uploads of the first two arrived, and the server knows the fourth's model, but not the third's."""
+    ids, gains = [[1, 3], [0, 3], [0, 1], [0, 1]], [[-1, 2], [3, 4], [7, 8], [9, 9]]
+    paper, of_pfllib = FedFomo(2, explore=0.0), FedFomo(2, explore=0.0, variant="pfllib")
+    found = offers(paper, [True, True, False, False], ids, gains)
+    assert found.ids[0, :2].tolist() == [[3, 1], [3, 0]]
+    assert sorted(found.ids[0, 3].tolist()) == [0, 1] and not np.any(found.ids == 2)
+    close(found.scores[0], [[0, -1, 0, 2], [3, 0, 0, 4], [0, 0, 0, 0], [0, 0, 0, 0]])
+    close(found.models["params/w"], found.ids)
+    found = offers(of_pfllib, [True, True, False, False], ids, gains)
+    assert found.ids[0, :2].tolist() == [[3, 0], [3, 0]] and found.ids[0, 3, 0] == 3
+    found = offers(paper, [False] * 4, ids, gains)  # there are fewer than two models
+    assert found.ids[0].tolist() == [[3, 4], [3, 4], [3, 4], [4, 4]]
+
+
+def test_fedfomo_explores():
+    """In the round with number 4, with probability 0.5 - 4 / 10, when two of three choices are other models."""
+    best = [[1], [2], [3], [0]]
+    found = offers(FedFomo(1, explore=0.5, explore_decay=0.1), [True] * 4, best, [[1.0]] * 4, round=3, keys=3000)
+    is_best, is_own = (np.mean(found.ids[..., 0] == np.array(of)) for of in ([1, 2, 3, 0], [0, 1, 2, 3]))
+    assert is_own == 0 and abs(is_best - (1 - 0.1 * 2 / 3)) < 0.01
+    assert np.ptp(np.bincount(found.ids.ravel())) < 200  # of 3,000 each
+
+
+@pytest.mark.parametrize("method", [FedAMP(), FedPAC(), FedFomo(validation=0.25)])
 def test_regularizers_change_the_result(method):
     training = TRAINING.replace(batch_size=4)
     found = [

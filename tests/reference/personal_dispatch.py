@@ -197,7 +197,7 @@ class PlainFedFomo(PlainFedAvg):
             self.offers[k] = {}
             for explored in explores[: len(left)]:
                 self.explored += explored
-                best = max(left, key=lambda j: chance[j] if explored else (score[j], ties[j]))  # noqa: B023
+                best = max(left, key=lambda j: chance[j] if explored else (score[j], ties[j]))
                 left.remove(best)
                 self.offers[k][best] = self.known[best]
         return received

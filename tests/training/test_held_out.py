@@ -54,7 +54,7 @@ def test_what_is_held_out_counts_nowhere_else(federation):
 
 
 def test_two_methods_that_hold_out_are_rejected(federation):
-    with pytest.raises(UserError, match="^methods one and two: each has a held_out of its own, expected at most one$"):
+    with pytest.raises(UserError, match="methods one and two: each has a held_out of its own"):
         run(federation, {"one": Holds(), "two": Holds()})
 
 
