@@ -31,7 +31,7 @@ from fedjax_collapse.methods.base import DispatchView, FinishView, LocalView, Me
 class Cloud(NamedTuple):
     """What is stored for a client."""
 
-    mixture: PyTree  # params, the paper's u_k
+    mixture: dict[str, jax.Array]  # params by path, the paper's u_k
     is_known: jax.Array  # bool, whether the server has the client's model
 
 
@@ -54,10 +54,10 @@ class FedAMP(Method):
     variant: str = option("paper", choices=("paper", "pfllib"))
 
     def init_memory(self, variables: Variables, shapes: Outputs) -> Cloud:
-        return Cloud(variables.params, jnp.zeros((), bool))
+        return Cloud(_by_path(variables.params), jnp.zeros((), bool))
 
     def penalty(self, view: LocalView) -> dict[str, Term]:
-        params, is_squared = view.params, self.variant == "paper"
+        params, is_squared = _by_path(view.params), self.variant == "paper"
         if not is_squared:
             params = jax.lax.stop_gradient(params)
         distance = proximal_distance(params, view.memory.mixture, is_squared)
@@ -68,27 +68,26 @@ class FedAMP(Method):
 
     def dispatch(self, view: DispatchView) -> tuple[dict[str, jax.Array], Cloud]:
         is_known = view.memory.is_known | view.arrived
-        leaves, structure = [view.private[path] for path in _paths(view)], jax.tree.structure(view.memory.mixture)
-        weights = self.alpha / self.sigma * jnp.exp(-_squared_distances(leaves) / self.sigma)
+        models = {path: view.private[path] for path in view.memory.mixture}
+        weights = self.alpha / self.sigma * jnp.exp(-_squared_distances(models) / self.sigma)
         weights = jnp.where(is_known & ~jnp.eye(len(is_known), dtype=bool), weights, 0)
         weights += jnp.diag(1 - jnp.sum(weights, axis=1))
 
         def mix(own, before):
             mixed = jnp.tensordot(weights.astype(own.dtype), own, 1, precision="highest")
-            return jnp.where(is_known.reshape(-1, *[1] * (own.ndim - 1)), mixed, before)
+            return jax.vmap(jnp.where)(is_known, mixed, before)
 
-        mixture = jax.tree.map(mix, jax.tree.unflatten(structure, leaves), view.memory.mixture)
-        return view.private, Cloud(mixture, is_known)
-
-
-def _paths(view):
-    """Returns the paths of the params among the private parts, in the order of the tree of params."""
-    return [f"params/{path}" for path in masks.by_path(view.memory.mixture)]
+        return view.private, Cloud(jax.tree.map(mix, models, view.memory.mixture), is_known)
 
 
-def _squared_distances(leaves):
+def _by_path(params):
+    """Returns params by path as private parts are."""
+    return masks.by_path(Variables(params, {}))
+
+
+def _squared_distances(models):
     """Returns the squared distances [clients, clients] of all params; inner products around the mean round little."""
-    rows = [jnp.reshape(leaf - jnp.mean(leaf, axis=0), (len(leaf), -1)) for leaf in leaves]
+    rows = [jnp.reshape(leaf - jnp.mean(leaf, axis=0), (len(leaf), -1)) for leaf in models.values()]
     gram = sum(jnp.matmul(row, row.T, precision="highest") for row in rows)
     squares = jnp.diag(gram)
     return jnp.maximum(squares[:, None] + squares - 2 * gram, 0)

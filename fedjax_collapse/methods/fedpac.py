@@ -113,7 +113,7 @@ class FedPAC(Method):
 
         def combine(head):
             combined = jnp.tensordot(weights.astype(head.dtype), head, 1, precision="highest")
-            return jnp.where(view.arrived.reshape(-1, *[1] * (head.ndim - 1)), combined, head)
+            return jax.vmap(jnp.where)(view.arrived, combined, head)
 
         return jax.tree.map(combine, view.private), view.memory
 
@@ -143,8 +143,8 @@ def smallest_combination(matrix: jax.Array, allowed: jax.Array) -> jax.Array:
     """Returns the weights ``a`` [size], not negative and with sum 1, with the smallest ``a' matrix a``.
 
     ``a`` is ``b / sum(b)``, where b >= 0 minimises ``b' matrix b / 2 - sum(b)``, whose gradient is then 0 where b > 0,
-    and nowhere negative. Which entries are positive is found by block principal pivoting (Kim and Park, SIAM J. Sci.
-    Comput. 2011): all that violate this change sides; if that does not help, one at a time.
+    and nowhere negative. Which entries are positive is found by principal pivoting (Kim and Park, SIAM J. Sci. Comput.
+    2011): all that violate this change sides, and if that has not ended after ``size`` steps, one at a time.
 
     Args:
         matrix: [size, size] positive semidefinite.
@@ -154,7 +154,7 @@ def smallest_combination(matrix: jax.Array, allowed: jax.Array) -> jax.Array:
     matrix = jnp.where(allowed[:, None] & allowed, matrix, 0)
     trace = jnp.trace(matrix)
     identity = jnp.eye(size, dtype=matrix.dtype)
-    matrix = matrix / jnp.where(trace > 0, trace, 1) + size * eps * identity
+    matrix = matrix / jnp.where(trace > 0, trace, 1) + eps * identity
 
     def solve(positive):
         system = jnp.where(positive[:, None] & positive, matrix, identity)
@@ -164,19 +164,16 @@ def smallest_combination(matrix: jax.Array, allowed: jax.Array) -> jax.Array:
         return values, is_wrong & allowed
 
     def pivot(carry):
-        step, positive, _, is_wrong, fewest, chances = carry
-        count = jnp.sum(is_wrong)
-        chances = jnp.where(count < fewest, 3, chances - 1)
+        step, positive, _, is_wrong = carry
         last = jnp.arange(size) == jnp.max(jnp.where(is_wrong, jnp.arange(size), -1))
-        positive = positive ^ jnp.where(chances >= 0, is_wrong, last)
-        return step + 1, positive, *solve(positive), jnp.minimum(count, fewest), chances
+        positive = positive ^ jnp.where(step < size, is_wrong, last)
+        return step + 1, positive, *solve(positive)
 
     def continues(carry):
-        step, _, _, is_wrong, *_ = carry
+        step, _, _, is_wrong = carry
         return jnp.any(is_wrong) & (step < 10 * size + 20)
 
-    start = 0, allowed, *solve(allowed), jnp.array(size + 1), jnp.array(3)
-    _, _, values, *_ = jax.lax.while_loop(continues, pivot, start)
+    _, _, values, _ = jax.lax.while_loop(continues, pivot, (0, allowed, *solve(allowed)))
     return _scaled(jnp.maximum(values, 0))
 
 

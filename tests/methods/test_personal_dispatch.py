@@ -33,9 +33,9 @@ def view(private, memory, arrived, round=0, key=0):
 def test_fedamp_mixes_similar_models():
     """The fourth model, which did not arrive, is in no mixture, and its client keeps its own."""
     own = jnp.array([[0.0, 0], [1, 0], [0, 2], [0, 1]])
-    given = view({"params/w": own}, Cloud({"w": own + 7}, jnp.zeros(4, bool)), [True, True, True, False])
+    given = view({"params/w": own}, Cloud({"params/w": own + 7}, jnp.zeros(4, bool)), [True, True, True, False])
     private, (mixture, is_known) = FedAMP(alpha=0.3).dispatch(given)
-    close(mixture["w"], [[0.110364, 0.010989], [0.887615, 0.004043], [0.002021, 1.984968], [7, 8]])
+    close(mixture["params/w"], [[0.110364, 0.010989], [0.887615, 0.004043], [0.002021, 1.984968], [7, 8]])
     assert is_known.tolist() == [True, True, True, False] and private is given.private
 
 
