@@ -14,7 +14,7 @@ from ml_collections import ConfigDict
 
 from experiments.configs import base
 
-METHODS = ("fedper", "fedrep", "lg_fedavg", "ditto", "pfedme", "fedproto", "fedala")
+METHODS = ("fedper", "fedrep", "lg_fedavg", "ditto", "pfedme", "fedproto", "fedala", "fedamp", "fedpac", "fedfomo")
 WITH_DECOV = ("fedper", "ditto", "fedproto", "fedala")
 DECOV = dict(decov=dict(strength=0.1))
 DATA = {

@@ -7,6 +7,7 @@ from experiments.results.metrics import ACCURACY, EFFECTIVE_RANK, show_number
 from experiments.results.plotting import embedding, figures
 from experiments.results.plotting.classifier_figure import head_spectra
 from experiments.results.plotting.client_losses import client_loss, within_round
+from experiments.results.plotting.layer_figure import over_layers
 from experiments.results.plotting.partition_figure import partition_figure, partition_table
 from experiments.results.plotting.sweep import sweep
 from experiments.results.plotting.timing_figure import timing
@@ -28,6 +29,11 @@ class Plot(NamedTuple):
 
 _BAND = "a line is the mean over seeds, a band one standard deviation (n - 1) to either side"
 _LATE = " With twelve rounds or more their last part is enlarged on the right."
+_LAYERS = (
+    "Layer 1 is the first block, the last layer the features that the classifier receives; above, the local models "
+    "after training (mean over the watched clients), below, the server's model that is averaged from them in the same "
+    "round; mean over seeds, one colour scale for all panels."
+)
 PLOTS = (
     Plot(
         "sweep",
@@ -93,6 +99,32 @@ PLOTS = (
         "Accuracy by domain",
         f"Accuracy of the server model on the test examples of each domain; {_BAND}.",
         figures.domains,
+        wide=True,
+        optional=True,
+    ),
+    Plot(
+        "layer-ranks",
+        "Effective rank of each layer",
+        f"Effective rank of the representation after each block on the test set (measurement layers). {_LAYERS}",
+        over_layers("effective_rank", "effective rank", logarithmic=True),
+        wide=True,
+        optional=True,
+    ),
+    Plot(
+        "layer-probes",
+        "Linear probes of each layer",
+        "Test accuracy of a linear classifier fitted to the representation after each block (measurement layers). "
+        f"{_LAYERS}",
+        over_layers("probe", "accuracy (0 to 1)", logarithmic=False),
+        wide=True,
+        optional=True,
+    ),
+    Plot(
+        "layer-nc1",
+        "Variability within classes, by layer",
+        "NC1 of the representation after each block on the test set (measurement layers): 0 if each class is one "
+        f"point. {_LAYERS}",
+        over_layers("nc1", "NC1", logarithmic=True),
         wide=True,
         optional=True,
     ),

@@ -8,7 +8,7 @@ the watched client's model as ``local_x``, and if several clients are watched as
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -17,9 +17,12 @@ from fedjax_collapse.analysis import confusion as matrices
 from fedjax_collapse.analysis import lidar as discriminant
 from fedjax_collapse.analysis import neural_collapse as nc
 from fedjax_collapse.analysis.drift import drift, inner_products
+from fedjax_collapse.analysis.measurements_layers import layers as layers
+from fedjax_collapse.analysis.measurements_updates import updates as updates
 from fedjax_collapse.analysis.moments import class_moments
 from fedjax_collapse.analysis.spectrum import collapse_ratio, covariance_spectrum, effective_rank
 from fedjax_collapse.analysis.unevenness import mean_eigenvalue_variance
+from fedjax_collapse.analysis.watched import over_clients
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data.federation import Federation
 from fedjax_collapse.simulation.evaluation import evaluate
@@ -53,7 +56,7 @@ def personal_models(view: MeasurementView) -> Numbers:
         "effective_rank": [effective_rank(spectrum) for spectrum in spectra],
         "R": [collapse_ratio(spectrum, of_server) for spectrum in spectra],
     }
-    return _over_clients(view, found)
+    return over_clients(view, found)
 
 
 def neural_collapse(view: MeasurementView) -> Numbers:
@@ -128,7 +131,7 @@ def cka(view: MeasurementView) -> Numbers:
         "local_cka": [similarity.linear_cka(model.features, server) for model in models],
         "local_debiased_cka": [similarity.debiased_cka(model.features, server) for model in models],
     }
-    return _over_clients(view, columns)
+    return over_clients(view, columns)
 
 
 def client_cka(view: MeasurementView) -> Numbers:
@@ -138,7 +141,7 @@ def client_cka(view: MeasurementView) -> Numbers:
         "local_cka": [similarity.linear_cka(*pair) for pair in pairs],
         "local_debiased_cka": [similarity.debiased_cka(*pair) for pair in pairs],
     }
-    return _over_clients(view, columns)
+    return over_clients(view, columns)
 
 
 def class_means(view: MeasurementView) -> Mapping[str, np.ndarray]:
@@ -235,7 +238,7 @@ def linear_probe(view: MeasurementView) -> Numbers:
     """
     _check_classes(view, "linear_probe")
     examples = view.federation.train
-    rows = _drawn(np.unique(np.concatenate(view.federation.owned_rows())), probe.MOST)
+    rows = probe.training_rows(view.federation)
     examples = examples._replace(inputs=examples.inputs[rows], labels=examples.labels[rows])
     labels = np.asarray(examples.labels)
 
@@ -258,7 +261,7 @@ def features(view: MeasurementView) -> Mapping[str, np.ndarray]:
     cohort, ``clients`` [watched], -1 likewise, ``labels`` [examples].
     """
     _check_classes(view, "features")
-    rows = _drawn(np.arange(len(view.labels)), FEATURES_SAVED)
+    rows = probe.drawn(np.arange(len(view.labels)), FEATURES_SAVED)
     clients = np.array([*view.local, *[-1] * (view.num_watched - len(view.local))])
     arrays = _arrays(view, "features", lambda model: model.features[rows])
     return arrays | {"clients": clients, "labels": view.labels[rows]}
@@ -269,9 +272,9 @@ def client_drift(view: MeasurementView) -> Numbers:
     and how much they agree: ``|mean update|^2 / mean |update|^2``."""
     updates = list(view.updates.values())
     found = drift(inner_products(updates))
-    numbers = _over_clients(view, {"local_norm": list(found.norms)})
+    numbers = over_clients(view, {"local_norm": list(found.norms)})
     if view.num_watched > 1:
-        numbers |= _over_clients(view, {"local_cosine": list(found.cosines)}) | {"agreement": found.agreement}
+        numbers |= over_clients(view, {"local_cosine": list(found.cosines)}) | {"agreement": found.agreement}
     return numbers
 
 
@@ -287,7 +290,7 @@ def _of_models(view: MeasurementView, of: Callable[[MeasuredModel], Numbers]) ->
     """Returns the numbers of the server's model and of the watched local models."""
     of_server = of(view.server)
     each = [of(model) for model in view.local.values()]
-    return of_server | _over_clients(view, {f"local_{name}": [numbers[name] for numbers in each] for name in of_server})
+    return of_server | over_clients(view, {f"local_{name}": [numbers[name] for numbers in each] for name in of_server})
 
 
 def _arrays(view: MeasurementView, name: str, of: Callable[[MeasuredModel], np.ndarray]) -> dict[str, np.ndarray]:
@@ -307,23 +310,6 @@ def _personal_by_domain(federation: Federation, scores: np.ndarray) -> dict[str,
         if own:
             found[name] = float(np.mean(own))
     return found
-
-
-def _over_clients(view: MeasurementView, columns: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """Returns each number of the watched clients: the value for one client, mean and range for several."""
-    if view.num_watched == 1:
-        return {name: values[0] if values else math.nan for name, values in columns.items()}
-    kinds = {"mean": np.mean, "min": np.min, "max": np.max}
-    return {
-        f"{name}_{kind}": float(of(values)) if values else math.nan
-        for name, values in columns.items()
-        for kind, of in kinds.items()
-    }
-
-
-def _drawn(rows: np.ndarray, most: int) -> np.ndarray:
-    """Selects at most ``most`` rows, always the same ones, in order."""
-    return rows if len(rows) <= most else np.sort(np.random.default_rng(0).choice(rows, most, replace=False))
 
 
 def _check_classes(view: MeasurementView, name: str) -> None:

@@ -112,5 +112,10 @@ def class_moments(
     return Moments(shift, counts, sums, rows.T @ rows)
 
 
+def merged(first: Moments, second: Moments) -> Moments:
+    """Returns the moments of the examples of both, which have the same shift."""
+    return Moments(first.shift, *(a + b for a, b in zip(first[1:], second[1:], strict=True)))
+
+
 def _divided(total, count):
     return total / count if count else np.full_like(total, np.nan)

@@ -13,8 +13,19 @@ from jaxtyping import Float, Int
 
 from fedjax_collapse.analysis.classifier_weight import LinearHead
 from fedjax_collapse.analysis.moments import Moments
+from fedjax_collapse.data.federation import Federation
 
 MOST = 10_000  # number of training examples to which a probe is fitted
+
+
+def training_rows(federation: Federation) -> np.ndarray:
+    """Returns the rows to which probes are fitted: at most ``MOST`` of those that clients own, always the same."""
+    return drawn(np.unique(np.concatenate(federation.owned_rows())), MOST)
+
+
+def drawn(rows: np.ndarray, most: int) -> np.ndarray:
+    """Selects at most ``most`` rows, always the same ones, in order."""
+    return rows if len(rows) <= most else np.sort(np.random.default_rng(0).choice(rows, most, replace=False))
 
 
 def fit_ridge(moments: Moments, strength: float = 1e-3) -> LinearHead:

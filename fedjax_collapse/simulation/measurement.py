@@ -107,12 +107,17 @@ class MeasurementView:
     @property
     def updates(self) -> dict[int, dict[str, np.ndarray]]:
         """The change of the shared params during training, by watched client and by path."""
-        received = jax.device_get(self._shared(self.received))
-        trained = {client: jax.device_get(self._shared(model.variables)) for client, model in self.local.items()}
-        return {client: jax.tree.map(np.subtract, params, received) for client, params in trained.items()}
+        return {client: self._change(model) for client, model in self.local.items()}
 
-    def _shared(self, variables):
-        return masks.select(masks.invert(self.private.params), variables.params)
+    @property
+    def server_update(self) -> dict[str, np.ndarray]:
+        """The change of the shared params from the model that clients received to the server's, by path."""
+        return self._change(self.server)
+
+    def _change(self, model):
+        is_shared = masks.invert(self.private.params)
+        both = (masks.select(is_shared, variables.params) for variables in (model.variables, self.received))
+        return jax.tree.map(np.subtract, *jax.device_get(tuple(both)))
 
 
 Measurement = Callable[[MeasurementView], Any]

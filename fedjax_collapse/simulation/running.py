@@ -166,6 +166,8 @@ class RunLoop:
         if not self.is_over:
             with Stopwatch() as stopwatch:
                 announce(self.program.prepare())
+                for line in self.schedule.costs(self.runs[0].federation):
+                    announce(line)
                 stopwatch.lap("prepare")
             self.compiling = stopwatch.seconds["compile"]
 

@@ -87,6 +87,15 @@ class Schedule(NamedTuple):
         is_due = done % self.measure_every < last or done == self.rounds
         return dict(self.measurements) if is_due else {}
 
+    def costs(self, federation: Federation) -> list[str]:
+        """Returns a line about each measurement that declares how many examples it passes through the network."""
+        watched = {"one": 1, "all": len(federation.ownership.sizes)}.get(self.watch, len(self.watch))
+        counts = {name: of.passes(federation, watched) for name, of in self.measurements if hasattr(of, "passes")}
+        return [
+            f"measurement {name}: up to {count:,} examples pass through the network each time, see measure_every"
+            for name, count in counts.items()
+        ]
+
     @property
     def rule(self) -> Participation:
         """The rules of participation."""
@@ -107,7 +116,7 @@ class Callbacks(NamedTuple):
 
     Args:
         listener: called with the runs' rows of metrics and timing after every evaluation.
-        announce: called with a line about layout and memory before the first round.
+        announce: called with lines about layout, memory and costly measurements before the first round.
         should_stop: called after every evaluation; True saves and returns.
     """
 

@@ -56,7 +56,7 @@ def test_all_of_them_are_logged_of_the_server_and_as_range_of_the_clients(views,
     (_, view), result = views
     row = result.metrics[-1]
     names = {name.split("/")[1] for name in row if name.startswith("measured/")}
-    assert names == {*ALL, "keep"} - {"class_means", "confusion", "features"}  # which have arrays alone
+    assert names == {*ALL, "keep"} - {"class_means", "confusion", "features", "layers"}  # which have arrays alone
     assert all(np.isfinite(value) or "alpha_req" in name for name, value in row.items())
     labels = np.asarray(federation.test.labels)
     moments = [class_moments(m.features, labels, 4) for m in (view.server, *view.local.values())]

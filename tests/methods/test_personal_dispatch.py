@@ -97,6 +97,17 @@ def test_smallest_combinations_are_those_of_all_supports(size):
     assert size == 1 or found_zeros
 
 
+def test_smallest_combinations_in_single_precision():
+    """Of a matrix whose diagonal, which decides, is small beside the rest."""
+    rng = np.random.default_rng(3)
+    rows = 10 * rng.normal(size=(40, 3))
+    matrix = rows @ rows.T + np.diag(rng.uniform(0.5, 1, 40))
+    found, exact = (
+        smallest_combination(jnp.asarray(matrix, dtype), jnp.ones(40, bool)) for dtype in (np.float32, float)
+    )
+    close(found, exact, 1e-4)
+
+
 def test_smallest_combinations_of_singular_matrices():
     """Two clients alike share equally; one whose statistics are exact has all the weight; nobody is allowed."""
     close(smallest_combination(jnp.zeros((2, 2)), jnp.ones(2, bool)), [0.5, 0.5])

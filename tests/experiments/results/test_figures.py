@@ -10,7 +10,7 @@ from test_report import Page, make_study, rewrite_rows
 from experiments.commands import report
 from experiments.results.contents import PLOTS
 from experiments.results.page import write_report
-from experiments.results.plotting import classifier_figure, drawing, embedding, figures
+from experiments.results.plotting import classifier_figure, drawing, embedding, figures, layer_figure
 from experiments.results.plotting.partition_figure import draw_partition
 from experiments.results.reading import read_study
 from experiments.results.selection import Selection
@@ -228,6 +228,28 @@ def test_singular_values_of_the_classifier_over_rounds(tmp_path):
         np.mean([values["feddecorr", s][5, 1] for s in (0, 1)])
     ]
     assert "head-spectra" in Page(write_report(folder).read_text(encoding="utf-8")).ids
+
+
+def test_layers_over_rounds(tmp_path):
+    """Two panels an arm: the mean over the watched clients that took part, and the server's model."""
+    folder = make_study(tmp_path / "s", seeds=2, rounds=4, features=4)
+    figure = layer_figure.over_layers("effective_rank", "effective rank", logarithmic=True)
+    assert figure(read_study(folder)) is None
+    rng = np.random.default_rng(0)
+    server, local = 1 + rng.random((2, 4, 3)), 1 + rng.random((2, 4, 5, 3))
+    local[:, :, 2] = np.nan
+    for seed in range(2):
+        arrays = {"l/effective_rank": server[seed], "l/local_effective_rank": local[seed]}
+        arrays |= {"round": np.arange(1, 5), "l/received_nc1": server[seed]}
+        np.savez(folder / "fedavg" / f"seed{seed}" / "measurements.npz", **arrays)
+    record = read_study(folder)
+    heading, rows, _ = figure.select(record)
+    assert heading == ("arm", "round", "layer", "after training", "after averaging") and len(rows) == 4 * 3
+    expected = np.nanmean(local[:, 1, :, 2]), server[:, 1, 2].mean()
+    assert [row[3:] for row in rows if row[:3] == ("fedavg", 2, 3)] == [pytest.approx(expected)]
+    panels = [axes for axes in figure(record).axes if axes.get_title(loc="left")]
+    assert [axes.get_title(loc="left") for axes in panels] == ["fedavg, after training", "fedavg, after averaging"]
+    np.testing.assert_allclose(panels[1].collections[0].get_array(), server.mean(axis=0).T)
 
 
 @pytest.mark.slow

@@ -1,0 +1,119 @@
+"""Spectra of the updates of weight matrices, and how those of several clients lie to each other.
+
+An update collapses if few directions carry its energy; clients disagree if these directions differ, and then their mean
+has more of them than each update, but is shorter. Everything is in float64, from the smaller of the two Gram matrices
+of an update, so singular values below 1e-8 of the largest are rounding errors.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+_CUT = 1e-6  # of singular values, relative to the largest; smaller ones span no direction
+
+Matrix = Float[np.ndarray, "inputs outputs"]
+
+
+class Decomposition(NamedTuple):
+    """Singular values of a matrix, descending, and its leading singular vectors in columns."""
+
+    values: np.ndarray  # [the smaller side]
+    inputs: np.ndarray  # [inputs, directions]
+    outputs: np.ndarray  # [outputs, directions]
+
+
+def as_matrices(params: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Returns weights of two and more axes as matrices [inputs, outputs], by path; convolutions by their patches."""
+    return {path: leaf.reshape(-1, leaf.shape[-1]) for path, leaf in params.items() if leaf.ndim > 1}
+
+
+def decompose(matrix: Matrix, directions: int) -> Decomposition:
+    """Returns the singular values and at most so many directions, fewer of a matrix of lower rank.
+
+    NaN, without directions, if the matrix is not finite.
+    """
+    matrix = np.asarray(matrix, np.float64)
+    is_wide = matrix.shape[0] < matrix.shape[1]
+    rows = matrix.T if is_wide else matrix  # [longer, shorter]
+    if not np.isfinite(rows).all():
+        return Decomposition(np.full(rows.shape[1], np.nan), *(np.zeros((size, 0)) for size in matrix.shape))
+    squares, vectors = np.linalg.eigh(rows.T @ rows)
+    values = np.sqrt(np.maximum(squares[::-1], 0))
+    count = min(directions, int(np.sum(values > _CUT * values[0])))
+    short = vectors[:, ::-1][:, :count]
+    long = rows @ short / values[:count]
+    return Decomposition(values, *((short, long) if is_wide else (long, short)))
+
+
+def energy(values: Float[np.ndarray, " values"], directions: int) -> float:
+    """Returns the share of the squared norm in the first directions, from 0 to 1; NaN of a matrix that is 0."""
+    squares = values**2
+    total = squares.sum()
+    return float(squares[:directions].sum() / total) if total > 0 else math.nan
+
+
+def cosines(
+    first: Float[np.ndarray, "size directions"], second: Float[np.ndarray, "size others"]
+) -> Float[np.ndarray, " smaller"]:
+    """Returns the cosines of the principal angles between the spans of orthonormal columns, descending."""
+    if not min(first.shape[1], second.shape[1]):
+        return np.zeros(0)
+    return np.minimum(np.linalg.svd(first.T @ second, compute_uv=False), 1)
+
+
+def overlap(first: Float[np.ndarray, "size directions"], second: Float[np.ndarray, "size others"]) -> float:
+    """Returns ``|U_1^T U_2|_F^2 / min(r_1, r_2)``: 1 if one span contains the other, 0 if they are orthogonal.
+
+    NaN without directions.
+    """
+    smaller = min(first.shape[1], second.shape[1])
+    return float(np.sum((first.T @ second) ** 2) / smaller) if smaller else math.nan
+
+
+class Aggregation(NamedTuple):
+    """How what the server keeps, G, differs from the clients' weighted mean update M."""
+
+    error: float  # |M - G| / |M|
+    cosine: float  # of M and G
+    agreement: float  # |M|^2 / sum_k p_k |P_k|^2: 1 if all updates P_k are equal
+
+
+def aggregation(
+    updates: Sequence[Sequence[np.ndarray]],
+    means: Sequence[np.ndarray],
+    kept: Sequence[np.ndarray],
+    weights: Sequence[float] | np.ndarray,
+) -> Aggregation:
+    """Returns the numbers of all layers together, NaN where undefined.
+
+    Args:
+        updates: matrices, by layer, then by client.
+        means: M, by layer.
+        kept: G, by layer, the change of the server's weights.
+        weights: of the clients, of any sum.
+    """
+    shares = np.asarray(weights) / np.sum(weights)
+    of_clients = sum(p * _inner(update, update) for layer in updates for p, update in zip(shares, layer, strict=True))
+    of_mean, of_server, product, gap = np.sum(
+        [
+            (_inner(m, m), _inner(g, g), _inner(m, g), np.sum((m - g.astype(np.float64)) ** 2))
+            for m, g in zip(means, kept, strict=True)
+        ],
+        axis=0,
+    )
+    return Aggregation(
+        _ratio(math.sqrt(gap), math.sqrt(of_mean)),
+        _ratio(product, math.sqrt(of_mean * of_server)),
+        _ratio(of_mean, of_clients),
+    )
+
+
+def _inner(first, second):
+    return np.vdot(first.astype(np.float64), second.astype(np.float64))
+
+
+def _ratio(first, second):
+    return float(first / second) if second > 0 else math.nan

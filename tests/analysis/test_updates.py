@@ -1,0 +1,133 @@
+"""Spectra of updates: the matrices of three small clients by hand, and the updates of a round."""
+
+import jax
+import numpy as np
+import pytest
+
+from fedjax_collapse import FedAvg, LocalTraining, Model, UserError, nn, simulate
+from fedjax_collapse.analysis.measurements import updates
+from fedjax_collapse.analysis.rank import stable_rank
+from fedjax_collapse.analysis.spectrum import effective_rank
+from fedjax_collapse.analysis.updates import Aggregation, aggregation, as_matrices, cosines, decompose, energy, overlap
+
+TRAINING = LocalTraining(epochs=1, batch_size=8, learning_rate=0.05)
+A = np.array([[1.0, 0, 2]]), np.array([[1.0, 0, 1], [0, 2, 1]]), np.array([[0.0, 1, -1], [1, 1, 0]])
+B = (
+    np.array([[1.0], [0], [-1], [2]]),
+    np.array([[1.0, 0], [0, 1], [1, 1], [2, -1]]),
+    np.array([[0.0, 1], [2, 0], [1, -1], [1, 1]]),
+)
+P = [b @ a for b, a in zip(B, A, strict=True)]  # low-rank updates [outputs, inputs]
+SAME_RANK = [P[1], P[2]], (1 / 3, 2 / 3)
+OF_FACTORS = (B[1] + 2 * B[2]) @ (A[1] + 2 * A[2]) / 9  # what the average of factors keeps
+
+
+def values(matrix):
+    return decompose(matrix, 0).values
+
+
+@pytest.mark.parametrize(
+    ("matrix", "expected"),
+    [
+        (P[1], (1.9947475040, 1.7479124775, 0.5721110255, 1)),
+        ((P[1] + 2 * P[2]) / 3, (2.6016088661, 1.4332384259, 0.6977206178, 0.9640355425)),
+        (OF_FACTORS, (1.5842318279, 1.0435607626, 0.9582574696, 1)),
+        ((P[0] + P[1] + 2 * P[2]) / 4, (2.3531937047, 1.6548352757, 0.6042897530, 0.9940919067)),
+    ],
+    ids=["one client", "mean", "mean of factors", "mean of other ranks"],
+)
+def test_ranks_and_energies(matrix, expected):
+    for side in (matrix, matrix.T):
+        found = values(side)
+        numbers = effective_rank(found[found > 1e-7]), stable_rank(found), energy(found, 1), energy(found, 2)
+        assert numbers == pytest.approx(expected, abs=2e-7)
+        np.testing.assert_allclose(found, np.linalg.svd(side, compute_uv=False), atol=1e-7)
+
+
+def test_what_the_server_keeps():
+    mean = (P[1] + 2 * P[2]) / 3
+    found = aggregation([SAME_RANK[0]], [mean], [OF_FACTORS], SAME_RANK[1])
+    assert found.error == pytest.approx(0.5874504568) and found.cosine == pytest.approx(0.8094816268)
+    of_all = (P[0] + P[1] + 2 * P[2]) / 4
+    exact = aggregation([P, P], [of_all] * 2, [of_all] * 2, (0.25, 0.25, 0.5))  # twice the same layer
+    assert exact == pytest.approx((0, 1, 0.3708791209))
+    nothing = np.zeros_like(P[0])
+    assert np.isnan(aggregation([[nothing]], [nothing], [nothing], (1.0,))).all()
+
+
+def test_directions_of_two_clients():
+    first, second, third = (decompose(p.T, 8) for p in P)  # [inputs, outputs]
+    assert [of.values.shape for of in (first, second)] == [(3,), (3,)]
+    assert (first.outputs.shape, second.outputs.shape, second.inputs.shape) == ((4, 1), (4, 2), (3, 2))
+    np.testing.assert_allclose(cosines(second.outputs, third.outputs), [0.8363243535, 0.6835409588])
+    np.testing.assert_allclose(cosines(second.inputs, third.inputs), [1, 0.5773502692])
+    assert overlap(second.outputs, third.outputs) == pytest.approx(0.5833333333)
+    assert overlap(first.outputs, second.outputs) == pytest.approx(0.7647058824)
+    none = decompose(np.zeros((3, 4)), 8)
+    assert np.isnan(overlap(none.outputs, second.outputs)) and len(cosines(none.outputs, second.outputs)) == 0
+    assert np.isnan(energy(none.values, 1)) and np.isnan(decompose(np.full((3, 4), np.nan), 2).values).all()
+
+
+def test_a_convolution_is_the_matrix_of_its_patches():
+    kernel = np.arange(24.0).reshape(2, 2, 3, 2)
+    found = as_matrices({"kernel": kernel, "bias": np.zeros(2)})
+    assert list(found) == ["kernel"]
+    np.testing.assert_array_equal(found["kernel"][:, 1], kernel[..., 1].ravel())
+
+
+@pytest.fixture(scope="module")
+def measured(federation):
+    """The view of the second round, on the host, with three of five clients, one of whose layers is frozen."""
+    model, views = Model(nn.SmallCNN(4, channels=(3, 5)), federation.input_shape), []
+
+    def keep(view):
+        views.append((view.updates, view.server_update))
+        return 0
+
+    algorithm = FedAvg(TRAINING.replace(freeze="head"))
+    options = dict(rounds=2, key=jax.random.key(0), participation=0.6, watch="all")
+    result = simulate(federation, model, algorithm, measurements={"u": updates, "keep": keep}, **options)
+    return views[-1], result
+
+
+def test_the_updates_of_a_round(measured, federation):
+    """The server's change is the clients' mean weighted by size, of all layers but the head."""
+    (of_clients, of_server), result = measured
+    row, arrays = result.metrics[-1], {name[2:]: of[-1] for name, of in result.measurements.items() if "u/" in name}
+    sizes = np.asarray(federation.ownership.sizes)[list(of_clients)]
+    paths = ["Conv_0/kernel", "Conv_1/kernel", "Dense_0/kernel"]
+    assert arrays["local_singular_values"].shape == (3, 3, 5) and arrays["singular_values"].shape == (3, 5)
+    ranks, of_local = [], np.zeros((3, 2))
+    for layer, path in enumerate(paths):
+        each = [update[path].reshape(-1, update[path].shape[-1]).astype(float) for update in of_clients.values()]
+        mean = np.average(each, axis=0, weights=sizes)
+        for name, matrix in (("singular_values", of_server[path].reshape(mean.shape)), ("mean_singular_values", mean)):
+            expected = np.linalg.svd(matrix, compute_uv=False)
+            np.testing.assert_allclose(arrays[name][layer, : len(expected)], expected, rtol=1e-4, atol=1e-7)
+        if path != "Dense_0/kernel":
+            ranks.append(effective_rank(np.linalg.svd(mean, compute_uv=False)))
+            of_local[:, layer] = [effective_rank(np.linalg.svd(p, compute_uv=False)) for p in each]
+    assert (arrays["singular_values"][2, :4] == 0).all() and np.isnan(arrays["energy"][2]).all()
+    for name in ("effective_rank", "mean_effective_rank"):
+        assert row[f"measured/u/{name}"] == pytest.approx(np.mean(ranks), rel=1e-4)
+    assert row["measured/u/local_effective_rank_mean"] == pytest.approx(of_local.mean(), rel=1e-4)
+    assert row["measured/u/error"] < 1e-4 and row["measured/u/cosine"] == pytest.approx(1)
+    assert 1 / 3 < row["measured/u/agreement"] < 1
+    assert 0 < row["measured/u/output_overlap"] <= 1 and np.isnan(arrays["output_cosines"][2]).all()
+    assert (np.diff(arrays["output_cosines"][1, :5]) <= 0).all()
+
+
+def test_a_client_outside_the_cohort_and_no_shared_weight(federation):
+    model = Model(nn.MLP(4, hidden=(6,)), federation.input_shape)
+    options = dict(rounds=6, key=jax.random.key(0), watch=(1,), measurements={"u": updates})
+    result = simulate(federation, model, FedAvg(TRAINING), participation=0.4, **options)
+    absent = np.array([np.isnan(row["watched"]) for row in result.metrics])
+    assert absent.any() and not absent.all()
+    np.testing.assert_array_equal([np.isnan(row["measured/u/agreement"]) for row in result.metrics], absent)
+    assert all(row["measured/u/effective_rank"] >= 1 for row in result.metrics)
+    with pytest.raises(UserError, match="measurement updates: clients share no weight matrix with the server"):
+        simulate(federation, model, FedAvg(TRAINING, private="all"), **options)
+
+
+def test_the_numbers_are_named():
+    assert Aggregation._fields == ("error", "cosine", "agreement")
