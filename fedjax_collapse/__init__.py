@@ -17,6 +17,7 @@ from fedjax_collapse.data import partition as partition
 from fedjax_collapse.data import sources as sources
 from fedjax_collapse.engine import Participation as Participation
 from fedjax_collapse.losses import masked_mean as masked_mean
+from fedjax_collapse.methods import APFL as APFL
 from fedjax_collapse.methods import CCVR as CCVR
 from fedjax_collapse.methods import MOON as MOON
 from fedjax_collapse.methods import BalancedSoftmax as BalancedSoftmax
@@ -59,7 +60,9 @@ from fedjax_collapse.methods import LGFedAvg as LGFedAvg
 from fedjax_collapse.methods import LocalView as LocalView
 from fedjax_collapse.methods import Method as Method
 from fedjax_collapse.methods import NoisyUpdate as NoisyUpdate
+from fedjax_collapse.methods import PerFedAvg as PerFedAvg
 from fedjax_collapse.methods import PFedMe as PFedMe
+from fedjax_collapse.methods import PredictView as PredictView
 from fedjax_collapse.methods import Recalibrate as Recalibrate
 from fedjax_collapse.methods import Regularizer as Regularizer
 from fedjax_collapse.methods import RoundView as RoundView

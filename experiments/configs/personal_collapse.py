@@ -14,7 +14,10 @@ from ml_collections import ConfigDict
 
 from experiments.configs import base
 
-METHODS = ("fedper", "fedrep", "lg_fedavg", "ditto", "pfedme", "fedproto", "fedala", "fedamp", "fedpac", "fedfomo")
+METHODS = (
+    "fedper", "fedrep", "lg_fedavg", "ditto", "apfl", "pfedme", "per_fedavg", "fedproto", "fedala",
+    "fedamp", "fedpac", "fedfomo",
+)  # fmt: skip
 WITH_DECOV = ("fedper", "ditto", "fedproto", "fedala")
 DECOV = dict(decov=dict(strength=0.1))
 DATA = {

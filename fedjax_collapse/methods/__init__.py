@@ -1,6 +1,7 @@
 """Published methods, one per file. ``FedAvg`` takes any number of them; ``base.py`` defines their interface."""
 
 from fedjax_collapse.core.options import option as option
+from fedjax_collapse.methods.apfl import APFL as APFL
 from fedjax_collapse.methods.balanced_softmax import BalancedSoftmax as BalancedSoftmax
 from fedjax_collapse.methods.base import ClientView as ClientView
 from fedjax_collapse.methods.base import DispatchView as DispatchView
@@ -8,6 +9,7 @@ from fedjax_collapse.methods.base import FinishView as FinishView
 from fedjax_collapse.methods.base import GradientView as GradientView
 from fedjax_collapse.methods.base import LocalView as LocalView
 from fedjax_collapse.methods.base import Method as Method
+from fedjax_collapse.methods.base import PredictView as PredictView
 from fedjax_collapse.methods.base import Regularizer as Regularizer
 from fedjax_collapse.methods.base import RoundView as RoundView
 from fedjax_collapse.methods.base import Term as Term
@@ -46,6 +48,7 @@ from fedjax_collapse.methods.fedvls import FedVLS as FedVLS
 from fedjax_collapse.methods.lg_fedavg import LGFedAvg as LGFedAvg
 from fedjax_collapse.methods.moon import MOON as MOON
 from fedjax_collapse.methods.noisy_update import NoisyUpdate as NoisyUpdate
+from fedjax_collapse.methods.per_fedavg import PerFedAvg as PerFedAvg
 from fedjax_collapse.methods.pfedme import PFedMe as PFedMe
 from fedjax_collapse.methods.recalibrate import Recalibrate as Recalibrate
 from fedjax_collapse.methods.scaffold import Scaffold as Scaffold

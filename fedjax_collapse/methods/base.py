@@ -92,6 +92,13 @@ class ClientView(RoundView):
 
 
 @dataclasses.dataclass(frozen=True)
+class PredictView(ClientView):
+    """What a method can read when its client predicts."""
+
+    batch: Batch  # of own test rows
+
+
+@dataclasses.dataclass(frozen=True)
 class LocalView(RoundView):
     """What a loss can read in one step of one client."""
 
@@ -346,9 +353,10 @@ class Method:
         """
         raise NotImplementedError
 
-    def predict(self, outputs: Outputs, view: ClientView) -> jax.Array:
+    def predict(self, outputs: Outputs, view: PredictView) -> jax.Array:
         """Returns the logits [batch, classes] with which the client predicts, from outputs of its model in own tests.
 
+        ``view.server`` is the model that it received; for tests of the model at the end of its last round, that model.
         At most one method of an algorithm overrides this hook.
         """
         raise NotImplementedError

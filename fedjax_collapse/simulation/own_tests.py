@@ -173,21 +173,21 @@ def _score_clients(
     def of_client(given):
         client, (rows, size), validation = given
         context = LocalContext(algorithm, model, federation[0], current, round, client)
-        score = functools.partial(_score, model, local.predictor(context), has_all)
+        score, predict = functools.partial(_score, model, has_all), local.predictor(context)
         received = local.personal(context)
-        scores = {RECEIVED: score(received, tested[0], rows, size)}
+        scores = {RECEIVED: score(predict, received, tested[0], rows, size)}
         if TRAINED in stages:
+            trained, predict_then = local.personal_of_trained(context), local.predictor(context, of_trained=True)
             has_trained = client.state.memory[TRAINED][1]
-            trained = local.personal_of_trained(context)
-            scores[TRAINED] = score(trained, tested[0], rows, jnp.where(has_trained, size, 0))
+            scores[TRAINED] = score(predict_then, trained, tested[0], rows, jnp.where(has_trained, size, 0))
         if FINETUNED in stages:
             of_round = Stream.FINETUNING.key(jax.random.fold_in(key, round))
             own = client.replace(key=jax.random.fold_in(of_round, client.id))
             start = current._replace(variables=received, shared={})
             tuning = context._replace(algorithm=FedAvg(training), server=start, client=own)
-            scores[FINETUNED] = score(local.train(tuning).variables, tested[0], rows, size)
+            scores[FINETUNED] = score(predict, local.train(tuning).variables, tested[0], rows, size)
         if validation is not None:
-            scores[VALIDATION] = score(received, validated[0], *validation)
+            scores[VALIDATION] = score(predict, received, validated[0], *validation)
         return scores
 
     round, validation = jnp.asarray(round), None if validated is None else validated[1]
@@ -217,7 +217,7 @@ def _everyone(algorithm, states, ownership, key, round):
     return cohorts.stack(algorithm, jnp.arange(len(sizes)), sizes, key, None).with_data(ownership.rows, states)
 
 
-def _score(model, predict, has_all, variables, examples, rows, size):
+def _score(model, has_all, predict, variables, examples, rows, size):
     """Returns the ``ClientScores`` of one client on the first ``size`` of ``rows``."""
     batch_size = min(_BATCH, len(rows))
     count = len(pad_to_batches(rows, batch_size))
@@ -226,7 +226,7 @@ def _score(model, predict, has_all, variables, examples, rows, size):
     def add(first, batch, sums):
         score, loss, lost, table = sums
         outputs, _ = model.apply(variables, batch, train=False)
-        outputs = outputs._replace(logits=predict(outputs))
+        outputs = outputs._replace(logits=predict(outputs, batch))
         score += jnp.sum(scores_of(model, outputs, batch))
         lost += jnp.sum(batch.mask & ~are_finite(outputs))
         if has_all:

@@ -80,6 +80,8 @@ def test_every_method_by_hand(federation, network):
         "fedmr": (c * d + c, c * d + c, 0),
         "noisy_update": ({}, {}, 0),
         "clip_update": ({}, {}, 0),
+        "per_fedavg": ({}, {}, 0),
+        "apfl": ({}, {}, p + s + 1),
         "pfedme": ({}, {}, p + s),
     }
     for name, (down, up, kept) in more.items():

@@ -23,6 +23,7 @@ VARIANTS = {  # by options that clients or the server keep something for
     "scaffold, momentum": FedAvg(TRAINING.replace(momentum_reset=False), {"scaffold": METHODS["scaffold"]()}),
 }
 OUT_OF_RANGE = {  # values that are not in the range, or among the choices, of the option
+    "apfl": dict(alpha=1.5, adaptive=1, variant="code"),
     "balanced_softmax": dict(tau=-1.0, vacant="floor"),
     "ccvr": dict(when="never", clients="some", samples=0),
     "clip_update": dict(max_norm=0.0),
@@ -56,6 +57,7 @@ OUT_OF_RANGE = {  # values that are not in the range, or among the choices, of t
     "fedvls": dict(logit=-1.0, variant="code"),
     "moon": dict(strength=-1.0, temperature=0.0, first_round="skip"),
     "noisy_update": dict(deviation=-1.0),
+    "per_fedavg": dict(alpha=0.0, order="so", delta=0.0, hessian="meta", steps=0),
     "pfedme": dict(strength=0.0, inner_steps=0, inner_rate=0.0, beta=0.0, inner_decay=-1.0),
     "scaffold": dict(strength=-1.0, normaliser="none"),
     "structured_decov": dict(eta=-0.5, num_groups=0),

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 from conftest import assert_close
-from reference import algorithms, logits, personal, personal_dispatch, personal_steps
+from reference import algorithms, logits, personal, personal_dispatch, personal_inner, personal_steps
 from reference import personal_receive as own
 from reference import regularizers as terms
 from reference.beside import COHORT_SIZE, Case, assert_same_rounds
@@ -133,6 +133,13 @@ CASES = {  # the method's name, perhaps with a variant after a comma
     "fedper": Case(methods.FedPer(), algorithms.PlainFedPer()),
     "fedrep, newcomers": Case(methods.FedRep(2, 1, "mean"), algorithms.PlainFedRep()),
     "lg_fedavg": Case(methods.LGFedAvg(), algorithms.PlainLGFedAvg()),
+    "apfl": Case(methods.APFL(0.3), personal_inner.PlainAPFL(0.3, "paper")),
+    "apfl, official, clipping, drop_last, schedule, frozen head": Case(
+        methods.APFL(0.3, variant="official"), personal_inner.PlainAPFL(0.3, "official"), training=CAREFUL
+    ),
+    "apfl, of PFLlib": Case(methods.APFL(0.3, variant="pfllib"), personal_inner.PlainAPFL(0.3, "pfllib")),
+    "per_fedavg": Case(methods.PerFedAvg(0.1), personal_inner.PlainPerFedAvg(0.1)),
+    "per_fedavg, hf": Case(methods.PerFedAvg(0.1, "hf", 0.01), personal_inner.PlainPerFedAvg(0.1, 0.01)),
     "pfedme": Case(
         methods.PFedMe(2.0, 3, 0.1, 1.5, inner_decay=0.01), personal_steps.PlainPFedMe(2.0, 3, 0.1, 1.5, 0.01, True)
     ),

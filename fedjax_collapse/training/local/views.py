@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from fedjax_collapse.core.randomness import method_key
 from fedjax_collapse.core.records import Batch, PyTree, Trained, Variables
 from fedjax_collapse.data.batches import over_batches, sum_batches
-from fedjax_collapse.methods.base import ClientView, FinishView, Method
+from fedjax_collapse.methods.base import ClientView, FinishView, Method, PredictView
 from fedjax_collapse.training.algorithm import FedAvg
 from fedjax_collapse.training.local.context import LocalContext
 from fedjax_collapse.training.local.loop import train
@@ -19,6 +19,11 @@ from fedjax_collapse.training.local.loop import train
 def client_view(context: LocalContext, name: str) -> ClientView:
     """Returns what the method sees before local training, and when its client is evaluated."""
     return ClientView(**_fields(context, name))
+
+
+def predict_view(context: LocalContext, name: str, batch: Batch) -> PredictView:
+    """Returns what the method sees when its client predicts on a batch."""
+    return PredictView(**_fields(context, name), batch=batch)
 
 
 def finish_view(
