@@ -27,6 +27,7 @@ from fedjax_collapse.methods import DeCov as DeCov
 from fedjax_collapse.methods import DispatchView as DispatchView
 from fedjax_collapse.methods import Ditto as Ditto
 from fedjax_collapse.methods import FedALA as FedALA
+from fedjax_collapse.methods import FedAMP as FedAMP
 from fedjax_collapse.methods import FedASAM as FedASAM
 from fedjax_collapse.methods import FedBABU as FedBABU
 from fedjax_collapse.methods import FedCM as FedCM
@@ -37,12 +38,14 @@ from fedjax_collapse.methods import FedDrPlus as FedDrPlus
 from fedjax_collapse.methods import FedDyn as FedDyn
 from fedjax_collapse.methods import FedETF as FedETF
 from fedjax_collapse.methods import FedExP as FedExP
+from fedjax_collapse.methods import FedFomo as FedFomo
 from fedjax_collapse.methods import FedGELA as FedGELA
 from fedjax_collapse.methods import FedLC as FedLC
 from fedjax_collapse.methods import FedLESAM as FedLESAM
 from fedjax_collapse.methods import FedMR as FedMR
 from fedjax_collapse.methods import FedNova as FedNova
 from fedjax_collapse.methods import FedNTD as FedNTD
+from fedjax_collapse.methods import FedPAC as FedPAC
 from fedjax_collapse.methods import FedPer as FedPer
 from fedjax_collapse.methods import FedProc as FedProc
 from fedjax_collapse.methods import FedProto as FedProto

@@ -15,8 +15,8 @@ from ml_collections import ConfigDict
 from experiments.configs import base
 
 METHODS = (
-    "fedper", "fedrep", "lg_fedavg", "fedbabu", "fedrod", "feddbe",
-    "ditto", "apfl", "pfedme", "per_fedavg", "fedproto", "fedala",
+    "fedper", "fedrep", "lg_fedavg", "fedbabu", "fedrod", "feddbe", "ditto", "apfl", "pfedme", "per_fedavg",
+    "fedproto", "fedala", "fedamp", "fedpac", "fedfomo",
 )  # fmt: skip
 WITH_DECOV = ("fedper", "fedrod", "feddbe", "ditto", "fedproto", "fedala")
 HEADS = dict(fedrod="two_heads", feddbe="shifted")

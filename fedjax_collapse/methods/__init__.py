@@ -18,6 +18,7 @@ from fedjax_collapse.methods.clip_update import ClipUpdate as ClipUpdate
 from fedjax_collapse.methods.decov import DeCov as DeCov
 from fedjax_collapse.methods.ditto import Ditto as Ditto
 from fedjax_collapse.methods.fedala import FedALA as FedALA
+from fedjax_collapse.methods.fedamp import FedAMP as FedAMP
 from fedjax_collapse.methods.fedasam import FedASAM as FedASAM
 from fedjax_collapse.methods.fedbabu import FedBABU as FedBABU
 from fedjax_collapse.methods.fedcm import FedCM as FedCM
@@ -28,12 +29,14 @@ from fedjax_collapse.methods.feddr_plus import FedDrPlus as FedDrPlus
 from fedjax_collapse.methods.feddyn import FedDyn as FedDyn
 from fedjax_collapse.methods.fedetf import FedETF as FedETF
 from fedjax_collapse.methods.fedexp import FedExP as FedExP
+from fedjax_collapse.methods.fedfomo import FedFomo as FedFomo
 from fedjax_collapse.methods.fedgela import FedGELA as FedGELA
 from fedjax_collapse.methods.fedlc import FedLC as FedLC
 from fedjax_collapse.methods.fedlesam import FedLESAM as FedLESAM
 from fedjax_collapse.methods.fedmr import FedMR as FedMR
 from fedjax_collapse.methods.fednova import FedNova as FedNova
 from fedjax_collapse.methods.fedntd import FedNTD as FedNTD
+from fedjax_collapse.methods.fedpac import FedPAC as FedPAC
 from fedjax_collapse.methods.fedper import FedPer as FedPer
 from fedjax_collapse.methods.fedproc import FedProc as FedProc
 from fedjax_collapse.methods.fedproto import FedProto as FedProto

@@ -8,6 +8,7 @@ hooks that it needs; a hook that no method overrides costs nothing. Hooks are pu
     init_memory_among           the latter, where it depends on the number of clients
     first_report                what all clients report before the first round
     share_private, own_parts    a client's private parts, computed from the server's state
+    held_out                    how many of its examples a client does not train on
     receive                     the model from which local training starts
     init_carry, carry           what is carried from step to step of local training
     task, penalty               the loss that is minimised, and terms that are added to it
@@ -58,7 +59,7 @@ class RoundView:
     memory: PyTree  # this method's state at the client
     round: jax.Array  # 0 in the first round
     client: Client
-    class_counts: jax.Array | None  # [classes] int32, the client's examples of each class; None without classes
+    class_counts: jax.Array | None  # [classes] int32, the examples of each class that the client trains on, or None
     training: LocalTraining
     model: Model
     carry: PyTree  # what this method carries from step to step; () before and after local training
@@ -71,7 +72,8 @@ class ClientView(RoundView):
     ``sum_over_batches(summarize)`` returns the sum of ``summarize(batch)`` over the client's data, each row once.
 
     ``over_batches(body, carry, first, size)`` returns ``carry`` after ``carry = body(carry, batch)`` for batches of the
-    client's examples in their order, each once; of ``size`` of them from ``first`` on, by default of all.
+    client's examples in their order, each once; of ``size`` of them from ``first`` on, by default of all. Those held
+    out follow the others: ``over_batches(body, carry, client.size, client.held_out)``.
 
     ``train(start, methods, **changes)`` returns the variables after local training from ``start`` that ends at the
     client. Its batches are those of the client's local training, and its loss is that of the algorithm: the task's
@@ -253,6 +255,14 @@ class Method:
         """
         del server, shared, memory
         return {}
+
+    def held_out(self, size: jax.Array) -> jax.Array:
+        """Returns how many of its ``size`` examples a client holds out for validation, the last ones; same dtype.
+
+        They count nowhere else: a client's size, its weight, class counts, steps and sums over its data, for all
+        methods, are of the others. At most one method of an algorithm overrides this hook.
+        """
+        raise NotImplementedError
 
     def receive(self, view: ClientView) -> tuple[Variables, PyTree]:
         """Returns the model from which the client starts its local training, and the new memory.

@@ -23,7 +23,8 @@ from fedjax_collapse.nn.model import Model
 from fedjax_collapse.training.local_training import LocalTraining
 from fedjax_collapse.training.optimizers import check_optimizer
 
-_EXCLUSIVE = ("task", "gradient", "phases", "receive", "personal", "predict")  # hooks that at most one method may have
+# hooks that at most one method may have
+_EXCLUSIVE = ("task", "gradient", "phases", "held_out", "receive", "personal", "predict")
 
 
 @struct.dataclass
@@ -191,6 +192,12 @@ class FedAvg:
         if self.weighting != "default":
             return self.weighting
         return next((m.weighting for m in self.methods.values() if m.weighting), "size")
+
+    def trained_sizes(self, sizes: jax.Array) -> jax.Array:
+        """Returns how many of its ``sizes`` [clients] examples each client trains on, without those held out."""
+        for method in self.having("held_out").values():
+            return sizes - jax.vmap(method.held_out)(sizes)
+        return sizes
 
     def own_parts(self, shared: Mapping[str, PyTree], client: ClientState) -> dict[str, jax.Array]:
         """Returns, by path, the private parts with which a client starts a round and is evaluated."""

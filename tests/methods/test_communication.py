@@ -127,6 +127,21 @@ def test_own_parts_of_a_method_s_head_stay(federation, name, own):
     assert found.up == found.down == {"params": params} and found.kept == kept > 0
 
 
+def test_methods_with_a_dispatch(federation, network):
+    """FedAMP sends params and receives mixtures; what the server alone uses is not kept by clients. FedPAC sends heads
+    and the features' variance and means besides prototypes, and receives heads. FedFomo sends the model and what others
+    gain, and receives models and whose they are."""
+    (p, s), (c, d), (head, _) = count(network), (4, 6), count(network, "head")
+    found = of(federation, network, fedamp=METHODS["fedamp"]())
+    assert (found.up, found.down) == ({"params": p}, {"fedamp": p}) and found.kept == 2 * p + s
+    found = of(federation, network, fedpac=METHODS["fedpac"]())
+    assert found.up == {"params": p, "batch_stats": s, "fedpac": c * d + c + c * d + 1}
+    assert found.down == {"params": p, "batch_stats": s, "fedpac": c * d + c} and found.kept == head + c * d + 1
+    found = of(federation, network, fedfomo=METHODS["fedfomo"](models=3))
+    assert (found.up, found.down) == ({"params": p, "batch_stats": s, "fedfomo": 3}, {"fedfomo": 3 * (p + s) + 3})
+    assert found.kept == 4 * (p + s) + 2 * 3
+
+
 def test_heads_for_newcomers_are_sent(federation, network):
     """And their mean to every client, which keeps whether it has been in a cohort."""
     (params, _), (head, _) = count(network, other="head"), count(network, "head")

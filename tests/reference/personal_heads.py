@@ -86,7 +86,7 @@ class PlainFedDBE(PlainFedAvg):
             optimizer = torch.optim.SGD(
                 trained, options.learning_rate, options.momentum, weight_decay=options.weight_decay
             )
-            epochs = itertools.islice(rounds.epochs(jax.random.fold_in(key, i), i), options.epochs)
+            epochs = itertools.islice(rounds.epochs(jax.random.fold_in(key, i), i, size), options.epochs)
             for rows, _ in itertools.chain(*epochs):
                 features, logits = network(rounds.images[rows])
                 mean = 0.6 * mean + 0.4 * features.detach().mean(0)

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 from conftest import assert_close
-from reference import algorithms, logits, personal, personal_heads, personal_inner, personal_steps
+from reference import algorithms, logits, personal, personal_dispatch, personal_heads, personal_inner, personal_steps
 from reference import personal_receive as own
 from reference import regularizers as terms
 from reference.beside import COHORT_SIZE, Case, assert_same_rounds
@@ -112,6 +112,23 @@ CASES = {  # the method's name, perhaps with a variant after a comma
     "fedala, last block": Case(
         methods.FedALA("Conv_1+BatchNorm_1+head", 1.5, threshold=0.002),
         own.PlainFedALA(("convs.1", "norms.1", "head"), 0.8, 0.002), rounds=4,
+    ),
+    "fedamp, lost uploads": Case(
+        methods.FedAMP(0.5, 0.1, 0.5), personal_dispatch.PlainFedAMP(0.5, 0.1, 0.5), rounds=4, upload_loss=0.3
+    ),
+    "fedpac, lost uploads": Case(
+        methods.FedPAC(0.6, 1, 2), personal_dispatch.PlainFedPAC(0.6, "examples"), data="skewed",
+        rounds=3, upload_loss=0.3,
+    ),
+    "fedpac, of PFLlib": Case(
+        methods.FedPAC(0.6, 1, 2, "clients"), personal_dispatch.PlainFedPAC(0.6, "clients"), data="skewed"
+    ),
+    "fedfomo, lost uploads": Case(
+        methods.FedFomo(2, 0.3, 0.7, 0.1), personal_dispatch.PlainFedFomo(2, 0.7, 0.1, 7), rounds=5, upload_loss=0.3
+    ),
+    "fedfomo, of PFLlib": Case(
+        methods.FedFomo(3, 0.3, 0.0, variant="pfllib"), personal_dispatch.PlainFedFomo(3, 0, 0, 7, True),
+        rounds=4,
     ),
     "fedper": Case(methods.FedPer(), algorithms.PlainFedPer()),
     "fedrep, newcomers": Case(methods.FedRep(2, 1, "mean"), algorithms.PlainFedRep()),
