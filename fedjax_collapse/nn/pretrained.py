@@ -21,7 +21,6 @@ import dataclasses
 import math
 import re
 import warnings
-import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -109,6 +108,9 @@ def load_pretrained(
 
 def _start_from(model: Model, variables: Variables, key: Key, weights: Weights, then: Callable | None) -> Variables:
     old = masks.by_path(variables._asdict())
+    for path, leaf in weights.leaves.items():
+        if path not in old or old[path].shape != leaf.shape:
+            raise UserError(f"load_pretrained: {path} does not fit: the network was changed after the file was read")
     leaves = {path: jnp.asarray(leaf, old[path].dtype) for path, leaf in weights.leaves.items()}
     variables = Variables(**masks.replace(variables._asdict(), leaves))
     return variables if then is None else then(model, variables, key)
@@ -118,14 +120,19 @@ def _read(file):
     """Returns the arrays of a file by name; pickle is not read."""
     try:
         with files.reading(file) as opened:
-            if not zipfile.is_zipfile(opened):
+            is_zip = opened.read(2) == b"PK"
+            opened.seek(0)
+            if not is_zip:
                 return read_safetensors(file)
             with np.load(opened, allow_pickle=False) as found:
                 arrays = dict(found)
     except UserError:
         raise
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
+    except Exception as error:  # of several kinds if the file is damaged
         raise UserError(f"{file}: not a readable safetensors or npz file ({error})") from error
+    for name, array in arrays.items():
+        if not isinstance(array, np.ndarray):  # PyTorch's files, too, are zip archives
+            raise UserError(f"{file}: it holds {name}, expected npz or safetensors (safetensors.torch.save_file)")
     # NumPy has no bfloat16 and writes its two bytes as they are
     return {name: array.view(ml_dtypes.bfloat16) if array.dtype == "V2" else array for name, array in arrays.items()}
 

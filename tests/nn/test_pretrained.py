@@ -243,6 +243,8 @@ def test_models_with_equal_weights_are_equal(tmp_path):
     assert one == other and hash(one) == hash(other) and one != vit()
     assert json.dumps(describe(one)) == json.dumps(describe(other)) != json.dumps(describe(vit()))  # so a run resumes
     changed = write(tmp_path, FILES["timm"] | {"head.bias": np.zeros(CLASSES)})
+    with pytest.raises(UserError, match="params/Dense_0/bias does not fit: the network was changed after"):
+        one.with_module(num_classes=4).variable_shapes()
     changed = load_pretrained(vit(), changed)
     assert changed != one and describe(changed) != describe(one)
     drawn = load_pretrained(Model(vit().module, (4, 6, 3), orthogonal_head), file)
@@ -371,6 +373,9 @@ def test_other_files(tmp_path):
     for name, message in (("text", "not a readable"), ("objects.npz", "not a readable"), ("none", "not a readable")):
         with pytest.raises(UserError, match=f"{name}: {message} safetensors"):
             load_pretrained(vit(), tmp_path / name)
+    torch.save({"patch_embed.proj.weight": torch.ones(2)}, tmp_path / "vit.pth")
+    with pytest.raises(UserError, match=r"vit.pth: it holds .*, expected npz or safetensors .safetensors.torch.save_f"):
+        load_pretrained(vit(), tmp_path / "vit.pth")
     with pytest.raises(UserError, match="interpolation 'nearest': expected one of cubic"):
         load_pretrained(vit(), tmp_path / "none", interpolation="nearest")
 
