@@ -45,7 +45,6 @@ _ALIASES = {  # published methods that are values of other keys
         f"fed{name}": f'server=dict(optimizer=dict(name="damped_{name}", learning_rate=0.1))'
         for name in ("adagrad", "adam", "yogi")
     },
-    "fedbabu": 'training=dict(freeze="head")',
     "freeze": 'training=dict(freeze="head"), and head="orthogonal" for exactly orthonormal weights',
 }
 

@@ -65,8 +65,8 @@ KEYS = {  # sections with dots
     ),
     "network.name": Key(
         "small_cnn",
-        'the network, or "my_module:MyClass"; further keys are its options, among them head (linear, etf, simplex, or '
-        'dict(name="etf", ...) with options) and lowering, of convolutions',
+        'the network, or "my_module:MyClass"; further keys are its options, among them head (linear, etf, simplex, '
+        'two_heads, shifted, or dict(name="etf", ...) with options) and lowering, of convolutions',
     ),
     "network.weights": Key(
         "",

@@ -14,8 +14,12 @@ from ml_collections import ConfigDict
 
 from experiments.configs import base
 
-METHODS = ("fedper", "fedrep", "lg_fedavg", "ditto", "pfedme", "fedproto", "fedala")
-WITH_DECOV = ("fedper", "ditto", "fedproto", "fedala")
+METHODS = (
+    "fedper", "fedrep", "lg_fedavg", "fedbabu", "fedrod", "feddbe", "ditto", "apfl", "pfedme", "per_fedavg",
+    "fedproto", "fedala", "fedamp", "fedpac", "fedfomo",
+)  # fmt: skip
+WITH_DECOV = ("fedper", "fedrod", "feddbe", "ditto", "fedproto", "fedala")
+HEADS = dict(fedrod="two_heads", feddbe="shifted")
 DECOV = dict(decov=dict(strength=0.1))
 DATA = {
     "digits": dict(data=dict(source="digits")),
@@ -36,7 +40,7 @@ def get_config(arg: str = "all") -> ConfigDict:
     arms = {
         "local": dict(private="all"),
         "fedavg": dict(),
-        **{name: dict(methods={name: dict()}) for name in METHODS},
+        **{name: dict(methods={name: dict()}, network=dict(head=HEADS.get(name, "linear"))) for name in METHODS},
     }
     decov = {
         f"{name}_decov": {**arms[name], "methods": {**arms[name].get("methods", {}), **DECOV}}

@@ -56,6 +56,9 @@ def get_config(arg: str = "") -> ConfigDict:
         "fedavg": dict(),
         "fedper": dict(methods=dict(fedper=dict())),
         "fedrep": dict(methods=dict(fedrep=dict(head_epochs=1, body_epochs=1))),
+        "fedbabu": dict(methods=dict(fedbabu=dict())),
+        "fedrod": dict(methods=dict(fedrod=dict()), network=dict(head=dict(name="two_heads", copied=True))),
+        "feddbe": dict(methods=dict(feddbe=dict()), network=dict(head="shifted")),
         "ditto": dict(methods=dict(ditto=dict(strength=1.0))),  # PFLlib's default 0 is local training
     }
     return config

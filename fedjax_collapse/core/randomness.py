@@ -9,6 +9,7 @@ are drawn depend neither on the layout of clients nor on where a run was resumed
         rounds
             AVAILABILITY       the hour at which each client's day begins
             SPEEDS             how fast each client computes
+            FIRST_REPORTS      of the clients before the first round; below it as below CLIENTS
             0, 1, ...          a round
                 COHORT, DROPOUT, STRAGGLERS, UPLOADS
                 FINETUNING         likewise, of the fine-tuning after this many rounds
@@ -41,6 +42,7 @@ class Stream(enum.Enum):
     HEAD = "initial model", 1
     AVAILABILITY = "rounds", 2**31 - 1  # alongside the numbers of rounds, from 0
     SPEEDS = "rounds", 2**31 - 2
+    FIRST_REPORTS = "rounds", 2**31 - 3
     COHORT = "round", 0
     CLIENTS = "round", 1
     DROPOUT = "round", 2

@@ -87,7 +87,7 @@ def draw(
 def _planned_steps(rule, algorithm, key, sizes):
     """Returns the steps [clients] that each client would take in the round."""
     budgets = rule.budgets(key, jnp.arange(len(sizes)), len(sizes))
-    return sum(steps for _, steps in algorithm.local_training.phase_steps(sizes, budgets))
+    return sum(steps for _, steps in algorithm.local_training.phase_steps(algorithm.trained_sizes(sizes), budgets))
 
 
 def arrange(cohort: jax.Array, sizes: jax.Array, client_map: ClientMap) -> jax.Array:
@@ -150,9 +150,13 @@ def stack(
         budgets: [cohort] the fraction of its steps that each client takes; None means all of them.
         arrives: [cohort] whether each upload reaches the server; None means that every upload does.
     """
-    num_clients = len(sizes)
+    num_clients, trained = len(sizes), algorithm.trained_sizes(sizes)
     is_real = cohort < num_clients
-    own_sizes = jnp.where(is_real, sizes.at[cohort].get(mode="clip"), 0)
+
+    def of_cohort(sizes):
+        return jnp.where(is_real, sizes.at[cohort].get(mode="clip"), 0)
+
+    own_sizes = of_cohort(trained)
     is_counted = is_real if arrives is None else arrives
     counted = own_sizes if arrives is None else jnp.where(arrives, own_sizes, 0)
     batches = counted // algorithm.training.batch_size
@@ -164,9 +168,10 @@ def stack(
         weight=weights / jnp.sum(weights),
         key=jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, cohort),
         num_clients=jnp.full(len(cohort), num_clients),
-        mean_size=jnp.full(len(cohort), jnp.sum(sizes) / num_clients),
+        mean_size=jnp.full(len(cohort), jnp.sum(trained) / num_clients),
         budget=budgets,
         arrives=arrives,
+        held_out=of_cohort(sizes - trained) if algorithm.having("held_out") else None,
     )
 
 

@@ -80,7 +80,8 @@ def with_first_reports(
     states = jax.tree.map(np.asarray, state.clients)
     with _compiled_or_not(client_map):
         host, report = _Host.of(rounds, data, examples), functools.partial(_first_reports, rounds, algorithm, current)
-        left_out, total = _reports_of_all(rounds, algorithm, host, key, states, report)
+        of_clients = Stream.FIRST_REPORTS.key(key)
+        left_out, total = _reports_of_all(rounds, algorithm, host, of_clients, states, report)
         return state._replace(server=_start_with(algorithm, current, total, left_out)), left_out
 
 

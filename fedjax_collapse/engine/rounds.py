@@ -256,7 +256,8 @@ def _measured_by_all(rounds, algorithm, advance, data, examples, num_rounds):
 def _with_first_reports(rounds, algorithm, state, data, examples):
     shared = cohorts.Shared(state.server, 0, examples)
     report = functools.partial(cohorts.first_reports, rounds, algorithm, shared)
-    left_out, reports = _reports_of_all(rounds, algorithm, state, data, state.key, report)
+    key = Stream.FIRST_REPORTS.key(state.key)
+    left_out, reports = _reports_of_all(rounds, algorithm, state, data, key, report)
     return state._replace(server=cohorts.start_with(algorithm, state.server, reports, left_out)), left_out
 
 

@@ -1,6 +1,7 @@
 """Published methods, one per file. ``FedAvg`` takes any number of them; ``base.py`` defines their interface."""
 
 from fedjax_collapse.core.options import option as option
+from fedjax_collapse.methods.apfl import APFL as APFL
 from fedjax_collapse.methods.balanced_softmax import BalancedSoftmax as BalancedSoftmax
 from fedjax_collapse.methods.base import ClientView as ClientView
 from fedjax_collapse.methods.base import DispatchView as DispatchView
@@ -8,6 +9,7 @@ from fedjax_collapse.methods.base import FinishView as FinishView
 from fedjax_collapse.methods.base import GradientView as GradientView
 from fedjax_collapse.methods.base import LocalView as LocalView
 from fedjax_collapse.methods.base import Method as Method
+from fedjax_collapse.methods.base import PredictView as PredictView
 from fedjax_collapse.methods.base import Regularizer as Regularizer
 from fedjax_collapse.methods.base import RoundView as RoundView
 from fedjax_collapse.methods.base import Term as Term
@@ -16,26 +18,32 @@ from fedjax_collapse.methods.clip_update import ClipUpdate as ClipUpdate
 from fedjax_collapse.methods.decov import DeCov as DeCov
 from fedjax_collapse.methods.ditto import Ditto as Ditto
 from fedjax_collapse.methods.fedala import FedALA as FedALA
+from fedjax_collapse.methods.fedamp import FedAMP as FedAMP
 from fedjax_collapse.methods.fedasam import FedASAM as FedASAM
+from fedjax_collapse.methods.fedbabu import FedBABU as FedBABU
 from fedjax_collapse.methods.fedcm import FedCM as FedCM
+from fedjax_collapse.methods.feddbe import FedDBE as FedDBE
 from fedjax_collapse.methods.feddc import FedDC as FedDC
 from fedjax_collapse.methods.feddecorr import FedDecorr as FedDecorr
 from fedjax_collapse.methods.feddr_plus import FedDrPlus as FedDrPlus
 from fedjax_collapse.methods.feddyn import FedDyn as FedDyn
 from fedjax_collapse.methods.fedetf import FedETF as FedETF
 from fedjax_collapse.methods.fedexp import FedExP as FedExP
+from fedjax_collapse.methods.fedfomo import FedFomo as FedFomo
 from fedjax_collapse.methods.fedgela import FedGELA as FedGELA
 from fedjax_collapse.methods.fedlc import FedLC as FedLC
 from fedjax_collapse.methods.fedlesam import FedLESAM as FedLESAM
 from fedjax_collapse.methods.fedmr import FedMR as FedMR
 from fedjax_collapse.methods.fednova import FedNova as FedNova
 from fedjax_collapse.methods.fedntd import FedNTD as FedNTD
+from fedjax_collapse.methods.fedpac import FedPAC as FedPAC
 from fedjax_collapse.methods.fedper import FedPer as FedPer
 from fedjax_collapse.methods.fedproc import FedProc as FedProc
 from fedjax_collapse.methods.fedproto import FedProto as FedProto
 from fedjax_collapse.methods.fedprox import FedProx as FedProx
 from fedjax_collapse.methods.fedrcl import FedRCL as FedRCL
 from fedjax_collapse.methods.fedrep import FedRep as FedRep
+from fedjax_collapse.methods.fedrod import FedRoD as FedRoD
 from fedjax_collapse.methods.fedrs import FedRS as FedRS
 from fedjax_collapse.methods.fedsam import FedSAM as FedSAM
 from fedjax_collapse.methods.feduv import FedUV as FedUV
@@ -43,6 +51,7 @@ from fedjax_collapse.methods.fedvls import FedVLS as FedVLS
 from fedjax_collapse.methods.lg_fedavg import LGFedAvg as LGFedAvg
 from fedjax_collapse.methods.moon import MOON as MOON
 from fedjax_collapse.methods.noisy_update import NoisyUpdate as NoisyUpdate
+from fedjax_collapse.methods.per_fedavg import PerFedAvg as PerFedAvg
 from fedjax_collapse.methods.pfedme import PFedMe as PFedMe
 from fedjax_collapse.methods.recalibrate import Recalibrate as Recalibrate
 from fedjax_collapse.methods.scaffold import Scaffold as Scaffold

@@ -1,4 +1,4 @@
-"""Class prototypes: the mean features of each class over the clients' data. Shared by FedMR and FedProc.
+"""Class prototypes: the mean features of each class over the clients' data. Shared by FedMR, FedProc, FedProto, FedPAC.
 
 Each client reports sums and counts. Their sums over the cohort, divided, are the means of all reported examples, that
 is, the clients' means weighted by ``N_k^c / sum_k N_k^c``.
@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_collapse.core.records import Outputs, UserError
-from fedjax_collapse.losses import class_sums
-from fedjax_collapse.methods.base import FinishView
+from fedjax_collapse.losses import class_sums, masked_mean
+from fedjax_collapse.methods.base import FinishView, LocalView
 
 MODES = ("eval", "train")  # of the network while prototypes are computed
 
@@ -35,6 +35,13 @@ def one_hot(shapes: Outputs) -> Prototypes:
     if dim < num_classes:
         raise UserError(f"one-hot prototypes: {num_classes} classes need at least as many features, not {dim}")
     return Prototypes(jnp.eye(num_classes, dim, dtype=shapes.features.dtype), jnp.ones(num_classes, bool))
+
+
+def mean_square_to_prototypes(view: LocalView, prototypes: Prototypes) -> jax.Array:
+    """Returns the mean over rows and features of ``(z_nd - c_{y_n, d})^2``; rows without a prototype count as 0."""
+    labels = view.batch.labels
+    squares = jnp.mean((view.outputs.features - prototypes.means[labels]) ** 2, axis=1)
+    return masked_mean(jnp.where(prototypes.valid[labels], squares, 0), view.batch.mask)
 
 
 def local_class_sums(view: FinishView, num_classes: int, mode: str = "eval") -> tuple[jax.Array, jax.Array]:

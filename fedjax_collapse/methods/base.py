@@ -6,7 +6,9 @@ hooks that it needs; a hook that no method overrides costs nothing. Hooks are pu
 
     init_shared, init_memory    initial state at the server (sent to all clients) and at a client
     init_memory_among           the latter, where it depends on the number of clients
+    first_report                what all clients report before the first round
     share_private, own_parts    a client's private parts, computed from the server's state
+    held_out                    how many of its examples a client does not train on
     receive                     the model from which local training starts
     init_carry, carry           what is carried from step to step of local training
     task, penalty               the loss that is minimised, and terms that are added to it
@@ -32,6 +34,7 @@ from typing import NamedTuple
 
 import chex
 import jax
+from flax import linen
 
 from fedjax_collapse.core.options import NonNegative, check_fields, check_value
 from fedjax_collapse.core.records import Batch, Client, Key, Outputs, PyTree, Scalar, UserError, Variables
@@ -56,7 +59,7 @@ class RoundView:
     memory: PyTree  # this method's state at the client
     round: jax.Array  # 0 in the first round
     client: Client
-    class_counts: jax.Array | None  # [classes] int32, the client's examples of each class; None without classes
+    class_counts: jax.Array | None  # [classes] int32, the examples of each class that the client trains on, or None
     training: LocalTraining
     model: Model
     carry: PyTree  # what this method carries from step to step; () before and after local training
@@ -69,24 +72,33 @@ class ClientView(RoundView):
     ``sum_over_batches(summarize)`` returns the sum of ``summarize(batch)`` over the client's data, each row once.
 
     ``over_batches(body, carry, first, size)`` returns ``carry`` after ``carry = body(carry, batch)`` for batches of the
-    client's examples in their order, each once; of ``size`` of them from ``first`` on, by default of all.
+    client's examples in their order, each once; of ``size`` of them from ``first`` on, by default of all. Those held
+    out follow the others: ``over_batches(body, carry, client.size, client.held_out)``.
 
     ``train(start, methods, **changes)`` returns the variables after local training from ``start`` that ends at the
     client. Its batches are those of the client's local training, and its loss is that of the algorithm: the task's
     loss and the terms of all methods that change nothing but the loss, among them ``methods``, by name, which are
-    added for this training. ``changes`` replace fields of ``LocalTraining``.
+    added for this training. ``changes`` replace fields of ``LocalTraining``. With ``carried=True`` the
+    method is among them, and what it carried after the last step is returned as well.
     """
 
     key: Key  # for this method in this round
     over_batches: Callable[..., PyTree]
     sum_over_batches: Callable[[Callable[[Batch], PyTree]], PyTree]
-    train: Callable[..., Variables]
+    train: Callable[..., PyTree]
 
     def sum_over_data(
         self, variables: Variables, summarize: Callable[[Outputs, Batch], PyTree], train: bool = False
     ) -> PyTree:
         """Returns the sum of ``summarize(outputs, batch)`` over the client's data; ``outputs`` of ``variables``."""
         return self.sum_over_batches(lambda batch: summarize(self.model.apply(variables, batch, train)[0], batch))
+
+
+@dataclasses.dataclass(frozen=True)
+class PredictView(ClientView):
+    """What a method can read when its client predicts."""
+
+    batch: Batch  # of own test rows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,6 +173,7 @@ class Method:
 
     weighting: str | None = None  # of clients, if not by size; see ``FedAvg.weighting``
     needs_classes: bool = False  # whether it requires a classification task
+    needs_head: type[linen.Module] | None = None  # the head of ``nn/heads`` that the network must have
     private: str = "none"  # the part of the network that stays at the clients, in addition to ``FedAvg.private``
     freeze: str = "none"  # the part of the network that is never trained, in addition to ``LocalTraining.freeze``
     remembered: str | None = None  # the part whose initial params ``init_memory`` receives; None is the whole model
@@ -196,8 +209,12 @@ class Method:
         raise NotImplementedError
 
     def starts_with_report(self) -> bool:
-        """Whether all clients report on the initial model, by ``finish``, before the first round."""
-        return False
+        """Whether all clients report before the first round, by ``first_report`` or else by ``finish``."""
+        return self.has("first_report")
+
+    def first_report(self, view: ClientView) -> PyTree:
+        """Returns a client's report on the initial model; the sum of all clients' reports is passed to ``combine``."""
+        raise NotImplementedError
 
     def measures_all(self) -> bool:
         """Whether all clients ``measure`` the model before each evaluation, instead of the cohort in each round.
@@ -238,6 +255,14 @@ class Method:
         """
         del server, shared, memory
         return {}
+
+    def held_out(self, size: jax.Array) -> jax.Array:
+        """Returns how many of its ``size`` examples a client holds out for validation, the last ones; same dtype.
+
+        They count nowhere else: a client's size, its weight, class counts, steps and sums over its data, for all
+        methods, are of the others. At most one method of an algorithm overrides this hook.
+        """
+        raise NotImplementedError
 
     def receive(self, view: ClientView) -> tuple[Variables, PyTree]:
         """Returns the model from which the client starts its local training, and the new memory.
@@ -336,9 +361,10 @@ class Method:
         """
         raise NotImplementedError
 
-    def predict(self, outputs: Outputs, view: ClientView) -> jax.Array:
+    def predict(self, outputs: Outputs, view: PredictView) -> jax.Array:
         """Returns the logits [batch, classes] with which the client predicts, from outputs of its model in own tests.
 
+        ``view.server`` is the model that it received; for tests of the model at the end of its last round, that model.
         At most one method of an algorithm overrides this hook.
         """
         raise NotImplementedError

@@ -26,8 +26,13 @@ from flax import struct
 
 from fedjax_collapse.core.options import NonNegative, option
 from fedjax_collapse.core.records import Outputs, PyTree, Variables
-from fedjax_collapse.losses import class_sums, masked_mean
-from fedjax_collapse.methods._prototypes import Prototypes, local_class_sums, no_prototypes
+from fedjax_collapse.losses import class_sums
+from fedjax_collapse.methods._prototypes import (
+    Prototypes,
+    local_class_sums,
+    mean_square_to_prototypes,
+    no_prototypes,
+)
 from fedjax_collapse.methods.base import ClientView, FinishView, LocalView, Method, RoundView, Term
 
 _BELOW = 1e3  # how far the logits of classes without prototype are below the others
@@ -66,9 +71,7 @@ class FedProto(Method):
         return jnp.zeros_like(view.client.size), (sums, sums[:, 0])  # steps, and class_sums
 
     def penalty(self, view: LocalView) -> dict[str, Term]:
-        labels, (means, valid) = view.batch.labels, view.shared
-        squares = jnp.mean((view.outputs.features - means[labels]) ** 2, axis=1)
-        return {"prototype": Term(self.strength, masked_mean(jnp.where(valid[labels], squares, 0), view.batch.mask))}
+        return {"prototype": Term(self.strength, mean_square_to_prototypes(view, view.shared))}
 
     def carry(self, view: LocalView) -> PyTree:
         if self.collected == "trained":

@@ -33,7 +33,6 @@ from fedjax_collapse.simulation.evaluation import Evaluation, evaluate
 from fedjax_collapse.simulation.own_tests import RECEIVED, ClientScores
 from fedjax_collapse.training import server
 from fedjax_collapse.training.algorithm import FedAvg
-from fedjax_collapse.training.local_training import LocalTraining
 
 HEADLINES = {
     "server": "server model on the whole test set",
@@ -181,9 +180,21 @@ def view_models(
 
 
 def observe(
-    view: MeasurementView, record: RoundRecord, headline: str, measurements: Mapping[str, Measurement]
+    view: MeasurementView,
+    record: RoundRecord,
+    sizes: np.ndarray,
+    headline: str,
+    measurements: Mapping[str, Measurement],
 ) -> Observation:
-    """Returns the row and arrays of the last of the record's rounds."""
+    """Returns the row and arrays of the last of the record's rounds.
+
+    Args:
+        view: what measurements see.
+        record: of the rounds since the last evaluation.
+        sizes: [clients] number of examples that each client trains on.
+        headline: the score that tables show, a key of ``HEADLINES``.
+        measurements: by name.
+    """
     metric, scores = view.model.task.metric, _scores(view)
     spectra, numbers = _spectra(view)
     row = {
@@ -192,7 +203,7 @@ def observe(
         **scores,
         "loss": float(view.server.evaluation.loss),
         **numbers,
-        **_training(record, np.asarray(view.federation.ownership.sizes)),
+        **_training(record, sizes),
     }
     arrays = {}
     for path, value in (pair for name, of in measurements.items() for pair in _named(name, of(view))):
@@ -240,11 +251,6 @@ def virtual_time(rule: Participation, key: Key, record: RoundRecord, done: float
         seconds = np.where(record.metrics["arrived"] > 0, seconds, np.minimum(seconds, clock.deadline))
     rounds = seconds.max(axis=1).astype(float)
     return {"virtual/round_seconds": float(rounds[-1]), "virtual/seconds": done + float(rounds.sum())}
-
-
-def true_samples(steps: np.ndarray, federation: Federation, training: LocalTraining) -> int:
-    """Returns the number of samples that clients trained on in these steps [rounds, clients], without padding."""
-    return int(np.sum(training.examples_in(np.asarray(steps), np.asarray(federation.ownership.sizes))))
 
 
 def _scores(view):

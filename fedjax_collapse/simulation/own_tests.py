@@ -12,9 +12,10 @@ import numpy as np
 
 from fedjax_collapse.core.options import Positive, check_fields
 from fedjax_collapse.core.randomness import Stream
-from fedjax_collapse.core.records import TRAINED, Client, ClientState, Examples, Key, Ownership, Server, Variables
+from fedjax_collapse.core.records import TRAINED, ClientState, Examples, Key, Ownership, Server, Variables
 from fedjax_collapse.data.batches import over_batches, pad_to_batches
 from fedjax_collapse.data.federation import Federation
+from fedjax_collapse.engine import cohort as cohorts
 from fedjax_collapse.engine.skipping import all_finite
 from fedjax_collapse.nn.model import Model
 from fedjax_collapse.simulation.evaluation import are_finite, scores_of
@@ -170,27 +171,27 @@ def _score_clients(
     """
 
     def of_client(given):
-        identity, state, (rows, size), validation = given
-        context = _context(model, algorithm, current, state, *federation, key, round, identity)
-        score = functools.partial(_score, model, local.predictor(context), has_all)
+        client, (rows, size), validation = given
+        context = LocalContext(algorithm, model, federation[0], current, round, client)
+        score, predict = functools.partial(_score, model, has_all), local.predictor(context)
         received = local.personal(context)
-        scores = {RECEIVED: score(received, tested[0], rows, size)}
+        scores = {RECEIVED: score(predict, received, tested[0], rows, size)}
         if TRAINED in stages:
-            has_trained = state.memory[TRAINED][1]
-            trained = local.personal_of_trained(context)
-            scores[TRAINED] = score(trained, tested[0], rows, jnp.where(has_trained, size, 0))
+            trained, predict_then = local.personal_of_trained(context), local.predictor(context, of_trained=True)
+            has_trained = client.state.memory[TRAINED][1]
+            scores[TRAINED] = score(predict_then, trained, tested[0], rows, jnp.where(has_trained, size, 0))
         if FINETUNED in stages:
             of_round = Stream.FINETUNING.key(jax.random.fold_in(key, round))
-            client = context.client.replace(key=jax.random.fold_in(of_round, identity))
+            own = client.replace(key=jax.random.fold_in(of_round, client.id))
             start = current._replace(variables=received, shared={})
-            tuning = context._replace(algorithm=FedAvg(training), server=start, client=client)
-            scores[FINETUNED] = score(local.train(tuning).variables, tested[0], rows, size)
+            tuning = context._replace(algorithm=FedAvg(training), server=start, client=own)
+            scores[FINETUNED] = score(predict, local.train(tuning).variables, tested[0], rows, size)
         if validation is not None:
-            scores[VALIDATION] = score(received, validated[0], *validation)
+            scores[VALIDATION] = score(predict, received, validated[0], *validation)
         return scores
 
-    validation = None if validated is None else validated[1]
-    return jax.lax.map(of_client, (jnp.arange(len(tested[1].sizes)), clients, tested[1], validation))
+    round, validation = jnp.asarray(round), None if validated is None else validated[1]
+    return jax.lax.map(of_client, (_everyone(algorithm, clients, federation[1], key, round), tested[1], validation))
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -206,23 +207,17 @@ def personal_model(
     client: int,
 ) -> Variables:
     """Returns the model that the client uses after it has received the server's; arguments as for ``by_stage``."""
-    state = jax.tree.map(lambda leaf: leaf[client], clients)
-    return local.personal(_context(model, algorithm, current, state, examples, ownership, key, round, client))
+    one = jax.tree.map(lambda leaf: leaf[client], _everyone(algorithm, clients, ownership, key, round))
+    return local.personal(LocalContext(algorithm, model, examples, current, jnp.asarray(round), one))
 
 
-def _context(model, algorithm, current, state, examples, ownership, key, round, identity):
-    """Returns a client's round as it begins, with the state of this client."""
-    num_clients, mean_size = len(ownership.sizes), jnp.mean(ownership.sizes, dtype=float)
-    size = ownership.sizes[identity]
-    of_round = Stream.CLIENTS.key(jax.random.fold_in(key, round))
-    client = Client(
-        id=identity, size=size, weight=size / (num_clients * mean_size), rows=ownership.rows[identity], state=state,
-        key=jax.random.fold_in(of_round, identity), num_clients=jnp.asarray(num_clients), mean_size=mean_size,
-    )  # fmt: skip
-    return LocalContext(algorithm, model, examples, current, jnp.asarray(round), client)
+def _everyone(algorithm, states, ownership, key, round):
+    """Returns all clients, stacked by identity, as they would begin the round."""
+    key, sizes = Stream.CLIENTS.key(jax.random.fold_in(key, round)), ownership.sizes
+    return cohorts.stack(algorithm, jnp.arange(len(sizes)), sizes, key, None).with_data(ownership.rows, states)
 
 
-def _score(model, predict, has_all, variables, examples, rows, size):
+def _score(model, has_all, predict, variables, examples, rows, size):
     """Returns the ``ClientScores`` of one client on the first ``size`` of ``rows``."""
     batch_size = min(_BATCH, len(rows))
     count = len(pad_to_batches(rows, batch_size))
@@ -231,7 +226,7 @@ def _score(model, predict, has_all, variables, examples, rows, size):
     def add(first, batch, sums):
         score, loss, lost, table = sums
         outputs, _ = model.apply(variables, batch, train=False)
-        outputs = outputs._replace(logits=predict(outputs))
+        outputs = outputs._replace(logits=predict(outputs, batch))
         score += jnp.sum(scores_of(model, outputs, batch))
         lost += jnp.sum(batch.mask & ~are_finite(outputs))
         if has_all:

@@ -23,7 +23,6 @@ from fedjax_collapse.simulation.measurement import (
     headline_of,
     observe,
     scored,
-    true_samples,
     view_models,
     virtual_time,
 )
@@ -94,6 +93,7 @@ class RunLoop:
         self.runs, self.model, self.schedule = runs, rounds.model, schedule
         self.tests = [run.federation.own_tests() if _has_own_tests(run) else None for run in runs]
         self.headlines = [headline_of(run.algorithm, run.federation) for run in runs]
+        self.sizes = [np.asarray(run.algorithm.trained_sizes(run.federation.ownership.sizes)) for run in runs]
         initial = [initialize(run, model, schedule) for run in runs]
         self.algorithms, states, data = zip(*initial, strict=True)
         self.stores: list[Checkpoints | None] = [None] * len(runs)
@@ -253,7 +253,7 @@ class RunLoop:
             data = view.federation, tests, self.schedule.finetuning
             view = dataclasses.replace(view, own=by_stage(algorithm, self.model, *models, *data, key, view.round))
         measurements = self.schedule.measured_after(view.round, len(record.steps))
-        observation = observe(view, record, self.headlines[i], measurements)
+        observation = observe(view, record, self.sizes[i], self.headlines[i], measurements)
         rows = self.histories[i].rows
         done = rows[-1].get("virtual/seconds", 0.0) if rows else 0.0
         observation.row.update(virtual_time(self.schedule.rule, key, record, done))
@@ -270,7 +270,7 @@ class RunLoop:
         resumed.
         """
         run, steps = self.runs[i], self.records[i].steps[-num_rounds:]
-        samples = true_samples(steps, run.federation, run.algorithm.training)
+        samples = int(np.sum(run.algorithm.training.examples_in(np.asarray(steps), self.sizes[i])))  # without padding
         timing = {"round": self.done, **seconds, "samples": samples, "samples_per_second": samples / seconds["train"]}
         timing["shared_by"] = len(self.runs)  # whose program's time is divided among them in equal parts
         timing |= {"round_bytes": self.program.round_bytes, "stored_bytes": self.program.stored_bytes}

@@ -142,7 +142,7 @@ def check(run: Run, model: Model, schedule: Schedule, hardware: Hardware = Hardw
     compiler_bugs.warn_unguarded(client_map.target.platform)
     model = model.on(client_map.target)
     algorithm.check(model)
-    training, sizes = algorithm.training, np.asarray(federation.ownership.sizes)
+    training, sizes = algorithm.training, np.asarray(algorithm.trained_sizes(federation.ownership.sizes))
     training.check_sizes(sizes)
     model.check_inputs(federation.input_shape, output_shape(training.augmentation, federation.input_shape))
     model.task.check(model.initial_shapes(), federation.num_classes)

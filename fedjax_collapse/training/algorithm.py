@@ -18,11 +18,13 @@ from fedjax_collapse.core import masks
 from fedjax_collapse.core.options import check_fields, option
 from fedjax_collapse.core.records import ClientState, PyTree, UserError, Variables
 from fedjax_collapse.methods.base import Method, check_hooks
+from fedjax_collapse.nn.inspection import layers_of_class
 from fedjax_collapse.nn.model import Model
 from fedjax_collapse.training.local_training import LocalTraining
 from fedjax_collapse.training.optimizers import check_optimizer
 
-_EXCLUSIVE = ("task", "gradient", "phases", "receive", "personal", "predict")  # hooks that at most one method may have
+# hooks that at most one method may have
+_EXCLUSIVE = ("task", "gradient", "phases", "held_out", "receive", "personal", "predict")
 
 
 @struct.dataclass
@@ -100,19 +102,22 @@ class FedAvg:
         name = type(model.module).__name__
         if getattr(model.initial_shapes(), "features", None) is None:
             raise UserError(f"network {name}: it returns no features, expected Outputs(features [batch, d], logits)")
+        for name, method in self.methods.items():
+            if method.needs_classes and not model.task.is_classification:
+                raise UserError(f"method {name}: the model's task has no classes, expected one of classification")
+            _check_head(name, method, model)
         training = self.local_training
-        parts = [("private", self.private), ("training.freeze", training.frozen_part(at_server=True))]
+        parts = [("private", self.private), ("training.freeze", self.training.frozen_part(at_server=True))]
         parts += [("training.phases", phase.part) for phase in training.phases]
         for name, method in self.methods.items():
-            parts += [(f"method {name}", part) for part in (method.private, method.remembered) if part is not None]
+            declared = method.private, method.freeze, method.remembered
+            parts += [(f"method {name}", part) for part in declared if part is not None]
         for setting, part in parts:
             try:
                 model.mask(part)
             except UserError as error:
                 raise UserError(f"{setting}: {error}") from error
-        for name, method in self.methods.items():
-            if method.needs_classes and not model.task.is_classification:
-                raise UserError(f"method {name}: the model's task has no classes, expected one of classification")
+        for method in self.methods.values():
             method.check_with(training, self.private_part, model)
 
     def having(self, hook: str) -> dict[str, Method]:
@@ -188,6 +193,12 @@ class FedAvg:
             return self.weighting
         return next((m.weighting for m in self.methods.values() if m.weighting), "size")
 
+    def trained_sizes(self, sizes: jax.Array) -> jax.Array:
+        """Returns how many of its ``sizes`` [clients] examples each client trains on, without those held out."""
+        for method in self.having("held_out").values():
+            return sizes - jax.vmap(method.held_out)(sizes)
+        return sizes
+
     def own_parts(self, shared: Mapping[str, PyTree], client: ClientState) -> dict[str, jax.Array]:
         """Returns, by path, the private parts with which a client starts a round and is evaluated."""
         private = client.private
@@ -198,3 +209,13 @@ class FedAvg:
     def fixed(self, model: Model) -> Variables:
         """Returns the mask of what the server never changes: private and frozen parts."""
         return masks.union(model.mask(self.private_part), model.mask(self.local_training.frozen_part(at_server=True)))
+
+
+def _check_head(name, method, model):
+    """Raises UserError if the network lacks the head that the method needs; heads are named by their files."""
+    needed = method.needs_head
+    if needed is not None and not layers_of_class(model, needed):
+        raise UserError(
+            f"method {name}: network {type(model.module).__name__} has another head; set "
+            f"network.head={needed.__module__.rpartition('.')[2]!r}, in Python head=nn.heads.{needed.__name__}"
+        )

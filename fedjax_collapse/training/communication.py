@@ -74,7 +74,7 @@ def communication(algorithm: FedAvg, model: Model, train: Examples) -> Communica
     variables = _initial_variables(model, jnp.result_type(float))
     algorithm, model = algorithm.enabled(), _Outline(**vars(model), real=model)
     received, state = jax.eval_shape(lambda variables: server.init(algorithm, model, variables, _CLIENTS), variables)
-    own = _own(train, state, algorithm.training.batch_size)
+    own = _own(algorithm, train, state)
     given = {"received": received, "known": _known(), "own": own}
 
     def train_client(given):
@@ -177,12 +177,13 @@ def _known():
     return {"round": whole, "id": whole, "weight": real, "num_clients": whole, "mean_size": real}
 
 
-def _own(train: Examples, state: ClientState, capacity: int) -> PyTree:
+def _own(algorithm: FedAvg, train: Examples, state: ClientState) -> PyTree:
     """Returns the shapes of what only the client has."""
     key = jax.eval_shape(lambda: jax.random.key(0))
-    rows, size = (jax.ShapeDtypeStruct(shape, jnp.int32) for shape in ((capacity,), ()))
+    rows, size = (jax.ShapeDtypeStruct(shape, jnp.int32) for shape in ((algorithm.training.batch_size,), ()))
     examples = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), train)
-    return {"examples": examples, "rows": rows, "size": size, "state": state, "key": key}
+    held_out = size if algorithm.having("held_out") else None
+    return {"examples": examples, "rows": rows, "size": size, "held_out": held_out, "state": state, "key": key}
 
 
 def _context(algorithm, model, given):

@@ -9,8 +9,9 @@ import numpy as np
 import optax
 from flax import struct
 
+from fedjax_collapse.core import masks
 from fedjax_collapse.core.options import Count, Decay, Natural, NonNegative, Positive, check_fields, option
-from fedjax_collapse.core.records import Scalar, UserError
+from fedjax_collapse.core.records import PyTree, Scalar, UserError
 from fedjax_collapse.core.user_code import check_signature
 from fedjax_collapse.data.augment import Augmentation
 from fedjax_collapse.training.optimizers import check_optimizer, check_schedule
@@ -133,13 +134,20 @@ class LocalTraining:
 
     def frozen_part(self, at_server: bool = False) -> str:
         """Returns the part of the network that clients, or the server, never change."""
-        return {"head_at_server": "head" if at_server else "none"}.get(self.freeze, self.freeze)
+        return self.freeze.replace("head_at_server", "head" if at_server else "none")
 
     def make_optimizer(self, round: Scalar = 0) -> optax.GradientTransformation:
         """Returns the local optimizer of a round."""
         rate = self.learning_rate_in(round)
         inner = optax.sgd(rate, self.momentum) if self.optimizer is None else self.optimizer(learning_rate=rate)
         return optax.chain(optax.add_decayed_weights(self.weight_decay), inner)
+
+    def clip(self, gradient: PyTree, fixed: PyTree) -> PyTree:
+        """Returns the gradient, scaled by ``clip_norm``; params in the mask ``fixed`` do not count in the norm."""
+        if self.clip_norm is None:
+            return gradient
+        scale = jnp.minimum(self.clip_norm / (optax.tree.norm(masks.zero(fixed, gradient)) + 1e-6), 1)
+        return jax.tree.map(lambda g: scale * g, gradient)
 
     def learning_rate_in(self, round: Scalar) -> Scalar:
         """Returns the learning rate of a round."""

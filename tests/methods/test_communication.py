@@ -80,6 +80,8 @@ def test_every_method_by_hand(federation, network):
         "fedmr": (c * d + c, c * d + c, 0),
         "noisy_update": ({}, {}, 0),
         "clip_update": ({}, {}, 0),
+        "per_fedavg": ({}, {}, 0),
+        "apfl": ({}, {}, p + s + 1),
         "pfedme": ({}, {}, p + s),
     }
     for name, (down, up, kept) in more.items():
@@ -95,6 +97,7 @@ def test_what_never_changes_is_not_sent(federation, network):
     params, statistics = count(network, other="head")
     frozen = of(federation, network, TRAINING.replace(freeze="head"))
     assert frozen.up == frozen.down == {"params": params, "batch_stats": statistics} and frozen.kept == 0
+    assert of(federation, network, fedbabu=METHODS["fedbabu"]()) == frozen
 
 
 def test_private_parts_stay(federation, network):
@@ -113,6 +116,30 @@ def test_methods_with_own_models(federation, network):
     assert found.up == found.down == {"fedproto": c * d + c} and found.kept == p + s
     found = of(federation, network, fedala=METHODS["fedala"]())
     assert found.up == found.down == {"params": p, "batch_stats": s} and found.kept == 2 * head + 1
+
+
+@pytest.mark.parametrize(("name", "own"), [("fedrod", "head/personal"), ("feddbe", "head/shift")])
+def test_own_parts_of_a_method_s_head_stay(federation, name, own):
+    algorithm = FedAvg(TRAINING, {name: METHODS[name]()})
+    network = network_for(algorithm, federation)
+    (params, _), (kept, _) = count(network, other=own), count(network, own)
+    found = communication(algorithm, network, federation.train)
+    assert found.up == found.down == {"params": params} and found.kept == kept > 0
+
+
+def test_methods_with_a_dispatch(federation, network):
+    """FedAMP sends params and receives mixtures; what the server alone uses is not kept by clients. FedPAC sends heads
+    and the features' variance and means besides prototypes, and receives heads. FedFomo sends the model and what others
+    gain, and receives models and whose they are."""
+    (p, s), (c, d), (head, _) = count(network), (4, 6), count(network, "head")
+    found = of(federation, network, fedamp=METHODS["fedamp"]())
+    assert (found.up, found.down) == ({"params": p}, {"fedamp": p}) and found.kept == 2 * p + s
+    found = of(federation, network, fedpac=METHODS["fedpac"]())
+    assert found.up == {"params": p, "batch_stats": s, "fedpac": c * d + c + c * d + 1}
+    assert found.down == {"params": p, "batch_stats": s, "fedpac": c * d + c} and found.kept == head + c * d + 1
+    found = of(federation, network, fedfomo=METHODS["fedfomo"](models=3))
+    assert (found.up, found.down) == ({"params": p, "batch_stats": s, "fedfomo": 3}, {"fedfomo": 3 * (p + s) + 3})
+    assert found.kept == 4 * (p + s) + 2 * 3
 
 
 def test_heads_for_newcomers_are_sent(federation, network):
@@ -161,13 +188,16 @@ def test_shapes_are_of_the_precision_that_is_asked_for_now(federation, network):
 
 @pytest.mark.parametrize("name", sorted(METHODS))
 def test_what_is_not_sent_changes_nothing(name, federation):
-    """Of every method: whatever else of the server's is NaN, the client trains to the same bits."""
+    """Of every method: whatever else of the server's is NaN, the client trains to the same bits.
+
+    Except what follows from first reports, which was sent before the first round.
+    """
     algorithm = FedAvg(TRAINING, {name: METHODS[name]()})
     network = network_for(algorithm, federation)
     found = communication(algorithm, network, federation.train)
     state = engine.init(algorithm, network, network.init(jax.random.key(0)), 5, jax.random.key(0))
     kept = state.server.shared.get(name, ())
-    if found.down.get(name) or not jax.tree.leaves(kept):
+    if found.down.get(name) or algorithm.starting or not jax.tree.leaves(kept):
         return
     own = jax.tree.map(lambda leaf: jnp.asarray(leaf[1]), state.clients)
     known = dict(weight=jnp.array(0.3), num_clients=jnp.array(5), mean_size=jnp.array(22.0))

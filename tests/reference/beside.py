@@ -79,7 +79,7 @@ def assert_same_rounds(case, name, federation):
     is_private = model.mask(found.algorithm.private_part)
     own = [masks.select(is_private, expected.personal(i).dump()) for i in range(federation.num_clients)]
     assert_close(own_found, jax.tree.map(lambda *leaves: np.stack(leaves), *own), TOLERANCE)
-    is_frozen = masks.by_path(model.mask(case.training.freeze))
+    is_frozen = masks.by_path(model.mask(found.algorithm.local_training.freeze))
     before, after = masks.by_path(found.variables), masks.by_path(after)
     for path, is_constant in masks.by_path(is_private).items():
         assert np.array_equal(before[path], after[path]) == (is_constant or is_frozen[path]), path

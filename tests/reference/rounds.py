@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from fedjax_collapse import LocalTraining, Participation
+from fedjax_collapse.core.randomness import Stream
 from fedjax_collapse.data.batches import shuffled_rows
 from reference.networks import TorchCNN, load_params, state, statistics, vector
 
@@ -28,7 +29,7 @@ class PlainFedAvg:
 
     A step has features, logits, images, labels, network and key; a client has id, key, labels and images, network, the
     flat ``received`` and learning_rate; when it is trained also its flat ``params`` (the server's where they are
-    private), statistics, and steps; when it is heard also report and weight.
+    private), statistics, and steps; when it is heard also report and weight. Other images and labels are ``held_out``.
     """
 
     private = ()  # the part that clients keep
@@ -41,11 +42,18 @@ class PlainFedAvg:
         self.num_params, self.counts, self.training = num_params, counts, training
         self.sizes = counts.sum(1).numpy().astype(int)
 
+    def first_reports(self, rounds, key):
+        """Before the first round; ``key``: that of each client follows from it and the client's number."""
+
     def start(self, round, server):
         """``server``: its network, in evaluation mode, which nothing changes during the round."""
 
     def start_client(self, client):
         pass
+
+    def held_out(self, size):
+        """How many of a client's last examples it does not train on."""
+        return 0
 
     def penalty(self, step):
         return 0.0
@@ -115,6 +123,7 @@ class Rounds:
     def run(self, key, rounds=2, cohort_size=3, arrived=None):
         """Itself, after so many rounds; ``arrived``: [rounds, clients], 0 where an upload is lost."""
         with self.precision():
+            self.method.first_reports(self, Stream.FIRST_REPORTS.key(key))
             for round in range(rounds):
                 self.method.start(round, copy.deepcopy(self.server).eval())
                 cohort = cohort_of(key, round, self.sizes, cohort_size)
@@ -135,15 +144,17 @@ class Rounds:
         return network
 
     def train(self, key, round, i):
-        own = np.array(self.federation.ownership.rows[i])[: self.sizes[i]]
+        size = int(self.sizes[i]) - self.method.held_out(int(self.sizes[i]))
+        own, held_out = np.split(np.array(self.federation.ownership.rows[i])[: self.sizes[i]], [size])
         options, phases = self.training, self.method.phases or [(self.trained_part(), self.training.epochs)]
         rate = options.learning_rate * (1 if options.schedule is None else options.schedule.keywords["factor"] ** round)
         client = SimpleNamespace(id=i, network=self.personal(i).train(), learning_rate=rate, steps=0)
         client.images, client.labels = self.images[own], self.labels[own]
+        client.held_out = self.images[held_out], self.labels[held_out]
         client.received = vector(self.server.parameters())
         client.key = jax.random.fold_in(jax.random.fold_in(jax.random.fold_in(key, round), 1), i)
         self.method.start_client(client)
-        epochs = self.epochs(client.key, i)
+        epochs = self.epochs(client.key, i, size)
         for part, num_epochs in phases:
             optimizer = self.optimizer(client, part)
             if self.optimizers[i] and not options.momentum_reset:
@@ -161,9 +172,9 @@ class Rounds:
         client.report = self.method.finish(client)
         return client
 
-    def epochs(self, key, i):
+    def epochs(self, key, i, size):
         """Of each of the client's epochs the rows, and the key, of every step; a method's own key follows from it."""
-        size, batch_size = int(self.sizes[i]), self.training.batch_size
+        batch_size = self.training.batch_size
         for epoch in itertools.count():
             key_order, key_steps = jax.random.split(jax.random.fold_in(key, epoch))
             rows = np.array(shuffled_rows(key_order, self.federation.ownership.rows[i], size))[:size]

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 from conftest import assert_close
-from reference import algorithms, logits, personal, personal_steps
+from reference import algorithms, logits, personal, personal_dispatch, personal_heads, personal_inner, personal_steps
 from reference import personal_receive as own
 from reference import regularizers as terms
 from reference.beside import COHORT_SIZE, Case, assert_same_rounds
@@ -14,7 +14,7 @@ from reference.rounds import TRAINING, PlainFedAvg, Rounds, cohort_of
 from fedjax_collapse import FedAvg, Method, Model, engine, methods, nn, simulate
 from fedjax_collapse.core import discovery
 from fedjax_collapse.core.options import with_options
-from fedjax_collapse.nn.heads import ETF, Simplex
+from fedjax_collapse.nn.heads import ETF, Shifted, Simplex, TwoHeads
 from fedjax_collapse.training import schedules
 
 DECAYING = TRAINING.replace(schedule=jax.tree_util.Partial(schedules.decay, factor=0.5))
@@ -113,9 +113,45 @@ CASES = {  # the method's name, perhaps with a variant after a comma
         methods.FedALA("Conv_1+BatchNorm_1+head", 1.5, threshold=0.002),
         own.PlainFedALA(("convs.1", "norms.1", "head"), 0.8, 0.002), rounds=4,
     ),
+    "fedamp, lost uploads": Case(
+        methods.FedAMP(0.5, 0.1, 0.5), personal_dispatch.PlainFedAMP(0.5, 0.1, 0.5), rounds=4, upload_loss=0.3
+    ),
+    "fedpac, lost uploads": Case(
+        methods.FedPAC(0.6, 1, 2), personal_dispatch.PlainFedPAC(0.6, "examples"), data="skewed",
+        rounds=3, upload_loss=0.3,
+    ),
+    "fedpac, of PFLlib": Case(
+        methods.FedPAC(0.6, 1, 2, "clients"), personal_dispatch.PlainFedPAC(0.6, "clients"), data="skewed"
+    ),
+    "fedfomo, lost uploads": Case(
+        methods.FedFomo(2, 0.3, 0.7, 0.1), personal_dispatch.PlainFedFomo(2, 0.7, 0.1, 7), rounds=5, upload_loss=0.3
+    ),
+    "fedfomo, of PFLlib": Case(
+        methods.FedFomo(3, 0.3, 0.0, variant="pfllib"), personal_dispatch.PlainFedFomo(3, 0, 0, 7, True),
+        rounds=4,
+    ),
     "fedper": Case(methods.FedPer(), algorithms.PlainFedPer()),
     "fedrep, newcomers": Case(methods.FedRep(2, 1, "mean"), algorithms.PlainFedRep()),
     "lg_fedavg": Case(methods.LGFedAvg(), algorithms.PlainLGFedAvg()),
+    "fedbabu": Case(methods.FedBABU(), personal_heads.PlainFedBABU()),
+    "fedrod": Case(
+        methods.FedRoD(0.8), personal_heads.PlainFedRoD(alone=False), data="skewed",
+        head=TwoHeads, make=personal_heads.TorchTwoHeads,
+    ),
+    "fedrod, of FL-bench": Case(
+        methods.FedRoD(0.8, "fl_bench"), personal_heads.PlainFedRoD(alone=True), data="skewed",
+        head=with_options(TwoHeads, copied=True), make=personal_heads.TorchTwoHeads,
+    ),
+    "feddbe": Case(
+        methods.FedDBE(30.0, 0.4), personal_heads.PlainFedDBE(), head=Shifted, make=personal_heads.TorchShifted
+    ),
+    "apfl": Case(methods.APFL(0.3), personal_inner.PlainAPFL(0.3, "paper")),
+    "apfl, official, clipping, drop_last, schedule, frozen head": Case(
+        methods.APFL(0.3, variant="official"), personal_inner.PlainAPFL(0.3, "official"), training=CAREFUL
+    ),
+    "apfl, of PFLlib": Case(methods.APFL(0.3, variant="pfllib"), personal_inner.PlainAPFL(0.3, "pfllib")),
+    "per_fedavg": Case(methods.PerFedAvg(0.1), personal_inner.PlainPerFedAvg(0.1)),
+    "per_fedavg, hf": Case(methods.PerFedAvg(0.1, "hf", 0.01), personal_inner.PlainPerFedAvg(0.1, 0.01)),
     "pfedme": Case(
         methods.PFedMe(2.0, 3, 0.1, 1.5, inner_decay=0.01), personal_steps.PlainPFedMe(2.0, 3, 0.1, 1.5, 0.01, True)
     ),

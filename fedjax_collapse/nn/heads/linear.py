@@ -3,7 +3,7 @@
 import flax.linen as nn
 import jax
 
-from fedjax_collapse.nn.layers import Dense
+from fedjax_collapse.nn.layers import Dense, torch_uniform
 
 
 class Linear(nn.Module):
@@ -19,3 +19,10 @@ class Linear(nn.Module):
     def __call__(self, features: jax.Array) -> jax.Array:
         network = self.parent  # the layer belongs to the network, numbered after its other layers
         return Dense(self.num_classes, self.use_bias, network.head_init, part="head", parent=network)(features)
+
+
+def as_linear(head: nn.Module, features: jax.Array) -> jax.Array:
+    """Returns logits with params of ``head`` itself, initialised as in ``Linear``; for use in its compact method."""
+    layer = Dense(head.num_classes, head.use_bias, getattr(head.parent, "head_init", torch_uniform))
+    nn.share_scope(head, layer)
+    return layer(features)

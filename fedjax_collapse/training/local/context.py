@@ -56,7 +56,7 @@ class LocalContext(NamedTuple):
 
 
 def class_counts(model: Model, examples: Examples, client: Client, variables: Variables) -> jax.Array | None:
-    """Returns the number of the client's examples of each class, [classes]; None if the task has no classes."""
+    """Returns how many examples of each class the client trains on, [classes]; None if the task has no classes."""
     if not model.task.is_classification:
         return None
     is_owned = jnp.arange(len(client.rows)) < client.size

@@ -3,8 +3,6 @@
 import functools
 
 import jax
-import jax.numpy as jnp
-import optax
 
 from fedjax_collapse.core import masks, user_code
 from fedjax_collapse.core.randomness import TASK, method_key
@@ -66,15 +64,12 @@ def correct(context: LocalContext, gradient: PyTree, params: PyTree, fixed: PyTr
 
     Params that are not trained do not count in the norm, and the client's private params are not corrected.
     """
-    private, training = context.model.mask(context.algorithm.private_part).params, context.training
+    private = context.model.mask(context.algorithm.private_part).params
     for name, method in context.algorithm.having("correct").items():
         corrected = method.correct(gradient, params, RoundView(**context.view_fields(name)))
         corrected = check_returned(name, "correct", corrected, params)
         gradient = masks.where(private, gradient, corrected)
-    if training.clip_norm is not None:
-        norm = optax.tree.norm(masks.zero(fixed, gradient))
-        scale = jnp.minimum(training.clip_norm / (norm + 1e-6), 1)
-        gradient = jax.tree.map(lambda g: scale * g, gradient)
+    gradient = context.training.clip(gradient, fixed)
     for name, method in context.algorithm.having("decay").items():
         strength = method.decay(RoundView(**context.view_fields(name)))
         decayed = jax.tree.map(lambda g, w, strength=strength: g + strength * w, gradient, params)

@@ -7,12 +7,12 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_collapse.core import masks
-from fedjax_collapse.core.records import OPTIMIZER, TRAINED, ClientState, Outputs, PyTree, Trained, Variables
+from fedjax_collapse.core.records import OPTIMIZER, TRAINED, Batch, ClientState, Outputs, PyTree, Trained, Variables
 from fedjax_collapse.methods.base import check_returned
 from fedjax_collapse.training.aggregation import Upload
 from fedjax_collapse.training.local.context import LocalContext, as_trained, class_counts
 from fedjax_collapse.training.local.loop import train
-from fedjax_collapse.training.local.views import client_view, finish_view
+from fedjax_collapse.training.local.views import client_view, finish_view, predict_view
 
 
 class LocalResult(NamedTuple):
@@ -47,10 +47,13 @@ def first_report(context: LocalContext) -> dict[str, PyTree]:
     """Returns one client's reports on the initial model, for the methods that start with a report."""
     context = _with_private(context)
     trained = as_trained(context.server.variables, context)
-    return {
-        name: method.finish(finish_view(context, name, trained, trained.variables))[1]
-        for name, method in context.algorithm.starting.items()
-    }
+    reports = {}
+    for name, method in context.algorithm.starting.items():
+        if method.has("first_report"):
+            reports[name] = method.first_report(client_view(context, name))
+        else:
+            reports[name] = method.finish(finish_view(context, name, trained, trained.variables))[1]
+    return reports
 
 
 def measure(context: LocalContext, by_all: bool = False) -> dict[str, PyTree]:
@@ -76,17 +79,28 @@ def personal(context: LocalContext) -> Variables:
 
 def personal_of_trained(context: LocalContext) -> Variables:
     """Returns the model that a client used at the end of its last round, ``FedAvg.keep_trained``."""
+    context = _at_end(context)
+    return _personal(context, context.server.variables)
+
+
+def predictor(context: LocalContext, of_trained: bool = False) -> Callable[[Outputs, Batch], jax.Array]:
+    """Returns the function from outputs of a client's model on a batch to the logits with which it predicts.
+
+    Args:
+        context: the client's round.
+        of_trained: whether the model is the one of ``personal_of_trained``, not of ``personal``.
+    """
+    for name, method in context.algorithm.having("predict").items():
+        context = _at_end(context) if of_trained else _with_private(context)
+        return lambda outputs, batch: method.predict(outputs, predict_view(context, name, batch))
+    return lambda outputs, batch: outputs.logits
+
+
+def _at_end(context):
+    """Returns the context with the client's model at the end of its last round in place of the server's."""
     context = _with_private(context)
     variables, _ = context.client.state.memory[TRAINED]
-    return _personal(context._replace(server=context.server._replace(variables=variables)), variables)
-
-
-def predictor(context: LocalContext) -> Callable[[Outputs], jax.Array]:
-    """Returns the function from outputs of a client's model to the logits [batch, classes] with which it predicts."""
-    for name, method in context.algorithm.having("predict").items():
-        view = client_view(_with_private(context), name)
-        return lambda outputs: method.predict(outputs, view)
-    return lambda outputs: outputs.logits
+    return context._replace(server=context.server._replace(variables=variables))
 
 
 def _personal(context, variables):

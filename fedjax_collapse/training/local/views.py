@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from fedjax_collapse.core.randomness import method_key
 from fedjax_collapse.core.records import Batch, PyTree, Trained, Variables
 from fedjax_collapse.data.batches import over_batches, sum_batches
-from fedjax_collapse.methods.base import ClientView, FinishView, Method
+from fedjax_collapse.methods.base import ClientView, FinishView, Method, PredictView
 from fedjax_collapse.training.algorithm import FedAvg
 from fedjax_collapse.training.local.context import LocalContext
 from fedjax_collapse.training.local.loop import train
@@ -19,6 +19,11 @@ from fedjax_collapse.training.local.loop import train
 def client_view(context: LocalContext, name: str) -> ClientView:
     """Returns what the method sees before local training, and when its client is evaluated."""
     return ClientView(**_fields(context, name))
+
+
+def predict_view(context: LocalContext, name: str, batch: Batch) -> PredictView:
+    """Returns what the method sees when its client predicts on a batch."""
+    return PredictView(**_fields(context, name), batch=batch)
 
 
 def finish_view(
@@ -52,7 +57,7 @@ def _fields(context, name):
         key=method_key(context.client.key, name),
         over_batches=functools.partial(_over_batches, context),
         sum_over_batches=functools.partial(sum_batches, *rows, context.client.size),
-        train=functools.partial(_train, context),
+        train=functools.partial(_train, context, name),
     )
 
 
@@ -71,8 +76,13 @@ def _over_batches(
 
 
 def _train(
-    context: LocalContext, start: Variables, methods: Mapping[str, Method] | None = None, **changes: Any
-) -> Variables:
+    context: LocalContext,
+    name: str,
+    start: Variables,
+    methods: Mapping[str, Method] | None = None,
+    carried: bool = False,
+    **changes: Any,
+) -> Variables | tuple[Variables, PyTree]:
     added = methods or {}
     kept = {name: method for name, method in context.algorithm.methods.items() if method.is_loss()}
     training = context.training.replace(**{"momentum_reset": True, "logged_epochs": 0, **changes})
@@ -86,4 +96,5 @@ def _train(
         start=start,
         carries={},
     )
-    return train(alone).variables
+    trained = train(alone)
+    return (trained.variables, trained.carries[name]) if carried else trained.variables

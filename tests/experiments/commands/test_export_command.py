@@ -119,24 +119,37 @@ def test_a_file_of_something_else_is_named(tmp_path):
         load_weights(tmp_path / "x")
 
 
-@pytest.mark.parametrize("name", KINDS)
-def test_the_network_in_pytorch_has_the_same_outputs(name, tmp_path, float64):
-    """With the weights of the state dict, and running statistics that are not 0 and 1."""
-    model = tiny_model(name)
-    variables = model.init(jax.random.key(0))
-    rng = np.random.default_rng(0)
-    variables = jax.tree.map(lambda leaf: leaf + 0.1 * rng.random(leaf.shape), variables)
-    images = rng.normal(size=(3, *model.input_shape))
+def exported(name, folder):
+    """Model and arbitrary variables, the network in PyTorch that has the file's state dict, images and its logits."""
+    model, rng = tiny_model(name), np.random.default_rng(0)
+    variables = jax.tree.map(lambda leaf: 0.1 + 0.2 * rng.random(leaf.shape), model.variable_shapes())
     config = {"network": {"name": name, "lowering": "auto", **TINY[name].options}}
     run = LoadedRun(model, _Classes(model), None, variables, None, config, None)
-    export.write(run, variables, "torch", tmp_path / "model.pt")
+    export.write(run, variables, "torch", folder / "model.pt")
     network = run.to_torch(jax.tree.map(np.zeros_like, variables)).double()
-    network.load_state_dict(torch.load(tmp_path / "model.pt"))
-    outputs = model.module.apply(variables._asdict(), images, np.ones(3, bool), train=False)
-    found = network(torch.from_numpy(np.moveaxis(images, -1, 1))).detach().numpy()
-    np.testing.assert_allclose(found, outputs.logits, rtol=1e-4, atol=1e-5)
+    network.load_state_dict(torch.load(folder / "model.pt"))
+    images = rng.normal(size=(3, *model.input_shape))
+    inputs = torch.from_numpy(np.moveaxis(images, -1, 1))
+    return model, variables, run, images, [of(inputs).detach().numpy() for of in (network, run.to_torch().double())]
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_file_has_the_networks_weights(name, tmp_path, float64):
+    """The outputs are those of the network in PyTorch; ``test_network_training.py`` has them equal to ours."""
+    _, variables, _, _, (found, expected) = exported(name, tmp_path)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    assert np.isfinite(found).all() and np.ptp(found) > 0
     save_weights(tmp_path / "model.safetensors", variables)
     assert jax.tree.all(jax.tree.map(np.array_equal, load_weights(tmp_path / "model.safetensors"), variables))
+
+
+def test_the_network_in_pytorch_has_the_same_outputs(tmp_path, float64):
+    """With running statistics that are not 0 and 1."""
+    model, variables, _, images, (found, _) = exported("resnet18", tmp_path)
+    outputs = jax.jit(model.module.apply, static_argnames="train")(
+        variables._asdict(), images, np.ones(3, bool), train=False
+    )
+    np.testing.assert_allclose(found, outputs.logits, rtol=1e-4, atol=1e-5)
 
 
 class _Classes:

@@ -1,0 +1,122 @@
+"""Per-FedAvg, and APFL."""
+
+import copy
+
+import jax
+import numpy as np
+import torch
+from conftest import assert_close
+
+from reference.networks import load_params, statistics, vector
+from reference.personal_steps import PlainSteps
+from reference.rounds import BODY, EVERYTHING, PlainFedAvg, is_in
+
+TOLERANCE = 1e-10
+
+
+class PlainPerFedAvg(PlainSteps):
+    """With the Hessian if there is a ``delta``."""
+
+    def __init__(self, alpha, delta=None):
+        self.alpha, self.delta = alpha, delta
+
+    def loss_of(self, client, rows):
+        def loss():
+            _, logits = client.network(client.batch.images[rows])
+            return torch.nn.functional.cross_entropy(logits, client.batch.labels[rows])
+
+        return loss
+
+    def backward(self, client, loss):
+        count, parts = len(client.batch.labels), 2 if self.delta is None else 3
+        chunks = [chunk.tolist() for chunk in torch.arange(count).tensor_split(parts)]
+        adapting, meta, *own = [self.loss_of(client, chunk if count >= parts else range(count)) for chunk in chunks]
+        w = vector(client.network.parameters()).clone()
+        adapted = w - self.alpha * self.gradient_at(client, w, adapting, moves_statistics=True)
+        g = self.gradient_at(client, adapted, meta)
+        for hessian in own:
+            above, below = (self.gradient_at(client, w + d * g, hessian) for d in (self.delta, -self.delta))
+            g = g - self.alpha * (above - below) / (2 * self.delta)
+        self.set_gradient(client, g)
+
+
+class PlainAPFL(PlainFedAvg):
+    """A second network of each client, with an optimizer like that of the first."""
+
+    averages_alike = True
+
+    def __init__(self, alpha, variant):
+        self.alpha, self.variant, self.own = alpha, variant, {}
+
+    def start(self, round, server):
+        if round == 0:
+            self.initial = copy.deepcopy(server), self.alpha
+
+    def start_client(self, client):
+        second, client.alpha = self.own.get(client.id, self.initial)
+        client.second, client.is_first = copy.deepcopy(second).train(), True
+        part = BODY if self.training.freeze == "head" else EVERYTHING
+        named = list(client.second.named_parameters())
+        client.trained = [p for name, p in named if is_in(name, part)]
+        client.is_trained = vector([torch.full_like(p, is_in(name, part)) for name, p in named])
+        client.second_optimizer = torch.optim.SGD(
+            client.trained, client.learning_rate, self.training.momentum, weight_decay=self.training.weight_decay
+        )
+
+    def backward(self, client, loss):
+        loss().backward()
+        alpha, rate, v = client.alpha, client.learning_rate, vector(client.second.parameters())
+        g = client.is_trained * vector([p.grad for p in client.network.parameters()])
+        w = vector(client.network.parameters())
+        after = load_params(copy.deepcopy(client.network), w - rate * g)
+        if self.variant == "paper":
+            run = load_params(copy.deepcopy(client.second), alpha * v + (1 - alpha) * w)
+            (direction,) = self.slopes(client, [run], lambda out: out)
+            slope = alpha * direction
+            for own, new in zip(statistics(client.second), statistics(run), strict=True):
+                own.copy_(new)
+            self.step(client, slope)
+            change = torch.dot(v - w, direction)
+        else:
+            if self.variant == "official":
+                both = [client.second, after]
+                slope, g = self.slopes(client, both, lambda own, shared: alpha * own + (1 - alpha) * shared)
+            else:
+                (slope,) = self.slopes(client, [client.second], lambda out: out)
+            self.step(client, slope)
+            gap = vector(client.second.parameters()) - vector(after.parameters())
+            change = torch.dot(gap, alpha * slope + (1 - alpha) * g) + 0.02 * alpha
+        if client.is_first or self.variant != "official":
+            client.alpha = float(np.clip(alpha - rate * float(change), 0, 1))
+        client.is_first = False
+
+    def slopes(self, client, networks, mixed):
+        """Of the loss of the outputs, as ``mixed``, in the params of each network."""
+        logits = mixed(*(network(client.batch.images)[1] for network in networks))
+        torch.nn.functional.cross_entropy(logits, client.batch.labels).backward()
+        found = [client.is_trained * vector([p.grad for p in network.parameters()]) for network in networks]
+        for network in networks:
+            network.zero_grad()
+        return found
+
+    def step(self, client, slope):
+        params = list(client.second.parameters())
+        for p, g in zip(params, slope.split([p.numel() for p in params]), strict=True):
+            p.grad = g.view_as(p).clone()
+        if self.training.clip_norm is not None:
+            torch.nn.utils.clip_grad_norm_(client.trained, self.training.clip_norm)
+        client.second_optimizer.step()
+        client.second.zero_grad()
+
+    def finish(self, client):
+        if self.variant == "pfllib":
+            v, w = (vector(network.parameters()) for network in (client.second, client.network))
+            load_params(client.second, client.alpha * v + (1 - client.alpha) * w)
+        self.own[client.id] = client.second, client.alpha
+
+    def check(self, found, rounds):
+        stored = [self.own.get(i, self.initial) for i in range(len(self.sizes))]
+        networks = jax.tree.map(lambda *leaves: np.stack(leaves), *(network.dump() for network, _ in stored))
+        assert_close(found.state.clients.memory["apfl"].variables, networks, TOLERANCE)
+        assert_close(found.state.clients.memory["apfl"].alpha, np.array([alpha for _, alpha in stored]), TOLERANCE)
+        assert len({alpha for _, alpha in stored}) > 2
