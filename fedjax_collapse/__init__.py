@@ -75,6 +75,7 @@ from fedjax_collapse.methods import Term as Term
 from fedjax_collapse.methods import TopK as TopK
 from fedjax_collapse.methods import VICReg as VICReg
 from fedjax_collapse.nn.model import Model as Model
+from fedjax_collapse.nn.pretrained import load_pretrained as load_pretrained
 from fedjax_collapse.nn.task import CLASSIFICATION as CLASSIFICATION
 from fedjax_collapse.nn.task import REGRESSION as REGRESSION
 from fedjax_collapse.nn.task import Task as Task

@@ -52,6 +52,7 @@ TINY = {
         nn.ResNet50, dict(width_multiplier=1 / 8, blocks=(2,), strides=(2,)), least=dict(blocks=(1,), strides=(2,))
     ),
     "small_cnn": Tiny(nn.SmallCNN, dict(channels=(5, 8))),
+    "vit": Tiny(nn.ViT, dict(size="micro", patch=16, depth=1, heads=2, mlp_width=24)),
     "wide_resnet": Tiny(nn.WideResNet, dict(width_multiplier=1.0, depth=10), least=dict(width_multiplier=1 / 4)),
 }
 

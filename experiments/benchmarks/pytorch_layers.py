@@ -61,6 +61,67 @@ class Flatten(nn.Module):
         return images.permute(0, 2, 3, 1).flatten(1)
 
 
+class Patches(nn.Module):
+    """A convolution whose stride is its size, [batch, height * width, channels] of it."""
+
+    def __init__(self, inputs, outputs, size):
+        super().__init__()
+        self.conv = conv(inputs, outputs, size, size, padding=0, bias=True)
+
+    def forward(self, images):
+        return self.conv(images).flatten(2).transpose(1, 2)
+
+
+class ClassToken(nn.Module):
+    """The tokens after one that is learned."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.token = nn.Parameter(torch.zeros(width))
+
+    def forward(self, tokens):
+        return torch.cat([self.token.expand(len(tokens), 1, -1), tokens], 1)
+
+
+class Positions(nn.Module):
+    """The tokens plus a learned vector each, the columns of a matrix."""
+
+    def __init__(self, tokens, width):
+        super().__init__()
+        self.positions = nn.Parameter(torch.zeros(width, tokens))
+
+    def forward(self, tokens):
+        return tokens + self.positions.T
+
+
+class Attention(nn.Module):
+    """Self-attention of heads, with a matrix each for queries, keys, values and what comes out."""
+
+    def __init__(self, width, heads):
+        super().__init__()
+        self.query, self.key, self.value, self.out = (nn.Linear(width, width) for _ in range(4))
+        self.heads = heads
+
+    def forward(self, tokens):
+        parts = (layer(tokens).unflatten(2, (self.heads, -1)) for layer in (self.query, self.key, self.value))
+        attended = nn.functional.scaled_dot_product_attention(*(part.transpose(1, 2) for part in parts))
+        return self.out(attended.transpose(1, 2).flatten(2))
+
+
+class FirstToken(nn.Module):
+    """Of [batch, tokens, width]."""
+
+    def forward(self, tokens):
+        return tokens[:, 0]
+
+
+class MeanToken(nn.Module):
+    """Of [batch, tokens, width]."""
+
+    def forward(self, tokens):
+        return tokens.mean(1)
+
+
 def conv(inputs, outputs, size=3, stride=1, padding=None, groups=1, bias=False):
     """A convolution; without ``padding``, with as much as keeps the size at stride 1."""
     return nn.Conv2d(inputs, outputs, size, stride, (size - 1) // 2 if padding is None else padding, 1, groups, bias)

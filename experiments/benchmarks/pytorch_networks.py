@@ -11,10 +11,16 @@ import torch
 from torch import nn
 
 from experiments.benchmarks.pytorch_layers import (
+    Attention,
+    ClassToken,
     DropPath,
     Excitation,
+    FirstToken,
     Flatten,
+    MeanToken,
     PaddedShortcut,
+    Patches,
+    Positions,
     Residual,
     conv,
     conv_norm,
@@ -240,6 +246,23 @@ def _mb_conv(inputs, outputs, expansion, size, stride, drop_path):
     return Residual(branch.append(DropPath(drop_path))) if stride == 1 and inputs == outputs else branch
 
 
+def _vit(
+    image_shape, size="mini", patch=4, width=None, depth=None, heads=None, mlp_width=None, pool="token",
+    epsilon=1e-6, gelu="erf",
+):  # fmt: skip
+    sizes = {"micro": (64, 4, 4), "mini": (128, 6, 4), "Ti": (192, 12, 3), "S": (384, 12, 6), "B": (768, 12, 12)}[size]
+    width, depth, heads = (own or of_size for own, of_size in zip((width, depth, heads), sizes, strict=True))
+    hidden, tokens = mlp_width or 4 * width, (image_shape[0] // patch) * (image_shape[1] // patch) + (pool == "token")
+    activation = nn.GELU("tanh" if gelu == "tanh" else "none")
+    layers = [Patches(image_shape[2], width, patch), *([ClassToken(width)] if pool == "token" else [])]
+    layers.append(Positions(tokens, width))
+    for _ in range(depth):
+        mlp = nn.Linear(width, hidden), activation, nn.Linear(hidden, width)
+        for branch in ([Attention(width, heads)], mlp):
+            layers.append(Residual(nn.Sequential(nn.LayerNorm(width, epsilon), *branch)))
+    return nn.Sequential(*layers, nn.LayerNorm(width, epsilon), FirstToken() if pool == "token" else MeanToken()), width
+
+
 _cifar_resnet = functools.partial(_residual_network, strides=(1, 2, 2), width=16, padded_shortcut=True)
 
 BACKBONES = {
@@ -255,5 +278,6 @@ BACKBONES = {
     "resnet32": functools.partial(_cifar_resnet, blocks=(5, 5, 5)),
     "resnet50": functools.partial(_residual_network, blocks=(3, 4, 6, 3), bottleneck=True),
     "small_cnn": _small_cnn,
+    "vit": _vit,
     "wide_resnet": _wide_resnet,
 }

@@ -32,6 +32,7 @@ from fedjax_collapse.data import Federation, OwnSplit, augment, partition, sourc
 from fedjax_collapse.data.ownership import owned
 from fedjax_collapse.nn.heads import orthogonal_head
 from fedjax_collapse.nn.model import Model
+from fedjax_collapse.nn.pretrained import load_pretrained
 from fedjax_collapse.simulation.own_tests import Finetuning
 from fedjax_collapse.simulation.simulation import Schedule
 
@@ -162,7 +163,7 @@ def _partition(config, draw, arguments, **given):
 
 def model(config: Mapping[str, Any], federation: Federation) -> Model:
     """Returns the network, with as many classes as the data, for images of the size after augmentation."""
-    name, arguments = chosen_name("network", config["network"], "name"), without(config["network"], "name")
+    name, arguments = chosen_name("network", config["network"], "name"), without(config["network"], "name", "weights")
     if arguments.get("lowering") in ("timed", "rules"):  # timed in ``runs.make_plan``, by the rules until then
         arguments["lowering"] = "auto"
     check_name("head", config["head"], HEADS)
@@ -170,6 +171,8 @@ def model(config: Mapping[str, Any], federation: Federation) -> Model:
     module = network(name, arguments, federation.num_classes)
     try:
         built = Model(module, augmented, HEADS[config["head"]])
+        if weights := config["network"].get("weights"):
+            built = load_pretrained(built, weights)
         jax.eval_shape(built.init, jax.random.key(0))  # raises for invalid options or image sizes
     except BaseException as error:
         raise explained(f"network {name} cannot be made with these options", error) from error

@@ -68,6 +68,11 @@ KEYS = {  # sections with dots
         'the network, or "my_module:MyClass"; further keys are its options, among them head (linear, etf, simplex, '
         'two_heads, shifted, or dict(name="etf", ...) with options) and lowering, of convolutions',
     ),
+    "network.weights": Key(
+        "",
+        "file of initial weights: a ViT's from timm, Hugging Face, torchvision (safetensors) or the JAX codes (npz), "
+        "or any network's from save_weights; a classifier of other classes stays random",
+    ),
     "training.epochs": Key(
         5, "passes over the client's examples in a round; phases=(('head', 10), ('body', 1)) replaces it"
     ),

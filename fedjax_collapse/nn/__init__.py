@@ -12,4 +12,5 @@ from fedjax_collapse.nn.networks.resnet20 import ResNet20 as ResNet20
 from fedjax_collapse.nn.networks.resnet32 import ResNet32 as ResNet32
 from fedjax_collapse.nn.networks.resnet50 import ResNet50 as ResNet50
 from fedjax_collapse.nn.networks.small_cnn import SmallCNN as SmallCNN
+from fedjax_collapse.nn.networks.vit import ViT as ViT
 from fedjax_collapse.nn.networks.wide_resnet import WideResNet as WideResNet

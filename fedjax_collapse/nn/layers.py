@@ -14,7 +14,7 @@ from jax import lax
 
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.core.target import Target
-from fedjax_collapse.nn.batch_norm import count_values, normalize_batch
+from fedjax_collapse.nn.batch_norm import at_least_float32, count_values, normalize_batch
 from fedjax_collapse.nn.lowerings.convolution import Convolution, TimedLowerings, convolve
 from fedjax_collapse.nn.lowerings.sums import add_bias
 from fedjax_collapse.nn.pooling import avg_pool as avg_pool
@@ -51,6 +51,7 @@ class Dense(nn.Module):
     features: int
     use_bias: bool = True
     kernel_init: Init = torch_uniform
+    bias_init: Init = torch_uniform
     dtype: str | None = None
     part: str | None = None
 
@@ -60,7 +61,31 @@ class Dense(nn.Module):
         kernel = self.param("kernel", self.kernel_init(channels, self.features), (channels, self.features))
         inputs, kernel = _cast((inputs, kernel), self.dtype)
         outputs = inputs @ kernel
-        return outputs + _bias(self, channels) if self.use_bias else outputs
+        return outputs + _bias(self, channels, self.bias_init) if self.use_bias else outputs
+
+
+class PatchEmbedding(nn.Module):
+    """Convolution whose stride is its kernel's size, as one product: images [batch, height, width, in] to patches.
+
+    These are [batch, height / size * width / size, features], row by row. The kernel has the shape and initialisation
+    of a ``Conv``.
+    """
+
+    features: int
+    size: int
+    dtype: str | None = None
+
+    @nn.compact
+    def __call__(self, images: jax.Array) -> jax.Array:
+        size, (batch, height, width, channels) = self.size, images.shape
+        if height % size or width % size:
+            raise UserError(f"images of {height}x{width} pixels: expected multiples of the patches' {size} pixels")
+        fan_in = size * size * channels
+        kernel = self.param("kernel", torch_uniform(fan_in), (size, size, channels, self.features))
+        images, kernel = _cast((images, kernel), self.dtype)
+        patches = images.reshape(batch, height // size, size, width // size, size, channels).swapaxes(2, 3)
+        products = patches.reshape(batch, -1, fan_in) @ kernel.reshape(fan_in, self.features)
+        return products + _bias(self, fan_in)
 
 
 class Conv(nn.Module):
@@ -157,6 +182,21 @@ class GroupNorm(nn.Module):
         return (normalized.reshape(inputs.shape) * scale + bias).astype(inputs.dtype)
 
 
+class LayerNorm(nn.Module):
+    """LayerNorm over the last axis, as in PyTorch."""
+
+    epsilon: float = 1e-6
+
+    @nn.compact
+    def __call__(self, inputs: jax.Array) -> jax.Array:
+        scale = self.param("scale", nn.initializers.ones, inputs.shape[-1:])
+        bias = self.param("bias", nn.initializers.zeros, inputs.shape[-1:])
+        values = at_least_float32(inputs)
+        centred = values - values.mean(-1, keepdims=True)
+        normalized = centred * lax.rsqrt(jnp.mean(centred**2, -1, keepdims=True) + self.epsilon)
+        return (normalized * scale + bias).astype(inputs.dtype)
+
+
 def _cast(arrays, dtype):
     """Casts arrays to the dtype in which a layer computes."""
     if dtype not in DTYPES:
@@ -164,5 +204,5 @@ def _cast(arrays, dtype):
     return arrays if dtype is None else jax.tree.map(lambda array: array.astype(dtype), arrays)
 
 
-def _bias(layer, fan_in):
-    return _cast(layer.param("bias", torch_uniform(fan_in), (layer.features,)), layer.dtype)
+def _bias(layer, fan_in, init=torch_uniform):
+    return _cast(layer.param("bias", init(fan_in, layer.features), (layer.features,)), layer.dtype)

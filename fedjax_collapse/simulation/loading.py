@@ -64,7 +64,9 @@ class LoadedRun(NamedTuple):
         if variables is not None:
             self.model.check_variables("to_torch: variables", variables)
         variables = self.variables if variables is None else variables
-        options = {key: value for key, value in self.config["network"].items() if key not in ("name", "lowering")}
+        options = dict(self.config["network"])
+        for key in ("name", "lowering", "weights"):
+            options.pop(key, None)
         name = self.config["network"]["name"]
         try:
             twins = command.import_program("benchmarks.pytorch_networks")

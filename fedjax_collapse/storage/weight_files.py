@@ -37,12 +37,7 @@ def load_weights(file: Path | str) -> Variables:
     Raises:
         UserError: safetensors is not installed, the file cannot be read, or its names are not those of variables.
     """
-    try:
-        arrays = _safetensors().load(files.read(Path(file)))
-    except UserError:
-        raise
-    except Exception as error:  # safetensors raises its own kinds of exceptions
-        raise UserError(f"{file}: not a readable safetensors file ({error})") from error
+    arrays = read_safetensors(file)
     trees = {"params": {}, "batch_stats": {}}
     for name, array in arrays.items():
         collection, *path = name.split("/")
@@ -53,6 +48,21 @@ def load_weights(file: Path | str) -> Variables:
             tree = tree.setdefault(part, {})
         tree[path[-1]] = jnp.asarray(array)
     return Variables(**trees)
+
+
+def read_safetensors(file: Path | str) -> dict[str, np.ndarray]:
+    """Returns the arrays of a file by name.
+
+    Raises:
+        UserError: safetensors is not installed, or the file cannot be read.
+    """
+    try:
+        files.reading(Path(file)).close()  # only regular files
+        return _safetensors().load_file(file)
+    except UserError:
+        raise
+    except Exception as error:  # safetensors raises its own kinds of exceptions
+        raise UserError(f"{file}: not a readable safetensors file ({error})") from error
 
 
 def _safetensors() -> ModuleType:

@@ -71,6 +71,7 @@ LEVELS = {  # of the tiny networks: numbers of channels
     "resnet32": (16, 16, 32),
     "resnet50": (8, 32),
     "small_cnn": (5, 8),
+    "vit": (64,),
     "wide_resnet": (16, 32, 64),
 }
 

@@ -62,7 +62,7 @@ def test_a_step_equals_torchs(float64, name):
 
     With XLA's convolutions, which compile fast; ``test_layers.py`` has the others equal to them.
     """
-    model = tiny_model(name, **{} if name == "mlp" else dict(lowering="xla"))
+    model = tiny_model(name, **{} if name in ("mlp", "vit") else dict(lowering="xla"))
     variables, batch = initialize(tiny_model(name)), batch_of(model.input_shape)
     outputs, updated, later = compiled(functools.partial(training_step, model), variables, batch)(variables, batch)
     arrays = pytorch_networks.arrays_in_order(model, variables)

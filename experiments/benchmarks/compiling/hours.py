@@ -110,7 +110,7 @@ def work(cell: Cell) -> Work:
         size = int(truncation * data.smallest)
     cohort = build.schedule(values).rule.cohort_size(clients)
     client_steps = values["rounds"] * cohort * float(algorithm.training.mean_client_steps(size))
-    network = {name: option for name, option in values["network"].items() if name not in _OUTPUTS}
+    network = {name: option for name, option in values["network"].items() if name not in (*_OUTPUTS, "weights")}
     shape = augment.output_shape(algorithm.training.augmentation, data.shape)
     step = Step(tuple(sorted(network.items())), shape, data.classes, algorithm.training.batch_size)
     outputs = {name: option for name, option in values["network"].items() if name in _OUTPUTS}

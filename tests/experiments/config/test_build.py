@@ -18,7 +18,7 @@ from experiments.configs import base, quickstart
 from experiments.configs import glyphs as glyphs_config
 from experiments.configs import pfllib as pfllib_config
 from experiments.study.study import run_study
-from fedjax_collapse import Model, UserError, engine, nn
+from fedjax_collapse import Model, UserError, engine, nn, save_weights
 from fedjax_collapse.core.target import Target
 from fedjax_collapse.data import augment, glyphs, normalisations, partition, sources
 
@@ -130,6 +130,21 @@ def test_the_protocol_of_pfllib(cache):
             assert (training.batch_size, training.drop_last, training.momentum) == (10, True, 0)
     with pytest.raises(ValueError, match="expected digits, mnist, "):
         pfllib_config.get_config("minst")
+
+
+def test_weights_of_a_file(tmp_path):
+    """They are what a run starts from; a file that is not there is named."""
+    config = base.get_config()
+    config.partition.alpha, config.network = 1.0, dict(name="mlp", hidden=(3,))
+    federation = build.federations(plain(config), [0])[0]
+    shapes = build.model(plain(config), federation).variable_shapes()
+    save_weights(tmp_path / "weights", jax.tree.map(lambda leaf: np.full(leaf.shape, 2, leaf.dtype), shapes))
+    config.network.weights = str(tmp_path / "weights")
+    model = build.model(plain(config), federation)
+    assert all((leaf == 2).all() for leaf in jax.tree.leaves(model.init(jax.random.key(0))))
+    config.network.weights = str(tmp_path / "none")
+    with pytest.raises(UserError, match="none: not a readable safetensors or npz file"):
+        build.model(plain(config), federation)
 
 
 def test_arms_override_the_rest_and_another_name_replaces_the_dict():
