@@ -3,6 +3,7 @@
 import argparse
 import shlex
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 from experiments.benchmarks import ON_GPU, SYSTEMS, WITH_METHODS, growth, network_steps
@@ -12,6 +13,11 @@ from experiments.commands.parser import Parser
 from experiments.config.choices import OpenChoice
 
 FIGURES = (".svg", ".png", ".pdf")
+METHODS = sorted(  # by their files, as the parent process does not import JAX
+    file.stem
+    for file in Path(find_spec("fedjax_collapse").origin).with_name("methods").glob("[!_]*.py")
+    if file.stem != "base"
+)
 MODES = ("methods", "augmentations", "networks", "growth")  # measured instead of the workloads
 _ONLY_FOR = {  # options that not every mode takes
     **dict.fromkeys(("figure", "profile", "turns", "variant", "device"), ("workloads",)),
@@ -56,7 +62,7 @@ def command_line(description: str) -> Parser:
     parser.add_argument("--workloads", default=["mlp100", "cnn100"], **_list_of(WORKLOADS, "of"))
     parser.add_argument("--systems", default=["fedjax_collapse", "pytorch"], **_list_of(SYSTEMS, "of"))
     modes = parser.add_mutually_exclusive_group()
-    modes.add_argument("--methods", action="store_true", help="the cost of each method over federated averaging")
+    modes.add_argument("--methods", **_all_or_some(METHODS, "the cost over federated averaging of"))
     modes.add_argument("--augmentations", action="store_true", help="the cost of each augmentation over none")
     modes.add_argument("--networks", **_all_or_some(network_steps.NETWORKS, "local steps of"))
     rounds = "rounds of 10 to 1,000 clients with the networks of"

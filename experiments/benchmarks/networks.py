@@ -14,6 +14,7 @@ def linen(name: str) -> Any:
     return {
         "mlp": nn.MLP(CLASSES, hidden=(128, 128)),
         "cnn": nn.SmallCNN(CLASSES, channels=(32, 64, 64), norm="none"),
+        "pfllib_cnn": nn.PFLlibCNN(CLASSES),
         "two_conv_cnn": TwoConvCNN(CLASSES),
         "resnet18": nn.ResNet18(CLASSES),
         "mobilenet_v2": nn.MobileNetV2(CLASSES),

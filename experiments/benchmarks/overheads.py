@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import jax
 
@@ -29,11 +29,15 @@ TRAINING = LocalTraining(epochs=10, batch_size=64, learning_rate=0.01, momentum=
 AUGMENTED = TRAINING.replace(epochs=2)  # few, as an augmentation costs the same in each
 
 
-def methods() -> dict[str, FedAvg]:
-    """Federated averaging, alone and with each method that accepts the network with some head; default options."""
+def methods(names: Collection[str] | None = None) -> dict[str, FedAvg]:
+    """Federated averaging, alone and with each method that accepts the network with some head; default options.
+
+    ``names``: of the methods; None is all.
+    """
     workload = WORKLOADS["cnn100"]
     model = Model(networks.linen(workload.network), workload.image_shape)
-    found = {kind.__name__: FedAvg(TRAINING, {name: kind()}) for name, kind in classes("method").items()}
+    chosen = {name: kind for name, kind in classes("method").items() if names is None or name in names}
+    found = {kind.__name__: FedAvg(TRAINING, {name: kind()}) for name, kind in chosen.items()}
     return {"FedAvg": FedAvg(TRAINING)} | {name: method for name, method in found.items() if accepted(method, model)}
 
 
@@ -60,7 +64,12 @@ def augmentations() -> dict[str, Augmentation | None]:
 
 
 def measure(
-    kind: str, rounds: int, cores: int, scale: float = 1.0, advance: Callable[[int], None] = lambda total: None
+    kind: str,
+    rounds: int,
+    cores: int,
+    scale: float = 1.0,
+    advance: Callable[[int], None] = lambda total: None,
+    names: Collection[str] | None = None,
 ) -> list[Row]:
     """A row for each of the ``methods`` or ``augmentations``: seconds of its rounds, and their ratio to the first's.
 
@@ -71,7 +80,7 @@ def measure(
     """
     jax.config.update("jax_num_cpu_devices", cores)  # before anything is computed
     if kind == "methods":
-        timed = _interleaved(methods(), rounds, cores, scale, advance)
+        timed = _interleaved(methods(names), rounds, cores, scale, advance)
         return [{"method": name} | row for name, row in timed.items()]
     algorithms = {name: FedAvg(AUGMENTED.replace(augmentation=chosen)) for name, chosen in augmentations().items()}
     images = AUGMENTED.epochs * round(scale * EXAMPLES)

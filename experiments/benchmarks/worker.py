@@ -49,12 +49,14 @@ def prepare(task: str, workload: str, rounds: int, scale: float = 1.0, clients: 
     (growth.make_task(chosen, clients, rounds) if clients else make_task(chosen, rounds)).save(Path(task))
 
 
-def measure_overheads(kind: str, rounds: int, cores: int, scale: float, file: str) -> None:
-    """Writes the costs of all ``methods`` or ``augmentations`` to a JSON file; messages count its steps."""
+def measure_overheads(
+    kind: str, rounds: int, cores: int, scale: float, file: str, names: Sequence[str] | None = None
+) -> None:
+    """Writes the costs of ``methods``, all or some, or ``augmentations`` to a JSON file; messages count its steps."""
     from experiments.benchmarks import overheads
 
     with _messages() as say:
-        rows = overheads.measure(kind, rounds, cores, scale, lambda total: say({"total": total}))
+        rows = overheads.measure(kind, rounds, cores, scale, lambda total: say({"total": total}), names)
     Path(file).write_text(json.dumps(rows))
 
 

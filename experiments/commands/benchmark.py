@@ -18,11 +18,11 @@ then with the cores swapped. The ratio is the median over ``--repetitions`` of t
 smallest and the largest. With ``--turns`` or ``--layout``, on a GPU, with one core, and for a system of several
 processes, they run alternately, with all cores.
 
-``--variant`` is our engine with other environment variables, such as ``XLA_FLAGS``. ``--methods`` compares every method
-with federated averaging instead, and ``--augmentations`` every augmentation with none (``benchmarks/overheads.py``),
-both in interleaved rounds of one process. ``--networks`` compares a local step of each network and lowering with
-PyTorch (``benchmarks/network_steps.py``), and ``--growth`` rounds of 10, 100 and 1,000 clients
-(``benchmarks/growth.py``), both alternately, with all cores.
+``--variant`` is our engine with other environment variables, such as ``XLA_FLAGS``. ``--methods`` compares methods with
+federated averaging instead, all or those named, and ``--augmentations`` every augmentation with none
+(``benchmarks/overheads.py``), both in interleaved rounds of one process. ``--networks`` compares a local step of each
+network and lowering with PyTorch (``benchmarks/network_steps.py``), and ``--growth`` rounds of 10, 100 and 1,000
+clients (``benchmarks/growth.py``), both alternately, with all cores.
 """
 
 import functools
@@ -135,6 +135,7 @@ def run_overheads(asked: Namespace) -> list[Row]:
     with tempfile.TemporaryDirectory() as folder:
         file, rounds = Path(folder, "measurement.json"), asked.rounds or _OVERHEAD_ROUNDS
         options = dict(kind=asked.mode, rounds=rounds, cores=machine.num_cores(), scale=asked.scale, file=str(file))
+        options |= dict(names=asked.methods)
         _worker(f"timing the {asked.mode}", "overheads", **options)
         return json.loads(file.read_text())
 

@@ -33,7 +33,7 @@ def get_config(arg: str = "all") -> ConfigDict:
     config = base.get_config()
     config.seeds, config.clients, config.rounds = (0, 1, 2), 20, 20
     config.evaluate_every = config.checkpoint_every = config.rounds
-    config.own_tests = dict(name="split")
+    config.own_tests, config.finetuning = dict(name="split"), dict(epochs=5)
     config.network = dict(name="mlp", hidden=(128,) * 4)
     config.training.update(dict(epochs=5, batch_size=16, learning_rate=0.02))
     config.watch, config.measurements = "all", dict(personal="personal_models")

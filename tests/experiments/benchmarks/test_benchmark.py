@@ -28,6 +28,7 @@ from experiments.benchmarks import (  # noqa: E402
     environment,
     growth,
     lanes,
+    networks,
     overheads,
     tables,
     worker,
@@ -97,9 +98,15 @@ def test_systems_do_the_same_work(rows):
     np.testing.assert_allclose(ours["final_loss"], other["final_loss"], rtol=0.02)
 
 
+def test_every_workload_has_its_network_on_both_sides():
+    for workload in WORKLOADS.values():
+        assert networks.linen(workload.network).num_classes == networks.CLASSES
+        assert networks.pytorch(workload.network, workload.image_shape).training
+
+
 def test_growth_has_a_row_for_each_number_of_clients(monkeypatch, capsys):
     monkeypatch.setattr(growth, "ROUNDS", {8: 5, 24: 5})
-    assert benchmark.main(["--growth=mlp100", "--repetitions=1"]) == 0
+    assert benchmark.main(["--growth=mlp100", "--repetitions=3"]) == 0
     head, *rows = (line.split() for line in capsys.readouterr().out.splitlines())
     assert head[:2] == ["workload", "clients"]
     assert [row[:2] for row in rows] == [["mlp100", "8"], ["mlp100", "24"]]
@@ -165,7 +172,9 @@ def _replace_rounds_by_a_clock(monkeypatch, seconds_of):
 
 def test_methods_are_compared_with_federated_averaging_in_adjacent_rounds(monkeypatch):
     calls = _replace_rounds_by_a_clock(monkeypatch, lambda algorithm: 1.0 + len(algorithm.methods))
-    monkeypatch.setattr(overheads, "methods", lambda: {"FedAvg": FedAvg(), "FedUV": FedAvg(methods={"feduv": FedUV()})})
+    monkeypatch.setattr(
+        overheads, "methods", lambda names: {"FedAvg": FedAvg(), "FedUV": FedAvg(methods={"feduv": FedUV()})}
+    )
     done = []
     found = overheads.measure("methods", 5, jax.config.jax_num_cpu_devices, advance=done.append)
     assert calls == [1.0, 2.0] * 7 and done == [16] * 16
