@@ -53,6 +53,12 @@ def test_patches(size, stride, padding, extent, channels, clients, groups, platf
     compare_with_xla("patches", size, stride, padding, extent, channels, clients, groups, platform=platform)
 
 
+@pytest.mark.parametrize(("padding", "extent"), [(0, (9, 7)), (1, (6, 8))])
+@pytest.mark.parametrize("clients", [None, 2])
+def test_patches_of_images_that_are_larger_than_the_outputs(padding, extent, clients):
+    compare_with_xla("patches", 5, 1, padding, extent, (2, 3), clients)
+
+
 @settings(max_examples=4, deadline=None)
 @given(
     size=st.integers(1, 5),
