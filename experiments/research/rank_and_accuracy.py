@@ -1,7 +1,7 @@
 """Does fixing rank fix accuracy? What methods change in accuracy, rank, collapse and bias, run by run.
 
     python experiments/launch.py --config=experiments/configs/rank_and_accuracy.py --workdir=STUDY
-    fedjax-collapse rank-and-accuracy STUDY [STUDY ...] [--base=fedavg] [--out=FOLDER]
+    fedjax-collapse rank-and-accuracy STUDY [STUDY ...] [--base=fedavg] [--score=headline] [--out=FOLDER]
 
 Differences to the base arm are taken between runs with one seed on one partition, after the last round: of accuracy,
 effective rank of the server's features, NC1 (its natural logarithm), bias of the predictions and accuracy of a linear
@@ -10,7 +10,8 @@ pair of runs, ``settings.csv`` with Spearman's rank correlations over the arms o
 arms of all settings divided by whether they raise rank and probe and lower the bias, and the figure as SVG, PDF and
 PNG. The last two tables are also printed. It works on any study; measurements are those that the config calls ``nc``
 (``neural_collapse``), ``head`` (``prediction_bias``), ``probe`` (``linear_probe``) and ``personal``
-(``personal_models``), and what is not measured is left out.
+(``personal_models``), and what is not measured is left out. ``--score`` is what is compared instead of the headline
+accuracy: that after fine-tuning, or of the tenth of the clients that does worst (``docs/personalised.md``).
 
 Exit status: 0, or 2 for invalid input (a one-line message).
 """
@@ -55,10 +56,13 @@ METRICS = {
     "nc1": ("nc/nc1", "ln NC1"),
     "bias": ("head/prediction_bias", "bias of predictions"),
     "probe": ("probe/accuracy", "probe accuracy (points)"),
-    "personal_rank": ("personal/effective_rank_mean", "effective rank of personal models"),
-    "worst_decile": ("own/received/accuracy/worst_decile", "accuracy of the worst decile (points)"),
+    "personal_rank": ("personal/effective_rank_mean", "rank of personal models"),
 }
-_IN_POINTS = ("probe", "worst_decile")
+SCORES = {  # what gains are of, and how that is called
+    "headline": (ACCURACY.name, "accuracy"),
+    "finetuned": ("own/finetuned/accuracy/weighted", "fine-tuned accuracy"),
+    "worst_decile": ("own/received/accuracy/worst_decile", "accuracy of the worst decile"),
+}
 _LINEAR = {"accuracy": 20, "bias": 0.2, "probe": 5}  # the linear range of axes, since arms that fail are far away
 RISE = 1.0  # dimensions; a smaller increase of the rank is not counted as one when arms are divided
 LEAST = 5  # the least number of arms for a correlation
@@ -71,9 +75,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     out = options.out or options.folders[0] / "rank_and_accuracy"
     try:
         studies = [read_study(folder, wait) for folder in options.folders]
-        rows = [row for study in studies for row in differences(study, options.base)]
+        rows = [row for study in studies for row in differences(study, options.base, options.score)]
         if not rows:
             raise UserError(f"no arm has a run of equal seed and partition as {options.base!r}; expected two arms")
+        if not any(np.isfinite(row[ACCURACY.name]) for row in rows):
+            raise UserError(f"no run has {SCORES[options.score][0]}; choose another --score")
         if not any(np.isfinite(row[metric]) for row in rows for metric in METRICS):
             known = ", ".join(name for name, _ in METRICS.values())
             raise UserError(f"no run has any of {known}; take measurements as configs/rank_and_accuracy.py does")
@@ -83,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _write(out / "settings.csv", settings)
         kinds = divided(rows)
         _write(out / "kinds.csv", kinds)
-        figure = scatter(rows)
+        figure = scatter(rows, options.score)
         for kind in FIGURES:
             save_figure(figure, out / f"rank_and_accuracy.{kind}")
     except UserError as error:
@@ -92,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         print(f"error: {error.filename}: cannot be written ({error.strerror})", file=sys.stderr)
         return 2
-    print(table(settings), kinds_table(kinds), sep="\n\n")
+    print(*filter(None, (table(settings), kinds_table(kinds))), sep="\n\n")
     for line in (line for study in studies for line in left_out(study, options.base)):
         print(line)
     print(f"wrote {out}")
@@ -104,11 +110,12 @@ def command_line() -> Parser:
     parser = Parser(__doc__)
     parser.add_argument("folders", nargs="+", type=Path, metavar="STUDY")
     parser.add_argument("--base", default="fedavg", metavar="ARM", help="the arm that differences are to")
+    parser.add_argument("--score", choices=SCORES, default="headline", help="the accuracy that is compared")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="where to write tables and figure")
     return parser
 
 
-def differences(study: Study, base: str) -> list[Difference]:
+def differences(study: Study, base: str, score: str = "headline") -> list[Difference]:
     """Returns the difference of each run of another arm to that of the base arm.
 
     Runs that cannot be compared, such as those with accuracies of another kind of model, are left out.
@@ -124,7 +131,7 @@ def differences(study: Study, base: str) -> list[Difference]:
         of_cell = {"setting": cell.setting or study.path.name, "arm": cell.arm}
         of_cell["method"] = declared.get(cell.arm, cell.arm)
         found += [
-            {**of_cell, "seed": run.seed, **_difference(run.metrics[-1], other.metrics[-1])}
+            {**of_cell, "seed": run.seed, **_difference(run.metrics[-1], other.metrics[-1], score)}
             for run, other in pairs(study, cell, base)
         ]
     return found
@@ -141,15 +148,15 @@ def _others(study, base):
     return dict.fromkeys(run.cell for run in study.runs if run.arm != base)
 
 
-def _difference(row, base):
+def _difference(row, base, score):
     """Returns the differences of two rows: accuracies in percentage points, NC1 in natural logarithms."""
-    name, factor = ACCURACY.name, ACCURACY.factor
-    change = {name: factor * (number(row.get(name)) - number(base.get(name)))}
+    name, factor = SCORES[score][0], ACCURACY.factor
+    change = {ACCURACY.name: factor * (number(row.get(name)) - number(base.get(name)))}
     for metric, (name, _) in METRICS.items():
         first, second = (number(of.get(name, of.get(MEASURED + name))) for of in (row, base))
         if metric == "nc1":
             first, second = (math.log(value) if value > 0 else math.nan for value in (first, second))
-        change[metric] = (100 if metric in _IN_POINTS else 1) * (first - second)
+        change[metric] = (100 if metric == "probe" else 1) * (first - second)
     return change
 
 
@@ -239,7 +246,9 @@ def divided(rows: Sequence[Difference]) -> list[dict[str, Any]]:
 
 
 def kinds_table(kinds: Sequence[Mapping[str, Any]]) -> str:
-    """Returns the result of ``divided`` as Markdown."""
+    """Returns the result of ``divided`` as Markdown; empty without arms."""
+    if not any(kind["arms"] for kind in kinds):
+        return ""
     rows = [["rank rises", "bias falls", "probe rises", "arms", "accuracy up", "in all seeds", "mean gain (points)"]]
     for kind in kinds:
         signs = ("yes" if kind[name] else "no" for name in ("rank_rises", "bias_falls", "probe_rises"))
@@ -249,7 +258,7 @@ def kinds_table(kinds: Sequence[Mapping[str, Any]]) -> str:
 
 
 @styled
-def scatter(rows: Sequence[Difference]) -> "Figure":
+def scatter(rows: Sequence[Difference], score: str = "headline") -> "Figure":
     """The gain in accuracy against that of each metric, a panel each, with a point for each arm and setting.
 
     Colours are for settings; points are hollow if there are more settings than colours.
@@ -270,18 +279,20 @@ def scatter(rows: Sequence[Difference]) -> "Figure":
         axes.axvline(0, **THRESHOLD, zorder=1)
         axes.set_xlabel(f"gain in {METRICS[metric][1]}")
         if metric in _LINEAR:
-            _linear_up_to(axes.set_xscale, axes.xaxis, _LINEAR[metric])
-    panels[0].set_ylabel("gain in accuracy (points)")
-    _linear_up_to(panels[0].set_yscale, panels[0].yaxis, _LINEAR["accuracy"])
+            _linear_up_to(axes.set_xscale, axes.xaxis, _LINEAR[metric], [mean[metric] for mean in means])
+    panels[0].set_ylabel(f"gain in {SCORES[score][1]} (points)")
+    _linear_up_to(panels[0].set_yscale, panels[0].yaxis, _LINEAR["accuracy"], [mean["accuracy"] for mean in means])
     handles = panels[0].collections[: len(settings)]
     legend(figure, handles, [label(setting) for setting in settings])
     return figure
 
 
-def _linear_up_to(scale, axis, most):
-    """Makes an axis logarithmic beyond ``most`` on both sides, with numbers as tick labels."""
+def _linear_up_to(scale, axis, most, values):
+    """Makes an axis logarithmic beyond ``most`` on both sides if values are there, with numbers as tick labels."""
     from matplotlib.ticker import FixedLocator, StrMethodFormatter
 
+    if not np.nanmax(np.abs(values)) > most:
+        return
     scale("symlog", linthresh=most, linscale=1.5)
     ticks = [most * k for k in (-4, -1, -0.5, 0, 0.5, 1, 4)]
     axis.set_major_locator(FixedLocator(ticks))
