@@ -6,10 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from composed_algorithms import composed_algorithms, network_of
 from conftest import assert_close, assert_same_bits
 
-from experiments.benchmarks.overheads import accepted
-from experiments.config import names
 from fedjax_collapse import MOON, FedAvg, FedDecorr, FedMR, LocalTraining, Model, Scaffold, engine, nn, simulate
 from fedjax_collapse.engine import memory
 from fedjax_collapse.methods import TopK
@@ -35,29 +34,6 @@ def float64():
     jax.config.update("jax_enable_x64", False)
 
 
-def composed_algorithms():
-    """All other methods, as many in one program as go together, at most nine."""
-    options = {"structured_decov": dict(num_groups=2), "fedmr": dict(initial_prototypes=True)}
-    composed = []
-    for name, kind in names.classes("method").items():
-        own = {name: kind(**options.get(name, {}))}
-        for place, algorithm in enumerate(composed):
-            extended = algorithm.replace(methods={**algorithm.methods, **own})
-            if len(algorithm.methods) < 9 and network_of(extended):
-                composed[place] = extended
-                break
-        else:
-            if name not in COMPOSED.methods:
-                composed.append(FedAvg(TRAINING, own))
-    return [pytest.param(algorithm, id="-".join(algorithm.methods)) for algorithm in composed]
-
-
-def network_of(algorithm):
-    """The least network that all methods of the algorithm accept; None without."""
-    modules = nn.MLP(4, hidden=(4,)), nn.SmallCNN(4, (4,))
-    return next(filter(None, (accepted(algorithm, Model(module, (8, 8, 2))) for module in modules)), None)
-
-
 def prepare(federation, network, algorithm, client_map, cohort_size=3):
     """What ``engine.run_rounds`` takes, where it expects it, for two rounds of so many of the five clients."""
     algorithm = client_map.replicate(jax.tree.map(jnp.asarray, algorithm))
@@ -75,7 +51,9 @@ def run(federation, network, algorithm, client_map):
     return jax.device_get(advance._replace(state=state._replace(key=jax.random.key_data(state.key))))
 
 
-@pytest.mark.parametrize("algorithm", composed_algorithms())
+@pytest.mark.parametrize(
+    "algorithm", composed_algorithms(TRAINING, but=COMPOSED.methods), ids=lambda algorithm: "-".join(algorithm.methods)
+)
 def test_every_method_agrees_in_all_layouts(federation, algorithm):
     """Two clients side by side on each of two devices, and one after the other on one."""
     network = network_of(algorithm)

@@ -6,13 +6,13 @@ import functools
 import jax
 import jax.numpy as jnp
 import pytest
+from composed_algorithms import composed_algorithms, network_of
 from tiny_networks import TINY, least_model
 
 from experiments.benchmarks.compiling import programs, topologies
 from experiments.benchmarks.compiling.costs import COLLECTIVES, count_operations
-from experiments.benchmarks.overheads import accepted, methods
+from experiments.benchmarks.overheads import methods
 from experiments.commands import compile_for
-from experiments.config.names import classes
 from fedjax_collapse import FedAvg, LocalTraining, Model, engine, nn
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.methods import Recalibrate
@@ -20,8 +20,6 @@ from fedjax_collapse.methods import Recalibrate
 pytestmark = pytest.mark.slow
 
 TPU, GPU = "tpu:v5e:2x2", "gpu:h100:8"
-# without what starts JAX, as a compiler is found only by one that starts later; recalibrate has a test of its own
-METHODS = ["FedAvg", *(kind.__name__ for name, kind in classes("method").items() if name != "recalibrate")]
 FEDAVG = FedAvg(LocalTraining(1, 4, 0.01, 0.9))
 AS_RESNET18 = ("resnet20", "resnet32", "resnet50", "wide_resnet")  # the same layers, slow to compile
 WHOLE_BATCHES = LocalTraining(1, 5, 0.01, 0.9)  # a network's step is compiled once
@@ -58,11 +56,11 @@ def dense(**options):
 
 
 @pytest.mark.parametrize("target", [TPU, GPU])
-@pytest.mark.parametrize("method", METHODS)
-def test_a_round_of_every_method(target, method):
+def test_a_round_of_every_method(target):
+    """As many in one program as go together; listed here, as that starts JAX, and compilers are found before."""
     client_map = engine.Chunked(2, topology(target).devices[:1])
-    algorithm = methods()[method].replace(training=FEDAVG.training)
-    lowered(algorithm, accepted(algorithm, dense()), client_map).compile()
+    for algorithm in composed_algorithms(FEDAVG.training):
+        lowered(algorithm, network_of(algorithm), client_map).compile()
 
 
 @pytest.mark.parametrize("target", [TPU, GPU])

@@ -149,8 +149,8 @@ def test_a_locale_of_ascii(command, tmp_path):
     assert ">größe</th>" in page and (tmp_path / "study" / "größe" / "seed0").is_dir()
     assert run([*command[:2], "--help=neural_collapse"], LC_ALL="C", PYTHONUTF8="0").returncode == 0
     report = [sys.executable, "-m", "fedjax_collapse.command", "report", str(tmp_path / "study")]
-    for options in ([], ["--format=md,tex,csv"]):
-        assert run([*report, *options], LC_ALL="C", PYTHONUTF8="0", PYTHONIOENCODING="ascii").returncode == 0
+    options = dict(LC_ALL="C", PYTHONUTF8="0", PYTHONIOENCODING="ascii")
+    assert run([*report, "--format=md,tex,csv"], **options).returncode == 0
     assert ">größe</th>" in (tmp_path / "study" / "report.html").read_text(encoding="utf-8")
     assert "| größe |" in (tmp_path / "study" / "export" / "results.md").read_text(encoding="utf-8")
 

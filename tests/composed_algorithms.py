@@ -1,0 +1,31 @@
+"""All methods, as many in one algorithm as go together, and the least network that they accept."""
+
+from collections.abc import Collection
+
+from experiments.benchmarks.overheads import accepted
+from experiments.config import names
+from fedjax_collapse import FedAvg, LocalTraining, Model, nn
+
+_OPTIONS = {"structured_decov": dict(num_groups=2), "fedmr": dict(initial_prototypes=True)}
+
+
+def composed_algorithms(training: LocalTraining, but: Collection[str] = ()) -> list[FedAvg]:
+    """With at most nine methods each; a method among ``but`` that goes with none before it is left out."""
+    composed = []
+    for name, kind in names.classes("method").items():
+        own = {name: kind(**_OPTIONS.get(name, {}))}
+        for place, algorithm in enumerate(composed):
+            extended = algorithm.replace(methods={**algorithm.methods, **own})
+            if len(algorithm.methods) < 9 and network_of(extended):
+                composed[place] = extended
+                break
+        else:
+            if name not in but:
+                composed.append(FedAvg(training, own))
+    return composed
+
+
+def network_of(algorithm: FedAvg) -> Model | None:
+    """The least network that all methods of the algorithm accept; None without."""
+    modules = nn.MLP(4, hidden=(4,)), nn.SmallCNN(4, (4,))
+    return next(filter(None, (accepted(algorithm, Model(module, (8, 8, 2))) for module in modules)), None)
