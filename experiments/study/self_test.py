@@ -128,8 +128,8 @@ def layers() -> Iterator[Case]:
         ),
     }
     heads = names.classes("head")
-    for projector, name in itertools.zip_longest(("moon", "feddecorr", "feduv"), heads, fillvalue="linear"):
-        module = nn.MLP(_CLASSES, hidden=(32,), projector=projector, head=heads[name])
+    for projector, (name, head) in zip(itertools.cycle(("moon", "feddecorr", "feduv")), heads.items(), strict=False):
+        module = nn.MLP(_CLASSES, hidden=(32,), projector=projector, head=head)
         modules[f"projector {projector}, head {name}"] = module
     for name, module in modules.items():
         yield Case(name, Model(module, _federation().input_shape))
