@@ -60,7 +60,7 @@ def test_a_round_of_every_method(target):
     """As many in one program as go together; listed here, as that starts JAX, and compilers are found before."""
     client_map = engine.Chunked(2, topology(target).devices[:1])
     for algorithm in composed_algorithms(FEDAVG.training):
-        lowered(algorithm, network_of(algorithm), client_map).compile()
+        lowered(algorithm, network_of(algorithm, 10), client_map).compile()
 
 
 @pytest.mark.parametrize("target", [TPU, GPU])
