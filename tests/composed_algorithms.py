@@ -27,5 +27,5 @@ def composed_algorithms(training: LocalTraining, but: Collection[str] = ()) -> l
 
 def network_of(algorithm: FedAvg, num_classes: int = 4) -> Model | None:
     """The least network that all methods of the algorithm accept; None without."""
-    modules = nn.MLP(num_classes, hidden=(4,)), nn.SmallCNN(num_classes, (4,))
+    modules = nn.MLP(num_classes, hidden=(num_classes,)), nn.SmallCNN(num_classes, (num_classes,))
     return next(filter(None, (accepted(algorithm, Model(module, (8, 8, 2))) for module in modules)), None)
