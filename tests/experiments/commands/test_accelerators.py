@@ -68,7 +68,7 @@ def test_a_round_of_every_method(target):
 def test_a_round_of_every_network(target, network):
     model = least_model(network, num_classes=10)
     program = lowered(FEDAVG, model, engine.Chunked(2, topology(target).devices[:1]))
-    if network != "mlp":  # the lowering is the target's, though the process runs on a CPU
+    if network not in ("mlp", "vit"):  # the lowering is the target's, though the process runs on a CPU
         assert "stablehlo.convolution" in program.as_text()
     if network not in AS_RESNET18:
         program.compile()
