@@ -13,7 +13,7 @@ import numpy as np
 
 from fedjax_collapse.analysis import neural_collapse, probe
 from fedjax_collapse.analysis.moments import Moments, class_moments, merged
-from fedjax_collapse.analysis.spectrum import effective_rank
+from fedjax_collapse.analysis.spectrum import effective_rank, table
 from fedjax_collapse.core.records import Examples, Variables
 from fedjax_collapse.data.batches import get_batch
 from fedjax_collapse.data.federation import Federation
@@ -38,7 +38,7 @@ def layers(view: MeasurementView) -> dict[str, np.ndarray]:
     [levels, widest], eigenvalues of the covariance on the test set, NaN beyond the level's width, with ``received_``
     and ``local_``. Without classes, NC1 and probe are NaN.
     """
-    federation = view.federation
+    federation, owned = view.federation, view.federation.owned_rows()
     server, received = (_Levels(view.model, federation, v) for v in (view.server.variables, view.received))
     arrays = server.measure(federation.test) | _prefixed("received_", received.measure(federation.test))
     of_clients = []
@@ -46,7 +46,7 @@ def layers(view: MeasurementView) -> dict[str, np.ndarray]:
         local = _Levels(view.model, federation, model.variables)
         found = _prefixed("local_", local.measure(federation.test))
         for prefix, levels in (("", server), ("received_", received), ("local_", local)):
-            found |= _prefixed(f"own_{prefix}", levels.measure(federation.train, federation.owned_rows()[client]))
+            found |= _prefixed(f"own_{prefix}", levels.measure(federation.train, owned[client]))
         of_clients.append(found)
     for name in (*_LOCAL, *_OWN):
         absent = np.full_like(arrays["spectrum" if name == "local_spectrum" else "nc1"], np.nan)
@@ -82,12 +82,11 @@ class _Levels:
         """Returns the arrays [levels] and ``spectrum``, on some rows or all."""
         moments, correct = self._stream(examples, np.arange(len(examples.labels)) if rows is None else rows)
         spectra = [of_level.spectrum for of_level in moments]
-        widest = max(map(len, spectra))
         return {
             "effective_rank": np.array(list(map(effective_rank, spectra))),
             "nc1": np.array(list(map(neural_collapse.variability, moments))),
             "probe": correct / moments[0].num_examples,
-            "spectrum": np.stack([np.pad(s, (0, widest - len(s)), constant_values=np.nan) for s in spectra]),
+            "spectrum": table(spectra, max(map(len, spectra))),
         }
 
     def _stream(self, examples: Examples, rows: np.ndarray) -> tuple[list[Moments], np.ndarray]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from fedjax_collapse.analysis.rank import stable_rank
-from fedjax_collapse.analysis.spectrum import effective_rank
+from fedjax_collapse.analysis.spectrum import effective_rank, table
 from fedjax_collapse.analysis.updates import (
     Decomposition,
     aggregation,
@@ -44,9 +44,10 @@ def updates(view: MeasurementView) -> dict[str, float | np.ndarray]:
     kept = as_matrices(view.server_update)
     if not kept:
         raise UserError("measurement updates: clients share no weight matrix with the server; leave it out")
-    of_clients = [as_matrices(update) for update in view.updates.values()]
+    changes = view.updates
+    of_clients = [as_matrices(update) for update in changes.values()]
     by_layer = [[update[path] for update in of_clients] for path in kept]
-    sizes = np.array([len(view.federation.owned_rows()[client]) for client in view.updates], float)
+    sizes = np.asarray(view.federation.ownership.sizes)[list(changes)].astype(float)
     means = [_weighted_mean(*layer, sizes) for layer in zip(by_layer, kept.values(), strict=True)]
     server, mean = ([decompose(matrix, 0).values for matrix in of] for of in (kept.values(), means))
     local = [[decompose(matrix, _SPAN) for matrix in of_layer] for of_layer in by_layer]
@@ -56,17 +57,17 @@ def updates(view: MeasurementView) -> dict[str, float | np.ndarray]:
     arrays = {}
     for prefix, of_layers in (("", server), ("mean_", mean)):
         numbers |= {f"{prefix}{name}": _mean_rank(rank, of_layers) for name, rank in _RANKS.items()}
-        arrays[f"{prefix}singular_values"] = _table(of_layers, most)
+        arrays[f"{prefix}singular_values"] = table(of_layers, most)
         arrays[f"{prefix}energy"] = np.array([[energy(v, count) for count in DIRECTIONS] for v in of_layers])
     ranks = {f"local_{name}": [_mean_rank(rank, of) for of in values] for name, rank in _RANKS.items()}
-    tables = [_table(of, most) for of in values]
+    tables = [table(of, most) for of in values]
     tables += [np.full((len(kept), most), np.nan)] * (view.num_watched - len(tables))
     arrays["local_singular_values"] = np.stack(tables)
     for side in ("inputs", "outputs"):
         name = side.removesuffix("s")
         numbers[f"{name}_overlap"] = _mean([overlap(*pair) for layer in local for pair in _pairs(layer, side)])
         found = [[cosines(*pair) for pair in _pairs(layer, side)] for layer in local]
-        arrays[f"{name}_cosines"] = np.stack([_mean(_table(of_pairs, _SPAN)) for of_pairs in found])
+        arrays[f"{name}_cosines"] = np.stack([_mean(table(of_pairs, _SPAN)) for of_pairs in found])
     return numbers | over_clients(view, ranks) | arrays
 
 
@@ -77,14 +78,6 @@ def _weighted_mean(of_clients, like, sizes):
 def _mean_rank(rank: Callable[[np.ndarray], float], of_layers: Sequence[np.ndarray]) -> float:
     """Returns the mean over the layers whose matrix is not 0; NaN if there is none."""
     return float(_mean([rank(values) for values in of_layers if values[0] != 0]))
-
-
-def _table(rows: Sequence[np.ndarray], width: int) -> np.ndarray:
-    """Returns the rows of any length in a table [rows, width], NaN beyond each row."""
-    table = np.full((len(rows), width), np.nan)
-    for to, row in zip(table, rows, strict=True):
-        to[: len(row)] = row
-    return table
 
 
 def _pairs(layer: Sequence[Decomposition], side: str) -> list[tuple[np.ndarray, np.ndarray]]:

@@ -5,6 +5,7 @@ Shi et al., TPAMI 2023, section 3 (eq. 1 for R).
 """
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import Float
@@ -49,6 +50,14 @@ def effective_rank(spectrum: Float[np.ndarray, " features"]) -> float:
         return 0.0
     share = spectrum[spectrum > 0] / total
     return float(np.exp(-np.sum(share * np.log(share))))
+
+
+def table(spectra: Sequence[np.ndarray], width: int) -> Float[np.ndarray, "spectra width"]:
+    """Returns spectra of any length in a table, NaN beyond each."""
+    padded = np.full((len(spectra), width), np.nan)
+    for row, spectrum in zip(padded, spectra, strict=True):
+        row[: len(spectrum)] = spectrum
+    return padded
 
 
 def significant_dims(
