@@ -37,6 +37,7 @@ from fedjax_collapse.methods import FedDecorr as FedDecorr
 from fedjax_collapse.methods import FedDrPlus as FedDrPlus
 from fedjax_collapse.methods import FedDyn as FedDyn
 from fedjax_collapse.methods import FedETF as FedETF
+from fedjax_collapse.methods import FedExLoRA as FedExLoRA
 from fedjax_collapse.methods import FedExP as FedExP
 from fedjax_collapse.methods import FedFomo as FedFomo
 from fedjax_collapse.methods import FedGELA as FedGELA
@@ -57,7 +58,9 @@ from fedjax_collapse.methods import FedRS as FedRS
 from fedjax_collapse.methods import FedSAM as FedSAM
 from fedjax_collapse.methods import FedUV as FedUV
 from fedjax_collapse.methods import FedVLS as FedVLS
+from fedjax_collapse.methods import FFALoRA as FFALoRA
 from fedjax_collapse.methods import FinishView as FinishView
+from fedjax_collapse.methods import FlexLoRA as FlexLoRA
 from fedjax_collapse.methods import GradientView as GradientView
 from fedjax_collapse.methods import LGFedAvg as LGFedAvg
 from fedjax_collapse.methods import LocalView as LocalView

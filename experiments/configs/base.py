@@ -73,6 +73,11 @@ KEYS = {  # sections with dots
         "file of initial weights: a ViT's from timm, Hugging Face, torchvision (safetensors) or the JAX codes (npz), "
         "or any network's from save_weights; a classifier of other classes stays random",
     ),
+    "network.adapters": Key(
+        ConfigDict,
+        "low-rank adapters of the network's layers; all else but the head is then frozen: rank, alpha, layers, "
+        "rank_stabilized, dropout, init",
+    ),
     "training.epochs": Key(
         5, "passes over the client's examples in a round; phases=(('head', 10), ('body', 1)) replaces it"
     ),

@@ -1,0 +1,149 @@
+"""Adapters as matrices, and what the methods that aggregate them have in common.
+
+An adapter adds ``x a s b`` to a layer: factors a [in, r] and b [r, out], and a scale s [r] (``nn/adapters.py``), the
+transposes of A and B of the papers. Its product is the matrix ``a s b`` [in, out].
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from fedjax_collapse.core import masks
+from fedjax_collapse.core.options import Count, option
+from fedjax_collapse.core.records import Client, Outputs, PyTree, UserError, Variables
+from fedjax_collapse.methods.base import ClientView, FinishView, Method
+from fedjax_collapse.nn.adapters import SCALE
+from fedjax_collapse.nn.model import Model
+from fedjax_collapse.training.local_training import LocalTraining
+
+
+class Adapter(NamedTuple):
+    """The adapter of a layer; of a convolution, ``in`` are the entries of its patches."""
+
+    a: jax.Array  # [in, r]
+    b: jax.Array  # [r, out]
+    scale: jax.Array  # [r]
+
+    @property
+    def product(self) -> jax.Array:
+        """What it adds to the layer's matrix, [in, out]."""
+        return (self.a * self.scale) @ self.b
+
+
+def adapters(params: PyTree) -> dict[str, Adapter]:
+    """Returns the adapters of a network, by the paths of their layers."""
+    leaves, end = masks.by_path(params), "/lora_a"
+    layers = [path.removesuffix(end) for path in leaves if path.endswith(end)]
+    return {
+        layer: Adapter(
+            leaves[layer + end].reshape(-1, leaves[layer + end].shape[-1]),
+            leaves[f"{layer}/lora_b"],
+            leaves[f"{layer}/{SCALE}"],
+        )
+        for layer in layers
+    }
+
+
+def with_adapters(params: PyTree, new: Mapping[str, Adapter]) -> PyTree:
+    """Returns the params with the given adapters, by layer."""
+    return _with_leaves(params, {f"{layer}/{name}": leaf for layer, adapter in new.items() for name, leaf in (
+        ("lora_a", adapter.a), ("lora_b", adapter.b), (SCALE, adapter.scale))})  # fmt: skip
+
+
+def added_to_kernels(params: PyTree, matrices: Mapping[str, jax.Array]) -> PyTree:
+    """Returns the params with matrices [in, out], by layer, added to the layers' kernels."""
+    leaves = masks.by_path(params)
+    return _with_leaves(
+        params,
+        {f"{layer}/kernel": leaves[f"{layer}/kernel"].reshape(m.shape) + m for layer, m in matrices.items()},
+    )
+
+
+def _with_leaves(params, new):
+    leaves = masks.by_path(params)
+    return masks.replace(params, {path: leaf.reshape(leaves[path].shape) for path, leaf in new.items()})
+
+
+def decompose(matrix: jax.Array, rank: int) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Returns the largest singular values [rank] with vectors [in, rank] and [rank, out], of signs that are unique.
+
+    The entry of largest size of each vector [out] is positive, so that a resumed run has the same bits.
+    """
+    left, values, right = jnp.linalg.svd(matrix, full_matrices=False)
+    largest = jnp.take_along_axis(right, jnp.argmax(jnp.abs(right), axis=1)[:, None], axis=1)
+    signs = jnp.where(largest < 0, -1, 1).astype(matrix.dtype)
+    return (left * signs[:, 0])[:, :rank], values[:rank], (right * signs)[:rank]
+
+
+def sum_of_products(view: FinishView) -> dict[str, jax.Array]:
+    """Returns a client's term of the clients' mean product, ``M = sum_k p_k a_k s_k b_k`` [in, out], by layer."""
+    return {layer: view.client.weight * adapter.product for layer, adapter in adapters(view.public.params).items()}
+
+
+class LowRank(Method):
+    """A method for networks with adapters, whose state at the server is the server's adapters, by layer."""
+
+    freeze = "base"
+    needs_adapters = True
+    sends_factors = True
+
+    def init_shared(self, variables: Variables, shapes: Outputs) -> PyTree:
+        return adapters(variables.params)
+
+    def after_round(self, shared: PyTree, before: Variables, after: Variables, measured: PyTree) -> PyTree:
+        return adapters(after.params)
+
+
+@struct.dataclass
+class Ranked(LowRank):
+    """A method whose clients may have adapters of different ranks.
+
+    A client of rank r_k starts from the first r_k entries of the server's adapters, with the scale of its own rank;
+    its product is the server's, truncated. ``server_scale`` undoes this change of scale.
+
+    Args:
+        ranks: of the clients, in the order of their identities and repeated, at most the rank of the network; () is
+            that rank for all.
+    """
+
+    ranks: tuple[Count, ...] = option(())
+
+    def check_with(self, training: LocalTraining, private: str, model: Model) -> None:
+        most = model.adapters.rank
+        if self.ranks and max(self.ranks) > most:
+            raise UserError(f"{type(self).__name__}: ranks {self.ranks}: expected at most {most}, the network's rank")
+
+    def has(self, hook: str) -> bool:
+        """Whether the method overrides the hook; clients of the network's rank start from what they receive."""
+        return super().has(hook) and (hook != "receive" or bool(self.ranks))
+
+    def makes_own(self) -> bool:
+        """Whether clients use models of their own; truncated ones of the server's are not."""
+        return False
+
+    def rank_of(self, client: Client, most: int) -> jax.Array:
+        """Returns the rank of a client's adapters; ``most`` is the network's."""
+        ranks = self.ranks or (most,)
+        return jnp.asarray(ranks)[client.id % len(ranks)]
+
+    def receive(self, view: ClientView) -> tuple[Variables, PyTree]:
+        rank = self.rank_of(view.client, view.model.adapters.rank)
+        own = view.model.adapters.scale(rank)
+        new = {
+            layer: Adapter(a, b * (scale / own)[:, None], jnp.where(jnp.arange(len(scale)) < rank, own, 0))
+            for layer, (a, b, scale) in adapters(view.server.params).items()
+        }
+        return view.server._replace(params=with_adapters(view.server.params, new)), view.memory
+
+
+def server_scale(adapter: Adapter, scale: jax.Array) -> Adapter:
+    """Returns a client's adapter with the server's scale and the same product; 0 after the client's rank."""
+    return Adapter(adapter.a, adapter.b * (adapter.scale / scale)[:, None], scale)
+
+
+def change(update: PyTree, old: Mapping[str, Adapter], new: Mapping[str, Adapter]) -> PyTree:
+    """Returns the server's update by which its adapters become the new ones."""
+    return with_adapters(update, {layer: jax.tree.map(jnp.subtract, new[layer], old[layer]) for layer in new})
