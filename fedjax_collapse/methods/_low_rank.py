@@ -13,8 +13,8 @@ from flax import struct
 
 from fedjax_collapse.core import masks
 from fedjax_collapse.core.options import Count, option
-from fedjax_collapse.core.records import Client, Outputs, PyTree, UserError, Variables
-from fedjax_collapse.methods.base import ClientView, FinishView, Method
+from fedjax_collapse.core.records import Outputs, PyTree, UserError, Variables
+from fedjax_collapse.methods.base import ClientView, FinishView, Method, RoundView
 from fedjax_collapse.nn.adapters import SCALE
 from fedjax_collapse.nn.model import Model
 from fedjax_collapse.training.local_training import LocalTraining
@@ -78,6 +78,19 @@ def decompose(matrix: jax.Array, rank: int) -> tuple[jax.Array, jax.Array, jax.A
     return (left * signs[:, 0])[:, :rank], values[:rank], (right * signs)[:rank]
 
 
+def closest(matrix: jax.Array, old: Adapter, is_balanced: bool = False) -> Adapter:
+    """Returns the adapter of the old one's rank and scale whose product is closest to the matrix.
+
+    The columns of a are orthonormal, and b has the singular values; if it ``is_balanced``, both have their roots. Where
+    the matrix has no more singular values, b is 0 and a keeps its old column, so that a client can still train it.
+    """
+    left, values, right = decompose(matrix, len(old.scale))
+    is_there = values > jnp.finfo(values.dtype).eps * max(matrix.shape) * values[0]
+    sizes = jnp.sqrt(jnp.where(is_there, values, 1)) if is_balanced else jnp.ones_like(values)
+    b = (jnp.where(is_there, values / sizes, 0) / old.scale)[:, None] * right
+    return Adapter(jnp.where(is_there, left * sizes, old.a), b, old.scale)
+
+
 def sum_of_products(view: FinishView) -> dict[str, jax.Array]:
     """Returns a client's term of the clients' mean product, ``M = sum_k p_k a_k s_k b_k`` [in, out], by layer."""
     return {layer: view.client.weight * adapter.product for layer, adapter in adapters(view.public.params).items()}
@@ -124,13 +137,13 @@ class Ranked(LowRank):
         """Whether clients use models of their own; truncated ones of the server's are not."""
         return False
 
-    def rank_of(self, client: Client, most: int) -> jax.Array:
-        """Returns the rank of a client's adapters; ``most`` is the network's."""
-        ranks = self.ranks or (most,)
-        return jnp.asarray(ranks)[client.id % len(ranks)]
+    def rank_of(self, view: RoundView) -> jax.Array:
+        """Returns the rank of a client's adapters."""
+        ranks = self.ranks or (view.model.adapters.rank,)
+        return jnp.asarray(ranks)[view.client.id % len(ranks)]
 
     def receive(self, view: ClientView) -> tuple[Variables, PyTree]:
-        rank = self.rank_of(view.client, view.model.adapters.rank)
+        rank = self.rank_of(view)
         own = view.model.adapters.scale(rank)
         new = {
             layer: Adapter(a, b * (scale / own)[:, None], jnp.where(jnp.arange(len(scale)) < rank, own, 0))
