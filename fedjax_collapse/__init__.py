@@ -62,6 +62,7 @@ from fedjax_collapse.methods import FFALoRA as FFALoRA
 from fedjax_collapse.methods import FinishView as FinishView
 from fedjax_collapse.methods import FlexLoRA as FlexLoRA
 from fedjax_collapse.methods import GradientView as GradientView
+from fedjax_collapse.methods import HetLoRA as HetLoRA
 from fedjax_collapse.methods import LGFedAvg as LGFedAvg
 from fedjax_collapse.methods import LocalView as LocalView
 from fedjax_collapse.methods import Method as Method

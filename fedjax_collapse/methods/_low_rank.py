@@ -131,7 +131,12 @@ class Ranked(LowRank):
 
     def has(self, hook: str) -> bool:
         """Whether the method overrides the hook; clients of the network's rank start from what they receive."""
-        return super().has(hook) and (hook != "receive" or bool(self.ranks))
+        return super().has(hook) and (hook != "receive" or self.changes_received)
+
+    @property
+    def changes_received(self) -> bool:
+        """Whether clients start from other adapters than those that they receive."""
+        return bool(self.ranks)
 
     def makes_own(self) -> bool:
         """Whether clients use models of their own; truncated ones of the server's are not."""
@@ -154,7 +159,7 @@ class Ranked(LowRank):
 
 def server_scale(adapter: Adapter, scale: jax.Array) -> Adapter:
     """Returns a client's adapter with the server's scale and the same product; 0 after the client's rank."""
-    return Adapter(adapter.a, adapter.b * (adapter.scale / scale)[:, None], scale)
+    return Adapter(jnp.where(adapter.scale > 0, adapter.a, 0), adapter.b * (adapter.scale / scale)[:, None], scale)
 
 
 def change(update: PyTree, old: Mapping[str, Adapter], new: Mapping[str, Adapter]) -> PyTree:

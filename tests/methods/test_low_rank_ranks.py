@@ -1,5 +1,7 @@
 """Methods whose clients have adapters of different ranks: vectors in float64, computed by NumPy from the papers."""
 
+from types import SimpleNamespace
+
 import jax
 import numpy as np
 import pytest
@@ -25,12 +27,12 @@ from low_rank_case import (
 )
 
 from fedjax_collapse import UserError
-from fedjax_collapse.methods import FlexLoRA, RaFLoRA
+from fedjax_collapse.methods import FlexLoRA, HetLoRA, RaFLoRA, hetlora
 
 __all__ = ["float64"]
 pytestmark = pytest.mark.usefixtures("float64")
 
-RANKS = (1, 2, 2)
+RANKS, CLIENTS = (1, 2, 2), [SimpleNamespace(id=0), SimpleNamespace(id=1)]
 SCALED = Case(((A1, np.divide(B1, 2)), (A2, B2), (A3, B3)), HET.sizes)  # the products of HET; scales are 2, 1 and 1
 
 
@@ -100,7 +102,52 @@ def test_energy_collapses_to_the_smallest_rank(monkeypatch, method, lost):
     close(found, lost)
 
 
-@pytest.mark.parametrize("method", [FlexLoRA, RaFLoRA])
+def test_hetlora_weighs_by_the_norms_of_the_products(monkeypatch):
+    found = product(run_ranks(monkeypatch, HetLoRA(RANKS)))
+    close(checksum(found), 48.9061133529)
+    close(singular_values(found)[:2], [2.3038325405, 0.3226180315])
+
+
+def test_hetlora_weighs_by_size(monkeypatch):
+    close(checksum(product(run_ranks(monkeypatch, HetLoRA(RANKS, average="weight")))), 37.3125)
+
+
+def test_hetlora_keeps_its_adapters_if_all_products_are_zero(monkeypatch):
+    start = network(alpha=2.0).init(jax.random.key(0))
+    case = Case(((A1, np.zeros((4, 1))),) * 2, (1, 1))
+    (a, b), (old, _) = (factors(v) for v in (run_ranks(monkeypatch, HetLoRA(RANKS), case, start=start), start))
+    np.testing.assert_array_equal(a, old)
+    assert not b.any()
+
+
+def test_the_tail_of_a_client():
+    params = with_factors(network().init(jax.random.key(0)), A2, B2).params
+    close(hetlora.tail(params, 1, 2), 3.8729833462)
+    assert hetlora.tail(params, 2, 2) == 0
+    gradient = jax.grad(hetlora.tail)(
+        with_factors(network().init(jax.random.key(0)), A2, np.zeros((4, 2))).params, 1, 2
+    )
+    assert not any(leaf.any() for leaf in jax.tree.leaves(gradient))
+
+
+@pytest.mark.parametrize(("least", "ranks"), [(1, [1, 1]), (2, [1, 2])])
+def test_hetlora_prunes_clients_whose_tail_has_become_smaller(monkeypatch, least, ranks):
+    """A client of rank 1 has no tail; the other one's is larger at first."""
+    start = with_factors(network(alpha=2.0).init(jax.random.key(0)), np.multiply(A2, 1.1), B2)
+    method, case = HetLoRA((1, 2), self_pruning=True, least=least), Case(SCALED.factors[:2], (1, 1))
+    _, state = run(monkeypatch, method, case, network(alpha=2.0), start)
+    views = [SimpleNamespace(client=c, memory=state.clients.memory["it"][c.id], model=network()) for c in CLIENTS]
+    assert [int(method.rank_of(view)) for view in views] == ranks
+
+
+def test_hetlora_keeps_the_rank_of_clients_whose_tail_has_grown(monkeypatch):
+    start = with_factors(network(alpha=2.0).init(jax.random.key(0)), np.multiply(A2, 0.9), B2)
+    method = HetLoRA((1, 2), self_pruning=True)
+    _, state = run(monkeypatch, method, Case(SCALED.factors[:2], (1, 1)), network(alpha=2.0), start)
+    assert not state.clients.memory["it"].any()
+
+
+@pytest.mark.parametrize("method", [FlexLoRA, RaFLoRA, HetLoRA])
 def test_ranks_above_the_network_s_are_named(method):
     expected = rf"^{method.__name__}: ranks \(1, 3\): expected at most 2, the network's rank$"
     with pytest.raises(UserError, match=expected):
