@@ -45,7 +45,7 @@ class LoRA:
         rank_stabilized: whether s is alpha / sqrt(r).
         dropout: of the adapter's inputs, in training.
         one_scale: whether clients with smaller ranks (``methods``) have the scale of this rank, too, as in the released
-            code of FLoRA, instead of that of their own.
+            code of FLoRA, instead of their own.
         init: how a is drawn: ``uniform`` in +-1 / sqrt(in), as PyTorch's Linear, or ``gaussian`` with std 1 / r.
 
     Examples:
