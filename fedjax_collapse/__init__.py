@@ -71,6 +71,7 @@ from fedjax_collapse.methods import PerFedAvg as PerFedAvg
 from fedjax_collapse.methods import PFedMe as PFedMe
 from fedjax_collapse.methods import PredictView as PredictView
 from fedjax_collapse.methods import RaFLoRA as RaFLoRA
+from fedjax_collapse.methods import RBLoRA as RBLoRA
 from fedjax_collapse.methods import Recalibrate as Recalibrate
 from fedjax_collapse.methods import Regularizer as Regularizer
 from fedjax_collapse.methods import RoundView as RoundView

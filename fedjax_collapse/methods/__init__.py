@@ -58,6 +58,7 @@ from fedjax_collapse.methods.noisy_update import NoisyUpdate as NoisyUpdate
 from fedjax_collapse.methods.per_fedavg import PerFedAvg as PerFedAvg
 from fedjax_collapse.methods.pfedme import PFedMe as PFedMe
 from fedjax_collapse.methods.raflora import RaFLoRA as RaFLoRA
+from fedjax_collapse.methods.rb_lora import RBLoRA as RBLoRA
 from fedjax_collapse.methods.recalibrate import Recalibrate as Recalibrate
 from fedjax_collapse.methods.scaffold import Scaffold as Scaffold
 from fedjax_collapse.methods.structured_decov import StructuredDeCov as StructuredDeCov

@@ -115,7 +115,7 @@ class Ranked(LowRank):
     """A method whose clients may have adapters of different ranks.
 
     A client of rank r_k starts from the first r_k entries of the server's adapters, with the scale of its own rank;
-    its product is the server's, truncated. ``server_scale`` undoes this change of scale.
+    its product is the server's, truncated. ``padded`` undoes this change of scale.
 
     Args:
         ranks: of the clients, in the order of their identities and repeated, at most the rank of the network; () is
@@ -157,9 +157,13 @@ class Ranked(LowRank):
         return view.server._replace(params=with_adapters(view.server.params, new)), view.memory
 
 
-def server_scale(adapter: Adapter, scale: jax.Array) -> Adapter:
-    """Returns a client's adapter with the server's scale and the same product; 0 after the client's rank."""
-    return Adapter(jnp.where(adapter.scale > 0, adapter.a, 0), adapter.b * (adapter.scale / scale)[:, None], scale)
+def padded(view: FinishView) -> dict[str, Adapter]:
+    """Returns a client's adapters in the server's scale, with the same products; 0 after the client's rank."""
+    found = {}
+    for layer, (a, b, own) in adapters(view.public.params).items():
+        scale = view.shared[layer].scale
+        found[layer] = Adapter(jnp.where(own > 0, a, 0), b * (own / scale)[:, None], scale)
+    return found
 
 
 def change(update: PyTree, old: Mapping[str, Adapter], new: Mapping[str, Adapter]) -> PyTree:

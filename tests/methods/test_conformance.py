@@ -63,6 +63,7 @@ OUT_OF_RANGE = {  # values that are not in the range, or among the choices, of t
     "per_fedavg": dict(alpha=0.0, order="so", delta=0.0, hessian="meta", steps=0),
     "pfedme": dict(strength=0.0, inner_steps=0, inner_rate=0.0, beta=0.0, inner_decay=-1.0),
     "raflora": dict(ranks=(0,)),
+    "rb_lora": dict(ranks=(0,), balanced="both"),
     "scaffold": dict(strength=-1.0, normaliser="none"),
     "structured_decov": dict(eta=-0.5, num_groups=0),
     "top_k": dict(share=0.0),

@@ -27,7 +27,7 @@ from low_rank_case import (
 )
 
 from fedjax_collapse import UserError
-from fedjax_collapse.methods import FlexLoRA, HetLoRA, RaFLoRA, hetlora
+from fedjax_collapse.methods import FlexLoRA, HetLoRA, RaFLoRA, RBLoRA, hetlora
 
 __all__ = ["float64"]
 pytestmark = pytest.mark.usefixtures("float64")
@@ -147,7 +147,25 @@ def test_hetlora_keeps_the_rank_of_clients_whose_tail_has_grown(monkeypatch):
     assert not state.clients.memory["it"].any()
 
 
-@pytest.mark.parametrize("method", [FlexLoRA, RaFLoRA, HetLoRA])
+@pytest.mark.parametrize(("balanced", "power"), [("factors", 2), ("product", 1)])
+def test_rb_lora_averages_ranks_over_the_clients_that_have_them(monkeypatch, balanced, power):
+    """The first rank has weights 1/4, 1/4, 1/2, and the second, padded, 1/4 and 1/2: c_j is 1 and 4/3."""
+    a = (np.pad(A1, ((0, 1), (0, 0))) + A2 + np.multiply(A3, 2)) / 4
+    b = (np.pad(B1, ((0, 0), (0, 1))) + B2 + np.multiply(B3, 2)) / 4
+    expected = b @ np.diag([1, (4 / 3) ** power]) @ a
+    variables = run_ranks(monkeypatch, RBLoRA(RANKS, balanced=balanced))
+    close(product(variables), expected)
+    close(np.linalg.norm(factors(variables)[1], axis=0), singular_values(expected)[:2])
+
+
+def test_rb_lora_keeps_a_rank_that_nobody_has(monkeypatch):
+    start = with_factors(network(alpha=2.0).init(jax.random.key(0)), A2, B2)
+    case = Case((SCALED.factors[0],) * 2, (1, 3))
+    found = product(run_ranks(monkeypatch, RBLoRA((1, 1, 2)), case, start=start))
+    close(found, np.outer(B1, A1) + np.outer(np.transpose(B2)[1], A2[1]))
+
+
+@pytest.mark.parametrize("method", [FlexLoRA, RaFLoRA, HetLoRA, RBLoRA])
 def test_ranks_above_the_network_s_are_named(method):
     expected = rf"^{method.__name__}: ranks \(1, 3\): expected at most 2, the network's rank$"
     with pytest.raises(UserError, match=expected):
