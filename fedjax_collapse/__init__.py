@@ -61,6 +61,7 @@ from fedjax_collapse.methods import FedVLS as FedVLS
 from fedjax_collapse.methods import FFALoRA as FFALoRA
 from fedjax_collapse.methods import FinishView as FinishView
 from fedjax_collapse.methods import FlexLoRA as FlexLoRA
+from fedjax_collapse.methods import FLoRA as FLoRA
 from fedjax_collapse.methods import GradientView as GradientView
 from fedjax_collapse.methods import HetLoRA as HetLoRA
 from fedjax_collapse.methods import LGFedAvg as LGFedAvg

@@ -51,6 +51,7 @@ from fedjax_collapse.methods.feduv import FedUV as FedUV
 from fedjax_collapse.methods.fedvls import FedVLS as FedVLS
 from fedjax_collapse.methods.ffa_lora import FFALoRA as FFALoRA
 from fedjax_collapse.methods.flexlora import FlexLoRA as FlexLoRA
+from fedjax_collapse.methods.flora import FLoRA as FLoRA
 from fedjax_collapse.methods.hetlora import HetLoRA as HetLoRA
 from fedjax_collapse.methods.lg_fedavg import LGFedAvg as LGFedAvg
 from fedjax_collapse.methods.moon import MOON as MOON

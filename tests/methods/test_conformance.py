@@ -57,6 +57,7 @@ OUT_OF_RANGE = {  # values that are not in the range, or among the choices, of t
     "fedsam": dict(rho=-0.1, adaptive=1),
     "feduv": dict(variance=-2.0, median="upper"),
     "fedvls": dict(logit=-1.0, variant="code"),
+    "flora": dict(ranks=(0,)),
     "hetlora": dict(ranks=(0,), average="size", self_pruning=1, strength=-1.0, gamma=1.0, least=0),
     "moon": dict(strength=-1.0, temperature=0.0, first_round="skip"),
     "noisy_update": dict(deviation=-1.0),

@@ -19,6 +19,7 @@ from low_rank_case import (
     close,
     factors,
     float64,
+    kernel,
     network,
     product,
     run,
@@ -27,7 +28,7 @@ from low_rank_case import (
 )
 
 from fedjax_collapse import UserError
-from fedjax_collapse.methods import FlexLoRA, HetLoRA, RaFLoRA, RBLoRA, hetlora
+from fedjax_collapse.methods import FlexLoRA, FLoRA, HetLoRA, RaFLoRA, RBLoRA, hetlora
 
 __all__ = ["float64"]
 pytestmark = pytest.mark.usefixtures("float64")
@@ -165,7 +166,41 @@ def test_rb_lora_keeps_a_rank_that_nobody_has(monkeypatch):
     close(found, np.outer(B1, A1) + np.outer(np.transpose(B2)[1], A2[1]))
 
 
-@pytest.mark.parametrize("method", [FlexLoRA, RaFLoRA, HetLoRA, RBLoRA])
+@pytest.mark.parametrize(
+    ("case", "expected", "total"),
+    [
+        (SCALED, [[4, 2, 3], [0, 6, -3], [-2, 2, -2], [6, 2, 3]], 32.75),
+        (HET, [[5, 2, 5], [0, 6, -3], [-3, 2, -4], [8, 2, 7]], 45.25),
+    ],
+)
+def test_flora_adds_the_mean_product_to_the_base(monkeypatch, case, expected, total):
+    """Of a rank above the network's, in the clients' scales 2, 1 and 1."""
+    start = network(alpha=2.0).init(jax.random.key(0))
+    variables = run_ranks(monkeypatch, FLoRA(RANKS), case, start=start)
+    moved = kernel(variables) - kernel(start)
+    close(4 * moved, expected)
+    close(checksum(moved), total)
+    for found, old in zip(factors(variables), factors(start), strict=True):
+        np.testing.assert_array_equal(found, old)
+
+
+def test_flora_draws_adapters_for_every_client_and_round(monkeypatch):
+    model = network(alpha=2.0)
+    server = with_factors(model.init(jax.random.key(0)), A2, B2)
+    drawn = []
+    for client, key in zip(CLIENTS, jax.random.split(jax.random.key(1)), strict=True):
+        view = SimpleNamespace(server=server, client=client, key=key, model=model, memory=())
+        variables, _ = FLoRA((1, 2)).receive(view)
+        a, b = factors(variables)
+        assert not b.any()
+        assert 0 < np.max(np.abs(a)) <= 3**-0.5
+        drawn.append(a)
+    assert not np.isclose(*drawn).any()
+    start, state = run(monkeypatch, FLoRA(), Case(None, (1, 2)))
+    np.testing.assert_array_equal(kernel(state.server.variables), kernel(start))
+
+
+@pytest.mark.parametrize("method", [FlexLoRA, RaFLoRA, HetLoRA, RBLoRA, FLoRA])
 def test_ranks_above_the_network_s_are_named(method):
     expected = rf"^{method.__name__}: ranks \(1, 3\): expected at most 2, the network's rank$"
     with pytest.raises(UserError, match=expected):
