@@ -66,6 +66,7 @@ from fedjax_collapse.methods import GradientView as GradientView
 from fedjax_collapse.methods import HetLoRA as HetLoRA
 from fedjax_collapse.methods import LGFedAvg as LGFedAvg
 from fedjax_collapse.methods import LocalView as LocalView
+from fedjax_collapse.methods import LoRAFAIR as LoRAFAIR
 from fedjax_collapse.methods import Method as Method
 from fedjax_collapse.methods import NoisyUpdate as NoisyUpdate
 from fedjax_collapse.methods import PerFedAvg as PerFedAvg

@@ -54,6 +54,7 @@ from fedjax_collapse.methods.flexlora import FlexLoRA as FlexLoRA
 from fedjax_collapse.methods.flora import FLoRA as FLoRA
 from fedjax_collapse.methods.hetlora import HetLoRA as HetLoRA
 from fedjax_collapse.methods.lg_fedavg import LGFedAvg as LGFedAvg
+from fedjax_collapse.methods.lora_fair import LoRAFAIR as LoRAFAIR
 from fedjax_collapse.methods.moon import MOON as MOON
 from fedjax_collapse.methods.noisy_update import NoisyUpdate as NoisyUpdate
 from fedjax_collapse.methods.per_fedavg import PerFedAvg as PerFedAvg

@@ -166,6 +166,12 @@ def padded(view: FinishView) -> dict[str, Adapter]:
     return found
 
 
+def mean_factors(update: PyTree, old: Mapping[str, Adapter]) -> dict[str, Adapter]:
+    """Returns the adapters whose factors are the clients' means, from the server's old ones and its update."""
+    moves = adapters(update)
+    return {layer: Adapter(a + moves[layer].a, b + moves[layer].b, scale) for layer, (a, b, scale) in old.items()}
+
+
 def change(update: PyTree, old: Mapping[str, Adapter], new: Mapping[str, Adapter]) -> PyTree:
     """Returns the server's update by which its adapters become the new ones."""
     return with_adapters(update, {layer: jax.tree.map(jnp.subtract, new[layer], old[layer]) for layer in new})

@@ -59,6 +59,7 @@ OUT_OF_RANGE = {  # values that are not in the range, or among the choices, of t
     "fedvls": dict(logit=-1.0, variant="code"),
     "flora": dict(ranks=(0,)),
     "hetlora": dict(ranks=(0,), average="size", self_pruning=1, strength=-1.0, gamma=1.0, least=0),
+    "lora_fair": dict(strength=-1.0, objective="sine", steps=0, rate=0.0),
     "moon": dict(strength=-1.0, temperature=0.0, first_round="skip"),
     "noisy_update": dict(deviation=-1.0),
     "per_fedavg": dict(alpha=0.0, order="so", delta=0.0, hessian="meta", steps=0),

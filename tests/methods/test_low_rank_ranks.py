@@ -28,7 +28,7 @@ from low_rank_case import (
 )
 
 from fedjax_collapse import UserError
-from fedjax_collapse.methods import FlexLoRA, FLoRA, HetLoRA, RaFLoRA, RBLoRA, hetlora
+from fedjax_collapse.methods import FlexLoRA, FLoRA, HetLoRA, LoRAFAIR, RaFLoRA, RBLoRA, hetlora
 
 __all__ = ["float64"]
 pytestmark = pytest.mark.usefixtures("float64")
@@ -198,6 +198,50 @@ def test_flora_draws_adapters_for_every_client_and_round(monkeypatch):
     assert not np.isclose(*drawn).any()
     start, state = run(monkeypatch, FLoRA(), Case(None, (1, 2)))
     np.testing.assert_array_equal(kernel(state.server.variables), kernel(start))
+
+
+A_MEAN, B_MEAN = np.add(A2, 2 * np.array(A3)) / 3, np.add(B2, 2 * np.array(B3)) / 3
+MEAN_HOM = (np.matmul(B2, A2) + 2 * np.matmul(B3, A3)) / 3
+
+
+def corrected(monkeypatch, method):
+    """Product and correction of the server, whose A is the mean."""
+    _, state = run(monkeypatch, method, HOM)
+    a, b = factors(state.server.variables)
+    close(a, A_MEAN)
+    return b @ a, np.linalg.norm(b - B_MEAN)
+
+
+def cosine(one, other):
+    return np.sum(one * other) / (np.linalg.norm(one) * np.linalg.norm(other))
+
+
+def test_lora_fair_in_closed_form(monkeypatch):
+    found, size = corrected(monkeypatch, LoRAFAIR())
+    close(size, 1.8325919235)
+    close(checksum(found), 26.1727029540)
+    close(cosine(found, MEAN_HOM), 0.8689883490)
+
+
+@pytest.mark.parametrize(("strength", "lost", "size"), [(0.0, 1.5202339001, None), (1.0, None, 0.3792489037)])
+def test_lora_fair_is_a_ridge_regression(monkeypatch, strength, lost, size):
+    found, norm = corrected(monkeypatch, LoRAFAIR(strength))
+    close(*((norm, size) if size else (np.linalg.norm(MEAN_HOM - found), lost)))
+
+
+def test_lora_fair_by_the_cosine(monkeypatch):
+    """From 0.1905 without a correction to the minimum, 0.1443."""
+    found, size = corrected(monkeypatch, LoRAFAIR(objective="cosine", steps=3000, rate=1.0))
+    close(1 - cosine(B_MEAN @ A_MEAN, MEAN_HOM), 0.1905183732)
+    close(1 - cosine(found, MEAN_HOM) + 0.01 * size, 0.1443422082)
+    np.testing.assert_allclose([size, cosine(found, MEAN_HOM)], [1.2780001281, 0.8684377931], atol=1e-6)
+
+
+@pytest.mark.parametrize("objective", ["frobenius", "cosine"])
+def test_lora_fair_of_adapters_that_are_zero(monkeypatch, objective):
+    """Before any step B is 0, and so are the mean product and the correction."""
+    _, state = run(monkeypatch, LoRAFAIR(0.0, objective), Case(None, (1, 2)))
+    assert not product(state.server.variables).any()
 
 
 @pytest.mark.parametrize("method", [FlexLoRA, RaFLoRA, HetLoRA, RBLoRA, FLoRA])
