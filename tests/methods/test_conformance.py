@@ -20,6 +20,10 @@ METHODS = names.classes("method")
 VARIANTS = {  # by options that clients or the server keep something for
     "fedper, newcomers": FedAvg(TRAINING, {"fedper": METHODS["fedper"](newcomers="mean")}),
     "ccvr, all clients": FedAvg(TRAINING, {"ccvr": METHODS["ccvr"](clients="all")}),
+    "hetlora, ranks": FedAvg(TRAINING, {"hetlora": METHODS["hetlora"]((1, 2))}),
+    "lora_fair, cosine": FedAvg(TRAINING, {"lora_fair": METHODS["lora_fair"](objective="cosine", steps=9)}),
+    "raflora, ranks": FedAvg(TRAINING, {"raflora": METHODS["raflora"]((1, 2))}),
+    "rb_lora, ranks": FedAvg(TRAINING, {"rb_lora": METHODS["rb_lora"]((1, 2))}),
     "scaffold, momentum": FedAvg(TRAINING.replace(momentum_reset=False), {"scaffold": METHODS["scaffold"]()}),
 }
 OUT_OF_RANGE = {  # values that are not in the range, or among the choices, of the option

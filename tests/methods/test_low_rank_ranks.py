@@ -27,8 +27,9 @@ from low_rank_case import (
     with_factors,
 )
 
-from fedjax_collapse import UserError
+from fedjax_collapse import FedAvg, LocalTraining, Model, UserError, nn, simulate
 from fedjax_collapse.methods import FlexLoRA, FLoRA, HetLoRA, LoRAFAIR, RaFLoRA, RBLoRA, hetlora
+from fedjax_collapse.nn.adapters import LoRA
 
 __all__ = ["float64"]
 pytestmark = pytest.mark.usefixtures("float64")
@@ -146,6 +147,15 @@ def test_hetlora_keeps_the_rank_of_clients_whose_tail_has_grown(monkeypatch):
     method = HetLoRA((1, 2), self_pruning=True)
     _, state = run(monkeypatch, method, Case(SCALED.factors[:2], (1, 1)), network(alpha=2.0), start)
     assert not state.clients.memory["it"].any()
+
+
+@pytest.mark.parametrize(("strength", "pruned"), [(0.0, 0), (10.0, 1)])
+def test_the_term_of_the_tail_prunes_clients_of_rank_2(federation, strength, pruned):
+    model = Model(nn.MLP(4, hidden=(16,)), federation.input_shape, adapters=LoRA(2, 2.0, layers=("all",)))
+    hetlora = HetLoRA((2, 1), self_pruning=True, strength=strength, gamma=0.5)
+    algorithm = FedAvg(LocalTraining(epochs=2, batch_size=8, learning_rate=0.02, freeze="base"), {"it": hetlora})
+    result = simulate(federation, model, algorithm, rounds=4, key=jax.random.key(0))
+    assert (np.asarray(result.state.clients.memory["it"]) == [pruned, 0, pruned, 0, pruned]).all()
 
 
 @pytest.mark.parametrize(("balanced", "power"), [("factors", 2), ("product", 1)])
