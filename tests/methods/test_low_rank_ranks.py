@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import jax
 import numpy as np
+import optax
 import pytest
 from low_rank_case import (
     A1,
@@ -28,7 +29,8 @@ from low_rank_case import (
 )
 
 from fedjax_collapse import FedAvg, LocalTraining, Model, UserError, nn, simulate
-from fedjax_collapse.methods import FlexLoRA, FLoRA, HetLoRA, LoRAFAIR, RaFLoRA, RBLoRA, hetlora
+from fedjax_collapse.core.options import constructor
+from fedjax_collapse.methods import ClipUpdate, FlexLoRA, FLoRA, HetLoRA, LoRAFAIR, RaFLoRA, RBLoRA, hetlora
 from fedjax_collapse.nn.adapters import LoRA
 
 __all__ = ["float64"]
@@ -259,3 +261,15 @@ def test_ranks_above_the_network_s_are_named(method):
     expected = rf"^{method.__name__}: ranks \(1, 3\): expected at most 2, the network's rank$"
     with pytest.raises(UserError, match=expected):
         method((1, 3)).check_with(None, "none", network())
+
+
+@pytest.mark.parametrize(
+    ("options", "others", "expected"),
+    [
+        ({"server_optimizer": constructor(optax.sgd, learning_rate=1.0)}, {}, "method it: .* no server optimizer"),
+        ({}, {"clip": ClipUpdate()}, "methods it and clip: .* no method that changes uploads"),
+    ],
+)
+def test_nothing_changes_adapters_that_are_made_at_the_server(options, others, expected):
+    with pytest.raises(UserError, match=f"^{expected}$"):
+        FedAvg(methods={"it": FlexLoRA(), **others}, **options).check()
