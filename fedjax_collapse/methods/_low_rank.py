@@ -164,9 +164,9 @@ class Ranked(LowRank):
 
 def padded(view: FinishView) -> dict[str, Adapter]:
     """Returns a client's adapters in the server's scale, with the same products; 0 after the client's rank."""
-    found = {}
+    found, server = {}, adapters(view.server.params)
     for layer, (a, b, own) in adapters(view.public.params).items():
-        scale = view.shared[layer].scale
+        scale = server[layer].scale
         found[layer] = Adapter(jnp.where(own > 0, a, 0), b * (own / scale)[:, None], scale)
     return found
 
