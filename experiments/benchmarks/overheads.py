@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import statistics
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
 import jax
 
@@ -23,6 +23,7 @@ from experiments.config.names import classes
 from fedjax_collapse import FedAvg, LocalTraining, Model, partition
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data.augment import PRESETS, Augmentation, output_shape
+from fedjax_collapse.nn.adapters import LoRA
 
 CLIENTS, EXAMPLES = 10, 1000
 TRAINING = LocalTraining(epochs=10, batch_size=64, learning_rate=0.01, momentum=0.9, weight_decay=1e-5)
@@ -57,6 +58,12 @@ def accepted(algorithm: FedAvg, model: Model) -> Model | None:
             continue
         return other
     return None
+
+
+def first_accepted(algorithm: FedAvg, models: Sequence[Model]) -> Model | None:
+    """The first model, perhaps with another head, or else the first one with adapters, that all methods accept."""
+    adapted = dataclasses.replace(models[0], adapters=LoRA(2, 2.0, layers=("all",)))
+    return next(filter(None, (accepted(algorithm, model) for model in (*models, adapted))), None)
 
 
 def augmentations() -> dict[str, Augmentation | None]:

@@ -90,6 +90,11 @@ class LowRank(Method):
     needs_adapters = True
     sends_factors = True
 
+    def check_among(self, methods: Mapping[str, Method]) -> None:
+        found = [name for name, method in methods.items() if isinstance(method, LowRank) and method.has("aggregate")]
+        if len(found) > 1:
+            raise UserError(f"methods {' and '.join(found)}: each makes the server's adapters, expected at most one")
+
     def init_shared(self, variables: Variables, shapes: Outputs) -> PyTree:
         return adapters(variables.params)
 

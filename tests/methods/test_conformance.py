@@ -11,7 +11,7 @@ import pytest
 from conftest import assert_same_bits
 
 import fedjax_collapse
-from experiments.benchmarks.overheads import accepted
+from experiments.benchmarks.overheads import first_accepted
 from experiments.config import names
 from fedjax_collapse import FedAvg, LocalTraining, Method, Model, Participation, UserError, engine, nn, simulate
 
@@ -76,9 +76,9 @@ def make(name):
 
 
 def network_for(algorithm, federation):
-    """The first network that the method accepts: without BatchNorm, or with it, and with some head."""
+    """The first network that the method accepts: without BatchNorm, or with it, with some head, or with adapters."""
     modules = nn.MLP(4, hidden=(16,)), nn.SmallCNN(4, channels=(16,))
-    return next(filter(None, (accepted(algorithm, Model(module, federation.input_shape)) for module in modules)))
+    return first_accepted(algorithm, [Model(module, federation.input_shape) for module in modules])
 
 
 def start(network, algorithm):

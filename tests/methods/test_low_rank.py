@@ -20,6 +20,7 @@ from low_rank_case import (
     with_factors,
 )
 
+from fedjax_collapse import FedAvg, UserError
 from fedjax_collapse.methods import FedExLoRA, FFALoRA, FlexLoRA
 
 __all__ = ["float64"]
@@ -65,3 +66,8 @@ def test_fedex_lora_is_exact_and_moves_the_base(monkeypatch):
     moved = kernel(state.server.variables) - kernel(start)
     close(9 * moved, [[4, -4, 2], [-6, 6, -6], [-4, 4, 4], [6, -6, 0]])
     close(moved + product(state.server.variables), MEAN_HOM)
+
+
+def test_one_method_makes_the_servers_adapters():
+    with pytest.raises(UserError, match=r"^methods one and two: each makes the server's adapters, "):
+        FedAvg(methods={"one": FlexLoRA(), "two": FedExLoRA()}).check()
