@@ -32,7 +32,7 @@ jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.05)
 
 
 def pytest_collection_finish():
-    """Makes collections of garbage rare, which otherwise take a tenth of the time: to trace makes many objects that live.
+    """Makes collections of garbage rare, which take a tenth of the time: tracing makes many objects that live on.
 
     Those made so far are never looked through again.
     """
