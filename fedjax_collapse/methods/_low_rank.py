@@ -5,7 +5,7 @@ transposes of A and B of the papers. Its product is the matrix ``a s b`` [in, ou
 """
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -115,6 +115,7 @@ class Ranked(LowRank):
     """
 
     ranks: tuple[Count, ...] = option(())
+    received: ClassVar[str] = SCALE
 
     def check_with(self, training: LocalTraining, private: str, model: Model) -> None:
         most = model.adapters.rank
