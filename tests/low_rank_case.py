@@ -1,4 +1,4 @@
-"""A linear layer 3 -> 4 with adapters, in whose rounds clients "train" given factors.
+"""A linear layer with adapters, 3 -> 4 unless stated, in whose rounds clients "train" given factors.
 
 HOM are two clients of rank 2 with weights 1/3 and 2/3, HET three with ranks 1, 2 and 2 and weights 1/4, 1/4 and 1/2.
 Factors are those of the papers: A [r, in], B [out, r], and products B A [out, in].
@@ -29,7 +29,7 @@ LAYER = "layer"
 class Case(NamedTuple):
     """What each client trains, and its number of examples."""
 
-    factors: tuple
+    factors: tuple | None  # None leaves those that it receives
     sizes: tuple[int, ...]
 
 
@@ -44,7 +44,7 @@ class Linear(nn.Module):
 
     @nn.compact
     def __call__(self, inputs, mask, train):
-        features = Dense(4, use_bias=False, name=LAYER)(inputs.reshape(len(inputs), 3))
+        features = Dense(4, use_bias=False, name=LAYER)(inputs.reshape(len(inputs), -1))
         return Outputs(features, Dense(self.num_classes, use_bias=False, name="head")(features))
 
 
@@ -55,9 +55,9 @@ def float64():
     jax.clear_caches()
 
 
-def network(rank: int = 2, alpha: float | None = None) -> Model:
+def network(rank: int = 2, alpha: float | None = None, inputs: int = 3) -> Model:
     """The network; its scale is alpha / rank, by default 1."""
-    return Model(Linear(2), (1, 1, 3), adapters=LoRA(rank, alpha or float(rank), layers=(LAYER,)))
+    return Model(Linear(2), (1, 1, inputs), adapters=LoRA(rank, alpha or float(rank), layers=(LAYER,)))
 
 
 def with_factors(variables: Variables, a, b) -> Variables:
@@ -110,6 +110,8 @@ def run(monkeypatch, method: Method | None, case: Case, model: Model | None = No
 
     def train(context):
         received = context.server.variables if context.start is None else context.start
+        if case.factors is None:
+            return as_trained(received, context)
         given = [with_factors(received, *pair) for pair in case.factors]
         own = jax.tree.map(lambda *leaves: jnp.stack(leaves)[context.client.id], *given)
         trained = jax.tree.map(lambda frozen, old, new: old if frozen else new, constant, received, own)
@@ -120,7 +122,7 @@ def run(monkeypatch, method: Method | None, case: Case, model: Model | None = No
     constant = model.mask(algorithm.local_training.frozen_part())
     monkeypatch.setattr("fedjax_collapse.training.local.round.train", train)
     owners = np.repeat(np.arange(len(case.sizes)), case.sizes)
-    inputs, labels = np.zeros((len(owners), 1, 1, 3)), np.zeros(len(owners), int)
+    inputs, labels = np.zeros((len(owners), *model.input_shape)), np.zeros(len(owners), int)
     parts = [np.flatnonzero(owners == client) for client in range(len(case.sizes))]
     federation = Federation.from_arrays(inputs, labels, parts, inputs, labels, 0.0, 1.0)
     start = model.init(jax.random.key(0)) if start is None else start

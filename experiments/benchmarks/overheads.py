@@ -30,16 +30,21 @@ TRAINING = LocalTraining(epochs=10, batch_size=64, learning_rate=0.01, momentum=
 AUGMENTED = TRAINING.replace(epochs=2)  # few, as an augmentation costs the same in each
 
 
-def methods(names: Collection[str] | None = None) -> dict[str, FedAvg]:
+def methods(
+    names: Collection[str] | None = None, training: LocalTraining = TRAINING, model: Model | None = None
+) -> dict[str, FedAvg]:
     """Federated averaging, alone and with each method that accepts the network with some head; default options.
 
-    ``names``: of the methods; None is all.
+    Args:
+        names: of the methods; None is all.
+        training: of the clients.
+        model: the network, by default that of ``cnn100``.
     """
     workload = WORKLOADS["cnn100"]
-    model = Model(networks.linen(workload.network), workload.image_shape)
+    model = model or Model(networks.linen(workload.network), workload.image_shape)
     chosen = {name: kind for name, kind in classes("method").items() if names is None or name in names}
-    found = {kind.__name__: FedAvg(TRAINING, {name: kind()}) for name, kind in chosen.items()}
-    return {"FedAvg": FedAvg(TRAINING)} | {name: method for name, method in found.items() if accepted(method, model)}
+    found = {kind.__name__: FedAvg(training, {name: kind()}) for name, kind in chosen.items()}
+    return {"FedAvg": FedAvg(training)} | {name: method for name, method in found.items() if accepted(method, model)}
 
 
 def accepted(algorithm: FedAvg, model: Model) -> Model | None:

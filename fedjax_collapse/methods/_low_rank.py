@@ -13,8 +13,8 @@ from flax import struct
 
 from fedjax_collapse.core import masks
 from fedjax_collapse.core.options import Count, option
-from fedjax_collapse.core.records import Client, Outputs, PyTree, UserError, Variables
-from fedjax_collapse.methods.base import ClientView, FinishView, Method
+from fedjax_collapse.core.records import Outputs, PyTree, UserError, Variables
+from fedjax_collapse.methods.base import ClientView, FinishView, Method, RoundView
 from fedjax_collapse.nn.adapters import SCALE
 from fedjax_collapse.nn.model import Model
 from fedjax_collapse.training.local_training import LocalTraining
@@ -78,6 +78,19 @@ def decompose(matrix: jax.Array, rank: int) -> tuple[jax.Array, jax.Array, jax.A
     return (left * signs[:, 0])[:, :rank], values[:rank], (right * signs)[:rank]
 
 
+def closest(matrix: jax.Array, old: Adapter, is_balanced: bool = False) -> Adapter:
+    """Returns the adapter of the old one's rank and scale whose product is closest to the matrix.
+
+    The columns of a are orthonormal, and b has the singular values; if it ``is_balanced``, both have their roots. Where
+    the matrix has no more singular values, b is 0 and a keeps its old column, so that a client can still train it.
+    """
+    left, values, right = decompose(matrix, len(old.scale))
+    is_there = values > jnp.finfo(values.dtype).eps * max(matrix.shape) * values[0]
+    sizes = jnp.sqrt(jnp.where(is_there, values, 1)) if is_balanced else jnp.ones_like(values)
+    b = (jnp.where(is_there, values / sizes, 0) / old.scale)[:, None] * right
+    return Adapter(jnp.where(is_there, left * sizes, old.a), b, old.scale)
+
+
 def sum_of_products(view: FinishView) -> dict[str, jax.Array]:
     """Returns a client's term of the clients' mean product, ``M = sum_k p_k a_k s_k b_k`` [in, out], by layer."""
     return {layer: view.client.weight * adapter.product for layer, adapter in adapters(view.public.params).items()}
@@ -107,7 +120,7 @@ class Ranked(LowRank):
     """A method whose clients may have adapters of different ranks.
 
     A client of rank r_k starts from the first r_k entries of the server's adapters, with the scale of its own rank;
-    its product is the server's, truncated. ``server_scale`` undoes this change of scale.
+    its product is the server's, truncated. ``padded`` undoes this change of scale.
 
     Args:
         ranks: of the clients, in the order of their identities and repeated, at most the rank of the network; () is
@@ -124,19 +137,24 @@ class Ranked(LowRank):
 
     def has(self, hook: str) -> bool:
         """Whether the method overrides the hook; clients of the network's rank start from what they receive."""
-        return super().has(hook) and (hook != "receive" or bool(self.ranks))
+        return super().has(hook) and (hook != "receive" or self.changes_received)
+
+    @property
+    def changes_received(self) -> bool:
+        """Whether clients start from other adapters than those that they receive."""
+        return bool(self.ranks)
 
     def makes_own(self) -> bool:
         """Whether clients use models of their own; truncated ones of the server's are not."""
         return False
 
-    def rank_of(self, client: Client, most: int) -> jax.Array:
-        """Returns the rank of a client's adapters; ``most`` is the network's."""
-        ranks = self.ranks or (most,)
-        return jnp.asarray(ranks)[client.id % len(ranks)]
+    def rank_of(self, view: RoundView) -> jax.Array:
+        """Returns the rank of a client's adapters."""
+        ranks = self.ranks or (view.model.adapters.rank,)
+        return jnp.asarray(ranks)[view.client.id % len(ranks)]
 
     def receive(self, view: ClientView) -> tuple[Variables, PyTree]:
-        rank = self.rank_of(view.client, view.model.adapters.rank)
+        rank = self.rank_of(view)
         own = view.model.adapters.scale(rank)
         new = {
             layer: Adapter(a, b * (scale / own)[:, None], jnp.where(jnp.arange(len(scale)) < rank, own, 0))
@@ -145,9 +163,19 @@ class Ranked(LowRank):
         return view.server._replace(params=with_adapters(view.server.params, new)), view.memory
 
 
-def server_scale(adapter: Adapter, scale: jax.Array) -> Adapter:
-    """Returns a client's adapter with the server's scale and the same product; 0 after the client's rank."""
-    return Adapter(adapter.a, adapter.b * (adapter.scale / scale)[:, None], scale)
+def padded(view: FinishView) -> dict[str, Adapter]:
+    """Returns a client's adapters in the server's scale, with the same products; 0 after the client's rank."""
+    found, server = {}, adapters(view.server.params)
+    for layer, (a, b, own) in adapters(view.public.params).items():
+        scale = server[layer].scale
+        found[layer] = Adapter(jnp.where(own > 0, a, 0), b * (own / scale)[:, None], scale)
+    return found
+
+
+def mean_factors(update: PyTree, old: Mapping[str, Adapter]) -> dict[str, Adapter]:
+    """Returns the adapters whose factors are the clients' means, from the server's old ones and its update."""
+    moves = adapters(update)
+    return {layer: Adapter(a + moves[layer].a, b + moves[layer].b, scale) for layer, (a, b, scale) in old.items()}
 
 
 def change(update: PyTree, old: Mapping[str, Adapter], new: Mapping[str, Adapter]) -> PyTree:

@@ -11,7 +11,7 @@ network's rank. Signs of singular vectors are fixed.
 from flax import struct
 
 from fedjax_collapse.core.records import PyTree
-from fedjax_collapse.methods._low_rank import Adapter, Ranked, change, decompose, sum_of_products
+from fedjax_collapse.methods._low_rank import Ranked, change, closest, sum_of_products
 from fedjax_collapse.methods.base import FinishView
 
 
@@ -23,8 +23,4 @@ class FlexLoRA(Ranked):
         return view.memory, sum_of_products(view)
 
     def aggregate(self, update: PyTree, shared: PyTree, report: PyTree) -> PyTree:
-        new = {}
-        for layer, old in shared.items():
-            left, values, right = decompose(report[layer], len(old.scale))
-            new[layer] = Adapter(left, (values / old.scale)[:, None] * right, old.scale)
-        return change(update, shared, new)
+        return change(update, shared, {layer: closest(report[layer], old) for layer, old in shared.items()})

@@ -66,6 +66,10 @@ class LoRA:
         """Returns s of an adapter of that rank."""
         return self.alpha / (rank**0.5 if self.rank_stabilized else rank)
 
+    def initial_a(self, size: int) -> nn.initializers.Initializer:
+        """Returns the function that draws a of a matrix with so many inputs."""
+        return torch_uniform(size) if self.init == "uniform" else nn.initializers.normal(1 / self.rank)
+
     @contextlib.contextmanager
     def adapting(self, train: bool) -> Iterator[None]:
         """Adapts the layers of every network that is called or initialised in its body.
@@ -105,8 +109,7 @@ class LoRA:
             raise UserError(
                 f"LoRA: rank {self.rank}: layer {path} is {size} x {outer}, expected at most its smaller size"
             )
-        draw = torch_uniform(size) if self.init == "uniform" else nn.initializers.normal(1 / self.rank)
-        a = layer.scope.param("lora_a", draw, (*inner, self.rank))
+        a = layer.scope.param("lora_a", self.initial_a(size), (*inner, self.rank))
         b = layer.scope.param("lora_b", nn.initializers.zeros, (self.rank, outer))
         scale = layer.scope.param(SCALE, nn.initializers.constant(self.scale(self.rank)), (self.rank,))
         if self.dropout and train and layer.has_rng("dropout"):

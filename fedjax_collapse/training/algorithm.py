@@ -96,8 +96,21 @@ class FedAvg:
             if method.has("carry") and not method.has("init_carry"):
                 raise UserError(f"method {name}: it has a hook carry, expected init_carry as well")
             method.check_among(self.methods)
+            self._check_factors(name, method)
         if model is not None:
             self._check_with(model)
+
+    def _check_factors(self, name, method):
+        """Raises UserError if something changes what a method makes the server's adapters of, or these, afterwards."""
+        if not (method.sends_factors and method.has("aggregate")):
+            return
+        if self.server_optimizer is not None:
+            raise UserError(f"method {name}: it makes the server's adapters itself, expected no server optimizer")
+        if found := [other for other in self.having("upload") if other != name]:
+            raise UserError(
+                f"methods {name} and {found[0]}: the former makes the server's adapters of the clients' "
+                "trained ones, expected no method that changes uploads"
+            )
 
     def _check_with(self, model):
         network = f"network {type(model.module).__name__}"

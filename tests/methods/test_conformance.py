@@ -20,6 +20,10 @@ METHODS = names.classes("method")
 VARIANTS = {  # by options that clients or the server keep something for
     "fedper, newcomers": FedAvg(TRAINING, {"fedper": METHODS["fedper"](newcomers="mean")}),
     "ccvr, all clients": FedAvg(TRAINING, {"ccvr": METHODS["ccvr"](clients="all")}),
+    "hetlora, ranks": FedAvg(TRAINING, {"hetlora": METHODS["hetlora"]((1, 2))}),
+    "lora_fair, cosine": FedAvg(TRAINING, {"lora_fair": METHODS["lora_fair"](objective="cosine", steps=9)}),
+    "raflora, ranks": FedAvg(TRAINING, {"raflora": METHODS["raflora"]((1, 2))}),
+    "rb_lora, ranks": FedAvg(TRAINING, {"rb_lora": METHODS["rb_lora"]((1, 2))}),
     "scaffold, momentum": FedAvg(TRAINING.replace(momentum_reset=False), {"scaffold": METHODS["scaffold"]()}),
 }
 OUT_OF_RANGE = {  # values that are not in the range, or among the choices, of the option
@@ -57,10 +61,15 @@ OUT_OF_RANGE = {  # values that are not in the range, or among the choices, of t
     "fedsam": dict(rho=-0.1, adaptive=1),
     "feduv": dict(variance=-2.0, median="upper"),
     "fedvls": dict(logit=-1.0, variant="code"),
+    "flora": dict(ranks=(0,)),
+    "hetlora": dict(ranks=(0,), average="size", self_pruning=1, strength=-1.0, gamma=1.0, least=0),
+    "lora_fair": dict(strength=-1.0, objective="sine", steps=0, rate=0.0),
     "moon": dict(strength=-1.0, temperature=0.0, first_round="skip"),
     "noisy_update": dict(deviation=-1.0),
     "per_fedavg": dict(alpha=0.0, order="so", delta=0.0, hessian="meta", steps=0),
     "pfedme": dict(strength=0.0, inner_steps=0, inner_rate=0.0, beta=0.0, inner_decay=-1.0),
+    "raflora": dict(ranks=(0,)),
+    "rb_lora": dict(ranks=(0,), balanced="both"),
     "scaffold": dict(strength=-1.0, normaliser="none"),
     "structured_decov": dict(eta=-0.5, num_groups=0),
     "top_k": dict(share=0.0),
