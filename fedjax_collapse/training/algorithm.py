@@ -133,7 +133,7 @@ class FedAvg:
         parts = [("private", self.private), ("training.freeze", self.training.frozen_part(at_server=True))]
         parts += [("training.phases", phase.part) for phase in training.phases]
         for name, method in self.methods.items():
-            declared = method.private, method.freeze, method.moved, method.remembered
+            declared = method.private, method.freeze, method.moved, method.received, method.remembered
             parts += [(f"method {name}", part) for part in declared if part is not None]
         for setting, part in parts:
             try:
@@ -239,6 +239,15 @@ class FedAvg:
         for method in self.methods.values():
             frozen = masks.minus(frozen, model.mask(method.moved))
         return frozen
+
+    def alike(self, model: Model, always: bool = False) -> Variables:
+        """Returns the mask of what the models of all clients have in common in a round, or, ``always``, in all rounds.
+
+        It is what they receive and do not train.
+        """
+        frozen = self.constant(model) if always else model.mask(self.local_training.frozen_part())
+        own = self.private_part, *(method.received for method in self.methods.values())
+        return functools.reduce(masks.minus, map(model.mask, own), frozen)
 
     def unsent(self, model: Model) -> Variables:
         """Returns the mask of what no client sends: what the server never changes, and what only the server does."""
