@@ -6,12 +6,12 @@
 
 He et al., "AFL: A Single-Round Analytic Approach for Federated Learning with Pre-trained Models" (CVPR 2025). There is
 no bias. As C_k W_k = X_k^T Y_k, clients here send this sum, of the same size as W_k. Then W is ``(X^T X + K gamma I)^-1
-X^T Y`` with the examples of all K clients, and cleaned it is ``(X^T X)^-1 X^T Y`` for any gamma: least squares, which
-depends neither on the partition nor on the order of the clients. Without cleaning it depends on their number. All
-clients report once, before the first round, on the initial network in evaluation mode.
+X^T Y`` with the examples of all K clients. Cleaned it is ``(X^T X)^-1 X^T Y`` for any gamma: least squares, the default
+here. A ``gamma`` is one that is not cleaned; W then depends on the number of clients, but on nothing else of the
+partition. All clients report once, before the first round, on the initial network in evaluation mode.
 
-The released code has gamma = 0 by default, and float64; here sums are in float32 (float64 if JAX's are). Where
-features are linearly dependent, W is the smallest solution.
+The released code computes in float64, here sums are in float32 unless JAX's default is float64. Where features are
+linearly dependent, W is the smallest solution.
 """
 
 import jax
@@ -27,15 +27,13 @@ class AFL(ClosedForm):
     """Least squares on the features of all clients, without bias.
 
     Args:
-        gamma: added to the diagonal by each client.
-        clean: whether the server removes gamma again.
+        gamma: what each client adds to the diagonal, and the server does not remove; 0 is the cleaned W.
         finetune: whether clients then train the network; otherwise nothing is trained.
     """
 
     gamma: NonNegative = 0.0
-    clean: bool = option(True)
     finetune: bool = option(False)
 
     def solve(self, sums: Sums) -> tuple[jax.Array, jax.Array]:
-        ridge = 0.0 if self.clean else sums.clients * self.gamma
-        return inverse_times(sums.products, sums.features.T, ridge), jnp.zeros_like(sums.counts)
+        kernel = inverse_times(sums.products, sums.features.T, sums.clients * self.gamma)
+        return kernel, jnp.zeros_like(sums.counts)

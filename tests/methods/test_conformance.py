@@ -23,7 +23,7 @@ VARIANTS = {  # by options that clients or the server keep something for
     "scaffold, momentum": FedAvg(TRAINING.replace(momentum_reset=False), {"scaffold": METHODS["scaffold"]()}),
 }
 OUT_OF_RANGE = {  # values that are not in the range, or among the choices, of the option
-    "afl": dict(gamma=-1.0, clean=1),
+    "afl": dict(gamma=-1.0, finetune=1),
     "apfl": dict(alpha=1.5, adaptive=1, variant="code"),
     "balanced_softmax": dict(tau=-1.0, vacant="floor"),
     "ccvr": dict(when="never", clients="some", samples=0),
