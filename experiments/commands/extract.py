@@ -114,17 +114,13 @@ def extract(config: Mapping[str, Any], seed: int, virtual: int = 0) -> dict[str,
     optional = ("class_names", "domains", "test_domains", "domain_names", "owners", "test_owners")
     given = {name: getattr(source, name) for name in optional}
     arrays |= {name: np.asarray(value) for name, value in given.items() if value is not None and len(value)}
-    return (
-        _with_virtual(arrays, build.federations(config, [seed])[seed].owned_rows(), virtual, seed)
-        if virtual
-        else arrays
-    )
+    return _with_virtual(arrays, config, seed, virtual) if virtual else arrays
 
 
-def _with_virtual(arrays, rows_of_clients, count, seed):
+def _with_virtual(arrays, config, seed, count):
     """Returns the arrays with the clients' rows in place of the training part, and virtual features behind them."""
-    rows = np.concatenate(rows_of_clients)
-    owners = np.repeat(np.arange(len(rows_of_clients)), list(map(len, rows_of_clients)))
+    own = build.federations(config, [seed])[seed].owned_rows()
+    rows, owners = np.concatenate(own), np.repeat(np.arange(len(own)), list(map(len, own)))
     features, labels = arrays["features"][rows], arrays["labels"][rows]
     with wait("drawing virtual features"):
         drawn = draw_virtual_features(features, labels, owners, count, seed)
