@@ -1,6 +1,7 @@
 """Published methods, one per file. ``FedAvg`` takes any number of them; ``base.py`` defines their interface."""
 
 from fedjax_collapse.core.options import option as option
+from fedjax_collapse.methods.afl import AFL as AFL
 from fedjax_collapse.methods.apfl import APFL as APFL
 from fedjax_collapse.methods.balanced_softmax import BalancedSoftmax as BalancedSoftmax
 from fedjax_collapse.methods.base import ClientView as ClientView
@@ -17,10 +18,12 @@ from fedjax_collapse.methods.ccvr import CCVR as CCVR
 from fedjax_collapse.methods.clip_update import ClipUpdate as ClipUpdate
 from fedjax_collapse.methods.decov import DeCov as DeCov
 from fedjax_collapse.methods.ditto import Ditto as Ditto
+from fedjax_collapse.methods.fed3r import Fed3R as Fed3R
 from fedjax_collapse.methods.fedala import FedALA as FedALA
 from fedjax_collapse.methods.fedamp import FedAMP as FedAMP
 from fedjax_collapse.methods.fedasam import FedASAM as FedASAM
 from fedjax_collapse.methods.fedbabu import FedBABU as FedBABU
+from fedjax_collapse.methods.fedcgs import FedCGS as FedCGS
 from fedjax_collapse.methods.fedcm import FedCM as FedCM
 from fedjax_collapse.methods.feddbe import FedDBE as FedDBE
 from fedjax_collapse.methods.feddc import FedDC as FedDC
@@ -28,6 +31,7 @@ from fedjax_collapse.methods.feddecorr import FedDecorr as FedDecorr
 from fedjax_collapse.methods.feddr_plus import FedDrPlus as FedDrPlus
 from fedjax_collapse.methods.feddyn import FedDyn as FedDyn
 from fedjax_collapse.methods.fedetf import FedETF as FedETF
+from fedjax_collapse.methods.fedex_lora import FedExLoRA as FedExLoRA
 from fedjax_collapse.methods.fedexp import FedExP as FedExP
 from fedjax_collapse.methods.fedfomo import FedFomo as FedFomo
 from fedjax_collapse.methods.fedgela import FedGELA as FedGELA
@@ -48,11 +52,18 @@ from fedjax_collapse.methods.fedrs import FedRS as FedRS
 from fedjax_collapse.methods.fedsam import FedSAM as FedSAM
 from fedjax_collapse.methods.feduv import FedUV as FedUV
 from fedjax_collapse.methods.fedvls import FedVLS as FedVLS
+from fedjax_collapse.methods.ffa_lora import FFALoRA as FFALoRA
+from fedjax_collapse.methods.flexlora import FlexLoRA as FlexLoRA
+from fedjax_collapse.methods.flora import FLoRA as FLoRA
+from fedjax_collapse.methods.hetlora import HetLoRA as HetLoRA
 from fedjax_collapse.methods.lg_fedavg import LGFedAvg as LGFedAvg
+from fedjax_collapse.methods.lora_fair import LoRAFAIR as LoRAFAIR
 from fedjax_collapse.methods.moon import MOON as MOON
 from fedjax_collapse.methods.noisy_update import NoisyUpdate as NoisyUpdate
 from fedjax_collapse.methods.per_fedavg import PerFedAvg as PerFedAvg
 from fedjax_collapse.methods.pfedme import PFedMe as PFedMe
+from fedjax_collapse.methods.raflora import RaFLoRA as RaFLoRA
+from fedjax_collapse.methods.rb_lora import RBLoRA as RBLoRA
 from fedjax_collapse.methods.recalibrate import Recalibrate as Recalibrate
 from fedjax_collapse.methods.scaffold import Scaffold as Scaffold
 from fedjax_collapse.methods.structured_decov import StructuredDeCov as StructuredDeCov
