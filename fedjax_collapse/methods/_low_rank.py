@@ -1,6 +1,7 @@
 """What the methods that aggregate low-rank adapters have in common; a and b are A^T and B^T of the papers."""
 
 from collections.abc import Mapping
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -78,6 +79,7 @@ class Ranked(LowRank):
     """
 
     ranks: tuple[Count, ...] = option(())
+    received: ClassVar[str] = SCALE
 
     def check_with(self, training: LocalTraining, private: str, model: Model) -> None:
         most = model.adapters.rank

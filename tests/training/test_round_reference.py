@@ -4,7 +4,16 @@ import jax
 import numpy as np
 import pytest
 from conftest import assert_close
-from reference import algorithms, logits, personal, personal_dispatch, personal_heads, personal_inner, personal_steps
+from reference import (
+    algorithms,
+    closed_forms,
+    logits,
+    personal,
+    personal_dispatch,
+    personal_heads,
+    personal_inner,
+    personal_steps,
+)
 from reference import personal_receive as own
 from reference import regularizers as terms
 from reference.beside import COHORT_SIZE, Case, assert_same_rounds
@@ -98,6 +107,8 @@ CASES = {  # the method's name, perhaps with a variant after a comma
         algorithms.LESAMOnScaffold(), {"scaffold": methods.Scaffold("fednova", strength=0.1)}
     ),
     "fedlesam, feddyn, private BatchNorm": fedlesam(algorithms.LESAMOnDyn(), {"feddyn": DYN}, private="batch_norm"),
+    **{name: Case(method(finetune=True), closed_forms.PlainClosedForm(getattr(closed_forms, name)))
+       for name, method in (("fed3r", methods.Fed3R), ("afl", methods.AFL), ("fedcgs", methods.FedCGS))},
     "ditto": Case(methods.Ditto(0.5), personal.PlainDitto(0.5)),
     "fedproto": Case(methods.FedProto(0.6), own.PlainFedProto(0, True), data="skewed"),
     "fedproto, last epoch": Case(
