@@ -86,6 +86,7 @@ from fedjax_collapse.methods import StructuredDeCov as StructuredDeCov
 from fedjax_collapse.methods import Term as Term
 from fedjax_collapse.methods import TopK as TopK
 from fedjax_collapse.methods import VICReg as VICReg
+from fedjax_collapse.nn.adapters import LoRA as LoRA
 from fedjax_collapse.nn.model import Model as Model
 from fedjax_collapse.nn.pretrained import load_pretrained as load_pretrained
 from fedjax_collapse.nn.task import CLASSIFICATION as CLASSIFICATION

@@ -92,7 +92,6 @@ def command_line() -> Parser:
         "--option", type=_option, action="append", default=[], metavar="NAME=VALUE", help="of the networks; repeatable"
     )
     parser.add_argument("--image_size", type=_number, help="height and width, by default 32 where that suffices")
-    parser.add_argument("--classes", type=_number, default=10, help="of the networks, by default 10")
     adapters = "low-rank adapters of the networks' layers, such as \"rank=8,layers=('query','value')\"; with --methods"
     parser.add_argument("--adapters", type=_arguments, metavar="NAME=VALUE,...", help=adapters)
     parser.add_argument("--clients", type=_numbers, default=[10], help="of a step side by side; of a round in all")
@@ -203,7 +202,7 @@ def _models(topology, asked):
                 options["lowering"] = "auto" if lowering == _AS_ON_CPU else lowering
             target = Target() if lowering == _AS_ON_CPU else Target.of(topology.devices[0])
             shape = asked.image_size and (asked.image_size, asked.image_size, 3)
-            model = programs.network(name, target, options, shape, asked.classes)
+            model = programs.network(name, target, options, shape)
             yield chosen, dataclasses.replace(model, adapters=asked.adapters and LoRA(**asked.adapters))
 
 

@@ -1,70 +1,21 @@
-"""Adapters as matrices, and what the methods that aggregate them have in common.
-
-An adapter adds ``x a s b`` to a layer: factors a [in, r] and b [r, out], and a scale s [r] (``nn/adapters.py``), the
-transposes of A and B of the papers. Its product is the matrix ``a s b`` [in, out].
-"""
+"""What the methods that aggregate low-rank adapters have in common; a and b are A^T and B^T of the papers."""
 
 from collections.abc import Mapping
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 
-from fedjax_collapse.core import masks
 from fedjax_collapse.core.options import Count, option
 from fedjax_collapse.core.records import Outputs, PyTree, UserError, Variables
 from fedjax_collapse.methods.base import ClientView, FinishView, Method, RoundView
-from fedjax_collapse.nn.adapters import SCALE
+from fedjax_collapse.nn.adapters import Adapter as Adapter
+from fedjax_collapse.nn.adapters import adapters as adapters
+from fedjax_collapse.nn.adapters import added_to_kernels as added_to_kernels
+from fedjax_collapse.nn.adapters import with_adapters as with_adapters
 from fedjax_collapse.nn.model import Model
 from fedjax_collapse.training.local_training import LocalTraining
-
-
-class Adapter(NamedTuple):
-    """The adapter of a layer; of a convolution, ``in`` are the entries of its patches."""
-
-    a: jax.Array  # [in, r]
-    b: jax.Array  # [r, out]
-    scale: jax.Array  # [r]
-
-    @property
-    def product(self) -> jax.Array:
-        """What it adds to the layer's matrix, [in, out]."""
-        return (self.a * self.scale) @ self.b
-
-
-def adapters(params: PyTree) -> dict[str, Adapter]:
-    """Returns the adapters of a network, by the paths of their layers."""
-    leaves, end = masks.by_path(params), "/lora_a"
-    layers = [path.removesuffix(end) for path in leaves if path.endswith(end)]
-    return {
-        layer: Adapter(
-            leaves[layer + end].reshape(-1, leaves[layer + end].shape[-1]),
-            leaves[f"{layer}/lora_b"],
-            leaves[f"{layer}/{SCALE}"],
-        )
-        for layer in layers
-    }
-
-
-def with_adapters(params: PyTree, new: Mapping[str, Adapter]) -> PyTree:
-    """Returns the params with the given adapters, by layer."""
-    return _with_leaves(params, {f"{layer}/{name}": leaf for layer, adapter in new.items() for name, leaf in (
-        ("lora_a", adapter.a), ("lora_b", adapter.b), (SCALE, adapter.scale))})  # fmt: skip
-
-
-def added_to_kernels(params: PyTree, matrices: Mapping[str, jax.Array]) -> PyTree:
-    """Returns the params with matrices [in, out], by layer, added to the layers' kernels."""
-    leaves = masks.by_path(params)
-    return _with_leaves(
-        params,
-        {f"{layer}/kernel": leaves[f"{layer}/kernel"].reshape(m.shape) + m for layer, m in matrices.items()},
-    )
-
-
-def _with_leaves(params, new):
-    leaves = masks.by_path(params)
-    return masks.replace(params, {path: leaf.reshape(leaves[path].shape) for path, leaf in new.items()})
 
 
 def decompose(matrix: jax.Array, rank: int) -> tuple[jax.Array, jax.Array, jax.Array]:

@@ -30,7 +30,7 @@ from low_rank_case import (
 
 from fedjax_collapse import FedAvg, LocalTraining, Model, UserError, nn, simulate
 from fedjax_collapse.core.options import constructor
-from fedjax_collapse.methods import ClipUpdate, FlexLoRA, FLoRA, HetLoRA, LoRAFAIR, RaFLoRA, RBLoRA, hetlora
+from fedjax_collapse.methods import ClipUpdate, FlexLoRA, FLoRA, HetLoRA, LoRAFAIR, RaFLoRA, RBLoRA, _low_rank, hetlora
 from fedjax_collapse.nn.adapters import LoRA
 
 __all__ = ["float64"]
@@ -116,6 +116,15 @@ def test_hetlora_weighs_by_size(monkeypatch):
     close(checksum(product(run_ranks(monkeypatch, HetLoRA(RANKS, average="weight")))), 37.3125)
 
 
+def test_hetlora_pads_the_adapters_of_clients_of_lower_rank(monkeypatch):
+    """Clients return what they receive, of which one of rank 1 has the first entry."""
+    start = with_factors(network(alpha=2.0).init(jax.random.key(0)), A2, B2)
+    method = HetLoRA((1, 2), average="weight")
+    found = product(run_ranks(monkeypatch, method, Case(None, (1, 1)), start=start))
+    first, second = (np.outer(b, a) for b, a in zip(np.transpose(B2), A2, strict=True))
+    close(found, first + second / 4)
+
+
 def test_hetlora_keeps_its_adapters_if_all_products_are_zero(monkeypatch):
     start = network(alpha=2.0).init(jax.random.key(0))
     case = Case(((A1, np.zeros((4, 1))),) * 2, (1, 1))
@@ -196,7 +205,7 @@ def test_flora_adds_the_mean_product_to_the_base(monkeypatch, case, expected, to
         np.testing.assert_array_equal(found, old)
 
 
-def test_flora_draws_adapters_for_every_client_and_round(monkeypatch):
+def test_flora_draws_adapters_for_every_client_and_round():
     model = network(alpha=2.0)
     server = with_factors(model.init(jax.random.key(0)), A2, B2)
     drawn = []
@@ -208,6 +217,17 @@ def test_flora_draws_adapters_for_every_client_and_round(monkeypatch):
         assert 0 < np.max(np.abs(a)) <= 3**-0.5
         drawn.append(a)
     assert not np.isclose(*drawn).any()
+
+
+def test_flora_draws_adapters_for_every_layer():
+    model = Model(nn.MLP(2, hidden=(3, 3)), (1, 1, 3), adapters=LoRA(2, layers=("all",)))
+    view = SimpleNamespace(server=model.init(jax.random.key(0)), client=CLIENTS[0], key=jax.random.key(1), model=model)
+    view.memory = ()
+    one, other = (adapter.a for adapter in _low_rank.adapters(FLoRA().receive(view)[0].params).values())
+    assert not np.isclose(one, other).any()
+
+
+def test_flora_leaves_the_base_if_nobody_trains(monkeypatch):
     start, state = run(monkeypatch, FLoRA(), Case(None, (1, 2)))
     np.testing.assert_array_equal(kernel(state.server.variables), kernel(start))
 
