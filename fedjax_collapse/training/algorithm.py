@@ -121,11 +121,12 @@ class FedAvg:
 
     def _check_factors(self, name, method):
         """Raises UserError if something changes what a method makes the server's adapters of, or these, afterwards."""
-        if not (method.sends_factors and method.has("aggregate")):
+        if not (method.needs_adapters and method.has("aggregate")):
             return
         if self.server_optimizer is not None:
             raise UserError(f"method {name}: it makes the server's adapters itself, expected no server optimizer")
-        if found := [other for other in self.having("upload") if other != name]:
+        found = [other for other in self.having("upload") if other != name]
+        if method.sends_factors and found:
             raise UserError(
                 f"methods {name} and {found[0]}: the former makes the server's adapters of the clients' "
                 "trained ones, expected no method that changes uploads"
