@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import statistics
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
 import jax
 
@@ -23,22 +23,28 @@ from experiments.config.names import classes
 from fedjax_collapse import FedAvg, LocalTraining, Model, partition
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data.augment import PRESETS, Augmentation, output_shape
+from fedjax_collapse.nn.adapters import LoRA
 
 CLIENTS, EXAMPLES = 10, 1000
 TRAINING = LocalTraining(epochs=10, batch_size=64, learning_rate=0.01, momentum=0.9, weight_decay=1e-5)
 AUGMENTED = TRAINING.replace(epochs=2)  # few, as an augmentation costs the same in each
 
 
-def methods(names: Collection[str] | None = None) -> dict[str, FedAvg]:
+def methods(
+    names: Collection[str] | None = None, training: LocalTraining = TRAINING, model: Model | None = None
+) -> dict[str, FedAvg]:
     """Federated averaging, alone and with each method that accepts the network with some head; default options.
 
-    ``names``: of the methods; None is all.
+    Args:
+        names: of the methods; None is all.
+        training: of the clients.
+        model: the network, by default that of ``cnn100``.
     """
     workload = WORKLOADS["cnn100"]
-    model = Model(networks.linen(workload.network), workload.image_shape)
+    model = model or Model(networks.linen(workload.network), workload.image_shape)
     chosen = {name: kind for name, kind in classes("method").items() if names is None or name in names}
-    found = {kind.__name__: FedAvg(TRAINING, {name: kind()}) for name, kind in chosen.items()}
-    return {"FedAvg": FedAvg(TRAINING)} | {name: method for name, method in found.items() if accepted(method, model)}
+    found = {kind.__name__: FedAvg(training, {name: kind()}) for name, kind in chosen.items()}
+    return {"FedAvg": FedAvg(training)} | {name: method for name, method in found.items() if accepted(method, model)}
 
 
 def accepted(algorithm: FedAvg, model: Model) -> Model | None:
@@ -52,6 +58,12 @@ def accepted(algorithm: FedAvg, model: Model) -> Model | None:
             continue
         return other
     return None
+
+
+def first_accepted(algorithm: FedAvg, models: Sequence[Model]) -> Model | None:
+    """The first model, perhaps with another head, or else the first one with adapters, that all methods accept."""
+    adapted = dataclasses.replace(models[0], adapters=LoRA(2, 2.0, layers=("all",)))
+    return next(filter(None, (accepted(algorithm, model) for model in (*models, adapted))), None)
 
 
 def augmentations() -> dict[str, Augmentation | None]:

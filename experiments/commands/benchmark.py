@@ -40,6 +40,7 @@ from typing import NamedTuple
 from experiments.benchmarks import OURS, SYSTEMS, arguments, growth, lanes, tables
 from experiments.benchmarks.environment import environment
 from experiments.benchmarks.lanes import Lane
+from experiments.benchmarks.network_steps import NOT_CONVOLUTIONAL
 from experiments.benchmarks.tables import Row
 from experiments.benchmarks.worker import Measurement
 from experiments.benchmarks.workloads import WORKLOADS
@@ -144,7 +145,10 @@ def run_networks(asked: Namespace) -> list[Row]:
     """A row for each system of each network."""
     rows, rounds = [], asked.rounds or _NETWORK_ROUNDS
     for network in asked.networks:
-        systems = [*available(["pytorch", "pytorch-threads"]), *(asked.lowerings if network != "mlp" else ["auto"])]
+        systems = [
+            *available(["pytorch", "pytorch-threads"]),
+            *(["auto"] if network in NOT_CONVOLUTIONAL else asked.lowerings),
+        ]
 
         def start(system, inbox, network=network):
             command = _command("network", network=network, system=system, cores=machine.num_cores())

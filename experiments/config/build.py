@@ -30,6 +30,7 @@ from fedjax_collapse.core.target import Target
 from fedjax_collapse.core.user_code import check_signature
 from fedjax_collapse.data import Federation, OwnSplit, augment, partition, sources
 from fedjax_collapse.data.ownership import owned
+from fedjax_collapse.nn.adapters import LoRA
 from fedjax_collapse.nn.heads import orthogonal_head
 from fedjax_collapse.nn.model import Model
 from fedjax_collapse.nn.pretrained import load_pretrained
@@ -163,20 +164,26 @@ def _partition(config, draw, arguments, **given):
 
 def model(config: Mapping[str, Any], federation: Federation) -> Model:
     """Returns the network, with as many classes as the data, for images of the size after augmentation."""
-    name, arguments = chosen_name("network", config["network"], "name"), without(config["network"], "name", "weights")
+    name = chosen_name("network", config["network"], "name")
+    arguments = without(config["network"], "name", "weights", "adapters")
     if arguments.get("lowering") in ("timed", "rules"):  # timed in ``runs.make_plan``, by the rules until then
         arguments["lowering"] = "auto"
     check_name("head", config["head"], HEADS)
     augmented = _augmented_shape(config, federation)
     module = network(name, arguments, federation.num_classes)
     try:
-        built = Model(module, augmented, HEADS[config["head"]])
+        built = Model(module, augmented, HEADS[config["head"]], adapters=_adapters(config["network"]))
         if weights := config["network"].get("weights"):
             built = load_pretrained(built, weights)
         jax.eval_shape(built.init, jax.random.key(0))  # raises for invalid options or image sizes
     except BaseException as error:
         raise explained(f"network {name} cannot be made with these options", error) from error
     return built
+
+
+def _adapters(config):
+    """Returns the low-rank adapters of the network's layers, if any."""
+    return call("network.adapters", LoRA, config["adapters"]) if config.get("adapters") else None
 
 
 def _augmented_shape(config, federation):
@@ -203,6 +210,7 @@ def schedule(config: Mapping[str, Any]) -> Schedule:
     measured = tuple(
         (name, function_named(f"measurements.{name}", measurements, function))
         for name, function in config["measurements"].items()
+        if function is not None
     )
     finetuning = config["finetuning"] or None
     if finetuning is not None:

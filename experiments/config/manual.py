@@ -28,6 +28,7 @@ from fedjax_collapse.analysis import measurements
 from fedjax_collapse.core import discovery
 from fedjax_collapse.core.options import hints, in_words
 from fedjax_collapse.data import OwnSplit, augment, partition, sources
+from fedjax_collapse.nn.adapters import LoRA
 from fedjax_collapse.simulation.own_tests import Finetuning
 from fedjax_collapse.training import schedules
 
@@ -74,6 +75,7 @@ def choices() -> dict[str, list[Choice]]:
         "fine-tuning": ("finetuning", {"finetuning": Finetuning}),
         "networks": ("network.name", classes("network")),
         "heads": ("network.head", classes("head")),
+        "adapters": ("network.adapters", {"adapters": LoRA}),
         "methods": ("methods", classes("method")),
         "measurements": ("measurements", functions(measurements)),
         "server optimizers": ("server.optimizer.name", algorithms.SERVER_OPTIMIZERS),

@@ -73,6 +73,11 @@ KEYS = {  # sections with dots
         "file of initial weights: a ViT's from timm, Hugging Face, torchvision (safetensors) or the JAX codes (npz), "
         "or any network's from save_weights; a classifier of other classes stays random",
     ),
+    "network.adapters": Key(
+        ConfigDict,
+        "low-rank adapters of the network's layers; all else but the head is then frozen: rank, alpha, layers, "
+        "rank_stabilized, dropout, init",
+    ),
     "training.epochs": Key(
         5, "passes over the client's examples in a round; phases=(('head', 10), ('body', 1)) replaces it"
     ),
@@ -108,7 +113,8 @@ KEYS = {  # sections with dots
     "evaluate_every": Key(1, "rounds from one evaluation on the test set to the next"),
     "watch": Key("one", 'whose local models are measured: one client of the round, all, or identities such as "0,3"'),
     "measurements": Key(
-        ConfigDict, 'name -> a function of fedjax_collapse/analysis/measurements.py, or "my_module:function" of a view'
+        ConfigDict,
+        'name -> a function of fedjax_collapse/analysis/measurements.py, or "my_module:function" of a view; or None',
     ),
     "measure_every": Key(
         1, "rounds from one measurement to the next, at least from one evaluation, and after the last"

@@ -8,6 +8,9 @@ by it costs nothing in a compiled program. ``Model.mask(name)`` makes one:
     head         the classifier: the layers with ``part="head"`` (such as those of ``nn/heads``), otherwise the
                  top-level layer called ``head``
     body         everything but the head
+    adapters     lora_a and lora_b, the factors of low-rank adapters (``nn/adapters.py``); each is a part as well
+    adapted      the kernels of the layers that have adapters
+    base         the params that are neither of the adapters nor of the head
     a path       of a layer or a parameter, such as ``Dense_0`` or ``Dense_0/bias``
     a+b          the union of a and b
     a - b        a without b, as in ``all - head``; with spaces, and evaluated before any +
@@ -22,6 +25,7 @@ import jax
 from fedjax_collapse.core.records import PyTree, UserError, Variables
 
 Paths = Sequence[tuple[str, ...]]
+_FACTORS = ("lora_a", "lora_b")
 
 
 def named(name: str, variables: Variables, named_layers: Callable[[], Mapping[str, Paths]]) -> Variables:
@@ -48,6 +52,11 @@ def invert(mask: PyTree) -> PyTree:
     return jax.tree.map(lambda is_part: not is_part, mask)
 
 
+def minus(one: PyTree, other: PyTree) -> PyTree:
+    """Returns the part of a mask that is not in the other."""
+    return jax.tree.map(lambda a, b: a and not b, one, other)
+
+
 def where(mask: PyTree, yes: PyTree, no: PyTree) -> PyTree:
     """Returns the leaves of ``yes`` inside the part and of ``no`` elsewhere."""
     return jax.tree.map(lambda is_part, a, b: a if is_part else b, mask, yes, no)
@@ -56,6 +65,18 @@ def where(mask: PyTree, yes: PyTree, no: PyTree) -> PyTree:
 def zero(mask: PyTree, tree: PyTree) -> PyTree:
     """Returns the tree with zeros in the part."""
     return jax.tree.map(lambda is_part, leaf: jax.numpy.zeros_like(leaf) if is_part else leaf, mask, tree)
+
+
+def without(mask: PyTree, tree: PyTree) -> PyTree:
+    """Returns the tree with None, which has no leaves, in the part."""
+    return jax.tree.map(lambda is_part, leaf: None if is_part else leaf, mask, tree)
+
+
+def fill(tree: PyTree, other: PyTree) -> PyTree:
+    """Returns a tree ``without`` a part, with the leaves of ``other`` in it."""
+    return jax.tree.map(
+        lambda leaf, filling: filling if leaf is None else leaf, tree, other, is_leaf=lambda leaf: leaf is None
+    )
 
 
 def select(mask: PyTree, tree: PyTree) -> dict[str, jax.Array]:
@@ -74,7 +95,7 @@ def replace(tree: PyTree, leaves: dict[str, jax.Array]) -> PyTree:
 
 def _without(name, variables, named_layers):
     first, *others = (_single(part.strip(), variables, named_layers) for part in name.split(" - "))
-    return functools.reduce(lambda mask, other: where(other, invert(other), mask), others, first)
+    return functools.reduce(minus, others, first)
 
 
 def _single(name, variables, named_layers):
@@ -87,7 +108,30 @@ def _single(name, variables, named_layers):
             return _below(named_layers().get("head") or [("head",)], name, variables)
         case "body":
             return invert(_single("head", variables, named_layers))
+        case "adapters":
+            return functools.reduce(union, (_called(factor, variables) for factor in _FACTORS))
+        case "lora_a" | "lora_b":
+            return _called(name, variables)
+        case "adapted":
+            adapters = _called("lora_a", variables)
+            return _below([(*layer, "kernel") for layer in _layers(adapters.params)], name, variables)
+        case "base":
+            trained = union(*(_single(part, variables, named_layers) for part in ("adapters", "head")))
+            return Variables(invert(trained.params), jax.tree.map(lambda _: False, variables.batch_stats))
     return _below([tuple(name.split("/"))], name, variables)
+
+
+def _layers(mask):
+    """Returns the paths of the layers that have a param in the part."""
+    return [tuple(e.key for e in path[:-1]) for path, is_part in jax.tree.leaves_with_path(mask) if is_part]
+
+
+def _called(name, variables):
+    """Returns the mask of all params of that name."""
+    mask = jax.tree.map_with_path(lambda path, _: path[-1].key == name, variables.params)
+    if not any(jax.tree.leaves(mask)):
+        raise UserError(f"part {name}: the network has no adapters, expected Model(..., adapters=LoRA(...))")
+    return Variables(mask, jax.tree.map(lambda _: False, variables.batch_stats))
 
 
 def _batch_norm(variables):

@@ -31,6 +31,7 @@ from fedjax_collapse.methods.feddecorr import FedDecorr as FedDecorr
 from fedjax_collapse.methods.feddr_plus import FedDrPlus as FedDrPlus
 from fedjax_collapse.methods.feddyn import FedDyn as FedDyn
 from fedjax_collapse.methods.fedetf import FedETF as FedETF
+from fedjax_collapse.methods.fedex_lora import FedExLoRA as FedExLoRA
 from fedjax_collapse.methods.fedexp import FedExP as FedExP
 from fedjax_collapse.methods.fedfomo import FedFomo as FedFomo
 from fedjax_collapse.methods.fedgela import FedGELA as FedGELA
@@ -51,11 +52,18 @@ from fedjax_collapse.methods.fedrs import FedRS as FedRS
 from fedjax_collapse.methods.fedsam import FedSAM as FedSAM
 from fedjax_collapse.methods.feduv import FedUV as FedUV
 from fedjax_collapse.methods.fedvls import FedVLS as FedVLS
+from fedjax_collapse.methods.ffa_lora import FFALoRA as FFALoRA
+from fedjax_collapse.methods.flexlora import FlexLoRA as FlexLoRA
+from fedjax_collapse.methods.flora import FLoRA as FLoRA
+from fedjax_collapse.methods.hetlora import HetLoRA as HetLoRA
 from fedjax_collapse.methods.lg_fedavg import LGFedAvg as LGFedAvg
+from fedjax_collapse.methods.lora_fair import LoRAFAIR as LoRAFAIR
 from fedjax_collapse.methods.moon import MOON as MOON
 from fedjax_collapse.methods.noisy_update import NoisyUpdate as NoisyUpdate
 from fedjax_collapse.methods.per_fedavg import PerFedAvg as PerFedAvg
 from fedjax_collapse.methods.pfedme import PFedMe as PFedMe
+from fedjax_collapse.methods.raflora import RaFLoRA as RaFLoRA
+from fedjax_collapse.methods.rb_lora import RBLoRA as RBLoRA
 from fedjax_collapse.methods.recalibrate import Recalibrate as Recalibrate
 from fedjax_collapse.methods.scaffold import Scaffold as Scaffold
 from fedjax_collapse.methods.structured_decov import StructuredDeCov as StructuredDeCov

@@ -174,6 +174,9 @@ class Method:
     weighting: str | None = None  # of clients, if not by size; see ``FedAvg.weighting``
     needs_classes: bool = False  # whether it requires a classification task
     needs_head: type[linen.Module] | None = None  # the head of ``nn/heads`` that the network must have
+    needs_adapters: bool = False  # whether the network must have low-rank adapters
+    sends_factors: bool = False  # whether its report is made of products of adapters, which are sent in its place
+    moved: str = "none"  # the part that is frozen for clients, but changed by the server
     private: str = "none"  # the part of the network that stays at the clients, in addition to ``FedAvg.private``
     freeze: str = "none"  # the part of the network that is never trained, in addition to ``LocalTraining.freeze``
     remembered: str | None = None  # the part whose initial params ``init_memory`` receives; None is the whole model
@@ -198,6 +201,10 @@ class Method:
     def has(self, hook: str) -> bool:
         """Returns whether the method overrides the hook."""
         return getattr(type(self), hook) is not getattr(Method, hook)
+
+    def makes_own(self) -> bool:
+        """Whether clients use models of their own because of it, not only parts that are private."""
+        return any(map(self.has, ("receive", "personal", "predict")))
 
     def is_loss(self) -> bool:
         """Whether it changes the loss of local training and nothing else of its steps."""

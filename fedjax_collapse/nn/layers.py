@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fedjax_collapse.core.records import UserError
+from fedjax_collapse.core.records import PyTree, UserError
 from fedjax_collapse.core.target import Target
 from fedjax_collapse.nn.batch_norm import at_least_float32, count_values, normalize_batch
 from fedjax_collapse.nn.lowerings.convolution import Convolution, TimedLowerings, convolve
@@ -59,9 +59,12 @@ class Dense(nn.Module):
     def __call__(self, inputs: jax.Array) -> jax.Array:
         channels = inputs.shape[-1]
         kernel = self.param("kernel", self.kernel_init(channels, self.features), (channels, self.features))
-        inputs, kernel = _cast((inputs, kernel), self.dtype)
-        outputs = inputs @ kernel
+        outputs = self.multiply(*cast((inputs, kernel), self.dtype))
         return outputs + _bias(self, channels, self.bias_init) if self.use_bias else outputs
+
+    def multiply(self, inputs: jax.Array, kernel: jax.Array) -> jax.Array:
+        """Returns the product with a kernel [in, any number of features]."""
+        return inputs @ kernel
 
 
 class PatchEmbedding(nn.Module):
@@ -77,15 +80,18 @@ class PatchEmbedding(nn.Module):
 
     @nn.compact
     def __call__(self, images: jax.Array) -> jax.Array:
-        size, (batch, height, width, channels) = self.size, images.shape
+        size, (height, width, channels) = self.size, images.shape[1:]
         if height % size or width % size:
             raise UserError(f"images of {height}x{width} pixels: expected multiples of the patches' {size} pixels")
         fan_in = size * size * channels
         kernel = self.param("kernel", torch_uniform(fan_in), (size, size, channels, self.features))
-        images, kernel = _cast((images, kernel), self.dtype)
+        return self.multiply(*cast((images, kernel), self.dtype)) + _bias(self, fan_in)
+
+    def multiply(self, images: jax.Array, kernel: jax.Array) -> jax.Array:
+        """Returns the product with a kernel [size, size, in, any number of features]."""
+        size, (batch, height, width, channels) = self.size, images.shape
         patches = images.reshape(batch, height // size, size, width // size, size, channels).swapaxes(2, 3)
-        products = patches.reshape(batch, -1, fan_in) @ kernel.reshape(fan_in, self.features)
-        return products + _bias(self, fan_in)
+        return patches.reshape(batch, -1, size * size * channels) @ kernel.reshape(-1, kernel.shape[-1])
 
 
 class Conv(nn.Module):
@@ -116,9 +122,12 @@ class Conv(nn.Module):
         size, channels = self.kernel_size, images.shape[-1] // self.groups
         fan_in, fan_out = size * size * channels, size * size * self.features // self.groups
         kernel = self.param("kernel", self.kernel_init(fan_in, fan_out), (size, size, channels, self.features))
-        images, kernel = _cast((images, kernel), self.dtype)
-        outputs = convolve(images, kernel, self.convolution)
+        outputs = self.multiply(*cast((images, kernel), self.dtype))
         return add_bias(outputs, _bias(self, fan_in), self.target) if self.use_bias else outputs
+
+    def multiply(self, images: jax.Array, kernel: jax.Array) -> jax.Array:
+        """Returns the convolution with a kernel [kernel_size, kernel_size, in, any number of features]."""
+        return convolve(images, kernel, self.convolution)
 
 
 def normalize(kind: str, inputs: jax.Array, mask: jax.Array, train: bool, **options) -> jax.Array:
@@ -197,7 +206,7 @@ class LayerNorm(nn.Module):
         return (normalized * scale + bias).astype(inputs.dtype)
 
 
-def _cast(arrays, dtype):
+def cast(arrays: PyTree, dtype: str | None) -> PyTree:
     """Casts arrays to the dtype in which a layer computes."""
     if dtype not in DTYPES:
         raise UserError(f"dtype {dtype!r}: expected one of {', '.join(map(str, DTYPES))}")
@@ -205,4 +214,4 @@ def _cast(arrays, dtype):
 
 
 def _bias(layer, fan_in, init=torch_uniform):
-    return _cast(layer.param("bias", init(fan_in, layer.features), (layer.features,)), layer.dtype)
+    return cast(layer.param("bias", init(fan_in, layer.features), (layer.features,)), layer.dtype)

@@ -16,6 +16,7 @@ from fedjax_collapse.core.options import Count, check_fields, check_key, check_v
 from fedjax_collapse.core.randomness import Stream
 from fedjax_collapse.core.records import Batch, Key, Outputs, PyTree, UserError, Variables
 from fedjax_collapse.core.target import Target
+from fedjax_collapse.nn.adapters import LoRA, adapted
 from fedjax_collapse.nn.task import CLASSIFICATION, Task
 
 LEVELS = "levels"  # the Linen collection of intermediate representations
@@ -29,7 +30,8 @@ class Model:
     layers that operate across the batch. Models with equal fields are equal, so they share compiled programs. Images
     larger than ``input_shape`` are cropped to their centre, as training crops them at random (``data/augment.py``).
 
-    ``reinitialize`` changes the initial variables of the module, for example ``nn.heads.orthogonal_head``.
+    ``reinitialize`` changes the initial variables of the module, for example ``nn.heads.orthogonal_head``, and
+    ``adapters`` adds low-rank ones to layers of the module (``LoRA``).
 
     Raises:
         UserError: if a field does not match its annotation.
@@ -45,6 +47,7 @@ class Model:
     reinitialize: "Callable[[Model, Variables, Key], Variables] | None" = None
     task: Task = CLASSIFICATION
     input_dtype: type | str = float  # in the default precision; or an integer type, such as "int32"
+    adapters: LoRA | None = None
 
     def __post_init__(self):
         check_fields(self)
@@ -125,9 +128,10 @@ class Model:
         if len(self.input_shape) == 3:
             inputs = _middle(inputs, *self.input_shape[:2])
         collections = ["batch_stats", LEVELS] if levels else ["batch_stats"]
-        outputs, updated = self.module.apply(
-            variables._asdict(), inputs, batch.mask, train=train, mutable=collections, rngs=rngs
-        )
+        with adapted(self.adapters, train):
+            outputs, updated = self.module.apply(
+                variables._asdict(), inputs, batch.mask, train=train, mutable=collections, rngs=rngs
+            )
         if LEVELS in updated:
             outputs = outputs._replace(levels=tuple(jax.tree.leaves(updated[LEVELS])))
         return outputs, updated.get("batch_stats", variables.batch_stats)
@@ -220,7 +224,8 @@ def _middle(images, height, width):
 
 def _module_variables(model, key):
     inputs = jnp.zeros((1, *model.input_shape), model.input_dtype)
-    variables = model.module.init(key, inputs, jnp.ones(1, bool), train=False)
+    with adapted(model.adapters):
+        variables = model.module.init(key, inputs, jnp.ones(1, bool), train=False)
     return Variables(variables.get("params", {}), variables.get("batch_stats", {}))
 
 

@@ -33,6 +33,7 @@ from fedjax_collapse.core import files, masks
 from fedjax_collapse.core.hashing import digest
 from fedjax_collapse.core.options import check_value, with_options
 from fedjax_collapse.core.records import Key, UserError, Variables
+from fedjax_collapse.nn.adapters import is_of_adapter
 from fedjax_collapse.nn.model import Model
 from fedjax_collapse.nn.networks.vit import ViT
 from fedjax_collapse.nn.vit_names import NAMINGS, Naming
@@ -72,7 +73,8 @@ def load_pretrained(
     """Returns the model with the weights of a file as its initial weights, which ``init`` returns.
 
     A classifier of another shape, or none, in the file is no error: a warning says that the network's keeps its random
-    initial weights. ``reinitialize`` of the given model is applied afterwards.
+    initial weights. Adapters that are not in the file keep theirs. ``reinitialize`` of the given model is applied
+    afterwards.
 
     Args:
         model: its network is a ``ViT``, or the network whose weights ``save_weights`` has written.
@@ -91,7 +93,11 @@ def load_pretrained(
     naming, arrays = _recognized(file, _read(Path(file)))
     if naming is not None:
         _check_network(file, naming, model.module)
-    shapes = {path: leaf.shape for path, leaf in masks.by_path(model.variable_shapes()._asdict()).items()}
+    shapes = {
+        path: leaf.shape
+        for path, leaf in masks.by_path(model.variable_shapes()._asdict()).items()
+        if path in arrays or not is_of_adapter(path)
+    }
     parts, arrays = _with_head_if_same(file, naming, model, _parts(naming, model, shapes), arrays)
     if isinstance(model.module, ViT):
         _fit_positions(naming, model, parts, arrays, interpolation)

@@ -18,7 +18,7 @@ from fedjax_collapse.core.records import PyTree
 class Upload(NamedTuple):
     """What one client sends; after the reduction, what the server receives."""
 
-    mean: PyTree  # the model; params are replaced by their update if methods change what is sent
+    mean: PyTree  # the model; params are replaced by their update if methods change what is sent; None if never sent
     total: PyTree = ()  # the methods' reports
 
 

@@ -8,6 +8,7 @@ applies server momentum to the statistics as well (``optimized="all"``), which c
 """
 
 import dataclasses
+import functools
 from collections import OrderedDict
 from collections.abc import Mapping
 
@@ -118,18 +119,27 @@ class FedAvg:
             self._check_with(model)
 
     def _check_with(self, model):
-        name = type(model.module).__name__
+        network = f"network {type(model.module).__name__}"
         if getattr(model.initial_shapes(), "features", None) is None:
-            raise UserError(f"network {name}: it returns no features, expected Outputs(features [batch, d], logits)")
+            raise UserError(f"{network}: it returns no features, expected Outputs(features [batch, d], logits)")
         for name, method in self.methods.items():
+            if method.needs_adapters and model.adapters is None:
+                raise UserError(
+                    f"method {name}: {network} has no adapters; set network.adapters, in Python "
+                    "Model(..., adapters=LoRA(...))"
+                )
             if method.needs_classes and not model.task.is_classification:
                 raise UserError(f"method {name}: the model's task has no classes, expected one of classification")
             _check_head(name, method, model)
         training = self.local_training
+        if model.adapters is not None and "base" not in training.freeze.split("+"):
+            raise UserError(
+                f"training.freeze {self.training.freeze!r}: {network} has adapters, expected 'base' among its parts"
+            )
         parts = [("private", self.private), ("training.freeze", self.training.frozen_part(at_server=True))]
         parts += [("training.phases", phase.part) for phase in training.phases]
         for name, method in self.methods.items():
-            declared = method.private, method.freeze, method.remembered
+            declared = method.private, method.freeze, method.moved, method.remembered
             parts += [(f"method {name}", part) for part in declared if part is not None]
         for setting, part in parts:
             try:
@@ -182,7 +192,7 @@ class FedAvg:
 
     @property
     def _makes_own(self):
-        return any(self.having(hook) for hook in ("receive", "personal", "predict"))
+        return any(method.makes_own() for method in self.methods.values())
 
     @property
     def local_training(self) -> LocalTraining:
@@ -227,7 +237,19 @@ class FedAvg:
 
     def fixed(self, model: Model) -> Variables:
         """Returns the mask of what the server never changes: private and frozen parts."""
-        return masks.union(model.mask(self.private_part), model.mask(self.local_training.frozen_part(at_server=True)))
+        return masks.union(model.mask(self.private_part), self.constant(model, at_server=True))
+
+    def constant(self, model: Model, at_server: bool = False) -> Variables:
+        """Returns the mask of what neither clients nor, ``at_server``, the server ever change."""
+        frozen = model.mask(self.local_training.frozen_part(at_server))
+        for method in self.methods.values():
+            frozen = masks.minus(frozen, model.mask(method.moved))
+        return frozen
+
+    def unsent(self, model: Model) -> Variables:
+        """Returns the mask of what no client sends: what the server never changes, and what only the server does."""
+        moved = (model.mask(method.moved) for method in self.methods.values())
+        return functools.reduce(masks.union, moved, self.fixed(model))
 
 
 def _check_head(name, method, model):

@@ -10,7 +10,8 @@ what the client's program has changed, and the client what it uses of what the s
 
 What the other side already knows is not counted: constants such as frozen weights were sent once; a private part is
 read from the client's own copy; a report that depends on nothing that only the client has (its examples, size, state
-and randomness), or is its update times a number, as FedDyn's ``h``, needs no sending. Reports on the initial model are
+and randomness), or is its update times a number, as FedDyn's ``h``, needs no sending. Products of adapters, which are
+reported as sums of matrices, are sent as their factors. Reports on the initial model are
 sent once, before the first round; those of all clients on the final model (``CCVR`` with ``clients="all"``) once,
 after the last. If a method's cohort measures the new model (``Recalibrate``, ``CCVR``), the model is sent twice.
 
@@ -26,7 +27,7 @@ import dataclasses
 import functools
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -34,6 +35,7 @@ import jax.numpy as jnp
 
 from fedjax_collapse.core import masks
 from fedjax_collapse.core.records import Batch, Client, ClientState, Examples, Key, Outputs, PyTree, Variables
+from fedjax_collapse.nn.adapters import is_of_adapter
 from fedjax_collapse.nn.model import Model
 from fedjax_collapse.training import local, server
 from fedjax_collapse.training.algorithm import FedAvg
@@ -96,6 +98,7 @@ def communication(algorithm: FedAvg, model: Model, train: Examples) -> Communica
     changed = {f"received/{name}" for name in aggregating.outputs if not aggregating.is_unchanged(name)}
     down = [(name, program.sizes[name]) for program in (training, measuring) for name in program.read & changed]
     sent = [name for name in training.outputs if name in aggregating.read and training.is_of("own", name)]
+    sent = _with_factors(algorithm, sent, training.outputs)
     copied = training.copies_of_update(algorithm.sends_updates)
     up = [(name, _entries(algorithm, name, training.sizes[name])) for name in sent if name not in copied]
     up += [
@@ -112,6 +115,16 @@ def communication(algorithm: FedAvg, model: Model, train: Examples) -> Communica
     of_server = {name for name in made | read if f"own/{name}" not in used and name not in changed}
     kept = sum(training.sizes[name] for name in stored - of_server)
     return Communication(_added(down), _added(up), len(layers), kept)
+
+
+def _with_factors(algorithm: FedAvg, sent: list[str], outputs: Iterable[str]) -> list[str]:
+    """Returns what is sent, with the adapters in place of reports that the server can compute from them."""
+    products = tuple(f"upload/total/{name}/" for name, method in algorithm.methods.items() if method.sends_factors)
+    others = [name for name in sent if not name.startswith(products)]
+    if len(others) == len(sent):
+        return sent
+    uploaded = (name for name in outputs if name.startswith("upload/mean/") and is_of_adapter(name))
+    return others + [name for name in uploaded if name not in sent]
 
 
 def _dispatched(algorithm, received, state) -> tuple[frozenset[str], frozenset[str]]:

@@ -28,9 +28,10 @@ def init(algorithm: FedAvg, model: Model, variables: Variables, num_clients: int
     private = masks.select(model.mask(algorithm.private_part), variables)
     shared |= {name: method.share_private(private) for name, method in algorithm.having("share_private").items()}
     if not algorithm.training.momentum_reset:
-        memory[OPTIMIZER] = algorithm.training.make_optimizer().init(variables.params)
+        frozen = model.mask(algorithm.local_training.frozen_part()).params
+        memory[OPTIMIZER] = algorithm.training.make_optimizer().init(masks.without(frozen, variables.params))
     if algorithm.keep_trained:
-        memory[TRAINED] = variables, jnp.zeros((), bool)
+        memory[TRAINED] = masks.without(algorithm.constant(model), variables), jnp.zeros((), bool)
     return Server(variables, shared, optimizer), ClientState(memory, private)
 
 
@@ -47,13 +48,13 @@ def combine_first_reports(algorithm: FedAvg, model: Model, server: Server, repor
 
 def aggregate(algorithm: FedAvg, model: Model, server: Server, upload: Upload) -> Server:
     """Returns the server after a round, given the cohort's reduced uploads."""
-    old, mean, reports = server.variables, upload.mean, upload.total
+    old, mean, reports = server.variables, masks.fill(upload.mean, server.variables), upload.total
     shared = {
         name: check_returned(name, "combine", method.combine(server.shared[name], reports[name]), server.shared[name])
         for name, method in algorithm.methods.items()
     }
     if algorithm.sends_updates:
-        update = mean.params
+        update = masks.fill(upload.mean.params, jax.tree.map(jnp.zeros_like, old.params))
         for name, method in algorithm.having("aggregate").items():
             update = check_returned(name, "aggregate", method.aggregate(update, shared[name], reports[name]), update)
         gradient = jax.tree.map(jnp.negative, update)

@@ -22,7 +22,7 @@ from jax.extend.core import ClosedJaxpr
 from jax.interpreters.partial_eval import dce_jaxpr
 from tiny_networks import TINY, batch_of, tiny_model
 
-from experiments.benchmarks.overheads import accepted
+from experiments.benchmarks.overheads import first_accepted
 from experiments.config.names import classes
 from fedjax_collapse import FedAvg, Federation, LocalTraining, Model, Participation, Phase, UserError, engine, nn
 from fedjax_collapse.core.options import hints, problem, with_options
@@ -75,6 +75,7 @@ OF_NAMES = {
     "task_loss": [task_loss],
     "augmentation": [mirrored],
     "optimizer": [jax.tree_util.Partial(optax.adam)],
+    "ranks": [(1, 2)],
     "schedule": [jax.tree_util.Partial(schedules.decay)],
 }
 
@@ -104,7 +105,7 @@ def programs(algorithm: FedAvg, rule: Participation = Participation(0.5), batch_
     rule.check(data.num_clients, algorithm.weights_by)
     modules = nn.SmallCNN(4, channels=(16,)), nn.MLP(4, hidden=(16,))
     networks = [Model(module, data.input_shape) for module in (modules if batch_norm else modules[::-1])]
-    network = next(filter(None, (accepted(algorithm, network) for network in networks)), networks[0])
+    network = first_accepted(algorithm, networks) or networks[0]
     algorithm.check(network)
     algorithm, rule = jax.tree.map(jnp.asarray, (algorithm, rule))
     rounds = engine.Rounds(network, engine.Layout(engine.Chunked(1), rule.cohort_size(data.num_clients)))

@@ -11,7 +11,7 @@ import pytest
 from conftest import assert_same_bits
 
 import fedjax_collapse
-from experiments.benchmarks.overheads import accepted
+from experiments.benchmarks.overheads import first_accepted
 from experiments.config import names
 from fedjax_collapse import FedAvg, LocalTraining, Method, Model, Participation, UserError, engine, nn, simulate
 
@@ -60,10 +60,15 @@ OUT_OF_RANGE = {  # values that are not in the range, or among the choices, of t
     "fedsam": dict(rho=-0.1, adaptive=1),
     "feduv": dict(variance=-2.0, median="upper"),
     "fedvls": dict(logit=-1.0, variant="code"),
+    "flora": dict(ranks=(0,)),
+    "hetlora": dict(ranks=(0,), average="size", self_pruning=1, strength=-1.0, gamma=1.0, least=0),
+    "lora_fair": dict(strength=-1.0, objective="sine", steps=0, rate=0.0),
     "moon": dict(strength=-1.0, temperature=0.0, first_round="skip"),
     "noisy_update": dict(deviation=-1.0),
     "per_fedavg": dict(alpha=0.0, order="so", delta=0.0, hessian="meta", steps=0),
     "pfedme": dict(strength=0.0, inner_steps=0, inner_rate=0.0, beta=0.0, inner_decay=-1.0),
+    "raflora": dict(ranks=(0,)),
+    "rb_lora": dict(ranks=(0,), balanced="both"),
     "scaffold": dict(strength=-1.0, normaliser="none"),
     "structured_decov": dict(eta=-0.5, num_groups=0),
     "top_k": dict(share=0.0),
@@ -79,9 +84,9 @@ def make(name):
 
 
 def network_for(algorithm, federation):
-    """The first network that the method accepts: without BatchNorm, or with it, and with some head."""
+    """The first network that the method accepts: without BatchNorm, or with it, with some head, or with adapters."""
     modules = nn.MLP(4, hidden=(16,)), nn.SmallCNN(4, channels=(16,))
-    return next(filter(None, (accepted(algorithm, Model(module, federation.input_shape)) for module in modules)))
+    return first_accepted(algorithm, [Model(module, federation.input_shape) for module in modules])
 
 
 def start(network, algorithm):

@@ -1,8 +1,7 @@
 """The gradient of one local step: of the task's loss plus all methods' terms, with the methods' corrections."""
 
-import functools
-
 import jax
+import jax.numpy as jnp
 
 from fedjax_collapse.core import masks, user_code
 from fedjax_collapse.core.randomness import TASK, method_key
@@ -40,10 +39,13 @@ def gradient_and_metrics(
 
     def gradient_of(params, mask=None):
         rows = batch if mask is None else batch._replace(mask=batch.mask & mask)
-        loss = functools.partial(_loss, context, rows, frozen, key)
-        gradient, outcome = jax.grad(loss, has_aux=True)(params, variables.batch_stats)
+
+        def loss(trained):
+            return _loss(context, rows, frozen, key, masks.fill(trained, params), variables.batch_stats)
+
+        gradient, outcome = jax.grad(loss, has_aux=True)(masks.without(fixed, params))
         passes.append(outcome)
-        return masks.zero(fixed, gradient)
+        return masks.fill(gradient, jax.tree.map(jnp.zeros_like, params))
 
     for name, method in context.algorithm.having("gradient").items():
         held = masks.union(fixed, context.model.mask(context.algorithm.private_part).params)

@@ -49,7 +49,7 @@ def train(context: LocalContext) -> Trained:
     tables = {} if context.training.augmentation else _frozen_tables(context)
     sums = []
     for part, steps in context.training.phase_steps(context.client.size, context.client.budget):
-        phase = _Phase(context, part, tables)
+        phase = _Phase(context, part, variables.params, tables)
         (variables, carries), epoch, optimizer_state, of_phase = phase.run((variables, carries), steps, epoch)
         sums.append((steps, *of_phase))
     steps, total, by_epoch = jax.tree.map(lambda *values: functools.reduce(jnp.add, values), *sums)
@@ -68,10 +68,15 @@ def train(context: LocalContext) -> Trained:
 
 
 class _Phase:
-    """Steps that train one part of the network, with a fresh optimizer or the client's stored one."""
+    """Steps that train one part of the network, with a fresh optimizer or the client's stored one.
 
-    def __init__(self, context: LocalContext, part: str, tables: PyTree):
+    What is not trained is no part of the loops' state, so that all clients share it. The params that change in a step
+    are without it: a tree with None in its place.
+    """
+
+    def __init__(self, context: LocalContext, part: str, start: PyTree, tables: PyTree):
         self.context, self.tables, self.training, self.client = context, tables, context.training, context.client
+        self.start = start
         frozen = context.model.mask(self.training.frozen_part())
         self.fixed = masks.union(frozen, masks.invert(context.model.mask(part))).params
         self.optimizer = self.training.make_optimizer(context.round)
@@ -100,12 +105,13 @@ class _Phase:
                     if what := _not_finite(new):
                         where = int(self.context.round), int(self.client.id), int(count)
                         batch, _ = self._get_batch(self.training.batch_size, number, order, key_steps)
-                        raise NotFinite(what, where, carry[0][0], batch)
+                        raise NotFinite(what, where, self.whole(carry[0][0]), batch)
                     return new
 
             return jax.lax.fori_loop(0, jnp.minimum(per_epoch, steps - index * per_epoch), step, carry)
 
-        first = jnp.zeros((), size.dtype)
+        (variables, carries), first = trained, jnp.zeros((), size.dtype)
+        trained = variables._replace(params=masks.without(self.fixed, variables.params)), carries
         arguments = trained, first, jnp.arange(len(self.rows)), self.client.key
         total = zeros_of(jax.eval_shape(self.differentiate, self.training.batch_size, *arguments)[2])
         logged = self.training.logged_epochs
@@ -116,7 +122,8 @@ class _Phase:
         else:
             optimizer_state = self.client.state.memory[OPTIMIZER]
         carry = (trained, optimizer_state, sums)
-        trained, optimizer_state, sums = jax.lax.fori_loop(0, num_epochs, epoch, carry)
+        (variables, carries), optimizer_state, sums = jax.lax.fori_loop(0, num_epochs, epoch, carry)
+        trained = self.whole(variables), carries
         return trained, first_epoch + num_epochs, optimizer_state, sums
 
     def step(self, index: jax.Array, order: jax.Array, key: Key, epoch: jax.Array, carry: PyTree) -> PyTree:
@@ -125,7 +132,7 @@ class _Phase:
         A short batch costs no more than the parts that it fills.
         """
         trained, optimizer_state, (total, by_epoch) = carry
-        variables, _ = trained
+        params = trained[0].params
         batch_size, parts = self.training.batch_size, self.context.batch_parts
         part = -(-batch_size // parts)
         num_parts = divide(self.client.size - index * batch_size + part - 1, part)
@@ -134,9 +141,9 @@ class _Phase:
         inputs = (trained, index, order, key)
         outcome = jax.lax.switch(num_parts - 1, branches, *inputs)  # no branch if there is one
         gradient, (batch_stats, carries), metrics = outcome
-        gradient = correct(self.context, gradient, variables.params, self.fixed)
-        updates, optimizer_state = self.optimizer.update(gradient, optimizer_state, variables.params)
-        params = masks.where(self.fixed, variables.params, optax.apply_updates(variables.params, updates))
+        gradient = correct(self.context, gradient, masks.fill(params, self.start), self.fixed)
+        updates, optimizer_state = self.optimizer.update(masks.without(self.fixed, gradient), optimizer_state, params)
+        params = optax.apply_updates(params, updates)
         if by_epoch:
             by_epoch = jax.tree.map(lambda logged, m: logged.at[epoch].add(m, mode="drop"), by_epoch, metrics)
         trained = Variables(params, batch_stats), carries
@@ -149,10 +156,15 @@ class _Phase:
         """
         (variables, carries), (batch, frozen) = trained, self._get_batch(num_rows, index, order, key)
         key, context = jax.random.fold_in(key, index), self.context._replace(carries=carries)
-        outcome = gradient_and_metrics(context, variables, batch, frozen, key, self.fixed)
+        outcome = gradient_and_metrics(context, self.whole(variables), batch, frozen, key, self.fixed)
         gradient, batch_stats, metrics, carries = outcome
+        metrics = metrics if context.has_metrics else {}
         rows = jnp.sum(batch.mask, dtype=self.client.size.dtype)
         return gradient, (batch_stats, carries), (rows, jax.tree.map(lambda m: m * rows, metrics))
+
+    def whole(self, variables: Variables) -> Variables:
+        """Returns the variables with the params that are not trained."""
+        return variables._replace(params=masks.fill(variables.params, self.start))
 
     def _get_batch(self, num_rows, index, order, key):
         """Returns a step's batch with ``num_rows`` rows, and the frozen outputs on it."""

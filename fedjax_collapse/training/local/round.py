@@ -35,11 +35,12 @@ def run(context: LocalContext) -> LocalResult:
     for name, method in algorithm.methods.items():
         new, reports[name] = method.finish(finish_view(context, name, trained, public, sent))
         memory[name] = check_returned(name, "finish", new, context.client.state.memory[name])
-    upload = Upload(public._replace(params=sent) if algorithm.sends_updates else public, reports)
+    mean = public._replace(params=sent) if algorithm.sends_updates else public
+    upload = Upload(masks.without(algorithm.unsent(context.model), mean), reports)
     if not context.training.momentum_reset:
         memory[OPTIMIZER] = trained.optimizer
     if algorithm.keep_trained:
-        memory[TRAINED] = trained.variables, jnp.ones((), bool)
+        memory[TRAINED] = masks.without(algorithm.constant(context.model), trained.variables), jnp.ones((), bool)
     return LocalResult(upload, ClientState(memory, masks.select(private, trained.variables)), trained)
 
 
@@ -99,7 +100,8 @@ def predictor(context: LocalContext, of_trained: bool = False) -> Callable[[Outp
 def _at_end(context):
     """Returns the context with the client's model at the end of its last round in place of the server's."""
     context = _with_private(context)
-    variables, _ = context.client.state.memory[TRAINED]
+    trained, _ = context.client.state.memory[TRAINED]
+    variables = masks.fill(trained, context.server.variables)
     return context._replace(server=context.server._replace(variables=variables))
 
 

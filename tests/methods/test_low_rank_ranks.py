@@ -1,0 +1,251 @@
+"""Methods whose clients have adapters of different ranks: vectors in float64, computed by NumPy from the papers."""
+
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+from low_rank_case import (
+    A1,
+    A2,
+    A3,
+    B1,
+    B2,
+    B3,
+    HET,
+    HOM,
+    Case,
+    checksum,
+    close,
+    factors,
+    float64,
+    kernel,
+    network,
+    product,
+    run,
+    singular_values,
+    with_factors,
+)
+
+from fedjax_collapse import UserError
+from fedjax_collapse.methods import FlexLoRA, FLoRA, HetLoRA, LoRAFAIR, RaFLoRA, RBLoRA, hetlora
+
+__all__ = ["float64"]
+pytestmark = pytest.mark.usefixtures("float64")
+
+RANKS, CLIENTS = (1, 2, 2), [SimpleNamespace(id=0), SimpleNamespace(id=1)]
+SCALED = Case(((A1, np.divide(B1, 2)), (A2, B2), (A3, B3)), HET.sizes)  # the products of HET; scales are 2, 1 and 1
+
+
+def run_ranks(monkeypatch, method, case=SCALED, rank=2, **options):
+    """The model after a round of clients of ranks 1, 2 and 2, whose products are those of HET."""
+    _, state = run(monkeypatch, method, case, network(rank, alpha=2.0), **options)
+    return state.server.variables
+
+
+def test_raflora_averages_each_slice_over_the_clients_that_have_it(monkeypatch):
+    variables = run_ranks(monkeypatch, RaFLoRA(RANKS))
+    a, b = factors(variables)
+    values = [2.4823099269, 1.9173194198]
+    close(singular_values(product(variables))[:2], values)
+    close(np.linalg.norm(a, axis=1) ** 2, values)
+    close(np.linalg.norm(b, axis=0) ** 2, values)
+
+
+def test_raflora_adds_up_the_means_of_the_slices(monkeypatch):
+    """A network of rank 3 keeps all of the sum."""
+    case = Case(tuple((a, np.multiply(b, s)) for (a, b), s in zip(HET.factors, (0.5, 1, 1), strict=True)), HET.sizes)
+    found = product(run_ranks(monkeypatch, RaFLoRA(RANKS), case, rank=3))
+    close(12 * found, [[14, 8, 9], [0, 20, -8], [-8, 6, -5], [20, 6, 8]])
+    close(checksum(found), 34.8333333333)
+
+
+def test_raflora_keeps_a_slice_that_nobody_has(monkeypatch):
+    """Both clients have rank 1; a third one, which would have the slice, is in no cohort."""
+    start = with_factors(network(alpha=2.0).init(jax.random.key(0)), A2, B2)
+    case = Case((SCALED.factors[0],) * 2, (1, 3))
+    found = product(run_ranks(monkeypatch, RaFLoRA((1, 1, 2)), case, start=start))
+    close(found, np.outer(B1, A1) + np.outer(np.transpose(B2)[1], A2[1]))
+
+
+def test_raflora_leaves_no_slice_that_cannot_be_trained(monkeypatch):
+    """Before any client has the second slice, its b is 0, but not its a."""
+    start = network(alpha=2.0).init(jax.random.key(0))
+    variables = run_ranks(monkeypatch, RaFLoRA((1, 1, 2)), Case((SCALED.factors[0],) * 2, (1, 3)), start=start)
+    close(product(variables), np.outer(B1, A1))
+    (a, b), (old, _) = factors(variables), factors(start)
+    assert not b[:, 1].any()
+    np.testing.assert_array_equal(a[1], old[1])
+
+
+def test_raflora_of_one_rank_is_flexlora(monkeypatch):
+    ra, flex = (run(monkeypatch, method, HOM)[1].server.variables for method in (RaFLoRA(), FlexLoRA()))
+    close(product(ra), product(flex))
+
+
+@pytest.mark.parametrize(
+    ("method", "lost"),
+    [
+        (FlexLoRA((1, 2, 4)), [0.75, 0.2727272727, 0.0656934307, 0.0158577607, 0.0039213302, 0.0009775134]),
+        (RaFLoRA((1, 2, 4)), [0.75] * 6),
+    ],
+)
+def test_energy_collapses_to_the_smallest_rank(monkeypatch, method, lost):
+    """Clients return what they receive: singular value i is multiplied by q_i, the share of clients that have it."""
+    model = network(4, inputs=4)
+    variables = with_factors(model.init(jax.random.key(0)), np.eye(4), np.eye(4))
+    found = []
+    for _ in lost:
+        squares = singular_values(product(variables)) ** 2
+        found.append(1 - squares[0] / squares.sum())
+        _, state = run(monkeypatch, method, Case(None, (2, 1, 1)), model, variables)
+        variables = state.server.variables
+    close(found, lost)
+
+
+def test_hetlora_weighs_by_the_norms_of_the_products(monkeypatch):
+    found = product(run_ranks(monkeypatch, HetLoRA(RANKS)))
+    close(checksum(found), 48.9061133529)
+    close(singular_values(found)[:2], [2.3038325405, 0.3226180315])
+
+
+def test_hetlora_weighs_by_size(monkeypatch):
+    close(checksum(product(run_ranks(monkeypatch, HetLoRA(RANKS, average="weight")))), 37.3125)
+
+
+def test_hetlora_keeps_its_adapters_if_all_products_are_zero(monkeypatch):
+    start = network(alpha=2.0).init(jax.random.key(0))
+    case = Case(((A1, np.zeros((4, 1))),) * 2, (1, 1))
+    (a, b), (old, _) = (factors(v) for v in (run_ranks(monkeypatch, HetLoRA(RANKS), case, start=start), start))
+    np.testing.assert_array_equal(a, old)
+    assert not b.any()
+
+
+def test_the_tail_of_a_client():
+    params = with_factors(network().init(jax.random.key(0)), A2, B2).params
+    close(hetlora.tail(params, 1, 2), 3.8729833462)
+    assert hetlora.tail(params, 2, 2) == 0
+    gradient = jax.grad(hetlora.tail)(
+        with_factors(network().init(jax.random.key(0)), A2, np.zeros((4, 2))).params, 1, 2
+    )
+    assert not any(leaf.any() for leaf in jax.tree.leaves(gradient))
+
+
+@pytest.mark.parametrize(("least", "ranks"), [(1, [1, 1]), (2, [1, 2])])
+def test_hetlora_prunes_clients_whose_tail_has_become_smaller(monkeypatch, least, ranks):
+    """A client of rank 1 has no tail; the other one's is larger at first."""
+    start = with_factors(network(alpha=2.0).init(jax.random.key(0)), np.multiply(A2, 1.1), B2)
+    method, case = HetLoRA((1, 2), self_pruning=True, least=least), Case(SCALED.factors[:2], (1, 1))
+    _, state = run(monkeypatch, method, case, network(alpha=2.0), start)
+    views = [SimpleNamespace(client=c, memory=state.clients.memory["it"][c.id], model=network()) for c in CLIENTS]
+    assert [int(method.rank_of(view)) for view in views] == ranks
+
+
+def test_hetlora_keeps_the_rank_of_clients_whose_tail_has_grown(monkeypatch):
+    start = with_factors(network(alpha=2.0).init(jax.random.key(0)), np.multiply(A2, 0.9), B2)
+    method = HetLoRA((1, 2), self_pruning=True)
+    _, state = run(monkeypatch, method, Case(SCALED.factors[:2], (1, 1)), network(alpha=2.0), start)
+    assert not state.clients.memory["it"].any()
+
+
+@pytest.mark.parametrize(("balanced", "power"), [("factors", 2), ("product", 1)])
+def test_rb_lora_averages_ranks_over_the_clients_that_have_them(monkeypatch, balanced, power):
+    """The first rank has weights 1/4, 1/4, 1/2, and the second, padded, 1/4 and 1/2: c_j is 1 and 4/3."""
+    a = (np.pad(A1, ((0, 1), (0, 0))) + A2 + np.multiply(A3, 2)) / 4
+    b = (np.pad(B1, ((0, 0), (0, 1))) + B2 + np.multiply(B3, 2)) / 4
+    expected = b @ np.diag([1, (4 / 3) ** power]) @ a
+    variables = run_ranks(monkeypatch, RBLoRA(RANKS, balanced=balanced))
+    close(product(variables), expected)
+    close(np.linalg.norm(factors(variables)[1], axis=0), singular_values(expected)[:2])
+
+
+def test_rb_lora_keeps_a_rank_that_nobody_has(monkeypatch):
+    start = with_factors(network(alpha=2.0).init(jax.random.key(0)), A2, B2)
+    case = Case((SCALED.factors[0],) * 2, (1, 3))
+    found = product(run_ranks(monkeypatch, RBLoRA((1, 1, 2)), case, start=start))
+    close(found, np.outer(B1, A1) + np.outer(np.transpose(B2)[1], A2[1]))
+
+
+@pytest.mark.parametrize(
+    ("case", "expected", "total"),
+    [
+        (SCALED, [[4, 2, 3], [0, 6, -3], [-2, 2, -2], [6, 2, 3]], 32.75),
+        (HET, [[5, 2, 5], [0, 6, -3], [-3, 2, -4], [8, 2, 7]], 45.25),
+    ],
+)
+def test_flora_adds_the_mean_product_to_the_base(monkeypatch, case, expected, total):
+    """Of a rank above the network's, in the clients' scales 2, 1 and 1."""
+    start = network(alpha=2.0).init(jax.random.key(0))
+    variables = run_ranks(monkeypatch, FLoRA(RANKS), case, start=start)
+    moved = kernel(variables) - kernel(start)
+    close(4 * moved, expected)
+    close(checksum(moved), total)
+    for found, old in zip(factors(variables), factors(start), strict=True):
+        np.testing.assert_array_equal(found, old)
+
+
+def test_flora_draws_adapters_for_every_client_and_round(monkeypatch):
+    model = network(alpha=2.0)
+    server = with_factors(model.init(jax.random.key(0)), A2, B2)
+    drawn = []
+    for client, key in zip(CLIENTS, jax.random.split(jax.random.key(1)), strict=True):
+        view = SimpleNamespace(server=server, client=client, key=key, model=model, memory=())
+        variables, _ = FLoRA((1, 2)).receive(view)
+        a, b = factors(variables)
+        assert not b.any()
+        assert 0 < np.max(np.abs(a)) <= 3**-0.5
+        drawn.append(a)
+    assert not np.isclose(*drawn).any()
+    start, state = run(monkeypatch, FLoRA(), Case(None, (1, 2)))
+    np.testing.assert_array_equal(kernel(state.server.variables), kernel(start))
+
+
+A_MEAN, B_MEAN = np.add(A2, 2 * np.array(A3)) / 3, np.add(B2, 2 * np.array(B3)) / 3
+MEAN_HOM = (np.matmul(B2, A2) + 2 * np.matmul(B3, A3)) / 3
+
+
+def corrected(monkeypatch, method):
+    """Product and correction of the server, whose A is the mean."""
+    _, state = run(monkeypatch, method, HOM)
+    a, b = factors(state.server.variables)
+    close(a, A_MEAN)
+    return b @ a, np.linalg.norm(b - B_MEAN)
+
+
+def cosine(one, other):
+    return np.sum(one * other) / (np.linalg.norm(one) * np.linalg.norm(other))
+
+
+def test_lora_fair_in_closed_form(monkeypatch):
+    found, size = corrected(monkeypatch, LoRAFAIR())
+    close(size, 1.8325919235)
+    close(checksum(found), 26.1727029540)
+    close(cosine(found, MEAN_HOM), 0.8689883490)
+
+
+@pytest.mark.parametrize(("strength", "lost", "size"), [(0.0, 1.5202339001, None), (1.0, None, 0.3792489037)])
+def test_lora_fair_is_a_ridge_regression(monkeypatch, strength, lost, size):
+    found, norm = corrected(monkeypatch, LoRAFAIR(strength))
+    close(*((norm, size) if size else (np.linalg.norm(MEAN_HOM - found), lost)))
+
+
+def test_lora_fair_by_the_cosine(monkeypatch):
+    """From 0.1905 without a correction to the minimum, 0.1443."""
+    found, size = corrected(monkeypatch, LoRAFAIR(objective="cosine", steps=3000, rate=1.0))
+    close(1 - cosine(B_MEAN @ A_MEAN, MEAN_HOM), 0.1905183732)
+    close(1 - cosine(found, MEAN_HOM) + 0.01 * size, 0.1443422082)
+    np.testing.assert_allclose([size, cosine(found, MEAN_HOM)], [1.2780001281, 0.8684377931], atol=1e-6)
+
+
+@pytest.mark.parametrize("objective", ["frobenius", "cosine"])
+def test_lora_fair_of_adapters_that_are_zero(monkeypatch, objective):
+    """Before any step B is 0, and so are the mean product and the correction."""
+    _, state = run(monkeypatch, LoRAFAIR(0.0, objective), Case(None, (1, 2)))
+    assert not product(state.server.variables).any()
+
+
+@pytest.mark.parametrize("method", [FlexLoRA, RaFLoRA, HetLoRA, RBLoRA, FLoRA])
+def test_ranks_above_the_network_s_are_named(method):
+    expected = rf"^{method.__name__}: ranks \(1, 3\): expected at most 2, the network's rank$"
+    with pytest.raises(UserError, match=expected):
+        method((1, 3)).check_with(None, "none", network())
