@@ -57,8 +57,11 @@ from fedjax_collapse.methods import FedProx as FedProx
 from fedjax_collapse.methods import FedRCL as FedRCL
 from fedjax_collapse.methods import FedRep as FedRep
 from fedjax_collapse.methods import FedRoD as FedRoD
+from fedjax_collapse.methods import FedRotLoRA as FedRotLoRA
 from fedjax_collapse.methods import FedRS as FedRS
+from fedjax_collapse.methods import FedSALoRA as FedSALoRA
 from fedjax_collapse.methods import FedSAM as FedSAM
+from fedjax_collapse.methods import FedSVD as FedSVD
 from fedjax_collapse.methods import FedUV as FedUV
 from fedjax_collapse.methods import FedVLS as FedVLS
 from fedjax_collapse.methods import FFALoRA as FFALoRA
@@ -79,6 +82,7 @@ from fedjax_collapse.methods import RaFLoRA as RaFLoRA
 from fedjax_collapse.methods import RBLoRA as RBLoRA
 from fedjax_collapse.methods import Recalibrate as Recalibrate
 from fedjax_collapse.methods import Regularizer as Regularizer
+from fedjax_collapse.methods import RoLoRA as RoLoRA
 from fedjax_collapse.methods import RoundView as RoundView
 from fedjax_collapse.methods import Scaffold as Scaffold
 from fedjax_collapse.methods import StructuredDeCov as StructuredDeCov

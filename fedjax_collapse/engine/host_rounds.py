@@ -187,7 +187,7 @@ def _arranged(rounds, algorithm, data, key, cohort, left_out):
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=(2, 3))
 def _run_round(rounds, algorithm, server, states, round, cohort):
     clients, shared = cohort.drawn.with_data(cohort.rows, states), cohorts.Shared(server, round, cohort.examples)
-    upload, result = cohorts.train(rounds, algorithm, shared, clients, cohorts.no_models(rounds, server))
+    upload, result = cohorts.train(rounds, algorithm, shared, clients, cohorts.no_models(rounds, algorithm, server))
     return cohorts.aggregate(rounds, algorithm, shared, clients, upload, result)
 
 

@@ -177,7 +177,7 @@ def _run_one(rounds, algorithm, state, data, examples, num_rounds):
         record = jax.tree.map(lambda all, one: all.at[index].set(one), carry.record, advance.record)
         return advance._replace(record=record)
 
-    models = cohorts.no_models(rounds, state.server)
+    models = cohorts.no_models(rounds, algorithm, state.server)
     shapes = jax.eval_shape(one_round, state, models, algorithm, data, examples)
     max_rounds = rounds.layout.max_rounds
     record = jax.tree.map(lambda leaf: jnp.zeros((max_rounds, *leaf.shape), leaf.dtype), shapes.record)

@@ -48,8 +48,11 @@ from fedjax_collapse.methods.fedprox import FedProx as FedProx
 from fedjax_collapse.methods.fedrcl import FedRCL as FedRCL
 from fedjax_collapse.methods.fedrep import FedRep as FedRep
 from fedjax_collapse.methods.fedrod import FedRoD as FedRoD
+from fedjax_collapse.methods.fedrot_lora import FedRotLoRA as FedRotLoRA
 from fedjax_collapse.methods.fedrs import FedRS as FedRS
+from fedjax_collapse.methods.fedsa_lora import FedSALoRA as FedSALoRA
 from fedjax_collapse.methods.fedsam import FedSAM as FedSAM
+from fedjax_collapse.methods.fedsvd import FedSVD as FedSVD
 from fedjax_collapse.methods.feduv import FedUV as FedUV
 from fedjax_collapse.methods.fedvls import FedVLS as FedVLS
 from fedjax_collapse.methods.ffa_lora import FFALoRA as FFALoRA
@@ -65,6 +68,7 @@ from fedjax_collapse.methods.pfedme import PFedMe as PFedMe
 from fedjax_collapse.methods.raflora import RaFLoRA as RaFLoRA
 from fedjax_collapse.methods.rb_lora import RBLoRA as RBLoRA
 from fedjax_collapse.methods.recalibrate import Recalibrate as Recalibrate
+from fedjax_collapse.methods.rolora import RoLoRA as RoLoRA
 from fedjax_collapse.methods.scaffold import Scaffold as Scaffold
 from fedjax_collapse.methods.structured_decov import StructuredDeCov as StructuredDeCov
 from fedjax_collapse.methods.top_k import TopK as TopK

@@ -1,6 +1,7 @@
 """What the methods that aggregate low-rank adapters have in common; a and b are A^T and B^T of the papers."""
 
 from collections.abc import Mapping
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +10,7 @@ from flax import struct
 from fedjax_collapse.core.options import Count, option
 from fedjax_collapse.core.records import Outputs, PyTree, UserError, Variables
 from fedjax_collapse.methods.base import ClientView, FinishView, Method, RoundView
+from fedjax_collapse.nn.adapters import SCALE
 from fedjax_collapse.nn.adapters import Adapter as Adapter
 from fedjax_collapse.nn.adapters import adapters as adapters
 from fedjax_collapse.nn.adapters import added_to_kernels as added_to_kernels
@@ -78,6 +80,7 @@ class Ranked(LowRank):
     """
 
     ranks: tuple[Count, ...] = option(())
+    received: ClassVar[str] = SCALE
 
     def check_with(self, training: LocalTraining, private: str, model: Model) -> None:
         most = model.adapters.rank
@@ -114,9 +117,9 @@ class Ranked(LowRank):
 
 def padded(view: FinishView) -> dict[str, Adapter]:
     """Returns a client's adapters in the server's scale, with the same products; 0 after the client's rank."""
-    found = {}
+    found, server = {}, adapters(view.server.params)
     for layer, (a, b, own) in adapters(view.public.params).items():
-        scale = view.shared[layer].scale
+        scale = server[layer].scale
         found[layer] = Adapter(jnp.where(own > 0, a, 0), b * (own / scale)[:, None], scale)
     return found
 

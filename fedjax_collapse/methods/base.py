@@ -177,6 +177,7 @@ class Method:
     needs_adapters: bool = False  # whether the network must have low-rank adapters
     sends_factors: bool = False  # whether its report is made of products of adapters, which are sent in its place
     moved: str = "none"  # the part that is frozen for clients, but changed by the server
+    received: str = "none"  # the part that is frozen for clients, but that ``receive`` changes
     private: str = "none"  # the part of the network that stays at the clients, in addition to ``FedAvg.private``
     freeze: str = "none"  # the part of the network that is never trained, in addition to ``LocalTraining.freeze``
     remembered: str | None = None  # the part whose initial params ``init_memory`` receives; None is the whole model

@@ -165,7 +165,7 @@ def view_models(
     of_server = measured(server.evaluated(algorithm, model, current, clients))
     ids = np.asarray(watched.ids)
     local = {
-        int(client): measured(variables)
+        int(client): measured(masks.fill(variables, watched.received))
         for client, variables in zip(ids, unstack(watched.variables, len(ids)), strict=True)
         if client < federation.num_clients
     }

@@ -115,8 +115,22 @@ class FedAvg:
             if method.has("first_model") and not method.starts_with_report():
                 raise UserError(f"method {name}: it has a hook first_model, expected first_report as well")
             method.check_among(self.methods)
+            self._check_factors(name, method)
         if model is not None:
             self._check_with(model)
+
+    def _check_factors(self, name, method):
+        """Raises UserError if something changes what a method makes the server's adapters of, or these, afterwards."""
+        if not (method.needs_adapters and method.has("aggregate")):
+            return
+        if self.server_optimizer is not None:
+            raise UserError(f"method {name}: it makes the server's adapters itself, expected no server optimizer")
+        found = [other for other in self.having("upload") if other != name]
+        if method.sends_factors and found:
+            raise UserError(
+                f"methods {name} and {found[0]}: the former makes the server's adapters of the clients' "
+                "trained ones, expected no method that changes uploads"
+            )
 
     def _check_with(self, model):
         network = f"network {type(model.module).__name__}"
@@ -139,7 +153,7 @@ class FedAvg:
         parts = [("private", self.private), ("training.freeze", self.training.frozen_part(at_server=True))]
         parts += [("training.phases", phase.part) for phase in training.phases]
         for name, method in self.methods.items():
-            declared = method.private, method.freeze, method.moved, method.remembered
+            declared = method.private, method.freeze, method.moved, method.received, method.remembered
             parts += [(f"method {name}", part) for part in declared if part is not None]
         for setting, part in parts:
             try:
@@ -245,6 +259,15 @@ class FedAvg:
         for method in self.methods.values():
             frozen = masks.minus(frozen, model.mask(method.moved))
         return frozen
+
+    def alike(self, model: Model, always: bool = False) -> Variables:
+        """Returns the mask of what the models of all clients have in common in a round, or, ``always``, in all rounds.
+
+        It is what they receive and do not train.
+        """
+        frozen = self.constant(model) if always else model.mask(self.local_training.frozen_part())
+        own = self.private_part, *(method.received for method in self.methods.values())
+        return functools.reduce(masks.minus, map(model.mask, own), frozen)
 
     def unsent(self, model: Model) -> Variables:
         """Returns the mask of what no client sends: what the server never changes, and what only the server does."""

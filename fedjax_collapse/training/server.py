@@ -31,7 +31,7 @@ def init(algorithm: FedAvg, model: Model, variables: Variables, num_clients: int
         frozen = model.mask(algorithm.local_training.frozen_part()).params
         memory[OPTIMIZER] = algorithm.training.make_optimizer().init(masks.without(frozen, variables.params))
     if algorithm.keep_trained:
-        memory[TRAINED] = masks.without(algorithm.constant(model), variables), jnp.zeros((), bool)
+        memory[TRAINED] = masks.without(algorithm.alike(model, always=True), variables), jnp.zeros((), bool)
     return Server(variables, shared, optimizer), ClientState(memory, private)
 
 

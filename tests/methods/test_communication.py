@@ -155,6 +155,11 @@ def test_adapters_are_sent_as_factors(federation, training):
         ("ffa_lora", METHODS["ffa_lora"](), trained, trained),
         ("flexlora", METHODS["flexlora"](), trained + sizes["lora_a"], trained + sizes["lora_a"]),
         ("flexlora", ranked, trained + sizes["lora_a"], trained + sizes["lora_a"]),
+        ("raflora", METHODS["raflora"](ranks=(1, 2)), trained + sizes["lora_a"], trained + sizes["lora_a"]),
+        ("hetlora", METHODS["hetlora"](ranks=(1, 2)), trained + sizes["lora_a"], trained + sizes["lora_a"]),
+        ("rb_lora", METHODS["rb_lora"](ranks=(1, 2)), trained + sizes["lora_a"], trained + sizes["lora_a"]),
+        ("lora_fair", METHODS["lora_fair"](), trained + sizes["lora_a"], trained + sizes["lora_a"]),
+        ("flora", METHODS["flora"](), sum(sizes.values()), trained + sizes["lora_a"]),
         ("fedex_lora", METHODS["fedex_lora"](), sum(sizes.values()), trained + sizes["lora_a"]),
     ):
         methods = {} if method is None else {name: method}

@@ -20,6 +20,10 @@ METHODS = names.classes("method")
 VARIANTS = {  # by options that clients or the server keep something for
     "fedper, newcomers": FedAvg(TRAINING, {"fedper": METHODS["fedper"](newcomers="mean")}),
     "ccvr, all clients": FedAvg(TRAINING, {"ccvr": METHODS["ccvr"](clients="all")}),
+    "hetlora, ranks": FedAvg(TRAINING, {"hetlora": METHODS["hetlora"]((1, 2))}),
+    "lora_fair, cosine": FedAvg(TRAINING, {"lora_fair": METHODS["lora_fair"](objective="cosine", steps=9)}),
+    "raflora, ranks": FedAvg(TRAINING, {"raflora": METHODS["raflora"]((1, 2))}),
+    "rb_lora, ranks": FedAvg(TRAINING, {"rb_lora": METHODS["rb_lora"]((1, 2))}),
     "scaffold, momentum": FedAvg(TRAINING.replace(momentum_reset=False), {"scaffold": METHODS["scaffold"]()}),
 }
 OUT_OF_RANGE = {  # values that are not in the range, or among the choices, of the option
@@ -56,7 +60,9 @@ OUT_OF_RANGE = {  # values that are not in the range, or among the choices, of t
     "fedrcl": dict(levels="first", temperature=0.0, threshold=1.5, relaxation=-1.0),
     "fedrep": dict(head_epochs=0),
     "fedrod": dict(tau=-1.0, variant="code"),
+    "fedrot_lora": dict(strength=0.0),
     "fedrs": dict(alpha=1.5, scale="linear"),
+    "fedsa_lora": dict(private_head=1),
     "fedsam": dict(rho=-0.1, adaptive=1),
     "feduv": dict(variance=-2.0, median="upper"),
     "fedvls": dict(logit=-1.0, variant="code"),
@@ -69,6 +75,7 @@ OUT_OF_RANGE = {  # values that are not in the range, or among the choices, of t
     "pfedme": dict(strength=0.0, inner_steps=0, inner_rate=0.0, beta=0.0, inner_decay=-1.0),
     "raflora": dict(ranks=(0,)),
     "rb_lora": dict(ranks=(0,), balanced="both"),
+    "rolora": dict(freeze_head=1),
     "scaffold": dict(strength=-1.0, normaliser="none"),
     "structured_decov": dict(eta=-0.5, num_groups=0),
     "top_k": dict(share=0.0),

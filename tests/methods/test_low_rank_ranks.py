@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import jax
 import numpy as np
+import optax
 import pytest
 from low_rank_case import (
     A1,
@@ -27,8 +28,10 @@ from low_rank_case import (
     with_factors,
 )
 
-from fedjax_collapse import UserError
-from fedjax_collapse.methods import FlexLoRA, FLoRA, HetLoRA, LoRAFAIR, RaFLoRA, RBLoRA, hetlora
+from fedjax_collapse import FedAvg, LocalTraining, Model, UserError, nn, simulate
+from fedjax_collapse.core.options import constructor
+from fedjax_collapse.methods import ClipUpdate, FlexLoRA, FLoRA, HetLoRA, LoRAFAIR, RaFLoRA, RBLoRA, _low_rank, hetlora
+from fedjax_collapse.nn.adapters import LoRA
 
 __all__ = ["float64"]
 pytestmark = pytest.mark.usefixtures("float64")
@@ -113,6 +116,15 @@ def test_hetlora_weighs_by_size(monkeypatch):
     close(checksum(product(run_ranks(monkeypatch, HetLoRA(RANKS, average="weight")))), 37.3125)
 
 
+def test_hetlora_pads_the_adapters_of_clients_of_lower_rank(monkeypatch):
+    """Clients return what they receive, of which one of rank 1 has the first entry."""
+    start = with_factors(network(alpha=2.0).init(jax.random.key(0)), A2, B2)
+    method = HetLoRA((1, 2), average="weight")
+    found = product(run_ranks(monkeypatch, method, Case(None, (1, 1)), start=start))
+    first, second = (np.outer(b, a) for b, a in zip(np.transpose(B2), A2, strict=True))
+    close(found, first + second / 4)
+
+
 def test_hetlora_keeps_its_adapters_if_all_products_are_zero(monkeypatch):
     start = network(alpha=2.0).init(jax.random.key(0))
     case = Case(((A1, np.zeros((4, 1))),) * 2, (1, 1))
@@ -146,6 +158,15 @@ def test_hetlora_keeps_the_rank_of_clients_whose_tail_has_grown(monkeypatch):
     method = HetLoRA((1, 2), self_pruning=True)
     _, state = run(monkeypatch, method, Case(SCALED.factors[:2], (1, 1)), network(alpha=2.0), start)
     assert not state.clients.memory["it"].any()
+
+
+@pytest.mark.parametrize(("strength", "pruned"), [(0.0, 0), (10.0, 1)])
+def test_the_term_of_the_tail_prunes_clients_of_rank_2(federation, strength, pruned):
+    model = Model(nn.MLP(4, hidden=(16,)), federation.input_shape, adapters=LoRA(2, 2.0, layers=("all",)))
+    hetlora = HetLoRA((2, 1), self_pruning=True, strength=strength, gamma=0.5)
+    algorithm = FedAvg(LocalTraining(epochs=2, batch_size=8, learning_rate=0.02, freeze="base"), {"it": hetlora})
+    result = simulate(federation, model, algorithm, rounds=4, key=jax.random.key(0))
+    assert (np.asarray(result.state.clients.memory["it"]) == [pruned, 0, pruned, 0, pruned]).all()
 
 
 @pytest.mark.parametrize(("balanced", "power"), [("factors", 2), ("product", 1)])
@@ -184,7 +205,7 @@ def test_flora_adds_the_mean_product_to_the_base(monkeypatch, case, expected, to
         np.testing.assert_array_equal(found, old)
 
 
-def test_flora_draws_adapters_for_every_client_and_round(monkeypatch):
+def test_flora_draws_adapters_for_every_client_and_round():
     model = network(alpha=2.0)
     server = with_factors(model.init(jax.random.key(0)), A2, B2)
     drawn = []
@@ -196,6 +217,17 @@ def test_flora_draws_adapters_for_every_client_and_round(monkeypatch):
         assert 0 < np.max(np.abs(a)) <= 3**-0.5
         drawn.append(a)
     assert not np.isclose(*drawn).any()
+
+
+def test_flora_draws_adapters_for_every_layer():
+    model = Model(nn.MLP(2, hidden=(3, 3)), (1, 1, 3), adapters=LoRA(2, layers=("all",)))
+    view = SimpleNamespace(server=model.init(jax.random.key(0)), client=CLIENTS[0], key=jax.random.key(1), model=model)
+    view.memory = ()
+    one, other = (adapter.a for adapter in _low_rank.adapters(FLoRA().receive(view)[0].params).values())
+    assert not np.isclose(one, other).any()
+
+
+def test_flora_leaves_the_base_if_nobody_trains(monkeypatch):
     start, state = run(monkeypatch, FLoRA(), Case(None, (1, 2)))
     np.testing.assert_array_equal(kernel(state.server.variables), kernel(start))
 
@@ -249,3 +281,15 @@ def test_ranks_above_the_network_s_are_named(method):
     expected = rf"^{method.__name__}: ranks \(1, 3\): expected at most 2, the network's rank$"
     with pytest.raises(UserError, match=expected):
         method((1, 3)).check_with(None, "none", network())
+
+
+@pytest.mark.parametrize(
+    ("options", "others", "expected"),
+    [
+        ({"server_optimizer": constructor(optax.sgd, learning_rate=1.0)}, {}, "method it: .* no server optimizer"),
+        ({}, {"clip": ClipUpdate()}, "methods it and clip: .* no method that changes uploads"),
+    ],
+)
+def test_nothing_changes_adapters_that_are_made_at_the_server(options, others, expected):
+    with pytest.raises(UserError, match=f"^{expected}$"):
+        FedAvg(methods={"it": FlexLoRA(), **others}, **options).check()
