@@ -168,6 +168,23 @@ def test_adapters_are_sent_as_factors(federation, training):
         assert found.kept == (0 if training.momentum_reset else trained + (name != "ffa_lora") * sizes["lora_a"]), name
 
 
+@pytest.mark.parametrize(
+    ("name", "down", "up", "kept"),
+    [
+        ("fedsa_lora", ("lora_a",), ("lora_a",), ("lora_b", "head")),
+        ("rolora", ("lora_a", "lora_b", "head"), ("lora_a", "lora_b", "head"), ()),
+        ("fedrot_lora", ("lora_a", "lora_b", "head"), ("lora_a", "lora_b", "head"), ()),
+        ("fedsvd", ("lora_a", "lora_b", "head"), ("lora_b", "head"), ()),
+    ],
+)
+def test_parts_of_adapters_that_are_sent(federation, name, down, up, kept):
+    model = Model(nn.MLP(4, hidden=(16,)), federation.input_shape, adapters=LoRA(2, 2.0, layers=("all",)))
+    found = of(federation, model, **{name: METHODS[name]()})
+    assert found.down == {"params": sum(count(model, part)[0] for part in down)}
+    assert found.up == {"params": sum(count(model, part)[0] for part in up)}
+    assert found.kept == sum(count(model, part)[0] for part in kept)
+
+
 def test_heads_for_newcomers_are_sent(federation, network):
     """And their mean to every client, which keeps whether it has been in a cohort."""
     (params, _), (head, _) = count(network, other="head"), count(network, "head")

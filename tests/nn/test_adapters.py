@@ -1,5 +1,6 @@
 """Low-rank adapters: what they compute and how they start, by hand, and that their frozen base has no client axis."""
 
+import dataclasses
 import re
 from typing import Any
 
@@ -14,6 +15,7 @@ from low_rank_case import A2, B2, network, with_factors
 from tiny_networks import tiny_model
 
 from experiments.benchmarks.compiling import programs
+from experiments.config import names
 from fedjax_collapse import FedAvg, LocalTraining, Model, Phase, UserError, engine, nn, simulate
 from fedjax_collapse.core import masks
 from fedjax_collapse.core.records import TRAINED, Batch, Outputs
@@ -23,6 +25,7 @@ from fedjax_collapse.nn.layers import Conv, Dense, PatchEmbedding
 
 QUERY_VALUE = ("query", "value")
 EVERY_LINEAR = ("query", "key", "value", "out", "mlp_1", "mlp_2")
+METHODS = names.classes("method")
 ALL = LoRA(2, 2.0, layers=("all",))
 TRAINING = LocalTraining(epochs=1, batch_size=8, learning_rate=0.05, momentum=0.9, freeze="base")
 
@@ -236,6 +239,19 @@ def test_the_frozen_base_has_no_client_axis(name, optimizer):
             few, many = (getattr(each, kind) for each in sizes)
             base = 4 * sum(np.prod(matrix) for matrix in matrices)
             assert ((many - few) / 3 > base) == has_axis, kind
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if method.needs_adapters])
+def test_no_method_copies_the_frozen_base(name):
+    """Of a layer without adapters no matrix has a client axis; of one with them, products that clients report have."""
+    model = Model(nn.MLP(10, hidden=(97, 89)), (8, 8, 1), adapters=LoRA(2, layers=("Dense_0",)))
+    ranked = any(field.name == "ranks" for field in dataclasses.fields(METHODS[name]))
+    method = METHODS[name](**(dict(ranks=(1, 2)) if ranked else {}))
+    algorithm = FedAvg(LocalTraining(batch_size=5), {name: method}, keep_trained=True)
+    arguments = programs.rounds(algorithm, model, engine.Vectorized(), 3)
+    found = shapes_in(engine.lower(*arguments).compile())
+    assert (89, 97) in found and (3, 89, 97) not in found
 
 
 def trained_layers(before, after):
