@@ -2,21 +2,26 @@
 
 from collections.abc import Collection
 
-from experiments.benchmarks.overheads import accepted
+from experiments.benchmarks.overheads import first_accepted
 from experiments.config import names
 from fedjax_collapse import FedAvg, LocalTraining, Model, nn
 
 _OPTIONS = {"structured_decov": dict(num_groups=2), "fedmr": dict(initial_prototypes=True)}
+_OPTIONS |= {name: dict(finetune=True) for name in ("afl", "fed3r", "fedcgs")}
 
 
 def composed_algorithms(training: LocalTraining, but: Collection[str] = ()) -> list[FedAvg]:
-    """With at most nine methods each; a method among ``but`` that goes with none before it is left out."""
+    """With at most nine methods each, and those of adapters, beside which the network is frozen, by themselves.
+
+    A method among ``but`` that goes with none before it is left out.
+    """
     composed = []
     for name, kind in names.classes("method").items():
         own = {name: kind(**_OPTIONS.get(name, {}))}
         for place, algorithm in enumerate(composed):
             extended = algorithm.replace(methods={**algorithm.methods, **own})
-            if len(algorithm.methods) < 9 and network_of(extended):
+            is_alone = any(method.needs_adapters for method in extended.methods.values())
+            if len(algorithm.methods) < 9 and not is_alone and network_of(extended):
                 composed[place] = extended
                 break
         else:
@@ -28,4 +33,4 @@ def composed_algorithms(training: LocalTraining, but: Collection[str] = ()) -> l
 def network_of(algorithm: FedAvg, num_classes: int = 4) -> Model | None:
     """The least network that all methods of the algorithm accept; None without."""
     modules = nn.MLP(num_classes, hidden=(num_classes,)), nn.SmallCNN(num_classes, (num_classes,))
-    return next(filter(None, (accepted(algorithm, Model(module, (8, 8, 2))) for module in modules)), None)
+    return first_accepted(algorithm, [Model(module, (8, 8, 2)) for module in modules])

@@ -96,7 +96,14 @@ def singular_values(matrix) -> np.ndarray:
     return np.linalg.svd(matrix, compute_uv=False)
 
 
-def run(monkeypatch, method: Method | None, case: Case, model: Model | None = None, start: Variables | None = None):
+def run(
+    monkeypatch,
+    method: Method | None,
+    case: Case,
+    model: Model | None = None,
+    start: Variables | None = None,
+    round: int = 0,
+):
     """The initial model and the state after one round, in which each client trains the factors of the case.
 
     Args:
@@ -105,6 +112,7 @@ def run(monkeypatch, method: Method | None, case: Case, model: Model | None = No
         case: the clients.
         model: the network, by default of rank 2 and scale 1.
         start: the initial model, by default a random one.
+        round: the number of the round.
     """
     model = model or network()
 
@@ -126,7 +134,7 @@ def run(monkeypatch, method: Method | None, case: Case, model: Model | None = No
     parts = [np.flatnonzero(owners == client) for client in range(len(case.sizes))]
     federation = Federation.from_arrays(inputs, labels, parts, inputs, labels, 0.0, 1.0)
     start = model.init(jax.random.key(0)) if start is None else start
-    state = engine.init(algorithm, model, start, len(case.sizes), jax.random.key(0))
+    state = engine.init(algorithm, model, start, len(case.sizes), jax.random.key(0))._replace(round=round)
     static = engine.Rounds(model, engine.Layout(engine.Chunked(1), len(case.sizes), 1))
     algorithm, state, start = jax.tree.map(jnp.array, (algorithm, state, start))  # copies, as the rounds donate them
     data = engine.Data(federation.ownership)

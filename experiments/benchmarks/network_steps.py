@@ -17,8 +17,9 @@ CLIENTS, STEPS, BATCH_SIZE, CLASSES, SEED = 2, 2, 32, 10, 0  # steps of each cli
 IMAGE_SIZE = {"alexnet": 64}  # others: 32
 NETWORKS = (
     *("mlp", "small_cnn", "moon_cnn", "feduv_cnn", "resnet20", "resnet32", "mobilenet_v2", "resnet18", "resnet50"),
-    *("efficientnet_b0", "wide_resnet", "alexnet"),
+    *("efficientnet_b0", "wide_resnet", "alexnet", "vit"),
 )
+NOT_CONVOLUTIONAL = ("mlp", "vit")  # whose layers have no lowering
 LOWERINGS = ("auto", "patches", "timed", "xla")  # valid for every convolution
 
 
@@ -48,7 +49,7 @@ def _engine(network: str, system: str, cores: int) -> Callable[[], None]:
     devices = min(cores, CLIENTS)
     jax.config.update("jax_num_cpu_devices", devices)
     data, is_timed = _data(network), system == "timed"
-    options = {} if network == "mlp" or is_timed else {"lowering": system}
+    options = {} if network in NOT_CONVOLUTIONAL or is_timed else {"lowering": system}
     model = Model(names.class_named("network", network)(CLASSES, **options), data.images.shape[1:])
     if is_timed:
         model = with_timed_lowerings(model, BATCH_SIZE, 1, jax.devices()[0])

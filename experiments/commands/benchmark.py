@@ -5,6 +5,7 @@
     fedjax-collapse benchmark --workloads=table6 --scale=0.02 --turns
     fedjax-collapse benchmark --systems=fedjax_collapse --variant="float32 JAX_DEFAULT_MATMUL_PRECISION=float32"
     fedjax-collapse benchmark --methods
+    fedjax-collapse benchmark --methods=ditto --like=fedavg20
     fedjax-collapse benchmark --augmentations
     fedjax-collapse benchmark --networks=resnet18,mobilenet_v2
     fedjax-collapse benchmark --growth
@@ -40,6 +41,7 @@ from typing import NamedTuple
 from experiments.benchmarks import OURS, SYSTEMS, arguments, growth, lanes, tables
 from experiments.benchmarks.environment import environment
 from experiments.benchmarks.lanes import Lane
+from experiments.benchmarks.network_steps import NOT_CONVOLUTIONAL
 from experiments.benchmarks.tables import Row
 from experiments.benchmarks.worker import Measurement
 from experiments.benchmarks.workloads import WORKLOADS
@@ -135,7 +137,7 @@ def run_overheads(asked: Namespace) -> list[Row]:
     with tempfile.TemporaryDirectory() as folder:
         file, rounds = Path(folder, "measurement.json"), asked.rounds or _OVERHEAD_ROUNDS
         options = dict(kind=asked.mode, rounds=rounds, cores=machine.num_cores(), scale=asked.scale, file=str(file))
-        options |= dict(names=asked.methods)
+        options |= dict(names=asked.methods, like=asked.like)
         _worker(f"timing the {asked.mode}", "overheads", **options)
         return json.loads(file.read_text())
 
@@ -144,7 +146,10 @@ def run_networks(asked: Namespace) -> list[Row]:
     """A row for each system of each network."""
     rows, rounds = [], asked.rounds or _NETWORK_ROUNDS
     for network in asked.networks:
-        systems = [*available(["pytorch", "pytorch-threads"]), *(asked.lowerings if network != "mlp" else ["auto"])]
+        systems = [
+            *available(["pytorch", "pytorch-threads"]),
+            *(["auto"] if network in NOT_CONVOLUTIONAL else asked.lowerings),
+        ]
 
         def start(system, inbox, network=network):
             command = _command("network", network=network, system=system, cores=machine.num_cores())

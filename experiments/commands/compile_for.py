@@ -21,6 +21,7 @@ The compilers are packages: ``pip install -e ".[tpu]"``, ``pip install -e ".[gpu
 
 import argparse
 import ast
+import dataclasses
 import itertools
 import json
 import sys
@@ -31,16 +32,19 @@ from typing import Any
 from experiments.benchmarks.arguments import at_least, share, writable
 from experiments.benchmarks.compiling import topologies
 from experiments.benchmarks.compiling.topologies import Topology
+from experiments.benchmarks.network_steps import NOT_CONVOLUTIONAL
 from experiments.commands.parser import Parser
 from experiments.config.choices import OpenChoice, of_keys, of_options
 from experiments.config.names import check_name, classes
 from experiments.study.waiting import wait
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.core.target import Target
+from fedjax_collapse.nn.adapters import LoRA
 
 _number = at_least(1, "a number")
 _AS_ON_CPU = "cpu"
 _MIB = 2**20
+_BATCH_SIZE = 32
 Row = dict[str, Any]
 
 
@@ -87,9 +91,13 @@ def command_line() -> Parser:
     parser.add_argument(
         "--option", type=_option, action="append", default=[], metavar="NAME=VALUE", help="of the networks; repeatable"
     )
+    parser.add_argument("--image_size", type=_number, help="height and width, by default 32 where that suffices")
+    adapters = "low-rank adapters of the networks' layers, such as \"rank=8,layers=('query','value')\"; with --methods"
+    parser.add_argument("--adapters", type=_arguments, metavar="NAME=VALUE,...", help=adapters)
     parser.add_argument("--clients", type=_numbers, default=[10], help="of a step side by side; of a round in all")
     parser.add_argument("--clients_at_once", type=_number, default=10, help="of a round or a study, on each device")
-    parser.add_argument("--batch_size", type=_number, default=32, help="of each client, by default 32")
+    batch_size = f"of each client, by default {_BATCH_SIZE} in a step and 64 in a round"
+    parser.add_argument("--batch_size", type=_number, help=batch_size)
     papers = "hours of these published studies: configs, or folders of them, such as feddecorr/table1,feduv"
     parser.add_argument("--papers", type=_words, default=[], help=papers)
     efficiency = "of the estimated speed that a device reaches, for the second column of hours"
@@ -103,12 +111,12 @@ def step_rows(topology: Topology, asked: argparse.Namespace) -> Iterator[Row]:
     from experiments.benchmarks.compiling import costs, programs
 
     for chosen, model in _models(topology, asked):
-        clients = chosen["clients"]
-        lowered = programs.step(model, topology.devices[0], clients, asked.batch_size)
+        clients, batch_size = chosen["clients"], asked.batch_size or _BATCH_SIZE
+        lowered = programs.step(model, topology.devices[0], clients, batch_size)
         cost = costs.compile_program(lowered, topology.chip)
         yield chosen | {
             "us/client-step": round(cost.seconds / clients * 1e6, 1),
-            "samples/s": round(clients * asked.batch_size / cost.seconds),
+            "samples/s": round(clients * batch_size / cost.seconds),
             "GB moved": round(cost.bytes_moved / 1e9, 3),
             **_cells(cost),
         }
@@ -117,13 +125,18 @@ def step_rows(topology: Topology, asked: argparse.Namespace) -> Iterator[Row]:
 def round_rows(topology: Topology, asked: argparse.Namespace) -> Iterator[Row]:
     """Yields a row for a round of each method, network and number of clients, on all devices of the target."""
     from experiments.benchmarks.compiling import costs, programs
-    from experiments.benchmarks.overheads import accepted, methods
+    from experiments.benchmarks.overheads import TRAINING, accepted, methods
     from fedjax_collapse import engine
 
-    algorithms, devices = {name.lower(): algorithm for name, algorithm in methods().items()}, topology.devices
+    models, devices = list(_models(topology, asked)), topology.devices
+    training = TRAINING.replace(
+        batch_size=asked.batch_size or TRAINING.batch_size, freeze="base" if asked.adapters else "none"
+    )
+    found = methods(training=training, model=models[0][1] if asked.adapters else None)
+    algorithms = {name.lower(): algorithm for name, algorithm in found.items()}
     for name in asked.methods:
         check_name("method", name, algorithms)
-    for name, (chosen, model) in itertools.product(asked.methods, _models(topology, asked)):
+    for name, (chosen, model) in itertools.product(asked.methods, models):
         clients, start = chosen["clients"], time.perf_counter()
         inner = engine.Chunked(min(asked.clients_at_once, -(-clients // len(devices))), devices[:1])
         client_map = engine.Sharded(len(devices), inner, devices) if len(devices) > 1 else inner
@@ -182,13 +195,15 @@ def _models(topology, asked):
     from experiments.benchmarks.compiling import programs
 
     for name, dtype, clients in itertools.product(asked.networks, asked.dtypes, asked.clients):
-        for lowering in asked.lowerings if name != "mlp" else ["auto"]:
+        for lowering in ["auto"] if name in NOT_CONVOLUTIONAL else asked.lowerings:
             chosen = {"network": name, "dtype": dtype, "clients": clients, "lowering": lowering}
             options = dict(asked.option) | {"dtype": dtype}
-            if name != "mlp":
+            if name not in NOT_CONVOLUTIONAL:
                 options["lowering"] = "auto" if lowering == _AS_ON_CPU else lowering
             target = Target() if lowering == _AS_ON_CPU else Target.of(topology.devices[0])
-            yield chosen, programs.network(name, target, options)
+            shape = asked.image_size and (asked.image_size, asked.image_size, 3)
+            model = programs.network(name, target, options, shape)
+            yield chosen, dataclasses.replace(model, adapters=asked.adapters and LoRA(**asked.adapters))
 
 
 def _cells(cost):
@@ -222,6 +237,13 @@ def _option(text):
         return name, ast.literal_eval(value)
     except (ValueError, SyntaxError):
         return name, value
+
+
+def _arguments(text):
+    try:
+        return {word.arg: ast.literal_eval(word.value) for word in ast.parse(f"_({text})", mode="eval").body.keywords}
+    except (ValueError, SyntaxError, AttributeError):
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE,...") from None
 
 
 def _numbers(text):

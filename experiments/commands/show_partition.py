@@ -19,11 +19,8 @@ import numpy as np
 
 from experiments.commands.parser import Parser
 from experiments.config import build, launch_options
-from experiments.config.cells import arms_of, names_in, settings_of
-from experiments.config.names import check_name
 from experiments.config.parsing import parse as parse_options
-from experiments.config.resolving import resolve_arm
-from experiments.config.validation import check_keys
+from experiments.config.resolving import resolve_one
 from experiments.results.plotting.partition_figure import draw_partition
 from experiments.study.waiting import wait
 from fedjax_collapse.core.records import UserError
@@ -68,19 +65,7 @@ def parse(arguments: list[str]) -> tuple[dict[str, Any], int, Path | None, Path 
     if launch_options.help_is_asked(arguments):
         command_line().parse_args(["--help"])
     own, rest = _own_options().parse_known_args(arguments)
-    options = parse_options(rest)
-    if options.workdir:
-        _fail("--workdir is for training; use --out=FOLDER")
-    config = options.config
-    check_keys(config)
-    arms, settings = arms_of(config), settings_of(config)
-    if "" not in settings and not options.setting:  # without one it is no run of the study
-        _fail(f"a setting has its own data and clients; choose one by --setting={' or '.join(settings)}")
-    arm = _one("arm", names_in(options.arm, arms)) if options.arm else None
-    setting = _one("setting", names_in(options.setting, settings)) if options.setting else ""
-    seed = _one("seed", options.seed or config["seeds"][:1])
-    check_name("seed", str(seed), map(str, config["seeds"]))
-    return resolve_arm(config, arm, setting), seed, own.out, own.pfllib
+    return *resolve_one(parse_options(rest)), own.out, own.pfllib
 
 
 def command_line() -> Parser:
@@ -177,9 +162,3 @@ def _summary(federation, facts):
 
 def _fail(message: str) -> NoReturn:
     raise UserError(message)
-
-
-def _one(what, given):
-    if len(given) != 1:
-        raise UserError(f"{what}s: {', '.join(map(str, given)) or 'none'}; expected one, as one partition is drawn")
-    return given[0]

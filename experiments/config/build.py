@@ -210,6 +210,7 @@ def schedule(config: Mapping[str, Any]) -> Schedule:
     measured = tuple(
         (name, function_named(f"measurements.{name}", measurements, function))
         for name, function in config["measurements"].items()
+        if function is not None
     )
     finetuning = config["finetuning"] or None
     if finetuning is not None:

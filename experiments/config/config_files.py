@@ -33,13 +33,23 @@ def with_config_found(arguments: Sequence[str]) -> list[str]:
     """
     given = config_argument(arguments)
     name, colon, argument = given.partition(":")
-    places = [Path(name), _ROOT / name, CONFIGS / name, CONFIGS / f"{name}.py"]
-    found = next((place for place in places if place.is_file()), None)
-    if not given or found is None:
-        problem = f"--config={given}: no such file" if given else "--config is missing"
-        raise UserError(f"{problem}; {_available(name)}")
+    if not given:
+        raise UserError(f"--config is missing; {_available(name)}")
+    found = find_config(f"--config={given}", name)
     options = given, f"--config={given}", f"-config={given}"
     return [a.replace(given, f"{found}{colon}{argument}") if a in options else a for a in arguments]
+
+
+def find_config(what: str, name: str) -> Path:
+    """Returns the path of a config file, given as a path, or as the name of one that comes with the project.
+
+    Raises:
+        UserError: there is no such file; the message starts with ``what``.
+    """
+    for place in (Path(name), _ROOT / name, CONFIGS / name, CONFIGS / f"{name}.py"):
+        if place.is_file():
+            return place
+    raise UserError(f"{what}: no such file; {_available(name)}")
 
 
 def _available(name):

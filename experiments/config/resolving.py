@@ -8,6 +8,7 @@ from ml_collections import ConfigDict
 
 from experiments.config.cells import OF_STUDY, CellName, RunName, arms_of, cells_of, merged, names_in, settings_of
 from experiments.config.names import check_key, check_name
+from experiments.config.parsing import Options
 from experiments.config.plain_values import plain
 from experiments.config.validation import check_keys, check_study
 from experiments.folder import run_folder
@@ -85,6 +86,26 @@ def resolve(
     return StudySpec(config, folder, cells, tuple(runs))
 
 
+def resolve_one(options: Options) -> tuple[dict[str, Any], int]:
+    """Returns the config of the chosen setting and arm, and the seed, by default the first, for a command without runs.
+
+    Raises:
+        UserError: the config is invalid, the setting is not chosen, or several of one kind are.
+    """
+    if options.workdir:
+        raise UserError("--workdir is for training; use --out")
+    config = options.config
+    check_keys(config)
+    arms, settings = arms_of(config), settings_of(config)
+    if "" not in settings and not options.setting:  # without one it is no run of the study
+        raise UserError(f"a setting has its own data and clients; choose one by --setting={' or '.join(settings)}")
+    arm = _one("arm", names_in(options.arm, arms)) if options.arm else None
+    setting = _one("setting", names_in(options.setting, settings)) if options.setting else ""
+    seed = _one("seed", options.seed or config["seeds"][:1])
+    check_name("seed", str(seed), map(str, config["seeds"]))
+    return resolve_arm(config, arm, setting), seed
+
+
 def resolve_arm(config: Mapping[str, Any], arm: str | None, setting: str = "") -> dict[str, Any]:
     """Returns the values of one arm in a setting.
 
@@ -119,6 +140,12 @@ def resolve_arm(config: Mapping[str, Any], arm: str | None, setting: str = "") -
 def _described(setting, arm):
     """Returns the name of the cell for a message."""
     return ", ".join(f"{what} {name}" for what, name in (("setting", setting), ("arm", arm)) if name)
+
+
+def _one(what, given):
+    if len(given) != 1:
+        raise UserError(f"{what}s: {', '.join(map(str, given)) or 'none'}; expected one")
+    return given[0]
 
 
 def _chosen(what, selected, declared):

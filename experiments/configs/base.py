@@ -113,7 +113,8 @@ KEYS = {  # sections with dots
     "evaluate_every": Key(1, "rounds from one evaluation on the test set to the next"),
     "watch": Key("one", 'whose local models are measured: one client of the round, all, or identities such as "0,3"'),
     "measurements": Key(
-        ConfigDict, 'name -> a function of fedjax_collapse/analysis/measurements.py, or "my_module:function" of a view'
+        ConfigDict,
+        'name -> a function of fedjax_collapse/analysis/measurements.py, or "my_module:function" of a view; or None',
     ),
     "measure_every": Key(
         1, "rounds from one measurement to the next, at least from one evaluation, and after the last"

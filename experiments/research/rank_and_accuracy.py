@@ -10,7 +10,8 @@ pair of runs, ``settings.csv`` with Spearman's rank correlations over the arms o
 arms of all settings divided by whether they raise rank and probe and lower the bias, and the figure as SVG, PDF and
 PNG. The last two tables are also printed. It works on any study; measurements are those that the config calls ``nc``
 (``neural_collapse``), ``head`` (``prediction_bias``), ``probe`` (``linear_probe``) and ``personal``
-(``personal_models``), and what is not measured is left out. ``--score`` is what is compared instead of the headline
+(``personal_models``), with R of local models of studies with ``watch="all"``; what is not measured is left out.
+``--score`` is what is compared instead of the headline
 accuracy: that after fine-tuning, or of the tenth of the clients that does worst (``docs/personalised.md``).
 
 Exit status: 0, or 2 for invalid input (a one-line message).
@@ -57,6 +58,8 @@ METRICS = {
     "bias": ("head/prediction_bias", "bias of predictions"),
     "probe": ("probe/accuracy", "probe accuracy (points)"),
     "personal_rank": ("personal/effective_rank_mean", "rank of personal models"),
+    "local_r": ("R_mean", "R of local models"),
+    "personal_r": ("personal/R_mean", "R of personal models"),
 }
 SCORES = {  # what gains are of, and how that is called
     "headline": (ACCURACY.name, "accuracy"),

@@ -21,7 +21,7 @@ import jaxlib
 import numpy as np
 
 import fedjax_collapse
-from experiments.benchmarks.overheads import accepted
+from experiments.benchmarks.overheads import first_accepted
 from experiments.config import names
 from experiments.config.errors import one_line
 from fedjax_collapse import FedAvg, Federation, LocalTraining, Model, engine, nn
@@ -136,18 +136,24 @@ def layers() -> Iterator[Case]:
 
 
 def methods() -> Iterator[Case]:
-    """Yields rounds with every method, with as many compatible methods in one round as possible."""
+    """Yields rounds with every method, with as many compatible methods in one round as possible.
+
+    Those of adapters, beside which the network is frozen, are by themselves.
+    """
     modules = nn.MLP(_CLASSES, hidden=(32,)), nn.SmallCNN(_CLASSES, channels=(16,))
     models = [Model(module, _federation().input_shape) for module in modules]
 
     def model_for(group):
         algorithm = FedAvg(_TRAINING, {name: kind() for name, kind in group.items()})
-        return next(filter(None, (accepted(algorithm, model) for model in models)), None), algorithm
+        return first_accepted(algorithm, models), algorithm
+
+    def goes_with(group, extended):
+        is_alone = any(kind.needs_adapters for kind in extended.values())
+        return len(group) < _PER_ROUND and not is_alone and model_for(extended)[0]
 
     groups = []
     for name, kind in names.classes("method").items():
-        open_groups = (group for group in groups if len(group) < _PER_ROUND and model_for({**group, name: kind})[0])
-        group = next(open_groups, None)
+        group = next((group for group in groups if goes_with(group, {**group, name: kind})), None)
         if group is None:
             groups.append(group := {})
         group[name] = kind

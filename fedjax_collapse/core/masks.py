@@ -8,7 +8,8 @@ by it costs nothing in a compiled program. ``Model.mask(name)`` makes one:
     head         the classifier: the layers with ``part="head"`` (such as those of ``nn/heads``), otherwise the
                  top-level layer called ``head``
     body         everything but the head
-    adapters     lora_a and lora_b, the factors of low-rank adapters (``nn/adapters.py``); each is a part as well
+    adapters     lora_a and lora_b, the factors of low-rank adapters (``nn/adapters.py``); each is a part as well, and
+                 lora_scale, which is of the base
     adapted      the kernels of the layers that have adapters
     base         the params that are neither of the adapters nor of the head
     a path       of a layer or a parameter, such as ``Dense_0`` or ``Dense_0/bias``
@@ -110,7 +111,7 @@ def _single(name, variables, named_layers):
             return invert(_single("head", variables, named_layers))
         case "adapters":
             return functools.reduce(union, (_called(factor, variables) for factor in _FACTORS))
-        case "lora_a" | "lora_b":
+        case "lora_a" | "lora_b" | "lora_scale":
             return _called(name, variables)
         case "adapted":
             adapters = _called("lora_a", variables)

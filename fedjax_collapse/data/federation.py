@@ -57,7 +57,8 @@ class Federation(NamedTuple):
         domains = None
         if source.domains is not None:
             domains = Domains(source.domain_names, source.domains, source.test_domains)
-        return cls.from_arrays(
+        make = cls.from_inputs if source.images.ndim == 2 else cls.from_arrays
+        return make(
             source.images, source.labels, partition, source.test_images, source.test_labels,
             mean=source.mean, std=source.std, class_names=source.class_names,
             capacity=capacity, domains=domains, storage=storage,

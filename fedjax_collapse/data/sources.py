@@ -35,9 +35,11 @@ _Channels = Annotated[int, (0, 1, 3)]
 
 
 class Source(NamedTuple):
-    """A labelled image data set in memory, with a training and a test part."""
+    """A labelled data set in memory, of images or of their features, with a training and a test part."""
 
-    images: np.ndarray  # [examples, height, width, channels] uint8, or float32 in ``pfllib``
+    images: (
+        np.ndarray
+    )  # [examples, height, width, channels] uint8, float32 in ``pfllib``; [examples, d] in ``features``
     labels: np.ndarray  # [examples] int
     test_images: np.ndarray
     test_labels: np.ndarray
@@ -275,6 +277,21 @@ def npz(path: str | Path, normalisation: str = "unit") -> Source:
 
 
 @checked
+def features(path: str | Path) -> Source:
+    """The features of another data source, as a network computes them: a file of ``fedjax-collapse extract``.
+
+    A NumPy file with ``features`` and ``test_features``, float32 [examples, features], ``labels`` and ``test_labels``;
+    ``class_names``, domains as in ``npz``, and ``owners`` and ``test_owners`` are optional. The network takes them as
+    they are: ``mlp``, with ``hidden=()`` the linear model.
+
+    Raises:
+        UserError: if the file cannot be read or has other arrays.
+    """
+    arrays = tabular.read_features(path)
+    return Source(**arrays | _names(arrays), mean=0.0, std=1.0)
+
+
+@checked
 def pfllib(path: str | Path) -> Source:
     """A folder of PFLlib, ``train/<k>.npz`` and ``test/<k>.npz``, with the clients into which it is divided.
 
@@ -332,5 +349,8 @@ def _from_listing(name, key, find, classes, image_size, channels, normalisation,
 
 def _from_arrays(arrays, normalisation):
     mean, std = normalisations.mean_and_std(normalisation, arrays["images"].shape[-1])
-    names = {name: tuple(map(str, arrays.get(name, ()))) for name in ("class_names", "domain_names")}
-    return Source(**{**arrays, **names}, mean=mean, std=std)
+    return Source(**arrays | _names(arrays), mean=mean, std=std)
+
+
+def _names(arrays):
+    return {name: tuple(map(str, arrays.get(name, ()))) for name in ("class_names", "domain_names")}

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedjax_collapse.core import masks
 from fedjax_collapse.core.randomness import Stream
 from fedjax_collapse.core.records import Client, ClientState, Drawn, Examples, Key, Ownership, PyTree, Server, Variables
 from fedjax_collapse.engine.client_maps import ClientMap, Outcome
@@ -34,7 +35,7 @@ class Watched(NamedTuple):
     """The trained local models of the watched clients that were in the cohort."""
 
     ids: jax.Array  # [watched] identities; the number of clients, and arbitrary variables, if it was not in the cohort
-    variables: Variables  # stacked
+    variables: Variables  # stacked, without what they have in common (``FedAvg.alike``)
     received: Variables  # the server's model, from which their training started
 
 
@@ -185,10 +186,10 @@ def gather(drawn: Drawn, data: Data, states: ClientState) -> Client:
     return drawn.with_data(rows, jax.tree.map(of_cohort, states) if data.order is None else states)
 
 
-def no_models(rounds: Rounds, server: Server) -> Variables:
-    """Returns a buffer of zeros for the watched models."""
-    count = rounds.num_watched
-    return jax.tree.map(lambda leaf: jnp.zeros((count, *leaf.shape), leaf.dtype), server.variables)
+def no_models(rounds: Rounds, algorithm: FedAvg, server: Server) -> Variables:
+    """Returns a buffer of zeros for the watched models, of what a client trains."""
+    count, own = rounds.num_watched, masks.without(algorithm.alike(rounds.model), server.variables)
+    return jax.tree.map(lambda leaf: jnp.zeros((count, *leaf.shape), leaf.dtype), own)
 
 
 def train(
@@ -214,7 +215,8 @@ def train(
         steps = trained.steps.astype(jnp.result_type(float))  # exact up to 16 million, and one exchange with the rest
         metrics = rounds.diverging.metrics(client, result, rounds.model.task.metric)
         upload = weigh(upload, client.weight, client.is_counted)
-        return Outcome(upload, state, (steps, metrics), trained.variables, _position(watched_ids, client.id))
+        own = masks.without(algorithm.alike(rounds.model), trained.variables)
+        return Outcome(upload, state, (steps, metrics), own, _position(watched_ids, client.id))
 
     outcome = _map_clients(rounds, algorithm, shared, clients, train_client, slots)
     steps, metrics = outcome.numbers
@@ -259,9 +261,11 @@ def measured_by_all(
     return _sum_reports(rounds, algorithm, shared, clients, functools.partial(local.measure, by_all=True))
 
 
-def start_with(algorithm: FedAvg, received: Server, reports: dict[str, PyTree], left_out: jax.Array | None) -> Server:
+def start_with(
+    rounds: Rounds, algorithm: FedAvg, received: Server, reports: dict[str, PyTree], left_out: jax.Array | None
+) -> Server:
     """Returns the server before the first round, updated by all clients' reports; unchanged if all are left out."""
-    new = server.combine_first_reports(algorithm, received, reports)
+    new = server.combine_first_reports(algorithm, rounds.model, received, reports)
     return new if left_out is None else either(~jnp.all(left_out), new, received)
 
 

@@ -82,7 +82,7 @@ def with_first_reports(
         host, report = _Host.of(rounds, data, examples), functools.partial(_first_reports, rounds, algorithm, current)
         of_clients = Stream.FIRST_REPORTS.key(key)
         left_out, total = _reports_of_all(rounds, algorithm, host, of_clients, states, report)
-        return state._replace(server=_start_with(algorithm, current, total, left_out)), left_out
+        return state._replace(server=_start_with(rounds, algorithm, current, total, left_out)), left_out
 
 
 def _train_and_aggregate(rounds, algorithm, host, state, first):
@@ -187,7 +187,7 @@ def _arranged(rounds, algorithm, data, key, cohort, left_out):
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=(2, 3))
 def _run_round(rounds, algorithm, server, states, round, cohort):
     clients, shared = cohort.drawn.with_data(cohort.rows, states), cohorts.Shared(server, round, cohort.examples)
-    upload, result = cohorts.train(rounds, algorithm, shared, clients, cohorts.no_models(rounds, server))
+    upload, result = cohorts.train(rounds, algorithm, shared, clients, cohorts.no_models(rounds, algorithm, server))
     return cohorts.aggregate(rounds, algorithm, shared, clients, upload, result)
 
 
@@ -204,7 +204,7 @@ def _measure(rounds, algorithm, server, round, states, cohort):
 
 
 _dispatch = jax.jit(server.dispatch)
-_start_with = jax.jit(cohorts.start_with)
+_start_with = jax.jit(cohorts.start_with, static_argnums=0)
 _end_with = jax.jit(cohorts.end_with)
 
 

@@ -177,7 +177,7 @@ def _run_one(rounds, algorithm, state, data, examples, num_rounds):
         record = jax.tree.map(lambda all, one: all.at[index].set(one), carry.record, advance.record)
         return advance._replace(record=record)
 
-    models = cohorts.no_models(rounds, state.server)
+    models = cohorts.no_models(rounds, algorithm, state.server)
     shapes = jax.eval_shape(one_round, state, models, algorithm, data, examples)
     max_rounds = rounds.layout.max_rounds
     record = jax.tree.map(lambda leaf: jnp.zeros((max_rounds, *leaf.shape), leaf.dtype), shapes.record)
@@ -258,7 +258,7 @@ def _with_first_reports(rounds, algorithm, state, data, examples):
     report = functools.partial(cohorts.first_reports, rounds, algorithm, shared)
     key = Stream.FIRST_REPORTS.key(state.key)
     left_out, reports = _reports_of_all(rounds, algorithm, state, data, key, report)
-    return state._replace(server=cohorts.start_with(algorithm, state.server, reports, left_out)), left_out
+    return state._replace(server=cohorts.start_with(rounds, algorithm, state.server, reports, left_out)), left_out
 
 
 def _reports_of_all(rounds, algorithm, state, data, key, report):

@@ -1,6 +1,7 @@
 """Published methods, one per file. ``FedAvg`` takes any number of them; ``base.py`` defines their interface."""
 
 from fedjax_collapse.core.options import option as option
+from fedjax_collapse.methods.afl import AFL as AFL
 from fedjax_collapse.methods.apfl import APFL as APFL
 from fedjax_collapse.methods.balanced_softmax import BalancedSoftmax as BalancedSoftmax
 from fedjax_collapse.methods.base import ClientView as ClientView
@@ -17,10 +18,12 @@ from fedjax_collapse.methods.ccvr import CCVR as CCVR
 from fedjax_collapse.methods.clip_update import ClipUpdate as ClipUpdate
 from fedjax_collapse.methods.decov import DeCov as DeCov
 from fedjax_collapse.methods.ditto import Ditto as Ditto
+from fedjax_collapse.methods.fed3r import Fed3R as Fed3R
 from fedjax_collapse.methods.fedala import FedALA as FedALA
 from fedjax_collapse.methods.fedamp import FedAMP as FedAMP
 from fedjax_collapse.methods.fedasam import FedASAM as FedASAM
 from fedjax_collapse.methods.fedbabu import FedBABU as FedBABU
+from fedjax_collapse.methods.fedcgs import FedCGS as FedCGS
 from fedjax_collapse.methods.fedcm import FedCM as FedCM
 from fedjax_collapse.methods.feddbe import FedDBE as FedDBE
 from fedjax_collapse.methods.feddc import FedDC as FedDC
@@ -45,20 +48,27 @@ from fedjax_collapse.methods.fedprox import FedProx as FedProx
 from fedjax_collapse.methods.fedrcl import FedRCL as FedRCL
 from fedjax_collapse.methods.fedrep import FedRep as FedRep
 from fedjax_collapse.methods.fedrod import FedRoD as FedRoD
+from fedjax_collapse.methods.fedrot_lora import FedRotLoRA as FedRotLoRA
 from fedjax_collapse.methods.fedrs import FedRS as FedRS
+from fedjax_collapse.methods.fedsa_lora import FedSALoRA as FedSALoRA
 from fedjax_collapse.methods.fedsam import FedSAM as FedSAM
+from fedjax_collapse.methods.fedsvd import FedSVD as FedSVD
 from fedjax_collapse.methods.feduv import FedUV as FedUV
 from fedjax_collapse.methods.fedvls import FedVLS as FedVLS
 from fedjax_collapse.methods.ffa_lora import FFALoRA as FFALoRA
 from fedjax_collapse.methods.flexlora import FlexLoRA as FlexLoRA
+from fedjax_collapse.methods.flora import FLoRA as FLoRA
 from fedjax_collapse.methods.hetlora import HetLoRA as HetLoRA
 from fedjax_collapse.methods.lg_fedavg import LGFedAvg as LGFedAvg
+from fedjax_collapse.methods.lora_fair import LoRAFAIR as LoRAFAIR
 from fedjax_collapse.methods.moon import MOON as MOON
 from fedjax_collapse.methods.noisy_update import NoisyUpdate as NoisyUpdate
 from fedjax_collapse.methods.per_fedavg import PerFedAvg as PerFedAvg
 from fedjax_collapse.methods.pfedme import PFedMe as PFedMe
 from fedjax_collapse.methods.raflora import RaFLoRA as RaFLoRA
+from fedjax_collapse.methods.rb_lora import RBLoRA as RBLoRA
 from fedjax_collapse.methods.recalibrate import Recalibrate as Recalibrate
+from fedjax_collapse.methods.rolora import RoLoRA as RoLoRA
 from fedjax_collapse.methods.scaffold import Scaffold as Scaffold
 from fedjax_collapse.methods.structured_decov import StructuredDeCov as StructuredDeCov
 from fedjax_collapse.methods.top_k import TopK as TopK

@@ -1,70 +1,22 @@
-"""Adapters as matrices, and what the methods that aggregate them have in common.
-
-An adapter adds ``x a s b`` to a layer: factors a [in, r] and b [r, out], and a scale s [r] (``nn/adapters.py``), the
-transposes of A and B of the papers. Its product is the matrix ``a s b`` [in, out].
-"""
+"""What the methods that aggregate low-rank adapters have in common; a and b are A^T and B^T of the papers."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 
-from fedjax_collapse.core import masks
 from fedjax_collapse.core.options import Count, option
 from fedjax_collapse.core.records import Outputs, PyTree, UserError, Variables
 from fedjax_collapse.methods.base import ClientView, FinishView, Method, RoundView
 from fedjax_collapse.nn.adapters import SCALE
+from fedjax_collapse.nn.adapters import Adapter as Adapter
+from fedjax_collapse.nn.adapters import adapters as adapters
+from fedjax_collapse.nn.adapters import added_to_kernels as added_to_kernels
+from fedjax_collapse.nn.adapters import with_adapters as with_adapters
 from fedjax_collapse.nn.model import Model
 from fedjax_collapse.training.local_training import LocalTraining
-
-
-class Adapter(NamedTuple):
-    """The adapter of a layer; of a convolution, ``in`` are the entries of its patches."""
-
-    a: jax.Array  # [in, r]
-    b: jax.Array  # [r, out]
-    scale: jax.Array  # [r]
-
-    @property
-    def product(self) -> jax.Array:
-        """What it adds to the layer's matrix, [in, out]."""
-        return (self.a * self.scale) @ self.b
-
-
-def adapters(params: PyTree) -> dict[str, Adapter]:
-    """Returns the adapters of a network, by the paths of their layers."""
-    leaves, end = masks.by_path(params), "/lora_a"
-    layers = [path.removesuffix(end) for path in leaves if path.endswith(end)]
-    return {
-        layer: Adapter(
-            leaves[layer + end].reshape(-1, leaves[layer + end].shape[-1]),
-            leaves[f"{layer}/lora_b"],
-            leaves[f"{layer}/{SCALE}"],
-        )
-        for layer in layers
-    }
-
-
-def with_adapters(params: PyTree, new: Mapping[str, Adapter]) -> PyTree:
-    """Returns the params with the given adapters, by layer."""
-    return _with_leaves(params, {f"{layer}/{name}": leaf for layer, adapter in new.items() for name, leaf in (
-        ("lora_a", adapter.a), ("lora_b", adapter.b), (SCALE, adapter.scale))})  # fmt: skip
-
-
-def added_to_kernels(params: PyTree, matrices: Mapping[str, jax.Array]) -> PyTree:
-    """Returns the params with matrices [in, out], by layer, added to the layers' kernels."""
-    leaves = masks.by_path(params)
-    return _with_leaves(
-        params,
-        {f"{layer}/kernel": leaves[f"{layer}/kernel"].reshape(m.shape) + m for layer, m in matrices.items()},
-    )
-
-
-def _with_leaves(params, new):
-    leaves = masks.by_path(params)
-    return masks.replace(params, {path: leaf.reshape(leaves[path].shape) for path, leaf in new.items()})
 
 
 def decompose(matrix: jax.Array, rank: int) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -103,6 +55,11 @@ class LowRank(Method):
     needs_adapters = True
     sends_factors = True
 
+    def check_among(self, methods: Mapping[str, Method]) -> None:
+        found = [name for name, method in methods.items() if isinstance(method, LowRank) and method.has("aggregate")]
+        if len(found) > 1:
+            raise UserError(f"methods {' and '.join(found)}: each makes the server's adapters, expected at most one")
+
     def init_shared(self, variables: Variables, shapes: Outputs) -> PyTree:
         return adapters(variables.params)
 
@@ -115,7 +72,7 @@ class Ranked(LowRank):
     """A method whose clients may have adapters of different ranks.
 
     A client of rank r_k starts from the first r_k entries of the server's adapters, with the scale of its own rank;
-    its product is the server's, truncated. ``server_scale`` undoes this change of scale.
+    its product is the server's, truncated. ``padded`` undoes this change of scale.
 
     Args:
         ranks: of the clients, in the order of their identities and repeated, at most the rank of the network; () is
@@ -123,6 +80,7 @@ class Ranked(LowRank):
     """
 
     ranks: tuple[Count, ...] = option(())
+    received: ClassVar[str] = SCALE
 
     def check_with(self, training: LocalTraining, private: str, model: Model) -> None:
         most = model.adapters.rank
@@ -157,9 +115,19 @@ class Ranked(LowRank):
         return view.server._replace(params=with_adapters(view.server.params, new)), view.memory
 
 
-def server_scale(adapter: Adapter, scale: jax.Array) -> Adapter:
-    """Returns a client's adapter with the server's scale and the same product; 0 after the client's rank."""
-    return Adapter(jnp.where(adapter.scale > 0, adapter.a, 0), adapter.b * (adapter.scale / scale)[:, None], scale)
+def padded(view: FinishView) -> dict[str, Adapter]:
+    """Returns a client's adapters in the server's scale, with the same products; 0 after the client's rank."""
+    found, server = {}, adapters(view.server.params)
+    for layer, (a, b, own) in adapters(view.public.params).items():
+        scale = server[layer].scale
+        found[layer] = Adapter(jnp.where(own > 0, a, 0), b * (own / scale)[:, None], scale)
+    return found
+
+
+def mean_factors(update: PyTree, old: Mapping[str, Adapter]) -> dict[str, Adapter]:
+    """Returns the adapters whose factors are the clients' means, from the server's old ones and its update."""
+    moves = adapters(update)
+    return {layer: Adapter(a + moves[layer].a, b + moves[layer].b, scale) for layer, (a, b, scale) in old.items()}
 
 
 def change(update: PyTree, old: Mapping[str, Adapter], new: Mapping[str, Adapter]) -> PyTree:

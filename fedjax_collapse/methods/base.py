@@ -6,7 +6,7 @@ hooks that it needs; a hook that no method overrides costs nothing. Hooks are pu
 
     init_shared, init_memory    initial state at the server (sent to all clients) and at a client
     init_memory_among           the latter, where it depends on the number of clients
-    first_report                what all clients report before the first round
+    first_report, first_model   what all clients report before the first round, and the model that it makes
     share_private, own_parts    a client's private parts, computed from the server's state
     held_out                    how many of its examples a client does not train on
     receive                     the model from which local training starts
@@ -177,6 +177,7 @@ class Method:
     needs_adapters: bool = False  # whether the network must have low-rank adapters
     sends_factors: bool = False  # whether its report is made of products of adapters, which are sent in its place
     moved: str = "none"  # the part that is frozen for clients, but changed by the server
+    received: str = "none"  # the part that is frozen for clients, but that ``receive`` changes
     private: str = "none"  # the part of the network that stays at the clients, in addition to ``FedAvg.private``
     freeze: str = "none"  # the part of the network that is never trained, in addition to ``LocalTraining.freeze``
     remembered: str | None = None  # the part whose initial params ``init_memory`` receives; None is the whole model
@@ -221,6 +222,14 @@ class Method:
 
     def first_report(self, view: ClientView) -> PyTree:
         """Returns a client's report on the initial model; the sum of all clients' reports is passed to ``combine``."""
+        raise NotImplementedError
+
+    def first_model(self, variables: Variables, report: PyTree, model: Model) -> Variables:
+        """Returns the model of the first round, from the initial one and the sum of all clients' first reports.
+
+        Frozen parts may change; private parts do not. States of methods are initialised before, from the initial model.
+        At most one method of an algorithm overrides this hook.
+        """
         raise NotImplementedError
 
     def measures_all(self) -> bool:

@@ -8,11 +8,10 @@ to them. The released code weights clients equally (``weighting="equal"``), and 
 right for GPT-2's layers and wrong for others; here it is not transposed.
 """
 
-import jax.numpy as jnp
 from flax import struct
 
 from fedjax_collapse.core.records import PyTree
-from fedjax_collapse.methods._low_rank import Adapter, LowRank, adapters, added_to_kernels, sum_of_products
+from fedjax_collapse.methods._low_rank import LowRank, added_to_kernels, mean_factors, sum_of_products
 from fedjax_collapse.methods.base import FinishView
 
 
@@ -26,6 +25,5 @@ class FedExLoRA(LowRank):
         return view.memory, sum_of_products(view)
 
     def aggregate(self, update: PyTree, shared: PyTree, report: PyTree) -> PyTree:
-        moves = adapters(update)
-        new = {layer: Adapter(*map(jnp.add, old[:2], moves[layer][:2]), old.scale) for layer, old in shared.items()}
-        return added_to_kernels(update, {layer: report[layer] - adapter.product for layer, adapter in new.items()})
+        means = mean_factors(update, shared)
+        return added_to_kernels(update, {layer: report[layer] - mean.product for layer, mean in means.items()})

@@ -18,7 +18,7 @@ from flax import struct
 from fedjax_collapse.core.options import Count, Decay, NonNegative, only_with, option
 from fedjax_collapse.core.records import Outputs, PyTree, Variables
 from fedjax_collapse.losses.norms import root
-from fedjax_collapse.methods._low_rank import Ranked, adapters, change, server_scale
+from fedjax_collapse.methods._low_rank import Ranked, adapters, change, padded
 from fedjax_collapse.methods.base import FinishView, LocalView, RoundView, Term
 
 
@@ -64,8 +64,7 @@ class HetLoRA(Ranked):
 
     def finish(self, view: FinishView) -> tuple[PyTree, PyTree]:
         by = view.client.weight if self.average == "weight" else norm(view.public.params)
-        own = {layer: server_scale(a, view.shared[layer].scale) for layer, a in adapters(view.public.params).items()}
-        return self._pruned(view), (by, {layer: (by * a, by * b) for layer, (a, b, _) in own.items()})
+        return self._pruned(view), (by, {layer: (by * a, by * b) for layer, (a, b, _) in padded(view).items()})
 
     def aggregate(self, update: PyTree, shared: PyTree, report: PyTree) -> PyTree:
         (by, sums), new = report, {}

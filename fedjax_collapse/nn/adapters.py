@@ -5,15 +5,16 @@ import dataclasses
 import fnmatch
 import functools
 import math
-from collections.abc import Iterator
-from typing import Annotated, Any
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from fedjax_collapse.core import masks
 from fedjax_collapse.core.options import Count, Decay, Positive, check_fields
-from fedjax_collapse.core.records import UserError
+from fedjax_collapse.core.records import PyTree, UserError, Variables
 from fedjax_collapse.nn.layers import Conv, Dense, PatchEmbedding, cast, torch_uniform
 
 FACTORS = ("lora_a", "lora_b")
@@ -70,6 +71,10 @@ class LoRA:
         rank = self.rank if self.one_scale else rank
         return self.alpha / (rank**0.5 if self.rank_stabilized else rank)
 
+    def initial_a(self, size: int) -> nn.initializers.Initializer:
+        """Returns the function that draws a of a matrix with so many inputs."""
+        return torch_uniform(size) if self.init == "uniform" else nn.initializers.normal(1 / self.rank)
+
     @contextlib.contextmanager
     def adapting(self, train: bool) -> Iterator[None]:
         """Adapts the layers of every network that is called or initialised in its body.
@@ -109,8 +114,7 @@ class LoRA:
             raise UserError(
                 f"LoRA: rank {self.rank}: layer {path} is {size} x {outer}, expected at most its smaller size"
             )
-        draw = torch_uniform(size) if self.init == "uniform" else nn.initializers.normal(1 / self.rank)
-        a = layer.scope.param("lora_a", draw, (*inner, self.rank))
+        a = layer.scope.param("lora_a", self.initial_a(size), (*inner, self.rank))
         b = layer.scope.param("lora_b", nn.initializers.zeros, (self.rank, outer))
         scale = layer.scope.param(SCALE, nn.initializers.constant(self.scale(self.rank)), (self.rank,))
         if self.dropout and train and layer.has_rng("dropout"):
@@ -123,6 +127,66 @@ class LoRA:
 def adapted(adapters: LoRA | None, train: bool = False) -> contextlib.AbstractContextManager[Any]:
     """Returns the context in which a network has these adapters, if any."""
     return contextlib.nullcontext() if adapters is None else adapters.adapting(train)
+
+
+class Adapter(NamedTuple):
+    """The adapter of a layer, as matrices; of a convolution, ``in`` are the entries of its patches."""
+
+    a: jax.Array  # [in, r]
+    b: jax.Array  # [r, out]
+    scale: jax.Array  # [r]
+
+    @property
+    def product(self) -> jax.Array:
+        """What it adds to the layer's matrix, [in, out]."""
+        return (self.a * self.scale) @ self.b
+
+
+def adapters(params: PyTree) -> dict[str, Adapter]:
+    """Returns the adapters of a network, by the paths of their layers."""
+    leaves, end = masks.by_path(params), "/lora_a"
+    layers = [path.removesuffix(end) for path in leaves if path.endswith(end)]
+    return {
+        layer: Adapter(
+            leaves[layer + end].reshape(-1, leaves[layer + end].shape[-1]),
+            leaves[f"{layer}/lora_b"],
+            leaves[f"{layer}/{SCALE}"],
+        )
+        for layer in layers
+    }
+
+
+def with_adapters(params: PyTree, new: Mapping[str, Adapter]) -> PyTree:
+    """Returns the params with the given adapters, by layer."""
+    return _with_leaves(params, {f"{layer}/{name}": leaf for layer, adapter in new.items() for name, leaf in (
+        ("lora_a", adapter.a), ("lora_b", adapter.b), (SCALE, adapter.scale))})  # fmt: skip
+
+
+def added_to_kernels(params: PyTree, matrices: Mapping[str, jax.Array]) -> PyTree:
+    """Returns the params with matrices [in, out], by layer, added to the layers' kernels."""
+    leaves = masks.by_path(params)
+    return _with_leaves(
+        params,
+        {f"{layer}/kernel": leaves[f"{layer}/kernel"].reshape(m.shape) + m for layer, m in matrices.items()},
+    )
+
+
+def _with_leaves(params, new):
+    leaves = masks.by_path(params)
+    return masks.replace(params, {path: leaf.reshape(leaves[path].shape) for path, leaf in new.items()})
+
+
+def merged(variables: Variables) -> Variables:
+    """Returns the variables of the network without adapters whose kernels contain their products."""
+    found = adapters(variables.params)
+    params = added_to_kernels(variables.params, {layer: adapter.product for layer, adapter in found.items()})
+    return variables._replace(params=_without_adapters(params))
+
+
+def _without_adapters(params):
+    if not isinstance(params, Mapping):
+        return params
+    return {name: _without_adapters(leaf) for name, leaf in params.items() if name not in (*FACTORS, SCALE)}
 
 
 def is_of_adapter(path: str) -> bool:

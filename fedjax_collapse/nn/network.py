@@ -42,25 +42,32 @@ class Network(nn.Module, kw_only=True):
     dtype: str | None = None
 
     smallest_image = 1  # height and width in pixels
+    needs_images = True  # or inputs of any shape
     head_init = staticmethod(torch_uniform)
 
     @nn.compact
     def __call__(self, images: jax.Array, mask: jax.Array, train: bool) -> Outputs:
-        self._check(*images.shape[1:3])
+        self._check(*images.shape[1:-1])
         features = at_least_float32(self.represent(images, mask, train))
         features = project(self.projector, features, mask, train, self.projector_dim)
         if self.normalize_features:
             features = features * jax.lax.rsqrt(jnp.maximum(jnp.sum(features**2, axis=1, keepdims=True), 1e-24))
         return Outputs(features, classify(self.head, features, self.num_classes))
 
-    def _check(self, height, width):
+    def _check(self, *size):
         check_fields(self)
         name, smallest = type(self).__name__, self.smallest_image
         if self.num_classes < 1:
             raise UserError(f"{name}: num_classes {self.num_classes} is too small, expected >= 1")
-        if min(height, width) < smallest:
+        if not self.needs_images:
+            return
+        if len(size) != 2:
             raise UserError(
-                f"{name}: images of {height}x{width} pixels are too small, expected at least {smallest}x{smallest}; "
+                f"{name}: it takes images of height, width and channels, not inputs of {1 + len(size)} axes"
+            )
+        if min(size) < smallest:
+            raise UserError(
+                f"{name}: images of {size[0]}x{size[1]} pixels are too small, expected at least {smallest}x{smallest}; "
                 f"resize them or choose another network"
             )
 

@@ -15,6 +15,7 @@ from fedjax_collapse.core.annotations import as_array
 from fedjax_collapse.core.records import UserError, Variables
 from fedjax_collapse.data.federation import Federation
 from fedjax_collapse.engine import State
+from fedjax_collapse.nn.adapters import merged
 from fedjax_collapse.nn.model import Model
 from fedjax_collapse.simulation.evaluation import evaluate
 from fedjax_collapse.storage.local_models import LocalModels
@@ -51,7 +52,8 @@ class LoadedRun(NamedTuple):
         """Returns the network in PyTorch, in evaluation mode.
 
         It maps images [batch, channels, height, width], normalised as ``(images - mean) / std``, to logits. Networks of
-        ``fedjax_collapse.nn`` with the usual classifier have such a twin, in ``experiments/benchmarks``.
+        ``fedjax_collapse.nn`` with the usual classifier have such a twin, in ``experiments/benchmarks``. Adapters are
+        merged into the weights of their layers.
 
         Args:
             variables: of this network; by default those of the run.
@@ -65,13 +67,13 @@ class LoadedRun(NamedTuple):
             self.model.check_variables("to_torch: variables", variables)
         variables = self.variables if variables is None else variables
         options = dict(self.config["network"])
-        for key in ("name", "lowering", "weights"):
+        for key in ("name", "lowering", "weights", "adapters"):
             options.pop(key, None)
         name = self.config["network"]["name"]
         try:
             twins = command.import_program("benchmarks.pytorch_networks")
             network = twins.build(name, self.federation.num_classes, self.model.input_shape, **options)
-            return twins.load(network, twins.arrays_in_order(self.model, variables)).eval()
+            return twins.load(network, twins.arrays_in_order(self.model, merged(variables))).eval()
         except ImportError:
             raise UserError('PyTorch is not installed: pip install "fedjax_collapse[export]"') from None
         except (KeyError, TypeError, ValueError) as error:

@@ -83,6 +83,7 @@ class MeasurementView:
     model: Model
     received: Variables  # the server's model from which local training started in the last round
     private: Variables  # the mask (``core/masks.py``) of what never leaves a client
+    algorithm: FedAvg
     own: Mapping[str, ClientScores] = dataclasses.field(default_factory=dict)  # by stage, if clients have own tests
     make_personal: Callable[[int], MeasuredModel] | None = None
 
@@ -164,7 +165,7 @@ def view_models(
     of_server = measured(server.evaluated(algorithm, model, current, clients))
     ids = np.asarray(watched.ids)
     local = {
-        int(client): measured(variables)
+        int(client): measured(masks.fill(variables, watched.received))
         for client, variables in zip(ids, unstack(watched.variables, len(ids)), strict=True)
         if client < federation.num_clients
     }
@@ -174,7 +175,7 @@ def view_models(
         data = federation.train, federation.ownership
         return measured(own_tests.personal_model(model, algorithm, current, clients, *data, key, round, client))
 
-    started = watched.received, model.mask(algorithm.private_part)
+    started = watched.received, model.mask(algorithm.private_part), algorithm
     view = MeasurementView(int(round), of_server, local, len(ids), federation, model, *started, make_personal=personal)
     return view, current, clients
 

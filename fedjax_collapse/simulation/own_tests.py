@@ -184,7 +184,7 @@ def _score_clients(
             of_round = Stream.FINETUNING.key(jax.random.fold_in(key, round))
             own = client.replace(key=jax.random.fold_in(of_round, client.id))
             start = current._replace(variables=received, shared={})
-            tuning = context._replace(algorithm=FedAvg(training), server=start, client=own)
+            tuning = context._replace(algorithm=FedAvg(training), server=start, client=own, has_metrics=False)
             scores[FINETUNED] = score(predict, local.train(tuning).variables, tested[0], rows, size)
         if validation is not None:
             scores[VALIDATION] = score(predict, received, validated[0], *validation)

@@ -25,7 +25,24 @@ from fedjax_collapse.training.local_training import LocalTraining
 from fedjax_collapse.training.optimizers import check_optimizer
 
 # hooks that at most one method may have
-_EXCLUSIVE = ("task", "gradient", "phases", "held_out", "receive", "personal", "predict")
+_EXCLUSIVE = ("first_model", "task", "gradient", "phases", "held_out", "receive", "personal", "predict")
+
+
+@jax.tree_util.register_pytree_with_keys_class
+class _ByName(OrderedDict):
+    """Methods in their order, a dict of which would be sorted inside compiled code.
+
+    Structures of trees with dataclasses of other classes, but equal static fields, are equal to JAX 0.10.2, which then
+    sometimes runs the program of the other class. So here the classes are part of the structure.
+    """
+
+    def tree_flatten_with_keys(self):
+        children = [(jax.tree_util.DictKey(name), method) for name, method in self.items()]
+        return children, (tuple(self), tuple(map(type, self.values())))
+
+    @classmethod
+    def tree_unflatten(cls, names_and_classes, methods):
+        return cls(zip(names_and_classes[0], methods, strict=True))
 
 
 @struct.dataclass
@@ -63,8 +80,8 @@ class FedAvg:
     keep_trained: bool = option(False)
 
     def __post_init__(self):
-        if isinstance(self.methods, Mapping):  # a dict would be sorted inside compiled code
-            object.__setattr__(self, "methods", OrderedDict(self.methods))
+        if isinstance(self.methods, Mapping):
+            object.__setattr__(self, "methods", _ByName(self.methods))
 
     def check(self, model: Model | None = None) -> None:
         """Checks all hyper-parameters, their combination and, if given, the model.
@@ -95,9 +112,25 @@ class FedAvg:
         for name, method in self.methods.items():
             if method.has("carry") and not method.has("init_carry"):
                 raise UserError(f"method {name}: it has a hook carry, expected init_carry as well")
+            if method.has("first_model") and not method.starts_with_report():
+                raise UserError(f"method {name}: it has a hook first_model, expected first_report as well")
             method.check_among(self.methods)
+            self._check_factors(name, method)
         if model is not None:
             self._check_with(model)
+
+    def _check_factors(self, name, method):
+        """Raises UserError if something changes what a method makes the server's adapters of, or these, afterwards."""
+        if not (method.needs_adapters and method.has("aggregate")):
+            return
+        if self.server_optimizer is not None:
+            raise UserError(f"method {name}: it makes the server's adapters itself, expected no server optimizer")
+        found = [other for other in self.having("upload") if other != name]
+        if method.sends_factors and found:
+            raise UserError(
+                f"methods {name} and {found[0]}: the former makes the server's adapters of the clients' "
+                "trained ones, expected no method that changes uploads"
+            )
 
     def _check_with(self, model):
         network = f"network {type(model.module).__name__}"
@@ -120,7 +153,7 @@ class FedAvg:
         parts = [("private", self.private), ("training.freeze", self.training.frozen_part(at_server=True))]
         parts += [("training.phases", phase.part) for phase in training.phases]
         for name, method in self.methods.items():
-            declared = method.private, method.freeze, method.moved, method.remembered
+            declared = method.private, method.freeze, method.moved, method.received, method.remembered
             parts += [(f"method {name}", part) for part in declared if part is not None]
         for setting, part in parts:
             try:
@@ -226,6 +259,15 @@ class FedAvg:
         for method in self.methods.values():
             frozen = masks.minus(frozen, model.mask(method.moved))
         return frozen
+
+    def alike(self, model: Model, always: bool = False) -> Variables:
+        """Returns the mask of what the models of all clients have in common in a round, or, ``always``, in all rounds.
+
+        It is what they receive and do not train.
+        """
+        frozen = self.constant(model) if always else model.mask(self.local_training.frozen_part())
+        own = self.private_part, *(method.received for method in self.methods.values())
+        return functools.reduce(masks.minus, map(model.mask, own), frozen)
 
     def unsent(self, model: Model) -> Variables:
         """Returns the mask of what no client sends: what the server never changes, and what only the server does."""

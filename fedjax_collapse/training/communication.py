@@ -123,7 +123,8 @@ def _with_factors(algorithm: FedAvg, sent: list[str], outputs: Iterable[str]) ->
     others = [name for name in sent if not name.startswith(products)]
     if len(others) == len(sent):
         return sent
-    return others + [name for name in outputs if is_of_adapter(name) and name not in sent]
+    uploaded = (name for name in outputs if name.startswith("upload/mean/") and is_of_adapter(name))
+    return others + [name for name in uploaded if name not in sent]
 
 
 def _dispatched(algorithm, received, state) -> tuple[frozenset[str], frozenset[str]]:

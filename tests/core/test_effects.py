@@ -22,12 +22,13 @@ from jax.extend.core import ClosedJaxpr
 from jax.interpreters.partial_eval import dce_jaxpr
 from tiny_networks import TINY, batch_of, tiny_model
 
-from experiments.benchmarks.overheads import accepted
+from experiments.benchmarks.overheads import first_accepted
 from experiments.config.names import classes
 from fedjax_collapse import FedAvg, Federation, LocalTraining, Model, Participation, Phase, UserError, engine, nn
 from fedjax_collapse.core.options import hints, problem, with_options
 from fedjax_collapse.core.target import Target
 from fedjax_collapse.engine import rounds as compiled
+from fedjax_collapse.nn.adapters import LoRA
 from fedjax_collapse.nn.heads import Linear
 from fedjax_collapse.nn.network import Network
 from fedjax_collapse.simulation import own_tests
@@ -75,6 +76,8 @@ OF_NAMES = {
     "task_loss": [task_loss],
     "augmentation": [mirrored],
     "optimizer": [jax.tree_util.Partial(optax.adam)],
+    "ranks": [(1, 2)],
+    "layers": [("Dense_0",)],
     "schedule": [jax.tree_util.Partial(schedules.decay)],
 }
 
@@ -104,7 +107,7 @@ def programs(algorithm: FedAvg, rule: Participation = Participation(0.5), batch_
     rule.check(data.num_clients, algorithm.weights_by)
     modules = nn.SmallCNN(4, channels=(16,)), nn.MLP(4, hidden=(16,))
     networks = [Model(module, data.input_shape) for module in (modules if batch_norm else modules[::-1])]
-    network = next(filter(None, (accepted(algorithm, network) for network in networks)), networks[0])
+    network = first_accepted(algorithm, networks) or networks[0]
     algorithm.check(network)
     algorithm, rule = jax.tree.map(jnp.asarray, (algorithm, rule))
     rounds = engine.Rounds(network, engine.Layout(engine.Chunked(1), rule.cohort_size(data.num_clients)))
@@ -121,13 +124,14 @@ def programs(algorithm: FedAvg, rule: Participation = Participation(0.5), batch_
         return () if clock is None else clock.seconds(key, jnp.ones(4, int))
 
     key = jax.eval_shape(lambda: jax.random.key(0))
-    state, client = jax.eval_shape(start, algorithm, key)
+    started = jax.jit(start).trace(algorithm, key)
+    state, client = started.out_info
     clients = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((4, *leaf.shape), leaf.dtype), client)
     whole = engine.State(state, clients, key, jax.ShapeDtypeStruct((), jnp.int32))
     arguments = rounds, algorithm, whole, given, data.train
     traced = [
         compiled._run_rounds_compiled.trace(*arguments, rounds.layout.max_rounds),
-        jax.jit(start).trace(algorithm, key),
+        started,
         jax.jit(score).trace(algorithm, state, clients),
         jax.jit(time).trace(given, key),
         *([compiled._with_first_reports.trace(*arguments)] if algorithm.starting else []),
@@ -153,14 +157,14 @@ def what_they_do(*traced: ClosedJaxpr) -> Programs:
     return Programs("\n".join(text), used)
 
 
-def of_network(name: str, module: linen.Module) -> Programs:
+def of_network(name: str, module: linen.Module, adapters: LoRA | None = None) -> Programs:
     """Its initialisation and its training; it takes no number."""
     size = TINY[name].size
-    model, batch = Model(module, (size, size, 3)), batch_of((size, size, 3))
+    model, batch = Model(module, (size, size, 3), adapters=adapters), batch_of((size, size, 3))
     key = jax.eval_shape(lambda: jax.random.key(0))
-    variables = jax.eval_shape(model.init, key)
+    started, variables = jax.make_jaxpr(model.init, return_shape=True)(key)
     train = functools.partial(model.apply, train=True, levels=True)
-    return what_they_do(jax.make_jaxpr(model.init)(key), jax.make_jaxpr(train)(variables, batch, key=key))
+    return what_they_do(started, jax.make_jaxpr(train)(variables, batch, key=key))
 
 
 def of_head(module: linen.Module) -> Programs:
@@ -168,6 +172,11 @@ def of_head(module: linen.Module) -> Programs:
     options = {field.name: getattr(module, field.name) for field in dataclasses.fields(module)}
     head = with_options(type(module), **{name: value for name, value in options.items() if name not in GIVEN})
     return of_network("mlp", nn.MLP(4, hidden=(16,), head=head))
+
+
+def of_adapters(adapters: LoRA) -> Programs:
+    """Those of a network that has them."""
+    return of_network("mlp", tiny_model("mlp").module, adapters)
 
 
 class Options(NamedTuple):
@@ -200,6 +209,8 @@ class Options(NamedTuple):
 
     def outcomes(self, name: str) -> dict[str, str]:
         """By value; of numbers that of the first that is not refused."""
+        if f"{self.path}.{name}" in self.make(self.record).used:  # for another number the programs are the same
+            return dict.fromkeys(map(repr, self.others(name)[:1]), "effect")
         found = {}
         for value in self.others(name):
             found[repr(value)] = self.outcome(name, value)
@@ -255,7 +266,11 @@ def of_method(name: str) -> Options:
 
 
 def _replaced(record, name, value):
-    return record.clone(**{name: value}) if isinstance(record, linen.Module) else record.replace(**{name: value})
+    return (
+        record.clone(**{name: value})
+        if isinstance(record, linen.Module)
+        else dataclasses.replace(record, **{name: value})
+    )
 
 
 def _near(value) -> Iterator[Any]:
@@ -275,6 +290,7 @@ OPTIONS = {
     **{f"method {name}": of_method(name) for name in METHODS},
     **{f"network {name}": of_named_network(name) for name in TINY if name not in OTHER_NUMBERS},
     **{f"head {name}": Options(kind(4, name="head"), of_head) for name, kind in classes("head").items()},
+    "adapters": Options(LoRA(2, layers=("all",)), of_adapters),
     "training": Options(TRAINING, lambda training: programs(FedAvg(training)), PATH),
     "phase": Options(
         Phase(), lambda own: programs(FedAvg(TRAINING.replace(phases=(own,)))), "algorithm.training.phases[0]"

@@ -93,6 +93,32 @@ def test_wrong_arrays_in_an_npz_file(tmp_path, changes, message):
     check(f"data.npz: .*{message}", sources.npz, path)
 
 
+FEATURES = np.random.default_rng(0).normal(size=(12, 5)).astype(np.float32)
+EXTRACTED = dict(features=FEATURES, labels=LABELS, test_features=FEATURES, test_labels=LABELS)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            dict(features=IMAGES),
+            r"features are uint8\[12, 8, 8, 3\] for 12 labels of int64; expected float32 \[examples, f",
+        ),
+        (dict(features=FEATURES[:5]), r"float32\[5, 5\] for 12 labels"),
+        (dict(test_features=FEATURES[:, :4]), r"training features are \(5,\), test features \(4,\); expected the same"),
+        (dict(test_labels=LABELS + 1), "test_labels are 1 to 4, but there are 4 names for them"),
+        (BY_DOMAIN | dict(test_domains=LABELS[:5]), "test_domains are no 12 integers"),
+        (dict(owners=LABELS[:5]), "owners are no 12 integers; expected one for every label"),
+        (dict(test_owners=LABELS / 2), "test_owners are no 12 integers"),
+        (dict(features=None), "holds labels, test_features, test_labels; expected features, labels"),
+    ],
+)
+def test_wrong_arrays_in_a_file_of_features(tmp_path, changes, message):
+    path = tmp_path / "data.npz"
+    np.savez(path, **{name: array for name, array in (EXTRACTED | changes).items() if array is not None})
+    check(f"data.npz: .*{message}", sources.features, path)
+
+
 def test_unreadable_npz_files(tmp_path):
     path = tmp_path / "data.npz"
     check(r"data.npz: cannot be read as npz \(No such file or directory\)", sources.npz, path)

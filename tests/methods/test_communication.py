@@ -12,6 +12,7 @@ from experiments.config import names
 from fedjax_collapse import FedAvg, LocalTraining, Model, UserError, engine, nn
 from fedjax_collapse.core import masks
 from fedjax_collapse.core.records import Client, Examples
+from fedjax_collapse.nn.adapters import LoRA
 from fedjax_collapse.training import local
 from fedjax_collapse.training.communication import communication
 
@@ -140,6 +141,48 @@ def test_methods_with_a_dispatch(federation, network):
     found = of(federation, network, fedfomo=METHODS["fedfomo"](models=3))
     assert (found.up, found.down) == ({"params": p, "batch_stats": s, "fedfomo": 3}, {"fedfomo": 3 * (p + s) + 3})
     assert found.kept == 4 * (p + s) + 2 * 3
+
+
+@pytest.mark.parametrize("training", [TRAINING, TRAINING.replace(momentum=0.5, momentum_reset=False)])
+def test_adapters_are_sent_as_factors(federation, training):
+    """And the head; of products the factors; FedEx-LoRA's residual, which is added to kernels, is sent to clients."""
+    model = Model(nn.MLP(4, hidden=(16,)), federation.input_shape, adapters=LoRA(2, 2.0, layers=("all",)))
+    sizes = {part: count(model, part)[0] for part in ("lora_a", "lora_b", "head", "adapted")}
+    assert sizes["lora_b"] == 2 * 16 and sizes["adapted"] == 16 * (sizes["lora_a"] // 2)
+    ranked, trained = METHODS["flexlora"](ranks=(1, 2)), sizes["lora_b"] + sizes["head"]
+    for name, method, down, up in (
+        ("fedavg", None, trained + sizes["lora_a"], trained + sizes["lora_a"]),
+        ("ffa_lora", METHODS["ffa_lora"](), trained, trained),
+        ("flexlora", METHODS["flexlora"](), trained + sizes["lora_a"], trained + sizes["lora_a"]),
+        ("flexlora", ranked, trained + sizes["lora_a"], trained + sizes["lora_a"]),
+        ("raflora", METHODS["raflora"](ranks=(1, 2)), trained + sizes["lora_a"], trained + sizes["lora_a"]),
+        ("hetlora", METHODS["hetlora"](ranks=(1, 2)), trained + sizes["lora_a"], trained + sizes["lora_a"]),
+        ("rb_lora", METHODS["rb_lora"](ranks=(1, 2)), trained + sizes["lora_a"], trained + sizes["lora_a"]),
+        ("lora_fair", METHODS["lora_fair"](), trained + sizes["lora_a"], trained + sizes["lora_a"]),
+        ("flora", METHODS["flora"](), sum(sizes.values()), trained + sizes["lora_a"]),
+        ("fedex_lora", METHODS["fedex_lora"](), sum(sizes.values()), trained + sizes["lora_a"]),
+    ):
+        methods = {} if method is None else {name: method}
+        found = of(federation, model, training.replace(freeze="base"), **methods)
+        assert (found.down, found.up) == ({"params": down}, {"params": up}), name
+        assert found.kept == (0 if training.momentum_reset else trained + (name != "ffa_lora") * sizes["lora_a"]), name
+
+
+@pytest.mark.parametrize(
+    ("name", "down", "up", "kept"),
+    [
+        ("fedsa_lora", ("lora_a",), ("lora_a",), ("lora_b", "head")),
+        ("rolora", ("lora_a", "lora_b", "head"), ("lora_a", "lora_b", "head"), ()),
+        ("fedrot_lora", ("lora_a", "lora_b", "head"), ("lora_a", "lora_b", "head"), ()),
+        ("fedsvd", ("lora_a", "lora_b", "head"), ("lora_b", "head"), ()),
+    ],
+)
+def test_parts_of_adapters_that_are_sent(federation, name, down, up, kept):
+    model = Model(nn.MLP(4, hidden=(16,)), federation.input_shape, adapters=LoRA(2, 2.0, layers=("all",)))
+    found = of(federation, model, **{name: METHODS[name]()})
+    assert found.down == {"params": sum(count(model, part)[0] for part in down)}
+    assert found.up == {"params": sum(count(model, part)[0] for part in up)}
+    assert found.kept == sum(count(model, part)[0] for part in kept)
 
 
 def test_heads_for_newcomers_are_sent(federation, network):

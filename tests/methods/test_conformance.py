@@ -11,7 +11,7 @@ import pytest
 from conftest import assert_same_bits
 
 import fedjax_collapse
-from experiments.benchmarks.overheads import accepted
+from experiments.benchmarks.overheads import first_accepted
 from experiments.config import names
 from fedjax_collapse import FedAvg, LocalTraining, Method, Model, Participation, UserError, engine, nn, simulate
 
@@ -20,18 +20,25 @@ METHODS = names.classes("method")
 VARIANTS = {  # by options that clients or the server keep something for
     "fedper, newcomers": FedAvg(TRAINING, {"fedper": METHODS["fedper"](newcomers="mean")}),
     "ccvr, all clients": FedAvg(TRAINING, {"ccvr": METHODS["ccvr"](clients="all")}),
+    "hetlora, ranks": FedAvg(TRAINING, {"hetlora": METHODS["hetlora"]((1, 2))}),
+    "lora_fair, cosine": FedAvg(TRAINING, {"lora_fair": METHODS["lora_fair"](objective="cosine", steps=9)}),
+    "raflora, ranks": FedAvg(TRAINING, {"raflora": METHODS["raflora"]((1, 2))}),
+    "rb_lora, ranks": FedAvg(TRAINING, {"rb_lora": METHODS["rb_lora"]((1, 2))}),
     "scaffold, momentum": FedAvg(TRAINING.replace(momentum_reset=False), {"scaffold": METHODS["scaffold"]()}),
 }
 OUT_OF_RANGE = {  # values that are not in the range, or among the choices, of the option
+    "afl": dict(gamma=-1.0, finetune=1),
     "apfl": dict(alpha=1.5, adaptive=1, variant="code"),
     "balanced_softmax": dict(tau=-1.0, vacant="floor"),
     "ccvr": dict(when="never", clients="some", samples=0),
     "clip_update": dict(max_norm=0.0),
     "decov": dict(strength=-1.0),
     "ditto": dict(strength=-1.0, epochs=0),
+    "fed3r": dict(ridge=0.0, normalize=1, finetune="all"),
     "fedala": dict(part=1, rate=0.0, share=0.0, threshold=0.0, max_epochs=0),
     "fedamp": dict(strength=-1.0, alpha=0.0, sigma=0.0, variant="code"),
     "fedasam": dict(eta=-0.1),
+    "fedcgs": dict(covariance="class"),
     "fedcm": dict(alpha=0.0),
     "feddbe": dict(strength=-1.0, momentum=0.0),
     "feddc": dict(alpha=-1.0, evaluate="all"),
@@ -53,16 +60,22 @@ OUT_OF_RANGE = {  # values that are not in the range, or among the choices, of t
     "fedrcl": dict(levels="first", temperature=0.0, threshold=1.5, relaxation=-1.0),
     "fedrep": dict(head_epochs=0),
     "fedrod": dict(tau=-1.0, variant="code"),
+    "fedrot_lora": dict(strength=0.0),
     "fedrs": dict(alpha=1.5, scale="linear"),
+    "fedsa_lora": dict(private_head=1),
     "fedsam": dict(rho=-0.1, adaptive=1),
     "feduv": dict(variance=-2.0, median="upper"),
     "fedvls": dict(logit=-1.0, variant="code"),
+    "flora": dict(ranks=(0,)),
     "hetlora": dict(ranks=(0,), average="size", self_pruning=1, strength=-1.0, gamma=1.0, least=0),
+    "lora_fair": dict(strength=-1.0, objective="sine", steps=0, rate=0.0),
     "moon": dict(strength=-1.0, temperature=0.0, first_round="skip"),
     "noisy_update": dict(deviation=-1.0),
     "per_fedavg": dict(alpha=0.0, order="so", delta=0.0, hessian="meta", steps=0),
     "pfedme": dict(strength=0.0, inner_steps=0, inner_rate=0.0, beta=0.0, inner_decay=-1.0),
     "raflora": dict(ranks=(0,)),
+    "rb_lora": dict(ranks=(0,), balanced="both"),
+    "rolora": dict(freeze_head=1),
     "scaffold": dict(strength=-1.0, normaliser="none"),
     "structured_decov": dict(eta=-0.5, num_groups=0),
     "top_k": dict(share=0.0),
@@ -78,9 +91,9 @@ def make(name):
 
 
 def network_for(algorithm, federation):
-    """The first network that the method accepts: without BatchNorm, or with it, and with some head."""
+    """The first network that the method accepts: without BatchNorm, or with it, with some head, or with adapters."""
     modules = nn.MLP(4, hidden=(16,)), nn.SmallCNN(4, channels=(16,))
-    return next(filter(None, (accepted(algorithm, Model(module, federation.input_shape)) for module in modules)))
+    return first_accepted(algorithm, [Model(module, federation.input_shape) for module in modules])
 
 
 def start(network, algorithm):

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import jax
 import numpy as np
+import optax
 import pytest
 from low_rank_case import (
     A1,
@@ -19,6 +20,7 @@ from low_rank_case import (
     close,
     factors,
     float64,
+    kernel,
     network,
     product,
     run,
@@ -26,8 +28,10 @@ from low_rank_case import (
     with_factors,
 )
 
-from fedjax_collapse import UserError
-from fedjax_collapse.methods import FlexLoRA, HetLoRA, RaFLoRA, hetlora
+from fedjax_collapse import FedAvg, LocalTraining, Model, UserError, nn, simulate
+from fedjax_collapse.core.options import constructor
+from fedjax_collapse.methods import ClipUpdate, FlexLoRA, FLoRA, HetLoRA, LoRAFAIR, RaFLoRA, RBLoRA, _low_rank, hetlora
+from fedjax_collapse.nn.adapters import LoRA
 
 __all__ = ["float64"]
 pytestmark = pytest.mark.usefixtures("float64")
@@ -112,6 +116,15 @@ def test_hetlora_weighs_by_size(monkeypatch):
     close(checksum(product(run_ranks(monkeypatch, HetLoRA(RANKS, average="weight")))), 37.3125)
 
 
+def test_hetlora_pads_the_adapters_of_clients_of_lower_rank(monkeypatch):
+    """Clients return what they receive, of which one of rank 1 has the first entry."""
+    start = with_factors(network(alpha=2.0).init(jax.random.key(0)), A2, B2)
+    method = HetLoRA((1, 2), average="weight")
+    found = product(run_ranks(monkeypatch, method, Case(None, (1, 1)), start=start))
+    first, second = (np.outer(b, a) for b, a in zip(np.transpose(B2), A2, strict=True))
+    close(found, first + second / 4)
+
+
 def test_hetlora_keeps_its_adapters_if_all_products_are_zero(monkeypatch):
     start = network(alpha=2.0).init(jax.random.key(0))
     case = Case(((A1, np.zeros((4, 1))),) * 2, (1, 1))
@@ -147,8 +160,136 @@ def test_hetlora_keeps_the_rank_of_clients_whose_tail_has_grown(monkeypatch):
     assert not state.clients.memory["it"].any()
 
 
-@pytest.mark.parametrize("method", [FlexLoRA, RaFLoRA, HetLoRA])
+@pytest.mark.parametrize(("strength", "pruned"), [(0.0, 0), (10.0, 1)])
+def test_the_term_of_the_tail_prunes_clients_of_rank_2(federation, strength, pruned):
+    model = Model(nn.MLP(4, hidden=(16,)), federation.input_shape, adapters=LoRA(2, 2.0, layers=("all",)))
+    hetlora = HetLoRA((2, 1), self_pruning=True, strength=strength, gamma=0.5)
+    algorithm = FedAvg(LocalTraining(epochs=2, batch_size=8, learning_rate=0.02, freeze="base"), {"it": hetlora})
+    result = simulate(federation, model, algorithm, rounds=4, key=jax.random.key(0))
+    assert (np.asarray(result.state.clients.memory["it"]) == [pruned, 0, pruned, 0, pruned]).all()
+
+
+@pytest.mark.parametrize(("balanced", "power"), [("factors", 2), ("product", 1)])
+def test_rb_lora_averages_ranks_over_the_clients_that_have_them(monkeypatch, balanced, power):
+    """The first rank has weights 1/4, 1/4, 1/2, and the second, padded, 1/4 and 1/2: c_j is 1 and 4/3."""
+    a = (np.pad(A1, ((0, 1), (0, 0))) + A2 + np.multiply(A3, 2)) / 4
+    b = (np.pad(B1, ((0, 0), (0, 1))) + B2 + np.multiply(B3, 2)) / 4
+    expected = b @ np.diag([1, (4 / 3) ** power]) @ a
+    variables = run_ranks(monkeypatch, RBLoRA(RANKS, balanced=balanced))
+    close(product(variables), expected)
+    close(np.linalg.norm(factors(variables)[1], axis=0), singular_values(expected)[:2])
+
+
+def test_rb_lora_keeps_a_rank_that_nobody_has(monkeypatch):
+    start = with_factors(network(alpha=2.0).init(jax.random.key(0)), A2, B2)
+    case = Case((SCALED.factors[0],) * 2, (1, 3))
+    found = product(run_ranks(monkeypatch, RBLoRA((1, 1, 2)), case, start=start))
+    close(found, np.outer(B1, A1) + np.outer(np.transpose(B2)[1], A2[1]))
+
+
+@pytest.mark.parametrize(
+    ("case", "expected", "total"),
+    [
+        (SCALED, [[4, 2, 3], [0, 6, -3], [-2, 2, -2], [6, 2, 3]], 32.75),
+        (HET, [[5, 2, 5], [0, 6, -3], [-3, 2, -4], [8, 2, 7]], 45.25),
+    ],
+)
+def test_flora_adds_the_mean_product_to_the_base(monkeypatch, case, expected, total):
+    """Of a rank above the network's, in the clients' scales 2, 1 and 1."""
+    start = network(alpha=2.0).init(jax.random.key(0))
+    variables = run_ranks(monkeypatch, FLoRA(RANKS), case, start=start)
+    moved = kernel(variables) - kernel(start)
+    close(4 * moved, expected)
+    close(checksum(moved), total)
+    for found, old in zip(factors(variables), factors(start), strict=True):
+        np.testing.assert_array_equal(found, old)
+
+
+def test_flora_draws_adapters_for_every_client_and_round():
+    model = network(alpha=2.0)
+    server = with_factors(model.init(jax.random.key(0)), A2, B2)
+    drawn = []
+    for client, key in zip(CLIENTS, jax.random.split(jax.random.key(1)), strict=True):
+        view = SimpleNamespace(server=server, client=client, key=key, model=model, memory=())
+        variables, _ = FLoRA((1, 2)).receive(view)
+        a, b = factors(variables)
+        assert not b.any()
+        assert 0 < np.max(np.abs(a)) <= 3**-0.5
+        drawn.append(a)
+    assert not np.isclose(*drawn).any()
+
+
+def test_flora_draws_adapters_for_every_layer():
+    model = Model(nn.MLP(2, hidden=(3, 3)), (1, 1, 3), adapters=LoRA(2, layers=("all",)))
+    view = SimpleNamespace(server=model.init(jax.random.key(0)), client=CLIENTS[0], key=jax.random.key(1), model=model)
+    view.memory = ()
+    one, other = (adapter.a for adapter in _low_rank.adapters(FLoRA().receive(view)[0].params).values())
+    assert not np.isclose(one, other).any()
+
+
+def test_flora_leaves_the_base_if_nobody_trains(monkeypatch):
+    start, state = run(monkeypatch, FLoRA(), Case(None, (1, 2)))
+    np.testing.assert_array_equal(kernel(state.server.variables), kernel(start))
+
+
+A_MEAN, B_MEAN = np.add(A2, 2 * np.array(A3)) / 3, np.add(B2, 2 * np.array(B3)) / 3
+MEAN_HOM = (np.matmul(B2, A2) + 2 * np.matmul(B3, A3)) / 3
+
+
+def corrected(monkeypatch, method):
+    """Product and correction of the server, whose A is the mean."""
+    _, state = run(monkeypatch, method, HOM)
+    a, b = factors(state.server.variables)
+    close(a, A_MEAN)
+    return b @ a, np.linalg.norm(b - B_MEAN)
+
+
+def cosine(one, other):
+    return np.sum(one * other) / (np.linalg.norm(one) * np.linalg.norm(other))
+
+
+def test_lora_fair_in_closed_form(monkeypatch):
+    found, size = corrected(monkeypatch, LoRAFAIR())
+    close(size, 1.8325919235)
+    close(checksum(found), 26.1727029540)
+    close(cosine(found, MEAN_HOM), 0.8689883490)
+
+
+@pytest.mark.parametrize(("strength", "lost", "size"), [(0.0, 1.5202339001, None), (1.0, None, 0.3792489037)])
+def test_lora_fair_is_a_ridge_regression(monkeypatch, strength, lost, size):
+    found, norm = corrected(monkeypatch, LoRAFAIR(strength))
+    close(*((norm, size) if size else (np.linalg.norm(MEAN_HOM - found), lost)))
+
+
+def test_lora_fair_by_the_cosine(monkeypatch):
+    """From 0.1905 without a correction to the minimum, 0.1443."""
+    found, size = corrected(monkeypatch, LoRAFAIR(objective="cosine", steps=3000, rate=1.0))
+    close(1 - cosine(B_MEAN @ A_MEAN, MEAN_HOM), 0.1905183732)
+    close(1 - cosine(found, MEAN_HOM) + 0.01 * size, 0.1443422082)
+    np.testing.assert_allclose([size, cosine(found, MEAN_HOM)], [1.2780001281, 0.8684377931], atol=1e-6)
+
+
+@pytest.mark.parametrize("objective", ["frobenius", "cosine"])
+def test_lora_fair_of_adapters_that_are_zero(monkeypatch, objective):
+    """Before any step B is 0, and so are the mean product and the correction."""
+    _, state = run(monkeypatch, LoRAFAIR(0.0, objective), Case(None, (1, 2)))
+    assert not product(state.server.variables).any()
+
+
+@pytest.mark.parametrize("method", [FlexLoRA, RaFLoRA, HetLoRA, RBLoRA, FLoRA])
 def test_ranks_above_the_network_s_are_named(method):
     expected = rf"^{method.__name__}: ranks \(1, 3\): expected at most 2, the network's rank$"
     with pytest.raises(UserError, match=expected):
         method((1, 3)).check_with(None, "none", network())
+
+
+@pytest.mark.parametrize(
+    ("options", "others", "expected"),
+    [
+        ({"server_optimizer": constructor(optax.sgd, learning_rate=1.0)}, {}, "method it: .* no server optimizer"),
+        ({}, {"clip": ClipUpdate()}, "methods it and clip: .* no method that changes uploads"),
+    ],
+)
+def test_nothing_changes_adapters_that_are_made_at_the_server(options, others, expected):
+    with pytest.raises(UserError, match=f"^{expected}$"):
+        FedAvg(methods={"it": FlexLoRA(), **others}, **options).check()

@@ -9,6 +9,7 @@ from personal_case import variables as of
 
 from fedjax_collapse import FedAvg
 from fedjax_collapse.methods import Ditto, FedPer
+from fedjax_collapse.training.local import train, views
 
 __all__ = ["in_order"]
 pytestmark = pytest.mark.usefixtures("in_order")
@@ -22,6 +23,14 @@ def test_ditto_pulls_its_own_model_to_the_received_one():
     close(one[1], [[0.835225, -0.178079], [-0.195624, 0.770019], [-1.209601, 0.838060]])
     two = matrices(of_client(run(algorithm, federation(batches(A, B)), memory=stacked).clients.memory["ditto"]))
     close(two[0], [[1.139909, -0.904051], [0.568149, 2.092318]])
+
+
+def test_nothing_is_summed_in_the_training_of_an_own_model(monkeypatch):
+    """Its metrics are not read, and the squared distance of every step would take longer than the step's update."""
+    trained = []
+    monkeypatch.setattr(views, "train", lambda context: trained.append(train(context)) or trained[-1])
+    run(FedAvg(TRAINING, {"ditto": Ditto(0.5, epochs=1)}), federation(A))
+    assert trained and all(result.metrics == {} for result in trained)
 
 
 def test_two_rounds_of_federated_averaging_fedper_and_ditto():

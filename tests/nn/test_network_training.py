@@ -93,7 +93,7 @@ def lowered_round(federation, model, variables):
     algorithm = jax.tree.map(jnp.asarray, FedAvg(training, {"feddecorr": FedDecorr(variant="official")}))
     state = engine.init(algorithm, model, variables, 3, jax.random.key(0))
     rounds = engine.Rounds(model, engine.Layout(engine.Vectorized(), cohort_size=3))
-    models = no_models(rounds, state.server)
+    models = no_models(rounds, algorithm, state.server)
     arguments = (algorithm, state, models, engine.Data(federation.ownership), federation.train)
     return jax.jit(_run_round, static_argnums=0).lower(rounds, *arguments), arguments
 

@@ -15,7 +15,7 @@ import yaml
 
 import fedjax_collapse
 from experiments import launch
-from experiments.commands import show_partition
+from experiments.commands import extract, show_partition
 from experiments.configs import base
 from fedjax_collapse.command import PROGRAMS
 
@@ -152,6 +152,8 @@ def test_commands_are_read_by_their_programs(page, tmp_path, monkeypatch):
             continue
         if program in ("launch", "partition"):
             {"launch": launch, "partition": show_partition}[program].parse(arguments)
+        elif program == "extract":
+            extract.parse(arguments)
         else:
             with pytest.raises(Read):
                 importlib.import_module(f"experiments.{PROGRAMS[program][0]}").main(arguments)

@@ -13,9 +13,10 @@ from conftest import assert_close
 
 from fedjax_collapse import FedAvg, LocalTraining, Method, Model, Participation, engine, nn
 from fedjax_collapse.core import masks
+from fedjax_collapse.nn.adapters import LoRA
 from fedjax_collapse.training.server import own_parts
 from reference.networks import TorchCNN
-from reference.rounds import TRAINING, PlainFedAvg, Rounds
+from reference.rounds import TRAINING, PlainFedAvg, Rounds, is_in
 
 COHORT_SIZE, TOLERANCE = 3, 1e-10
 
@@ -23,7 +24,8 @@ COHORT_SIZE, TOLERANCE = 3, 1e-10
 class Case(NamedTuple):
     """A method of the library, perhaps ``beside`` others, and its reference.
 
-    ``data``: the fixture of the federation. ``head``: of the library's network, which in PyTorch is ``make``.
+    ``data``: the fixture of the federation. ``head``: of the library's network, which in PyTorch is ``make``; with
+    ``adapters`` it is dense.
     """
 
     method: Method
@@ -36,12 +38,14 @@ class Case(NamedTuple):
     key: int = 7
     head: Any = "linear"
     make: type = TorchCNN
+    adapters: LoRA | None = None
     upload_loss: float = 0.0
 
 
 def run_library(case, name, federation):
     """The algorithm, the model and its initial variables, the state after the rounds, and whose uploads arrived."""
-    model = Model(nn.SmallCNN(4, (5, 8), head=case.head), federation.input_shape)
+    module = nn.SmallCNN(4, (5, 8), head=case.head) if case.adapters is None else nn.MLP(4, hidden=(6, 5))
+    model = Model(module, federation.input_shape, adapters=case.adapters)
     variables = jax.device_get(model.init(jax.random.key(0)))
     algorithm = FedAvg(case.training, {name: case.method, **case.beside}, private=case.private)
     algorithm.check(model)
@@ -69,7 +73,7 @@ def run_plain(case, federation, found):
     arrived = None if found.arrived is None else found.arrived.tobytes()
     key = case.data, repr(case.training), case.rounds, case.key, repr(case.head), case.make, case.private, arrived
     if key not in _PLAIN:
-        _PLAIN[key] = run_reference(case, PlainFedAvg(), federation, found)
+        _PLAIN[key] = run_reference(case, case.plain.alone(), federation, found)
     return _PLAIN[key]
 
 
@@ -91,7 +95,6 @@ def assert_same_rounds(case, name, federation):
     is_private = model.mask(found.algorithm.private_part)
     own = [masks.select(is_private, expected.personal(i).dump()) for i in range(federation.num_clients)]
     assert_close(own_found, jax.tree.map(lambda *leaves: np.stack(leaves), *own), TOLERANCE)
-    is_frozen = masks.by_path(model.mask(found.algorithm.local_training.freeze))
     before, after = masks.by_path(found.variables), masks.by_path(after)
-    for path, is_constant in masks.by_path(is_private).items():
-        assert np.array_equal(before[path], after[path]) == (is_constant or is_frozen[path]), path
+    for path, is_fixed in masks.by_path(found.algorithm.fixed(model)).items():
+        assert np.array_equal(before[path], after[path]) == (is_fixed or is_in(path, case.plain.keeps)), path

@@ -36,6 +36,11 @@ class PlainFedAvg:
     averages_alike = False  # whether the server's model is that of federated averaging
     newcomers_have_the_mean = False  # of the private parts of the last cohort, as long as they were in none
     phases = None  # parts that are trained in turn, with their epochs
+    keeps = ()  # what the server keeps besides what is private or frozen
+
+    def alone(self):
+        """Federated averaging of the same network."""
+        return PlainFedAvg()
 
     def setup(self, num_params, counts, training):
         """``counts`` [clients, classes]: of all clients' examples."""

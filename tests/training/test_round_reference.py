@@ -4,7 +4,17 @@ import jax
 import numpy as np
 import pytest
 from conftest import assert_close
-from reference import algorithms, logits, personal, personal_dispatch, personal_heads, personal_inner, personal_steps
+from reference import (
+    adapters,
+    algorithms,
+    closed_forms,
+    logits,
+    personal,
+    personal_dispatch,
+    personal_heads,
+    personal_inner,
+    personal_steps,
+)
 from reference import personal_receive as own
 from reference import regularizers as terms
 from reference.beside import COHORT_SIZE, Case, assert_same_rounds
@@ -37,6 +47,12 @@ def on_logits(method, task=None, term=None, on_all=False, **options):
 
 def fedlesam(plain, beside, **options):
     return Case(methods.FedLESAM(0.3), plain, beside, **SHARP, **options)
+
+
+def on_adapters(method, plain, **options):
+    """At a rate at which adapters, whose b is 0 at first, move far from one another."""
+    training = TRAINING.replace(learning_rate=0.1, weight_decay=options.pop("weight_decay", 1e-3))
+    return Case(method, plain, training=training, make=adapters.TorchMLP, adapters=adapters.ADAPTERS, **options)
 
 
 CASES = {  # the method's name, perhaps with a variant after a comma
@@ -98,6 +114,8 @@ CASES = {  # the method's name, perhaps with a variant after a comma
         algorithms.LESAMOnScaffold(), {"scaffold": methods.Scaffold("fednova", strength=0.1)}
     ),
     "fedlesam, feddyn, private BatchNorm": fedlesam(algorithms.LESAMOnDyn(), {"feddyn": DYN}, private="batch_norm"),
+    **{name: Case(method(finetune=True), closed_forms.PlainClosedForm(getattr(closed_forms, name)))
+       for name, method in (("fed3r", methods.Fed3R), ("afl", methods.AFL), ("fedcgs", methods.FedCGS))},
     "ditto": Case(methods.Ditto(0.5), personal.PlainDitto(0.5)),
     "fedproto": Case(methods.FedProto(0.6), own.PlainFedProto(0, True), data="skewed"),
     "fedproto, last epoch": Case(
@@ -158,6 +176,20 @@ CASES = {  # the method's name, perhaps with a variant after a comma
     "pfedme, reset": Case(
         methods.PFedMe(2.0, 3, 0.1, reset=True), personal_steps.PlainPFedMe(2.0, 3, 0.1, 1.0, 0.0, False)
     ),
+    "ffa_lora": on_adapters(methods.FFALoRA(), adapters.PlainFFALoRA()),
+    "fedsa_lora": on_adapters(methods.FedSALoRA(), adapters.PlainFedSALoRA()),
+    "rolora": on_adapters(methods.RoLoRA(), adapters.PlainRoLoRA(), weight_decay=0.0, rounds=3),
+    "fedrot_lora": on_adapters(methods.FedRotLoRA(), adapters.PlainFedRotLoRA(1.0), rounds=3),
+    "fedrot_lora, in part": on_adapters(methods.FedRotLoRA(0.7), adapters.PlainFedRotLoRA(0.7), rounds=3),
+    "fedsvd": on_adapters(methods.FedSVD(), adapters.PlainFedSVD()),
+    "fedex_lora": on_adapters(methods.FedExLoRA(), adapters.PlainFedExLoRA()),
+    "flexlora": on_adapters(methods.FlexLoRA(), adapters.PlainFlexLoRA()),
+    "flexlora, ranks": on_adapters(methods.FlexLoRA(adapters.RANKS), adapters.PlainFlexLoRA(adapters.RANKS)),
+    "raflora": on_adapters(methods.RaFLoRA(adapters.RANKS), adapters.PlainRaFLoRA(adapters.RANKS)),
+    "rb_lora": on_adapters(methods.RBLoRA(adapters.RANKS), adapters.PlainRBLoRA(adapters.RANKS)),
+    "hetlora": on_adapters(methods.HetLoRA(adapters.RANKS), adapters.PlainHetLoRA(adapters.RANKS)),
+    "flora": on_adapters(methods.FLoRA(adapters.RANKS), adapters.PlainFLoRA(adapters.RANKS)),
+    "lora_fair": on_adapters(methods.LoRAFAIR(1e-4), adapters.PlainLoRAFAIR(1e-4), rounds=3),
 }  # fmt: skip
 
 

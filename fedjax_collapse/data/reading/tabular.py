@@ -1,4 +1,4 @@
-"""Images inside tables: Parquet files in Hugging Face's layout, and arrays in an ``npz`` file."""
+"""Images inside tables: Parquet files in Hugging Face's layout, and images or features in an ``npz`` file."""
 
 import json
 import os
@@ -18,6 +18,12 @@ _ARRAYS = (  # names of training images, training labels, test images and test l
     ("x_train", "y_train", "x_test", "y_test"),
     ("train_images", "train_labels", "test_images", "test_labels"),
 )
+_EXPECTED = {  # type, number of axes, and these in words
+    "images": ("uint8", 4, "[examples, height, width(, channels)]"),
+    "features": ("float32", 2, "[examples, features]"),
+}
+_FEATURES = (("features", "labels", "test_features", "test_labels"),)
+_OWNERS = ("owners", "test_owners")
 
 
 def list_parquet(path: str, image_column: str, label_column: str) -> Listing:
@@ -49,31 +55,50 @@ def list_parquet(path: str, image_column: str, label_column: str) -> Listing:
 
 
 def read_arrays(path: str) -> dict[str, np.ndarray]:
-    """Reads the fields of ``Source`` from an ``npz`` file; domains and names are optional.
+    """Reads the fields of ``Source`` from an ``npz`` file of images; domains and names are optional.
 
     Raises:
         UserError: if the file cannot be read, if it lacks arrays of the known names, types and shapes, or if a label
             has no class.
     """
-    keys, arrays = _load_arrays(path)
+    return _checked(path, "images", *_load_arrays(path, _ARRAYS, ("class_names", *_DOMAINS)))
+
+
+def read_features(path: str) -> dict[str, np.ndarray]:
+    """Reads the fields of ``Source`` from an ``npz`` file of features; owners are optional, too.
+
+    Raises:
+        UserError: as in ``read_arrays``; if the owners of a part are not one for each example.
+    """
+    keys, arrays = _load_arrays(path, _FEATURES, ("class_names", *_DOMAINS, *_OWNERS))
+    fields = _checked(path, "features", keys, arrays)
+    for name in _OWNERS:
+        labels = fields[name.replace("owners", "labels")]
+        if name in arrays and (arrays[name].shape != labels.shape or arrays[name].dtype.kind not in "iu"):
+            raise UserError(f"{path}: {name} are no {labels.size} integers; expected one for every label")
+    return fields | {name: arrays[name] for name in _OWNERS if name in arrays}
+
+
+def _checked(path, what, keys, arrays):
+    """Returns the fields of ``Source`` from a file's arrays, ``keys`` of which hold what it is of, and labels."""
     optional = {name: arrays[name] for name in ("class_names", *_DOMAINS) if name in arrays}
     if 0 < len(optional.keys() & set(_DOMAINS)) < len(_DOMAINS):
         raise UserError(f"{path}: holds {', '.join(optional)}; expected all of {', '.join(_DOMAINS)}, or none")
     arrays = dict(zip(_ARRAYS[0], (arrays[key] for key in keys), strict=True))
     for prefix in ("", "test_"):
         images, labels = arrays[f"{prefix}images"], arrays[f"{prefix}labels"].squeeze()
-        images = images[..., None] if images.ndim == 3 else images
-        fits = images.ndim == 4 and images.size and len(images) == labels.size
-        if images.dtype != np.uint8 or labels.dtype.kind not in "iu" or not fits:
+        images = images[..., None] if images.ndim == 3 and what == "images" else images
+        kind, axes, shape = _EXPECTED[what]
+        fits = images.ndim == axes and images.size and len(images) == labels.size
+        if images.dtype != kind or labels.dtype.kind not in "iu" or not fits:
             raise UserError(
-                f"{path}: {prefix}images are {images.dtype}{list(images.shape)} for {labels.size} labels of "
-                f"{labels.dtype}; expected uint8 [examples, height, width(, channels)] with an integer label each; "
-                f"convert and save them again"
+                f"{path}: {prefix}{what} are {images.dtype}{list(images.shape)} for {labels.size} labels of "
+                f"{labels.dtype}; expected {kind} {shape} with an integer label each; convert and save them again"
             )
         arrays |= {f"{prefix}images": images, f"{prefix}labels": labels.reshape(-1)}
     shape, test_shape = (arrays[name].shape[1:] for name in ("images", "test_images"))
     if shape != test_shape:
-        raise UserError(f"{path}: training images are {shape}, test images {test_shape}; expected the same shape")
+        raise UserError(f"{path}: training {what} are {shape}, test {what} {test_shape}; expected the same shape")
     optional.setdefault("class_names", np.array(_numbered(path, arrays["labels"])))
     for prefix in ("", "test_"):
         labels, domains = arrays[f"{prefix}labels"], optional.get(f"{prefix}domains")
@@ -86,14 +111,14 @@ def read_arrays(path: str) -> dict[str, np.ndarray]:
     return {**optional, **arrays}
 
 
-def _load_arrays(path):
-    """Returns the names of images and labels, and all arrays of the file that have a known name."""
+def _load_arrays(path, known, optional):
+    """Returns the names of images and labels, the first of the ``known`` that are there, and these and other arrays."""
     check_is_file(path)
     try:
         with np.load(path, allow_pickle=False) as stored:
             names = stored.files
-            keys = next((keys for keys in _ARRAYS if all(key in names for key in keys)), ())
-            arrays = {name: stored[name] for name in (*keys, "class_names", *_DOMAINS) if name in names}
+            keys = next((keys for keys in known if all(key in names for key in keys)), ())
+            arrays = {name: stored[name] for name in (*keys, *optional) if name in names}
     except Exception as error:  # for damaged files, zipfile and NumPy raise various exceptions
         reason = getattr(error, "strerror", None) or type(error).__name__
         if "pickle" in str(error):
@@ -102,7 +127,7 @@ def _load_arrays(path):
             f"{path}: cannot be read as npz ({reason}); expected np.savez's arrays of numbers, save or fetch it again"
         ) from None
     if not keys:
-        raise UserError(f"{path}: holds {', '.join(names) or 'nothing'}; expected {', '.join(_ARRAYS[0])}")
+        raise UserError(f"{path}: holds {', '.join(names) or 'nothing'}; expected {', '.join(known[0])}")
     return keys, arrays
 
 

@@ -1,4 +1,4 @@
-"""A multilayer perceptron on flattened images."""
+"""A multilayer perceptron on flattened images, or on vectors."""
 
 import jax
 
@@ -11,11 +11,13 @@ class MLP(Network):
     """Dense layers with ReLU. The features are the output of the last hidden layer.
 
     Attributes:
-        hidden: width of each layer.
+        hidden: width of each layer; without any, ``()``, it is the linear model.
     """
 
     num_classes: int
     hidden: tuple[Count, ...] = (128, 128)
+
+    needs_images = False
 
     def represent(self, images: jax.Array, mask: jax.Array, train: bool) -> jax.Array:
         del mask, train

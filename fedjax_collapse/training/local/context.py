@@ -26,6 +26,7 @@ class LocalContext(NamedTuple):
     batch_parts: int = 1  # the number of parts into which a batch is divided (``engine.Layout``)
     start: Variables | None = None  # the model from which training starts; None is the server's
     carries: Mapping[str, PyTree] = {}  # by method, what it carries over the steps
+    has_metrics: bool = True  # whether the loss's terms and the score are summed over the steps
 
     @property
     def training(self) -> LocalTraining:

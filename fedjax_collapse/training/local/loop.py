@@ -158,6 +158,7 @@ class _Phase:
         key, context = jax.random.fold_in(key, index), self.context._replace(carries=carries)
         outcome = gradient_and_metrics(context, self.whole(variables), batch, frozen, key, self.fixed)
         gradient, batch_stats, metrics, carries = outcome
+        metrics = metrics if context.has_metrics else {}
         rows = jnp.sum(batch.mask, dtype=self.client.size.dtype)
         return gradient, (batch_stats, carries), (rows, jax.tree.map(lambda m: m * rows, metrics))
 

@@ -40,7 +40,10 @@ def run(context: LocalContext) -> LocalResult:
     if not context.training.momentum_reset:
         memory[OPTIMIZER] = trained.optimizer
     if algorithm.keep_trained:
-        memory[TRAINED] = masks.without(algorithm.constant(context.model), trained.variables), jnp.ones((), bool)
+        memory[TRAINED] = (
+            masks.without(algorithm.alike(context.model, always=True), trained.variables),
+            jnp.ones((), bool),
+        )
     return LocalResult(upload, ClientState(memory, masks.select(private, trained.variables)), trained)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from fedjax_collapse.core._jax_compat import is_traced
 from fedjax_collapse.core.randomness import method_key
 from fedjax_collapse.core.records import Batch, PyTree, Trained, Variables
 from fedjax_collapse.data.batches import over_batches, sum_batches
@@ -95,6 +96,7 @@ def _train(
         client=context.client.replace(state=state),
         start=start,
         carries={},
+        has_metrics=not is_traced(context.client.size),  # uncompiled, they name a term that is not finite
     )
     trained = train(alone)
     return (trained.variables, trained.carries[name]) if carried else trained.variables

@@ -32,6 +32,7 @@ COMPLETED = {  # words, as bash divides them: what completes the last one
     "fedjax-collapse launch --config = quickstart --config.server.weighting =": ["default", "size", "equal", "batches"],
     "fedjax-collapse launch --resume = NOTHING": ["auto", "must", "never"],
     "fedjax-collapse partition --config = quickstart --ou": ["--out"],
+    "fedjax-collapse extract --config = quickstart --se": ["--setting", "--seed"],
     "fedjax-collapse communication --config = quickstart --set": ["--setting"],
     "fedjax-collapse benchmark --systems pytorch-t": ["pytorch-threads"],
     "fedjax-collapse compile-for --methods = feddec": ["feddecorr"],
@@ -70,7 +71,7 @@ def test_help_has_the_whole_description_and_an_error_is_one_line(name, capsys):
     assert printed.startswith("error: ") and printed.count("\n") == 1
 
 
-@pytest.mark.parametrize("name", ["partition", "communication"])
+@pytest.mark.parametrize("name", ["partition", "communication", "extract"])
 def test_help_of_programs_with_the_launchers_options(name, capsys):
     with pytest.raises(SystemExit) as ended:
         import_program(PROGRAMS[name][0]).main(["--help"])

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from experiments.config.cells import arms_of, settings_of
+from experiments.configs import personal_collapse
 from experiments.configs import rank_and_accuracy as config_file
 from experiments.research.rank_and_accuracy import METRICS, correlations, differences, divided, left_out, main, spearman
 from experiments.results.reading import read_study
@@ -18,7 +19,7 @@ ARMS = ("fedavg", "a", "b", "c", "d", "e")
 
 def write_study(path, arms=ARMS, other_partition=(), headlines=MappingProxyType({})):
     """Arm i has, over FedAvg, i points of accuracy, minus i ranks, NC1 e^i times as large and i^2 % of less bias, 2 i
-    ranks of personal models and 3 i points in the worst decile."""
+    ranks of personal models, i / 2 of R of local models, - i / 4 of personal ones, 3 i points in the worst decile."""
     for i, arm in enumerate(arms):
         for seed in (0, 1):
             run = path / "alpha 0.1" / arm / f"seed{seed}"
@@ -27,6 +28,7 @@ def write_study(path, arms=ARMS, other_partition=(), headlines=MappingProxyType(
             row |= {"measured/nc/nc1": math.exp(i) * (seed + 1), "measured/nc/local_nc1": 7.0}
             row |= {"measured/head/prediction_bias": 0.5 - i**2 / 100, "measured/probe/accuracy": 0.7}
             row |= {"measured/personal/effective_rank_mean": 5.0 + 2 * i}
+            row |= {"R_mean": i / 2 - 1.0, "measured/personal/R_mean": 0.5 - i / 4}
             row |= {"own/received/accuracy/worst_decile": 0.1 + 0.03 * i}
             (run / "metrics.jsonl").write_text(json.dumps(row) + "\n")
             (run / "summary.json").write_text(json.dumps({"headline": headlines.get(arm, "server model")}))
@@ -44,7 +46,7 @@ def test_differences_are_those_of_equal_seeds_and_partitions(tmp_path):
     for row in rows:
         i = ARMS.index(row["arm"])
         found = [row[name] for name in ("accuracy", *METRICS)]
-        np.testing.assert_allclose(found, [i, -i, i, -(i**2) / 100, 0, 2 * i], atol=1e-9)
+        np.testing.assert_allclose(found, [i, -i, i, -(i**2) / 100, 0, 2 * i, i / 2, -i / 4], atol=1e-9)
 
 
 def test_arms_whose_accuracy_is_of_something_else_are_left_out(tmp_path, capsys):
@@ -74,7 +76,7 @@ def test_arms_divided_by_what_they_change():
         ("d", 0, 1.0, 5.0, -0.1, 2.0),
         ("e", 0, 9.0, 5.0, -0.1, math.nan),
     ]
-    of_all = dict(setting="s", method="m", nc1=0.0, personal_rank=0.0)
+    of_all = dict(setting="s", method="m", nc1=0.0, personal_rank=0.0, local_r=0.0, personal_r=0.0)
     rows = [dict(zip(names, row, strict=True), **of_all) for row in values]
     found = {tuple(row.values())[:3]: tuple(row.values())[3:] for row in divided(rows)}
     assert len(found) == 8 and sum(counts[0] for counts in found.values()) == 4
@@ -104,7 +106,7 @@ def test_the_command(tmp_path, capsys):
     study = write_study(tmp_path / "study")
     assert main([str(study), f"--out={tmp_path / 'out'}"]) == 0
     shown = capsys.readouterr().out
-    assert "| alpha 0.1 | 5 | 0 | 0 | 5 | −1.00 | +1.00 | −1.00 | +1.00 |" in shown
+    assert "| alpha 0.1 | 5 | 0 | 0 | 5 | −1.00 | +1.00 | −1.00 | +1.00 | +1.00 | −1.00 |" in shown
     assert "| no | yes | no | 5 | 5 | 5 | +3.0 |" in shown and "| yes | yes | yes | 0 | 0 | 0 | - |" in shown
     with (tmp_path / "out" / "runs.csv").open() as file:
         assert len(list(csv.DictReader(file))) == 10
@@ -141,3 +143,12 @@ def test_the_config_sweeps_each_method_alone():
     assert set(settings_of(config)) == {f"digits {regime}" for regime in config_file.REGIMES["digits"]}
     with pytest.raises(ValueError, match="expected all, digits, mnist5k, wide, glyphs or smoke"):
         config_file.get_config("mnist")
+
+
+def test_the_config_of_personal_models_is_offline():
+    offline, digits = (personal_collapse.get_config(*arg).to_dict() for arg in ((), ("digits",)))
+    assert offline == personal_collapse.get_config("offline").to_dict()
+    assert list(settings_of(offline)) == ["digits", "mnist5k"] and list(settings_of(digits)) == ["digits"]
+    assert arms_of(offline).keys() == arms_of(digits).keys() > {"local", "fedavg", "ditto_decov"}
+    with pytest.raises(ValueError, match="expected offline, digits, mnist5k or smoke"):
+        personal_collapse.get_config("all")

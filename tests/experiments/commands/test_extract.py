@@ -1,0 +1,159 @@
+"""The command that writes features: the arrays, where they come from, runs on them, and wrong input in one line."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from small_studies import start
+
+from experiments.commands import extract as command
+from experiments.config import build
+from experiments.config.plain_values import plain
+from experiments.configs import base
+from fedjax_collapse import Batch, UserError, load_run, save_weights, sources
+from fedjax_collapse.core.hashing import digest
+
+DOMAINS = dict(source="glyphs", domains=("clean", "outline"), train_size=20, test_size=10, image_size=8, channels=1)
+NETWORK = dict(name="small_cnn", channels=(4, 8))
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def config_file(**changes):
+    """Writes a config of these changes and returns the option that names it."""
+    lines = [f"    config.{name} = {value!r}" for name, value in changes.items()]
+    code = ["from experiments.configs import base", "def get_config(arg=''):", "    config = base.get_config()", *lines]
+    with open("config.py", "w") as file:
+        file.write("\n".join([*code, "    return config", ""]))
+    return "--config=config.py"
+
+
+def outputs(images, model, variables):
+    batch = Batch(jnp.asarray(images), jnp.zeros(len(images), int), jnp.ones(len(images), bool))
+    return model.apply(variables, batch, train=False)[0].features
+
+
+def test_features_are_those_of_the_network(capsys, monkeypatch):
+    """Of all batches and the partial last one, by the initial weights of the run with that seed."""
+    monkeypatch.setattr(command, "_BATCH", 16)
+    option = config_file(data=DOMAINS, network=NETWORK, seeds=(0, 3))
+    assert command.main([option, "--seed=3", "--out=f.npz"]) == 0
+    assert capsys.readouterr().out == "wrote f.npz: 8 features of 40 training and 20 test examples\n"
+    config = plain(base.get_config()) | dict(data=DOMAINS, network=NETWORK)
+    source = build.data_source(DOMAINS)
+    federation = build.federations(config | dict(clients=2, partition=dict(name="iid")), [0])[0]
+    model = build.model(config, federation)
+    variables = model.init(jax.random.split(jax.random.key(3))[0])
+    found = sources.features("f.npz")
+    for prefix in ("", "test_"):
+        images = (getattr(source, f"{prefix}images") - source.mean) / source.std
+        expected = outputs(images, model, variables)
+        np.testing.assert_allclose(getattr(found, f"{prefix}images"), expected, rtol=1e-4, atol=1e-5)
+        for name in ("labels", "domains"):
+            assert np.array_equal(getattr(found, prefix + name), getattr(source, prefix + name))
+    assert (found.class_names, found.domain_names) == (source.class_names, source.domain_names)
+    provenance = json.loads(str(np.load("f.npz")["provenance"]))
+    assert provenance["weights_sha256"] == digest(variables) and provenance["packages"]["jax"] == jax.__version__
+    assert provenance["data_sha256"] == federation.hashes()["data"] and provenance["mean"] == [127.5]
+    assert provenance["network"]["channels"] == [4, 8] and provenance["data"]["source"] == "glyphs"
+
+
+def test_weights_of_a_run_and_a_run_on_its_features(folder):
+    """A run's exported weights give its features; the linear model on them is a run of its own, split or not."""
+    option = config_file(data=DOMAINS, clients=2, partition=dict(name="iid"), network=NETWORK, rounds=1)
+    model = build.model(plain(base.get_config()) | dict(data=DOMAINS, network=NETWORK), _federation())
+    variables = model.init(jax.random.key(9))
+    save_weights("w.safetensors", variables)
+    assert command.main([option, "--config.network.weights=w.safetensors", "--out=f.npz"]) == 0
+    source, found = build.data_source(DOMAINS), sources.features("f.npz")
+    expected = outputs((source.images - source.mean) / source.std, model, variables)
+    np.testing.assert_allclose(found.images, expected, rtol=1e-4, atol=1e-5)
+    linear = dict(data=dict(source="features:f.npz"), network=dict(name="mlp", hidden=()), clients=2, rounds=1)
+    option = config_file(**linear, partition=dict(name="domain"), arms=dict(fedavg={}))
+    for own_tests, sizes in (("shares", [20, 20]), ("split", [22, 22])):
+        study = folder / own_tests
+        assert start(option, f"--config.own_tests.name={own_tests}", f"--workdir={study}") == 0
+        run = load_run(study / "fedavg/seed0")
+        assert run.federation.input_shape == (8,) and run.federation.ownership.sizes.tolist() == sizes
+        layer = run.variables.params["Dense_0"]
+        expected = found.images @ np.asarray(layer["kernel"]) + np.asarray(layer["bias"])
+        np.testing.assert_allclose(run.predict(found.images), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_virtual_features_of_a_partition(capsys):
+    """Each client's own features are first, in its order, and as many as asked for of each class that it holds."""
+    shared = dict(data=DOMAINS, network=NETWORK, clients=3, partition=dict(name="dirichlet", alpha=1.0, min_size=2))
+    option = config_file(**shared, seeds=(4,))
+    assert command.main([option, "--out=plain.npz"]) == command.main([option, "--virtual=9", "--out=f.npz"]) == 0
+    plain_file, found = sources.features("plain.npz"), sources.features("f.npz")
+    rows = build.federations(plain(base.get_config()) | shared, [4])[4].owned_rows()
+    order, own = np.concatenate(rows), sum(map(len, rows))
+    for name in ("images", "labels", "domains"):
+        assert np.array_equal(getattr(found, name)[:own], getattr(plain_file, name)[order])
+    assert np.array_equal(found.owners[:own], np.repeat(range(3), list(map(len, rows))))
+    assert np.array_equal(found.test_images, plain_file.test_images)
+    for client, held in enumerate(rows):
+        counts = np.bincount(found.labels[found.owners == client], minlength=10)
+        held = np.bincount(plain_file.labels[held], minlength=10)
+        assert np.array_equal(counts, np.where(held > 0, np.maximum(held, 9), 0))
+    assert json.loads(str(np.load("f.npz")["provenance"]))["virtual"] == 9
+    config = plain(base.get_config()) | dict(clients=3, partition=dict(name="given"))
+    made = build.federations(config | dict(data=dict(source="features:f.npz")), [0])[0]
+    assert made.class_counts().tolist() == [
+        np.bincount(found.labels[found.owners == client], minlength=10).tolist() for client in range(3)
+    ]
+
+
+def _federation():
+    config = plain(base.get_config()) | dict(data=DOMAINS, clients=2, partition=dict(name="iid"))
+    return build.federations(config, [0])[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--out=none/f.npz"], "--out=none/f.npz: it is a folder, or in none; expected a file"),
+        (["--out=."], "--out=.: it is a folder"),
+        (["--out=f.npz", "--virtual=-1"], "--virtual=-1 with own_tests shares: expected a number of examples"),
+        (["--out=f.npz", "--virtual=5", "--config.own_tests.name=split"], "--virtual=5 with own_tests split: expected"),
+        (["--out=f.npz", "--workdir=w"], "--workdir is for training; use --out"),
+        (["--out=f.npz", "--config.network.weights=w.npz"], "w.npz"),
+    ],
+)
+def test_wrong_input_is_one_line(capsys, arguments, message):
+    assert command.main([config_file(data=DOMAINS), *arguments]) == 2
+    printed = capsys.readouterr()
+    assert message in printed.err and printed.err.count("\n") == 1 and not printed.out
+
+
+def test_features_that_are_not_finite(monkeypatch):
+    evaluate = command.evaluate
+
+    def with_nan(*arguments):
+        found = evaluate(*arguments)
+        return found._replace(features=found.features * np.nan)
+
+    monkeypatch.setattr(command, "evaluate", with_nan)
+    with pytest.raises(UserError, match="features of examples 0 to 512 are not finite"):
+        command.extract(plain(base.get_config()) | dict(data=DOMAINS), 0)
+
+
+def test_a_network_of_images_on_features_is_one_line():
+    np.savez("f.npz", **{f"{part}{name}": value for part in ("", "test_") for name, value in _arrays().items()})
+    config = plain(base.get_config()) | dict(data=dict(source="features:f.npz"), clients=2, partition=dict(name="iid"))
+    federation = build.federations(config, [0])[0]
+    with pytest.raises(
+        UserError, match="SmallCNN: it takes images of height, width and channels, not inputs of 1 axes"
+    ):
+        build.model(config, federation)
+
+
+def _arrays():
+    return dict(features=np.ones((8, 3), np.float32), labels=np.arange(8) % 2)

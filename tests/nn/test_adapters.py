@@ -1,0 +1,330 @@
+"""Low-rank adapters: what they compute and how they start, by hand, and that their frozen base has no client axis."""
+
+import dataclasses
+import re
+from typing import Any
+
+import flax.linen
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from conftest import assert_close, assert_same_bits, run_at_once
+from low_rank_case import A2, B2, network, with_factors
+from tiny_networks import tiny_model
+
+from experiments.benchmarks.compiling import programs
+from experiments.config import names
+from fedjax_collapse import FedAvg, LocalTraining, Model, Phase, UserError, engine, nn, simulate
+from fedjax_collapse.core import masks
+from fedjax_collapse.core.records import TRAINED, Batch, Outputs
+from fedjax_collapse.methods import FFALoRA, FlexLoRA
+from fedjax_collapse.nn.adapters import LoRA
+from fedjax_collapse.nn.layers import Conv, Dense, PatchEmbedding
+
+QUERY_VALUE = ("query", "value")
+EVERY_LINEAR = ("query", "key", "value", "out", "mlp_1", "mlp_2")
+METHODS = names.classes("method")
+ALL = LoRA(2, 2.0, layers=("all",))
+TRAINING = LocalTraining(epochs=1, batch_size=8, learning_rate=0.05, momentum=0.9, freeze="base")
+
+
+class One(flax.linen.Module):
+    """One layer."""
+
+    layer: Any
+
+    @flax.linen.compact
+    def __call__(self, inputs, mask, train):
+        outputs = self.layer(inputs)
+        return Outputs(outputs, outputs.reshape(len(inputs), -1))
+
+
+def one(layer, shape, **options):
+    return Model(One(layer), shape, adapters=LoRA(layers=("layer",), **options))
+
+
+def batch_of(inputs):
+    return Batch(jnp.asarray(inputs), jnp.zeros(len(inputs), int), jnp.ones(len(inputs), bool))
+
+
+def drawn(model, seed=0):
+    """Variables whose params are all random, except scales."""
+    rng, shapes = np.random.default_rng(seed), masks.by_path(jax.device_get(model.init(jax.random.key(0))))
+    leaves = {path: leaf if path.endswith("_scale") else rng.normal(size=leaf.shape) for path, leaf in shapes.items()}
+    return masks.replace(model.variable_shapes(), leaves)
+
+
+def windows(images, size, stride, padding):
+    """[batch, places, size * size * channels]: what a convolution multiplies with its matrix."""
+    padded = np.pad(images, ((0, 0), (padding, padding), (padding, padding), (0, 0)))
+    rows, columns = (range(0, length - size + 1, stride) for length in padded.shape[1:3])
+    found = [padded[:, i : i + size, j : j + size].reshape(len(images), -1) for i in rows for j in columns]
+    return np.stack(found, axis=1)
+
+
+@pytest.mark.parametrize("rank_stabilized", [False, True])
+@pytest.mark.parametrize(
+    ("layer", "shape", "window"),
+    [
+        (Dense(5), (7,), None),
+        (PatchEmbedding(5, 2), (4, 6, 3), (2, 2, 0)),
+        (Conv(5, 3, stride=2), (6, 4, 3), (3, 2, 1)),
+        (Conv(5, 3, stride=2, lowering="patches"), (6, 4, 3), (3, 2, 1)),
+    ],
+    ids=["dense", "patches", "convolution", "convolution by patches"],
+)
+def test_outputs_by_hand(float64, layer, shape, window, rank_stabilized):
+    """x W + s x a b, where x are the layer's inputs, or their windows."""
+    model = one(layer, shape, rank=3, alpha=6.0, rank_stabilized=rank_stabilized)
+    variables, inputs = drawn(model), np.random.default_rng(1).normal(size=(4, *shape))
+    kernel, a, b, bias, scale = (
+        np.asarray(variables.params["layer"][name]) for name in ("kernel", "lora_a", "lora_b", "bias", "lora_scale")
+    )
+    s = 6 / np.sqrt(3) if rank_stabilized else 2
+    assert_close(scale, np.full(3, s), 1e-15)
+    x = inputs if window is None else windows(inputs, *window)
+    expected = x @ kernel.reshape(-1, 5) + s * (x @ a.reshape(-1, 3)) @ b + bias
+    found = model.apply(variables, batch_of(inputs), train=True)[0].features
+    assert_close(found.reshape(expected.shape), expected, 1e-13)
+
+
+def test_gradients_by_hand(float64):
+    """Of the factors of peft, for one example and one gradient of the layer's outputs."""
+    x, g = np.array([[[[1.0, 2, -1]]]]), np.array([1, -1, 0, 2])
+    model = network(rank=2, alpha=4.0)
+    variables = with_factors(model.init(jax.random.key(0)), A2, B2)
+
+    def total(params):
+        return model.apply(variables._replace(params=params), batch_of(x), train=True)[0].features[0] @ g
+
+    without = with_factors(variables, A2, np.zeros((4, 2)))
+    outputs = [model.apply(each, batch_of(x), train=True)[0].features[0] for each in (variables, without)]
+    assert_close(outputs[0] - outputs[1], [0, 6, 6, -6], 1e-14)
+    gradient = jax.grad(total)(variables.params)["layer"]
+    assert_close(gradient["lora_b"].T, [[0, 6], [0, -6], [0, 0], [0, 12]], 1e-14)
+    assert_close(gradient["lora_a"].T, [[10, 20, -10], [-6, -12, 6]], 1e-14)
+    assert LoRA(2, 4.0, rank_stabilized=True).scale(2) == pytest.approx(2.8284271247, abs=1e-10)
+
+
+@pytest.mark.parametrize("name", ["mlp", "vit", "resnet18"])
+def test_a_network_starts_as_without_adapters(name):
+    """Its params and outputs, bit for bit: b is 0."""
+    plain = tiny_model(name)
+    adapting = Model(plain.module, plain.input_shape, adapters=LoRA(2, layers=("all",)))
+    before, after = (jax.device_get(model.init(jax.random.key(3))) for model in (plain, adapting))
+    found = masks.by_path(after)
+    assert_same_bits(masks.by_path(before), {path: found[path] for path in masks.by_path(before)})
+    assert any(path.endswith("lora_b") for path in found)
+    assert not any(leaf.any() for path, leaf in found.items() if path.endswith("lora_b"))
+    batch = batch_of(np.random.default_rng(0).normal(size=(2, *plain.input_shape)).astype(np.float32))
+    outputs = [m.apply(v, batch, train=False)[0].logits for m, v in ((plain, before), (adapting, after))]
+    assert_same_bits(*outputs)
+
+
+def test_how_a_is_drawn():
+    """As peft: uniform in +-1 / sqrt(in), with another draw for each layer, or normal with deviation 1 / r."""
+    for init in ("uniform", "gaussian"):
+        model = Model(nn.MLP(4, hidden=(50, 50)), (1, 1, 50), adapters=LoRA(4, layers=("all",), init=init))
+        layers = model.init(jax.random.key(0)).params
+        first, second = layers["Dense_0"]["lora_a"], layers["Dense_1"]["lora_a"]
+        assert "lora_a" not in layers["Dense_2"]
+        assert not np.allclose(first, second)
+        expected = 0.25 if init == "gaussian" else 1 / np.sqrt(3 * 50)
+        assert np.std(first) == pytest.approx(expected, rel=0.1)
+        assert init == "gaussian" or 0.95 / np.sqrt(50) < np.abs(first).max() <= 1 / np.sqrt(50)
+
+
+@pytest.mark.parametrize(
+    ("module", "options", "message"),
+    [
+        (nn.MLP(4, hidden=(6,)), dict(rank=7, layers=("all",)), "rank 7: layer Dense_0 is 128 x 6, expected at most"),
+        (nn.MLP(4, hidden=(6,)), dict(), "the network has no query, value, expected all, or some of Dense_0, Dense_1"),
+        (nn.MLP(4, hidden=(6, 6)), dict(rank=2, layers=("all", "Dense_3")), "the network has no Dense_3, expected"),
+        (nn.ViT(4, size="micro"), dict(layers=("block_9/*",)), "the network has no block_9"),
+        (nn.EfficientNetB0(4, width_multiplier=0.25), dict(rank=1, layers=("all",)), "convolution in .* groups"),
+    ],
+    ids=["rank", "names", "one name", "pattern", "groups"],
+)
+def test_what_cannot_be_adapted_is_one_line(module, options, message):
+    with pytest.raises(UserError, match=message) as error:
+        Model(module, (8, 8, 2), adapters=LoRA(**options)).variable_shapes()
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("options", [dict(layers=()), dict(rank=0), dict(alpha=0.0), dict(dropout=1.0), dict(init="b")])
+def test_wrong_options(options):
+    with pytest.raises(UserError, match=f"^LoRA: {next(iter(options))} ") as error:
+        LoRA(**options)
+    assert "\n" not in str(error.value)
+
+
+def test_layers_are_named_by_patterns():
+    model = Model(nn.ViT(4, size="micro", depth=2), (8, 8, 2), adapters=LoRA(2, layers=("block_*/query", "mlp_1")))
+    found = {path.removesuffix("/lora_a") for path in masks.by_path(model.variable_shapes()) if path.endswith("lora_a")}
+    assert found == {f"params/block_{i}/{name}" for i in (0, 1) for name in ("query", "mlp_1")}
+
+
+def test_dropout_is_of_the_adapters_inputs_in_training():
+    """Each is 0 or doubled; those of the kernel stay."""
+    model = one(Dense(6, use_bias=False), (6,), rank=6, alpha=6.0, dropout=0.5)
+    variables = drawn(model)
+    variables.params["layer"].update(kernel=np.zeros((6, 6)), lora_a=np.eye(6), lora_b=np.eye(6))
+    batch, key = batch_of(np.arange(1.0, 4801).reshape(800, 6)), jax.random.key(0)
+    for train, own in ((False, key), (True, None)):
+        assert_same_bits(model.apply(variables, batch, train, own)[0].features, batch.inputs)
+    kept = np.asarray(model.apply(variables, batch, True, key)[0].features / batch.inputs)
+    assert set(np.unique(kept)) == {0, 2} and abs(kept.mean() - 1) < 0.05
+    variables.params["layer"].update(kernel=np.eye(6), lora_b=np.zeros((6, 6)))
+    assert_same_bits(model.apply(variables, batch, True, key)[0].features, batch.inputs)
+
+
+@pytest.mark.parametrize(
+    ("size", "query_value", "attention", "every"),
+    [
+        ("Ti", (36_864, 73_728, 147_456), 147_456, 331_776),
+        ("S", (73_728, 147_456, 294_912), 294_912, 663_552),
+        ("B", (147_456, 294_912, 589_824), 589_824, 1_327_104),
+    ],
+)
+def test_numbers_of_parameters(size, query_value, attention, every):
+    """Of published vision transformers; nothing is computed."""
+
+    def count(rank, layers):
+        model = Model(nn.ViT(10, size=size, patch=16), (224, 224, 3), adapters=LoRA(rank, layers=layers))
+        return sum(leaf.size for leaf in masks.select(model.mask("adapters"), model.variable_shapes()).values())
+
+    assert tuple(count(rank, QUERY_VALUE) for rank in (4, 8, 16)) == query_value
+    assert (count(8, EVERY_LINEAR[:4]), count(8, EVERY_LINEAR)) == (attention, every)
+
+
+WIDE = nn.ViT(10, width=92, depth=1, heads=2, mlp_width=101)
+NETWORKS = {  # and the matrices of their layers, of which no other array has the shape
+    "mlp": (nn.MLP(10, hidden=(97, 89)), ALL, [(64, 97), (97, 89)]),
+    "vit": (WIDE, LoRA(2, layers=QUERY_VALUE), [(92, 92), (92, 101), (101, 92)]),
+    "vit, all": (WIDE, ALL, [(92, 92), (92, 101), (101, 92)]),
+}
+OPTIMIZERS = {"momentum": dict(momentum=0.9), "adam": dict(optimizer=jax.tree_util.Partial(optax.adam))}
+
+
+def compiled_rounds(model, training, num_clients):
+    algorithm = FedAvg(training, keep_trained=True)
+    return engine.lower(*programs.rounds(algorithm, model, engine.Vectorized(), num_clients)).compile()
+
+
+def shapes_in(program):
+    return {tuple(sorted(map(int, shape.split(",")))) for shape in re.findall(r"\bf32\[([\d,]+)\]", program.as_text())}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("name", NETWORKS)
+def test_the_frozen_base_has_no_client_axis(name, optimizer):
+    """No array of a compiled round is a matrix for each client, and what clients keep is smaller than the base.
+
+    Without adapters both are found.
+    """
+    module, adapters, matrices = NETWORKS[name]
+    training = LocalTraining(momentum_reset=False, batch_size=5, **OPTIMIZERS[optimizer])
+    adapting = Model(module, (8, 8, 1), adapters=adapters), training.replace(freeze="base")
+    for model, own, has_axis in ((*adapting, False), (Model(module, (8, 8, 1)), training, True)):
+        rounds = {k: compiled_rounds(model, own, k) for k in (3, 6)}
+        for k, program in rounds.items():
+            found = shapes_in(program)
+            for matrix in matrices:
+                assert (tuple(sorted((k, *matrix))) in found) == has_axis, (k, matrix)
+        sizes = [program.memory_analysis() for program in rounds.values()]
+        for kind in ("argument_size_in_bytes", "output_size_in_bytes"):
+            few, many = (getattr(each, kind) for each in sizes)
+            base = 4 * sum(np.prod(matrix) for matrix in matrices)
+            assert ((many - few) / 3 > base) == has_axis, kind
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if method.needs_adapters])
+def test_no_method_copies_the_frozen_base(name):
+    """Of a layer without adapters no matrix has a client axis; of one with them, products that clients report have."""
+    model = Model(nn.MLP(10, hidden=(97, 89)), (8, 8, 1), adapters=LoRA(2, layers=("Dense_0",)))
+    ranked = any(field.name == "ranks" for field in dataclasses.fields(METHODS[name]))
+    method = METHODS[name](**(dict(ranks=(1, 2)) if ranked else {}))
+    algorithm = FedAvg(LocalTraining(batch_size=5), {name: method}, keep_trained=True)
+    arguments = programs.rounds(algorithm, model, engine.Vectorized(), 3)
+    found = shapes_in(engine.lower(*arguments).compile())
+    assert (89, 97) in found and (3, 89, 97) not in found
+
+
+def trained_layers(before, after):
+    """Paths of the params that changed, by more than the rounding of a mean."""
+    pairs = zip(masks.by_path(before).items(), jax.tree.leaves(after), strict=True)
+    return {path for (path, old), new in pairs if np.abs(old - new).max() > 1e-6}
+
+
+FACTORS = {"params/Dense_0/lora_a", "params/Dense_0/lora_b"}
+HEAD = {"params/Dense_1/kernel", "params/Dense_1/bias"}
+
+
+@pytest.mark.parametrize(
+    ("phases", "expected"),
+    [
+        ((Phase("head", 1), Phase("adapters", 1)), FACTORS | HEAD),
+        ((Phase("lora_b", 1), Phase("lora_a", 1)), FACTORS),
+        ((Phase("all", 1),), FACTORS | HEAD),
+        ((Phase("lora_b+head", 1),), {"params/Dense_0/lora_b", *HEAD}),
+    ],
+    ids=str,
+)
+def test_phases_train_parts_of_the_adapters(federation, phases, expected):
+    model = Model(nn.MLP(4, hidden=(6,)), federation.input_shape, adapters=ALL)
+    start = jax.device_get(model.init(jax.random.key(1)))
+    result = run_at_once(federation, model, FedAvg(TRAINING.replace(phases=phases)), rounds=2, variables=start)
+    assert trained_layers(start, jax.device_get(result.variables)) == expected
+
+
+def test_state_of_clients_is_of_what_they_train(federation, tmp_path):
+    """Momentum and models that are kept; a run that was stopped goes on with the same bits."""
+    model = Model(nn.MLP(4, hidden=(6,)), federation.input_shape, adapters=ALL)
+    algorithm = FedAvg(TRAINING.replace(momentum_reset=False), {"ffa_lora": FFALoRA()}, keep_trained=True)
+    start = jax.device_get(model.init(jax.random.key(1)))
+    whole = run_at_once(federation, model, algorithm, rounds=2, variables=start)
+    run_at_once(federation, model, algorithm, rounds=1, variables=start, folder=tmp_path)
+    resumed = run_at_once(federation, model, algorithm, rounds=2, variables=start, folder=tmp_path)
+    assert_same_bits(resumed.variables, whole.variables)
+    assert_same_bits(resumed.state.clients, whole.state.clients)
+    assert trained_layers(start, whole.variables) == {"params/Dense_0/lora_b", *HEAD}
+    kept = sum(leaf[0].size for leaf in jax.tree.leaves(whole.state.clients.memory))
+    assert kept == 2 * (2 * 6 + 6 * 4 + 4) + 1  # momentum and model, and whether there is one
+
+
+def test_a_network_with_adapters_needs_a_frozen_base(federation):
+    model = Model(nn.MLP(4, hidden=(6,)), federation.input_shape, adapters=ALL)
+    with pytest.raises(
+        UserError, match=r"^training.freeze 'none': network MLP has adapters, expected 'base' among its"
+    ):
+        simulate(federation, model, FedAvg(), rounds=1, key=jax.random.key(0))
+    with pytest.raises(
+        UserError, match=r"^method ffa_lora: network MLP has no adapters; set network.adapters, in Python"
+    ):
+        plain = Model(model.module, model.input_shape)
+        simulate(federation, plain, FedAvg(methods={"ffa_lora": FFALoRA()}), rounds=1, key=jax.random.key(0))
+
+
+def test_models_of_clients_have_the_scales_of_their_ranks(federation):
+    """Those that are watched, and those that they keep: though a scale is frozen, it is not the server's."""
+    model = Model(nn.MLP(4, hidden=(6,)), federation.input_shape, adapters=ALL)
+    algorithm, seen = FedAvg(TRAINING, {"flexlora": FlexLoRA(ranks=(1, 2))}, keep_trained=True), {}
+
+    def look(view):
+        seen.update({client: masks.by_path(local.variables) for client, local in view.local.items()})
+        return 0.0
+
+    result = run_at_once(federation, model, algorithm, watch="all", measurements={"look": look})
+    kept, is_kept = result.state.clients.memory[TRAINED]
+    kept, after = masks.by_path(kept), masks.by_path(jax.device_get(result.variables))
+    assert is_kept.all() and sorted(seen) == list(range(5))
+    for client, found in seen.items():
+        assert found["params/Dense_0/lora_scale"].tolist() == [[2, 0], [1, 1]][client % 2]
+        assert_same_bits({path: found[path] for path in kept}, {path: leaf[client] for path, leaf in kept.items()})
+        assert_same_bits(found["params/Dense_0/kernel"], after["params/Dense_0/kernel"])
+    assert kept.keys() == FACTORS | HEAD | {"params/Dense_0/lora_scale"}
+    assert after["params/Dense_0/lora_scale"].tolist() == [1, 1]
