@@ -32,7 +32,7 @@ def write_study(path):
                 {"round": 2, "accuracy": 0.5},
                 {"round": 3, "accuracy": 0.8 - 0.01 * i + 0.1 * seed, METRIC: 4.0**-i},
             ]
-            rows[2] |= {"accuracy": math.nan} if (arm, seed) == ("e", 1) else {}
+            rows[2] |= {"accuracy": None} if (arm, seed) == ("e", 1) else {}
             (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
             (run / "summary.json").write_text(json.dumps({"headline": "server model"}))
             np.savez(run / "partition.npz", class_counts=np.full((3, 2), 4 + seed))
