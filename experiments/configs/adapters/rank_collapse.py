@@ -33,6 +33,7 @@ ARMS = {
     "fedex_lora": dict(methods=dict(fedex_lora=dict())),
     "fedit_rank2": RANK_2,
     "flexlora": dict(methods=MIXED),
+    "flexlora_roots": dict(methods=dict(flexlora=dict(ranks=RANKS, roots=True))),
     "flexlora_decorr": dict(methods=MIXED | DECORR),
     "flexlora_rcl": dict(methods=MIXED | RCL),
     "raflora": dict(methods=dict(raflora=dict(ranks=RANKS))),
