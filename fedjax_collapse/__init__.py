@@ -17,6 +17,7 @@ from fedjax_collapse.data import partition as partition
 from fedjax_collapse.data import sources as sources
 from fedjax_collapse.engine import Participation as Participation
 from fedjax_collapse.losses import masked_mean as masked_mean
+from fedjax_collapse.methods import AFL as AFL
 from fedjax_collapse.methods import APFL as APFL
 from fedjax_collapse.methods import CCVR as CCVR
 from fedjax_collapse.methods import MOON as MOON
@@ -26,10 +27,12 @@ from fedjax_collapse.methods import ClipUpdate as ClipUpdate
 from fedjax_collapse.methods import DeCov as DeCov
 from fedjax_collapse.methods import DispatchView as DispatchView
 from fedjax_collapse.methods import Ditto as Ditto
+from fedjax_collapse.methods import Fed3R as Fed3R
 from fedjax_collapse.methods import FedALA as FedALA
 from fedjax_collapse.methods import FedAMP as FedAMP
 from fedjax_collapse.methods import FedASAM as FedASAM
 from fedjax_collapse.methods import FedBABU as FedBABU
+from fedjax_collapse.methods import FedCGS as FedCGS
 from fedjax_collapse.methods import FedCM as FedCM
 from fedjax_collapse.methods import FedDBE as FedDBE
 from fedjax_collapse.methods import FedDC as FedDC

@@ -31,6 +31,7 @@ PROGRAMS = {  # program: (module in ``experiments``, description)
     "benchmark": ("commands.benchmark", "measures throughput, compared with other simulators, on this machine"),
     "theory": ("research.theory", "computes figures and numbers of the theory of collapse: deep linear networks"),
     "rank-and-accuracy": ("research.rank_and_accuracy", "analyses whether arms with higher rank have higher accuracy"),
+    "adapter-rank": ("research.adapter_rank", "analyses whether rank collapse of adapters costs accuracy"),
     "manual": ("config.manual", "prints all config keys and options, the page docs/configs.md"),
     "completion": ("commands.completion", "prints the completion of this command line for bash, zsh or tcsh"),
 }

@@ -7,6 +7,7 @@ from experiments.config import names
 from fedjax_collapse import FedAvg, LocalTraining, Model, nn
 
 _OPTIONS = {"structured_decov": dict(num_groups=2), "fedmr": dict(initial_prototypes=True)}
+_OPTIONS |= {name: dict(finetune=True) for name in ("afl", "fed3r", "fedcgs")}
 
 
 def composed_algorithms(training: LocalTraining, but: Collection[str] = ()) -> list[FedAvg]:

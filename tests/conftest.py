@@ -21,6 +21,7 @@ import jax
 import numpy as np
 import pytest
 from flax import struct
+from unrendered import svg as unrendered_svg
 
 from fedjax_collapse import Federation, Model, Participation, engine, nn, partition, simulate
 from fedjax_collapse.engine import timing
@@ -32,9 +33,9 @@ jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.05)
 
 
 def pytest_collection_finish():
-    """Makes collections of garbage rare, which take a tenth of the time: tracing makes many objects that live on.
+    """Makes the search for garbage rare, which takes a tenth of the time otherwise: tracing makes many objects.
 
-    Those made so far are never looked through again.
+    The objects of imports are never searched again.
     """
     gc.freeze()
     gc.set_threshold(100_000, 20, 20)
@@ -56,7 +57,7 @@ def lowerings_by_rules(monkeypatch):
 @pytest.fixture
 def unrendered(monkeypatch):
     """Figures of a page are made; to lay them out and to render them, which takes long, is left out."""
-    monkeypatch.setattr("experiments.results.plotting.drawing.svg", lambda figure, *names: "<svg></svg>")
+    monkeypatch.setattr("experiments.results.plotting.drawing.svg", unrendered_svg)
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """A study that is trained in seconds: its config, and the launcher without a process of its own."""
 
 import pytest
+from unrendered import svg
 
 from experiments import launch
 
@@ -22,10 +23,15 @@ def write_config(folder, *changes):
     return f"--config={file}"
 
 
-def start(*arguments, should_stop=None):
-    """The exit status of the launcher, called here, where JAX has been configured already."""
+def start(*arguments, should_stop=None, renders=False):
+    """The exit status of the launcher, called here, where JAX has been configured already.
+
+    ``renders``: whether the figures of the page are rendered, not only made, which takes longer than to train.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(launch, "configure_jax", lambda cache: None)
+        if not renders:
+            patch.setattr("experiments.results.plotting.drawing.svg", svg)
         return launch.main(list(arguments), should_stop)
 
 

@@ -22,11 +22,13 @@ MODES = ("methods", "augmentations", "networks", "growth")  # measured instead o
 _ONLY_FOR = {  # options that not every mode takes
     **dict.fromkeys(("figure", "profile", "turns", "variant", "device"), ("workloads",)),
     "scale": ("workloads", "methods", "augmentations"),
+    "like": ("methods",),
 }
 _SCALE = (
     "for --workloads, --methods and --augmentations, in (0, 1]: uses this share of the examples; clients become fewer, "
     "and cohorts smaller, only where clients would have less than a batch each"
 )
+_LIKE = "for --methods: the workload whose data, clients, network and training are used; default: ten clients of cnn100"
 _REPETITIONS = "comparisons of two systems, at least 3, among which the rounds are divided; default 5"
 _SHAPE = '"NAME VARIABLE=VALUE ..."'
 _VARIANT = "one more system: fedjax_collapse with these environment variables, such as XLA_FLAGS; repeatable"
@@ -63,6 +65,7 @@ def command_line(description: str) -> Parser:
     parser.add_argument("--systems", default=["fedjax_collapse", "pytorch"], **_list_of(SYSTEMS, "of"))
     modes = parser.add_mutually_exclusive_group()
     modes.add_argument("--methods", **_all_or_some(METHODS, "the cost over federated averaging of"))
+    parser.add_argument("--like", choices=list(WORKLOADS), help=_LIKE)
     modes.add_argument("--augmentations", action="store_true", help="the cost of each augmentation over none")
     modes.add_argument("--networks", **_all_or_some(network_steps.NETWORKS, "local steps of"))
     rounds = "rounds of 10 to 1,000 clients with the networks of"

@@ -3,6 +3,7 @@
 Ten clients with about a hundred synthetic images 32x32x3 each, ten local epochs in batches of 64 as in FedDecorr's
 experiments, the small CNN of ``cnn100``, no augmentation. Interleaving cancels changes of the machine's speed: the
 overhead is the median, over rounds, of a method's seconds divided by those of federated averaging's adjacent round.
+Data, clients, network and training may also be those of a workload.
 
 Augmentations are timed in federated averaging of the same clients, for two local epochs. Presets that are the same
 function share a row; presets that need or produce images of another size than 32x32 pixels are omitted.
@@ -31,16 +32,21 @@ AUGMENTED = TRAINING.replace(epochs=2)  # few, as an augmentation costs the same
 
 
 def methods(
-    names: Collection[str] | None = None, training: LocalTraining = TRAINING, model: Model | None = None
+    names: Collection[str] | None = None,
+    like: str | None = None,
+    training: LocalTraining | None = None,
+    model: Model | None = None,
 ) -> dict[str, FedAvg]:
     """Federated averaging, alone and with each method that accepts the network with some head; default options.
 
     Args:
         names: of the methods; None is all.
-        training: of the clients.
-        model: the network, by default that of ``cnn100``.
+        like: a workload, whose network and training are taken instead of those above.
+        training: of the clients, in place of both.
+        model: the network, likewise.
     """
-    workload = WORKLOADS["cnn100"]
+    workload = WORKLOADS[like or "cnn100"]
+    training = training or (LocalTraining(*workload.training) if like else TRAINING)
     model = model or Model(networks.linen(workload.network), workload.image_shape)
     chosen = {name: kind for name, kind in classes("method").items() if names is None or name in names}
     found = {kind.__name__: FedAvg(training, {name: kind()}) for name, kind in chosen.items()}
@@ -82,6 +88,7 @@ def measure(
     scale: float = 1.0,
     advance: Callable[[int], None] = lambda total: None,
     names: Collection[str] | None = None,
+    like: str | None = None,
 ) -> list[Row]:
     """A row for each of the ``methods`` or ``augmentations``: seconds of its rounds, and their ratio to the first's.
 
@@ -92,7 +99,7 @@ def measure(
     """
     jax.config.update("jax_num_cpu_devices", cores)  # before anything is computed
     if kind == "methods":
-        timed = _interleaved(methods(names), rounds, cores, scale, advance)
+        timed = _interleaved(methods(names, like), rounds, cores, scale, advance, like)
         return [{"method": name} | row for name, row in timed.items()]
     algorithms = {name: FedAvg(AUGMENTED.replace(augmentation=chosen)) for name, chosen in augmentations().items()}
     images = AUGMENTED.epochs * round(scale * EXAMPLES)
@@ -102,13 +109,13 @@ def measure(
     ]
 
 
-def _interleaved(algorithms, rounds, cores, scale, advance):
+def _interleaved(algorithms, rounds, cores, scale, advance, like=None):
     """The seconds of each algorithm's rounds, and their ratio to those of the first algorithm's adjacent rounds."""
     run_round = {}
     warm_up = 2  # the first compiles, the second may still fill caches
     total = len(algorithms) * (1 + warm_up + rounds)
     for name, algorithm in algorithms.items():
-        run_round[name] = _rounds(algorithm, cores, scale)
+        run_round[name] = _rounds(algorithm, cores, scale, like)
         advance(total)
     for _ in range(warm_up):
         for run in run_round.values():
@@ -132,13 +139,21 @@ def _interleaved(algorithms, rounds, cores, scale, advance):
     return rows
 
 
-def _rounds(algorithm, cores, scale):
+def _rounds(algorithm, cores, scale, like=None):
     """Returns a function that runs the next round to its end."""
-    workload = WORKLOADS["cnn100"]
-    data = workload.data(round(scale * EXAMPLES))
-    parts = partition.dirichlet(data.labels, CLIENTS, 0.5, SEED, min_size=1)
+    workload = WORKLOADS[like or "cnn100"].scaled(scale)
+    if like:
+        data, at_once, share = (
+            workload.data(workload.examples),
+            workload.clients_at_once,
+            workload.cohort / workload.clients,
+        )
+        parts = workload.split(data.labels, workload.clients)
+    else:
+        data, at_once, share = workload.data(round(scale * EXAMPLES)), 1, 1.0
+        parts = partition.dirichlet(data.labels, CLIENTS, 0.5, SEED, min_size=1)
     model = accepted(algorithm, Model(networks.linen(workload.network), workload.image_shape))
-    prepared = engine_rounds.prepare(data, parts, algorithm, model, engine_rounds.layout(cores))
+    prepared = engine_rounds.prepare(data, parts, algorithm, model, engine_rounds.layout(cores, at_once), share)
     return functools.partial(next, engine_rounds.rounds(*prepared))
 
 

@@ -50,13 +50,19 @@ def prepare(task: str, workload: str, rounds: int, scale: float = 1.0, clients: 
 
 
 def measure_overheads(
-    kind: str, rounds: int, cores: int, scale: float, file: str, names: Sequence[str] | None = None
+    kind: str,
+    rounds: int,
+    cores: int,
+    scale: float,
+    file: str,
+    names: Sequence[str] | None = None,
+    like: str | None = None,
 ) -> None:
     """Writes the costs of ``methods``, all or some, or ``augmentations`` to a JSON file; messages count its steps."""
     from experiments.benchmarks import overheads
 
     with _messages() as say:
-        rows = overheads.measure(kind, rounds, cores, scale, lambda total: say({"total": total}), names)
+        rows = overheads.measure(kind, rounds, cores, scale, lambda total: say({"total": total}), names, like)
     Path(file).write_text(json.dumps(rows))
 
 

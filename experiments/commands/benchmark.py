@@ -5,6 +5,7 @@
     fedjax-collapse benchmark --workloads=table6 --scale=0.02 --turns
     fedjax-collapse benchmark --systems=fedjax_collapse --variant="float32 JAX_DEFAULT_MATMUL_PRECISION=float32"
     fedjax-collapse benchmark --methods
+    fedjax-collapse benchmark --methods=ditto --like=fedavg20
     fedjax-collapse benchmark --augmentations
     fedjax-collapse benchmark --networks=resnet18,mobilenet_v2
     fedjax-collapse benchmark --growth
@@ -136,7 +137,7 @@ def run_overheads(asked: Namespace) -> list[Row]:
     with tempfile.TemporaryDirectory() as folder:
         file, rounds = Path(folder, "measurement.json"), asked.rounds or _OVERHEAD_ROUNDS
         options = dict(kind=asked.mode, rounds=rounds, cores=machine.num_cores(), scale=asked.scale, file=str(file))
-        options |= dict(names=asked.methods)
+        options |= dict(names=asked.methods, like=asked.like)
         _worker(f"timing the {asked.mode}", "overheads", **options)
         return json.loads(file.read_text())
 

@@ -1,13 +1,14 @@
 """Writes the features of a config's data, by its network, to a file that the data source ``features`` reads.
 
     fedjax-collapse extract --config=CONFIG[:arg] [--config.key=value] [--setting=SETTING] [--arm=ARM] [--seed=SEED]
-        --out=FILE.npz
+        [--virtual=COUNT] --out=FILE.npz
 
 Every training and test example is run once, without augmentation, in evaluation mode. The weights are those of
 ``network.weights``, else the initial ones of a run with this seed; ``fedjax-collapse export`` writes those of a
 finished run to such a file. The npz file also has labels, class names, domains and owners, and ``provenance`` as JSON:
-network, data, normalisation, the SHA-256 of weights and data, and versions. Exit status: 0, or 2 after a one-line
-message about wrong input.
+network, data, normalisation, the SHA-256 of weights and data, and versions. With --virtual the owners are the clients
+of the config's partition, and virtual features are added as in GGEUR, until a client has COUNT examples of each class
+that it holds. Exit status: 0, or 2 after a one-line message about wrong input.
 """
 
 import json
@@ -30,6 +31,7 @@ from fedjax_collapse.core.hashing import digest
 from fedjax_collapse.core.records import Examples, UserError, Variables
 from fedjax_collapse.core.target import Target
 from fedjax_collapse.data import Federation
+from fedjax_collapse.data.virtual_features import draw_virtual_features
 from fedjax_collapse.nn.model import Model
 from fedjax_collapse.simulation.evaluation import evaluate
 from fedjax_collapse.storage.history import write_npz
@@ -42,8 +44,8 @@ def main(arguments: list[str]) -> int:
     if launch_options.help_is_asked(arguments):
         command_line().parse_args(["--help"])
     try:
-        config, seed, out = parse(arguments)
-        arrays = extract(config, seed)
+        config, seed, out, virtual = parse(arguments)
+        arrays = extract(config, seed, virtual)
         try:
             write_npz(out, arrays)
         except OSError as error:
@@ -56,8 +58,8 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def parse(arguments: list[str]) -> tuple[dict[str, Any], int, Path]:
-    """Returns the config (of the chosen setting and arm), the seed, and the file to write.
+def parse(arguments: list[str]) -> tuple[dict[str, Any], int, Path, int]:
+    """Returns the config (of the chosen setting and arm), the seed, the file to write, and the value of --virtual.
 
     Raises:
         UserError: the command line is invalid, or the file is in no folder.
@@ -65,7 +67,11 @@ def parse(arguments: list[str]) -> tuple[dict[str, Any], int, Path]:
     own, rest = _own_options().parse_known_args(arguments)
     if own.out.is_dir() or not own.out.absolute().parent.is_dir():
         raise UserError(f"--out={own.out}: it is a folder, or in none; expected a file in a folder that is there")
-    return *resolve_one(parse_options(rest)), own.out
+    config, seed = resolve_one(parse_options(rest))
+    if own.virtual < 0 or (own.virtual and config["own_tests"]["name"] == "split"):
+        tests = config["own_tests"]["name"]
+        raise UserError(f"--virtual={own.virtual} with own_tests {tests}: expected a number of examples, and shares")
+    return config, seed, own.out, own.virtual
 
 
 def command_line() -> Parser:
@@ -76,15 +82,17 @@ def command_line() -> Parser:
 def _own_options():
     parser = Parser(add_help=False)
     parser.add_argument("--out", type=Path, metavar="FILE", required=True, help="where to write, such as features.npz")
+    parser.add_argument("--virtual", type=int, metavar="COUNT", default=0, help="examples of a class at a client")
     return parser
 
 
-def extract(config: Mapping[str, Any], seed: int) -> dict[str, np.ndarray]:
+def extract(config: Mapping[str, Any], seed: int, virtual: int = 0) -> dict[str, np.ndarray]:
     """Returns the arrays of the file.
 
     Args:
         config: all values of an arm in a setting.
-        seed: of the initial weights.
+        seed: of the initial weights, the partition and the virtual features.
+        virtual: the number of examples of a class at a client, with virtual ones; 0 is none, and no partition.
 
     Raises:
         UserError: data or network are invalid, or features are not finite.
@@ -105,7 +113,23 @@ def extract(config: Mapping[str, Any], seed: int) -> dict[str, np.ndarray]:
             arrays[f"{prefix}labels"] = examples.labels
     optional = ("class_names", "domains", "test_domains", "domain_names", "owners", "test_owners")
     given = {name: getattr(source, name) for name in optional}
-    return arrays | {name: np.asarray(value) for name, value in given.items() if value is not None and len(value)}
+    arrays |= {name: np.asarray(value) for name, value in given.items() if value is not None and len(value)}
+    return _with_virtual(arrays, config, seed, virtual) if virtual else arrays
+
+
+def _with_virtual(arrays, config, seed, count):
+    """Returns the arrays with the clients' rows in place of the training part, and virtual features behind them."""
+    own = build.federations(config, [seed])[seed].owned_rows()
+    rows, owners = np.concatenate(own), np.repeat(np.arange(len(own)), list(map(len, own)))
+    features, labels = arrays["features"][rows], arrays["labels"][rows]
+    with wait("drawing virtual features"):
+        drawn = draw_virtual_features(features, labels, owners, count, seed)
+    of_train = {name: arrays[name][rows] for name in ("labels", "domains") if name in arrays} | {"owners": owners}
+    of_train = {name: np.concatenate([values, values[drawn.rows]]) for name, values in of_train.items()}
+    made = json.loads(str(arrays["provenance"])) | {"virtual": count}
+    arrays = {name: values for name, values in arrays.items() if name != "test_owners"}
+    features = np.concatenate([features, drawn.features])
+    return arrays | of_train | {"features": features, "provenance": np.array(json.dumps(made))}
 
 
 def features_of(model: Model, variables: Variables, examples: Examples, advance: Advance) -> np.ndarray:

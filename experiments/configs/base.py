@@ -76,7 +76,7 @@ KEYS = {  # sections with dots
     "network.adapters": Key(
         ConfigDict,
         "low-rank adapters of the network's layers; all else but the head is then frozen: rank, alpha, layers, "
-        "rank_stabilized, dropout, init",
+        "rank_stabilized, dropout, one_scale, init",
     ),
     "training.epochs": Key(
         5, "passes over the client's examples in a round; phases=(('head', 10), ('body', 1)) replaces it"

@@ -15,6 +15,7 @@ from jaxtyping import Float
 _CUT = 1e-6  # of singular values, relative to the largest; smaller ones span no direction
 
 Matrix = Float[np.ndarray, "inputs outputs"]
+Factors = tuple[np.ndarray, np.ndarray]  # [inputs, rank] and [rank, outputs]
 
 
 class Decomposition(NamedTuple):
@@ -53,6 +54,34 @@ def energy(values: Float[np.ndarray, " values"], directions: int) -> float:
     squares = values**2
     total = squares.sum()
     return float(squares[:directions].sum() / total) if total > 0 else math.nan
+
+
+def energy_beyond(values: Float[np.ndarray, " values"], directions: int) -> float:
+    """Returns 1 - ``energy``, with the precision of a small share."""
+    squares = values**2
+    total = squares.sum()
+    return float(squares[directions:].sum() / total) if total > 0 else math.nan
+
+
+def product_values(
+    first: Float[np.ndarray, "inputs rank"], second: Float[np.ndarray, "rank outputs"]
+) -> Float[np.ndarray, " values"]:
+    """Returns the singular values of a product of factors, descending, as many as its rank can be.
+
+    From QR decompositions of the factors, so that no matrix [inputs, outputs] is formed if the rank is small; in
+    float64, precise down to 1e-16 of the largest. NaN if a factor is not finite.
+    """
+    count = min(*first.shape, second.shape[1])
+    if not (np.isfinite(first).all() and np.isfinite(second).all()):
+        return np.full(count, np.nan)
+    left, right = (np.linalg.qr(factor, mode="r") for factor in (first, second.T))
+    return np.linalg.svd(left @ right.T, compute_uv=False)[:count]
+
+
+def weighted_sum(products: Sequence[Factors], weights: Sequence[float] | np.ndarray) -> Factors:
+    """Returns the factors of a sum of products, whose rank is the sum of theirs."""
+    first = [weight * factor for weight, (factor, _) in zip(weights, products, strict=True)]
+    return np.concatenate(first, axis=1), np.concatenate([factor for _, factor in products])
 
 
 def cosines(

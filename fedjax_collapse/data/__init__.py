@@ -1,7 +1,8 @@
 """Data sources, partitions, augmentation, and federations built from them.
 
 ``reading`` reads files for sources and partitions, and ``glyphs`` draws images. ``class_holders`` is part of
-``partition``, ``pixels`` and ``auto_augment`` of ``augment``. ``heterogeneity`` measures how unequal clients are.
+``partition``, ``pixels`` and ``auto_augment`` of ``augment``. ``heterogeneity`` measures how unequal clients are, and
+``virtual_features`` adds features to those of clients.
 """
 
 from fedjax_collapse.data import partition as partition

@@ -20,7 +20,7 @@ import numpy as np
 from fedjax_collapse.core.records import UserError
 
 CHARACTERS = string.digits + string.ascii_uppercase + string.ascii_lowercase + "αβγδεζηθλμξπρστφχψωΓΔΘΛΞΠΣΦΨΩ&@#?!%$+="
-NUM_CLASSES = (10, 62, 100)
+FIRST = {10: 0, 26: 10, 62: 0, 100: 0}  # number of classes: the character of class 0
 VERSION = 1  # of the drawing; increase it whenever images of a seed change
 STYLES = ("clean", "coloured", "outline", "textured")
 _FONTS = (

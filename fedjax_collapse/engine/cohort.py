@@ -261,9 +261,11 @@ def measured_by_all(
     return _sum_reports(rounds, algorithm, shared, clients, functools.partial(local.measure, by_all=True))
 
 
-def start_with(algorithm: FedAvg, received: Server, reports: dict[str, PyTree], left_out: jax.Array | None) -> Server:
+def start_with(
+    rounds: Rounds, algorithm: FedAvg, received: Server, reports: dict[str, PyTree], left_out: jax.Array | None
+) -> Server:
     """Returns the server before the first round, updated by all clients' reports; unchanged if all are left out."""
-    new = server.combine_first_reports(algorithm, received, reports)
+    new = server.combine_first_reports(algorithm, rounds.model, received, reports)
     return new if left_out is None else either(~jnp.all(left_out), new, received)
 
 

@@ -82,7 +82,7 @@ def with_first_reports(
         host, report = _Host.of(rounds, data, examples), functools.partial(_first_reports, rounds, algorithm, current)
         of_clients = Stream.FIRST_REPORTS.key(key)
         left_out, total = _reports_of_all(rounds, algorithm, host, of_clients, states, report)
-        return state._replace(server=_start_with(algorithm, current, total, left_out)), left_out
+        return state._replace(server=_start_with(rounds, algorithm, current, total, left_out)), left_out
 
 
 def _train_and_aggregate(rounds, algorithm, host, state, first):
@@ -204,7 +204,7 @@ def _measure(rounds, algorithm, server, round, states, cohort):
 
 
 _dispatch = jax.jit(server.dispatch)
-_start_with = jax.jit(cohorts.start_with)
+_start_with = jax.jit(cohorts.start_with, static_argnums=0)
 _end_with = jax.jit(cohorts.end_with)
 
 

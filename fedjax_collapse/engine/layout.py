@@ -46,6 +46,8 @@ class Rounds:
         watch: the clients whose local models are returned after a call's last round: ``one``, the member of its cohort
             with the lowest identity; ``all`` of its cohort; or a tuple of identities.
         diverging: what a round does with clients that diverge (``skipping.py``).
+        rule: the classes of the rule of participation and of its sampler, which the structure of an argument does not
+            tell apart (``FedAvg.methods``).
     """
 
     model: Model
@@ -53,6 +55,7 @@ class Rounds:
     run_map: ClientMap | None = None
     watch: str | tuple[int, ...] = "one"
     diverging: KeepAll = KEEP_ALL
+    rule: tuple[type, ...] = ()
 
     @property
     def num_watched(self) -> int:

@@ -258,7 +258,7 @@ def _with_first_reports(rounds, algorithm, state, data, examples):
     report = functools.partial(cohorts.first_reports, rounds, algorithm, shared)
     key = Stream.FIRST_REPORTS.key(state.key)
     left_out, reports = _reports_of_all(rounds, algorithm, state, data, key, report)
-    return state._replace(server=cohorts.start_with(algorithm, state.server, reports, left_out)), left_out
+    return state._replace(server=cohorts.start_with(rounds, algorithm, state.server, reports, left_out)), left_out
 
 
 def _reports_of_all(rounds, algorithm, state, data, key, report):

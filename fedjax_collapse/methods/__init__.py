@@ -1,6 +1,7 @@
 """Published methods, one per file. ``FedAvg`` takes any number of them; ``base.py`` defines their interface."""
 
 from fedjax_collapse.core.options import option as option
+from fedjax_collapse.methods.afl import AFL as AFL
 from fedjax_collapse.methods.apfl import APFL as APFL
 from fedjax_collapse.methods.balanced_softmax import BalancedSoftmax as BalancedSoftmax
 from fedjax_collapse.methods.base import ClientView as ClientView
@@ -17,10 +18,12 @@ from fedjax_collapse.methods.ccvr import CCVR as CCVR
 from fedjax_collapse.methods.clip_update import ClipUpdate as ClipUpdate
 from fedjax_collapse.methods.decov import DeCov as DeCov
 from fedjax_collapse.methods.ditto import Ditto as Ditto
+from fedjax_collapse.methods.fed3r import Fed3R as Fed3R
 from fedjax_collapse.methods.fedala import FedALA as FedALA
 from fedjax_collapse.methods.fedamp import FedAMP as FedAMP
 from fedjax_collapse.methods.fedasam import FedASAM as FedASAM
 from fedjax_collapse.methods.fedbabu import FedBABU as FedBABU
+from fedjax_collapse.methods.fedcgs import FedCGS as FedCGS
 from fedjax_collapse.methods.fedcm import FedCM as FedCM
 from fedjax_collapse.methods.feddbe import FedDBE as FedDBE
 from fedjax_collapse.methods.feddc import FedDC as FedDC

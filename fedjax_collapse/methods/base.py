@@ -6,7 +6,7 @@ hooks that it needs; a hook that no method overrides costs nothing. Hooks are pu
 
     init_shared, init_memory    initial state at the server (sent to all clients) and at a client
     init_memory_among           the latter, where it depends on the number of clients
-    first_report                what all clients report before the first round
+    first_report, first_model   what all clients report before the first round, and the model that it makes
     share_private, own_parts    a client's private parts, computed from the server's state
     held_out                    how many of its examples a client does not train on
     receive                     the model from which local training starts
@@ -222,6 +222,14 @@ class Method:
 
     def first_report(self, view: ClientView) -> PyTree:
         """Returns a client's report on the initial model; the sum of all clients' reports is passed to ``combine``."""
+        raise NotImplementedError
+
+    def first_model(self, variables: Variables, report: PyTree, model: Model) -> Variables:
+        """Returns the model of the first round, from the initial one and the sum of all clients' first reports.
+
+        Frozen parts may change; private parts do not. States of methods are initialised before, from the initial model.
+        At most one method of an algorithm overrides this hook.
+        """
         raise NotImplementedError
 
     def measures_all(self) -> bool:

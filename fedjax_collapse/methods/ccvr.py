@@ -43,6 +43,7 @@ from fedjax_collapse.core.options import Count, Decay, Positive, check_fields, o
 from fedjax_collapse.core.records import Batch, Key, Outputs, PyTree, UserError, Variables
 from fedjax_collapse.data.batches import pad_to_batches, shuffled_rows
 from fedjax_collapse.losses import cross_entropy
+from fedjax_collapse.methods._linear_head import check_linear_head, head_of, with_head
 from fedjax_collapse.methods.base import FinishView, Method
 from fedjax_collapse.nn.model import Model
 from fedjax_collapse.training.local_training import LocalTraining
@@ -95,7 +96,7 @@ class CCVR(Method):
             raise UserError("CCVR: the model's task has no classes, expected one of classification")
         if private != "none":
             raise UserError(f"CCVR: private {private!r} makes features differ between clients; expected 'none'")
-        _check_head(model)
+        check_linear_head("CCVR", model)
         frozen = training.frozen_part(at_server=True)
         if any(masks.select(model.mask("head"), model.mask(frozen)).values()):
             raise UserError(f"CCVR: training.freeze {training.freeze!r} freezes the head that it trains")
@@ -172,10 +173,8 @@ def _calibrated(method, model, variables, total):
     features = virtual_features(key_features, *class_moments(total), method.samples)
     if method.clip:
         features = jax.nn.relu(features)
-    paths = _head_paths(model)
-    leaves = masks.by_path(variables.params)
-    head = _train_head(method, tuple(leaves[path] for path in paths), features, total.counts > 0, key_order)
-    return variables._replace(params=masks.replace(variables.params, dict(zip(paths, head, strict=True))))
+    head = _train_head(method, head_of(variables, model), features, total.counts > 0, key_order)
+    return with_head(variables, model, *head)
 
 
 def _train_head(method, head, features, is_present, key):
@@ -210,20 +209,3 @@ def _features_of_zeros(model, variables):
     inputs = jnp.zeros((1, *model.input_shape), model.input_dtype)
     batch = Batch(inputs, jnp.zeros(1, jnp.int32), jnp.ones(1, bool))
     return model.apply(variables, batch, train=False)[0].features[0]
-
-
-def _head_paths(model):
-    """The paths of the head's kernel and bias, in this order."""
-    paths = masks.select(model.mask("head").params, model.mask("all").params)
-    return sorted(paths, reverse=True)
-
-
-def _check_head(model):
-    """Raises UserError for a head that is not a layer with a kernel [d, classes] and a bias."""
-    shapes, params = model.initial_shapes(), jax.eval_shape(model.init, jax.random.key(0)).params
-    (_, classes), (_, dim) = shapes.logits.shape, shapes.features.shape
-    leaves = masks.select(model.mask("head").params, params)
-    head = {path.rpartition("/")[2]: leaf.shape for path, leaf in leaves.items()}
-    if head != {"kernel": (dim, classes), "bias": (classes,)}:
-        found = ", ".join(f"{name} {list(shape)}" for name, shape in head.items())
-        raise UserError(f"CCVR: the head has {found}; expected a kernel [{dim}, {classes}] and a bias [{classes}]")

@@ -45,6 +45,8 @@ class LoRA:
             are all linear layers but the head.
         rank_stabilized: whether s is alpha / sqrt(r).
         dropout: of the adapter's inputs, in training.
+        one_scale: whether clients with smaller ranks (``methods``) have the scale of this rank, too, as in the released
+            code of FLoRA, instead of their own.
         init: how a is drawn: ``uniform`` in +-1 / sqrt(in), as PyTorch's Linear, or ``gaussian`` with std 1 / r.
 
     Examples:
@@ -56,6 +58,7 @@ class LoRA:
     layers: tuple[str, ...] = ("query", "value")
     rank_stabilized: bool = False
     dropout: Decay = 0.0
+    one_scale: bool = False
     init: Annotated[str, ("uniform", "gaussian")] = "uniform"
 
     def __post_init__(self) -> None:
@@ -65,6 +68,7 @@ class LoRA:
 
     def scale(self, rank: int | jax.Array) -> float | jax.Array:
         """Returns s of an adapter of that rank."""
+        rank = self.rank if self.one_scale else rank
         return self.alpha / (rank**0.5 if self.rank_stabilized else rank)
 
     def initial_a(self, size: int) -> nn.initializers.Initializer:

@@ -171,7 +171,8 @@ def check(run: Run, model: Model, schedule: Schedule, hardware: Hardware = Hardw
     diverging = engine.SkipDiverged() if schedule.on_nan == "skip_client" else engine.KEEP_ALL
     if schedule.on_nan == "skip_client" and not client_map.is_compiled:
         raise UserError("on_nan 'skip_client': the debug layout stops at the client instead; choose another one")
-    rounds = engine.Rounds(model, layout, hardware.run_map, schedule.watch, diverging)
+    rule = type(schedule.rule), type(schedule.rule.sampler)
+    rounds = engine.Rounds(model, layout, hardware.run_map, schedule.watch, diverging, rule)
     data = Data(federation.ownership, schedule.rule)
     engine.trace(dataclasses.replace(rounds, run_map=None), algorithm.enabled(), data, federation.train)
     check_padding(model, federation.train)

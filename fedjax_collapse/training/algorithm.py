@@ -25,7 +25,24 @@ from fedjax_collapse.training.local_training import LocalTraining
 from fedjax_collapse.training.optimizers import check_optimizer
 
 # hooks that at most one method may have
-_EXCLUSIVE = ("task", "gradient", "phases", "held_out", "receive", "personal", "predict")
+_EXCLUSIVE = ("first_model", "task", "gradient", "phases", "held_out", "receive", "personal", "predict")
+
+
+@jax.tree_util.register_pytree_with_keys_class
+class _ByName(OrderedDict):
+    """Methods in their order, a dict of which would be sorted inside compiled code.
+
+    Structures of trees with dataclasses of other classes, but equal static fields, are equal to JAX 0.10.2, which then
+    sometimes runs the program of the other class. So here the classes are part of the structure.
+    """
+
+    def tree_flatten_with_keys(self):
+        children = [(jax.tree_util.DictKey(name), method) for name, method in self.items()]
+        return children, (tuple(self), tuple(map(type, self.values())))
+
+    @classmethod
+    def tree_unflatten(cls, names_and_classes, methods):
+        return cls(zip(names_and_classes[0], methods, strict=True))
 
 
 @struct.dataclass
@@ -63,8 +80,8 @@ class FedAvg:
     keep_trained: bool = option(False)
 
     def __post_init__(self):
-        if isinstance(self.methods, Mapping):  # a dict would be sorted inside compiled code
-            object.__setattr__(self, "methods", OrderedDict(self.methods))
+        if isinstance(self.methods, Mapping):
+            object.__setattr__(self, "methods", _ByName(self.methods))
 
     def check(self, model: Model | None = None) -> None:
         """Checks all hyper-parameters, their combination and, if given, the model.
@@ -95,6 +112,8 @@ class FedAvg:
         for name, method in self.methods.items():
             if method.has("carry") and not method.has("init_carry"):
                 raise UserError(f"method {name}: it has a hook carry, expected init_carry as well")
+            if method.has("first_model") and not method.starts_with_report():
+                raise UserError(f"method {name}: it has a hook first_model, expected first_report as well")
             method.check_among(self.methods)
             self._check_factors(name, method)
         if model is not None:

@@ -35,10 +35,15 @@ def init(algorithm: FedAvg, model: Model, variables: Variables, num_clients: int
     return Server(variables, shared, optimizer), ClientState(memory, private)
 
 
-def combine_first_reports(algorithm: FedAvg, server: Server, reports: dict[str, PyTree]) -> Server:
+def combine_first_reports(algorithm: FedAvg, model: Model, server: Server, reports: dict[str, PyTree]) -> Server:
     """Returns the server before the first round, given the summed reports of all clients on the initial model."""
     combined = {name: algorithm.methods[name].combine(server.shared[name], r) for name, r in reports.items()}
-    return server._replace(shared={**server.shared, **combined})
+    variables = server.variables
+    for name, method in algorithm.having("first_model").items():
+        made = method.first_model(variables, reports[name], model)
+        made = check_returned(name, "first_model", made, variables)
+        variables = masks.where(model.mask(algorithm.private_part), variables, made)
+    return server._replace(variables=variables, shared={**server.shared, **combined})
 
 
 def aggregate(algorithm: FedAvg, model: Model, server: Server, upload: Upload) -> Server:

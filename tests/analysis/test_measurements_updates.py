@@ -5,10 +5,22 @@ import numpy as np
 import pytest
 
 from fedjax_collapse import FedAvg, LocalTraining, Model, UserError, nn, simulate
-from fedjax_collapse.analysis.measurements import updates
+from fedjax_collapse.analysis.measurements import adapters, updates
 from fedjax_collapse.analysis.rank import stable_rank
 from fedjax_collapse.analysis.spectrum import effective_rank
-from fedjax_collapse.analysis.updates import Aggregation, aggregation, as_matrices, cosines, decompose, energy, overlap
+from fedjax_collapse.analysis.updates import (
+    Aggregation,
+    aggregation,
+    as_matrices,
+    cosines,
+    decompose,
+    energy,
+    energy_beyond,
+    overlap,
+    product_values,
+    weighted_sum,
+)
+from fedjax_collapse.nn.adapters import LoRA
 
 TRAINING = LocalTraining(epochs=1, batch_size=8, learning_rate=0.05)
 A = np.array([[1.0, 0, 2]]), np.array([[1.0, 0, 1], [0, 2, 1]]), np.array([[0.0, 1, -1], [1, 1, 0]])
@@ -66,6 +78,21 @@ def test_directions_of_two_clients():
     none = decompose(np.zeros((3, 4)), 8)
     assert np.isnan(overlap(none.outputs, second.outputs)) and len(cosines(none.outputs, second.outputs)) == 0
     assert np.isnan(energy(none.values, 1)) and np.isnan(decompose(np.full((3, 4), np.nan), 2).values).all()
+
+
+def test_products_of_factors_are_not_formed():
+    for first, second in ((A[1].T, B[1].T), (A[2], A[1].T)):  # of rank 2, and of more rank than the sides have
+        expected = np.linalg.svd(first @ second, compute_uv=False)
+        found = product_values(first, second)
+        assert len(found) == min(*first.shape, second.shape[1])
+        np.testing.assert_allclose(found, expected[: len(found)], atol=1e-14)
+    mean = weighted_sum([(a.T, b.T) for a, b in zip(A, B, strict=True)], (0.25, 0.25, 0.5))
+    found = product_values(*mean)
+    np.testing.assert_allclose(found, (2.2580289615, 1.8135479535, 0.2232689616), atol=1e-9)
+    assert energy_beyond(found, 2) == pytest.approx(1 - 0.9940919067, abs=2e-7) and np.isnan(
+        energy_beyond(0 * found, 2)
+    )
+    assert np.isnan(product_values(np.full((3, 2), np.nan), np.ones((2, 4)))).all()
 
 
 def test_a_convolution_is_the_matrix_of_its_patches():
@@ -127,6 +154,45 @@ def test_a_client_outside_the_cohort_and_no_shared_weight(federation):
     assert all(row["measured/u/effective_rank"] >= 1 for row in result.metrics)
     with pytest.raises(UserError, match="measurement updates: clients share no weight matrix with the server"):
         simulate(federation, model, FedAvg(TRAINING, private="all"), **options)
+
+
+def test_adapters_of_a_round(federation):
+    """Averaged factors of rank 2, with the clients' products formed."""
+    model, views = Model(nn.MLP(4, hidden=(6,)), federation.input_shape, adapters=LoRA(2, 4.0, layers=("all",))), []
+    algorithm = FedAvg(TRAINING.replace(freeze="base", learning_rate=0.5))
+    options = dict(rounds=2, key=jax.random.key(0), participation=0.6, watch="all")
+    measurements = {"a": adapters, "keep": lambda view: views.append(view) or 0}
+    result = simulate(federation, model, algorithm, measurements=measurements, **options)
+    row, view = result.metrics[-1], views[-1]
+
+    def product(of):
+        layer = of.variables.params["Dense_0"]
+        return 2.0 * np.asarray(layer["lora_a"], float).reshape(-1, 2) @ np.asarray(layer["lora_b"], float)
+
+    sizes = np.asarray(federation.ownership.sizes)[list(view.local)]
+    clients, kept = [product(of) for of in view.local.values()], product(view.server)
+    mean = np.average(clients, axis=0, weights=sizes)
+    of_mean, of_kept = (np.linalg.svd(of, compute_uv=False) for of in (mean, kept))
+    np.testing.assert_allclose(result.measurements["a/mean_singular_values"][-1, 0], of_mean[:6], rtol=1e-5, atol=1e-8)
+    np.testing.assert_allclose(result.measurements["a/singular_values"][-1, 0], of_kept[:2], rtol=1e-5)
+    found = {name: row[f"measured/a/{name}"] for name in ("beyond_1", "mean_beyond_2", "norm", "mean_norm", "error")}
+    expected = {
+        "beyond_1": of_kept[1] ** 2 / np.sum(of_kept**2),
+        "mean_beyond_2": np.sum(of_mean[2:] ** 2) / np.sum(of_mean**2),
+        "norm": np.linalg.norm(kept),
+        "mean_norm": np.linalg.norm(mean),
+        "error": np.linalg.norm(mean - kept) / np.linalg.norm(mean),
+    }
+    assert found == pytest.approx(expected, rel=1e-4) and found["error"] > 0.01
+    assert row["measured/a/effective_rank"] == pytest.approx(effective_rank(of_kept[:2]), rel=1e-4)
+    local = np.mean([effective_rank(np.linalg.svd(of, compute_uv=False)[:2]) for of in clients])
+    assert row["measured/a/local_effective_rank_mean"] == pytest.approx(local, rel=1e-4)
+
+
+def test_adapters_of_a_network_without_any(federation):
+    model = Model(nn.MLP(4, hidden=(6,)), federation.input_shape)
+    with pytest.raises(UserError, match=r"measurement adapters: the network has no adapters; set network\.adapters"):
+        simulate(federation, model, FedAvg(TRAINING), rounds=1, key=jax.random.key(0), measurements={"a": adapters})
 
 
 def test_the_numbers_are_named():

@@ -124,13 +124,14 @@ def programs(algorithm: FedAvg, rule: Participation = Participation(0.5), batch_
         return () if clock is None else clock.seconds(key, jnp.ones(4, int))
 
     key = jax.eval_shape(lambda: jax.random.key(0))
-    state, client = jax.eval_shape(start, algorithm, key)
+    started = jax.jit(start).trace(algorithm, key)
+    state, client = started.out_info
     clients = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((4, *leaf.shape), leaf.dtype), client)
     whole = engine.State(state, clients, key, jax.ShapeDtypeStruct((), jnp.int32))
     arguments = rounds, algorithm, whole, given, data.train
     traced = [
         compiled._run_rounds_compiled.trace(*arguments, rounds.layout.max_rounds),
-        jax.jit(start).trace(algorithm, key),
+        started,
         jax.jit(score).trace(algorithm, state, clients),
         jax.jit(time).trace(given, key),
         *([compiled._with_first_reports.trace(*arguments)] if algorithm.starting else []),
@@ -161,9 +162,9 @@ def of_network(name: str, module: linen.Module, adapters: LoRA | None = None) ->
     size = TINY[name].size
     model, batch = Model(module, (size, size, 3), adapters=adapters), batch_of((size, size, 3))
     key = jax.eval_shape(lambda: jax.random.key(0))
-    variables = jax.eval_shape(model.init, key)
+    started, variables = jax.make_jaxpr(model.init, return_shape=True)(key)
     train = functools.partial(model.apply, train=True, levels=True)
-    return what_they_do(jax.make_jaxpr(model.init)(key), jax.make_jaxpr(train)(variables, batch, key=key))
+    return what_they_do(started, jax.make_jaxpr(train)(variables, batch, key=key))
 
 
 def of_head(module: linen.Module) -> Programs:
@@ -208,6 +209,8 @@ class Options(NamedTuple):
 
     def outcomes(self, name: str) -> dict[str, str]:
         """By value; of numbers that of the first that is not refused."""
+        if f"{self.path}.{name}" in self.make(self.record).used:  # for another number the programs are the same
+            return dict.fromkeys(map(repr, self.others(name)[:1]), "effect")
         found = {}
         for value in self.others(name):
             found[repr(value)] = self.outcome(name, value)

@@ -14,7 +14,7 @@ def cache(tmp_path_factory):
         yield
 
 
-@pytest.mark.parametrize(("num_classes", "size", "channels"), [(10, 28, 1), (62, 32, 3), (100, 32, 1)])
+@pytest.mark.parametrize(("num_classes", "size", "channels"), [(10, 28, 1), (26, 28, 1), (62, 32, 3), (100, 32, 1)])
 def test_shapes_and_balanced_classes(num_classes, size, channels):
     source = sources.glyphs(num_classes, size, channels, train_size=2 * num_classes, test_size=num_classes)
     assert source.images.shape == (2 * num_classes, size, size, channels) and source.images.dtype == np.uint8
@@ -94,7 +94,7 @@ def test_classes_are_learnable_and_domains_differ():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (dict(num_classes=11), "num_classes 11: expected one of 10, 62, 100"),
+        (dict(num_classes=11), "num_classes 11: expected one of 10, 26, 62, 100"),
         (dict(channels=2), "channels 2: expected one of 1, 3"),
         (dict(domains=("clear",)), "unknown domain 'clear', expected one of clean"),
         (dict(domains=()), r"domains \(\): expected at least one"),

@@ -19,6 +19,7 @@ from fedjax_collapse import (
     UserError,
     engine,
 )
+from fedjax_collapse.simulation.runs import check
 from fedjax_collapse.simulation.simulation import Hardware, Run, Schedule, simulate_runs
 
 pytestmark = pytest.mark.slow
@@ -195,6 +196,15 @@ def test_cohorts_are_of_those_whose_day_it_is(federation, network):
     crowded = is_day.any(axis=1)
     np.testing.assert_array_equal(took_part[crowded], is_day[crowded])
     assert (took_part[~crowded].sum(axis=1) == 1).all() and not took_part.all(axis=1).any()
+
+
+def test_rules_of_other_classes_are_other_programs(federation, network):
+    """Although JAX takes dataclasses of other classes, with equal fields, for equal."""
+    algorithm = FedAvg(weighting="equal")
+    by_size, uniform = (Participation(0.5, sampler) for sampler in (engine.BySize(), engine.Uniform()))
+    run = Run(federation, algorithm, jax.random.key(0))
+    assert check(run, network, Schedule(1, by_size)) != check(run, network, Schedule(1, uniform))
+    assert check(run, network, Schedule(1, uniform)) == check(run, network, Schedule(1, Participation(0.5)))
 
 
 def test_by_size_with_equal_weights(federation, network):

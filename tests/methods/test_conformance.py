@@ -27,15 +27,18 @@ VARIANTS = {  # by options that clients or the server keep something for
     "scaffold, momentum": FedAvg(TRAINING.replace(momentum_reset=False), {"scaffold": METHODS["scaffold"]()}),
 }
 OUT_OF_RANGE = {  # values that are not in the range, or among the choices, of the option
+    "afl": dict(gamma=-1.0, finetune=1),
     "apfl": dict(alpha=1.5, adaptive=1, variant="code"),
     "balanced_softmax": dict(tau=-1.0, vacant="floor"),
     "ccvr": dict(when="never", clients="some", samples=0),
     "clip_update": dict(max_norm=0.0),
     "decov": dict(strength=-1.0),
     "ditto": dict(strength=-1.0, epochs=0),
+    "fed3r": dict(ridge=0.0, normalize=1, finetune="all"),
     "fedala": dict(part=1, rate=0.0, share=0.0, threshold=0.0, max_epochs=0),
     "fedamp": dict(strength=-1.0, alpha=0.0, sigma=0.0, variant="code"),
     "fedasam": dict(eta=-0.1),
+    "fedcgs": dict(covariance="class"),
     "fedcm": dict(alpha=0.0),
     "feddbe": dict(strength=-1.0, momentum=0.0),
     "feddc": dict(alpha=-1.0, evaluate="all"),

@@ -10,6 +10,8 @@ from conftest import Given, assert_close, assert_same_bits
 from test_fedavg import Scalar, training, two_clients
 
 from fedjax_collapse import (
+    ClipUpdate,
+    DeCov,
     FedAvg,
     FedDC,
     FedDyn,
@@ -17,6 +19,7 @@ from fedjax_collapse import (
     FedNova,
     LocalTraining,
     Model,
+    NoisyUpdate,
     Scaffold,
     UserError,
     engine,
@@ -164,6 +167,16 @@ def test_adaptive_server_optimizers(float64, optimizer, expected):
     for delta in ([-0.4, 0.2], [-0.1, -0.3]):
         params, state = server_step(optimizer, state, params, -jnp.array(delta))
     np.testing.assert_allclose(params, expected, rtol=1e-9)
+
+
+def test_methods_of_other_classes_are_other_programs():
+    """Also under one name, and with equal fields, where JAX takes dataclasses of other classes for equal."""
+    kinds = DeCov, ClipUpdate, NoisyUpdate
+    made = [jax.tree.structure(FedAvg(methods={"it": kind()})) for kind in kinds]
+    assert len(set(made)) == len(kinds) and made[0] != made[1] != made[2] != made[0]
+    same = FedAvg(methods={"it": kinds[0](0.5), "other": kinds[1]()})
+    assert list(jax.tree.map(lambda leaf: leaf, same).methods.items()) == list(same.methods.items())
+    assert jax.tree.structure(same) == jax.tree.structure(same.replace(methods=dict(same.methods)))
 
 
 @pytest.mark.parametrize("name", ["scaffold", "fednova", "feddyn", "feddc"])

@@ -7,6 +7,7 @@ from conftest import assert_close
 from reference import (
     adapters,
     algorithms,
+    closed_forms,
     logits,
     personal,
     personal_dispatch,
@@ -113,6 +114,8 @@ CASES = {  # the method's name, perhaps with a variant after a comma
         algorithms.LESAMOnScaffold(), {"scaffold": methods.Scaffold("fednova", strength=0.1)}
     ),
     "fedlesam, feddyn, private BatchNorm": fedlesam(algorithms.LESAMOnDyn(), {"feddyn": DYN}, private="batch_norm"),
+    **{name: Case(method(finetune=True), closed_forms.PlainClosedForm(getattr(closed_forms, name)))
+       for name, method in (("fed3r", methods.Fed3R), ("afl", methods.AFL), ("fedcgs", methods.FedCGS))},
     "ditto": Case(methods.Ditto(0.5), personal.PlainDitto(0.5)),
     "fedproto": Case(methods.FedProto(0.6), own.PlainFedProto(0, True), data="skewed"),
     "fedproto, last epoch": Case(

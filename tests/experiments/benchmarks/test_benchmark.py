@@ -37,7 +37,7 @@ from experiments.benchmarks.worker import Measurement  # noqa: E402
 from experiments.benchmarks.workloads import WORKLOADS, Training  # noqa: E402
 from experiments.commands import benchmark  # noqa: E402
 from experiments.study import machine  # noqa: E402
-from fedjax_collapse import FedAvg, FedUV  # noqa: E402
+from fedjax_collapse import FedAvg, FedUV, LocalTraining  # noqa: E402
 from fedjax_collapse.core.records import UserError  # noqa: E402
 from fedjax_collapse.data import augment  # noqa: E402
 
@@ -157,7 +157,7 @@ def _replace_rounds_by_a_clock(monkeypatch, seconds_of):
     """The order of calls of rounds that take the algorithm's seconds, then twice as long, three times and so on."""
     clock, calls = [0.0], []
 
-    def rounds(algorithm, cores, scale):
+    def rounds(algorithm, cores, scale, like):
         def run():
             seconds = seconds_of(algorithm)
             calls.append(seconds)
@@ -173,7 +173,7 @@ def _replace_rounds_by_a_clock(monkeypatch, seconds_of):
 def test_methods_are_compared_with_federated_averaging_in_adjacent_rounds(monkeypatch):
     calls = _replace_rounds_by_a_clock(monkeypatch, lambda algorithm: 1.0 + len(algorithm.methods))
     monkeypatch.setattr(
-        overheads, "methods", lambda names: {"FedAvg": FedAvg(), "FedUV": FedAvg(methods={"feduv": FedUV()})}
+        overheads, "methods", lambda names, like: {"FedAvg": FedAvg(), "FedUV": FedAvg(methods={"feduv": FedUV()})}
     )
     done = []
     found = overheads.measure("methods", 5, jax.config.jax_num_cpu_devices, advance=done.append)
@@ -225,6 +225,17 @@ def test_rounds_of_methods_and_augmentations_run(monkeypatch):
     monkeypatch.setitem(WORKLOADS, "cnn100", compiled_fast)
     for algorithm in overheads.methods()["FedDecorr"], augmented:
         overheads._rounds(algorithm, cores=1, scale=0.05)()
+
+
+def test_methods_are_timed_like_a_workload(monkeypatch):
+    small = dataclasses.replace(WORKLOADS["ditto20"].scaled(0.1), network="mlp", training=Training(2, 5, 0.1, 0.5))
+    monkeypatch.setitem(WORKLOADS, "ditto20", small)
+    found = overheads.methods(["ditto"], "ditto20")
+    assert list(found) == ["FedAvg", "Ditto"]
+    assert {algorithm.training for algorithm in found.values()} == {LocalTraining(2, 5, 0.1, 0.5)}
+    record = overheads._rounds(found["Ditto"], cores=1, scale=1.0, like="ditto20")()
+    sizes = np.array([len(part) for part in small.split(small.data(small.examples).labels, small.clients)])
+    np.testing.assert_array_equal(np.asarray(record.steps)[0], 2 * -(-sizes // 5))
 
 
 class FakeLane:
@@ -447,6 +458,8 @@ def test_systems_whose_packages_are_missing_are_left_out(capsys):
         ("--networks=mlp --scale=0.5", "--scale"),
         ("--methods --profile=.", "--profile"),
         ("--methods --growth", "--methods"),
+        ("--methods --like=fedavg2", "fedavg20"),
+        ("--like=fedavg20", "--like"),
         ("--augmentations --methods", "--methods"),
         ("--augmentations --figure=x.svg", "--augmentations"),
         ("--workload=nope", "nope"),

@@ -87,6 +87,30 @@ def test_weights_of_a_run_and_a_run_on_its_features(folder):
         np.testing.assert_allclose(run.predict(found.images), expected, rtol=1e-4, atol=1e-5)
 
 
+def test_virtual_features_of_a_partition(capsys):
+    """Each client's own features are first, in its order, and as many as asked for of each class that it holds."""
+    shared = dict(data=DOMAINS, network=NETWORK, clients=3, partition=dict(name="dirichlet", alpha=1.0, min_size=2))
+    option = config_file(**shared, seeds=(4,))
+    assert command.main([option, "--out=plain.npz"]) == command.main([option, "--virtual=9", "--out=f.npz"]) == 0
+    plain_file, found = sources.features("plain.npz"), sources.features("f.npz")
+    rows = build.federations(plain(base.get_config()) | shared, [4])[4].owned_rows()
+    order, own = np.concatenate(rows), sum(map(len, rows))
+    for name in ("images", "labels", "domains"):
+        assert np.array_equal(getattr(found, name)[:own], getattr(plain_file, name)[order])
+    assert np.array_equal(found.owners[:own], np.repeat(range(3), list(map(len, rows))))
+    assert np.array_equal(found.test_images, plain_file.test_images)
+    for client, held in enumerate(rows):
+        counts = np.bincount(found.labels[found.owners == client], minlength=10)
+        held = np.bincount(plain_file.labels[held], minlength=10)
+        assert np.array_equal(counts, np.where(held > 0, np.maximum(held, 9), 0))
+    assert json.loads(str(np.load("f.npz")["provenance"]))["virtual"] == 9
+    config = plain(base.get_config()) | dict(clients=3, partition=dict(name="given"))
+    made = build.federations(config | dict(data=dict(source="features:f.npz")), [0])[0]
+    assert made.class_counts().tolist() == [
+        np.bincount(found.labels[found.owners == client], minlength=10).tolist() for client in range(3)
+    ]
+
+
 def _federation():
     config = plain(base.get_config()) | dict(data=DOMAINS, clients=2, partition=dict(name="iid"))
     return build.federations(config, [0])[0]
@@ -97,6 +121,8 @@ def _federation():
     [
         (["--out=none/f.npz"], "--out=none/f.npz: it is a folder, or in none; expected a file"),
         (["--out=."], "--out=.: it is a folder"),
+        (["--out=f.npz", "--virtual=-1"], "--virtual=-1 with own_tests shares: expected a number of examples"),
+        (["--out=f.npz", "--virtual=5", "--config.own_tests.name=split"], "--virtual=5 with own_tests split: expected"),
         (["--out=f.npz", "--workdir=w"], "--workdir is for training; use --out"),
         (["--out=f.npz", "--config.network.weights=w.npz"], "w.npz"),
     ],

@@ -77,6 +77,7 @@ def test_what_follows_the_colon_is_the_first_argument(tmp_path, cache):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("unrendered")
 def test_a_study_on_domains(tmp_path, cache):
     """One client per domain from the config to the report, which says that glyphs are a demonstration."""
     config = base.get_config()

@@ -19,7 +19,7 @@ from experiments.study.claim import claimed
 from experiments.study.failures import RunsFailed
 from fedjax_collapse import UserError, load_run
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unrendered")]
 SWEPT = "methods.feddecorr.strength"
 
 

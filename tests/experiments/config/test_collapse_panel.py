@@ -19,5 +19,5 @@ def test_a_config_with_few_seeds_gets_five():
 
 
 def test_a_config_that_is_not_there():
-    with pytest.raises(UserError, match="^collapse_panel:missing.py:x: no such file; "):
+    with pytest.raises(UserError, match=r"^collapse_panel:missing\.py:x: no such file; "):
         collapse_panel.get_config("missing.py:x")

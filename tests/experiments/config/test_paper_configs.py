@@ -197,6 +197,7 @@ def test_rounds_of_small_versions_are_traced(paper):
 
 
 @pytest.mark.parametrize("path", [path for path in FILES if label(path) in PAGES], ids=label)
+@pytest.mark.usefixtures("unrendered")
 def test_small_versions_run(path, tmp_path):
     """The first two arms of a table with a sweep and of one of a measurement; their pages name every cell."""
     config = small(path)

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import jax
+import matplotlib
 import pytest
 from small_studies import write_config
 
@@ -42,7 +43,8 @@ def test_a_config_file_may_use_jax_and_a_cache_may_be_without_a_place(command, t
     phases = "config.training.update(dict(phases=(('all', RATES[0]),)))"
     write_config(tmp_path, rates, phases, "config.engine.devices = 2")
     (tmp_path / "file").write_text("no folder")
-    done = run(command, JAX_NUM_CPU_DEVICES="2", XDG_CACHE_HOME=str(tmp_path / "file"), MPLCONFIGDIR=str(tmp_path))
+    caches = dict(XDG_CACHE_HOME=str(tmp_path / "file"), MPLCONFIGDIR=matplotlib.get_cachedir())
+    done = run(command, JAX_NUM_CPU_DEVICES="2", **caches)
     assert done.returncode == 0 and "2 devices" in done.stdout
     assert "warning: compiled programs are not cached" in done.stderr
     assert json.loads((tmp_path / "study" / "config.json").read_text())["training"]["phases"] == [["all", 0.1]]

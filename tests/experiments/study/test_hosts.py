@@ -5,13 +5,13 @@ import os
 import re
 import socket
 import subprocess
-import sys
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 import small_studies
+from unrendered import LAUNCHER
 
 from experiments import launch
 from experiments.config import build
@@ -105,7 +105,7 @@ def in_many(config, workdir, shape, *arguments, only=None, **environment):
     (count, devices), port, started = shape, free_port(), []
     environment = os.environ | {"JAX_NUM_CPU_DEVICES": str(devices)} | environment
     for process in range(count) if only is None else only:
-        command = [sys.executable, "experiments/launch.py", config, f"--config.engine.devices={count * devices}"]
+        command = [*LAUNCHER, config, f"--config.engine.devices={count * devices}"]
         command += [f"--compilation_cache={ROOT / '.pytest_cache' / 'jax_hosts'}"]
         command += [f"--workdir={workdir if process == 0 else f'{workdir}-{process}'}"]
         command += [f"--distributed=localhost:{port},{count},{process}"]

@@ -37,8 +37,8 @@ def config_file(tmp_path):
     return write_config(tmp_path, "config.network = dict(name='small_cnn', channels=(4,))", f"config.arms = {ARMS}")
 
 
-def start(*arguments, workdir):
-    return small_studies.start(*arguments, f"--workdir={workdir}")
+def start(*arguments, workdir, **options):
+    return small_studies.start(*arguments, f"--workdir={workdir}", **options)
 
 
 def times_of(folder):
@@ -48,7 +48,7 @@ def times_of(folder):
 
 def test_a_study_from_one_command(config_file, tmp_path, capsys):
     study = tmp_path / "study"
-    assert start(config_file, "--config.seeds=(0,1)", workdir=study) == 0
+    assert start(config_file, "--config.seeds=(0,1)", workdir=study, renders=True) == 0
     output = capsys.readouterr().out
     assert "fedavg" in output and "feddecorr" in output and f"report: {study}/report.html" in output
     summary = json.loads((study / "summary.json").read_text())

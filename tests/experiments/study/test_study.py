@@ -23,7 +23,7 @@ from fedjax_collapse import UserError
 from fedjax_collapse.engine import rounds
 from fedjax_collapse.simulation.simulation import Hardware, simulate_runs
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unrendered")]
 
 ARMS = ("zeta", "alpha", "mid")
 

@@ -4,13 +4,13 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 import small_studies
 from small_studies import write_config
+from unrendered import LAUNCHER
 
 from experiments import launch
 from experiments.config.resolving import Cell, RunSpec, StudySpec
@@ -46,7 +46,7 @@ def command(tmp_path, monkeypatch) -> list[str]:
     config = write_config(Path(), *CHANGES)
     Path("deadly.py").write_text(DEADLY)
     cache = f"--compilation_cache={ROOT / '.pytest_cache' / 'jax'}"
-    return [sys.executable, str(ROOT / "experiments" / "launch.py"), config, cache]
+    return [*LAUNCHER, config, cache]
 
 
 def run(command, *arguments):

@@ -1,0 +1,280 @@
+"""Fed3R, AFL and FedCGS: test vectors, any partition, padding, single precision, training from them, wrong input."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from conftest import assert_same_bits
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedjax_collapse import (
+    AFL,
+    DeCov,
+    Fed3R,
+    FedAvg,
+    FedCGS,
+    FedDecorr,
+    Federation,
+    LocalTraining,
+    Method,
+    Model,
+    UserError,
+    engine,
+    nn,
+    simulate,
+)
+from fedjax_collapse.nn.task import REGRESSION
+
+X = np.array([[1.0, 0], [2, 1], [0, 1], [1, 1], [-1, 2]])
+Y = np.array([0, 1, 1, 0, 2])
+PARTS = [[0, 1], [2, 3, 4]]
+VECTORS = {  # kernel [d, classes] and bias
+    "afl": (
+        AFL(),
+        [[0.2708333333, 0.25, -0.1875], [0.1041666667, 0.25, 0.3125]],
+        [0.0, 0, 0],
+    ),
+    "afl, not cleaned": (
+        AFL(gamma=0.5),
+        [[0.2380952381, 0.2222222222, -0.1587301587], [0.0952380952, 0.2222222222, 0.2698412698]],
+        [0.0, 0, 0],
+    ),
+    "fedcgs": (
+        FedCGS(),
+        np.transpose([[1.875, 2.875], [2.5, 4.5], [1.25, 5.25]]),
+        [-2.5725407319, -4.4162907319, -6.2344379124],
+    ),
+    "fed3r": (Fed3R(normalize=False), None, [0.9795474385, 0.0036599587, 0.0021344684]),
+}
+METHODS = {name: method for name, (method, *_) in VECTORS.items()} | {"fedcgs, within": FedCGS("within")}
+
+
+def linear(inputs, labels, parts, test=None, **options):
+    """A federation of vectors, and the linear model on them."""
+    classes = tuple(map(str, range(1 + max(labels))))
+    test_inputs, test_labels = (inputs, labels) if test is None else test
+    made = Federation.from_inputs(inputs, labels, parts, test_inputs, test_labels, class_names=classes, **options)
+    return made, Model(nn.MLP(len(classes), hidden=()), inputs.shape[1:])
+
+
+def first_model(federation, model, method, training=LocalTraining(batch_size=2), client_map=engine.Chunked(1)):  # noqa: B008
+    """Kernel and bias before the first round."""
+    algorithm = FedAvg(training, {"it": method})
+    algorithm.check(model)
+    count = federation.num_clients
+    rounds = engine.Rounds(model, engine.Layout(client_map, cohort_size=count, max_rounds=1))
+    data = engine.Data(federation.ownership, jax.tree.map(jnp.asarray, engine.Participation()))
+    state = engine.init(algorithm, model, model.init(jax.random.key(0)), count, jax.random.key(1))
+    state = engine.distribute(client_map, state)
+    state, _ = engine.with_first_reports(rounds, algorithm, state, data, federation.train)
+    layer = jax.device_get(state.server.variables.params["Dense_0"])
+    return layer["kernel"], layer["bias"]
+
+
+def plain(name, inputs, labels, num_clients=4):
+    """The formulas to the letter, with explicit inverses."""
+    count, dim = inputs.shape
+    hot = np.eye(1 + labels.max())[labels]
+    counts = hot.sum(axis=0)
+    if name.startswith("fed3r"):
+        z = np.c_[inputs, np.ones(count)]
+        w = np.linalg.inv(z.T @ z + 0.01 * np.eye(dim + 1)) @ z.T @ hot
+        return w[:-1], w[-1]
+    if name.startswith("afl"):
+        ridge = 0 if name == "afl" else num_clients * 0.5
+        return np.linalg.inv(inputs.T @ inputs + ridge * np.eye(dim)) @ inputs.T @ hot, np.zeros(len(counts))
+    means = hot.T @ inputs / counts[:, None]
+    within = inputs - means[labels]
+    covariance = within.T @ within / (count - len(counts)) if "within" in name else np.cov(inputs.T)
+    inverse = np.linalg.inv(covariance)
+    return inverse @ means.T, np.log(counts / count) - np.einsum("ci,ij,cj->c", means, inverse, means) / 2
+
+
+@pytest.mark.parametrize("name", VECTORS)
+def test_vectors(float64, name):
+    method, kernel, bias = VECTORS[name]
+    found = first_model(*linear(X, Y, PARTS), method)
+    np.testing.assert_allclose(found[1], bias, atol=1e-9)
+    if kernel is not None:
+        np.testing.assert_allclose(found[0], kernel, atol=1e-9)
+    else:
+        assert (X @ found[0] + found[1]).argmax(axis=1).tolist() == [0, 1, 0, 1, 2]
+
+
+def test_normalised_classes_of_fed3r(float64):
+    """Weights of length 1, and a bias divided by the same; a class without examples keeps its zeros."""
+    (kernel, bias), plain = (first_model(*linear(X, Y, PARTS), Fed3R(normalize=n)) for n in (True, False))
+    length = np.linalg.norm(plain[0], axis=0)
+    np.testing.assert_allclose(kernel, plain[0] / length, rtol=1e-12)
+    np.testing.assert_allclose(bias, plain[1] / length, rtol=1e-12)
+    assert (X @ kernel + bias).argmax(axis=1).tolist() == [0, 1, 2, 1, 2]
+    kernel, bias = first_model(*linear(X, 2 * Y, PARTS), Fed3R())
+    assert not kernel[:, 1::2].any() and not bias[1::2].any() and np.isfinite(kernel).all()
+
+
+def test_any_partition_gives_the_same(float64):
+    """As the plain formulas, however examples are divided and ordered, and however long batches and tables are."""
+    rng = np.random.default_rng(0)
+    inputs, labels = rng.integers(-8, 9, (24, 4)) / 8 + 1, rng.permutation(np.arange(24) % 3)
+
+    @settings(max_examples=15, deadline=None)
+    @given(st.lists(st.integers(0, 3), min_size=20, max_size=20), st.permutations(range(24)), st.booleans())
+    def check(owners, order, is_long):
+        owner = np.r_[range(4), owners]
+        parts = [[row for row in order if owner[row] == client] for client in range(4)]
+        federation, model = linear(inputs, labels, parts, capacity=26 if is_long else 24)
+        for name, method in METHODS.items():
+            found = first_model(federation, model, method, LocalTraining(batch_size=7 if is_long else 3))
+            for array, expected in zip(found, plain(name, inputs, labels), strict=True):
+                np.testing.assert_allclose(array, expected, rtol=1e-8, atol=1e-8)
+
+    check()
+
+
+@pytest.mark.parametrize("client_map", [engine.Vectorized(), engine.Chunked(2), engine.Sharded(2, engine.Chunked(1))])
+def test_padded_clients_change_nothing(float64, client_map):
+    federation, model = linear(X, Y, [[0], [1, 2], [3, 4]])
+    for method in METHODS.values():
+        found, expected = (first_model(federation, model, method, client_map=m) for m in (client_map, engine.Loop()))
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-12)
+
+
+def relu_features(count, dim, offset=0.5):
+    """Features like those below a classifier: not negative, and far from 0 compared with their deviations."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 10, count)
+    hidden = (rng.normal(size=(10, 20))[labels] + rng.normal(size=(count, 20))) @ rng.normal(size=(20, dim)) / 4
+    return np.maximum(hidden + offset, 0).astype(np.float32), labels
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("dependent", [False, True])
+def test_single_precision(name, dependent):
+    """Also of features that are always 0, equal, or sums of others, the predictions are those of double precision."""
+    inputs, labels = relu_features(3000, 64)
+    if dependent:
+        inputs[:, 0], inputs[:, 1], inputs[:, 2] = 0, inputs[:, 3], inputs[:, 4] + inputs[:, 5]
+    parts = np.array_split(np.arange(3000), 5)
+    found = []
+    for is_double in (False, True):
+        with jax.enable_x64(is_double):
+            kernel, bias = first_model(*linear(inputs, labels, parts), METHODS[name], LocalTraining(batch_size=64))
+            assert np.isfinite(kernel).all() and kernel.dtype == (np.float64 if is_double else np.float32)
+            found.append(inputs.astype(float) @ kernel + bias)
+        jax.clear_caches()
+    single, double = (logits - logits.mean(axis=1, keepdims=True) for logits in found)
+    np.testing.assert_allclose(single, double, atol=2e-3 * np.abs(double).max())
+    assert np.mean(single.argmax(axis=1) == double.argmax(axis=1)) > 0.998
+
+
+def test_fewer_examples_than_features(float64):
+    """The smallest least-squares solution, which predicts the training examples; FedCGS in the span of the examples."""
+    inputs, labels = relu_features(30, 64)
+    federation, model = linear(inputs, labels, np.array_split(np.arange(30), 3))
+    kernel, _ = first_model(federation, model, AFL())
+    expected = np.linalg.pinv(inputs.astype(float)) @ np.eye(10)[labels]
+    np.testing.assert_allclose(kernel, expected, atol=1e-6)
+    for method in (FedCGS(), FedCGS("within"), Fed3R()):
+        kernel, bias = first_model(federation, model, method)
+        assert np.isfinite(kernel).all() and np.isfinite(bias).all()
+        assert ((inputs @ kernel + bias).argmax(axis=1) == labels).mean() > 0.9
+
+
+def test_a_class_without_examples_is_never_predicted():
+    federation, model = linear(X, 2 * Y, PARTS)
+    kernel, bias = first_model(federation, model, FedCGS())
+    assert set((X @ kernel + bias).argmax(axis=1)) <= {0, 2, 4} and (bias[1::2] < -1e8).all()
+
+
+def data_of_features():
+    inputs, labels = relu_features(600, 16)
+    parts = [np.flatnonzero(labels[:400] % 4 == client) for client in range(4)]
+    return linear(inputs[:400], labels[:400], parts, (inputs[400:], labels[400:]))
+
+
+@pytest.mark.parametrize("storage", ["device", "host"])
+def test_the_classifier_is_evaluated_and_stays(storage):
+    """In every round, with part of the clients, while nothing is trained; from either storage."""
+    federation, model = data_of_features()
+    options = dict(rounds=2, key=jax.random.key(0), participation=engine.Participation(0.5), storage=storage)
+    for method in METHODS.values():
+        algorithm = FedAvg(LocalTraining(learning_rate=0.5, weight_decay=0.1), {"it": method})
+        result = simulate(federation, model, algorithm, **options)
+        kernel, bias = first_model(federation, model, method, LocalTraining())
+        layer = result.variables.params["Dense_0"]
+        np.testing.assert_allclose(layer["kernel"], kernel, rtol=1e-3, atol=1e-4)
+        logits = np.asarray(federation.test.inputs) @ kernel + bias
+        accuracy = np.mean(logits.argmax(axis=1) == np.asarray(federation.test.labels))
+        assert [row["accuracy"] for row in result.metrics] == pytest.approx([accuracy] * 2) and accuracy > 0.6
+
+
+def test_training_starts_from_the_classifier(float64):
+    """A round of the whole model, or a part, is as one that is given the classifier as its initial model."""
+    federation, _ = data_of_features()
+    model = Model(nn.MLP(10, hidden=(8,)), (16,))
+    options = dict(rounds=1, key=jax.random.key(0))
+    still = simulate(federation, model, FedAvg(LocalTraining(), {"fed3r": Fed3R()}), **options)
+    for freeze in ("none", "head", "body"):
+        training = LocalTraining(learning_rate=0.1, freeze=freeze)
+        tuned = simulate(federation, model, FedAvg(training, {"fed3r": Fed3R(finetune=True)}), **options)
+        given = simulate(federation, model, FedAvg(training), variables=still.variables, **options)
+        assert_same_bits(tuned.variables, given.variables)
+        for part, is_head in (("Dense_0", False), ("Dense_1", True)):
+            fixed = freeze == ("head" if is_head else "body")
+            same = np.array_equal(tuned.variables.params[part]["kernel"], still.variables.params[part]["kernel"])
+            assert same == fixed
+    with_loss = {"feddecorr": FedDecorr(1.0), "fed3r": Fed3R(finetune=True)}
+    other = simulate(federation, model, FedAvg(LocalTraining(learning_rate=0.1), with_loss), **options)
+    assert other.metrics[0]["accuracy"] > 0.2
+    assert not np.array_equal(other.variables.params["Dense_0"]["kernel"], still.variables.params["Dense_0"]["kernel"])
+
+
+def test_a_resumed_run_does_not_start_again(tmp_path):
+    federation, model = data_of_features()
+    algorithm = FedAvg(LocalTraining(learning_rate=0.1), {"fed3r": Fed3R(finetune=True)})
+    run = functools.partial(simulate, federation, model, algorithm, key=jax.random.key(0))
+    whole = run(rounds=2)
+    run(rounds=1, folder=tmp_path)
+    assert_same_bits(run(rounds=2, folder=tmp_path).variables, whole.variables)
+
+
+class NoReport(Method):
+    def first_model(self, variables, report, model):
+        return variables
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "model", "message"),
+    [
+        (FedAvg(methods={"it": AFL()}), Model(nn.MLP(1), (2,), task=REGRESSION), "method it: .* no classes"),
+        (
+            FedAvg(methods={"it": AFL()}, private="head"),
+            Model(nn.MLP(3), (2,)),
+            "AFL: private 'head' makes features or",
+        ),
+        (
+            FedAvg(methods={"it": Fed3R()}),
+            Model(nn.MLP(3, head=nn.heads.ETF), (2,)),
+            r"Fed3R: the head has .*; expected a kernel \[128, 3\] and a bias",
+        ),
+        (
+            FedAvg(methods={"one": Fed3R(finetune=True), "two": AFL(finetune=True)}),
+            Model(nn.MLP(3), (2,)),
+            "methods one and two: each has a first_model",
+        ),
+        (FedAvg(methods={"it": NoReport()}), Model(nn.MLP(3), (2,)), "method it: it has a hook first_model, expected"),
+        (
+            FedAvg(methods={"it": AFL(), "decov": DeCov()}),
+            Model(nn.MLP(3), (2,)),
+            "AFL: nothing is trained, which decov would change; set finetune=True",
+        ),
+    ],
+)
+def test_wrong_input_is_one_line(algorithm, model, message):
+    with pytest.raises(UserError, match=message) as error:
+        algorithm.check(model)
+    assert "\n" not in str(error.value)
