@@ -189,13 +189,17 @@ def draw(curves: Sequence[Curve], base: str, beyond: int) -> "Figure":
                 above.plot(own[0].rounds, means, label=label(arm), markersize=3, linewidth=1.2, **look)
             points = [(max(curve.energy[-1], _FLOOR), curve.gain) for curve in own if arm != base]
             below.scatter(*np.reshape(points, (-1, 2)).T, s=12, alpha=0.7, linewidths=0, **look)
-        below.axhline(0, **THRESHOLD, zorder=1)
         above.set(title=label(setting), xlabel="round", yscale="log")
-        below.set(xlabel=f"energy beyond rank {beyond}, last round", xscale="log")
         whole_numbers(above.xaxis)
+        if any(math.isfinite(curve.gain) for curve in curves if curve.setting == setting):
+            below.axhline(0, **THRESHOLD, zorder=1)
+            below.set(xlabel=f"energy beyond rank {beyond}, last round", xscale="log")
+        else:
+            below.remove()
     panels[0].set_ylabel(f"energy beyond rank {beyond}")
     panels[len(settings)].set_ylabel(f"gain over {label(base)} (points)")
-    legend(figure, *panels[0].get_legend_handles_labels())
+    found = {name: line for axes in panels for line, name in zip(*axes.get_legend_handles_labels(), strict=True)}
+    legend(figure, list(found.values()), list(found))
     return figure
 
 

@@ -4,7 +4,7 @@
     fedjax-collapse adapter-rank runs/rank_collapse
 
 Needs the files of ``pretrain.py`` and the extra ``mnist5k``. Eight clients with adapters of rank 2, 2, 2, 2, 4, 4, 8
-and 8 of queries and values, or all of one rank, train ten steps of plain SGD in a round, or 24; the scale is 1 at every rank.
+and 8 of queries and values, or all of one rank, train 10 or 24 steps of plain SGD in a round; the scale is always 1.
 Behind the file name, ``all`` (the default) or one of: ``shifted``, letters drawn as outlines, which the network has not
 seen, by Dirichlet 0.5; ``shards``, digits in two shards of the sorted examples for each client; and ``dirichlet``,
 digits by Dirichlet 0.1. The head starts as it was fitted, to the letters or to the frozen features of the digits, and

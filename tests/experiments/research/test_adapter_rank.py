@@ -70,7 +70,9 @@ def test_the_command_writes_runs_and_figure(tmp_path, capsys):
 def test_the_study_of_rank_collapse():
     """Every arm has adapters of one scale, and the mixed ranks are those of the clients."""
     study = resolve(rank_collapse.get_config(), Path())
-    assert list(study.config["settings"]) == [f"{p}-lr {rate}" for p in rank_collapse.DATA for rate in ("0.5", "1", "0.2, 24 steps")]
+    assert list(study.config["settings"]) == [
+        f"{p}-lr {rate}" for p in rank_collapse.DATA for rate in ("0.5", "1", "0.2, 24 steps")
+    ]
     for cell in study.cells:
         algorithm = algorithms.algorithm(cell.values)
         assert algorithm.training.freeze.startswith("base")
