@@ -177,6 +177,8 @@ def correlations(curves: Sequence[Curve], base: str) -> str:
 @styled
 def draw(curves: Sequence[Curve], base: str, beyond: int) -> "Figure":
     """Energy over the rounds, a panel for each setting, above gains over the energies after the last round."""
+    from matplotlib.ticker import NullFormatter
+
     settings, arms = _settings(curves), list(dict.fromkeys(curve.arm for curve in curves))
     figure = new_figure(5.0, width=2.7 * len(settings) + 0.6)
     panels = grid_of(figure, 2 * len(settings), len(settings), sharey="row")
@@ -194,6 +196,7 @@ def draw(curves: Sequence[Curve], base: str, beyond: int) -> "Figure":
         if any(math.isfinite(curve.gain) for curve in curves if curve.setting == setting):
             below.axhline(0, **THRESHOLD, zorder=1)
             below.set(xlabel=f"energy beyond rank {beyond}, last round", xscale="log")
+            below.xaxis.set_minor_formatter(NullFormatter())
         else:
             below.remove()
     panels[0].set_ylabel(f"energy beyond rank {beyond}")
