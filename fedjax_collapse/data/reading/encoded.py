@@ -9,6 +9,7 @@ import numpy as np
 
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data.reading.cache import Arrays
+from fedjax_collapse.data.reading.natural_clients import Client, number_clients
 
 VERSION = 2  # of the decoding; increase it whenever the arrays of a file change
 _GREY = ("1", "L", "LA", "La", "F")  # and modes of 16 bits, which start with I
@@ -21,6 +22,8 @@ class Encoded(NamedTuple):
     where: str  # for messages
     label: int
     domain: int = 0
+    client: Client | None = None  # all examples of a listing have one, or none has; as for ``coarse``
+    coarse: int | None = None  # the class above the class
 
 
 class Listing(NamedTuple):
@@ -35,7 +38,7 @@ class Listing(NamedTuple):
 def decode_listing(
     listing: Listing, classes: Sequence[str], image_size: int, channels: int, fit: str = "stretch"
 ) -> Arrays:
-    """Decodes a listing to images, labels, domains and names, the fields of ``Source``.
+    """Decodes a listing to images, labels, domains, owners and names, the fields of ``Source``.
 
     Args:
         classes: names of the classes to keep, in their new order; none selects all.
@@ -53,7 +56,7 @@ def decode_listing(
             shown = ", ".join(listing.class_names[:10]) + (", ..." if len(listing.class_names) > 10 else "")
             raise UserError(f"data: no class {name!r} among {shown}")
     new_label = {listing.class_names.index(name): label for label, name in enumerate(names)}
-    arrays = {"class_names": np.array(names)}
+    arrays, clients = {"class_names": np.array(names)}, []
     for prefix, part in (("", listing.train), ("test_", listing.test)):
         kept = [example for example in part if _checked_label(example, listing.class_names) in new_label]
         if not kept:
@@ -64,6 +67,11 @@ def decode_listing(
         arrays[f"{prefix}labels"] = np.array([new_label[example.label] for example in kept])
         if listing.domain_names:
             arrays[f"{prefix}domains"] = np.array([example.domain for example in kept])
+        if kept[0].coarse is not None:
+            arrays[f"{prefix}coarse_labels"] = np.array([example.coarse for example in kept])
+        clients.append([example.client for example in kept])
+    if clients[0][0] is not None:
+        arrays |= number_clients(*clients)
     if listing.domain_names:
         arrays["domain_names"] = np.array(listing.domain_names)
     if arrays["images"].shape[1:] != arrays["test_images"].shape[1:]:

@@ -1,0 +1,80 @@
+"""Sources of data with natural clients, and tables that may have them; ``sources.py`` has them among its own.
+
+Args:
+    path: the file or folder.
+    test_fraction: share of each client's examples that is held out for the test, where there is no test part.
+    seed: seed of the random split into training and test.
+    classes: names of the classes to keep, in their new order; none selects all.
+    image_size: height and width in pixels to resize to (bilinear); 0 keeps the size of the images, which must be equal.
+    channels: 1 is grey, 3 is colour; 0 uses the number of channels of the first image.
+    normalisation: mean and standard deviation of the network's input, by name (``normalisations.py``): unit, half,
+        cifar10, cifar10_fedmr, cifar10_feduv, cifar100, svhn or imagenet.
+    image_column: the column with the images; empty to find it.
+    label_column: the column with the classes, integers or truth values; empty to find it.
+    client_column: the column with the natural clients, such as ``writer_id``, for the partition ``given``.
+    coarse_column: the column with the classes above the classes, such as ``coarse_label``, for ``pachinko``.
+"""
+
+import functools
+from pathlib import Path
+
+from fedjax_collapse.core.options import Seed, checked
+from fedjax_collapse.data.reading import hugging_face, listings
+from fedjax_collapse.data.source import Channels, Share, Size, Source, from_listing
+
+
+@checked
+def parquet(
+    path: str | Path,
+    image_column: str = "",
+    label_column: str = "",
+    client_column: str = "",
+    coarse_column: str = "",
+    test_fraction: Share = 0.2,
+    seed: Seed = 0,
+    classes: tuple[str, ...] = (),
+    image_size: Size = 0,
+    channels: Channels = 3,
+    normalisation: str = "unit",
+) -> Source:
+    """A folder of Parquet files in Hugging Face's layout: ``train*.parquet`` and ``test*.parquet``.
+
+    With a ``client_column`` there may be no test files; part of each client's examples is then held out.
+
+    Raises:
+        UserError: if a file is missing or unreadable; the message names it.
+    """
+    columns = hugging_face.Columns(image_column, label_column, client_column, coarse_column)
+    return _tables("Parquet", path, columns, test_fraction, seed, classes, image_size, channels, normalisation)
+
+
+@checked
+def arrow(
+    path: str | Path,
+    image_column: str = "",
+    label_column: str = "",
+    client_column: str = "",
+    coarse_column: str = "",
+    test_fraction: Share = 0.2,
+    seed: Seed = 0,
+    classes: tuple[str, ...] = (),
+    image_size: Size = 0,
+    channels: Channels = 3,
+    normalisation: str = "unit",
+) -> Source:
+    """A folder of Arrow files in Hugging Face's layout, as ``save_to_disk`` writes it: ``train/*.arrow``, ``test/...``.
+
+    The rest is as in ``parquet``.
+
+    Raises:
+        UserError: if a file is missing or unreadable; the message names it.
+    """
+    columns = hugging_face.Columns(image_column, label_column, client_column, coarse_column)
+    return _tables("Arrow", path, columns, test_fraction, seed, classes, image_size, channels, normalisation)
+
+
+def _tables(kind, path, columns, test_fraction, seed, classes, image_size, channels, normalisation):
+    find = functools.partial(hugging_face.list_tables, path, kind, columns, test_fraction, seed)
+    root = Path(path).absolute()
+    key = dict(folder=root, files=listings.fingerprint(root), columns=columns, divided=(test_fraction, seed))
+    return from_listing(kind.lower(), key, find, classes, image_size, channels, normalisation)
