@@ -68,7 +68,7 @@ def accepted(algorithm: FedAvg, model: Model) -> Model | None:
 
 def first_accepted(algorithm: FedAvg, models: Sequence[Model]) -> Model | None:
     """The first model, perhaps with another head, or else the first one with adapters, that all methods accept."""
-    adapted = dataclasses.replace(models[0], adapters=LoRA(2, 2.0, layers=("all",)))
+    adapted = dataclasses.replace(models[0], adapters=LoRA(2, 8.0, layers=("all",)))
     return next(filter(None, (accepted(algorithm, model) for model in (*models, adapted))), None)
 
 

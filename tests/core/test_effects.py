@@ -97,10 +97,15 @@ def federation():
     return Federation.from_arrays(images, labels, parts, images[:6], labels[:6])
 
 
-def programs(algorithm: FedAvg, rule: Participation = Participation(0.5), batch_norm: bool = True) -> Programs:  # noqa: B008
+def programs(
+    algorithm: FedAvg,
+    rule: Participation = Participation(0.5),  # noqa: B008
+    batch_norm: bool = True,
+    adapters: LoRA | None = None,
+) -> Programs:
     """Of the rounds, of what comes before the first and after the last, of own models' tests, and of virtual time.
 
-    ``batch_norm``: of a network with BatchNorm where it can be one, else of one without.
+    ``batch_norm``: of a network with BatchNorm where it can be one, else of one without; perhaps with ``adapters``.
     """
     data = federation()
     algorithm.check()
@@ -108,6 +113,7 @@ def programs(algorithm: FedAvg, rule: Participation = Participation(0.5), batch_
     modules = nn.SmallCNN(4, channels=(16,)), nn.MLP(4, hidden=(16,))
     networks = [Model(module, data.input_shape) for module in (modules if batch_norm else modules[::-1])]
     network = first_accepted(algorithm, networks) or networks[0]
+    network = network if adapters is None else dataclasses.replace(network, adapters=adapters)
     algorithm.check(network)
     algorithm, rule = jax.tree.map(jnp.asarray, (algorithm, rule))
     rounds = engine.Rounds(network, engine.Layout(engine.Chunked(1), rule.cohort_size(data.num_clients)))
@@ -177,6 +183,12 @@ def of_head(module: linen.Module) -> Programs:
 def of_adapters(adapters: LoRA) -> Programs:
     """Those of a network that has them."""
     return of_network("mlp", tiny_model("mlp").module, adapters)
+
+
+def of_ranks(adapters: LoRA) -> Programs:
+    """Those of clients with different ranks."""
+    algorithm = FedAvg(TRAINING, {"flexlora": METHODS["flexlora"](ranks=(1, 2))})
+    return programs(algorithm, batch_norm=False, adapters=adapters)
 
 
 class Options(NamedTuple):
@@ -290,7 +302,7 @@ OPTIONS = {
     **{f"method {name}": of_method(name) for name in METHODS},
     **{f"network {name}": of_named_network(name) for name in TINY if name not in OTHER_NUMBERS},
     **{f"head {name}": Options(kind(4, name="head"), of_head) for name, kind in classes("head").items()},
-    "adapters": Options(LoRA(2, layers=("all",)), of_adapters),
+    "adapters": Options(LoRA(2, layers=("all",)), of_adapters, otherwise=of_ranks),
     "training": Options(TRAINING, lambda training: programs(FedAvg(training)), PATH),
     "phase": Options(
         Phase(), lambda own: programs(FedAvg(TRAINING.replace(phases=(own,)))), "algorithm.training.phases[0]"

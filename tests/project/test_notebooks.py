@@ -196,6 +196,18 @@ def test_own_regularizer():
 
 
 @pytest.mark.slow
+def test_adapters():
+    """Adapters of a network that was trained before, and the energy that FlexLoRA and raFLoRA keep."""
+    notebook = executed("adapters")
+    (sizes,) = literals(notebook)
+    assert sizes == {"base": 204_480, "adapters": 8 * 2 * 64 * 8, "head": 65 * 26}
+    assert_figures(notebook, 1)
+    table = table_of(notebook)
+    assert list(table) == ["fedit", "flexlora", "raflora"]
+    assert all(0 < float(row["adapters/beyond_2"]) < 0.5 for row in table.values())
+
+
+@pytest.mark.slow
 def test_throughput_of_100_clients():
     notebook = executed("throughput_100_clients")
     text = printed(notebook)

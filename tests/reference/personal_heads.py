@@ -40,14 +40,14 @@ class PlainFedRoD(PlainFedAvg):
     private = ("personal",)
 
     def __init__(self, alone):
-        self.alone = alone
+        self.is_alone = alone
 
     def start_client(self, client):
         self.prior = torch.log(self.counts[client.id])
 
     def loss(self, step):
         balanced = cross_entropy(step.logits + 0.8 * self.prior, step.labels)
-        if self.alone:
+        if self.is_alone:
             return balanced + cross_entropy(step.network.personal(step.features), step.labels)
         personal = step.logits.detach() + step.network.personal(step.features.detach())
         return balanced + cross_entropy(personal, step.labels)
