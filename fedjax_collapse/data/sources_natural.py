@@ -19,8 +19,10 @@ import functools
 from pathlib import Path
 
 from fedjax_collapse.core.options import Seed, checked
-from fedjax_collapse.data.reading import hugging_face, listings
-from fedjax_collapse.data.source import Channels, Share, Size, Source, from_listing
+from fedjax_collapse.data import normalisations
+from fedjax_collapse.data.reading import encoded, hugging_face, leaf_json, listings, tff_sqlite
+from fedjax_collapse.data.reading.cache import cached
+from fedjax_collapse.data.source import Channels, Share, Size, Source, from_arrays, from_listing
 
 
 @checked
@@ -71,6 +73,61 @@ def arrow(
     """
     columns = hugging_face.Columns(image_column, label_column, client_column, coarse_column)
     return _tables("Arrow", path, columns, test_fraction, seed, classes, image_size, channels, normalisation)
+
+
+@checked
+def leaf(
+    path: str | Path,
+    image_folder: str | Path = "",
+    image_size: Size = 0,
+    channels: Channels = 3,
+    normalisation: str = "unit",
+) -> Source:
+    """A folder of LEAF with images, ``train/*.json`` and ``test/*.json``: FEMNIST, CelebA; users are natural clients.
+
+    Args:
+        image_folder: the folder with the images, where the files have only their names (CelebA).
+        image_size: as elsewhere, for images of ``image_folder``, like ``channels``.
+
+    Raises:
+        UserError: if a file is missing, damaged, or of other contents; the message names it.
+    """
+    normalisations.check_name(normalisation)
+    root, images = Path(path).absolute(), image_folder and Path(image_folder).absolute()
+    key = dict(folder=root, files=listings.fingerprint(root), images=images, image_size=image_size, channels=channels)
+    key |= dict(image_files=listings.fingerprint(images) if images else "", decoding=encoded.VERSION)
+    arrays = cached("leaf", key, lambda: leaf_json.read_leaf(root, images, image_size, channels))
+    return from_arrays(arrays, normalisation)
+
+
+@checked
+def tff(
+    path: str | Path,
+    train_split: str = "train",
+    test_split: str = "test",
+    label: str = "label",
+    invert: bool = False,
+    normalisation: str = "unit",
+) -> Source:
+    """A SQLite file of TensorFlow Federated with images: EMNIST, CelebA. It is read without TensorFlow.
+
+    Args:
+        path: the file, unpacked (``unlzma emnist_all.sqlite.lzma``).
+        train_split: name of the split with the training examples: ``all_train``, ``split_by_examples_train``, ...
+        test_split: name of the split with the test examples.
+        label: the feature with the class, such as ``smiling`` of CelebA.
+        invert: whether to exchange black and white: in EMNIST as stored 1 is the background, which fedjax inverts.
+
+    Raises:
+        UserError: if the file cannot be read, or lacks a split or feature; the message names it.
+    """
+    normalisations.check_name(normalisation)
+    file = Path(path).absolute()
+    key = dict(file=file, state=listings.fingerprint(file), splits=(train_split, test_split), label=label)
+    arrays = cached("tff", key, lambda: tff_sqlite.read_sqlite(path, train_split, test_split, label))
+    if invert:
+        arrays |= {name: 255 - arrays[name] for name in ("images", "test_images")}
+    return from_arrays(arrays, normalisation)
 
 
 def _tables(kind, path, columns, test_fraction, seed, classes, image_size, channels, normalisation):
