@@ -41,7 +41,7 @@ class Source(NamedTuple):
         """Returns a source with all examples in its training part, the test examples last, and an empty test part."""
 
         def pool(train, test):
-            return None if train is None else np.concatenate([train, test])
+            return None if train is None or test is None else np.concatenate([train, test])
 
         def none(test):
             return None if test is None else test[:0]

@@ -31,6 +31,7 @@ from fedjax_collapse.data.reading.cache import cached
 from fedjax_collapse.data.source import MAX_PIXELS, Channels, Share, Size, from_arrays, from_listing, names_of
 from fedjax_collapse.data.source import Source as Source
 from fedjax_collapse.data.sources_natural import arrow as arrow
+from fedjax_collapse.data.sources_natural import csv as csv
 from fedjax_collapse.data.sources_natural import leaf as leaf
 from fedjax_collapse.data.sources_natural import parquet as parquet
 from fedjax_collapse.data.sources_natural import tff as tff

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from fedjax_collapse.core.options import Seed, checked
 from fedjax_collapse.data import normalisations
-from fedjax_collapse.data.reading import encoded, hugging_face, leaf_json, listings, tff_sqlite
+from fedjax_collapse.data.reading import csv_table, encoded, hugging_face, leaf_json, listings, tff_sqlite
 from fedjax_collapse.data.reading.cache import cached
 from fedjax_collapse.data.source import Channels, Share, Size, Source, from_arrays, from_listing
 
@@ -76,6 +76,45 @@ def arrow(
 
 
 @checked
+def csv(
+    path: str | Path,
+    image_folder: str | Path = "",
+    test_file: str | Path = "",
+    image_column: str = "image_id",
+    label_column: str = "class",
+    client_column: str = "user_id",
+    test_fraction: Share = 0.2,
+    seed: Seed = 0,
+    classes: tuple[str, ...] = (),
+    image_size: Size = 0,
+    channels: Channels = 3,
+    normalisation: str = "unit",
+) -> Source:
+    """Images in files, with their classes and natural clients in a csv file: Google Landmarks, iNaturalist.
+
+    An image is named by its path below ``image_folder``, or by its file's name, with or without suffix.
+
+    Args:
+        image_folder: the folder with the images, also in subfolders; empty for the folder of the csv file.
+        test_file: the csv file of the test part, which may have no clients; empty to hold out part of each client's.
+        image_column: the column with the names of images.
+        label_column: the column with the classes, integers or names.
+        client_column: the column with the natural clients.
+
+    Raises:
+        UserError: if a file is missing or unreadable, or a line not as expected; the message names it.
+    """
+    file, test = Path(path).absolute(), test_file and Path(test_file).absolute()
+    folder = Path(image_folder).absolute() if image_folder else file.parent
+    columns = csv_table.TextColumns(image_column, label_column, client_column)
+    places = [place for place in (file, test, folder) if place]
+    key = dict(places=places, files=list(map(listings.fingerprint, places)), columns=columns)
+    key |= dict(test=test, divided=(test_fraction, seed))
+    find = functools.partial(csv_table.list_csv, file, test or None, folder, columns, test_fraction, seed)
+    return from_listing("csv", key, find, classes, image_size, channels, normalisation)
+
+
+@checked
 def leaf(
     path: str | Path,
     image_folder: str | Path = "",
@@ -87,7 +126,7 @@ def leaf(
 
     Args:
         image_folder: the folder with the images, where the files have only their names (CelebA).
-        image_size: as elsewhere, for images of ``image_folder``, like ``channels``.
+        image_size: height and width to resize images of ``image_folder`` to; 0 keeps theirs, which must be equal.
 
     Raises:
         UserError: if a file is missing, damaged, or of other contents; the message names it.

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
-from small_data import check, draw, encode
+from small_data import check, draw, encode, save_image
 
 from experiments.commands import show_partition
 from experiments.config import build
@@ -53,7 +53,7 @@ def test_a_column_of_clients_without_a_test_part(tmp_path):
     again = sources.parquet(tmp_path / "data", **options)  # from the cache
     assert again.client_names == source.client_names and np.array_equal(again.owners, source.owners)
     assert not np.array_equal(sources.parquet(tmp_path / "data", **options, seed=1).images, source.images)
-    message = r"data: no test\*.parquet in it, and test_fraction 0.01 of each client's examples is none of any; raise"
+    message = r"data: it has no test part, and test_fraction 0.01 of each client's examples is none of any; raise"
     check(message, sources.parquet, tmp_path / "data", client_column="writer_id", test_fraction=0.01)
 
 
@@ -208,3 +208,66 @@ def test_pachinko_of_a_source_with_two_levels(tmp_path):
     config.data = dict(source=f"parquet:{tmp_path / 'data'}")
     with pytest.raises(UserError, match=r"partition pachinko: data source parquet:.* has no coarse_labels; choose"):
         build.federations(plain(config), [0])
+
+
+def landmarks(root, lines, test=()):
+    """Google Landmarks as published: csv files, and images in folders by the first letters of their names."""
+    root.mkdir(exist_ok=True)
+    for name, columns, rows in (("train", "user_id,image_id,class", lines), ("test", "image_id,class", test)):
+        (root / f"{name}.csv").write_text("\n".join([columns, *rows]) + "\n")
+    return root / "train.csv"
+
+
+def test_csv_with_files(tmp_path):
+    images, _ = draw(6, (6, 6, 3))
+    names = ["abc1", "abd2", "b03", "b14", "c.5", "d6"]
+    for name, image in zip(names, images, strict=True):
+        save_image(tmp_path / "images" / name[0] / name[1] / f"{name}.png", image)
+    lines = ["10,abc1,0", "9,abd2.png,2", "10,b/0/b03,1", "9,b/1/b14.png,1"]
+    file = landmarks(tmp_path / "data", lines, ["c.5,2", "d6,0"])
+    options = dict(image_folder=tmp_path / "images")
+    source = sources.csv(file, test_file=file.with_name("test.csv"), **options)
+    np.testing.assert_array_equal(source.images, images[:4])
+    np.testing.assert_array_equal(source.test_images, images[4:])
+    assert source.labels.tolist() == [0, 2, 1, 1] and source.test_labels.tolist() == [2, 0]
+    assert source.client_names == ("10", "9") and source.owners.tolist() == [0, 1, 0, 1] and source.test_owners is None
+    assert source.pooled().owners is None
+    save_image(tmp_path / "data" / "abc1.png", images[0])
+    landmarks(tmp_path / "data", ["a,abc1,cat"] * 3 + ["b,abc1,ant"] * 4)
+    source = sources.csv(file, test_fraction=0.5)  # images beside it
+    assert source.class_names == ("ant", "cat") and source.pooled().owners.tolist().count(0) == 3
+    assert np.bincount(source.test_owners).tolist() == [1, 2]
+
+
+def test_wrong_csv_files(tmp_path):
+    file, folder = landmarks(tmp_path / "data", ["1,a,0"], ["a,1"]), str(tmp_path / "data")
+    save_image(tmp_path / "data" / "a.png", draw(1, (6, 6, 3))[0][0])
+    check(
+        "none: there is no such folder; set data.image_folder", sources.csv, file, image_folder=str(tmp_path / "none")
+    )
+    check("none.csv: cannot be read as csv .No such file", sources.csv, tmp_path / "none.csv", image_folder=folder)
+    check(
+        "train.csv: no column 'user' among user_id, image_id, class; set data.c",
+        sources.csv,
+        file,
+        client_column="user",
+    )
+    message = "test.csv, line 2: class '1' is none of the 1 classes of training"
+    check(message, sources.csv, file, test_file=str(tmp_path / "data" / "test.csv"))
+    for lines, message in (
+        ([], "train.csv: it has no lines below the names of columns"),
+        (["1,a,0", "1,b,0"], "train.csv, line 3: there is no image in .*data for 'b'; correct data.image_folder"),
+        (["1,a"], "train.csv, line 2: expected 3 values, none of image_id, class, user_id empty"),
+        (["1,a,0,7"], "train.csv, line 2: expected 3 values"),
+        (["1,,0"], "train.csv, line 2: expected 3 values"),
+        (["1,a,7"], "training labels are 7 to 7 for 1 examples"),
+        (["1,a,0"], "train.csv: it has no test part, and test_fraction 0.2 of each client's examples is none of any"),
+        (['1,"a,0'], "train.csv: cannot be read as csv .unexpected end of data"),
+    ):
+        landmarks(tmp_path / "data", lines)
+        check(message, sources.csv, file)
+    file.write_bytes(b"user_id,image_id,class\n1,\xff,0\n")
+    check("train.csv: cannot be read as csv .*invalid start byte", sources.csv, file)
+    landmarks(tmp_path / "data", ["1,a,0"])
+    save_image(tmp_path / "data" / "more" / "a.png", draw(1, (6, 6, 3))[0][0])
+    check("line 2: .*a.png and .*a.png both are image 'a'; correct data.image_folder", sources.csv, file)

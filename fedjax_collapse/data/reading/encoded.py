@@ -9,7 +9,7 @@ import numpy as np
 
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data.reading.cache import Arrays
-from fedjax_collapse.data.reading.natural_clients import Client, number_clients
+from fedjax_collapse.data.reading.natural_clients import Client, held_out, number_clients
 
 VERSION = 2  # of the decoding; increase it whenever the arrays of a file change
 _GREY = ("1", "L", "LA", "La", "F")  # and modes of 16 bits, which start with I
@@ -22,7 +22,7 @@ class Encoded(NamedTuple):
     where: str  # for messages
     label: int
     domain: int = 0
-    client: Client | None = None  # all examples of a listing have one, or none has; as for ``coarse``
+    client: Client | None = None  # all examples of a part have one, or none has; as for ``coarse``
     coarse: int | None = None  # the class above the class
 
 
@@ -70,8 +70,9 @@ def decode_listing(
         if kept[0].coarse is not None:
             arrays[f"{prefix}coarse_labels"] = np.array([example.coarse for example in kept])
         clients.append([example.client for example in kept])
-    if clients[0][0] is not None:
-        arrays |= number_clients(*clients)
+    train, test = clients
+    if train[0] is not None:
+        arrays |= number_clients(train, None if test[0] is None else test)
     if listing.domain_names:
         arrays["domain_names"] = np.array(listing.domain_names)
     if arrays["images"].shape[1:] != arrays["test_images"].shape[1:]:
@@ -80,6 +81,24 @@ def decode_listing(
             f"set data.image_size and data.channels"
         )
     return arrays
+
+
+def divide_by_client(
+    path: str | Path, examples: Sequence[Encoded], test_fraction: float, seed: int
+) -> tuple[list[Encoded], list[Encoded]]:
+    """Returns training and test examples: of each client with ``n`` examples, ``floor(test_fraction * n)`` are tested.
+
+    Raises:
+        UserError: if no example would be tested.
+    """
+    is_test = held_out([example.client for example in examples], test_fraction, seed)
+    if not is_test.any():
+        raise UserError(
+            f"{path}: it has no test part, and test_fraction {test_fraction:g} of each client's examples is none of "
+            "any; raise data.test_fraction"
+        )
+    train, test = ([example for example, out in zip(examples, is_test, strict=True) if out == part] for part in (0, 1))
+    return train, test
 
 
 def _checked_label(example, class_names):

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedjax_collapse.core.records import UserError
-from fedjax_collapse.data.reading.encoded import Encoded, Listing
+from fedjax_collapse.data.reading.encoded import Encoded, Listing, divide_by_client
 from fedjax_collapse.data.reading.listings import check_is_file, files_below
-from fedjax_collapse.data.reading.natural_clients import held_out
 from fedjax_collapse.data.reading.tabular import numbered
 
 _TEST_FILES = ("test", "val", "validation")
@@ -50,13 +49,7 @@ def list_tables(path: str | Path, kind: str, columns: Columns, test_fraction: fl
     names = {}
     train, test = (_read_all(files, kind, columns, names) for files in (train_files, test_files))
     if not test_files:
-        is_test = held_out([example.client for example in train], test_fraction, seed)
-        if not is_test.any():
-            raise UserError(
-                f"{path}: no test*{suffix} in it, and test_fraction {test_fraction:g} of each client's examples is "
-                f"none of any; raise data.test_fraction"
-            )
-        train, test = ([example for example, out in zip(train, is_test, strict=True) if out == part] for part in (0, 1))
+        train, test = divide_by_client(path, train, test_fraction, seed)
     return Listing(train, test, _common(names) or numbered(path, [example.label for example in train]))
 
 
