@@ -39,7 +39,11 @@ from fedjax_collapse.simulation.simulation import Schedule
 
 SAMPLERS = {"uniform": engine.Uniform, "by_size": engine.BySize, "available": engine.Available}
 OWN_TESTS = {"shares": lambda: None, "split": OwnSplit, "given": lambda: None}  # how a client gets its own test rows
-_OF_SOURCES = {"domains", "owners", "coarse_labels"}  # what a partition may need besides labels
+_OF_SOURCES = {  # what a partition may need besides labels, and what gives it
+    "domains": "",
+    "owners": ", such as parquet with client_column",
+    "coarse_labels": ", such as parquet with coarse_column",
+}
 HEADS = {"random": None, "orthogonal": orthogonal_head}
 
 
@@ -151,11 +155,11 @@ def _partitions(config, source, seeds):
         arguments.pop("alpha", None)
     check_signature(f"partition {name}", draw, by_name=("labels", "num_clients", "seed"), has_options=True)
     given = dict(labels=source.labels, num_clients=config["clients"])
-    for needed in _OF_SOURCES & set(accepted):
+    for needed in _OF_SOURCES.keys() & set(accepted):
         if (of_examples := getattr(source, needed)) is None:
             raise UserError(
-                f"partition {name}: data source {config['data']['source']} has no {needed}; choose another one, or "
-                f"another partition"
+                f"partition {name}: data source {config['data']['source']} has no {needed}; choose another one"
+                f"{_OF_SOURCES[needed]}, or another partition"
             )
         given[needed] = of_examples
     fixed_seed = arguments.pop("seed", None)

@@ -65,8 +65,9 @@ def test_arrow_folders_with_truth_values_and_numbers_as_clients(tmp_path, form):
     for part, rows in (("train", slice(0, 6)), ("test", slice(6, 12))):
         columns = {"image": [{"bytes": encode(image), "path": None} for image in images[rows]]}
         table = pyarrow.table(columns | {"celeb_id": people[part], "Smiling": labels[rows] % 2 == 1})
-        file = tmp_path / "data" / part / "data-00000-of-00001.arrow"
-        file.parent.mkdir(parents=True)
+        name = f"{part}/data-00000-of-00001.arrow" if form == "stream" else f"celeba-{part}.arrow"
+        file = tmp_path / "data" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
         with getattr(pyarrow.ipc, f"new_{form}")(file, table.schema) as writer:
             writer.write_table(table)
     options = dict(label_column="Smiling", client_column="celeb_id")
@@ -77,7 +78,7 @@ def test_arrow_folders_with_truth_values_and_numbers_as_clients(tmp_path, form):
     content = file.read_bytes()
     for damaged in (b"", b"ARROW1", content[: len(content) // 2]):
         file.write_bytes(damaged)
-        check(r"data-00000-of-00001.arrow: cannot be read as Arrow \(", sources.arrow, tmp_path / "data", **options)
+        check(rf"{file.name}: cannot be read as Arrow \(", sources.arrow, tmp_path / "data", **options)
 
 
 def test_wrong_columns_of_clients(tmp_path):
@@ -93,6 +94,14 @@ def test_wrong_columns_of_clients(tmp_path):
         check(message, sources.parquet, file.parent, client_column="hsf_id")
         message = f"row 0 has {value} in 'hsf_id'; expected an integer"
         check(message, sources.parquet, file.parent, client_column="writer_id", coarse_column="hsf_id")
+
+
+def test_names_of_clients_in_a_file_of_features(tmp_path):
+    arrays = dict(features=np.zeros((4, 2), np.float32), labels=np.arange(4) % 2, owners=np.array([1, 0, 1, 0]))
+    tests = dict(test_features=np.zeros((1, 2), np.float32), test_labels=np.zeros(1, int))
+    np.savez(tmp_path / "features.npz", **arrays, **tests, client_names=np.array(["ann", "bob"]))
+    source = sources.features(tmp_path / "features.npz")
+    assert source.client_names == ("ann", "bob") and source.owners.tolist() == [1, 0, 1, 0]
 
 
 def config_of(tmp_path, **changes):
@@ -206,7 +215,8 @@ def test_pachinko_of_a_source_with_two_levels(tmp_path):
     federation = build.federations(plain(config), [0])[0]
     assert federation.ownership.sizes.tolist() == [10] * 4 and federation.client_names == ()
     config.data = dict(source=f"parquet:{tmp_path / 'data'}")
-    with pytest.raises(UserError, match=r"partition pachinko: data source parquet:.* has no coarse_labels; choose"):
+    message = r"partition pachinko: data source parquet:.* has no coarse_labels; choose .* coarse_column, or another"
+    with pytest.raises(UserError, match=message):
         build.federations(plain(config), [0])
 
 
