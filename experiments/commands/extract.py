@@ -1,7 +1,7 @@
 """Writes the features of a config's data, by its network, to a file that the data source ``features`` reads.
 
     fedjax-collapse extract --config=CONFIG[:arg] [--config.key=value] [--setting=SETTING] [--arm=ARM] [--seed=SEED]
-        [--virtual=COUNT] --out=FILE.npz
+        [--virtual=COUNT [--virtual_others=COUNT [--enlarged=largest]]] --out=FILE.npz
 
 Every training and test example is run once, without augmentation, in evaluation mode. The weights are those of
 ``network.weights``, else the initial ones of a run with this seed; ``fedjax-collapse export`` writes those of a
@@ -31,7 +31,7 @@ from fedjax_collapse.core.hashing import digest
 from fedjax_collapse.core.records import Examples, UserError, Variables
 from fedjax_collapse.core.target import Target
 from fedjax_collapse.data import Federation
-from fedjax_collapse.data.virtual_features import draw_virtual_features
+from fedjax_collapse.data.virtual_features import ENLARGED, draw_virtual_features
 from fedjax_collapse.nn.model import Model
 from fedjax_collapse.simulation.evaluation import evaluate
 from fedjax_collapse.storage.history import write_npz
@@ -58,8 +58,8 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def parse(arguments: list[str]) -> tuple[dict[str, Any], int, Path, int]:
-    """Returns the config (of the chosen setting and arm), the seed, the file to write, and the value of --virtual.
+def parse(arguments: list[str]) -> tuple[dict[str, Any], int, Path, dict[str, Any]]:
+    """Returns the config (of the chosen setting and arm), the seed, the file to write, and how features are drawn.
 
     Raises:
         UserError: the command line is invalid, or the file is in no folder.
@@ -71,7 +71,10 @@ def parse(arguments: list[str]) -> tuple[dict[str, Any], int, Path, int]:
     if own.virtual < 0 or (own.virtual and config["own_tests"]["name"] == "split"):
         tests = config["own_tests"]["name"]
         raise UserError(f"--virtual={own.virtual} with own_tests {tests}: expected a number of examples, and shares")
-    return config, seed, own.out, own.virtual
+    if own.virtual_others < 0 or (own.virtual_others and not own.virtual):
+        raise UserError(f"--virtual_others={own.virtual_others}: expected a number of examples, and --virtual")
+    virtual = dict(count=own.virtual, others=own.virtual_others, enlarged=own.enlarged)
+    return config, seed, own.out, virtual if own.virtual else {}
 
 
 def command_line() -> Parser:
@@ -83,16 +86,19 @@ def _own_options():
     parser = Parser(add_help=False)
     parser.add_argument("--out", type=Path, metavar="FILE", required=True, help="where to write, such as features.npz")
     parser.add_argument("--virtual", type=int, metavar="COUNT", default=0, help="examples of a class at a client")
+    others = "further ones around the mean of each other client"
+    parser.add_argument("--virtual_others", type=int, metavar="COUNT", default=0, help=others)
+    parser.add_argument("--enlarged", choices=ENLARGED, default="none", help="eigenvalues that are enlarged for these")
     return parser
 
 
-def extract(config: Mapping[str, Any], seed: int, virtual: int = 0) -> dict[str, np.ndarray]:
+def extract(config: Mapping[str, Any], seed: int, virtual: Mapping[str, Any] | None = None) -> dict[str, np.ndarray]:
     """Returns the arrays of the file.
 
     Args:
         config: all values of an arm in a setting.
         seed: of the initial weights, the partition and the virtual features.
-        virtual: the number of examples of a class at a client, with virtual ones; 0 is none, and no partition.
+        virtual: arguments of ``draw_virtual_features``; none without virtual features and partition.
 
     Raises:
         UserError: data or network are invalid, or features are not finite.
@@ -117,16 +123,16 @@ def extract(config: Mapping[str, Any], seed: int, virtual: int = 0) -> dict[str,
     return _with_virtual(arrays, config, seed, virtual) if virtual else arrays
 
 
-def _with_virtual(arrays, config, seed, count):
+def _with_virtual(arrays, config, seed, virtual):
     """Returns the arrays with the clients' rows in place of the training part, and virtual features behind them."""
     own = build.federations(config, [seed])[seed].owned_rows()
     rows, owners = np.concatenate(own), np.repeat(np.arange(len(own)), list(map(len, own)))
     features, labels = arrays["features"][rows], arrays["labels"][rows]
     with wait("drawing virtual features"):
-        drawn = draw_virtual_features(features, labels, owners, count, seed)
+        drawn = draw_virtual_features(features, labels, owners, seed=seed, **virtual)
     of_train = {name: arrays[name][rows] for name in ("labels", "domains") if name in arrays} | {"owners": owners}
     of_train = {name: np.concatenate([values, values[drawn.rows]]) for name, values in of_train.items()}
-    made = json.loads(str(arrays["provenance"])) | {"virtual": count}
+    made = json.loads(str(arrays["provenance"])) | {"virtual": virtual}
     arrays = {name: values for name, values in arrays.items() if name not in ("test_owners", "client_names")}
     features = np.concatenate([features, drawn.features])
     return arrays | of_train | {"features": features, "provenance": np.array(json.dumps(made))}

@@ -8,24 +8,30 @@ covariance of all features of the class. A client draws until it has enough exam
 before the first round. Ma et al., "Geometric Knowledge-Guided Localized Global Distribution Alignment for Federated
 Learning" (CVPR 2025), which has 5000 for CIFAR-10 and 500 for other data, on features of CLIP.
 
-The released code adds 1e-6 to the diagonal of S_c, for its Cholesky factor; here its square root is taken. For several
-domains the code also draws around the means of other domains, with ten eigenvalues of S_c enlarged 5 to 1 times. They
-are the ten smallest, as the largest come last. That form is not implemented.
+Where each client is a domain, it also draws around the means m_jc of the other clients' features of its classes, from
+S_c with ten enlarged eigenvalues.
+
+The released code adds 1e-6 to the diagonal of S_c, for its Cholesky factor; here its square root is taken. The code
+multiplies the ten eigenvalues that come first by 5 to 1. They are the ten smallest, as eigenvalues ascend, which is
+``enlarged="official"``; ``largest`` are the ten largest, by falling factors, and ``none`` draws from S_c itself.
 """
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
-from fedjax_collapse.core.options import Count, Seed, checked
+from fedjax_collapse.core.options import Count, Natural, Seed, checked
 from fedjax_collapse.data.arrays import as_array
+
+_ENLARGED = np.linspace(5, 1, 10)  # factors of eigenvalues
+ENLARGED = ("none", "largest", "official")
 
 
 class Drawn(NamedTuple):
     """Virtual features."""
 
     features: np.ndarray  # [virtual, d] float32
-    rows: np.ndarray  # [virtual] of the features that they are around, which have the same label and owner
+    rows: np.ndarray  # [virtual] of features with the same label and owner: those that they are around, if not a mean
 
 
 def class_covariances(features: np.ndarray, labels: np.ndarray) -> dict[int, np.ndarray]:
@@ -35,7 +41,13 @@ def class_covariances(features: np.ndarray, labels: np.ndarray) -> dict[int, np.
 
 @checked
 def draw_virtual_features(
-    features: np.ndarray, labels: np.ndarray, owners: np.ndarray, count: Count = 5000, seed: Seed = 0
+    features: np.ndarray,
+    labels: np.ndarray,
+    owners: np.ndarray,
+    count: Count = 5000,
+    seed: Seed = 0,
+    others: Natural = 0,
+    enlarged: Annotated[str, ENLARGED] = "none",
 ) -> Drawn:
     """Draws virtual features until each client has ``count`` examples of each class that it holds.
 
@@ -45,16 +57,33 @@ def draw_virtual_features(
         owners: [examples] the client of each.
         count: examples of a class at a client, with its own; a client that has more keeps them.
         seed: of the drawing.
+        others: examples of a class that a client draws around the mean of each other client that holds it.
+        enlarged: which eigenvalues of the covariance are enlarged for these.
     """
     features, labels, owners = (as_array("features", array) for array in (features, labels, owners))
     drawn, around = [np.zeros((0, features.shape[1]), np.float32)], [np.zeros(0, int)]
     for c, covariance in class_covariances(features, labels).items():
-        values, vectors = np.linalg.eigh(covariance)
-        root = (vectors * np.sqrt(np.maximum(values, 0))) @ vectors.T
-        for client in np.unique(owners[labels == c]):
-            own = np.flatnonzero((labels == c) & (owners == client))
+        root, enlarged_root = _root(covariance, "none"), _root(covariance, enlarged)
+        holders = np.unique(owners[labels == c])
+        means = {k: features[(labels == c) & (owners == k)].astype(float).mean(axis=0) for k in holders}
+        for client in holders:
+            own, rng = np.flatnonzero((labels == c) & (owners == client)), np.random.default_rng([seed, c, client])
             rows = np.resize(own, max(0, count - len(own)))
-            noise = np.random.default_rng([seed, c, client]).normal(size=(len(rows), len(root))) @ root
-            drawn.append((features[rows] + noise).astype(np.float32))
+            drawn.append((features[rows] + rng.normal(size=(len(rows), len(root))) @ root).astype(np.float32))
             around.append(rows)
+            for other in holders[holders != client]:
+                noise = rng.normal(size=(others, len(root))) @ enlarged_root
+                drawn.append((means[other] + noise).astype(np.float32))
+                around.append(np.resize(own, others))
     return Drawn(np.concatenate(drawn), np.concatenate(around))
+
+
+def _root(covariance, enlarged):
+    """Returns the square root of a covariance, with ten enlarged eigenvalues."""
+    values, vectors = np.linalg.eigh(covariance)
+    values, factors = np.maximum(values, 0), _ENLARGED[: len(values)]
+    if enlarged == "official":
+        values[: len(factors)] *= factors
+    elif enlarged == "largest":
+        values[::-1][: len(factors)] *= factors
+    return (vectors * np.sqrt(values)) @ vectors.T

@@ -47,3 +47,19 @@ def test_a_client_with_enough_examples_gets_none():
     assert drawn.features.shape == (0, 2) and len(drawn.rows) == 0
     with pytest.raises(UserError, match="count 0"):
         draw_virtual_features(FEATURES, np.zeros(5, int), OWNERS, 0)
+
+
+@pytest.mark.parametrize(
+    ("enlarged", "factors"), [("none", (1, 1)), ("official", (5, 41 / 9)), ("largest", (41 / 9, 5))]
+)
+def test_features_around_the_means_of_other_clients(enlarged, factors):
+    """From the class's covariance, whose eigenvalues, ascending, are multiplied by the factors."""
+    labels, virtual = np.zeros(5, int), 40_000
+    drawn = draw_virtual_features(FEATURES, labels, OWNERS, 1, 0, virtual, enlarged)
+    assert drawn.features.shape == (2 * virtual, 2)
+    values, vectors = np.linalg.eigh(class_covariances(FEATURES, labels)[0])
+    for client in (0, 1):
+        own = drawn.features[client == OWNERS[drawn.rows]]
+        assert len(own) == virtual
+        np.testing.assert_allclose(own.mean(axis=0), FEATURES[client != OWNERS].mean(axis=0), atol=0.05)
+        np.testing.assert_allclose(np.cov(own.T), (vectors * values * factors) @ vectors.T, rtol=0.05, atol=0.05)

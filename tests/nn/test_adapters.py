@@ -272,7 +272,7 @@ HEAD = {"params/Dense_1/kernel", "params/Dense_1/bias"}
         ((Phase("all", 1),), FACTORS | HEAD),
         ((Phase("lora_b+head", 1),), {"params/Dense_0/lora_b", *HEAD}),
     ],
-    ids=str,
+    ids=("head, then adapters", "b, then a", "all", "b and head"),
 )
 def test_phases_train_parts_of_the_adapters(federation, phases, expected):
     model = Model(nn.MLP(4, hidden=(6,)), federation.input_shape, adapters=ALL)

@@ -26,7 +26,9 @@ COMPLETED = {  # words, as bash divides them: what completes the last one
     "fedjax-collapse list m": ["methods", "measurements"],
     "fedjax-collapse launch --config = quick": ["quickstart"],
     "fedjax-collapse launch --config quick": ["quickstart"],
-    "fedjax-collapse launch --config = quickstart --config.netw": ["--config.network.name", "--config.network.weights"],
+    "fedjax-collapse launch --config = quickstart --config.netw": [
+        *("--config.network.name", "--config.network.weights", "--config.network.adapters")
+    ],
     "fedjax-collapse launch --config = quickstart --config.network.n": ["--config.network.name="],
     "fedjax-collapse launch --config = quickstart --config.network.name = resnet2": ["resnet20"],
     "fedjax-collapse launch --config = quickstart --config.server.weighting =": ["default", "size", "equal", "batches"],

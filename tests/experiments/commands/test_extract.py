@@ -103,7 +103,7 @@ def test_virtual_features_of_a_partition(capsys):
         counts = np.bincount(found.labels[found.owners == client], minlength=10)
         held = np.bincount(plain_file.labels[held], minlength=10)
         assert np.array_equal(counts, np.where(held > 0, np.maximum(held, 9), 0))
-    assert json.loads(str(np.load("f.npz")["provenance"]))["virtual"] == 9
+    assert json.loads(str(np.load("f.npz")["provenance"]))["virtual"] == {"count": 9, "others": 0, "enlarged": "none"}
     config = plain(base.get_config()) | dict(clients=3, partition=dict(name="given"))
     made = build.federations(config | dict(data=dict(source="features:f.npz")), [0])[0]
     assert made.class_counts().tolist() == [
@@ -122,6 +122,7 @@ def _federation():
         (["--out=none/f.npz"], "--out=none/f.npz: it is a folder, or in none; expected a file"),
         (["--out=."], "--out=.: it is a folder"),
         (["--out=f.npz", "--virtual=-1"], "--virtual=-1 with own_tests shares: expected a number of examples"),
+        (["--out=f.npz", "--virtual_others=3"], "--virtual_others=3: expected a number of examples, and --virtual"),
         (["--out=f.npz", "--virtual=5", "--config.own_tests.name=split"], "--virtual=5 with own_tests split: expected"),
         (["--out=f.npz", "--workdir=w"], "--workdir is for training; use --out"),
         (["--out=f.npz", "--config.network.weights=w.npz"], "w.npz"),
