@@ -87,6 +87,10 @@ def test_wrong_columns_of_clients(tmp_path):
     message = "no column 'user' among image, writer_id, hsf_id, character; set data.client_column"
     check(message, sources.parquet, file.parent, client_column="user")
     table = pyarrow.parquet.read_table(file)
+    several = table.append_column("labels", [[["animal", "plant"]] * len(table)])  # as in FLAIR
+    pyarrow.parquet.write_table(several, file)
+    message = "train.parquet: row 0 has a list in 'labels', expected one class; set data.label_column"
+    check(message, sources.parquet, file.parent, client_column="writer_id", label_column="labels")
     for column, value in (("hsf_id", None), ("hsf_id", 0.5)):
         wrong = table.drop_columns(column).append_column(column, [[value] * len(table)])
         pyarrow.parquet.write_table(wrong, file)

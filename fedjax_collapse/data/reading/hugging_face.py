@@ -126,6 +126,8 @@ def _chosen(file, existing: Sequence[str], columns: Columns) -> Columns:
 
 def _example(file, row, names, image, label, client, coarse):
     content = image.get("bytes") if isinstance(image, dict) else image
+    if isinstance(label, list):
+        raise UserError(f"{file}: row {row} has a list in {names.label!r}, expected one class; set data.label_column")
     if not isinstance(content, bytes) or not isinstance(label, int):
         raise UserError(f"{file}: row {row} has no encoded image in {names.image!r} or no integer in {names.label!r}")
     if names.client and (not isinstance(client, (str, int)) or isinstance(client, bool)):
