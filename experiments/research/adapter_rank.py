@@ -177,6 +177,8 @@ def correlations(curves: Sequence[Curve], base: str) -> str:
 @styled
 def draw(curves: Sequence[Curve], base: str, beyond: int) -> "Figure":
     """Energy over the rounds, a panel for each setting, above gains over the energies after the last round."""
+    from matplotlib.ticker import NullFormatter
+
     settings, arms = _settings(curves), list(dict.fromkeys(curve.arm for curve in curves))
     figure = new_figure(5.0, width=2.7 * len(settings) + 0.6)
     panels = grid_of(figure, 2 * len(settings), len(settings), sharey="row")
@@ -189,13 +191,18 @@ def draw(curves: Sequence[Curve], base: str, beyond: int) -> "Figure":
                 above.plot(own[0].rounds, means, label=label(arm), markersize=3, linewidth=1.2, **look)
             points = [(max(curve.energy[-1], _FLOOR), curve.gain) for curve in own if arm != base]
             below.scatter(*np.reshape(points, (-1, 2)).T, s=12, alpha=0.7, linewidths=0, **look)
-        below.axhline(0, **THRESHOLD, zorder=1)
         above.set(title=label(setting), xlabel="round", yscale="log")
-        below.set(xlabel=f"energy beyond rank {beyond}, last round", xscale="log")
         whole_numbers(above.xaxis)
+        if any(math.isfinite(curve.gain) for curve in curves if curve.setting == setting):
+            below.axhline(0, **THRESHOLD, zorder=1)
+            below.set(xlabel=f"energy beyond rank {beyond}, last round", xscale="log")
+            below.xaxis.set_minor_formatter(NullFormatter())
+        else:
+            below.remove()
     panels[0].set_ylabel(f"energy beyond rank {beyond}")
     panels[len(settings)].set_ylabel(f"gain over {label(base)} (points)")
-    legend(figure, *panels[0].get_legend_handles_labels())
+    found = {name: line for axes in panels for line, name in zip(*axes.get_legend_handles_labels(), strict=True)}
+    legend(figure, list(found.values()), list(found))
     return figure
 
 

@@ -10,6 +10,7 @@ network's rank. Signs of singular vectors are fixed.
 
 from flax import struct
 
+from fedjax_collapse.core.options import option
 from fedjax_collapse.core.records import PyTree
 from fedjax_collapse.methods._low_rank import Ranked, change, closest, sum_of_products
 from fedjax_collapse.methods.base import FinishView
@@ -17,10 +18,18 @@ from fedjax_collapse.methods.base import FinishView
 
 @struct.dataclass
 class FlexLoRA(Ranked):
-    """Singular value decomposition of the mean product."""
+    """Singular value decomposition of the mean product.
+
+    Args:
+        ranks: of the clients, in the order of their identities and repeated, at most the rank of the network; () is
+            that rank for all.
+        roots: whether the roots of the singular values are in both factors, as in raFLoRA, instead of all in B.
+    """
+
+    roots: bool = option(False)
 
     def finish(self, view: FinishView) -> tuple[PyTree, PyTree]:
         return view.memory, sum_of_products(view)
 
     def aggregate(self, update: PyTree, shared: PyTree, report: PyTree) -> PyTree:
-        return change(update, shared, {layer: closest(report[layer], old) for layer, old in shared.items()})
+        return change(update, shared, {layer: closest(report[layer], old, self.roots) for layer, old in shared.items()})

@@ -69,6 +69,14 @@ def test_flexlora_with_ranks(monkeypatch):
     assert (np.max(b, axis=0) == np.max(np.abs(b), axis=0)).all()
 
 
+def test_flexlora_with_roots_in_both_factors(monkeypatch):
+    _, state = run(monkeypatch, FlexLoRA(ranks=(1, 2, 2), roots=True), HET, network(alpha=2.0))
+    a, b = factors(state.server.variables)
+    close(checksum(product(state.server.variables)), 45.3268861404)
+    close(np.linalg.norm(a, axis=1) ** 2, [3.4697281683, 1.8039104251])
+    close(np.linalg.norm(b, axis=0) ** 2, [3.4697281683, 1.8039104251])
+
+
 def test_fedex_lora_is_exact_and_moves_the_base(monkeypatch):
     start, state = run(monkeypatch, FedExLoRA(), HOM)
     moved = kernel(state.server.variables) - kernel(start)

@@ -4,7 +4,7 @@
     fedjax-collapse adapter-rank runs/rank_collapse
 
 Needs the files of ``pretrain.py`` and the extra ``mnist5k``. Eight clients with adapters of rank 2, 2, 2, 2, 4, 4, 8
-and 8 of queries and values, or all of one rank, train ten steps of plain SGD in a round; the scale is 1 at every rank.
+and 8 of queries and values, or all of one rank, train 10 or 24 steps of plain SGD in a round; the scale is always 1.
 Behind the file name, ``all`` (the default) or one of: ``shifted``, letters drawn as outlines, which the network has not
 seen, by Dirichlet 0.5; ``shards``, digits in two shards of the sorted examples for each client; and ``dirichlet``,
 digits by Dirichlet 0.1. The head starts as it was fitted, to the letters or to the frozen features of the digits, and
@@ -33,6 +33,7 @@ ARMS = {
     "fedex_lora": dict(methods=dict(fedex_lora=dict())),
     "fedit_rank2": RANK_2,
     "flexlora": dict(methods=MIXED),
+    "flexlora_roots": dict(methods=dict(flexlora=dict(ranks=RANKS, roots=True))),
     "flexlora_decorr": dict(methods=MIXED | DECORR),
     "flexlora_rcl": dict(methods=MIXED | RCL),
     "raflora": dict(methods=dict(raflora=dict(ranks=RANKS))),
@@ -48,6 +49,7 @@ DATA = {
     "dirichlet": dict(partition=dict(name="dirichlet", alpha=0.1, min_size=25)),
 }
 RATES = {f"lr {rate:g}": dict(training=dict(learning_rate=rate)) for rate in (0.5, 1.0)}
+RATES["lr 0.2, 24 steps"] = dict(training=dict(learning_rate=0.2, steps=24, batch_size=25))
 
 
 def get_config(arg: str = "all") -> ConfigDict:

@@ -47,7 +47,8 @@ STUDIES = {
             ffa_lora=dict(methods=dict(ffa_lora=dict())),
             fedit=dict(),
             flexlora=dict(methods=dict(flexlora=dict())),
-            fedex_lora=dict(methods=dict(fedex_lora=dict())),
+            flora=dict(methods=dict(flora=dict())),
+            lora_fair=dict(methods=dict(lora_fair=dict(objective="cosine"))),  # paper, whose strength is 0.01
         ),
         settings={"domainnet": dict(data=DOMAINNET), "nico": dict(data=dict(source="folder:NICO++", image_size=224))},
     ),
@@ -79,7 +80,7 @@ STUDIES = {
         data=CIFAR100,
         network=VIT_B | dict(adapters=dict(rank=8, alpha=8.0, **QV)),  # the rank is our choice
         training=dict(epochs=1, batch_size=32, learning_rate=0.01, momentum=0.0, weight_decay=0.0),  # our choice
-        arms=dict(fedsa_lora=dict(private="lora_b+head")),
+        arms=dict(fedsa_lora=dict(methods=dict(fedsa_lora=dict()))),
         settings={
             "dirichlet 0.3": dict(partition=dict(name="dirichlet", alpha=0.3)),
             "10 classes": dict(partition=dict(name="pathological", classes_per_client=10)),
@@ -91,7 +92,13 @@ PAPERS = {  # source, why it is not comparable, metric, and by arm a number for 
         "LoRA-FAIR (Bian et al., 2025), ViT",
         "rounds, classes and local epochs of the paper are not known",
         "accuracy",
-        {"ffa_lora": (72.82, 90.28), "fedit": (75.75, 90.58), "flexlora": (76.02, 90.60)},
+        {
+            "ffa_lora": (72.82, 90.28),
+            "fedit": (75.75, 90.58),
+            "flora": (75.53, 90.93),
+            "flexlora": (76.02, 90.60),
+            "lora_fair": (77.07, 91.24),
+        },
     ),
     "fed_hello": (
         "logs of Fed-HeLLo's released code",

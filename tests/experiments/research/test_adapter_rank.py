@@ -32,7 +32,7 @@ def write_study(path):
                 {"round": 2, "accuracy": 0.5},
                 {"round": 3, "accuracy": 0.8 - 0.01 * i + 0.1 * seed, METRIC: 4.0**-i},
             ]
-            rows[2] |= {"accuracy": math.nan} if (arm, seed) == ("e", 1) else {}
+            rows[2] |= {"accuracy": None} if (arm, seed) == ("e", 1) else {}
             (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
             (run / "summary.json").write_text(json.dumps({"headline": "server model"}))
             np.savez(run / "partition.npz", class_counts=np.full((3, 2), 4 + seed))
@@ -70,7 +70,9 @@ def test_the_command_writes_runs_and_figure(tmp_path, capsys):
 def test_the_study_of_rank_collapse():
     """Every arm has adapters of one scale, and the mixed ranks are those of the clients."""
     study = resolve(rank_collapse.get_config(), Path())
-    assert list(study.config["settings"]) == [f"{p}-lr {rate}" for p in rank_collapse.DATA for rate in ("0.5", "1")]
+    assert list(study.config["settings"]) == [
+        f"{p}-lr {rate}" for p in rank_collapse.DATA for rate in ("0.5", "1", "0.2, 24 steps")
+    ]
     for cell in study.cells:
         algorithm = algorithms.algorithm(cell.values)
         assert algorithm.training.freeze.startswith("base")
