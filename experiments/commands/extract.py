@@ -117,7 +117,7 @@ def extract(config: Mapping[str, Any], seed: int, virtual: Mapping[str, Any] | N
         for prefix, examples in parts.items():
             arrays[f"{prefix}features"] = features_of(model, variables, examples, advance)
             arrays[f"{prefix}labels"] = examples.labels
-    optional = ("class_names", "domains", "test_domains", "domain_names", "owners", "test_owners")
+    optional = ("class_names", "domains", "test_domains", "domain_names", "owners", "test_owners", "client_names")
     given = {name: getattr(source, name) for name in optional}
     arrays |= {name: np.asarray(value) for name, value in given.items() if value is not None and len(value)}
     return _with_virtual(arrays, config, seed, virtual) if virtual else arrays
@@ -133,7 +133,7 @@ def _with_virtual(arrays, config, seed, virtual):
     of_train = {name: arrays[name][rows] for name in ("labels", "domains") if name in arrays} | {"owners": owners}
     of_train = {name: np.concatenate([values, values[drawn.rows]]) for name, values in of_train.items()}
     made = json.loads(str(arrays["provenance"])) | {"virtual": virtual}
-    arrays = {name: values for name, values in arrays.items() if name != "test_owners"}
+    arrays = {name: values for name, values in arrays.items() if name not in ("test_owners", "client_names")}
     features = np.concatenate([features, drawn.features])
     return arrays | of_train | {"features": features, "provenance": np.array(json.dumps(made))}
 

@@ -32,6 +32,7 @@ from fedjax_collapse.storage.history import write_json, write_npz
 
 _SHADES = " .:-=+*#%@"
 _WIDEST = 100  # classes that are drawn in the terminal, one character each
+_LONGEST = 100  # clients that are listed in the terminal
 
 
 def main(arguments: list[str]) -> int:
@@ -82,7 +83,7 @@ def _own_options():
 
 
 def describe(federation: Federation) -> dict[str, Any]:
-    """Returns measures of heterogeneity, clients' domains, counts of examples without one owner, and hashes."""
+    """Returns measures of heterogeneity, clients' domains and names, examples without one owner, and hashes."""
     skew = heterogeneity(federation.class_counts())
     rows, domains = federation.owned_rows(), federation.domains
     owned = np.unique(np.concatenate(rows))
@@ -90,6 +91,7 @@ def describe(federation: Federation) -> dict[str, Any]:
         "examples": len(federation.train.labels),
         **{name: np.asarray(value).tolist() for name, value in skew._asdict().items()},
         "domains": [[domains.names[i] for i in np.unique(domains.train[own])] for own in rows] if domains else [],
+        "client_names": list(federation.client_names),
         "left_out": len(federation.train.labels) - len(owned),
         "repeated": int(skew.sizes.sum()) - len(owned),
         "sha256": federation.hashes(),
@@ -133,17 +135,19 @@ def _title(config, seed):
 
 
 def _table(federation, facts):
-    """Returns a line per client."""
+    """Returns a line per client, of the first ones."""
     counts = federation.class_counts()
     drawn = federation.num_classes <= _WIDEST
     shown = f"  |examples of each class: {_SHADES.strip()} up to {counts.max()}|" if drawn else ""
     lines = [f"client    size  classes  entropy{shown}"]
-    for client, row in enumerate(counts):
+    for client, row in enumerate(counts[:_LONGEST]):
         size, classes, entropy = (facts[name][client] for name in ("sizes", "classes", "entropy"))
         shades = "".join(_SHADES[-(-int(count) * (len(_SHADES) - 1) // int(counts.max()))] for count in row)
         line = f"{client:6d}{size:8d}{classes:9d}{entropy:9.3f}" + (f"  |{shades}|" if drawn else "")
-        lines.append("  ".join([line, *(facts["domains"] and [", ".join(facts["domains"][client])])]))
-    return lines
+        domains = facts["domains"] and [", ".join(facts["domains"][client])]
+        lines.append("  ".join([line, *domains, *federation.client_names[client : client + 1]]))
+    more = len(counts) - _LONGEST
+    return [*lines, f"and {more} more clients; --out=FOLDER writes all"] if more > 0 else lines
 
 
 def _summary(federation, facts):

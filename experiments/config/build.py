@@ -39,6 +39,11 @@ from fedjax_collapse.simulation.simulation import Schedule
 
 SAMPLERS = {"uniform": engine.Uniform, "by_size": engine.BySize, "available": engine.Available}
 OWN_TESTS = {"shares": lambda: None, "split": OwnSplit, "given": lambda: None}  # how a client gets its own test rows
+_OF_SOURCES = {  # what a partition may need besides labels, and what gives it
+    "domains": "",
+    "owners": ", such as parquet with client_column",
+    "coarse_labels": ", such as parquet with coarse_column",
+}
 HEADS = {"random": None, "orthogonal": orthogonal_head}
 
 
@@ -49,20 +54,26 @@ def federations(config: Mapping[str, Any], seeds: Iterable[int]) -> dict[int, Fe
         UserError: the source or the partition does not exist, has invalid options, or they do not fit each other.
     """
     source, split = data_source(config["data"]), _own_split(config["own_tests"])
-    seeds = tuple(seeds)
-    partitions = _partitions(config, source if split is None else source.pooled(), seeds)
+    seeds, divided = tuple(seeds), source if split is None else source.pooled()
+    partitions = _partitions(config, divided, seeds)
+    names = {seed: _client_names(config, divided, parts) for seed, parts in partitions.items()}
     capacity = max(np.size(rows) for parts in partitions.values() for rows in parts)
     storage, first = _storage(config, source), seeds[0]
     if split is None:
         made = Federation.from_source(source, partitions[first], capacity, storage)
-        made = {seed: made.with_partition(parts, capacity) for seed, parts in partitions.items()}
-        tests = _given_tests(config, source)
-        return {seed: federation.with_tests(tests) if tests else federation for seed, federation in made.items()}
+        made = {
+            seed: made.with_partition(parts, capacity)._replace(client_names=names[seed])
+            for seed, parts in partitions.items()
+        }
+        if config["own_tests"]["name"] != "given":
+            return made
+        return {seed: made[seed].with_tests(_given_tests(config, source, parts)) for seed, parts in partitions.items()}
     own = {
         seed: Federation.from_split(source, parts, split._replace(seed=_draw_seed(config, seed)), capacity, storage)
         for seed, parts in partitions.items()
     }
-    return {seed: federation._replace(train=own[first].train) for seed, federation in own.items()}
+    train = own[first].train
+    return {seed: made._replace(train=train, client_names=names[seed]) for seed, made in own.items()}
 
 
 def _own_split(config):
@@ -73,16 +84,28 @@ def _own_split(config):
     return OWN_TESTS[name](**without(config, "name"))
 
 
-def _given_tests(config, source):
-    """Returns each client's test rows if the source has them and they are asked for, and else None."""
-    if config["own_tests"]["name"] != "given":
-        return None
+def _given_tests(config, source, parts):
+    """Returns each client's test rows, as the source gives them."""
     if source.test_owners is None or config["partition"]["name"] != "given":
         raise UserError(
             f"own_tests given: data source {config['data']['source']} with partition {config['partition']['name']}; "
             "expected data that are divided among clients, such as pfllib:<path>, and partition given, or choose split"
         )
-    return [np.flatnonzero(source.test_owners == client) for client in range(config["clients"])]
+    order = np.argsort(source.test_owners, kind="stable")
+    ends = np.cumsum(np.bincount(source.test_owners, minlength=1 + source.owners.max()))
+    return [order[ends[owner - 1] if owner else 0 : ends[owner]] for owner in _owners(source, parts)]
+
+
+def _client_names(config, source, parts):
+    """Returns the names of natural clients, if the clients are these."""
+    if config["partition"]["name"] != "given" or not source.client_names:
+        return ()
+    return tuple(source.client_names[owner] for owner in _owners(source, parts))
+
+
+def _owners(source, parts):
+    """Returns the owner of each client of the partition ``given``."""
+    return [int(source.owners[rows[0]]) for rows in parts]
 
 
 def _storage(config, source):
@@ -132,10 +155,11 @@ def _partitions(config, source, seeds):
         arguments.pop("alpha", None)
     check_signature(f"partition {name}", draw, by_name=("labels", "num_clients", "seed"), has_options=True)
     given = dict(labels=source.labels, num_clients=config["clients"])
-    for needed in {"domains", "owners"} & set(accepted):
+    for needed in _OF_SOURCES.keys() & set(accepted):
         if (of_examples := getattr(source, needed)) is None:
             raise UserError(
                 f"partition {name}: data source {config['data']['source']} has no {needed}; choose another one"
+                f"{_OF_SOURCES[needed]}, or another partition"
             )
         given[needed] = of_examples
     fixed_seed = arguments.pop("seed", None)

@@ -33,7 +33,7 @@ from fedjax_collapse.simulation.own_tests import Finetuning
 from fedjax_collapse.training import schedules
 
 _GIVEN = {"labels", "num_clients", "domains", "owners", "num_classes", "parent", "name", "target", "fraction", "kwargs"}
-_GIVEN |= {"view", "round", "rounds", "sampler", "clock"}
+_GIVEN |= {"coarse_labels", "view", "round", "rounds", "sampler", "clock"}
 _GIVEN_OF = {
     "data.source": _GIVEN - {"num_classes", "domains"},
     "own_tests.name": _GIVEN | {"seed"},

@@ -21,7 +21,8 @@ Concentration = Annotated[float, Interval(0, ends="(]", advice="small is heterog
 
 def rows_by_class(labels: Labels) -> list[np.ndarray]:
     """Returns the rows of each class that occurs, in their order."""
-    return [np.flatnonzero(labels == label) for label in np.unique(labels)]
+    sizes = np.unique(labels, return_counts=True)[1]
+    return np.split(np.argsort(labels, kind="stable"), np.cumsum(sizes)[:-1]) if len(sizes) else []
 
 
 def check_num_clients(labels: Labels, num_clients: int, min_size: int) -> None:
@@ -208,3 +209,43 @@ def take_by_priors(
         left[label] -= 1
         parts[client].append(rows_of_class[label][left[label]])
     return [np.array(part) for part in parts]
+
+
+def take_by_tree(
+    rows_of_class: Sequence[np.ndarray],
+    coarse: np.ndarray,
+    num_clients: int,
+    size: int,
+    alpha: float,
+    fine_alpha: float,
+    rng: np.random.Generator,
+) -> list[np.ndarray]:
+    """The rows of each client, which in turn take ``size`` examples by a prior over coarse classes and one below each.
+
+    ``coarse`` [classes] is the coarse class of each class, counted from 0.
+    """
+    rows_of_class = [rng.permutation(rows) for rows in rows_of_class]
+    left = np.array([len(rows) for rows in rows_of_class])
+    parts = []
+    for _ in range(num_clients):
+        prior, below = rng.dirichlet(np.full(coarse.max() + 1, alpha)), rng.gamma(fine_alpha, size=len(left))
+        bounds, own = None, []
+        for _ in range(size):
+            if bounds is None:
+                bounds = np.cumsum(_tree_weights(prior, below, coarse, left))
+            draw = min(rng.random() * bounds[-1], np.nextafter(bounds[-1], 0))  # rounding must not reach the last bound
+            label = np.searchsorted(bounds, draw, side="right")
+            left[label] -= 1
+            own.append(rows_of_class[label][left[label]])
+            if not left[label]:
+                bounds = None
+        parts.append(np.array(own))
+    return parts
+
+
+def _tree_weights(prior, below, coarse, left):
+    """Returns the probability of each class, without classes that are exhausted; where none is left, what is left."""
+    below = below * (left > 0)
+    total = np.bincount(coarse, below, minlength=len(prior))[coarse]
+    weights = prior[coarse] * np.divide(below, total, out=np.zeros(len(left)), where=total > 0)
+    return weights if weights.sum() > 0 else left.astype(float)

@@ -31,7 +31,8 @@ class Federation(NamedTuple):
     """The data of a run. Inputs are stored as given (images as uint8) and normalised batch by batch.
 
     ``class_names`` is empty if labels are not class labels. ``tests`` and ``validation`` are each client's own rows of
-    ``test`` and of ``train``; without them, ``own_tests`` takes shares of the common test set.
+    ``test`` and of ``train``; without them, ``own_tests`` takes shares of the common test set. ``client_names`` is
+    empty unless the clients are natural ones.
     """
 
     train: Examples
@@ -41,6 +42,7 @@ class Federation(NamedTuple):
     domains: Domains | None = None
     tests: Ownership | None = None
     validation: Ownership | None = None
+    client_names: tuple[str, ...] = ()
 
     @classmethod
     def from_source(
@@ -208,12 +210,12 @@ class Federation(NamedTuple):
         return self.train.inputs.shape[1:]
 
     def with_partition(self, partition: Partition, capacity: int | None = None) -> "Federation":
-        """Returns the same arrays with another partition and without ``tests``.
+        """Returns the same arrays with another partition and without ``tests`` and names of clients.
 
         For arguments and errors, see ``from_arrays``.
         """
         table = ownership(partition, len(self.train.labels), capacity)
-        return self._replace(ownership=table, tests=None, validation=None)
+        return self._replace(ownership=table, tests=None, validation=None, client_names=())
 
     def with_tests(self, rows: Partition) -> "Federation":
         """Returns the federation with these rows of the test set as each client's own test; a client may have none.

@@ -1,8 +1,8 @@
 """Partitions: which client owns which example, as pure functions of labels and a seed.
 
 Each partition returns one int array of example indices per client, in random order; together they contain every example
-exactly once. Exceptions are documented: ``domain`` with truncation and ``from_file`` may omit examples, and
-``partially_disjoint`` with ``double_pass`` assigns them twice. These arguments mean the same in all of them.
+exactly once. Exceptions are documented: ``domain`` with truncation, ``given``, ``pachinko`` and ``from_file`` may omit
+examples, and ``partially_disjoint`` with ``double_pass`` assigns them twice. These arguments mean the same in all.
 
 Args:
     labels: the class of each example.
@@ -25,6 +25,9 @@ from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data import class_holders
 from fedjax_collapse.data.class_holders import Concentration, Labels, check_num_clients, rows_by_class, too_many_tries
 from fedjax_collapse.data.class_holders import Partition as Partition
+from fedjax_collapse.data.partition_natural import dirichlet_of_owners as dirichlet_of_owners
+from fedjax_collapse.data.partition_natural import given as given
+from fedjax_collapse.data.partition_natural import pachinko as pachinko
 from fedjax_collapse.data.partition_pfllib import pfllib_dir as pfllib_dir
 from fedjax_collapse.data.partition_pfllib import pfllib_exdir as pfllib_exdir
 from fedjax_collapse.data.partition_pfllib import pfllib_pat as pfllib_pat
@@ -232,23 +235,6 @@ def from_file(labels: Labels, num_clients: int, path: str | Path, seed: Seed = 0
     if len(parts) != num_clients:
         raise UserError(f"clients: {num_clients} clients but {len(parts)} in {path}; use clients={len(parts)}")
     return parts
-
-
-@checked
-def given(labels: Labels, num_clients: int, owners: Int[np.ndarray, " rows"], seed: Seed = 0) -> Partition:
-    """The clients among which the data source is divided already, as ``pfllib`` is, independent of the seed.
-
-    ``owners`` are the clients of the examples, integers from 0.
-
-    Raises:
-        UserError: if there is not an owner for each example, or if it is another number of clients.
-    """
-    del seed
-    if len(owners) != len(labels) or owners.min(initial=0) < 0:
-        raise UserError(f"partition: {len(labels)} examples need as many owners, integers from 0, got {len(owners)}")
-    if num_clients != (count := 1 + int(owners.max(initial=-1))):
-        raise UserError(f"clients: {num_clients} clients but {count} in the data; use clients={count}")
-    return [np.flatnonzero(owners == client) for client in range(num_clients)]
 
 
 @checked

@@ -17,7 +17,7 @@ Args:
 import functools
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import numpy as np
 
@@ -26,47 +26,15 @@ from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data import glyphs as drawing
 from fedjax_collapse.data import normalisations
 from fedjax_collapse.data.arrays import number_of_classes
-from fedjax_collapse.data.reading import encoded, folders, listings, packages, pfllib_folder, tabular, tfds_listing
+from fedjax_collapse.data.reading import folders, listings, packages, pfllib_folder, tabular, tfds_listing
 from fedjax_collapse.data.reading.cache import cached
-
-_MAX_PIXELS = 4096  # in a row
-_Size = Annotated[int, Interval(0, _MAX_PIXELS)]
-_Channels = Annotated[int, (0, 1, 3)]
-
-
-class Source(NamedTuple):
-    """A labelled data set in memory, of images or of their features, with a training and a test part."""
-
-    images: (
-        np.ndarray
-    )  # [examples, height, width, channels] uint8, float32 in ``pfllib``; [examples, d] in ``features``
-    labels: np.ndarray  # [examples] int
-    test_images: np.ndarray
-    test_labels: np.ndarray
-    mean: float | tuple  # raw pixel units
-    std: float | tuple
-    class_names: tuple[str, ...]
-    domains: np.ndarray | None = None  # [examples] int index into domain_names, for data with feature shift
-    test_domains: np.ndarray | None = None
-    domain_names: tuple[str, ...] = ()
-    owners: np.ndarray | None = None  # [examples] int client, for data that are divided already
-    test_owners: np.ndarray | None = None
-
-    def pooled(self) -> "Source":
-        """Returns a source with all examples in its training part, the test examples last, and an empty test part."""
-
-        def pool(train, test):
-            return None if train is None else np.concatenate([train, test])
-
-        def none(test):
-            return None if test is None else test[:0]
-
-        return self._replace(
-            images=pool(self.images, self.test_images), test_images=none(self.test_images),
-            labels=pool(self.labels, self.test_labels), test_labels=none(self.test_labels),
-            domains=pool(self.domains, self.test_domains), test_domains=none(self.test_domains),
-            owners=pool(self.owners, self.test_owners), test_owners=none(self.test_owners),
-        )  # fmt: skip
+from fedjax_collapse.data.source import MAX_PIXELS, Channels, Share, Size, from_arrays, from_listing, names_of
+from fedjax_collapse.data.source import Source as Source
+from fedjax_collapse.data.sources_natural import arrow as arrow
+from fedjax_collapse.data.sources_natural import csv as csv
+from fedjax_collapse.data.sources_natural import leaf as leaf
+from fedjax_collapse.data.sources_natural import parquet as parquet
+from fedjax_collapse.data.sources_natural import tff as tff
 
 
 @checked
@@ -116,7 +84,7 @@ def mnist5k(
 @checked
 def glyphs(
     num_classes: Annotated[int, tuple(drawing.FIRST)] = 10,
-    image_size: Annotated[int, Interval(8, _MAX_PIXELS)] = 32,
+    image_size: Annotated[int, Interval(8, MAX_PIXELS)] = 32,
     channels: Annotated[int, (1, 3)] = 3,
     train_size: Count = 10_000,
     test_size: Count = 2_000,
@@ -181,9 +149,10 @@ def tfds(
     train_split: str = "train",
     test_split: str = "test",
     label: str = "",
+    coarse: str = "",
     classes: tuple[str, ...] = (),
-    image_size: _Size = 0,
-    channels: _Channels = 0,
+    image_size: Size = 0,
+    channels: Channels = 0,
     normalisation: str = "",
     download: bool = False,
 ) -> Source:
@@ -197,6 +166,7 @@ def tfds(
         train_split: name of the split with the training examples.
         test_split: name of the split with the test examples.
         label: the feature with the class, such as ``coarse_label`` of cifar100; empty for the usual one.
+        coarse: the feature with the class above it, such as ``coarse_label`` of cifar100, for ``pachinko``; or none.
         download: whether to download and prepare missing data, which needs TensorFlow.
 
     Raises:
@@ -205,21 +175,21 @@ def tfds(
     builders = tfds_listing.find_builders(name, data_dir, download)
     paths = [Path(builder.data_path) for builder in builders]
     states = list(map(listings.fingerprint, paths))
-    key = dict(folders=paths, files=states, splits=(train_split, test_split), label=label)
+    key = dict(folders=paths, files=states, splits=(train_split, test_split), label=label, coarse=coarse)
     normalisation = normalisation or normalisations.DEFAULTS.get(name.partition(":")[0], "unit")
-    find = functools.partial(tfds_listing.list_builders, builders, train_split, test_split, label)
-    return _from_listing("tfds", key, find, classes, image_size, channels, normalisation)
+    find = functools.partial(tfds_listing.list_builders, builders, train_split, test_split, label, coarse)
+    return from_listing("tfds", key, find, classes, image_size, channels, normalisation)
 
 
 @checked
 def folder(
     path: str | Path,
-    test_fraction: Annotated[float, Interval(0, 1, "[)")] = 0.2,
+    test_fraction: Share = 0.2,
     test_per_class: Natural = 0,
     seed: Seed = 0,
     classes: tuple[str, ...] = (),
-    image_size: _Size = 0,
-    channels: _Channels = 3,
+    image_size: Size = 0,
+    channels: Channels = 3,
     normalisation: str = "unit",
 ) -> Source:
     """A folder with one subfolder per class, optionally below train, test and domains (see ``reading/folders.py``).
@@ -235,32 +205,7 @@ def folder(
     find = functools.partial(folders.list_folder, path, test_fraction, test_per_class, seed)
     root = Path(path).absolute()
     key = dict(folder=root, files=listings.fingerprint(root), divided=(test_fraction, test_per_class, seed))
-    return _from_listing("folder", key, find, classes, image_size, channels, normalisation)
-
-
-@checked
-def parquet(
-    path: str | Path,
-    image_column: str = "",
-    label_column: str = "",
-    classes: tuple[str, ...] = (),
-    image_size: _Size = 0,
-    channels: _Channels = 3,
-    normalisation: str = "unit",
-) -> Source:
-    """A folder of Parquet files in Hugging Face's layout: ``train*.parquet`` and ``test*.parquet``.
-
-    Args:
-        image_column: the column with the encoded images; empty to find it.
-        label_column: the column with the classes; empty to find it.
-
-    Raises:
-        UserError: if a file is missing or unreadable; the message names it.
-    """
-    find = functools.partial(tabular.list_parquet, path, image_column, label_column)
-    root = Path(path).absolute()
-    key = dict(folder=root, files=listings.fingerprint(root), columns=(image_column, label_column))
-    return _from_listing("parquet", key, find, classes, image_size, channels, normalisation)
+    return from_listing("folder", key, find, classes, image_size, channels, normalisation)
 
 
 @checked
@@ -273,7 +218,7 @@ def npz(path: str | Path, normalisation: str = "unit") -> Source:
     Raises:
         UserError: if the file cannot be read or has other arrays.
     """
-    return _from_arrays(tabular.read_arrays(path), normalisation)
+    return from_arrays(tabular.read_arrays(path), normalisation)
 
 
 @checked
@@ -281,14 +226,14 @@ def features(path: str | Path) -> Source:
     """The features of another data source, as a network computes them: a file of ``fedjax-collapse extract``.
 
     A NumPy file with ``features`` and ``test_features``, float32 [examples, features], ``labels`` and ``test_labels``;
-    ``class_names``, domains as in ``npz``, and ``owners`` and ``test_owners`` are optional. The network takes them as
-    they are: ``mlp``, with ``hidden=()`` the linear model.
+    ``class_names``, domains as in ``npz``, ``owners``, ``test_owners`` and ``client_names`` are optional. The network
+    takes them as they are: ``mlp``, with ``hidden=()`` the linear model.
 
     Raises:
         UserError: if the file cannot be read or has other arrays.
     """
     arrays = tabular.read_features(path)
-    return Source(**arrays | _names(arrays), mean=0.0, std=1.0)
+    return Source(**arrays | names_of(arrays), mean=0.0, std=1.0)
 
 
 @checked
@@ -308,7 +253,7 @@ def pfllib(path: str | Path) -> Source:
 
 @checked
 def isic2019(
-    path: str | Path, split_file: str | Path, image_size: _Size = 224, normalisation: str = "imagenet"
+    path: str | Path, split_file: str | Path, image_size: Size = 224, normalisation: str = "imagenet"
 ) -> Source:
     """FLamby's ISIC2019: eight classes of skin lesions from six centres, which are the domains.
 
@@ -324,7 +269,7 @@ def isic2019(
     places = [Path(path).absolute(), Path(split_file).absolute()]
     key = dict(places=places, files=list(map(listings.fingerprint, places)))
     find = functools.partial(folders.list_isic2019, path, split_file)
-    return _from_listing("isic2019", key, find, (), image_size, 3, normalisation, fit="crop")
+    return from_listing("isic2019", key, find, (), image_size, 3, normalisation, fit="crop")
 
 
 def _divided(images, labels, test_fraction, seed):
@@ -333,24 +278,3 @@ def _divided(images, labels, test_fraction, seed):
     names = "images", "test_images", "labels", "test_labels"
     parts = train_test_split(images, labels, test_size=test_fraction, random_state=seed, stratify=labels)
     return dict(zip(names, parts, strict=True))
-
-
-def _from_listing(name, key, find, classes, image_size, channels, normalisation, fit="stretch"):
-    import PIL
-
-    normalisations.check_name(normalisation)
-    key |= dict(
-        classes=classes, image_size=image_size, channels=channels, decoding=encoded.VERSION, pillow=PIL.__version__
-    )
-    return _from_arrays(
-        cached(name, key, lambda: encoded.decode_listing(find(), classes, image_size, channels, fit)), normalisation
-    )
-
-
-def _from_arrays(arrays, normalisation):
-    mean, std = normalisations.mean_and_std(normalisation, arrays["images"].shape[-1])
-    return Source(**arrays | _names(arrays), mean=mean, std=std)
-
-
-def _names(arrays):
-    return {name: tuple(map(str, arrays.get(name, ()))) for name in ("class_names", "domain_names")}

@@ -307,7 +307,9 @@ def test_no_network_takes_what_is_no_option(name):
 def test_no_source_or_partition_takes_what_it_is_not(name):
     function = FUNCTIONS[name]
     needed = {key: p for key, p in inspect.signature(function).parameters.items() if p.default is p.empty}
-    given = {key: np.zeros(4, int) if key in ("labels", "domains", "owners") else "/none" for key in needed}
+    given = {
+        key: np.zeros(4, int) if key in ("labels", "domains", "owners", "coarse_labels") else "/none" for key in needed
+    }
     given |= {key: 2 for key in needed if key in ("num_clients", "alpha", "classes_per_client")}
     for key, parameter in inspect.signature(function).parameters.items():
         if isinstance(parameter.default, (bool, int, float, tuple)) or key in ("alpha", "classes_per_client"):

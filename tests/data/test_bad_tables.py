@@ -110,6 +110,7 @@ EXTRACTED = dict(features=FEATURES, labels=LABELS, test_features=FEATURES, test_
         (BY_DOMAIN | dict(test_domains=LABELS[:5]), "test_domains are no 12 integers"),
         (dict(owners=LABELS[:5]), "owners are no 12 integers; expected one for every label"),
         (dict(test_owners=LABELS / 2), "test_owners are no 12 integers"),
+        (dict(owners=LABELS, client_names=np.array(NAMES[:2])), "owners are 0 to 3, but there are 2 names for them"),
         (dict(features=None), "holds labels, test_features, test_labels; expected features, labels"),
     ],
 )

@@ -47,6 +47,10 @@ def test_tfds_gives_back_what_was_stored(tmp_path, name, class_name, shape, file
         source = sources.tfds(name, data_dir=str(tmp_path), label="coarse_label")
         assert_same_examples(source.images, source.labels, parts["train"][0], np.arange(20) % 2)
         assert len(source.class_names) == 20
+        both = sources.tfds(name, data_dir=str(tmp_path), coarse="coarse_label")
+        assert_same_examples(both.images, both.coarse_labels, parts["train"][0], np.arange(20) % 2)
+        with pytest.raises(UserError, match=r"cifar100.*: no feature 'coarser', it has "):
+            sources.tfds(name, data_dir=str(tmp_path), coarse="coarser")
     assert "tensorflow" not in set(sys.modules) - modules
 
 

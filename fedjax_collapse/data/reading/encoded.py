@@ -9,6 +9,7 @@ import numpy as np
 
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data.reading.cache import Arrays
+from fedjax_collapse.data.reading.natural_clients import Client, held_out, number_clients
 
 VERSION = 2  # of the decoding; increase it whenever the arrays of a file change
 _GREY = ("1", "L", "LA", "La", "F")  # and modes of 16 bits, which start with I
@@ -21,6 +22,8 @@ class Encoded(NamedTuple):
     where: str  # for messages
     label: int
     domain: int = 0
+    client: Client | None = None  # all examples of a part have one, or none has; as for ``coarse``
+    coarse: int | None = None  # the class above the class
 
 
 class Listing(NamedTuple):
@@ -35,7 +38,7 @@ class Listing(NamedTuple):
 def decode_listing(
     listing: Listing, classes: Sequence[str], image_size: int, channels: int, fit: str = "stretch"
 ) -> Arrays:
-    """Decodes a listing to images, labels, domains and names, the fields of ``Source``.
+    """Decodes a listing to images, labels, domains, owners and names, the fields of ``Source``.
 
     Args:
         classes: names of the classes to keep, in their new order; none selects all.
@@ -53,7 +56,7 @@ def decode_listing(
             shown = ", ".join(listing.class_names[:10]) + (", ..." if len(listing.class_names) > 10 else "")
             raise UserError(f"data: no class {name!r} among {shown}")
     new_label = {listing.class_names.index(name): label for label, name in enumerate(names)}
-    arrays = {"class_names": np.array(names)}
+    arrays, clients = {"class_names": np.array(names)}, []
     for prefix, part in (("", listing.train), ("test_", listing.test)):
         kept = [example for example in part if _checked_label(example, listing.class_names) in new_label]
         if not kept:
@@ -64,6 +67,12 @@ def decode_listing(
         arrays[f"{prefix}labels"] = np.array([new_label[example.label] for example in kept])
         if listing.domain_names:
             arrays[f"{prefix}domains"] = np.array([example.domain for example in kept])
+        if kept[0].coarse is not None:
+            arrays[f"{prefix}coarse_labels"] = np.array([example.coarse for example in kept])
+        clients.append([example.client for example in kept])
+    train, test = clients
+    if train[0] is not None:
+        arrays |= number_clients(train, None if test[0] is None else test)
     if listing.domain_names:
         arrays["domain_names"] = np.array(listing.domain_names)
     if arrays["images"].shape[1:] != arrays["test_images"].shape[1:]:
@@ -72,6 +81,24 @@ def decode_listing(
             f"set data.image_size and data.channels"
         )
     return arrays
+
+
+def divide_by_client(
+    path: str | Path, examples: Sequence[Encoded], test_fraction: float, seed: int
+) -> tuple[list[Encoded], list[Encoded]]:
+    """Returns training and test examples: of each client with ``n`` examples, ``floor(test_fraction * n)`` are tested.
+
+    Raises:
+        UserError: if no example would be tested.
+    """
+    is_test = held_out([example.client for example in examples], test_fraction, seed)
+    if not is_test.any():
+        raise UserError(
+            f"{path}: it has no test part, and test_fraction {test_fraction:g} of each client's examples is none of "
+            "any; raise data.test_fraction"
+        )
+    train, test = ([example for example, out in zip(examples, is_test, strict=True) if out == part] for part in (0, 1))
+    return train, test
 
 
 def _checked_label(example, class_names):

@@ -10,7 +10,7 @@ from fedjax_collapse.data.reading.encoded import Encoded, Listing
 from fedjax_collapse.data.reading.index_file import read_isic2019
 from fedjax_collapse.data.reading.listings import files_below, folders_in
 
-_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
 _NOTES = (".txt", ".csv", ".json", ".xml", ".md", ".html")  # Tiny-ImageNet has bounding boxes next to its images
 ISIC2019_CLASSES = ("MEL", "NV", "BCC", "AK", "BKL", "DF", "VASC", "SCC")
 ISIC2019_CENTRES = ("BCN", "HAM_vidir_molemax", "HAM_vidir_modern", "HAM_rosendahl", "MSK", "HAM_vienna_dias")
@@ -107,7 +107,7 @@ def _read_annotations(path):
 def _images_of_classes(root):
     classes = folders_in(root)
     if not classes:
-        raise UserError(f"{root}: no class folder in it; expected <class>/<image>, {', '.join(_SUFFIXES[:3])}, ...")
+        raise UserError(f"{root}: no class folder in it; expected <class>/<image>, {', '.join(SUFFIXES[:3])}, ...")
     return [(folder.name, file) for folder in classes for file in _images(folder)]
 
 
@@ -115,8 +115,8 @@ def _images(folder):
     """Returns the images of a class. Other files are rejected, so that images in unknown formats are not missed."""
     files = [file for file in files_below(folder) if file.suffix.lower() not in _NOTES]
     for file in files:
-        if file.suffix.lower() not in _SUFFIXES:
-            raise UserError(f"{file}: no image by its name, expected {', '.join(_SUFFIXES)}; convert or remove it")
+        if file.suffix.lower() not in SUFFIXES:
+            raise UserError(f"{file}: no image by its name, expected {', '.join(SUFFIXES)}; convert or remove it")
     if not files:
         raise UserError(f"{folder}: no image in this class folder; add some, or remove the folder")
     return files

@@ -27,10 +27,11 @@ def find_builders(name: str, data_dir: str, download: bool) -> list[Any]:
     return [_find_builder(full_name, data_dir, download) for full_name in full_names]
 
 
-def list_builders(builders: list[Any], train_split: str, test_split: str, label: str) -> Listing:
+def list_builders(builders: list[Any], train_split: str, test_split: str, label: str, coarse: str = "") -> Listing:
     """Lists the images of prepared builders; each is one domain, if there are several.
 
-    ``label`` is the feature with the class; if empty, the default of the data set (cifar100: fine labels).
+    ``label`` is the feature with the class; if empty, the default of the data set (cifar100: fine labels). ``coarse``
+    is the feature with the class above it, if any.
 
     Raises:
         UserError: if the data set lacks the split or feature, or if builders have different classes.
@@ -43,12 +44,14 @@ def list_builders(builders: list[Any], train_split: str, test_split: str, label:
             raise UserError(
                 f"{builder.info.full_name}: no classes in {key!r}, it has {', '.join(builder.info.features)}"
             )
+        if coarse and coarse not in features:
+            raise UserError(f"{builder.info.full_name}: no feature {coarse!r}, it has {', '.join(features)}")
         names = features[key].names
         if class_names not in (None, names):
             raise UserError(f"{builder.info.full_name}: other classes than those of {builders[0].info.full_name}")
         class_names = names
         for part, split in ((train, train_split), (test, test_split)):
-            part += _read_split(builder, split, image, key, domain)
+            part += _read_split(builder, split, image, key, domain, coarse)
     domains = [builder.builder_config.name for builder in builders] if len(builders) > 1 else ()
     return Listing(train, test, class_names, domains)
 
@@ -102,7 +105,7 @@ def _is_prepared(builder):
     return os.path.isdir(builder.data_path) and builder.is_prepared()  # is_prepared warns if the folder is missing
 
 
-def _read_split(builder, split, image, label, domain):
+def _read_split(builder, split, image, label, domain, coarse):
     import tensorflow_datasets as tfds
 
     name = builder.info.full_name.rpartition("/")[0]  # without version
@@ -112,7 +115,9 @@ def _read_split(builder, split, image, label, domain):
         raise UserError(f"data: {name} has no split {split!r}, it has {', '.join(builder.info.splits)}") from None
     try:
         source = builder.as_data_source(split=split, decoders={image: tfds.decode.SkipDecoding()})
-        examples = [(bytes(example[image]), int(example[label])) for example in source]
+        examples = [
+            (bytes(example[image]), int(example[label]), int(example[coarse]) if coarse else None) for example in source
+        ]
     except Exception as error:  # for damaged files, the readers raise various exceptions
         raise UserError(
             f"{builder.data_path}: split {split!r} cannot be read ({_reason(error)}); remove that folder and "
@@ -124,8 +129,8 @@ def _read_split(builder, split, image, label, domain):
             f"slices need array_record; use whole splits, or remove that folder and prepare it again: {_PREPARE}"
         )
     return [
-        Encoded(content, f"{builder.data_path}, {split} {row}", value, domain)
-        for row, (content, value) in enumerate(examples)
+        Encoded(content, f"{builder.data_path}, {split} {row}", value, domain, coarse=above)
+        for row, (content, value, above) in enumerate(examples)
     ]
 
 

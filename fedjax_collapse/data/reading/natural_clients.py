@@ -1,0 +1,36 @@
+"""Natural clients: the persons who wrote, took or posted the examples, by the names that a data set has for them."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+Client = str | int
+
+
+def number_clients(train: Sequence[Client], test: Sequence[Client] | None) -> dict[str, np.ndarray]:
+    """Returns ``owners`` and ``test_owners`` [examples], indices into ``client_names``; the latter only if known.
+
+    Clients with training examples come first, in the order of their names (numbers by value); then those who are only
+    tested.
+    """
+    known = _ordered(set(train))
+    known += _ordered(set(test or ()) - set(train))
+    number = {client: row for row, client in enumerate(known)}
+    parts = {"owners": train} if test is None else {"owners": train, "test_owners": test}
+    owners = {key: np.array([number[client] for client in part], np.int32) for key, part in parts.items()}
+    return owners | {"client_names": np.array(list(map(str, known)), str)}
+
+
+def held_out(clients: Sequence[Client], test_fraction: float, seed: int) -> np.ndarray:
+    """Returns a mask of ``floor(test_fraction * n)`` random examples of every client with ``n`` examples."""
+    owners = number_clients(clients, None)["owners"]
+    order = np.lexsort((np.random.default_rng(seed).random(len(owners)), owners))
+    sizes = np.bincount(owners)
+    places = np.arange(len(owners)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    is_test = np.empty(len(owners), bool)
+    is_test[order] = places < np.repeat(np.floor(test_fraction * sizes + 1e-9), sizes)
+    return is_test
+
+
+def _ordered(clients):
+    return sorted(clients, key=lambda client: (isinstance(client, str), client))

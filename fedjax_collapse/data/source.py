@@ -1,0 +1,89 @@
+"""A labelled data set in memory, which ``sources.py`` reads, and how it is made of listings and arrays."""
+
+from collections.abc import Callable
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+
+from fedjax_collapse.core.options import Interval
+from fedjax_collapse.data import normalisations
+from fedjax_collapse.data.reading import encoded
+from fedjax_collapse.data.reading.cache import Arrays, cached
+
+MAX_PIXELS = 4096  # in a row
+Size = Annotated[int, Interval(0, MAX_PIXELS)]
+Channels = Annotated[int, (0, 1, 3)]
+Share = Annotated[float, Interval(0, 1, "[)")]
+
+
+class Source(NamedTuple):
+    """A labelled data set in memory, of images or of their features, with a training and a test part."""
+
+    images: (
+        np.ndarray
+    )  # [examples, height, width, channels] uint8, float32 in ``pfllib``; [examples, d] in ``features``
+    labels: np.ndarray  # [examples] int
+    test_images: np.ndarray
+    test_labels: np.ndarray
+    mean: float | tuple  # raw pixel units
+    std: float | tuple
+    class_names: tuple[str, ...]
+    domains: np.ndarray | None = None  # [examples] int index into domain_names, for data with feature shift
+    test_domains: np.ndarray | None = None
+    domain_names: tuple[str, ...] = ()
+    owners: np.ndarray | None = None  # [examples] int client, for data that are divided already
+    test_owners: np.ndarray | None = None
+    client_names: tuple[str, ...] = ()  # those of natural clients, by owner
+    coarse_labels: np.ndarray | None = None  # [examples] int, the class above the class, for ``pachinko``
+    test_coarse_labels: np.ndarray | None = None
+
+    def pooled(self) -> "Source":
+        """Returns a source with all examples in its training part, the test examples last, and an empty test part."""
+
+        def pool(train, test):
+            return None if train is None or test is None else np.concatenate([train, test])
+
+        def none(test):
+            return None if test is None else test[:0]
+
+        return self._replace(
+            images=pool(self.images, self.test_images), test_images=none(self.test_images),
+            labels=pool(self.labels, self.test_labels), test_labels=none(self.test_labels),
+            domains=pool(self.domains, self.test_domains), test_domains=none(self.test_domains),
+            owners=pool(self.owners, self.test_owners), test_owners=none(self.test_owners),
+            coarse_labels=pool(self.coarse_labels, self.test_coarse_labels),
+            test_coarse_labels=none(self.test_coarse_labels),
+        )  # fmt: skip
+
+
+def from_listing(
+    name: str,
+    key: dict[str, Any],
+    find: Callable[[], encoded.Listing],
+    classes: tuple[str, ...],
+    image_size: int,
+    channels: int,
+    normalisation: str,
+    fit: str = "stretch",
+) -> Source:
+    """Returns the source of the images that ``find`` lists, decoded once for what ``key`` says of them."""
+    import PIL
+
+    normalisations.check_name(normalisation)
+    key |= dict(
+        classes=classes, image_size=image_size, channels=channels, decoding=encoded.VERSION, pillow=PIL.__version__
+    )
+    return from_arrays(
+        cached(name, key, lambda: encoded.decode_listing(find(), classes, image_size, channels, fit)), normalisation
+    )
+
+
+def from_arrays(arrays: Arrays, normalisation: str) -> Source:
+    """Returns the source of images in units of 0 to 255."""
+    mean, std = normalisations.mean_and_std(normalisation, arrays["images"].shape[-1])
+    return Source(**arrays | names_of(arrays), mean=mean, std=std)
+
+
+def names_of(arrays: Arrays) -> dict[str, tuple[str, ...]]:
+    """Returns the fields of ``Source`` that are names."""
+    return {name: tuple(map(str, arrays.get(name, ()))) for name in ("class_names", "domain_names", "client_names")}

@@ -1,0 +1,211 @@
+"""LEAF's json and TFF's sqlite files, written here in their formats: the same images, classes and clients back."""
+
+import contextlib
+import json
+import sqlite3
+import struct
+
+import numpy as np
+import pytest
+from small_data import check, draw, save_image
+
+from fedjax_collapse import sources
+from fedjax_collapse.data.reading.tf_example import read_example
+
+OF_TENSORFLOW = (  # of the guide to TFRecord: False, 4, b"goat", 0.9876
+    b"\nR\n\x14\n\x08feature2\x12\x08\n\x06\n\x04goat\n\x14\n\x08feature3\x12\x08\x12\x06\n\x04[\xd3|?\n\x11\n\x08"
+    b"feature1\x12\x05\x1a\x03\n\x01\x04\n\x11\n\x08feature0\x12\x05\x1a\x03\n\x01\x00"
+)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def leaf(file, **users):
+    """A file of LEAF; ``users`` have x and y."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    data = {user: {"x": x, "y": y} for user, (x, y) in users.items()}
+    sizes = [len(y) for _, y in users.values()]
+    file.write_text(json.dumps({"users": list(users), "num_samples": sizes, "user_data": data}))
+    return file
+
+
+def test_femnist_of_leaf(tmp_path):
+    """Pixels of 0 to 1 in several files; a user of the test part alone is the last client."""
+    images, labels = draw(14, (4, 4))
+    rows, labels = (images.reshape(14, 16) / 255).tolist(), labels.tolist()
+    leaf(tmp_path / "train" / "b.json", w2=(rows[:3], labels[:3]))
+    leaf(tmp_path / "train" / "a.json", w3=(rows[3:8], labels[3:8]), w1=(rows[8:9], labels[8:9]), w0=([], []))
+    leaf(tmp_path / "test" / "a.json", w1=(rows[9:11], labels[9:11]), w0=(rows[11:], labels[11:]))
+    source = sources.leaf(tmp_path, normalisation="half")
+    order = [*range(3, 9), *range(3)]
+    np.testing.assert_array_equal(source.images, images[order][..., None])
+    assert source.images.dtype == np.uint8 and source.labels.tolist() == [labels[row] for row in order]
+    assert source.client_names == ("w1", "w2", "w3", "w0")
+    assert source.owners.tolist() == [2] * 5 + [0] + [1] * 3 and source.test_owners.tolist() == [0, 0, 3, 3, 3]
+    assert source.class_names == tuple("0123") and (source.mean, source.std) == (127.5, 127.5)
+    leaf(tmp_path / "train" / "b.json", w2=([[0.0001] * 16] * 3, labels[:3]))  # not of 8 bits
+    images = sources.leaf(tmp_path).images
+    assert images.dtype == np.float32 and images[-1, 0, 0, 0] == np.float32(0.0255)
+
+
+def test_celeba_of_leaf(tmp_path):
+    """Names of images, which are in another folder."""
+    images, _ = draw(6, (6, 6, 3))
+    for row, image in enumerate(images):
+        save_image(tmp_path / "images" / f"{row}.png", image)
+    names = [f"{row}.png" for row in range(6)]
+    leaf(tmp_path / "data" / "train" / "a.json", c7=(names[:2], [0, 1]), c5=(names[2:4], [1, 1]))
+    leaf(tmp_path / "data" / "test" / "a.json", c5=(names[4:], [0, 1]))
+    source = sources.leaf(tmp_path / "data", image_folder=tmp_path / "images")
+    np.testing.assert_array_equal(source.images, images[:4])
+    assert source.client_names == ("c5", "c7") and source.owners.tolist() == [1, 1, 0, 0]
+    assert source.test_owners.tolist() == [0, 0] and source.test_labels.tolist() == [0, 1]
+    check("x are names of images; set data.image_folder to the folder", sources.leaf, tmp_path / "data")
+    check(
+        "none/0.png: cannot be read as an image", sources.leaf, tmp_path / "data", image_folder=str(tmp_path / "none")
+    )
+
+
+def test_wrong_files_of_leaf(tmp_path):
+    file, row = tmp_path / "train" / "a.json", [0.5] * 16
+    check(r"train: expected LEAF's \*.json with at least one user's examples", sources.leaf, tmp_path)
+    leaf(tmp_path / "test" / "a.json", w=([row] * 3, [0, 1, 2]))
+    for x, y, message in (
+        ([[0.5] * 15] * 3, [0, 1, 2], "user w: rows of 15 numbers, expected square images with 1 or 3 channels; only"),
+        ([row, row, [0.5]], [0, 1, 2], "a.json: user w: .*only data sets of images are read"),
+        ([[2.0] * 16] * 3, [0, 1, 2], "pixels are 2 to 2, expected 0 to 1"),
+        ([row] * 3, [0, 1, -1], "y are 0, ..., expected classes from 0"),
+        ([row] * 3, [0, 1, 9], "training labels are 0 to 9 for 3 examples"),
+        ([row] * 3, [0, 1, 1], "test label 2 is none of the 2 classes of training"),
+        (["To be, or not"] * 3, list("tha"), "y are 't', ..., expected classes from 0; only data sets of images"),
+        (["To be, or not"] * 3, [0, 1, 2], "x are 'To be, or not', ..., expected rows of pixels or names of images"),
+        ([row] * 2, [0, 1, 2], "user w has 2 x for 3 y, expected 3 of each; write it again"),
+    ):
+        leaf(file, w=(x, y))
+        check(message, sources.leaf, tmp_path)
+    leaf(file, w=([row] * 3, [0, 1, 2]), v=([[0.5] * 25], [0]))
+    check("user v has other images than w; use the files of one data set", sources.leaf, tmp_path)
+    content = leaf(file, w=([row] * 3, [0, 1, 2])).read_text()
+    for damaged, message in (
+        ("", r"Expecting value.*"),
+        (content[:-30], r"Expecting.*"),
+        ("[]", r"list indices must be .*"),
+        (content.replace("num_samples", "numbers"), "no 'num_samples'"),
+        (content.replace('"w": ', '"v": '), "no 'w'"),
+    ):
+        file.write_text(damaged)
+        check(rf"a.json: cannot be read \({message}\); expected LEAF's users, num_samples", sources.leaf, tmp_path)
+
+
+def varint(value):
+    octets = []
+    while value > 127:
+        octets.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*octets, value])
+
+
+def field(number, content):
+    return varint(number << 3 | 2) + varint(len(content)) + content
+
+
+def example(is_packed=True, **features):
+    """The bytes of a tf.train.Example of floats, integers and texts."""
+    entries = b""
+    for name, values in features.items():
+        values = np.ravel(values)
+        if values.dtype.kind == "f":
+            each = [struct.pack("<f", value) for value in values]
+            kind, content = 2, field(1, b"".join(each)) if is_packed else b"".join(b"\x0d" + value for value in each)
+        elif values.dtype.kind in "iu":
+            each = [varint(int(value) & (1 << 64) - 1) for value in values]
+            kind, content = 3, field(1, b"".join(each)) if is_packed else b"".join(b"\x08" + value for value in each)
+        else:
+            kind, content = 1, b"".join(field(1, str(value).encode()) for value in values)
+        entries += field(1, field(1, name.encode()) + field(2, field(kind, content)))
+    return field(1, entries)
+
+
+def test_examples_of_tensorflow():
+    found = read_example(OF_TENSORFLOW)
+    assert found["feature2"] == [b"goat"] and found["feature1"].tolist() == [4] and found["feature0"].tolist() == [0]
+    assert found["feature3"].tolist() == [np.float32(0.9876)]
+    integers = np.array([0, 1, 127, 128, 255, 2**32, 2**62, -1, -(2**63)])
+    for is_packed in (True, False):
+        found = read_example(example(is_packed, a=integers, b=[0.5, -1.5], c=["x", "yz"], d=np.zeros(0, int)))
+        assert found["a"].tolist() == integers.tolist() and found["b"].tolist() == [0.5, -1.5]
+        assert found["c"] == [b"x", b"yz"] and found["d"].tolist() == []
+
+
+def test_damaged_examples_are_errors_of_value():
+    """Whatever byte is lost, added or changed, it is a ValueError, or other features."""
+    whole, rng = example(pixels=[0.5, 0.25], label=[300], name=["x"]), np.random.default_rng(0)
+    for size in range(1, len(whole)):
+        with pytest.raises(ValueError):
+            read_example(whole[:size])
+    for _ in range(2000):
+        damaged = bytearray(whole)
+        damaged[rng.integers(len(whole))] = rng.integers(256)
+        with contextlib.suppress(ValueError):
+            read_example(bytes(damaged))
+
+
+def tff(file, **splits):
+    """A file of TFF: for each split (client, example) pairs."""
+    file.unlink(missing_ok=True)
+    with sqlite3.connect(file) as database:
+        database.execute("CREATE TABLE examples (split_name TEXT, client_id TEXT, serialized_example_proto BLOB)")
+        rows = [(split, *pair) for split, pairs in splits.items() for pair in pairs]
+        database.executemany("INSERT INTO examples VALUES (?, ?, ?)", rows)
+    database.close()
+    return file
+
+
+def test_emnist_and_celeba_of_tff(tmp_path):
+    images, labels = draw(8, (4, 4))
+    writers = ["f9", "f10", "f9", "f9", "f10", "f9", "f8", "f9"]
+    pairs = [
+        (writer, example(label=label, pixels=image / np.float32(255)))
+        for writer, image, label in zip(writers, images, labels, strict=True)
+    ]
+    file = tff(tmp_path / "emnist_all.sqlite", all_test=pairs[5:], all_train=pairs[:5])
+    options = dict(train_split="all_train", test_split="all_test")
+    source = sources.tff(file, **options)
+    np.testing.assert_array_equal(source.images, images[:5, ..., None])
+    np.testing.assert_array_equal(sources.tff(file, invert=True, **options).test_images, 255 - images[5:, ..., None])
+    assert source.images.dtype == np.uint8 and source.labels.tolist() == labels[:5].tolist()
+    assert source.client_names == ("f10", "f9", "f8") and source.owners.tolist() == [1, 0, 1, 1, 0]
+    assert source.test_owners.tolist() == [1, 2, 1]
+    images, _ = draw(4, (5, 5, 3))
+    faces = [(str(row % 2), example(image=image, smiling=row % 2, male=0)) for row, image in enumerate(images)]
+    source = sources.tff(tff(tmp_path / "celeba.sqlite", train=faces[:2], test=faces[2:]), label="smiling")
+    np.testing.assert_array_equal(source.images, images[:2])
+    np.testing.assert_array_equal(source.test_images, images[2:])
+
+
+def test_wrong_files_of_tff(tmp_path):
+    good, file = example(pixels=[0.5] * 4, label=0), tmp_path / "data.sqlite"
+    check(r"data.sqlite: cannot be read \(unable to open database file\); expected a SQLite", sources.tff, file)
+    for content in (b"no database " * 99, tff(file, train=[("a", good)] * 99).read_bytes()[:5000]):
+        file.write_bytes(content)
+        check(r"data.sqlite: cannot be read \(.*\); expected a SQLite file of TFF's, unpacked", sources.tff, file)
+    tff(file, all_train=[("a", good)], all_test=[("a", good)])
+    check("no split 'train' among all_train, all_test; set data.train_split", sources.tff, file)
+    for wrong, message in (
+        (good[:-3], "train, row 2 cannot be read .*a field is cut off.*; fetch the file again"),
+        (example(tokens="a b"), "features tokens, expected numbers pixels or image, and label"),
+        (example(pixels=[0.5] * 4), "features pixels, expected numbers pixels or image, and label"),
+        (example(pixels=[0.5] * 4, label=[1, 2]), r"label is \[1, 2\], expected one class from 0"),
+        (example(pixels=[0.5] * 5, label=0), "rows of 5 numbers, expected square images"),
+        (example(pixels=[0.5] * 9, label=0), r"an image of \(3, 3, 1\), but the first one is \(2, 2, 1\)"),
+        (example(pixels=[1.5] * 4, label=0), "pixels are 1.5 to 1.5, expected 0 to 1"),
+        (example(image=[256] * 4, label=0), "image is 256 to 256, expected 0 to 255"),
+        (7, r"train, row 2 cannot be read \(it is int, expected bytes\)"),
+    ):
+        tff(file, train=[("a", good), ("a", wrong)], test=[("a", good)])
+        check(message, sources.tff, file)
+    tff(file, train=[("a", good)], test=[("a", example(pixels=[0.5] * 4, label=5))])
+    check("test label 5 is none of the 1 classes of training", sources.tff, file)

@@ -1,0 +1,287 @@
+"""Natural clients from tables, and their partitions: the owners and names that a data set has, back from its files."""
+
+import json
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+from small_data import check, draw, encode, save_image
+
+from experiments.commands import show_partition
+from experiments.config import build
+from experiments.config.plain_values import plain
+from experiments.configs import base
+from fedjax_collapse import UserError, partition, sources
+
+WRITERS = ("f10", "f2", "a7")  # in no order
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def femnist(file, count=30, seed=0):
+    """Images, labels and writers in a Parquet file with the columns of flwrlabs/femnist."""
+    images, labels = draw(count, (8, 8), seed)
+    writers = [WRITERS[row % 7 % 3] for row in range(count)]
+    columns = {"image": [{"bytes": encode(image), "path": None} for image in images], "writer_id": writers}
+    table = pyarrow.table(columns | {"hsf_id": [0] * count, "character": labels.tolist()})
+    names = {"info": {"features": {"character": {"names": list("0123"), "_type": "ClassLabel"}}}}
+    file.parent.mkdir(parents=True, exist_ok=True)
+    pyarrow.parquet.write_table(table.replace_schema_metadata({"huggingface": json.dumps(names)}), file)
+    return images, labels, np.array(writers)
+
+
+def assert_owned(images, owners, names, stored, clients):
+    """Every image is one of its owner's, and no other is missing."""
+    found = sorted((image.tobytes(), names[owner]) for image, owner in zip(images, owners, strict=True))
+    assert found == sorted((image.tobytes(), str(client)) for image, client in zip(stored, clients, strict=True))
+
+
+def test_a_column_of_clients_without_a_test_part(tmp_path):
+    """FEMNIST as published: one split, of which a part of each writer's examples is held out, by the seed."""
+    images, _, writers = femnist(tmp_path / "data" / "train-00000-of-00001.parquet")
+    options = dict(client_column="writer_id", channels=1, test_fraction=0.25)
+    source = sources.parquet(tmp_path / "data", **options)
+    assert source.client_names == ("a7", "f10", "f2") and source.class_names == tuple("0123")
+    pool = source.pooled()
+    assert_owned(pool.images[..., 0], pool.owners, source.client_names, images, writers)
+    sizes = np.bincount(pool.owners)
+    np.testing.assert_array_equal(np.bincount(source.test_owners), sizes // 4)
+    again = sources.parquet(tmp_path / "data", **options)  # from the cache
+    assert again.client_names == source.client_names and np.array_equal(again.owners, source.owners)
+    assert not np.array_equal(sources.parquet(tmp_path / "data", **options, seed=1).images, source.images)
+    message = r"data: it has no test part, and test_fraction 0.01 of each client's examples is none of any; raise"
+    check(message, sources.parquet, tmp_path / "data", client_column="writer_id", test_fraction=0.01)
+
+
+@pytest.mark.parametrize("form", ["stream", "file"])
+def test_arrow_folders_with_truth_values_and_numbers_as_clients(tmp_path, form):
+    """CelebA as published, saved by ``save_to_disk``; clients without training examples are the last ones."""
+    images, labels = draw(12, (8, 8, 3))
+    people = {"train": np.array([30, 4, 4, 30, 30, 4]), "test": np.array([4, 2, 30, 2, 100, 4])}
+    for part, rows in (("train", slice(0, 6)), ("test", slice(6, 12))):
+        columns = {"image": [{"bytes": encode(image), "path": None} for image in images[rows]]}
+        table = pyarrow.table(columns | {"celeb_id": people[part], "Smiling": labels[rows] % 2 == 1})
+        name = f"{part}/data-00000-of-00001.arrow" if form == "stream" else f"celeba-{part}.arrow"
+        file = tmp_path / "data" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with getattr(pyarrow.ipc, f"new_{form}")(file, table.schema) as writer:
+            writer.write_table(table)
+    options = dict(label_column="Smiling", client_column="celeb_id")
+    source = sources.arrow(tmp_path / "data", **options)
+    assert source.client_names == ("4", "30", "2", "100") and source.labels.tolist() == (labels[:6] % 2).tolist()
+    assert source.owners.tolist() == [1, 0, 0, 1, 1, 0] and source.test_owners.tolist() == [0, 2, 1, 2, 3, 0]
+    np.testing.assert_array_equal(source.images, images[:6])
+    content = file.read_bytes()
+    for damaged in (b"", b"ARROW1", content[: len(content) // 2]):
+        file.write_bytes(damaged)
+        check(rf"{file.name}: cannot be read as Arrow \(", sources.arrow, tmp_path / "data", **options)
+
+
+def test_wrong_columns_of_clients(tmp_path):
+    file = tmp_path / "data" / "train.parquet"
+    femnist(file)
+    message = "no column 'user' among image, writer_id, hsf_id, character; set data.client_column"
+    check(message, sources.parquet, file.parent, client_column="user")
+    table = pyarrow.parquet.read_table(file)
+    several = table.append_column("labels", [[["animal", "plant"]] * len(table)])  # as in FLAIR
+    pyarrow.parquet.write_table(several, file)
+    message = "train.parquet: row 0 has a list in 'labels', expected one class; set data.label_column"
+    check(message, sources.parquet, file.parent, client_column="writer_id", label_column="labels")
+    for column, value in (("hsf_id", None), ("hsf_id", 0.5)):
+        wrong = table.drop_columns(column).append_column(column, [[value] * len(table)])
+        pyarrow.parquet.write_table(wrong, file)
+        message = f"row 0 has {value} in 'hsf_id'; expected a client's name or number"
+        check(message, sources.parquet, file.parent, client_column="hsf_id")
+        message = f"row 0 has {value} in 'hsf_id'; expected an integer"
+        check(message, sources.parquet, file.parent, client_column="writer_id", coarse_column="hsf_id")
+
+
+def test_names_of_clients_in_a_file_of_features(tmp_path):
+    arrays = dict(features=np.zeros((4, 2), np.float32), labels=np.arange(4) % 2, owners=np.array([1, 0, 1, 0]))
+    tests = dict(test_features=np.zeros((1, 2), np.float32), test_labels=np.zeros(1, int))
+    np.savez(tmp_path / "features.npz", **arrays, **tests, client_names=np.array(["ann", "bob"]))
+    source = sources.features(tmp_path / "features.npz")
+    assert source.client_names == ("ann", "bob") and source.owners.tolist() == [1, 0, 1, 0]
+
+
+def config_of(tmp_path, **changes):
+    config = base.get_config()
+    config.clients, config.data = 3, dict(source=f"parquet:{tmp_path / 'data'}", client_column="writer_id", channels=1)
+    config.partition, config.own_tests = dict(name="given"), dict(name="given")
+    for key, value in changes.items():
+        config[key] = value
+    return plain(config)
+
+
+def test_a_federation_of_all_or_of_drawn_clients(tmp_path):
+    """Each client has its own examples, tests and name, also where another seed draws others."""
+    _, labels, writers = femnist(tmp_path / "data" / "train.parquet", count=40)
+    whole = build.federations(config_of(tmp_path), [0])[0]
+    assert whole.client_names == ("a7", "f10", "f2")
+    for drawn in (dict(name="given"), dict(name="given", draw=True)):
+        for own_tests in (dict(name="given"), dict(name="split"), dict(name="shares")):
+            clients = 2 if drawn.get("draw") else 3
+            config = config_of(tmp_path, partition=drawn, own_tests=own_tests, clients=clients)
+            made = build.federations(config, range(3))
+            assert len({federation.client_names for federation in made.values()}) == (2 if clients == 2 else 1)
+            for federation in made.values():
+                for client, name in enumerate(federation.client_names):
+                    counts = federation.class_counts()[client]
+                    if federation.tests is not None:
+                        tested = np.asarray(federation.test.labels)[federation.tests.rows[client]]
+                        counts = counts + np.bincount(tested[: federation.tests.sizes[client]], minlength=4)
+                        np.testing.assert_array_equal(counts, np.bincount(labels[writers == name], minlength=4))
+                    assert counts.sum() > 0 and np.all(counts <= np.bincount(labels[writers == name], minlength=4))
+
+
+def test_the_command_names_clients(tmp_path, capsys):
+    femnist(tmp_path / "data" / "train.parquet", count=40)
+    (tmp_path / "config.py").write_text("from experiments.configs.base import get_config\n")
+    options = [f"--config={tmp_path / 'config.py'}", f"--config.data.source=parquet:{tmp_path / 'data'}"]
+    options += ["--config.data.client_column=writer_id", "--config.partition.name=given", "--config.clients=3"]
+    assert show_partition.main([*options, f"--out={tmp_path / 'out'}"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[-1] for line in lines[2:5]] == ["a7", "f10", "f2"]
+    assert json.loads((tmp_path / "out" / "partition.json").read_text())["client_names"] == ["a7", "f10", "f2"]
+    assert show_partition.main([*options, "--config.clients=2"]) == 2
+    message = "2 clients but 3 in the data; use clients=3, or partition.draw=True for 2 random ones"
+    assert message in capsys.readouterr().err
+
+
+OWNERS = np.repeat(np.arange(5), (1, 4, 2, 7, 3))
+
+
+def test_clients_with_few_examples_are_left_out():
+    labels = np.zeros(len(OWNERS), int)
+    parts = partition.given(labels, 3, OWNERS, min_size=3)
+    assert [np.unique(OWNERS[part]).tolist() for part in parts] == [[1], [3], [4]]
+    drawn = [partition.given(labels, 2, OWNERS, seed=seed, min_size=3, draw=True) for seed in range(30)]
+    owners = {tuple(int(OWNERS[part[0]]) for part in parts) for parts in drawn}
+    assert owners == {(1, 3), (1, 4), (3, 4)}
+    with pytest.raises(UserError, match=r"5 clients but 3 in the data with at least 3 examples; use clients=3$"):
+        partition.given(labels, 5, OWNERS, min_size=3, draw=True)
+
+
+def test_groups_of_natural_clients():
+    """At small alpha a person is at one client or few, at large alpha at all."""
+    owners = np.random.default_rng(0).permutation(np.arange(2000) % 40)
+    clients = {}
+    for alpha in (0.01, 100.0):
+        parts = partition.dirichlet_of_owners(np.zeros(2000, int), 4, owners, alpha)
+        assert sorted(np.concatenate(parts).tolist()) == list(range(2000))
+        clients[alpha] = np.mean([sum(owner in owners[part] for part in parts) for owner in range(40)])
+    assert clients[0.01] < 1.5 and clients[100.0] > 3.9
+
+
+def test_pachinko():
+    """TFF's CIFAR-100 in small: sizes, no row twice, few coarse classes, most of the classes below them."""
+    labels = np.random.default_rng(0).permutation(np.arange(4000) % 100)
+    coarse = labels % 20 + 3
+    parts = partition.pachinko(labels, 40, coarse, seed=1)
+    assert {len(part) for part in parts} == {100} and sorted(np.concatenate(parts).tolist()) == list(range(4000))
+    early = parts[:10]  # later ones take what is left
+    assert np.mean([len(np.unique(coarse[part])) for part in early]) < 8
+    above = [np.bincount(coarse[part]).argmax() for part in early]
+    assert np.mean([len(np.unique(labels[p][coarse[p] == c])) for p, c in zip(early, above, strict=True)]) == 5
+    concentrated = partition.pachinko(labels, 10, coarse, fine_alpha=0.01, size=20, seed=1)
+    assert sum(map(len, concentrated)) == 200
+    above = [np.bincount(coarse[part]).argmax() for part in concentrated]
+    below = [len(np.unique(labels[p][coarse[p] == c])) for p, c in zip(concentrated, above, strict=True)]
+    assert np.mean(below) < 2
+    even = partition.pachinko(labels, 2, coarse, alpha=1e4, fine_alpha=1e4, size=1000)
+    shares = np.bincount(labels[even[0]]) / 1000
+    assert abs(shares - 0.01).max() < 0.02
+    for wrong, options, message in (
+        (coarse[:9], {}, "4000 examples need as many coarse labels, got 9"),
+        (np.arange(4000) % 7, {}, "class 0 is below several coarse classes, such as 0, 1; expected one"),
+        (coarse, dict(size=101), "40 clients with at least 101 examples each need 4040, but there are 4000"),
+    ):
+        with pytest.raises(UserError, match=message):
+            partition.pachinko(labels, 40, wrong, **options)
+
+
+def test_pachinko_of_a_source_with_two_levels(tmp_path):
+    """CIFAR-100 as published on Hugging Face: img, fine_label, coarse_label."""
+    images, labels = draw(40, (8, 8, 3))
+    for part in ("train", "test"):
+        columns = {"img": [{"bytes": encode(image), "path": None} for image in images], "fine_label": labels}
+        (tmp_path / "data").mkdir(exist_ok=True)
+        pyarrow.parquet.write_table(
+            pyarrow.table(columns | {"coarse_label": labels // 2}), tmp_path / "data" / f"{part}-00000.parquet"
+        )
+    config = base.get_config()
+    config.clients, config.partition = 4, dict(name="pachinko", size=10)
+    config.data = dict(source=f"parquet:{tmp_path / 'data'}", coarse_column="coarse_label")
+    federation = build.federations(plain(config), [0])[0]
+    assert federation.ownership.sizes.tolist() == [10] * 4 and federation.client_names == ()
+    config.data = dict(source=f"parquet:{tmp_path / 'data'}")
+    message = r"partition pachinko: data source parquet:.* has no coarse_labels; choose .* coarse_column, or another"
+    with pytest.raises(UserError, match=message):
+        build.federations(plain(config), [0])
+
+
+def landmarks(root, lines, test=()):
+    """Google Landmarks as published: csv files, and images in folders by the first letters of their names."""
+    root.mkdir(exist_ok=True)
+    for name, columns, rows in (("train", "user_id,image_id,class", lines), ("test", "image_id,class", test)):
+        (root / f"{name}.csv").write_text("\n".join([columns, *rows]) + "\n")
+    return root / "train.csv"
+
+
+def test_csv_with_files(tmp_path):
+    images, _ = draw(6, (6, 6, 3))
+    names = ["abc1", "abd2", "b03", "b14", "c.5", "d6"]
+    for name, image in zip(names, images, strict=True):
+        save_image(tmp_path / "images" / name[0] / name[1] / f"{name}.png", image)
+    lines = ["10,abc1,0", "9,abd2.png,2", "10,b/0/b03,1", "9,b/1/b14.png,1"]
+    file = landmarks(tmp_path / "data", lines, ["c.5,2", "d6,0"])
+    options = dict(image_folder=tmp_path / "images")
+    source = sources.csv(file, test_file=file.with_name("test.csv"), **options)
+    np.testing.assert_array_equal(source.images, images[:4])
+    np.testing.assert_array_equal(source.test_images, images[4:])
+    assert source.labels.tolist() == [0, 2, 1, 1] and source.test_labels.tolist() == [2, 0]
+    assert source.client_names == ("10", "9") and source.owners.tolist() == [0, 1, 0, 1] and source.test_owners is None
+    assert source.pooled().owners is None
+    save_image(tmp_path / "data" / "abc1.png", images[0])
+    landmarks(tmp_path / "data", ["a,abc1,cat"] * 3 + ["b,abc1,ant"] * 4)
+    source = sources.csv(file, test_fraction=0.5)  # images beside it
+    assert source.class_names == ("ant", "cat") and source.pooled().owners.tolist().count(0) == 3
+    assert np.bincount(source.test_owners).tolist() == [1, 2]
+
+
+def test_wrong_csv_files(tmp_path):
+    file, folder = landmarks(tmp_path / "data", ["1,a,0"], ["a,1"]), str(tmp_path / "data")
+    save_image(tmp_path / "data" / "a.png", draw(1, (6, 6, 3))[0][0])
+    check(
+        "none: there is no such folder; set data.image_folder", sources.csv, file, image_folder=str(tmp_path / "none")
+    )
+    check("none.csv: cannot be read as csv .No such file", sources.csv, tmp_path / "none.csv", image_folder=folder)
+    check(
+        "train.csv: no column 'user' among user_id, image_id, class; set data.c",
+        sources.csv,
+        file,
+        client_column="user",
+    )
+    message = "test.csv, line 2: class '1' is none of the 1 classes of training"
+    check(message, sources.csv, file, test_file=str(tmp_path / "data" / "test.csv"))
+    for lines, message in (
+        ([], "train.csv: it has no lines below the names of columns"),
+        (["1,a,0", "1,b,0"], "train.csv, line 3: there is no image in .*data for 'b'; correct data.image_folder"),
+        (["1,a"], "train.csv, line 2: expected 3 values, none of image_id, class, user_id empty"),
+        (["1,a,0,7"], "train.csv, line 2: expected 3 values"),
+        (["1,,0"], "train.csv, line 2: expected 3 values"),
+        (["1,a,7"], "training labels are 7 to 7 for 1 examples"),
+        (["1,a,0"], "train.csv: it has no test part, and test_fraction 0.2 of each client's examples is none of any"),
+        (['1,"a,0'], "train.csv: cannot be read as csv .unexpected end of data"),
+    ):
+        landmarks(tmp_path / "data", lines)
+        check(message, sources.csv, file)
+    file.write_bytes(b"user_id,image_id,class\n1,\xff,0\n")
+    check("train.csv: cannot be read as csv .*invalid start byte", sources.csv, file)
+    landmarks(tmp_path / "data", ["1,a,0"])
+    save_image(tmp_path / "data" / "more" / "a.png", draw(1, (6, 6, 3))[0][0])
+    check("line 2: .*a.png and .*a.png both are image 'a'; correct data.image_folder", sources.csv, file)
