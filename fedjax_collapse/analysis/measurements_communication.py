@@ -12,7 +12,7 @@ from fedjax_collapse.training import communication as counting
 from fedjax_collapse.training.algorithm import FedAvg
 
 
-def communication(view: MeasurementView) -> dict[str, float]:
+def communication(view: MeasurementView) -> dict[str, int]:
     """Numbers that a client receives and sends in a round, and stores between rounds; the model and all methods.
 
     ``down`` and ``up`` are counted as by ``fedjax-collapse communication``, and the same in every round; ``stored`` are

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import assert_close, assert_same_bits
+from conftest import assert_close
 from flax import struct
 
 from experiments.results.study_results import summarize_run
@@ -113,8 +113,8 @@ def test_what_is_private_is_not_uploaded(federation):
         return local.run(local.LocalContext(algorithm, model, examples, server, 0, client))
 
     upload, after, _ = run_client(federation.train, server, client)
-    assert_same_bits(upload.mean.params["BatchNorm_0"], server.variables.params["BatchNorm_0"])
-    assert_same_bits(upload.mean.batch_stats, server.variables.batch_stats)
+    assert not jax.tree.leaves((upload.mean.params["BatchNorm_0"], upload.mean.batch_stats))
+    assert len(jax.tree.leaves(upload.mean.params)) == len(jax.tree.leaves(server.variables.params)) - 2
     assert all(np.any(new != old) for new, old in zip(*map(jax.tree.leaves, (after, state)), strict=True))
 
 
