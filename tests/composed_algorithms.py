@@ -1,4 +1,8 @@
-"""All methods, as many in one algorithm as go together, and the least network that they accept."""
+"""All methods, as many in one algorithm as go together, and the least network that they accept.
+
+Of the methods of adapters, which share their parts, those that together have all of them: a factor that stays private,
+adapters that are drawn at the client and a moved base, ranks that change, a pseudoinverse, and a decomposition.
+"""
 
 from collections.abc import Collection
 
@@ -8,6 +12,7 @@ from fedjax_collapse import FedAvg, LocalTraining, Model, nn
 
 _OPTIONS = {"structured_decov": dict(num_groups=2), "fedmr": dict(initial_prototypes=True)}
 _OPTIONS |= {name: dict(finetune=True) for name in ("afl", "fed3r", "fedcgs")}
+_OF_ADAPTERS = ("fedsa_lora", "flora", "hetlora", "lora_fair", "raflora")
 
 
 def composed_algorithms(training: LocalTraining, but: Collection[str] = ()) -> list[FedAvg]:
@@ -17,6 +22,8 @@ def composed_algorithms(training: LocalTraining, but: Collection[str] = ()) -> l
     """
     composed = []
     for name, kind in names.classes("method").items():
+        if kind.needs_adapters and name not in _OF_ADAPTERS:
+            continue
         own = {name: kind(**_OPTIONS.get(name, {}))}
         for place, algorithm in enumerate(composed):
             extended = algorithm.replace(methods={**algorithm.methods, **own})
