@@ -62,6 +62,7 @@ class Dense(nn.Module):
         outputs = self.multiply(*cast((inputs, kernel), self.dtype))
         return outputs + _bias(self, channels, self.bias_init) if self.use_bias else outputs
 
+    @nn.nowrap
     def multiply(self, inputs: jax.Array, kernel: jax.Array) -> jax.Array:
         """Returns the product with a kernel [in, any number of features]."""
         return inputs @ kernel
@@ -87,6 +88,7 @@ class PatchEmbedding(nn.Module):
         kernel = self.param("kernel", torch_uniform(fan_in), (size, size, channels, self.features))
         return self.multiply(*cast((images, kernel), self.dtype)) + _bias(self, fan_in)
 
+    @nn.nowrap
     def multiply(self, images: jax.Array, kernel: jax.Array) -> jax.Array:
         """Returns the product with a kernel [size, size, in, any number of features]."""
         size, (batch, height, width, channels) = self.size, images.shape
@@ -125,6 +127,7 @@ class Conv(nn.Module):
         outputs = self.multiply(*cast((images, kernel), self.dtype))
         return add_bias(outputs, _bias(self, fan_in), self.target) if self.use_bias else outputs
 
+    @nn.nowrap
     def multiply(self, images: jax.Array, kernel: jax.Array) -> jax.Array:
         """Returns the convolution with a kernel [kernel_size, kernel_size, in, any number of features]."""
         return convolve(images, kernel, self.convolution)
