@@ -14,8 +14,8 @@ import pytest
 
 from fedjax_collapse import FedAvg, Federation, LocalTraining, Model, engine
 from fedjax_collapse.core.records import Outputs, Variables
-from fedjax_collapse.methods import _low_rank
 from fedjax_collapse.methods.base import Method
+from fedjax_collapse.nn import adapters as low_rank
 from fedjax_collapse.nn.adapters import LoRA
 from fedjax_collapse.nn.layers import Dense
 from fedjax_collapse.training.local.context import as_trained
@@ -62,23 +62,23 @@ def network(rank: int = 2, alpha: float | None = None, inputs: int = 3) -> Model
 
 def with_factors(variables: Variables, a, b) -> Variables:
     """The model with these factors A and B, padded with zeros to its rank."""
-    old = _low_rank.adapters(variables.params)[LAYER]
+    old = low_rank.adapters(variables.params)[LAYER]
     new = old._replace(
         a=jnp.zeros_like(old.a).at[:, : len(a)].set(np.transpose(a)),
         b=jnp.zeros_like(old.b).at[: len(a)].set(np.transpose(b)),
     )
-    return variables._replace(params=_low_rank.with_adapters(variables.params, {LAYER: new}))
+    return variables._replace(params=low_rank.with_adapters(variables.params, {LAYER: new}))
 
 
 def factors(variables: Variables) -> tuple[np.ndarray, np.ndarray]:
     """A and B of the model."""
-    adapter = _low_rank.adapters(variables.params)[LAYER]
+    adapter = low_rank.adapters(variables.params)[LAYER]
     return np.asarray(adapter.a).T, np.asarray(adapter.b).T
 
 
 def product(variables: Variables) -> np.ndarray:
     """s B A of the model."""
-    return np.asarray(_low_rank.adapters(variables.params)[LAYER].product).T
+    return np.asarray(low_rank.adapters(variables.params)[LAYER].product).T
 
 
 def kernel(variables: Variables) -> np.ndarray:

@@ -141,16 +141,13 @@ def _interleaved(algorithms, rounds, cores, scale, advance, like=None):
 
 def _rounds(algorithm, cores, scale, like=None):
     """Returns a function that runs the next round to its end."""
-    workload = WORKLOADS[like or "cnn100"].scaled(scale)
+    workload, at_once, share = WORKLOADS[like or "cnn100"].scaled(scale), 1, 1.0
     if like:
-        data, at_once, share = (
-            workload.data(workload.examples),
-            workload.clients_at_once,
-            workload.cohort / workload.clients,
-        )
+        data, at_once = workload.data(workload.examples), workload.clients_at_once
+        share = workload.cohort / workload.clients
         parts = workload.split(data.labels, workload.clients)
     else:
-        data, at_once, share = workload.data(round(scale * EXAMPLES)), 1, 1.0
+        data = workload.data(round(scale * EXAMPLES))
         parts = partition.dirichlet(data.labels, CLIENTS, 0.5, SEED, min_size=1)
     model = accepted(algorithm, Model(networks.linen(workload.network), workload.image_shape))
     prepared = engine_rounds.prepare(data, parts, algorithm, model, engine_rounds.layout(cores, at_once), share)

@@ -2,7 +2,10 @@
 
 import argparse
 import sys
+from collections.abc import Callable
 from typing import Any, NoReturn
+
+from fedjax_collapse.core.records import UserError
 
 
 class Parser(argparse.ArgumentParser):
@@ -16,3 +19,20 @@ class Parser(argparse.ArgumentParser):
         """Prints the message and ends the program with exit status 2."""
         print(f"error: {message}", file=sys.stderr)
         sys.exit(2)
+
+
+def print_result(make: Callable[[], str]) -> int:
+    """Prints the text that a function returns after it has written its files; returns the exit status.
+
+    It is 2, after a one-line message, for invalid input or a file that cannot be written.
+    """
+    try:
+        text = make()
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(f"error: {error.filename}: cannot be written ({error.strerror})", file=sys.stderr)
+        return 2
+    print(text)
+    return 0

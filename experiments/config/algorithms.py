@@ -82,7 +82,8 @@ def training(config: Mapping[str, Any]) -> LocalTraining:
     """Returns a client's local training."""
     options = without(config["training"], "augmentation", "optimizer", "phases", "schedule")
     if config["network"].get("adapters"):
-        options["freeze"] = "+".join({"base": None} | dict.fromkeys(_parts(options.get("freeze", "none"))))
+        check_value("training.freeze", frozen := options.get("freeze", "none"), str)
+        options["freeze"] = "+".join(part for part in ("base", frozen) if part != "none")
     given = dict(augmentation=augmentation(config["training"].get("augmentation", "none")))
     if options.get("task_loss") is not None:
         options["task_loss"] = callable_named("training.task_loss", options["task_loss"])
@@ -92,11 +93,6 @@ def training(config: Mapping[str, Any]) -> LocalTraining:
     check_value("training.phases", phases := config["training"].get("phases", ()), tuple)
     given["phases"] = tuple(map(_phase, phases))
     return call("training", LocalTraining, options, **given)
-
-
-def _parts(freeze):
-    check_value("training.freeze", freeze, str)
-    return [part for part in freeze.split("+") if part != "none"]
 
 
 def _learning_rate_schedule(value, rounds):

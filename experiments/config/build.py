@@ -29,6 +29,7 @@ from fedjax_collapse.core.source_code import file_of
 from fedjax_collapse.core.target import Target
 from fedjax_collapse.core.user_code import check_signature
 from fedjax_collapse.data import Federation, OwnSplit, augment, partition, sources
+from fedjax_collapse.data.class_holders import rows_by_class
 from fedjax_collapse.data.ownership import owned
 from fedjax_collapse.nn.adapters import LoRA
 from fedjax_collapse.nn.heads import orthogonal_head
@@ -91,9 +92,8 @@ def _given_tests(config, source, parts):
             f"own_tests given: data source {config['data']['source']} with partition {config['partition']['name']}; "
             "expected data that are divided among clients, such as pfllib:<path>, and partition given, or choose split"
         )
-    order = np.argsort(source.test_owners, kind="stable")
-    ends = np.cumsum(np.bincount(source.test_owners, minlength=1 + source.owners.max()))
-    return [order[ends[owner - 1] if owner else 0 : ends[owner]] for owner in _owners(source, parts)]
+    rows_of = dict(zip(np.unique(source.test_owners), rows_by_class(source.test_owners), strict=True))
+    return [rows_of.get(owner, np.zeros(0, int)) for owner in _owners(source, parts)]
 
 
 def _client_names(config, source, parts):

@@ -15,14 +15,13 @@ Exit status: 0, or 2 for invalid input (a one-line message).
 """
 
 import math
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from experiments.commands.parser import Parser
+from experiments.commands.parser import Parser, print_result
 from experiments.research.rank_and_accuracy import spearman
 from experiments.results.formats import csv_text, markdown
 from experiments.results.metrics import ACCURACY, number, show_number
@@ -41,7 +40,7 @@ from experiments.results.plotting.drawing import (
 )
 from experiments.results.reading import read_study
 from experiments.results.study_results import Run, Study, moments
-from experiments.results.tables.paired import pairs
+from experiments.results.tables.paired import check_base, pairs
 from experiments.study.waiting import wait
 from fedjax_collapse.core.records import MEASURED, UserError
 
@@ -67,25 +66,21 @@ class Curve(NamedTuple):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command and returns the exit status."""
     options = command_line().parse_args(arguments)
-    out = options.out or options.folder / "adapter_rank"
-    try:
-        study = read_study(options.folder, wait)
-        curves = curves_of(study, options.base, f"{MEASURED}adapters/beyond_{options.beyond}")
-        out.mkdir(parents=True, exist_ok=True)
-        (out / "runs.csv").write_text(csv_text(rows_of(curves)), encoding="utf-8")
-        figure = draw(curves, options.base, options.beyond)
-        for kind in FIGURES:
-            save_figure(figure, out / f"adapter_rank.{kind}")
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except OSError as error:
-        print(f"error: {error.filename}: cannot be written ({error.strerror})", file=sys.stderr)
-        return 2
-    for setting in _settings(curves):
-        print(f"{setting}\n\n{table([curve for curve in curves if curve.setting == setting], options.base)}\n")
-    print(f"{correlations(curves, options.base)}\n\nwrote {out}")
-    return 0
+    return print_result(lambda: _write(options.folder, options.out, options.base, options.beyond))
+
+
+def _write(folder, out, base, beyond):
+    """Writes the rows and the figure; returns the text that is printed."""
+    out = out or folder / "adapter_rank"
+    curves = curves_of(read_study(folder, wait), base, f"{MEASURED}adapters/beyond_{beyond}")
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "runs.csv").write_text(csv_text(rows_of(curves)), encoding="utf-8")
+    figure = draw(curves, base, beyond)
+    for kind in FIGURES:
+        save_figure(figure, out / f"adapter_rank.{kind}")
+    tables = {name: table([c for c in curves if c.setting == name], base) for name in _settings(curves)}
+    parts = [text for name_and_table in tables.items() for text in name_and_table]
+    return "\n\n".join([*parts, correlations(curves, base), f"wrote {out}"])
 
 
 def command_line() -> Parser:
@@ -104,8 +99,7 @@ def curves_of(study: Study, base: str, metric: str) -> list[Curve]:
     Raises:
         UserError: there are none, or the study has no such arm.
     """
-    if base not in study.arms:
-        raise UserError(f"{study.path}: has no arm {base!r}, expected one of {', '.join(study.arms)} in --base")
+    check_base(study, base)
     cells = dict.fromkeys(run.cell for run in study.runs)
     bases = {(run.cell, run.seed): other for cell in cells for run, other in pairs(study, cell, base)}
     curves = [

@@ -19,7 +19,6 @@ Exit status: 0, or 2 for invalid input (a one-line message).
 
 import itertools
 import math
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.stats import spearmanr
 
-from experiments.commands.parser import Parser
+from experiments.commands.parser import Parser, print_result
 from experiments.config.cells import arms_of
 from experiments.results.formats import csv_text, markdown
 from experiments.results.metrics import ACCURACY, number, show_number
@@ -44,7 +43,7 @@ from experiments.results.plotting.drawing import (
 )
 from experiments.results.reading import read_study
 from experiments.results.study_results import Study, moments
-from experiments.results.tables.paired import pairs, why_none
+from experiments.results.tables.paired import check_base, pairs, why_none
 from experiments.study.waiting import wait
 from fedjax_collapse.core.records import MEASURED, UserError
 
@@ -75,37 +74,31 @@ Difference = Mapping[str, Any]
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command and returns the exit status."""
     options = command_line().parse_args(arguments)
-    out = options.out or options.folders[0] / "rank_and_accuracy"
-    try:
-        studies = [read_study(folder, wait) for folder in options.folders]
-        rows = [row for study in studies for row in differences(study, options.base, options.score)]
-        if not rows:
-            raise UserError(f"no arm has a run of equal seed and partition as {options.base!r}; expected two arms")
-        if not any(np.isfinite(row[ACCURACY.name]) for row in rows):
-            raise UserError(f"no run has {SCORES[options.score][0]}; choose another --score")
-        if not any(np.isfinite(row[metric]) for row in rows for metric in METRICS):
-            known = ", ".join(name for name, _ in METRICS.values())
-            raise UserError(f"no run has any of {known}; take measurements as configs/rank_and_accuracy.py does")
-        settings = correlations(rows)
-        out.mkdir(parents=True, exist_ok=True)
-        _write(out / "runs.csv", rows)
-        _write(out / "settings.csv", settings)
-        kinds = divided(rows)
-        _write(out / "kinds.csv", kinds)
-        figure = scatter(rows, options.score)
-        for kind in FIGURES:
-            save_figure(figure, out / f"rank_and_accuracy.{kind}")
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except OSError as error:
-        print(f"error: {error.filename}: cannot be written ({error.strerror})", file=sys.stderr)
-        return 2
-    print(*filter(None, (table(settings), kinds_table(kinds))), sep="\n\n")
-    for line in (line for study in studies for line in left_out(study, options.base)):
-        print(line)
-    print(f"wrote {out}")
-    return 0
+    return print_result(lambda: _compare(options.folders, options.out, options.base, options.score))
+
+
+def _compare(folders, out, base, score):
+    """Writes tables and figure; returns the text that is printed."""
+    out = out or folders[0] / "rank_and_accuracy"
+    studies = [read_study(folder, wait) for folder in folders]
+    rows = [row for study in studies for row in differences(study, base, score)]
+    if not rows:
+        raise UserError(f"no arm has a run of equal seed and partition as {base!r}; expected two arms")
+    if not any(np.isfinite(row[ACCURACY.name]) for row in rows):
+        raise UserError(f"no run has {SCORES[score][0]}; choose another --score")
+    if not any(np.isfinite(row[metric]) for row in rows for metric in METRICS):
+        known = ", ".join(name for name, _ in METRICS.values())
+        raise UserError(f"no run has any of {known}; take measurements as configs/rank_and_accuracy.py does")
+    settings, kinds = correlations(rows), divided(rows)
+    out.mkdir(parents=True, exist_ok=True)
+    _write(out / "runs.csv", rows)
+    _write(out / "settings.csv", settings)
+    _write(out / "kinds.csv", kinds)
+    figure = scatter(rows, score)
+    for kind in FIGURES:
+        save_figure(figure, out / f"rank_and_accuracy.{kind}")
+    text = "\n\n".join(filter(None, (table(settings), kinds_table(kinds))))
+    return "\n".join([text, *(line for study in studies for line in left_out(study, base)), f"wrote {out}"])
 
 
 def command_line() -> Parser:
@@ -126,8 +119,7 @@ def differences(study: Study, base: str, score: str = "headline") -> list[Differ
     Raises:
         UserError: the study has no such arm.
     """
-    if base not in study.arms:
-        raise UserError(f"{study.path}: has no arm {base!r}, expected one of {', '.join(study.arms)} in --base")
+    check_base(study, base)
     declared = {name: arm.declared for name, arm in arms_of(study.config).items()}
     found = []
     for cell in _others(study, base):

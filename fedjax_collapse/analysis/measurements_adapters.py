@@ -6,10 +6,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedjax_collapse.analysis.spectrum import effective_rank, table
-from fedjax_collapse.analysis.updates import Factors, energy_beyond, product_values, weighted_sum
+from fedjax_collapse.analysis.updates import Factors, energy_beyond, known_mean, mean_rank, product_values, weighted_sum
 from fedjax_collapse.analysis.watched import over_clients
 from fedjax_collapse.core.records import UserError, Variables
-from fedjax_collapse.methods import _low_rank
+from fedjax_collapse.nn import adapters as low_rank
 from fedjax_collapse.simulation.measurement import MeasurementView
 
 DIRECTIONS = (1, 2, 4, 8)  # beyond which the share of energy is a number; of others it follows from the arrays
@@ -42,12 +42,12 @@ def adapters(view: MeasurementView) -> dict[str, float | np.ndarray]:
     numbers, arrays = {}, {}
     for prefix, products in (("", kept), ("mean_", means)):
         values = _values(products.values())
-        numbers |= {f"{prefix}beyond_{r}": _mean([energy_beyond(v, r) for v in values]) for r in DIRECTIONS}
-        numbers[f"{prefix}effective_rank"] = _mean_rank(values)
+        numbers |= {f"{prefix}beyond_{r}": float(known_mean([energy_beyond(v, r) for v in values])) for r in DIRECTIONS}
+        numbers[f"{prefix}effective_rank"] = mean_rank(effective_rank, values)
         numbers[f"{prefix}norm"] = _norm(values)
         arrays[f"{prefix}singular_values"] = table(values, max(map(len, values), default=0))
     numbers["error"] = _norm(_values(gaps)) / numbers["mean_norm"] if numbers["mean_norm"] > 0 else math.nan
-    local = {"local_effective_rank": [_mean_rank(_values(of.values())) for of in clients]}
+    local = {"local_effective_rank": [mean_rank(effective_rank, _values(of.values())) for of in clients]}
     return numbers | over_clients(view, local) | arrays
 
 
@@ -55,7 +55,7 @@ def _factors(variables: Variables) -> dict[str, Factors]:
     """Returns the factors of each layer's product, in float64, the scale in the first."""
     return {
         layer: (np.asarray(a, np.float64) * np.asarray(scale), np.asarray(b, np.float64))
-        for layer, (a, b, scale) in _low_rank.adapters(variables.params).items()
+        for layer, (a, b, scale) in low_rank.adapters(variables.params).items()
     }
 
 
@@ -65,13 +65,3 @@ def _values(products):
 
 def _norm(values: Sequence[np.ndarray]) -> float:
     return math.sqrt(sum(np.sum(of_layer**2) for of_layer in values)) if values else math.nan
-
-
-def _mean_rank(values: Sequence[np.ndarray]) -> float:
-    return _mean([effective_rank(of_layer) for of_layer in values if of_layer[0] != 0])
-
-
-def _mean(numbers: Sequence[float]) -> float:
-    """Returns the mean of those that are not NaN; NaN if there are none."""
-    numbers = [number for number in numbers if not math.isnan(number)]
-    return float(np.mean(numbers)) if numbers else math.nan

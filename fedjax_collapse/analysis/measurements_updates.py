@@ -1,7 +1,7 @@
 """The measurement ``updates``: in how many directions local training and the server change each layer's weights."""
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -14,6 +14,8 @@ from fedjax_collapse.analysis.updates import (
     cosines,
     decompose,
     energy,
+    known_mean,
+    mean_rank,
     overlap,
 )
 from fedjax_collapse.analysis.watched import over_clients
@@ -56,18 +58,18 @@ def updates(view: MeasurementView) -> dict[str, float | np.ndarray]:
     numbers = aggregation(by_layer, means, list(kept.values()), sizes)._asdict()
     arrays = {}
     for prefix, of_layers in (("", server), ("mean_", mean)):
-        numbers |= {f"{prefix}{name}": _mean_rank(rank, of_layers) for name, rank in _RANKS.items()}
+        numbers |= {f"{prefix}{name}": mean_rank(rank, of_layers) for name, rank in _RANKS.items()}
         arrays[f"{prefix}singular_values"] = table(of_layers, most)
         arrays[f"{prefix}energy"] = np.array([[energy(v, count) for count in DIRECTIONS] for v in of_layers])
-    ranks = {f"local_{name}": [_mean_rank(rank, of) for of in values] for name, rank in _RANKS.items()}
+    ranks = {f"local_{name}": [mean_rank(rank, of) for of in values] for name, rank in _RANKS.items()}
     tables = [table(of, most) for of in values]
     tables += [np.full((len(kept), most), np.nan)] * (view.num_watched - len(tables))
     arrays["local_singular_values"] = np.stack(tables)
     for side in ("inputs", "outputs"):
         name = side.removesuffix("s")
-        numbers[f"{name}_overlap"] = _mean([overlap(*pair) for layer in local for pair in _pairs(layer, side)])
+        numbers[f"{name}_overlap"] = known_mean([overlap(*pair) for layer in local for pair in _pairs(layer, side)])
         found = [[cosines(*pair) for pair in _pairs(layer, side)] for layer in local]
-        arrays[f"{name}_cosines"] = np.stack([_mean(table(of_pairs, _SPAN)) for of_pairs in found])
+        arrays[f"{name}_cosines"] = np.stack([known_mean(table(of_pairs, _SPAN)) for of_pairs in found])
     return numbers | over_clients(view, ranks) | arrays
 
 
@@ -75,19 +77,7 @@ def _weighted_mean(of_clients, like, sizes):
     return np.average(of_clients, axis=0, weights=sizes) if of_clients else np.full_like(like, np.nan)
 
 
-def _mean_rank(rank: Callable[[np.ndarray], float], of_layers: Sequence[np.ndarray]) -> float:
-    """Returns the mean over the layers whose matrix is not 0; NaN if there is none."""
-    return float(_mean([rank(values) for values in of_layers if values[0] != 0]))
-
-
 def _pairs(layer: Sequence[Decomposition], side: str) -> list[tuple[np.ndarray, np.ndarray]]:
     """Returns the directions on one side of each pair of clients that have any."""
     directions = [getattr(of_client, side) for of_client in layer]
     return list(itertools.combinations([columns for columns in directions if columns.shape[1]], 2))
-
-
-def _mean(rows):
-    """Returns the mean over the first axis, of what is not NaN; NaN where nothing else is."""
-    rows = np.asarray(rows, float)
-    counts = np.sum(~np.isnan(rows), axis=0)
-    return np.where(counts > 0, np.nansum(rows, axis=0) / np.maximum(counts, 1), np.nan)

@@ -6,7 +6,7 @@ of an update, so singular values below 1e-8 of the largest are rounding errors.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -51,16 +51,30 @@ def decompose(matrix: Matrix, directions: int) -> Decomposition:
 
 def energy(values: Float[np.ndarray, " values"], directions: int) -> float:
     """Returns the share of the squared norm in the first directions, from 0 to 1; NaN of a matrix that is 0."""
-    squares = values**2
-    total = squares.sum()
-    return float(squares[:directions].sum() / total) if total > 0 else math.nan
+    return _share(values, slice(directions))
 
 
 def energy_beyond(values: Float[np.ndarray, " values"], directions: int) -> float:
     """Returns 1 - ``energy``, with the precision of a small share."""
+    return _share(values, slice(directions, None))
+
+
+def _share(values, part):
     squares = values**2
     total = squares.sum()
-    return float(squares[directions:].sum() / total) if total > 0 else math.nan
+    return float(squares[part].sum() / total) if total > 0 else math.nan
+
+
+def mean_rank(rank: Callable[[np.ndarray], float], of_layers: Sequence[np.ndarray]) -> float:
+    """Returns the mean rank of the layers whose matrix is not 0, from their singular values; NaN if there is none."""
+    return float(known_mean([rank(values) for values in of_layers if values[0] != 0]))
+
+
+def known_mean(rows: np.ndarray | Sequence[float]) -> np.ndarray:
+    """Returns the mean over the first axis, of what is not NaN; NaN where nothing else is."""
+    rows = np.asarray(rows, float)
+    counts = np.sum(~np.isnan(rows), axis=0)
+    return np.where(counts > 0, np.nansum(rows, axis=0) / np.maximum(counts, 1), np.nan)
 
 
 def product_values(

@@ -26,7 +26,7 @@ import jax
 from fedjax_collapse.core.records import PyTree, UserError, Variables
 
 Paths = Sequence[tuple[str, ...]]
-_FACTORS = ("lora_a", "lora_b")
+FACTORS = ("lora_a", "lora_b")  # the params of an adapter that are trained
 
 
 def named(name: str, variables: Variables, named_layers: Callable[[], Mapping[str, Paths]]) -> Variables:
@@ -110,7 +110,7 @@ def _single(name, variables, named_layers):
         case "body":
             return invert(_single("head", variables, named_layers))
         case "adapters":
-            return functools.reduce(union, (_called(factor, variables) for factor in _FACTORS))
+            return functools.reduce(union, (_called(factor, variables) for factor in FACTORS))
         case "lora_a" | "lora_b" | "lora_scale":
             return _called(name, variables)
         case "adapted":

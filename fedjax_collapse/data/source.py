@@ -19,9 +19,7 @@ Share = Annotated[float, Interval(0, 1, "[)")]
 class Source(NamedTuple):
     """A labelled data set in memory, of images or of their features, with a training and a test part."""
 
-    images: (
-        np.ndarray
-    )  # [examples, height, width, channels] uint8, float32 in ``pfllib``; [examples, d] in ``features``
+    images: np.ndarray  # [examples, height, width, channels] uint8, or float32; features are [examples, d] float32
     labels: np.ndarray  # [examples] int
     test_images: np.ndarray
     test_labels: np.ndarray

@@ -10,11 +10,7 @@ from flax import struct
 from fedjax_collapse.core.options import Count, option
 from fedjax_collapse.core.records import Outputs, PyTree, UserError, Variables
 from fedjax_collapse.methods.base import ClientView, FinishView, Method, RoundView
-from fedjax_collapse.nn.adapters import SCALE
-from fedjax_collapse.nn.adapters import Adapter as Adapter
-from fedjax_collapse.nn.adapters import adapters as adapters
-from fedjax_collapse.nn.adapters import added_to_kernels as added_to_kernels
-from fedjax_collapse.nn.adapters import with_adapters as with_adapters
+from fedjax_collapse.nn.adapters import SCALE, Adapter, adapters, with_adapters
 from fedjax_collapse.nn.model import Model
 from fedjax_collapse.training.local_training import LocalTraining
 

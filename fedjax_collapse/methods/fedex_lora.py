@@ -11,8 +11,9 @@ right for GPT-2's layers and wrong for others; here it is not transposed.
 from flax import struct
 
 from fedjax_collapse.core.records import PyTree
-from fedjax_collapse.methods._low_rank import LowRank, added_to_kernels, mean_factors, sum_of_products
+from fedjax_collapse.methods._low_rank import LowRank, mean_factors, sum_of_products
 from fedjax_collapse.methods.base import FinishView
+from fedjax_collapse.nn.adapters import added_to_kernels
 
 
 @struct.dataclass

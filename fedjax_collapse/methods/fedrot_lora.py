@@ -16,8 +16,9 @@ from flax import struct
 
 from fedjax_collapse.core.options import Share
 from fedjax_collapse.core.records import PyTree
-from fedjax_collapse.methods._low_rank import Adapter, adapters, change, mean_factors
+from fedjax_collapse.methods._low_rank import change, mean_factors
 from fedjax_collapse.methods.base import FinishView, Method
+from fedjax_collapse.nn.adapters import Adapter, adapters
 
 
 @struct.dataclass

@@ -13,15 +13,9 @@ import jax.numpy as jnp
 from flax import struct
 
 from fedjax_collapse.core.records import PyTree, Variables
-from fedjax_collapse.methods._low_rank import (
-    Adapter,
-    Ranked,
-    adapters,
-    added_to_kernels,
-    sum_of_products,
-    with_adapters,
-)
+from fedjax_collapse.methods._low_rank import Ranked, sum_of_products
 from fedjax_collapse.methods.base import ClientView, FinishView
+from fedjax_collapse.nn.adapters import Adapter, adapters, added_to_kernels, with_adapters
 
 
 @struct.dataclass

@@ -18,8 +18,9 @@ from flax import struct
 from fedjax_collapse.core.options import Count, Decay, NonNegative, only_with, option
 from fedjax_collapse.core.records import Outputs, PyTree, Variables
 from fedjax_collapse.losses.norms import root
-from fedjax_collapse.methods._low_rank import Ranked, adapters, change, padded
+from fedjax_collapse.methods._low_rank import Ranked, change, padded
 from fedjax_collapse.methods.base import FinishView, LocalView, RoundView, Term
+from fedjax_collapse.nn.adapters import adapters
 
 
 @struct.dataclass

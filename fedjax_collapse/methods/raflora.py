@@ -17,8 +17,9 @@ import jax.numpy as jnp
 from flax import struct
 
 from fedjax_collapse.core.records import PyTree
-from fedjax_collapse.methods._low_rank import Adapter, Ranked, adapters, change, closest
+from fedjax_collapse.methods._low_rank import Ranked, change, closest
 from fedjax_collapse.methods.base import FinishView
+from fedjax_collapse.nn.adapters import Adapter, adapters
 
 
 @struct.dataclass

@@ -17,7 +17,6 @@ from fedjax_collapse.core.options import Count, Decay, Positive, check_fields
 from fedjax_collapse.core.records import PyTree, UserError, Variables
 from fedjax_collapse.nn.layers import Conv, Dense, PatchEmbedding, cast, torch_uniform
 
-FACTORS = ("lora_a", "lora_b")
 SCALE = "lora_scale"
 _LINEAR = (Dense, Conv, PatchEmbedding)
 
@@ -186,12 +185,12 @@ def merged(variables: Variables) -> Variables:
 def _without_adapters(params):
     if not isinstance(params, Mapping):
         return params
-    return {name: _without_adapters(leaf) for name, leaf in params.items() if name not in (*FACTORS, SCALE)}
+    return {name: _without_adapters(leaf) for name, leaf in params.items() if name not in (*masks.FACTORS, SCALE)}
 
 
 def is_of_adapter(path: str) -> bool:
     """Returns whether a path of a param, such as ``params/block_0/query/lora_a``, is of an adapter."""
-    return path.rpartition("/")[2] in (*FACTORS, SCALE)
+    return path.rpartition("/")[2] in (*masks.FACTORS, SCALE)
 
 
 def _is_head(layer):

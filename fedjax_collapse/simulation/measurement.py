@@ -82,10 +82,14 @@ class MeasurementView:
     federation: Federation
     model: Model
     received: Variables  # the server's model from which local training started in the last round
-    private: Variables  # the mask (``core/masks.py``) of what never leaves a client
     algorithm: FedAvg
     own: Mapping[str, ClientScores] = dataclasses.field(default_factory=dict)  # by stage, if clients have own tests
     make_personal: Callable[[int], MeasuredModel] | None = None
+
+    @property
+    def private(self) -> Variables:
+        """The mask (``core/masks.py``) of what never leaves a client."""
+        return self.model.mask(self.algorithm.private_part)
 
     @property
     def labels(self) -> np.ndarray:
@@ -175,8 +179,8 @@ def view_models(
         data = federation.train, federation.ownership
         return measured(own_tests.personal_model(model, algorithm, current, clients, *data, key, round, client))
 
-    started = watched.received, model.mask(algorithm.private_part), algorithm
-    view = MeasurementView(int(round), of_server, local, len(ids), federation, model, *started, make_personal=personal)
+    run = federation, model, watched.received, algorithm
+    view = MeasurementView(int(round), of_server, local, len(ids), *run, make_personal=personal)
     return view, current, clients
 
 

@@ -7,6 +7,13 @@ import numpy as np
 from experiments.config.cells import CellName
 from experiments.results.metrics import ACCURACY, Metric
 from experiments.results.study_results import Run, Study
+from fedjax_collapse.core.records import UserError
+
+
+def check_base(study: Study, base: str) -> None:
+    """Raises UserError if the study has no such arm, which ``--base`` names."""
+    if base not in study.arms:
+        raise UserError(f"{study.path}: has no arm {base!r}, expected one of {', '.join(study.arms)} in --base")
 
 
 def pairs(study: Study, cell: CellName, base: str, metric: Metric = ACCURACY) -> list[tuple[Run, Run]]:

@@ -16,7 +16,7 @@ from fedjax_collapse.data.reading.encoded import Encoded, Listing, decode_listin
 from fedjax_collapse.data.reading.folders import SUFFIXES
 from fedjax_collapse.data.reading.levels import as_square, to_levels
 from fedjax_collapse.data.reading.listings import files_below
-from fedjax_collapse.data.reading.natural_clients import number_clients
+from fedjax_collapse.data.reading.natural_clients import fields_of
 from fedjax_collapse.data.reading.tabular import numbered
 
 
@@ -34,15 +34,13 @@ def read_leaf(path: str | Path, image_folder: str | Path, image_size: int, chann
         names = numbered(path, np.concatenate([labels for _, _, labels in train]))
         listing = Listing(*([*_files(part, Path(image_folder))] for part in (train, test)), names)
         return decode_listing(listing, (), image_size, channels)
-    arrays, clients = {}, []
-    for prefix, part in (("", train), ("test_", test)):
-        arrays[f"{prefix}images"] = np.concatenate([images for _, images, _ in part])
-        arrays[f"{prefix}labels"] = np.concatenate([labels for _, _, labels in part])
-        clients.append([user for user, _, labels in part for _ in labels])
-    names = numbered(path, arrays["labels"])
-    if (largest := arrays["test_labels"].max()) >= len(names):
-        raise UserError(f"{path}: test label {largest} is none of the {len(names)} classes of training")
-    return arrays | number_clients(*clients) | {"class_names": np.array(names)}
+    return fields_of(path, *map(_joined, (train, test)))
+
+
+def _joined(users):
+    """Returns clients, images and labels of the examples of all users."""
+    clients = [user for user, _, labels in users for _ in labels]
+    return clients, *(np.concatenate([user[place] for user in users]) for place in (1, 2))
 
 
 def _read_part(folder):

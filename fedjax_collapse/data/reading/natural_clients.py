@@ -1,10 +1,32 @@
 """Natural clients: the persons who wrote, took or posted the examples, by the names that a data set has for them."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 
+from fedjax_collapse.core.records import UserError
+from fedjax_collapse.data.reading.cache import Arrays
+from fedjax_collapse.data.reading.tabular import numbered
+
 Client = str | int
+Part = tuple[Sequence[Client], np.ndarray, np.ndarray]  # client, image and label of each example
+
+
+def fields_of(path: str | Path, train: Part, test: Part) -> Arrays:
+    """Returns the fields of ``Source`` from the examples of both parts, which know their clients.
+
+    Raises:
+        UserError: if images of the parts differ in shape, or a label is not one of training.
+    """
+    (clients, images, labels), (test_clients, test_images, test_labels) = train, test
+    if images.shape[1:] != test_images.shape[1:]:
+        raise UserError(f"{path}: training images are {images.shape[1:]}, test images {test_images.shape[1:]}")
+    names = numbered(path, labels)
+    if (largest := test_labels.max()) >= len(names):
+        raise UserError(f"{path}: test label {largest} is none of the {len(names)} classes of training")
+    arrays = dict(images=images, labels=labels, test_images=test_images, test_labels=test_labels)
+    return arrays | number_clients(clients, test_clients) | {"class_names": np.array(names)}
 
 
 def number_clients(train: Sequence[Client], test: Sequence[Client] | None) -> dict[str, np.ndarray]:

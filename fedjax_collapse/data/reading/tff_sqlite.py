@@ -10,8 +10,7 @@ from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data.reading.cache import Arrays
 from fedjax_collapse.data.reading.levels import as_square, to_levels
 from fedjax_collapse.data.reading.listings import check_is_file
-from fedjax_collapse.data.reading.natural_clients import number_clients
-from fedjax_collapse.data.reading.tabular import numbered
+from fedjax_collapse.data.reading.natural_clients import fields_of
 from fedjax_collapse.data.reading.tf_example import read_example
 
 _IMAGES = ("pixels", "image")
@@ -31,14 +30,7 @@ def read_sqlite(path: str | Path, train_split: str, test_split: str, label: str)
             parts = [_read_split(path, database, split, label) for split in (train_split, test_split)]
     except sqlite3.Error as error:
         raise UserError(f"{path}: cannot be read ({error}); {hint}") from None
-    (clients, images, labels), (test_clients, test_images, test_labels) = parts
-    if images.shape[1:] != test_images.shape[1:]:
-        raise UserError(f"{path}: training images are {images.shape[1:]}, test images {test_images.shape[1:]}")
-    names = numbered(path, labels)
-    if test_labels.max() >= len(names):
-        raise UserError(f"{path}: test label {test_labels.max()} is none of the {len(names)} classes of training")
-    arrays = dict(images=images, labels=labels, test_images=test_images, test_labels=test_labels)
-    return arrays | number_clients(clients, test_clients) | {"class_names": np.array(names)}
+    return fields_of(path, *parts)
 
 
 def _read_split(path, database, split, label):
