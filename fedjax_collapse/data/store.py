@@ -302,7 +302,7 @@ class Store:
     @functools.cached_property
     def names(self) -> tuple[str, ...]:
         """The names of the clients, read when they are first needed."""
-        return tuple((self.folder / _NAMES).read_text("utf-8").split("\n")[:-1])
+        return tuple((self.folder / _NAMES).read_text("utf-8").split("\n")[: self.num_clients])
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -324,7 +324,20 @@ class Store:
         """The number of examples of each class at each client, [clients, classes], memory-mapped; None if there are no
         classes."""
         path = self.folder / _COUNTS
-        return _mapped(path, self.num_clients) if path.exists() else None
+        return _mapped(path, self.facts["clients"])[: self.num_clients] if path.exists() else None
+
+    def first(self, clients: int) -> "Store":
+        """Returns the store with only its first clients.
+
+        Raises:
+            UserError: it has fewer.
+        """
+        if clients > self.num_clients:
+            raise UserError(
+                f"{self.folder}: {self.num_clients} clients, expected {clients}; set clients to at most that"
+            )
+        offsets = self.offsets[: clients + 1]
+        return Store(self.folder, self.facts, offsets, self.inputs[: offsets[-1]], self.labels[: offsets[-1]])
 
     def rows(self, ids: np.ndarray, most: int | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Returns the rows of some clients, one client after another, and the number of rows of each.
@@ -365,7 +378,30 @@ class Store:
         descriptor = os.open(self.folder / _INPUTS, os.O_RDONLY)
         weakref.finalize(self, os.close, descriptor)
         width = self.inputs.itemsize * math.prod(self.inputs.shape[1:])
-        return descriptor, os.fstat(descriptor).st_size - len(self.inputs) * width, width
+        return descriptor, os.fstat(descriptor).st_size - self.facts["rows"] * width, width
+
+
+class StoredRows:
+    """The rows of a store's clients, in the place of an index table [clients, capacity], which is never made.
+
+    Those of a client are ``offsets[client] + arange(sizes[client])``.
+
+    Args:
+        store: the store.
+        most: the rows of one client; of larger clients only the first ones are taken. None takes all.
+    """
+
+    dtype = np.dtype(np.int32)
+
+    def __init__(self, store: Store, most: int | None = None):
+        self.store, self.most = store, most
+        self.sizes = store.sizes if most is None else np.minimum(store.sizes, most)
+        self.shape = (store.num_clients, int(self.sizes.max()))
+
+    def __getitem__(self, client: int) -> np.ndarray:
+        """Returns the rows of one client [capacity], padded."""
+        rows, _ = self.store.rows(np.array([client]), self.most)
+        return np.pad(rows, (0, self.shape[1] - len(rows))).astype(self.dtype)
 
 
 def open_store(folder: Path | str) -> Store:
