@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.config import build
+from experiments.config.plain_values import plain
 from experiments.configs import base
 from fedjax_collapse import Federation, UserError
 from fedjax_collapse.core import files
@@ -166,16 +167,16 @@ def test_a_folder_that_is_in_use(folder, tmp_path):
 
 
 def test_a_study_takes_the_first_clients(folder):
-    config = base.get_config().to_dict()
-    config.data, config.partition = dict(source=f"store:{folder}", examples_per_client=2), dict(name="natural")
-    config.clients = 2
+    config = plain(base.get_config())
+    config["data"], config["partition"] = dict(source=f"store:{folder}", examples_per_client=2), dict(name="natural")
+    config["clients"] = 2
     made = build.federations(config, [0, 1])
     assert made[0] is made[1] and made[0].ownership.sizes.tolist() == [2, 1]
     assert made[0].partition_arrays()["class_counts"].shape == (2, 3)
-    config.clients = 4
+    config["clients"] = 4
     with pytest.raises(UserError, match="3 clients, expected 4"):
         build.federations(config, [0])
-    config.partition = dict(name="dirichlet")
+    config["partition"] = dict(name="dirichlet")
     with pytest.raises(UserError, match=r"its clients are those of the store.*expected partition\.name=natural"):
         build.federations(config, [0])
 
