@@ -74,13 +74,13 @@ def test_wrong_files_of_leaf(tmp_path):
     check(r"train: expected LEAF's \*.json with at least one user's examples", sources.leaf, tmp_path)
     leaf(tmp_path / "test" / "a.json", w=([row] * 3, [0, 1, 2]))
     for x, y, message in (
-        ([[0.5] * 15] * 3, [0, 1, 2], "user w: rows of 15 numbers, expected square images with 1 or 3 channels; only"),
-        ([row, row, [0.5]], [0, 1, 2], "a.json: user w: .*only data sets of images are read"),
+        ([[0.5] * 15] * 3, [0, 1, 2], "user w: rows of 15 numbers, expected square images with 1 or 3 channels; exp"),
+        ([row, row, [0.5]], [0, 1, 2], "a.json: user w: .*expected images, or the texts of LEAF"),
         ([[2.0] * 16] * 3, [0, 1, 2], "pixels are 2 to 2, expected 0 to 1"),
         ([row] * 3, [0, 1, -1], "y are 0, ..., expected classes from 0"),
         ([row] * 3, [0, 1, 9], "training labels are 0 to 9 for 3 examples"),
         ([row] * 3, [0, 1, 1], "test label 2 is none of the 2 classes of training"),
-        (["To be, or not"] * 3, list("tha"), "y are 't', ..., expected classes from 0; only data sets of images"),
+        ([["To be"]] * 3, list("tha"), "y are 't', ..., expected classes from 0; expected images, or the texts of"),
         (["To be, or not"] * 3, [0, 1, 2], "x are 'To be, or not', ..., expected rows of pixels or names of images"),
         ([row] * 2, [0, 1, 2], "user w has 2 x for 3 y, expected 3 of each; write it again"),
     ):
