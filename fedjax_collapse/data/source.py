@@ -17,14 +17,11 @@ Share = Annotated[float, Interval(0, 1, "[)")]
 
 
 class Source(NamedTuple):
-    """A labelled data set in memory, of images, their features or texts, with a training and a test part."""
+    """A labelled data set in memory, of images, of their features or of text, with a training and a test part."""
 
-    # images are [examples, height, width, channels] uint8, or float32; features and counts of words [examples, d]
-    # float32; sequences of tokens or characters [examples, length] int, which have no mean and std
-    images: np.ndarray
-    labels: (
-        np.ndarray
-    )  # [examples] int; [examples, length] for sequences; [examples, classes] 0 or 1 if ``multi_label``
+    images: np.ndarray  # [examples, height, width, channels] uint8, or float32; features are [examples, d] float32, ids
+    # of tokens [examples, length] integers, which are not normalised
+    labels: np.ndarray  # [examples] int; by ``task`` [examples, length], or [examples, classes] of 0 and 1
     test_images: np.ndarray
     test_labels: np.ndarray
     mean: float | tuple | None  # raw pixel units
@@ -38,7 +35,7 @@ class Source(NamedTuple):
     client_names: tuple[str, ...] = ()  # those of natural clients, by owner
     coarse_labels: np.ndarray | None = None  # [examples] int, the class above the class, for ``pachinko``
     test_coarse_labels: np.ndarray | None = None
-    task: str = "classification"  # or next_word, next_character, multi_label
+    task: str = "classification"  # or next_word, next_character, multi_label, regression (``nn/task.py``)
 
     def pooled(self) -> "Source":
         """Returns a source with all examples in its training part, the test examples last, and an empty test part."""
