@@ -311,6 +311,7 @@ def _training(record, sizes):
     Skipped clients are counted over all rounds.
     """
     cohort, metrics = record.steps[-1] > 0, of_rounds(record.metrics)
+    sizes = sizes if record.ids is None else record.of_entries(sizes)[-1]
     counts = {f"train/{name}": int(np.nansum(metrics.pop(name))) for name in (SKIPPED,) if name in metrics}
     return counts | {
         f"train/{name}": float(np.average(values[-1][cohort], weights=sizes[cohort])) if cohort.any() else math.nan

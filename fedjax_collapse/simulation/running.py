@@ -45,7 +45,8 @@ class Result(NamedTuple):
 
     variables: Variables  # of the server's model as it was evaluated after the last round
     metrics: list[dict[str, Any]]  # a row per evaluated round
-    clients: dict[str, np.ndarray]  # "round" [rounds], and each training metric [rounds, clients]
+    clients: dict[str, np.ndarray]  # "round" [rounds], and each training metric [rounds, clients]; of a store [rounds,
+    # cohort], with identities "client"
     spectra: dict[str, np.ndarray]  # "round" [evaluations], "server" and "local" [evaluations, features]
     measurements: dict[str, np.ndarray]  # "round" [evaluations], and the arrays of the user's measurements
     own_tests: dict[str, np.ndarray]  # "round" [evaluations], and <stage>/size, score, loss, auc [evaluations, clients]
@@ -68,8 +69,8 @@ class Result(NamedTuple):
 
 def _record(clients):
     """Returns the record of rounds, from the arrays of a history."""
-    metrics = {name: values for name, values in clients.items() if name not in ("round", "steps")}
-    return RoundRecord(metrics, clients["steps"])
+    metrics = {name: values for name, values in clients.items() if name not in ("round", "steps", "client")}
+    return RoundRecord(metrics, clients["steps"], clients.get("client"))
 
 
 def _as_lists(arrays):
@@ -203,7 +204,8 @@ class RunLoop:
             record = jax.tree.map(operator.itemgetter(slice(num_rounds)), engine.to_host(advance.record))
             record = scored(record, self.model.task.metric)
             rounds = np.arange(self.done - num_rounds, self.done) + 1
-            history.add_rounds({"round": rounds, "steps": record.steps, **record.metrics})
+            listed = {} if record.ids is None else {"client": record.ids}
+            history.add_rounds({"round": rounds, **listed, "steps": record.steps, **record.metrics})
         if self.is_divisible and self.schedule.evaluate_every > 1:
             per_round = (stopwatch.seconds["train"] - before) / num_rounds
             self.rounds_at_once = min(processes.all_gather(max(1, int(PATIENCE / max(per_round, 1e-6)))))
@@ -269,8 +271,10 @@ class RunLoop:
         ``num_rounds`` took ``seconds``; these may be fewer rounds than since the last evaluation, if the run was
         resumed.
         """
-        run, steps = self.runs[i], self.records[i].steps[-num_rounds:]
-        samples = int(np.sum(run.algorithm.training.examples_in(np.asarray(steps), self.sizes[i])))  # without padding
+        steps, sizes = self.records[i].steps[-num_rounds:], self.records[i].of_entries(self.sizes[i])
+        sizes = sizes[-num_rounds:] if sizes.ndim > 1 else sizes
+        training = self.runs[i].algorithm.training
+        samples = int(np.sum(training.examples_in(np.asarray(steps), sizes)))  # without padding
         timing = {"round": self.done, **seconds, "samples": samples, "samples_per_second": samples / seconds["train"]}
         timing["shared_by"] = len(self.runs)  # whose program's time is divided among them in equal parts
         timing |= {"round_bytes": self.program.round_bytes, "stored_bytes": self.program.stored_bytes}
