@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
-from natural_data import example, leaf, tff
-from small_data import check, draw, encode
+from natural_data import example, flair, leaf, pfl, question, tff, tff_hdf5
+from small_data import check, draw
 
 from fedjax_collapse import Federation, UserError, sources
 from fedjax_collapse.data import partition
@@ -25,11 +25,6 @@ def words(tmp_path):
     file = tmp_path / "stackoverflow.word_count"
     file.write_text("how 90\nto 80\ni 70\n")
     return file
-
-
-def question(tokens, title="", tags=""):
-    other = dict(type=["question"], creation_date=["2010-01-08"], score=[3])
-    return example(tokens=[tokens], title=[title], tags=[tags], **other)
 
 
 def test_words_of_stackoverflow(tmp_path, words):
@@ -64,20 +59,6 @@ def test_tags_of_stackoverflow(tmp_path, words):
     check("data.task multi_label: set data.tags to the file of tags", sources.tff, file, **options)
     check("data.task next_word: set data.vocabulary to the file of words", sources.tff, file, task="next_word")
     check("data.invert with task multi_label", sources.tff, file, tags=tags, invert=True, tags_size=2, **options)
-
-
-def tff_hdf5(file, **clients):
-    """An older file of TFF: ``examples/<client>/<feature>``."""
-    with h5py.File(file, "w") as written:
-        for client, features in clients.items():
-            for name, values in features.items():
-                text = isinstance(values[0], str)
-                written.create_dataset(
-                    f"examples/{client}/{name}",
-                    data=np.array(values, object) if text else values,
-                    dtype=h5py.string_dtype() if text else None,
-                )
-    return file
 
 
 def test_shakespeare_of_tff(tmp_path):
@@ -204,24 +185,6 @@ def test_tables_of_texts(tmp_path):
     check(r"shakespeare.csv: cannot be read as CSV \(.*\)", sources.texts, file, **options)
 
 
-LABELS = [["plant"], ["animal", "plant"], [], ["food", "structure"], ["animal"], ["plant", "rare"]]
-
-
-def flair(folder, group=2):
-    """Images and users; shards with row groups of ``group`` rows, where rows are in no order of users."""
-    images, _ = draw(6, (8, 8, 3))
-    users = ["u2", "u1", "u2", "u3", "u1", "u9"]
-    folder.mkdir(exist_ok=True)
-    for name, rows in (("train-00000-of-00002", [0, 1, 2]), ("train-00001-of-00002", [3, 4]), ("test-00000", [5])):
-        columns = {"image": [{"bytes": encode(images[i]), "path": None} for i in rows]}
-        columns |= {"image_id": [f"i{i}" for i in rows], "user_id": [users[i] for i in rows]}
-        labels = pyarrow.array([LABELS[i] for i in rows], pyarrow.list_(pyarrow.string()))
-        fine = pyarrow.array([[f"fine {name}" for name in LABELS[i]] for i in rows], pyarrow.list_(pyarrow.string()))
-        table = pyarrow.table(columns | {"labels": labels, "fine_grained_labels": fine})
-        pyarrow.parquet.write_table(table, folder / f"{name}.parquet", row_group_size=group)
-    return images, users
-
-
 def test_several_labels_of_flair(tmp_path):
     images, _ = flair(tmp_path / "flair")
     options = dict(client_column="user_id", task="multi_label")
@@ -238,21 +201,6 @@ def test_several_labels_of_flair(tmp_path):
           tmp_path / "flair", client_column="user_id")  # fmt: skip
     check("row 0 has no list in 'image_id', expected one of names", sources.parquet, tmp_path / "flair",
           label_column="image_id", **options)  # fmt: skip
-
-
-def pfl(file, **parts):
-    """StackOverflow as pfl-research writes it."""
-    with h5py.File(file, "w") as written:
-        for name, value in dict(vocabulary_size=7, unk_symbol=4, pad_symbol=0, max_sequence_length=3).items():
-            written[f"metadata/{name}"] = value
-        for number, word in enumerate(["PAD", "how", "c/c", ".", "UNK", "BOS", "EOS"]):
-            written[f'metadata/vocabulary/"{word}"'] = number
-        for part, users in parts.items():
-            written[f"metadata/num_tokens/{part}"] = json.dumps(dict.fromkeys(users, 3))
-            for user, rows in users.items():
-                ids = np.array(rows, np.int32)
-                written[f"{part}/{user}/inputs"], written[f"{part}/{user}/targets"] = ids[:, :-1], ids[:, 1:]
-    return file
 
 
 def test_stackoverflow_of_pfl(tmp_path, monkeypatch):
