@@ -209,7 +209,7 @@ def tff(
     """The data of TensorFlow Federated, SQLite or older HDF5 files, whose clients are natural ones. TensorFlow is not
     needed.
 
-    Images (EMNIST, CelebA, CIFAR-100) are classified. Of texts, ``task`` is ``next_word`` (StackOverflow), multi_label
+    Images (EMNIST, CelebA, CIFAR-100) are classified. Of texts, ``task`` is ``next_word`` (StackOverflow), ``multi_label``
     (its tags) or ``next_character`` (Shakespeare).
 
     Args:
@@ -217,9 +217,11 @@ def tff(
         train_split: name of the split with the training examples: ``all_train``, ``split_by_examples_train``, ...
         test_split: name of the split with the test examples, such as ``heldout`` of StackOverflow.
         test_file: the HDF5 file of the test part.
+        task: classification of images, or the task of texts.
         label: the feature with the class, such as ``smiling`` of CelebA.
         invert: whether to exchange black and white: in EMNIST as stored 1 is the background, which fedjax inverts.
         vocabulary: the file of words, ``stackoverflow.word_count``.
+        vocabulary_size: the number of words, its first ones.
         tags: the file of tags, ``stackoverflow.tag_count``.
         tags_size: the number of tags.
 
@@ -292,6 +294,7 @@ def texts(
     of Shakespeare and the label the character after it (``next_character``, which is classified: 80 classes).
 
     Args:
+        task: classification, next_word or next_character.
         text_column: the column with the texts; empty to find it.
         label_column: the column with the classes, integers or names; empty to find it.
         client_column: the column with the natural clients, such as ``user``.
