@@ -209,8 +209,8 @@ def tff(
     """The data of TensorFlow Federated, SQLite or older HDF5 files, whose clients are natural ones. TensorFlow is not
     needed.
 
-    Images (EMNIST, CelebA, CIFAR-100) are classified. Of texts, ``task`` is ``next_word`` (StackOverflow), ``multi_label``
-    (its tags) or ``next_character`` (Shakespeare).
+    Images (EMNIST, CelebA, CIFAR-100) are classified. Of texts, ``task`` is ``next_word`` (StackOverflow),
+    ``multi_label`` (its tags) or ``next_character`` (Shakespeare).
 
     Args:
         path: the file, unpacked (``unlzma emnist_all.sqlite.lzma``), or the HDF5 file of the training part.

@@ -35,8 +35,9 @@ def tff(
         test = functools.partial(hdf5.stream_hdf5, test_file, "examples", encode, max_examples)
         count = hdf5.count_clients(path, "examples")
     else:
-        train = functools.partial(tff_sqlite.stream_sqlite, path, train_split, encode, max_examples)
-        test = functools.partial(tff_sqlite.stream_sqlite, path, test_split, encode, max_examples)
+        wanted = encoding.columns if encoding else ()
+        train = functools.partial(tff_sqlite.stream_sqlite, path, train_split, encode, wanted, max_examples)
+        test = functools.partial(tff_sqlite.stream_sqlite, path, test_split, encode, wanted, max_examples)
         count = tff_sqlite.count_clients(path, train_split)
     if encoding is None:
         return Stream(str(path), train, test, count, normalisation=normalisation)

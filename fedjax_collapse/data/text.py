@@ -60,7 +60,8 @@ class Vocabulary:
         return ("[PAD]", *self.words, "[OOV]", "[BOS]", "[EOS]")
 
     def ids(self, words: Iterable[str]) -> list[int]:
-        return [self._ids.get(word, self.oov) for word in words]
+        ids, oov = self._ids, self.oov
+        return [ids.get(word, oov) for word in words]
 
 
 class Encoding(NamedTuple):

@@ -3,7 +3,7 @@
 import contextlib
 import itertools
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from operator import itemgetter
 from pathlib import Path
 
@@ -37,10 +37,13 @@ def read_sqlite(path: str | Path, train_split: str, test_split: str, label: str)
     return fields_of(path, *parts)
 
 
-def stream_sqlite(path: str | Path, split: str, encode: Encode, most: int, first: int = 0) -> Iterator[ClientExamples]:
+def stream_sqlite(
+    path: str | Path, split: str, encode: Encode, wanted: Collection[str], most: int, first: int = 0
+) -> Iterator[ClientExamples]:
     """Yields the clients of a split by name, from position ``first`` on, with at most ``most`` examples (0: all).
 
-    SQLite sorts by client, with an index of the file if it has one, else in temporary files.
+    SQLite sorts by client, with an index of the file if it has one, else in temporary files. Of an example, the
+    ``wanted`` features are decoded; empty for all.
 
     Raises:
         UserError: as in ``read_sqlite``.
@@ -52,7 +55,7 @@ def stream_sqlite(path: str | Path, split: str, encode: Encode, most: int, first
             if place < first:
                 continue
             try:
-                pair = encode([_example(content) for _, _, content in itertools.islice(rows, most or None)])
+                pair = encode([_example(content, wanted) for _, _, content in itertools.islice(rows, most or None)])
             except ValueError as error:
                 raise _unreadable(path, split, f"client {client}", error) from None
             yield ClientExamples(str(client), *pair)
@@ -97,10 +100,10 @@ def _opened(path):
         raise UserError(f"{path}: cannot be read ({error}); {_HINT}") from None
 
 
-def _example(content):
+def _example(content, wanted=()):
     if not isinstance(content, bytes):
         raise ValueError(f"it is {type(content).__name__}, expected bytes")
-    return read_example(content)
+    return read_example(content, wanted)
 
 
 def _unreadable(path, split, where, error):
