@@ -1,7 +1,8 @@
 """Texts as arrays of integers: vocabularies, and the preprocessing of the published tasks, as pure functions.
 
 Ids are those of TensorFlow Federated (TFF): 0 is padding, 1 to V are the words in the order of the vocabulary, V + 1
-stands for every other word (OOV), V + 2 begins a text (BOS) and V + 3 ends it (EOS). LEAF's data have LEAF's ids.
+stands for every other word (OOV), V + 2 begins a text (BOS) and V + 3 ends it (EOS). Only the characters of LEAF's
+Shakespeare have LEAF's ids.
 """
 
 import collections
@@ -22,7 +23,7 @@ VERSION = 1  # of the preprocessing; increase it whenever the arrays of a text c
 PAD = 0
 CHARACTERS = "dhlptx@DHLPTX $(,048cgkoswCGKOSW[_#'/37;?bfjnrvzBFJNRVZ\"&*.26:\naeimquyAEIMQUY]!%)-159\r"  # TFF's
 LETTERS = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"  # LEAF's
-REDDIT_PAD, REDDIT_UNKNOWN = "<PAD>", "<UNK>"
+REDDIT_MARKS = ("<PAD>", "<BOS>", "<EOS>")
 _WORD = re.compile(r"[\w']+|[.,!?;]")
 
 Pair = tuple[np.ndarray, np.ndarray]  # inputs and labels of examples
@@ -189,16 +190,23 @@ def padded_words(texts: Sequence[Sequence[str]], vocabulary: Vocabulary, length:
     return rows
 
 
-def reddit_ids(sequences: Sequence[Sequence[str]], words: Sequence[str]) -> np.ndarray:
-    """Returns LEAF's ids of Reddit [sequences, 10]: padding 0, unknown 1, then the ``words``.
+def reddit_ids(sequences: Sequence[Sequence[str]], vocabulary: Vocabulary) -> np.ndarray:
+    """Returns the ids of LEAF's sequences of Reddit [sequences, 10], which hold their marks as words.
+
+    LEAF numbers padding 0, unknown words 1, and then words and marks; here all have the ids of TFF.
 
     Raises:
         ValueError: if sequences differ in length.
     """
     if len({len(tokens) for tokens in sequences}) > 1:
         raise ValueError("sequences differ in length")
-    known = {REDDIT_PAD: 0} | {word: row for row, word in enumerate(words, 2)}
-    return np.array([[known.get(token, 1) for token in tokens] for tokens in sequences], _smallest(len(words) + 2))
+    marks = dict(zip(REDDIT_MARKS, (PAD, vocabulary.bos, vocabulary.eos), strict=True))
+    ids = (vocabulary.ids(tokens) for tokens in sequences)
+    rows = [
+        [marks.get(token, number) for token, number in zip(*own, strict=True)]
+        for own in zip(sequences, ids, strict=True)
+    ]
+    return np.array(rows, _smallest(vocabulary.size))
 
 
 def most_frequent(words: Iterable[str], size: int) -> tuple[str, ...]:

@@ -84,10 +84,8 @@ def test_tweets_and_comments():
     words = text.words_of("I can't, you? @me #x...")
     assert words == ["I", "can't", ",", "you", "?", "me", "x", ".", ".", "."]
     assert text.padded_words([["a", "z"], ["c"] * 5], ABC, 3).tolist() == [[1, 4, 0], [3, 3, 3]]
-    assert text.reddit_ids([["<BOS>", "hi", "<PAD>"], ["hi", "no", "<EOS>"]], ["<BOS>", "hi", "<EOS>"]).tolist() == [
-        [2, 3, 0],
-        [3, 1, 4],
-    ]
+    comment = [["<BOS>", "a", "<UNK>"], ["b", "<EOS>", "<PAD>"]]
+    assert text.reddit_ids(comment, ABC).tolist() == [[5, 1, 4], [2, 6, 0]]
     assert text.most_frequent(["b", "a", "c", "a", "b", "d"], 3) == ("a", "b", "c")
 
 

@@ -138,17 +138,17 @@ def comment(*tokens):
 
 
 def test_reddit_of_leaf(tmp_path):
-    """``num_samples`` is that of all parts. Ids: padding 0, unknown 1, then <BOS>, <EOS>, no by frequency."""
+    """``num_samples`` is that of all parts. LEAF's six ids are those of four tokens, three of which are marks."""
     comments = [comment("no", "no"), comment("hi"), comment("no")]
     for part, rows in (("train", slice(0, 2)), ("test", slice(2, 3))):
         file = leaf(tmp_path / part / "r.json", u5=tuple(map(list, zip(*comments[rows], strict=True))), u6=([], []))
         content = json.loads(file.read_text())
         file.write_text(json.dumps(content | {"num_samples": [3, 0]}))
-    source = sources.leaf(tmp_path, vocabulary_size=6)  # with padding and unknown: <BOS>, <EOS>, no; <PAD> is counted
-    assert source.class_names == ("<PAD>", "<UNK>", "<BOS>", "<EOS>", "no") and source.task == "next_word"
-    assert source.images.tolist() == [[2, 4, 4], [3, 0, 0], [2, 1, 3]]
-    assert source.labels.tolist() == [[4, 4, 3], [0, 0, 0], [1, 3, 0]]
-    assert source.test_labels.tolist() == [[4, 3, 0]] and source.owners.tolist() == [0] * 3
+    source = sources.leaf(tmp_path, vocabulary_size=6)
+    assert source.class_names == ("[PAD]", "no", "[OOV]", "[BOS]", "[EOS]") and source.task == "next_word"
+    assert source.images.tolist() == [[3, 1, 1], [4, 0, 0], [3, 2, 4]]
+    assert source.labels.tolist() == [[1, 1, 4], [0, 0, 0], [2, 4, 0]]
+    assert source.test_labels.tolist() == [[1, 4, 0]] and source.owners.tolist() == [0] * 3
 
 
 def test_tables_of_texts(tmp_path):

@@ -106,11 +106,10 @@ def kind_of(
     if kind == "sentiment140":
         words = _vocabulary(path, vocabulary, vocabulary_size, lambda x: text.words_of(x[_TEXT]))
         return Kind(lambda x, y: _tweets(x, y, text.Vocabulary(words), length), ("negative", "positive"))
-    if kind == "reddit":
+    if kind == "reddit":  # LEAF's size is that of padding, unknown words and all tokens that are counted
         words = _vocabulary(path, vocabulary, max(vocabulary_size - 2, 1), lambda x: itertools.chain.from_iterable(x))
-        words = tuple(word for word in words if word != text.REDDIT_PAD)
-        names = (text.REDDIT_PAD, text.REDDIT_UNKNOWN, *words)
-        return Kind(lambda x, y: _comments(x, y, words), names, "next_word")
+        known = text.Vocabulary(tuple(word for word in words if word not in text.REDDIT_MARKS))
+        return Kind(lambda x, y: _comments(x, y, known), known.names, "next_word")
     if _are_files(x):
         if not image_folder:
             raise UserError(f"{path}: x are names of images; set data.image_folder to the folder that has them")
@@ -144,10 +143,11 @@ def _tweets(x, y, vocabulary, length):
     return text.padded_words([text.words_of(tweet[_TEXT]) for tweet in x], vocabulary, length), labels
 
 
-def _comments(x, y, words):
+def _comments(x, y, vocabulary):
     """Returns the sequences of all comments; targets that do not count are padding."""
     targets = itertools.chain.from_iterable(comment["target_tokens"] for comment in y)
-    pair = text.reddit_ids([*itertools.chain.from_iterable(x)], words), text.reddit_ids([*targets], words)
+    parts = [*itertools.chain.from_iterable(x)], [*targets]
+    pair = tuple(text.reddit_ids(part, vocabulary) for part in parts)
     if pair[0].shape != pair[1].shape:
         raise ValueError(f"sequences {pair[0].shape} with target_tokens {pair[1].shape}")
     return pair
