@@ -52,14 +52,6 @@ _OF_SOURCES = {  # what a partition may need besides labels, and what gives it
     "owners": ", such as parquet with client_column",
     "coarse_labels": ", such as parquet with coarse_column",
 }
-_OF_ANY_LABELS = (
-    "iid",
-    "quantity",
-    "given",
-    "dirichlet_of_owners",
-    "domain",
-    "from_file",
-)  # partitions without classes
 HEADS = {"random": None, "orthogonal": orthogonal_head}
 
 
@@ -189,15 +181,7 @@ def _partitions(config, source, seeds):
     if "alpha" not in accepted:  # so that --config.partition.name=iid needs no other change
         arguments.pop("alpha", None)
     check_signature(f"partition {name}", draw, by_name=("labels", "num_clients", "seed"), has_options=True)
-    labels = source.labels
-    if labels.ndim > 1:  # of tokens, or several of an example
-        if name not in _OF_ANY_LABELS and ":" not in name:
-            raise UserError(
-                f"partition {name}: examples of {config['data']['source']} have several labels each; choose one of "
-                f"{', '.join(_OF_ANY_LABELS)}"
-            )
-        labels = np.zeros(len(labels), int)
-    given = dict(labels=labels, num_clients=config["clients"])
+    given = dict(labels=source.labels, num_clients=config["clients"])
     for needed in _OF_SOURCES.keys() & set(accepted):
         if (of_examples := getattr(source, needed)) is None:
             raise UserError(
