@@ -85,7 +85,7 @@ LABELS = [["plant"], ["animal", "plant"], [], ["food", "structure"], ["animal"],
 def flair(folder, group=2):
     """Images and users; shards with row groups of ``group`` rows, where rows are in no order of users."""
     images, _ = draw(6, (8, 8, 3))
-    users = ["u2", "u1", "u2", "u3", "u1", "u9"]
+    users = ["u3", "u1", "u3", "u2", "u1", "u9"]
     folder.mkdir(exist_ok=True)
     for name, rows in (("train-00000-of-00002", [0, 1, 2]), ("train-00001-of-00002", [3, 4]), ("test-00000", [5])):
         columns = {"image": [{"bytes": encode(images[i]), "path": None} for i in rows]}

@@ -89,6 +89,8 @@ def test_images_of_tff(tmp_path):
     source = sources.tff(train, test_file=test, invert=True)
     np.testing.assert_array_equal(source.images, 255 - images[[3, 0, 1, 2], ..., None])
     assert source.owners.tolist() == [0, 1, 1, 1] and source.labels.tolist() == labels[[3, 0, 1, 2]].tolist()
+    test = tff_hdf5(tmp_path / "test.h5", f1={"pixels": pixels[4:], "label": [4]})
+    check("train.h5: test label 4 is none of the 4 classes", sources.tff, train, test_file=test)
     images, _ = draw(2, (32, 32, 3))  # CIFAR-100 by Pachinko allocation
     pairs = [("3", example(image=image, label=i, coarse_label=7)) for i, image in enumerate(images)]
     source = sources.tff(tff(tmp_path / "cifar100.sqlite", train=pairs, test=pairs))

@@ -68,10 +68,12 @@ def stream_leaf(folder: Path, kind: Kind, most: int, first: int = 0) -> Iterator
         UserError: as in ``read_leaf``; if a user is in several files.
     """
     seen: set[str] = set()
-    for file, user, x, y in itertools.islice(_users(folder), first, None):
+    for place, (file, user, x, y) in enumerate(_users(folder)):
         if user in seen:
             raise UserError(f"{file}: user {user} is also in another file; expected each in one, preprocess LEAF again")
         seen.add(user)
+        if place < first:
+            continue
         try:
             inputs, labels = kind.encode(x[: most or None], y[: most or None])
         except (ValueError, TypeError, KeyError, IndexError) as error:

@@ -95,7 +95,7 @@ def test_clients_of_parquet_in_any_order_of_rows(tmp_path, monkeypatch, most):
     store = converted(
         f"parquet:{tmp_path / 'flair'}", tmp_path / "store", *(f"--data.{k}={v}" for k, v in options.items())
     )
-    assert store.names == ("u2", "u1", "u3") and store.facts["mean"] == pytest.approx([123.675, 116.28, 103.53])
+    assert store.names == ("u3", "u1", "u2") and store.facts["mean"] == pytest.approx([123.675, 116.28, 103.53])
     assert_same_clients(store, sources.parquet(tmp_path / "flair", **options))
     for file in (tmp_path / "flair").glob("test*"):
         file.unlink()
@@ -123,6 +123,40 @@ def test_other_sources_with_natural_clients(tmp_path):
     file = tff(tmp_path / "emnist.sqlite", train=pairs * 2, test=pairs)
     store = converted(f"tff:{file}", tmp_path / "tff", "--data.invert=True")
     assert_same_clients(store, sources.tff(file, invert=True))
+
+
+def test_a_user_in_two_files_and_a_class_that_is_only_tested(tmp_path, capsys):
+    row = [0.5] * 16
+    for name in "ab":
+        leaf(tmp_path / "data" / "train" / f"{name}.json", ann=([row] * 2, [0, 1]))
+    leaf(tmp_path / "data" / "test" / "a.json", bob=([row], [2]))
+    assert command.main([f"leaf:{tmp_path / 'data'}", str(tmp_path / "store")]) == 2
+    assert "b.json: user ann is also in another file; expected each in one" in capsys.readouterr().err
+    (tmp_path / "data" / "train" / "b.json").unlink()
+    assert command.main([f"leaf:{tmp_path / 'data'}", str(tmp_path / "store")]) == 2
+    assert "store: test rows: labels 2 to 2, expected integers below 2" in capsys.readouterr().err
+
+
+def test_streams_start_at_any_client(tmp_path, stackoverflow):
+    """As a conversion that continues does."""
+    flair(tmp_path / "flair")
+    rows = [[5, 1, 6, 0]]
+    file = pfl(tmp_path / "so.hdf5", train=dict.fromkeys("abc", rows), val={"a": rows})
+    for part in ("train", "test"):
+        leaf(tmp_path / "leaf" / part / "a.json", **{name: ([[0.5] * 16], [0]) for name in "abc"})
+    made = [
+        (stackoverflow[0], dict(task="next_word", vocabulary=str(tmp_path / "words"), vocabulary_size=3)),
+        (f"pfl:{file}", {}),
+        (f"leaf:{tmp_path / 'leaf'}", {}),
+        (f"parquet:{tmp_path / 'flair'}", dict(client_column="user_id", task="multi_label")),
+    ]
+    source = sources.digits()
+    federation = Federation.from_source(source, partition.iid(source.labels, 3), storage="host")
+    for stream in (*(command.open_stream(*each) for each in made), command.stream_of(federation)):
+        every, later = list(stream.train(0)), list(stream.train(2))
+        assert len(every) > 2 and [each.client for each in later] == [each.client for each in every[2:]]
+        np.testing.assert_array_equal(later[0].inputs, every[2].inputs)
+        assert stream.num_clients in (None, len(every))
 
 
 def test_sources_in_memory(tmp_path):
