@@ -49,7 +49,7 @@ def held_out(clients: Sequence[Client], test_fraction: float, seed: int) -> np.n
 
 
 def held_out_of_owners(owners: np.ndarray, test_fraction: float, seed: int) -> np.ndarray:
-    """Returns the same for clients by their numbers in ``number_clients``."""
+    """Returns the same for clients by their numbers, whatever the order of these."""
     order = np.lexsort((np.random.default_rng(seed).random(len(owners)), owners))
     sizes = np.bincount(owners)
     places = np.arange(len(owners)) - np.repeat(np.cumsum(sizes) - sizes, sizes)

@@ -123,8 +123,7 @@ def open_parquet(
     if test_files:
         test = index_of(test_files, columns)
         return (index, np.ones(len(index.owners), bool)), (test, np.ones(len(test.owners), bool))
-    by_name = sorted(range(len(index.clients)), key=lambda i: (isinstance(index.clients[i], str), index.clients[i]))
-    is_test = held_out_of_owners(np.argsort(by_name)[index.owners], test_fraction, seed)
+    is_test = held_out_of_owners(index.owners, test_fraction, seed)
     if not is_test.any():
         raise UserError(
             f"{path}: it has no test part, and test_fraction {test_fraction:g} is none of any client's rows"
