@@ -26,6 +26,7 @@ from fedjax_collapse.engine.placement import to_host
 from fedjax_collapse.engine.rounds import Advance, RoundRecord, State
 from fedjax_collapse.engine.samplers import HostUniform
 from fedjax_collapse.engine.skipping import SKIPPED
+from fedjax_collapse.storage.client_states import StoredStates
 from fedjax_collapse.training import server
 from fedjax_collapse.training.algorithm import FedAvg
 
@@ -47,7 +48,8 @@ def run_rounds(
     Args:
         rounds: what the rounds are compiled for.
         algorithm: the algorithm.
-        state: donated; client states in NumPy arrays are changed in place, unless they are read-only.
+        state: donated; client states in NumPy arrays are changed in place, unless they are read-only, and so are those
+            in files (``StoredStates``).
         data: preferably with NumPy arrays in ``ownership``, which are otherwise read from the device in every call.
         examples: the examples.
         num_rounds: at least 1.
@@ -55,7 +57,9 @@ def run_rounds(
             examples; by default only those of this call.
     """
     num_rounds, client_map = int(num_rounds), rounds.layout.client_map
-    states = jax.tree.map(functools.partial(_writable, len(data.ownership.sizes)), state.clients)
+    states = state.clients
+    if not isinstance(states, StoredStates):
+        states = jax.tree.map(functools.partial(_writable, len(data.ownership.sizes)), states)
     state = client_map.replicate(state._replace(clients=()))._replace(clients=states)
     records = []
     with _compiled_or_not(client_map):
@@ -71,7 +75,8 @@ def run_rounds(
             sent = feeder.take(round)
             left_out, ids, (new, result, is_counted) = _train_and_aggregate(rounds, algorithm, host, state, sent)
             listed = np.sort(np.asarray(sent.drawn.id))[: rounds.layout.cohort_size] if host.is_on_disk else None
-            records.append(_record(states, len(host.sizes), ids, result, left_out, listed))
+            _store(states, round, len(host.sizes), ids, result.states)
+            records.append(_record(len(host.sizes), ids, result, left_out, listed))
             if algorithm.having("dispatch"):
                 arrived = np.zeros(len(host.sizes), bool)
                 arrived[ids[np.asarray(is_counted)]] = True
@@ -97,7 +102,9 @@ def with_first_reports(
     if not algorithm.starting:
         return state, None
     current, key = client_map.replicate((state.server, state.key))
-    states = jax.tree.map(np.asarray, state.clients)
+    states = state.clients
+    if not isinstance(states, StoredStates):
+        states = jax.tree.map(np.asarray, states)
     with _compiled_or_not(client_map):
         host, report = _Host.of(rounds, data, examples), functools.partial(_first_reports, rounds, algorithm, current)
         of_clients = Stream.FIRST_REPORTS.key(key)
@@ -340,36 +347,44 @@ def _writable(num_clients, leaf):
     return leaf if leaf.flags.writeable else leaf.copy()
 
 
-def _gather(states: ClientState, ids: np.ndarray) -> ClientState:
+def _gather(states: ClientState | StoredStates, ids: np.ndarray) -> ClientState:
     """Returns the cohort's states; for clients that only pad it some client's state, which is ignored."""
+    if isinstance(states, StoredStates):
+        return states.take(ids)
     return jax.tree.map(lambda leaf: leaf.take(ids, axis=0, mode="clip"), states)
 
 
+def _store(states, round, num_clients, ids, new):
+    """Stores the cohort's new states."""
+    is_real = ids < num_clients
+    new = jax.tree.map(lambda leaf: leaf[is_real], to_host(new))
+    if isinstance(states, StoredStates):
+        states.put(round, ids[is_real], new)
+        return
+    for stored, own in zip(*map(jax.tree.leaves, (states, new)), strict=True):
+        stored[ids[is_real]] = own
+
+
 def _record(
-    states: ClientState,
     num_clients: int,
     ids: np.ndarray,
     result: CohortResult,
     left_out: np.ndarray | None,
     listed: np.ndarray | None,
 ) -> RoundRecord:
-    """Returns the round's record, and stores the cohort's new states in ``states``.
+    """Returns the round's record.
 
     ``listed``: the identities [cohort] that the record is of, in ascending order; None if it is of all clients.
     """
     is_real = ids < num_clients
     places = ids[is_real] if listed is None else np.searchsorted(listed, ids[is_real])
 
-    def store(stored, new):
-        stored[ids[is_real]] = new[is_real]
-
     def spread(values, absent):
         spread = np.full(num_clients if listed is None else len(listed), absent, values.dtype)
         spread[places] = values[is_real]
         return spread
 
-    new, metrics, steps = to_host((result.states, result.metrics, result.steps))
-    jax.tree.map(store, states, new)
+    metrics, steps = to_host((result.metrics, result.steps))
     record = RoundRecord(jax.tree.map(lambda m: spread(m, np.nan), metrics), spread(steps, 0), listed)
     _mark(record, left_out)
     return record

@@ -18,6 +18,7 @@ from fedjax_collapse.engine.layout import Layout, Rounds
 from fedjax_collapse.engine.placement import to_host
 from fedjax_collapse.engine.rounds import Advance, State
 from fedjax_collapse.engine.skipping import SKIPPED
+from fedjax_collapse.storage.client_states import StoredStates
 from fedjax_collapse.training.algorithm import FedAvg
 
 STORAGES = ("auto", *federation.STORAGES)
@@ -34,13 +35,19 @@ class Program:
         storage: ``device``; ``host``, where client states, and the examples if they are NumPy arrays, stay there and
             the cohort's are sent in every round; ``disk``, the same for examples in a store; ``auto`` is the device,
             unless the examples are NumPy arrays or in a store, or the two do not fit.
+        stored: the client states, if they are in files; the runs' states are without them, before and after.
 
     Raises:
         UserError: the storage cannot hold several runs, or is not where the examples are.
     """
 
     def __init__(
-        self, rounds: Rounds, runs: Sequence[tuple[FedAvg, State, Data]], examples: Examples, storage: str = "auto"
+        self,
+        rounds: Rounds,
+        runs: Sequence[tuple[FedAvg, State, Data]],
+        examples: Examples,
+        storage: str = "auto",
+        stored: StoredStates | None = None,
     ):
         self._rounds, self._runs, self._examples = rounds, list(runs), examples
         self._data = self._runs[0][2]
@@ -54,6 +61,7 @@ class Program:
                 f"storage {storage!r}: the examples are {where} a store on disk, choose {choice!r} or 'auto'"
             )
         self._is_on_host = self._chosen(storage)
+        self._stored_states = stored
         self._feeder: host_rounds.Feeder | None = None
         if self._is_on_host and rounds.run_map is not None:
             raise UserError(
@@ -83,6 +91,8 @@ class Program:
             run, self._feeder = functools.partial(host_rounds.run_rounds, feeder=feeder), feeder
         advance = jax.block_until_ready(run(self._rounds, *self._arguments(num_rounds)))
         self._state = advance.state
+        if self._stored_states is not None:
+            advance = advance._replace(state=self._without_stored(advance.state))
         advances, left_out = self._each(advance), self._left_out
         self._left_out = []
         return list(map(_counted, advances, left_out)) if left_out else advances
@@ -90,6 +100,7 @@ class Program:
     def states(self) -> list[State]:
         """Returns each run's state in the form of ``rounds.init``: without padding, its clients on the host."""
         states = [state for _, state, _ in self._runs] if self._state is None else self._each(self._state)
+        states = states if self._stored_states is None else list(map(self._without_stored, states))
         num_clients = len(self._runs[0][2].ownership.sizes)
         return [rounds.without_padding(state, num_clients, self.order) for state in states]
 
@@ -103,6 +114,9 @@ class Program:
         """Bytes of examples and client states on each device; NaN if some of them are on the host."""
         return math.nan if self._is_on_host else sum(self._stored_bytes())
 
+    def _without_stored(self, state):
+        return state._replace(clients=self._runs[0][1].clients)
+
     def _each(self, tree):
         return [tree] if self._rounds.run_map is None else together.split_runs(tree, len(self._runs))
 
@@ -110,6 +124,7 @@ class Program:
         algorithm, state, data = self._runs[0]
         algorithm = self._rounds.layout.client_map.replicate(algorithm)
         data = data._replace(ownership=jax.device_get(data.ownership))
+        state = state if self._stored_states is None else state._replace(clients=self._stored_states)
         return algorithm, self._started(host_rounds, algorithm, state, data), data
 
     def _on_devices(self):

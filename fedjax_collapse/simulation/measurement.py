@@ -180,7 +180,9 @@ def view_models(
         return measured(own_tests.personal_model(model, algorithm, current, clients, *data, key, round, client))
 
     run = federation, model, watched.received, algorithm
-    view = MeasurementView(int(round), of_server, local, len(ids), *run, make_personal=personal)
+    view = MeasurementView(
+        int(round), of_server, local, len(ids), *run, make_personal=personal if federation.store is None else None
+    )
     return view, current, clients
 
 

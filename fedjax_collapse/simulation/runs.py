@@ -188,6 +188,11 @@ def _check_on_disk(algorithm, rule, num_clients):
         raise UserError(f"clock: virtual time is of all clients, which {where} does not support; choose storage=host")
     if algorithm.is_personal:
         raise UserError(f"{where}: personal models of all clients are not evaluated from a store; choose storage=host")
+    if algorithm.having("dispatch"):
+        name = next(iter(algorithm.having("dispatch")))
+        raise UserError(
+            f"{where}: {name} sends from the states of all clients, which are not read; choose storage=host"
+        )
     if type(rule.sampler) is engine.Uniform and rule.cohort_size(num_clients) < num_clients:
         raise UserError(
             f"sampler Uniform with {where}: it permutes all clients on the device in every round; expected "

@@ -125,8 +125,8 @@ class Stored(NamedTuple):
 
     start_seconds: float  # from opening the store to the first round, without compiling and imports
     seconds_per_round: float  # median, without the first two
-    index_mib: float  # resident after opening the store, more than before
-    peak_mib: float  # resident at most, more than before opening the store
+    index_mib: float  # resident after opening the store, more than before, without mapped files
+    peak_mib: float  # the same, at most after a round
     digest: str  # of the final variables, the metrics and the records
 
 
@@ -142,7 +142,7 @@ def soak_store(clients: int, rounds: int, folder: Path, is_scaffold: bool) -> bo
     whole = _in_process(folder / "whole", *given)
     print(
         f"start {whole.start_seconds:.2f} s, {whole.seconds_per_round:.3f} s/round, resident for the index "
-        f"{whole.index_mib:.0f} MiB, at most {whole.peak_mib:.0f} MiB"
+        f"{whole.index_mib:.0f} MiB, in the rounds at most {whole.peak_mib:.0f} MiB"
     )
     _in_process(folder / "killed", *given, kill_after=rounds // 2)
     again = _in_process(folder / "killed", *given)
@@ -188,13 +188,14 @@ def _run_stored(reports, folder, store, cohort, rounds, is_scaffold):
     model = Model(nn.MLP(_CLASSES, hidden=(16,)), _SHAPE)
     algorithm = FedAvg(LocalTraining(epochs=1, batch_size=16), {"scaffold": Scaffold()} if is_scaffold else {})
     jax.block_until_ready(model.init(jax.random.key(0)))
-    before, times, compiling = _resident_mib(), [time.perf_counter()], []
+    before, times, compiling = _own_mib(), [time.perf_counter()], []
     federation = Federation.from_store(store)
-    index = _resident_mib() - before
+    resident = [_own_mib() - before]
     rule = engine.Participation(fraction=cohort / federation.num_clients, sampler=engine.HostUniform())
 
     def listener(row, timing):
         times.append(time.perf_counter())
+        resident.append(_own_mib() - before)
         compiling.append(timing["compile"] + timing["train"] + timing["evaluate"])
         reports.put(row["round"])
 
@@ -205,18 +206,21 @@ def _run_stored(reports, folder, store, cohort, rounds, is_scaffold):
     seconds = np.diff(times)
     metrics = hashlib.sha256((folder / "metrics.jsonl").read_bytes()).hexdigest()
     found = digest([jax.device_get(result.variables), read_arrays(folder, "clients")]) + metrics
-    start, index = float(seconds[0] - compiling[0]), max(0.0, index)
-    reports.put(Stored(start, float(np.median(seconds[2:])), index, _peak_mib() - before, found))
+    start, per_round = float(seconds[0] - compiling[0]), float(np.median(seconds[2:]))
+    reports.put(Stored(start, per_round, resident[0], max(resident), found))
 
 
-def _peak_mib():
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
+def _own_mib():
+    return _status_mib("RssAnon")
 
 
 def _resident_mib():
+    return _status_mib("VmRSS")
+
+
+def _status_mib(name):
     lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 1024
+    return next(int(line.split()[1]) for line in lines if line.startswith(name)) / 1024
 
 
 def _bytes_written():

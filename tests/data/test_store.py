@@ -6,10 +6,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import assert_same_bits
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedjax_collapse import UserError
+from experiments.config import build
+from experiments.config.plain_values import plain
+from experiments.configs import base
+from fedjax_collapse import Federation, UserError
+from fedjax_collapse.core import files
 from fedjax_collapse.core.records import Damaged
 from fedjax_collapse.data import store as stores
 from fedjax_collapse.data.store import Store, StoreWriter, open_store
@@ -30,6 +35,14 @@ def write(folder, sizes, **options):
             store.add(*client)
         store.add_test(np.zeros((2, 2, 2, 1), np.uint8), np.array([0, 2]))
     return open_store(folder)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def unflushed():
+    """Does not wait for the disk."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(files, "_fsync", lambda descriptor: None)
+        yield
 
 
 @pytest.fixture
@@ -151,6 +164,33 @@ def test_a_folder_that_is_in_use(folder, tmp_path):
         pass
     with pytest.raises(UserError, match="no client was added"), StoreWriter(tmp_path / "empty"):
         pass
+
+
+def test_a_study_takes_the_first_clients(folder):
+    config = plain(base.get_config())
+    config["data"], config["partition"] = dict(source=f"store:{folder}", examples_per_client=2), dict(name="natural")
+    config["clients"] = 2
+    made = build.federations(config, [0, 1])
+    assert made[0] is made[1] and made[0].ownership.sizes.tolist() == [2, 1]
+    assert made[0].partition_arrays()["class_counts"].shape == (2, 3)
+    config["clients"] = 4
+    with pytest.raises(UserError, match="3 clients, expected 4"):
+        build.federations(config, [0])
+    config["partition"] = dict(name="dirichlet")
+    with pytest.raises(UserError, match=r"its clients are those of the store.*expected partition\.name=natural"):
+        build.federations(config, [0])
+
+
+def test_a_federation_in_memory_has_the_same_rows(folder):
+    stored, held = (Federation.from_store(folder, examples_per_client=2, storage=where) for where in ("disk", "host"))
+    assert [rows.tolist() for rows in stored.owned_rows()] == [rows.tolist() for rows in held.owned_rows()]
+    assert (stored.ownership.sizes == np.asarray(held.ownership.sizes)).all()
+    assert_same_bits(tuple(stored.train), tuple(held.train))
+    assert_same_bits(tuple(stored.test), tuple(held.test))
+    whole = Federation.from_store(folder)
+    assert stored.hashes()["data"] == whole.hashes()["data"]
+    assert stored.hashes()["partition"] != whole.hashes()["partition"]
+    assert Federation.from_store(folder, clients=3).hashes() == whole.hashes()
 
 
 def _change(name, edit):

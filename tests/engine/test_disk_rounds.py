@@ -1,19 +1,34 @@
 """Rounds from a store on disk: the same bits as from memory, for as many bytes as the cohort has."""
 
+from types import SimpleNamespace
+
 import jax
 import numpy as np
 import pytest
 from conftest import assert_same_bits
 
-from fedjax_collapse import FedAvg, Federation, LocalTraining, Model, Participation, UserError, engine, nn, simulate
+from fedjax_collapse import (
+    FedAvg,
+    Federation,
+    LocalTraining,
+    Model,
+    Participation,
+    Scaffold,
+    UserError,
+    engine,
+    nn,
+    simulate,
+)
 from fedjax_collapse.data import augment
 from fedjax_collapse.data.store import StoreWriter
 from fedjax_collapse.simulation.divergence import Suspicion, suspect
+from fedjax_collapse.storage import client_states
 
 SIZES = (3, 9, 1, 5, 14, 2, 7, 4, 6, 8)
 TRAINING = LocalTraining(
     epochs=2, batch_size=4, learning_rate=0.05, augmentation=augment.preset("feddecorr_cifar10"), logged_epochs=1
 )
+SCAFFOLD = FedAvg(TRAINING, {"scaffold": Scaffold()})
 OPTIONS = dict(rounds=5, key=jax.random.key(1), evaluate_every=2, checkpoint_every=2, watch="all")
 
 
@@ -57,17 +72,34 @@ def test_the_same_bits_as_from_memory(folder, on_nan):
 
 
 @pytest.mark.slow
-def test_an_interrupted_run_resumes_to_the_same_bits(folder, tmp_path):
-    whole = run(folder, folder=tmp_path / "whole")
-    asked = []
-    part = run(folder, folder=tmp_path / "part", should_stop=lambda: asked.append(0) or True)
-    assert part.rounds_done == 2 and asked
-    again = run(folder, folder=tmp_path / "part")
-    assert again.metrics == whole.metrics
-    assert_same_bits(dict(again.clients), dict(whole.clients))
-    assert_same_bits(jax.device_get(again.variables), jax.device_get(whole.variables))
+@pytest.mark.parametrize("algorithm", [FedAvg(TRAINING), SCAFFOLD], ids=["fedavg", "scaffold"])
+def test_an_interrupted_run_resumes_to_the_same_bits(folder, tmp_path, algorithm, monkeypatch):
+    """Also the states of clients: those in files, after rounds that no checkpoint has, are undone."""
+    held = run(folder, "host", algorithm=algorithm)
+    assert run(folder, algorithm=algorithm, folder=tmp_path / "whole").metrics == held.metrics
+
+    def fail(row, timing):
+        if row["round"] == 4:
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        run(folder, algorithm=algorithm, folder=tmp_path / "part", listener=fail)
+    assert (tmp_path / "part" / "states").exists() == (algorithm is SCAFFOLD)
+    again = run(folder, algorithm=algorithm, folder=tmp_path / "part")
+    assert again.metrics == held.metrics
+    assert_same_bits(jax.device_get(again.variables), jax.device_get(held.variables))
+    assert_same_bits(dense(again.clients, len(SIZES)), dict(held.clients))
+    assert_same_bits(jax.device_get(again.state.server.shared), jax.device_get(held.state.server.shared))
     with pytest.raises(UserError, match="holds another run: partition"):
-        run(folder, most=7, folder=tmp_path / "part")
+        run(folder, most=7, algorithm=algorithm, folder=tmp_path / "part")
+
+
+@pytest.mark.slow
+def test_states_larger_than_the_disk_are_one_line(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(client_states.shutil, "disk_usage", lambda folder: SimpleNamespace(free=1000))
+    with pytest.raises(UserError, match=r"about 9 clients, .* GiB are free") as error:
+        run(folder, algorithm=SCAFFOLD, folder=tmp_path / "run")
+    assert "\n" not in str(error.value) and not (tmp_path / "run" / "run.json").exists()
 
 
 def test_a_client_that_diverges_is_named():
