@@ -5,6 +5,7 @@ from collections import Counter
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 
 from fedjax_collapse.nn.layers import Conv
 from fedjax_collapse.nn.lowerings.convolution import Layer, choose_lowering
@@ -23,11 +24,10 @@ def convolutions(model: Model, batch_size: int) -> list[tuple[Layer, str]]:
             found.append((how.layer(shape, kernel, dtype), choose_lowering(shape, kernel, how, dtype)))
         return call(*args, **kwargs)
 
-    dtype = jax.dtypes.canonicalize_dtype(model.input_dtype)
-    inputs = jax.ShapeDtypeStruct((batch_size, *model.input_shape), dtype)
+    images = jax.ShapeDtypeStruct((batch_size, *model.input_shape), jnp.float32)
     mask = jax.ShapeDtypeStruct((batch_size,), bool)
     with nn.intercept_methods(notice):
-        jax.eval_shape(functools.partial(model.module.init, train=False), jax.random.key(0), inputs, mask)
+        jax.eval_shape(functools.partial(model.module.init, train=False), jax.random.key(0), images, mask)
     return found
 
 
