@@ -17,14 +17,15 @@ Share = Annotated[float, Interval(0, 1, "[)")]
 
 
 class Source(NamedTuple):
-    """A labelled data set in memory, of images or of their features, with a training and a test part."""
+    """A labelled data set in memory, of images, of their features or of text, with a training and a test part."""
 
-    images: np.ndarray  # [examples, height, width, channels] uint8, or float32; features are [examples, d] float32
-    labels: np.ndarray  # [examples] int
+    images: np.ndarray  # [examples, height, width, channels] uint8, or float32; features are [examples, d] float32, ids
+    # of tokens [examples, length] integers, which are not normalised
+    labels: np.ndarray  # [examples] int; by ``task`` [examples, length], or [examples, classes] of 0 and 1
     test_images: np.ndarray
     test_labels: np.ndarray
-    mean: float | tuple  # raw pixel units
-    std: float | tuple
+    mean: float | tuple | None  # raw pixel units
+    std: float | tuple | None
     class_names: tuple[str, ...]
     domains: np.ndarray | None = None  # [examples] int index into domain_names, for data with feature shift
     test_domains: np.ndarray | None = None
@@ -34,6 +35,7 @@ class Source(NamedTuple):
     client_names: tuple[str, ...] = ()  # those of natural clients, by owner
     coarse_labels: np.ndarray | None = None  # [examples] int, the class above the class, for ``pachinko``
     test_coarse_labels: np.ndarray | None = None
+    task: str = "classification"  # or next_word, next_character, multi_label, regression (``nn/task.py``)
 
     def pooled(self) -> "Source":
         """Returns a source with all examples in its training part, the test examples last, and an empty test part."""

@@ -48,6 +48,7 @@ class StoreWriter:
         class_names: of the labels, for classification.
         mean, std: the input of the network is ``(inputs - mean) / std``; scalars or one per entry of the last axis,
             None for no normalisation.
+        task: what is to be predicted, as in ``Source``.
         source: what is written, such as the path of the original; a writer only resumes the same.
         progress: called with the numbers of clients and rows that are safely on the disk, after every 64 MiB.
 
@@ -67,6 +68,7 @@ class StoreWriter:
         class_names: Sequence[str] = (),
         mean: float | Sequence[float] | None = None,
         std: float | Sequence[float] | None = None,
+        task: str = "classification",
         source: str = "",
         progress: Progress = lambda clients, rows: None,
     ):
@@ -74,7 +76,8 @@ class StoreWriter:
         names = as_names("store: class_names", tuple(class_names))
         check_value("store: source", source, str)
         normalization = [None if x is None else np.asarray(x, np.float64).tolist() for x in (mean, std)]
-        self._facts = {"class_names": list(names), "mean": normalization[0], "std": normalization[1], "source": source}
+        self._facts = {"class_names": list(names), "mean": normalization[0], "std": normalization[1]}
+        self._facts |= {"task": task, "source": source}
         self.done, self.rows, self._chain = 0, 0, b""
         self._since, self._test_rows = 0, 0
         self._shapes: dict[str, tuple[np.dtype, tuple[int, ...]]] = {}
