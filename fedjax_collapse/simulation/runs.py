@@ -157,6 +157,8 @@ def check(run: Run, model: Model, schedule: Schedule, hardware: Hardware = Hardw
         raise UserError("with stop_at_accuracy runs end at different rounds: choose engine.runs=separate")
     schedule.rule.check(federation.num_clients, algorithm.weights_by)
     cohort_size = schedule.rule.cohort_size(federation.num_clients)
+    for method in algorithm.enabled().methods.values():
+        method.check_cohort(cohort_size, federation.num_clients)
     engine.check_at_once("client_map", client_map, cohort_size, "the clients of a round")
     engine.check_watch(schedule.watch, federation.num_clients)
     parts = 1 if training.drop_last else engine.batch_parts(client_map, model, sizes, training.batch_size)
