@@ -276,6 +276,14 @@ def test_what_does_not_count_is_never_read(method):
     assert_same_bits(made, expected)
 
 
+def test_without_a_rule_it_is_the_weighted_mean(float64, federation, network):
+    """Of stacked uploads, with an attack by no client."""
+    stacked, plain = (
+        run(federation, network, engine.Chunked(2), **beside) for beside in ({"ipm": methods.IPM(0.0)}, {})
+    )
+    assert_close(stacked, plain, 1e-12)
+
+
 @pytest.mark.slow
 def test_padding_changes_no_bit(federation, network):
     """Whatever those upload that only pad, or whose upload is lost: chunks of three, so that one of six pads."""
