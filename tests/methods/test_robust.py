@@ -10,6 +10,11 @@ import pytest
 from conftest import assert_close, assert_same_bits
 from flax import struct
 
+from experiments.config.algorithms import algorithm
+from experiments.config.cells import cells_of
+from experiments.config.plain_values import plain
+from experiments.config.resolving import resolve_arm
+from experiments.configs import robust
 from fedjax_collapse import FedAvg, FedExP, LocalTraining, Participation, UserError, engine, methods, simulate
 from fedjax_collapse.core.records import Batch, Client, Drawn, Server, Variables
 from fedjax_collapse.engine import host_rounds
@@ -375,3 +380,16 @@ def test_a_rule_where_nothing_is_uploaded(network):
 def test_a_backdoor_that_does_not_fit(network, method, message):
     with pytest.raises(UserError, match=f"^{message}"):
         FedAvg(methods={"it": method}).check(network)
+
+
+def test_the_study_joins_attacks_with_methods_and_rules():
+    config = plain(robust.get_config())
+    found = {str(cell): algorithm(resolve_arm(config, cell.arm, cell.setting)) for cell in cells_of(config)}
+    assert len(found) == 12 * 4 and found["none/fedavg"].methods == {}
+    assert set(found["alie/decov_krum"].methods) == {"alie", "decov", "krum"}
+    krum = found["backdoor/feduv_krum"].methods["krum"]
+    krum.check_cohort(20, 20)
+    assert krum.attackers == found["backdoor/feduv"].methods["backdoor"].count(20) == 4
+    assert set(plain(robust.get_config("smoke"))["settings"]) == {"backdoor", "alie"}
+    with pytest.raises(ValueError, match="expected digits or smoke"):
+        robust.get_config("mnist")
