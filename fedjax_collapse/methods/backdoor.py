@@ -7,6 +7,7 @@ Gu et al., "BadNets" (2017), in federated learning Bagdasaryan et al., "How To B
 class if the image with the patch is classed as the target: the measurement ``backdoor``.
 """
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
@@ -53,7 +54,7 @@ class Backdoor(Attack):
         inputs = jnp.where(chosen[:, None, None, None], self.patched(batch.inputs, largest), batch.inputs)
         return batch._replace(inputs=inputs, labels=jnp.where(chosen, self.target, batch.labels))
 
-    def patched(self, images, value):
+    def patched(self, images: jax.Array | np.ndarray, value: jax.Array | np.ndarray) -> jax.Array | np.ndarray:
         """Returns images [..., height, width, channels] with the patch, of a value or one per channel."""
         rows, columns = (np.arange(length) >= length - self.size for length in images.shape[-3:-1])
         module = np if isinstance(images, np.ndarray) else jnp

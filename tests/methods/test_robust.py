@@ -22,13 +22,14 @@ from fedjax_collapse.methods import CohortView, RoundView, _robust
 from fedjax_collapse.methods._attacks import Honest
 from fedjax_collapse.methods.alie import deviations
 from fedjax_collapse.methods.min_max import largest_step
-from fedjax_collapse.training import server
+from fedjax_collapse.training import local, server
 from fedjax_collapse.training.aggregation import per_client
 
 UPLOADS = [
     (1.0, 0.0, 2.0), (1.3, 0.1, 1.7), (0.8, -0.3, 2.2), (1.1, 0.4, 2.4), (0.6, -0.2, 1.9),
     (10.0, -10.0, 0.0), (-5.0, 5.0, 5.0),
 ]  # fmt: skip
+TRAINING = LocalTraining(epochs=1, batch_size=8, learning_rate=0.05)
 PRECISION = 5e-8  # of the vectors' digits
 
 
@@ -209,7 +210,43 @@ def test_attacks_on_data(federation, network):
     assert_same_bits(found._replace(inputs=()), batch._replace(inputs=(), labels=found.labels))
 
 
-TRAINING = LocalTraining(epochs=1, batch_size=8, learning_rate=0.05)
+@struct.dataclass
+class Seen(methods.Method):
+    """Reports a client's labels: its class counts, two passes over its data, and what it trains on."""
+
+    def init_carry(self, view):
+        return jnp.zeros(4, int)
+
+    def carry(self, view):
+        return view.carry + self.count(view.batch)
+
+    def finish(self, view):
+        passed = view.over_batches(lambda total, batch: total + self.count(batch), jnp.zeros(4, int))
+        return (), (view.class_counts, view.sum_over_batches(self.count), passed, view.carry)
+
+    @staticmethod
+    def count(batch):
+        return jnp.zeros(4, int).at[batch.labels].add(batch.mask)
+
+
+def test_all_that_a_malicious_client_computes_is_of_changed_batches(federation, network):
+    """The last of five clients; another one has its own labels."""
+    algorithm = FedAvg(TRAINING, {"label_flip": methods.LabelFlip(), "seen": Seen()})
+    state = engine.init(algorithm, network, network.init(jax.random.key(0)), 5, jax.random.key(0))
+
+    @jax.jit
+    def report(id):
+        rows, size = (leaf[id] for leaf in federation.ownership)
+        own = jax.tree.map(lambda leaf: jnp.asarray(leaf)[id], state.clients)
+        known = dict(weight=0.3, num_clients=jnp.array(5), mean_size=jnp.array(22.0))
+        client = Client(id, size, rows=rows, state=own, key=jax.random.key(1), **known)
+        return local.run(local.LocalContext(algorithm, network, federation.train, state.server, 0, client)).upload.total
+
+    for id, labels in ((3, slice(None)), (4, slice(None, None, -1))):
+        expected = np.asarray(federation.class_counts())[id][labels]
+        for counts in report(id)["seen"]:
+            assert counts.tolist() == expected.tolist()
+    assert expected.tolist() != expected[::-1].tolist()
 
 
 def run(federation, model, client_map, rule=Participation(), is_on_host=False, diverging=engine.KEEP_ALL, **chosen):  # noqa: B008
