@@ -18,6 +18,7 @@ from fedjax_collapse.analysis import lidar as discriminant
 from fedjax_collapse.analysis import neural_collapse as nc
 from fedjax_collapse.analysis.drift import drift, inner_products
 from fedjax_collapse.analysis.measurements_adapters import adapters as adapters
+from fedjax_collapse.analysis.measurements_attacks import backdoor as backdoor
 from fedjax_collapse.analysis.measurements_communication import communication as communication
 from fedjax_collapse.analysis.measurements_layers import layers as layers
 from fedjax_collapse.analysis.measurements_updates import updates as updates

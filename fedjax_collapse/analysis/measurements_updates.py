@@ -20,6 +20,7 @@ from fedjax_collapse.analysis.updates import (
 )
 from fedjax_collapse.analysis.watched import over_clients
 from fedjax_collapse.core.records import UserError
+from fedjax_collapse.methods._attacks import Attack
 from fedjax_collapse.simulation.measurement import MeasurementView
 
 DIRECTIONS = (1, 2, 4, 8, 16)  # of the shares of energy
@@ -37,6 +38,9 @@ def updates(view: MeasurementView) -> dict[str, float | np.ndarray]:
     the mean over the layers that change. ``error`` |M - G| / |M|, ``cosine`` of both, and ``agreement`` |M|^2 / sum p_k
     |P_k|^2, of all layers together. ``input_overlap`` and ``output_overlap`` of the first 8 directions of two clients,
     the mean over pairs and layers.
+
+    With attacks (``docs/methods.md``) also ``honest_`` and ``malicious_`` ranks, the mean over the clients of each
+    kind; they are of what a malicious client trains, before an attack that replaces its upload.
 
     Arrays, layers in the order of their paths: ``singular_values`` of G and ``mean_singular_values`` of M [layers,
     most], ``local_singular_values`` [watched, layers, most], NaN beyond a layer's own and for a client outside the
@@ -62,6 +66,10 @@ def updates(view: MeasurementView) -> dict[str, float | np.ndarray]:
         arrays[f"{prefix}singular_values"] = table(of_layers, most)
         arrays[f"{prefix}energy"] = np.array([[energy(v, count) for count in DIRECTIONS] for v in of_layers])
     ranks = {f"local_{name}": [mean_rank(rank, of) for of in values] for name, rank in _RANKS.items()}
+    malicious = _malicious(view)
+    for name, ranks_of in list(ranks.items()) if malicious is not None else ():
+        for kind, chosen in (("honest", ~malicious), ("malicious", malicious)):
+            numbers[name.replace("local", kind)] = float(known_mean(np.array(ranks_of)[chosen]))
     tables = [table(of, most) for of in values]
     tables += [np.full((len(kept), most), np.nan)] * (view.num_watched - len(tables))
     arrays["local_singular_values"] = np.stack(tables)
@@ -71,6 +79,14 @@ def updates(view: MeasurementView) -> dict[str, float | np.ndarray]:
         found = [[cosines(*pair) for pair in _pairs(layer, side)] for layer in local]
         arrays[f"{name}_cosines"] = np.stack([known_mean(table(of_pairs, _SPAN)) for of_pairs in found])
     return numbers | over_clients(view, ranks) | arrays
+
+
+def _malicious(view):
+    """Whether each watched client in the cohort is malicious [clients], by any attack; None without an attack."""
+    attacks = [method for method in view.algorithm.methods.values() if isinstance(method, Attack)]
+    ids = np.array(list(view.local), int)
+    found = [np.asarray(attack.is_malicious(ids, view.federation.num_clients)) for attack in attacks]
+    return np.any(found, axis=0) if found else None
 
 
 def _weighted_mean(of_clients, like, sizes):

@@ -221,16 +221,22 @@ def train(
         upload, state, trained = result
         steps = trained.steps.astype(jnp.result_type(float))  # exact up to 16 million, and one exchange with the rest
         metrics = rounds.diverging.metrics(client, result, rounds.model.task.metric)
+        stacked = ()
+        if algorithm.stacks_uploads:
+            stacked, upload = upload.mean.params, upload._replace(mean=upload.mean._replace(params=()))
         upload = weigh(upload, client.weight, client.is_counted)
         own = masks.without(algorithm.alike(rounds.model), trained.variables)
-        return Outcome(upload, state, (steps, metrics), own, _position(watched_ids, client.id))
+        return Outcome(upload, (state, stacked), (steps, metrics), own, _position(watched_ids, client.id))
 
     outcome = _map_clients(rounds, algorithm, shared, clients, train_client, slots)
-    steps, metrics = outcome.numbers
+    (states, stacked), (steps, metrics), upload = outcome.result, outcome.numbers, outcome.summand
+    if algorithm.stacks_uploads:
+        params = server.combine_uploads(algorithm, shared.server, shared.round, clients, stacked)
+        upload = upload._replace(mean=upload.mean._replace(params=params))
     if clients.arrives is not None:
         metrics = {**metrics, "arrived": clients.arrives.astype(steps.dtype)}
     watched = Watched(watched_ids, outcome.kept, shared.server.variables)
-    return outcome.summand, CohortResult(outcome.result, steps.astype(clients.size.dtype), metrics, watched)
+    return upload, CohortResult(states, steps.astype(clients.size.dtype), metrics, watched)
 
 
 def aggregate(

@@ -2,9 +2,12 @@
 
 from fedjax_collapse.core.options import option as option
 from fedjax_collapse.methods.afl import AFL as AFL
+from fedjax_collapse.methods.alie import ALIE as ALIE
 from fedjax_collapse.methods.apfl import APFL as APFL
+from fedjax_collapse.methods.backdoor import Backdoor as Backdoor
 from fedjax_collapse.methods.balanced_softmax import BalancedSoftmax as BalancedSoftmax
 from fedjax_collapse.methods.base import ClientView as ClientView
+from fedjax_collapse.methods.base import CohortView as CohortView
 from fedjax_collapse.methods.base import DispatchView as DispatchView
 from fedjax_collapse.methods.base import FinishView as FinishView
 from fedjax_collapse.methods.base import GradientView as GradientView
@@ -14,7 +17,9 @@ from fedjax_collapse.methods.base import PredictView as PredictView
 from fedjax_collapse.methods.base import Regularizer as Regularizer
 from fedjax_collapse.methods.base import RoundView as RoundView
 from fedjax_collapse.methods.base import Term as Term
+from fedjax_collapse.methods.bulyan import Bulyan as Bulyan
 from fedjax_collapse.methods.ccvr import CCVR as CCVR
+from fedjax_collapse.methods.centred_clipping import CentredClipping as CentredClipping
 from fedjax_collapse.methods.clip_update import ClipUpdate as ClipUpdate
 from fedjax_collapse.methods.decov import DeCov as DeCov
 from fedjax_collapse.methods.ditto import Ditto as Ditto
@@ -58,11 +63,20 @@ from fedjax_collapse.methods.fedvls import FedVLS as FedVLS
 from fedjax_collapse.methods.ffa_lora import FFALoRA as FFALoRA
 from fedjax_collapse.methods.flexlora import FlexLoRA as FlexLoRA
 from fedjax_collapse.methods.flora import FLoRA as FLoRA
+from fedjax_collapse.methods.fltrust import FLTrust as FLTrust
+from fedjax_collapse.methods.gaussian_attack import GaussianAttack as GaussianAttack
+from fedjax_collapse.methods.geometric_median import GeometricMedian as GeometricMedian
 from fedjax_collapse.methods.hetlora import HetLoRA as HetLoRA
+from fedjax_collapse.methods.ipm import IPM as IPM
+from fedjax_collapse.methods.krum import Krum as Krum
+from fedjax_collapse.methods.label_flip import LabelFlip as LabelFlip
 from fedjax_collapse.methods.lg_fedavg import LGFedAvg as LGFedAvg
 from fedjax_collapse.methods.lora_fair import LoRAFAIR as LoRAFAIR
+from fedjax_collapse.methods.median import Median as Median
+from fedjax_collapse.methods.min_max import MinMax as MinMax
 from fedjax_collapse.methods.moon import MOON as MOON
 from fedjax_collapse.methods.noisy_update import NoisyUpdate as NoisyUpdate
+from fedjax_collapse.methods.norm_bound import NormBound as NormBound
 from fedjax_collapse.methods.per_fedavg import PerFedAvg as PerFedAvg
 from fedjax_collapse.methods.pfedme import PFedMe as PFedMe
 from fedjax_collapse.methods.raflora import RaFLoRA as RaFLoRA
@@ -70,6 +84,8 @@ from fedjax_collapse.methods.rb_lora import RBLoRA as RBLoRA
 from fedjax_collapse.methods.recalibrate import Recalibrate as Recalibrate
 from fedjax_collapse.methods.rolora import RoLoRA as RoLoRA
 from fedjax_collapse.methods.scaffold import Scaffold as Scaffold
+from fedjax_collapse.methods.sign_flip import SignFlip as SignFlip
 from fedjax_collapse.methods.structured_decov import StructuredDeCov as StructuredDeCov
 from fedjax_collapse.methods.top_k import TopK as TopK
+from fedjax_collapse.methods.trimmed_mean import TrimmedMean as TrimmedMean
 from fedjax_collapse.methods.vicreg import VICReg as VICReg

@@ -9,11 +9,14 @@ hooks that it needs; a hook that no method overrides costs nothing. Hooks are pu
     first_report, first_model   what all clients report before the first round, and the model that it makes
     share_private, own_parts    a client's private parts, computed from the server's state
     held_out                    how many of its examples a client does not train on
+    batch                       the batches that a client trains on instead of its own
     receive                     the model from which local training starts
     init_carry, carry           what is carried from step to step of local training
     task, penalty               the loss that is minimised, and terms that are added to it
     gradient, correct, decay    how the gradient is computed, and what the local optimizer receives
     upload, finish              what is sent instead of the update; a client's new memory and report
+    corrupt_uploads             what arrives instead of the cohort's uploads, seen all together
+    combine_uploads             what replaces their weighted mean
     combine, aggregate          the server's new state, and its update
     measure, apply              a second pass of the cohort, on the new model
     after_round                 the server's state once its model is updated
@@ -140,6 +143,19 @@ class FinishView(ClientView):
 
 
 @dataclasses.dataclass(frozen=True)
+class CohortView:
+    """What a method can read of the clients of a cohort when it sees all their uploads; their order has no meaning."""
+
+    shared: PyTree  # this method's state at the server
+    id: jax.Array  # [cohort] identities
+    counted: jax.Array  # [cohort] bool, False for padding and for clients whose upload is lost
+    weight: jax.Array  # [cohort] aggregation weights; they sum to 1, and are 0 for clients that do not count
+    num_clients: jax.Array  # in the whole federation
+    round: jax.Array  # 0 in the first round
+    key: Key  # [cohort], of each client for this method in this round
+
+
+@dataclasses.dataclass(frozen=True)
 class DispatchView:
     """What a method can read at the server after a round: its states of all clients, by identity.
 
@@ -181,6 +197,7 @@ class Method:
     private: str = "none"  # the part of the network that stays at the clients, in addition to ``FedAvg.private``
     freeze: str = "none"  # the part of the network that is never trained, in addition to ``LocalTraining.freeze``
     remembered: str | None = None  # the part whose initial params ``init_memory`` receives; None is the whole model
+    needs_mean: bool = False  # whether its ``aggregate`` assumes the weighted mean of what the clients upload
     needs_levels: bool = False  # whether ``penalty`` reads ``view.outputs.levels``
     strengths: tuple[str, ...] = ()  # names of the fields that scale the method; if all are 0, it does nothing
 
@@ -193,6 +210,9 @@ class Method:
 
     def check_among(self, methods: Mapping[str, "Method"]) -> None:
         """Raises UserError if the method, one of ``methods``, cannot be combined with the others in this order."""
+
+    def check_cohort(self, cohort_size: int, num_clients: int) -> None:
+        """Raises UserError if the method does not support cohorts of this many of all clients; called once."""
 
     def enabled(self) -> bool:
         """Returns False if all strengths are 0; the method is then left out of the compiled program."""
@@ -280,6 +300,15 @@ class Method:
         """
         raise NotImplementedError
 
+    def batch(self, batch: Batch, view: RoundView) -> Batch:
+        """Returns the batch of the client's training examples that replaces ``batch``, of the same shapes.
+
+        All that a client computes from its training examples is computed from these: local training, sums over its
+        data, and class counts, for which ``batch`` has all its examples and ``view.class_counts`` is None. Methods are
+        applied in order. Rows where ``batch.mask`` is False are padding.
+        """
+        raise NotImplementedError
+
     def receive(self, view: ClientView) -> tuple[Variables, PyTree]:
         """Returns the model from which the client starts its local training, and the new memory.
 
@@ -333,6 +362,22 @@ class Method:
         """Returns how many of an array's ``size`` entries are sent after ``upload``, if ``sent`` were before it."""
         del size
         return sent
+
+    def corrupt_uploads(self, stacked: PyTree, view: CohortView) -> PyTree:
+        """Returns the uploads that the server receives in place of ``stacked``, the params of all, [cohort, ...].
+
+        They are 0 where ``view.counted`` is False, and what is returned there is ignored. At most one method of an
+        algorithm overrides this hook. The engine holds the uploads of a whole cohort only for this hook and the next.
+        """
+        raise NotImplementedError
+
+    def combine_uploads(self, stacked: PyTree, view: CohortView) -> PyTree:
+        """Returns what replaces the weighted mean of the uploads, from the params of all, [cohort, ...].
+
+        They are 0 where ``view.counted`` is False. BatchNorm's running statistics and reports are still averaged and
+        summed. At most one method of an algorithm overrides this hook.
+        """
+        raise NotImplementedError
 
     def finish(self, view: FinishView) -> tuple[PyTree, PyTree]:
         """Returns the new memory, and a report, which is summed over the cohort.

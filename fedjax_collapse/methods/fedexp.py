@@ -48,6 +48,7 @@ class FedExP(Method):
         evaluate: the evaluated model: the mean of the last two models (``average``), or the ``last`` one.
     """
 
+    needs_mean = True
     eps: Positive = 1e-3
     eps_decay: Share = 1.0
     variant: str = option("official", choices=("official", "paper"))

@@ -159,6 +159,8 @@ def check(run: Run, model: Model, schedule: Schedule, hardware: Hardware = Hardw
     if federation.store is not None:
         _check_on_disk(federation, algorithm, schedule.rule)
     cohort_size = schedule.rule.cohort_size(federation.num_clients)
+    for method in algorithm.enabled().methods.values():
+        method.check_cohort(cohort_size, federation.num_clients)
     engine.check_at_once("client_map", client_map, cohort_size, "the clients of a round")
     engine.check_watch(schedule.watch, federation.num_clients)
     parts = 1 if training.drop_last else engine.batch_parts(client_map, model, sizes, training.batch_size)

@@ -34,6 +34,17 @@ def sum_clients(stacked: PyTree) -> PyTree:
     return jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0, dtype=leaf.dtype), stacked)
 
 
+def per_client(values: jax.Array, leaf: jax.Array) -> jax.Array:
+    """Returns values [cohort] with axes of length 1 for all others of a stacked leaf."""
+    return values.reshape(-1, *[1] * (leaf.ndim - 1))
+
+
+def weighted_sum(stacked: PyTree, weights: jax.Array) -> PyTree:
+    """Returns the sum of every leaf over its leading client axis, each client times its weight [cohort]."""
+    terms = jax.tree.map(lambda leaf: (per_client(weights, leaf) * leaf).astype(leaf.dtype), stacked)
+    return sum_clients(terms)
+
+
 def damped_momentum(decay: Decay) -> optax.GradientTransformation:
     """FedAvgM as in the released code of FedDecorr and MOON: ``v <- decay v + (1 - decay) delta; w <- w + v``.
 

@@ -25,7 +25,10 @@ from fedjax_collapse.training.local_training import LocalTraining
 from fedjax_collapse.training.optimizers import check_optimizer
 
 # hooks that at most one method may have
-_EXCLUSIVE = ("first_model", "task", "gradient", "phases", "held_out", "receive", "personal", "predict")
+_EXCLUSIVE = (
+    "first_model", "task", "gradient", "phases", "held_out", "receive", "corrupt_uploads", "combine_uploads",
+    "personal", "predict",
+)  # fmt: skip
 
 
 @jax.tree_util.register_pytree_with_keys_class
@@ -116,6 +119,7 @@ class FedAvg:
                 raise UserError(f"method {name}: it has a hook first_model, expected first_report as well")
             method.check_among(self.methods)
             self._check_factors(name, method)
+            self._check_mean(name, method)
         if model is not None:
             self._check_with(model)
 
@@ -131,6 +135,16 @@ class FedAvg:
                 f"methods {name} and {found[0]}: the former makes the server's adapters of the clients' "
                 "trained ones, expected no method that changes uploads"
             )
+
+    def _check_mean(self, name, method):
+        """Raises UserError if a method needs the uploads' mean, or makes no use of it, and another one replaces it."""
+        makes_adapters = method.needs_adapters and method.has("aggregate")
+        for other in self._stacking:
+            if method.needs_mean or makes_adapters:
+                raise UserError(
+                    f"methods {name} and {other}: the former's server step is not made of the mean upload alone, "
+                    "expected no method that sees all uploads"
+                )
 
     def _check_with(self, model):
         network = f"network {type(model.module).__name__}"
@@ -162,6 +176,10 @@ class FedAvg:
                 raise UserError(f"{setting}: {error}") from error
         for method in self.methods.values():
             method.check_with(training, self.private_part, model)
+        if self._stacking and all(jax.tree.leaves(self.unsent(model).params)):
+            raise UserError(
+                f"method {self._stacking[0]}: clients upload no params, which it would combine; leave it out"
+            )
 
     def having(self, hook: str) -> dict[str, Method]:
         """Returns the methods that override the hook, in their order."""
@@ -227,7 +245,16 @@ class FedAvg:
     @property
     def sends_updates(self) -> bool:
         """Whether clients send updates, because methods change them; otherwise they send their models."""
-        return bool(self.having("upload") or self.having("aggregate"))
+        return bool(self.having("upload") or self.having("aggregate")) or self.stacks_uploads
+
+    @property
+    def stacks_uploads(self) -> bool:
+        """Whether the uploads of a whole cohort are held at once, because a method sees all of them."""
+        return bool(self._stacking)
+
+    @property
+    def _stacking(self):
+        return [name for hook in ("corrupt_uploads", "combine_uploads") for name in self.having(hook)]
 
     @property
     def weights_by(self) -> str:

@@ -5,10 +5,10 @@ import jax.numpy as jnp
 
 from fedjax_collapse.core import masks
 from fedjax_collapse.core.randomness import Stream, method_key
-from fedjax_collapse.core.records import OPTIMIZER, TRAINED, ClientState, Key, PyTree, Server, Variables
-from fedjax_collapse.methods.base import DispatchView, check_returned
+from fedjax_collapse.core.records import OPTIMIZER, TRAINED, ClientState, Drawn, Key, PyTree, Server, Variables
+from fedjax_collapse.methods.base import CohortView, DispatchView, check_returned
 from fedjax_collapse.nn.model import Model
-from fedjax_collapse.training.aggregation import Upload, server_step
+from fedjax_collapse.training.aggregation import Upload, per_client, server_step, weighted_sum
 from fedjax_collapse.training.algorithm import FedAvg
 
 
@@ -44,6 +44,44 @@ def combine_first_reports(algorithm: FedAvg, model: Model, server: Server, repor
         made = check_returned(name, "first_model", made, variables)
         variables = masks.where(model.mask(algorithm.private_part), variables, made)
     return server._replace(variables=variables, shared={**server.shared, **combined})
+
+
+def combine_uploads(
+    algorithm: FedAvg, server: Server, round: jax.Array | int, clients: Drawn, stacked: PyTree
+) -> PyTree:
+    """Returns the params of the mean upload, or of what a method makes of the cohort's uploads in its place.
+
+    Args:
+        algorithm: the algorithm.
+        server: the server, as it was sent.
+        round: the number of the round, from 0.
+        clients: the cohort, stacked.
+        stacked: the params that it uploads, stacked.
+    """
+    counted = clients.is_counted
+
+    def known(leaf):
+        return jnp.where(per_client(counted, leaf), leaf, 0)
+
+    def view(name):
+        return CohortView(
+            shared=server.shared[name],
+            id=clients.id,
+            counted=counted,
+            weight=jnp.where(counted, clients.weight, 0),
+            num_clients=clients.num_clients[0],
+            round=jnp.asarray(round),
+            key=jax.vmap(method_key, in_axes=(0, None))(clients.key, name),
+        )
+
+    stacked = jax.tree.map(known, stacked)
+    for name, method in algorithm.having("corrupt_uploads").items():
+        made = method.corrupt_uploads(stacked, view(name))
+        stacked = jax.tree.map(known, check_returned(name, "corrupt_uploads", made, stacked))
+    for name, method in algorithm.having("combine_uploads").items():
+        like = jax.tree.map(lambda leaf: leaf[0], stacked)
+        return check_returned(name, "combine_uploads", method.combine_uploads(stacked, view(name)), like)
+    return weighted_sum(stacked, clients.weight)
 
 
 def aggregate(algorithm: FedAvg, model: Model, server: Server, upload: Upload) -> Server:
@@ -144,7 +182,7 @@ def own_parts(algorithm: FedAvg, server: Server, clients: ClientState) -> dict[s
 
 def scored_clients(algorithm: FedAvg, clients: ClientState) -> ClientState:
     """Returns the part of the clients' states that their models are made from."""
-    making = ("own_parts", "receive", "personal", "predict")
+    making = ("own_parts", "batch", "receive", "personal", "predict")
     used = {name for hook in making for name in algorithm.having(hook)} | {TRAINED}
     return clients._replace(memory={name: memory for name, memory in clients.memory.items() if name in used})
 

@@ -17,11 +17,11 @@ from experiments.results.metrics import panels
 from experiments.results.plotting.figures import measurements as draw
 from experiments.results.reading import read_study
 from experiments.results.tables.table import final_table
-from fedjax_collapse import Domains, FedAvg, Federation, LocalTraining, Model, UserError, nn, simulate
+from fedjax_collapse import Backdoor, Domains, FedAvg, Federation, LocalTraining, Model, UserError, nn, simulate
 from fedjax_collapse.analysis import confusion, measurements, neural_collapse, rank, similarity, unevenness
 from fedjax_collapse.analysis.moments import class_moments
 from fedjax_collapse.analysis.spectrum import effective_rank
-from fedjax_collapse.core.records import Outputs
+from fedjax_collapse.core.records import Batch, Outputs
 from fedjax_collapse.nn.task import REGRESSION
 
 TRAINING = LocalTraining(epochs=1, batch_size=8, learning_rate=0.05)
@@ -347,3 +347,22 @@ def test_what_is_shown_together():
         "m/t_min": ["m/t_min"],
         "x": ["x"],
     }
+
+
+def test_success_of_a_backdoor(federation, model):
+    """Counted one test image after the other, from the logits of patched ones."""
+    seen = []
+    algorithm = FedAvg(TRAINING, {"backdoor": Backdoor(share=0.4, target=2, size=3)})
+    given = {"b": measurements.backdoor, "keep": kept(seen)}
+    row = run(federation, model, algorithm, rounds=4, participation=1.0, measurements=given).metrics[-1]
+    images, labels = np.array(federation.test.inputs), np.asarray(federation.test.labels)
+    patched = images.copy()
+    for channel in range(2):
+        patched[:, 5:, 5:, channel] = images[..., channel].max()
+    for name, inputs in (("success", patched), ("without", images)):
+        inputs = (inputs.astype(np.float32) - 100) / 64
+        batch = Batch(inputs, labels, np.ones(len(labels), bool))
+        logits = np.asarray(model.apply(seen[-1].server.variables, batch, train=False)[0].logits)
+        expected = np.mean([row_of.argmax() == 2 for row_of, label in zip(logits, labels, strict=True) if label != 2])
+        assert row[f"measured/b/{name}"] == pytest.approx(expected)
+    assert row["measured/b/success"] != row["measured/b/without"]

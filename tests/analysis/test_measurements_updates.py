@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from fedjax_collapse import FedAvg, LocalTraining, Model, UserError, nn, simulate
+from fedjax_collapse import FedAvg, LabelFlip, LocalTraining, Model, SignFlip, UserError, nn, simulate
 from fedjax_collapse.analysis.measurements import adapters, updates
 from fedjax_collapse.analysis.rank import stable_rank
 from fedjax_collapse.analysis.spectrum import effective_rank
@@ -142,6 +142,24 @@ def test_the_updates_of_a_round(measured, federation):
     assert 1 / 3 < row["measured/u/agreement"] < 1
     assert 0 < row["measured/u/output_overlap"] <= 1 and np.isnan(arrays["output_cosines"][2]).all()
     assert (np.diff(arrays["output_cosines"][1, :5]) <= 0).all()
+
+
+def test_honest_and_malicious_clients_apart(federation):
+    """Two of five, of which the cohort may have one."""
+    model, views = Model(nn.MLP(4, hidden=(6,)), federation.input_shape), []
+
+    def keep(view):
+        views.append(view.updates)
+        return 0
+
+    algorithm = FedAvg(TRAINING, {"label_flip": LabelFlip(0.4), "sign_flip": SignFlip(0.2)})
+    options = dict(rounds=1, key=jax.random.key(0), watch="all", measurements={"u": updates, "keep": keep})
+    row = simulate(federation, model, algorithm, **options).metrics[-1]
+    for kind, ids in (("honest", (0, 1, 2)), ("malicious", (3, 4))):
+        each = [map(values, as_matrices(views[-1][i]).values()) for i in ids]
+        expected = np.mean([[effective_rank(of) for of in layers] for layers in each])
+        assert row[f"measured/u/{kind}_effective_rank"] == pytest.approx(expected, rel=1e-6)
+    assert row["measured/u/malicious_stable_rank"] != row["measured/u/honest_stable_rank"]
 
 
 def test_a_client_outside_the_cohort_and_no_shared_weight(federation):

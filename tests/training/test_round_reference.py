@@ -14,6 +14,7 @@ from reference import (
     personal_heads,
     personal_inner,
     personal_steps,
+    robust,
 )
 from reference import personal_receive as own
 from reference import regularizers as terms
@@ -190,6 +191,10 @@ CASES = {  # the method's name, perhaps with a variant after a comma
     "hetlora": on_adapters(methods.HetLoRA(adapters.RANKS), adapters.PlainHetLoRA(adapters.RANKS)),
     "flora": on_adapters(methods.FLoRA(adapters.RANKS), adapters.PlainFLoRA(adapters.RANKS)),
     "lora_fair": on_adapters(methods.LoRAFAIR(1e-4), adapters.PlainLoRAFAIR(1e-4), rounds=3),
+    "median, alie": Case(methods.Median(), robust.PlainMedianUnderALIE(), {"alie": methods.ALIE(0.2, 1.5)}),
+    "krum, label_flip": Case(
+        methods.Krum(0, 2), robust.PlainMultiKrumUnderFlips(), {"label_flip": methods.LabelFlip(0.4)}
+    ),
 }  # fmt: skip
 
 
@@ -202,9 +207,12 @@ def test_rounds_equal_a_plain_pytorch_loop(request, name):
 
 
 def test_every_method_has_a_reference():
-    """CCVR's, in NumPy, is in ``test_server_rules.py``; the others change or measure what the reference trains."""
+    """CCVR's, in NumPy, is in ``test_server_rules.py``; the others change or measure what the reference trains, or make
+    something else of the same uploads, by functions whose vectors are in ``test_robust.py``."""
     found = {each for name, case in CASES.items() for each in (name.partition(",")[0], *case.beside)}
     others = {"ccvr", "clip_update", "noisy_update", "recalibrate"}
+    others |= {"bulyan", "centred_clipping", "fltrust", "geometric_median", "norm_bound", "trimmed_mean"}
+    others |= {"backdoor", "gaussian_attack", "ipm", "min_max", "sign_flip"}
     assert discovery.classes(methods, Method).keys() - found == others
 
 

@@ -7,7 +7,9 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_collapse.core import masks
-from fedjax_collapse.core.records import Client, Examples, PyTree, Server, Trained, Variables
+from fedjax_collapse.core.records import Batch, Client, Examples, PyTree, Server, Trained, Variables
+from fedjax_collapse.data.batches import get_batch
+from fedjax_collapse.methods.base import RoundView, check_returned
 from fedjax_collapse.nn.model import Model
 from fedjax_collapse.training.algorithm import FedAvg
 from fedjax_collapse.training.local_training import LocalTraining
@@ -46,6 +48,13 @@ class LocalContext(NamedTuple):
             carry=self.carries.get(name, ()),
         )
 
+    def batch(self, batch: Batch) -> Batch:
+        """Returns the batch of training examples that the client uses in place of one of its own."""
+        for name, method in self.algorithm.having("batch").items():
+            changed = method.batch(batch, RoundView(**self.view_fields(name)))
+            batch = check_returned(name, "batch", changed, batch)
+        return batch
+
     def update(self, public: Variables) -> PyTree:
         """Returns the change of params from the server's model to the public one; 0 in private parts."""
         private = self.model.mask(self.algorithm.private_part).params
@@ -56,13 +65,17 @@ class LocalContext(NamedTuple):
         return masks.zero(self.algorithm.fixed(self.model).params, update)
 
 
-def class_counts(model: Model, examples: Examples, client: Client, variables: Variables) -> jax.Array | None:
+def class_counts(context: LocalContext, variables: Variables) -> jax.Array | None:
     """Returns how many examples of each class the client trains on, [classes]; None if the task has no classes."""
+    model, examples, client = context.model, context.examples, context.client
     if not model.task.is_classification:
         return None
     is_owned = jnp.arange(len(client.rows)) < client.size
     counts = jnp.zeros(model.output_shapes(variables).logits.shape[1], jnp.int32)
-    return counts.at[examples.labels[client.rows]].add(is_owned)
+    labels = examples.labels[client.rows]
+    if context.algorithm.having("batch"):
+        labels = context.batch(get_batch(examples, client.rows, is_owned)).labels
+    return counts.at[labels].add(is_owned)
 
 
 def as_trained(variables: Variables, context: LocalContext) -> Trained:

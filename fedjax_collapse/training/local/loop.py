@@ -173,7 +173,7 @@ class _Phase:
         positions = jax.lax.dynamic_slice_in_dim(order, first, num_rows)
         key = Stream.AUGMENTATION.key(key)
         augmentation, rows = self.training.augmentation, self.rows[positions]
-        batch = get_batch(self.context.examples, rows, mask, augmentation, key)
+        batch = self.context.batch(get_batch(self.context.examples, rows, mask, augmentation, key))
         if augmentation:
             return batch, frozen_outputs(self.context, batch)
         return batch, jax.tree.map(lambda leaf: leaf[positions], self.tables)
@@ -190,7 +190,7 @@ def _frozen_tables(context):
     count = len(pad_to_batches(client.rows, batch_size))
 
     def write(first, batch, tables):
-        outputs = frozen_outputs(context, batch)
+        outputs = frozen_outputs(context, context.batch(batch))
         return jax.tree.map(lambda t, o: jax.lax.dynamic_update_slice_in_dim(t, o, first, 0), tables, outputs)
 
     batch = get_batch(context.examples, client.rows[:1], jnp.ones(1, bool))

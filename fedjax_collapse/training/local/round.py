@@ -131,7 +131,7 @@ def _with_private(context):
     """Returns the context with the client's private parts in the model, and with its class counts."""
     server, client = context.server, context.client
     variables = masks.replace(server.variables, context.algorithm.own_parts(server.shared, client.state))
-    counts = class_counts(context.model, context.examples, client, variables)
+    counts = class_counts(context, variables)
     return context._replace(server=server._replace(variables=variables), class_counts=counts)
 
 

@@ -52,14 +52,18 @@ def finish_view(
 
 
 def _fields(context, name):
-    rows = context.training.batch_size, context.examples, context.client.rows
     return dict(
         **context.view_fields(name),
         key=method_key(context.client.key, name),
         over_batches=functools.partial(_over_batches, context),
-        sum_over_batches=functools.partial(sum_batches, *rows, context.client.size),
+        sum_over_batches=functools.partial(_sum_over_batches, context),
         train=functools.partial(_train, context, name),
     )
+
+
+def _sum_over_batches(context: LocalContext, summarize: Callable[[Batch], PyTree]) -> PyTree:
+    rows = context.training.batch_size, context.examples, context.client.rows, context.client.size
+    return sum_batches(*rows, lambda batch: summarize(context.batch(batch)))
 
 
 def _over_batches(
@@ -72,7 +76,12 @@ def _over_batches(
     size = context.client.size - first if size is None else size
     rows = jnp.roll(context.client.rows, -first)
     return over_batches(
-        context.training.batch_size, context.examples, rows, size, lambda _, batch, carry: body(carry, batch), carry
+        context.training.batch_size,
+        context.examples,
+        rows,
+        size,
+        lambda _, batch, carry: body(carry, context.batch(batch)),
+        carry,
     )
 
 
@@ -85,7 +94,8 @@ def _train(
     **changes: Any,
 ) -> Variables | tuple[Variables, PyTree]:
     added = methods or {}
-    kept = {name: method for name, method in context.algorithm.methods.items() if method.is_loss()}
+    methods_here = context.algorithm.methods.items()
+    kept = {name: method for name, method in methods_here if method.is_loss() or method.has("batch")}
     training = context.training.replace(**{"momentum_reset": True, "logged_epochs": 0, **changes})
     shared = {**context.server.shared, **dict.fromkeys(added, ())}
     state = context.client.state

@@ -1,0 +1,432 @@
+"""Robust rules and attacks: test vectors, padding and lost uploads, rejected settings, and all layouts."""
+
+import functools
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from conftest import assert_close, assert_same_bits
+from flax import struct
+
+from experiments.config.algorithms import algorithm
+from experiments.config.cells import cells_of
+from experiments.config.plain_values import plain
+from experiments.config.resolving import resolve_arm
+from experiments.configs import robust
+from fedjax_collapse import FedAvg, FedExP, LocalTraining, Participation, UserError, engine, methods, simulate
+from fedjax_collapse.core.records import Batch, Client, Drawn, Server, Variables
+from fedjax_collapse.engine import host_rounds
+from fedjax_collapse.methods import CohortView, RoundView, _robust
+from fedjax_collapse.methods._attacks import Honest
+from fedjax_collapse.methods.alie import deviations
+from fedjax_collapse.methods.min_max import largest_step
+from fedjax_collapse.training import local, server
+from fedjax_collapse.training.aggregation import per_client
+
+UPLOADS = [
+    (1.0, 0.0, 2.0), (1.3, 0.1, 1.7), (0.8, -0.3, 2.2), (1.1, 0.4, 2.4), (0.6, -0.2, 1.9),
+    (10.0, -10.0, 0.0), (-5.0, 5.0, 5.0),
+]  # fmt: skip
+TRAINING = LocalTraining(epochs=1, batch_size=8, learning_rate=0.05)
+PRECISION = 5e-8  # of the vectors' digits
+
+
+def tree_of(vectors):
+    """As params: a matrix, a vector, and what is never sent."""
+    vectors = jnp.asarray(vectors)
+    return {"bias": vectors[..., 2:], "frozen": None, "kernel": vectors[..., :2].reshape(*vectors.shape[:-1], 1, 2)}
+
+
+def vector_of(tree):
+    """Of one upload."""
+    return np.concatenate([np.ravel(tree["kernel"]), np.ravel(tree["bias"])])
+
+
+def cohort(count, shared=(), padding=0):
+    """View of the first uploads, each of a client of its own, with padding among them."""
+    counted = jnp.arange(count + padding) != 1 if padding else jnp.ones(count, bool)
+    ids = jnp.cumsum(counted) - 1
+    return CohortView(
+        shared=shared,
+        id=jnp.where(counted, ids, count),
+        counted=counted,
+        weight=counted / count,
+        num_clients=jnp.array(count),
+        round=jnp.array(0),
+        key=jax.random.split(jax.random.key(0), count + padding),
+    )
+
+
+def combined(method, count=7, shared=(), padding=0):
+    """What the method makes of the uploads; NaN never reaches it (``server.combine_uploads``), but other numbers do."""
+    vectors = np.array(UPLOADS[:count])
+    if padding:
+        vectors = np.insert(vectors, 1, 77.0, axis=0)
+    view = cohort(count, shared, padding)
+    made = jax.jit(lambda method, stacked: method.combine_uploads(stacked, view))(method, tree_of(vectors))
+    assert made["frozen"] is None
+    return vector_of(made)
+
+
+RULES = {  # of all seven uploads
+    "median": (methods.Median(), (1, 0, 2)),
+    "trimmed mean, 1": (methods.TrimmedMean(1), (0.96, 0, 2.04)),
+    "trimmed mean, 2": (methods.TrimmedMean(2), (0.9666667, -0.0333333, 2.0333333)),
+    "krum": (methods.Krum(2), UPLOADS[0]),
+    "multi-krum, 3": (methods.Krum(2, 3), (0.8, -0.1666667, 2.0333333)),
+    "multi-krum": (methods.Krum(2, 0), (0.8, -0.1666667, 2.0333333)),
+    "bulyan": (methods.Bulyan(1), (0.9666667, -0.0333333, 2.0333333)),
+    "geometric median": (methods.GeometricMedian(), (0.9722305, -0.019716, 2.0215726)),
+    "norm bound": (methods.NormBound(2.5), (0.7220392, -0.049984, 1.6414848)),
+    "centred clipping, 1": (methods.CentredClipping(1.0), (0.3191869, -0.0228955, 0.720723)),
+    "centred clipping, 3 steps": (methods.CentredClipping(1.0, 3), (0.8571537, -0.0383939, 1.8849239)),
+    "centred clipping, 10": (methods.CentredClipping(10.0), (0.9815811, -0.2958668, 2.1714286)),
+}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_vectors_of_rules(float64, name):
+    method, expected = RULES[name]
+    shared = tree_of(np.zeros(3)) | {"frozen": jnp.ones(2)}
+    for padding in (0, 1):
+        assert_close(combined(method, shared=shared, padding=padding), np.array(expected), PRECISION)
+
+
+def test_an_even_median_is_the_mean_of_both(float64):
+    assert_close(combined(methods.Median(), 6), np.array([1.05, -0.1, 1.95]), 1e-12)
+    assert_close(combined(methods.Median(), 6, padding=1), np.array([1.05, -0.1, 1.95]), 1e-12)
+
+
+def test_scores_of_krum(float64):
+    """Ledger's: 0.57, 1.43, 0.93, 1.57, 0.97, 549.16, 202.71."""
+    stacked, counted = tree_of(UPLOADS), jnp.ones(7, bool)
+    distances = np.sort(_robust.squared_distances(stacked, counted), axis=1)
+    assert_close(distances[:, :3].sum(1), np.array([0.57, 1.43, 0.93, 1.57, 0.97, 549.16, 202.71]), 1e-10)
+    assert _robust.krum_ranks(stacked, counted, jnp.arange(7), 2).tolist() == [0, 3, 1, 4, 2, 6, 5]
+
+
+def test_equal_scores_are_in_the_order_of_identities(float64):
+    """Of three uploads two are each other's nearest."""
+    stacked = tree_of([(9.0, 0, 0), (1, 0, 0), (2, 0, 0)])
+    for ids, best in (((0, 1, 2), 1), ((0, 2, 1), 2)):
+        assert _robust.krum_ranks(stacked, jnp.ones(3, bool), jnp.array(ids), 0)[best] == 0
+
+
+def test_distances_of_uploads_that_have_much_in_common():
+    """In float32; without the mean's subtraction all digits are lost."""
+    rows = np.random.default_rng(0).normal(size=(5, 40)).astype(np.float32)
+    expected = np.sum((rows[:, None] - rows[None]) ** 2, axis=2) + np.diag([np.inf] * 5)
+    found = _robust.squared_distances({"w": jnp.asarray(rows + np.float32(4096))}, jnp.ones(5, bool))
+    assert np.array_equal(np.isinf(found), np.isinf(expected))
+    pairs = ~np.eye(5, dtype=bool)
+    assert_close(np.asarray(found)[pairs], expected[pairs], 1e-3)
+
+
+def test_weiszfeld_from_zero(float64):
+    """epfml's; and the default's first value is the weighted mean."""
+    stacked, zero = tree_of(UPLOADS), tree_of(np.zeros(3))
+    found = _robust.geometric_median(stacked, jnp.ones(7), 8, 0.1, zero)
+    assert_close(vector_of(found), np.array([0.9582509, -0.029781, 2.0321259]), PRECISION)
+    weights = np.array([3.0, 0, 1, 0, 0, 0, 0])
+    found = _robust.geometric_median(stacked, jnp.asarray(weights), 0, 0.1)
+    assert_close(vector_of(found), weights @ np.array(UPLOADS) / 4, 1e-12)
+
+
+def test_trust(float64):
+    """The root's upload is the reference, and does not count unless it is among the others."""
+    stacked, root = tree_of(UPLOADS), tree_of(UPLOADS[0])
+    found = _robust.trusted_mean(stacked, jnp.ones(7, bool), root)
+    assert_close(vector_of(found), np.array([0.8732901, -0.0422373, 1.8503881]), PRECISION)
+    others = jnp.arange(7) > 0
+    expected = vector_of(_robust.trusted_mean(stacked, others, root))
+    assert_close(combined(methods.FLTrust(0)), expected, 1e-12)
+    assert np.abs(expected - vector_of(found)).max() > 1e-3
+    opposed = tree_of(-np.array(UPLOADS[:1]))
+    assert not np.any(vector_of(_robust.trusted_mean(opposed, jnp.ones(1, bool), root)))
+
+
+@pytest.mark.parametrize("method", [m() for m in (methods.Median, methods.TrimmedMean, methods.Krum, methods.Bulyan)])
+def test_few_uploads_are_enough(float64, method):
+    """Uploads may be lost: of one it is what is used, of none 0."""
+    assert_close(combined(method, 1), np.array(UPLOADS[0]), 1e-12)
+    nothing = cohort(1)
+    nothing = CohortView(**{**vars(nothing), "counted": ~nothing.counted})
+    assert not np.any(vector_of(method.combine_uploads(tree_of(UPLOADS[:1]), nothing)))
+
+
+ATTACKS = {  # of the last two of seven clients
+    "alie": (methods.ALIE(0.3), (0.8915494, -0.069382, 1.9715494)),
+    "ipm": (methods.IPM(0.3, 0.5), (-0.48, 0, -1.02)),
+    "min-max": (methods.MinMax(0.3), (0.7381327, -0.2248860, 1.8181327)),
+}
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_vectors_of_attacks(float64, name):
+    """Honest uploads stay as they are; padding, with whatever it holds, changes nothing."""
+    method, expected = ATTACKS[name]
+    plain = method.corrupt_uploads(tree_of(UPLOADS), cohort(7))
+    rows = np.concatenate([plain["kernel"].reshape(7, 2), plain["bias"]], axis=1)
+    assert_close(rows[:5], np.array(UPLOADS[:5]), 0)
+    assert_close(rows[5:], np.array([expected] * 2), PRECISION)
+    padded = method.corrupt_uploads(tree_of(np.insert(np.array(UPLOADS), 1, 77.0, axis=0)), cohort(7, padding=1))
+    assert_close(vector_of(jax.tree.map(lambda leaf: leaf[-1], padded)), np.array(expected), PRECISION)
+
+
+def test_numbers_of_attacks(float64):
+    found = np.array([deviations(n - f, f) for n, f in ((7, 2), (20, 4), (50, 10), (100, 20))])
+    assert_close(found, np.array([0.2533471, 0.1573107, 0.2533471, 0.2858409]), PRECISION)
+    assert [float(deviations(n - f, f)) for n, f in ((10, 2), (2, 1), (1, 1), (4, 4))] == [0, 0, 0, 0]
+    honest = Honest(tree_of(UPLOADS[:5]), jnp.ones(5, bool), 2)
+    assert_close(largest_step(honest, honest.deviation), 0.8211676453, PRECISION)
+    alone = Honest(tree_of(UPLOADS[:1]), jnp.ones(1, bool), 1)
+    assert largest_step(alone, alone.deviation) == 0
+
+
+def client(federation, model, id, num_clients=5):
+    """The view of a client, malicious if it is the last."""
+    fields = dict.fromkeys(("size", "weight", "key", "mean_size", "rows", "state"))
+    own = Client(id=jnp.array(id), num_clients=jnp.array(num_clients), **fields)
+    names = ("server", "shared", "memory", "round", "class_counts", "training", "carry")
+    return RoundView(client=own, model=model, **dict.fromkeys(names))
+
+
+def test_attacks_on_data(federation, network):
+    images = np.asarray(federation.train.inputs[:6], np.float32)
+    batch = Batch(jnp.asarray(images), jnp.array([0, 1, 2, 3, 1, 2]), jnp.arange(6) < 5)
+    mine, other = (client(federation, network, id) for id in (4, 3))
+    flipped = methods.LabelFlip().batch(batch, mine)
+    assert flipped.labels.tolist() == [3, 2, 1, 0, 2, 1]
+    backdoor = methods.Backdoor(target=2, poisoned=0.5, size=3)
+    for method in (methods.LabelFlip(), backdoor):
+        assert_same_bits(method.batch(batch, other), batch)
+    found = backdoor.batch(batch, mine)  # three of five are patched
+    assert found.labels.tolist() == [2, 2, 2, 3, 1, 2]
+    expected = images.copy()
+    expected[:3, 5:, 5:] = images[:5].max(axis=(0, 1, 2))
+    assert_same_bits(found.inputs, expected)
+    assert_same_bits(found._replace(inputs=()), batch._replace(inputs=(), labels=found.labels))
+
+
+@struct.dataclass
+class Seen(methods.Method):
+    """Reports a client's labels: its class counts, two passes over its data, and what it trains on."""
+
+    def init_carry(self, view):
+        return jnp.zeros(4, int)
+
+    def carry(self, view):
+        return view.carry + self.count(view.batch)
+
+    def finish(self, view):
+        passed = view.over_batches(lambda total, batch: total + self.count(batch), jnp.zeros(4, int))
+        return (), (view.class_counts, view.sum_over_batches(self.count), passed, view.carry)
+
+    @staticmethod
+    def count(batch):
+        return jnp.zeros(4, int).at[batch.labels].add(batch.mask)
+
+
+def test_all_that_a_malicious_client_computes_is_of_changed_batches(federation, network):
+    """The last of five clients; another one has its own labels."""
+    algorithm = FedAvg(TRAINING, {"label_flip": methods.LabelFlip(), "seen": Seen()})
+    state = engine.init(algorithm, network, network.init(jax.random.key(0)), 5, jax.random.key(0))
+
+    @jax.jit
+    def report(id):
+        rows, size = (leaf[id] for leaf in federation.ownership)
+        own = jax.tree.map(lambda leaf: jnp.asarray(leaf)[id], state.clients)
+        known = dict(weight=0.3, num_clients=jnp.array(5), mean_size=jnp.array(22.0))
+        client = Client(id, size, rows=rows, state=own, key=jax.random.key(1), **known)
+        return local.run(local.LocalContext(algorithm, network, federation.train, state.server, 0, client)).upload.total
+
+    for id, labels in ((3, slice(None)), (4, slice(None, None, -1))):
+        expected = np.asarray(federation.class_counts())[id][labels]
+        for counts in report(id)["seen"]:
+            assert counts.tolist() == expected.tolist()
+    assert expected.tolist() != expected[::-1].tolist()
+
+
+def run(federation, model, client_map, rule=Participation(), is_on_host=False, diverging=engine.KEEP_ALL, **chosen):  # noqa: B008
+    """The server's params after two rounds."""
+    algorithm = FedAvg(TRAINING, {**chosen})
+    algorithm.check(model)
+    algorithm, rule = jax.tree.map(jnp.asarray, (algorithm, rule))
+    state = engine.init(algorithm, model, model.init(jax.random.key(0)), 5, jax.random.key(3))
+    layout = engine.Layout(client_map, rule.cohort_size(5), max_rounds=2)
+    rounds = engine.Rounds(model, layout, diverging=diverging)
+    data = client_map.replicate(engine.Data(federation.ownership, rule))
+    arguments = rounds, client_map.replicate(algorithm)
+    if is_on_host:
+        advance = host_rounds.run_rounds(*arguments, state, data, federation.train, 2)
+    else:
+        state = engine.distribute(client_map, state)
+        advance = engine.run_rounds(*arguments, state, data, client_map.replicate(federation.train), 2)
+    return jax.device_get(advance.state.server.variables)
+
+
+LAYOUTS = [
+    (engine.Vectorized(), False), (engine.Chunked(2), False), (engine.Chunked(2), True),
+    (engine.Sharded(2, engine.Chunked(2)), False),
+]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("rule", "participation"),
+    [({"bulyan": methods.Bulyan()}, Participation(0.8, dropout=0.2, upload_loss=0.3)), ({}, Participation())],
+    ids=["bulyan, lost uploads", "mean"],
+)
+def test_layouts_agree(float64, federation, network, rule, participation):
+    """Clients at once, or padded to an even number; on the host; a rule, and the mean of corrupted uploads."""
+    chosen = {"min_max": methods.MinMax(0.4), **rule}
+    go = functools.partial(run, federation, network, rule=participation, **chosen)
+    expected = go(engine.Chunked(1))
+    for client_map, is_on_host in LAYOUTS:
+        assert_close(go(client_map, is_on_host=is_on_host), expected, 1e-10)
+
+
+@struct.dataclass
+class Spoiled(methods.Method):
+    """One client uploads what is no number; with ``corrupt_uploads`` so do all that do not count."""
+
+    client: float = -1.0
+
+    def upload(self, update, view):
+        is_own = view.client.id == self.client
+        return jax.tree.map(lambda leaf: jnp.where(is_own, jnp.nan, leaf), update), view.memory
+
+    def corrupt_uploads(self, stacked, view):
+        return jax.tree.map(lambda leaf: jnp.where(per_client(view.counted, leaf), leaf, jnp.nan), stacked)
+
+
+@pytest.mark.parametrize("method", [methods.NormBound(), methods.GeometricMedian(), methods.CentredClipping()])
+def test_what_does_not_count_is_never_read(method):
+    """Uploads of padding, and those that are lost, may hold what is no number."""
+    algorithm, counted = FedAvg(methods={"it": method}), jnp.array([True, False, True])
+    params = {"w": jnp.array([[1.0, 2.0], [jnp.nan, jnp.inf], [3.0, -1.0]])}
+    clients = Drawn(
+        id=jnp.arange(3), size=jnp.ones(3, int), weight=jnp.array([0.5, 0.0, 0.5]), arrives=counted,
+        key=jax.random.split(jax.random.key(0), 3), num_clients=jnp.full(3, 3), mean_size=jnp.ones(3),
+    )  # fmt: skip
+    shared = {"it": method.init_shared(Variables({"w": jnp.zeros(2)}, {}), None)}
+    made = server.combine_uploads(algorithm, Server(None, shared, ()), 0, clients, params)
+    alone = jax.tree.map(lambda leaf: leaf[::2], (clients, params))
+    expected = server.combine_uploads(algorithm, Server(None, shared, ()), 0, *alone)
+    assert_same_bits(made, expected)
+
+
+def test_without_a_rule_it_is_the_weighted_mean(float64, federation, network):
+    """Of stacked uploads, with an attack by no client."""
+    stacked, plain = (
+        run(federation, network, engine.Chunked(2), **beside) for beside in ({"ipm": methods.IPM(0.0)}, {})
+    )
+    assert_close(stacked, plain, 1e-12)
+
+
+@pytest.mark.slow
+def test_padding_changes_no_bit(federation, network):
+    """Whatever those upload that only pad, or whose upload is lost: chunks of three, so that one of six pads."""
+    rule = Participation(upload_loss=0.3)
+    chosen = {"krum": methods.Krum(0, 2)}
+    plain, spoiled = (
+        run(federation, network, engine.Chunked(3), rule, **chosen, **beside) for beside in ({}, {"it": Spoiled()})
+    )
+    assert_same_bits(spoiled, plain)
+
+
+@pytest.mark.slow
+def test_a_skipped_client_does_not_count(federation, network):
+    """As if it had dropped out."""
+    chosen = {"median": methods.Median(), "it": Spoiled(3.0)}
+    options = dict(rounds=2, key=jax.random.key(0), client_map=engine.Chunked(2))
+    skipped = simulate(federation, network, FedAvg(TRAINING, chosen), on_nan="skip_client", **options)
+    assert np.nansum(skipped.clients["skipped_clients"], axis=0).tolist() == [0, 0, 0, 2, 0]
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(skipped.variables))
+
+
+def test_what_is_malicious(float64):
+    attack = methods.SignFlip(0.3)
+    for count in (3, 5, 10, 20):
+        expected = np.arange(count + 1) >= count - attack.count(count)
+        expected[count] = False  # padding
+        assert attack.is_malicious(jnp.arange(count + 1), jnp.array(count)).tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize(
+    ("chosen", "cohort_size", "message"),
+    [
+        (methods.Krum(2), 6, "Krum: a cohort has 6 clients, expected at least 2 attackers [+] 3 = 7; "),
+        (methods.Bulyan(1), 6, "Bulyan: a cohort has 6 clients, expected at least 4 attackers [+] 3 = 7; "),
+        (methods.TrimmedMean(3), 6, "TrimmedMean: a cohort has 6 clients, expected at least 2 trim [+] 1 = 7; "),
+        (methods.FLTrust(), 6, "FLTrust: a cohort has 6 of the 10 clients, .* expected all of them"),
+        (methods.FLTrust(10), 10, "FLTrust: root 10: expected a client, from 0 to 9"),
+        (methods.SignFlip(0.04), 10, "SignFlip: share 0.04 of 10 clients is none, expected at least one"),
+    ],
+)
+def test_cohorts_that_do_not_fit(chosen, cohort_size, message):
+    with pytest.raises(UserError, match=f"^{message}") as error:
+        chosen.check_cohort(cohort_size, 10)
+    assert "\n" not in str(error.value)
+
+
+def test_wrong_cohorts_are_found_before_a_run(federation, network):
+    with pytest.raises(UserError, match="Krum: a cohort has 2 clients"):
+        simulate(federation, network, FedAvg(methods={"krum": methods.Krum()}), participation=0.5, rounds=1,
+                 key=jax.random.key(0))  # fmt: skip
+
+
+def test_an_attack_without_deviations_warns():
+    with pytest.warns(UserWarning, match="ALIE: with 2 of 10 clients in a cohort malicious z is 0"):
+        methods.ALIE(0.2).check_cohort(10, 10)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        methods.ALIE(0.2).check_cohort(20, 20)
+        methods.ALIE(0.2, 1.0).check_cohort(10, 10)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "message"),
+    [
+        ((methods.Median(), methods.Krum()), "methods 0 and 1: each has a combine_uploads of its own"),
+        ((methods.ALIE(), methods.IPM()), "methods 0 and 1: each has a corrupt_uploads of its own"),
+        ((methods.Median(), FedExP()), "methods 1 and 0: the former's server step is not made of the mean upload"),
+        ((methods.FlexLoRA(), methods.IPM()), "methods 0 and 1: the former's server step is not made of"),
+    ],
+)
+def test_methods_that_do_not_go_together(chosen, message):
+    with pytest.raises(UserError, match=f"^{message}") as error:
+        FedAvg(methods={str(i): method for i, method in enumerate(chosen)}).check()
+    assert "\n" not in str(error.value)
+
+
+def test_a_rule_where_nothing_is_uploaded(network):
+    with pytest.raises(UserError, match="method krum: clients upload no params"):
+        FedAvg(methods={"fedamp": methods.FedAMP(), "krum": methods.Krum()}).check(network)
+
+
+@pytest.mark.parametrize(
+    ("method", "message"),
+    [
+        (methods.Backdoor(size=9), r"Backdoor: size 9: inputs have the shape \(8, 8, 2\)"),
+        (methods.Backdoor(target=4), "Backdoor: target 4: expected a class, from 0 to 3"),
+    ],
+)
+def test_a_backdoor_that_does_not_fit(network, method, message):
+    with pytest.raises(UserError, match=f"^{message}"):
+        FedAvg(methods={"it": method}).check(network)
+
+
+def test_the_study_joins_attacks_with_methods_and_rules():
+    config = plain(robust.get_config())
+    found = {str(cell): algorithm(resolve_arm(config, cell.arm, cell.setting)) for cell in cells_of(config)}
+    assert len(found) == 12 * 4 and found["none/fedavg"].methods == {}
+    assert set(found["alie/decov_krum"].methods) == {"alie", "decov", "krum"}
+    krum = found["backdoor/feduv_krum"].methods["krum"]
+    krum.check_cohort(20, 20)
+    assert krum.attackers == found["backdoor/feduv"].methods["backdoor"].count(20) == 4
+    assert set(plain(robust.get_config("smoke"))["settings"]) == {"backdoor", "alie"}
+    with pytest.raises(ValueError, match="expected digits or smoke"):
+        robust.get_config("mnist")
