@@ -21,6 +21,8 @@ from fedjax_collapse.data.federation import Federation
 from fedjax_collapse.engine import ClientMap, Data, Participation, State
 from fedjax_collapse.nn.model import Model
 from fedjax_collapse.nn.padding import check_padding
+from fedjax_collapse.privacy import guarantee
+from fedjax_collapse.privacy.guarantee import Privacy
 from fedjax_collapse.simulation.measurement import Measurement
 from fedjax_collapse.simulation.own_tests import Finetuning
 from fedjax_collapse.storage.fingerprint import describe
@@ -55,6 +57,7 @@ class Schedule(NamedTuple):
     stop_at_accuracy: Fraction = 0.0
     save_local: Annotated[str, SAVED] = ""
     finetuning: Finetuning | None = None
+    privacy: Privacy | None = None
 
     def check(self) -> None:
         """Raises UserError for an invalid value."""
@@ -156,6 +159,7 @@ def check(run: Run, model: Model, schedule: Schedule, hardware: Hardware = Hardw
     if schedule.stop_at_accuracy and hardware.run_map is not None:
         raise UserError("with stop_at_accuracy runs end at different rounds: choose engine.runs=separate")
     schedule.rule.check(federation.num_clients, algorithm.weights_by)
+    guarantee.check(algorithm, schedule.rule, federation.num_clients, schedule.on_nan == "skip_client")
     cohort_size = schedule.rule.cohort_size(federation.num_clients)
     engine.check_at_once("client_map", client_map, cohort_size, "the clients of a round")
     engine.check_watch(schedule.watch, federation.num_clients)
