@@ -72,11 +72,11 @@ class DPFedAvg(Method):
 
     def upload(self, update: PyTree, view: FinishView) -> tuple[PyTree, PyTree]:
         """An upload that is not finite counts as 0; leaving the client out would tell the others of it."""
-        norm, clip = root(optax.tree.norm(update, squared=True)), self._clip(view.shared)
+        squared, clip = optax.tree.norm(update, squared=True), self._clip(view.shared)
+        norm, is_finite = root(squared), jnp.isfinite(squared)  # the root of NaN is 0
         scale = jnp.minimum(1, clip / jnp.maximum(norm, jnp.finfo(norm.dtype).tiny))
-        is_finite = jnp.isfinite(norm)
         sent = jax.tree.map(lambda leaf: jnp.where(is_finite, scale * leaf, 0).astype(leaf.dtype), update)
-        return sent, view.memory if self.quantile is None else (norm <= clip).astype(view.memory.dtype)
+        return sent, view.memory if self.quantile is None else (is_finite & (norm <= clip)).astype(view.memory.dtype)
 
     def finish(self, view: FinishView) -> tuple[PyTree, PyTree]:
         return view.memory, () if self.quantile is None else view.memory

@@ -18,7 +18,7 @@ from fedjax_collapse import FedAvg, LocalTraining, Method, Model, Participation,
 TRAINING = LocalTraining(epochs=2, batch_size=8, learning_rate=0.05, momentum=0.5)
 METHODS = names.classes("method")
 VARIANTS = {  # by options that clients or the server keep something for
-    "dp_fedavg, quantile": FedAvg(TRAINING, {"dp_fedavg": METHODS["dp_fedavg"](quantile=0.5, bit_noise=1.0)}),
+    "dp_fedavg, quantile": FedAvg(TRAINING, {"dp_fedavg": METHODS["dp_fedavg"](9.0, quantile=0.5, bit_noise=1.0)}),
     "fedper, newcomers": FedAvg(TRAINING, {"fedper": METHODS["fedper"](newcomers="mean")}),
     "ccvr, all clients": FedAvg(TRAINING, {"ccvr": METHODS["ccvr"](clients="all")}),
     "hetlora, ranks": FedAvg(TRAINING, {"hetlora": METHODS["hetlora"]((1, 2))}),
