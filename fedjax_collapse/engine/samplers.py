@@ -63,11 +63,14 @@ class Poisson(Uniform):
     chosen uniformly, do not take part. Uploads are to be weighted by the ``expected`` number of clients.
 
     Args:
-        places: the limit; by default ``m + 5 sqrt(m)`` for an expected number m, which is hardly ever reached.
+        limit: number of places; by default ``m + 5 sqrt(m)`` for an expected number m, which is hardly ever reached.
+        groups: number of groups of clients, by identity, which take part in turn: a client is drawn in every so-many-th
+            round, with this many times the probability.
     """
 
     may_be_empty = True
     limit: Count | None = option(None)
+    groups: Count = option(1)
 
     def check(self, num_clients: int, weighting: str) -> None:
         check_fields(self)
@@ -76,7 +79,15 @@ class Poisson(Uniform):
                 f"sampler poisson with weighting {weighting!r}: a cohort may be empty; expected weighting='expected'"
             )
 
+    def in_round(self, key: Key, round: jax.Array, num_clients: int) -> "Poisson":
+        return self if self.groups == 1 else _OfGroup(self.limit, self.groups, round % self.groups)
+
     def places(self, fraction: float, num_clients: int) -> int:
+        if fraction * self.groups > 1:
+            raise UserError(
+                f"sampler poisson: fraction {fraction:g} in a round, from one of {self.groups} groups: expected at "
+                f"most {1 / self.groups:g}"
+            )
         mean = fraction * num_clients
         return min(num_clients, self.limit or math.ceil(mean + 5 * math.sqrt(mean)))
 
@@ -86,8 +97,24 @@ class Poisson(Uniform):
     def draw_fraction(self, key: Key, sizes: jax.Array, cohort_size: int, fraction: float) -> jax.Array:
         num_clients = len(sizes)
         bits = jax.random.bits(key, (num_clients,), jnp.uint32)  # of a uniform number; exact also for small fractions
+        most = np.uint32(math.floor(fraction * self.groups * 2**32) - 1)
+        bits = jnp.where(self.is_due(jnp.arange(num_clients)), bits, np.uint32(2**32 - 1))
         least, ids = jax.lax.top_k(~bits, cohort_size)
-        return jnp.where(~least <= np.uint32(math.floor(fraction * 2**32) - 1), ids, num_clients)
+        return jnp.where((~least <= most) & self.is_due(ids), ids, num_clients)
+
+    def is_due(self, ids: jax.Array) -> jax.Array:
+        """Whether each client can be drawn in this round."""
+        return jnp.ones(len(ids), bool)
+
+
+@struct.dataclass
+class _OfGroup(Poisson):
+    """The sampler in the round of one of the groups."""
+
+    turn: jax.Array = 0
+
+    def is_due(self, ids: jax.Array) -> jax.Array:
+        return ids % self.groups == self.turn
 
 
 @struct.dataclass

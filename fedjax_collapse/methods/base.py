@@ -57,6 +57,7 @@ class Noise(NamedTuple):
 
     multiplier: float  # standard deviation, divided by the largest norm of an upload
     cohort: float  # expected number of clients in a round that it is for
+    bands: int = 1  # rounds over which it is correlated, in no two of which a client may take part
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,8 +6,8 @@ Three traps of the accounting are handled here, each tested against numbers of i
   the clipped uploads changes by up to two clips. The RDP accountant of ``dp-accounting`` does not double the
   sensitivity, its PLD accountant does; so the former gets half of the noise multiplier.
 * Cohorts with a limited number of places are another mechanism than Poisson sampling, and have a PLD of their own.
-* Noise that is correlated over ``bands`` rounds is one Gaussian mechanism for each group of clients: they are drawn
-  from their group, with ``bands`` times the probability, in every ``bands``-th round.
+* Where as many groups of clients as ``bands`` take part in turn, over which noise may be correlated, a client is drawn
+  from its group, with ``bands`` times the probability, in every ``bands``-th round.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ class Mechanism:
         sampling: ``poisson``, where every client takes part with the same probability; ``without_replacement``, cohorts
             of a fixed size; or ``none``, where all take part in every round.
         places: the most clients in a round, with Poisson sampling; those beyond are dropped. None is no limit.
-        bands: the number of rounds over which noise is correlated; a client takes part in one of them at most.
+        bands: the number of groups of clients that take part in turn, and of rounds over which noise may be correlated.
         neighbours: whether federations differ by a client that is added or removed (``add_or_remove``), or by one that
             is replaced (``replace``), which is the only choice without replacement.
 

@@ -95,7 +95,12 @@ def check(algorithm: FedAvg, rule: Participation, num_clients: int, skips: bool 
                 "continue: an upload that is not finite counts as 0"
             )
         _check_rule(what, rule)
-        method.noise(rule.expected_size(num_clients))
+        bands, groups = method.noise(rule.expected_size(num_clients)).bands, _groups(rule)
+        if bands > groups:
+            raise UserError(
+                f"{what}: bands {bands}: a client may take part in one of them only; expected cohort.sampler poisson "
+                f"with groups={bands}, got {groups}"
+            )
 
 
 def _check_rule(what, rule):
@@ -133,11 +138,11 @@ def mechanism(privacy: Privacy, algorithm: FedAvg, rule: Participation, rounds: 
         if _is_as_if(noise.cohort, expected, population, num_clients):  # the same rule for the other cohort
             limit = rule.sampler.limit and math.ceil(rule.sampler.limit * noise.cohort / expected)
             places = Poisson(limit).places(noise.cohort / population, population)
-        places = None if places >= population else places
+        places = None if places * rule.sampler.groups >= population else places
     else:
         sampling = "none" if noise.cohort == population else "without_replacement"
     neighbours = privacy.neighbours or ("replace" if sampling == "without_replacement" else "add_or_remove")
-    return Mechanism(population, noise.cohort, rounds, sampling, places, neighbours=neighbours)
+    return Mechanism(population, noise.cohort, rounds, sampling, places, _groups(rule), neighbours)
 
 
 def accountant_of(privacy: Privacy, found: Mechanism) -> str:
@@ -188,6 +193,11 @@ def statement(
     accounted = dataclasses.asdict(found) | {"noise_multiplier": noise.multiplier, "accountant": accountant}
     spent = {"epsilon": epsilon if math.isfinite(epsilon) else None, "delta": privacy.delta, "as_if": bool(as_if)}
     return {name: epsilon}, {"guarantee": guarantee, **spent, "mechanism": accounted, **says}
+
+
+def _groups(rule):
+    """Returns the number of groups of clients that take part in turn."""
+    return rule.sampler.groups if isinstance(rule.sampler, Poisson) else 1
 
 
 def _method(algorithm):

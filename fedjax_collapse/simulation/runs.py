@@ -158,8 +158,8 @@ def check(run: Run, model: Model, schedule: Schedule, hardware: Hardware = Hardw
         raise UserError(f"stop_at_accuracy: the task is scored by {model.task.metric}, expected accuracy")
     if schedule.stop_at_accuracy and hardware.run_map is not None:
         raise UserError("with stop_at_accuracy runs end at different rounds: choose engine.runs=separate")
-    schedule.rule.check(federation.num_clients, algorithm.weights_by)
     guarantee.check(algorithm, schedule.rule, federation.num_clients, schedule.on_nan == "skip_client")
+    schedule.rule.check(federation.num_clients, algorithm.weights_by)
     cohort_size = schedule.rule.cohort_size(federation.num_clients)
     engine.check_at_once("client_map", client_map, cohort_size, "the clients of a round")
     engine.check_watch(schedule.watch, federation.num_clients)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedjax_collapse import DPFedAvg, NoiseView, UserError
+from fedjax_collapse import DPFedAvg, NoiseView, UserError, Variables
 from fedjax_collapse.methods.dp_fedavg import of_sum
 
 ZEROS = {"a": jnp.zeros((150, 200)), "b": jnp.zeros(20_000)}
@@ -15,7 +15,8 @@ ZEROS = {"a": jnp.zeros((150, 200)), "b": jnp.zeros(20_000)}
 
 def perturb(method, update=ZEROS, clip=None, report=0.0, expected=50.0, key=0):
     shared = () if method.quantile is None else jnp.asarray(method.clip if clip is None else clip)
-    view = NoiseView(shared, jnp.asarray(report), jnp.asarray(expected), jnp.array(0), jax.random.key(key))
+    key = jax.random.key(key) if isinstance(key, int) else key
+    view = NoiseView(shared, jnp.asarray(report), jnp.asarray(expected), jnp.array(0), key)
     return method.perturb(update, view)
 
 
@@ -74,6 +75,25 @@ def test_the_clip_follows_the_quantile(within, expected):
     assert 50 * np.asarray(update["b"]).std() == pytest.approx(1.020621 * 0.1, rel=0.03)
 
 
+def test_correlated_noise():
+    """It is C^-1 Z with a banded C whose columns have norm 1; what sends nothing keeps its zeros."""
+    method, rounds, update = DPFedAvg(2.0, 0.5, bands=3), 6, {"a": jnp.zeros(4), "b": None}
+    shared = method.init_shared(Variables({"a": jnp.zeros(4), "b": jnp.zeros(2)}, {}), None)
+    independent, found = [], []
+    for key in jax.random.split(jax.random.key(3), rounds):
+        view = NoiseView(shared, (), jnp.asarray(50.0), jnp.array(0), key)
+        noisy, shared = method.perturb(update, view)
+        found.append(noisy["a"])
+        independent.append(perturb(DPFedAvg(2.0, 0.5), {"a": jnp.zeros(4)}, key=key)[0]["a"])
+    first = np.array([1, 1 / 2, 3 / 8]) / np.linalg.norm([1, 1 / 2, 3 / 8])
+    banded = sum(np.diag(np.full(rounds - j, c), -j) for j, c in enumerate(first))
+    np.testing.assert_allclose(found, np.linalg.solve(banded, np.array(independent)), rtol=1e-4, atol=1e-6)
+    assert shared["b"].shape == (2, 2) and not shared["b"].any()
+    assert np.linalg.norm(np.linalg.inv(banded).cumsum(axis=0)[-1]) < np.sqrt(rounds)  # less on the sum of all rounds
+    with pytest.raises(UserError, match="bands with quantile"):
+        DPFedAvg(quantile=0.5, bands=2).check()
+
+
 def test_the_share_of_the_bits():
     assert float(of_sum(1.0, 50 / 20)) == pytest.approx(1.020621, rel=1e-6) and of_sum(0.0, 2.5) == 0
     view = NoiseView(jnp.ones(()), jnp.array(25.0), jnp.array(50.0), jnp.array(0), jax.random.key(0))
@@ -83,6 +103,6 @@ def test_the_share_of_the_bits():
 
     bits = np.log(np.asarray(jax.vmap(clip)(jax.random.split(view.key, 400)))) / -0.2
     assert bits.std() == pytest.approx(1 / 20, rel=0.15)  # of the mean bit
-    assert DPFedAvg(quantile=0.5).noise(50) == (1.0, 50) and DPFedAvg(noise_cohort_size=90).noise(50) == (1.0, 90)
+    assert DPFedAvg(quantile=0.5).noise(50) == (1.0, 50, 1) and DPFedAvg(noise_cohort_size=90).noise(50) == (1.0, 90, 1)
     with pytest.raises(UserError, match=r"noise_multiplier 1 with quantile: expected less than twice .* 0.5"):
         DPFedAvg(quantile=0.5).noise(10)
