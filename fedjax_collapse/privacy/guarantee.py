@@ -131,6 +131,10 @@ def mechanism(privacy: Privacy, algorithm: FedAvg, rule: Participation, rounds: 
     """
     privacy.check()
     method = _method(algorithm)
+    if privacy.population < num_clients:
+        raise UserError(
+            f"privacy: population {privacy.population}: the run has {num_clients} clients, expected at least as many"
+        )
     expected = rule.expected_size(num_clients)
     noise, population, places = method.noise(expected), privacy.population, None
     if isinstance(rule.sampler, Poisson):
@@ -168,15 +172,15 @@ def statement(
     if privacy is None and not algorithm.having("perturb"):
         return {}, {}
     says: dict[str, Any] = {"not_covered": NOT_COVERED}
-    if algorithm.private_part != "none":
-        says["not_covered"] = {
-            **NOT_COVERED,
-            "final.npz": f"{algorithm.private_part}: a mean of the clients' own parts",
-        }
+    if algorithm.is_personal:
+        own = {"accuracy": "of the clients' own models", "final.npz": "its parts that are means of the clients' own"}
+        says["not_covered"] = {**NOT_COVERED, **own}
     if privacy is None:
         return {}, {"guarantee": "not accounted for: the run has no privacy=dict(delta=..., population=...)", **says}
     found, expected = mechanism(privacy, algorithm, rule, rounds, num_clients), rule.expected_size(num_clients)
     accountant, noise = accountant_of(privacy, found), _method(algorithm).noise(expected)
+    if not noise.multiplier:
+        raise UserError("privacy: noise_multiplier 0: there is no epsilon without noise; leave privacy out")
     epsilon = accounting.epsilon(found, noise.multiplier, privacy.delta, accountant)
     name, as_if = f"{EPSILON}{privacy.delta:g}", ""
     if _is_as_if(noise.cohort, expected, privacy.population, num_clients):
@@ -191,7 +195,7 @@ def statement(
         f"{differ[found.neighbours]}, of the server's models of all {rounds} rounds and of what is computed from them"
     )
     accounted = dataclasses.asdict(found) | {"noise_multiplier": noise.multiplier, "accountant": accountant}
-    spent = {"epsilon": epsilon if math.isfinite(epsilon) else None, "delta": privacy.delta, "as_if": bool(as_if)}
+    spent = {"epsilon": epsilon, "delta": privacy.delta, "as_if": bool(as_if)}
     return {name: epsilon}, {"guarantee": guarantee, **spent, "mechanism": accounted, **says}
 
 
