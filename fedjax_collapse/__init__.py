@@ -33,6 +33,7 @@ from fedjax_collapse.methods import CohortView as CohortView
 from fedjax_collapse.methods import DeCov as DeCov
 from fedjax_collapse.methods import DispatchView as DispatchView
 from fedjax_collapse.methods import Ditto as Ditto
+from fedjax_collapse.methods import DPFedAvg as DPFedAvg
 from fedjax_collapse.methods import Fed3R as Fed3R
 from fedjax_collapse.methods import FedALA as FedALA
 from fedjax_collapse.methods import FedAMP as FedAMP
@@ -87,6 +88,8 @@ from fedjax_collapse.methods import LoRAFAIR as LoRAFAIR
 from fedjax_collapse.methods import Median as Median
 from fedjax_collapse.methods import Method as Method
 from fedjax_collapse.methods import MinMax as MinMax
+from fedjax_collapse.methods import Noise as Noise
+from fedjax_collapse.methods import NoiseView as NoiseView
 from fedjax_collapse.methods import NoisyUpdate as NoisyUpdate
 from fedjax_collapse.methods import NormBound as NormBound
 from fedjax_collapse.methods import PerFedAvg as PerFedAvg
@@ -111,6 +114,7 @@ from fedjax_collapse.nn.pretrained import load_pretrained as load_pretrained
 from fedjax_collapse.nn.task import CLASSIFICATION as CLASSIFICATION
 from fedjax_collapse.nn.task import REGRESSION as REGRESSION
 from fedjax_collapse.nn.task import Task as Task
+from fedjax_collapse.privacy.guarantee import Privacy as Privacy
 from fedjax_collapse.simulation.divergence import Diverged as Diverged
 from fedjax_collapse.simulation.loading import LoadedRun as LoadedRun
 from fedjax_collapse.simulation.loading import load_run as load_run

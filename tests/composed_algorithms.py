@@ -11,12 +11,14 @@ from experiments.config import names
 from fedjax_collapse import FedAvg, LocalTraining, Model, nn
 
 _OPTIONS = {"structured_decov": dict(num_groups=2), "fedmr": dict(initial_prototypes=True)}
+_OPTIONS["dp_fedavg"] = dict(quantile=0.5, bit_noise=1.0)
 _OPTIONS |= {name: dict(finetune=True) for name in ("afl", "fed3r", "fedcgs")}
 _OF_ADAPTERS = ("fedsa_lora", "flora", "hetlora", "lora_fair", "raflora")
 
 
 def composed_algorithms(training: LocalTraining, but: Collection[str] = ()) -> list[FedAvg]:
-    """With at most nine methods each, and those of adapters, beside which the network is frozen, by themselves.
+    """With at most nine methods each; by themselves those of adapters, beside which the network is frozen, and one
+    with noise for all uploads, which allows no other reports.
 
     A method among ``but`` that goes with none before it is left out.
     """
@@ -27,7 +29,7 @@ def composed_algorithms(training: LocalTraining, but: Collection[str] = ()) -> l
         own = {name: kind(**_OPTIONS.get(name, {}))}
         for place, algorithm in enumerate(composed):
             extended = algorithm.replace(methods={**algorithm.methods, **own})
-            is_alone = any(method.needs_adapters for method in extended.methods.values())
+            is_alone = any(method.needs_adapters or method.has("perturb") for method in extended.methods.values())
             if len(algorithm.methods) < 9 and not is_alone and network_of(extended):
                 composed[place] = extended
                 break

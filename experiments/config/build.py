@@ -20,10 +20,10 @@ from experiments.config.names import (
     network,
     without,
 )
-from fedjax_collapse import Participation, engine
+from fedjax_collapse import FedAvg, Participation, engine
 from fedjax_collapse.analysis import measurements
 from fedjax_collapse.core import processes
-from fedjax_collapse.core.options import Seed, check_value
+from fedjax_collapse.core.options import Positive, Seed, check_value
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.core.source_code import file_of
 from fedjax_collapse.core.target import Target
@@ -35,12 +35,15 @@ from fedjax_collapse.nn.adapters import LoRA
 from fedjax_collapse.nn.heads import orthogonal_head
 from fedjax_collapse.nn.model import Model
 from fedjax_collapse.nn.pretrained import load_pretrained
+from fedjax_collapse.privacy import guarantee
+from fedjax_collapse.privacy.guarantee import Privacy
 from fedjax_collapse.simulation.own_tests import Finetuning
 from fedjax_collapse.simulation.simulation import Schedule
 
 SAMPLERS = {
     "uniform": engine.Uniform,
     "uniform_on_host": engine.HostUniform,
+    "poisson": engine.Poisson,
     "by_size": engine.BySize,
     "available": engine.Available,
 }
@@ -268,9 +271,34 @@ def schedule(config: Mapping[str, Any]) -> Schedule:
         finetuning = call("finetuning", Finetuning, finetuning)
     keys = ("rounds", "evaluate_every", "checkpoint_every", "measure_every", "on_nan", "stop_at_accuracy", "save_local")
     given = {key: config[key] for key in keys}
-    return Schedule(
-        participation=rule, watch=_watch(config["watch"]), measurements=measured, finetuning=finetuning, **given
-    )
+    privacy = call("privacy", Privacy, without(config["privacy"], "epsilon")) if config["privacy"] else None
+    given |= dict(measurements=measured, finetuning=finetuning, privacy=privacy)
+    return Schedule(participation=rule, watch=_watch(config["watch"]), **given)
+
+
+def algorithm(config: Mapping[str, Any]) -> FedAvg:
+    """Returns the algorithm of ``algorithms.py``; with ``privacy.epsilon``, with the noise that it needs.
+
+    Raises:
+        UserError: the config is invalid, or no noise is enough.
+    """
+    made = algorithms.algorithm(config)
+    if "epsilon" not in config["privacy"]:
+        return made
+    planned = schedule(config)
+    planned.privacy.check()
+    for name, method in made.having("perturb").items():
+        if "noise_multiplier" in config["methods"][name]:
+            raise UserError(
+                f"privacy.epsilon and methods.{name}.noise_multiplier: each follows from the other, give one"
+            )
+        check_value("privacy.epsilon", epsilon := config["privacy"]["epsilon"], Positive)
+        quiet = made.replace(methods={**made.methods, name: method.replace(noise_multiplier=0.0)})
+        needed = guarantee.noise_needed(
+            planned.privacy, epsilon, quiet, planned.rule, config["rounds"], config["clients"]
+        )
+        return made.replace(methods={**made.methods, name: method.replace(noise_multiplier=needed)})
+    raise UserError("privacy.epsilon: no method adds noise to the mean upload; expected methods.dp_fedavg")
 
 
 def _sampler(config):
@@ -306,7 +334,7 @@ def _watch(text):
 def client_map(config: Mapping[str, Any], network: Model) -> engine.ClientMap:
     """Returns the layout of clients. ``auto``: over all devices, with a good number of clients at once on each."""
     options = config["engine"]
-    cohort = Participation(fraction=config["participation"]).cohort_size(config["clients"])
+    cohort = schedule(config).rule.cohort_size(config["clients"])
     _check_layout(options, cohort)
     devices = engine.available_devices()
     num_devices = options["devices"] or engine.num_busy(cohort, devices)

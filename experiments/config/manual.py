@@ -29,6 +29,7 @@ from fedjax_collapse.core import discovery
 from fedjax_collapse.core.options import hints, in_words
 from fedjax_collapse.data import OwnSplit, augment, partition, sources
 from fedjax_collapse.nn.adapters import LoRA
+from fedjax_collapse.privacy.guarantee import Privacy
 from fedjax_collapse.simulation.own_tests import Finetuning
 from fedjax_collapse.training import schedules
 
@@ -83,6 +84,7 @@ def choices() -> dict[str, list[Choice]]:
         "optimizers of local training": ("training.optimizer.name", algorithms.OPTIMIZERS),
         "learning-rate schedules": ("training.schedule.name", functions(schedules)),
         "cohorts": ("cohort", {"cohort": Participation}),
+        "privacy": ("privacy", {"privacy": Privacy}),
         "samplers": ("cohort.sampler.name", build.SAMPLERS),
         "virtual time": ("cohort.clock", {"clock": engine.Clock}),
     }

@@ -23,6 +23,7 @@ _KINDS = {
     "measurements": dict,
     "own_tests": dict,
     "finetuning": dict,
+    "privacy": dict,
     "clients": Count,
 }
 _LONGEST_NAME = 200  # bytes of a folder's name; most file systems allow 255

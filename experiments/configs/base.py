@@ -101,6 +101,11 @@ KEYS = {  # sections with dots
         "BatchNorm is averaged like the rest of the network, local to each client (FedBN), or recalibrate: running "
         "statistics are measured on the new model after every round",
     ),
+    "privacy": Key(
+        ConfigDict,
+        "what the privacy of a run with methods.dp_fedavg is accounted for: delta, population, accountant, neighbours; "
+        "epsilon in place of the method's noise_multiplier, which is then computed before the start",
+    ),
     "private": Key("none", "the part of the network that every client keeps for itself, such as head or batch_norm"),
     "keep_trained": Key(
         False,

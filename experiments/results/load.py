@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from experiments.config import algorithms, build
+from experiments.config import build
 from experiments.config.names import check_name, explained
 from experiments.config.plain_values import plain
 from experiments.config.resolving import resolve_arm
@@ -42,7 +42,7 @@ def load_run(folder: Path | str, trust: bool) -> LoadedRun:
     try:
         federation = build.federations(resolved, config["seeds"])[seed]
         model = build.model(resolved, federation)
-        algorithm, schedule = algorithms.algorithm(resolved), build.schedule(resolved)
+        algorithm, schedule = build.algorithm(resolved), build.schedule(resolved)
         run = Run(federation, algorithm, jax.random.key(seed))
         algorithm, template, _ = initialize(run, model, schedule)
     except Exception as error:  # from the user's code

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from fedjax_collapse.core.records import MEASURED
+from fedjax_collapse.privacy.guarantee import AS_IF, EPSILON
 
 PHASES = ("compile", "train", "evaluate")  # of a round; their seconds are in timing.jsonl
 MINUS = "\N{MINUS SIGN}"  # of numbers that are shown; files for programs have the hyphen
 LARGEST = 1e100  # the largest number that is shown; squares of larger ones may not be finite
 _DOMAIN = "domain_accuracy/"
+_PRIVACY = {EPSILON: "\u03b5 at \u03b4 = {}", AS_IF: "\u03b5 at \u03b4 = {} as if {}"}
 
 
 class Metric(NamedTuple):
@@ -102,6 +104,10 @@ def metric_of(name: str) -> Metric:
     if name.startswith(_DOMAIN):
         domain = name.removeprefix(_DOMAIN)
         return ACCURACY._replace(name=name, heading=domain, of="server")
+    for prefix, heading in _PRIVACY.items():
+        if name.startswith(prefix):
+            heading = heading.format(*name.removeprefix(prefix).split(", "))
+            return Metric(name, heading, heading, of="study")
     shown = name.removeprefix(MEASURED)
     return Metric(name, shown, shown, of="local" if name.rpartition("/")[2].startswith("local_") else "server")
 
@@ -109,6 +115,11 @@ def metric_of(name: str) -> Metric:
 def is_of_domain(name: str) -> bool:
     """Returns whether the metric is an accuracy on the test examples of a domain."""
     return name.startswith(_DOMAIN)
+
+
+def is_privacy(name: str) -> bool:
+    """Returns whether the metric is the epsilon of a run."""
+    return name.startswith((*_PRIVACY,))
 
 
 def panels(names: Sequence[str]) -> dict[str, list[str]]:

@@ -26,6 +26,7 @@ from experiments.results.metrics import (
     VALIDATION,
     R,
     is_of_domain,
+    is_privacy,
     number,
 )
 from experiments.results.selection import Selection
@@ -235,6 +236,7 @@ def summarize_run(rows: Sequence[Row]) -> dict[str, float]:
     optional = [
         m.name for m in (*OF_OWN_TESTS, *OVER_CLIENTS) if m.name in over_rounds or any(m.name in r for r in rows)
     ]
+    optional += filter(is_privacy, rows[-1])
     metrics = (*(metric.name for metric in SUMMARISED), *optional, *measured(rows))
     return {metric: number(over_rounds.get(metric, rows[-1].get(metric))) for metric in metrics}
 
@@ -246,7 +248,9 @@ def summarize_seeds(runs: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, An
     """
     summary = {}
     optional = {metric.name for metric in (*OF_OWN_TESTS, *OVER_CLIENTS)}
-    recorded = (name for run in runs for name in run if name in optional or name.startswith(MEASURED))
+    recorded = (
+        name for run in runs for name in run if name in optional or name.startswith(MEASURED) or is_privacy(name)
+    )
     for metric in dict.fromkeys((*(metric.name for metric in SUMMARISED), *recorded)):
         values = [value for run in runs if math.isfinite(value := number(run.get(metric)))]
         summary[metric] = moments(values)
@@ -283,6 +287,8 @@ def shown(arrays: Arrays) -> Arrays:
 
 def mean_and_std(values: list[float]) -> tuple[float, float]:
     """Returns mean and sample standard deviation; NaN where undefined."""
+    if len(values) > 1 and len(set(values)) == 1:  # such as epsilon; their mean may differ by rounding
+        return values[0], 0.0
     return (
         float(np.mean(values)) if values else math.nan,
         float(np.std(values, ddof=1)) if len(values) > 1 else math.nan,

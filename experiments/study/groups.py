@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from experiments.config import algorithms, build
+from experiments.config import build
 from experiments.config.cells import RunName
 from experiments.config.names import explained
 from experiments.config.resolving import RunSpec
@@ -86,7 +86,7 @@ def untraced_plan(config: Mapping[str, Any], federation: Federation) -> Plan:
     """
     model = build.model(config, federation)
     return Plan(
-        model, algorithms.algorithm(config), build.schedule(config), build.client_map(config, model), config["engine"]
+        model, build.algorithm(config), build.schedule(config), build.client_map(config, model), config["engine"]
     )
 
 

@@ -15,6 +15,8 @@ are drawn depend neither on the layout of clients nor on where a run was resumed
                 FINETUNING         likewise, of the fine-tuning after this many rounds
                 DISPATCH
                     name of a method    what the server makes for each client after the round
+                NOISE
+                    name of a method    what the server adds to the mean upload
                 CLIENTS
                     0, 1, ...  a client
                         name of a method    its upload and its report
@@ -50,6 +52,7 @@ class Stream(enum.Enum):
     UPLOADS = "round", 4
     FINETUNING = "round", 5
     DISPATCH = "round", 6
+    NOISE = "round", 7
     AUGMENTATION = "epoch", 2**31 - 1  # alongside the numbers of its steps, from 0
 
     def key(self, of_scope: Key) -> Key:

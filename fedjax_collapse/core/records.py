@@ -94,13 +94,14 @@ class Drawn:
 
     id: jax.Array  # int32 identity; also the index of its stored state
     size: jax.Array  # number of rows that it trains on, the first ones; 0 for a client that only pads a chunk
-    weight: jax.Array  # aggregation weight; sums to 1 over the clients whose uploads count, 0 for the others
+    weight: jax.Array  # aggregation weight; 0 if its upload does not count, else sums to 1, or is 1 / expected
     key: Key  # of this client in this round
     num_clients: jax.Array  # in the whole federation
     mean_size: jax.Array  # mean of the sizes of all clients of the federation
     budget: jax.Array | None = None  # the fraction of its local steps that it takes; None means all of them
     arrives: jax.Array | None = None  # whether its upload reaches the server; None means that every upload does
     held_out: jax.Array | None = None  # number of true rows after these, for validation; None: no method has the hook
+    expected: jax.Array | None = None  # number of clients in a cohort; None unless uploads are weighted by it
 
     @property
     def share(self) -> jax.Array:

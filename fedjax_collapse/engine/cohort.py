@@ -45,6 +45,7 @@ class Shared(NamedTuple):
     server: Server  # as it was sent to them
     round: jax.Array | int  # number of rounds done
     examples: Examples
+    key: Key | None = None  # of the run's rounds; None where the server makes no step
 
 
 class CohortResult(NamedTuple):
@@ -88,7 +89,8 @@ def draw(
     budgets = rule.budgets(key, cohort, len(sizes))
     seconds = rule.clock.seconds(key_run, _planned_steps(rule, algorithm, key, sizes)) if rule.has_deadline else None
     arrives = rule.arrivals(key, cohort, len(sizes), seconds)
-    drawn = stack(algorithm, cohort, sizes, Stream.CLIENTS.key(key), budgets, arrives)
+    expected = rule.expected_size(len(sizes)) if algorithm.weights_by == "expected" else None
+    drawn = stack(algorithm, cohort, sizes, Stream.CLIENTS.key(key), budgets, arrives, expected)
     return rounds.layout.client_map.keep_replicated(drawn)
 
 
@@ -147,6 +149,7 @@ def stack(
     key: Key,
     budgets: jax.Array | None,
     arrives: jax.Array | None = None,
+    expected: float | None = None,
 ) -> Drawn:
     """Returns the cohort's clients, stacked; those that only pad get size 0 and weight 0.
 
@@ -157,6 +160,7 @@ def stack(
         key: the key from which the clients' keys are derived in this round.
         budgets: [cohort] the fraction of its steps that each client takes; None means all of them.
         arrives: [cohort] whether each upload reaches the server; None means that every upload does.
+        expected: the number of clients by which equal weights are divided; None is the number of those that count.
     """
     num_clients, trained = len(sizes), algorithm.trained_sizes(sizes)
     is_real = cohort < num_clients
@@ -169,17 +173,18 @@ def stack(
     counted = own_sizes if arrives is None else jnp.where(arrives, own_sizes, 0)
     batches = counted // algorithm.training.batch_size
     batches = jnp.where(jnp.sum(batches) > 0, batches, counted)  # if no client has a whole batch
-    weights = {"size": counted, "equal": is_counted, "batches": batches}[algorithm.weights_by]
+    weights = {"size": counted, "batches": batches}.get(algorithm.weights_by, is_counted)
     return Drawn(
         id=cohort,
         size=own_sizes,
-        weight=weights / jnp.sum(weights),
+        weight=weights / (jnp.sum(weights) if expected is None else expected),
         key=jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, cohort),
         num_clients=jnp.full(len(cohort), num_clients),
         mean_size=jnp.full(len(cohort), jnp.sum(trained) / num_clients),
         budget=budgets,
         arrives=arrives,
         held_out=of_cohort(sizes - trained) if algorithm.having("held_out") else None,
+        expected=None if expected is None else jnp.full(len(cohort), expected, jnp.result_type(float)),
     )
 
 
@@ -247,7 +252,8 @@ def aggregate(
     If clients are skipped, the result's metrics also mark clients whose measurements of the new model diverge.
     ``upload`` and ``result`` are what ``train`` returned.
     """
-    new, measured = server.aggregate(algorithm, rounds.model, shared.server, upload), {}
+    divided = None if clients.expected is None else server.Divided(clients.expected[0], shared.round, shared.key)
+    new, measured = server.aggregate(algorithm, rounds.model, shared.server, upload, divided), {}
     if algorithm.measuring():
         measured, diverged = _sum_reports(rounds, algorithm, shared._replace(server=new), clients, local.measure)
         metrics = rounds.diverging.with_measured(result.metrics, new, clients, diverged)

@@ -126,7 +126,7 @@ def _train_and_aggregate(rounds, algorithm, host, state, first):
                 cohort = host.send(_drawn(rounds, algorithm, host.placed, state.key, state.round, left_out))
         ids = np.asarray(cohort.drawn.id)
         of_cohort = rounds.layout.client_map.shard(_gather(state.clients, ids))
-        new, result = _run_round(rounds, algorithm, server, of_cohort, state.round, cohort)
+        new, result = _run_round(rounds, algorithm, server, of_cohort, state.round, state.key, cohort)
         return ids, result.metrics.get(SKIPPED), (new, result, cohort.drawn.is_counted)
 
     return rounds.diverging.repeat_on_host(attempt, len(host.sizes))
@@ -300,8 +300,8 @@ def _arranged(rounds, algorithm, data, key, cohort, left_out):
 
 
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=(2, 3))
-def _run_round(rounds, algorithm, server, states, round, cohort):
-    clients, shared = cohort.drawn.with_data(cohort.rows, states), cohorts.Shared(server, round, cohort.examples)
+def _run_round(rounds, algorithm, server, states, round, key, cohort):
+    clients, shared = cohort.drawn.with_data(cohort.rows, states), cohorts.Shared(server, round, cohort.examples, key)
     upload, result = cohorts.train(rounds, algorithm, shared, clients, cohorts.no_models(rounds, algorithm, server))
     return cohorts.aggregate(rounds, algorithm, shared, clients, upload, result)
 

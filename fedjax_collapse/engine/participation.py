@@ -5,8 +5,6 @@ as if it had not been drawn: its upload is not counted and its state does not ch
 upload is lost has trained, and keeps its new state; the server treats it as if it had not been drawn.
 """
 
-import math
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -57,15 +55,16 @@ class Participation:
 
     Args:
         fraction: of the clients in a round, rounded down as in the papers' codes, but to at least one client.
-        sampler: draws the cohort (``samplers.py``): ``Uniform()``, ``BySize()`` or ``Available(probability=0.7)``.
+        sampler: draws the cohort (``samplers.py``): ``Uniform()``, ``Poisson()``, ``BySize()`` or
+            ``Available(probability=0.7)``.
         dropout: the probability that a client of the cohort does not return. At least one returns, because the server
-            would repeat a round without any upload.
+            would repeat a round without any upload; with ``Poisson``, perhaps none.
         stragglers: the probability that a client takes only ``straggler_share`` of its local steps. None is 0, without
             the code for it.
         straggler_share: the share of its steps that a straggler takes, at least one step.
         upload_loss: the probability that a client trains and keeps its new state and private parts, but its model, its
-            reports and its measurements of the new model do not arrive. At least one upload arrives. Weights are
-            normalised over uploads that arrive; the metric ``arrived`` marks them.
+            reports and its measurements of the new model do not arrive. At least one upload arrives, but
+            with ``Poisson``. Weights are normalised over uploads that arrive; the metric ``arrived`` marks them.
         clock: virtual time, and a deadline after which uploads are lost; None is neither.
 
     Examples:
@@ -91,8 +90,12 @@ class Participation:
             self.clock.check(num_clients)
 
     def cohort_size(self, num_clients: int) -> int:
-        """Returns the number of clients in a round."""
-        return max(1, math.floor(self.fraction * num_clients + 1e-6))  # 0.29 * 100 is a little below 29
+        """Returns the most clients in a round."""
+        return self.sampler.places(self.fraction, num_clients)
+
+    def expected_size(self, num_clients: int) -> float:
+        """Returns the expected number of clients in a round, before any drop out or lose their upload."""
+        return self.sampler.expected_size(self.fraction, num_clients)
 
     def is_everyone(self, num_clients: int, cohort_size: int) -> bool:
         """Whether every cohort is certain to consist of all clients, in the order of identities."""
@@ -105,7 +108,7 @@ class Participation:
 
     def draw(self, key: Key, sizes: jax.Array, cohort_size: int) -> jax.Array:
         """Draws identities [cohort_size] of distinct clients, given the key of the round; see ``Uniform.draw``."""
-        return self.sampler.draw(Stream.COHORT.key(key), sizes, cohort_size)
+        return self.sampler.draw_fraction(Stream.COHORT.key(key), sizes, cohort_size, self.fraction)
 
     def survivors(self, key: Key, cohort: jax.Array, num_clients: int) -> jax.Array:
         """Returns the cohort with ``num_clients`` in place of the clients that drop out."""
@@ -113,7 +116,8 @@ class Participation:
             return cohort
         drawn = _uniform(Stream.DROPOUT.key(key), cohort, num_clients)
         drawn = jnp.where(cohort < num_clients, drawn, -1)
-        return jnp.where(at_least_one(drawn >= self.dropout, drawn), cohort, num_clients)
+        returns = drawn >= self.dropout
+        return jnp.where(returns if self.sampler.may_be_empty else at_least_one(returns, drawn), cohort, num_clients)
 
     def budgets(self, key: Key, cohort: jax.Array, num_clients: int) -> jax.Array | None:
         """Returns the share of its local steps that each client of the cohort takes; None if all take all of them."""
@@ -142,7 +146,8 @@ class Participation:
             arrives = arrives & (scores >= self.upload_loss)
         if self.has_deadline:
             arrives, scores = arrives & (seconds <= self.clock.deadline), -seconds
-        arrives = at_least_one(arrives, jnp.where(is_member, scores, -jnp.inf))
+        if not self.sampler.may_be_empty:
+            arrives = at_least_one(arrives, jnp.where(is_member, scores, -jnp.inf))
         return arrives.at[cohort].get(mode="fill", fill_value=False)
 
 

@@ -200,7 +200,8 @@ def _run_one(rounds, algorithm, state, data, examples, num_rounds):
 
 def _run_round(rounds, algorithm, state, slots, data, examples):
     """Draws a cohort, trains it, aggregates its uploads, and records the results."""
-    shared, dispatches = cohorts.Shared(state.server, state.round, examples), algorithm.having("dispatch")
+    shared = cohorts.Shared(state.server, state.round, examples, state.key)
+    dispatches = algorithm.having("dispatch")
 
     def attempt(left_out):
         drawn = cohorts.draw(rounds, algorithm, data, state.key, state.round, left_out)

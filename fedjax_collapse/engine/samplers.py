@@ -1,6 +1,7 @@
 """Samplers of cohorts. Their randomness depends on the round and on identities of clients, never on positions."""
 
-from typing import Annotated, Any
+import math
+from typing import Annotated, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +9,7 @@ import numpy as np
 from flax import struct
 
 from fedjax_collapse.core.annotations import as_array
-from fedjax_collapse.core.options import Interval, check_fields
+from fedjax_collapse.core.options import Count, Interval, check_fields, option
 from fedjax_collapse.core.randomness import Stream
 from fedjax_collapse.core.records import Key, UserError
 
@@ -24,6 +25,20 @@ class Uniform:
     def in_round(self, key: Key, round: jax.Array, num_clients: int) -> "Uniform":
         """Returns the sampler for one round, given the key of the run's rounds."""
         return self
+
+    may_be_empty: ClassVar[bool] = False  # whether no client may take part in a round
+
+    def places(self, fraction: float, num_clients: int) -> int:
+        """Returns the most clients in a round."""
+        return max(1, math.floor(fraction * num_clients + 1e-6))  # 0.29 * 100 is a little below 29
+
+    def expected_size(self, fraction: float, num_clients: int) -> float:
+        """Returns the expected number of clients in a round, before any drop out."""
+        return self.places(fraction, num_clients)
+
+    def draw_fraction(self, key: Key, sizes: jax.Array, cohort_size: int, fraction: float) -> jax.Array:
+        """Draws a cohort of a fraction of the clients, where that is more than a number of places; else ``draw``."""
+        return self.draw(key, sizes, cohort_size)
 
     def draw(self, key: Key, sizes: jax.Array, cohort_size: int) -> jax.Array:
         """Draws a cohort.
@@ -70,6 +85,68 @@ class HostUniform(Uniform):
         for high, number in zip(highest.tolist(), drawn.astype(np.int64).tolist(), strict=True):
             cohort.add(high if number in cohort else number)
         return np.sort(np.fromiter(cohort, np.int32, cohort_size))
+
+
+@struct.dataclass
+class Poisson(Uniform):
+    """Draws every client with the probability ``fraction``, independently of the others; perhaps none.
+
+    The cohort has a limited number of places, so that shapes are static: if more clients are drawn, some of them,
+    chosen uniformly, do not take part. Uploads are to be weighted by the ``expected`` number of clients.
+
+    Args:
+        limit: number of places; by default ``m + 5 sqrt(m)`` for an expected number m, which is hardly ever reached.
+        groups: number of groups of clients, by identity, which take part in turn: a client is drawn in every so-many-th
+            round, with this many times the probability.
+    """
+
+    may_be_empty = True
+    limit: Count | None = option(None)
+    groups: Count = option(1)
+
+    def check(self, num_clients: int, weighting: str) -> None:
+        check_fields(self)
+        if weighting != "expected":
+            raise UserError(
+                f"sampler poisson with weighting {weighting!r}: a cohort may be empty; expected weighting='expected'"
+            )
+
+    def in_round(self, key: Key, round: jax.Array, num_clients: int) -> "Poisson":
+        return self if self.groups == 1 else _OfGroup(self.limit, self.groups, round % self.groups)
+
+    def places(self, fraction: float, num_clients: int) -> int:
+        if fraction * self.groups > 1:
+            raise UserError(
+                f"sampler poisson: fraction {fraction:g} in a round, from one of {self.groups} groups: expected at "
+                f"most {1 / self.groups:g}"
+            )
+        mean = fraction * num_clients
+        return min(num_clients, self.limit or math.ceil(mean + 5 * math.sqrt(mean)))
+
+    def expected_size(self, fraction: float, num_clients: int) -> float:
+        return fraction * num_clients
+
+    def draw_fraction(self, key: Key, sizes: jax.Array, cohort_size: int, fraction: float) -> jax.Array:
+        num_clients = len(sizes)
+        bits = jax.random.bits(key, (num_clients,), jnp.uint32)  # of a uniform number; exact also for small fractions
+        most = np.uint32(math.floor(fraction * self.groups * 2**32) - 1)
+        bits = jnp.where(self.is_due(jnp.arange(num_clients)), bits, np.uint32(2**32 - 1))
+        least, ids = jax.lax.top_k(~bits, cohort_size)
+        return jnp.where((~least <= most) & self.is_due(ids), ids, num_clients)
+
+    def is_due(self, ids: jax.Array) -> jax.Array:
+        """Whether each client can be drawn in this round."""
+        return jnp.ones(len(ids), bool)
+
+
+@struct.dataclass
+class _OfGroup(Poisson):
+    """The sampler in the round of one of the groups."""
+
+    turn: jax.Array = 0
+
+    def is_due(self, ids: jax.Array) -> jax.Array:
+        return ids % self.groups == self.turn
 
 
 @struct.dataclass

@@ -13,6 +13,8 @@ from fedjax_collapse.methods.base import FinishView as FinishView
 from fedjax_collapse.methods.base import GradientView as GradientView
 from fedjax_collapse.methods.base import LocalView as LocalView
 from fedjax_collapse.methods.base import Method as Method
+from fedjax_collapse.methods.base import Noise as Noise
+from fedjax_collapse.methods.base import NoiseView as NoiseView
 from fedjax_collapse.methods.base import PredictView as PredictView
 from fedjax_collapse.methods.base import Regularizer as Regularizer
 from fedjax_collapse.methods.base import RoundView as RoundView
@@ -23,6 +25,7 @@ from fedjax_collapse.methods.centred_clipping import CentredClipping as CentredC
 from fedjax_collapse.methods.clip_update import ClipUpdate as ClipUpdate
 from fedjax_collapse.methods.decov import DeCov as DeCov
 from fedjax_collapse.methods.ditto import Ditto as Ditto
+from fedjax_collapse.methods.dp_fedavg import DPFedAvg as DPFedAvg
 from fedjax_collapse.methods.fed3r import Fed3R as Fed3R
 from fedjax_collapse.methods.fedala import FedALA as FedALA
 from fedjax_collapse.methods.fedamp import FedAMP as FedAMP

@@ -17,7 +17,9 @@ hooks that it needs; a hook that no method overrides costs nothing. Hooks are pu
     upload, finish              what is sent instead of the update; a client's new memory and report
     corrupt_uploads             what arrives instead of the cohort's uploads, seen all together
     combine_uploads             what replaces their weighted mean
-    combine, aggregate          the server's new state, and its update
+    combine                     the server's new state
+    perturb, noise              noise on the mean upload, and what is accounted for of it
+    aggregate                   the server's update
     measure, apply              a second pass of the cohort, on the new model
     after_round                 the server's state once its model is updated
     dispatch                    what the server makes for each client of the states of all
@@ -51,6 +53,14 @@ class Term(NamedTuple):
 
     strength: Scalar
     value: jax.Array
+
+
+class Noise(NamedTuple):
+    """What is accounted for of the noise that a method adds to the sum of the cohort's uploads."""
+
+    multiplier: float  # standard deviation, divided by the largest norm of an upload
+    cohort: float  # expected number of clients in a round that it is for
+    bands: int = 1  # rounds over which it is correlated, in no two of which a client may take part
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,6 +163,17 @@ class CohortView:
     num_clients: jax.Array  # in the whole federation
     round: jax.Array  # 0 in the first round
     key: Key  # [cohort], of each client for this method in this round
+
+
+@dataclasses.dataclass(frozen=True)
+class NoiseView:
+    """What a method can read at the server when it perturbs the mean upload."""
+
+    shared: PyTree  # this method's state at the server, as ``combine`` returned it
+    report: PyTree  # the sum of the cohort's reports
+    expected: jax.Array  # number of clients in a cohort, by which the sum of their uploads was divided
+    round: jax.Array  # 0 in the first round
+    key: Key  # for this method in this round, the same on all devices
 
 
 @dataclasses.dataclass(frozen=True)
@@ -390,6 +411,21 @@ class Method:
         """Returns the server's new state from the sum of the cohort's reports."""
         del report
         return shared
+
+    def perturb(self, update: PyTree, view: NoiseView) -> tuple[PyTree, PyTree]:
+        """Returns the mean upload with noise, and the server's new state, before any ``aggregate``.
+
+        ``update`` has the parts that clients send. What breaks the privacy that the noise is for is rejected
+        (``privacy/guarantee.py``). At most one method of an algorithm overrides this hook, and ``noise`` with it.
+        """
+        raise NotImplementedError
+
+    def noise(self, expected: float) -> Noise:
+        """Returns what is accounted for of ``perturb``, for an expected number of clients in a round.
+
+        Called outside compiled code. Raises UserError if the noise cannot be accounted for.
+        """
+        raise NotImplementedError
 
     def aggregate(self, update: PyTree, shared: PyTree, report: PyTree) -> PyTree:
         """Returns the server's update, from the mean upload ``update``; ``shared`` is the output of ``combine``."""

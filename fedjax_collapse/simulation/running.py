@@ -16,6 +16,7 @@ from fedjax_collapse.core import masks, processes
 from fedjax_collapse.core.records import ClientState, UserError, Variables
 from fedjax_collapse.engine import Advance, RoundRecord, State
 from fedjax_collapse.nn.model import Model
+from fedjax_collapse.privacy import guarantee
 from fedjax_collapse.simulation import divergence
 from fedjax_collapse.simulation.divergence import Divergence
 from fedjax_collapse.simulation.measurement import (
@@ -33,12 +34,13 @@ from fedjax_collapse.simulation.stopwatch import Stopwatch
 from fedjax_collapse.storage.checkpoint import Checkpoints
 from fedjax_collapse.storage.client_states import StoredStates, check_space
 from fedjax_collapse.storage.fingerprint import claim
-from fedjax_collapse.storage.history import History, write_npz
+from fedjax_collapse.storage.history import History, write_json, write_npz
 from fedjax_collapse.storage.local_models import save_local_models
 from fedjax_collapse.training import server
 from fedjax_collapse.training.local import NotFinite
 
 _LOGGED = 3  # the most intervals between checkpoints whose changes of client states in files are logged
+PRIVACY = "privacy.json"  # in a run's folder: epsilon, and what it does not cover
 PATIENCE = 5.0  # seconds between two checks whether to stop
 
 
@@ -105,6 +107,7 @@ class RunLoop:
         self.algorithms, states, data = zip(*initial, strict=True)
         stored, states = self._in_files(states)
         self.stores: list[Checkpoints | None] = [None] * len(runs)
+        self.spent, self.statements = zip(*(self._privacy(run) for run in runs), strict=True)
         states, self.histories = self._open_in_first(states)
         self.done, self.last = int(states[0].round), 0
         self.stored = stored(self.done) if stored else None
@@ -141,6 +144,13 @@ class RunLoop:
 
         return open_at, [state._replace(clients=ClientState({}, {}))]
 
+    def _privacy(self, run):
+        """Returns the epsilon of a run, by the name of its metric, and what its folder says of its privacy, if any."""
+        schedule = self.schedule
+        return guarantee.statement(
+            schedule.privacy, run.algorithm, schedule.rule, schedule.rounds, run.federation.num_clients
+        )
+
     def _open_in_first(self, states):
         """Returns what ``_open`` returns.
 
@@ -172,6 +182,9 @@ class RunLoop:
             if folder
         }
         claim(claims)
+        for folder, says in zip(folders, self.statements, strict=True):
+            if folder and says:
+                write_json(folder / PRIVACY, says)
         done, states, histories = newest_whole(folders, self.stores, states, self.schedule.measure_every)
         for store in filter(None, self.stores):
             store.forget_after(done)
@@ -293,7 +306,7 @@ class RunLoop:
         observation = observe(view, record, self.sizes[i], self.headlines[i], measurements)
         rows = self.histories[i].rows
         done = rows[-1].get("virtual/seconds", 0.0) if rows else 0.0
-        observation.row.update(virtual_time(self.schedule.rule, key, record, done))
+        observation.row.update(virtual_time(self.schedule.rule, key, record, done) | self.spent[i])
         folder = self.histories[i].folder
         if folder is not None and self.schedule.keeps_local(observation.row):
             models = {client: model.variables for client, model in view.local.items()}

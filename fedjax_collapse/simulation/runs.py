@@ -21,6 +21,8 @@ from fedjax_collapse.data.federation import Federation
 from fedjax_collapse.engine import ClientMap, Data, Participation, State
 from fedjax_collapse.nn.model import Model
 from fedjax_collapse.nn.padding import check_padding
+from fedjax_collapse.privacy import guarantee
+from fedjax_collapse.privacy.guarantee import Privacy
 from fedjax_collapse.simulation.measurement import Measurement
 from fedjax_collapse.simulation.own_tests import Finetuning
 from fedjax_collapse.storage.fingerprint import describe
@@ -55,6 +57,7 @@ class Schedule(NamedTuple):
     stop_at_accuracy: Fraction = 0.0
     save_local: Annotated[str, SAVED] = ""
     finetuning: Finetuning | None = None
+    privacy: Privacy | None = None
 
     def check(self) -> None:
         """Raises UserError for an invalid value."""
@@ -155,6 +158,7 @@ def check(run: Run, model: Model, schedule: Schedule, hardware: Hardware = Hardw
         raise UserError(f"stop_at_accuracy: the task is scored by {model.task.metric}, expected accuracy")
     if schedule.stop_at_accuracy and hardware.run_map is not None:
         raise UserError("with stop_at_accuracy runs end at different rounds: choose engine.runs=separate")
+    guarantee.check(algorithm, schedule.rule, federation.num_clients, schedule.on_nan == "skip_client")
     schedule.rule.check(federation.num_clients, algorithm.weights_by)
     if federation.store is not None:
         _check_on_disk(federation, algorithm, schedule.rule)

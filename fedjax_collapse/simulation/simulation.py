@@ -14,6 +14,7 @@ from fedjax_collapse.core.records import Key, UserError, Variables
 from fedjax_collapse.data.federation import Federation
 from fedjax_collapse.engine import ClientMap, HostUniform, Participation, memory
 from fedjax_collapse.nn.model import Model
+from fedjax_collapse.privacy.guarantee import Privacy
 from fedjax_collapse.simulation.divergence import Diverged
 from fedjax_collapse.simulation.measurement import Measurement
 from fedjax_collapse.simulation.own_tests import Finetuning
@@ -41,6 +42,7 @@ class Options(TypedDict, total=False):
     stop_at_accuracy: float
     save_local: str
     finetuning: Finetuning
+    privacy: Privacy
     client_map: ClientMap
     storage: str
     folder: Path | str
@@ -77,6 +79,8 @@ def simulate(
             step: "" (default), never; ``last``, of the last evaluation; ``all``, of every evaluation.
         finetuning: what every client trains before it is tested on its own rows (``Federation.from_split``), and then
             discards (``own_tests.Finetuning``); default none.
+        privacy: what is accounted for if a method adds noise to the mean upload (``DPFedAvg``): epsilon stands in all
+            rows of metrics, and ``privacy.json`` in the folder says what it covers; default none, no accounting.
         client_map: the layout of clients; by default one after another. Fewer train at once if memory is short.
         storage: where examples and client states are stored: ``device``; ``host``, from where cohorts are sent;
             ``disk``, for ``Federation.from_store``; or ``auto`` (default), the device if there is room.

@@ -27,7 +27,7 @@ from fedjax_collapse.training.optimizers import check_optimizer
 # hooks that at most one method may have
 _EXCLUSIVE = (
     "first_model", "task", "gradient", "phases", "held_out", "receive", "corrupt_uploads", "combine_uploads",
-    "personal", "predict",
+    "perturb", "personal", "predict",
 )  # fmt: skip
 
 
@@ -60,8 +60,9 @@ class FedAvg:
             momentum=0.5)`` for FedAvgM or ``Partial(damped_momentum, 0.5)`` for its damped form; its numbers are
             traced. None replaces the model by the mean.
         optimized: whether the server optimizer acts on ``params`` only or on ``all``, BatchNorm's statistics included.
-        weighting: of the uploads: by the clients' number of examples (``size``), ``equal``, or by their number of whole
-            ``batches`` (FedMR's released code); ``default`` is by size, unless a method declares another weighting.
+        weighting: of the uploads: by the clients' number of examples (``size``), ``equal``, by their number of whole
+            ``batches`` (FedMR's released code), or equal and divided by the ``expected`` number of clients in a round,
+            whoever comes; ``default`` is by size, unless a method declares another weighting.
         private: the part of the network that every client keeps to itself (``core/masks.py``), such as ``batch_norm``
             in FedBN (Li et al., 2021), in addition to the part that a method keeps private (FedPer, FedRep, LG-FedAvg).
             The server's copy of it stays as initialised, and no upload contains it.
@@ -78,7 +79,7 @@ class FedAvg:
     methods: Mapping[str, Method] = struct.field(default_factory=dict)
     server_optimizer: jax.tree_util.Partial | None = None
     optimized: str = option("params", choices=("params", "all"), server_optimizer=...)
-    weighting: str = option("default", choices=("default", "size", "equal", "batches"))
+    weighting: str = option("default", choices=("default", "size", "equal", "batches", "expected"))
     private: str = option("none")
     keep_trained: bool = option(False)
 
@@ -159,6 +160,11 @@ class FedAvg:
             if method.needs_classes and not model.task.is_classification:
                 raise UserError(f"method {name}: the model's task has no classes, expected one of classification")
             _check_head(name, method, model)
+        if self.weights_by == "expected" and (averaged := self._averaged_statistics(model)):
+            raise UserError(
+                f"{network}: running statistics ({averaged[0]}) are in the mean, whose weights do not sum to 1 with "
+                "weighting 'expected'; choose a network without BatchNorm, or private='batch_norm'"
+            )
         training = self.local_training
         if model.adapters is not None and "base" not in training.freeze.split("+"):
             raise UserError(
@@ -180,6 +186,11 @@ class FedAvg:
             raise UserError(
                 f"method {self._stacking[0]}: clients upload no params, which it would combine; leave it out"
             )
+
+    def _averaged_statistics(self, model):
+        """Returns the paths of the running statistics that clients send."""
+        shapes = jax.eval_shape(model.init, jax.random.key(0))
+        return list(masks.by_path(masks.without(self.unsent(model), shapes).batch_stats))
 
     def having(self, hook: str) -> dict[str, Method]:
         """Returns the methods that override the hook, in their order."""
@@ -244,8 +255,9 @@ class FedAvg:
 
     @property
     def sends_updates(self) -> bool:
-        """Whether clients send updates, because methods change them; otherwise they send their models."""
-        return bool(self.having("upload") or self.having("aggregate")) or self.stacks_uploads
+        """Whether clients send updates, because of methods or weights; otherwise they send their models."""
+        is_changed = bool(self.having("upload") or self.having("aggregate"))
+        return is_changed or self.stacks_uploads or self.weights_by == "expected"
 
     @property
     def stacks_uploads(self) -> bool:

@@ -90,7 +90,8 @@ def communication(algorithm: FedAvg, model: Model, train: Examples) -> Communica
     upload = training.shapes["upload"]
 
     def aggregate(given):
-        new = server.aggregate(algorithm, model, given["received"], given["upload"])
+        constants = server.Divided(jnp.ones(()), jnp.zeros((), jnp.int32), jax.random.key(0))
+        new = server.aggregate(algorithm, model, given["received"], given["upload"], constants)
         new = server.apply_measured(algorithm, model, new, given["measured"])
         return server.after_round(algorithm, given["received"].variables, new, given["measured"])
 

@@ -1,12 +1,24 @@
 """The server: its state before the first round, its step from the cohort's uploads, and the model that is evaluated."""
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 
 from fedjax_collapse.core import masks
 from fedjax_collapse.core.randomness import Stream, method_key
-from fedjax_collapse.core.records import OPTIMIZER, TRAINED, ClientState, Drawn, Key, PyTree, Server, Variables
-from fedjax_collapse.methods.base import CohortView, DispatchView, check_returned
+from fedjax_collapse.core.records import (
+    OPTIMIZER,
+    TRAINED,
+    ClientState,
+    Drawn,
+    Key,
+    PyTree,
+    Server,
+    UserError,
+    Variables,
+)
+from fedjax_collapse.methods.base import CohortView, DispatchView, NoiseView, check_returned
 from fedjax_collapse.nn.model import Model
 from fedjax_collapse.training.aggregation import Upload, per_client, server_step, weighted_sum
 from fedjax_collapse.training.algorithm import FedAvg
@@ -84,7 +96,17 @@ def combine_uploads(
     return weighted_sum(stacked, clients.weight)
 
 
-def aggregate(algorithm: FedAvg, model: Model, server: Server, upload: Upload) -> Server:
+class Divided(NamedTuple):
+    """What the noise on the mean upload depends on, where the sum was divided by the expected number of clients."""
+
+    expected: jax.Array
+    round: jax.Array
+    key: Key  # of the run's rounds
+
+
+def aggregate(
+    algorithm: FedAvg, model: Model, server: Server, upload: Upload, divided: Divided | None = None
+) -> Server:
     """Returns the server after a round, given the cohort's reduced uploads."""
     old, mean, reports = server.variables, masks.fill(upload.mean, server.variables), upload.total
     shared = {
@@ -92,7 +114,11 @@ def aggregate(algorithm: FedAvg, model: Model, server: Server, upload: Upload) -
         for name, method in algorithm.methods.items()
     }
     if algorithm.sends_updates:
-        update = masks.fill(upload.mean.params, jax.tree.map(jnp.zeros_like, old.params))
+        sent = upload.mean.params
+        for name in algorithm.having("perturb"):
+            _check_only_reports_of(name, reports)
+            sent, shared[name] = _perturbed(algorithm, name, sent, shared[name], reports[name], divided)
+        update = masks.fill(sent, jax.tree.map(jnp.zeros_like, old.params))
         for name, method in algorithm.having("aggregate").items():
             update = check_returned(name, "aggregate", method.aggregate(update, shared[name], reports[name]), update)
         gradient = jax.tree.map(jnp.negative, update)
@@ -185,6 +211,23 @@ def scored_clients(algorithm: FedAvg, clients: ClientState) -> ClientState:
     making = ("own_parts", "batch", "receive", "personal", "predict")
     used = {name for hook in making for name in algorithm.having(hook)} | {TRAINED}
     return clients._replace(memory={name: memory for name, memory in clients.memory.items() if name in used})
+
+
+def _check_only_reports_of(name, reports):
+    """Raises UserError if another method than the one that perturbs the mean upload reports something."""
+    for other, report in reports.items():
+        if other != name and jax.tree.leaves(report):
+            raise UserError(
+                f"methods {name} and {other}: clients also send a report of {other}, which the noise does not cover; "
+                f"choose one of them"
+            )
+
+
+def _perturbed(algorithm, name, update, shared, report, divided):
+    """Returns the mean upload with the method's noise, and the method's new state."""
+    key = Stream.NOISE.key(jax.random.fold_in(divided.key, divided.round))
+    view = NoiseView(shared, report, divided.expected, divided.round, method_key(key, name))
+    return check_returned(name, "perturb", algorithm.methods[name].perturb(update, view), (update, shared))
 
 
 def _optimized(algorithm, variables):

@@ -92,6 +92,16 @@ def test_every_method_by_hand(federation, network):
         assert found.kept == kept and found.counters == 1, name
 
 
+def test_a_clip_that_follows_a_quantile(federation):
+    """The server sends it, and the client a bit."""
+    network = Model(nn.MLP(4, hidden=(6,)), federation.input_shape)
+    params = {"params": count(network)[0]}
+    found = of(federation, network, dp_fedavg=METHODS["dp_fedavg"]())
+    assert found.up == found.down == params and found.kept == 0
+    found = of(federation, network, dp_fedavg=METHODS["dp_fedavg"](quantile=0.5))
+    assert found.up == found.down == params | {"dp_fedavg": 1}
+
+
 def test_what_never_changes_is_not_sent(federation, network):
     fixed = METHODS["fedmr"](prototypes="one_hot")
     assert of(federation, network, fedmr=fixed).of_methods("down") == 0

@@ -18,6 +18,7 @@ from fedjax_collapse import FedAvg, LocalTraining, Method, Model, Participation,
 TRAINING = LocalTraining(epochs=2, batch_size=8, learning_rate=0.05, momentum=0.5)
 METHODS = names.classes("method")
 VARIANTS = {  # by options that clients or the server keep something for
+    "dp_fedavg, quantile": FedAvg(TRAINING, {"dp_fedavg": METHODS["dp_fedavg"](9.0, quantile=0.5, bit_noise=1.0)}),
     "fedper, newcomers": FedAvg(TRAINING, {"fedper": METHODS["fedper"](newcomers="mean")}),
     "ccvr, all clients": FedAvg(TRAINING, {"ccvr": METHODS["ccvr"](clients="all")}),
     "hetlora, ranks": FedAvg(TRAINING, {"hetlora": METHODS["hetlora"]((1, 2))}),
@@ -38,6 +39,9 @@ OUT_OF_RANGE = {  # values that are not in the range, or among the choices, of t
     "clip_update": dict(max_norm=0.0),
     "decov": dict(strength=-1.0),
     "ditto": dict(strength=-1.0, epochs=0),
+    "dp_fedavg": dict(
+        clip=0.0, noise_multiplier=-1.0, noise_cohort_size=0, quantile=1.5, clip_rate=0.0, bit_noise=0.0, bands=0
+    ),
     "fed3r": dict(ridge=0.0, normalize=1, finetune="all"),
     "fedala": dict(part=1, rate=0.0, share=0.0, threshold=0.0, max_epochs=0),
     "fedamp": dict(strength=-1.0, alpha=0.0, sigma=0.0, variant="code"),

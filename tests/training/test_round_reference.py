@@ -20,6 +20,7 @@ from reference import personal_receive as own
 from reference import regularizers as terms
 from reference.beside import COHORT_SIZE, Case, assert_same_rounds
 from reference.networks import TorchETF, TorchSimplex
+from reference.private_rounds import PlainDPFedAvg
 from reference.rounds import TRAINING, PlainFedAvg, Rounds, cohort_of
 
 from fedjax_collapse import FedAvg, Method, Model, engine, methods, nn, simulate
@@ -148,6 +149,10 @@ CASES = {  # the method's name, perhaps with a variant after a comma
     "fedfomo, of PFLlib": Case(
         methods.FedFomo(3, 0.3, 0.0, variant="pfllib"), personal_dispatch.PlainFedFomo(3, 0, 0, 7, True),
         rounds=4,
+    ),
+    "dp_fedavg, lost uploads": Case(
+        methods.DPFedAvg(0.3, 0.2, quantile=0.6, clip_rate=0.4, bit_noise=0.5),
+        PlainDPFedAvg(0.3, 0.2, 0.6, 0.4, 0.5, clients=5, key=7), private="batch_norm", rounds=3, upload_loss=0.3,
     ),
     "fedper": Case(methods.FedPer(), algorithms.PlainFedPer()),
     "fedrep, newcomers": Case(methods.FedRep(2, 1, "mean"), algorithms.PlainFedRep()),

@@ -13,6 +13,7 @@ from experiments.results.metrics import (
     SUMMARISED,
     Metric,
     R,
+    is_privacy,
     metric_of,
     panels,
 )
@@ -121,7 +122,8 @@ def columns_of(summary: Summary) -> list[Metric]:
     """Returns the metrics that have a column, including custom measurements."""
     names = dict.fromkeys(name for metrics in summary.values() for name in metrics)
     own = map(metric_of, panels([name for name in names if name.startswith(MEASURED)]))
-    accuracies = [*ACCURACIES, *(metric for metric in OF_OWN_TESTS if metric.name in names)]
+    spent = [metric_of(name) for name in names if is_privacy(name)]
+    accuracies = [*spent, *ACCURACIES, *(metric for metric in OF_OWN_TESTS if metric.name in names)]
     ranks = [metric for metric in SUMMARISED[:-1] if metric not in ACCURACIES]
     return [*accuracies, *ranks, *(OVER_CLIENTS if _is_over_clients(summary) else (R,)), *own]
 

@@ -201,8 +201,10 @@ def test_missing_config_file_is_told_with_those_that_there_are(tmp_path, capsys)
     for arguments in ([], ["--config=nowhere.py"], ["--config", "nowhere.py"]):
         assert start(*arguments, workdir=tmp_path / "study") == 2
         error = capsys.readouterr().err
-        names = "collapse_panel, glyphs, label_skew, personal_collapse, personalised, pfllib, quickstart, "
-        names += "rank_and_accuracy, robust"
+        names = (
+            "collapse_panel, glyphs, label_skew, personal_collapse, personalised, pfllib, private, quickstart, "
+            "rank_and_accuracy, robust"
+        )
         assert f"available: {names}, adapters/ (" in error and error.count("\n") == 1
         assert "did you mean" not in error and len(error) < 260
 

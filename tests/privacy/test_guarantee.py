@@ -1,0 +1,180 @@
+"""What breaks the guarantee of a private run is named; what a run spends is in its rows, its folder and its tables."""
+
+import dataclasses
+import json
+
+import jax
+import pytest
+from conftest import run_at_once
+from small_studies import start, write_config
+
+from experiments.config import build
+from experiments.config.plain_values import plain
+from experiments.configs import base
+from experiments.results.metrics import metric_of
+from fedjax_collapse import (
+    DPFedAvg,
+    FedAvg,
+    LocalTraining,
+    Model,
+    Participation,
+    Privacy,
+    UserError,
+    engine,
+    methods,
+    nn,
+    simulate,
+)
+from fedjax_collapse.privacy import guarantee
+
+TRAINING = LocalTraining(batch_size=8, learning_rate=0.05)
+POISSON = Participation(0.6, engine.Poisson())
+PRIVATE = FedAvg(TRAINING, {"dp": DPFedAvg()})
+CLOCK = engine.Clock(1.0, deadline=2.0)
+FIXED = r"at least one client is counted, which depends on the others; expected the sampler poisson"
+
+
+def beside(**others):
+    return FedAvg(TRAINING, {**others, "dp": DPFedAvg()})
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "options", "message"),
+    [
+        (PRIVATE.replace(weighting="size"), {}, "method dp: weights of clients 'size' depend on the other clients"),
+        (beside(feddyn=methods.FedDyn()), {}, "method dp: weights of clients 'equal' depend on the other clients"),
+        (beside(moon=methods.MOON(), s=methods.Scaffold()), {}, "methods dp and s: clients also send a report of s"),
+        (beside(fedproc=methods.FedProc()), {}, "methods dp and fedproc: clients also send a report of fedproc"),
+        (beside(fedexp=methods.FedExP()), {}, "methods dp and fedexp: clients also send a report of fedexp"),
+        (beside(nova=methods.FedNova()), {}, "methods dp and nova: clients also send a report of nova"),
+        (beside(ccvr=methods.CCVR()), {}, "methods dp and ccvr: ccvr measures the new model on the clients' data"),
+        (beside(fedamp=methods.FedAMP()), {}, "methods dp and fedamp: fedamp makes the clients' states from those of"),
+        (
+            FedAvg(TRAINING, {"dp": DPFedAvg(), "top": methods.TopK()}), {},
+            "methods dp and top: the latter changes uploads once clipped; put dp last",
+        ),
+        (PRIVATE, dict(on_nan="skip_client"), "method dp: on_nan 'skip_client' repeats a round"),
+        (PRIVATE, dict(participation=Participation(0.5, engine.Available(0.5))), "dp: sampler Available has no known"),
+        (PRIVATE, dict(participation=Participation(0.6, dropout=0.1)), f"method dp: cohort.dropout: {FIXED}"),
+        (PRIVATE, dict(participation=Participation(0.6, upload_loss=0.1)), f"method dp: cohort.upload_loss: {FIXED}"),
+        (PRIVATE, dict(participation=Participation(0.6, clock=CLOCK)), f"method dp: cohort.clock.deadline: {FIXED}"),
+        (FedAvg(TRAINING, {"dp": DPFedAvg(quantile=0.5)}), {}, "DPFedAvg: noise_multiplier 1 with quantile: "),
+        (FedAvg(TRAINING, {"dp": DPFedAvg(bands=2)}), {}, "method dp: bands 2: a client may take part in one of"),
+        (PRIVATE, dict(privacy=Privacy(1e-5)), "privacy: no population; expected the number of clients"),
+        (PRIVATE, dict(privacy=Privacy(2.0, 5)), "privacy: delta 2 is outside (0, 1)"),
+        (PRIVATE, dict(privacy=Privacy(1e-5, 2)), "privacy: population 2: the run has 5 clients, expected at least"),
+        (FedAvg(TRAINING, {"dp": DPFedAvg(1.0, 0.0)}), dict(privacy=Privacy(1e-5, 9)), "noise_multiplier 0: there is"),
+        (FedAvg(TRAINING), dict(privacy=Privacy(1e-5, 5)), "privacy: no method adds noise to the mean upload"),
+        (beside(ditto=methods.Ditto(), moon=methods.MOON(), feddecorr=methods.FedDecorr()), {}, ""),
+        (PRIVATE, dict(participation=dataclasses.replace(POISSON, dropout=0.1, upload_loss=0.1, clock=CLOCK)), ""),
+    ],
+)  # fmt: skip
+def test_what_breaks_the_guarantee(federation, network, algorithm, options, message):
+    """Before anything is compiled."""
+    options = dict(participation=POISSON if algorithm.methods else 1.0, should_stop=lambda: True) | options
+    if not message:
+        run_at_once(federation, network, algorithm, **options)
+        return
+    with pytest.raises(UserError) as error:
+        run_at_once(federation, network, algorithm, **options)
+    assert message in str(error.value) and "\n" not in str(error.value)
+
+
+def test_running_statistics(federation, model):
+    with pytest.raises(UserError, match=r"running statistics .* in the mean, .* or private='batch_norm'"):
+        PRIVATE.check(model)
+    PRIVATE.replace(private="batch_norm").check(model)
+    group = Model(nn.SmallCNN(4, channels=(6,), norm="group"), federation.input_shape)
+    PRIVATE.check(group)
+
+
+@pytest.mark.parametrize(
+    ("rule", "method", "population", "expected"),
+    [
+        (POISSON, DPFedAvg(), 5, dict(sampling="poisson", cohort=3, places=None)),
+        (Participation(0.6, engine.Poisson(4)), DPFedAvg(), 5, dict(sampling="poisson", cohort=3, places=4)),
+        (POISSON, DPFedAvg(), 900, dict(sampling="poisson", cohort=3, places=12)),
+        (POISSON, DPFedAvg(noise_cohort_size=30), 900, dict(sampling="poisson", cohort=30, places=58)),
+        (Participation(0.6, engine.Poisson(4)), DPFedAvg(noise_cohort_size=30), 900, dict(cohort=30, places=40)),
+        (Participation(0.2, engine.Poisson(1, 3)), DPFedAvg(bands=2), 9, dict(cohort=1, places=1, bands=3)),
+        (Participation(0.6), DPFedAvg(), 5, dict(sampling="without_replacement", cohort=3, neighbours="replace")),
+        (Participation(1.0), DPFedAvg(), 5, dict(sampling="none", cohort=5, neighbours="add_or_remove")),
+        (Participation(1.0), DPFedAvg(), 50, dict(sampling="without_replacement", cohort=5)),
+    ],
+)
+def test_what_is_accounted_for(rule, method, population, expected):
+    found = guarantee.mechanism(Privacy(1e-5, population), FedAvg(methods={"dp": method}), rule, 7, 5)
+    assert {name: getattr(found, name) for name in expected} == expected
+    assert (found.population, found.rounds) == (population, 7)
+    assert guarantee.accountant_of(Privacy(1e-5), found) == ("rdp" if found.neighbours == "replace" else "pld")
+
+
+def test_names_of_epsilon():
+    pytest.importorskip("dp_accounting")
+    run = FedAvg(methods={"dp": DPFedAvg(noise_multiplier=2.0)}), Participation(0.6), 3, 5
+    (row, says) = guarantee.statement(Privacy(1e-3, 5), *run)
+    assert row == {"epsilon/0.001": says["epsilon"]} and not says["as_if"]
+    assert metric_of("epsilon/0.001").heading == "ε at δ = 0.001"
+    for method, population, name in (
+        (DPFedAvg(), 90, "epsilon_as_if/0.001, 3 of 90"),
+        (DPFedAvg(noise_cohort_size=20), 90, "epsilon_as_if/0.001, 20 of 90"),
+    ):
+        row, says = guarantee.statement(Privacy(1e-3, population), FedAvg(methods={"dp": method}), *run[1:])
+        assert [*row] == [name] and says["as_if"] and says["guarantee"].startswith("as if ")
+    assert metric_of(name).heading == "ε at δ = 0.001 as if 20 of 90"
+    assert guarantee.statement(None, *run)[1]["guarantee"].startswith("not accounted for")
+    assert guarantee.statement(None, FedAvg(), *run[1:]) == ({}, {})
+
+
+def test_rows_and_folder(federation, network, tmp_path):
+    """Also of a run whose clients keep parts for themselves."""
+    pytest.importorskip("dp_accounting")
+    options = dict(participation=Participation(0.6), privacy=Privacy(1e-3, 5, accountant="rdp"), folder=tmp_path)
+    algorithm = PRIVATE.replace(private="head")
+    result = simulate(federation, network, algorithm, rounds=2, key=jax.random.key(0), **options)
+    says = json.loads((tmp_path / "privacy.json").read_text())
+    assert [row["epsilon/0.001"] for row in result.metrics] == [says["epsilon"]] * 2
+    assert {"clients.npz", "partition.npz", "final.npz"} <= says["not_covered"].keys()
+    assert says["mechanism"]["accountant"] == "rdp"
+
+
+def test_a_study(tmp_path, capsys):
+    """Epsilon in place of the noise; its column in the table of arms of which one has no privacy."""
+    pytest.importorskip("dp_accounting")
+    config = write_config(
+        tmp_path,
+        "config.arms = dict(plain=dict(), private=dict(methods=dict(dp_fedavg=dict(clip=0.5)), "
+        "privacy=dict(delta=1e-3, population=4, epsilon=9.0, accountant='rdp')))",
+    )
+    assert start(config, "--workdir", str(tmp_path / "study")) == 0
+    lines = capsys.readouterr().out.splitlines()
+    heading, plain, private = (
+        next(line for line in lines if line.startswith(start)) for start in ("Arm", "plain", "priv")
+    )
+    assert "ε at δ = 0.001" in heading and (plain.split()[1], private.split()[1]) == ("-", "8.999")
+    says = json.loads((tmp_path / "study" / "private" / "seed0" / "privacy.json").read_text())
+    assert 8.99 < says["epsilon"] <= 9 and not (tmp_path / "study" / "plain" / "seed0" / "privacy.json").exists()
+    summary = json.loads((tmp_path / "study" / "summary.json").read_text())
+    assert summary["private"]["epsilon/0.001"]["mean"] == says["epsilon"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (dict(epsilon=1.0, delta=1e-5), "privacy: no population"),
+        (dict(epsilon=1.0, delta=1e-5, population=9, z=1), "unknown option of privacy 'z'"),
+        (dict(epsilon=1.0, population=9), "privacy.delta is missing"),
+        (dict(epsilon=-1.0, delta=1e-5, population=20), "privacy.epsilon -1 is not positive"),
+    ],
+)
+def test_wrong_configs(changes, message):
+    config = plain(base.get_config()) | dict(privacy=changes, methods=dict(dp_fedavg=dict()))
+    with pytest.raises(UserError) as error:
+        build.algorithm(config)
+    assert message in str(error.value)
+    config |= dict(privacy=dict(epsilon=1.0, delta=1e-5, population=20), methods={})
+    with pytest.raises(UserError, match=r"privacy.epsilon: no method adds noise"):
+        build.algorithm(config)
+    config |= dict(methods=dict(dp_fedavg=dict(noise_multiplier=1.0)))
+    with pytest.raises(UserError, match=r"privacy.epsilon and methods.dp_fedavg.noise_multiplier: .* give one"):
+        build.algorithm(config)

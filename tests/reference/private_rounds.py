@@ -1,0 +1,51 @@
+"""Rounds of a method with noise for all uploads, in plain PyTorch; the library's normal numbers are given."""
+
+import jax
+import torch
+from conftest import assert_close
+
+from fedjax_collapse.core import masks
+from fedjax_collapse.core.randomness import Stream, method_key
+from reference.networks import TorchCNN, vector
+from reference.rounds import NORMS, PlainFedAvg
+
+
+class PlainDPFedAvg(PlainFedAvg):
+    """Clips what is not private, adds noise to the sum, and divides by all ``clients``; the clip follows a quantile."""
+
+    private = NORMS
+
+    def __init__(self, clip, noise, quantile, rate, bit_noise, clients, key):
+        self.first = clip, jax.random.key(key)
+        self.noise = (noise**-2 - (2 * bit_noise) ** -2) ** -0.5
+        self.quantile, self.rate, self.bit_noise, self.clients = quantile, rate, bit_noise, clients
+
+    def setup(self, num_params, counts, training):
+        super().setup(num_params, counts, training)
+        self.clip, self.key = self.first
+
+    def start(self, round, server):
+        variables = server.dump()
+        key = method_key(Stream.NOISE.key(jax.random.fold_in(self.key, round)), "dp_fedavg")
+        of_sum, of_bits = jax.random.split(key)
+        params = masks.by_path(variables.params)
+        sent = [path for path in params if "BatchNorm" not in path]
+        drawn = zip(sent, jax.random.split(of_sum, len(sent)), strict=True)
+        normals = {path: jax.random.normal(key, params[path].shape) for path, key in drawn}
+        leaves = [normals.get(path, 0 * leaf) for path, leaf in params.items()]
+        filled = jax.tree.unflatten(jax.tree.structure(variables.params), leaves)
+        self.normals = vector(TorchCNN.of(variables._replace(params=filled)).parameters())
+        self.bits = float(jax.random.normal(of_bits))
+
+    def aggregate(self, received, clients):
+        updates = [client.params - received for client in clients]
+        norms = [float(torch.linalg.vector_norm(update)) for update in updates]
+        clipped = [update * min(1, self.clip / norm) for update, norm in zip(updates, norms, strict=True)]
+        noisy = sum(clipped) + self.noise * self.clip * self.normals
+        within = (sum(norm <= self.clip for norm in norms) + self.bit_noise * self.bits) / self.clients
+        self.clip *= float(torch.exp(torch.tensor(-self.rate * (within - self.quantile))))
+        return received + noisy / self.clients
+
+    def check(self, found, rounds):
+        assert_close(found.state.server.shared["dp_fedavg"], self.clip, 1e-10)
+        assert self.clip != self.first[0]
