@@ -232,10 +232,10 @@ class Federation(NamedTuple):
         table, (mean, std) = StoredRows(store, examples_per_client), (store.facts[name] for name in ("mean", "std"))
         stored = Ownership(table, table.sizes)
         if storage != "disk":
+            inputs, labels, *test = map(np.array, (store.inputs, store.labels, *store.test))  # no longer mapped
             return cls.from_inputs(
-                store.inputs, store.labels, rows_of(stored), *store.test, mean, std, store.class_names,
-                storage=storage,
-            )  # fmt: skip
+                inputs, labels, rows_of(stored), *test, mean, std, store.class_names, storage=storage
+            )
         constants = normalization(mean, std, store.inputs.shape[-1:])
         train, test = (Examples(*arrays, *constants) for arrays in ((store.inputs, store.labels), store.test))
         return cls(train, stored, test, store.class_names)

@@ -185,6 +185,7 @@ def test_a_federation_in_memory_has_the_same_rows(folder):
     stored, held = (Federation.from_store(folder, examples_per_client=2, storage=where) for where in ("disk", "host"))
     assert [rows.tolist() for rows in stored.owned_rows()] == [rows.tolist() for rows in held.owned_rows()]
     assert (stored.ownership.sizes == np.asarray(held.ownership.sizes)).all()
+    assert not np.shares_memory(held.train.inputs, stored.train.inputs) and held.train.inputs.flags.owndata
     assert_same_bits(tuple(stored.train), tuple(held.train))
     assert_same_bits(tuple(stored.test), tuple(held.test))
     whole = Federation.from_store(folder)
