@@ -66,6 +66,10 @@ class Privacy:
                 "privacy: no population; expected the number of clients from which cohorts are drawn, as "
                 "population=1000, for there is no epsilon without it"
             )
+        if self.delta * self.population >= 1:
+            raise UserError(
+                f"privacy: delta {self.delta:g}: expected less than 1 / population, {1 / self.population:g}"
+            )
 
 
 def check(algorithm: FedAvg, rule: Participation, num_clients: int, skips: bool = False) -> None:

@@ -131,3 +131,17 @@ def test_sums_are_divided_by_the_expected_number(federation, network):
     assert (equal.clients["arrived"][0] == arrived).all()
     shrunk = jax.tree.map(lambda new, old: (new - old) * arrived.sum() / 5, equal.variables.params, variables.params)
     assert_close(jax.tree.map(jnp.subtract, result.variables.params, variables.params), shrunk, 1e-6)
+
+
+@pytest.mark.slow
+def test_noise_does_not_depend_on_where_states_are(federation, network):
+    """Nor on the layout: with all clients at once, and with states and examples on the host, one after another."""
+    algorithm = FedAvg(TRAINING, {"dp_fedavg": DPFedAvg(0.1, 0.2, quantile=0.4, bit_noise=1.0)})
+    options = dict(participation=Participation(0.6, engine.Poisson()), rounds=2)
+    results = [
+        run_at_once(federation, network, algorithm, **options),
+        run_at_once(federation, network, algorithm, **options, client_map=engine.Chunked(1), storage="host"),
+    ]
+    clips = [result.state.server.shared["dp_fedavg"] for result in results]
+    assert clips[0] == clips[1] != 0.1
+    assert_close(results[0].variables, results[1].variables, 1e-6)

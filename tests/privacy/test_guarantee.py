@@ -61,6 +61,7 @@ def beside(**others):
         (FedAvg(TRAINING, {"dp": DPFedAvg(quantile=0.5)}), {}, "DPFedAvg: noise_multiplier 1 with quantile: "),
         (FedAvg(TRAINING, {"dp": DPFedAvg(bands=2)}), {}, "method dp: bands 2: a client may take part in one of"),
         (PRIVATE, dict(privacy=Privacy(1e-5)), "privacy: no population; expected the number of clients"),
+        (PRIVATE, dict(privacy=Privacy(0.2, 5)), "privacy: delta 0.2: expected less than 1 / population, 0.2"),
         (PRIVATE, dict(privacy=Privacy(2.0, 5)), "privacy: delta 2 is outside (0, 1)"),
         (PRIVATE, dict(privacy=Privacy(1e-5, 2)), "privacy: population 2: the run has 5 clients, expected at least"),
         (FedAvg(TRAINING, {"dp": DPFedAvg(1.0, 0.0)}), dict(privacy=Privacy(1e-5, 9)), "noise_multiplier 0: there is"),
