@@ -31,6 +31,7 @@ from fedjax_collapse.core.user_code import check_signature
 from fedjax_collapse.data import Federation, OwnSplit, augment, partition, sources
 from fedjax_collapse.data.class_holders import rows_by_class
 from fedjax_collapse.data.ownership import owned
+from fedjax_collapse.nn import task
 from fedjax_collapse.nn.adapters import LoRA
 from fedjax_collapse.nn.heads import orthogonal_head
 from fedjax_collapse.nn.model import Model
@@ -196,13 +197,22 @@ def model(config: Mapping[str, Any], federation: Federation) -> Model:
     augmented = _augmented_shape(config, federation)
     module = network(name, arguments, federation.num_classes)
     try:
-        built = Model(module, augmented, HEADS[config["head"]], adapters=_adapters(config["network"]))
+        built = Model(
+            module, augmented, HEADS[config["head"]], task.named(federation.task, federation.num_classes),
+            _input_dtype(federation), _adapters(config["network"]),
+        )  # fmt: skip
         if weights := config["network"].get("weights"):
             built = load_pretrained(built, weights)
         jax.eval_shape(built.init, jax.random.key(0))  # raises for invalid options or image sizes
     except BaseException as error:
         raise explained(f"network {name} cannot be made with these options", error) from error
     return built
+
+
+def _input_dtype(federation):
+    """Returns the type of the network's inputs: integers if they are ids, which are not normalised."""
+    inputs, is_normalised = federation.train.inputs, federation.train.mean is not None
+    return float if is_normalised or inputs.dtype.kind not in "iu" else "int32"
 
 
 def _adapters(config):

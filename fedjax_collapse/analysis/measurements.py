@@ -22,7 +22,7 @@ from fedjax_collapse.analysis.measurements_communication import communication as
 from fedjax_collapse.analysis.measurements_layers import layers as layers
 from fedjax_collapse.analysis.measurements_updates import updates as updates
 from fedjax_collapse.analysis.moments import class_moments
-from fedjax_collapse.analysis.spectrum import collapse_ratio, covariance_spectrum, effective_rank
+from fedjax_collapse.analysis.spectrum import collapse_ratio, effective_rank
 from fedjax_collapse.analysis.unevenness import mean_eigenvalue_variance
 from fedjax_collapse.analysis.watched import over_clients
 from fedjax_collapse.core.records import UserError
@@ -52,8 +52,7 @@ def feature_ranks(view: MeasurementView) -> Numbers:
 
 def personal_models(view: MeasurementView) -> Numbers:
     """Effective rank and R of the models that watched clients use, on the whole test set; of several mean and range."""
-    spectra = [covariance_spectrum(model.features) for model in view.personal_models.values()]
-    of_server = covariance_spectrum(view.server.features)
+    spectra, of_server = [model.spectrum for model in view.personal_models.values()], view.server.spectrum
     found = {
         "effective_rank": [effective_rank(spectrum) for spectrum in spectra],
         "R": [collapse_ratio(spectrum, of_server) for spectrum in spectra],

@@ -11,16 +11,19 @@ from fedjax_collapse.data.reading import encoded
 from fedjax_collapse.data.reading.cache import Arrays, cached
 
 MAX_PIXELS = 4096  # in a row
+OF_TOKENS = ("next_word", "next_character")  # the tasks with a label for each token
+PAD = 0  # their label that is no target
 Size = Annotated[int, Interval(0, MAX_PIXELS)]
 Channels = Annotated[int, (0, 1, 3)]
 Share = Annotated[float, Interval(0, 1, "[)")]
 
 
 class Source(NamedTuple):
-    """A labelled data set in memory, of images or of their features, with a training and a test part."""
+    """A labelled data set in memory, of images, of their features or of text, with a training and a test part."""
 
-    images: np.ndarray  # [examples, height, width, channels] uint8, or float32; features are [examples, d] float32
-    labels: np.ndarray  # [examples] int
+    images: np.ndarray  # [examples, height, width, channels] uint8, or float32; features are [examples, d] float32, ids
+    # of tokens [examples, length] integers, which are not normalised
+    labels: np.ndarray  # [examples] int; by ``task`` [examples, length], or [examples, classes] of 0 and 1
     test_images: np.ndarray
     test_labels: np.ndarray
     mean: float | tuple  # raw pixel units
@@ -34,6 +37,7 @@ class Source(NamedTuple):
     client_names: tuple[str, ...] = ()  # those of natural clients, by owner
     coarse_labels: np.ndarray | None = None  # [examples] int, the class above the class, for ``pachinko``
     test_coarse_labels: np.ndarray | None = None
+    task: str = "classification"  # or next_word, next_character, multi_label, regression (``nn/task.py``)
 
     def pooled(self) -> "Source":
         """Returns a source with all examples in its training part, the test examples last, and an empty test part."""
