@@ -155,7 +155,7 @@ def _partitions(config, source, seeds):
     if "alpha" not in accepted:  # so that --config.partition.name=iid needs no other change
         arguments.pop("alpha", None)
     check_signature(f"partition {name}", draw, by_name=("labels", "num_clients", "seed"), has_options=True)
-    given = dict(labels=source.labels, num_clients=config["clients"])
+    given = dict(labels=_classes(config, source), num_clients=config["clients"])
     for needed in _OF_SOURCES.keys() & set(accepted):
         if (of_examples := getattr(source, needed)) is None:
             raise UserError(
@@ -167,6 +167,23 @@ def _partitions(config, source, seeds):
     check_value("partition.seed", fixed_seed, Seed | None)
     seed_of = {seed: _draw_seed(config, seed) for seed in seeds}
     return {seed: _partition(config, draw, arguments, **given, seed=own) for seed, own in seed_of.items()}
+
+
+def _classes(config, source):
+    """Returns the classes that a partition divides: the labels, or one class if each example has several labels.
+
+    Raises:
+        UserError: it has several, and the partition needs classes.
+    """
+    name, valid = config["partition"]["name"], partition.WITHOUT_CLASSES
+    if source.labels.ndim == 1 or ":" in name:
+        return source.labels
+    if name not in valid:
+        raise UserError(
+            f"partition {name}: it divides classes, but data source {config['data']['source']} has several labels for "
+            f"each example ({source.task}); expected one of {', '.join(valid)}"
+        )
+    return np.zeros(len(source.labels), np.int32)
 
 
 def _draw_seed(config, seed):

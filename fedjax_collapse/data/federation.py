@@ -271,9 +271,14 @@ class Federation(NamedTuple):
         """Returns the arrays that are saved for the partition.
 
         ``class_counts`` [clients, classes] and ``class_names`` [classes]; with domains also ``domain_counts`` [clients,
-        domains] and ``domain_names`` [domains].
+        domains] and ``domain_names`` [domains]. If every token has a label, the only class is ``targets``.
         """
-        arrays = {"class_counts": self.class_counts(), "class_names": np.array(self.class_names, str)}
+        if self.train.pad is None:
+            arrays = {"class_counts": self.class_counts(), "class_names": np.array(self.class_names, str)}
+        else:
+            targets = np.sum(np.asarray(self.train.labels) != np.asarray(self.train.pad), axis=1)
+            counts = np.array([[targets[rows].sum()] for rows in self.owned_rows()])
+            arrays = {"class_counts": counts, "class_names": np.array(["targets"])}
         if self.domains is None:
             return arrays
         names, domain_of_example = self.domains.names, self.domains.train
