@@ -72,24 +72,55 @@ class LSTM(nn.Module):
         return recur(inputs @ kernel + bias, recurrent)
 
 
+@jax.custom_vjp
 def recur(inputs: jax.Array, recurrent: jax.Array) -> jax.Array:
     """Returns the states of an LSTM, [batch, length, features], from its gates' inputs, [batch, length, 4 features].
+
+    The gradient of ``recurrent`` is one product over all steps; JAX's own would add one to it in every step.
 
     Args:
         inputs: without what the state adds to them.
         recurrent: [features, 4 features].
     """
+    return _forward(inputs, recurrent)[0]
+
+
+def _cell(gates, memory):
+    """Returns the new state and the new memory, of gates [batch, 4 features] before their nonlinearities."""
+    i, f, g, o = jnp.split(gates, 4, axis=-1)
+    memory = jax.nn.sigmoid(f) * memory + jax.nn.sigmoid(i) * jnp.tanh(g)
+    return jax.nn.sigmoid(o) * jnp.tanh(memory), memory
+
+
+def _forward(inputs, recurrent):
     start = jnp.zeros((len(inputs), len(recurrent)), inputs.dtype)
 
-    def step(carry, gates):
+    def step(carry, inputs):
         state, memory = carry
-        i, f, g, o = jnp.split(gates + state @ recurrent, 4, axis=-1)
-        memory = jax.nn.sigmoid(f) * memory + jax.nn.sigmoid(i) * jnp.tanh(g)
-        state = jax.nn.sigmoid(o) * jnp.tanh(memory)
-        return (state, memory), state
+        gates = inputs + state @ recurrent
+        return _cell(gates, memory), (state, gates, memory)
 
-    _, states = jax.lax.scan(step, (start, start), inputs.swapaxes(0, 1))
-    return states.swapaxes(0, 1)
+    (last, _), (states, gates, memories) = jax.lax.scan(step, (start, start), inputs.swapaxes(0, 1))
+    after = jnp.concatenate([states[1:], last[None]]).swapaxes(0, 1)
+    return after, (recurrent, states, gates, memories)
+
+
+def _backward(kept, cotangents):
+    """``kept``: the recurrent kernel, and from each step the state, the gates, and the memory before it."""
+    recurrent, states, gates, memories = kept
+
+    def step(carry, given):
+        of_state, of_memory = carry
+        cotangent, *before = given
+        of_gates, of_memory = jax.vjp(_cell, *before)[1]((cotangent + of_state, of_memory))
+        return (of_gates @ recurrent.T, of_memory), of_gates
+
+    start = jnp.zeros_like(states[0])
+    _, of_gates = jax.lax.scan(step, (start, start), (cotangents.swapaxes(0, 1), gates, memories), reverse=True)
+    return of_gates.swapaxes(0, 1), jnp.einsum("tbh,tbg->hg", states, of_gates)
+
+
+recur.defvjp(_forward, _backward)
 
 
 class TokenNetwork(Network, kw_only=True):
