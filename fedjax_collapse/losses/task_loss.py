@@ -4,7 +4,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, Num
+from jaxtyping import Array, Bool, Float, Int, Num, Shaped
 
 
 def masked_mean(values: Float[Array, " batch"], mask: Num[Array, " batch"] | Bool[Array, " batch"]) -> Float[Array, ""]:
@@ -24,7 +24,7 @@ def cross_entropy(
 
 
 def binary_cross_entropy(
-    logits: Float[Array, "batch labels"], labels: Num[Array, "batch labels"], mask: Bool[Array, " batch"]
+    logits: Float[Array, "batch labels"], labels: Shaped[Array, "batch labels"], mask: Bool[Array, " batch"]
 ) -> Float[Array, ""]:
     """Returns the mean over true rows and labels of ``-y log sigmoid(z) - (1 - y) log sigmoid(-z)``, in nats."""
     logits, targets = jnp.where(mask[:, None], logits, 0), labels.astype(logits.dtype)

@@ -94,6 +94,7 @@ def test_padding_changes_nothing(federation, model, variables):
             federation,
             federation._replace(train=federation.train._replace(inputs=jnp.asarray(other))),
             federation.with_partition(federation.owned_rows(), capacity=17),
+            federation._replace(train=jax.tree.map(np.asarray, federation.train)),  # on the host
         )
     ]
     for result in results[1:]:
