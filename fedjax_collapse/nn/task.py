@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from fedjax_collapse.core.options import check_fields
 from fedjax_collapse.core.records import Batch, Outputs, UserError
-from fedjax_collapse.losses import binary_cross_entropy, cross_entropy, masked_mean
+from fedjax_collapse.losses import binary_cross_entropy, cross_entropy, cross_entropy_of_many, masked_mean
 
 NAMES = ("classification", "regression", "next_word", "next_character", "multi_label")
 
@@ -101,7 +101,7 @@ def next_word(vocabulary: int) -> Task:
         ("accuracy_no_oov", _Without((oov,))),
         ("accuracy_with_oov", _Without(())),
     )
-    return dataclasses.replace(CLASSIFICATION, parts=parts)
+    return dataclasses.replace(NEXT_CHARACTER, parts=parts)
 
 
 @functools.lru_cache
@@ -151,6 +151,18 @@ def _is_correct(outputs, batch):
     return jnp.argmax(outputs.logits, axis=1) == batch.labels
 
 
+def _token_loss(outputs, batch):
+    return cross_entropy_of_many(outputs.logits, batch.labels, batch.mask)
+
+
+def _is_first_of_largest(outputs, batch):
+    """Returns whether the argmax is the label; an argmax of thousands of classes takes as long as the gradient."""
+    logits, labels = outputs.logits, batch.labels[:, None]
+    own = jnp.take_along_axis(logits, labels, axis=1)
+    is_before = (logits > own) | ((logits == own) & (jnp.arange(logits.shape[1]) < labels))
+    return ~jnp.any(is_before, axis=1) & (own[:, 0] == own[:, 0])
+
+
 def _multi_label_loss(outputs, batch):
     if batch.labels.shape != outputs.logits.shape:
         shapes = f"logits {list(outputs.logits.shape[1:])} of labels {list(batch.labels.shape[1:])}"
@@ -172,6 +184,6 @@ def _regression_loss(outputs, batch):
 
 
 CLASSIFICATION = Task(_classification_loss, _is_correct, is_classification=True)  # cross-entropy (nats), top-1
-NEXT_CHARACTER = CLASSIFICATION  # a label for each token; accuracy over all targets but padding
+NEXT_CHARACTER = Task(_token_loss, _is_first_of_largest, is_classification=True)  # of each token, but padding
 REGRESSION = Task(_regression_loss, _squared_errors, "squared_error")
 MULTI_LABEL = multi_label()

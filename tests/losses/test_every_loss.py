@@ -136,8 +136,8 @@ def test_every_loss_is_here():
     """But for FedProx's, which is of params, the tasks' (``tests/nn/test_task.py``), and what is no loss."""
     table = set(re.findall(r"losses\.(\w+)", Path(__file__).read_text()))
     public = {name for name, value in vars(losses).items() if inspect.isfunction(value)}
-    of_tasks = {"cross_entropy", "binary_cross_entropy", "summed_binary_cross_entropy", "masked_mean"}
-    assert public - table == {*of_tasks, "class_sums", "proximal_distance"}
+    of_tasks = {"cross_entropy", "cross_entropy_of_many", "binary_cross_entropy", "summed_binary_cross_entropy"}
+    assert public - table == {*of_tasks, "class_sums", "masked_mean", "proximal_distance"}
 
 
 @pytest.mark.parametrize("name", LOSSES)

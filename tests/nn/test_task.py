@@ -1,5 +1,6 @@
 """Tasks: the scores of tokens, and of several labels."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -33,6 +34,22 @@ def test_accuracies_of_next_words():
     assert found == {"accuracy": (4, 7), "accuracy_no_oov": (5, 8), "accuracy_with_oov": (6, 10)}
     losses = -torch.log_softmax(torch.tensor(np.array(logits)), 1).numpy()[np.arange(18), batch.labels]
     assert_close(task.loss(outputs, batch), losses[np.array(batch.mask)].mean(), 1e-6)
+
+
+def test_thousands_of_classes(float64):
+    """Loss, gradient and score of tokens are those of classification; of equal logits the first counts."""
+    rng = np.random.default_rng(0)
+    logits = jnp.asarray(np.round(rng.normal(size=(40, 7))))
+    mask = jnp.asarray(rng.random(40) < 0.7)
+    batch = Batch(logits, jnp.asarray(rng.integers(0, 7, 40)), mask)
+    found, expected = (
+        jax.jit(jax.value_and_grad(lambda z, task=task: task.loss(Outputs(z, z), batch)))(logits)
+        for task in (NEXT_CHARACTER, CLASSIFICATION)
+    )
+    assert_close(found, expected, 1e-14)
+    scores = (task.score(Outputs(logits, logits), batch) for task in (NEXT_CHARACTER, CLASSIFICATION))
+    assert np.array_equal(*scores)
+    assert not NEXT_CHARACTER.score(Outputs(logits, logits * np.nan), batch).any()
 
 
 def test_equal_names_give_equal_tasks():
