@@ -57,12 +57,18 @@ class LocalContext(NamedTuple):
 
 
 def class_counts(model: Model, examples: Examples, client: Client, variables: Variables) -> jax.Array | None:
-    """Returns how many examples of each class the client trains on, [classes]; None if the task has no classes."""
+    """Returns how many examples of each class the client trains on, [classes]; None if the task has no classes.
+
+    If every token has a label, tokens are counted.
+    """
     if not model.task.is_classification:
         return None
     is_owned = jnp.arange(len(client.rows)) < client.size
     counts = jnp.zeros(model.output_shapes(variables).logits.shape[1], jnp.int32)
-    return counts.at[examples.labels[client.rows]].add(is_owned)
+    labels = examples.labels[client.rows]
+    if examples.pad is not None:
+        is_owned = is_owned[:, None] & (labels != examples.pad)
+    return counts.at[labels].add(is_owned)
 
 
 def as_trained(variables: Variables, context: LocalContext) -> Trained:
