@@ -311,8 +311,8 @@ class Federation(NamedTuple):
     def class_counts(self) -> np.ndarray:
         """Returns the number of examples of each class at each client, [clients, classes].
 
-        If every token has a label, of tokens; of labels of 0 and 1, [examples, classes], the number of ones. A store has
-        counts of classes recorded; then they are of all examples, whatever ``examples_per_client``.
+        If every token has a label, of tokens; of labels of 0 and 1, [examples, classes], the number of ones. A store
+        has counts of classes recorded; then they are of all examples, whatever ``examples_per_client``.
         """
         if self.store is not None and self.store.class_counts is not None:
             return self.store.class_counts
