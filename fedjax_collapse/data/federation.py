@@ -315,7 +315,7 @@ class Federation(NamedTuple):
         has counts of classes recorded; then they are of all examples, whatever ``examples_per_client``.
         """
         if self.store is not None and self.store.class_counts is not None:
-            return self.store.class_counts
+            return self.store.class_counts.astype(int)
         labels, pad = np.asarray(self.train.labels), self.train.pad
 
         def count(own):
