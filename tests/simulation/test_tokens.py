@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from conftest import assert_close, run_at_once
 from reference.tokens import sentences
@@ -15,6 +16,10 @@ from fedjax_collapse.simulation.evaluation import evaluate
 
 WORDS, LENGTH = 8, 6
 TRAINING = LocalTraining(batch_size=4, learning_rate=0.5, epochs=2)
+
+
+def unchanged(tokens, key):
+    return tokens
 
 
 @pytest.fixture(scope="module")
@@ -111,20 +116,32 @@ def test_classes_are_counted_by_token(federation, model):
     own = [labels[rows] for rows in federation.owned_rows()]
     assert (counts[:, 0] == 0).all() and counts.sum() == (labels != 0).sum()
     assert counts[1].tolist() == [np.sum(own[1] == c) * (c > 0) for c in range(WORDS + 4)]
-    algorithm = FedAvg(TRAINING, {"fedntd": methods.FedNTD(0.5), "fedlc": methods.FedLC(0.1)})
-    result = run_at_once(federation, model, algorithm, rounds=3)
-    assert result.metrics[-1]["loss"] < result.metrics[0]["loss"]
 
 
-def test_personal_models_are_scored_on_their_own_sentences(federation, model):
-    """By the number of tokens that count."""
-    tests = np.split(np.arange(70), [10, 11, 40, 50])
-    own = federation.with_tests(tests)
-    result = run_at_once(own, model, FedAvg(TRAINING, private="head"), rounds=6, evaluate_every=6)
-    labels = np.asarray(federation.test.labels)
-    sizes = [np.sum((labels[rows] > 0) & ~np.isin(labels[rows], [WORDS + 1, WORDS + 3])) for rows in tests]
-    assert result.own_tests["received/size"][-1].tolist() == sizes
-    assert 0 < result.metrics[-1]["own_accuracy"] <= 1 and result.metrics[-1]["own/received/loss"] > 0.5
+def test_frozen_models_are_run_once_or_in_every_step(federation, model, variables):
+    """With augmentation, here of nothing, their outputs are computed in every step; without, once for all tokens."""
+    added = {"fedntd": methods.FedNTD(0.5), "fedlc": methods.FedLC(0.1)}
+    found = [
+        run_at_once(federation, model, FedAvg(TRAINING.replace(**options), added), rounds=2, variables=variables)
+        for options in ({}, {"augmentation": unchanged})
+    ]
+    assert_close(found[0].variables, found[1].variables, 1e-5)
+    assert found[0].metrics[-1]["train/fedntd/not_true"] > 1e-4
+    assert found[0].metrics[-1]["loss"] < found[0].metrics[0]["loss"]
+
+
+def test_clients_are_tested_on_their_own_sentences(federation, model):
+    """Scores are divided by the number of tokens that count, losses by that of all targets; a client may have none."""
+    tests = np.split(np.arange(70), [10, 11, 11, 40])
+    algorithm = FedAvg(TRAINING.replace(optimizer=jax.tree_util.Partial(optax.adam), learning_rate=0.05))
+    result = run_at_once(federation.with_tests(tests), model, algorithm, rounds=6, evaluate_every=6)
+    labels, row = np.asarray(federation.test.labels), result.metrics[-1]
+    targets = np.array([np.sum(labels[rows] > 0) for rows in tests])
+    oov_or_end = np.array([np.isin(labels[rows], [WORDS + 1, WORDS + 3]).sum() for rows in tests])
+    own = {name: values[-1] for name, values in result.own_tests.items()}
+    assert own["received/size"].tolist() == (targets - oov_or_end).tolist() and targets[2] == 0
+    assert row["own_accuracy"] == pytest.approx(row["server_accuracy"]) and row["accuracy"] > 0
+    assert np.nansum(own["received/loss"] * targets) / targets.sum() == pytest.approx(row["loss"])
     with pytest.raises(UserError, match="no class by which to take shares; give tests"):
         run_at_once(federation, model, FedAvg(TRAINING, private="head"), rounds=1)
 
