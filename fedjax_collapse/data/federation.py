@@ -289,7 +289,7 @@ class Federation(NamedTuple):
         A store has them recorded; then they are of all examples, whatever ``examples_per_client``.
         """
         if self.store is not None and self.store.class_counts is not None:
-            return self.store.class_counts
+            return self.store.class_counts.astype(int)
         labels = np.asarray(self.train.labels)
         return np.stack([np.bincount(labels[rows], minlength=self.num_classes) for rows in self.owned_rows()])
 

@@ -170,9 +170,7 @@ class _Host(NamedTuple):
     sizes: np.ndarray  # [clients]
     placed: Data  # on the device, without rows
     num_sent: int  # the most examples that a cohort can own
-    least_sent: (
-        int  # the number that is always sent, so that nothing is recompiled; of a store, most cohorts have fewer
-    )
+    least_sent: int  # always sent, so that nothing is recompiled: the same, or of a store more than a typical cohort's
     client_map: ClientMap
 
     @classmethod

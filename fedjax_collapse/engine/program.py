@@ -193,7 +193,10 @@ class Program:
     def _stored(self):
         data, clients = (size / _MIB for size in self._stored_bytes())
         on_host = [" on the host" * where for where in (self._has_examples_on_host, self._is_on_host)]
-        on_host[0] = " on disk" if self._is_on_disk else on_host[0]
+        if self._is_on_disk:
+            on_host[0] = " on disk"
+        if self._stored_states is not None:
+            return f"{data:.1f} MiB of examples on disk and client states in files"
         return f"{data:.1f} MiB of examples{on_host[0]} and {clients:.1f} MiB of client states{on_host[1]}"
 
     @property

@@ -47,8 +47,7 @@ class Result(NamedTuple):
 
     variables: Variables  # of the server's model as it was evaluated after the last round
     metrics: list[dict[str, Any]]  # a row per evaluated round
-    clients: dict[str, np.ndarray]  # "round" [rounds], and each training metric [rounds, clients]; of a store [rounds,
-    # cohort], with identities "client"
+    clients: dict[str, np.ndarray]  # "round" [rounds], and each training metric [rounds, clients]; see ``simulate``
     spectra: dict[str, np.ndarray]  # "round" [evaluations], "server" and "local" [evaluations, features]
     measurements: dict[str, np.ndarray]  # "round" [evaluations], and the arrays of the user's measurements
     own_tests: dict[str, np.ndarray]  # "round" [evaluations], and <stage>/size, score, loss, auc [evaluations, clients]
@@ -257,10 +256,10 @@ class RunLoop:
 
     def _locate_nonfinite(self, i, found, announce):
         """Stores client and step of the divergence, and returns its message; only devices of this process are used."""
-        announce(f"round {found.round} is not finite; it is run again to find out why")
         if self.stored is not None:  # the files have the states of the last round only
             self._keep_divergence(i, found, None)
             return self.diverged[i].line
+        announce(f"round {found.round} is not finite; it is run again to find out why")
         run, examples = self._before(i, found.round), self.runs[i].federation.train
         failure = divergence.locate_nonfinite(self.rounds, run, examples, self.storage, found)
         self._keep_divergence(i, found, failure)

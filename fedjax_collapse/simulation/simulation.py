@@ -87,7 +87,8 @@ def simulate(
             True writes a checkpoint and returns, and so does Ctrl-C.
 
     Returns:
-        The result, complete or up to where the run was stopped.
+        The result, complete or up to where the run was stopped. Of a federation on disk, ``clients`` only has the
+        cohorts: arrays [rounds, cohort], among them the identities, ``client``.
 
     Raises:
         UserError: a value is invalid, the folder belongs to another run, or a round does not fit into memory.

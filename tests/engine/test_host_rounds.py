@@ -1,6 +1,7 @@
 """Rounds from the host: the same numbers as on the device, which holds no more the more clients there are."""
 
 import gc
+import signal
 import threading
 import time
 
@@ -201,6 +202,19 @@ def test_an_error_of_the_thread_is_one_line(federation, monkeypatch):
     monkeypatch.setattr(host_rounds._Host, "send", fail)
     with pytest.raises(UserError, match=r"a cohort cannot be read \(Input/output error\)"):
         run(host_rounds, on_host(federation), Model(MLP, federation.input_shape), ARMS["fedavg"], MAPS["chunked"], (1,))
+
+
+def test_ctrl_c_ends_the_wait_for_a_cohort(federation, monkeypatch, interruptible):
+    hangs, main = threading.Event(), threading.main_thread().ident
+    monkeypatch.setattr(host_rounds._Host, "send", lambda self, drawn: hangs.wait(60))
+    timer = threading.Timer(1.0, signal.pthread_kill, (main, signal.SIGINT))
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            timer.start()
+            run(host_rounds, on_host(federation), Model(MLP, federation.input_shape), ARMS["fedavg"], MAPS["chunked"])
+    finally:
+        hangs.set()
+        timer.cancel()
 
 
 def test_evaluation_of_examples_on_the_host(federation, monkeypatch):
