@@ -8,6 +8,7 @@ import pytest
 from natural_data import example, flair, leaf, pfl, question, tff
 
 from experiments.commands import convert as command
+from experiments.commands.show_partition import describe
 from fedjax_collapse import Federation, partition, sources
 from fedjax_collapse.data import store as stores
 from fedjax_collapse.data.reading import parquet_clients
@@ -62,6 +63,8 @@ def test_clients_of_sqlite(tmp_path, stackoverflow, capsys):
     assert json.loads(store.facts["source"])["data"]["vocabulary_size"] == 3
     assert store.facts["mean"] is None
     whole = Federation.from_source(expected, partition.given(np.zeros(30, int), 10, expected.owners))
+    facts = describe(whole)
+    assert facts["sizes"] == [3] * 10 and facts["repeated"] == 0
     for storage in ("disk", "host"):
         federation = Federation.from_store(tmp_path / "store", storage=storage)
         assert federation.task == "next_word" and federation.train.pad == 0 and federation.num_targets == 20
