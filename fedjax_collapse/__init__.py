@@ -112,8 +112,12 @@ from fedjax_collapse.nn.adapters import LoRA as LoRA
 from fedjax_collapse.nn.model import Model as Model
 from fedjax_collapse.nn.pretrained import load_pretrained as load_pretrained
 from fedjax_collapse.nn.task import CLASSIFICATION as CLASSIFICATION
+from fedjax_collapse.nn.task import MULTI_LABEL as MULTI_LABEL
+from fedjax_collapse.nn.task import NEXT_CHARACTER as NEXT_CHARACTER
 from fedjax_collapse.nn.task import REGRESSION as REGRESSION
 from fedjax_collapse.nn.task import Task as Task
+from fedjax_collapse.nn.task import multi_label as multi_label
+from fedjax_collapse.nn.task import next_word as next_word
 from fedjax_collapse.privacy.guarantee import Privacy as Privacy
 from fedjax_collapse.simulation.divergence import Diverged as Diverged
 from fedjax_collapse.simulation.loading import LoadedRun as LoadedRun

@@ -40,7 +40,9 @@ def _paths_in_order(model):
     paths = []
 
     def init(key):  # JAX sorts the keys of what it returns; here they are still in the order of their making
-        made = model.module.init(key, jnp.zeros((1, *model.input_shape)), jnp.ones(1, bool), train=False)
+        made = model.module.init(
+            key, jnp.zeros((1, *model.input_shape), model.input_dtype), jnp.ones(1, bool), train=False
+        )
         for collection in ("params", "batch_stats"):
             paths.extend(path for path, _ in _leaves({collection: made.get(collection, {})}))
 

@@ -89,7 +89,7 @@ def convert(
     else:
         with wait(f"reading the classes of {source}"):
             class_names = class_names_of(stream)
-        mean, std = mean_and_std_of(stream, next(stream.train(0)).inputs)
+        mean, std = mean_and_std_of(stream, next(stream.train(0)).inputs) if stream.normalisation else (None, None)
     what = json.dumps(described, default=str)
     with (
         StoreWriter(folder, class_names, mean, std, stream.task, what) as store,

@@ -31,6 +31,7 @@ from fedjax_collapse.core.user_code import check_signature
 from fedjax_collapse.data import Federation, OwnSplit, augment, partition, sources
 from fedjax_collapse.data.class_holders import rows_by_class
 from fedjax_collapse.data.ownership import owned
+from fedjax_collapse.nn import task
 from fedjax_collapse.nn.adapters import LoRA
 from fedjax_collapse.nn.heads import orthogonal_head
 from fedjax_collapse.nn.model import Model
@@ -184,7 +185,7 @@ def _partitions(config, source, seeds):
     if "alpha" not in accepted:  # so that --config.partition.name=iid needs no other change
         arguments.pop("alpha", None)
     check_signature(f"partition {name}", draw, by_name=("labels", "num_clients", "seed"), has_options=True)
-    given = dict(labels=source.labels, num_clients=config["clients"])
+    given = dict(labels=_classes(config, source), num_clients=config["clients"])
     for needed in _OF_SOURCES.keys() & set(accepted):
         if (of_examples := getattr(source, needed)) is None:
             raise UserError(
@@ -196,6 +197,23 @@ def _partitions(config, source, seeds):
     check_value("partition.seed", fixed_seed, Seed | None)
     seed_of = {seed: _draw_seed(config, seed) for seed in seeds}
     return {seed: _partition(config, draw, arguments, **given, seed=own) for seed, own in seed_of.items()}
+
+
+def _classes(config, source):
+    """Returns the classes that a partition divides: the labels, or one class if each example has several labels.
+
+    Raises:
+        UserError: it has several, and the partition needs classes.
+    """
+    name, valid = config["partition"]["name"], partition.WITHOUT_CLASSES
+    if source.labels.ndim == 1 or ":" in name:
+        return source.labels
+    if name not in valid:
+        raise UserError(
+            f"partition {name}: it divides classes, but data source {config['data']['source']} has several labels for "
+            f"each example ({source.task}); expected one of {', '.join(valid)}"
+        )
+    return np.zeros(len(source.labels), np.int32)
 
 
 def _draw_seed(config, seed):
@@ -226,13 +244,22 @@ def model(config: Mapping[str, Any], federation: Federation) -> Model:
     augmented = _augmented_shape(config, federation)
     module = network(name, arguments, federation.num_classes)
     try:
-        built = Model(module, augmented, HEADS[config["head"]], adapters=_adapters(config["network"]))
+        built = Model(
+            module, augmented, HEADS[config["head"]], task.named(federation.task, federation.num_classes),
+            _input_dtype(federation), _adapters(config["network"]),
+        )  # fmt: skip
         if weights := config["network"].get("weights"):
             built = load_pretrained(built, weights)
         jax.eval_shape(built.init, jax.random.key(0))  # raises for invalid options or image sizes
     except BaseException as error:
         raise explained(f"network {name} cannot be made with these options", error) from error
     return built
+
+
+def _input_dtype(federation):
+    """Returns the type of the network's inputs: integers if they are ids, which are not normalised."""
+    inputs, is_normalised = federation.train.inputs, federation.train.mean is not None
+    return float if is_normalised or inputs.dtype.kind not in "iu" else "int32"
 
 
 def _adapters(config):

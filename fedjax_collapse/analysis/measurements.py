@@ -23,7 +23,8 @@ from fedjax_collapse.analysis.measurements_communication import communication as
 from fedjax_collapse.analysis.measurements_layers import layers as layers
 from fedjax_collapse.analysis.measurements_updates import updates as updates
 from fedjax_collapse.analysis.moments import class_moments
-from fedjax_collapse.analysis.spectrum import collapse_ratio, covariance_spectrum, effective_rank
+from fedjax_collapse.analysis.ranking import average_precisions
+from fedjax_collapse.analysis.spectrum import collapse_ratio, effective_rank
 from fedjax_collapse.analysis.unevenness import mean_eigenvalue_variance
 from fedjax_collapse.analysis.watched import over_clients
 from fedjax_collapse.core.records import UserError
@@ -53,8 +54,7 @@ def feature_ranks(view: MeasurementView) -> Numbers:
 
 def personal_models(view: MeasurementView) -> Numbers:
     """Effective rank and R of the models that watched clients use, on the whole test set; of several mean and range."""
-    spectra = [covariance_spectrum(model.features) for model in view.personal_models.values()]
-    of_server = covariance_spectrum(view.server.features)
+    spectra, of_server = [model.spectrum for model in view.personal_models.values()], view.server.spectrum
     found = {
         "effective_rank": [effective_rank(spectrum) for spectrum in spectra],
         "R": [collapse_ratio(spectrum, of_server) for spectrum in spectra],
@@ -213,6 +213,25 @@ def eigenvalue_variance(view: MeasurementView) -> Numbers:
     """Variance of the eigenvalues of features standardised within each class: FedMR's table 7."""
     _check_classes(view, "eigenvalue_variance")
     return _of_models(view, lambda m: {"eigenvalue_variance": mean_eigenvalue_variance(m.features, m.labels)})
+
+
+def average_precision(view: MeasurementView) -> Mapping[str, float | np.ndarray]:
+    """Average precision of several labels: its mean over the labels that test examples have, and the task's score.
+
+    Arrays: ``of_label`` [labels], NaN for a label that no test example has; ``local_of_label`` [watched, labels], NaN
+    for a client outside the cohort.
+    """
+    if view.labels.shape != view.server.logits.shape:
+        raise UserError("measurement average_precision: the examples have no labels of 0 and 1; leave it out")
+
+    def of_label(model):
+        return average_precisions(model.logits, model.labels)
+
+    def summary(model):
+        precisions, is_present = of_label(model), np.any(model.labels != 0, axis=0)
+        return {"macro": mean_score(precisions, is_present), view.model.task.metric: model.evaluation.score}
+
+    return _of_models(view, summary) | _arrays(view, "of_label", of_label)
 
 
 def head_spectrum(view: MeasurementView) -> Mapping[str, float | np.ndarray]:

@@ -104,20 +104,23 @@ class _Levels:
         return moments, np.broadcast_to(correct, len(moments))
 
     def _batches(self, examples: Examples, rows: np.ndarray) -> Iterator[tuple[list[np.ndarray], np.ndarray]]:
-        """Yields the levels [batch, width] and labels of at most ``_BATCH`` of the rows, in order."""
+        """Yields the levels [batch, width] and labels of at most ``_BATCH`` rows, or of their tokens, in order."""
         size = min(_BATCH, len(examples.labels))
         for first in range(0, len(rows), size):
             own = rows[first : first + size]
             padded = np.pad(own, (0, size - len(own)), mode="edge")
             block = examples._replace(inputs=examples.inputs[padded], labels=examples.labels[padded])
-            levels = jax.device_get(_levels(self.model, self.variables, block, np.arange(size) < len(own)))
-            yield [level[: len(own)] for level in levels], np.asarray(examples.labels)[own]
+            levels, labels, mask = jax.device_get(
+                _levels(self.model, self.variables, block, np.arange(size) < len(own))
+            )
+            yield [level[mask] for level in levels], labels[mask]
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def _levels(model, variables, block, mask):
-    outputs, _ = model.apply(variables, get_batch(block, jnp.arange(len(mask)), mask), train=False, levels=True)
-    return *outputs.levels, outputs.features
+    batch = get_batch(block, jnp.arange(len(mask)), mask)
+    outputs, _ = model.apply(variables, batch, train=False, levels=True)
+    return (*outputs.levels, outputs.features), batch.labels, batch.mask
 
 
 def _prefixed(prefix, arrays):

@@ -37,6 +37,7 @@ class Examples(NamedTuple):
     mean: jax.Array | None  # [channels], the inputs' last axis, in their units; None if inputs are not normalised
     std: jax.Array | None  # [channels], likewise
     identities: jax.Array | None = None  # [examples] rows in the whole data set; None if this is the whole data set
+    pad: jax.Array | None = None  # the label that is no target, of labels [examples, length]: one for each token
 
 
 class Ownership(NamedTuple):
@@ -47,9 +48,13 @@ class Ownership(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """One minibatch of one client. ``mask`` is False on padding rows, which must not influence anything."""
+    """One minibatch of one client. ``mask`` is False on padding rows, which must not influence anything.
 
-    inputs: jax.Array  # [batch, ...], normalised
+    If every token of a sequence has a label, a row is a token: ``batch`` is then sequences times length for all but the
+    inputs, and ``mask`` is also False where there is no target.
+    """
+
+    inputs: jax.Array  # [batch, ...], normalised; of tokens [sequences, length]
     labels: jax.Array  # [batch, ...]
     mask: jax.Array  # [batch], bool
 

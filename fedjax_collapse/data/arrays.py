@@ -119,6 +119,6 @@ def as_names(what: str, names: Sequence[str]) -> tuple[str, ...]:
 def check_named(class_names: tuple[str, ...], labels: np.ndarray, test_labels: np.ndarray) -> None:
     """Raises UserError if there are class names and a label is not an index into them."""
     for name, values in (("train", labels), ("test", test_labels)) if class_names else ():
-        largest = as_labels(f"{name} labels", values).max() if values.ndim == 1 else 0
+        largest = as_labels(f"{name} labels", values).max() if values.ndim == 1 else values.max(initial=0)
         if largest >= len(class_names):
             raise UserError(f"data: label {largest} has no name among {len(class_names)} class names")

@@ -23,6 +23,8 @@ def get_batch(
 
     Each image is augmented with a separate key, derived from ``key`` and its row in the whole data set; neither its
     position in the batch nor its row in the part of the data set on the device matters.
+
+    With ``examples.pad``, labels and mask are those of the tokens of all rows, in their order.
     """
     inputs = examples.inputs.at[rows].get(mode="promise_in_bounds")
     inputs = inputs if examples.mean is None else inputs.astype(examples.mean.dtype)
@@ -30,7 +32,15 @@ def get_batch(
         identities = rows if examples.identities is None else examples.identities[rows]
         inputs = jax.vmap(augmentation)(inputs, jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, identities))
     labels = examples.labels.at[rows].get(mode="promise_in_bounds")
+    if examples.pad is not None:
+        mask = (mask[:, None] & (labels != examples.pad)).reshape(-1)
+        labels = labels.reshape(-1)
     return Batch(inputs if examples.mean is None else (inputs - examples.mean) / examples.std, labels, mask)
+
+
+def token_rows(rows: jax.Array, length: int) -> jax.Array:
+    """Returns the rows of the tokens of sequences of that length, [rows * length]; ``rows`` themselves if it is 1."""
+    return rows if length == 1 else (rows[:, None] * length + jnp.arange(length)).reshape(-1)
 
 
 def shuffled_rows(key: Key, rows: jax.Array, size: jax.Array) -> jax.Array:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_collapse.core.hashing import digest, digest_once
-from fedjax_collapse.core.options import Count, check_value
+from fedjax_collapse.core.options import Count, Natural, check_value
 from fedjax_collapse.core.records import Examples, Ownership, UserError
 from fedjax_collapse.data.arrays import (
     as_array,
@@ -23,10 +23,12 @@ from fedjax_collapse.data.domains import Domains, checked_domains
 from fedjax_collapse.data.own_split import OwnSplit
 from fedjax_collapse.data.ownership import as_table, owned, ownership, rows_in_proportion, rows_of
 from fedjax_collapse.data.partition import Partition
+from fedjax_collapse.data.source import OF_TOKENS, PAD
 from fedjax_collapse.data.sources import Source
 from fedjax_collapse.data.store import Store, StoredRows, open_store
 
 STORAGES = ("device", "host", "disk")  # of the examples
+_BLOCK = 2**12  # labels of a store that are read at a time
 _MOST_COUNTED = 10_000  # clients of a store whose class counts are saved with a run
 
 
@@ -35,7 +37,7 @@ class Federation(NamedTuple):
 
     ``class_names`` is empty if labels are not class labels. ``tests`` and ``validation`` are each client's own rows of
     ``test`` and of ``train``; without them, ``own_tests`` takes shares of the common test set. ``client_names`` is
-    empty unless the clients are natural ones.
+    empty unless the clients are natural ones. ``task`` names what is to be predicted (``nn/task.py``).
     """
 
     train: Examples
@@ -46,6 +48,7 @@ class Federation(NamedTuple):
     tests: Ownership | None = None
     validation: Ownership | None = None
     client_names: tuple[str, ...] = ()
+    task: str = "classification"
 
     @classmethod
     def from_source(
@@ -62,12 +65,17 @@ class Federation(NamedTuple):
         domains = None
         if source.domains is not None:
             domains = Domains(source.domain_names, source.domains, source.test_domains)
-        make = cls.from_inputs if source.images.ndim == 2 else cls.from_arrays
-        return make(
+        make = cls.from_inputs if source.images.ndim == 2 or source.labels.ndim > 1 else cls.from_arrays
+        options = dict(mean=source.mean, std=source.std)
+        if source.images.ndim == 2 and source.images.dtype.kind in "iu":  # ids of tokens
+            options = {}
+        if source.task in OF_TOKENS:
+            options["pad"] = PAD
+        made = make(
             source.images, source.labels, partition, source.test_images, source.test_labels,
-            mean=source.mean, std=source.std, class_names=source.class_names,
-            capacity=capacity, domains=domains, storage=storage,
+            class_names=source.class_names, capacity=capacity, domains=domains, storage=storage, **options,
         )  # fmt: skip
+        return made._replace(task=source.task)
 
     @classmethod
     def from_split(
@@ -167,6 +175,7 @@ class Federation(NamedTuple):
         capacity: int | None = None,
         domains: Domains | None = None,
         storage: str = "device",
+        pad: Natural | None = None,
     ) -> "Federation":
         """Returns a federation of inputs of any shape: integers stay integers, other numbers become float32.
 
@@ -176,6 +185,8 @@ class Federation(NamedTuple):
             mean, std: the input of the network is ``(inputs - mean) / std``; scalars or one per entry of the last axis,
                 None for no normalisation.
             class_names: required for classification.
+            pad: if every token has a label, integers [examples, length], the one that is no target. A token is then an
+                example for losses, class counts and measurements; sizes of clients and batches count sequences.
 
         For the other arguments and for errors, see ``from_arrays``.
         """
@@ -183,8 +194,12 @@ class Federation(NamedTuple):
         class_names = as_names("data: class_names", class_names)
         labels, test_labels = as_numbers("train labels", labels), as_numbers("test labels", test_labels)
         check_named(class_names, labels, test_labels)
-        train = _examples("train", inputs, labels, mean, std, storage)
-        test = _examples("test", test_inputs, test_labels, mean, std, storage)
+        check_value("federation: pad", pad, Natural | None)
+        train = _examples("train", inputs, labels, mean, std, storage, pad)
+        test = _examples("test", test_inputs, test_labels, mean, std, storage, pad)
+        if pad is not None and train.labels.shape[1:] != test.labels.shape[1:]:
+            shapes = f"{list(train.labels.shape[1:])} for training, {list(test.labels.shape[1:])} for the test"
+            raise UserError(f"data: labels of tokens have lengths {shapes}; expected the same")
         if train.inputs.shape[1:] != test.inputs.shape[1:]:
             kind = "images" if train.inputs.ndim == 4 else "inputs"
             raise UserError(
@@ -231,14 +246,19 @@ class Federation(NamedTuple):
             )
         table, (mean, std) = StoredRows(store, examples_per_client), (store.facts[name] for name in ("mean", "std"))
         stored = Ownership(table, table.sizes)
+        task = store.facts.get("task", "classification")
+        pad = PAD if task in OF_TOKENS else None
         if storage != "disk":
             inputs, labels, *test = map(np.array, (store.inputs, store.labels, *store.test))  # no longer mapped
-            return cls.from_inputs(
-                inputs, labels, rows_of(stored), *test, mean, std, store.class_names, storage=storage
+            made = cls.from_inputs(
+                inputs, labels, rows_of(stored), *test, mean, std, store.class_names, storage=storage, pad=pad
             )
+            return made._replace(task=task)
         constants = normalization(mean, std, store.inputs.shape[-1:])
-        train, test = (Examples(*arrays, *constants) for arrays in ((store.inputs, store.labels), store.test))
-        return cls(train, stored, test, store.class_names)
+        pad = None if pad is None else padding("train", store.labels, pad)
+        parts = (store.inputs, store.labels), store.test
+        train, test = (Examples(*arrays, *constants, pad=pad) for arrays in parts)
+        return cls(train, stored, test, store.class_names, task=task)
 
     @property
     def num_clients(self) -> int:
@@ -252,6 +272,11 @@ class Federation(NamedTuple):
     @property
     def num_classes(self) -> int:
         return len(self.class_names)
+
+    @property
+    def num_targets(self) -> int:
+        """The number of labels of an example: its length if every token has one, else 1."""
+        return 1 if self.train.pad is None else self.train.labels.shape[1]
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -286,22 +311,36 @@ class Federation(NamedTuple):
     def class_counts(self) -> np.ndarray:
         """Returns the number of examples of each class at each client, [clients, classes].
 
-        A store has them recorded; then they are of all examples, whatever ``examples_per_client``.
+        If every token has a label, of tokens; of labels of 0 and 1, [examples, classes], the number of ones. A store
+        has counts of classes recorded; then they are of all examples, whatever ``examples_per_client``.
         """
         if self.store is not None and self.store.class_counts is not None:
             return self.store.class_counts.astype(int)
-        labels = np.asarray(self.train.labels)
-        return np.stack([np.bincount(labels[rows], minlength=self.num_classes) for rows in self.owned_rows()])
+        labels, pad = np.asarray(self.train.labels), self.train.pad
+
+        def count(own):
+            if pad is None and own.ndim == 2:
+                return own.sum(axis=0, dtype=int)
+            return np.bincount(own.ravel() if pad is None else own[own != pad], minlength=self.num_classes)
+
+        return np.stack([count(labels[rows]) for rows in self.owned_rows()])
 
     def partition_arrays(self) -> dict[str, np.ndarray]:
         """Returns the arrays that are saved for the partition.
 
         ``class_counts`` [clients, classes] and ``class_names`` [classes]; with domains also ``domain_counts`` [clients,
-        domains] and ``domain_names`` [domains]. None of a store of many clients, which has the counts itself.
+        domains] and ``domain_names`` [domains]. If every token has a label, the only class is ``targets``. None of a
+        store of many clients, which has the counts itself, or of one that has not counted them.
         """
-        if self.store is not None and (self.num_clients > _MOST_COUNTED or not self.class_names):
+        store = self.store
+        if store is not None and (self.num_clients > _MOST_COUNTED or store.class_counts is None):
             return {}
-        arrays = {"class_counts": self.class_counts(), "class_names": np.array(self.class_names, str)}
+        if self.train.pad is None:
+            arrays = {"class_counts": self.class_counts(), "class_names": np.array(self.class_names, str)}
+        else:
+            targets = np.sum(np.asarray(self.train.labels) != np.asarray(self.train.pad), axis=1)
+            counts = np.array([[targets[rows].sum()] for rows in self.owned_rows()])
+            arrays = {"class_counts": counts, "class_names": np.array(["targets"])}
         if self.domains is None:
             return arrays
         names, domain_of_example = self.domains.names, self.domains.train
@@ -317,6 +356,8 @@ class Federation(NamedTuple):
         if self.tests is not None:
             return self.tests
         labels = np.asarray(self.test.labels)
+        if self.domains is None and labels.ndim > 1:
+            raise UserError("own tests: examples with several labels have no class by which to take shares; give tests")
         if self.domains is None:
             of_class = [np.flatnonzero(labels == c) for c in range(self.num_classes)]
             parts = [rows_in_proportion(of_class, counts) for counts in self.class_counts()]
@@ -339,7 +380,7 @@ def _table(parts):
     return as_table(parts, max(1, *map(len, parts)))
 
 
-def _examples(name, inputs, labels, mean, std, storage):
+def _examples(name, inputs, labels, mean, std, storage, pad=None):
     inputs = as_numbers(f"{name} inputs", inputs)
     if not inputs.ndim or not labels.ndim:
         raise UserError(f"{name} data: inputs {inputs.shape} and labels {labels.shape}, expected one of each example")
@@ -347,11 +388,25 @@ def _examples(name, inputs, labels, mean, std, storage):
         kind = "images" if inputs.ndim == 4 else "inputs"
         raise UserError(f"{name} data: {len(inputs)} {kind} but {len(labels)} labels")
     place = np.asarray if storage == "host" else jnp.asarray
+    pad = None if pad is None else place(padding(name, labels, pad))
     mean, std = normalization(mean, std, inputs.shape[-1:], name)
     if mean is None:
-        return Examples(place(inputs), place(labels), None, None)
+        return Examples(place(inputs), place(labels), None, None, pad=pad)
     check_normalized(f"{name} inputs", inputs, mean, std)
-    return Examples(*map(place, (inputs, labels, mean, std)))
+    return Examples(*map(place, (inputs, labels, mean, std)), pad=pad)
+
+
+def padding(name: str, labels: np.ndarray, pad: int) -> np.ndarray:
+    """Returns the label of tokens that is no target, in the type of the labels; they are read up to the first target.
+
+    Raises:
+        UserError: labels are not integers [examples, length], or have no target.
+    """
+    if labels.ndim != 2 or labels.dtype.kind not in "iu":
+        raise UserError(f"{name} labels: {labels.dtype} {labels.shape}, expected integers [examples, length] with pad")
+    if not any((labels[first : first + _BLOCK] != pad).any() for first in range(0, len(labels), _BLOCK)):
+        raise UserError(f"{name} labels: all are {pad}, which is padding; expected at least one target")
+    return np.asarray(pad, labels.dtype)
 
 
 def normalization(

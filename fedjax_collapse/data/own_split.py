@@ -41,6 +41,8 @@ class OwnSplit(NamedTuple):
             raise UserError(
                 f"own tests: test {self.test:g}, validation {self.validation:g}; expected test above 0, the sum below 1"
             )
+        if self.stratified and labels.ndim > 1:
+            raise UserError("own tests: stratified, but the examples have several labels each; set stratified=False")
         divided = Divided(*zip(*(self._of(k, np.asarray(own), labels) for k, own in enumerate(partition)), strict=True))
         if empty := [client for client, rows in enumerate(divided.train) if not len(rows)]:
             raise UserError(

@@ -34,6 +34,14 @@ from fedjax_collapse.data.partition_pfllib import pfllib_pat as pfllib_pat
 from fedjax_collapse.data.reading import index_file
 
 PATHOLOGICAL = ("balanced", "niid", "sequential", "shards")
+WITHOUT_CLASSES = (
+    "iid",
+    "quantity",
+    "domain",
+    "given",
+    "dirichlet_of_owners",
+    "from_file",
+)  # read only how many labels
 
 
 @checked

@@ -11,6 +11,8 @@ from fedjax_collapse.data.reading import encoded
 from fedjax_collapse.data.reading.cache import Arrays, cached
 
 MAX_PIXELS = 4096  # in a row
+OF_TOKENS = ("next_word", "next_character")  # the tasks with a label for each token
+PAD = 0  # their label that is no target
 Size = Annotated[int, Interval(0, MAX_PIXELS)]
 Channels = Annotated[int, (0, 1, 3)]
 Share = Annotated[float, Interval(0, 1, "[)")]

@@ -21,7 +21,10 @@ from fedjax_collapse.losses.proximal import proximal_distance as proximal_distan
 from fedjax_collapse.losses.relaxed_contrastive import excess_similarity as excess_similarity
 from fedjax_collapse.losses.relaxed_contrastive import hardest_contrast as hardest_contrast
 from fedjax_collapse.losses.singular import singular_value_variance as singular_value_variance
+from fedjax_collapse.losses.task_loss import binary_cross_entropy as binary_cross_entropy
 from fedjax_collapse.losses.task_loss import cross_entropy as cross_entropy
+from fedjax_collapse.losses.task_loss import cross_entropy_of_many as cross_entropy_of_many
 from fedjax_collapse.losses.task_loss import masked_mean as masked_mean
+from fedjax_collapse.losses.task_loss import summed_binary_cross_entropy as summed_binary_cross_entropy
 from fedjax_collapse.losses.uniformity import classifier_variance as classifier_variance
 from fedjax_collapse.losses.uniformity import hyperspherical_uniformity as hyperspherical_uniformity

@@ -24,7 +24,8 @@ def convolutions(model: Model, batch_size: int) -> list[tuple[Layer, str]]:
             found.append((how.layer(shape, kernel, dtype), choose_lowering(shape, kernel, how, dtype)))
         return call(*args, **kwargs)
 
-    images = jax.ShapeDtypeStruct((batch_size, *model.input_shape), jnp.float32)
+    dtype = jnp.float32 if jnp.issubdtype(model.input_dtype, jnp.floating) else model.input_dtype
+    images = jax.ShapeDtypeStruct((batch_size, *model.input_shape), dtype)
     mask = jax.ShapeDtypeStruct((batch_size,), bool)
     with nn.intercept_methods(notice):
         jax.eval_shape(functools.partial(model.module.init, train=False), jax.random.key(0), images, mask)

@@ -27,8 +27,11 @@ class Model:
     """A Linen network, the shape and type of its input, and its task.
 
     The module is called as ``module(inputs, mask, train)`` and returns ``Outputs``; ``mask`` marks the true rows, for
-    layers that operate across the batch. Models with equal fields are equal, so they share compiled programs. Images
-    larger than ``input_shape`` are cropped to their centre, as training crops them at random (``data/augment.py``).
+    layers that operate across the batch. A network of sequences [batch, length] with a label for each token returns a
+    row for each token, [batch * length, ...]; its mask marks the sequences with a target.
+
+    Models with equal fields are equal, so they share compiled programs. Images larger than ``input_shape`` are cropped
+    to their centre, as training crops them at random (``data/augment.py``).
 
     ``reinitialize`` changes the initial variables of the module, for example ``nn.heads.orthogonal_head``, and
     ``adapters`` adds low-rank ones to layers of the module (``LoRA``).
@@ -105,7 +108,10 @@ class Model:
         return _trace(self, self.init, jax.random.key(0))
 
     def output_shapes(self, variables: Variables, levels: bool = False) -> Outputs:
-        """Returns shapes and dtypes of features [1, d], logits [1, classes] and, if requested, levels."""
+        """Returns shapes and dtypes of features [1, d], logits [1, classes] and, if requested, levels.
+
+        Of a network of tokens there is a row for each of them.
+        """
         inputs = jax.ShapeDtypeStruct((1, *self.input_shape), jax.dtypes.canonicalize_dtype(self.input_dtype))
         batch = Batch(inputs, jax.ShapeDtypeStruct((1,), jnp.int32), jax.ShapeDtypeStruct((1,), bool))
         return _trace(self, lambda v, b: self.apply(v, b, train=False, levels=levels)[0], variables, batch)
@@ -130,7 +136,7 @@ class Model:
         collections = ["batch_stats", LEVELS] if levels else ["batch_stats"]
         with adapted(self.adapters, train):
             outputs, updated = self.module.apply(
-                variables._asdict(), inputs, batch.mask, train=train, mutable=collections, rngs=rngs
+                variables._asdict(), inputs, _of_inputs(batch), train=train, mutable=collections, rngs=rngs
             )
         if LEVELS in updated:
             outputs = outputs._replace(levels=tuple(jax.tree.leaves(updated[LEVELS])))
@@ -209,6 +215,13 @@ def _is_real(dtype):
     except TypeError:
         return False
     return dtype is not None and any(jnp.issubdtype(found, kind) for kind in (bool, jnp.integer, jnp.floating))
+
+
+def _of_inputs(batch):
+    """Returns the mask [len(inputs)]; of sequences with labels of tokens, whether there is a target."""
+    if len(batch.mask) == len(batch.inputs):
+        return batch.mask
+    return batch.mask.reshape(len(batch.inputs), -1).any(axis=1)
 
 
 def _middle(images, height, width):

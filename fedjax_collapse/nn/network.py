@@ -44,6 +44,7 @@ class Network(nn.Module, kw_only=True):
     smallest_image = 1  # height and width in pixels
     needs_images = True  # or inputs of any shape
     head_init = staticmethod(torch_uniform)
+    head_bias_init = staticmethod(torch_uniform)
 
     @nn.compact
     def __call__(self, images: jax.Array, mask: jax.Array, train: bool) -> Outputs:

@@ -123,9 +123,10 @@ def _forward(model: Model, variables: Variables, examples: Examples, key: Key | 
     with jax.default_matmul_precision("highest"):
         trained, stats = model.apply(variables, batch, train=True, key=key)
         evaluated, _ = model.apply(variables, batch, train=False)
+    true = _ROWS * (len(batch.mask) // len(rows))
     modes = {"": trained, " in evaluation": evaluated}
     found = {
-        f"{name} of the true rows{mode}": getattr(outputs, name)[:_ROWS].astype(jnp.result_type(float))
+        f"{name} of the true rows{mode}": getattr(outputs, name)[:true].astype(jnp.result_type(float))
         for mode, outputs in modes.items()
         for name in ("features", "logits")
     }

@@ -1,6 +1,7 @@
 """Tasks: the loss of a batch, and the score of each example that evaluation averages."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 
 import jax
@@ -8,7 +9,9 @@ import jax.numpy as jnp
 
 from fedjax_collapse.core.options import check_fields
 from fedjax_collapse.core.records import Batch, Outputs, UserError
-from fedjax_collapse.losses import cross_entropy, masked_mean
+from fedjax_collapse.losses import binary_cross_entropy, cross_entropy, cross_entropy_of_many, masked_mean
+
+NAMES = ("classification", "regression", "next_word", "next_character", "multi_label")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,25 +23,124 @@ class Task:
         score: the score of each row, [batch] bool or float; ``metric`` is its mean over the test set.
         metric: the name of the mean score in the metrics.
         is_classification: whether the network returns a logit for each class and labels are integers.
+        parts: pairs of a name and a function of a batch, which returns the weight of each row, [batch] numbers or bool:
+            means of the score with these weights, in addition. If one is called ``metric``, it is the metric.
     """
 
     loss: Callable[[Outputs, Batch], jax.Array]
     score: Callable[[Outputs, Batch], jax.Array]
     metric: str = "accuracy"
     is_classification: bool = False
+    parts: tuple[tuple[str, Callable[[Batch], jax.Array]], ...] = ()
 
     def __post_init__(self):
         check_fields(self)
 
-    def check(self, outputs: Outputs, num_classes: int) -> None:
-        """Raises UserError if the network's outputs for one example do not match the classes of the data."""
-        if outputs.features.ndim != 2 or len(outputs.features) != 1:
-            raise UserError(f"network: its features have shape {list(outputs.features.shape)}, expected [batch, d]")
-        if self.is_classification and outputs.logits.shape != (1, num_classes):
+    def check(self, outputs: Outputs, num_classes: int, length: int = 1) -> None:
+        """Raises UserError if the network's outputs for one example do not match the classes of the data.
+
+        Args:
+            outputs: their shapes.
+            num_classes: of the data.
+            length: the number of tokens of an example that have a label each; 1 for one label of an example.
+        """
+        rows = "[batch, d]" if length == 1 else f"[batch * {length}, d], a row for each token"
+        if outputs.features.ndim != 2 or len(outputs.features) != length:
+            raise UserError(f"network: its features have shape {list(outputs.features.shape)}, expected {rows}")
+        if self.is_classification and outputs.logits.shape != (length, num_classes):
             raise UserError(
                 f"network: its logits have shape {list(outputs.logits.shape[1:])}, expected [{num_classes}], one for "
                 f"each class of the data"
             )
+
+    def weights(self, batch: Batch, name: str = "") -> jax.Array:
+        """Returns the weight of each row in the mean of that name, or in ``metric``, [batch]; 0 for padding."""
+        part = dict(self.parts).get(name or self.metric)
+        return batch.mask if part is None else jnp.where(batch.mask, part(batch), 0)
+
+    @property
+    def further(self) -> tuple[str, ...]:
+        """The names of the means that are reported in addition to ``metric``."""
+        return tuple(name for name, _ in self.parts if name != self.metric)
+
+
+def named(name: str, num_classes: int) -> Task:
+    """Returns the task of that name, one of ``NAMES``, of data with this many classes; equal tasks for equal arguments.
+
+    Raises:
+        UserError: there is none.
+    """
+    if name == "next_word":
+        return next_word(num_classes - 4)
+    tasks = {"classification": CLASSIFICATION, "regression": REGRESSION, "next_character": NEXT_CHARACTER}
+    tasks["multi_label"] = multi_label(min(5, max(num_classes, 1)))
+    if name not in tasks:
+        raise UserError(f"task {name!r}: expected one of {', '.join(NAMES)}")
+    return tasks[name]
+
+
+@functools.lru_cache
+def next_word(vocabulary: int) -> Task:
+    """Returns the task to predict each next word, scored as in TensorFlow Federated.
+
+    Ids are 0 for padding, 1 to V for words, V+1 for other words, V+2 and V+3 for begin and end of a sentence. Any id
+    may be predicted. ``accuracy_with_oov`` is over all targets but padding, ``accuracy_no_oov`` without other words,
+    and ``accuracy``, TFF's ``accuracy_no_oov_or_eos``, also without the end. The loss is over all targets but padding.
+
+    Args:
+        vocabulary: the number of words V.
+
+    Raises:
+        UserError: if it is not positive.
+    """
+    if vocabulary < 1:
+        raise UserError(f"task next_word: {vocabulary} words, expected at least 1 and four other ids")
+    oov, end = vocabulary + 1, vocabulary + 3
+    parts = (
+        ("accuracy", _Without((oov, end))),
+        ("accuracy_no_oov", _Without((oov,))),
+        ("accuracy_with_oov", _Without(())),
+    )
+    return dataclasses.replace(NEXT_CHARACTER, parts=parts)
+
+
+@functools.lru_cache
+def multi_label(top: int = 5) -> Task:
+    """Returns the task to predict which of several labels an example has: labels [batch, L] of 0 and 1.
+
+    The loss is the binary cross-entropy in nats, its mean over labels and rows; TensorFlow Federated's is summed over
+    the batch: ``training.task_loss`` ``fedjax_collapse.losses:summed_binary_cross_entropy``. The score is the recall
+    among the ``top`` largest logits: the true ones among them over all true ones, summed over the test set before it is
+    divided, as in Keras.
+    """
+    metric = f"recall_at_{top}"
+    return Task(_multi_label_loss, _Recall(top), metric, parts=((metric, _number_of_labels),))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Without:
+    """The rows whose labels are none of these."""
+
+    labels: tuple[int, ...]
+
+    def __call__(self, batch: Batch) -> jax.Array:
+        return functools.reduce(jnp.logical_and, (batch.labels != label for label in self.labels), batch.mask)
+
+
+def _number_of_labels(batch):
+    return batch.labels.sum(axis=1)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Recall:
+    """The share of a row's true labels that are among its ``top`` largest logits; 0 without a true one."""
+
+    top: int
+
+    def __call__(self, outputs: Outputs, batch: Batch) -> jax.Array:
+        _, chosen = jax.lax.top_k(outputs.logits, self.top)
+        found = jnp.take_along_axis(batch.labels, chosen, axis=1).astype(outputs.logits.dtype)
+        return found.sum(axis=1) / jnp.maximum(batch.labels.astype(found.dtype).sum(axis=1), 1)
 
 
 def _classification_loss(outputs, batch):
@@ -47,6 +149,25 @@ def _classification_loss(outputs, batch):
 
 def _is_correct(outputs, batch):
     return jnp.argmax(outputs.logits, axis=1) == batch.labels
+
+
+def _token_loss(outputs, batch):
+    return cross_entropy_of_many(outputs.logits, batch.labels, batch.mask)
+
+
+def _is_first_of_largest(outputs, batch):
+    """Returns whether the argmax is the label; an argmax of thousands of classes takes as long as the gradient."""
+    logits, labels = outputs.logits, batch.labels[:, None]
+    own = jnp.take_along_axis(logits, labels, axis=1)
+    is_before = (logits > own) | ((logits == own) & (jnp.arange(logits.shape[1]) < labels))
+    return ~jnp.any(is_before, axis=1) & (own[:, 0] == own[:, 0])
+
+
+def _multi_label_loss(outputs, batch):
+    if batch.labels.shape != outputs.logits.shape:
+        shapes = f"logits {list(outputs.logits.shape[1:])} of labels {list(batch.labels.shape[1:])}"
+        raise UserError(f"network: {shapes}, expected a logit for each label")
+    return binary_cross_entropy(outputs.logits, batch.labels, batch.mask)
 
 
 def _squared_errors(outputs, batch):
@@ -63,4 +184,6 @@ def _regression_loss(outputs, batch):
 
 
 CLASSIFICATION = Task(_classification_loss, _is_correct, is_classification=True)  # cross-entropy (nats), top-1
+NEXT_CHARACTER = Task(_token_loss, _is_first_of_largest, is_classification=True)  # of each token, but padding
 REGRESSION = Task(_regression_loss, _squared_errors, "squared_error")
+MULTI_LABEL = multi_label()

@@ -22,7 +22,7 @@ from fedjax_collapse.analysis.moments import Moments, class_moments
 from fedjax_collapse.analysis.spectrum import collapse_ratio, covariance_spectrum, effective_rank, significant_dims
 from fedjax_collapse.core import masks
 from fedjax_collapse.core.annotations import as_array
-from fedjax_collapse.core.records import MEASURED, ClientState, Key, Server, Variables, of_rounds
+from fedjax_collapse.core.records import MEASURED, ClientState, Key, Server, UserError, Variables, of_rounds
 from fedjax_collapse.data.federation import Federation
 from fedjax_collapse.engine import Advance, Participation, RoundRecord, by_identity, on_one_device
 from fedjax_collapse.engine.skipping import SKIPPED
@@ -52,20 +52,49 @@ class MeasuredModel:
 
     @property
     def features(self) -> np.ndarray:
-        """[examples, features]."""
-        return self.evaluation.features
+        """[examples, features].
+
+        Raises:
+            UserError: if every token has a label; of tokens only ``moments`` are stored.
+        """
+        return _stored(self.evaluation.features, "features")
 
     @property
     def logits(self) -> np.ndarray:
-        """[examples, classes]."""
-        return self.evaluation.logits
+        """[examples, classes].
+
+        Raises:
+            UserError: as for ``features``.
+        """
+        return _stored(self.evaluation.logits, "logits")
 
     @functools.cached_property
     def moments(self) -> Moments:
-        """The moments of the features by class, computed once; of a single class if the task has no classes."""
+        """The moments of the features by class, computed once; of a single class if the task has no classes.
+
+        If every token has a label, of the features of all tokens, of a single class.
+        """
+        if self.evaluation.moments is not None:
+            return self.evaluation.moments
         if self.labels.ndim == 1 and self.labels.dtype.kind in "iu":
             return class_moments(self.features, self.labels, self.logits.shape[-1])
         return class_moments(self.features, np.zeros(len(self.features), int), 1)
+
+    @functools.cached_property
+    def spectrum(self) -> np.ndarray:
+        """The eigenvalues of the covariance of the features, descending, [features]."""
+        if self.evaluation.moments is not None:
+            return self.moments.spectrum
+        return covariance_spectrum(self.features)
+
+
+def _stored(outputs, name):
+    if outputs is None:
+        raise UserError(
+            f"measurement: it reads {name}, but of single tokens only the moments of features are stored; leave "
+            "it out, or read MeasuredModel.moments or spectrum"
+        )
+    return outputs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -264,6 +293,7 @@ def _scores(view):
     """Returns the mean scores of the evaluated models, by name."""
     metric, evaluation, personal = view.model.task.metric, view.server.evaluation, view.personal
     scores = {f"server_{metric}": evaluation.score}
+    scores |= {f"server_{name}": value for name, value in evaluation.further.items()}
     if view.federation.domains is not None:
         by_domain = evaluation.domain_scores(view.federation.domains)
         scores[f"domain_{metric}"] = mean_score(np.array(list(by_domain.values())), view.federation.domains.has_tests)
@@ -283,8 +313,8 @@ def _spectra(view):
     ``local`` is the watched client with the lowest identity. If more may be watched, ``clients`` are all of them, NaN
     for one outside the cohort, and there are mean and range of each number.
     """
-    of_server = covariance_spectrum(view.server.features)
-    of_local = [covariance_spectrum(model.features) for model in view.local.values()]
+    of_server = view.server.spectrum
+    of_local = [model.spectrum for model in view.local.values()]
     absent = np.full_like(of_server, np.nan)
     spectra = {"server": of_server, "local": of_local[0] if of_local else absent}
     columns = {f"local_{view.model.task.metric}": [model.evaluation.score for model in view.local.values()]}

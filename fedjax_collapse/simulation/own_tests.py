@@ -62,7 +62,7 @@ class Finetuning(NamedTuple):
 class ClientScores(NamedTuple):
     """Scores on each client's own rows; NaN, but for the size, without rows or if the model is not finite."""
 
-    size: np.ndarray  # [clients] number of rows
+    size: np.ndarray  # [clients] number of rows; if the task weighs them, or every token has a label, sum of weights
     score: np.ndarray  # [clients] sum of scores; for classification the number of correct predictions
     loss: np.ndarray  # [clients] mean loss in nats
     auc: np.ndarray  # [clients] area under the ROC curve, micro, of the softmax; NaN without classes
@@ -223,26 +223,40 @@ def _score(model, has_all, predict, variables, examples, rows, size):
     count = len(pad_to_batches(rows, batch_size))
     num_logits = model.output_shapes(variables).logits.shape[1:]
 
+    has_table = has_all and model.task.is_classification and examples.pad is None
+    is_weighted = examples.pad is not None or bool(model.task.parts)
+
     def add(first, batch, sums):
-        score, loss, lost, table = sums
+        score, loss, lost, table, counts = sums
         outputs, _ = model.apply(variables, batch, train=False)
         outputs = outputs._replace(logits=predict(outputs, batch))
-        score += jnp.sum(scores_of(model, outputs, batch))
+        scores = scores_of(model, outputs, batch)
+        if is_weighted:
+            weights = model.task.weights(batch)
+            scores = jnp.where(weights != 0, weights * scores, 0)
+            counts = tuple(
+                total + jnp.sum(of_rows) for total, of_rows in zip(counts, (weights, batch.mask), strict=True)
+            )
+        score += jnp.sum(scores)
         lost += jnp.sum(batch.mask & ~are_finite(outputs))
         if has_all:
             loss += model.task.loss(outputs, batch) * jnp.sum(batch.mask)
+        if has_table:
             table = jax.lax.dynamic_update_slice_in_dim(table, outputs.logits, first, 0)
-        return score, loss, lost, table
+        return score, loss, lost, table, counts
 
     real = jnp.zeros(())
-    table = jnp.zeros((count, *num_logits), jnp.result_type(float)) if has_all else ()
-    start = real, real, jnp.zeros((), int), table
-    score, loss, lost, table = over_batches(batch_size, examples, rows, size, add, start)
+    table = jnp.zeros((count, *num_logits), jnp.result_type(float)) if has_table else ()
+    counts = (jnp.zeros((), size.dtype),) * 2 if is_weighted else ()
+    start = real, real, jnp.zeros((), int), table, counts
+    score, loss, lost, table, counts = over_batches(batch_size, examples, rows, size, add, start)
+    of_rows = size
+    size, num_rows = counts or (size, size)
     is_scored = (lost == 0) & all_finite(variables) & (size > 0)
-    loss, of_ranking = loss / size if has_all else jnp.nan, jnp.nan
-    if has_all and model.task.is_classification:
+    loss, of_ranking = loss / num_rows if has_all else jnp.nan, jnp.nan
+    if has_table:
         labels = examples.labels[pad_to_batches(rows, batch_size)]
-        of_ranking = auc(table, labels, jnp.arange(count) < size)
+        of_ranking = auc(table, labels, jnp.arange(count) < of_rows)
     return ClientScores(size, *(jnp.where(is_scored, value, jnp.nan) for value in (score, loss, of_ranking)))
 
 

@@ -148,7 +148,7 @@ def check(run: Run, model: Model, schedule: Schedule, hardware: Hardware = Hardw
     training, sizes = algorithm.training, np.asarray(algorithm.trained_sizes(federation.ownership.sizes))
     training.check_sizes(sizes)
     model.check_inputs(federation.input_shape, output_shape(training.augmentation, federation.input_shape))
-    model.task.check(model.initial_shapes(), federation.num_classes)
+    model.task.check(model.initial_shapes(), federation.num_classes, federation.num_targets)
     schedule.check()
     if schedule.finetuning is not None:
         if federation.tests is None:

@@ -25,7 +25,8 @@ from fedjax_collapse.core.records import Batch, Outputs
 from fedjax_collapse.nn.task import REGRESSION
 
 TRAINING = LocalTraining(epochs=1, batch_size=8, learning_rate=0.05)
-ALL = {name: of for name, of in functions(measurements).items() if name not in ("domain_accuracy", "adapters")}
+SPECIAL = ("domain_accuracy", "adapters", "average_precision")  # of domains, of adapters, of several labels
+ALL = {name: of for name, of in functions(measurements).items() if name not in SPECIAL}
 KINDS = ("mean", "min", "max")
 
 

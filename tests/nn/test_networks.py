@@ -18,6 +18,7 @@ from fedjax_collapse.core.records import Variables
 from fedjax_collapse.nn import layers, network
 from fedjax_collapse.nn.inspection import count_lowerings
 from fedjax_collapse.nn.networks import alexnet
+from fedjax_collapse.nn.sequences import TokenNetwork
 
 FEDUV_18 = dict(strides=(2, 2, 2, 2), projector="feduv", projector_dim=512)
 FEDUV_50 = dict(stem_size=7, stem_stride=2, projector="feduv", projector_dim=2048)
@@ -98,7 +99,9 @@ def test_published_networks(name, options, classes, image_shape, features, train
 
 
 def test_every_network_is_tested():
-    assert {tiny.network for tiny in TINY.values()} == {value for value in vars(nn).values() if isinstance(value, type)}
+    """Those of sequences in ``test_sequences.py``."""
+    of_images = {n for n in vars(nn).values() if isinstance(n, type) and not issubclass(n, TokenNetwork)}
+    assert {tiny.network for tiny in TINY.values()} == of_images
     assert set(TINY) == set(pytorch_networks.BACKBONES)
 
 

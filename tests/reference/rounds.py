@@ -106,16 +106,22 @@ class Rounds:
         self.sizes = np.asarray(federation.ownership.sizes)
         self.dtype = torch.tensor(np.array(jax.tree.leaves(variables)[0])).dtype
         with self.precision():
-            images = (np.asarray(federation.train.inputs, np.float64) - 100) / 64
-            self.images = torch.tensor(images).permute(0, 3, 1, 2).to(self.dtype)
-            self.labels = torch.tensor(np.array(federation.train.labels)).long()
+            self.images, self.labels = self.read(federation.train)
             self.server = make.of(variables)
             self.own = [copy.deepcopy(self.server)] * len(self.sizes)
             self.optimizers = [None] * len(self.sizes)  # states of the last rounds
             self.newcomers = set(range(len(self.sizes)))
-            labels = [self.labels[np.array(rows)[:size]] for rows, size in zip(*federation.ownership, strict=True)]
-            counts = torch.stack([torch.bincount(own, minlength=4) for own in labels]).to(self.dtype)
-            method.setup(len(vector(self.server.parameters())), counts, training)
+            method.setup(len(vector(self.server.parameters())), self.class_counts().to(self.dtype), training)
+
+    def read(self, examples):
+        """Inputs, as the network takes them, and labels."""
+        images = (np.asarray(examples.inputs, np.float64) - 100) / 64
+        return torch.tensor(images).permute(0, 3, 1, 2).to(self.dtype), torch.tensor(np.array(examples.labels)).long()
+
+    def class_counts(self):
+        """[clients, classes] or, without classes, of all examples."""
+        labels = [self.labels[np.array(rows)[:size]] for rows, size in zip(*self.federation.ownership, strict=True)]
+        return torch.stack([torch.bincount(own, minlength=4) for own in labels])
 
     @contextlib.contextmanager
     def precision(self):

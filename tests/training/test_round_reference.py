@@ -22,8 +22,9 @@ from reference.beside import COHORT_SIZE, Case, assert_same_rounds
 from reference.networks import TorchETF, TorchSimplex
 from reference.private_rounds import PlainDPFedAvg
 from reference.rounds import TRAINING, PlainFedAvg, Rounds, cohort_of
+from reference.tokens import FedDecorrOnTokens, TokenRounds, TorchStackOverflow, sentences
 
-from fedjax_collapse import FedAvg, Method, Model, engine, methods, nn, simulate
+from fedjax_collapse import FedAvg, Method, Model, engine, methods, next_word, nn, simulate
 from fedjax_collapse.core import discovery
 from fedjax_collapse.core.options import with_options
 from fedjax_collapse.nn.heads import ETF, Shifted, Simplex, TwoHeads
@@ -244,3 +245,18 @@ def test_rounds_of_all_clients_equal_a_plain_pytorch_loop(federation, precision,
     assert_close(result.variables, expected, 1e-11 if is_double else 1e-5)
     leaves = zip(*map(jax.tree.leaves, (expected, jax.device_get(variables))), strict=True)
     assert min(np.abs(a - b).max() for a, b in leaves) > 1e-3  # every leaf was trained, so agreement means something
+
+
+def test_rounds_on_sentences_equal_a_plain_pytorch_loop(float64):
+    """An LSTM with FedDecorr, on tokens that have a target; the last sentences of a batch and of a client are few."""
+    federation = sentences()
+    network = nn.StackOverflowLSTM(federation.num_classes, embedding=4, hidden=5)
+    model = Model(network, federation.input_shape, task=next_word(federation.num_classes - 4), input_dtype="int32")
+    variables, training = model.init(jax.random.key(0)), TRAINING.replace(learning_rate=0.2)
+    options = dict(rounds=2, key=jax.random.key(7), client_map=engine.Vectorized())
+    result = simulate(federation, model, FedAvg(training, DECORR), variables=variables, **options)
+    reference = TokenRounds(federation, FedDecorrOnTokens(), variables, training, TorchStackOverflow)
+    expected = reference.run(jax.random.split(options["key"])[1], 2, cohort_size=5).server.dump()
+    assert_close(result.variables, expected, 1e-10)
+    leaves = zip(*map(jax.tree.leaves, (expected, jax.device_get(variables))), strict=True)
+    assert min(np.abs(a - b).max() for a, b in leaves) > 1e-3

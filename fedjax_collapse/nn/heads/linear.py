@@ -18,11 +18,13 @@ class Linear(nn.Module):
 
     def __call__(self, features: jax.Array) -> jax.Array:
         network = self.parent  # the layer belongs to the network, numbered after its other layers
-        return Dense(self.num_classes, self.use_bias, network.head_init, part="head", parent=network)(features)
+        inits = network.head_init, network.head_bias_init
+        return Dense(self.num_classes, self.use_bias, *inits, part="head", parent=network)(features)
 
 
 def as_linear(head: nn.Module, features: jax.Array) -> jax.Array:
     """Returns logits with params of ``head`` itself, initialised as in ``Linear``; for use in its compact method."""
-    layer = Dense(head.num_classes, head.use_bias, getattr(head.parent, "head_init", torch_uniform))
+    inits = (getattr(head.parent, f"head_{of}init", torch_uniform) for of in ("", "bias_"))
+    layer = Dense(head.num_classes, head.use_bias, *inits)
     nn.share_scope(head, layer)
     return layer(features)

@@ -66,7 +66,10 @@ class LocalContext(NamedTuple):
 
 
 def class_counts(context: LocalContext, variables: Variables) -> jax.Array | None:
-    """Returns how many examples of each class the client trains on, [classes]; None if the task has no classes."""
+    """Returns how many examples of each class the client trains on, [classes]; None if the task has no classes.
+
+    If every token has a label, tokens are counted.
+    """
     model, examples, client = context.model, context.examples, context.client
     if not model.task.is_classification:
         return None
@@ -74,7 +77,10 @@ def class_counts(context: LocalContext, variables: Variables) -> jax.Array | Non
     counts = jnp.zeros(model.output_shapes(variables).logits.shape[1], jnp.int32)
     labels = examples.labels[client.rows]
     if context.algorithm.having("batch"):
-        labels = context.batch(get_batch(examples, client.rows, is_owned)).labels
+        batch = context.batch(get_batch(examples, client.rows, is_owned))
+        labels, is_owned = batch.labels, batch.mask
+    elif examples.pad is not None:
+        is_owned = is_owned[:, None] & (labels != examples.pad)
     return counts.at[labels].add(is_owned)
 
 

@@ -92,7 +92,7 @@ def _loss(context, batch, frozen, key, params, batch_stats):
 
     loss = _task_loss(context, view, outputs, batch)
     score = task.score(outputs, batch).astype(loss.dtype)
-    metrics = {"task_loss": loss, task.metric: masked_mean(score, batch.mask)}
+    metrics = {"task_loss": loss, task.metric: masked_mean(score, task.weights(batch))}
     for name, method in sorted(context.algorithm.having("penalty").items()):
         for term_name, term in method.penalty(view(name)).items():
             loss = loss + term.strength * term.value

@@ -11,7 +11,7 @@ from fedjax_collapse.core import masks
 from fedjax_collapse.core._jax_compat import is_traced
 from fedjax_collapse.core.randomness import Stream
 from fedjax_collapse.core.records import EPOCH, OPTIMIZER, Batch, Key, PyTree, Trained, Variables
-from fedjax_collapse.data.batches import get_batch, over_batches, pad_to_batches, shuffled_rows, zeros_of
+from fedjax_collapse.data.batches import get_batch, over_batches, pad_to_batches, shuffled_rows, token_rows, zeros_of
 from fedjax_collapse.methods.base import RoundView
 from fedjax_collapse.training.local.context import LocalContext
 from fedjax_collapse.training.local.gradient import correct, frozen_outputs, gradient_and_metrics
@@ -176,6 +176,7 @@ class _Phase:
         batch = self.context.batch(get_batch(self.context.examples, rows, mask, augmentation, key))
         if augmentation:
             return batch, frozen_outputs(self.context, batch)
+        positions = token_rows(positions, len(batch.mask) // num_rows)
         return batch, jax.tree.map(lambda leaf: leaf[positions], self.tables)
 
 
@@ -191,11 +192,13 @@ def _frozen_tables(context):
 
     def write(first, batch, tables):
         outputs = frozen_outputs(context, context.batch(batch))
+        first = first * length if length > 1 else first
         return jax.tree.map(lambda t, o: jax.lax.dynamic_update_slice_in_dim(t, o, first, 0), tables, outputs)
 
     batch = get_batch(context.examples, client.rows[:1], jnp.ones(1, bool))
+    length = len(batch.mask)  # tokens of an example; 1 without labels of tokens
     shapes = jax.eval_shape(functools.partial(frozen_outputs, context), batch)
-    tables = jax.tree.map(lambda s: jnp.zeros((count, *s.shape[1:]), s.dtype), shapes)
+    tables = jax.tree.map(lambda s: jnp.zeros((count * length, *s.shape[1:]), s.dtype), shapes)
     if not jax.tree.leaves(tables):
         return tables
     return over_batches(batch_size, context.examples, client.rows, client.size, write, tables)

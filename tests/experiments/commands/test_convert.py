@@ -8,6 +8,7 @@ import pytest
 from natural_data import example, flair, leaf, pfl, question, tff
 
 from experiments.commands import convert as command
+from experiments.commands.show_partition import describe
 from fedjax_collapse import Federation, partition, sources
 from fedjax_collapse.data import store as stores
 from fedjax_collapse.data.reading import parquet_clients
@@ -61,6 +62,13 @@ def test_clients_of_sqlite(tmp_path, stackoverflow, capsys):
     assert_same_clients(store, expected)
     assert json.loads(store.facts["source"])["data"]["vocabulary_size"] == 3
     assert store.facts["mean"] is None
+    whole = Federation.from_source(expected, partition.given(np.zeros(30, int), 10, expected.owners))
+    facts = describe(whole)
+    assert facts["sizes"] == [3] * 10 and facts["repeated"] == 0
+    for storage in ("disk", "host"):
+        federation = Federation.from_store(tmp_path / "store", storage=storage)
+        assert federation.task == "next_word" and federation.train.pad == 0 and federation.num_targets == 20
+        np.testing.assert_array_equal(federation.class_counts(), whole.class_counts())
 
 
 def test_it_continues_where_it_was_interrupted(tmp_path, stackoverflow, monkeypatch, capsys):
@@ -97,6 +105,11 @@ def test_clients_of_parquet_in_any_order_of_rows(tmp_path, monkeypatch, most):
     )
     assert store.names == ("u3", "u1", "u2") and store.facts["mean"] == pytest.approx([123.675, 116.28, 103.53])
     assert_same_clients(store, sources.parquet(tmp_path / "flair", **options))
+    assert Federation.from_store(tmp_path / "store").class_counts().tolist() == [
+        [0, 0, 1, 0],
+        [2, 0, 1, 0],
+        [0, 1, 0, 1],
+    ]
     for file in (tmp_path / "flair").glob("test*"):
         file.unlink()
     options |= dict(test_fraction=0.5, seed=3)  # held out of each client, the same examples as in memory

@@ -18,7 +18,7 @@ from experiments.configs import base, quickstart
 from experiments.configs import glyphs as glyphs_config
 from experiments.configs import pfllib as pfllib_config
 from experiments.study.study import run_study
-from fedjax_collapse import Model, UserError, engine, nn, save_weights
+from fedjax_collapse import Model, UserError, engine, multi_label, next_word, nn, save_weights
 from fedjax_collapse.core.target import Target
 from fedjax_collapse.data import augment, glyphs, normalisations, partition, sources
 
@@ -283,3 +283,36 @@ def test_what_is_documented_exists():
     config = example["get_config"]()
     check_keys(plain(config))
     assert config.data.source == "glyphs"
+
+
+def sentences_source(task: str = "next_word"):
+    """Six ids, of which four are not of words; or three labels of an example."""
+    labels = np.array([[1, 2, 5, 0], [2, 5, 0, 0], [3, 1, 1, 5]] * 4)
+    inputs, names = np.roll(labels, 1, axis=1), tuple("abcdef")
+    if task == "multi_label":
+        inputs, labels, names = labels.astype(np.float32), np.minimum(labels, 1)[:, :3].astype(np.uint8), tuple("abc")
+    owners, both = np.arange(12) % 4, (inputs, labels)
+    return sources.Source(*both, *both, 0.0, 1.0, names, owners=owners, client_names=tuple("ABCD"), task=task)
+
+
+def test_the_task_is_that_of_the_data_source(monkeypatch):
+    """So is the type of the inputs; partitions that divide classes are rejected."""
+    monkeypatch.setattr(build, "data_source", lambda data: sentences_source(data["task"]))
+    config = base.get_config()
+    config.clients, config.partition = 4, dict(name="given")
+    config.data = dict(source="my:source", task="next_word")
+    config.network = dict(name="stackoverflow_lstm", embedding=4, hidden=3)
+    federation = build.federations(plain(config), [0])[0]
+    model = build.model(plain(config), federation)
+    assert model.task == next_word(2) and model.input_dtype == "int32" and federation.num_targets == 4
+    assert federation.client_names == tuple("ABCD") and federation.partition_arrays()["class_counts"].sum() == 36
+    config.partition.name = "dirichlet"
+    with pytest.raises(
+        UserError, match=r"dirichlet: it divides classes, .* several labels for each example \(next_word\)"
+    ):
+        build.federations(plain(config), [0])
+    config.partition.name, config.network, config.data.task = "iid", dict(name="mlp", hidden=()), "multi_label"
+    federation = build.federations(plain(config), [0])[0]
+    model = build.model(plain(config), federation)
+    assert model.task == multi_label(3) and model.input_dtype is float
+    assert federation.partition_arrays()["class_counts"].sum() == np.asarray(federation.train.labels).sum()

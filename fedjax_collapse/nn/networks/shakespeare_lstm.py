@@ -1,0 +1,39 @@
+"""The LSTM of TensorFlow Federated and LEAF for the next character of Shakespeare's plays."""
+
+import dataclasses
+from typing import Annotated
+
+import jax
+
+from fedjax_collapse.core.options import Count
+from fedjax_collapse.nn.network import as_level
+from fedjax_collapse.nn.sequences import LSTM, TokenNetwork, he_normal
+
+
+class ShakespeareLSTM(TokenNetwork):
+    """Embedding, two LSTMs and the classifier.
+
+    Reddi et al., "Adaptive Federated Optimization" (ICLR 2021), appendix C: 820,522 params for 90 ids, one of them
+    padding. With ``predicts="last"`` and 80 ids LEAF's, 817,872: the label is one character after the sequence, a task
+    of classification. Initial weights are TFF's: Keras', but ``he_normal`` for the kernels of the LSTMs. The features
+    are the states of the last LSTM.
+
+    Attributes:
+        hidden: the number of cells of an LSTM.
+        layers: the number of LSTMs.
+        predicts: whether there is a prediction after ``every`` token, or only after the ``last``.
+    """
+
+    num_classes: int
+    embedding: Count = dataclasses.field(default=8, kw_only=True)
+    hidden: Count = 256
+    layers: Count = 2
+    predicts: Annotated[str, ("every", "last")] = "every"
+
+    def represent(self, vectors: jax.Array, mask: jax.Array, train: bool) -> jax.Array:
+        del mask, train
+        for _ in range(self.layers):
+            vectors = LSTM(self.hidden, he_normal, self.dtype)(vectors)
+            last = vectors[:, -1] if self.predicts == "last" else vectors
+            as_level(self, last.reshape(-1, self.hidden))
+        return last

@@ -1,0 +1,107 @@
+"""Tasks: the scores of tokens, and of several labels."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from conftest import assert_close
+from reference.tokens import sentences
+
+from fedjax_collapse import CLASSIFICATION, MULTI_LABEL, REGRESSION, Batch, Outputs, UserError, next_word
+from fedjax_collapse.core.records import Examples
+from fedjax_collapse.data.batches import get_batch
+from fedjax_collapse.losses import masked_mean, summed_binary_cross_entropy
+from fedjax_collapse.nn.task import NEXT_CHARACTER, named
+
+WORDS = 5
+LABELS = np.array([[3, 6, 2, 8, 0, 0], [1, 4, 5, 6, 2, 3]])
+PREDICTED = np.array([[3, 6, 1, 8, 0, 2], [1, 4, 4, 2, 2, 8]])
+
+
+def test_accuracies_of_next_words():
+    """TFF's, of two sentences and a row of padding: 6 of 10 targets, 5 of 8 and 4 of 7."""
+    task = next_word(WORDS)
+    examples = Examples(*(jnp.asarray(part) for part in (PREDICTED, LABELS)), None, None, pad=jnp.asarray(0))
+    batch = get_batch(examples, jnp.array([0, 1, 1]), jnp.array([True, True, False]))
+    logits = jnp.eye(9)[batch.inputs.reshape(-1)]
+    outputs = Outputs(logits, logits)
+    found = {
+        name: (int(jnp.sum(weights & task.score(outputs, batch))), int(jnp.sum(weights)))
+        for name in (task.metric, *task.further)
+        for weights in [task.weights(batch, name)]
+    }
+    assert found == {"accuracy": (4, 7), "accuracy_no_oov": (5, 8), "accuracy_with_oov": (6, 10)}
+    losses = -torch.log_softmax(torch.tensor(np.array(logits)), 1).numpy()[np.arange(18), batch.labels]
+    assert_close(task.loss(outputs, batch), losses[np.array(batch.mask)].mean(), 1e-6)
+
+
+def test_thousands_of_classes(float64):
+    """Loss, gradient and score of tokens are those of classification; of equal logits the first counts."""
+    rng = np.random.default_rng(0)
+    logits = jnp.asarray(np.round(rng.normal(size=(40, 7))))
+    mask = jnp.asarray(rng.random(40) < 0.7)
+    batch = Batch(logits, jnp.asarray(rng.integers(0, 7, 40)), mask)
+    found, expected = (
+        jax.jit(jax.value_and_grad(lambda z, task=task: task.loss(Outputs(z, z), batch)))(logits)
+        for task in (NEXT_CHARACTER, CLASSIFICATION)
+    )
+    assert_close(found, expected, 1e-14)
+    scores = (task.score(Outputs(logits, logits), batch) for task in (NEXT_CHARACTER, CLASSIFICATION))
+    assert np.array_equal(*scores)
+    assert not NEXT_CHARACTER.score(Outputs(logits, logits * np.nan), batch).any()
+
+
+def test_equal_names_give_equal_tasks():
+    assert named("next_word", 9) == next_word(5) != next_word(6)
+    assert named("classification", 3) == CLASSIFICATION and named("regression", 0) == REGRESSION
+    assert named("next_character", 90) == NEXT_CHARACTER and named("multi_label", 500) == MULTI_LABEL
+    for name, classes, message in (("words", 9, "expected one of classification"), ("next_word", 4, "0 words")):
+        with pytest.raises(UserError, match=message):
+            named(name, classes)
+
+
+def test_several_labels():
+    rng = np.random.default_rng(0)
+    logits, labels = rng.normal(size=(6, 9)), rng.random((6, 9)) < 0.3
+    mask = np.array([1, 1, 0, 1, 1, 1], bool)
+    labels[0] = False
+    batch = Batch(jnp.zeros((6, 1)), jnp.asarray(labels, jnp.uint8), jnp.asarray(mask))
+    outputs = Outputs(jnp.zeros((6, 1)), jnp.asarray(np.where(mask[:, None], logits, np.nan), jnp.float32))
+    rows, targets = (torch.tensor(array[mask].astype(float)) for array in (logits, labels))
+    expected = torch.nn.functional.binary_cross_entropy_with_logits(rows, targets)
+    assert_close(MULTI_LABEL.loss(outputs, batch), expected, 1e-6)
+    view = type("View", (), dict(outputs=outputs, batch=batch))
+    assert_close(summed_binary_cross_entropy(view), 5 * expected, 1e-6)
+    top = np.argsort(-logits, 1)[:, :5]
+    hits = np.take_along_axis(labels, top, 1)[mask].sum()
+    recall = masked_mean(MULTI_LABEL.score(outputs, batch), MULTI_LABEL.weights(batch))
+    assert_close(recall, hits / labels[mask].sum(), 1e-6)
+    assert MULTI_LABEL.metric == "recall_at_5"
+
+
+def test_wrong_outputs():
+    outputs = Outputs(jnp.zeros((1, 3)), jnp.zeros((1, 9)))
+    with pytest.raises(UserError, match=r"features have shape \[1, 3\], expected \[batch \* 6, d\], a row for each"):
+        next_word(WORDS).check(outputs, 9, 6)
+    with pytest.raises(UserError, match=r"features have shape \[6, 3\], expected \[batch, d\]"):
+        CLASSIFICATION.check(Outputs(jnp.zeros((6, 3)), jnp.zeros((6, 9))), 9)
+    with pytest.raises(UserError, match=r"logits have shape \[9\], expected \[10\]"):
+        next_word(6).check(Outputs(jnp.zeros((6, 3)), jnp.zeros((6, 9))), 10, 6)
+    batch = Batch(jnp.zeros((1, 2)), jnp.zeros((1, 4)), jnp.ones(1, bool))
+    with pytest.raises(UserError, match=r"logits \[9\] of labels \[4\], expected a logit for each label"):
+        MULTI_LABEL.loss(outputs, batch)
+
+
+def test_wrong_labels_of_tokens():
+    federation = sentences()
+    arrays = np.asarray(federation.train.inputs), np.asarray(federation.train.labels)
+    make, names = type(federation).from_inputs, federation.class_names
+    with pytest.raises(UserError, match=r"expected integers \[examples, length\] with pad"):
+        make(arrays[0], arrays[1][:, 0], [[0]], *arrays, class_names=names, pad=0)
+    with pytest.raises(UserError, match="all are 0, which is padding"):
+        make(arrays[0], 0 * arrays[1], [[0]], *arrays, class_names=names, pad=0)
+    with pytest.raises(UserError, match="lengths"):
+        make(*arrays, [[0]], arrays[0], arrays[1][:, 1:], class_names=names, pad=0)
+    with pytest.raises(UserError, match="label 11 has no name among 10 class names"):
+        make(*arrays, [[0]], *arrays, class_names=names[:10], pad=0)

@@ -1,0 +1,180 @@
+"""Networks of sequences in PyTorch layers, sentences of a Markov chain, and whole rounds on them."""
+
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import torch
+
+from fedjax_collapse import Federation
+from fedjax_collapse.core.records import Variables
+from reference.regularizers import PlainFedDecorr
+from reference.rounds import PlainFedAvg, Rounds
+
+NO_STATISTICS = (SimpleNamespace(running_mean=torch.zeros(0), running_var=torch.zeros(0)),)
+
+
+class TorchTokens(torch.nn.Module):
+    """Ids [batch, length] to features and logits of every token; layers are named as in the library."""
+
+    norms = NO_STATISTICS
+
+    @classmethod
+    def of(cls, variables, **options):
+        """With these variables of the library."""
+        dtype = torch.tensor(np.array(jax.tree.leaves(variables)[0])).dtype
+        network = cls(jax.tree.map(np.shape, variables.params), **options).to(dtype)
+        for path, tensor in network.leaves().items():
+            leaf = variables.params
+            for name in path.split("/"):
+                leaf = leaf[name]
+            with torch.no_grad():
+                tensor.copy_(torch.tensor(np.array(leaf)))
+        return network
+
+    def forward(self, tokens):
+        features = self.represent(torch.nn.functional.embedding(tokens, self.table))
+        logits = features @ self.table.T if self.head is None else self.head(features)
+        return features.flatten(0, -2), logits.flatten(0, -2)
+
+    def dump(self, of=lambda tensor: tensor):
+        """The library's variables, or what ``of`` says of each."""
+        params = {}
+        for path, tensor in self.leaves(of).items():
+            *layers, name = path.split("/")
+            tree = params
+            for layer in layers:
+                tree = tree.setdefault(layer, {})
+            tree[name] = tensor.detach().numpy().copy()
+        return Variables(params, {})
+
+
+def linear(shapes):
+    return torch.nn.Linear(*shapes["kernel"])
+
+
+def of_linear(name, layer, of):
+    return {f"{name}/kernel": of(layer.weight).T, f"{name}/bias": of(layer.bias)}
+
+
+class TorchLSTM(TorchTokens):
+    """Both LSTM networks: after each LSTM a dense layer, or none; biases are weights of an input that is 1."""
+
+    def __init__(self, shapes, layers, has_dense, is_tied=False, only_last=False):
+        super().__init__()
+        self.table, self.only_last = torch.nn.Parameter(torch.zeros(shapes["Embedding_0"]["table"])), only_last
+        self.lstms, self.dense = torch.nn.ModuleList(), torch.nn.ModuleList()
+        for i in range(layers):
+            inputs, gates = shapes[f"LSTM_{i}"]["kernel"]
+            self.lstms.append(torch.nn.LSTM(inputs + 1, gates // 4, bias=False, batch_first=True))
+            self.dense.append(linear(shapes[f"Dense_{i}"]) if has_dense else torch.nn.Identity())
+        self.head = None if is_tied else linear(shapes[f"Dense_{layers * has_dense}"])
+
+    def represent(self, vectors):
+        for lstm, dense in zip(self.lstms, self.dense, strict=True):
+            states, _ = lstm(torch.cat([vectors, torch.ones_like(vectors[..., :1])], -1))
+            vectors = dense(states)
+        return vectors[:, -1] if self.only_last else vectors
+
+    def leaves(self, of=lambda tensor: tensor):
+        found = {"Embedding_0/table": of(self.table)}
+        for i, (lstm, dense) in enumerate(zip(self.lstms, self.dense, strict=True)):
+            inputs = of(lstm.weight_ih_l0)
+            found |= {f"LSTM_{i}/kernel": inputs[:, :-1].T, f"LSTM_{i}/bias": inputs[:, -1]}
+            found[f"LSTM_{i}/recurrent"] = of(lstm.weight_hh_l0).T
+            found |= of_linear(f"Dense_{i}", dense, of) if isinstance(dense, torch.nn.Linear) else {}
+        if self.head is not None:
+            found |= of_linear(f"Dense_{sum(isinstance(d, torch.nn.Linear) for d in self.dense)}", self.head, of)
+        return found
+
+
+class TorchStackOverflow(TorchLSTM):
+    @classmethod
+    def of(cls, variables):
+        return super().of(variables, layers=1, has_dense=True)
+
+
+class TorchTransformer(TorchTokens):
+    """PyTorch's own encoder, without dropout."""
+
+    head = None
+
+    def __init__(self, shapes, heads):
+        super().__init__()
+        self.table = torch.nn.Parameter(torch.zeros(shapes["Embedding_0"]["table"]))
+        self.width, depth = self.table.shape[1], len(shapes) - 1
+        width = shapes["block_0"]["mlp_1"]["kernel"][1]
+        options = dict(dropout=0.0, batch_first=True)
+        self.blocks = torch.nn.ModuleList(
+            [torch.nn.TransformerEncoderLayer(self.width, heads, width, **options) for _ in range(depth)]
+        )
+
+    def represent(self, vectors):
+        length = vectors.shape[1]
+        exponents = (torch.arange(self.width) // 2 * 2).to(vectors.dtype) / self.width
+        angles = torch.arange(length)[:, None] / 10_000**exponents
+        even = torch.arange(self.width) % 2 == 0
+        vectors = vectors * self.width**0.5 + torch.where(even, angles.sin(), angles.cos())
+        is_later = torch.ones(length, length).triu(1).bool()
+        for block in self.blocks:
+            vectors = block(vectors, is_later)
+        return vectors
+
+    def leaves(self, of=lambda tensor: tensor):
+        found = {"Embedding_0/table": of(self.table)}
+        for i, block in enumerate(self.blocks):
+            attention, parts = block.self_attn, ("query", "key", "value")
+            for name, kernel, bias in zip(
+                parts, of(attention.in_proj_weight).chunk(3), of(attention.in_proj_bias).chunk(3), strict=True
+            ):
+                found |= {f"block_{i}/{name}/kernel": kernel.T, f"block_{i}/{name}/bias": bias}
+            layers = dict(out=attention.out_proj, mlp_1=block.linear1, mlp_2=block.linear2)
+            for name, layer in layers.items():
+                found |= of_linear(f"block_{i}/{name}", layer, of)
+            for name, norm in dict(norm_1=block.norm1, norm_2=block.norm2).items():
+                found |= {f"block_{i}/{name}/scale": of(norm.weight), f"block_{i}/{name}/bias": of(norm.bias)}
+        return found
+
+
+def sentences(vocabulary=8, length=6, sizes=(9, 5, 12, 7, 3), tests=21, seed=0):
+    """A federation of sentences of a Markov chain of words, each ended and padded; TFF's ids."""
+    rng = np.random.default_rng(seed)
+    follows = rng.dirichlet(np.full(vocabulary, 0.2), vocabulary)
+    tokens = np.zeros((sum(sizes) + tests, length + 1), int)
+    for sentence in tokens:
+        word, words = rng.integers(vocabulary), rng.integers(2, length + 1)
+        sentence[0] = vocabulary + 2
+        for position in range(1, words):
+            word = rng.choice(vocabulary, p=follows[word])
+            sentence[position] = vocabulary + 1 if rng.random() < 0.1 else word + 1
+        sentence[words] = vocabulary + 3
+    inputs, labels = tokens[:, :-1], tokens[:, 1:]
+    names, count = tuple(map(str, range(vocabulary + 4))), sum(sizes)
+    parts = np.split(np.arange(count), np.cumsum(sizes)[:-1])
+    return Federation.from_inputs(
+        inputs[:count], labels[:count], parts, inputs[count:], labels[count:], class_names=names, pad=0
+    )
+
+
+class OnTokens(PlainFedAvg):
+    """Federated averaging whose steps see the tokens that have a target, one a row."""
+
+    def loss(self, step):
+        labels = step.labels.flatten()
+        is_target = labels != 0
+        rows = dict(features=step.features[is_target], logits=step.logits[is_target], labels=labels[is_target])
+        return super().loss(SimpleNamespace(**{**vars(step), **rows}))
+
+
+class FedDecorrOnTokens(OnTokens, PlainFedDecorr):
+    pass
+
+
+class TokenRounds(Rounds):
+    """Rounds on sentences."""
+
+    def read(self, examples):
+        return tuple(torch.tensor(np.array(part)).long() for part in (examples.inputs, examples.labels))
+
+    def class_counts(self):
+        return torch.tensor(self.sizes)[:, None]

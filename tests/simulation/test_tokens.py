@@ -1,0 +1,160 @@
+"""Runs in which every token has a label: a token is an example for losses, class counts and measurements."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from conftest import assert_close, run_at_once
+from reference.tokens import sentences
+
+from fedjax_collapse import CLASSIFICATION, FedAvg, FedDecorr, LocalTraining, Model, UserError, methods, next_word, nn
+from fedjax_collapse.analysis import measurements
+from fedjax_collapse.analysis.spectrum import covariance_spectrum
+from fedjax_collapse.core.records import Batch
+from fedjax_collapse.simulation.evaluation import evaluate
+
+WORDS, LENGTH = 8, 6
+TRAINING = LocalTraining(batch_size=4, learning_rate=0.5, epochs=2)
+
+
+def unchanged(tokens, key):
+    return tokens
+
+
+@pytest.fixture(scope="module")
+def federation():
+    return sentences(WORDS, LENGTH, tests=70)
+
+
+@pytest.fixture(scope="module")
+def model():
+    network = nn.StackOverflowLSTM(WORDS + 4, embedding=6, hidden=8)
+    return Model(network, (LENGTH,), task=next_word(WORDS), input_dtype="int32")
+
+
+@pytest.fixture(scope="module")
+def variables(model):
+    return model.init(jax.random.key(0))
+
+
+def of_targets(federation, model, variables):
+    """Features, predictions, labels and log-probabilities of all test tokens with a target, computed at once."""
+    inputs, labels = (np.asarray(part) for part in federation.test[:2])
+    rows = labels.size
+    batch = Batch(jnp.asarray(inputs), jnp.zeros(rows, int), jnp.ones(rows, bool))
+    outputs = jax.jit(lambda v: model.apply(v, batch, train=False)[0])(variables)
+    is_target = labels.ravel() != 0
+    features, logits = (np.asarray(part)[is_target] for part in outputs[:2])
+    return features, logits, labels.ravel()[is_target]
+
+
+def test_evaluation_is_streamed(federation, model, variables):
+    """In two batches of 64 sentences; the moments and sums are those of all tokens at once."""
+    features, logits, labels = of_targets(federation, model, variables)
+    found = evaluate(model, variables, federation.test)
+    correct, is_oov, is_end = logits.argmax(1) == labels, labels == WORDS + 1, labels == WORDS + 3
+    assert is_oov.any() and is_end.any() and found.features is None and found.logits is None
+    assert found.score == pytest.approx(correct[~is_oov & ~is_end].mean())
+    assert found.further == {
+        "accuracy_no_oov": pytest.approx(correct[~is_oov].mean()),
+        "accuracy_with_oov": pytest.approx(correct.mean()),
+    }
+    losses = -np.asarray(jax.nn.log_softmax(logits))[np.arange(len(labels)), labels]
+    assert_close(found.loss, losses.mean(), 1e-5)
+    assert found.moments.num_examples == len(labels)
+    assert_close(found.moments.spectrum, covariance_spectrum(features), 1e-9)
+
+
+def test_a_model_that_is_not_finite_has_no_score(federation, model, variables):
+    broken = jax.tree.map(lambda leaf: leaf.at[0].set(jnp.nan), variables)
+    found = evaluate(model, broken, federation.test)
+    assert np.isnan([found.score, *found.further.values()]).all() and np.isnan(found.moments.spectrum).all()
+
+
+def test_federated_averaging_and_decorrelation(federation, model):
+    """The loss falls, and spectra and ranks of the tokens' features are recorded; decorrelation raises the rank."""
+    measured = {"ranks": measurements.feature_ranks, "layers": measurements.layers}
+    ranks = {}
+    for name, added in (("fedavg", {}), ("feddecorr", {"feddecorr": FedDecorr(0.1)})):
+        result = run_at_once(federation, model, FedAvg(TRAINING, added), rounds=8, measurements=measured)
+        first, last = result.metrics[0], result.metrics[-1]
+        assert last["loss"] < first["loss"] - 0.03 and 0 < last["train/accuracy"] < 1
+        assert last["accuracy"] == last["server_accuracy"] != last["server_accuracy_with_oov"]
+        assert result.spectra["server"].shape[-1] == 6 and np.isfinite(result.spectra["local"]).all()
+        assert_close(result.measurements["layers/effective_rank"][-1][-1], last["effective_rank"], 1e-6)
+        ranks[name] = last["effective_rank"]
+    assert ranks["feddecorr"] > ranks["fedavg"] + 0.5
+
+
+def test_padding_changes_nothing(federation, model, variables):
+    """Neither the ids of rows without a target, nor capacity, nor the inputs behind the end, bit for bit."""
+    inputs, labels = (np.asarray(part) for part in federation.train[:2])
+    rng = np.random.default_rng(3)
+    other = np.where(labels == 0, rng.integers(1, WORDS, labels.shape), inputs)
+    algorithm = FedAvg(TRAINING, {"feddecorr": FedDecorr(0.1), "fedprox": methods.FedProx(0.1)})
+    results = [
+        run_at_once(of, model, algorithm, rounds=2, variables=variables)
+        for of in (
+            federation,
+            federation._replace(train=federation.train._replace(inputs=jnp.asarray(other))),
+            federation.with_partition(federation.owned_rows(), capacity=17),
+            federation._replace(train=jax.tree.map(np.asarray, federation.train)),  # on the host
+        )
+    ]
+    for result in results[1:]:
+        for a, b in zip(*(jax.tree.leaves(jax.device_get(r.variables)) for r in (results[0], result)), strict=True):
+            assert np.array_equal(a, b)
+    assert not np.array_equal(
+        results[0].variables.params["Embedding_0"]["table"], variables.params["Embedding_0"]["table"]
+    )
+
+
+def test_classes_are_counted_by_token(federation, model):
+    """On the host and for methods; padding is no class."""
+    counts, labels = federation.class_counts(), np.asarray(federation.train.labels)
+    own = [labels[rows] for rows in federation.owned_rows()]
+    assert (counts[:, 0] == 0).all() and counts.sum() == (labels != 0).sum()
+    assert counts[1].tolist() == [np.sum(own[1] == c) * (c > 0) for c in range(WORDS + 4)]
+
+
+def test_frozen_models_are_run_once_or_in_every_step(federation, model, variables):
+    """With augmentation, here of nothing, their outputs are computed in every step; without, once for all tokens."""
+    added = {"fedntd": methods.FedNTD(0.5), "fedlc": methods.FedLC(0.1)}
+    found = [
+        run_at_once(federation, model, FedAvg(TRAINING.replace(**options), added), rounds=2, variables=variables)
+        for options in ({}, {"augmentation": unchanged})
+    ]
+    assert_close(found[0].variables, found[1].variables, 1e-5)
+    assert found[0].metrics[-1]["train/fedntd/not_true"] > 1e-4
+    assert found[0].metrics[-1]["loss"] < found[0].metrics[0]["loss"]
+
+
+def test_clients_are_tested_on_their_own_sentences(federation, model):
+    """Scores are divided by the number of tokens that count, losses by that of all targets; a client may have none."""
+    tests = np.split(np.arange(70), [10, 11, 11, 40])
+    algorithm = FedAvg(TRAINING.replace(optimizer=jax.tree_util.Partial(optax.adam), learning_rate=0.05))
+    result = run_at_once(federation.with_tests(tests), model, algorithm, rounds=6, evaluate_every=6)
+    labels, row = np.asarray(federation.test.labels), result.metrics[-1]
+    targets = np.array([np.sum(labels[rows] > 0) for rows in tests])
+    oov_or_end = np.array([np.isin(labels[rows], [WORDS + 1, WORDS + 3]).sum() for rows in tests])
+    own = {name: values[-1] for name, values in result.own_tests.items()}
+    assert own["received/size"].tolist() == (targets - oov_or_end).tolist() and targets[2] == 0
+    assert row["own_accuracy"] == pytest.approx(row["server_accuracy"]) and row["accuracy"] > 0
+    assert np.nansum(own["received/loss"] * targets) / targets.sum() == pytest.approx(row["loss"])
+    with pytest.raises(UserError, match="no class by which to take shares; give tests"):
+        run_at_once(federation, model, FedAvg(TRAINING, private="head"), rounds=1)
+
+
+@pytest.mark.parametrize("name", ["neural_collapse", "cka", "class_accuracy"])
+def test_measurements_of_examples_are_rejected(federation, model, name):
+    with pytest.raises(UserError, match="leave it out") as error:
+        run_at_once(federation, model, FedAvg(TRAINING), rounds=1, measurements={name: getattr(measurements, name)})
+    assert "\n" not in str(error.value)
+
+
+def test_a_network_of_classes_is_rejected(federation):
+    network = nn.ShakespeareLSTM(WORDS + 4, hidden=4, predicts="last")
+    for task in (CLASSIFICATION, next_word(WORDS)):
+        with pytest.raises(UserError, match=r"features have shape \[1, 4\], expected \[batch \* 6, d\]"):
+            run_at_once(federation, Model(network, (LENGTH,), task=task, input_dtype="int32"), FedAvg(), rounds=1)
