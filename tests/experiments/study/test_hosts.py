@@ -19,7 +19,8 @@ from experiments.config.plain_values import plain
 from experiments.configs import base
 from experiments.startup import STOPPING
 from experiments.study import hosts
-from fedjax_collapse import Model, UserError, engine, nn
+from fedjax_collapse import Model, UserError, engine, nn, partition, sources
+from fedjax_collapse.data.store import StoreWriter
 
 pytestmark = pytest.mark.slow
 
@@ -44,6 +45,10 @@ def get_config(arg=""):
         scaffold=dict(methods=scaffold), host=dict(methods=scaffold, engine=dict(storage="host")),
         together=dict(methods=scaffold, engine=dict(runs="together")),
         bombed=dict(methods=dict(bomb=dict(name="many:Bomb"))),
+        disk=dict(
+            data=dict(source="store:" + os.path.join(os.path.dirname(__file__), "store")),
+            partition=dict(name="natural"), cohort=dict(sampler=dict(name="uniform_on_host")),
+        ),
     )
     config.seeds = (0, 1)
     config.measurements = dict(round="many:measure")
@@ -67,13 +72,20 @@ class Bomb(Regularizer):
         is_now = (view.client.id == self.client) & (view.round >= 2) & is_short  # drawn in the fourth round
         return {"burst": Term(self.strength, jnp.where(is_now, jnp.nan, 0.0))}
 """
-ONE_RUN, SOUND = ("--arm=scaffold", "--seed=0"), "--arm=host,together"
+ONE_RUN, ON_DISK, SOUND = ("--arm=scaffold", "--seed=0"), ("--arm=disk", "--seed=0"), "--arm=host,together"
 
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory):
+    """A file, beside which there is a store that all processes read."""
     path = tmp_path_factory.mktemp("configs") / "many.py"
     path.write_text(CONFIG)
+    source = sources.digits()
+    parts = partition.dirichlet(source.labels, 10, 1.0, seed=0)
+    with StoreWriter(path.parent / "store", class_names=source.class_names, mean=source.mean, std=source.std) as store:
+        for client, rows in enumerate(parts):
+            store.add(f"client {client}", source.images[rows], source.labels[rows])
+        store.add_test(source.test_images, source.test_labels)
     return f"--config={path}"
 
 
@@ -172,11 +184,12 @@ def test_one_process_stops_and_two_go_on(config, reference, tmp_path, monkeypatc
 
 
 def test_a_process_that_dies_ends_the_others(config, reference, tmp_path):
+    """Both read one store on a shared folder; one process goes on with it."""
     study = tmp_path / "study"
-    statuses, _, errors = in_many(config, study, (2, 1), *ONE_RUN, DIES="process 1 in round 2")
+    statuses, _, errors = in_many(config, study, (2, 1), *ON_DISK, DIES="process 1 in round 2")
     assert statuses == [1, -9] and errors[0] == "error: another process has ended; see its output\n"
-    assert in_one(config, study, 2, *ONE_RUN) == 0
-    assert_agree(study, reference(2, *ONE_RUN), tolerance=0)
+    assert in_one(config, study, 2, *ON_DISK) == 0
+    assert_agree(study, reference(2, *ON_DISK), tolerance=0)
 
 
 def test_a_divergence_is_traced_back_by_the_first_process(config, tmp_path):
