@@ -13,6 +13,7 @@ from fedjax_collapse.analysis import measurements
 from fedjax_collapse.analysis.spectrum import covariance_spectrum
 from fedjax_collapse.core.records import Batch
 from fedjax_collapse.simulation.evaluation import evaluate
+from fedjax_collapse.simulation.loading import LoadedRun
 
 WORDS, LENGTH = 8, 6
 TRAINING = LocalTraining(batch_size=4, learning_rate=0.5, epochs=2)
@@ -64,6 +65,14 @@ def test_evaluation_is_streamed(federation, model, variables):
     assert_close(found.loss, losses.mean(), 1e-5)
     assert found.moments.num_examples == len(labels)
     assert_close(found.moments.spectrum, covariance_spectrum(features), 1e-9)
+
+
+def test_a_loaded_run_predicts_every_token(federation, model, variables):
+    run = LoadedRun(model, federation, FedAvg(), variables, None, {}, None)
+    logits = run.predict(federation.test.inputs)
+    assert logits.shape == (70, LENGTH, WORDS + 4)
+    _, expected, _ = of_targets(federation, model, variables)
+    assert_close(logits[np.asarray(federation.test.labels) != 0], expected, 1e-6)
 
 
 def test_a_model_that_is_not_finite_has_no_score(federation, model, variables):
