@@ -24,6 +24,7 @@ PROGRAMS = {  # program: (module in ``experiments``, description)
     ),
     "report": ("commands.report", "writes the report of a study again, from its saved arrays"),
     "export": ("commands.export_weights", "writes the weights of a run for other libraries: safetensors, PyTorch"),
+    "convert": ("commands.convert", "writes data, client by client, as a store on disk, from which rounds read"),
     "extract": ("commands.extract", "writes the features of a config's data by its network, for the source features"),
     "communication": ("commands.show_communication", "counts the numbers that clients and server exchange in a round"),
     "compile-for": ("commands.compile_for", "compiles a round for TPUs and GPUs, without the device"),

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Sequence
 
 import jax
 
-from experiments.benchmarks import engine_rounds, networks
+from experiments.benchmarks import engine_rounds, networks, storage_rounds
 from experiments.benchmarks.tables import Row, spread
 from experiments.benchmarks.workloads import SEED, WORKLOADS
 from experiments.config.names import classes
@@ -28,6 +28,7 @@ from fedjax_collapse.nn.adapters import LoRA
 
 CLIENTS, EXAMPLES = 10, 1000
 TRAINING = LocalTraining(epochs=10, batch_size=64, learning_rate=0.01, momentum=0.9, weight_decay=1e-5)
+_WARM_UP = 2  # rounds: the first compiles, the second may still fill caches
 AUGMENTED = TRAINING.replace(epochs=2)  # few, as an augmentation costs the same in each
 
 
@@ -90,7 +91,8 @@ def measure(
     names: Collection[str] | None = None,
     like: str | None = None,
 ) -> list[Row]:
-    """A row for each of the ``methods`` or ``augmentations``: seconds of its rounds, and their ratio to the first's.
+    """A row for each of the ``methods``, ``augmentations`` or kinds of ``storage``: seconds of its rounds, and their
+    ratio to the first's.
 
     ``advance`` is called after every preparation and every round, with the number of all of them.
 
@@ -98,6 +100,10 @@ def measure(
     the number of true images; augmenting padding is part of it.
     """
     jax.config.update("jax_num_cpu_devices", cores)  # before anything is computed
+    if kind == "storage":
+        with storage_rounds.rounds(cores, scale) as runs:
+            timed = _in_turns(runs, rounds, advance, storage_rounds.ROUNDS_AT_ONCE)
+        return [{"storage": name} | row for name, row in timed.items()]
     if kind == "methods":
         timed = _interleaved(methods(names, like), rounds, cores, scale, advance, like)
         return [{"method": name} | row for name, row in timed.items()]
@@ -112,12 +118,17 @@ def measure(
 def _interleaved(algorithms, rounds, cores, scale, advance, like=None):
     """The seconds of each algorithm's rounds, and their ratio to those of the first algorithm's adjacent rounds."""
     run_round = {}
-    warm_up = 2  # the first compiles, the second may still fill caches
-    total = len(algorithms) * (1 + warm_up + rounds)
+    total = len(algorithms) * (1 + _WARM_UP + rounds)
     for name, algorithm in algorithms.items():
         run_round[name] = _rounds(algorithm, cores, scale, like)
         advance(total)
-    for _ in range(warm_up):
+    return _in_turns(run_round, rounds, lambda _: advance(total))
+
+
+def _in_turns(run_round, rounds, advance, at_once=1):
+    """The seconds of each function's rounds, of which a call runs ``at_once``; and their ratio to the first's."""
+    total = len(run_round) * (_WARM_UP + rounds)
+    for _ in range(_WARM_UP):
         for run in run_round.values():
             run()
             advance(total)
@@ -126,7 +137,7 @@ def _interleaved(algorithms, rounds, cores, scale, advance, like=None):
         for name, run in run_round.items():
             start = time.perf_counter()
             run()
-            seconds[name].append(time.perf_counter() - start)
+            seconds[name].append((time.perf_counter() - start) / at_once)
             advance(total)
     baseline, rows = next(iter(seconds.values())), {}
     for name, taken in seconds.items():

@@ -98,6 +98,7 @@ _CELLS = {  # by heading
     "network": _value("network"),
     "method": _value("method"),
     "augmentation": _value("augmentation"),
+    "storage": _value("storage"),
     "clients": _value("clients"),
     "timed": _value("timed"),
     "s/round (min-max)": _range("seconds_per_round", ".4g"),
@@ -110,6 +111,7 @@ _CELLS = {  # by heading
     "ratio (min-max)": _range("ratio", ".2f"),
     "over FedAvg (min-max)": _range("overhead", ".3f"),
     "over none (min-max)": _range("overhead", ".3f"),
+    "over host (min-max)": _range("overhead", ".3f"),
     "s/sample over first (min-max)": _range("cost", ".2f"),
     "first round s": _value("seconds_to_first_round", ".1f"),
     "MiB": _value("peak_memory_mib", ".0f"),
@@ -124,6 +126,7 @@ _TABLES = {  # headings, by mode
     ),
     "methods": ("method", _SECONDS, "over FedAvg (min-max)"),
     "augmentations": ("augmentation", _SECONDS, "over none (min-max)", "us/image"),
+    "storage": ("storage", _SECONDS, "over host (min-max)"),
     "networks": ("network", "system", "ms/step (min-max)", "images/s", _RATIO, _FIRST),
     "growth": ("workload", "clients", _SECONDS, "samples/s", "s/sample over first (min-max)", _FIRST, "MiB", "layout"),
 }

@@ -86,14 +86,15 @@ def describe(federation: Federation) -> dict[str, Any]:
     """Returns measures of heterogeneity, clients' domains and names, examples without one owner, and hashes."""
     skew = heterogeneity(federation.class_counts())
     rows, domains = federation.owned_rows(), federation.domains
-    owned = np.unique(np.concatenate(rows))
+    owned, sizes = np.unique(np.concatenate(rows)), list(map(len, rows))  # of examples, which may have several labels
     return {
         "examples": len(federation.train.labels),
         **{name: np.asarray(value).tolist() for name, value in skew._asdict().items()},
+        "sizes": sizes,
         "domains": [[domains.names[i] for i in np.unique(domains.train[own])] for own in rows] if domains else [],
         "client_names": list(federation.client_names),
         "left_out": len(federation.train.labels) - len(owned),
-        "repeated": int(skew.sizes.sum()) - len(owned),
+        "repeated": sum(sizes) - len(owned),
         "sha256": federation.hashes(),
     }
 

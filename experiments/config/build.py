@@ -39,7 +39,14 @@ from fedjax_collapse.nn.pretrained import load_pretrained
 from fedjax_collapse.simulation.own_tests import Finetuning
 from fedjax_collapse.simulation.simulation import Schedule
 
-SAMPLERS = {"uniform": engine.Uniform, "by_size": engine.BySize, "available": engine.Available}
+SAMPLERS = {
+    "uniform": engine.Uniform,
+    "uniform_on_host": engine.HostUniform,
+    "by_size": engine.BySize,
+    "available": engine.Available,
+}
+STORE = "store"  # the data source that is a folder on disk, of ``data.store``
+_OF_STORE = ("natural", "given")  # partitions that keep the clients of a source
 OWN_TESTS = {"shares": lambda: None, "split": OwnSplit, "given": lambda: None}  # how a client gets its own test rows
 _OF_SOURCES = {  # what a partition may need besides labels, and what gives it
     "domains": "",
@@ -55,6 +62,8 @@ def federations(config: Mapping[str, Any], seeds: Iterable[int]) -> dict[int, Fe
     Raises:
         UserError: the source or the partition does not exist, has invalid options, or they do not fit each other.
     """
+    if (found := _from_store(config)) is not None:
+        return dict.fromkeys(seeds, found)
     source, split = data_source(config["data"]), _own_split(config["own_tests"])
     seeds, divided = tuple(seeds), source if split is None else source.pooled()
     partitions = _partitions(config, divided, seeds)
@@ -76,6 +85,24 @@ def federations(config: Mapping[str, Any], seeds: Iterable[int]) -> dict[int, Fe
     }
     train = own[first].train
     return {seed: made._replace(train=train, client_names=names[seed]) for seed, made in own.items()}
+
+
+def _from_store(config):
+    """Returns the federation of a store on disk, the same for all seeds; None for another data source."""
+    source, options = chosen_name("data", config["data"], "source"), without(config["data"], "source")
+    name, _, folder = source.partition(":")
+    if name != STORE or (is_custom_source(source) and file_of(name) is not None):
+        return None
+    if config["partition"]["name"] not in _OF_STORE or config["own_tests"]["name"] != "shares":
+        raise UserError(
+            f"data source {source}: its clients are those of the store, without own tests; expected partition.name="
+            f"{_OF_STORE[0]} and own_tests.name=shares"
+        )
+    if not folder:
+        raise UserError(f"data.source {name!r} lacks its folder: expected {name}:<folder>")
+    storage = config["engine"]["storage"]
+    given = dict(folder=folder, clients=config["clients"], storage="disk" if storage == "auto" else storage)
+    return call("data", Federation.from_store, options, **given)
 
 
 def _own_split(config):

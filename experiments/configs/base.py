@@ -130,7 +130,11 @@ KEYS = {  # sections with dots
     "engine.runs": Key(
         "auto", "whether runs that differ only in numbers are trained together or separate; auto takes the faster"
     ),
-    "engine.storage": Key("auto", "where examples and client states are stored; auto: on the device if they fit"),
+    "engine.storage": Key(
+        "auto",
+        "where examples and client states are stored; auto: on the device if they fit, on disk with "
+        "data.source=store:<folder>",
+    ),
 }
 
 

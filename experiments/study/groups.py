@@ -188,7 +188,7 @@ def _whose(watch, rows):
 
 def _check_together(plan):
     """Raises UserError if batched runs are requested but not possible."""
-    if plan.engine["runs"] == "together" and plan.engine["storage"] == "host":
+    if plan.engine["runs"] == "together" and plan.engine["storage"] in ("host", "disk"):
         raise UserError(
             "runs are batched only with storage on the device: choose engine.runs=separate or engine.storage=device"
         )
@@ -223,7 +223,8 @@ def _divide(plan, runs) -> list[Group]:
 def _is_better_together(plan, runs):
     """Returns whether runs are faster as one program, which fits on the devices and ends with all of them."""
     sizes = [np.asarray(run.federation.ownership.sizes) for run in runs]
-    if plan.engine["storage"] == "host" or plan.schedule.stop_at_accuracy:
+    is_on_disk = runs[0].federation.store is not None
+    if is_on_disk or plan.engine["storage"] == "host" or plan.schedule.stop_at_accuracy:
         return False
     if not together.is_faster(plan.client_map, sizes, plan.algorithm.training.batch_size):
         return False

@@ -43,7 +43,7 @@ class Examples(NamedTuple):
 class Ownership(NamedTuple):
     """The rows of the examples that each client owns."""
 
-    rows: jax.Array  # [clients, capacity] int32 into the examples; padded
+    rows: jax.Array  # [clients, capacity] int32 into the examples; padded. From a store, its ``StoredRows``
     sizes: jax.Array  # [clients] int32
 
 

@@ -1,12 +1,13 @@
 """A federation: the examples, their owners, and a common test set."""
 
+from pathlib import Path
 from typing import Annotated, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
 from fedjax_collapse.core.hashing import digest, digest_once
-from fedjax_collapse.core.options import Natural, check_value
+from fedjax_collapse.core.options import Count, Natural, check_value
 from fedjax_collapse.core.records import Examples, Ownership, UserError
 from fedjax_collapse.data.arrays import (
     as_array,
@@ -24,8 +25,10 @@ from fedjax_collapse.data.ownership import as_table, owned, ownership, rows_in_p
 from fedjax_collapse.data.partition import Partition
 from fedjax_collapse.data.source import OF_TOKENS, PAD
 from fedjax_collapse.data.sources import Source
+from fedjax_collapse.data.store import Store, StoredRows, open_store
 
-STORAGES = ("device", "host")  # of the examples
+STORAGES = ("device", "host", "disk")  # of the examples
+_MOST_COUNTED = 10_000  # clients of a store whose class counts are saved with a run
 
 
 class Federation(NamedTuple):
@@ -210,9 +213,59 @@ class Federation(NamedTuple):
             domains=checked_domains(domains, labels, test_labels),
         )
 
+    @classmethod
+    def from_store(
+        cls,
+        folder: Path | str,
+        clients: int | None = None,
+        examples_per_client: int | None = None,
+        storage: str = "disk",
+    ) -> "Federation":
+        """Returns the federation of a store on disk (``data.store``), whose examples are read when their clients train.
+
+        Only the index is read, a few bytes per client. Cohorts are drawn by ``engine.HostUniform`` then.
+
+        Args:
+            folder: the store.
+            clients: the first clients of the store; by default all.
+            examples_per_client: of larger clients only the first ones are used; by default all.
+            storage: ``disk``; ``host`` or ``device`` read everything into memory.
+
+        Raises:
+            UserError: it is no store, is damaged, lacks test rows, or has fewer clients.
+        """
+        check_value("federation: clients", clients, Count | None)
+        check_value("federation: examples_per_client", examples_per_client, Count | None)
+        check_value("federation: storage", storage, Annotated[str, STORAGES])
+        store = open_store(folder)
+        store = store if clients is None else store.first(clients)
+        if store.offsets[-1] > np.iinfo(np.int32).max:
+            raise UserError(
+                f"{folder}: {store.offsets[-1]} rows, expected at most {np.iinfo(np.int32).max}; set clients"
+            )
+        table, (mean, std) = StoredRows(store, examples_per_client), (store.facts[name] for name in ("mean", "std"))
+        stored = Ownership(table, table.sizes)
+        task = store.facts["task"]
+        pad = PAD if task in OF_TOKENS else None
+        if storage != "disk":
+            made = cls.from_inputs(
+                store.inputs, store.labels, rows_of(stored), *store.test, mean, std, store.class_names,
+                storage=storage, pad=pad,
+            )  # fmt: skip
+            return made._replace(task=task)
+        constants = normalization(mean, std, store.inputs.shape[-1:])
+        parts, pad = ((store.inputs, store.labels), store.test), None if pad is None else np.asarray(pad)
+        train, test = (Examples(*arrays, *constants, pad=pad) for arrays in parts)
+        return cls(train, stored, test, store.class_names, task=task)
+
     @property
     def num_clients(self) -> int:
         return len(self.ownership.sizes)
+
+    @property
+    def store(self) -> Store | None:
+        """The store in which the examples are; None if they are in memory."""
+        return self.ownership.rows.store if isinstance(self.ownership.rows, StoredRows) else None
 
     @property
     def num_classes(self) -> int:
@@ -256,8 +309,11 @@ class Federation(NamedTuple):
     def class_counts(self) -> np.ndarray:
         """Returns the number of examples of each class at each client, [clients, classes].
 
-        If every token has a label, of tokens; of labels of 0 and 1, [examples, classes], the number of ones.
+        If every token has a label, of tokens; of labels of 0 and 1, [examples, classes], the number of ones. A store
+        has them recorded; then they are of all examples, whatever ``examples_per_client``.
         """
+        if self.store is not None and self.store.class_counts is not None:
+            return self.store.class_counts.astype(int)
         labels, pad = np.asarray(self.train.labels), self.train.pad
 
         def count(own):
@@ -271,8 +327,11 @@ class Federation(NamedTuple):
         """Returns the arrays that are saved for the partition.
 
         ``class_counts`` [clients, classes] and ``class_names`` [classes]; with domains also ``domain_counts`` [clients,
-        domains] and ``domain_names`` [domains]. If every token has a label, the only class is ``targets``.
+        domains] and ``domain_names`` [domains]. If every token has a label, the only class is ``targets``. None of a
+        store of many clients, which has the counts itself.
         """
+        if self.store is not None and (self.num_clients > _MOST_COUNTED or not self.class_names):
+            return {}
         if self.train.pad is None:
             arrays = {"class_counts": self.class_counts(), "class_names": np.array(self.class_names, str)}
         else:
@@ -306,6 +365,9 @@ class Federation(NamedTuple):
 
     def hashes(self) -> dict[str, str]:
         """Returns SHA-256 hashes of the data and of the partition, which identify the data of a run."""
+        if self.store is not None:  # recorded when it was written
+            chosen = [self.num_clients, self.ownership.rows.most or 0]
+            return {"data": self.store.facts["data"], "partition": digest([self.store.facts["index"], chosen])}
         data = (self.train.inputs, self.train.labels, self.test.inputs, self.test.labels)
         own = {} if self.tests is None else {"tests": digest([np.asarray(part) for part in self.tests])}
         return {"data": digest_once(data), "partition": digest(self.owned_rows()), **own}
@@ -323,24 +385,40 @@ def _examples(name, inputs, labels, mean, std, storage, pad=None):
         kind = "images" if inputs.ndim == 4 else "inputs"
         raise UserError(f"{name} data: {len(inputs)} {kind} but {len(labels)} labels")
     place = np.asarray if storage == "host" else jnp.asarray
-    if pad is not None:
-        if labels.ndim != 2 or labels.dtype.kind not in "iu":
-            raise UserError(
-                f"{name} labels: {labels.dtype} {labels.shape}, expected integers [examples, length] with pad"
-            )
-        if not (labels != pad).any():
-            raise UserError(f"{name} labels: all are {pad}, which is padding; expected at least one target")
-        pad = place(np.asarray(pad, labels.dtype))
-    if mean is None and std is None:
+    pad = _pad(name, labels, pad, place)
+    mean, std = normalization(mean, std, inputs.shape[-1:], name)
+    if mean is None:
         return Examples(place(inputs), place(labels), None, None, pad=pad)
+    check_normalized(f"{name} inputs", inputs, mean, std)
+    return Examples(*map(place, (inputs, labels, mean, std)), pad=pad)
+
+
+def _pad(name, labels, pad, place):
+    """Returns the label that is no target as an array; None if examples have one label."""
+    if pad is None:
+        return None
+    if labels.ndim != 2 or labels.dtype.kind not in "iu":
+        raise UserError(f"{name} labels: {labels.dtype} {labels.shape}, expected integers [examples, length] with pad")
+    if not (labels != pad).any():
+        raise UserError(f"{name} labels: all are {pad}, which is padding; expected at least one target")
+    return place(np.asarray(pad, labels.dtype))
+
+
+def normalization(
+    mean: float | tuple | None, std: float | tuple | None, channels: tuple[int, ...], name: str = "train"
+) -> tuple[np.ndarray, np.ndarray] | tuple[None, None]:
+    """Returns mean and std [channels] in float32; None for both if neither is given.
+
+    Raises:
+        UserError: they have another shape or are not finite, or a std is not above 0.
+    """
+    if mean is None and std is None:
+        return None, None
     given = (("mean", mean, 0), ("std", std, 1))
     with np.errstate(over="ignore"):
         mean, std = (as_array(f"data: {name}", x if x is not None else y).astype(np.float32) for name, x, y in given)
-    channels = inputs.shape[-1:]
     fits = {mean.shape, std.shape} <= {(), (1,), channels}
     if not fits or not np.all(np.isfinite(mean) & np.isfinite(std) & (std > 0)):
         expected = f"expected finite numbers, one or {channels[0]} of them, and std above 0"
         raise UserError(f"data: mean {mean.tolist()} and std {std.tolist()}; {expected}")
-    mean, std = (np.broadcast_to(x, channels) for x in (mean, std))
-    check_normalized(f"{name} inputs", inputs, mean, std)
-    return Examples(*map(place, (inputs, labels, mean, std)), pad=pad)
+    return tuple(np.broadcast_to(x, channels) for x in (mean, std))

@@ -9,6 +9,7 @@ from fedjax_collapse.core.options import Count, check_value
 from fedjax_collapse.core.records import Ownership, UserError
 from fedjax_collapse.data.arrays import as_array
 from fedjax_collapse.data.partition import Partition
+from fedjax_collapse.data.store import StoredRows
 
 _MAX_OWNERS = 2  # of one example, as in ``partition.partially_disjoint``
 _MAX_CLIENTS = 10_000_000  # stops at a partition that never ends
@@ -71,6 +72,9 @@ def as_table(parts: Sequence[np.ndarray], capacity: int) -> Ownership:
 
 def rows_of(table: Ownership) -> list[np.ndarray]:
     """Returns the rows of each client, without padding."""
+    if isinstance(table.rows, StoredRows):
+        firsts = table.rows.store.offsets[:-1].tolist()
+        return [np.arange(first, first + size) for first, size in zip(firsts, table.sizes.tolist(), strict=True)]
     rows, sizes = map(np.asarray, table)
     return [own[:size] for own, size in zip(rows, sizes, strict=True)]
 

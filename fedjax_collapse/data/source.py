@@ -26,8 +26,8 @@ class Source(NamedTuple):
     labels: np.ndarray  # [examples] int; by ``task`` [examples, length], or [examples, classes] of 0 and 1
     test_images: np.ndarray
     test_labels: np.ndarray
-    mean: float | tuple  # raw pixel units
-    std: float | tuple
+    mean: float | tuple | None  # raw pixel units
+    std: float | tuple | None
     class_names: tuple[str, ...]
     domains: np.ndarray | None = None  # [examples] int index into domain_names, for data with feature shift
     test_domains: np.ndarray | None = None

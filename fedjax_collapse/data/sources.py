@@ -34,6 +34,8 @@ from fedjax_collapse.data.sources_natural import arrow as arrow
 from fedjax_collapse.data.sources_natural import csv as csv
 from fedjax_collapse.data.sources_natural import leaf as leaf
 from fedjax_collapse.data.sources_natural import parquet as parquet
+from fedjax_collapse.data.sources_natural import pfl as pfl
+from fedjax_collapse.data.sources_natural import texts as texts
 from fedjax_collapse.data.sources_natural import tff as tff
 
 

@@ -41,6 +41,7 @@ from fedjax_collapse.engine.rounds import with_first_reports as with_first_repor
 from fedjax_collapse.engine.rounds import without_padding as without_padding
 from fedjax_collapse.engine.samplers import Available as Available
 from fedjax_collapse.engine.samplers import BySize as BySize
+from fedjax_collapse.engine.samplers import HostUniform as HostUniform
 from fedjax_collapse.engine.samplers import Uniform as Uniform
 from fedjax_collapse.engine.skipping import KEEP_ALL as KEEP_ALL
 from fedjax_collapse.engine.skipping import SkipDiverged as SkipDiverged

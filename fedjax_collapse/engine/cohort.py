@@ -57,7 +57,13 @@ class CohortResult(NamedTuple):
 
 
 def draw(
-    rounds: Rounds, algorithm: FedAvg, data: Data, key: Key, round: jax.Array, left_out: jax.Array | None = None
+    rounds: Rounds,
+    algorithm: FedAvg,
+    data: Data,
+    key: Key,
+    round: jax.Array,
+    left_out: jax.Array | None = None,
+    cohort: jax.Array | None = None,
 ) -> Drawn:
     """Draws a round's cohort: its clients, stacked, in the layout's order and padded.
 
@@ -68,12 +74,13 @@ def draw(
         key: of the run's rounds.
         round: the number of the round, from 0.
         left_out: [clients] clients that are treated as if they had dropped out; only without ``Data.order``.
+        cohort: the identities, if they are drawn already.
     """
     sizes = data.ownership.sizes
     rule = data.participation.in_round(key, round, len(sizes))
     key_run, key = key, jax.random.fold_in(key, round)
     if data.order is None:
-        cohort = rule.draw(key, sizes, rounds.layout.cohort_size)
+        cohort = rule.draw(key, sizes, rounds.layout.cohort_size) if cohort is None else cohort
         cohort = without(rule.survivors(key, cohort, len(sizes)), left_out)
         cohort = arrange(cohort, sizes, rounds.layout.client_map)
     else:

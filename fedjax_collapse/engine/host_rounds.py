@@ -1,11 +1,13 @@
-"""Rounds of a federation that is larger than the device: client states stay on the host.
+"""Rounds of a federation that is larger than the device, or than memory: client states stay on the host.
 
-The examples stay there too if their inputs are a NumPy array. The device then holds the server, one cohort, and the
-examples of this cohort and of the next, which are sent while it computes. A round is the one of ``cohort.py``.
+The examples stay there too if their inputs are a NumPy array, or on disk if it is memory-mapped. The device then holds
+the server, one cohort, and the examples of this cohort and of the next two, which a thread reads, pads and sends while
+the device computes. A round is the one of ``cohort.py``.
 """
 
 import contextlib
 import functools
+from concurrent import futures
 from typing import NamedTuple
 
 import jax
@@ -13,45 +15,68 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_collapse.core.randomness import Stream
-from fedjax_collapse.core.records import ClientState, Drawn, Examples, PyTree
+from fedjax_collapse.core.records import ClientState, Drawn, Examples, Key, PyTree, UserError
+from fedjax_collapse.data.store import StoredRows
 from fedjax_collapse.engine import cohort as cohorts
 from fedjax_collapse.engine.client_maps import ClientMap
 from fedjax_collapse.engine.cohort import CohortResult, Data
 from fedjax_collapse.engine.layout import Rounds
+from fedjax_collapse.engine.participation import Participation
 from fedjax_collapse.engine.placement import to_host
 from fedjax_collapse.engine.rounds import Advance, RoundRecord, State
+from fedjax_collapse.engine.samplers import HostUniform
 from fedjax_collapse.engine.skipping import SKIPPED
+from fedjax_collapse.storage.client_states import StoredStates
 from fedjax_collapse.training import server
 from fedjax_collapse.training.algorithm import FedAvg
 
+_AHEAD = 2  # cohorts that are sent before their round; the rows of one more are read ahead from a disk
+_ROOM = 1.25  # of the mean number of examples of a cohort, for the first of the sizes that are compiled
+
 
 def run_rounds(
-    rounds: Rounds, algorithm: FedAvg, state: State, data: Data, examples: Examples, num_rounds: jax.Array | int
+    rounds: Rounds,
+    algorithm: FedAvg,
+    state: State,
+    data: Data,
+    examples: Examples,
+    num_rounds: jax.Array | int,
+    feeder: "Feeder | None" = None,
 ) -> Advance:
     """Returns what ``rounds.run_rounds`` returns, with client states and records as NumPy arrays.
 
     Args:
         rounds: what the rounds are compiled for.
         algorithm: the algorithm.
-        state: donated; client states in NumPy arrays are changed in place, unless they are read-only.
+        state: donated; client states in NumPy arrays are changed in place, unless they are read-only, and so are those
+            in files (``StoredStates``).
         data: preferably with NumPy arrays in ``ownership``, which are otherwise read from the device in every call.
         examples: the examples.
         num_rounds: at least 1.
+        feeder: sends the cohorts, also those of the rounds after this call, of the same rounds, algorithm, data and
+            examples; by default only those of this call.
     """
     num_rounds, client_map = int(num_rounds), rounds.layout.client_map
-    states = jax.tree.map(functools.partial(_writable, len(data.ownership.sizes)), state.clients)
+    states = state.clients
+    if not isinstance(states, StoredStates):
+        states = jax.tree.map(functools.partial(_writable, len(data.ownership.sizes)), states)
     state = client_map.replicate(state._replace(clients=()))._replace(clients=states)
     records = []
     with _compiled_or_not(client_map):
-        host = _Host.of(rounds, data, examples)
+        first = int(state.round)
         # all cohorts are drawn before the first round: the device works in order, so that the host would wait for it
-        drawn = [_draw(rounds, algorithm, host.placed, state.key, state.round + index) for index in range(num_rounds)]
-        sent = host.send(drawn[0])
-        for index in range(num_rounds):
+        if feeder is None:
+            feeder = Feeder(rounds, algorithm, data, examples)
+            feeder.draw(state.key, first, first + num_rounds)
+        else:
+            feeder.draw(state.key, first, first + num_rounds + _AHEAD + 1)
+        host = feeder.host
+        for round in range(first, first + num_rounds):
+            sent = feeder.take(round)
             left_out, ids, (new, result, is_counted) = _train_and_aggregate(rounds, algorithm, host, state, sent)
-            if index + 1 < num_rounds:
-                sent = host.send(drawn[index + 1])
-            records.append(_record(states, len(host.sizes), ids, result, left_out))
+            listed = np.sort(np.asarray(sent.drawn.id))[: rounds.layout.cohort_size] if host.is_on_disk else None
+            _store(states, round, len(host.sizes), ids, result.states)
+            records.append(_record(len(host.sizes), ids, result, left_out, listed))
             if algorithm.having("dispatch"):
                 arrived = np.zeros(len(host.sizes), bool)
                 arrived[ids[np.asarray(is_counted)]] = True
@@ -77,7 +102,9 @@ def with_first_reports(
     if not algorithm.starting:
         return state, None
     current, key = client_map.replicate((state.server, state.key))
-    states = jax.tree.map(np.asarray, state.clients)
+    states = state.clients
+    if not isinstance(states, StoredStates):
+        states = jax.tree.map(np.asarray, states)
     with _compiled_or_not(client_map):
         host, report = _Host.of(rounds, data, examples), functools.partial(_first_reports, rounds, algorithm, current)
         of_clients = Stream.FIRST_REPORTS.key(key)
@@ -96,7 +123,7 @@ def _train_and_aggregate(rounds, algorithm, host, state, first):
         if left_out is not None:
             server = jax.tree.map(jnp.copy, server)  # it is donated
             if left_out.any():
-                cohort = host.send(_draw(rounds, algorithm, host.placed, state.key, state.round, left_out))
+                cohort = host.send(_drawn(rounds, algorithm, host.placed, state.key, state.round, left_out))
         ids = np.asarray(cohort.drawn.id)
         of_cohort = rounds.layout.client_map.shard(_gather(state.clients, ids))
         new, result = _run_round(rounds, algorithm, server, of_cohort, state.round, cohort)
@@ -139,36 +166,124 @@ class _Host(NamedTuple):
     """The source of cohorts; on the host as far as it may be too large for the device."""
 
     examples: Examples
-    rows: np.ndarray  # [clients, capacity]
+    rows: np.ndarray | StoredRows  # [clients, capacity]
     sizes: np.ndarray  # [clients]
     placed: Data  # on the device, without rows
-    num_sent: int  # the most examples that a cohort can own, always sent so that nothing is recompiled
+    num_sent: int  # the most examples that a cohort can own
+    least_sent: int  # always sent, so that nothing is recompiled: the same, or of a store more than a typical cohort's
     client_map: ClientMap
 
     @classmethod
     def of(cls, rounds: Rounds, data: Data, examples: Examples) -> "_Host":
-        rows, sizes = map(np.asarray, data.ownership)
-        num_sent, client_map = int(np.sort(sizes)[-rounds.layout.cohort_size :].sum()), rounds.layout.client_map
+        rows, sizes, cohort_size = data.ownership.rows, np.asarray(data.ownership.sizes), rounds.layout.cohort_size
+        num_sent = least_sent = int(np.partition(sizes, -cohort_size)[-cohort_size:].sum())
+        if isinstance(rows, StoredRows):
+            least_sent = min(num_sent, _power_of_two(int(_ROOM * cohort_size * sizes.mean())))
+        else:
+            rows = np.asarray(rows)
+        client_map = rounds.layout.client_map
         if not isinstance(examples.inputs, np.ndarray):
             examples = client_map.replicate(examples)
         placed = client_map.replicate(data._replace(ownership=data.ownership._replace(rows=())))
-        return cls(examples, rows, sizes, placed, num_sent, client_map)
+        return cls(examples, rows, sizes, placed, num_sent, least_sent, client_map)
+
+    @property
+    def is_on_disk(self) -> bool:
+        """Whether the examples are in a store."""
+        return isinstance(self.rows, StoredRows)
 
     def send(self, drawn: Drawn) -> _Cohort:
         """Sends the clients' rows, and the examples that these refer to, to the device."""
         ids, client_map, examples = np.asarray(drawn.id), self.client_map, self.examples
-        rows = self.rows.take(ids, axis=0, mode="clip")
         if not isinstance(examples.inputs, np.ndarray):
-            return _Cohort(drawn, client_map.shard(rows), examples)
+            return _Cohort(drawn, client_map.shard(self.rows.take(ids, axis=0, mode="clip")), examples)
         sizes = np.where(ids < len(self.sizes), self.sizes.take(ids, mode="clip"), 0)
-        is_owned = np.arange(rows.shape[1]) < sizes[:, None]
-        identities = np.zeros(self.num_sent, rows.dtype)
-        identities[: sizes.sum()] = rows[is_owned]
-        rows = np.zeros_like(rows)
-        rows[is_owned] = np.arange(sizes.sum())
-        inputs, labels = (array[identities] for array in examples[:2])
+        is_owned = np.arange(self.rows.shape[1]) < sizes[:, None]
+        if self.is_on_disk:
+            owned, _ = self.rows.store.rows(ids, self.rows.most)
+        else:
+            owned = self.rows.take(ids, axis=0, mode="clip")[is_owned]
+        rows = np.zeros(is_owned.shape, self.rows.dtype)
+        rows[is_owned] = np.arange(len(owned))
+        identities, inputs, labels = (self._padded(array, owned) for array in (None, *examples[:2]))
         part = client_map.replicate(examples._replace(inputs=inputs, labels=labels, identities=identities))
         return _Cohort(drawn, client_map.shard(rows), part)
+
+    def _padded(self, array, owned):
+        """Returns the owned rows of an array, or of None their numbers, padded to one of few lengths."""
+        room = max(self.least_sent, min(self.num_sent, _power_of_two(len(owned))))
+        if array is None:
+            return np.pad(owned.astype(self.rows.dtype), (0, room - len(owned)))
+        padded = np.zeros((room, *array.shape[1:]), array.dtype)
+        array.take(owned, axis=0, out=padded[: len(owned)], mode="clip")  # does not hold the interpreter's lock
+        return padded
+
+    def advise(self, drawn: Drawn) -> None:
+        """Has the system read the clients' examples ahead, if they are on disk."""
+        if self.is_on_disk:
+            self.rows.store.advise(np.asarray(drawn.id), self.rows.most)
+
+
+class Feeder:
+    """Sends cohorts ahead of their rounds, in a thread.
+
+    Args:
+        rounds: what the rounds are compiled for.
+        algorithm: the algorithm.
+        data: see ``run_rounds``.
+        examples: the examples.
+    """
+
+    def __init__(self, rounds: Rounds, algorithm: FedAvg, data: Data, examples: Examples):
+        self.host = _Host.of(rounds, data, examples)
+        self._rounds, self._algorithm = rounds, algorithm
+        self._thread = futures.ThreadPoolExecutor(1, "cohorts")
+        self._drawn: dict[int, Drawn] = {}
+        self._sent: dict[int, futures.Future] = {}
+
+    def draw(self, key: Key, first: int, end: int) -> None:
+        """Draws the cohorts of some rounds, unless they are drawn already."""
+        for round in range(first, end):
+            if round not in self._drawn and round not in self._sent:
+                self._drawn[round] = _drawn(self._rounds, self._algorithm, self.host.placed, key, round)
+
+    def take(self, round: int) -> _Cohort:
+        """Returns the cohort of a round, and has those of the next rounds sent as far as they are drawn.
+
+        Raises:
+            UserError: the examples cannot be read.
+        """
+        for ahead in range(round, round + _AHEAD + 1):
+            if ahead in self._drawn:
+                self._sent[ahead] = self._thread.submit(self._send, self._drawn.pop(ahead))
+        if (later := self._drawn.get(round + _AHEAD + 1)) is not None:
+            self._thread.submit(self.host.advise, later)
+        return self._sent.pop(round).result()
+
+    def _send(self, drawn):
+        try:
+            return self.host.send(drawn)
+        except OSError as error:
+            reason = error.strerror or type(error).__name__
+            raise UserError(f"data: the examples of a cohort cannot be read ({reason}); restore the store") from error
+
+
+def _power_of_two(count):
+    return 1 << max(0, count - 1).bit_length()
+
+
+def _drawn(rounds, algorithm, data, key, round, left_out=None):
+    """Returns the cohort of a round; drawn on the host if the sampler is for that."""
+    rule, num_clients, cohort = data.participation, len(data.ownership.sizes), None
+    if isinstance(rule.sampler, HostUniform) and type(rule).draw is Participation.draw:
+        words = to_host(_key_of_cohort(key, round))
+        cohort = rule.sampler.draw_on_host(words, num_clients, rounds.layout.cohort_size)
+    return _draw(rounds, algorithm, data, key, round, left_out, cohort)
+
+
+@jax.jit
+def _key_of_cohort(key, round):
+    return jax.random.key_data(Stream.COHORT.key(jax.random.fold_in(key, round)))
 
 
 _draw = jax.jit(cohorts.draw, static_argnums=0)
@@ -230,27 +345,45 @@ def _writable(num_clients, leaf):
     return leaf if leaf.flags.writeable else leaf.copy()
 
 
-def _gather(states: ClientState, ids: np.ndarray) -> ClientState:
+def _gather(states: ClientState | StoredStates, ids: np.ndarray) -> ClientState:
     """Returns the cohort's states; for clients that only pad it some client's state, which is ignored."""
+    if isinstance(states, StoredStates):
+        return states.take(ids)
     return jax.tree.map(lambda leaf: leaf.take(ids, axis=0, mode="clip"), states)
 
 
-def _record(
-    states: ClientState, num_clients: int, ids: np.ndarray, result: CohortResult, left_out: np.ndarray | None
-) -> RoundRecord:
-    """Returns the round's record by client, and stores the cohort's new states in ``states``."""
+def _store(states, round, num_clients, ids, new):
+    """Stores the cohort's new states."""
     is_real = ids < num_clients
+    new = jax.tree.map(lambda leaf: leaf[is_real], to_host(new))
+    if isinstance(states, StoredStates):
+        states.put(round, ids[is_real], new)
+        return
+    for stored, own in zip(*map(jax.tree.leaves, (states, new)), strict=True):
+        stored[ids[is_real]] = own
 
-    def store(stored, new):
-        stored[ids[is_real]] = new[is_real]
-        return stored
+
+def _record(
+    num_clients: int,
+    ids: np.ndarray,
+    result: CohortResult,
+    left_out: np.ndarray | None,
+    listed: np.ndarray | None,
+) -> RoundRecord:
+    """Returns the round's record.
+
+    ``listed``: the identities [cohort] that the record is of, in ascending order; None if it is of all clients.
+    """
+    is_real = ids < num_clients
+    places = ids[is_real] if listed is None else np.searchsorted(listed, ids[is_real])
 
     def spread(values, absent):
-        return store(np.full(num_clients, absent, values.dtype), values)
+        spread = np.full(num_clients if listed is None else len(listed), absent, values.dtype)
+        spread[places] = values[is_real]
+        return spread
 
-    new, metrics, steps = to_host((result.states, result.metrics, result.steps))
-    jax.tree.map(store, states, new)
-    record = RoundRecord(jax.tree.map(lambda m: spread(m, np.nan), metrics), spread(steps, 0))
+    metrics, steps = to_host((result.metrics, result.steps))
+    record = RoundRecord(jax.tree.map(lambda m: spread(m, np.nan), metrics), spread(steps, 0), listed)
     _mark(record, left_out)
     return record
 
@@ -258,7 +391,7 @@ def _record(
 def _mark(record, left_out):
     """Counts the clients that were left out as skipped."""
     if left_out is not None:
-        record.metrics[SKIPPED][left_out] = 1
+        record.metrics[SKIPPED][record.of_entries(left_out).astype(bool)] = 1
 
 
 def _stack(max_rounds: int, *rounds: PyTree) -> np.ndarray:

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import math
+import operator
 from collections.abc import Sequence
 
 import jax
@@ -10,12 +11,14 @@ import numpy as np
 
 from fedjax_collapse.core.records import Examples, UserError
 from fedjax_collapse.data import federation
+from fedjax_collapse.data.store import StoredRows
 from fedjax_collapse.engine import host_rounds, memory, rounds, together
 from fedjax_collapse.engine.cohort import Data, home_order
 from fedjax_collapse.engine.layout import Layout, Rounds
 from fedjax_collapse.engine.placement import to_host
 from fedjax_collapse.engine.rounds import Advance, State
 from fedjax_collapse.engine.skipping import SKIPPED
+from fedjax_collapse.storage.client_states import StoredStates
 from fedjax_collapse.training.algorithm import FedAvg
 
 STORAGES = ("auto", *federation.STORAGES)
@@ -30,22 +33,36 @@ class Program:
         runs: the runs; more than one needs a ``run_map`` and storage on the device.
         examples: the examples.
         storage: ``device``; ``host``, where client states, and the examples if they are NumPy arrays, stay there and
-            the cohort's are sent in every round; ``auto`` is the device, unless the examples are NumPy arrays or the
-            two do not fit.
+            the cohort's are sent in every round; ``disk``, the same for examples in a store; ``auto`` is the device,
+            unless the examples are NumPy arrays or in a store, or the two do not fit.
+        stored: the client states, if they are in files; the runs' states are without them, before and after.
 
     Raises:
-        UserError: the storage cannot hold several runs.
+        UserError: the storage cannot hold several runs, or is not where the examples are.
     """
 
     def __init__(
-        self, rounds: Rounds, runs: Sequence[tuple[FedAvg, State, Data]], examples: Examples, storage: str = "auto"
+        self,
+        rounds: Rounds,
+        runs: Sequence[tuple[FedAvg, State, Data]],
+        examples: Examples,
+        storage: str = "auto",
+        stored: StoredStates | None = None,
     ):
         self._rounds, self._runs, self._examples = rounds, list(runs), examples
         self._data = self._runs[0][2]
         self._state = None  # until it is placed
         self._left_out = []  # by run, the clients whose first reports were left out; until the first rounds
         self.round_bytes = math.nan  # needed on each device by rounds, besides what is stored; NaN if unknown
+        self._is_on_disk = isinstance(self._data.ownership.rows, StoredRows)
+        if storage != "auto" and self._is_on_disk != (storage == "disk"):
+            where, choice = ("in", "disk") if self._is_on_disk else ("not in", "host")
+            raise UserError(
+                f"storage {storage!r}: the examples are {where} a store on disk, choose {choice!r} or 'auto'"
+            )
         self._is_on_host = self._chosen(storage)
+        self._stored_states = stored
+        self._feeder: host_rounds.Feeder | None = None
         if self._is_on_host and rounds.run_map is not None:
             raise UserError(
                 "runs are batched only with storage on the device: choose engine.runs=separate or engine.storage=device"
@@ -68,9 +85,14 @@ class Program:
 
     def advance(self, num_rounds: int) -> list[Advance]:
         """Returns each run after ``num_rounds`` more rounds."""
-        run = host_rounds.run_rounds if self._is_on_host else rounds.run_rounds
+        run = rounds.run_rounds
+        if self._is_on_host:
+            feeder = self._feeder or host_rounds.Feeder(self._rounds, self._algorithm, self._data, self._examples)
+            run, self._feeder = functools.partial(host_rounds.run_rounds, feeder=feeder), feeder
         advance = jax.block_until_ready(run(self._rounds, *self._arguments(num_rounds)))
         self._state = advance.state
+        if self._stored_states is not None:
+            advance = advance._replace(state=self._without_stored(advance.state))
         advances, left_out = self._each(advance), self._left_out
         self._left_out = []
         return list(map(_counted, advances, left_out)) if left_out else advances
@@ -78,6 +100,7 @@ class Program:
     def states(self) -> list[State]:
         """Returns each run's state in the form of ``rounds.init``: without padding, its clients on the host."""
         states = [state for _, state, _ in self._runs] if self._state is None else self._each(self._state)
+        states = states if self._stored_states is None else list(map(self._without_stored, states))
         num_clients = len(self._runs[0][2].ownership.sizes)
         return [rounds.without_padding(state, num_clients, self.order) for state in states]
 
@@ -91,6 +114,9 @@ class Program:
         """Bytes of examples and client states on each device; NaN if some of them are on the host."""
         return math.nan if self._is_on_host else sum(self._stored_bytes())
 
+    def _without_stored(self, state):
+        return state._replace(clients=self._runs[0][1].clients)
+
     def _each(self, tree):
         return [tree] if self._rounds.run_map is None else together.split_runs(tree, len(self._runs))
 
@@ -98,6 +124,7 @@ class Program:
         algorithm, state, data = self._runs[0]
         algorithm = self._rounds.layout.client_map.replicate(algorithm)
         data = data._replace(ownership=jax.device_get(data.ownership))
+        state = state if self._stored_states is None else state._replace(clients=self._stored_states)
         return algorithm, self._started(host_rounds, algorithm, state, data), data
 
     def _on_devices(self):
@@ -125,14 +152,15 @@ class Program:
 
     def _chosen(self, storage):
         if storage != "auto":
-            return storage == "host"
+            return storage in ("host", "disk")
         return self._has_examples_on_host or not memory.fits(sum(self._stored_bytes()), self._rounds.devices)
 
     def _stored_bytes(self):
         """Returns the bytes on each device of the examples with their ownership, and of the client states."""
         (_, state, data), num_devices = self._runs[0], len(self._rounds.devices)
         per_device = -(-len(self._runs) // num_devices) if self._rounds.run_map else 1 / num_devices
-        size = memory.size_in_bytes((self._examples, data.ownership))
+        rows = () if self._is_on_disk else data.ownership.rows
+        size = memory.size_in_bytes((self._examples, data.ownership._replace(rows=rows)))
         return size, round(per_device * memory.size_in_bytes(state.clients))
 
     def _with(self, layout: Layout) -> Rounds:
@@ -165,6 +193,10 @@ class Program:
     def _stored(self):
         data, clients = (size / _MIB for size in self._stored_bytes())
         on_host = [" on the host" * where for where in (self._has_examples_on_host, self._is_on_host)]
+        if self._is_on_disk:
+            on_host[0] = " on disk"
+        if self._stored_states is not None:
+            return f"{data:.1f} MiB of examples on disk and client states in files"
         return f"{data:.1f} MiB of examples{on_host[0]} and {clients:.1f} MiB of client states{on_host[1]}"
 
     @property
@@ -178,5 +210,6 @@ def _counted(advance, left_out):
         return advance
     metrics = dict(advance.record.metrics)
     metrics[SKIPPED] = np.array(to_host(metrics[SKIPPED]))
-    metrics[SKIPPED][0, left_out] = 1
+    first = jax.tree.map(operator.itemgetter(0), advance.record)
+    metrics[SKIPPED][0, first.of_entries(left_out).astype(bool)] = 1
     return advance._replace(record=advance.record._replace(metrics=metrics))

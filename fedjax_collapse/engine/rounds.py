@@ -37,10 +37,20 @@ class State(NamedTuple):
 
 
 class RoundRecord(NamedTuple):
-    """The record of a round; NaN (steps: 0) for clients outside the cohort."""
+    """The record of a round; NaN (steps: 0) for clients outside the cohort.
 
-    metrics: dict[str, jax.Array]  # each [clients]
-    steps: jax.Array  # [clients] optimizer steps
+    Of a federation on disk it only has entries for the cohort, in the order of identities.
+    """
+
+    metrics: dict[str, jax.Array]  # each [clients], or [cohort]
+    steps: jax.Array  # [clients] optimizer steps, or [cohort]
+    ids: np.ndarray | None = None  # [cohort] identities, the number of clients where there is none; None: all clients
+
+    def of_entries(self, of_clients: np.ndarray, absent: float = 0) -> np.ndarray:
+        """Returns the values of the record's entries, given those of all clients."""
+        if self.ids is None:
+            return of_clients
+        return np.where(self.ids < len(of_clients), of_clients.take(self.ids, mode="clip"), absent)
 
 
 class Advance(NamedTuple):

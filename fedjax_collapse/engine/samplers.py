@@ -41,6 +41,38 @@ class Uniform:
 
 
 @struct.dataclass
+class HostUniform(Uniform):
+    """Draws uniformly, without replacement, on the host, in time and memory of the cohort, not of all clients.
+
+    The rule of federations on disk. Its cohorts are others than those of ``Uniform``: Floyd's algorithm ("Programming
+    Pearls", 1987) on the raw numbers of NumPy's Philox generator, whose key is the key of the draw; sorted.
+    """
+
+    def draw(self, key: Key, sizes: jax.Array, cohort_size: int) -> jax.Array:
+        count = len(sizes)
+        if cohort_size == count:
+            return jnp.arange(count)
+
+        def draw(words):
+            return self.draw_on_host(words, count, cohort_size)
+
+        drawn = jax.ShapeDtypeStruct((cohort_size,), jnp.int32)
+        return jax.pure_callback(draw, drawn, jax.random.key_data(key), vmap_method="sequential")
+
+    def draw_on_host(self, words: np.ndarray, num_clients: int, cohort_size: int) -> np.ndarray:
+        """Returns what ``draw`` returns, given the data of the key (``jax.random.key_data``)."""
+        if cohort_size == num_clients:
+            return np.arange(num_clients, dtype=np.int32)
+        bits = np.random.Philox(key=int.from_bytes(np.asarray(words).tobytes(), "little") % 2**128)
+        highest = np.arange(num_clients - cohort_size, num_clients)
+        drawn = (bits.random_raw(cohort_size) >> np.uint64(11)) * 2.0**-53 * (highest + 1)
+        cohort: set[int] = set()
+        for high, number in zip(highest.tolist(), drawn.astype(np.int64).tolist(), strict=True):
+            cohort.add(high if number in cohort else number)
+        return np.sort(np.fromiter(cohort, np.int32, cohort_size))
+
+
+@struct.dataclass
 class BySize(Uniform):
     """Draws in proportion to numbers of examples, without replacement. Uploads are to be weighted equally."""
 

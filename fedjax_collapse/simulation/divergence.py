@@ -75,8 +75,8 @@ def suspect(record: RoundRecord, done: int, loss: float, score: str) -> Suspicio
     if by_client.any():
         first = int(by_client.any(axis=1).argmax())
         terms = tuple(name for name, clients in failed.items() if clients[first].any())
-        return Suspicion(done - len(cohort) + 1 + first, _positions(by_client[first]), terms)
-    return None if np.isfinite(loss) else Suspicion(done, _positions(cohort[-1]), ())
+        return Suspicion(done - len(cohort) + 1 + first, _identities(record, by_client, first), terms)
+    return None if np.isfinite(loss) else Suspicion(done, _identities(record, cohort, -1), ())
 
 
 def locate_nonfinite(
@@ -181,8 +181,10 @@ def _more(clients):
     return f" (and {len(clients) - 1} more)" if len(clients) > 1 else ""
 
 
-def _positions(flags):
-    return tuple(map(int, np.flatnonzero(flags)))
+def _identities(record, flags, round):
+    """Returns the identities of the clients that have a flag [rounds, entries] in a round."""
+    flagged = np.flatnonzero(flags[round])
+    return tuple(map(int, flagged if record.ids is None else record.ids[round][flagged]))
 
 
 def _train(context):

@@ -209,7 +209,9 @@ def view_models(
         return measured(own_tests.personal_model(model, algorithm, current, clients, *data, key, round, client))
 
     run = federation, model, watched.received, algorithm
-    view = MeasurementView(int(round), of_server, local, len(ids), *run, make_personal=personal)
+    view = MeasurementView(
+        int(round), of_server, local, len(ids), *run, make_personal=personal if federation.store is None else None
+    )
     return view, current, clients
 
 
@@ -341,6 +343,7 @@ def _training(record, sizes):
     Skipped clients are counted over all rounds.
     """
     cohort, metrics = record.steps[-1] > 0, of_rounds(record.metrics)
+    sizes = sizes if record.ids is None else record.of_entries(sizes)[-1]
     counts = {f"train/{name}": int(np.nansum(metrics.pop(name))) for name in (SKIPPED,) if name in metrics}
     return counts | {
         f"train/{name}": float(np.average(values[-1][cohort], weights=sizes[cohort])) if cohort.any() else math.nan

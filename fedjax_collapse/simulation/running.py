@@ -13,7 +13,7 @@ import numpy as np
 
 from fedjax_collapse import engine
 from fedjax_collapse.core import masks, processes
-from fedjax_collapse.core.records import Variables
+from fedjax_collapse.core.records import ClientState, UserError, Variables
 from fedjax_collapse.engine import Advance, RoundRecord, State
 from fedjax_collapse.nn.model import Model
 from fedjax_collapse.simulation import divergence
@@ -31,12 +31,14 @@ from fedjax_collapse.simulation.resumption import make_folder, newest_whole
 from fedjax_collapse.simulation.runs import Hardware, Row, Run, Schedule, check, description, initialize
 from fedjax_collapse.simulation.stopwatch import Stopwatch
 from fedjax_collapse.storage.checkpoint import Checkpoints
+from fedjax_collapse.storage.client_states import StoredStates, check_space
 from fedjax_collapse.storage.fingerprint import claim
 from fedjax_collapse.storage.history import History, write_npz
 from fedjax_collapse.storage.local_models import save_local_models
 from fedjax_collapse.training import server
 from fedjax_collapse.training.local import NotFinite
 
+_LOGGED = 3  # the most intervals between checkpoints whose changes of client states in files are logged
 PATIENCE = 5.0  # seconds between two checks whether to stop
 
 
@@ -45,7 +47,7 @@ class Result(NamedTuple):
 
     variables: Variables  # of the server's model as it was evaluated after the last round
     metrics: list[dict[str, Any]]  # a row per evaluated round
-    clients: dict[str, np.ndarray]  # "round" [rounds], and each training metric [rounds, clients]
+    clients: dict[str, np.ndarray]  # "round" [rounds], and each training metric [rounds, clients]; see ``simulate``
     spectra: dict[str, np.ndarray]  # "round" [evaluations], "server" and "local" [evaluations, features]
     measurements: dict[str, np.ndarray]  # "round" [evaluations], and the arrays of the user's measurements
     own_tests: dict[str, np.ndarray]  # "round" [evaluations], and <stage>/size, score, loss, auc [evaluations, clients]
@@ -68,13 +70,18 @@ class Result(NamedTuple):
 
 def _record(clients):
     """Returns the record of rounds, from the arrays of a history."""
-    metrics = {name: values for name, values in clients.items() if name not in ("round", "steps")}
-    return RoundRecord(metrics, clients["steps"])
+    metrics = {name: values for name, values in clients.items() if name not in ("round", "steps", "client")}
+    return RoundRecord(metrics, clients["steps"], clients.get("client"))
 
 
 def _as_lists(arrays):
     """Returns values and type of each array."""
     return {name: [array.tolist(), str(array.dtype)] for name, array in arrays.items()}
+
+
+def _call(functions):
+    for function in functions:
+        function()
 
 
 def _has_own_tests(run):
@@ -96,17 +103,43 @@ class RunLoop:
         self.sizes = [np.asarray(run.algorithm.trained_sizes(run.federation.ownership.sizes)) for run in runs]
         initial = [initialize(run, model, schedule) for run in runs]
         self.algorithms, states, data = zip(*initial, strict=True)
+        stored, states = self._in_files(states)
         self.stores: list[Checkpoints | None] = [None] * len(runs)
         states, self.histories = self._open_in_first(states)
         self.done, self.last = int(states[0].round), 0
+        self.stored = stored(self.done) if stored else None
         # all clients measure at the end of a call: then the rounds between two evaluations are a single one
         self.is_divisible = not any(algorithm.measuring(by_all=True) for algorithm in self.algorithms)
         self.rounds_at_once = 1 if self.is_divisible else schedule.evaluate_every
         self.diverged = self._remembered_divergences()
         parts = list(zip(self.algorithms, states, data, strict=True))
-        self.program = engine.Program(rounds, parts, runs[0].federation.train, hardware.storage)
+        self.program = engine.Program(rounds, parts, runs[0].federation.train, hardware.storage, self.stored)
         self.compiling = 0.0
         self.rounds, self.storage = rounds, hardware.storage
+
+    def _in_files(self, states):
+        """Returns what opens the client states in files, or None, and the states, then without those of clients.
+
+        They are in files for a federation on disk whose run has a folder.
+
+        Raises:
+            UserError: the disk has no room for them.
+        """
+        run, state = self.runs[0], states[0]
+        if run.federation.store is None or run.folder is None or not jax.tree.leaves(state.clients):
+            return None, states
+        if processes.is_multiprocess():
+            raise UserError("a federation on disk with client states: several processes cannot share them; use one")
+        initial, count = jax.tree.map(lambda leaf: np.array(leaf[0]), state.clients), run.federation.num_clients
+        cohort_size, schedule = self.schedule.rule.cohort_size(count), self.schedule
+        make_folder(Path(run.folder))
+        logged = _LOGGED * max(schedule.checkpoint_every, schedule.evaluate_every)
+        check_space(Path(run.folder), initial, count, cohort_size, schedule.rounds, logged)
+
+        def open_at(done):
+            return StoredStates(Path(run.folder) / "states", initial, count, done)
+
+        return open_at, [state._replace(clients=ClientState({}, {}))]
 
     def _open_in_first(self, states):
         """Returns what ``_open`` returns.
@@ -203,7 +236,8 @@ class RunLoop:
             record = jax.tree.map(operator.itemgetter(slice(num_rounds)), engine.to_host(advance.record))
             record = scored(record, self.model.task.metric)
             rounds = np.arange(self.done - num_rounds, self.done) + 1
-            history.add_rounds({"round": rounds, "steps": record.steps, **record.metrics})
+            listed = {} if record.ids is None else {"client": record.ids}
+            history.add_rounds({"round": rounds, **listed, "steps": record.steps, **record.metrics})
         if self.is_divisible and self.schedule.evaluate_every > 1:
             per_round = (stopwatch.seconds["train"] - before) / num_rounds
             self.rounds_at_once = min(processes.all_gather(max(1, int(PATIENCE / max(per_round, 1e-6)))))
@@ -222,6 +256,9 @@ class RunLoop:
 
     def _locate_nonfinite(self, i, found, announce):
         """Stores client and step of the divergence, and returns its message; only devices of this process are used."""
+        if self.stored is not None:  # the files have the states of the last round only
+            self._keep_divergence(i, found, None)
+            return self.diverged[i].line
         announce(f"round {found.round} is not finite; it is run again to find out why")
         run, examples = self._before(i, found.round), self.runs[i].federation.train
         failure = divergence.locate_nonfinite(self.rounds, run, examples, self.storage, found)
@@ -269,8 +306,10 @@ class RunLoop:
         ``num_rounds`` took ``seconds``; these may be fewer rounds than since the last evaluation, if the run was
         resumed.
         """
-        run, steps = self.runs[i], self.records[i].steps[-num_rounds:]
-        samples = int(np.sum(run.algorithm.training.examples_in(np.asarray(steps), self.sizes[i])))  # without padding
+        steps, sizes = self.records[i].steps[-num_rounds:], self.records[i].of_entries(self.sizes[i])
+        sizes = sizes[-num_rounds:] if sizes.ndim > 1 else sizes
+        training = self.runs[i].algorithm.training
+        samples = int(np.sum(training.examples_in(np.asarray(steps), sizes)))  # without padding
         timing = {"round": self.done, **seconds, "samples": samples, "samples_per_second": samples / seconds["train"]}
         timing["shared_by"] = len(self.runs)  # whose program's time is divided among them in equal parts
         timing |= {"round_bytes": self.program.round_bytes, "stored_bytes": self.program.stored_bytes}
@@ -292,7 +331,11 @@ class RunLoop:
         """Saves the runs; ``must_wait`` if other processes wait, or memory has no room for a copy of the states."""
         for history, store, state in zip(self.histories, self.stores, states, strict=True):
             if store:
-                store.save(self.done, state, history.written(), history.to_save(), must_wait)
+                before = [history.to_save()]
+                if self.stored is not None:
+                    oldest = min(store.rounds, default=0)
+                    before += [self.stored.flush, functools.partial(self.stored.forget_before, oldest)]
+                store.save(self.done, state, history.written(), functools.partial(_call, before), must_wait)
 
     @contextlib.contextmanager
     def written_at_last(self) -> Iterator[None]:
@@ -311,6 +354,8 @@ class RunLoop:
 
     def _personal(self, i, state, client):
         """Returns the model that a client of a run uses after the last round."""
+        if self.runs[i].federation.store is not None:
+            raise UserError("personal models: not of a federation on disk; choose storage=host")
         data = self.runs[i].federation.train, self.runs[i].federation.ownership
         clients = server.scored_clients(self.algorithms[i], state.clients)
         arguments = self.algorithms[i], state.server, clients, *data, state.key, state.round

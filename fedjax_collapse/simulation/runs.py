@@ -156,6 +156,8 @@ def check(run: Run, model: Model, schedule: Schedule, hardware: Hardware = Hardw
     if schedule.stop_at_accuracy and hardware.run_map is not None:
         raise UserError("with stop_at_accuracy runs end at different rounds: choose engine.runs=separate")
     schedule.rule.check(federation.num_clients, algorithm.weights_by)
+    if federation.store is not None:
+        _check_on_disk(federation, algorithm, schedule.rule)
     cohort_size = schedule.rule.cohort_size(federation.num_clients)
     engine.check_at_once("client_map", client_map, cohort_size, "the clients of a round")
     engine.check_watch(schedule.watch, federation.num_clients)
@@ -177,6 +179,28 @@ def check(run: Run, model: Model, schedule: Schedule, hardware: Hardware = Hardw
     engine.trace(dataclasses.replace(rounds, run_map=None), algorithm.enabled(), data, federation.train)
     check_padding(model, federation.train)
     return rounds
+
+
+def _check_on_disk(federation, algorithm, rule):
+    """Raises UserError for what needs arrays over all clients, of a federation that is read from a store."""
+    where = "a federation on disk"
+    if rule.clock is not None:
+        raise UserError(f"clock: virtual time is of all clients, which {where} does not support; choose storage=host")
+    if algorithm.is_personal or federation.tests is not None:
+        raise UserError(
+            f"{where}: personal models and own tests of all clients are not evaluated from a store; choose storage=host"
+        )
+    if algorithm.having("dispatch"):
+        name = next(iter(algorithm.having("dispatch")))
+        raise UserError(
+            f"{where}: {name} sends from the states of all clients, which are not read; choose storage=host"
+        )
+    num_clients = federation.num_clients
+    if type(rule.sampler) is engine.Uniform and rule.cohort_size(num_clients) < num_clients:
+        raise UserError(
+            f"sampler Uniform with {where}: it permutes all clients on the device in every round; expected "
+            "engine.HostUniform (cohort.sampler=uniform_on_host), which draws the cohort only"
+        )
 
 
 def _check_records(run, model, hardware):

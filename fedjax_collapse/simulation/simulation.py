@@ -12,7 +12,7 @@ from fedjax_collapse.core import processes
 from fedjax_collapse.core.options import check_fields, check_value
 from fedjax_collapse.core.records import Key, UserError, Variables
 from fedjax_collapse.data.federation import Federation
-from fedjax_collapse.engine import ClientMap, Participation, memory
+from fedjax_collapse.engine import ClientMap, HostUniform, Participation, memory
 from fedjax_collapse.nn.model import Model
 from fedjax_collapse.simulation.divergence import Diverged
 from fedjax_collapse.simulation.measurement import Measurement
@@ -78,8 +78,8 @@ def simulate(
         finetuning: what every client trains before it is tested on its own rows (``Federation.from_split``), and then
             discards (``own_tests.Finetuning``); default none.
         client_map: the layout of clients; by default one after another. Fewer train at once if memory is short.
-        storage: where examples and client states are stored: ``device``; ``host``, from where cohorts are sent; or
-            ``auto`` (default), the device if there is room.
+        storage: where examples and client states are stored: ``device``; ``host``, from where cohorts are sent;
+            ``disk``, for ``Federation.from_store``; or ``auto`` (default), the device if there is room.
         folder: where metrics and checkpoints are written; a second call continues from there, to the same bits. Default
             none: nothing is written.
         listener: called with the rows of metrics and timing after every evaluation.
@@ -87,7 +87,8 @@ def simulate(
             True writes a checkpoint and returns, and so does Ctrl-C.
 
     Returns:
-        The result, complete or up to where the run was stopped.
+        The result, complete or up to where the run was stopped. Of a federation on disk, ``clients`` only has the
+        cohorts: arrays [rounds, cohort], among them the identities, ``client``.
 
     Raises:
         UserError: a value is invalid, the folder belongs to another run, or a round does not fit into memory.
@@ -121,6 +122,9 @@ def simulate(
     check_value("simulate: listener", listener, Callable[[Row, Row], None] | None)
     check_value("simulate: measurements", measurements, Mapping[str, Measurement])
     measurements = tuple(measurements.items())
+    fraction = options.get("participation", 1.0)
+    if federation.store is not None and not isinstance(fraction, Participation):
+        options["participation"] = Participation(fraction=fraction, sampler=HostUniform())
     schedule = Schedule(rounds, measurements=measurements, **options_of(Schedule))
     run = Run(federation, algorithm, key, **options_of(Run))
     hardware, callbacks = Hardware(**options_of(Hardware)), Callbacks(listen, **options_of(Callbacks))

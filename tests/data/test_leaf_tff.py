@@ -1,12 +1,10 @@
 """LEAF's json and TFF's sqlite files, written here in their formats: the same images, classes and clients back."""
 
 import contextlib
-import json
-import sqlite3
-import struct
 
 import numpy as np
 import pytest
+from natural_data import example, leaf, tff
 from small_data import check, draw, save_image
 
 from fedjax_collapse import sources
@@ -21,15 +19,6 @@ OF_TENSORFLOW = (  # of the guide to TFRecord: False, 4, b"goat", 0.9876
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
-def leaf(file, **users):
-    """A file of LEAF; ``users`` have x and y."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    data = {user: {"x": x, "y": y} for user, (x, y) in users.items()}
-    sizes = [len(y) for _, y in users.values()]
-    file.write_text(json.dumps({"users": list(users), "num_samples": sizes, "user_data": data}))
-    return file
 
 
 def test_femnist_of_leaf(tmp_path):
@@ -74,13 +63,13 @@ def test_wrong_files_of_leaf(tmp_path):
     check(r"train: expected LEAF's \*.json with at least one user's examples", sources.leaf, tmp_path)
     leaf(tmp_path / "test" / "a.json", w=([row] * 3, [0, 1, 2]))
     for x, y, message in (
-        ([[0.5] * 15] * 3, [0, 1, 2], "user w: rows of 15 numbers, expected square images with 1 or 3 channels; only"),
-        ([row, row, [0.5]], [0, 1, 2], "a.json: user w: .*only data sets of images are read"),
+        ([[0.5] * 15] * 3, [0, 1, 2], "user w: rows of 15 numbers, expected square images with 1 or 3 channels; exp"),
+        ([row, row, [0.5]], [0, 1, 2], "a.json: user w: .*expected images, or the texts of LEAF"),
         ([[2.0] * 16] * 3, [0, 1, 2], "pixels are 2 to 2, expected 0 to 1"),
         ([row] * 3, [0, 1, -1], "y are 0, ..., expected classes from 0"),
         ([row] * 3, [0, 1, 9], "training labels are 0 to 9 for 3 examples"),
         ([row] * 3, [0, 1, 1], "test label 2 is none of the 2 classes of training"),
-        (["To be, or not"] * 3, list("tha"), "y are 't', ..., expected classes from 0; only data sets of images"),
+        ([["To be"]] * 3, list("tha"), "y are 't', ..., expected classes from 0; expected images, or the texts of"),
         (["To be, or not"] * 3, [0, 1, 2], "x are 'To be, or not', ..., expected rows of pixels or names of images"),
         ([row] * 2, [0, 1, 2], "user w has 2 x for 3 y, expected 3 of each; write it again"),
     ):
@@ -98,35 +87,6 @@ def test_wrong_files_of_leaf(tmp_path):
     ):
         file.write_text(damaged)
         check(rf"a.json: cannot be read \({message}\); expected LEAF's users, num_samples", sources.leaf, tmp_path)
-
-
-def varint(value):
-    octets = []
-    while value > 127:
-        octets.append(value & 127 | 128)
-        value >>= 7
-    return bytes([*octets, value])
-
-
-def field(number, content):
-    return varint(number << 3 | 2) + varint(len(content)) + content
-
-
-def example(is_packed=True, **features):
-    """The bytes of a tf.train.Example of floats, integers and texts."""
-    entries = b""
-    for name, values in features.items():
-        values = np.ravel(values)
-        if values.dtype.kind == "f":
-            each = [struct.pack("<f", value) for value in values]
-            kind, content = 2, field(1, b"".join(each)) if is_packed else b"".join(b"\x0d" + value for value in each)
-        elif values.dtype.kind in "iu":
-            each = [varint(int(value) & (1 << 64) - 1) for value in values]
-            kind, content = 3, field(1, b"".join(each)) if is_packed else b"".join(b"\x08" + value for value in each)
-        else:
-            kind, content = 1, b"".join(field(1, str(value).encode()) for value in values)
-        entries += field(1, field(1, name.encode()) + field(2, field(kind, content)))
-    return field(1, entries)
 
 
 def test_examples_of_tensorflow():
@@ -151,17 +111,6 @@ def test_damaged_examples_are_errors_of_value():
         damaged[rng.integers(len(whole))] = rng.integers(256)
         with contextlib.suppress(ValueError):
             read_example(bytes(damaged))
-
-
-def tff(file, **splits):
-    """A file of TFF: for each split (client, example) pairs."""
-    file.unlink(missing_ok=True)
-    with sqlite3.connect(file) as database:
-        database.execute("CREATE TABLE examples (split_name TEXT, client_id TEXT, serialized_example_proto BLOB)")
-        rows = [(split, *pair) for split, pairs in splits.items() for pair in pairs]
-        database.executemany("INSERT INTO examples VALUES (?, ?, ?)", rows)
-    database.close()
-    return file
 
 
 def test_emnist_and_celeba_of_tff(tmp_path):

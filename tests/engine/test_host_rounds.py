@@ -1,6 +1,9 @@
 """Rounds from the host: the same numbers as on the device, which holds no more the more clients there are."""
 
 import gc
+import signal
+import threading
+import time
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +21,7 @@ from fedjax_collapse import (
     Model,
     Recalibrate,
     Scaffold,
+    UserError,
     engine,
     nn,
 )
@@ -144,28 +148,73 @@ def test_the_device_holds_no_more_for_more_clients(monkeypatch, compiled):
 
 
 def test_the_next_examples_are_sent_before_the_round_is_waited_for(federation, monkeypatch):
-    """And all cohorts are drawn before the first round: a device works in order."""
-    order = []
+    """In a thread, while the results are waited for; all cohorts are drawn before the first round, as devices work in
+    order."""
+    order, to_host = [], host_rounds.to_host
 
     def noting(owner, name):
         function = getattr(owner, name)
 
         def noted(*arguments, **options):
-            order.append(name)
-            return function(*arguments, **options)
+            outcome = function(*arguments, **options)
+            order.append((name, threading.current_thread().name))
+            return outcome
 
         monkeypatch.setattr(owner, name, noted)
+
+    def wait(results):
+        deadline = time.monotonic() + 20
+        while [name for name, _ in order].count("send") < 3 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        order.append(("to_host", ""))
+        return to_host(results)
 
     noting(host_rounds, "_draw")
     noting(host_rounds._Host, "send")
     noting(host_rounds, "_run_round")
-    noting(host_rounds, "to_host")
+    monkeypatch.setattr(host_rounds, "to_host", wait)
     run(host_rounds, on_host(federation), Model(MLP, federation.input_shape), ARMS["fedavg"], MAPS["chunked"], (3,))
-    started = [place for place, name in enumerate(order) if name == "_run_round"]
-    assert len(started) == 3 and order[: started[0]].count("_draw") == 3
-    for number, place in enumerate(started):
-        waited = order.index("to_host", place)
-        assert order[:waited].count("send") == min(number + 2, 3)
+    names = [name for name, _ in order]
+    assert names[:3] == ["_draw"] * 3 and names.count("_run_round") == 3
+    assert names[: names.index("to_host")].count("send") == 3
+    assert {thread for name, thread in order if name == "send"} == {"cohorts_0"}
+
+
+def test_cohorts_of_the_next_call_are_sent_ahead(federation):
+    algorithm, model = jax.tree.map(jnp.asarray, ARMS["fedavg"]), Model(MLP, federation.input_shape)
+    hosted, static = on_host(federation), engine.Rounds(model, engine.Layout(MAPS["chunked"], 3, max_rounds=3))
+    given = engine.Data(hosted.ownership), hosted.train
+    state = engine.init(algorithm, model, model.init(jax.random.key(0)), 5, jax.random.key(1))
+    feeder = host_rounds.Feeder(static, algorithm, *given)
+    whole = host_rounds.run_rounds(
+        static, algorithm, state._replace(server=jax.tree.map(jnp.copy, state.server)), *given, 3
+    )
+    for _ in range(3):
+        state, _, _ = host_rounds.run_rounds(static, algorithm, state, *given, 1, feeder)
+        assert sorted(feeder._sent) == [int(state.round), int(state.round) + 1]
+    assert_same_bits(jax.device_get(state.server), jax.device_get(whole.state.server))
+
+
+def test_an_error_of_the_thread_is_one_line(federation, monkeypatch):
+    def fail(self, drawn):
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(host_rounds._Host, "send", fail)
+    with pytest.raises(UserError, match=r"a cohort cannot be read \(Input/output error\)"):
+        run(host_rounds, on_host(federation), Model(MLP, federation.input_shape), ARMS["fedavg"], MAPS["chunked"], (1,))
+
+
+def test_ctrl_c_ends_the_wait_for_a_cohort(federation, monkeypatch, interruptible):
+    hangs, main = threading.Event(), threading.main_thread().ident
+    monkeypatch.setattr(host_rounds._Host, "send", lambda self, drawn: hangs.wait(60))
+    timer = threading.Timer(1.0, signal.pthread_kill, (main, signal.SIGINT))
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            timer.start()
+            run(host_rounds, on_host(federation), Model(MLP, federation.input_shape), ARMS["fedavg"], MAPS["chunked"])
+    finally:
+        hangs.set()
+        timer.cancel()
 
 
 def test_evaluation_of_examples_on_the_host(federation, monkeypatch):

@@ -116,8 +116,8 @@ def test_the_layout_is_reduced_until_it_fits(federation, monkeypatch):
 def test_what_does_not_fit_stays_on_the_host(federation, network, monkeypatch):
     monkeypatch.setattr(memory, "free_bytes", lambda devices: 1000)
     assert "client states on the host" in announced(federation, network, engine.Chunked(1))
-    with pytest.raises(UserError, match="storage 'disk': expected one of auto, device, host"):
-        announced(federation, network, engine.Chunked(1), "disk")
+    with pytest.raises(UserError, match="storage 'tape': expected one of auto, device, host, disk"):
+        announced(federation, network, engine.Chunked(1), "tape")
     runs = [Run(federation, FedAvg(TRAINING), jax.random.key(i)) for i in range(2)]
     with pytest.raises(UserError, match=r"engine\.runs=separate"):
         simulate_runs(runs, network, Schedule(1), Hardware(engine.Chunked(1), engine.Vectorized()))

@@ -19,8 +19,12 @@ _TASK = "task_loss"
 
 
 def _client_losses(study: Study) -> Selection:
-    """Training cross-entropy of the first seed of each arm, a column for each client; NaN outside the cohort."""
-    runs = [run for arm in study.arms for run in study.of_arm(arm)[:1] if {"task_loss", "round"} <= run.clients.keys()]
+    """Training cross-entropy of the first seed of each arm, a column for each client; NaN outside the cohort.
+
+    Without runs of a federation on disk, of which only the cohorts are recorded.
+    """
+    first = [run for arm in study.arms for run in study.of_arm(arm)[:1]]
+    runs = [run for run in first if {"task_loss", "round"} <= run.clients.keys() and "client" not in run.clients]
     losses = [np.asarray(run.clients["task_loss"], float) for run in runs]
     most = max((values.shape[1] for values in losses), default=0)
     rows = [
@@ -70,12 +74,12 @@ def _within_rounds(study: Study) -> Selection:
     return Selection(
         ("arm", "round", "loss", "client", "epoch", "value"),
         [
-            (arm, int(run.clients["round"][-1]), name, client, number, float(value))
+            (arm, int(run.clients["round"][-1]), name, int(client), number, float(value))
             for arm, run in zip(study.arms, runs, strict=True)
             for name in _logged(run)
-            for client in range(run.clients[f"{EPOCH}1/{name}"].shape[1])
+            for place, client in enumerate(_identities(run, run.clients[f"{EPOCH}1/{name}"]))
             for number in _epochs(run)
-            if np.isfinite(value := run.clients[f"{EPOCH}{number}/{name}"][-1, client])
+            if np.isfinite(value := run.clients[f"{EPOCH}{number}/{name}"][-1, place])
         ],
     )
 
@@ -109,6 +113,12 @@ def within_round(study: Study, selection: Selection) -> "Figure":
         first.tick_params(labelleft=True)
     figure.supxlabel("epoch within the round", fontsize="medium")
     return figure
+
+
+def _identities(run: Run, values: np.ndarray) -> np.ndarray:
+    """Returns the clients of the values [rounds, entries] of a run's last round."""
+    found = run.clients.get("client")
+    return np.arange(values.shape[1]) if found is None else found[-1]
 
 
 def _logged(run: Run) -> list[str]:

@@ -10,6 +10,7 @@ import numpy as np
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data.reading.cache import Arrays
 from fedjax_collapse.data.reading.natural_clients import Client, held_out, number_clients
+from fedjax_collapse.data.text import multi_hot
 
 VERSION = 2  # of the decoding; increase it whenever the arrays of a file change
 _GREY = ("1", "L", "LA", "La", "F")  # and modes of 16 bits, which start with I
@@ -20,7 +21,7 @@ class Encoded(NamedTuple):
 
     content: bytes | Path
     where: str  # for messages
-    label: int
+    label: int | tuple[str, ...]  # the class, or the names of all labels of an example
     domain: int = 0
     client: Client | None = None  # all examples of a part have one, or none has; as for ``coarse``
     coarse: int | None = None  # the class above the class
@@ -58,13 +59,15 @@ def decode_listing(
     new_label = {listing.class_names.index(name): label for label, name in enumerate(names)}
     arrays, clients = {"class_names": np.array(names)}, []
     for prefix, part in (("", listing.train), ("test_", listing.test)):
-        kept = [example for example in part if _checked_label(example, listing.class_names) in new_label]
+        is_multi = isinstance(part[0].label, tuple) if part else False
+        kept = [e for e in part if is_multi or _checked_label(e, listing.class_names) in new_label]
         if not kept:
             raise UserError(
                 f"data: the {'test' if prefix else 'training'} part has no image of the {len(names)} classes"
             )
-        arrays[f"{prefix}images"] = _decode_all(kept, image_size, channels or _channels_of(kept[0]), fit)
-        arrays[f"{prefix}labels"] = np.array([new_label[example.label] for example in kept])
+        arrays[f"{prefix}images"] = decode_all(kept, image_size, channels, fit)
+        labels = [example.label for example in kept]
+        arrays[f"{prefix}labels"] = multi_hot(labels, names) if is_multi else np.array([new_label[x] for x in labels])
         if listing.domain_names:
             arrays[f"{prefix}domains"] = np.array([example.domain for example in kept])
         if kept[0].coarse is not None:
@@ -110,8 +113,9 @@ def _checked_label(example, class_names):
     return example.label
 
 
-def _decode_all(examples, image_size, channels, fit):
-    images = None
+def decode_all(examples: Sequence[Encoded], image_size: int, channels: int, fit: str = "stretch") -> np.ndarray:
+    """Returns the images [examples, height, width, channels]; for arguments and errors, see ``decode_listing``."""
+    images, channels = None, channels or _channels_of(examples[0])
     for row, example in enumerate(examples):
         pixels = _decode(example, image_size, channels, fit)
         if images is None:

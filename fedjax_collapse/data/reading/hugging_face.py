@@ -1,10 +1,11 @@
 """Images inside the tables of Hugging Face's data sets: Parquet files, and Arrow files as ``save_to_disk`` writes."""
 
+import contextlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data.reading.encoded import Encoded, Listing, divide_by_client
@@ -17,12 +18,19 @@ _ARROW_FILE = b"ARROW1"  # else it is a stream, as Hugging Face's are
 
 
 class Columns(NamedTuple):
-    """Names of columns. An empty ``image`` or ``label`` is the first usual one that exists; others are optional."""
+    """Names of columns. An empty ``image`` or ``label`` is the first usual one that exists; others are optional.
+
+    With ``several`` the label is a list of names, of any number.
+    """
 
     image: str = ""
     label: str = ""
     client: str = ""
     coarse: str = ""
+    several: bool = False
+
+    def names(self) -> tuple[str, ...]:
+        return self[:4]
 
 
 def list_tables(path: str | Path, kind: str, columns: Columns, test_fraction: float, seed: int) -> Listing:
@@ -36,6 +44,22 @@ def list_tables(path: str | Path, kind: str, columns: Columns, test_fraction: fl
     Raises:
         UserError: no such file, a table that cannot be read, or a column, image, label or client that is not there.
     """
+    names, parts = {}, find_files(path, kind, needs_test=not columns.client)
+    train, test = (_read_all(files, kind, columns, names) for files in parts)
+    if not parts[1]:
+        train, test = divide_by_client(path, train, test_fraction, seed)
+    labels = [example.label for example in train]
+    if columns.several:
+        return Listing(train, test, sorted({name for own in labels for name in own}))
+    return Listing(train, test, _common(names) or numbered(path, labels))
+
+
+def find_files(path: str | Path, kind: str, needs_test: bool) -> tuple[list[Path], list[Path]]:
+    """Returns the files of the training and of the test part of a folder of a ``kind``: Parquet, Arrow, CSV.
+
+    Raises:
+        UserError: there are none; test files are only missing if they are needed.
+    """
     if not os.path.isdir(path):
         raise UserError(f"{path}: there is no such folder; expected the folder of a data set saved as {kind}")
     suffix = f".{kind.lower()}"
@@ -44,13 +68,9 @@ def list_tables(path: str | Path, kind: str, columns: Columns, test_fraction: fl
     for name in _TEST_FILES:
         test_files = test_files or _files_of(path, files, name)
     for found, name in ((train_files, "train"), (test_files, "test")):
-        if not found and not (name == "test" and columns.client):
+        if not found and (name == "train" or needs_test):
             raise UserError(f"{path}: no {name}*{suffix} in it; expected the folder of a data set saved as {kind}")
-    names = {}
-    train, test = (_read_all(files, kind, columns, names) for files in (train_files, test_files))
-    if not test_files:
-        train, test = divide_by_client(path, train, test_fraction, seed)
-    return Listing(train, test, _common(names) or numbered(path, [example.label for example in train]))
+    return train_files, test_files
 
 
 def _files_of(path, files, part):
@@ -73,20 +93,37 @@ def _read_all(files, kind, columns, names):
 
 def _read(file, kind, columns):
     """Returns the examples of a file and its class names, or None without names."""
+    with reading_table(file, kind):
+        table, names = (_parquet if kind == "Parquet" else _arrow)(file, columns)
+    examples = examples_of(file, table, names, range(len(table)))
+    return examples, None if names.several else class_names_in(file, table.schema, names.label)
+
+
+@contextlib.contextmanager
+def reading_table(file: Path, kind: str) -> Iterator[None]:
+    """Turns errors of pyarrow into a UserError of one line."""
     import pyarrow
 
     check_is_file(file)
     try:
-        table, names = (_parquet if kind == "Parquet" else _arrow)(file, columns)
+        yield
     except (OSError, pyarrow.ArrowException) as error:
         reason = str(error).splitlines()[0]
         raise UserError(f"{file}: cannot be read as {kind} ({reason}); fetch or write it again") from None
-    rows = zip(*(table[name].to_pylist() if name else [None] * len(table) for name in names), strict=True)
-    examples = [_example(file, row, names, *values) for row, values in enumerate(rows)]
-    metadata = (table.schema.metadata or {}).get(b"huggingface", b"{}")
+
+
+def examples_of(file: Path, table: Any, columns: Columns, numbers: Iterable[int]) -> list[Encoded]:
+    """Returns the examples of a table; ``numbers`` are those of its rows in the file, for messages."""
+    values = (table[name].to_pylist() if name else [None] * len(table) for name in columns.names())
+    return [_example(file, row, columns, *own) for row, *own in zip(numbers, *values, strict=True)]
+
+
+def class_names_in(file: Path, schema: Any, label: str) -> list[str] | None:
+    """Returns the class names in Hugging Face's metadata of a table, or None without names."""
+    metadata = (schema.metadata or {}).get(b"huggingface", b"{}")
     try:
-        classes = json.loads(metadata).get("info", {}).get("features", {}).get(names.label, {}).get("names")
-        return examples, classes and list(map(str, classes))
+        classes = json.loads(metadata).get("info", {}).get("features", {}).get(label, {}).get("names")
+        return classes and list(map(str, classes))
     except (ValueError, AttributeError, TypeError):
         raise UserError(f"{file}: Hugging Face's metadata in it cannot be read; fetch or write it again") from None
 
@@ -95,30 +132,36 @@ def _parquet(file, columns):
     """Returns the table of the chosen columns, and their names."""
     import pyarrow.parquet
 
-    names = _chosen(file, pyarrow.parquet.read_schema(file).names, columns)
-    wanted = list(dict.fromkeys(filter(None, names)))
+    names = choose_columns(file, pyarrow.parquet.read_schema(file).names, columns)
+    wanted = list(dict.fromkeys(filter(None, names.names())))
     return pyarrow.parquet.read_table(file, columns=wanted, partitioning=None), names
 
 
 def _arrow(file, columns):
     """Returns the same of an Arrow file or stream."""
+    table = open_arrow(file)
+    names = choose_columns(file, table.schema.names, columns)
+    table = table.select(list(dict.fromkeys(filter(None, names.names()))))
+    table.validate(full=True)
+    return table, names
+
+
+def open_arrow(file: Path) -> Any:
+    """Returns the table of an Arrow file or stream."""
     import pyarrow
 
     with pyarrow.OSFile(str(file)) as stream:
         is_file = stream.read(len(_ARROW_FILE)) == _ARROW_FILE
         stream.seek(0)
-        table = (pyarrow.ipc.open_file if is_file else pyarrow.ipc.open_stream)(stream).read_all()
-    names = _chosen(file, table.schema.names, columns)
-    table = table.select(list(dict.fromkeys(filter(None, names))))
-    table.validate(full=True)
-    return table, names
+        return (pyarrow.ipc.open_file if is_file else pyarrow.ipc.open_stream)(stream).read_all()
 
 
-def _chosen(file, existing: Sequence[str], columns: Columns) -> Columns:
+def choose_columns(file, existing: Sequence[str], columns: Columns) -> Columns:
     """Returns the columns with names for the empty ones that are needed."""
     usual = {key: next((name for name in names if name in existing), names[0]) for key, names in _USUAL.items()}
-    chosen = Columns(*(value or usual.get(key, "") for key, value in columns._asdict().items()))
-    for key, name in chosen._asdict().items():
+    keys = Columns._fields[:4]
+    chosen = columns._replace(**{key: getattr(columns, key) or usual.get(key, "") for key in keys})
+    for key, name in zip(keys, chosen.names(), strict=True):
         if name and name not in existing:
             raise UserError(f"{file}: no column {name!r} among {', '.join(existing)}; set data.{key}_column")
     return chosen
@@ -126,15 +169,20 @@ def _chosen(file, existing: Sequence[str], columns: Columns) -> Columns:
 
 def _example(file, row, names, image, label, client, coarse):
     content = image.get("bytes") if isinstance(image, dict) else image
-    if isinstance(label, list):
-        raise UserError(f"{file}: row {row} has a list in {names.label!r}, expected one class; set data.label_column")
-    if not isinstance(content, bytes) or not isinstance(label, int):
+    if isinstance(label, list) != names.several:
+        found, expected = ("no list", "one of names") if names.several else ("a list", "one class")
+        hint = "" if names.several else ", or data.task='multi_label'"
+        raise UserError(
+            f"{file}: row {row} has {found} in {names.label!r}, expected {expected}; set data.label_column{hint}"
+        )
+    if not isinstance(content, bytes) or not isinstance(label, (int, list)):
         raise UserError(f"{file}: row {row} has no encoded image in {names.image!r} or no integer in {names.label!r}")
     if names.client and (not isinstance(client, (str, int)) or isinstance(client, bool)):
         raise UserError(f"{file}: row {row} has {client!r:.40} in {names.client!r}; expected a client's name or number")
     if names.coarse and not isinstance(coarse, int):
         raise UserError(f"{file}: row {row} has {coarse!r:.40} in {names.coarse!r}; expected an integer")
-    return Encoded(content, f"{file}, row {row}", int(label), client=client, coarse=coarse)
+    own = tuple(map(str, label)) if names.several else int(label)
+    return Encoded(content, f"{file}, row {row}", own, client=client, coarse=coarse)
 
 
 def _common(names_of):

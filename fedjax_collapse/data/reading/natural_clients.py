@@ -45,7 +45,11 @@ def number_clients(train: Sequence[Client], test: Sequence[Client] | None) -> di
 
 def held_out(clients: Sequence[Client], test_fraction: float, seed: int) -> np.ndarray:
     """Returns a mask of ``floor(test_fraction * n)`` random examples of every client with ``n`` examples."""
-    owners = number_clients(clients, None)["owners"]
+    return held_out_of_owners(number_clients(clients, None)["owners"], test_fraction, seed)
+
+
+def held_out_of_owners(owners: np.ndarray, test_fraction: float, seed: int) -> np.ndarray:
+    """Returns the same for clients by their numbers, whatever the order of these."""
     order = np.lexsort((np.random.default_rng(seed).random(len(owners)), owners))
     sizes = np.bincount(owners)
     places = np.arange(len(owners)) - np.repeat(np.cumsum(sizes) - sizes, sizes)

@@ -5,7 +5,7 @@ sequence of fields, each a key (number and type of the field) and a value: a var
 bytes (1), a length and as many bytes (2), or four bytes (5).
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection
 
 import numpy as np
 
@@ -13,8 +13,11 @@ Feature = list[bytes] | np.ndarray
 _BYTES, _FLOATS, _INTEGERS = 1, 2, 3  # numbers of the fields of a Feature
 
 
-def read_example(content: bytes) -> dict[str, Feature]:
+def read_example(content: bytes, wanted: Collection[str] = ()) -> dict[str, Feature]:
     """Returns the features by name: lists of bytes, float32 [n] or int64 [n].
+
+    Args:
+        wanted: the features that are read; empty for all.
 
     Raises:
         ValueError: if the bytes are no Example.
@@ -25,7 +28,8 @@ def read_example(content: bytes) -> dict[str, Feature]:
             name, value = b"", b""
             for number, part in _messages(entry, 1, 2):
                 name, value = (part, value) if number == 1 else (name, part)
-            features[name.decode()] = _feature(value)
+            if not wanted or name.decode() in wanted:
+                features[name.decode()] = _feature(value)
     return features
 
 
@@ -59,31 +63,34 @@ def _unpack(value):
     return np.add.reduceat(bits, starts).astype(np.int64)
 
 
-def _fields(content: bytes, *wanted: int) -> Iterator[tuple[int, bytes | int]]:
-    """Yields number and value of the wanted fields of a message."""
-    place = 0
-    while place < len(content):
-        key, place = _integer(content, place)
+def _fields(content: bytes, *wanted: int) -> list[tuple[int, bytes | int]]:
+    """Returns number and value of the wanted fields of a message."""
+    found, place, end = [], 0, len(content)
+    while place < end:
+        key, place = (content[place], place + 1) if content[place] < 0x80 else _integer(content, place)
         number, kind = key >> 3, key & 7
         if kind == 0:
             value, place = _integer(content, place)
         else:
             size = {1: 8, 5: 4}.get(kind)
             if kind == 2:
-                size, place = _integer(content, place)
-            if size is None or place + size > len(content):
+                is_short = place < end and content[place] < 0x80
+                size, place = (content[place], place + 1) if is_short else _integer(content, place)
+            if size is None or place + size > end:
                 raise ValueError("a field is cut off" if size is not None else f"a field has the unknown type {kind}")
             value, place = content[place : place + size], place + size
         if number in wanted:
-            yield number, value
+            found.append((number, value))
+    return found
 
 
-def _messages(content: bytes, *wanted: int) -> Iterator[tuple[int, bytes]]:
-    """Yields the same for fields that are no integers."""
-    for number, value in _fields(content, *wanted):
+def _messages(content: bytes, *wanted: int) -> list[tuple[int, bytes]]:
+    """Returns the same for fields that are no integers."""
+    found = _fields(content, *wanted)
+    for number, value in found:
         if not isinstance(value, bytes):
             raise ValueError(f"field {number} is a number")
-        yield number, value
+    return found
 
 
 def _integer(content, place):

@@ -30,6 +30,7 @@ from experiments.benchmarks import (  # noqa: E402
     lanes,
     networks,
     overheads,
+    storage_rounds,
     tables,
     worker,
 )
@@ -225,6 +226,15 @@ def test_rounds_of_methods_and_augmentations_run(monkeypatch):
     monkeypatch.setitem(WORKLOADS, "cnn100", compiled_fast)
     for algorithm in overheads.methods()["FedDecorr"], augmented:
         overheads._rounds(algorithm, cores=1, scale=0.05)()
+
+
+def test_storages_are_compared_with_the_host(monkeypatch):
+    for name, value in dict(CLIENTS=30, COHORT=3, ROUNDS_AT_ONCE=2, STORAGES=("host", "disk")).items():
+        monkeypatch.setattr(storage_rounds, name, value)
+    found = overheads.measure("storage", 5, jax.config.jax_num_cpu_devices)
+    assert [row["storage"] for row in found] == ["host", "disk"]
+    assert found[0]["overhead"] == {"median": 1.0, "min": 1.0, "max": 1.0} and found[1]["overhead"]["median"] > 0
+    assert tables.table("storage", found).splitlines()[-1].startswith("disk")
 
 
 def test_methods_are_timed_like_a_workload(monkeypatch):

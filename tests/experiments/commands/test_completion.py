@@ -35,6 +35,7 @@ COMPLETED = {  # words, as bash divides them: what completes the last one
     "fedjax-collapse launch --resume = NOTHING": ["auto", "must", "never"],
     "fedjax-collapse partition --config = quickstart --ou": ["--out"],
     "fedjax-collapse extract --config = quickstart --se": ["--setting", "--seed"],
+    "fedjax-collapse convert digits store --partition.cl": ["--partition.classes_per_client"],
     "fedjax-collapse communication --config = quickstart --set": ["--setting"],
     "fedjax-collapse benchmark --systems pytorch-t": ["pytorch-threads"],
     "fedjax-collapse compile-for --methods = feddec": ["feddecorr"],

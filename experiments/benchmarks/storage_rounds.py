@@ -1,0 +1,63 @@
+"""Rounds of one federation from a store on disk, over the same rounds from memory of the host and of the device.
+
+Its clients are as ragged as those of StackOverflow: log-normal sizes with a median of 49 and a mean of 73 examples, of
+which a client trains on at most 64; an example has 256 bytes. Every turn is a call of several rounds, so that cohorts
+are sent ahead in it as in a run.
+"""
+
+import functools
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from experiments.benchmarks import engine_rounds
+from experiments.benchmarks.workloads import SEED
+from fedjax_collapse import FedAvg, Federation, LocalTraining, Model, Participation, engine, nn
+from fedjax_collapse.data.store import StoreWriter
+from fedjax_collapse.simulation.runs import Hardware, Run, Schedule, check, initialize
+
+STORAGES = ("host", "device", "disk")  # the first is the baseline
+CLIENTS, COHORT, MOST = 20_000, 400, 64
+ROUNDS_AT_ONCE = 10
+_SHAPE, _CLASSES = (16, 16, 1), 10
+_MEDIAN, _SPREAD, _LARGEST = 49, 0.9, 1000  # of the sizes of clients
+
+
+@contextmanager
+def rounds(cores: int, scale: float = 1.0) -> Iterator[dict[str, Callable[[], None]]]:
+    """Yields, by storage, a function that runs ``ROUNDS_AT_ONCE`` rounds; ``scale`` is of the number of clients."""
+    with tempfile.TemporaryDirectory() as folder:
+        _write(Path(folder, "store"), max(COHORT, round(scale * CLIENTS)))
+        yield {storage: _rounds(Path(folder, "store"), storage, cores) for storage in STORAGES}
+
+
+def _rounds(store, storage, cores):
+    federation = Federation.from_store(store, examples_per_client=MOST, storage=storage)
+    model = Model(nn.MLP(_CLASSES, hidden=(32,)), _SHAPE)
+    rule = Participation(COHORT / federation.num_clients, engine.HostUniform())
+    run = Run(federation, FedAvg(LocalTraining(epochs=1, batch_size=16)), jax.random.key(SEED))
+    schedule = Schedule(10**6, rule, evaluate_every=ROUNDS_AT_ONCE)
+    client_map = engine_rounds.layout(cores, 1)
+    compiled = check(run, model, schedule, Hardware(client_map))
+    program = engine.Program(compiled, [initialize(run, compiled.model, schedule)], federation.train, storage)
+    program.prepare()
+    return functools.partial(program.advance, ROUNDS_AT_ONCE)
+
+
+def _write(folder, clients):
+    rng = np.random.default_rng(SEED)
+    sizes = np.clip(rng.lognormal(np.log(_MEDIAN), _SPREAD, clients).astype(int), 1, _LARGEST)
+    patterns = rng.integers(0, 128, (_CLASSES, *_SHAPE), np.uint8)
+
+    def drawn(size):
+        labels = rng.integers(0, _CLASSES, size)
+        return patterns[labels] + rng.integers(0, 128, (size, *_SHAPE), np.uint8), labels
+
+    with StoreWriter(folder, tuple(map(str, range(_CLASSES))), mean=(128.0,), std=(64.0,)) as store:
+        for client, size in enumerate(sizes.tolist()):
+            store.add(str(client), *drawn(size))
+        store.add_test(*drawn(100))

@@ -1,0 +1,176 @@
+"""Texts in tables: Parquet and Arrow files of Hugging Face, and csv files; with classes, and clients in a column.
+
+Sentiment140 (``text``, ``sentiment``, ``user``) and Shakespeare in LEAF's windows (``x``, ``y``, ``character_id``).
+"""
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from fedjax_collapse.core.records import UserError
+from fedjax_collapse.data import text
+from fedjax_collapse.data.reading.cache import Arrays
+from fedjax_collapse.data.reading.hugging_face import find_files, open_arrow, reading_table
+from fedjax_collapse.data.reading.natural_clients import held_out, number_clients
+
+_KINDS = ("Parquet", "Arrow", "CSV")
+_USUAL = {"text": ("text", "x", "tokens"), "label": ("label", "sentiment", "y")}
+
+
+class TextColumns(NamedTuple):
+    """Names of columns. An empty ``text`` or ``label`` is the first usual one that exists; ``client`` is optional."""
+
+    text: str = ""
+    label: str = ""
+    client: str = ""
+
+
+class Reading(NamedTuple):
+    """How texts become examples; see the source ``texts``."""
+
+    task: str
+    vocabulary: str | Path
+    vocabulary_size: int
+    length: int
+    classes: tuple[str, ...]
+
+
+def read_texts(path: str | Path, columns: TextColumns, reading: Reading, test_fraction: float, seed: int) -> Arrays:
+    """Reads the fields of ``Source`` of a csv file, or of the tables in a folder.
+
+    Raises:
+        UserError: a file, column, text, label or client is not as expected; the message names it.
+    """
+    train, test = _read_parts(Path(path), columns, reading.task != "next_word")
+    if test is None:
+        train, test = _divided(path, train, test_fraction, seed)
+    names = tuple(text.LETTERS) if reading.task == "next_character" else reading.classes
+    if reading.task == "classification":
+        names = names or tuple(map(str, sorted(set(train.labels), key=_order)))
+        train, test = (_of_classes(path, part, names) for part in (train, test))
+    arrays: Arrays = {}
+    vocabulary = None if reading.task == "next_character" else text.Vocabulary(_words(reading, train.texts))
+    for prefix, part in (("", train), ("test_", test)):
+        if reading.task == "next_word":
+            pair = text.word_sequences(part.texts, vocabulary, reading.length)
+        elif reading.task == "next_character":
+            pair = _letters(path, part.texts), _letters(path, part.labels)[:, 0].astype(int)
+        else:
+            words = list(map(text.words_of, part.texts))
+            pair = text.padded_words(words, vocabulary, reading.length), np.array(part.labels)
+        arrays[f"{prefix}images"], arrays[f"{prefix}labels"] = pair
+    arrays["class_names"] = np.array(vocabulary.names if reading.task == "next_word" else names, str)
+    return arrays | (number_clients(train.clients, test.clients) if columns.client else {})
+
+
+class _Part(NamedTuple):
+    """Lists with an entry for each row; without clients or labels these are empty."""
+
+    texts: list[str]
+    labels: list
+    clients: list
+
+    def take(self, mask: Sequence[bool]) -> "_Part":
+        return _Part(*(list(itertools.compress(values, mask)) for values in self))
+
+
+def _read_parts(path, columns, has_classes):
+    """Returns the training and the test part; None for the latter if there is none."""
+    if path.suffix.lower() == ".csv":
+        return _read([path], "CSV", columns, has_classes), None
+    kind = next((kind for kind in _KINDS if any(path.rglob(f"*.{kind.lower()}"))), _KINDS[0])
+    train, test = find_files(path, kind, needs_test=not columns.client)
+    return _read(train, kind, columns, has_classes), _read(test, kind, columns, has_classes) if test else None
+
+
+def _read(files, kind, columns, has_classes):
+    parts = [_read_file(file, kind, columns, has_classes) for file in files]
+    part = _Part(*(list(itertools.chain.from_iterable(each)) for each in zip(*parts, strict=True)))
+    if not part.texts:
+        raise UserError(f"{files[0]}: it has no rows; expected at least one text, fetch or write it again")
+    return part
+
+
+def _read_file(file, kind, columns, has_classes):
+    with reading_table(file, kind):
+        table = _TABLES[kind](file)
+    found = {}
+    for key, name in columns._asdict().items():
+        usual = (each for each in _USUAL.get(key, ()) if each in table.column_names)
+        chosen = name or next(usual, _USUAL.get(key, ("",))[0])
+        if not chosen or (key == "label" and not has_classes):
+            found[key] = []
+        elif chosen not in table.column_names:
+            known = ", ".join(table.column_names)
+            raise UserError(f"{file}: no column {chosen!r} among {known}; set data.{key}_column")
+        else:
+            found[key] = table[chosen].to_pylist()
+        expected = str if key == "text" else (str, int)
+        for row, value in enumerate(found[key]):
+            if not isinstance(value, expected):
+                what = "a text" if key == "text" else "a text or an integer"
+                raise UserError(f"{file}: row {row} has {value!r:.40} in {chosen!r}, expected {what}; correct it")
+    return _Part(found["text"], found["label"], found["client"])
+
+
+def _parquet(file):
+    import pyarrow.parquet
+
+    return pyarrow.parquet.read_table(file, partitioning=None)
+
+
+def _csv(file):
+    """Reads all values as texts, also those that look like numbers or like nothing."""
+    import pyarrow
+    import pyarrow.csv
+
+    parsing = pyarrow.csv.ParseOptions(newlines_in_values=True)
+    with pyarrow.csv.open_csv(file, parse_options=parsing) as stream:
+        names = stream.schema.names
+    options = pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(names, pyarrow.string()), strings_can_be_null=False)
+    return pyarrow.csv.read_csv(file, parse_options=parsing, convert_options=options)
+
+
+_TABLES = {"Parquet": _parquet, "Arrow": open_arrow, "CSV": _csv}
+
+
+def _divided(path, part, test_fraction, seed):
+    """Returns training and test part: of each client, or of all, a fraction is held out."""
+    is_test = held_out(part.clients or [0] * len(part.texts), test_fraction, seed)
+    if not is_test.any():
+        raise UserError(
+            f"{path}: it has no test part, and test_fraction {test_fraction:g} of each client's texts is none of any; "
+            "raise data.test_fraction"
+        )
+    return part.take(~is_test), part.take(is_test)
+
+
+def _of_classes(path, part, names):
+    """Returns the examples of some classes, numbered in this order."""
+    number = {name: row for row, name in enumerate(names)}
+    taken = part.take([str(label) in number for label in part.labels])
+    if not taken.texts:
+        raise UserError(f"{path}: a part has no text of the classes {', '.join(names)}; set data.classes")
+    return taken._replace(labels=[number[str(label)] for label in taken.labels])
+
+
+def _words(reading, texts):
+    """Returns the words of the vocabulary's file, else the most frequent ones of the training part."""
+    if reading.vocabulary:
+        return text.read_vocabulary(reading.vocabulary, reading.vocabulary_size)
+    split = text.words_of if reading.task == "classification" else str.split
+    return text.most_frequent((word for each in texts for word in split(each)), reading.vocabulary_size)
+
+
+def _letters(path, texts):
+    try:
+        return text.letters(list(map(str, texts)))
+    except ValueError as error:
+        raise UserError(f"{path}: {error}; expected windows and the letter after each; correct it") from None
+
+
+def _order(label):
+    return (0, int(label)) if str(label).isdecimal() else (1, str(label))

@@ -1,0 +1,269 @@
+"""Texts as arrays of integers: vocabularies, and the preprocessing of the published tasks, as pure functions.
+
+Ids are those of TensorFlow Federated (TFF): 0 is padding, 1 to V are the words in the order of the vocabulary, V + 1
+stands for every other word (OOV), V + 2 begins a text (BOS) and V + 3 ends it (EOS). Only the characters of LEAF's
+Shakespeare have LEAF's ids.
+"""
+
+import collections
+import dataclasses
+import functools
+import json
+import re
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from fedjax_collapse.core.records import UserError
+from fedjax_collapse.data.reading.listings import check_is_file
+
+VERSION = 1  # of the preprocessing; increase it whenever the arrays of a text change
+PAD = 0
+CHARACTERS = "dhlptx@DHLPTX $(,048cgkoswCGKOSW[_#'/37;?bfjnrvzBFJNRVZ\"&*.26:\naeimquyAEIMQUY]!%)-159\r"  # TFF's
+LETTERS = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"  # LEAF's
+REDDIT_MARKS = ("<PAD>", "<BOS>", "<EOS>")
+_WORD = re.compile(r"[\w']+|[.,!?;]")
+
+Pair = tuple[np.ndarray, np.ndarray]  # inputs and labels of examples
+
+
+@dataclasses.dataclass(frozen=True)
+class Vocabulary:
+    """Words and their ids, ``size`` of them with padding, OOV, BOS and EOS."""
+
+    words: tuple[str, ...]
+
+    @functools.cached_property
+    def _ids(self):
+        return {word: row for row, word in enumerate(self.words, 1)}
+
+    @property
+    def oov(self) -> int:
+        return len(self.words) + 1
+
+    @property
+    def bos(self) -> int:
+        return len(self.words) + 2
+
+    @property
+    def eos(self) -> int:
+        return len(self.words) + 3
+
+    @property
+    def size(self) -> int:
+        return len(self.words) + 4
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """A name for each id, those of the classes if the next word is predicted."""
+        return ("[PAD]", *self.words, "[OOV]", "[BOS]", "[EOS]")
+
+    def ids(self, words: Iterable[str]) -> list[int]:
+        ids, oov = self._ids, self.oov
+        return [ids.get(word, oov) for word in words]
+
+
+class Encoding(NamedTuple):
+    """How the texts of a client become examples: the preprocessing of one task.
+
+    ``encode`` is a function of the texts of each of the ``columns``.
+    """
+
+    task: str
+    columns: tuple[str, ...]
+    class_names: tuple[str, ...]
+    encode: Callable[..., Pair]
+
+
+def next_words(vocabulary: Vocabulary, length: int = 20) -> Encoding:
+    """Returns StackOverflow's next-word prediction; see ``word_sequences``."""
+
+    def encode(tokens):
+        return word_sequences(tokens, vocabulary, length)
+
+    return Encoding("next_word", ("tokens",), vocabulary.names, encode)
+
+
+def tags(vocabulary: Vocabulary, names: tuple[str, ...]) -> Encoding:
+    """Returns StackOverflow's tag prediction: words of sentence and title, and their tags, joined by ``|``."""
+
+    def encode(tokens, title, tags):
+        texts = [f"{sentence} {above}" for sentence, above in zip(tokens, title, strict=True)]
+        return bag_of_words(texts, vocabulary), multi_hot([joined.split("|") for joined in tags], names)
+
+    return Encoding("multi_label", ("tokens", "title", "tags"), names, encode)
+
+
+def next_characters(length: int = 80) -> Encoding:
+    """Returns Shakespeare's next-character prediction as in TFF; see ``character_sequences``."""
+
+    def encode(snippets):
+        return character_sequences(snippets, length)
+
+    return Encoding("next_character", ("snippets",), Vocabulary(tuple(CHARACTERS)).names, encode)
+
+
+def word_sequences(texts: Sequence[str], vocabulary: Vocabulary, length: int = 20) -> Pair:
+    """Returns inputs and targets [texts, length], the targets one word ahead of the inputs.
+
+    A text is split at single spaces, so that two in a row have an empty word between them. Its first ``length`` words
+    stand behind BOS; only if it has fewer, EOS follows, and padding.
+    """
+    rows = np.full((len(texts), length + 1), PAD, _smallest(vocabulary.size))
+    for row, text in zip(rows, texts, strict=True):
+        ids = vocabulary.ids(text.split(" ", length)[:length])
+        ids = [vocabulary.bos, *ids] if len(ids) == length else [vocabulary.bos, *ids, vocabulary.eos]
+        row[: len(ids)] = ids
+    return rows[:, :-1], rows[:, 1:]
+
+
+def character_sequences(texts: Sequence[str], length: int = 80) -> Pair:
+    """Returns inputs and targets [sequences, length] over TFF's 86 characters (90 ids); texts are not joined.
+
+    BOS, the characters (the bytes in UTF-8) and EOS are padded to a multiple of ``length + 1`` and cut there. From one
+    piece to the next no target is the first character of a piece, so that one in ``length + 1`` is never predicted.
+    """
+    vocabulary = Vocabulary(tuple(CHARACTERS))
+    table = np.full(256, vocabulary.oov, np.uint8)
+    table[[ord(character) for character in CHARACTERS]] = np.arange(1, 1 + len(CHARACTERS))
+    pieces = [np.zeros((0, length + 1), np.uint8)]
+    for text in texts:
+        ids = table[np.frombuffer(text.encode(errors="surrogateescape"), np.uint8)]
+        ids = np.concatenate([[vocabulary.bos], ids, [vocabulary.eos]]).astype(np.uint8)
+        pieces.append(np.pad(ids, (0, -len(ids) % (length + 1)), constant_values=PAD).reshape(-1, length + 1))
+    rows = np.concatenate(pieces)
+    return rows[:, :-1], rows[:, 1:]
+
+
+def letters(texts: Sequence[str]) -> np.ndarray:
+    """Returns LEAF's ids [texts, length], 0 to 79, of texts of one length.
+
+    Raises:
+        ValueError: if texts differ in length, or for a character that is none of LEAF's 80.
+    """
+    if len({len(text) for text in texts}) > 1:
+        raise ValueError("texts differ in length, expected windows of one length")
+    codes = np.array([[ord(character) for character in text] for text in texts]).reshape(len(texts), -1)
+    table = np.full(128, len(LETTERS), np.uint8)
+    table[[ord(letter) for letter in LETTERS]] = np.arange(len(LETTERS))
+    ids = table[np.minimum(codes, 127)]
+    if (unknown := ids == len(LETTERS)).any():
+        raise ValueError(f"{chr(codes[unknown][0])!r} is none of LEAF's {len(LETTERS)} letters")
+    return ids
+
+
+def bag_of_words(texts: Sequence[str], vocabulary: Vocabulary) -> np.ndarray:
+    """Returns the share of each word among the known words of a text, float32 [texts, words]; OOV does not count.
+
+    A text without known words is 0. In revisions of TFF before 2021 unknown words are in the denominator.
+    """
+    counts = np.zeros((len(texts), len(vocabulary.words) + 1), np.float32)
+    for row, text in zip(counts, texts, strict=True):
+        np.add.at(row, np.array(vocabulary.ids(text.split()), int) - 1, 1)
+    counts = counts[:, :-1]
+    return counts / np.maximum(counts.sum(1, keepdims=True), 1)
+
+
+def multi_hot(labels: Sequence[Iterable[str]], names: Sequence[str]) -> np.ndarray:
+    """Returns 1 for each name that an example has, uint8 [examples, names]; other names are left out."""
+    column, hot = {name: row for row, name in enumerate(names)}, np.zeros((len(labels), len(names)), np.uint8)
+    for row, own in zip(hot, labels, strict=True):
+        row[[column[name] for name in own if name in column]] = 1
+    return hot
+
+
+def words_of(text: str) -> list[str]:
+    """Returns words and the marks ``.,!?;``, as LEAF splits the tweets of Sentiment140."""
+    return _WORD.findall(text)
+
+
+def padded_words(texts: Sequence[Sequence[str]], vocabulary: Vocabulary, length: int = 25) -> np.ndarray:
+    """Returns the ids of the first words of each text [texts, length], padded at the end.
+
+    LEAF pads Sentiment140 with the id of unknown words; here padding is 0, as elsewhere.
+    """
+    rows = np.full((len(texts), length), PAD, _smallest(vocabulary.size))
+    for row, words in zip(rows, texts, strict=True):
+        row[: len(words)] = vocabulary.ids(words[:length])
+    return rows
+
+
+def reddit_ids(sequences: Sequence[Sequence[str]], vocabulary: Vocabulary) -> np.ndarray:
+    """Returns the ids of LEAF's sequences of Reddit [sequences, 10], which hold their marks as words.
+
+    LEAF numbers padding 0, unknown words 1, and then words and marks; here all have the ids of TFF.
+
+    Raises:
+        ValueError: if sequences differ in length.
+    """
+    if len({len(tokens) for tokens in sequences}) > 1:
+        raise ValueError("sequences differ in length")
+    marks = dict(zip(REDDIT_MARKS, (PAD, vocabulary.bos, vocabulary.eos), strict=True))
+    ids = (vocabulary.ids(tokens) for tokens in sequences)
+    rows = [
+        [marks.get(token, number) for token, number in zip(*own, strict=True)]
+        for own in zip(sequences, ids, strict=True)
+    ]
+    return np.array(rows, _smallest(vocabulary.size))
+
+
+def most_frequent(words: Iterable[str], size: int) -> tuple[str, ...]:
+    """Returns the most frequent words in this order, at equal counts in the order of the alphabet."""
+    counts = collections.Counter(words)
+    return tuple(sorted(counts, key=lambda word: (-counts[word], word))[:size])
+
+
+def read_vocabulary(path: str | Path, size: int, what: str = "vocabulary") -> tuple[str, ...]:
+    """Reads the first ``size`` words of a file, most frequent first.
+
+    It has a line per word, the word and its count or only the word, in order (``stackoverflow.word_count``); or it is
+    JSON, from word to count (``stackoverflow.tag_count``), or with the words in the list ``vocab`` (LEAF's
+    ``embs.json``).
+
+    Args:
+        size: 0 takes all.
+        what: the config's key of the file, for messages; its number of words is the key ``<what>_size``.
+
+    Raises:
+        UserError: if the file cannot be read, is of another format, or has too few words.
+    """
+    check_is_file(path)
+    try:
+        content = Path(path).read_text("utf-8")
+        words = _of_json(content) if content.lstrip()[:1] == "{" else _of_lines(content)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UserError(f"{path}: cannot be read ({reason}); expected lines of a word and its count, or JSON") from None
+    if len(words) < max(size, 1):
+        raise UserError(
+            f"{path}: {len(words)} words, expected {size or 'some'}; set data.{what}_size, or fetch it again"
+        )
+    words = tuple(words[:size] if size else words)
+    if len(set(words)) < len(words):
+        twice = next(word for word, count in collections.Counter(words).items() if count > 1)
+        raise UserError(f"{path}: the word {twice!r} is in it twice; expected each once, fetch or write it again")
+    return words
+
+
+def _of_json(content):
+    found = json.loads(content)
+    if isinstance(found.get("vocab"), list):
+        return list(map(str, found["vocab"]))
+    if not all(isinstance(count, (int, float)) for count in found.values()):
+        raise ValueError("its values are no counts")
+    return sorted(found, key=found.get, reverse=True)  # stable
+
+
+def _of_lines(content):
+    lines = [line.split() for line in content.split("\n") if line.strip()]
+    for number, line in enumerate(lines, 1):
+        if len(line) > 2 or (len(line) == 2 and not line[1].isdecimal()):
+            raise ValueError(f"line {number} is {' '.join(line)!r:.40}")
+    return [line[0] for line in lines]
+
+
+def _smallest(size):
+    """Returns the integer type of ids below ``size``."""
+    return np.int16 if size < 2**15 else np.int32

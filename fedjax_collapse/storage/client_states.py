@@ -1,0 +1,134 @@
+"""The states of all clients in files, of which a round reads and writes only the rows of its cohort.
+
+There is a sparse file for each array of a state, with a row for each client, and a flag for each client. A client whose
+flag is not set has the initial state; its row is a hole, which takes no space. Before a round overwrites rows, it logs
+the old ones, so that the states of an earlier round can be restored: those of the checkpoint from which a run continues
+after a kill.
+"""
+
+import math
+import shutil
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from fedjax_collapse.core import files
+from fedjax_collapse.core.records import ClientState, Damaged, UserError
+from fedjax_collapse.storage.round_arrays import read_npz
+
+_FLAGS, _LOG = "written.bin", "log"
+
+
+class StoredStates:
+    """The states of all clients, in a folder.
+
+    Args:
+        folder: of the files; made, or emptied, if no round is done.
+        initial: the state of every client before the first round.
+        num_clients: the number of clients.
+        done: the number of rounds after which the run continues; what later rounds have written is undone.
+
+    Raises:
+        Damaged: files are missing, or of another size.
+    """
+
+    def __init__(self, folder: Path, initial: ClientState, num_clients: int, done: int):
+        self._folder, self._log, self._initial = folder, folder / _LOG, jax.tree.map(np.asarray, initial)
+        self._num_clients = num_clients
+        if not done:
+            shutil.rmtree(folder, ignore_errors=True)
+        self._log.mkdir(parents=True, exist_ok=True)
+        leaves = jax.tree.leaves(self._initial)
+        self._rows = [self._mapped(f"{i}.bin", leaf.dtype, leaf.shape, done) for i, leaf in enumerate(leaves)]
+        self._is_written = self._mapped(_FLAGS, np.dtype(bool), (), done)
+        for round in sorted(self._logged(), reverse=True):
+            if round >= done:
+                self._undo(round)
+
+    def take(self, ids: np.ndarray) -> ClientState:
+        """Returns the states of a cohort, stacked; the initial one for identities that are no client's."""
+        written = np.flatnonzero((ids < self._num_clients) & self._is_written.take(ids, mode="clip"))
+
+        def of_cohort(rows, leaf):
+            states = np.repeat(leaf[None], len(ids), axis=0)
+            states[written] = rows[ids[written]]
+            return states
+
+        leaves, structure = jax.tree.flatten(self._initial)
+        return structure.unflatten(map(of_cohort, self._rows, leaves))
+
+    def put(self, round: int, ids: np.ndarray, states: ClientState) -> None:
+        """Writes the states of clients after a round, the ``round``-th from 0, and logs the old ones first."""
+        was_written = self._is_written[ids]
+        old = {str(i): rows[ids[was_written]] for i, rows in enumerate(self._rows)}
+        with files.whole(self._log / f"{round}.npz") as file:
+            np.savez(file, ids=ids, was_written=was_written, **old)
+        for rows, new in zip(self._rows, jax.tree.leaves(states), strict=True):
+            rows[ids] = new
+        self._is_written[ids] = True
+
+    def flush(self) -> None:
+        """Waits until all states are on the disk."""
+        for rows in (*self._rows, self._is_written):
+            rows.flush()
+
+    def forget_before(self, round: int) -> None:
+        """Removes the logs of rounds before the oldest one to which a run may return."""
+        for logged in self._logged():
+            if logged < round:
+                self._path(logged).unlink(missing_ok=True)
+
+    def _undo(self, round):
+        found = read_npz(self._path(round))
+        ids, was_written = found["ids"], found["was_written"]
+        for i, rows in enumerate(self._rows):
+            rows[ids[was_written]] = found[str(i)]
+        self._is_written[ids] = was_written
+        self.flush()
+        self._path(round).unlink()
+
+    def _logged(self):
+        return [int(path.stem) for path in self._log.glob("*.npz") if path.stem.isdecimal()]
+
+    def _path(self, round):
+        return self._log / f"{round}.npz"
+
+    def _mapped(self, name, dtype, shape, done):
+        """Returns the rows of a file, which is made without taking space."""
+        path, size = self._folder / name, self._num_clients * dtype.itemsize * math.prod(shape)
+        found = path.stat().st_size if path.exists() else None
+        if done and found != size:
+            problem = "is missing" if found is None else f"has {found} bytes, expected {size}"
+            raise Damaged(
+                f"{path}: {problem}; the states of the clients are lost, remove the run's folder to start again"
+            )
+        if not done:
+            with path.open("wb") as file:
+                file.truncate(size)
+        return np.memmap(path, dtype, "r+", shape=(self._num_clients, *shape))
+
+
+def check_space(
+    folder: Path, initial: ClientState, num_clients: int, cohort_size: int, rounds: int, logged: int
+) -> None:
+    """Raises UserError if the states of all clients that are drawn, and their logs, may not fit on the disk.
+
+    Args:
+        folder: of the run.
+        initial: the state of one client.
+        num_clients: the number of clients.
+        cohort_size: clients in a round.
+        rounds: the number of rounds.
+        logged: the most rounds that are logged at once.
+    """
+    each = sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(initial))
+    drawn = math.ceil(num_clients * -math.expm1(-cohort_size * rounds / num_clients))  # those drawn at least once
+    needed, free = each * (drawn + cohort_size * min(rounds, logged)), shutil.disk_usage(folder).free
+    free += sum(path.stat().st_blocks * 512 for path in folder.glob("*/*") if path.is_file())
+    if needed > free:
+        raise UserError(
+            f"client states: {each / 2**20:.3g} MiB of each of about {drawn:,} clients, with logs {needed / 2**30:.4g} "
+            f"GiB, but {free / 2**30:.4g} GiB are free in {folder}; choose a method without states, a smaller network, "
+            "a lower checkpoint_every, or another disk"
+        )

@@ -1,0 +1,244 @@
+"""Stores on disk: what is written is read, an interrupted writer resumes to the same bytes, damage is named."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import assert_same_bits
+from hypothesis import given
+from hypothesis import strategies as st
+
+from experiments.config import build
+from experiments.config.plain_values import plain
+from experiments.configs import base
+from fedjax_collapse import Federation, UserError
+from fedjax_collapse.core import files
+from fedjax_collapse.core.records import Damaged
+from fedjax_collapse.data import store as stores
+from fedjax_collapse.data.store import Store, StoreWriter, open_store
+
+NAMES = ("cat", "dog", "fox")
+
+
+def clients(sizes, seed=0):
+    """Yields name, inputs and labels of ragged clients."""
+    rng = np.random.default_rng(seed)
+    for number, size in enumerate(sizes):
+        yield f"c{number}", rng.integers(0, 256, (size, 2, 2, 1), np.uint8), rng.integers(0, 3, size)
+
+
+def write(folder, sizes, **options):
+    with StoreWriter(folder, class_names=NAMES, mean=0.0, std=255.0, **options) as store:
+        for client in list(clients(sizes))[store.done :]:
+            store.add(*client)
+        store.add_test(np.zeros((2, 2, 2, 1), np.uint8), np.array([0, 2]))
+    return open_store(folder)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def unflushed():
+    """Does not wait for the disk."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(files, "_fsync", lambda descriptor: None)
+        yield
+
+
+@pytest.fixture
+def folder(tmp_path):
+    write(tmp_path / "store", (3, 1, 4))
+    return tmp_path / "store"
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_what_is_written_is_read(folder):
+    store, written = open_store(folder), list(clients((3, 1, 4)))
+    assert store.num_clients == 3 and store.names == ("c0", "c1", "c2") and store.sizes.tolist() == [3, 1, 4]
+    assert store.class_names == NAMES and store.facts["largest"] == 4
+    for client, (_, inputs, labels) in enumerate(written):
+        found = store.gather(np.array([client]))
+        np.testing.assert_array_equal(found[0], inputs)
+        np.testing.assert_array_equal(found[1], labels)
+        assert found[1].dtype == np.int32
+        np.testing.assert_array_equal(store.class_counts[client], np.bincount(labels, minlength=3))
+    assert store.test[0].shape == (2, 2, 2, 1) and store.test[1].tolist() == [0, 2]
+    store.advise(np.array([2, 0, 3]))
+    assert sorted(contents(folder)) == sorted(
+        ["class_counts.npy", "inputs.npy", "labels.npy", "names.txt", "offsets.npy", "store.json", "test_inputs.npy",
+         "test_labels.npy"]
+    )  # fmt: skip
+
+
+@given(sizes=st.lists(st.integers(1, 5), min_size=1, max_size=6), data=st.data())
+def test_a_cohort_has_the_rows_of_its_clients(sizes, data):
+    offsets, inputs = np.cumsum([0, *sizes]), np.arange(sum(sizes) * 2).reshape(-1, 2)
+    store = Store(Path(), {}, offsets, inputs, -inputs[:, 0])
+    ids = np.array(data.draw(st.lists(st.integers(0, len(sizes)), max_size=6)), int)  # the last one is no client
+    most = data.draw(st.none() | st.integers(1, 5))
+    parts = [np.arange(first, last)[:most] for first, last in zip(store.offsets, store.offsets[1:], strict=False)]
+    rows, found = store.rows(ids, most)
+    expected = [(*parts, np.arange(0))[i] for i in ids]
+    assert found.tolist() == list(map(len, expected))
+    np.testing.assert_array_equal(rows, np.concatenate([np.arange(0), *expected]))
+    inputs, labels, _ = store.gather(ids, most)
+    np.testing.assert_array_equal(inputs, store.inputs[rows])
+    np.testing.assert_array_equal(labels, store.labels[rows])
+
+
+@pytest.mark.parametrize("commit", [1, 10, 2**26])
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_an_interrupted_writer_resumes_to_the_same_files(tmp_path, folder, monkeypatch, commit, is_killed):
+    """A kill loses what was written since the last point of resumption, and an exception nothing."""
+    monkeypatch.setattr(stores, "_COMMIT_BYTES", commit)
+    told, again = [], tmp_path / "again"
+    writer = StoreWriter(again, NAMES, 0.0, 255.0, progress=lambda *numbers: told.append(numbers))
+    with pytest.raises(KeyboardInterrupt), writer:
+        for client in list(clients((3, 1, 4)))[:2]:
+            writer.add(*client)
+        for file in writer._files.values():
+            file.flush()
+        if is_killed:
+            monkeypatch.setattr(StoreWriter, "_commit", lambda self: None)
+        raise KeyboardInterrupt
+    monkeypatch.undo()
+    after_second = commit == 1 or not is_killed
+    assert told[-1:] == ([(2, 4)] if after_second else [(1, 3)] if commit == 10 else [])
+    with pytest.raises(UserError, match="unfinished store; start its conversion again"):
+        open_store(again)
+    if told:
+        with (
+            pytest.raises(UserError, match=r"unfinished with std 255\.0, now 1\.0"),
+            StoreWriter(again, NAMES, 0.0, 1.0),
+        ):
+            pass
+    with StoreWriter(again, NAMES, 0.0, 255.0) as resumed:
+        assert resumed.done == (told[-1][0] if told else 0)
+        for client in list(clients((3, 1, 4)))[resumed.done :]:
+            resumed.add(*client)
+        resumed.add_test(np.zeros((2, 2, 2, 1), np.uint8), np.array([0, 2]))
+    assert contents(again) == contents(folder)
+
+
+def test_text_and_regression(tmp_path):
+    with StoreWriter(tmp_path / "s") as store:
+        store.add("ä b", np.zeros((2, 5), np.int16), np.ones((2, 5), np.int64))
+        store.add("c", np.zeros((1, 5), np.int16), np.ones((1, 5), np.int64))
+    found = open_store(tmp_path / "s")
+    assert found.names == ("ä b", "c") and found.class_counts is None
+    assert found.inputs.dtype == np.int16 and found.labels.dtype == np.int32
+    with pytest.raises(UserError, match="no test rows"):
+        found.test  # noqa: B018
+
+
+IMAGES = np.zeros((2, 2, 2, 1), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("message", "client"),
+    [
+        ("client 'd': 0 inputs and 0 labels", ("d", IMAGES[:0], np.zeros(0, int))),
+        ("client 'd': 2 inputs and 1 labels", ("d", IMAGES, np.zeros(1, int))),
+        ("labels 0 to 3, expected integers below 3", ("d", IMAGES, np.array([0, 3]))),
+        (r"rows of inputs.npy are float32\[2, 2, 1\], expected uint8", ("d", IMAGES / 2, np.array([0, 1]))),
+        (r"expected uint8\[2, 2, 1\] as before", ("d", IMAGES[:, :1], np.array([0, 1]))),
+        ("a name of one line", ("d\ne", IMAGES, np.array([0, 1]))),
+        ("client 'c0' was added twice", ("c0", IMAGES, np.array([0, 1]))),
+    ],
+)
+def test_wrong_rows_are_named(tmp_path, message, client):
+    with pytest.raises(UserError, match=message), StoreWriter(tmp_path / "s", class_names=NAMES) as store:
+        store.add(*next(clients((3,))))
+        store.add(*client)
+
+
+def test_a_folder_that_is_in_use(folder, tmp_path):
+    with pytest.raises(UserError, match="holds a store already"), StoreWriter(folder):
+        pass
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis").write_text("")
+    with pytest.raises(UserError, match="holds 'thesis'; expected an empty"), StoreWriter(tmp_path / "other"):
+        pass
+    with pytest.raises(UserError, match="no client was added"), StoreWriter(tmp_path / "empty"):
+        pass
+
+
+def test_a_study_takes_the_first_clients(folder):
+    config = plain(base.get_config())
+    config["data"], config["partition"] = dict(source=f"store:{folder}", examples_per_client=2), dict(name="natural")
+    config["clients"] = 2
+    made = build.federations(config, [0, 1])
+    assert made[0] is made[1] and made[0].ownership.sizes.tolist() == [2, 1]
+    assert made[0].partition_arrays()["class_counts"].shape == (2, 3)
+    config["clients"] = 4
+    with pytest.raises(UserError, match="3 clients, expected 4"):
+        build.federations(config, [0])
+    config["partition"] = dict(name="dirichlet")
+    with pytest.raises(UserError, match=r"its clients are those of the store.*expected partition\.name=natural"):
+        build.federations(config, [0])
+
+
+def test_a_federation_in_memory_has_the_same_rows(folder):
+    stored, held = (Federation.from_store(folder, examples_per_client=2, storage=where) for where in ("disk", "host"))
+    assert [rows.tolist() for rows in stored.owned_rows()] == [rows.tolist() for rows in held.owned_rows()]
+    assert (stored.ownership.sizes == np.asarray(held.ownership.sizes)).all()
+    assert_same_bits(tuple(stored.train), tuple(held.train))
+    assert_same_bits(tuple(stored.test), tuple(held.test))
+    whole = Federation.from_store(folder)
+    assert stored.hashes()["data"] == whole.hashes()["data"]
+    assert stored.hashes()["partition"] != whole.hashes()["partition"]
+    assert Federation.from_store(folder, clients=3).hashes() == whole.hashes()
+
+
+def _change(name, edit):
+    def damage(folder):
+        path = folder / name
+        path.write_bytes(edit(path.read_bytes()))
+
+    return damage
+
+
+def _offsets(edit):
+    """Writes other offsets with their checksum."""
+
+    def damage(folder):
+        offsets = np.load(folder / "offsets.npy")
+        edit(offsets)
+        np.save(folder / "offsets.npy", offsets)
+        facts = json.loads((folder / "store.json").read_text())
+        facts["index"] = stores._index_digest(folder)
+        (folder / "store.json").write_text(json.dumps(facts))
+
+    return damage
+
+
+@pytest.mark.parametrize(
+    ("kind", "message", "damage"),
+    [
+        (UserError, "not a store", lambda folder: (folder / "store.json").unlink()),
+        (UserError, "version 2, expected 1", _change("store.json", lambda b: b.replace(b": 1,", b": 2,", 1))),
+        (Damaged, "store.json: cannot be read", _change("store.json", lambda b: b[:-5])),
+        (Damaged, "'index' is missing", _change("store.json", lambda b: b.replace(b'"index"', b'"other"'))),
+        (Damaged, "names.txt differs from what was written", _change("names.txt", lambda b: b"x" + b[1:])),
+        (Damaged, "offsets.npy or", _change("offsets.npy", lambda b: b[:-1] + b"\1")),
+        (Damaged, "offsets.npy: is cut", _change("offsets.npy", lambda b: b[:-1])),
+        (Damaged, "names.txt: cannot be read", lambda folder: (folder / "names.txt").unlink()),
+        (Damaged, "inputs.npy: is cut", _change("inputs.npy", lambda b: b[:-1])),
+        (Damaged, "labels.npy: is missing", lambda folder: (folder / "labels.npy").unlink()),
+        (
+            Damaged, "inputs.npy: 2 rows, expected 8",
+            lambda folder: shutil.copy(folder / "test_inputs.npy", folder / "inputs.npy"),
+        ),
+        (Damaged, "offsets do not ascend", _offsets(lambda offsets: offsets.__setitem__(1, 5))),
+        (Damaged, "offsets do not ascend from 0 to the 8 rows", _offsets(lambda offsets: offsets.__setitem__(3, 7))),
+        (UserError, "client 1 has no rows", _offsets(lambda offsets: offsets.__setitem__(1, 4))),
+    ],
+)  # fmt: skip
+def test_damage_is_one_line(folder, kind, message, damage):
+    damage(folder)
+    with pytest.raises(kind, match=message) as error:
+        open_store(folder)
+    assert "\n" not in str(error.value) and str(folder) in str(error.value)

@@ -1,0 +1,241 @@
+"""Texts, several labels and HDF5, written here as they are published: the same examples and clients back."""
+
+import json
+import sys
+
+import h5py
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+from natural_data import example, flair, leaf, pfl, question, tff, tff_hdf5
+from small_data import check, draw
+
+from fedjax_collapse import Federation, UserError, sources
+from fedjax_collapse.data import partition
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def words(tmp_path):
+    file = tmp_path / "stackoverflow.word_count"
+    file.write_text("how 90\nto 80\ni 70\n")
+    return file
+
+
+def test_words_of_stackoverflow(tmp_path, words):
+    """Ids: padding 0, how 1, to 2, i 3, OOV 4, BOS 5, EOS 6."""
+    train = [("200", question("to i")), ("30", question("how x")), ("200", question("how")), ("200", question("i"))]
+    file = tff(tmp_path / "stackoverflow.sqlite", train=train, heldout=[("7", question("how to"))])
+    options = dict(task="next_word", vocabulary=words, vocabulary_size=3, length=4, test_split="heldout")
+    source = sources.tff(file, **options)
+    assert source.task == "next_word" and (source.mean, source.std) == (None, None)
+    assert source.class_names == ("[PAD]", "how", "to", "i", "[OOV]", "[BOS]", "[EOS]")
+    assert source.images.tolist() == [[5, 2, 3, 6], [5, 1, 6, 0], [5, 3, 6, 0], [5, 1, 4, 6]]
+    assert source.labels.tolist() == [[2, 3, 6, 0], [1, 6, 0, 0], [3, 6, 0, 0], [1, 4, 6, 0]]
+    assert source.client_names == ("200", "30", "7") and source.owners.tolist() == [0, 0, 0, 1]
+    assert source.test_labels.tolist() == [[1, 2, 6, 0]] and source.test_owners.tolist() == [2]
+    assert sources.tff(file, max_examples=2, **options).owners.tolist() == [0, 0, 1]
+    words.write_text("to 90\nhow 80\ni 70\n")  # the cache knows
+    assert sources.tff(file, **options).labels[0].tolist() == [1, 3, 6, 0]
+    federation = Federation.from_source(source, partition.given(np.zeros(4, int), 2, source.owners))
+    assert federation.train.inputs.shape == (4, 4) and federation.train.mean is None
+    assert federation.num_classes == 7 and federation.train.labels.shape == (4, 4)
+
+
+def test_tags_of_stackoverflow(tmp_path, words):
+    train = [("9", question("how to", "how now", "c#|java")), ("8", question("i", "i", "php|go"))]
+    file, tags = tff(tmp_path / "so.sqlite", train=train, test=train[:1]), tmp_path / "stackoverflow.tag_count"
+    tags.write_text(json.dumps({"php": 5, "java": 9, "go": 4}))
+    options = dict(task="multi_label", vocabulary=words, vocabulary_size=3)
+    source = sources.tff(file, tags=tags, tags_size=2, **options)
+    assert source.task == "multi_label" and source.class_names == ("java", "php")
+    np.testing.assert_allclose(source.images, [[0, 0, 1], [2 / 3, 1 / 3, 0]], rtol=1e-6)
+    assert source.labels.tolist() == [[0, 1], [1, 0]] and source.owners.tolist() == [0, 1]
+    check("data.task multi_label: set data.tags to the file of tags", sources.tff, file, **options)
+    check("data.task next_word: set data.vocabulary to the file of words", sources.tff, file, task="next_word")
+    check("data.invert with task multi_label", sources.tff, file, tags=tags, invert=True, tags_size=2, **options)
+
+
+def test_shakespeare_of_tff(tmp_path):
+    """The same snippets in both formats of TFF; three ids more than characters and a piece of 81 of them each."""
+    snippets = {"HAMLET_LORD": ["d" * 80, "hl"], "GHOST": ["p"]}
+    rows = [(role, example(snippets=[snippet])) for role, own in snippets.items() for snippet in own]
+    source = sources.tff(tff(tmp_path / "a.sqlite", train=rows, test=rows[1:2]), task="next_character")
+    assert source.task == "next_character" and len(source.class_names) == 90 and source.images.shape == (4, 80)
+    assert source.client_names == ("GHOST", "HAMLET_LORD") and source.owners.tolist() == [0, 1, 1, 1]
+    assert source.labels[:, 0].tolist() == [4, 1, 0, 2] and source.labels[1].tolist() == [1] * 80
+    assert source.images[:, 0].tolist() == [88, 88, 89, 88] and source.test_labels[0, :4].tolist() == [2, 3, 89, 0]
+    of = {role: {"snippets": own} for role, own in snippets.items()}
+    files = tff_hdf5(tmp_path / "train.h5", **of), tff_hdf5(tmp_path / "test.h5", HAMLET_LORD={"snippets": ["hl"]})
+    older = sources.tff(files[0], test_file=files[1], task="next_character")
+    for one, other in zip(source, older, strict=True):
+        np.testing.assert_array_equal(one, other)
+    check("a file of HDF5 has one part, of SQLite both; set data.test_file", sources.tff, files[0])
+    check("examples/GHOST has snippets, expected pixels", sources.tff, files[0], test_file=files[1])
+    check(r"train.h5: cannot be read as HDF5 \(.*\)", sources.tff, tmp_path / "no" / "train.h5", test_file=files[1])
+
+
+def test_images_of_tff(tmp_path):
+    images, labels = draw(5, (4, 4))
+    pixels = (images / np.float32(255)).astype(np.float32)
+    train = dict(f1={"pixels": pixels[:3], "label": labels[:3]}, f0={"pixels": pixels[3:4], "label": labels[3:4]})
+    train = tff_hdf5(tmp_path / "train.h5", **train)
+    test = tff_hdf5(tmp_path / "test.h5", f1={"pixels": pixels[4:], "label": [0]})
+    source = sources.tff(train, test_file=test, invert=True)
+    np.testing.assert_array_equal(source.images, 255 - images[[3, 0, 1, 2], ..., None])
+    assert source.owners.tolist() == [0, 1, 1, 1] and source.labels.tolist() == labels[[3, 0, 1, 2]].tolist()
+    test = tff_hdf5(tmp_path / "test.h5", f1={"pixels": pixels[4:], "label": [4]})
+    check("train.h5: test label 4 is none of the 4 classes", sources.tff, train, test_file=test)
+    images, _ = draw(2, (32, 32, 3))  # CIFAR-100 by Pachinko allocation
+    pairs = [("3", example(image=image, label=i, coarse_label=7)) for i, image in enumerate(images)]
+    source = sources.tff(tff(tmp_path / "cifar100.sqlite", train=pairs, test=pairs))
+    np.testing.assert_array_equal(source.images, images)
+    assert source.client_names == ("3",) and source.labels.tolist() == [0, 1]
+
+
+def test_shakespeare_of_leaf(tmp_path):
+    windows = [" " * 79 + "A", "a" * 80, "b" * 80]
+    leaf(tmp_path / "train" / "a.json", ROMEO=(windows[:2], ["B", " "]))
+    leaf(tmp_path / "test" / "a.json", ROMEO=(windows[2:], ["}"]))
+    source = sources.leaf(tmp_path)
+    assert source.task == "classification" and len(source.class_names) == 80
+    assert source.images[0].tolist() == [1] * 79 + [25] and source.images.dtype == np.uint8
+    assert source.labels.tolist() == [26, 1] and source.test_labels.tolist() == [79]
+    leaf(tmp_path / "train" / "a.json", ROMEO=(["#" * 80], ["B"]))
+    check("a.json: user ROMEO: '#' is none of LEAF's 80 letters; expected the files of one", sources.leaf, tmp_path)
+
+
+def tweet(text):
+    return ["1467", "Mon Apr 06", "NO_QUERY", "ann", text]
+
+
+def test_sentiment140_of_leaf(tmp_path):
+    """Without a vocabulary the most frequent words of the training part, at equal counts by alphabet."""
+    leaf(
+        tmp_path / "train" / "b.json", ann=([tweet("so so good!"), tweet("bad day")], [1, 0]), bob=([tweet("ok")], [1])
+    )
+    leaf(tmp_path / "test" / "b.json", ann=([tweet("so new")], ["0"]))
+    source = sources.leaf(tmp_path, vocabulary_size=4, length=5)  # so ! bad day
+    assert source.images.tolist() == [[1, 1, 5, 2, 0], [3, 4, 0, 0, 0], [5, 0, 0, 0, 0]]
+    assert source.labels.tolist() == [1, 0, 1] and source.class_names == ("negative", "positive")
+    assert source.test_images.tolist() == [[1, 5, 0, 0, 0]] and source.owners.tolist() == [0, 0, 1]
+    (tmp_path / "embs.json").write_text(json.dumps({"vocab": ["new", "so"], "emba": [[0.0], [1.0]]}))
+    source = sources.leaf(tmp_path, vocabulary=str(tmp_path / "embs.json"), vocabulary_size=2)
+    assert source.test_images.tolist() == [[2, 1] + [0] * 23]
+    leaf(tmp_path / "test" / "b.json", ann=([tweet("so")], [4]))
+    check("user ann: y are 4, ..., expected 0 or 1", sources.leaf, tmp_path)
+
+
+def comment(*tokens):
+    """A comment's sequences and their targets, three tokens each in place of LEAF's ten."""
+    x, y = ["<BOS>", *tokens, "<EOS>"], [*tokens, "<EOS>", "<PAD>"]
+    pads = ["<PAD>"] * (-len(x) % 3)
+    x, y = ([(ids + pads)[i : i + 3] for i in range(0, len(ids + pads), 3)] for ids in (x, y))
+    return x, {"target_tokens": y, "count_tokens": [[1] * 3] * len(x), "subreddit": "jax", "score": 1}
+
+
+def test_reddit_of_leaf(tmp_path):
+    """``num_samples`` is that of all parts. LEAF's six ids are those of four tokens, three of which are marks."""
+    comments = [comment("no", "no"), comment("hi"), comment("no")]
+    for part, rows in (("train", slice(0, 2)), ("test", slice(2, 3))):
+        file = leaf(tmp_path / part / "r.json", u5=tuple(map(list, zip(*comments[rows], strict=True))), u6=([], []))
+        content = json.loads(file.read_text())
+        file.write_text(json.dumps(content | {"num_samples": [3, 0]}))
+    source = sources.leaf(tmp_path, vocabulary_size=6)
+    assert source.class_names == ("[PAD]", "no", "[OOV]", "[BOS]", "[EOS]") and source.task == "next_word"
+    assert source.images.tolist() == [[3, 1, 1], [4, 0, 0], [3, 2, 4]]
+    assert source.labels.tolist() == [[1, 1, 4], [0, 0, 0], [2, 4, 0]]
+    assert source.test_labels.tolist() == [[1, 4, 0]] and source.owners.tolist() == [0] * 3
+
+
+def test_tables_of_texts(tmp_path):
+    """Sentiment140 as Parquet, with a class that is only tested; Shakespeare in one csv file without a test part."""
+    for part, rows in (("train", [("a b", 4, "u2"), ("b", 0, "u1")]), ("test", [("c a", 0, "u1"), ("c", 2, "u9")])):
+        texts, labels, users = zip(*rows, strict=True)
+        table = pyarrow.table({"text": texts, "date": [""] * 2, "user": users, "sentiment": labels, "query": users})
+        (tmp_path / "s140").mkdir(exist_ok=True)
+        pyarrow.parquet.write_table(table, tmp_path / "s140" / f"{part}-00000-of-00001.parquet")
+    options = dict(client_column="user", length=3)
+    source = sources.texts(tmp_path / "s140", classes=("0", "4"), **options)
+    assert source.images.tolist() == [[2, 1, 0], [1, 0, 0]] and source.labels.tolist() == [1, 0]  # b 1, a 2, OOV 3
+    assert source.test_images.tolist() == [[3, 2, 0]] and source.client_names == ("u1", "u2")
+    assert source.owners.tolist() == [1, 0] and source.class_names == ("0", "4")
+    assert len(sources.texts(tmp_path / "s140", **options).test_labels) == 1  # 2 is no class of training
+    words = sources.texts(tmp_path / "s140", task="next_word", vocabulary_size=2, **options)
+    assert words.labels.tolist() == [[2, 1, 5], [1, 5, 0]] and words.task == "next_word"
+    check("no column 'who' among text, date, user", sources.texts, tmp_path / "s140", client_column="who")
+    check("row 0 has 4 in 'sentiment', expected a text; c", sources.texts, tmp_path / "s140", text_column="sentiment")
+    check("a part has no text of the classes 7", sources.texts, tmp_path / "s140", classes=("7",))
+
+    lines = [f'{role},"{window}",{after}' for role, window, after in
+             [("ROMEO", "ab\n,", '"1"'), ("ROMEO", "    ", '" "'), ("NURSE", "NULL", "x")]]  # fmt: skip
+    file = tmp_path / "shakespeare.csv"
+    file.write_text("\n".join(["character_id,x,y", *lines]) + "\n")
+    options = dict(task="next_character", client_column="character_id")
+    source = sources.texts(file, test_fraction=0.5, **options).pooled()
+    assert source.client_names == ("NURSE", "ROMEO") and sorted(source.labels.tolist()) == [1, 12, 76]
+    assert sorted(source.images.tolist()) == [[1] * 4, [38, 45, 36, 36], [53, 54, 0, 8]]
+    check("shakespeare.csv: it has no test part, and test_fraction 0.2", sources.texts, file, **options)
+    file.write_text("character_id,x,y\nROMEO,#,a\nROMEO,b,c\n")
+    check("'#' is none of LEAF's 80 letters; expected windows", sources.texts, file, test_fraction=0.5, **options)
+    file.write_text("character_id,x,y\nROMEO,b\n")
+    check(r"shakespeare.csv: cannot be read as CSV \(.*\)", sources.texts, file, **options)
+
+
+def test_several_labels_of_flair(tmp_path):
+    images, _ = flair(tmp_path / "flair")
+    options = dict(client_column="user_id", task="multi_label")
+    source = sources.parquet(tmp_path / "flair", **options)
+    assert source.class_names == ("animal", "food", "plant", "structure") and source.task == "multi_label"
+    np.testing.assert_array_equal(source.images, images[:5])
+    assert source.labels.tolist() == [[0, 0, 1, 0], [1, 0, 1, 0], [0] * 4, [0, 1, 0, 1], [1, 0, 0, 0]]
+    assert source.test_labels.tolist() == [[0, 0, 1, 0]] and source.client_names == ("u1", "u2", "u3", "u9")
+    fine = sources.parquet(tmp_path / "flair", label_column="fine_grained_labels", **options)
+    assert fine.class_names[0] == "fine animal" and fine.labels.tolist() == source.labels.tolist()
+    chosen = sources.parquet(tmp_path / "flair", classes=("plant", "animal"), **options)
+    assert chosen.labels.tolist() == [[1, 0], [1, 1], [0, 0], [0, 0], [0, 1]]
+    check("row 0 has a list in 'labels', expected one class; set data.label_column, or", sources.parquet,
+          tmp_path / "flair", client_column="user_id")  # fmt: skip
+    check("row 0 has no list in 'image_id', expected one of names", sources.parquet, tmp_path / "flair",
+          label_column="image_id", **options)  # fmt: skip
+
+
+def test_stackoverflow_of_pfl(tmp_path, monkeypatch):
+    rows = [[5, 1, 6, 0], [5, 2, 3, 6]]
+    file = pfl(tmp_path / "so.hdf5", train={"81": rows, "7": rows[:1]}, val={"9": rows[1:]})
+    source = sources.pfl(file)
+    assert source.class_names == ("PAD", "how", "c/c", ".", "UNK", "BOS", "EOS") and source.task == "next_word"
+    assert source.images.tolist() == [[5, 1, 6], [5, 1, 6], [5, 2, 3]] and source.images.dtype == np.int16
+    assert source.labels.tolist() == [[1, 6, 0], [1, 6, 0], [2, 3, 6]]
+    assert source.client_names == ("7", "81", "9") and source.owners.tolist() == [0, 1, 1]
+    assert len(sources.pfl(file, max_examples=1).labels) == 2
+    check("so.hdf5: no 'test' with clients among train, val; correct the name", sources.pfl, file, test_part="test")
+    check("ids below 7", sources.pfl, pfl(file, train={"1": [[5, 7, 1, 0]]}, val={"1": rows}))
+    with h5py.File(file, "w") as written:
+        written["train/1/inputs"] = [[1]]
+    check(
+        "so.hdf5: no metadata of pfl's .*; expected metadata/vocabulary_size or metadata/label_map", sources.pfl, file
+    )
+    monkeypatch.setitem(sys.modules, "h5py", None)
+    check(r'HDF5 is read with the package h5py: pip install "fedjax_collapse\[hdf5\]"', sources.pfl, file)
+
+
+def test_flair_of_pfl(tmp_path):
+    images, _ = draw(3, (6, 6, 3))
+    with h5py.File(tmp_path / "flair.hdf5", "w") as written:
+        for part, rows in (("train", slice(0, 2)), ("val", slice(2, 3))):
+            user = f"{part}/u1"
+            written[f"{user}/images"] = images[rows]
+            written[f"{user}/labels_row"], written[f"{user}/labels_col"] = np.uint16([0, 0]), np.uint8([2, 0])
+        written["metadata/label_mapping"] = json.dumps({"plant": 2, "animal": 0, "food": 1})
+    source = sources.pfl(tmp_path / "flair.hdf5")
+    np.testing.assert_array_equal(source.images, images[:2])
+    assert source.class_names == ("animal", "food", "plant") and source.task == "multi_label"
+    assert source.labels.tolist() == [[1, 0, 1], [0, 0, 0]] and source.std == 255.0
+    with pytest.raises(UserError, match="no metadata of pfl's"):
+        sources.pfl(tmp_path / "flair.hdf5", fine_grained=True)

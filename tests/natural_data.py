@@ -1,0 +1,112 @@
+"""Files of LEAF, TensorFlow Federated, pfl-research and FLAIR, written in their formats."""
+
+import json
+import sqlite3
+import struct
+
+import h5py
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+from small_data import draw, encode
+
+
+def leaf(file, **users):
+    """A file of LEAF; ``users`` have x and y."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    data = {user: {"x": x, "y": y} for user, (x, y) in users.items()}
+    sizes = [len(y) for _, y in users.values()]
+    file.write_text(json.dumps({"users": list(users), "num_samples": sizes, "user_data": data}))
+    return file
+
+
+def varint(value):
+    octets = []
+    while value > 127:
+        octets.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*octets, value])
+
+
+def field(number, content):
+    return varint(number << 3 | 2) + varint(len(content)) + content
+
+
+def example(is_packed=True, **features):
+    """The bytes of a tf.train.Example of floats, integers and texts."""
+    entries = b""
+    for name, values in features.items():
+        values = np.ravel(values)
+        if values.dtype.kind == "f":
+            each = [struct.pack("<f", value) for value in values]
+            kind, content = 2, field(1, b"".join(each)) if is_packed else b"".join(b"\x0d" + value for value in each)
+        elif values.dtype.kind in "iu":
+            each = [varint(int(value) & (1 << 64) - 1) for value in values]
+            kind, content = 3, field(1, b"".join(each)) if is_packed else b"".join(b"\x08" + value for value in each)
+        else:
+            kind, content = 1, b"".join(field(1, str(value).encode()) for value in values)
+        entries += field(1, field(1, name.encode()) + field(2, field(kind, content)))
+    return field(1, entries)
+
+
+def tff(file, **splits):
+    """A file of TFF: for each split (client, example) pairs."""
+    file.unlink(missing_ok=True)
+    with sqlite3.connect(file) as database:
+        database.execute("CREATE TABLE examples (split_name TEXT, client_id TEXT, serialized_example_proto BLOB)")
+        rows = [(split, *pair) for split, pairs in splits.items() for pair in pairs]
+        database.executemany("INSERT INTO examples VALUES (?, ?, ?)", rows)
+    database.close()
+    return file
+
+
+def question(tokens, title="", tags=""):
+    other = dict(type=["question"], creation_date=["2010-01-08"], score=[3])
+    return example(tokens=[tokens], title=[title], tags=[tags], **other)
+
+
+def tff_hdf5(file, **clients):
+    """An older file of TFF: ``examples/<client>/<feature>``."""
+    with h5py.File(file, "w") as written:
+        for client, features in clients.items():
+            for name, values in features.items():
+                text = isinstance(values[0], str)
+                written.create_dataset(
+                    f"examples/{client}/{name}",
+                    data=np.array(values, object) if text else values,
+                    dtype=h5py.string_dtype() if text else None,
+                )
+    return file
+
+
+LABELS = [["plant"], ["animal", "plant"], [], ["food", "structure"], ["animal"], ["plant", "rare"]]
+
+
+def flair(folder, group=2):
+    """Images and users; shards with row groups of ``group`` rows, where rows are in no order of users."""
+    images, _ = draw(6, (8, 8, 3))
+    users = ["u3", "u1", "u3", "u2", "u1", "u9"]
+    folder.mkdir(exist_ok=True)
+    for name, rows in (("train-00000-of-00002", [0, 1, 2]), ("train-00001-of-00002", [3, 4]), ("test-00000", [5])):
+        columns = {"image": [{"bytes": encode(images[i]), "path": None} for i in rows]}
+        columns |= {"image_id": [f"i{i}" for i in rows], "user_id": [users[i] for i in rows]}
+        labels = pyarrow.array([LABELS[i] for i in rows], pyarrow.list_(pyarrow.string()))
+        fine = pyarrow.array([[f"fine {name}" for name in LABELS[i]] for i in rows], pyarrow.list_(pyarrow.string()))
+        table = pyarrow.table(columns | {"labels": labels, "fine_grained_labels": fine})
+        pyarrow.parquet.write_table(table, folder / f"{name}.parquet", row_group_size=group)
+    return images, users
+
+
+def pfl(file, **parts):
+    """StackOverflow as pfl-research writes it."""
+    with h5py.File(file, "w") as written:
+        for name, value in dict(vocabulary_size=7, unk_symbol=4, pad_symbol=0, max_sequence_length=3).items():
+            written[f"metadata/{name}"] = value
+        for number, word in enumerate(["PAD", "how", "c/c", ".", "UNK", "BOS", "EOS"]):
+            written[f'metadata/vocabulary/"{word}"'] = number
+        for part, users in parts.items():
+            written[f"metadata/num_tokens/{part}"] = json.dumps(dict.fromkeys(users, 3))
+            for user, rows in users.items():
+                ids = np.array(rows, np.int32)
+                written[f"{part}/{user}/inputs"], written[f"{part}/{user}/targets"] = ids[:, :-1], ids[:, 1:]
+    return file

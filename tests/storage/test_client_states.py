@@ -1,0 +1,80 @@
+"""The states of clients in files: the cohort's rows, and the way back to an earlier round."""
+
+import numpy as np
+import pytest
+from conftest import assert_same_bits
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedjax_collapse.core import files
+from fedjax_collapse.core.records import ClientState, Damaged
+from fedjax_collapse.storage.client_states import StoredStates
+
+INITIAL = ClientState({"method": {"a": np.full((2, 3), 0.5, np.float32), "b": np.int32(7)}}, {"head": np.ones(2)})
+COHORTS = st.lists(st.sets(st.integers(0, 5), min_size=1).map(sorted), min_size=1, max_size=6)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def unflushed():
+    """Does not wait for the disk."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(files, "_fsync", lambda descriptor: None)
+        yield
+
+
+def of_round(round, ids):
+    """The states of a cohort after a round."""
+    base = 10 * round + np.asarray(ids)
+    a = (base[:, None, None] + np.zeros((2, 3))).astype(np.float32)
+    return ClientState({"method": {"a": a, "b": base.astype(np.int32)}}, {"head": -base[:, None] * np.ones(2)})
+
+
+def all_of(states):
+    return states.take(np.arange(6))
+
+
+@settings(max_examples=15, deadline=None)
+@given(cohorts=COHORTS, data=st.data())
+def test_a_run_returns_to_any_round_that_is_logged(tmp_path_factory, cohorts, data):
+    folder = tmp_path_factory.mktemp("run") / "states"
+    states, after = StoredStates(folder, INITIAL, 6, 0), []
+    after.append(all_of(states))
+    for round, ids in enumerate(cohorts):
+        states.put(round, np.array(ids), of_round(round, ids))
+        after.append(all_of(states))
+        assert_same_bits(states.take(np.array(ids)), of_round(round, ids))
+    done = data.draw(st.integers(1, len(cohorts)))
+    again = StoredStates(folder, INITIAL, 6, done)
+    assert_same_bits(all_of(again), after[done])
+    assert sorted(again._logged()) == list(range(done))
+    again.forget_before(done - 1)
+    assert again._logged() == [done - 1]
+    assert_same_bits(all_of(StoredStates(folder, INITIAL, 6, 0)), after[0])
+
+
+def test_files_are_sparse_and_padding_is_initial(tmp_path):
+    states = StoredStates(tmp_path / "states", INITIAL, 1_000_000, 0)
+    states.put(0, np.array([3, 900_000]), of_round(0, [3, 900_000]))
+    states.flush()
+    assert sum(path.stat().st_blocks * 512 for path in (tmp_path / "states").glob("*.bin")) < 2**20
+    found = states.take(np.array([900_000, 5, 1_000_000]))
+    assert found.memory["method"]["b"].tolist() == [900_000, 7, 7]
+
+
+def test_a_kill_between_the_log_and_the_rows_is_undone(tmp_path, monkeypatch):
+    states = StoredStates(tmp_path / "states", INITIAL, 6, 0)
+    states.put(0, np.array([1, 2]), of_round(0, [1, 2]))
+    before = all_of(states)
+    with pytest.raises(ValueError, match="shorter"):  # after the log, and after the first array
+        states.put(1, np.array([2, 3]), ClientState({"method": {"a": of_round(1, [2, 3]).memory["method"]["a"]}}, {}))
+    assert (all_of(states).memory["method"]["a"] != before.memory["method"]["a"]).any()
+    assert_same_bits(all_of(StoredStates(tmp_path / "states", INITIAL, 6, 1)), before)
+
+
+def test_missing_files_are_one_line(tmp_path):
+    StoredStates(tmp_path / "states", INITIAL, 6, 0)
+    with pytest.raises(Damaged, match="has 144 bytes, expected 168"):
+        StoredStates(tmp_path / "states", INITIAL, 7, 1)
+    (tmp_path / "states" / "1.bin").unlink()
+    with pytest.raises(Damaged, match=r"1\.bin: is missing; the states of the clients are lost"):
+        StoredStates(tmp_path / "states", INITIAL, 6, 1)
