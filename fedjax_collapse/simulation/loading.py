@@ -4,15 +4,18 @@ run = load_run("runs/quickstart/feddecorr/seed0")  # trust=True if its config na
 run.predict(run.federation.test.inputs)  # logits [examples, classes]
 """
 
+import functools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from fedjax_collapse.core.annotations import as_array
 from fedjax_collapse.core.records import UserError, Variables
+from fedjax_collapse.data.batches import get_batch
 from fedjax_collapse.data.federation import Federation
 from fedjax_collapse.engine import State
 from fedjax_collapse.nn.adapters import merged
@@ -39,14 +42,21 @@ class LoadedRun(NamedTuple):
     def predict(self, inputs: np.ndarray | jax.Array, variables: Variables | None = None) -> np.ndarray:
         """Returns the logits [examples, classes] of inputs in the units of the data (images of 0 to 255).
 
+        If every token has a label, [examples, length, classes].
+
         ``variables`` are of this network; by default those of the run.
         """
         if variables is not None:
             self.model.check_variables("predict: variables", variables)
         inputs = as_array("predict: inputs", inputs)
+        variables = self.variables if variables is None else variables
         labels = np.zeros((len(inputs), *self.federation.test.labels.shape[1:]), self.federation.test.labels.dtype)
         examples = self.federation.test._replace(inputs=inputs, labels=labels)
-        return np.asarray(evaluate(self.model, self.variables if variables is None else variables, examples).logits)
+        if examples.pad is None:
+            return np.asarray(evaluate(self.model, variables, examples).logits)
+        batch = get_batch(jax.tree.map(jnp.asarray, examples), jnp.arange(len(inputs)), jnp.ones(len(inputs), bool))
+        outputs, _ = jax.jit(functools.partial(self.model.apply, train=False))(variables, batch)
+        return np.asarray(outputs.logits).reshape(*labels.shape, -1)
 
     def to_torch(self, variables: Variables | None = None) -> "torch.nn.Module":
         """Returns the network in PyTorch, in evaluation mode.

@@ -8,11 +8,24 @@ import pytest
 from conftest import assert_close, run_at_once
 from reference.tokens import sentences
 
-from fedjax_collapse import CLASSIFICATION, FedAvg, FedDecorr, LocalTraining, Model, UserError, methods, next_word, nn
+from fedjax_collapse import (
+    CLASSIFICATION,
+    FedAvg,
+    FedDecorr,
+    Federation,
+    LocalTraining,
+    Model,
+    UserError,
+    methods,
+    next_word,
+    nn,
+)
 from fedjax_collapse.analysis import measurements
 from fedjax_collapse.analysis.spectrum import covariance_spectrum
 from fedjax_collapse.core.records import Batch
+from fedjax_collapse.data.store import StoreWriter
 from fedjax_collapse.simulation.evaluation import evaluate
+from fedjax_collapse.simulation.loading import LoadedRun
 
 WORDS, LENGTH = 8, 6
 TRAINING = LocalTraining(batch_size=4, learning_rate=0.5, epochs=2)
@@ -64,6 +77,14 @@ def test_evaluation_is_streamed(federation, model, variables):
     assert_close(found.loss, losses.mean(), 1e-5)
     assert found.moments.num_examples == len(labels)
     assert_close(found.moments.spectrum, covariance_spectrum(features), 1e-9)
+
+
+def test_a_loaded_run_predicts_every_token(federation, model, variables):
+    run = LoadedRun(model, federation, FedAvg(), variables, None, {}, None)
+    logits = run.predict(federation.test.inputs)
+    assert logits.shape == (70, LENGTH, WORDS + 4)
+    _, expected, _ = of_targets(federation, model, variables)
+    assert_close(logits[np.asarray(federation.test.labels) != 0], expected, 1e-6)
 
 
 def test_a_model_that_is_not_finite_has_no_score(federation, model, variables):
@@ -144,6 +165,21 @@ def test_clients_are_tested_on_their_own_sentences(federation, model):
     assert np.nansum(own["received/loss"] * targets) / targets.sum() == pytest.approx(row["loss"])
     with pytest.raises(UserError, match="no class by which to take shares; give tests"):
         run_at_once(federation, model, FedAvg(TRAINING, private="head"), rounds=1)
+
+
+def test_sentences_in_a_store(tmp_path, federation, model, variables):
+    """Its task says that tokens are examples; rounds of all clients from the disk are those from memory."""
+    inputs, labels = (np.asarray(part).astype(np.int16) for part in federation.train[:2])
+    with StoreWriter(tmp_path / "store", federation.class_names, task="next_word") as store:
+        for i, rows in enumerate(federation.owned_rows()):
+            store.add(str(i), inputs[rows], labels[rows])
+        store.add_test(*(np.asarray(part).astype(np.int16) for part in federation.test[:2]))
+    of_disk = Federation.from_store(tmp_path / "store")
+    assert of_disk.task == "next_word" and of_disk.num_targets == LENGTH
+    results = [run_at_once(of, model, FedAvg(TRAINING), rounds=2, variables=variables) for of in (federation, of_disk)]
+    assert_close(results[1].variables, results[0].variables, 1e-6)
+    assert results[1].metrics[-1]["accuracy"] == results[0].metrics[-1]["accuracy"]
+    assert of_disk.class_counts().tolist() == federation.class_counts().tolist()
 
 
 @pytest.mark.parametrize("name", ["neural_collapse", "cka", "class_accuracy"])
