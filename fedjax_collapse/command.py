@@ -32,6 +32,10 @@ PROGRAMS = {  # program: (module in ``experiments``, description)
     "theory": ("research.theory", "computes figures and numbers of the theory of collapse: deep linear networks"),
     "rank-and-accuracy": ("research.rank_and_accuracy", "analyses whether arms with higher rank have higher accuracy"),
     "adapter-rank": ("research.adapter_rank", "analyses whether rank collapse of adapters costs accuracy"),
+    "scale": (
+        "research.scale",
+        "computes what a round costs with millions of clients, and compares it with this machine",
+    ),
     "manual": ("config.manual", "prints all config keys and options, the page docs/configs.md"),
     "completion": ("commands.completion", "prints the completion of this command line for bash, zsh or tcsh"),
 }

@@ -200,7 +200,7 @@ def test_adapters():
     """Adapters of a network that was trained before, and the energy that FlexLoRA and raFLoRA keep."""
     notebook = executed("adapters")
     (sizes,) = literals(notebook)
-    assert sizes == {"base": 204_480, "adapters": 8 * 2 * 64 * 8, "head": 65 * 26}
+    assert sizes == {"base": 54_480, "adapters": 2 * 2 * 64 * 8, "head": 65 * 26}  # of one block
     assert_figures(notebook, 1)
     table = table_of(notebook)
     assert list(table) == ["fedit", "flexlora", "raflora"]

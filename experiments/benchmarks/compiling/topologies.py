@@ -65,6 +65,7 @@ _GPUS = {
     ),
 }  # fmt: skip
 _TPUS = {"v5e": Chip(16 * _GIB, 819e9, 197e12, clock=1.5e9)}
+CHIPS = {**_GPUS, **_TPUS}
 _SETTINGS = {  # the compilers would look for their machines: libtpu waits for one, the CUDA plugin gives up without
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
     "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1",
