@@ -2,10 +2,9 @@
 
 Its clients are as ragged as those of StackOverflow: log-normal sizes with a median of 49 and a mean of 73 examples, of
 which a client trains on at most 64; an example has 256 bytes. Every turn is a call of several rounds, so that cohorts
-are sent ahead in it as in a run.
+are sent ahead in it as in a run. ``disk, cold`` first drops the store's inputs from the system's cache, where it can.
 """
 
-import functools
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,7 +19,7 @@ from fedjax_collapse import FedAvg, Federation, LocalTraining, Model, Participat
 from fedjax_collapse.data.store import StoreWriter
 from fedjax_collapse.simulation.runs import Hardware, Run, Schedule, check, initialize
 
-STORAGES = ("host", "device", "disk")  # the first is the baseline
+STORAGES = ("host", "device", "disk", "disk, cold")  # the first is the baseline
 CLIENTS, COHORT, MOST = 20_000, 400, 64
 ROUNDS_AT_ONCE = 10
 _SHAPE, _CLASSES = (16, 16, 1), 10
@@ -35,8 +34,9 @@ def rounds(cores: int, scale: float = 1.0) -> Iterator[dict[str, Callable[[], No
         yield {storage: _rounds(Path(folder, "store"), storage, cores) for storage in STORAGES}
 
 
-def _rounds(store, storage, cores):
-    federation = Federation.from_store(store, examples_per_client=MOST, storage=storage)
+def _rounds(folder, named, cores):
+    storage, is_cold = named.split(",")[0], named.endswith("cold")
+    federation = Federation.from_store(folder, examples_per_client=MOST, storage=storage)
     model = Model(nn.MLP(_CLASSES, hidden=(32,)), _SHAPE)
     rule = Participation(COHORT / federation.num_clients, engine.HostUniform())
     run = Run(federation, FedAvg(LocalTraining(epochs=1, batch_size=16)), jax.random.key(SEED))
@@ -45,7 +45,13 @@ def _rounds(store, storage, cores):
     compiled = check(run, model, schedule, Hardware(client_map))
     program = engine.Program(compiled, [initialize(run, compiled.model, schedule)], federation.train, storage)
     program.prepare()
-    return functools.partial(program.advance, ROUNDS_AT_ONCE)
+
+    def advance():
+        if is_cold:
+            federation.store.drop_cached()
+        program.advance(ROUNDS_AT_ONCE)
+
+    return advance
 
 
 def _write(folder, clients):

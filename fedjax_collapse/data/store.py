@@ -11,6 +11,7 @@ import functools
 import hashlib
 import json
 import math
+import mmap
 import os
 import weakref
 from collections.abc import Callable, Sequence
@@ -374,6 +375,12 @@ class Store:
         descriptor, start, width = self._input_file
         for first, size in zip(self.offsets[ids].tolist(), sizes.tolist(), strict=True):
             os.posix_fadvise(descriptor, start + first * width, size * width, os.POSIX_FADV_WILLNEED)
+
+    def drop_cached(self) -> None:
+        """Has the system forget the inputs that it holds in memory, where it can be asked; for measurements."""
+        if hasattr(os, "posix_fadvise") and hasattr(mmap, "MADV_DONTNEED"):
+            self.inputs.base.base.madvise(mmap.MADV_DONTNEED)
+            os.posix_fadvise(self._input_file[0], 0, 0, os.POSIX_FADV_DONTNEED)
 
     @functools.cached_property
     def _input_file(self):
