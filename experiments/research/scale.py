@@ -1,6 +1,7 @@
 """What a round costs with millions of clients on hundreds of chips: a model on paper, and what it says here.
 
-    fedjax-collapse scale [--efficiency=0.3] [--measure] [--devices=8] [--cohorts=16,32,64,128]
+    fedjax-collapse scale [--efficiency=0.3] [--target=gpu:h100]
+    fedjax-collapse scale --measure [--devices=8] [--cohorts=16,32,64,128]
 
 Prints, for federations of a million to a hundred million clients, the seconds of a round of a small transformer, what
 sets them, and what is read and stored for it. The seconds are computed, not measured:
@@ -10,7 +11,9 @@ sets them, and what is read and stored for it. The seconds are computed, not mea
 
 P are the params: a step reads weights twice, writes and reads their gradient, and writes the new weights. B T V are
 the logits of a batch, which it moves four times; M are the multiplications of a token. ``--efficiency`` is the share
-of the bound that a chip reaches, an assumption. Both kinds of chips are as their vendors describe them.
+of the bound that a chip reaches, an assumption. Both kinds of chips are as their vendors describe them. With
+``--target``, the step is compiled for a chip, without having it, and the compiler's estimate is printed: cycles on a
+TPU, on a GPU the bytes that the program moves.
 
 With ``--measure``, runs rounds of a small network on simulated devices of this machine with several sizes of cohort,
 fits the two constants of ``seconds = launch + ceil(cohort / devices) * client``, and prints how far each size is from
@@ -28,6 +31,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jax.sharding import SingleDeviceSharding
 
 from experiments.benchmarks.arguments import at_least, share
 from experiments.benchmarks.compiling.topologies import CHIPS, Chip
@@ -112,6 +116,49 @@ def touched(clients: int, cohort: int, rounds: int) -> float:
     return -clients * math.expm1(-cohort * rounds / clients)
 
 
+def estimate(target: str) -> dict[str, Any]:
+    """Returns what the compiler of a chip estimates for the transformer's step.
+
+    Raises:
+        UserError: the target is unknown, or its compiler is not installed.
+    """
+    from experiments.benchmarks.compiling import costs, topologies
+
+    topology = topologies.find(target)
+    cost = costs.compile_program(_transformer_step(topology.devices[0]), topology.chip)
+    return {
+        "target": target,
+        "us a client-step": f"{1e6 * cost.seconds:.3g}",
+        "the bound over it": f"{TRANSFORMER.seconds(topology.chip) / cost.seconds:.2f}",
+        "moved": _bytes(cost.bytes_moved),
+    }
+
+
+def _transformer_step(device):
+    """Lowers a step of SGD without momentum on a batch of sentences."""
+    import jax.numpy as jnp
+
+    from fedjax_collapse import Model, next_word, nn
+    from fedjax_collapse.core.records import Batch
+
+    words, length = TRANSFORMER.outputs - 4, 20
+    model = Model(nn.PflTransformer(TRANSFORMER.outputs), (length,), task=next_word(words), input_dtype="int32")
+
+    def step(variables, batch):
+        def loss(params):
+            return model.task.loss(model.apply(variables._replace(params=params), batch, train=True)[0], batch)
+
+        gradient = jax.grad(loss)(variables.params)
+        return variables._replace(params=jax.tree.map(lambda w, g: w - 0.3 * g, variables.params, gradient))
+
+    tokens = jax.ShapeDtypeStruct((TRANSFORMER.tokens,), jnp.int32)
+    inputs = jax.ShapeDtypeStruct((TRANSFORMER.tokens // length, length), jnp.int32)
+    arguments = model.variable_shapes(), Batch(inputs, tokens, jax.ShapeDtypeStruct(tokens.shape, bool))
+    placed = SingleDeviceSharding(device)
+    arguments = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=placed), arguments)
+    return jax.jit(step, donate_argnums=0).lower(*arguments)
+
+
 class Fit(NamedTuple):
     """The constants of the model, fitted to rounds that were timed."""
 
@@ -176,16 +223,26 @@ def exchanged_bytes(program: str) -> int:
 def main(argv: list[str] | None = None) -> int:
     """Runs the command; returns the exit status."""
     asked = command_line().parse_args(argv)
-    _print(rows(asked.efficiency))
-    if not asked.measure:
-        return 0
     try:
-        jax.config.update("jax_num_cpu_devices", asked.devices)
-        with wait("timing rounds") as advance:
-            timed = [_advanced(advance, measure(asked.devices, cohort)) for cohort in asked.cohorts]
+        _print(rows(asked.efficiency))
+        if asked.target:
+            with wait(f"compiling for {asked.target}"):
+                estimated = estimate(asked.target)
+            print()
+            _print([estimated])
+        if asked.measure:
+            _print_measured(asked)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    return 0
+
+
+def _print_measured(asked):
+    """Times rounds here and prints them beside the model."""
+    jax.config.update("jax_num_cpu_devices", asked.devices)
+    with wait("timing rounds") as advance:
+        timed = [_advanced(advance, measure(asked.devices, cohort)) for cohort in asked.cohorts]
     fitted = fit([each.cohort for each in timed], [each.seconds for each in timed], asked.devices)
     constants = f"launch {1e3 * fitted.launch:.2f} ms, client {1e3 * fitted.client:.3f} ms"
     print(f"\n{asked.devices} simulated devices: {constants}\n")
@@ -199,14 +256,15 @@ def main(argv: list[str] | None = None) -> int:
         }
         for each, error in zip(timed, fitted.errors, strict=True)
     )
-    return 0
 
 
 def command_line() -> Parser:
     """Returns the parser of the command line."""
     parser = Parser(__doc__)
     parser.add_argument("--efficiency", type=share, default=0.3, help="of the bound that a chip reaches")
-    parser.add_argument("--measure", action="store_true", help="also runs rounds on simulated devices")
+    targets = parser.add_mutually_exclusive_group()
+    targets.add_argument("--target", help="compiles the step for it, such as tpu:v5e:2x2 or gpu:h100")
+    targets.add_argument("--measure", action="store_true", help="also runs rounds on simulated devices")
     parser.add_argument("--devices", type=_MANY, default=8, help="simulated")
     parser.add_argument("--cohorts", type=_numbers, default=[16, 32, 64, 128], help="sizes of cohorts that are timed")
     return parser
