@@ -246,7 +246,7 @@ def model(config: Mapping[str, Any], federation: Federation) -> Model:
     try:
         built = Model(
             module, augmented, HEADS[config["head"]], task.named(federation.task, federation.num_classes),
-            _input_dtype(federation), _adapters(config["network"]),
+            federation.input_dtype, _adapters(config["network"]),
         )  # fmt: skip
         if weights := config["network"].get("weights"):
             built = load_pretrained(built, weights)
@@ -254,12 +254,6 @@ def model(config: Mapping[str, Any], federation: Federation) -> Model:
     except BaseException as error:
         raise explained(f"network {name} cannot be made with these options", error) from error
     return built
-
-
-def _input_dtype(federation):
-    """Returns the type of the network's inputs: integers if they are ids, which are not normalised."""
-    inputs, is_normalised = federation.train.inputs, federation.train.mean is not None
-    return float if is_normalised or inputs.dtype.kind not in "iu" else "int32"
 
 
 def _adapters(config):

@@ -27,7 +27,8 @@ from fedjax_collapse.data.source import OF_TOKENS, PAD
 from fedjax_collapse.data.sources import Source
 from fedjax_collapse.data.store import Store, StoredRows, open_store
 
-STORAGES = ("device", "host", "disk")  # of the examples
+_IN_MEMORY = ("device", "host")
+STORAGES = (*_IN_MEMORY, "disk")  # of the examples
 _BLOCK = 2**12  # labels of a store that are read at a time
 _MOST_COUNTED = 10_000  # clients of a store whose class counts are saved with a run
 
@@ -190,7 +191,7 @@ class Federation(NamedTuple):
 
         For the other arguments and for errors, see ``from_arrays``.
         """
-        check_value("federation: storage", storage, Annotated[str, STORAGES])
+        check_value("federation: storage", storage, Annotated[str, _IN_MEMORY])
         class_names = as_names("data: class_names", class_names)
         labels, test_labels = as_numbers("train labels", labels), as_numbers("test labels", test_labels)
         check_named(class_names, labels, test_labels)
@@ -282,6 +283,12 @@ class Federation(NamedTuple):
     def input_shape(self) -> tuple[int, ...]:
         """The shape of one example; for images height, width, channels."""
         return self.train.inputs.shape[1:]
+
+    @property
+    def input_dtype(self) -> type | str:
+        """The type of a network's inputs: int32 if they are ids, which are not normalised."""
+        is_normalised = self.train.mean is not None
+        return float if is_normalised or self.train.inputs.dtype.kind not in "iu" else "int32"
 
     def with_partition(self, partition: Partition, capacity: int | None = None) -> "Federation":
         """Returns the same arrays with another partition and without ``tests`` and names of clients.

@@ -127,7 +127,8 @@ def simulate(
     check_value("simulate: measurements", measurements, Mapping[str, Measurement])
     measurements = tuple(measurements.items())
     fraction = options.get("participation", 1.0)
-    if federation.store is not None and not isinstance(fraction, Participation):
+    is_stored = isinstance(federation, Federation) and federation.store is not None
+    if is_stored and not isinstance(fraction, Participation):
         options["participation"] = Participation(fraction=fraction, sampler=HostUniform())
     schedule = Schedule(rounds, measurements=measurements, **options_of(Schedule))
     run = Run(federation, algorithm, key, **options_of(Run))

@@ -127,4 +127,4 @@ def _without_weights(values):
 
 
 def _stand_in(num_classes, shape):
-    return SimpleNamespace(num_classes=num_classes, input_shape=shape)
+    return SimpleNamespace(num_classes=num_classes, input_shape=shape, input_dtype=float, task="classification")
