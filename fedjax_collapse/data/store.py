@@ -260,7 +260,7 @@ class StoreWriter:
         num_classes, path = len(self._facts["class_names"]), self.folder / _COUNTS
         if not num_classes or shape or dtype != np.int32:
             return None
-        labels = np.load(self.folder / _LABELS, mmap_mode="r")
+        labels = np.load(self.folder / _LABELS, mmap_mode="r", allow_pickle=False)
         counts = np.lib.format.open_memmap(path, "w+", np.min_scalar_type(int(sizes.max())), (len(sizes), num_classes))
         ends = np.cumsum(sizes)
         first, per_block = 0, max(1, _BLOCK // num_classes)

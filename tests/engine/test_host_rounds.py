@@ -4,6 +4,7 @@ import gc
 import signal
 import threading
 import time
+from concurrent import futures
 
 import jax
 import jax.numpy as jnp
@@ -130,13 +131,19 @@ def test_states_are_changed_in_place_unless_read_only(federation):
 
 def test_the_device_holds_no_more_for_more_clients(monkeypatch, compiled):
     """One program for ten clients and for 200, and as many bytes on the device, but for the clients' sizes."""
-    held, run_round = [], host_rounds._run_round
+    held, run_round, take = [], host_rounds._run_round, host_rounds.Feeder.take
+
+    def take_once_all_are_sent(feeder, round):
+        taken = take(feeder, round)
+        futures.wait(feeder._sent.values())
+        return taken
 
     def measure(*arguments, **options):
         held[-1].append(sum(array.nbytes for array in jax.live_arrays()))
         return run_round(*arguments, **options)
 
     monkeypatch.setattr(host_rounds, "_run_round", measure)
+    monkeypatch.setattr(host_rounds.Feeder, "take", take_once_all_are_sent)
     for federation in (many(10), many(200)):
         gc.collect()
         held.append([-sum(array.nbytes for array in jax.live_arrays())])

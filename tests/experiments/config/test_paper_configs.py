@@ -134,7 +134,8 @@ def test_networks_of_the_published_settings_fit_their_images():
             key = repr((cell["network"], num_classes, shape))
             if key not in made:
                 made.add(key)
-                stand_in = SimpleNamespace(num_classes=num_classes, input_shape=shape)
+                facts = dict(input_dtype=float, task="classification")
+                stand_in = SimpleNamespace(num_classes=num_classes, input_shape=shape, **facts)
                 build.model(cell, stand_in)
     assert len(made) > 15
 
