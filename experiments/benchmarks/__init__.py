@@ -16,7 +16,7 @@ PFL = "pip install pfl==0.6.0"
 class Round(NamedTuple):
     """A system's report of a finished round; the first three fields have an entry for each client of the cohort."""
 
-    losses: Any  # mean training cross-entropy over the examples seen
+    losses: Any  # mean training loss over the examples, or tokens with a target, that were seen
     samples: Any  # true samples trained on, in all epochs
     steps: Any  # optimizer steps
     processed: int  # samples computed, with padding

@@ -7,13 +7,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.benchmarks import Round, Setting, networks
+from experiments.benchmarks import Round, Setting
 from experiments.benchmarks.tasks import Data, Task
 from experiments.benchmarks.weights import variables_from
 from experiments.benchmarks.workloads import SEED, Training, Workload
 from fedjax_collapse import Ditto, FedAvg, Federation, FedPer, LocalTraining, Model, engine
 from fedjax_collapse.core.records import Variables
 from fedjax_collapse.core.target import Target
+from fedjax_collapse.data.source import PAD
 from fedjax_collapse.engine.layout import padded_sizes
 from fedjax_collapse.engine.timing import with_timed_lowerings
 from fedjax_collapse.simulation.simulation import Hardware, Run, Schedule, check
@@ -26,7 +27,7 @@ def run(workload: Workload, task: Task, setting: Setting, is_timed: bool = False
 
     ``is_timed``: with the lowerings that are fastest on the device, whichever it is.
     """
-    model, is_on_gpu = Model(networks.linen(workload.network), workload.image_shape), setting.device == "gpu"
+    model, is_on_gpu = workload.model(), setting.device == "gpu"
     default = setting.cores, workload.clients_at_once
     if is_on_gpu:
         default = 1, engine.clients_at_once(Target("gpu"), model)
@@ -38,8 +39,8 @@ def run(workload: Workload, task: Task, setting: Setting, is_timed: bool = False
         model = with_timed_lowerings(model, workload.training.batch_size, clients_at_once, client_map.devices[0])
     variables, training = variables_from(model, task.weights), workload.training
     sizes = np.array([len(part) for part in task.parts])
-    data, share = Data(task.images, task.labels, task.mean, task.std), task.cohorts.shape[1] / len(sizes)
-    algorithm = FedAvg(LocalTraining(*training), METHODS[workload.method])
+    data, share = Data(task.inputs, task.labels, task.mean, task.std), task.cohorts.shape[1] / len(sizes)
+    algorithm = FedAvg(LocalTraining(*training), METHODS[workload.method], weighting=workload.weighting)
     run, compiled = prepare(data, task.parts, algorithm, model, client_map, share, variables)
     for record in rounds(run, compiled):
         steps = np.asarray(record.steps)[0]
@@ -71,9 +72,12 @@ def prepare(
     participation: float = 1.0,
     variables: Variables | None = None,
 ) -> tuple[Run, engine.Rounds]:
-    """Returns a run without test images, and its rounds; ``parts`` are the examples of each client."""
-    images, labels, mean, std = data
-    federation = Federation.from_arrays(images, labels, parts, images[:1], labels[:1], mean, std, networks.CLASS_NAMES)
+    """Returns a run without test examples, and its rounds; ``parts`` are the examples of each client."""
+    inputs, labels, mean, std = data
+    of_tokens = dict(mean=None, std=None, pad=PAD)
+    options = of_tokens if inputs.ndim == 2 and labels.ndim == 2 else dict(mean=mean, std=std)
+    names = tuple(map(str, range(model.module.num_classes)))  # also of those that a small sample lacks
+    federation = Federation.from_inputs(inputs, labels, parts, inputs[:1], labels[:1], class_names=names, **options)
     run = Run(federation, algorithm, jax.random.key(SEED), variables=variables)
     return run, check(run, model, Schedule(1, participation), Hardware(client_map))
 

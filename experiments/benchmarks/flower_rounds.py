@@ -24,7 +24,7 @@ from experiments.benchmarks.workloads import WORKLOADS, Workload
 
 
 def run(workload: Workload, task: Task, setting: Setting) -> Iterator[Round]:
-    """Rounds of its ``FedAvg``, weighted by examples."""
+    """Rounds of its ``FedAvg``, weighted as in the workload."""
     logging.getLogger("flwr").setLevel(logging.WARNING)
     server = ServerApp()
 
@@ -79,8 +79,8 @@ def _client_app(task_file: Path, workload: Workload) -> ClientApp:
         network, data, parts = _resident(task_file, name)
         network.load_state_dict(message.content["arrays"].to_torch_state_dict())
         rows = parts[message.content["config"]["client"]]
-        loss, samples, steps = pytorch_loops.train(network, *data, rows, WORKLOADS[name].training)
-        metrics = {"loss": loss, "samples": samples, "steps": steps, "num-examples": len(rows)}
+        loss, samples, steps = pytorch_loops.train(network, *data, rows, WORKLOADS[name].training, WORKLOADS[name].task)
+        metrics = {"loss": loss, "samples": samples, "steps": steps, "num-examples": WORKLOADS[name].weight(len(rows))}
         content = {"arrays": ArrayRecord(network.state_dict()), "metrics": MetricRecord(metrics)}
         return Message(RecordDict(content), reply_to=message)
 

@@ -50,7 +50,7 @@ def _engine(network: str, system: str, cores: int) -> Callable[[], None]:
     jax.config.update("jax_num_cpu_devices", devices)
     data, is_timed = _data(network), system == "timed"
     options = {} if network in NOT_CONVOLUTIONAL or is_timed else {"lowering": system}
-    model = Model(names.class_named("network", network)(CLASSES, **options), data.images.shape[1:])
+    model = Model(names.class_named("network", network)(CLASSES, **options), data.inputs.shape[1:])
     if is_timed:
         model = with_timed_lowerings(model, BATCH_SIZE, 1, jax.devices()[0])
     algorithm, parts = FedAvg(LocalTraining(1, BATCH_SIZE, 0.01, 0.9)), np.split(np.arange(len(data.labels)), CLIENTS)

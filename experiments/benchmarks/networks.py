@@ -3,7 +3,8 @@
 from typing import Any
 
 CLASSES = 10
-CLASS_NAMES = tuple(map(str, range(CLASSES)))  # also of those that a small sample lacks
+IDS, LABELS = 10_004, 17  # of tokens, and of images with several labels
+_FLAIR = dict(stem_size=7, stem_stride=2, norm="group")  # frozen BatchNorm, which pfl-research trains, is not offered
 
 
 def linen(name: str) -> Any:
@@ -18,17 +19,23 @@ def linen(name: str) -> Any:
         "two_conv_cnn": TwoConvCNN(CLASSES),
         "resnet18": nn.ResNet18(CLASSES),
         "mobilenet_v2": nn.MobileNetV2(CLASSES),
+        "pfl_transformer": nn.PflTransformer(IDS, dropout=0.0),
+        "flair_resnet18": nn.ResNet18(LABELS, **_FLAIR),
     }[name]
 
 
-def pytorch(name: str, image_shape: tuple[int, int, int]) -> Any:
+def pytorch(name: str, input_shape: tuple[int, ...]) -> Any:
     """The network as a ``torch.nn.Module``, in training mode."""
     from experiments.benchmarks import pytorch_networks
 
     own = {"cnn": _cnn, "two_conv_cnn": _two_conv_cnn}
     if name in own:
-        return own[name](image_shape)
-    return pytorch_networks.build(name, CLASSES, image_shape)
+        return own[name](input_shape)
+    if name == "pfl_transformer":
+        return pytorch_networks.Transformer(IDS)
+    if name == "flair_resnet18":
+        return pytorch_networks.build("resnet18", LABELS, input_shape, **_FLAIR)
+    return pytorch_networks.build(name, CLASSES, input_shape)
 
 
 def _cnn(image_shape):

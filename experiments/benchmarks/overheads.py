@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Sequence
 
 import jax
 
-from experiments.benchmarks import engine_rounds, networks, storage_rounds
+from experiments.benchmarks import engine_rounds, storage_rounds
 from experiments.benchmarks.tables import Row, spread
 from experiments.benchmarks.workloads import SEED, WORKLOADS
 from experiments.config.names import classes
@@ -48,7 +48,7 @@ def methods(
     """
     workload = WORKLOADS[like or "cnn100"]
     training = training or (LocalTraining(*workload.training) if like else TRAINING)
-    model = model or Model(networks.linen(workload.network), workload.image_shape)
+    model = model or workload.model()
     chosen = {name: kind for name, kind in classes("method").items() if names is None or name in names}
     found = {kind.__name__: FedAvg(training, {name: kind()}) for name, kind in chosen.items()}
     return {"FedAvg": FedAvg(training)} | {name: method for name, method in found.items() if accepted(method, model)}
@@ -160,13 +160,13 @@ def _rounds(algorithm, cores, scale, like=None):
     else:
         data = workload.data(round(scale * EXAMPLES))
         parts = partition.dirichlet(data.labels, CLIENTS, 0.5, SEED, min_size=1)
-    model = accepted(algorithm, Model(networks.linen(workload.network), workload.image_shape))
+    model = accepted(algorithm, workload.model())
     prepared = engine_rounds.prepare(data, parts, algorithm, model, engine_rounds.layout(cores, at_once), share)
     return functools.partial(next, engine_rounds.rounds(*prepared))
 
 
 def _takes_images(augmentation):
-    image_shape = WORKLOADS["cnn100"].image_shape
+    image_shape = WORKLOADS["cnn100"].input_shape
     try:
         return output_shape(augmentation, image_shape) == image_shape
     except UserError:

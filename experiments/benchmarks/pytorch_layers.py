@@ -127,9 +127,10 @@ def conv(inputs, outputs, size=3, stride=1, padding=None, groups=1, bias=False):
     return nn.Conv2d(inputs, outputs, size, stride, (size - 1) // 2 if padding is None else padding, 1, groups, bias)
 
 
-def conv_norm(inputs, outputs, *arguments, **options):
-    """A convolution and its BatchNorm."""
-    return conv(inputs, outputs, *arguments, **options), nn.BatchNorm2d(outputs)
+def conv_norm(inputs, outputs, *arguments, norm="batch", **options):
+    """A convolution and its BatchNorm or, with ``norm="group"``, its GroupNorm of two groups."""
+    normalization = nn.GroupNorm(2, outputs) if norm == "group" else nn.BatchNorm2d(outputs)
+    return conv(inputs, outputs, *arguments, **options), normalization
 
 
 def global_mean():

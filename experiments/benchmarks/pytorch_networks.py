@@ -4,6 +4,7 @@ They take the same options, and hold their layers in the same order, so that wei
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -44,12 +45,18 @@ def build(name: str, num_classes: int, image_shape: tuple[int, int, int] = IMAGE
 def load(network: "Network", arrays: list[np.ndarray]) -> "Network":
     """Copies the arrays of ``arrays_in_order`` into the network and returns it."""
     with torch.no_grad():
-        for tensor, array in zip(tensors(network), arrays, strict=True):
-            array = np.moveaxis(array, (-1, -2), (0, 1)) if array.ndim > 1 else array
+        for tensor, array in zip(_as_arrays(network), arrays, strict=True):
             if tensor.shape != array.shape:
                 raise ValueError(f"a layer of shape {tuple(tensor.shape)} met weights of shape {array.shape}")
             tensor.copy_(torch.from_numpy(np.array(array)))
     return network
+
+
+def _as_arrays(network):
+    """Views of the tensors that are averaged, in the order of the arrays, kernels as [..., in, out]."""
+    if isinstance(network, Transformer):
+        return network.leaves().values()
+    return [tensor.movedim((0, 1), (-1, -2)) if tensor.ndim > 1 else tensor for tensor in tensors(network)]
 
 
 def tensors(network: nn.Module) -> list[torch.Tensor]:
@@ -79,6 +86,50 @@ class Network(nn.Module):
 
     def forward(self, images):
         return self.head(self.represent(images))
+
+
+class Transformer(nn.Module):
+    """Ids of tokens [batch, length] to logits [batch, length, vocabulary]; PyTorch's own encoder layers, no dropout."""
+
+    def __init__(self, vocabulary: int, width: int = 96, depth: int = 3, heads: int = 8, mlp_width: int = 1536) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.zeros(vocabulary, width))
+        options = dict(dropout=0.0, batch_first=True)
+        self.blocks = nn.ModuleList(
+            [nn.TransformerEncoderLayer(width, heads, mlp_width, **options) for _ in range(depth)]
+        )
+
+    def represent(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Returns the features [batch, length, width]."""
+        width, length = self.table.shape[1], tokens.shape[1]
+        exponents = (torch.arange(width) // 2 * 2).to(self.table.dtype) / width
+        angles, even = torch.arange(length)[:, None] / 10_000**exponents, torch.arange(width) % 2 == 0
+        vectors = nn.functional.embedding(tokens, self.table) * width**0.5
+        vectors = vectors + torch.where(even, angles.sin(), angles.cos())
+        is_later = torch.ones(length, length).triu(1).bool()
+        for block in self.blocks:
+            vectors = block(vectors, is_later)
+        return vectors
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.represent(tokens) @ self.table.T
+
+    def leaves(self, of: Callable[[torch.Tensor], torch.Tensor] = lambda tensor: tensor) -> dict[str, torch.Tensor]:
+        """Returns what ``of`` makes of the params, by path and in the order and orientation of our engine's."""
+        found = {"Embedding_0/table": of(self.table)}
+        for i, block in enumerate(self.blocks):
+            attention, found_in = block.self_attn, {}
+            projections = zip(of(attention.in_proj_weight).chunk(3), of(attention.in_proj_bias).chunk(3), strict=True)
+            for name, (kernel, bias) in zip(("query", "key", "value"), projections, strict=True):
+                found_in |= {f"{name}/kernel": kernel.T, f"{name}/bias": bias}
+            layers = dict(out=attention.out_proj, norm_1=block.norm1, mlp_1=block.linear1, mlp_2=block.linear2)
+            for name, layer in (layers | dict(norm_2=block.norm2)).items():
+                weight = of(layer.weight)
+                is_norm = weight.ndim == 1
+                found_in[f"{name}/scale" if is_norm else f"{name}/kernel"] = weight if is_norm else weight.T
+                found_in[f"{name}/bias"] = of(layer.bias)
+            found |= {f"block_{i}/{name}": leaf for name, leaf in found_in.items()}
+        return found
 
 
 def _mlp(image_shape, hidden=(128, 128)):
@@ -163,21 +214,21 @@ def _inverted_residual(inputs, outputs, expansion, stride):
 
 def _residual_network(
     image_shape, blocks, strides=(1, 2, 2, 2), stem_size=3, stem_stride=1, width_multiplier=1.0,
-    width=64, bottleneck=False, padded_shortcut=False,
+    width=64, bottleneck=False, padded_shortcut=False, norm="batch",
 ):  # fmt: skip
-    width = scale(width, width_multiplier)
-    layers = [*conv_norm(image_shape[2], width, stem_size, stem_stride), nn.ReLU()]
+    width, normalized = scale(width, width_multiplier), functools.partial(conv_norm, norm=norm)
+    layers = [*normalized(image_shape[2], width, stem_size, stem_stride), nn.ReLU()]
     inputs = width
     for stage, (count, stride) in enumerate(zip(blocks, strides, strict=True)):
         outputs = width * 2**stage * (4 if bottleneck else 1)
         for index in range(count):
             step = 1 if index else stride
-            layers += [_residual_block(inputs, outputs, step, bottleneck, padded_shortcut), nn.ReLU()]
+            layers += [_residual_block(inputs, outputs, step, bottleneck, padded_shortcut, normalized), nn.ReLU()]
             inputs = outputs
     return nn.Sequential(*layers, *global_mean()), inputs
 
 
-def _residual_block(inputs, outputs, stride, bottleneck, padded_shortcut):
+def _residual_block(inputs, outputs, stride, bottleneck, padded_shortcut, conv_norm):
     if bottleneck:
         middle = outputs // 4
         ends = [*conv_norm(inputs, middle, 1), nn.ReLU()], [nn.ReLU(), *conv_norm(middle, outputs, 1)]

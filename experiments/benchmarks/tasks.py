@@ -7,18 +7,18 @@ import numpy as np
 
 
 class Data(NamedTuple):
-    """Images and labels, and the constants that normalise pixels."""
+    """Inputs and labels, and the constants that normalise pixels."""
 
-    images: np.ndarray  # [examples, height, width, channels] uint8
-    labels: np.ndarray  # [examples]
-    mean: float
-    std: float
+    inputs: np.ndarray  # images [examples, height, width, channels] uint8, or ids of tokens [examples, length]
+    labels: np.ndarray  # [examples]; [examples, length] of tokens; [examples, labels] of 0 and 1
+    mean: float = 0.0
+    std: float = 1.0
 
 
 class Task(NamedTuple):
     """Everything that systems share on one workload."""
 
-    images: np.ndarray  # as in Data
+    inputs: np.ndarray  # as in Data
     labels: np.ndarray
     mean: float
     std: float
@@ -41,4 +41,4 @@ class Task(NamedTuple):
                 for name in ("parts", "weights")
             )
             numbers = float(file["mean"]), float(file["std"])
-            return cls(file["images"], file["labels"], *numbers, parts, weights, file["cohorts"])
+            return cls(file["inputs"], file["labels"], *numbers, parts, weights, file["cohorts"])

@@ -1,18 +1,21 @@
 """The benchmark's workloads: data, a split, cohorts and initial weights that are the same for every system.
 
-SGD with momentum, clients weighted by their numbers of examples, no augmentation; by federated averaging or a method of
-personal models. A task is made once and handed to the systems as a file. JAX and PyTorch are imported where they are
-used: no process loads both.
+SGD with momentum, clients weighted by their numbers of examples or equally, no augmentation, no dropout; by federated
+averaging or a method of personal models. A task is made once and handed to the systems as a file. JAX and PyTorch are
+imported where they are used: no process loads both.
 """
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from experiments.benchmarks import networks
 from experiments.benchmarks.tasks import Data, Task
+
+if TYPE_CHECKING:
+    from fedjax_collapse import Model
 
 SEED = 0
 _BYTES_PER_PIXEL = 13  # a process keeps a byte and a float of each, and needs two more floats while it normalises
@@ -35,7 +38,7 @@ class Workload:
     """
 
     data: Callable[[int], Data]  # so many examples
-    image_shape: tuple[int, int, int]
+    input_shape: tuple[int, ...]  # of images or sequences
     examples: int
     split: Callable[[np.ndarray, int], Sequence[np.ndarray]]  # labels over so many clients
     clients: int
@@ -45,11 +48,26 @@ class Workload:
     rounds: int = 5  # to time, unless asked otherwise: many short ones, as a machine's pauses are long against them
     clients_at_once: int = 1  # on each device, where this network is fastest
     method: str = "fedavg"  # or fedper, ditto
+    task: str = "classification"  # or next_word, multi_label (``nn/task.py``)
+    weighting: str = "size"  # of the clients, or equal
+
+    def model(self) -> "Model":
+        """The network and the task of our engine."""
+        from fedjax_collapse import Model
+        from fedjax_collapse.nn import task
+
+        network = networks.linen(self.network)
+        options = {"input_dtype": "int32"} if self.task == "next_word" else {}
+        return Model(network, self.input_shape, task=task.named(self.task, network.num_classes), **options)
+
+    def weight(self, examples: int) -> int:
+        """The weight of a client's model in the mean."""
+        return examples if self.weighting == "size" else 1
 
     @property
     def bytes_needed(self) -> int:
         """Returns an upper bound of the memory that the data takes in a process."""
-        return self.examples * int(np.prod(self.image_shape)) * _BYTES_PER_PIXEL
+        return self.examples * int(np.prod(self.input_shape)) * _BYTES_PER_PIXEL
 
     def scaled(self, scale: float) -> "Workload":
         """Returns the workload with this share of the examples.
@@ -75,10 +93,10 @@ def complete_task(workload: Workload, data: Data, parts: Sequence[np.ndarray], c
     import jax
 
     from experiments.benchmarks.weights import arrays_in_order
-    from fedjax_collapse import Model, Participation
+    from fedjax_collapse import Participation
 
     key = jax.random.key(SEED)
-    model = Model(networks.linen(workload.network), workload.image_shape)
+    model = workload.model()
     draw, sizes = Participation().draw, jax.numpy.array([len(part) for part in parts])
     cohorts = np.stack([draw(jax.random.fold_in(key, round), sizes, cohort) for round in range(rounds)])
     return Task(*data, list(parts), arrays_in_order(model, model.init(key)), cohorts)
@@ -119,6 +137,43 @@ def _synthetic_images(count: int) -> Data:
     return Data(images, labels, 128.0, 64.0)
 
 
+def _sentences(count: int) -> Data:
+    """Returns sentences of words drawn by Zipf's law: the first 20 of their ids, and of each the next one.
+
+    Ids are TFF's: 0 pads, then 10,000 words, other words, begin and end. There are 13.5 targets in a sentence.
+    """
+    rng, length, words = np.random.default_rng(SEED), 20, networks.IDS - 4
+    lengths = rng.geometric(1 / 20, count)
+    ids = rng.zipf(1.3, (count, length))
+    ids = np.where(ids > words, words + 1, ids)
+    tokens = np.pad(np.hstack([np.full((count, 1), words + 2), ids]), ((0, 0), (0, 1)))
+    places = np.arange(length + 2)
+    tokens[places == lengths[:, None] + 1] = words + 3
+    tokens = np.where(places > lengths[:, None] + 1, 0, tokens)[:, : length + 1].astype(np.int32)
+    return Data(tokens[:, :-1], tokens[:, 1:])
+
+
+def _scenes(count: int) -> Data:
+    """Returns images 32x32x3 that have each of 17 labels with a probability of 0.15: means of patterns, with noise."""
+    rng = np.random.default_rng(SEED)
+    labels = rng.random((count, networks.LABELS)) < 0.15
+    patterns = rng.uniform(-64, 64, (networks.LABELS, 4, 4, 3)).repeat(8, axis=1).repeat(8, axis=2)
+    images = 128 + np.tensordot(labels, patterns, 1) + 32 * rng.standard_normal((count, 32, 32, 3))
+    return Data(images.clip(0, 255).astype(np.uint8), labels.astype(np.int32), 128.0, 64.0)
+
+
+def _ragged(median: float, spread: float, most: int) -> Callable[[np.ndarray, int], Sequence[np.ndarray]]:
+    """Clients whose sizes are log-normal and cut at ``most``, in proportion if there are not as many examples."""
+
+    def split(labels, clients):
+        rng = np.random.default_rng(SEED)
+        sizes = np.minimum(most, np.ceil(rng.lognormal(np.log(median), spread, clients)))
+        ends = np.round(np.cumsum(sizes) / sizes.sum() * len(labels)).astype(int)
+        return np.split(rng.permutation(len(labels)), ends[:-1])
+
+    return split
+
+
 def _split(kind: str, **options: Any) -> Callable[[np.ndarray, int], Sequence[np.ndarray]]:
     def split(labels, clients):
         from fedjax_collapse.data import partition
@@ -128,8 +183,8 @@ def _split(kind: str, **options: Any) -> Callable[[np.ndarray, int], Sequence[np
     return split
 
 
-_DIGITS = dict(data=_digits, image_shape=(8, 8, 1), examples=1797)
-_IMAGES = dict(data=_synthetic_images, image_shape=(32, 32, 3))
+_DIGITS = dict(data=_digits, input_shape=(8, 8, 1), examples=1797)
+_IMAGES = dict(data=_synthetic_images, input_shape=(32, 32, 3))
 _DIRICHLET = dict(split=_split("dirichlet", alpha=0.1, min_size=1), training=Training(1, 32, 0.01, 0.9))
 _EVERYBODY = dict(clients=100, cohort=100)
 _BLAZEFL = dict(  # of BlazeFL's benchmark, whose small network is another one
@@ -144,7 +199,7 @@ WORKLOADS = {
     **{
         f"{method}{clients}": Workload(  # of PFLlib's protocol
             data=_large_digits,
-            image_shape=(28, 28, 1),
+            input_shape=(28, 28, 1),
             examples=1797,
             split=_DIRICHLET["split"],
             clients=clients,
@@ -167,6 +222,30 @@ WORKLOADS = {
         cohort=50,
         training=Training(1, 10, 0.1, 0.0),
         network="two_conv_cnn",
+    ),
+    "pfl_text": Workload(  # of pfl-research's benchmark on StackOverflow, without its dropout
+        data=_sentences,
+        input_shape=(20,),
+        examples=890,
+        split=_ragged(median=49, spread=0.9, most=64),
+        clients=20,
+        cohort=20,
+        training=Training(1, 16, 0.3, 0.0),
+        network="pfl_transformer",
+        task="next_word",
+        weighting="equal",
+    ),
+    "pfl_flair": Workload(  # of pfl-research's benchmark on FLAIR, with small images and GroupNorm
+        data=_scenes,
+        input_shape=(32, 32, 3),
+        examples=168,
+        split=_ragged(median=5, spread=1.02, most=512),
+        clients=20,
+        cohort=20,
+        training=Training(2, 16, 0.01, 0.0),
+        network="flair_resnet18",
+        task="multi_label",
+        weighting="equal",
     ),
     "table6": Workload(  # of FedDecorr's Table 6
         **_IMAGES,

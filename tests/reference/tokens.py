@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import torch
 
+from experiments.benchmarks.pytorch_networks import Transformer
 from fedjax_collapse import Federation
 from fedjax_collapse.core.records import Variables
 from reference.regularizers import PlainFedDecorr
@@ -33,7 +34,7 @@ class TorchTokens(torch.nn.Module):
         return network
 
     def forward(self, tokens):
-        features = self.represent(torch.nn.functional.embedding(tokens, self.table))
+        features = self.represent(tokens)
         logits = features @ self.table.T if self.head is None else self.head(features)
         return features.flatten(0, -2), logits.flatten(0, -2)
 
@@ -70,7 +71,8 @@ class TorchLSTM(TorchTokens):
             self.dense.append(linear(shapes[f"Dense_{i}"]) if has_dense else torch.nn.Identity())
         self.head = None if is_tied else linear(shapes[f"Dense_{layers * has_dense}"])
 
-    def represent(self, vectors):
+    def represent(self, tokens):
+        vectors = torch.nn.functional.embedding(tokens, self.table)
         for lstm, dense in zip(self.lstms, self.dense, strict=True):
             states, _ = lstm(torch.cat([vectors, torch.ones_like(vectors[..., :1])], -1))
             vectors = dense(states)
@@ -94,46 +96,15 @@ class TorchStackOverflow(TorchLSTM):
         return super().of(variables, layers=1, has_dense=True)
 
 
-class TorchTransformer(TorchTokens):
-    """PyTorch's own encoder, without dropout."""
+class TorchTransformer(TorchTokens, Transformer):
+    """That of the benchmark."""
 
     head = None
 
     def __init__(self, shapes, heads):
-        super().__init__()
-        self.table = torch.nn.Parameter(torch.zeros(shapes["Embedding_0"]["table"]))
-        self.width, depth = self.table.shape[1], len(shapes) - 1
-        width = shapes["block_0"]["mlp_1"]["kernel"][1]
-        options = dict(dropout=0.0, batch_first=True)
-        self.blocks = torch.nn.ModuleList(
-            [torch.nn.TransformerEncoderLayer(self.width, heads, width, **options) for _ in range(depth)]
-        )
-
-    def represent(self, vectors):
-        length = vectors.shape[1]
-        exponents = (torch.arange(self.width) // 2 * 2).to(vectors.dtype) / self.width
-        angles = torch.arange(length)[:, None] / 10_000**exponents
-        even = torch.arange(self.width) % 2 == 0
-        vectors = vectors * self.width**0.5 + torch.where(even, angles.sin(), angles.cos())
-        is_later = torch.ones(length, length).triu(1).bool()
-        for block in self.blocks:
-            vectors = block(vectors, is_later)
-        return vectors
-
-    def leaves(self, of=lambda tensor: tensor):
-        found = {"Embedding_0/table": of(self.table)}
-        for i, block in enumerate(self.blocks):
-            attention, parts = block.self_attn, ("query", "key", "value")
-            for name, kernel, bias in zip(
-                parts, of(attention.in_proj_weight).chunk(3), of(attention.in_proj_bias).chunk(3), strict=True
-            ):
-                found |= {f"block_{i}/{name}/kernel": kernel.T, f"block_{i}/{name}/bias": bias}
-            layers = dict(out=attention.out_proj, mlp_1=block.linear1, mlp_2=block.linear2)
-            for name, layer in layers.items():
-                found |= of_linear(f"block_{i}/{name}", layer, of)
-            for name, norm in dict(norm_1=block.norm1, norm_2=block.norm2).items():
-                found |= {f"block_{i}/{name}/scale": of(norm.weight), f"block_{i}/{name}/bias": of(norm.bias)}
-        return found
+        blocks = sum(name.startswith("block_") for name in shapes)
+        (vocabulary, width), mlp_width = shapes["Embedding_0"]["table"], shapes["block_0"]["mlp_1"]["kernel"][1]
+        Transformer.__init__(self, vocabulary, width, blocks, heads, mlp_width)
 
 
 def sentences(vocabulary=8, length=6, sizes=(9, 5, 12, 7, 3), tests=21, seed=0):

@@ -10,6 +10,7 @@ import numpy as np
 
 from fedjax_collapse.core.options import Count, Fraction
 from fedjax_collapse.core.records import UserError
+from fedjax_collapse.core.target import Target
 from fedjax_collapse.nn.batch_norm import at_least_float32
 from fedjax_collapse.nn.layers import Dense, LayerNorm
 from fedjax_collapse.nn.network import as_level, dropout
@@ -30,6 +31,7 @@ class PflTransformer(TokenNetwork):
         heads: number of heads of the attention, a divisor of the width.
         mlp_width: width of the hidden layer of the MLPs.
         dropout: rate, of the attention's weights, of both outputs and of the hidden layer.
+        target: the device for which the network is compiled, set by ``Model.on``.
     """
 
     num_classes: int
@@ -38,6 +40,7 @@ class PflTransformer(TokenNetwork):
     heads: Count = 8
     mlp_width: Count = 1536
     dropout: Fraction = 0.1
+    target: Target = Target()
 
     def represent(self, vectors: jax.Array, mask: jax.Array, train: bool) -> jax.Array:
         width, length = self.embedding, vectors.shape[1]
@@ -46,32 +49,38 @@ class PflTransformer(TokenNetwork):
                 f"PflTransformer: embedding {width} with {self.heads} heads, expected an even multiple of these"
             )
         vectors = vectors * math.sqrt(width) + sinusoids(length, width).astype(vectors.dtype)
+        tokens = vectors.reshape(-1, width)
+        options = length, self.heads, self.mlp_width, self.dropout, self.dtype, self.target
         for index in range(self.depth):
-            block = CausalBlock(self.heads, self.mlp_width, self.dropout, self.dtype, name=f"block_{index}")
-            vectors = block(vectors, train)
-            as_level(self, vectors.reshape(-1, width))
-        return vectors
+            tokens = as_level(self, CausalBlock(*options, name=f"block_{index}")(tokens, train))
+        return tokens
 
 
 class CausalBlock(nn.Module):
-    """Self-attention of tokens [batch, length, width] on earlier ones, and an MLP; each is added, then normalised."""
+    """Self-attention of tokens on earlier ones, and an MLP; each is added, then normalised.
 
+    Tokens are rows [batch * length, width]: on CPUs the gradient of a product over two axes takes twice as long.
+    """
+
+    length: int
     heads: int
     mlp_width: int
     dropout: float
     dtype: str | None
+    target: Target
 
     @nn.compact
     def __call__(self, tokens: jax.Array, train: bool) -> jax.Array:
         def dense(name, inputs, features, **inits):
-            return Dense(features, **inits, dtype=self.dtype, name=name)(inputs)
+            return Dense(features, **inits, dtype=self.dtype, target=self.target, name=name)(inputs)
 
         def drop(inputs):
             return dropout(self, inputs, self.dropout, train)
 
         width, inits = tokens.shape[-1], dict(kernel_init=_of_three, bias_init=no_bias)
         query, key, value = (dense(name, tokens, width, **inits) for name in ("query", "key", "value"))
-        query, key, value = (part.reshape(*part.shape[:2], self.heads, -1) for part in (query, key, value))
+        split = (-1, self.length, self.heads, width // self.heads)
+        query, key, value = (part.reshape(split) for part in (query, key, value))
         weights = drop(causal_weights(query, key).astype(value.dtype))
         attended = jnp.einsum("bhqk,bkhd->bqhd", weights, value).reshape(tokens.shape)
         tokens = LayerNorm(1e-5, name="norm_1")(tokens + drop(dense("out", attended, width, bias_init=no_bias)))

@@ -102,7 +102,7 @@ def test_systems_do_the_same_work(rows):
 def test_every_workload_has_its_network_on_both_sides():
     for workload in WORKLOADS.values():
         assert networks.linen(workload.network).num_classes == networks.CLASSES
-        assert networks.pytorch(workload.network, workload.image_shape).training
+        assert networks.pytorch(workload.network, workload.input_shape).training
 
 
 def test_growth_has_a_row_for_each_number_of_clients(monkeypatch, capsys):
@@ -127,7 +127,7 @@ def test_cost_is_seconds_per_sample_over_those_of_the_fewest_clients(monkeypatch
 
 def test_growing_clients_are_equally_large_and_share_a_pool():
     small, large = (growth.make_task(WORKLOADS["mlp100"], clients, 1) for clients in (3, 40))
-    assert len(small.images) == len(large.images) == 1797
+    assert len(small.inputs) == len(large.inputs) == 1797
     assert [len(set(part)) for part in small.parts] == [growth.EXAMPLES] * 3 and len(large.parts) == 40
     np.testing.assert_array_equal(small.cohorts, [[0, 1, 2]])
 
