@@ -146,6 +146,42 @@ def test_own_descent_equals_torch_sgd():
     torch.testing.assert_close(mine, weight.detach())
 
 
+def _sentences(count):
+    """Of one to four targets; the client's sum over tokens is divided by their number, clients are equal."""
+    rng = np.random.default_rng(0)
+    ids = rng.integers(1, 12, (count, 5))
+    ids[np.arange(5) > rng.integers(1, 5, count)[:, None]] = 0
+    return Data(ids[:, :-1].astype(np.int32), ids[:, 1:].astype(np.int32))
+
+
+def _several_labels(count):
+    return _data(count)._replace(labels=np.random.default_rng(2).integers(0, 2, (count, 3)).astype(np.int32))
+
+
+@needs_torch
+@pytest.mark.parametrize("task", ["next_word", "multi_label"])
+@pytest.mark.parametrize("name", ["pytorch", "pytorch-dataloader"])
+def test_pytorch_loops_of_other_tasks_equal_the_engine(name, task, monkeypatch):
+    from experiments.benchmarks import pytorch_networks
+    from fedjax_collapse import nn
+
+    if task == "next_word":
+        small = dict(depth=1, heads=2, mlp_width=8)
+        both = nn.PflTransformer(12, embedding=8, dropout=0.0, **small), pytorch_networks.Transformer(12, 8, **small)
+        data, shape = _sentences, (4,)
+    else:
+        both = nn.MLP(3, hidden=(4,)), pytorch_networks.build("mlp", 3, (8, 8, 1), hidden=(4,))
+        data, shape = _several_labels, (8, 8, 1)
+    monkeypatch.setattr(networks, "linen", lambda name: both[0])
+    monkeypatch.setattr(networks, "pytorch", lambda name, shape: copy.deepcopy(both[1]))
+    monkeypatch.setattr(networks, "IDS", 12)
+    workload = dataclasses.replace(TINY, data=data, input_shape=shape, task=task, weighting="equal")
+    made = make_task(workload, 2)
+    for expected, found in zip(run("fedjax_collapse", workload, made), run(name, workload, made), strict=True):
+        assert found[:2] == expected[:2]
+        np.testing.assert_allclose(found[2], expected[2], rtol=1e-4)
+
+
 @needs_torch
 def test_running_statistics_are_averaged():
     import torch
@@ -156,11 +192,12 @@ def test_running_statistics_are_averaged():
     server = [tensor.detach().clone() for tensor in pytorch_networks.tensors(network)]
     data = torch.randn(6, 1, 8, 8), torch.randint(10, (6,))
     clients, training = [torch.arange(2), torch.arange(2, 6)], Training(1, 4, 0.1, 0.0)
+    workload = dataclasses.replace(TINY, training=training)
     alone = [copy.deepcopy(network) for _ in clients]
     for own, rows in zip(alone, clients, strict=True):
         pytorch_loops.train(own, *data, rows, training)
-    nothing_kept = [(rows, pytorch_loops._Own("fedavg", server)) for rows in clients]
-    total, _ = pytorch_loops._run_share(server, data, training, network, nothing_kept, None)
+    nothing_kept = [(rows, pytorch_loops._Own(workload, server)) for rows in clients]
+    total, _ = pytorch_loops._run_share(server, data, workload, network, nothing_kept, None)
     for summed, *own in zip(total, *map(pytorch_networks.tensors, alone), strict=True):
         torch.testing.assert_close(summed, 2 * own[0] + 4 * own[1])
     assert len(total) == len(list(network.parameters())) + 2 and not torch.equal(total[-1], 6 * server[-1])
