@@ -11,7 +11,7 @@ from experiments.config import names
 from fedjax_collapse import FedAvg, LocalTraining, Model, nn
 
 _OPTIONS = {"structured_decov": dict(num_groups=2), "fedmr": dict(initial_prototypes=True)}
-_OPTIONS["dp_fedavg"] = dict(quantile=0.5, bit_noise=1.0)
+_OPTIONS |= {"dp_fedavg": dict(quantile=0.5, bit_noise=1.0), "alie": dict(z=1.0)}
 _OPTIONS |= {name: dict(finetune=True) for name in ("afl", "fed3r", "fedcgs")}
 _OF_ADAPTERS = ("fedsa_lora", "flora", "hetlora", "lora_fair", "raflora")
 
