@@ -187,6 +187,7 @@ _DIGITS = dict(data=_digits, input_shape=(8, 8, 1), examples=1797)
 _IMAGES = dict(data=_synthetic_images, input_shape=(32, 32, 3))
 _DIRICHLET = dict(split=_split("dirichlet", alpha=0.1, min_size=1), training=Training(1, 32, 0.01, 0.9))
 _EVERYBODY = dict(clients=100, cohort=100)
+_TWENTY = dict(clients=20, cohort=20, weighting="equal")
 _BLAZEFL = dict(  # of BlazeFL's benchmark, whose small network is another one
     examples=50_000,
     split=_split("pathological", classes_per_client=2, method="shards"),
@@ -228,24 +229,20 @@ WORKLOADS = {
         input_shape=(20,),
         examples=890,
         split=_ragged(median=49, spread=0.9, most=64),
-        clients=20,
-        cohort=20,
+        **_TWENTY,
         training=Training(1, 16, 0.3, 0.0),
         network="pfl_transformer",
         task="next_word",
-        weighting="equal",
     ),
     "pfl_flair": Workload(  # of pfl-research's benchmark on FLAIR, with small images and GroupNorm
         data=_scenes,
         input_shape=(32, 32, 3),
         examples=168,
         split=_ragged(median=5, spread=1.02, most=512),
-        clients=20,
-        cohort=20,
+        **_TWENTY,
         training=Training(2, 16, 0.01, 0.0),
         network="flair_resnet18",
         task="multi_label",
-        weighting="equal",
     ),
     "table6": Workload(  # of FedDecorr's Table 6
         **_IMAGES,

@@ -36,6 +36,7 @@ from jax.sharding import SingleDeviceSharding
 from experiments.benchmarks.arguments import at_least, share
 from experiments.benchmarks.compiling.topologies import CHIPS, Chip
 from experiments.commands.parser import Parser
+from experiments.results.formats import markdown
 from experiments.study.waiting import wait
 from fedjax_collapse.core.records import UserError
 
@@ -242,7 +243,10 @@ def _print_measured(asked):
     """Times rounds here and prints them beside the model."""
     jax.config.update("jax_num_cpu_devices", asked.devices)
     with wait("timing rounds") as advance:
-        timed = [_advanced(advance, measure(asked.devices, cohort)) for cohort in asked.cohorts]
+        timed = []
+        for cohort in asked.cohorts:
+            timed.append(measure(asked.devices, cohort))
+            advance()
     fitted = fit([each.cohort for each in timed], [each.seconds for each in timed], asked.devices)
     constants = f"launch {1e3 * fitted.launch:.2f} ms, client {1e3 * fitted.client:.3f} ms"
     print(f"\n{asked.devices} simulated devices: {constants}\n")
@@ -274,16 +278,10 @@ def _numbers(text):
     return [_MANY(word) for word in text.split(",")]
 
 
-def _advanced(advance, value):
-    advance()
-    return value
-
-
 def _print(rows):
-    for index, row in enumerate(rows):
-        if not index:
-            print(f"| {' | '.join(row)} |\n|{'---|' * len(row)}")
-        print(f"| {' | '.join(row.values())} |")
+    """Prints dicts with the same keys as a table."""
+    rows = list(rows)
+    print(markdown([list(rows[0]), *(list(row.values()) for row in rows)]), end="")
 
 
 def _bytes(count):

@@ -247,7 +247,7 @@ class Federation(NamedTuple):
             )
         table, (mean, std) = StoredRows(store, examples_per_client), (store.facts[name] for name in ("mean", "std"))
         stored = Ownership(table, table.sizes)
-        task = store.facts.get("task", "classification")
+        task = store.facts["task"]
         pad = PAD if task in OF_TOKENS else None
         if storage != "disk":
             inputs, labels, *test = map(np.array, (store.inputs, store.labels, *store.test))  # no longer mapped

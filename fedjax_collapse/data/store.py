@@ -244,10 +244,9 @@ class StoreWriter:
         if counts := self._count_classes(sizes):
             files.flush([counts])
         files.flush(self.folder / name for name in rows)
-        facts = {name: value for name, value in self._facts.items() if name != "source"}
         content = {
             "version": VERSION, "clients": self.done, "rows": self.rows, "largest": int(sizes.max()),
-            "test_rows": self._test_rows, **facts, "source": self._facts["source"],
+            "test_rows": self._test_rows, **self._facts,
             "data": hashlib.sha256(self._chain + self._test_digest()).hexdigest(), "index": _index_digest(self.folder),
         }  # fmt: skip
         write_json(self.folder / _STORE, content)
@@ -433,7 +432,8 @@ def open_store(folder: Path | str) -> Store:
         )
     try:
         clients, rows, index = (facts[name] for name in ("clients", "rows", "index"))
-        facts["data"], facts["test_rows"], facts["class_names"], facts["mean"], facts["std"], facts["largest"]
+        for name in ("data", "test_rows", "class_names", "mean", "std", "largest", "task"):
+            facts[name]
     except KeyError as error:
         raise Damaged(
             f"{folder / _STORE}: {error.args[0]!r} is missing; restore it, or convert the source again"
