@@ -6,6 +6,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
+from fedjax_collapse.core.loops import repeat
 from fedjax_collapse.core.records import Batch, Examples, Key, PyTree
 from fedjax_collapse.data.augment import Augmentation
 
@@ -78,7 +79,7 @@ def over_batches(
         batch = get_batch(examples, jax.lax.dynamic_slice_in_dim(rows, first, batch_size), mask)
         return body(first, batch, carry)
 
-    return jax.lax.fori_loop(0, -(-size // batch_size), run, carry)
+    return repeat(-(-size // batch_size), run, carry)
 
 
 def pad_to_batches(rows: jax.Array, batch_size: int) -> jax.Array:

@@ -115,7 +115,7 @@ def batch_parts(client_map: ClientMap, model: Model, sizes: np.ndarray, batch_si
 
 def _kernels(model):
     """Returns the shapes of the network's weights, without biases and the parameters of normalisation layers."""
-    params = jax.eval_shape(model.init, jax.random.key(0)).params
+    params = model.variable_shapes().params
     return [leaf.shape for leaf in jax.tree.leaves(params) if leaf.ndim > 1]
 
 

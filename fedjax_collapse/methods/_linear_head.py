@@ -9,7 +9,7 @@ from fedjax_collapse.nn.model import Model
 
 def check_linear_head(method: str, model: Model) -> None:
     """Raises UserError for a head that is not a layer with a kernel [d, classes] and a bias."""
-    shapes, params = model.initial_shapes(), jax.eval_shape(model.init, jax.random.key(0)).params
+    shapes, params = model.initial_shapes(), model.variable_shapes().params
     (_, classes), (_, dim) = shapes.logits.shape, shapes.features.shape
     leaves = masks.select(model.mask("head").params, params)
     head = {path.rpartition("/")[2]: leaf.shape for path, leaf in leaves.items()}

@@ -28,6 +28,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from fedjax_collapse.core import masks
+from fedjax_collapse.core.loops import differing_with
 from fedjax_collapse.core.options import Count, Positive, Share, option
 from fedjax_collapse.core.records import Outputs, PyTree, UserError, Variables
 from fedjax_collapse.methods.base import ClientView, FinishView, Method
@@ -108,7 +109,7 @@ class FedALA(Method):
             weights, value = view.over_batches(step, (weights, losses[0]), first, size)
             return epoch + 1, weights, losses.at[epoch % _COMPARED].set(value)
 
-        start = jnp.zeros((), int), weights, jnp.zeros(_COMPARED)
+        start = differing_with(size, (jnp.zeros((), int), weights, jnp.zeros(_COMPARED)))
         _, weights, _ = jax.lax.while_loop(continues, run_epoch, start)
         return mixture(weights), Mixing(weights, last, has_settled | differs)
 

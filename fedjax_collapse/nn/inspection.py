@@ -42,7 +42,7 @@ def layers_of_class(model: Model, kind: type[nn.Module]) -> list[nn.Module]:
             found.append(context.module.clone(parent=None, name=context.module.name))
         return call(*args, **kwargs)
 
-    variables = jax.eval_shape(model.init, jax.random.key(0))
+    variables = model.variable_shapes()
     with nn.intercept_methods(notice):
         model.output_shapes(variables)
     return found

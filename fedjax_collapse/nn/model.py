@@ -105,7 +105,7 @@ class Model:
 
     def variable_shapes(self) -> Variables:
         """Returns the shapes and dtypes of the variables."""
-        return _trace(self, self.init, jax.random.key(0))
+        return _variable_shapes(self, jnp.result_type(float))
 
     def output_shapes(self, variables: Variables, levels: bool = False) -> Outputs:
         """Returns shapes and dtypes of features [1, d], logits [1, classes] and, if requested, levels.
@@ -174,9 +174,16 @@ def _mask(model, name):
         raise UserError(f"network {type(model.module).__name__}: {error}") from error
 
 
+# ``dtype`` is JAX's current default for floats, which ``jax.enable_x64`` changes; it is part of the caches' keys.
+@functools.lru_cache(maxsize=256)
+def _variable_shapes(model, dtype):
+    del dtype
+    return _trace(model, model.init, jax.random.key(0))
+
+
 @functools.lru_cache(maxsize=256)
 def _initial_shapes(model, dtype):
-    """``dtype`` is JAX's current default for floats, which ``jax.enable_x64`` changes; it is part of the cache key."""
+    del dtype
     return model.output_shapes(model.variable_shapes(), levels=True)
 
 

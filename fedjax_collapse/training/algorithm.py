@@ -189,7 +189,7 @@ class FedAvg:
 
     def _averaged_statistics(self, model):
         """Returns the paths of the running statistics that clients send."""
-        shapes = jax.eval_shape(model.init, jax.random.key(0))
+        shapes = model.variable_shapes()
         return list(masks.by_path(masks.without(self.unsent(model), shapes).batch_stats))
 
     def having(self, hook: str) -> dict[str, Method]:

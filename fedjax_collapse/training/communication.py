@@ -24,7 +24,6 @@ more number for each layer with running statistics: its counter of batches.
 """
 
 import dataclasses
-import functools
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -73,7 +72,7 @@ def communication(algorithm: FedAvg, model: Model, train: Examples) -> Communica
         UserError: the algorithm is invalid, or does not fit the model.
     """
     algorithm.check(model)
-    variables = _initial_variables(model, jnp.result_type(float))
+    variables = model.variable_shapes()
     algorithm, model = algorithm.enabled(), _Outline(**vars(model), real=model)
     received, state = jax.eval_shape(lambda variables: server.init(algorithm, model, variables, _CLIENTS), variables)
     own = _own(algorithm, train, state)
@@ -142,15 +141,6 @@ def _dispatched(algorithm, received, state) -> tuple[frozenset[str], frozenset[s
     program = _Program(dispatch, {"server": received, "state": of_all, "other": (arrived, round, key)})
     made = frozenset(name for name in program.outputs if not program.is_unchanged(name, ""))
     return made, frozenset(name for name in program.used if name.startswith("state/"))
-
-
-@functools.lru_cache(maxsize=64)
-def _initial_variables(model, dtype):
-    """Returns the shapes of the model's variables.
-
-    ``dtype``, JAX's default float type, which ``jax.enable_x64`` changes, is part of the cache key.
-    """
-    return jax.eval_shape(model.init, jax.random.key(0))
 
 
 @dataclasses.dataclass(frozen=True)

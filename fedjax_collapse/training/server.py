@@ -26,7 +26,7 @@ from fedjax_collapse.training.algorithm import FedAvg
 
 def init(algorithm: FedAvg, model: Model, variables: Variables, num_clients: int) -> tuple[Server, ClientState]:
     """Returns the server's state, and the state of ONE of so many clients, before the first round."""
-    shapes = model.output_shapes(variables)
+    shapes = model.initial_shapes()._replace(levels=())
     shared = {name: method.init_shared(variables, shapes) for name, method in algorithm.methods.items()}
     memory = {
         name: method.init_memory(_remembered(method, model, variables), shapes)

@@ -267,10 +267,7 @@ def run(federation, model, client_map, rule=Participation(), is_on_host=False, d
     return jax.device_get(advance.state.server.variables)
 
 
-LAYOUTS = [
-    (engine.Vectorized(), False), (engine.Chunked(2), False), (engine.Chunked(2), True),
-    (engine.Sharded(2, engine.Chunked(2)), False),
-]  # fmt: skip
+LAYOUTS = [(engine.Vectorized(), False), (engine.Chunked(2), True), (engine.Sharded(2, engine.Chunked(2)), False)]
 
 
 @pytest.mark.slow

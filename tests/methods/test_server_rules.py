@@ -146,8 +146,8 @@ from fedjax_collapse.methods.ccvr import virtual_features
 jax.config.update("jax_num_cpu_devices", 2)
 draw = jax.jit(jax.vmap(lambda roots: virtual_features(jax.random.key(0), roots[:, 0], roots @ roots.mT, 3)))
 everywhere = jax.NamedSharding(jax.make_mesh((2,), ("clients",)), jax.P())
-roots = jax.device_put(jax.random.normal(jax.random.key(1), (1, 10, 256, 256)), everywhere)
-for _ in range(5):
+roots = jax.device_put(jax.random.normal(jax.random.key(1), (1, 10, 128, 128)), everywhere)  # of 64 they do not
+for _ in range(2):
     draw(roots).block_until_ready()
 """
 

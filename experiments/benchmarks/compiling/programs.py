@@ -56,7 +56,7 @@ def step(model: Model, device: jax.Device, clients: int, batch_size: int) -> jax
         return Variables(params, batch_stats), momentum
 
     optimizer = _TRAINING.make_optimizer()
-    variables = jax.eval_shape(model.init, jax.random.key(0))
+    variables = model.variable_shapes()
     momentum = jax.eval_shape(optimizer.init, variables.params)
     images = jax.ShapeDtypeStruct((batch_size, *model.input_shape), jnp.float32)
     row = functools.partial(jax.ShapeDtypeStruct, (batch_size,))

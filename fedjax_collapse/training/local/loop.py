@@ -9,6 +9,7 @@ import optax
 
 from fedjax_collapse.core import masks
 from fedjax_collapse.core._jax_compat import is_traced
+from fedjax_collapse.core.loops import repeat
 from fedjax_collapse.core.randomness import Stream
 from fedjax_collapse.core.records import EPOCH, OPTIMIZER, Batch, Key, PyTree, Trained, Variables
 from fedjax_collapse.data.batches import get_batch, over_batches, pad_to_batches, shuffled_rows, token_rows, zeros_of
@@ -108,7 +109,7 @@ class _Phase:
                         raise NotFinite(what, where, self.whole(carry[0][0]), batch)
                     return new
 
-            return jax.lax.fori_loop(0, jnp.minimum(per_epoch, steps - index * per_epoch), step, carry)
+            return repeat(jnp.minimum(per_epoch, steps - index * per_epoch), step, carry)
 
         (variables, carries), first = trained, jnp.zeros((), size.dtype)
         trained = variables._replace(params=masks.without(self.fixed, variables.params)), carries
@@ -122,7 +123,7 @@ class _Phase:
         else:
             optimizer_state = self.client.state.memory[OPTIMIZER]
         carry = (trained, optimizer_state, sums)
-        (variables, carries), optimizer_state, sums = jax.lax.fori_loop(0, num_epochs, epoch, carry)
+        (variables, carries), optimizer_state, sums = repeat(num_epochs, epoch, carry)
         trained = self.whole(variables), carries
         return trained, first_epoch + num_epochs, optimizer_state, sums
 
