@@ -138,14 +138,13 @@ def _synthetic_images(count: int) -> Data:
 
 
 def _sentences(count: int) -> Data:
-    """Returns sentences of words drawn by Zipf's law: the first 20 of their ids, and of each the next one.
+    """Returns sentences of words drawn with a probability of 1 / rank: the first 20 ids, and of each the next one.
 
     Ids are TFF's: 0 pads, then 10,000 words, other words, begin and end. There are 13.5 targets in a sentence.
     """
     rng, length, words = np.random.default_rng(SEED), 20, networks.IDS - 4
     lengths = rng.geometric(1 / 20, count)
-    ids = rng.zipf(1.3, (count, length))
-    ids = np.where(ids > words, words + 1, ids)
+    ids = np.minimum((1.5 * words) ** rng.random((count, length)), words + 1).astype(int)  # others than the words
     tokens = np.pad(np.hstack([np.full((count, 1), words + 2), ids]), ((0, 0), (0, 1)))
     places = np.arange(length + 2)
     tokens[places == lengths[:, None] + 1] = words + 3
@@ -227,7 +226,7 @@ WORKLOADS = {
     "pfl_text": Workload(  # of pfl-research's benchmark on StackOverflow, without its dropout
         data=_sentences,
         input_shape=(20,),
-        examples=890,
+        examples=848,
         split=_ragged(median=49, spread=0.9, most=64),
         **_TWENTY,
         training=Training(1, 16, 0.3, 0.0),
@@ -237,7 +236,7 @@ WORKLOADS = {
     "pfl_flair": Workload(  # of pfl-research's benchmark on FLAIR, with small images and GroupNorm
         data=_scenes,
         input_shape=(32, 32, 3),
-        examples=168,
+        examples=151,
         split=_ragged(median=5, spread=1.02, most=512),
         **_TWENTY,
         training=Training(2, 16, 0.01, 0.0),

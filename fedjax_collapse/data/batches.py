@@ -39,6 +39,19 @@ def get_batch(
     return Batch(inputs if examples.mean is None else (inputs - examples.mean) / examples.std, labels, mask)
 
 
+def sort_tokens(batch: Batch) -> Batch:
+    """Returns a batch of tokens with those first that have a target or come before one in their sequence.
+
+    A network computes the others in vain; sorted, they are padding at the end, which it may leave out.
+    """
+    count = len(batch.mask)
+    mask = batch.mask.reshape(len(batch.inputs), -1)
+    is_needed = jax.lax.cummax(mask.astype(jnp.int32), axis=1, reverse=True).reshape(-1)
+    (places,) = jnp.nonzero(is_needed, size=count, fill_value=count)
+    labels, mask = (of_all.at[places].get(mode="fill", fill_value=0) for of_all in (batch.labels, batch.mask))
+    return Batch(batch.inputs, labels, mask, places)
+
+
 def token_rows(rows: jax.Array, length: int) -> jax.Array:
     """Returns the rows of the tokens of sequences of that length, [rows * length]; ``rows`` themselves if it is 1."""
     return rows if length == 1 else (rows[:, None] * length + jnp.arange(length)).reshape(-1)

@@ -16,7 +16,7 @@ from fedjax_collapse.nn.model import Model
 
 _SMALL_LAYERS, _SMALL_WEIGHTS = 12, 5_000_000
 _SHALLOW = 10  # layers up to which a program that contains the network's step twice still compiles fast
-_WORTHWHILE = 0.03  # the least fraction of the computed samples that has to be saved
+_WORTHWHILE, _MUCH = 0.03, 0.2  # the least fraction of the computed samples that has to be saved; by deep networks
 
 
 class Layout(NamedTuple):
@@ -102,15 +102,22 @@ def batch_parts(client_map: ClientMap, model: Model, sizes: np.ndarray, batch_si
     """Returns the number of parts into which it pays to divide a batch.
 
     A client's step is compiled for each number of parts. One part under ``vmap``, where a branch costs all of its
-    cases; for deep networks, which compile slowly; and if nearly all batches are full. Four for dense networks, which
-    compile fast, otherwise two.
+    cases, and if nearly all batches are full. Four for dense networks, which compile fast, two for others of few
+    layers. Deep networks compile slowly: two or four only if that saves much.
     """
-    kernels = _kernels(model)
-    parts = min(4 if all(len(shape) == 2 for shape in kernels) else 2, batch_size)
-    if not client_map.runs_clients_alone or len(kernels) > _SHALLOW:
+    if not client_map.runs_clients_alone:
         return 1
-    whole, cut = (np.sum(padded_sizes(sizes, batch_size, number)) for number in (1, parts))
-    return parts if whole - cut >= _WORTHWHILE * whole else 1
+    kernels = _kernels(model)
+    is_deep, is_dense = len(kernels) > _SHALLOW, all(len(shape) == 2 for shape in kernels)
+    choices = ((2, _MUCH), (4, _MUCH)) if is_deep else ((4 if is_dense else 2, _WORTHWHILE),)
+    chosen = 1
+    for parts, worthwhile in choices:
+        parts = min(parts, batch_size)
+        before, cut = (np.sum(padded_sizes(sizes, batch_size, number)) for number in (chosen, parts))
+        if before - cut < worthwhile * before:
+            break
+        chosen = parts
+    return chosen
 
 
 def _kernels(model):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,6 +18,7 @@ from fedjax_collapse.core.randomness import Stream
 from fedjax_collapse.core.records import Batch, Key, Outputs, PyTree, UserError, Variables
 from fedjax_collapse.core.target import Target
 from fedjax_collapse.nn.adapters import LoRA, adapted
+from fedjax_collapse.nn.places import rows_at
 from fedjax_collapse.nn.task import CLASSIFICATION, Task
 
 LEVELS = "levels"  # the Linen collection of intermediate representations
@@ -28,7 +30,9 @@ class Model:
 
     The module is called as ``module(inputs, mask, train)`` and returns ``Outputs``; ``mask`` marks the true rows, for
     layers that operate across the batch. A network of sequences [batch, length] with a label for each token returns a
-    row for each token, [batch * length, ...]; its mask marks the sequences with a target.
+    row for each token, [batch * length, ...]; its mask marks the sequences with a target. If it also takes ``places``,
+    integers [rows], it returns the rows of the tokens at these places alone, and need not compute the others; places
+    beyond the last token are padding.
 
     Models with equal fields are equal, so they share compiled programs. Images larger than ``input_shape`` are cropped
     to their centre, as training crops them at random (``data/augment.py``).
@@ -134,12 +138,15 @@ class Model:
         if len(self.input_shape) == 3:
             inputs = _middle(inputs, *self.input_shape[:2])
         collections = ["batch_stats", LEVELS] if levels else ["batch_stats"]
+        chosen = {"places": batch.places} if batch.places is not None and _takes_places(self.module) else {}
         with adapted(self.adapters, train):
             outputs, updated = self.module.apply(
-                variables._asdict(), inputs, _of_inputs(batch), train=train, mutable=collections, rngs=rngs
+                variables._asdict(), inputs, _of_inputs(batch), train=train, mutable=collections, rngs=rngs, **chosen
             )
         if LEVELS in updated:
             outputs = outputs._replace(levels=tuple(jax.tree.leaves(updated[LEVELS])))
+        if batch.places is not None and not chosen:
+            outputs = jax.tree.map(lambda rows: rows_at(rows, batch.places), outputs)
         return outputs, updated.get("batch_stats", variables.batch_stats)
 
     def batch_statistics(self, variables: Variables, batch: Batch) -> PyTree:
@@ -226,9 +233,16 @@ def _is_real(dtype):
 
 def _of_inputs(batch):
     """Returns the mask [len(inputs)]; of sequences with labels of tokens, whether there is a target."""
+    if batch.places is not None:
+        sequences = batch.places // batch.inputs.shape[1]
+        return jnp.zeros(len(batch.inputs), bool).at[sequences].max(batch.mask, mode="drop")
     if len(batch.mask) == len(batch.inputs):
         return batch.mask
     return batch.mask.reshape(len(batch.inputs), -1).any(axis=1)
+
+
+def _takes_places(module):
+    return "places" in inspect.signature(module.__call__).parameters
 
 
 def _middle(images, height, width):

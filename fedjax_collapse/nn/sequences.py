@@ -12,6 +12,7 @@ from fedjax_collapse.nn.batch_norm import at_least_float32
 from fedjax_collapse.nn.heads import classify
 from fedjax_collapse.nn.layers import Init, cast
 from fedjax_collapse.nn.network import Network
+from fedjax_collapse.nn.places import multiply_rows
 from fedjax_collapse.nn.projector import project
 
 
@@ -124,9 +125,10 @@ recur.defvjp(_forward, _backward)
 
 
 class TokenNetwork(Network, kw_only=True):
-    """A network of sequences of ids: ``represent(vectors, mask, train)`` of embedded tokens, which subclasses define.
+    """A network of sequences of ids: ``represent(vectors, mask, train, places)``, which subclasses define.
 
-    It returns [batch, length, d], so that every token has features and logits, or [batch, d].
+    Of embedded tokens [batch, length, embedding] it returns a row of features for each token, [batch * length, d], or
+    for those at ``places`` if they are given (``Model``); or [batch, d], a row for each sequence.
 
     Attributes:
         vocabulary: the number of ids of the inputs; by default as many as classes.
@@ -144,18 +146,17 @@ class TokenNetwork(Network, kw_only=True):
     head_bias_init = staticmethod(no_bias)
 
     @nn.compact
-    def __call__(self, tokens: jax.Array, mask: jax.Array, train: bool) -> Outputs:
+    def __call__(self, tokens: jax.Array, mask: jax.Array, train: bool, places: jax.Array | None = None) -> Outputs:
         self._check_tokens(tokens)
         vocabulary = self.num_classes if self.tied else self.vocabulary or self.num_classes
         embed = Embedding(vocabulary, self.embedding, self.dtype, part="head" if self.tied else None)
         vectors, table = embed(tokens)
-        features = at_least_float32(self.represent(vectors, mask, train))
-        features = features.reshape(-1, features.shape[-1])
+        features = at_least_float32(self.represent(vectors, mask, train, places))
         features = project(self.projector, features, mask, train, self.projector_dim)
         if self.normalize_features:
             features = features * jax.lax.rsqrt(jnp.maximum(jnp.sum(features**2, axis=1, keepdims=True), 1e-24))
         if self.tied:
-            return Outputs(features, features @ table.T)
+            return Outputs(features, multiply_rows(features, table.T, places))
         return Outputs(features, classify(self.head, features, self.num_classes))
 
     def _check_tokens(self, tokens):

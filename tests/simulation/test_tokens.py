@@ -35,6 +35,13 @@ def unchanged(tokens, key):
     return tokens
 
 
+class ComputesEveryToken(nn.PflTransformer):
+    """As a user's network, which is not told what it may leave out."""
+
+    def __call__(self, tokens, mask, train):
+        return super().__call__(tokens, mask, train)
+
+
 @pytest.fixture(scope="module")
 def federation():
     return sentences(WORDS, LENGTH, tests=70)
@@ -129,6 +136,21 @@ def test_padding_changes_nothing(federation, model, variables):
     assert not np.array_equal(
         results[0].variables.params["Embedding_0"]["table"], variables.params["Embedding_0"]["table"]
     )
+
+
+def test_tokens_that_no_target_needs_are_left_out(federation):
+    """The same rounds as without, with dropout, frozen outputs, and sentences with words that are no target."""
+    labels = np.array(federation.train.labels)
+    labels[::3, 1] = 0
+    train = federation.train._replace(labels=jnp.asarray(labels))
+    added = {"feddecorr": FedDecorr(0.1), "fedntd": methods.FedNTD(0.5)}
+    found = []
+    for kind in (nn.PflTransformer, ComputesEveryToken):
+        network = kind(WORDS + 4, embedding=8, depth=1, heads=2, mlp_width=12, dropout=0.2)
+        model = Model(network, (LENGTH,), task=next_word(WORDS), input_dtype="int32")
+        found.append(run_at_once(federation._replace(train=train), model, FedAvg(TRAINING, added), rounds=2))
+    assert_close(found[0].variables, found[1].variables, 1e-5)
+    assert found[0].metrics[-1]["train/accuracy"] == pytest.approx(found[1].metrics[-1]["train/accuracy"])
 
 
 def test_classes_are_counted_by_token(federation, model):

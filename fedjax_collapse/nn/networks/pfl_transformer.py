@@ -14,6 +14,7 @@ from fedjax_collapse.core.target import Target
 from fedjax_collapse.nn.batch_norm import at_least_float32
 from fedjax_collapse.nn.layers import Dense, LayerNorm
 from fedjax_collapse.nn.network import as_level, dropout
+from fedjax_collapse.nn.places import rows_at, spread
 from fedjax_collapse.nn.sequences import TokenNetwork, glorot_uniform, no_bias
 
 
@@ -42,26 +43,28 @@ class PflTransformer(TokenNetwork):
     dropout: Fraction = 0.1
     target: Target = Target()
 
-    def represent(self, vectors: jax.Array, mask: jax.Array, train: bool) -> jax.Array:
+    def represent(self, vectors: jax.Array, mask: jax.Array, train: bool, places: jax.Array | None) -> jax.Array:
         width, length = self.embedding, vectors.shape[1]
         if width % self.heads or width % 2:
             raise UserError(
                 f"PflTransformer: embedding {width} with {self.heads} heads, expected an even multiple of these"
             )
         vectors = vectors * math.sqrt(width) + sinusoids(length, width).astype(vectors.dtype)
-        tokens = vectors.reshape(-1, width)
-        options = length, self.heads, self.mlp_width, self.dropout, self.dtype, self.target
+        tokens = rows_at(vectors.reshape(-1, width), places)
+        options = len(vectors), length, self.heads, self.mlp_width, self.dropout, self.dtype, self.target
         for index in range(self.depth):
-            tokens = as_level(self, CausalBlock(*options, name=f"block_{index}")(tokens, train))
+            tokens = as_level(self, CausalBlock(*options, name=f"block_{index}")(tokens, train, places))
         return tokens
 
 
 class CausalBlock(nn.Module):
     """Self-attention of tokens on earlier ones, and an MLP; each is added, then normalised.
 
-    Tokens are rows [batch * length, width]: on CPUs the gradient of a product over two axes takes twice as long.
+    Tokens are rows [batch * length, width], or those at ``places``, with all earlier ones of their sequences: on CPUs
+    the gradient of a product over two axes takes twice as long.
     """
 
+    batch: int
     length: int
     heads: int
     mlp_width: int
@@ -70,19 +73,23 @@ class CausalBlock(nn.Module):
     target: Target
 
     @nn.compact
-    def __call__(self, tokens: jax.Array, train: bool) -> jax.Array:
+    def __call__(self, tokens: jax.Array, train: bool, places: jax.Array | None) -> jax.Array:
         def dense(name, inputs, features, **inits):
-            return Dense(features, **inits, dtype=self.dtype, target=self.target, name=name)(inputs)
+            return Dense(features, **inits, dtype=self.dtype, target=self.target, name=name)(inputs, places)
 
         def drop(inputs):
-            return dropout(self, inputs, self.dropout, train)
+            if places is None or not self.dropout or not train:
+                return dropout(self, inputs, self.dropout, train)
+            kept = dropout(self, jnp.ones((count, inputs.shape[1]), inputs.dtype), self.dropout, train)
+            return inputs * rows_at(kept, places)  # what is dropped does not depend on which tokens are left out
 
         width, inits = tokens.shape[-1], dict(kernel_init=_of_three, bias_init=no_bias)
         query, key, value = (dense(name, tokens, width, **inits) for name in ("query", "key", "value"))
-        split = (-1, self.length, self.heads, width // self.heads)
-        query, key, value = (part.reshape(split) for part in (query, key, value))
-        weights = drop(causal_weights(query, key).astype(value.dtype))
-        attended = jnp.einsum("bhqk,bkhd->bqhd", weights, value).reshape(tokens.shape)
+        split, count = (self.batch, self.length, self.heads, width // self.heads), self.batch * self.length
+        query, key, value = (spread(part, places, count).reshape(split) for part in (query, key, value))
+        weights = dropout(self, causal_weights(query, key).astype(value.dtype), self.dropout, train)
+        attended = jnp.einsum("bhqk,bkhd->bqhd", weights, value).reshape(count, width)
+        attended = rows_at(attended, places)
         tokens = LayerNorm(1e-5, name="norm_1")(tokens + drop(dense("out", attended, width, bias_init=no_bias)))
         hidden = drop(jax.nn.relu(dense("mlp_1", tokens, self.mlp_width)))
         return LayerNorm(1e-5, name="norm_2")(tokens + drop(dense("mlp_2", hidden, width)))

@@ -7,6 +7,7 @@ import jax
 
 from fedjax_collapse.core.options import Count
 from fedjax_collapse.nn.network import as_level
+from fedjax_collapse.nn.places import rows_at
 from fedjax_collapse.nn.sequences import LSTM, TokenNetwork, he_normal
 
 
@@ -30,10 +31,10 @@ class ShakespeareLSTM(TokenNetwork):
     layers: Count = 2
     predicts: Annotated[str, ("every", "last")] = "every"
 
-    def represent(self, vectors: jax.Array, mask: jax.Array, train: bool) -> jax.Array:
+    def represent(self, vectors: jax.Array, mask: jax.Array, train: bool, places: jax.Array | None) -> jax.Array:
         del mask, train
         for _ in range(self.layers):
             vectors = LSTM(self.hidden, he_normal, self.dtype)(vectors)
-            last = vectors[:, -1] if self.predicts == "last" else vectors
-            as_level(self, last.reshape(-1, self.hidden))
-        return last
+            every = rows_at(vectors.reshape(-1, self.hidden), places)
+            features = as_level(self, vectors[:, -1] if self.predicts == "last" else every)
+        return features

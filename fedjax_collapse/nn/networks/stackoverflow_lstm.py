@@ -5,6 +5,7 @@ import jax
 from fedjax_collapse.core.options import Count
 from fedjax_collapse.nn.layers import Dense
 from fedjax_collapse.nn.network import as_level
+from fedjax_collapse.nn.places import rows_at
 from fedjax_collapse.nn.sequences import LSTM, TokenNetwork, glorot_uniform, no_bias
 
 
@@ -23,10 +24,10 @@ class StackOverflowLSTM(TokenNetwork):
     hidden: Count = 670
     layers: Count = 1
 
-    def represent(self, vectors: jax.Array, mask: jax.Array, train: bool) -> jax.Array:
+    def represent(self, vectors: jax.Array, mask: jax.Array, train: bool, places: jax.Array | None) -> jax.Array:
         del mask, train
         for _ in range(self.layers):
             states = LSTM(self.hidden, dtype=self.dtype)(vectors)
             vectors = Dense(self.embedding, kernel_init=glorot_uniform, bias_init=no_bias, dtype=self.dtype)(states)
-            as_level(self, vectors.reshape(-1, self.embedding))
-        return vectors
+            features = as_level(self, rows_at(vectors.reshape(-1, self.embedding), places))
+        return features

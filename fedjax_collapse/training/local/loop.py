@@ -12,8 +12,17 @@ from fedjax_collapse.core._jax_compat import is_traced
 from fedjax_collapse.core.loops import repeat
 from fedjax_collapse.core.randomness import Stream
 from fedjax_collapse.core.records import EPOCH, OPTIMIZER, Batch, Key, PyTree, Trained, Variables
-from fedjax_collapse.data.batches import get_batch, over_batches, pad_to_batches, shuffled_rows, token_rows, zeros_of
+from fedjax_collapse.data.batches import (
+    get_batch,
+    over_batches,
+    pad_to_batches,
+    shuffled_rows,
+    sort_tokens,
+    token_rows,
+    zeros_of,
+)
 from fedjax_collapse.methods.base import RoundView
+from fedjax_collapse.nn.places import rows_at
 from fedjax_collapse.training.local.context import LocalContext
 from fedjax_collapse.training.local.gradient import correct, frozen_outputs, gradient_and_metrics
 from fedjax_collapse.training.local_training import divide
@@ -174,10 +183,12 @@ class _Phase:
         positions = jax.lax.dynamic_slice_in_dim(order, first, num_rows)
         key = Stream.AUGMENTATION.key(key)
         augmentation, rows = self.training.augmentation, self.rows[positions]
-        batch = self.context.batch(get_batch(self.context.examples, rows, mask, augmentation, key))
+        batch = get_batch(self.context.examples, rows, mask, augmentation, key)
+        length = len(batch.mask) // num_rows
+        batch = self.context.batch(sort_tokens(batch) if length > 1 else batch)
         if augmentation:
             return batch, frozen_outputs(self.context, batch)
-        positions = token_rows(positions, len(batch.mask) // num_rows)
+        positions = rows_at(token_rows(positions, length), batch.places)
         return batch, jax.tree.map(lambda leaf: leaf[positions], self.tables)
 
 
