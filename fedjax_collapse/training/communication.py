@@ -31,6 +31,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fedjax_collapse.core import masks
 from fedjax_collapse.core.jaxprs import dependences, is_literal
@@ -209,8 +210,13 @@ class _Program:
         return any(needed.startswith(f"{part}/") for needed in self._needs[name])
 
     def is_unchanged(self, name: str, part: str = "received") -> bool:
-        """Returns whether an output is the input of the same name, in a part of the input, unchanged."""
-        return self.outputs[name] is self.inputs[f"{part}/{name}" if part else name]
+        """Returns whether an output is the input of the same name, in a part of the input, unchanged or plus 0."""
+        variable = self.outputs[name]
+        equation = None if is_literal(variable) else self._made.get(variable)
+        if equation is not None and equation.primitive.name == "add":
+            first, second = equation.invars
+            variable = first if self._is_zero(second) else variable
+        return variable is self.inputs[f"{part}/{name}" if part else name]
 
     def copies_of_update(self, sends_updates: bool) -> set[str]:
         """Returns the reports that equal the update of params, which is sent anyway, up to a scalar factor."""
@@ -246,3 +252,11 @@ class _Program:
         if equation is not None and equation.primitive.name == "broadcast_in_dim":
             return self._is_number(equation.invars[0])
         return not variable.aval.shape
+
+    def _is_zero(self, variable):
+        """Returns whether all entries are the constant 0."""
+        if is_literal(variable):
+            return not np.any(variable.val)
+        equation = self._made.get(variable)
+        is_filled = equation is not None and equation.primitive.name in ("broadcast_in_dim", "reshape")
+        return is_filled and self._is_zero(equation.invars[0])
