@@ -14,19 +14,19 @@ from experiments.config.cells import RunName
 from experiments.config.paper import Paper
 from experiments.results.formats import Bold
 from experiments.results.metrics import (
-    ACCURACY,
     EFFECTIVE_RANK,
     MINUS,
     PHASES,
     Metric,
     R,
+    headline_in,
     number,
     show_number,
 )
 from experiments.results.study_results import Summary
 from experiments.results.tables.best import best_note
 from experiments.results.tables.pivots import NO_MEANS, Means, pivot
-from experiments.results.tables.table import accuracy_note, final_table, local_note
+from experiments.results.tables.table import accuracy_note, final_table, headline_of, local_note
 from experiments.results.tables.view import EVERYTHING, View
 from experiments.study import waiting
 from experiments.study.eta import Pace, duration
@@ -161,7 +161,7 @@ class Console:
         """
         if any(cell.setting for cell in summary):
             notes = []
-            for metric in view.metrics(summary) if view.columns else [paper.metric if paper else ACCURACY]:
+            for metric in view.metrics(summary) if view.columns else [paper.metric if paper else headline_of(summary)]:
                 by_setting = pivot(summary, metric, paper, means)
                 if view.columns:
                     self.note(f"{metric.heading}:")
@@ -238,8 +238,8 @@ class Console:
     def _metrics(self, own: Sequence[int]) -> str:
         """Returns the means over runs of one arm, given by their indices, and the spread of their accuracies."""
         rows, _ = self._update or ((), ())
-        shown = (ACCURACY, EFFECTIVE_RANK, R)
-        return "  ".join(m.say([rows[i].get(m.name) for i in own], spread=m is ACCURACY) for m in shown)
+        shown = (headline := headline_in(rows[own[0]]), EFFECTIVE_RANK, R)
+        return "  ".join(m.say([rows[i].get(m.name) for i in own], spread=m is headline) for m in shown)
 
     def _speed(self) -> str:
         """Returns the speed of all active runs, which are one program."""

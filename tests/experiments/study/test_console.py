@@ -248,6 +248,13 @@ def test_many_measurements_are_named_and_not_shown():
     assert stream.text().count("0.1235 ± 0.01235") == 2
 
 
+def test_the_score_of_a_task_without_accuracy_is_shown():
+    stream = Stream()
+    with Console(runs_to_come(1, 1), stream) as console:
+        run(console, rounds=(1,), of=1, row={"recall_at_5": 0.25, "effective_rank": 12.3})
+    assert "  recall at 5 25.00 %  effective rank 12.3  R -" in stream.text()
+
+
 def test_live_display_ends_on_an_error(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     stream = Stream(terminal=True)
