@@ -268,7 +268,8 @@ def test_what_is_not_sent_changes_nothing(name, federation):
     assert_same_bits(train(state.server), train(state.server._replace(shared={name: hidden})))
 
 
-def test_the_command(capsys):
+def test_the_command(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
     assert command.main(["--config=experiments/configs/fedmr/table3.py:smoke", "--arm=fedavg,fedmr"]) == 0
     heading, fedavg, fedmr = (line.split() for line in capsys.readouterr().out.splitlines())
     assert heading[0] == "cell" and (fedavg[0], fedmr[0]) == ("fmnist/fedavg", "fmnist/fedmr")
@@ -280,7 +281,8 @@ def test_the_command(capsys):
     assert "did you mean 'fedavg'" in error and error.count("\n") == 1
 
 
-def test_the_command_has_the_papers_numbers_next_to_ours(capsys):
+def test_the_command_has_the_papers_numbers_next_to_ours(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
     paper = dict(source="X", comparable=True, metric="numbers_sent", values={"fmnist": {"fedmr": 1234567.0}})
     config = "--config=experiments/configs/fedmr/table3.py:smoke"
     assert command.main([config, "--arm=fedavg,fedmr", f"--config.paper={paper}"]) == 0
