@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import jaxlib
 
 from experiments import launch
-from experiments.commands.parser import Parser
+from experiments.commands.parser import Parser, print_error
 from experiments.study import self_test
 from experiments.study.waiting import wait
 from fedjax_collapse.core.records import UserError
@@ -35,8 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 outcomes.append(_shown(outcome))
                 advance()
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+        return print_error(error)
     except KeyboardInterrupt:
         print("stopped before the verdict; the previous one is kept", file=sys.stderr)
         return 130

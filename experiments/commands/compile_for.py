@@ -24,7 +24,6 @@ import ast
 import dataclasses
 import itertools
 import json
-import sys
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -33,7 +32,7 @@ from experiments.benchmarks.arguments import at_least, share, writable
 from experiments.benchmarks.compiling import topologies
 from experiments.benchmarks.compiling.topologies import Topology
 from experiments.benchmarks.network_steps import NOT_CONVOLUTIONAL
-from experiments.commands.parser import Parser
+from experiments.commands.parser import Parser, print_error
 from experiments.config.choices import OpenChoice, of_keys, of_options
 from experiments.config.names import check_name, classes
 from experiments.study.waiting import wait
@@ -62,8 +61,7 @@ def main(argv: list[str] | None = None) -> int:
                 rows.append(row)
                 advance()
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+        return print_error(error)
     if asked.json:
         asked.json.write_text(json.dumps({"target": topology.name, "rows": rows}, indent=2) + "\n")
     return 0

@@ -7,10 +7,9 @@ checkpoint; with --client those that the client held after its own training, whi
 which ``load_run(RUN).to_torch()`` returns. Exit status: 0, or 2 after a one-line message about wrong input.
 """
 
-import sys
 from pathlib import Path
 
-from experiments.commands.parser import Parser
+from experiments.commands.parser import Parser, print_error
 from fedjax_collapse import load_run, save_weights
 from fedjax_collapse.core.records import UserError, Variables
 from fedjax_collapse.simulation.loading import LoadedRun
@@ -39,8 +38,7 @@ def main(arguments: list[str]) -> int:
         out = options.out or options.run / f"model{FORMATS[options.format]}"
         write(run, variables, options.format, out)
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+        return print_error(error)
     print(f"wrote {out}")
     return 0
 

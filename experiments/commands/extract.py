@@ -12,7 +12,6 @@ that it holds. Exit status: 0, or 2 after a one-line message about wrong input.
 """
 
 import json
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from experiments.commands.parser import Parser
+from experiments.commands.parser import Parser, print_error
 from experiments.config import build, launch_options
 from experiments.config.parsing import parse as parse_options
 from experiments.config.resolving import resolve_one
@@ -51,8 +50,7 @@ def main(arguments: list[str]) -> int:
         except OSError as error:
             raise UserError(f"--out={out}: cannot be written ({error.strerror}); choose another file") from error
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+        return print_error(error)
     (count, width), test_count = arrays["features"].shape, len(arrays["test_features"])
     print(f"wrote {out}: {width} features of {count} training and {test_count} test examples")
     return 0

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+from experiments.config.errors import one_line
 from fedjax_collapse.core.records import UserError
 
 
@@ -21,6 +22,14 @@ class Parser(argparse.ArgumentParser):
         sys.exit(2)
 
 
+def print_error(error: UserError | OSError) -> int:
+    """Prints a one-line message about invalid input, or a file that cannot be written; returns the exit status, 2."""
+    is_file = isinstance(error, OSError)
+    message = f"{error.filename}: cannot be written ({error.strerror})" if is_file else one_line(error)
+    print(f"error: {message}", file=sys.stderr)
+    return 2
+
+
 def print_result(make: Callable[[], str]) -> int:
     """Prints the text that a function returns after it has written its files; returns the exit status.
 
@@ -28,11 +37,7 @@ def print_result(make: Callable[[], str]) -> int:
     """
     try:
         text = make()
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except OSError as error:
-        print(f"error: {error.filename}: cannot be written ({error.strerror})", file=sys.stderr)
-        return 2
+    except (UserError, OSError) as error:
+        return print_error(error)
     print(text)
     return 0

@@ -15,14 +15,12 @@ accuracy, effective rank and spectra of the first study as one figure, whose tit
 
 import functools
 import os
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from experiments.commands.parser import Parser
+from experiments.commands.parser import Parser, print_error
 from experiments.config.cells import means_of
 from experiments.config.choices import OpenChoice
-from experiments.config.errors import one_line
 from experiments.config.names import check_name
 from experiments.config.paper import paper_of
 from experiments.folder import EXPORT
@@ -62,12 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 2
         if options.headline:
             console.note(f"wrote {_draw_headline(read(folders[0]), options.headline)}")
-    except UserError as error:
-        print(f"report: {one_line(error)}", file=sys.stderr)
-        return 2
-    except OSError as error:
-        print(f"report: {error.filename}: cannot be written ({error.strerror})", file=sys.stderr)
-        return 2
+    except (UserError, OSError) as error:
+        return print_error(error)
     return 0
 
 
@@ -177,7 +171,7 @@ def _rewrite(
             _tell(study, console)
             console.note(f"wrote {report}")
         except UserError as error:
-            print(f"report: {one_line(error)}", file=sys.stderr)
+            print_error(error)
             is_well = False
     return is_well
 

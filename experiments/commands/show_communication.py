@@ -10,12 +10,11 @@ there. ``cohort`` is the sum over a round's clients in both directions, ``kept``
 Data are read for their shapes. Exit status: 0, or 2 after a one-line message about wrong input.
 """
 
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from experiments.commands.parser import Parser
+from experiments.commands.parser import Parser, print_error
 from experiments.config import algorithms, build, launch_options
 from experiments.config.paper import paper_of
 from experiments.config.parsing import parse
@@ -50,8 +49,7 @@ def main(arguments: list[str]) -> int:
         if paper:
             console.note(f"Paper: {paper_note(paper)}")
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+        return print_error(error)
     return 0
 
 

@@ -11,13 +11,12 @@ the examples of every client in PFLlib's format, ``train/<k>.npz`` and ``test/<k
 2 after a one-line message about wrong input.
 """
 
-import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
 
-from experiments.commands.parser import Parser
+from experiments.commands.parser import Parser, print_error
 from experiments.config import build, launch_options
 from experiments.config.parsing import parse as parse_options
 from experiments.config.resolving import resolve_one
@@ -52,8 +51,7 @@ def main(arguments: list[str]) -> int:
             lines.append(f"wrote {pfllib}")
         print("\n".join(lines))
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+        return print_error(error)
     return 0
 
 

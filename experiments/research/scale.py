@@ -24,7 +24,6 @@ one-line message).
 
 import math
 import re
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -35,7 +34,7 @@ from jax.sharding import SingleDeviceSharding
 
 from experiments.benchmarks.arguments import at_least, share
 from experiments.benchmarks.compiling.topologies import CHIPS, Chip
-from experiments.commands.parser import Parser
+from experiments.commands.parser import Parser, print_error
 from experiments.results.formats import markdown
 from experiments.study.waiting import wait
 from fedjax_collapse.core.records import UserError
@@ -234,8 +233,7 @@ def main(argv: list[str] | None = None) -> int:
         if asked.measure:
             _print_measured(asked)
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+        return print_error(error)
     return 0
 
 

@@ -13,14 +13,13 @@ Shi et al. (ICLR 2023; TPAMI 2023); the mathematics is in ``fedjax_collapse/anal
 for invalid input (a one-line message).
 """
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 import numpy as np
 
-from experiments.commands.parser import Parser
+from experiments.commands.parser import Parser, print_error
 from experiments.research import theory_figures
 from experiments.results.formats import csv_text
 from experiments.results.plotting.drawing import FIGURES, save_figure
@@ -60,8 +59,7 @@ def main(arguments: Sequence[str]) -> int:
             print(f"{name}: {say(columns)}")
         print(f"wrote {folder}")
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+        return print_error(error)
     return 0
 
 

@@ -72,7 +72,7 @@ def results_of(studies: Mapping[str, Study], base: str = "", target: str = "", v
         of, own_base = name if len(studies) > 1 else "", base_of(study, base, view)
         for cell, metrics in with_best(study, view.of(study.summary)).items():
             results.summary[cell._replace(study=of)] = metrics
-            for metric in compared_metrics(view) if cell.arm != own_base else ():
+            for metric in compared_metrics(view, study.summary) if cell.arm != own_base else ():
                 found = comparison(study, cell, own_base, metric)
                 why = "" if found.n else why_none(study, cell, own_base, metric)
                 results.differences[cell._replace(study=of), metric.name] = Difference(own_base, found, why)
@@ -111,7 +111,7 @@ def as_csv(results: Results, studies: Mapping[str, Study]) -> str:
     of, why there is no difference, and which runs are left out.
     """
     del studies  # the results contain all of them
-    columns, compared = results.view.metrics(results.summary), compared_metrics(results.view)
+    columns, compared = results.view.metrics(results.summary), compared_metrics(results.view, results.summary)
     headings = [f"{metric.heading}: {part}" for metric in columns for part in ("mean", "std", "n")]
     headings += [f"{metric.heading} difference: {part}" for metric in compared for part in _DIFFERENCE]
     words = [f"{metric.heading}: of" for metric in (ACCURACY, R)]

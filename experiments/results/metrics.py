@@ -3,7 +3,7 @@
 import math
 import numbers
 import statistics
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any, NamedTuple
 
 from fedjax_collapse.core.records import MEASURED
@@ -47,6 +47,13 @@ class Metric(NamedTuple):
 ACCURACY = Metric("accuracy", "Accuracy (%)", "accuracy", "%", 100, ".2f", "higher", "headline")
 BEST_ACCURACY = ACCURACY._replace(name="best_accuracy", heading="Best", quantity="best accuracy")
 LAST10_ACCURACY = ACCURACY._replace(name="last10_accuracy", heading="Last 10", quantity="mean accuracy of the last 10")
+SCORES = (  # the headlines of tasks that have no accuracy
+    *(
+        ACCURACY._replace(name=f"recall_at_{top}", heading=f"Recall at {top} (%)", quantity=f"recall at {top}")
+        for top in range(1, 6)
+    ),
+    Metric("squared_error", "Squared error", "squared error", better="lower", of="headline"),
+)
 EFFECTIVE_RANK = Metric("effective_rank", "Effective rank", "effective rank", "dimensions", format=".1f")
 SIGNIFICANT_DIMS = Metric("significant_dims", "Significant dimensions", "significant dimensions", format=".1f")
 R = Metric("R", "R", "R", "natural log", format=".3f", of="local")
@@ -93,7 +100,7 @@ OF_OWN_TESTS = (  # if clients have test rows of their own; these columns follow
 FROM_RUNS = (SECONDS, TO_TARGET)  # computed from all runs of a study
 _DECLARED = {
     metric.name: metric
-    for metric in (*SUMMARISED, *OF_LOCAL, *OVER_CLIENTS, *OF_OWN_TESTS, TASK_LOSS, *FROM_RUNS, COUNTED)
+    for metric in (*SUMMARISED, *SCORES, *OF_LOCAL, *OVER_CLIENTS, *OF_OWN_TESTS, TASK_LOSS, *FROM_RUNS, COUNTED)
 }
 
 
@@ -110,6 +117,11 @@ def metric_of(name: str) -> Metric:
             return Metric(name, heading, heading, of="study")
     shown = name.removeprefix(MEASURED)
     return Metric(name, shown, shown, of="local" if name.rpartition("/")[2].startswith("local_") else "server")
+
+
+def headline_in(names: Container[str]) -> Metric:
+    """Returns the headline of the task whose metrics have these names: the accuracy, or the task's own score."""
+    return next((metric for metric in SCORES if metric.name in names), ACCURACY)
 
 
 def is_of_domain(name: str) -> bool:

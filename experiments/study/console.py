@@ -3,6 +3,7 @@
 import contextlib
 import math
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -12,14 +13,24 @@ from typing import Any, TextIO
 from experiments.config.cells import RunName
 from experiments.config.paper import Paper
 from experiments.results.formats import Bold
-from experiments.results.metrics import ACCURACY, EFFECTIVE_RANK, MINUS, PHASES, R, number, show_number
+from experiments.results.metrics import (
+    EFFECTIVE_RANK,
+    MINUS,
+    PHASES,
+    Metric,
+    R,
+    headline_in,
+    number,
+    show_number,
+)
 from experiments.results.study_results import Summary
 from experiments.results.tables.best import best_note
 from experiments.results.tables.pivots import NO_MEANS, Means, pivot
-from experiments.results.tables.table import accuracy_note, final_table, local_note
+from experiments.results.tables.table import accuracy_note, final_table, headline_of, local_note
 from experiments.results.tables.view import EVERYTHING, View
 from experiments.study import waiting
 from experiments.study.eta import Pace, duration
+from fedjax_collapse.core.records import MEASURED
 
 Row = Mapping[str, Any]
 
@@ -27,6 +38,8 @@ ROUNDS_PER_LINE = 5  # plain output: a line after this many rounds,
 SECONDS_PER_LINE = 60  # or this many seconds of work, whichever comes first
 _PER_SECOND = 2  # times that the live display is drawn
 _BETWEEN = 3  # characters between two columns of a table on a terminal
+_WIDTH = 120  # characters of a line of a table that is not on a terminal
+_MOST_MEASURED = 12  # columns of measurements that a table shows unless they are asked for
 
 
 class Console:
@@ -148,7 +161,7 @@ class Console:
         """
         if any(cell.setting for cell in summary):
             notes = []
-            for metric in view.metrics(summary) if view.columns else [paper.metric if paper else ACCURACY]:
+            for metric in view.metrics(summary) if view.columns else [paper.metric if paper else headline_of(summary)]:
                 by_setting = pivot(summary, metric, paper, means)
                 if view.columns:
                     self.note(f"{metric.heading}:")
@@ -156,8 +169,11 @@ class Console:
                 notes += [accuracy_note(summary)] if by_setting.is_percent else []
                 notes += [f"Paper: {' '.join(by_setting.notes)}"] if by_setting.notes else []
         else:
-            self.print_rows(final_table(summary, view.metrics(summary)))
-            notes = [accuracy_note(summary), local_note(summary)]
+            columns = view.metrics(summary)
+            measured = [] if view.columns else [metric for metric in columns if metric.name.startswith(MEASURED)]
+            left_out = measured if len(measured) > _MOST_MEASURED else []
+            self.print_rows(final_table(summary, [metric for metric in columns if metric not in left_out]))
+            notes = [accuracy_note(summary), local_note(summary), _left_out_note(left_out)]
         if self._rich is not None:  # plain lines have no bold
             notes.append(best_note(summary))
         for line in filter(None, dict.fromkeys(notes)):
@@ -166,17 +182,21 @@ class Console:
     def print_rows(self, rows: Sequence[Sequence[str]]) -> None:
         """Prints a table: its heading, and rows whose first cell is a name.
 
-        On a terminal, columns that do not fit are printed below, next to the names again.
+        Columns that do not fit are printed below, next to the names again.
         """
         rows = [[self._printable(cell) for cell in row] for row in rows]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        if self._rich is not None:
-            for columns in _blocks(rows, self._rich.width):
-                self._print_block([[row[i] for i in columns] for row in rows])
+        if self._rich is None:
+            self._print_lines(rows)
             return
-        for arm, *cells in rows:
-            padded = [cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True)]
-            self.note("  ".join([arm.ljust(widths[0]), *padded]))
+        for columns in _blocks(_narrowest(rows), self._rich.width):
+            self._print_block([[row[i] for i in columns] for row in rows])
+
+    def _print_lines(self, rows):
+        widths = [max(map(len, column)) + 2 for column in zip(*rows, strict=True)]
+        for columns in _blocks(widths, shutil.get_terminal_size((_WIDTH, 0)).columns):
+            for arm, *cells in ([row[i] for i in columns] for row in rows):
+                padded = [cell.rjust(widths[i]) for cell, i in zip(cells, columns[1:], strict=True)]
+                self.note("".join([arm.ljust(widths[0] - 2), *padded]))
 
     def _print_block(self, rows):
         import rich.box
@@ -185,7 +205,7 @@ class Console:
 
         table = rich.table.Table(box=rich.box.SIMPLE_HEAD)
         for i, (heading, width) in enumerate(zip(rows[0], _narrowest(rows), strict=True)):
-            table.add_column(heading, justify="right" if i else "left", min_width=width if i else None)
+            table.add_column(heading, justify="right" if i else "left", min_width=width - _BETWEEN if i else None)
         for row in rows[1:]:
             table.add_row(*(Text(cell, style="bold" if isinstance(cell, Bold) else "") for cell in row))
         self._write(lambda: self._rich.print(table))
@@ -218,8 +238,8 @@ class Console:
     def _metrics(self, own: Sequence[int]) -> str:
         """Returns the means over runs of one arm, given by their indices, and the spread of their accuracies."""
         rows, _ = self._update or ((), ())
-        shown = (ACCURACY, EFFECTIVE_RANK, R)
-        return "  ".join(m.say([rows[i].get(m.name) for i in own], spread=m is ACCURACY) for m in shown)
+        shown = (headline := headline_in(rows[own[0]]), EFFECTIVE_RANK, R)
+        return "  ".join(m.say([rows[i].get(m.name) for i in own], spread=m is headline) for m in shown)
 
     def _speed(self) -> str:
         """Returns the speed of all active runs, which are one program."""
@@ -284,15 +304,25 @@ class Console:
         return type(text)(text.replace("±", "+-").replace(MINUS, "-").encode("ascii", "replace").decode("ascii"))
 
 
+def _left_out_note(metrics: Sequence[Metric]) -> str:
+    """Says where measurements are that a table does not show; empty if there are none."""
+    names = ", ".join(dict.fromkeys(metric.heading.partition("/")[0] for metric in metrics))
+    where = "report.html, and printed by fedjax-collapse report STUDY_FOLDER --columns=METRIC,METRIC"
+    return f"{len(metrics)} more columns, of {names}: in {where}." if metrics else ""
+
+
 def _narrowest(rows: Sequence[Sequence[str]]) -> list[int]:
-    """Returns the least width of each column: its cells on one line, its heading with a word per line."""
+    """Returns the least width of each column of a terminal's table, whose cells are on one line.
+
+    A heading has a word per line.
+    """
     columns = (([*heading.split(), *cells]) for heading, *cells in zip(*rows, strict=True))
-    return [max(map(len, texts)) for texts in columns]
+    return [max(map(len, texts)) + _BETWEEN for texts in columns]
 
 
-def _blocks(rows: Sequence[Sequence[str]], room: int) -> list[list[int]]:
+def _blocks(widths: Sequence[int], room: int) -> list[list[int]]:
     """Splits a table's columns into blocks that fit next to the first column, which is in all of them."""
-    first, *widths = (width + _BETWEEN for width in _narrowest(rows))
+    first, *widths = widths
     blocks, left = [[0]], room - first - 1
     for i, width in enumerate(widths, 1):
         if left < width and len(blocks[-1]) > 1:

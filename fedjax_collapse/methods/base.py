@@ -284,6 +284,8 @@ class Method:
         """Returns the initial memory of one client. ``shapes``: features [1, d] and logits [1, classes].
 
         ``variables`` is the initial model, or, of a method that declares what is ``remembered``, these params by path.
+        A leaf at the path of a param that no client ever changes, as of the base of a network with adapters, is not
+        stored for each client if it is this param or a constant; a round must not change it, which is checked.
         """
         del variables, shapes
         return ()

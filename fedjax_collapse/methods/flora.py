@@ -6,16 +6,21 @@ which is exact for any ranks, and of a rank up to their sum. In each round a cli
 Wang et al., "FLoRA: Federated Fine-Tuning Large Language Models with Heterogeneous Low-Rank Adaptations" (NeurIPS
 2024). The released code sends the stack to all clients, which merge it; here the server does. It gives clients of
 different ranks the same scale. Each client draws its own A.
+
+A client sends r (d_in + d_out) numbers for each layer with adapters, and receives its d_in d_out new weights, or of the
+released code the stack of all clients, (r_1 + ... + r_K) (d_in + d_out); no A or B of the server.
 """
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 
-from fedjax_collapse.core.records import PyTree, Variables
+from fedjax_collapse.core.records import PyTree, UserError, Variables
 from fedjax_collapse.methods._low_rank import Ranked, sum_of_products
 from fedjax_collapse.methods.base import ClientView, FinishView
 from fedjax_collapse.nn.adapters import Adapter, adapters, added_to_kernels, with_adapters
+from fedjax_collapse.nn.model import Model
+from fedjax_collapse.training.local_training import LocalTraining
 
 
 @struct.dataclass
@@ -28,6 +33,14 @@ class FLoRA(Ranked):
     def changes_received(self) -> bool:
         """Whether clients start from other adapters than those that they receive."""
         return True
+
+    def check_with(self, training: LocalTraining, private: str, model: Model) -> None:
+        super().check_with(training, private, model)
+        if not training.momentum_reset:
+            raise UserError(
+                "FLoRA: training.momentum_reset=False would move a client's new adapters by the momentum of those that "
+                "were merged; expected momentum_reset=True"
+            )
 
     def receive(self, view: ClientView) -> tuple[Variables, PyTree]:
         variables, memory = super().receive(view)

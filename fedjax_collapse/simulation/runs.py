@@ -28,6 +28,7 @@ from fedjax_collapse.simulation.own_tests import Finetuning
 from fedjax_collapse.storage.fingerprint import describe
 from fedjax_collapse.storage.local_models import SAVED
 from fedjax_collapse.training.algorithm import FedAvg
+from fedjax_collapse.training.memory_check import check_memory
 
 Row = Mapping[str, Any]
 ON_NAN = ("stop", "skip_client", "continue")
@@ -184,6 +185,7 @@ def check(run: Run, model: Model, schedule: Schedule, hardware: Hardware = Hardw
     data = Data(federation.ownership, schedule.rule)
     engine.trace(dataclasses.replace(rounds, run_map=None), algorithm.enabled(), data, federation.train)
     check_padding(model, federation.train)
+    check_memory(algorithm, model, federation.train)
     return rounds
 
 

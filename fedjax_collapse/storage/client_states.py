@@ -31,6 +31,7 @@ class StoredStates:
 
     Raises:
         Damaged: files are missing, or of another size.
+        UserError: there are more files.
     """
 
     def __init__(self, folder: Path, initial: ClientState, num_clients: int, done: int):
@@ -40,6 +41,9 @@ class StoredStates:
             shutil.rmtree(folder, ignore_errors=True)
         self._log.mkdir(parents=True, exist_ok=True)
         leaves = jax.tree.leaves(self._initial)
+        found = sum(path.stem.isdecimal() for path in folder.glob("*.bin"))
+        if done and found > len(leaves):
+            raise UserError(f"{folder}: has {found} arrays of states, this run needs {len(leaves)}; use a new folder")
         self._rows = [self._mapped(f"{i}.bin", leaf.dtype, leaf.shape, done) for i, leaf in enumerate(leaves)]
         self._is_written = self._mapped(_FLAGS, np.dtype(bool), (), done)
         for round in sorted(self._logged(), reverse=True):

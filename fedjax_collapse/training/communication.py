@@ -23,7 +23,6 @@ Every entry of an array counts as one number of any type. A PyTorch state dict, 
 more number for each layer with running statistics: its counter of batches.
 """
 
-import dataclasses
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -31,13 +30,16 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fedjax_collapse.core import masks
-from fedjax_collapse.core.records import Batch, Client, ClientState, Examples, Key, Outputs, PyTree, Variables
+from fedjax_collapse.core.jaxprs import dependences, is_literal
+from fedjax_collapse.core.records import Examples
 from fedjax_collapse.nn.adapters import is_of_adapter
 from fedjax_collapse.nn.model import Model
 from fedjax_collapse.training import local, server
 from fedjax_collapse.training.algorithm import FedAvg
+from fedjax_collapse.training.outline import Outline, context_of, shapes_of_known, shapes_of_own
 
 MODEL = ("params", "batch_stats")
 _CLIENTS = 2  # in the program of the server, whose reading does not depend on their number
@@ -73,17 +75,17 @@ def communication(algorithm: FedAvg, model: Model, train: Examples) -> Communica
     """
     algorithm.check(model)
     variables = model.variable_shapes()
-    algorithm, model = algorithm.enabled(), _Outline(**vars(model), real=model)
+    algorithm, model = algorithm.enabled(), Outline(**vars(model), real=model)
     received, state = jax.eval_shape(lambda variables: server.init(algorithm, model, variables, _CLIENTS), variables)
-    own = _own(algorithm, train, state)
-    given = {"received": received, "known": _known(), "own": own}
+    own = shapes_of_own(algorithm, train, state)
+    given = {"received": received, "known": shapes_of_known(), "own": own}
 
     def train_client(given):
-        result = local.run(_context(algorithm, model, given))
+        result = local.run(context_of(algorithm, model, given))
         return {"upload": result.upload, "state": result.state}
 
     def measure(given):
-        return local.measure(_context(algorithm, model, given)) if algorithm.measuring() else {}
+        return local.measure(context_of(algorithm, model, given)) if algorithm.measuring() else {}
 
     training, measuring = _Program(train_client, given), _Program(measure, given)
     upload = training.shapes["upload"]
@@ -143,59 +145,6 @@ def _dispatched(algorithm, received, state) -> tuple[frozenset[str], frozenset[s
     return made, frozenset(name for name in program.used if name.startswith("state/"))
 
 
-@dataclasses.dataclass(frozen=True)
-class _Outline(Model):
-    """The model with the network left out: its outputs depend on the same inputs and have the same shapes."""
-
-    real: Model | None = None
-
-    def output_shapes(self, variables: Variables, levels: bool = False) -> Outputs:
-        shapes = self.real.initial_shapes()
-        return shapes if levels else shapes._replace(levels=())
-
-    def initial_shapes(self) -> Outputs:
-        return self.real.initial_shapes()
-
-    def mask(self, name: str) -> Variables:
-        return self.real.mask(name)
-
-    def apply(
-        self, variables: Variables, batch: Batch, train: bool, key: Key | None = None, levels: bool = False
-    ) -> tuple[Outputs, PyTree]:
-        sources = (variables.params, batch.inputs) if train else (variables, batch.inputs)
-        total = sum(jnp.sum(leaf) for leaf in jax.tree.leaves(sources))
-
-        def made(shape, dtype):
-            return jnp.full(shape, total.astype(dtype))
-
-        shapes = self.output_shapes(variables, levels)
-        outputs = jax.tree.map(lambda leaf: made((len(batch.mask), *leaf.shape[1:]), leaf.dtype), shapes)
-        if not train:
-            return outputs, variables.batch_stats
-        return outputs, jax.tree.map(lambda leaf: leaf + made((), leaf.dtype), variables.batch_stats)
-
-
-def _known():
-    """Returns the shapes of what the server also knows about a client."""
-    whole, real = (jax.ShapeDtypeStruct((), kind) for kind in (jnp.int32, jnp.result_type(float)))
-    return {"round": whole, "id": whole, "weight": real, "num_clients": whole, "mean_size": real}
-
-
-def _own(algorithm: FedAvg, train: Examples, state: ClientState) -> PyTree:
-    """Returns the shapes of what only the client has."""
-    key = jax.eval_shape(lambda: jax.random.key(0))
-    rows, size = (jax.ShapeDtypeStruct(shape, jnp.int32) for shape in ((algorithm.training.batch_size,), ()))
-    examples = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), train)
-    held_out = size if algorithm.having("held_out") else None
-    return {"examples": examples, "rows": rows, "size": size, "held_out": held_out, "state": state, "key": key}
-
-
-def _context(algorithm, model, given):
-    known, own = dict(given["known"]), dict(given["own"])
-    round, examples = known.pop("round"), own.pop("examples")
-    return local.LocalContext(algorithm, model, examples, given["received"], round, Client(**known, **own))
-
-
 def _entries(algorithm: FedAvg, name: str, size: int) -> int:
     """Returns how many numbers represent an array of an upload; for a sparse array its entries and their positions."""
     sent = size
@@ -228,7 +177,7 @@ class _Program:
         jaxpr, leaves = closed.jaxpr, masks.by_path(given)
         self.inputs = dict(zip(leaves, jaxpr.invars, strict=True))
         self.outputs = dict(zip(masks.by_path(self.shapes), jaxpr.outvars, strict=True))
-        found = _dependences(jaxpr, [frozenset([name]) for name in leaves])
+        found = dependences(jaxpr, [frozenset([name]) for name in leaves])
         self._needs = dict(zip(self.outputs, found, strict=True))
         self._made = {variable: equation for equation in jaxpr.eqns for variable in equation.outvars}
         shapes = leaves | masks.by_path(self.shapes)
@@ -243,7 +192,7 @@ class _Program:
     def used(self) -> frozenset[str]:
         """The inputs that at least one output depends on that is not itself an input."""
         given = set(self.inputs.values())
-        made = [name for name, variable in self.outputs.items() if _is_literal(variable) or variable not in given]
+        made = [name for name, variable in self.outputs.items() if is_literal(variable) or variable not in given]
         return frozenset().union(*(self._needs[name] for name in made))
 
     def is_of(self, part: str, name: str) -> bool:
@@ -251,8 +200,13 @@ class _Program:
         return any(needed.startswith(f"{part}/") for needed in self._needs[name])
 
     def is_unchanged(self, name: str, part: str = "received") -> bool:
-        """Returns whether an output is the input of the same name, in a part of the input, unchanged."""
-        return self.outputs[name] is self.inputs[f"{part}/{name}" if part else name]
+        """Returns whether an output is the input of the same name, in a part of the input, unchanged or plus 0."""
+        variable = self.outputs[name]
+        equation = None if is_literal(variable) else self._made.get(variable)
+        if equation is not None and equation.primitive.name == "add":
+            first, second = equation.invars
+            variable = first if self._is_zero(second) else variable
+        return variable is self.inputs[f"{part}/{name}" if part else name]
 
     def copies_of_update(self, sends_updates: bool) -> set[str]:
         """Returns the reports that equal the update of params, which is sent anyway, up to a scalar factor."""
@@ -266,9 +220,9 @@ class _Program:
 
     def _root(self, variable):
         """Returns the array of which this one is a multiple, or the operands if it is a difference."""
-        equation = None if _is_literal(variable) else self._made.get(variable)
+        equation = None if is_literal(variable) else self._made.get(variable)
         if equation is None:
-            return repr(variable) if _is_literal(variable) else variable
+            return repr(variable) if is_literal(variable) else variable
         match equation.primitive.name:
             case "neg" | "convert_element_type" | "copy":
                 return self._root(equation.invars[0])
@@ -284,32 +238,15 @@ class _Program:
 
     def _is_number(self, variable):
         """Returns whether all entries are the same number."""
-        equation = None if _is_literal(variable) else self._made.get(variable)
+        equation = None if is_literal(variable) else self._made.get(variable)
         if equation is not None and equation.primitive.name == "broadcast_in_dim":
             return self._is_number(equation.invars[0])
         return not variable.aval.shape
 
-
-def _dependences(jaxpr, inputs) -> list[frozenset[str]]:
-    """Returns the inputs that each output depends on.
-
-    All outputs of a loop depend on everything that enters the loop.
-    """
-    known = dict(zip(jaxpr.invars, inputs, strict=True))
-
-    def of(variable):
-        return frozenset() if _is_literal(variable) else known.get(variable, frozenset())
-
-    for equation in jaxpr.eqns:
-        given = list(map(of, equation.invars))
-        inner = equation.params.get("jaxpr")
-        if equation.primitive.name in ("jit", "pjit", "closed_call"):
-            found = _dependences(getattr(inner, "jaxpr", inner), given)
-        else:
-            found = [frozenset().union(*given)] * len(equation.outvars)
-        known |= zip(equation.outvars, found, strict=True)
-    return list(map(of, jaxpr.outvars))
-
-
-def _is_literal(variable) -> bool:
-    return hasattr(variable, "val")
+    def _is_zero(self, variable):
+        """Returns whether all entries are the constant 0."""
+        if is_literal(variable):
+            return not np.any(variable.val)
+        equation = self._made.get(variable)
+        is_filled = equation is not None and equation.primitive.name in ("broadcast_in_dim", "reshape")
+        return is_filled and self._is_zero(equation.invars[0])

@@ -20,6 +20,7 @@ from fedjax_collapse.core.records import (
 )
 from fedjax_collapse.methods.base import CohortView, DispatchView, NoiseView, check_returned
 from fedjax_collapse.nn.model import Model
+from fedjax_collapse.training import client_memory
 from fedjax_collapse.training.aggregation import Upload, per_client, server_step, weighted_sum
 from fedjax_collapse.training.algorithm import FedAvg
 
@@ -28,10 +29,7 @@ def init(algorithm: FedAvg, model: Model, variables: Variables, num_clients: int
     """Returns the server's state, and the state of ONE of so many clients, before the first round."""
     shapes = model.initial_shapes()._replace(levels=())
     shared = {name: method.init_shared(variables, shapes) for name, method in algorithm.methods.items()}
-    memory = {
-        name: method.init_memory(_remembered(method, model, variables), shapes)
-        for name, method in algorithm.methods.items()
-    }
+    memory = client_memory.initial(algorithm, model, variables)
     for name, method in algorithm.having("init_memory_among").items():
         memory[name] = method.init_memory_among(variables, shapes, num_clients)
     optimizer = ()
@@ -233,10 +231,3 @@ def _perturbed(algorithm, name, update, shared, report, divided):
 def _optimized(algorithm, variables):
     """Returns the variables that the server optimizer acts on, by name."""
     return {"params": variables.params} if algorithm.optimized == "params" else variables._asdict()
-
-
-def _remembered(method, model, variables):
-    """Returns what the method's ``init_memory`` receives of the model."""
-    if method.remembered is None:
-        return variables
-    return masks.select(model.mask(method.remembered).params, variables.params)

@@ -219,6 +219,12 @@ def test_flora_draws_adapters_for_every_client_and_round():
     assert not np.isclose(*drawn).any()
 
 
+def test_flora_needs_momentum_that_starts_anew():
+    training = LocalTraining(momentum=0.5, momentum_reset=False, freeze="base")
+    with pytest.raises(UserError, match=r"^FLoRA: training.momentum_reset=False would move a client's new adapters by"):
+        FedAvg(training, {"flora": FLoRA()}).check(network())
+
+
 def test_flora_draws_adapters_for_every_layer():
     model = Model(nn.MLP(2, hidden=(3, 3)), (1, 1, 3), adapters=LoRA(2, layers=("all",)))
     view = SimpleNamespace(server=model.init(jax.random.key(0)), client=CLIENTS[0], key=jax.random.key(1), model=model)

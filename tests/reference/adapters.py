@@ -1,5 +1,6 @@
 """Low-rank adapters in PyTorch, as matrices A [r, in] and B [out, r], and the servers' rules for them."""
 
+import collections
 import copy
 from types import SimpleNamespace
 
@@ -94,9 +95,12 @@ class PlainLoRA(PlainFedAvg):
     def start(self, round, server):
         self.round, self.server = round, server
 
+    def rank_of(self, id):
+        return self.ranks[id % len(self.ranks)] if self.ranks else ADAPTERS.rank
+
     @torch.no_grad()
     def start_client(self, client):
-        client.rank = self.ranks[client.id % len(self.ranks)] if self.ranks else ADAPTERS.rank
+        client.rank = self.rank_of(client.id)
         for layer in client.network.layers:
             own = ADAPTERS.alpha / client.rank
             layer.lora_b *= layer.scale / own
@@ -203,13 +207,20 @@ class PlainRaFLoRA(PlainLoRA):
 
 
 class PlainRBLoRA(PlainLoRA):
+    """What the clients' share of a rank divides: A and B, or, of their ``product``, B."""
+
+    def __init__(self, ranks, balanced="factors"):
+        super().__init__(ranks)
+        self.balanced = balanced
+
     def rule(self, layer, old, clients):
         for j, scale in enumerate(layer.scale):
             having = [c for c in clients if c.rank > j]
             share = sum(c.weight for c in having)
             for c in having:
                 weight = c.weight / share
-                layer.lora_a[j] = weight * c.layer.lora_a[j] + (layer.lora_a[j] if c is not having[0] else 0)
+                of_a = weight if self.balanced == "factors" else c.weight
+                layer.lora_a[j] = of_a * c.layer.lora_a[j] + (layer.lora_a[j] if c is not having[0] else 0)
                 own = weight * c.layer.scale[j] / scale * c.layer.lora_b[:, j]
                 layer.lora_b[:, j] = own + (layer.lora_b[:, j] if c is not having[0] else 0)
             if not having:
@@ -235,6 +246,38 @@ class PlainHetLoRA(PlainLoRA):
             layer.lora_b[:, own] += q * c.layer.lora_b[:, own] * c.layer.scale[own] / layer.scale[own]
 
 
+class PlainPruningHetLoRA(PlainHetLoRA):
+    """Clients whose tail has become smaller have the rank without it from then on."""
+
+    def __init__(self, ranks, strength, gamma):
+        super().__init__(ranks)
+        self.strength, self.gamma, self.pruned, self.smaller = strength, gamma, collections.Counter(), []
+
+    def rank_of(self, id):
+        return super().rank_of(id) - self.pruned[int(id)]
+
+    def start_client(self, client):
+        super().start_client(client)
+        self.tail = slice(max(1, int(self.gamma * client.rank)), client.rank)
+        client.before = self.size_of_tail(client.network).item()
+
+    def size_of_tail(self, network):
+        return sum(layer.lora_a[self.tail].norm() * layer.lora_b[:, self.tail].norm() for layer in network.layers)
+
+    def penalty(self, step):
+        return self.strength * self.size_of_tail(step.network)
+
+    def finish(self, client):
+        self.smaller.append(self.size_of_tail(client.network).item() < client.before)
+        if self.smaller[-1]:
+            self.pruned[int(client.id)] += self.tail.stop - self.tail.start
+        return super().finish(client)
+
+    def check(self, found, rounds):
+        assert found.state.clients.memory["hetlora"].tolist() == [self.pruned[i] for i in range(5)]
+        assert 0 < sum(self.smaller) < len(self.smaller)
+
+
 class PlainLoRAFAIR(PlainLoRA):
     def __init__(self, strength):
         super().__init__()
@@ -244,3 +287,23 @@ class PlainLoRAFAIR(PlainLoRA):
         a = layer.scale[:, None] * layer.lora_a
         ridge = a @ a.T + self.strength * torch.eye(len(a))
         layer.lora_b += torch.linalg.solve(ridge, a @ (mean_product(clients) - layer.product()).T).T
+
+
+class PlainCosineLoRAFAIR(PlainLoRA):
+    """The correction by steps of gradient descent on the products themselves."""
+
+    def __init__(self, strength, steps, rate):
+        super().__init__()
+        self.strength, self.steps, self.rate = strength, steps, rate
+
+    @torch.enable_grad()
+    def rule(self, layer, old, clients):
+        mean, correction = mean_product(clients).detach().flatten(), torch.zeros_like(layer.lora_b, requires_grad=True)
+        a, b = (layer.scale[:, None] * layer.lora_a).detach(), layer.lora_b.detach()
+        for _ in range(self.steps):
+            cosine = torch.nn.functional.cosine_similarity(mean, ((b + correction) @ a).flatten(), dim=0)
+            loss = 1 - cosine + self.strength * correction.norm()
+            (gradient,) = torch.autograd.grad(loss, correction)
+            correction = (correction - self.rate * gradient).detach().requires_grad_()
+        with torch.no_grad():
+            layer.lora_b += correction

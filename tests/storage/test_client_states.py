@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedjax_collapse.core import files
-from fedjax_collapse.core.records import ClientState, Damaged
+from fedjax_collapse.core.records import ClientState, Damaged, UserError
 from fedjax_collapse.storage.client_states import StoredStates
 
 INITIAL = ClientState({"method": {"a": np.full((2, 3), 0.5, np.float32), "b": np.int32(7)}}, {"head": np.ones(2)})
@@ -69,6 +69,13 @@ def test_a_kill_between_the_log_and_the_rows_is_undone(tmp_path, monkeypatch):
         states.put(1, np.array([2, 3]), ClientState({"method": {"a": of_round(1, [2, 3]).memory["method"]["a"]}}, {}))
     assert (all_of(states).memory["method"]["a"] != before.memory["method"]["a"]).any()
     assert_same_bits(all_of(StoredStates(tmp_path / "states", INITIAL, 6, 1)), before)
+
+
+def test_more_files_than_arrays_are_one_line(tmp_path):
+    """As an earlier version stored them."""
+    StoredStates(tmp_path / "states", INITIAL, 6, 0)
+    with pytest.raises(UserError, match=r"states: has 3 arrays of states, this run needs 2; use a new folder$"):
+        StoredStates(tmp_path / "states", INITIAL._replace(private={}), 6, 1)
 
 
 def test_missing_files_are_one_line(tmp_path):

@@ -194,9 +194,19 @@ CASES = {  # the method's name, perhaps with a variant after a comma
     "flexlora, ranks": on_adapters(methods.FlexLoRA(adapters.RANKS), adapters.PlainFlexLoRA(adapters.RANKS)),
     "raflora": on_adapters(methods.RaFLoRA(adapters.RANKS), adapters.PlainRaFLoRA(adapters.RANKS)),
     "rb_lora": on_adapters(methods.RBLoRA(adapters.RANKS), adapters.PlainRBLoRA(adapters.RANKS)),
+    "rb_lora, product": on_adapters(
+        methods.RBLoRA(adapters.RANKS, "product"), adapters.PlainRBLoRA(adapters.RANKS, "product")
+    ),
     "hetlora": on_adapters(methods.HetLoRA(adapters.RANKS), adapters.PlainHetLoRA(adapters.RANKS)),
+    "hetlora, pruning": on_adapters(
+        methods.HetLoRA(adapters.RANKS, self_pruning=True, strength=0.3, gamma=0.5),
+        adapters.PlainPruningHetLoRA(adapters.RANKS, 0.3, 0.5), rounds=4,
+    ),
     "flora": on_adapters(methods.FLoRA(adapters.RANKS), adapters.PlainFLoRA(adapters.RANKS)),
     "lora_fair": on_adapters(methods.LoRAFAIR(1e-4), adapters.PlainLoRAFAIR(1e-4), rounds=3),
+    "lora_fair, cosine": on_adapters(
+        methods.LoRAFAIR(1e-2, "cosine", steps=20, rate=1e-3), adapters.PlainCosineLoRAFAIR(1e-2, 20, 1e-3),
+    ),
     "median, alie": Case(methods.Median(), robust.PlainMedianUnderALIE(), {"alie": methods.ALIE(0.2, 1.5)}),
     "krum, label_flip": Case(
         methods.Krum(0, 2), robust.PlainMultiKrumUnderFlips(), {"label_flip": methods.LabelFlip(0.4)}

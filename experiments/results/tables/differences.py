@@ -4,10 +4,10 @@ import math
 
 from experiments.config.cells import CellName
 from experiments.results.metrics import ACCURACY, Metric, show_number
-from experiments.results.study_results import Study
+from experiments.results.study_results import Study, Summary
 from experiments.results.tables.paired import pairs, why_none
 from experiments.results.tables.significance import CONFIDENCE, Comparison, compare, smallest_p
-from experiments.results.tables.table import Titled, label_columns
+from experiments.results.tables.table import Titled, headline_of, label_columns
 from experiments.results.tables.view import EVERYTHING, View
 
 _NOTE = (
@@ -27,9 +27,9 @@ def comparison(study: Study, cell: CellName, base: str, metric: Metric = ACCURAC
     return compare([first - second for first, second in both if math.isfinite(first - second)])
 
 
-def compared_metrics(view: View) -> tuple[Metric, ...]:
-    """Returns the metrics whose differences are shown: those that are chosen, by default the accuracy."""
-    return tuple(view.metrics({})) if view.columns else (ACCURACY,)
+def compared_metrics(view: View, summary: Summary) -> tuple[Metric, ...]:
+    """Returns the metrics whose differences are shown: those that are chosen, by default the headline."""
+    return tuple(view.metrics({})) if view.columns else (headline_of(summary),)
 
 
 def base_of(study: Study, base: str = "", view: View = EVERYTHING) -> str:
@@ -41,7 +41,7 @@ def difference_tables(study: Study, base: str = "", view: View = EVERYTHING) -> 
     """Returns a table for each compared metric, without the base arm; none if there is no other arm."""
     base, summary = base_of(study, base, view), view.of(study.summary)
     cells = [cell for cell in summary if cell.arm != base]
-    return [_table(study, cells, base, metric) for metric in compared_metrics(view)] if cells else []
+    return [_table(study, cells, base, metric) for metric in compared_metrics(view, summary)] if cells else []
 
 
 def _table(study: Study, cells: list[CellName], base: str, metric: Metric) -> Titled:

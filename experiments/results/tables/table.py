@@ -10,9 +10,11 @@ from experiments.results.metrics import (
     ACCURACY,
     OF_OWN_TESTS,
     OVER_CLIENTS,
+    SCORES,
     SUMMARISED,
     Metric,
     R,
+    headline_in,
     is_privacy,
     metric_of,
     panels,
@@ -44,7 +46,16 @@ def accuracy_note(summary: Summary) -> str:
             named.setdefault(meaning, {})[arm if len({*cells.values()}) == 1 else str(cell)] = None
     known = [f"{meaning} ({', '.join(names)})" if len(named) > 1 else meaning for meaning, names in named.items()]
     of = f"of the {'; of the '.join(known)} " if known else ""
+    score = headline_of(summary)
+    if score != ACCURACY:
+        return f"{score.quantity.capitalize()}: the headline, {of}after the last round."
     return f"Accuracy: the headline, {of}after the last round; best and mean of the last 10 are over evaluated rounds."
+
+
+def headline_of(summary: Summary) -> Metric:
+    """Returns the metric that is compared: the accuracy or, if no cell has one, the score of its task."""
+    names = {name for metrics in summary.values() for name, entry in metrics.items() if (entry or {}).get("n")}
+    return ACCURACY if ACCURACY.name in names else headline_in(names)
 
 
 def accuracy_of(metrics: Mapping[str, Any]) -> str:
@@ -123,7 +134,8 @@ def columns_of(summary: Summary) -> list[Metric]:
     names = dict.fromkeys(name for metrics in summary.values() for name in metrics)
     own = map(metric_of, panels([name for name in names if name.startswith(MEASURED)]))
     spent = [metric_of(name) for name in names if is_privacy(name)]
-    accuracies = [*spent, *ACCURACIES, *(metric for metric in OF_OWN_TESTS if metric.name in names)]
+    scores = [metric for metric in (*SCORES, *OF_OWN_TESTS) if metric.name in names]
+    accuracies = [*spent, *(ACCURACIES if headline_of(summary) == ACCURACY else ()), *scores]
     ranks = [metric for metric in SUMMARISED[:-1] if metric not in ACCURACIES]
     return [*accuracies, *ranks, *(OVER_CLIENTS if _is_over_clients(summary) else (R,)), *own]
 

@@ -10,3 +10,4 @@ from fedjax_collapse.training.local.round import personal as personal
 from fedjax_collapse.training.local.round import personal_of_trained as personal_of_trained
 from fedjax_collapse.training.local.round import predictor as predictor
 from fedjax_collapse.training.local.round import run as run
+from fedjax_collapse.training.local.round import run_whole as run_whole

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from fedjax_collapse.core import masks
 from fedjax_collapse.core.records import OPTIMIZER, TRAINED, Batch, ClientState, Outputs, PyTree, Trained, Variables
 from fedjax_collapse.methods.base import check_returned
+from fedjax_collapse.training import client_memory
 from fedjax_collapse.training.aggregation import Upload
 from fedjax_collapse.training.local.context import LocalContext, as_trained, class_counts
 from fedjax_collapse.training.local.loop import train
@@ -25,6 +26,13 @@ class LocalResult(NamedTuple):
 
 def run(context: LocalContext) -> LocalResult:
     """Runs one client's round. ``context.server`` is what the server sent, still without the client's private parts."""
+    result = run_whole(context)
+    memory = client_memory.stored(result.state.memory, context.client.state.memory)
+    return result._replace(state=result.state._replace(memory=memory))
+
+
+def run_whole(context: LocalContext) -> LocalResult:
+    """Returns what ``run`` returns, with the whole memory of the methods, of which a part is stored."""
     algorithm, sent = context.algorithm, context.server.variables
     context = _received(context)
     trained = train(context)
@@ -128,11 +136,13 @@ def _received(context):
 
 
 def _with_private(context):
-    """Returns the context with the client's private parts in the model, and with its class counts."""
-    server, client = context.server, context.client
-    variables = masks.replace(server.variables, context.algorithm.own_parts(server.shared, client.state))
+    """Returns the context with the client's private parts in the model, its whole memory, and its class counts."""
+    algorithm, server, client = context.algorithm, context.server, context.client
+    memory = client_memory.whole(algorithm, context.model, server.variables, client.state.memory)
+    client = client.replace(state=client.state._replace(memory=memory))
+    variables = masks.replace(server.variables, algorithm.own_parts(server.shared, client.state))
     counts = class_counts(context, variables)
-    return context._replace(server=server._replace(variables=variables), class_counts=counts)
+    return context._replace(server=server._replace(variables=variables), client=client, class_counts=counts)
 
 
 def _sent(context, trained, public):

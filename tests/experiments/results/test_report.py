@@ -570,6 +570,6 @@ def test_command_line_rewrites_reports_and_names_bad_folders(study, page, tmp_pa
     command = [sys.executable, "-m", "fedjax_collapse.command", "report", str(tmp_path / "none"), str(study)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, encoding="utf-8")
     assert done.returncode == 2
-    assert done.stderr == f"report: {tmp_path / 'none'}: no such folder; expected the folder of a study\n"
+    assert done.stderr == f"error: {tmp_path / 'none'}: no such folder; expected the folder of a study\n"
     assert "Significant dimensions" in done.stdout and "feddecorr" in done.stdout
     assert (study / "report.html").read_text(encoding="utf-8") == page

@@ -14,17 +14,18 @@ from scipy import stats
 from experiments.commands import report
 from experiments.config.cells import CellName
 from experiments.results.formats import Bold
-from experiments.results.metrics import ACCURACY, show_number
+from experiments.results.metrics import ACCURACY, metric_of, show_number
 from experiments.results.page import render
 from experiments.results.plotting.arm_colours import colours_of
 from experiments.results.plotting.drawing import COLOURS
 from experiments.results.plotting.figures import accuracy
 from experiments.results.reading import read_study
+from experiments.results.study_results import summarize_run, summarize_seeds
 from experiments.results.tables.best import best_note, with_best
 from experiments.results.tables.chance import chance_note, is_at_chance
-from experiments.results.tables.differences import difference_tables
+from experiments.results.tables.differences import compared_metrics, difference_tables
 from experiments.results.tables.significance import compare, smallest_p
-from experiments.results.tables.table import final_table
+from experiments.results.tables.table import accuracy_note, final_table
 from experiments.results.tables.view import EVERYTHING, View, view_of
 from experiments.study.console import Console
 from fedjax_collapse.core.records import UserError
@@ -222,3 +223,22 @@ def test_other_sweeps_have_categorical_colours(tmp_path, sweep):
         names = [f"{name} {value}" for name in names for value in values]
     record = read_study(make(tmp_path / "s", {name: [0.5] for name in names}, config))
     assert list(colours_of(record).values()) == list(COLOURS[: len(names)])
+
+
+def test_the_score_of_a_task_without_accuracy_is_the_headline():
+    """It is a column in place of accuracies, or beside those of other studies."""
+
+    def of(name, value):
+        run = summarize_run([{"round": 1, name: 0.1}, {"round": 2, name: value, "effective_rank": 3.0}])
+        return summarize_seeds([run | {"headline": "server model", "local": ""}])
+
+    summary = {CellName("", "fedavg"): of("recall_at_5", 0.5)}
+    assert final_table(summary) == [
+        ["Arm", "Recall at 5 (%)", "Effective rank", "Significant dimensions", "R", "Seeds"],
+        ["fedavg", "50.00", "3.0", "-", "-", "1"],
+    ]
+    assert accuracy_note(summary) == "Recall at 5: the headline, of the server model after the last round."
+    assert compared_metrics(View(), summary) == (metric_of("recall_at_5"),)
+    mixed = final_table(summary | {CellName("", "other"): of("accuracy", 0.25)})
+    assert mixed[0][:5] == ["Arm", "Accuracy (%)", "Best", "Last 10", "Recall at 5 (%)"]
+    assert [row[1:5] for row in mixed[1:]] == [["-", "-", "-", "50.00"], ["25.00", "25.00", "-", "-"]]

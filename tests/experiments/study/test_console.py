@@ -6,6 +6,7 @@ import re
 import pytest
 
 from experiments.config.cells import CellName
+from experiments.results.tables.view import View
 from experiments.study.console import Console
 
 ROW = {"accuracy": 0.61234, "effective_rank": 12.34, "R": -0.41}
@@ -205,20 +206,53 @@ def test_live_display_has_a_line_for_each_arm(monkeypatch):
     assert "accuracy 50.00" not in text
 
 
+def measured(count):
+    """So many measurements of a summary."""
+    entry = {"mean": 0.123456, "std": 0.0123456, "n": 3}
+    return {f"measured/nearest_centroid_{i}/server": entry for i in range(count)}
+
+
 @pytest.mark.parametrize("columns", [40, 120, 280])
 def test_wide_tables_are_divided(monkeypatch, columns):
     """Into parts beside the arms' names, so that no cell is broken or cut; all in one where there is room."""
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("COLUMNS", str(columns))
-    entry = {"mean": 0.123456, "std": 0.0123456, "n": 3}
-    measured = {f"measured/nearest_centroid_{i}/server": entry for i in range(6)}
     stream = Stream(terminal=True)
-    Console(stream=stream).print_table(dict.fromkeys((FEDAVG, FEDDECORR), SUMMARY[FEDAVG] | measured))
+    Console(stream=stream).print_table(dict.fromkeys((FEDAVG, FEDDECORR), SUMMARY[FEDAVG] | measured(6)))
     lines = [line for line in re.sub(r"\x1b\[[0-9;]*m", "", stream.text()).splitlines() if line.strip()]
     rows = [line for line in lines if line.split()[0] in ("fedavg", "feddecorr")]
     assert max(map(len, lines)) <= columns
-    assert sum(row.count("0.1235 ± 0.01235") for row in rows) == 2 * len(measured)
+    assert sum(row.count("0.1235 ± 0.01235") for row in rows) == 2 * 6
     assert (len(rows) == 2) == (columns == 280) and (len(rows) > 8) == (columns == 40)
+
+
+@pytest.mark.parametrize("columns", [60, 100, 450])
+def test_wide_tables_are_divided_in_plain_lines(monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    stream = Stream()
+    Console(stream=stream).print_table(dict.fromkeys((FEDAVG, FEDDECORR), SUMMARY[FEDAVG] | measured(12)))
+    *lines, _ = stream.text().splitlines()
+    assert max(map(len, lines)) <= columns and (len(lines) == 3) == (columns == 450)
+    assert sum(line.count("0.1235 ± 0.01235") for line in lines) == 2 * 12
+    assert [line.split()[0] for line in lines] == ["Arm", "fedavg", "feddecorr"] * (len(lines) // 3)
+
+
+def test_many_measurements_are_named_and_not_shown():
+    stream = Stream()
+    summary = dict.fromkeys((FEDAVG, FEDDECORR), SUMMARY[FEDAVG] | measured(13))
+    Console(stream=stream).print_table(summary)
+    *_, note = stream.text().splitlines()
+    assert "0.1235" not in stream.text()
+    assert note.startswith("13 more columns, of nearest_centroid_0, nearest_centroid_1, ") and "report.html" in note
+    Console(stream=stream).print_table(summary, view=View(("measured/nearest_centroid_3/server",)))
+    assert stream.text().count("0.1235 ± 0.01235") == 2
+
+
+def test_the_score_of_a_task_without_accuracy_is_shown():
+    stream = Stream()
+    with Console(runs_to_come(1, 1), stream) as console:
+        run(console, rounds=(1,), of=1, row={"recall_at_5": 0.25, "effective_rank": 12.3})
+    assert "  recall at 5 25.00 %  effective rank 12.3  R -" in stream.text()
 
 
 def test_live_display_ends_on_an_error(monkeypatch):

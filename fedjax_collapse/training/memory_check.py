@@ -1,0 +1,61 @@
+"""A check that what is not stored of a method's memory does not change (``client_memory``)."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_collapse.core import masks
+from fedjax_collapse.core.records import Client, Examples, UserError
+from fedjax_collapse.nn.model import Model
+from fedjax_collapse.training import client_memory, local, server
+from fedjax_collapse.training.algorithm import FedAvg
+from fedjax_collapse.training.outline import Outline
+
+_WEIGHT = 0.01  # of every param
+
+
+def check_memory(algorithm: FedAvg, model: Model, examples: Examples) -> None:
+    """Raises UserError if a method changes what is not stored of its memory.
+
+    Methods of this library are known to be correct. With any other, a client's round is computed on a batch and an
+    outline of the network.
+    """
+    algorithm = algorithm.enabled()
+    if all(type(method).__module__.startswith("fedjax_collapse.") for method in algorithm.methods.values()):
+        return
+    for path in changed_memory(algorithm, model, examples):
+        name, _, path = path.partition("/")
+        raise UserError(
+            f"method {name}: a client's round changes {path} in its memory, which belongs to a param that no client "
+            "changes and is not stored; expected the value that init_memory gives it"
+        )
+
+
+def changed_memory(algorithm: FedAvg, model: Model, examples: Examples) -> list[str]:
+    """Returns the paths, after the methods' names, of memory that a client's round changes though it is not stored."""
+    model = Outline(**vars(model), real=model)
+    shapes = model.real.variable_shapes()
+    variables = jax.tree.map(lambda leaf: jnp.full(leaf.shape, _WEIGHT, leaf.dtype), shapes)
+    received, state = server.init(algorithm, model, variables, 1)
+    before = client_memory.whole(algorithm, model, variables, state.memory)
+    if len(jax.tree.leaves(before)) == len(jax.tree.leaves(state.memory)):
+        return []
+    count = min(algorithm.training.batch_size, len(examples.labels))
+    examples = examples._replace(inputs=examples.inputs[:count], labels=examples.labels[:count], identities=None)
+    one, size = jnp.ones(()), jnp.asarray(count, jnp.int32)
+    client = Client(
+        id=jnp.zeros((), jnp.int32),
+        size=size,
+        weight=one,
+        key=jax.random.key(0),
+        num_clients=jnp.ones((), jnp.int32),
+        mean_size=one * count,
+        held_out=jnp.zeros((), jnp.int32) if algorithm.having("held_out") else None,
+        rows=jnp.arange(count),
+        state=state,
+    )
+    run = jax.jit(lambda *of_round: local.run_whole(local.LocalContext(algorithm, model, *of_round)).state.memory)
+    after = masks.by_path(run(examples, received, jnp.zeros((), jnp.int32), client))
+    stored = masks.by_path(state.memory)
+    constant = {path: leaf for path, leaf in masks.by_path(before).items() if path not in stored}
+    return [path for path, leaf in constant.items() if np.any(leaf != after[path])]
