@@ -35,8 +35,8 @@ class Outcome(NamedTuple):
     """What a function returns for one client, and a client map for all: the sum, stacked results, and kept values.
 
     Results stay on the device that computed them; numbers, which must be floats, are copied to all devices together
-    with the sum. ``kept`` is stored at index ``slot`` of a given stack; it is dropped if the slot is after the end of
-    the stack.
+    with the sum. ``kept`` is stored at index ``slot`` of the stack of the device that computed it; it is dropped if the
+    slot is after the end of the stack.
     """
 
     summand: PyTree
@@ -65,9 +65,14 @@ class ClientMap:
     def __call__(self, function: PerClient, shared: PyTree, clients: PyTree, slots: PyTree = ()) -> Outcome:
         """Returns the sum of the summands, the stacked results, and ``slots`` with the kept values stored in them.
 
-        Slots that no client has may hold any values.
+        ``slots`` are the stacks of all devices, one after another, as ``shard`` divides them. Slots that no client has
+        may hold any values.
         """
         raise NotImplementedError
+
+    def collect(self, slots: PyTree) -> PyTree:
+        """Returns one stack, with each value from the device that has stored it, on every device."""
+        return slots
 
     @property
     def devices(self) -> tuple[jax.Device, ...]:
@@ -227,16 +232,24 @@ class Sharded(ClientMap):
         return jax.make_mesh((self.num_devices,), ("clients",), axis_types=(AxisType.Auto,), devices=self.devices)
 
     def __call__(self, function, shared, clients, slots=()):
-        def run_share(shared, clients):
-            outcome = self.inner(function, shared, clients, jax.tree.map(jnp.zeros_like, slots))  # to be summed
+        def run_share(shared, clients, slots):
+            slots = jax.tree.map(jnp.zeros_like, slots)  # ``collect`` sums them
+            outcome = self.inner(function, shared, clients, slots)
             numbers = jax.tree.map(self._among_all, outcome.numbers)
-            return jax.lax.psum((outcome.summand, numbers, outcome.kept), "clients"), outcome.result
+            return jax.lax.psum((outcome.summand, numbers), "clients"), (outcome.result, outcome.kept)
 
         replicated, sharded = PartitionSpec(), PartitionSpec("clients")
-        (total, numbers, kept), results = jax.shard_map(
-            run_share, mesh=self.mesh, in_specs=(replicated, sharded), out_specs=(replicated, sharded), check_vma=False
-        )(shared, clients)
+        (total, numbers), (results, kept) = jax.shard_map(
+            run_share,
+            mesh=self.mesh,
+            in_specs=(replicated, sharded, sharded),
+            out_specs=(replicated, sharded),
+            check_vma=False,
+        )(shared, clients, slots)
         return Outcome(total, results, numbers, kept)
+
+    def collect(self, slots):
+        return _sum_over_devices(self, slots)
 
     def _among_all(self, share):
         """Returns the numbers of this device's clients in their places among all, and 0 elsewhere."""
@@ -304,6 +317,13 @@ def within_process(client_map: ClientMap) -> ClientMap:
         case Sharded(count, inner, _) if len(devices) < count:
             return Sharded(len(devices), inner, devices)
     return client_map
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _sum_over_devices(client_map, slots):
+    sharded, replicated = PartitionSpec("clients"), PartitionSpec()
+    add = functools.partial(jax.lax.psum, axis_name="clients")
+    return jax.shard_map(add, mesh=client_map.mesh, in_specs=sharded, out_specs=replicated)(slots)
 
 
 def _side_by_side(function, shared, clients):

@@ -91,7 +91,7 @@ def run_rounds(
             state = state._replace(server=_end_with(algorithm, state.server, reports, left_out))
             _mark(records[-1], left_out)
     record = jax.tree.map(functools.partial(_stack, rounds.layout.max_rounds), *records)
-    return Advance(state, record, result.watched)
+    return Advance(state, record, result.watched.collected(rounds))
 
 
 def with_first_reports(
