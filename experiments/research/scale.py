@@ -11,10 +11,9 @@ sets them, and what is read and stored for it. The seconds are computed, not mea
 
 P are the params: a step reads weights twice, writes and reads their gradient, and writes the new weights. B T V are
 the logits of a batch, which it moves four times; M are the multiplications of a token. A ring of chips moves the 4 P
-bytes of the mean upload twice. ``--efficiency`` is the share
-of the bound that a chip reaches, an assumption. Both kinds of chips are as their vendors describe them. With
-``--target``, the step is compiled for a chip, without having it, and the compiler's estimate is printed: cycles on a
-TPU, on a GPU the bytes that the program moves.
+bytes of the mean upload twice. ``--efficiency`` is the share of the bound that a chip reaches, an assumption. Both
+kinds of chips are as their vendors describe them. With ``--target``, the step is compiled for a chip, without having
+it, and the compiler's estimate is printed: cycles on a TPU, on a GPU the bytes that the program moves.
 
 With ``--measure``, runs rounds of a small network on simulated devices of this machine with several sizes of cohort,
 fits the two constants of ``seconds = launch + ceil(cohort / devices) * client``, and prints how far each size is from
@@ -106,6 +105,7 @@ def rows(efficiency: float) -> Iterator[dict[str, Any]]:
             "set by": f"{largest}, {TRANSFORMER.bound(CHIPS[place.chip])}" if largest == "clients" else largest,
             "2,000 rounds": _duration(2000 * sum(seconds.values())),
             "read a round": _bytes(cohort * ROWS * ROW),
+            "sent to a chip": _bytes(math.ceil(cohort / place.count) * ROWS * ROW),
             "on disk": _bytes(clients * SENTENCES * ROW),
             "index": _bytes(8 * clients),
             "states of SCAFFOLD": _bytes(4 * TRANSFORMER.params * touched(clients, cohort, 2000)),

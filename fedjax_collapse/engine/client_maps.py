@@ -62,11 +62,24 @@ class ClientMap:
         check_fields(self)
         object.__setattr__(self, "on", tuple(self.on))
 
-    def __call__(self, function: PerClient, shared: PyTree, clients: PyTree, slots: PyTree = ()) -> Outcome:
+    def __call__(
+        self,
+        function: PerClient,
+        shared: PyTree,
+        clients: PyTree,
+        slots: PyTree = (),
+        divided: PyTree = False,  # bools
+    ) -> Outcome:
         """Returns the sum of the summands, the stacked results, and ``slots`` with the kept values stored in them.
 
-        ``slots`` are the stacks of all devices, one after another, as ``shard`` divides them. Slots that no client has
-        may hold any values.
+        Args:
+            function: of one client.
+            shared: what all clients receive.
+            clients: stacked.
+            slots: the stacks of all devices, one after another, as ``shard`` divides them. Slots that no client has may
+                hold any values.
+            divided: for all of ``shared``, or each part of it, whether each device has a part, as ``shard`` divides it,
+                which only its clients receive.
         """
         raise NotImplementedError
 
@@ -138,7 +151,7 @@ class Vectorized(ClientMap):
     def __str__(self):
         return "all clients at once"
 
-    def __call__(self, function, shared, clients, slots=()):
+    def __call__(self, function, shared, clients, slots=(), divided=False):
         outcome = _side_by_side(function, shared, clients)
         return outcome._replace(kept=_keep(slots, outcome))
 
@@ -164,7 +177,7 @@ class Chunked(ClientMap):
     def runs_clients_alone(self) -> bool:
         return self.clients_at_once == 1
 
-    def __call__(self, function, shared, clients, slots=()):
+    def __call__(self, function, shared, clients, slots=(), divided=False):
         chunks = jax.tree.map(lambda leaf: leaf.reshape(-1, self.clients_at_once, *leaf.shape[1:]), clients)
 
         @functools.partial(jax.jit, inline=True)  # traced once, for its shapes and in the loop
@@ -231,7 +244,7 @@ class Sharded(ClientMap):
     def mesh(self) -> Mesh:
         return jax.make_mesh((self.num_devices,), ("clients",), axis_types=(AxisType.Auto,), devices=self.devices)
 
-    def __call__(self, function, shared, clients, slots=()):
+    def __call__(self, function, shared, clients, slots=(), divided=False):
         def run_share(shared, clients, slots):
             slots = jax.tree.map(jnp.zeros_like, slots)  # ``collect`` sums them
             outcome = self.inner(function, shared, clients, slots)
@@ -242,7 +255,7 @@ class Sharded(ClientMap):
         (total, numbers), (results, kept) = jax.shard_map(
             run_share,
             mesh=self.mesh,
-            in_specs=(replicated, sharded, sharded),
+            in_specs=(jax.tree.map(lambda is_part: sharded if is_part else replicated, divided), sharded, sharded),
             out_specs=(replicated, sharded),
             check_vma=False,
         )(shared, clients, slots)
@@ -296,7 +309,7 @@ class Loop(ClientMap):
     def __str__(self):
         return "one client and one operation after another"
 
-    def __call__(self, function, shared, clients, slots=()):
+    def __call__(self, function, shared, clients, slots=(), divided=False):
         count = len(jax.tree.leaves(clients)[0])
         outcomes = [function(shared, jax.tree.map(operator.itemgetter(i), clients)) for i in range(count)]
         outcome = jax.tree.map(lambda *leaves: jnp.stack(leaves), *outcomes)

@@ -319,7 +319,9 @@ def _map_clients(rounds, algorithm, shared, clients, function, slots=()):
             local.LocalContext(algorithm, rounds.model, examples, current, shared.round, client, batch_parts=parts)
         )
 
-    return rounds.layout.client_map(of_client, (shared.server, shared.examples), clients, slots)
+    is_part = shared.examples.identities is not None  # then each device has the examples of its own clients
+    divided = False, Examples(is_part, is_part, mean=False, std=False, identities=is_part, pad=False)
+    return rounds.layout.client_map(of_client, (shared.server, shared.examples), clients, slots, divided)
 
 
 def _position(ids: jax.Array, id: jax.Array) -> jax.Array:
