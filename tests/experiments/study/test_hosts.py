@@ -187,7 +187,7 @@ def test_one_process_stops_and_two_go_on(config, reference, tmp_path, monkeypatc
 def test_a_process_that_dies_ends_the_others(config, reference, tmp_path):
     """Both read one store on a shared folder; one process goes on with it, and with the states of its clients."""
     study = tmp_path / "study"
-    statuses, _, errors = in_many(config, study, (2, 1), *ON_DISK, DIES="process 1 in round 2")
+    statuses, _, errors = in_many(config, study, (2, 1), *ON_DISK, DIES="process 1 in round 3")
     assert statuses == [1, -9] and errors[0] == "error: another process has ended; see its output\n"
     assert in_one(config, study, 2, *ON_DISK) == 0
     assert_agree(study, reference(2, *ON_DISK), tolerance=0)
