@@ -10,16 +10,15 @@ sets them, and what is read and stored for it. The seconds are computed, not mea
     round          ceil(cohort / chips) * steps * client-step / efficiency + 8 P / exchange + launch
 
 P are the params: a step reads weights twice, writes and reads their gradient, and writes the new weights. B T V are
-the logits of a batch, which it moves four times; M are the multiplications of a token. ``--efficiency`` is the share
-of the bound that a chip reaches, an assumption. Both kinds of chips are as their vendors describe them. With
-``--target``, the step is compiled for a chip, without having it, and the compiler's estimate is printed: cycles on a
-TPU, on a GPU the bytes that the program moves.
+the logits of a batch, which it moves four times; M are the multiplications of a token. A ring of chips moves the 4 P
+bytes of the mean upload twice. ``--efficiency`` is the share of the bound that a chip reaches, an assumption. Both
+kinds of chips are as their vendors describe them. With ``--target``, the step is compiled for a chip, without having
+it, and the compiler's estimate is printed: cycles on a TPU, on a GPU the bytes that the program moves.
 
 With ``--measure``, runs rounds of a small network on simulated devices of this machine with several sizes of cohort,
 fits the two constants of ``seconds = launch + ceil(cohort / devices) * client``, and prints how far each size is from
 the model. Beside it stand the bytes that the devices exchange in a round, also relative to those of the model's
-weights: about two, which are the mean upload and the watched client's model. Exit status: 0, or 2 for invalid input (a
-one-line message).
+weights: about one, which is the mean upload. Exit status: 0, or 2 for invalid input (a one-line message).
 """
 
 import math
@@ -105,6 +104,7 @@ def rows(efficiency: float) -> Iterator[dict[str, Any]]:
             "set by": f"{largest}, {TRANSFORMER.bound(CHIPS[place.chip])}" if largest == "clients" else largest,
             "2,000 rounds": _duration(2000 * sum(seconds.values())),
             "read a round": _bytes(cohort * ROWS * ROW),
+            "sent to a chip": _bytes(math.ceil(cohort / place.count) * ROWS * ROW),
             "on disk": _bytes(clients * SENTENCES * ROW),
             "index": _bytes(8 * clients),
             "states of SCAFFOLD": _bytes(4 * TRANSFORMER.params * touched(clients, cohort, 2000)),

@@ -245,8 +245,8 @@ class StoreWriter:
             files.flush([counts])
         files.flush(self.folder / name for name in rows)
         content = {
-            "version": VERSION, "clients": self.done, "rows": self.rows, "largest": int(sizes.max()),
-            "test_rows": self._test_rows, **self._facts,
+            "version": VERSION, "clients": self.done, "rows": self.rows, "test_rows": self._test_rows,
+            **self._facts,
             "data": hashlib.sha256(self._chain + self._test_digest()).hexdigest(), "index": _index_digest(self.folder),
         }  # fmt: skip
         write_json(self.folder / _STORE, content)
@@ -432,7 +432,7 @@ def open_store(folder: Path | str) -> Store:
         )
     try:
         clients, rows, index = (facts[name] for name in ("clients", "rows", "index"))
-        for name in ("data", "test_rows", "class_names", "mean", "std", "largest", "task"):
+        for name in ("data", "test_rows", "class_names", "mean", "std", "task"):
             facts[name]
     except KeyError as error:
         raise Damaged(

@@ -35,8 +35,8 @@ class Outcome(NamedTuple):
     """What a function returns for one client, and a client map for all: the sum, stacked results, and kept values.
 
     Results stay on the device that computed them; numbers, which must be floats, are copied to all devices together
-    with the sum. ``kept`` is stored at index ``slot`` of a given stack; it is dropped if the slot is after the end of
-    the stack.
+    with the sum. ``kept`` is stored at index ``slot`` of the stack of the device that computed it; it is dropped if the
+    slot is after the end of the stack.
     """
 
     summand: PyTree
@@ -62,12 +62,30 @@ class ClientMap:
         check_fields(self)
         object.__setattr__(self, "on", tuple(self.on))
 
-    def __call__(self, function: PerClient, shared: PyTree, clients: PyTree, slots: PyTree = ()) -> Outcome:
+    def __call__(
+        self,
+        function: PerClient,
+        shared: PyTree,
+        clients: PyTree,
+        slots: PyTree = (),
+        divided: PyTree = False,  # bools
+    ) -> Outcome:
         """Returns the sum of the summands, the stacked results, and ``slots`` with the kept values stored in them.
 
-        Slots that no client has may hold any values.
+        Args:
+            function: of one client.
+            shared: what all clients receive.
+            clients: stacked.
+            slots: the stacks of all devices, one after another, as ``shard`` divides them. Slots that no client has may
+                hold any values.
+            divided: for all of ``shared``, or each part of it, whether each device has a part, as ``shard`` divides it,
+                which only its clients receive.
         """
         raise NotImplementedError
+
+    def collect(self, slots: PyTree) -> PyTree:
+        """Returns one stack, with each value from the device that has stored it, on every device."""
+        return slots
 
     @property
     def devices(self) -> tuple[jax.Device, ...]:
@@ -133,7 +151,7 @@ class Vectorized(ClientMap):
     def __str__(self):
         return "all clients at once"
 
-    def __call__(self, function, shared, clients, slots=()):
+    def __call__(self, function, shared, clients, slots=(), divided=False):
         outcome = _side_by_side(function, shared, clients)
         return outcome._replace(kept=_keep(slots, outcome))
 
@@ -159,7 +177,7 @@ class Chunked(ClientMap):
     def runs_clients_alone(self) -> bool:
         return self.clients_at_once == 1
 
-    def __call__(self, function, shared, clients, slots=()):
+    def __call__(self, function, shared, clients, slots=(), divided=False):
         chunks = jax.tree.map(lambda leaf: leaf.reshape(-1, self.clients_at_once, *leaf.shape[1:]), clients)
 
         @functools.partial(jax.jit, inline=True)  # traced once, for its shapes and in the loop
@@ -226,17 +244,25 @@ class Sharded(ClientMap):
     def mesh(self) -> Mesh:
         return jax.make_mesh((self.num_devices,), ("clients",), axis_types=(AxisType.Auto,), devices=self.devices)
 
-    def __call__(self, function, shared, clients, slots=()):
-        def run_share(shared, clients):
-            outcome = self.inner(function, shared, clients, jax.tree.map(jnp.zeros_like, slots))  # to be summed
+    def __call__(self, function, shared, clients, slots=(), divided=False):
+        def run_share(shared, clients, slots):
+            slots = jax.tree.map(jnp.zeros_like, slots)  # ``collect`` sums them
+            outcome = self.inner(function, shared, clients, slots)
             numbers = jax.tree.map(self._among_all, outcome.numbers)
-            return jax.lax.psum((outcome.summand, numbers, outcome.kept), "clients"), outcome.result
+            return jax.lax.psum((outcome.summand, numbers), "clients"), (outcome.result, outcome.kept)
 
         replicated, sharded = PartitionSpec(), PartitionSpec("clients")
-        (total, numbers, kept), results = jax.shard_map(
-            run_share, mesh=self.mesh, in_specs=(replicated, sharded), out_specs=(replicated, sharded), check_vma=False
-        )(shared, clients)
+        (total, numbers), (results, kept) = jax.shard_map(
+            run_share,
+            mesh=self.mesh,
+            in_specs=(jax.tree.map(lambda is_part: sharded if is_part else replicated, divided), sharded, sharded),
+            out_specs=(replicated, sharded),
+            check_vma=False,
+        )(shared, clients, slots)
         return Outcome(total, results, numbers, kept)
+
+    def collect(self, slots):
+        return _sum_over_devices(self, slots)
 
     def _among_all(self, share):
         """Returns the numbers of this device's clients in their places among all, and 0 elsewhere."""
@@ -283,7 +309,7 @@ class Loop(ClientMap):
     def __str__(self):
         return "one client and one operation after another"
 
-    def __call__(self, function, shared, clients, slots=()):
+    def __call__(self, function, shared, clients, slots=(), divided=False):
         count = len(jax.tree.leaves(clients)[0])
         outcomes = [function(shared, jax.tree.map(operator.itemgetter(i), clients)) for i in range(count)]
         outcome = jax.tree.map(lambda *leaves: jnp.stack(leaves), *outcomes)
@@ -304,6 +330,13 @@ def within_process(client_map: ClientMap) -> ClientMap:
         case Sharded(count, inner, _) if len(devices) < count:
             return Sharded(len(devices), inner, devices)
     return client_map
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _sum_over_devices(client_map, slots):
+    sharded, replicated = PartitionSpec("clients"), PartitionSpec()
+    add = functools.partial(jax.lax.psum, axis_name="clients")
+    return jax.shard_map(add, mesh=client_map.mesh, in_specs=sharded, out_specs=replicated)(slots)
 
 
 def _side_by_side(function, shared, clients):

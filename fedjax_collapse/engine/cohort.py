@@ -38,6 +38,10 @@ class Watched(NamedTuple):
     variables: Variables  # stacked, without what they have in common (``FedAvg.alike``)
     received: Variables  # the server's model, from which their training started
 
+    def collected(self, rounds: Rounds) -> "Watched":
+        """Returns them after a call's last round, until when each model stays on the device that trained it."""
+        return self._replace(variables=rounds.layout.client_map.collect(self.variables))
+
 
 class Shared(NamedTuple):
     """What all clients of a round receive."""
@@ -199,9 +203,10 @@ def gather(drawn: Drawn, data: Data, states: ClientState) -> Client:
 
 
 def no_models(rounds: Rounds, algorithm: FedAvg, server: Server) -> Variables:
-    """Returns a buffer of zeros for the watched models, of what a client trains."""
-    count, own = rounds.num_watched, masks.without(algorithm.alike(rounds.model), server.variables)
-    return jax.tree.map(lambda leaf: jnp.zeros((count, *leaf.shape), leaf.dtype), own)
+    """Returns buffers of zeros for the watched models, of what a client trains: on each device one for all of them."""
+    client_map, own = rounds.layout.client_map, masks.without(algorithm.alike(rounds.model), server.variables)
+    count = rounds.num_watched * client_map.num_devices
+    return client_map.keep_sharded(jax.tree.map(lambda leaf: jnp.zeros((count, *leaf.shape), leaf.dtype), own))
 
 
 def train(
@@ -214,7 +219,7 @@ def train(
         algorithm: the algorithm.
         shared: what all clients receive.
         clients: the cohort.
-        slots: the buffer for the watched models, from ``no_models`` or an earlier round; it is overwritten.
+        slots: the buffers for the watched models, from ``no_models`` or an earlier round; they are overwritten.
 
     Returns:
         The sum of the uploads, and the results; if clients are skipped, the metrics mark those that diverge.
@@ -314,7 +319,9 @@ def _map_clients(rounds, algorithm, shared, clients, function, slots=()):
             local.LocalContext(algorithm, rounds.model, examples, current, shared.round, client, batch_parts=parts)
         )
 
-    return rounds.layout.client_map(of_client, (shared.server, shared.examples), clients, slots)
+    is_part = shared.examples.identities is not None  # then each device has the examples of its own clients
+    divided = False, Examples(is_part, is_part, mean=False, std=False, identities=is_part, pad=False)
+    return rounds.layout.client_map(of_client, (shared.server, shared.examples), clients, slots, divided)
 
 
 def _position(ids: jax.Array, id: jax.Array) -> jax.Array:

@@ -2,7 +2,8 @@
 
 The examples stay there too if their inputs are a NumPy array, or on disk if it is memory-mapped. The device then holds
 the server, one cohort, and the examples of this cohort and of the next two, which a thread reads, pads and sends while
-the device computes. A round is the one of ``cohort.py``.
+the device computes. Each of several devices only receives the examples of the clients that it trains, and each process
+only reads those of its devices. A round is the one of ``cohort.py``.
 """
 
 import contextlib
@@ -91,7 +92,7 @@ def run_rounds(
             state = state._replace(server=_end_with(algorithm, state.server, reports, left_out))
             _mark(records[-1], left_out)
     record = jax.tree.map(functools.partial(_stack, rounds.layout.max_rounds), *records)
-    return Advance(state, record, result.watched)
+    return Advance(state, record, result.watched.collected(rounds))
 
 
 def with_first_reports(
@@ -158,8 +159,8 @@ class _Cohort(NamedTuple):
     """A cohort that is being sent to the device."""
 
     drawn: Drawn
-    rows: jax.Array  # [cohort, capacity] of the examples that are sent with it
-    examples: Examples
+    rows: jax.Array  # [cohort, capacity], of each client among the examples of its device
+    examples: Examples  # of each device one after another, each with the same padding
 
 
 class _Host(NamedTuple):
@@ -169,19 +170,20 @@ class _Host(NamedTuple):
     rows: np.ndarray | StoredRows  # [clients, capacity]
     sizes: np.ndarray  # [clients]
     placed: Data  # on the device, without rows
-    num_sent: int  # the most examples that a cohort can own
-    least_sent: int  # always sent, so that nothing is recompiled: the same, or of a store more than a typical cohort's
+    num_sent: int  # the most examples that the clients of a device can own
+    least_sent: int  # always sent, so that nothing is recompiled: the same, or of a store more than they typically own
     client_map: ClientMap
 
     @classmethod
     def of(cls, rounds: Rounds, data: Data, examples: Examples) -> "_Host":
-        rows, sizes, cohort_size = data.ownership.rows, np.asarray(data.ownership.sizes), rounds.layout.cohort_size
-        num_sent = least_sent = int(np.partition(sizes, -cohort_size)[-cohort_size:].sum())
+        rows, sizes, client_map = data.ownership.rows, np.asarray(data.ownership.sizes), rounds.layout.client_map
+        cohort_size, at_once = rounds.layout.cohort_size, client_map.clients_at_once
+        on_each = min(cohort_size, -(-cohort_size // at_once) * at_once // client_map.num_devices)
+        num_sent = least_sent = int(np.partition(sizes, -on_each)[-on_each:].sum())
         if isinstance(rows, StoredRows):
-            least_sent = min(num_sent, _power_of_two(int(_ROOM * cohort_size * sizes.mean())))
+            least_sent = min(num_sent, _power_of_two(int(_ROOM * on_each * sizes.mean())))
         else:
             rows = np.asarray(rows)
-        client_map = rounds.layout.client_map
         if not isinstance(examples.inputs, np.ndarray):
             examples = client_map.replicate(examples)
         placed = client_map.replicate(data._replace(ownership=data.ownership._replace(rows=())))
@@ -193,35 +195,50 @@ class _Host(NamedTuple):
         return isinstance(self.rows, StoredRows)
 
     def send(self, drawn: Drawn) -> _Cohort:
-        """Sends the clients' rows, and the examples that these refer to, to the device."""
+        """Sends the clients' rows, and the examples that these refer to, to the clients' devices."""
         ids, client_map, examples = np.asarray(drawn.id), self.client_map, self.examples
         if not isinstance(examples.inputs, np.ndarray):
             return _Cohort(drawn, client_map.shard(self.rows.take(ids, axis=0, mode="clip")), examples)
         sizes = np.where(ids < len(self.sizes), self.sizes.take(ids, mode="clip"), 0)
         is_owned = np.arange(self.rows.shape[1]) < sizes[:, None]
-        if self.is_on_disk:
-            owned, _ = self.rows.store.rows(ids, self.rows.most)
-        else:
-            owned = self.rows.take(ids, axis=0, mode="clip")[is_owned]
+        counts = sizes.reshape(client_map.num_devices, -1).sum(axis=1)  # of each device
         rows = np.zeros(is_owned.shape, self.rows.dtype)
-        rows[is_owned] = np.arange(len(owned))
-        identities, inputs, labels = (self._padded(array, owned) for array in (None, *examples[:2]))
-        part = client_map.replicate(examples._replace(inputs=inputs, labels=labels, identities=identities))
-        return _Cohort(drawn, client_map.shard(rows), part)
+        rows[is_owned] = np.concatenate([np.arange(count) for count in counts])
+        room = max(self.least_sent, min(self.num_sent, _power_of_two(int(counts.max()))))
+        owned = [self._owned(own) for own in self._by_device(ids)]
+        identities, inputs, labels = (self._padded(array, owned, room) for array in (None, *examples[:2]))
+        constants = client_map.replicate(examples._replace(inputs=(), labels=()))
+        sent, inputs, labels, identities = client_map.shard((rows, inputs, labels, identities))
+        return _Cohort(drawn, sent, constants._replace(inputs=inputs, labels=labels, identities=identities))
 
-    def _padded(self, array, owned):
-        """Returns the owned rows of an array, or of None their numbers, padded to one of few lengths."""
-        room = max(self.least_sent, min(self.num_sent, _power_of_two(len(owned))))
-        if array is None:
-            return np.pad(owned.astype(self.rows.dtype), (0, room - len(owned)))
-        padded = np.zeros((room, *array.shape[1:]), array.dtype)
-        array.take(owned, axis=0, out=padded[: len(owned)], mode="clip")  # does not hold the interpreter's lock
-        return padded
+    def _by_device(self, ids):
+        """Returns the clients of each device, one array after another; none for devices of other processes."""
+        of_device = np.split(ids, self.client_map.num_devices)
+        is_own = [device.process_index == jax.process_index() for device in self.client_map.devices]
+        return [own if here else own[:0] for own, here in zip(of_device, is_own, strict=True)]
+
+    def _owned(self, ids):
+        """Returns the rows of some clients among all examples, one client after another."""
+        if self.is_on_disk:
+            return self.rows.store.rows(ids, self.rows.most)[0]
+        sizes = np.where(ids < len(self.sizes), self.sizes.take(ids, mode="clip"), 0)
+        return self.rows.take(ids, axis=0, mode="clip")[np.arange(self.rows.shape[1]) < sizes[:, None]]
+
+    def _padded(self, array, owned, room):
+        """Returns the rows of an array, or of None their numbers, that each device owns, each padded to ``room``."""
+        shape, dtype = ((), self.rows.dtype) if array is None else (array.shape[1:], array.dtype)
+        padded = np.zeros((len(owned), room, *shape), dtype)
+        for part, rows in zip(padded, owned, strict=True):
+            if array is None:
+                part[: len(rows)] = rows
+            else:
+                array.take(rows, axis=0, out=part[: len(rows)], mode="clip")  # does not hold the interpreter's lock
+        return padded.reshape(-1, *shape)
 
     def advise(self, drawn: Drawn) -> None:
         """Has the system read the clients' examples ahead, if they are on disk."""
         if self.is_on_disk:
-            self.rows.store.advise(np.asarray(drawn.id), self.rows.most)
+            self.rows.store.advise(np.concatenate(self._by_device(np.asarray(drawn.id))), self.rows.most)
 
 
 class Feeder:

@@ -125,7 +125,8 @@ def run_rounds(
     hyper-parameters. ``state`` is donated: its buffers are reused and it must not be used again.
     """
     if rounds.layout.client_map.is_compiled:
-        return _run_rounds_compiled(rounds, algorithm, state, data, examples, num_rounds)
+        advance = _run_rounds_compiled(rounds, algorithm, state, data, examples, num_rounds)
+        return advance._replace(watched=advance.watched.collected(rounds))
     with jax.disable_jit():
         return _run_rounds(rounds, algorithm, state, data, examples, num_rounds)
 

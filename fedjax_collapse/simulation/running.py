@@ -129,18 +129,23 @@ class RunLoop:
             UserError: the disk has no room for them.
         """
         run, state = self.runs[0], states[0]
-        if run.federation.store is None or run.folder is None or not jax.tree.leaves(state.clients):
+        if run.federation.store is None or not jax.tree.leaves(state.clients):
             return None, states
-        if processes.is_multiprocess():
-            raise UserError("a federation on disk with client states: several processes cannot share them; use one")
+        if not processes.broadcast_from_first(lambda: run.folder is not None):
+            return None, states
         initial, count = jax.tree.map(lambda leaf: np.array(leaf[0]), state.clients), run.federation.num_clients
         cohort_size, schedule = self.schedule.rule.cohort_size(count), self.schedule
-        make_folder(Path(run.folder))
         logged = _LOGGED * max(schedule.checkpoint_every, schedule.evaluate_every)
-        check_space(Path(run.folder), initial, count, cohort_size, schedule.rounds, logged)
+        folder = Path(run.folder or "")  # only the first process uses it
+
+        def check_folder():
+            make_folder(folder)
+            check_space(folder, initial, count, cohort_size, schedule.rounds, logged)
 
         def open_at(done):
-            return StoredStates(Path(run.folder) / "states", initial, count, done)
+            return StoredStates(folder / "states", initial, count, done)
+
+        processes.broadcast_from_first(check_folder)
 
         return open_at, [state._replace(clients=ClientState({}, {}))]
 

@@ -3,7 +3,7 @@
 There is a sparse file for each array of a state, with a row for each client, and a flag for each client. A client whose
 flag is not set has the initial state; its row is a hole, which takes no space. Before a round overwrites rows, it logs
 the old ones, so that the states of an earlier round can be restored: those of the checkpoint from which a run continues
-after a kill.
+after a kill. Of several processes only the first has the files; it sends the states of a cohort to the others.
 """
 
 import math
@@ -13,7 +13,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from fedjax_collapse.core import files
+from fedjax_collapse.core import files, processes
 from fedjax_collapse.core.records import ClientState, Damaged, UserError
 from fedjax_collapse.storage.round_arrays import read_npz
 
@@ -23,27 +23,34 @@ _FLAGS, _LOG = "written.bin", "log"
 class StoredStates:
     """The states of all clients, in a folder.
 
+    Several processes make it, and call ``take`` and ``put``, together; the rest is for the first one.
+
     Args:
-        folder: of the files; made, or emptied, if no round is done.
+        folder: of the files; made, or emptied, if no round is done. Only that of the first process is used.
         initial: the state of every client before the first round.
         num_clients: the number of clients.
         done: the number of rounds after which the run continues; what later rounds have written is undone.
 
     Raises:
-        Damaged: files are missing, or of another size.
+        Damaged: files are missing, or of another size; a UserError in the other processes.
         UserError: there are more files.
     """
 
     def __init__(self, folder: Path, initial: ClientState, num_clients: int, done: int):
         self._folder, self._log, self._initial = folder, folder / _LOG, jax.tree.map(np.asarray, initial)
         self._num_clients = num_clients
+        processes.broadcast_from_first(lambda: self._open(done))
+
+    def _open(self, done):
         if not done:
-            shutil.rmtree(folder, ignore_errors=True)
+            shutil.rmtree(self._folder, ignore_errors=True)
         self._log.mkdir(parents=True, exist_ok=True)
         leaves = jax.tree.leaves(self._initial)
-        found = sum(path.stem.isdecimal() for path in folder.glob("*.bin"))
+        found = sum(path.stem.isdecimal() for path in self._folder.glob("*.bin"))
         if done and found > len(leaves):
-            raise UserError(f"{folder}: has {found} arrays of states, this run needs {len(leaves)}; use a new folder")
+            raise UserError(
+                f"{self._folder}: has {found} arrays of states, this run needs {len(leaves)}; use a new folder"
+            )
         self._rows = [self._mapped(f"{i}.bin", leaf.dtype, leaf.shape, done) for i, leaf in enumerate(leaves)]
         self._is_written = self._mapped(_FLAGS, np.dtype(bool), (), done)
         for round in sorted(self._logged(), reverse=True):
@@ -52,18 +59,22 @@ class StoredStates:
 
     def take(self, ids: np.ndarray) -> ClientState:
         """Returns the states of a cohort, stacked; the initial one for identities that are no client's."""
-        written = np.flatnonzero((ids < self._num_clients) & self._is_written.take(ids, mode="clip"))
-
-        def of_cohort(rows, leaf):
-            states = np.repeat(leaf[None], len(ids), axis=0)
-            states[written] = rows[ids[written]]
-            return states
-
-        leaves, structure = jax.tree.flatten(self._initial)
-        return structure.unflatten(map(of_cohort, self._rows, leaves))
+        states = jax.tree.map(lambda leaf: np.repeat(leaf[None], len(ids), axis=0), self._initial)
+        if processes.is_first():
+            written = np.flatnonzero((ids < self._num_clients) & self._is_written.take(ids, mode="clip"))
+            for of_cohort, rows in zip(jax.tree.leaves(states), self._rows, strict=True):
+                of_cohort[written] = rows[ids[written]]
+        return processes.broadcast_arrays(states)
 
     def put(self, round: int, ids: np.ndarray, states: ClientState) -> None:
-        """Writes the states of clients after a round, the ``round``-th from 0, and logs the old ones first."""
+        """Writes the states of clients after a round, the ``round``-th from 0, and logs the old ones first.
+
+        Raises:
+            OSError: the disk is full, or fails; a UserError in the other processes.
+        """
+        processes.broadcast_from_first(lambda: self._write(round, ids, states))
+
+    def _write(self, round, ids, states):
         was_written = self._is_written[ids]
         old = {str(i): rows[ids[was_written]] for i, rows in enumerate(self._rows)}
         with files.whole(self._log / f"{round}.npz") as file:

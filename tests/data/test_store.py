@@ -58,7 +58,7 @@ def contents(folder):
 def test_what_is_written_is_read(folder):
     store, written = open_store(folder), list(clients((3, 1, 4)))
     assert store.num_clients == 3 and store.names == ("c0", "c1", "c2") and store.sizes.tolist() == [3, 1, 4]
-    assert store.class_names == NAMES and store.facts["largest"] == 4
+    assert store.class_names == NAMES
     for client, (_, inputs, labels) in enumerate(written):
         found = store.gather(np.array([client]))
         np.testing.assert_array_equal(found[0], inputs)

@@ -62,9 +62,11 @@ def dense(clients, num_clients):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("on_nan", ["stop", "skip_client"])
-def test_the_same_bits_as_from_memory(folder, on_nan):
-    stored, held = (run(folder, storage, on_nan=on_nan) for storage in ("disk", "host"))
+@pytest.mark.parametrize(
+    ("on_nan", "client_map"), [("stop", engine.Chunked(1)), ("skip_client", engine.Sharded(2, engine.Chunked(1)))]
+)
+def test_the_same_bits_as_from_memory(folder, on_nan, client_map):
+    stored, held = (run(folder, storage, on_nan=on_nan, client_map=client_map) for storage in ("disk", "host"))
     assert stored.metrics == held.metrics
     assert_same_bits(jax.device_get(stored.variables), jax.device_get(held.variables))
     assert stored.clients["client"].shape == (5, 4)

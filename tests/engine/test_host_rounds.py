@@ -89,7 +89,7 @@ def many(num_clients):
     [
         ("recalibrated", "chunked", False),
         ("private_feddyn_moon", "sharded", True),
-        ("scaffold_fedmr_augmented", "chunked", False),
+        ("scaffold_fedmr_augmented", "sharded", False),
     ],
     indirect=["is_double"],
 )
@@ -152,6 +152,24 @@ def test_the_device_holds_no_more_for_more_clients(monkeypatch, compiled):
     few, more = (np.add(peaks, baseline) for baseline, *peaks in held)
     assert len(few) == 5 and few.min() > 0
     assert (more - few <= 190 * 4).all()
+
+
+def test_each_device_receives_the_examples_of_its_clients(monkeypatch):
+    """A quarter of the cohort's on each of four devices; nothing is read for devices of another process."""
+    hosted, client_map = many(40), engine.Sharded(4, engine.Chunked(2))
+    static = engine.Rounds(Model(MLP, (8, 8, 2)), engine.Layout(client_map, cohort_size=16))
+    feeder = host_rounds.Feeder(static, ARMS["fedavg"], engine.Data(hosted.ownership), hosted.train)
+    feeder.draw(jax.random.key(0), 0, 2)
+    monkeypatch.setattr(host_rounds, "_AHEAD", 0)
+    drawn, rows, examples = feeder.take(0)
+    for device, of_device in enumerate(np.split(np.asarray(drawn.id), 4)):
+        own = hosted.ownership.rows[of_device].reshape(-1)
+        shares = [array.addressable_shards[device].data for array in (*examples[:2], examples.identities, rows)]
+        expected = hosted.train.inputs[own], hosted.train.labels[own], own, np.arange(16).reshape(4, 4)
+        assert_same_bits([np.asarray(share) for share in shares], list(expected))
+        assert len(shares[0]) == len(examples.inputs) / 4
+    monkeypatch.setattr(jax, "process_index", lambda: 1)
+    assert not np.any(feeder.take(1).examples.inputs)
 
 
 def test_the_next_examples_are_sent_before_the_round_is_waited_for(federation, monkeypatch):

@@ -46,6 +46,7 @@ def get_config(arg=""):
         together=dict(methods=scaffold, engine=dict(runs="together")),
         bombed=dict(methods=dict(bomb=dict(name="many:Bomb"))),
         disk=dict(
+            methods=scaffold,
             data=dict(source="store:" + os.path.join(os.path.dirname(__file__), "store")),
             partition=dict(name="natural"), cohort=dict(sampler=dict(name="uniform_on_host")),
         ),
@@ -184,9 +185,9 @@ def test_one_process_stops_and_two_go_on(config, reference, tmp_path, monkeypatc
 
 
 def test_a_process_that_dies_ends_the_others(config, reference, tmp_path):
-    """Both read one store on a shared folder; one process goes on with it."""
+    """Both read one store on a shared folder; one process goes on with it, and with the states of its clients."""
     study = tmp_path / "study"
-    statuses, _, errors = in_many(config, study, (2, 1), *ON_DISK, DIES="process 1 in round 2")
+    statuses, _, errors = in_many(config, study, (2, 1), *ON_DISK, DIES="process 1 in round 3")
     assert statuses == [1, -9] and errors[0] == "error: another process has ended; see its output\n"
     assert in_one(config, study, 2, *ON_DISK) == 0
     assert_agree(study, reference(2, *ON_DISK), tolerance=0)
