@@ -102,7 +102,7 @@ def rows(efficiency: float) -> Iterator[dict[str, Any]]:
             "clients": f"{clients:,}",
             "cohort": f"{cohort:,}",
             "chips": f"{place.count} {place.chip}",
-            "ms a round": f"{1e3 * sum(seconds.values()):.3g}",
+            "ms a round": f"{float(f'{1e3 * sum(seconds.values()):.3g}'):,g}",
             "set by": f"{largest}, {TRANSFORMER.bound(CHIPS[place.chip])}" if largest == "clients" else largest,
             "2,000 rounds": _duration(2000 * sum(seconds.values())),
             "read a round": _bytes(cohort * ROWS * ROW),
