@@ -192,8 +192,9 @@ def as_markdown() -> str:
         "Made from the code by `fedjax-collapse manual > docs/configs.md`; `launch.py --help` prints the same, and\n"
         "`--help=NAME` the options of a name. A config file starts from `experiments/configs/base.py` and changes\n"
         "values; any of them can also be changed on the command line, as in `--config.partition.alpha=0.05`, or\n"
-        '`--config.seeds="(0,1)"` for a tuple. What chooses something by its name takes the options of that as\n'
-        "further keys next to the name. In brackets are the values that a key may have, and its default.",
+        '`--config.seeds="(0,1)"` for a tuple and `--config.methods="dict(fedprox=dict(strength=0.1))"` for a dict.\n'
+        "What chooses something by its name takes the options of that as further keys next to the name. In brackets\n"
+        "are the values that a key may have, and its default.",
         "## Keys",
         "\n".join(_item(key, headings.get(key.name, "")) for key in keys()),
         "### Augmentations",

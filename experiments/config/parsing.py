@@ -20,7 +20,8 @@ from fedjax_collapse.core.records import UserError
 
 RESUME = ("auto", "must", "never")  # what a start does with runs in its folder
 _OPTIONS = (
-    "cohort", "data", "partition", "own_tests", "finetuning", "network", "training", "methods", "server", "measurements"
+    "cohort", "data", "partition", "own_tests", "finetuning", "network", "training", "methods", "server",
+    "measurements", "privacy",
 )  # fmt: skip
 _NAMED = ("arms", "settings")  # sections of the config whose keys are names
 
@@ -49,7 +50,7 @@ def parse(arguments: list[str]) -> Options:
     Raises:
         UserError: it is invalid.
     """
-    arguments = with_config_found(arguments)
+    arguments = [_with_braces(argument) for argument in with_config_found(arguments)]
     find_own_modules(arguments)
     try:
         unchanged, _ = _parse_flags([f"--config={config_argument(arguments)}"])
@@ -167,6 +168,27 @@ def _new_options(config, arguments):
             if type(node) is int and isinstance(value := _literal(text), float):
                 new[argument] = path, value
     return new
+
+
+def _with_braces(argument):
+    """Returns ``--config.key={...}`` for ``--config.key=dict(...)``, as config files and the documentation write it."""
+    name, _, text = argument.partition("=")
+    if not (name.startswith("--config.") and text.startswith("dict(")):
+        return argument
+    try:
+        return f"{name}={ast.literal_eval(_Braces().visit(ast.parse(text, mode='eval')))}"
+    except (SyntaxError, ValueError):
+        raise UserError(f"{argument}: expected a dict(key=value, ...) of plain values, in quotes") from None
+
+
+class _Braces(ast.NodeTransformer):
+    """Writes ``dict(key=value)`` as ``{"key": value}``."""
+
+    def visit_Call(self, call):
+        if getattr(call.func, "id", "") == "dict" and not call.args and all(entry.arg for entry in call.keywords):
+            keys = [ast.Constant(entry.arg) for entry in call.keywords]
+            return ast.Dict(keys, [self.visit(entry.value) for entry in call.keywords])
+        return call
 
 
 def _literal(text):

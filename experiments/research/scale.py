@@ -100,7 +100,7 @@ def rows(efficiency: float) -> Iterator[dict[str, Any]]:
             "clients": f"{clients:,}",
             "cohort": f"{cohort:,}",
             "chips": f"{place.count} {place.chip}",
-            "ms a round": f"{1e3 * sum(seconds.values()):.3g}",
+            "ms a round": f"{float(f'{1e3 * sum(seconds.values()):.3g}'):,g}",
             "set by": f"{largest}, {TRANSFORMER.bound(CHIPS[place.chip])}" if largest == "clients" else largest,
             "2,000 rounds": _duration(2000 * sum(seconds.values())),
             "read a round": _bytes(cohort * ROWS * ROW),
@@ -128,9 +128,9 @@ def estimate(target: str) -> dict[str, Any]:
     cost = costs.compile_program(_transformer_step(topology.devices[0]), topology.chip)
     return {
         "target": target,
-        "us a client-step": f"{1e6 * cost.seconds:.3g}",
-        "the bound over it": f"{TRANSFORMER.seconds(topology.chip) / cost.seconds:.2f}",
-        "moved": _bytes(cost.bytes_moved),
+        "us per client-step": f"{1e6 * cost.seconds:.3g}",
+        "bound divided by it": f"{TRANSFORMER.seconds(topology.chip) / cost.seconds:.2f}",
+        "bytes moved": _bytes(cost.bytes_moved),
     }
 
 
@@ -224,12 +224,13 @@ def main(argv: list[str] | None = None) -> int:
     """Runs the command; returns the exit status."""
     asked = command_line().parse_args(argv)
     try:
-        _print(rows(asked.efficiency))
         if asked.target:
             with wait(f"compiling for {asked.target}"):
-                estimated = estimate(asked.target)
+                estimated = [estimate(asked.target)]
+        _print(rows(asked.efficiency))
+        if asked.target:
             print()
-            _print([estimated])
+            _print(estimated)
         if asked.measure:
             _print_measured(asked)
     except UserError as error:
@@ -238,7 +239,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _print_measured(asked):
-    """Times rounds here and prints them beside the model."""
+    """Times rounds here and prints them next to the formula."""
     jax.config.update("jax_num_cpu_devices", asked.devices)
     with wait("timing rounds") as advance:
         timed = []
@@ -252,9 +253,9 @@ def _print_measured(asked):
         {
             "cohort": f"{each.cohort:,}",
             "ms a round": f"{1e3 * each.seconds:.1f}",
-            "model": f"{100 * error:+.1f} %",
+            "error of the formula": f"{100 * error:+.1f} %",
             "exchanged": f"{each.exchanged:,} B",
-            "of the model's": f"{each.exchanged / each.upload:.4f}",
+            "relative to the weights": f"{each.exchanged / each.upload:.4f}",
         }
         for each, error in zip(timed, fitted.errors, strict=True)
     )

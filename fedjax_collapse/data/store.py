@@ -423,7 +423,11 @@ def open_store(folder: Path | str) -> Store:
     folder = Path(folder)
     if not (folder / _STORE).is_file():
         is_half = (folder / _UNFINISHED).is_file()
-        hint = "an unfinished store; start its conversion again, which continues" if is_half else "not a store"
+        hint = (
+            "an unfinished store; start its conversion again, which continues"
+            if is_half
+            else "not a store, which fedjax-collapse convert writes"
+        )
         raise UserError(f"{folder}: {hint} ({_STORE} is missing)")
     facts = _read_json(folder / _STORE)
     if facts.get("version") != VERSION:

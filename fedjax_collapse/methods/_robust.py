@@ -19,7 +19,7 @@ def check_cohort(rule: str, cohort_size: int, needed: int, formula: str) -> None
     if cohort_size < needed:
         raise UserError(
             f"{rule}: a cohort has {cohort_size} clients, expected at least {formula} = {needed}; "
-            "lower the latter or let more clients take part"
+            "lower this option or let more clients take part"
         )
 
 

@@ -74,7 +74,7 @@ _SETTINGS = {  # the compilers would look for their machines: libtpu waits for o
     "TPU_WORKER_HOSTNAMES": "localhost",
     "TPU_WORKER_ID": "0",
 }
-_EXPECTED = "tpu:v5e:2x2 (or another topology), gpu:h100 or gpu:a100, with :8 behind it for as many"
+_EXPECTED = "tpu:v5e:2x2 (or another topology), gpu:h100 or gpu:a100, followed by :8 for eight of them"
 
 
 def find(name: str) -> Topology:

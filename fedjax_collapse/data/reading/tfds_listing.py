@@ -2,6 +2,7 @@
 
 import contextlib
 import difflib
+import logging
 import os
 import textwrap
 from importlib.util import find_spec
@@ -136,9 +137,10 @@ def _read_split(builder, split, image, label, domain, coarse):
 
 @contextlib.contextmanager
 def _few_retries():
-    """Reduces retries: without a network the ten retries of TFDS take minutes, these a few seconds."""
+    """Reduces retries and hides their warnings: without a network TFDS's ten take minutes, these a few seconds."""
     from tensorflow_datasets.core.download import downloader
 
+    logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)  # its threads outlive the error
     default, downloader.MAX_RETRIES = downloader.MAX_RETRIES, _MAX_RETRIES
     try:
         yield

@@ -103,6 +103,16 @@ def test_options_that_the_config_does_not_have_yet():
         launch.parse([])
 
 
+def test_values_may_be_written_as_in_a_config_file():
+    options = ["--config.methods=dict(krum=dict(attackers=2), median=dict())", "--config.network.head=dict(name='etf')"]
+    config = launch.parse([QUICKSTART, *options, "--config.privacy=dict(delta=1e-5)"]).config
+    assert config["methods"] == {"krum": {"attackers": 2}, "median": {}}
+    assert config["network"]["head"] == {"name": "etf"} and config["privacy"] == {"delta": 1e-5}
+    for text in ("dict(krum=dict(attackers=2)", "dict(krum=max(1, 2))", "dict([])"):
+        with pytest.raises(UserError, match=r"--config.methods=dict.*: expected a dict\(key=value"):
+            launch.parse([QUICKSTART, f"--config.methods={text}"])
+
+
 def test_a_fraction_where_the_config_has_a_whole_number():
     """Epochs may be one; of what may not, the schema says so."""
     path = "--config.arms.fedavg.training.epochs=0.5"
