@@ -8,8 +8,9 @@ mean over layers, by the measurement that the config calls ``adapters``. Gains i
 arm with the same seed on the same partition, after the last round. The folder (by default ``adapter_rank`` in the
 study's) gets ``runs.csv``, with a row for each run and evaluated round, and the figure as SVG, PDF and PNG: energy over
 the rounds, a panel for each setting, and the gains over the energies after the last round. Printed are a table for each
-setting, and Spearman's rank correlations of accuracy with energy: over the arms' means, and over all runs, of gains.
-Arms that share seeds and methods are not independent; n is a number of points, not of experiments.
+setting, mean ± standard deviation over seeds, with Student's t interval of the mean gain; and Spearman's rank
+correlations of accuracy with energy: over the arms' means, and over all runs, of gains. Arms that share seeds and
+methods are not independent; n is a number of points, not of experiments.
 
 Exit status: 0, or 2 for invalid input (a one-line message).
 """
@@ -41,6 +42,7 @@ from experiments.results.plotting.drawing import (
 from experiments.results.reading import read_study
 from experiments.results.study_results import Run, Study, moments
 from experiments.results.tables.paired import check_base, pairs
+from experiments.results.tables.significance import CONFIDENCE, compare
 from experiments.study.waiting import wait
 from fedjax_collapse.core.records import MEASURED, UserError
 
@@ -79,7 +81,7 @@ def _write(folder, out, base, beyond):
     for kind in FIGURES:
         save_figure(figure, out / f"adapter_rank.{kind}")
     tables = {name: table([c for c in curves if c.setting == name], base) for name in _settings(curves)}
-    parts = [text for name_and_table in tables.items() for text in name_and_table]
+    parts = [text for name, of_setting in tables.items() for text in (f"**{name}**", of_setting)]
     return "\n\n".join([*parts, correlations(curves, base), f"wrote {out}"])
 
 
@@ -139,16 +141,23 @@ def rows_of(curves: Sequence[Curve]) -> list[Sequence[Any]]:
 
 def table(curves: Sequence[Curve], base: str) -> str:
     """Returns means and standard deviations over the seeds of a setting, as Markdown."""
-    rows = [["arm", "seeds", "energy, first round", "last", "effective rank", "accuracy", f"gain over {base}", "up"]]
+    of_gains = [f"gain over {base}", f"{100 * CONFIDENCE:.0f} % interval", "up"]
+    rows = [["arm", "seeds", "energy, first round", "last", "effective rank", "accuracy", *of_gains]]
     for arm, own in _by_arm(curves).items():
         first, last, rank = (
             [getattr(c, name)[at] for c in own] for name, at in (("energy", 0), ("energy", -1), ("rank", -1))
         )
-        gains = [c.gain for c in own if not math.isnan(c.gain)]
-        up = "" if arm == base else f"{sum(gain > 0 for gain in gains)} of {len(gains)}"
         shown = [_spread(first, ".4f"), _spread(last, ".4f"), _spread(rank), _spread([c.accuracy for c in own])]
-        rows.append([arm, str(len(own)), *shown, "" if arm == base else _spread(gains, "+.1f"), up])
+        rows.append([arm, str(len(own)), *shown, *([""] * 3 if arm == base else _gains([c.gain for c in own]))])
     return markdown(rows).rstrip()
+
+
+def _gains(gains):
+    """Returns the mean of an arm's gains, the interval of the mean, and how many are positive."""
+    known = [gain for gain in gains if not math.isnan(gain)]
+    of = compare(known)
+    interval = f"{show_number(of.low, '+.1f')} to {show_number(of.high, '+.1f')}" if of.has_interval else "-"
+    return [show_number(of.mean, "+.1f"), interval, f"{sum(gain > 0 for gain in known)} of {len(known)}"]
 
 
 def correlations(curves: Sequence[Curve], base: str) -> str:
@@ -217,5 +226,5 @@ def _mean(values):
 def _spread(values, form=".1f"):
     """Returns mean and standard deviation over seeds."""
     of = moments(values)
-    deviation = f" ± {show_number(of['std'], form.lstrip('+'))}" if len(values) > 1 else ""
+    deviation = f" ± {show_number(of['std'], form)}" if len(values) > 1 else ""
     return f"{show_number(of['mean'], form)}{deviation}"

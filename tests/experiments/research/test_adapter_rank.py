@@ -13,7 +13,7 @@ from experiments.config import algorithms, build
 from experiments.config.paper import paper_of
 from experiments.config.resolving import resolve
 from experiments.configs.adapters import pretrain, rank_collapse, vit_tables
-from experiments.research.adapter_rank import correlations, curves_of, main
+from experiments.research.adapter_rank import Curve, correlations, curves_of, main, table
 from experiments.results.reading import read_study
 from fedjax_collapse.core.masks import by_path
 
@@ -54,11 +54,21 @@ def test_curves_and_their_gains(tmp_path):
     assert rows[-1].split(" | ")[1:] == ["+1.00", "6", "+1.00", "9 |"]
 
 
+def test_the_interval_of_gains():
+    """3 ± t s / sqrt(3), with the quantile t = 4.3027 of two degrees of freedom and s = 2.6458; NaN has no pair."""
+    at = np.ones(1)
+    gains = {"fedit": [0.0] * 4, "a": [1.0, 2.0, 6.0, math.nan], "b": [-1.0]}
+    curves = [Curve("s", arm, seed, at, at, at, 50.0, g) for arm, own in gains.items() for seed, g in enumerate(own)]
+    *_, fedit, a, b = table(curves, "fedit").splitlines()
+    assert fedit.endswith("| 50.0 ± 0.0 |  |  |  |")
+    assert a.endswith("| +3.0 | −3.6 to +9.6 | 3 of 3 |") and b.endswith("| −1.0 | - | 0 of 1 |")
+
+
 def test_the_command_writes_runs_and_figure(tmp_path, capsys):
     study = write_study(tmp_path / "study")
     assert main([str(study), f"--out={tmp_path / 'out'}"]) == 0
     printed = capsys.readouterr().out
-    assert "| b | 2 | 0.2500 ± 0.0000 | 0.0625 ± 0.0000 |" in printed and "| −2.0 ± 0.0 | 0 of 2 |" in printed
+    assert "| b | 2 | 0.2500 ± 0.0000 | 0.0625 ± 0.0000 |" in printed and "| −2.0 | −2.0 to −2.0 | 0 of 2 |" in printed
     with (tmp_path / "out" / "runs.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 24 and rows[3]["energy"] == "1.0" and rows[-1]["gain"] == ""
