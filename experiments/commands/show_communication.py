@@ -21,6 +21,7 @@ from experiments.config.parsing import parse
 from experiments.config.resolving import Cell, StudySpec, resolve
 from experiments.results.metrics import show_number
 from experiments.results.tables.pivots import paper_note
+from experiments.study import waiting
 from experiments.study.console import Console
 from experiments.study.preparing import Examples
 from fedjax_collapse.core.records import UserError
@@ -37,14 +38,13 @@ def main(arguments: list[str]) -> int:
     try:
         options = parse(arguments)
         study = resolve(options.config, Path(), options.arm, settings=options.setting)
-        console = Console()
-        with console.wait(f"counting what {len(study.cells)} arms exchange", len(study.cells)) as advance:
+        with waiting.wait(f"counting what {len(study.cells)} arms exchange", len(study.cells)) as advance:
             found = []
             for row in counted(study):
                 found.append(row)
                 advance()
         rows = [HEADING, *(_row(cell.name, *numbers) for cell, *numbers in found)]
-        paper = paper_of(study.config, counted=True)
+        paper, console = paper_of(study.config, counted=True), Console()
         console.print_rows(_with_paper(rows, paper, [cell for cell, *_ in found]) if paper else rows)
         if paper:
             console.note(f"Paper: {paper_note(paper)}")
