@@ -51,14 +51,14 @@ class Batch(NamedTuple):
     """One minibatch of one client. ``mask`` is False on padding rows, which must not influence anything.
 
     If every token of a sequence has a label, a row is a token: ``batch`` is then sequences times length for all but the
-    inputs, and ``mask`` is also False where there is no target. Or tokens are sorted: first those at ``places``, then
-    padding (``data.batches.sort_tokens``).
+    inputs, and ``mask`` is also False where there is no target. Or rows are those of some tokens,
+    at ``places`` (``data.batches.cut_tokens``).
     """
 
     inputs: jax.Array  # [batch, ...], normalised; of tokens [sequences, length]
     labels: jax.Array  # [batch, ...]
     mask: jax.Array  # [batch], bool
-    places: jax.Array | None = None  # [batch] of the rows among all tokens, ``batch`` for padding; None: not sorted
+    places: jax.Array | None = None  # [batch] of the rows among all tokens, or their number for padding; None: of all
 
 
 class Outputs(NamedTuple):

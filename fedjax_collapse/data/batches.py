@@ -39,17 +39,26 @@ def get_batch(
     return Batch(inputs if examples.mean is None else (inputs - examples.mean) / examples.std, labels, mask)
 
 
-def sort_tokens(batch: Batch) -> Batch:
-    """Returns a batch of tokens with those first that have a target or come before one in their sequence.
+def cut_tokens(batch: Batch, room: int) -> Batch:
+    """Returns a batch of tokens with the rows of those alone that targets need, padded to ``room`` rows.
 
-    A network computes the others in vain; sorted, they are padding at the end, which it may leave out.
+    They have a target or come before one in their sequence. ``room`` must not be less than ``count_tokens``.
     """
     count = len(batch.mask)
-    mask = batch.mask.reshape(len(batch.inputs), -1)
-    is_needed = jax.lax.cummax(mask.astype(jnp.int32), axis=1, reverse=True).reshape(-1)
-    (places,) = jnp.nonzero(is_needed, size=count, fill_value=count)
+    is_needed = _are_needed(batch.mask.reshape(len(batch.inputs), -1)).reshape(-1)
+    (places,) = jnp.nonzero(is_needed, size=room, fill_value=count)
     labels, mask = (of_all.at[places].get(mode="fill", fill_value=0) for of_all in (batch.labels, batch.mask))
     return Batch(batch.inputs, labels, mask, places)
+
+
+def count_tokens(examples: Examples, rows: jax.Array, mask: jax.Array) -> jax.Array:
+    """Returns the number of tokens of the sequences at ``rows`` [batch], where ``mask``, that targets need."""
+    labels = examples.labels.at[rows].get(mode="promise_in_bounds")
+    return jnp.sum(_are_needed(mask[:, None] & (labels != examples.pad)))
+
+
+def _are_needed(mask):
+    return jax.lax.cummax(mask.astype(jnp.int32), axis=1, reverse=True)
 
 
 def token_rows(rows: jax.Array, length: int) -> jax.Array:

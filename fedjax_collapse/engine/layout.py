@@ -16,7 +16,8 @@ from fedjax_collapse.nn.model import Model
 
 _SMALL_LAYERS, _SMALL_WEIGHTS = 12, 5_000_000
 _SHALLOW = 10  # layers up to which a program that contains the network's step twice still compiles fast
-_WORTHWHILE, _MUCH = 0.03, 0.2  # the least fraction of the computed samples that has to be saved; by deep networks
+_TOKEN_PARTS = 4
+_WORTHWHILE, _MUCH = 0.03, 0.25  # the least fraction of the computed samples that has to be saved; by deep networks
 
 
 class Layout(NamedTuple):
@@ -26,7 +27,8 @@ class Layout(NamedTuple):
         client_map: lays out the clients.
         cohort_size: clients in a round.
         max_rounds: the most rounds in one call.
-        batch_parts: the number of parts into which a batch is divided. Parts without true rows are not computed.
+        batch_parts: the number of parts into which a batch is divided, by examples or, if each token has a label, by
+            tokens. Parts without true rows are not computed.
     """
 
     client_map: ClientMap
@@ -98,26 +100,25 @@ def clients_at_once(target: Target, model: Model) -> int:
     return 10 if target.platform == "gpu" or (target.is_tpu and is_small) else 1
 
 
-def batch_parts(client_map: ClientMap, model: Model, sizes: np.ndarray, batch_size: int) -> int:
+def batch_parts(
+    client_map: ClientMap, model: Model, sizes: np.ndarray, batch_size: int, of_tokens: bool = False
+) -> int:
     """Returns the number of parts into which it pays to divide a batch.
 
     A client's step is compiled for each number of parts. One part under ``vmap``, where a branch costs all of its
-    cases, and if nearly all batches are full. Four for dense networks, which compile fast, two for others of few
-    layers. Deep networks compile slowly: two or four only if that saves much.
+    cases, and if nearly all batches are full. Four for dense networks, which compile fast, otherwise two; for deep
+    networks, which compile slowly, only if that saves much. ``of_tokens``, four: a batch is then cut by its tokens, as
+    most sequences end with padding.
     """
     if not client_map.runs_clients_alone:
         return 1
+    if of_tokens:
+        return _TOKEN_PARTS
     kernels = _kernels(model)
-    is_deep, is_dense = len(kernels) > _SHALLOW, all(len(shape) == 2 for shape in kernels)
-    choices = ((2, _MUCH), (4, _MUCH)) if is_deep else ((4 if is_dense else 2, _WORTHWHILE),)
-    chosen = 1
-    for parts, worthwhile in choices:
-        parts = min(parts, batch_size)
-        before, cut = (np.sum(padded_sizes(sizes, batch_size, number)) for number in (chosen, parts))
-        if before - cut < worthwhile * before:
-            break
-        chosen = parts
-    return chosen
+    is_dense, is_deep = all(len(shape) == 2 for shape in kernels), len(kernels) > _SHALLOW
+    parts = min(4 if is_dense and not is_deep else 2, batch_size)
+    whole, cut = (np.sum(padded_sizes(sizes, batch_size, number)) for number in (1, parts))
+    return parts if whole - cut >= (_MUCH if is_deep else _WORTHWHILE) * whole else 1
 
 
 def _kernels(model):

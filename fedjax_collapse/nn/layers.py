@@ -17,7 +17,6 @@ from fedjax_collapse.core.target import Target
 from fedjax_collapse.nn.batch_norm import at_least_float32, count_values, normalize_batch
 from fedjax_collapse.nn.lowerings.convolution import Convolution, TimedLowerings, convolve
 from fedjax_collapse.nn.lowerings.sums import add_bias
-from fedjax_collapse.nn.places import multiply_rows
 from fedjax_collapse.nn.pooling import avg_pool as avg_pool
 from fedjax_collapse.nn.pooling import max_pool as max_pool
 
@@ -47,7 +46,6 @@ class Dense(nn.Module):
     """``inputs @ kernel + bias`` over the last axis, initialised as PyTorch's Linear.
 
     ``kernel_init`` does not affect the bias. ``part``: the name of a part of the network (``masks.py``), if any.
-    ``places``: of tokens among all, if padding comes last and shall be left out (``places.py``).
     ``target``: if given, the gradient of the bias is summed in the way that is fast there (``lowerings/sums.py``).
     """
 
@@ -60,19 +58,19 @@ class Dense(nn.Module):
     target: Target | None = None
 
     @nn.compact
-    def __call__(self, inputs: jax.Array, places: jax.Array | None = None) -> jax.Array:
+    def __call__(self, inputs: jax.Array) -> jax.Array:
         channels = inputs.shape[-1]
         kernel = self.param("kernel", self.kernel_init(channels, self.features), (channels, self.features))
-        outputs = self.multiply(*cast((inputs, kernel), self.dtype), places)
+        outputs = self.multiply(*cast((inputs, kernel), self.dtype))
         if not self.use_bias:
             return outputs
         bias = _bias(self, channels, self.bias_init)
         return outputs + bias if self.target is None else add_bias(outputs, bias, self.target)
 
     @nn.nowrap
-    def multiply(self, inputs: jax.Array, kernel: jax.Array, places: jax.Array | None = None) -> jax.Array:
+    def multiply(self, inputs: jax.Array, kernel: jax.Array) -> jax.Array:
         """Returns the product with a kernel [in, any number of features]."""
-        return multiply_rows(inputs, kernel, places)
+        return inputs @ kernel
 
 
 class PatchEmbedding(nn.Module):

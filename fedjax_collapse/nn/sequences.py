@@ -12,7 +12,6 @@ from fedjax_collapse.nn.batch_norm import at_least_float32
 from fedjax_collapse.nn.heads import classify
 from fedjax_collapse.nn.layers import Init, cast
 from fedjax_collapse.nn.network import Network
-from fedjax_collapse.nn.places import multiply_rows
 from fedjax_collapse.nn.projector import project
 
 
@@ -156,7 +155,7 @@ class TokenNetwork(Network, kw_only=True):
         if self.normalize_features:
             features = features * jax.lax.rsqrt(jnp.maximum(jnp.sum(features**2, axis=1, keepdims=True), 1e-24))
         if self.tied:
-            return Outputs(features, multiply_rows(features, table.T, places))
+            return Outputs(features, features @ table.T)
         return Outputs(features, classify(self.head, features, self.num_classes))
 
     def _check_tokens(self, tokens):

@@ -168,7 +168,10 @@ def check(run: Run, model: Model, schedule: Schedule, hardware: Hardware = Hardw
         method.check_cohort(cohort_size, federation.num_clients)
     engine.check_at_once("client_map", client_map, cohort_size, "the clients of a round")
     engine.check_watch(schedule.watch, federation.num_clients)
-    parts = 1 if training.drop_last else engine.batch_parts(client_map, model, sizes, training.batch_size)
+    of_tokens = federation.train.pad is not None
+    parts = engine.batch_parts(client_map, model, sizes, training.batch_size, of_tokens)
+    if training.drop_last and not of_tokens:
+        parts = 1
     if hardware.run_map is not None and not hardware.run_map.runs_clients_alone:
         parts = 1
     layout = engine.Layout(

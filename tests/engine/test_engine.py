@@ -190,7 +190,7 @@ def test_short_batches_cost_their_parts_alone(federation, model):
     assert parts(engine.Sharded(2, engine.Chunked(1)), Model(dense, federation.input_shape), sizes) == 4
     assert parts(engine.Chunked(2), model, sizes) == parts(engine.Vectorized(), model, sizes) == 1
     deep = Model(deep, federation.input_shape)
-    assert [parts(engine.Chunked(1), deep, np.full(5, size)) for size in (2, 4, 6, 30)] == [4, 2, 1, 1]
+    assert [parts(engine.Chunked(1), deep, np.full(5, size)) for size in (2, 4, 6, 30)] == [2, 2, 1, 1]
     assert parts(engine.Chunked(1), model, np.full(5, 8 * 100 + 3)) == 1
     assert engine_layout.padded_sizes(np.array([0, 1, 3, 4, 7, 8, 9, 19]), 8, 3).tolist() == [0, 3, 3, 6, 8, 8, 11, 19]
 

@@ -1,13 +1,12 @@
-"""Rows of some tokens, products of the first rows, and rounds that leave out what no target needs."""
+"""Rows of some tokens, and batches of the tokens that targets need."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
-from fedjax_collapse.core.records import Batch
-from fedjax_collapse.data.batches import sort_tokens
-from fedjax_collapse.nn.places import multiply_rows, rows_at, spread
+from fedjax_collapse.core.records import Batch, Examples
+from fedjax_collapse.data.batches import count_tokens, cut_tokens
+from fedjax_collapse.nn.places import rows_at, spread
 
 PLACES = jnp.array([4, 0, 3, 6, 6, 6])  # of six tokens; three of the places are padding
 
@@ -24,35 +23,14 @@ def test_rows_go_and_come_back():
         np.testing.assert_array_equal(matrix @ rows.ravel(), function(rows, PLACES).ravel())  # both are linear
 
 
-@pytest.mark.parametrize("count", [0, 1, 3, 8, 9, 19])
-def test_products_of_the_first_rows(count):
-    """And their gradients, also under vmap; rows behind them do not count."""
-    with jax.enable_x64(True):
-        rows, matrix, weights = (
-            jax.random.normal(jax.random.key(i), shape) for i, shape in enumerate([(19, 3), (3, 4), (19, 4)])
-        )
-        is_true = (jnp.arange(19) < count)[:, None]
-        rows, places = jnp.where(is_true, rows, 0), jnp.where(is_true[:, 0], jnp.arange(19), 19)
-
-        def scalar(multiply, rows, matrix):
-            return jnp.sum(jnp.where(is_true, weights * multiply(rows, matrix) ** 2, 0))
-
-        def value_and_gradient(multiply):
-            return jax.value_and_grad(lambda *both: scalar(multiply, *both), argnums=(0, 1))
-
-        expected = value_and_gradient(jnp.matmul)(rows, matrix)
-        cut = value_and_gradient(lambda rows, matrix: multiply_rows(rows, matrix, places))
-        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-14), cut(rows, matrix), expected)
-        two = jax.vmap(cut)(jnp.stack([rows, 2 * rows]), jnp.stack([matrix, matrix / 2]))
-        jax.tree.map(lambda a, b: np.testing.assert_allclose(a[0], b, atol=1e-14), two, expected)
-        assert np.any(multiply_rows(rows + 1, matrix, places)[count:] == 0) == (count < 17)  # parts of three rows
-
-
-def test_needed_tokens_come_first():
+def test_only_needed_tokens_are_kept():
     mask = jnp.array([[False, True, False], [False, False, False], [True, False, True]])
     batch = Batch(jnp.arange(9).reshape(3, 3), jnp.arange(10, 19), mask.reshape(-1))
-    found = sort_tokens(batch)
-    assert found.places.tolist() == [0, 1, 6, 7, 8, 9, 9, 9, 9]  # 0 and 7 have no target, but a later token has
-    assert found.labels.tolist() == [10, 11, 16, 17, 18, 0, 0, 0, 0]
-    assert found.mask.tolist() == [False, True, True, False, True, *[False] * 4]
+    labels, rows = jnp.where(mask, 1, 0), jnp.arange(3)
+    examples = Examples(batch.inputs, labels, None, None, pad=jnp.array(0))
+    assert count_tokens(examples, rows, jnp.ones(3, bool)) == 5 and count_tokens(examples, rows, rows < 2) == 2
+    found = cut_tokens(batch, 6)
+    assert found.places.tolist() == [0, 1, 6, 7, 8, 9]  # 0 and 7 have no target, but a later token has
+    assert found.labels.tolist() == [10, 11, 16, 17, 18, 0]
+    assert found.mask.tolist() == [False, True, True, False, True, False]
     assert found.inputs is batch.inputs

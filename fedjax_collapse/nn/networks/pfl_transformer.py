@@ -75,7 +75,7 @@ class CausalBlock(nn.Module):
     @nn.compact
     def __call__(self, tokens: jax.Array, train: bool, places: jax.Array | None) -> jax.Array:
         def dense(name, inputs, features, **inits):
-            return Dense(features, **inits, dtype=self.dtype, target=self.target, name=name)(inputs, places)
+            return Dense(features, **inits, dtype=self.dtype, target=self.target, name=name)(inputs)
 
         def drop(inputs):
             if places is None or not self.dropout or not train:

@@ -13,11 +13,12 @@ from fedjax_collapse.core.loops import repeat
 from fedjax_collapse.core.randomness import Stream
 from fedjax_collapse.core.records import EPOCH, OPTIMIZER, Batch, Key, PyTree, Trained, Variables
 from fedjax_collapse.data.batches import (
+    count_tokens,
+    cut_tokens,
     get_batch,
     over_batches,
     pad_to_batches,
     shuffled_rows,
-    sort_tokens,
     token_rows,
     zeros_of,
 )
@@ -91,6 +92,8 @@ class _Phase:
         self.fixed = masks.union(frozen, masks.invert(context.model.mask(part))).params
         self.optimizer = self.training.make_optimizer(context.round)
         self.rows = pad_to_batches(self.client.rows, self.training.batch_size)
+        self.cuts_tokens = context.batch_parts > 1 and context.examples.pad is not None
+        self.most_rows = self.training.batch_size * (context.examples.labels.shape[1] if self.cuts_tokens else 1)
         # traced once, both for its shapes and in the loop
         self.differentiate = jax.jit(self._differentiate, static_argnums=0, inline=True)
 
@@ -114,7 +117,7 @@ class _Phase:
                     new = self.step(number, order, key_steps, first_epoch + index, carry)
                     if what := _not_finite(new):
                         where = int(self.context.round), int(self.client.id), int(count)
-                        batch, _ = self._get_batch(self.training.batch_size, number, order, key_steps)
+                        batch, _ = self._get_batch(self.most_rows, number, order, key_steps)
                         raise NotFinite(what, where, self.whole(carry[0][0]), batch)
                     return new
 
@@ -123,7 +126,7 @@ class _Phase:
         (variables, carries), first = trained, jnp.zeros((), size.dtype)
         trained = variables._replace(params=masks.without(self.fixed, variables.params)), carries
         arguments = trained, first, jnp.arange(len(self.rows)), self.client.key
-        total = zeros_of(jax.eval_shape(self.differentiate, self.training.batch_size, *arguments)[2])
+        total = zeros_of(jax.eval_shape(self.differentiate, self.most_rows, *arguments)[2])
         logged = self.training.logged_epochs
         by_epoch = jax.tree.map(lambda zero: jnp.zeros(logged, zero.dtype), total) if logged else ()
         sums = (total, by_epoch)
@@ -139,14 +142,13 @@ class _Phase:
     def step(self, index: jax.Array, order: jax.Array, key: Key, epoch: jax.Array, carry: PyTree) -> PyTree:
         """Returns what is trained, optimizer state and sums after a step.
 
-        A short batch costs no more than the parts that it fills.
+        A batch of few examples, or tokens, costs no more than the parts that they fill.
         """
         trained, optimizer_state, (total, by_epoch) = carry
-        params = trained[0].params
-        batch_size, parts = self.training.batch_size, self.context.batch_parts
-        part = -(-batch_size // parts)
-        num_parts = divide(self.client.size - index * batch_size + part - 1, part)
-        sizes = [min(count * part, batch_size) for count in range(1, parts + 1)]
+        params, parts = trained[0].params, self.context.batch_parts
+        part = -(-self.most_rows // parts)
+        num_parts = divide(self._count_rows(index, order) + part - 1, part)
+        sizes = [min(count * part, self.most_rows) for count in range(1, parts + 1)]
         branches = [functools.partial(self.differentiate, size) for size in sizes]
         inputs = (trained, index, order, key)
         outcome = jax.lax.switch(num_parts - 1, branches, *inputs)  # no branch if there is one
@@ -162,7 +164,7 @@ class _Phase:
     def _differentiate(self, num_rows, trained, index, order, key):
         """Returns a batch's gradient, its running statistics with what methods carry on, and its sums.
 
-        The batch has ``num_rows`` rows. The sums are the number of true rows and the metrics times this number.
+        The batch has ``num_rows`` examples, or tokens. The sums are the number of true rows and the metrics times it.
         """
         (variables, carries), (batch, frozen) = trained, self._get_batch(num_rows, index, order, key)
         key, context = jax.random.fold_in(key, index), self.context._replace(carries=carries)
@@ -176,18 +178,28 @@ class _Phase:
         """Returns the variables with the params that are not trained."""
         return variables._replace(params=masks.fill(variables.params, self.start))
 
-    def _get_batch(self, num_rows, index, order, key):
-        """Returns a step's batch with ``num_rows`` rows, and the frozen outputs on it."""
+    def _count_rows(self, index, order):
+        """Returns how many examples a step's batch has, or how many tokens it needs."""
+        if not self.cuts_tokens:
+            return self.client.size - index * self.training.batch_size
+        positions, mask = self._positions(self.training.batch_size, index, order)
+        return count_tokens(self.context.examples, self.rows[positions], mask)
+
+    def _positions(self, count, index, order):
+        """Returns which of the client's examples are in a step, [count], and whether they are true."""
         first = index * self.training.batch_size
-        mask = first + jnp.arange(num_rows) < self.client.size
-        positions = jax.lax.dynamic_slice_in_dim(order, first, num_rows)
-        key = Stream.AUGMENTATION.key(key)
-        augmentation, rows = self.training.augmentation, self.rows[positions]
-        batch = get_batch(self.context.examples, rows, mask, augmentation, key)
-        length = len(batch.mask) // num_rows
-        batch = self.context.batch(sort_tokens(batch) if length > 1 else batch)
+        return jax.lax.dynamic_slice_in_dim(order, first, count), first + jnp.arange(count) < self.client.size
+
+    def _get_batch(self, num_rows, index, order, key):
+        """Returns a step's batch with ``num_rows`` examples, or tokens, and the frozen outputs on it."""
+        context, augmentation = self.context, self.training.augmentation
+        count = self.training.batch_size if self.cuts_tokens else num_rows
+        positions, mask = self._positions(count, index, order)
+        batch = get_batch(context.examples, self.rows[positions], mask, augmentation, Stream.AUGMENTATION.key(key))
+        length = len(batch.mask) // count
+        batch = context.batch(cut_tokens(batch, num_rows) if self.cuts_tokens else batch)
         if augmentation:
-            return batch, frozen_outputs(self.context, batch)
+            return batch, frozen_outputs(context, batch)
         positions = rows_at(token_rows(positions, length), batch.places)
         return batch, jax.tree.map(lambda leaf: leaf[positions], self.tables)
 
