@@ -159,7 +159,8 @@ def test_the_line_on_cohorts_and_memory_is_printed_once_a_study():
 
 
 @pytest.mark.parametrize("encoding, sign", [("utf-8", "±"), ("ascii", "+-"), ("cp1252", "+-")])
-def test_final_table_lines_up_and_fits_the_encoding(encoding, sign):
+def test_final_table_lines_up_and_fits_the_encoding(monkeypatch, encoding, sign):
+    monkeypatch.setenv("COLUMNS", "120")
     stream = Stream(encoding)
     Console(stream=stream).print_table(SUMMARY)
     *lines, note = stream.text().splitlines()
