@@ -221,4 +221,4 @@ def _arrays(failure):
     if step is None:
         return {}
     arrays = {"client": client, "step": step, **failure.batch._asdict(), **masks.by_path(failure.variables._asdict())}
-    return {name: np.asarray(array) for name, array in arrays.items()}
+    return {name: np.asarray(array) for name, array in arrays.items() if array is not None}
