@@ -5,7 +5,7 @@ import copy
 import jax
 import numpy as np
 import torch
-from conftest import assert_close
+from conftest import as_stored, assert_close
 
 from reference.networks import load_params, statistics, vector
 from reference.personal_steps import PlainSteps
@@ -117,6 +117,7 @@ class PlainAPFL(PlainFedAvg):
     def check(self, found, rounds):
         stored = [self.own.get(i, self.initial) for i in range(len(self.sizes))]
         networks = jax.tree.map(lambda *leaves: np.stack(leaves), *(network.dump() for network, _ in stored))
-        assert_close(found.state.clients.memory["apfl"].variables, networks, TOLERANCE)
-        assert_close(found.state.clients.memory["apfl"].alpha, np.array([alpha for _, alpha in stored]), TOLERANCE)
+        memory = found.state.clients.memory["apfl"]
+        assert_close(memory.variables, as_stored(memory.variables, networks), TOLERANCE)
+        assert_close(memory.alpha, np.array([alpha for _, alpha in stored]), TOLERANCE)
         assert len({alpha for _, alpha in stored}) > 2
