@@ -164,11 +164,6 @@ def assert_same_bits(first, second) -> None:
     jax.tree.map(lambda a, b: np.testing.assert_array_equal(np.asarray(a), np.asarray(b)), first, second)
 
 
-def as_stored(stored, whole):
-    """What of a client's whole memory is stored: None in place of what is frozen."""
-    return jax.tree.map(lambda a, b: None if a is None else b, stored, whole, is_leaf=lambda leaf: leaf is None)
-
-
 def assert_close(first, second, tolerance: float) -> None:
     """Every leaf of two trees agrees; the tolerance is relative to its largest entry, absolute if that is below 1."""
 

@@ -51,7 +51,11 @@ def stored(memory: Mapping[str, PyTree], like: Mapping[str, PyTree]) -> dict[str
 
 
 def _made(method, model, variables):
-    return method.init_memory(_given(method, model, variables), model.output_shapes(variables))
+    return method.init_memory(_given(method, model, variables), _shapes(model))
+
+
+def _shapes(model):
+    return model.initial_shapes()._replace(levels=())  # found once for each network
 
 
 def _given(method, model, variables):
@@ -65,7 +69,7 @@ def _constant(method: Method, model: Model, variables: Variables, memory: PyTree
     """Returns the mask of the memory's leaves that are not stored."""
     given = _given(method, model, variables)
     shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), given)
-    jaxpr = jax.make_jaxpr(lambda given: method.init_memory(given, model.output_shapes(variables)))(shapes).jaxpr
+    jaxpr = jax.make_jaxpr(lambda given: method.init_memory(given, _shapes(model)))(shapes).jaxpr
     names = dict(zip(jaxpr.invars, masks.by_path(given), strict=True))
     needs = dependences(jaxpr, [frozenset([name]) for name in names.values()])
     sizes = {path.partition("/")[2]: (path in alike, leaf.shape) for path, leaf in masks.by_path(variables).items()}

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 from conftest import assert_same_bits
+from small_store import save_small_store
 
 from fedjax_collapse import (
     FedAvg,
@@ -20,7 +21,6 @@ from fedjax_collapse import (
     simulate,
 )
 from fedjax_collapse.data import augment
-from fedjax_collapse.data.store import StoreWriter
 from fedjax_collapse.simulation.divergence import Suspicion, suspect
 from fedjax_collapse.storage import client_states
 
@@ -34,12 +34,7 @@ OPTIONS = dict(rounds=5, key=jax.random.key(1), evaluate_every=2, checkpoint_eve
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    rng, folder = np.random.default_rng(0), tmp_path_factory.mktemp("data") / "store"
-    with StoreWriter(folder, class_names=("a", "b", "c"), mean=(100.0,), std=(50.0,)) as store:
-        for number, size in enumerate(SIZES):
-            store.add(f"c{number}", rng.integers(0, 256, (size, 4, 4, 1), np.uint8), rng.integers(0, 3, size))
-        store.add_test(rng.integers(0, 256, (20, 4, 4, 1), np.uint8), rng.integers(0, 3, 20))
-    return folder
+    return save_small_store(tmp_path_factory.mktemp("data") / "store", SIZES, tests=20)
 
 
 def run(store, storage="disk", most=6, algorithm=None, sampler=None, **options):

@@ -2,14 +2,13 @@
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 from conftest import assert_same_bits, run_at_once
 from flax import struct
+from small_store import save_small_store
 
 from experiments.config import names
 from fedjax_collapse import FedAvg, Federation, LocalTraining, Method, Model, Participation, UserError, engine, nn
-from fedjax_collapse.data.store import StoreWriter
 from fedjax_collapse.methods import MOON, Ditto, FedExLoRA, Scaffold
 from fedjax_collapse.nn.adapters import LoRA
 from fedjax_collapse.training import client_memory
@@ -25,12 +24,7 @@ BASE = 16 * 6 + 6 + 2  # and the scales
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
-    rng, folder = np.random.default_rng(0), tmp_path_factory.mktemp("data") / "store"
-    with StoreWriter(folder, class_names=("a", "b", "c"), mean=(100.0,), std=(50.0,)) as store:
-        for number, size in enumerate(SIZES):
-            store.add(f"c{number}", rng.integers(0, 256, (size, 4, 4, 1), np.uint8), rng.integers(0, 3, size))
-        store.add_test(rng.integers(0, 256, (9, 4, 4, 1), np.uint8), rng.integers(0, 3, 9))
-    return folder
+    return save_small_store(tmp_path_factory.mktemp("data") / "store", SIZES, tests=9)
 
 
 def network():
