@@ -42,7 +42,7 @@ def torch_step(model, name, arrays, batch):
     for module in network.modules():
         if isinstance(module, torch.nn.Dropout | pytorch_layers.DropPath):  # there is no key
             module.eval()
-    images, labels, mask = (torch.tensor(np.array(field)) for field in batch)
+    images, labels, mask = (torch.tensor(np.array(field)) for field in batch[:3])
     images, labels = images[mask].permute(0, 3, 1, 2), labels[mask].long()
 
     features = network.represent(images)
