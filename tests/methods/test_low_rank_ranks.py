@@ -30,7 +30,21 @@ from low_rank_case import (
 
 from fedjax_collapse import FedAvg, LocalTraining, Model, UserError, nn, simulate
 from fedjax_collapse.core.options import constructor
-from fedjax_collapse.methods import ClipUpdate, FlexLoRA, FLoRA, HetLoRA, LoRAFAIR, RaFLoRA, RBLoRA, _low_rank, hetlora
+from fedjax_collapse.methods import (
+    ClipUpdate,
+    FedDC,
+    FedDyn,
+    FlexLoRA,
+    FLoRA,
+    HetLoRA,
+    LoRAFAIR,
+    RaFLoRA,
+    RBLoRA,
+    Scaffold,
+    TopK,
+    _low_rank,
+    hetlora,
+)
 from fedjax_collapse.nn.adapters import LoRA
 
 __all__ = ["float64"]
@@ -223,6 +237,12 @@ def test_flora_needs_momentum_that_starts_anew():
     training = LocalTraining(momentum=0.5, momentum_reset=False, freeze="base")
     with pytest.raises(UserError, match=r"^FLoRA: training.momentum_reset=False would move a client's new adapters by"):
         FedAvg(training, {"flora": FLoRA()}).check(network())
+
+
+@pytest.mark.parametrize("other", [Scaffold(), FedDyn(), FedDC(), TopK()])
+def test_flora_has_no_partner_that_remembers_changes_of_adapters(other):
+    with pytest.raises(UserError, match=r"^FLoRA: other keeps, from round to round, .*; leave one of the two out$"):
+        FedAvg(LocalTraining(), {"other": other, "flora": FLoRA()}).check(network())
 
 
 def test_flora_draws_adapters_for_every_layer():
