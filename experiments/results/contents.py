@@ -38,9 +38,9 @@ PLOTS = (
     Plot(
         "sweep",
         "Sweep",
-        "Accuracy, effective rank of the server model and R after the last round, against the swept value; if there "
-        "are several axes, lines differ in the values of the others. Mean over seeds, with one standard deviation "
-        "(n - 1) to either side; a grey line is an arm that is not swept.",
+        "Accuracy (or the task's score), effective rank of the server model and R after the last round, against the "
+        "swept value; if there are several axes, lines differ in the values of the others. Mean over seeds, with one "
+        "standard deviation (n - 1) to either side; a grey line is an arm that is not swept.",
         sweep,
         wide=True,
         optional=True,
@@ -51,6 +51,14 @@ PLOTS = (
         f"The headline accuracy (see the note below the table) after each round, {ACCURACY.better} is better; "
         f"{_BAND}.{_LATE}",
         figures.accuracy,
+        optional=True,
+    ),
+    Plot(
+        "score",
+        "Score of the task",
+        f"The score of a task that has no accuracy (see the note below the table) after each round; {_BAND}.{_LATE}",
+        figures.score,
+        optional=True,
     ),
     Plot(
         "spectra",
@@ -225,6 +233,7 @@ OVERVIEW = (  # of all settings
         f"The headline accuracy after each round, a panel for each setting; {_BAND}.",
         figures.over_settings(ACCURACY.name),
         wide=True,
+        optional=True,
     ),
     Plot(
         "effective-rank",

@@ -120,8 +120,8 @@ def metric_of(name: str) -> Metric:
 
 
 def headline_in(names: Container[str]) -> Metric:
-    """Returns the headline of the task whose metrics have these names: the accuracy, or the task's own score."""
-    return next((metric for metric in SCORES if metric.name in names), ACCURACY)
+    """Returns the headline among metrics of these names: the accuracy or, without one, the score of the task."""
+    return next((metric for metric in (ACCURACY, *SCORES) if metric.name in names), ACCURACY)
 
 
 def is_of_domain(name: str) -> bool:

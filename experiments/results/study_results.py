@@ -25,7 +25,9 @@ from experiments.results.metrics import (
     SCORES,
     SUMMARISED,
     VALIDATION,
+    Metric,
     R,
+    headline_in,
     is_of_domain,
     is_privacy,
     number,
@@ -128,6 +130,11 @@ class Study:
             runs=tuple(run._replace(setting="") for run in self.runs if run.setting == setting),
             setting=setting,
         )
+
+    @property
+    def score(self) -> Metric:
+        """The metric that is compared: the accuracy or, if no run has one, the score of its task."""
+        return headline_in({name for run in self.runs for row in run.metrics for name in row})
 
     @property
     def rounds(self) -> int:

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from experiments.config.cells import RunName
 from experiments.config.resolving import RunSpec, StudySpec
 from experiments.folder import ERROR_LOG, LOCK, METRICS, TIMING, is_finished
-from experiments.results.metrics import ACCURACY, number
+from experiments.results.metrics import headline_in, number
 from experiments.startup import STOPPED, STOPPED_EARLY, STOPPING
 from experiments.study import machine
 from experiments.study.console import ROUNDS_PER_LINE, Console
@@ -246,12 +246,13 @@ class _Progress:
             self._done.add(run.name)
         if is_done or round >= shown + ROUNDS_PER_LINE or round > 0 == shown:
             self._shown[run.name] = round
-            accuracy = ACCURACY.say([row.get(ACCURACY.name)])
+            metric = headline_in(row)
+            score = metric.say([row.get(metric.name)])
             ended = f"  finished, {len(self._done)} of {len(self._runs)}" * is_done
             left = self.left()
             own = duration(self._pace.seconds({run.name: left[run.name]}, is_compiled=True))
             study = duration(self._pace.seconds_divided(left, self._processes))
-            self._console.note(f"{run}  round {round}/{rounds}  {accuracy}{ended}  left {own} (study {study})")
+            self._console.note(f"{run}  round {round}/{rounds}  {score}{ended}  left {own} (study {study})")
 
     def _time(self, run):
         """Takes the seconds of the run's last evaluated rounds, unless they are known."""

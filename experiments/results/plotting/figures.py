@@ -100,6 +100,7 @@ def over_settings(metric: str) -> Callable[..., "Figure | None"]:
 
 
 accuracy = over_rounds(lambda study: [ACCURACY.name])
+score = over_rounds(lambda study: [study.score.name] if study.score != ACCURACY else [])
 training_loss = over_rounds(lambda study: [TASK_LOSS.name])
 
 

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from experiments.results.metrics import ACCURACY, EFFECTIVE_RANK, Metric, number
+from experiments.results.metrics import EFFECTIVE_RANK, Metric, number
 from experiments.results.plotting import drawing
 from experiments.results.plotting.arm_colours import colours_of
 from experiments.results.plotting.figures import curves, draw_curves, with_legend
@@ -22,14 +22,14 @@ _SEED = {"linewidth": 0.7, "alpha": 0.4}
 
 @drawing.styled
 def headline(study: Study) -> "Figure | None":
-    """Accuracy and effective rank per round, and the server's spectrum at the end.
+    """Accuracy, or the score of the task, and effective rank per round, and the server's spectrum at the end.
 
     Thick lines are means over seeds, thin ones are single seeds; the title is the study's verdict. The result is None
     without effective ranks and spectra.
     """
     figure = drawing.new_figure(3.9, width=_WIDTH)
     accuracy, rank, spectrum = figure.subplots(1, 3)
-    _draw_rounds(accuracy, study, ACCURACY)
+    _draw_rounds(accuracy, study, study.score)
     lines = _draw_rounds(rank, study, EFFECTIVE_RANK) | _draw_variance(spectrum, study)
     if title := verdict(study):
         figure.suptitle(drawing.label(title, 110), x=0.01, ha="left", fontsize="x-large", fontweight="bold")

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from experiments.config.cells import Arm, arms_of
-from experiments.results.metrics import ACCURACY, EFFECTIVE_RANK, R, number
+from experiments.results.metrics import EFFECTIVE_RANK, Metric, R, number
 from experiments.results.plotting.drawing import COLOURS, MARKERS, MUTE, draws, label, legend, new_figure
 from experiments.results.selection import Selection
 from experiments.results.study_results import Study
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_METRICS = (ACCURACY, EFFECTIVE_RANK, R)
 _STYLES = (":", "--", "-.")
 _MARGIN = 0.05  # of the range of the values
 _SMALLEST, _LARGEST = 1e-30, 1e30  # numbers on an axis
@@ -36,10 +35,14 @@ def _swept(study: Study) -> dict[str, Arm]:
     return arms if any(arm.values for arm in arms.values()) else {}
 
 
+def _metrics_of(study: Study) -> tuple[Metric, ...]:
+    return study.score, EFFECTIVE_RANK, R
+
+
 def _after_the_last_round(study: Study) -> Selection:
     """Metrics after the last round, with the swept values."""
     swept, summary = _swept(study), {cell.arm: metrics for cell, metrics in study.summary.items()}
-    names = list(map(study.of_local, (metric.name for metric in _METRICS)))
+    names = list(map(study.of_local, (metric.name for metric in _metrics_of(study))))
     axes = list(dict.fromkeys(axis for arm in swept.values() for axis in arm.values))
     heading = ("arm", *axes, *(f"{name}: {part}" for name in names for part in ("mean", "std")))
     entries = {arm: [summary[arm].get(name) or {} for name in names] for arm in swept}
@@ -52,12 +55,12 @@ def _after_the_last_round(study: Study) -> Selection:
 @draws(_after_the_last_round)
 def sweep(study: Study, selection: Selection) -> "Figure":
     """A panel for each metric against the first axis of the sweep; a line for each arm and values of other axes."""
-    swept, axis, num_metrics = _swept(study), selection.heading[1], len(_METRICS)
+    swept, axis, metrics = _swept(study), selection.heading[1], _metrics_of(study)
     lines, others = lines_of(swept, axis), [name for name, arm in swept.items() if axis not in arm.values]
-    moments = {arm: np.reshape(row[-2 * num_metrics :], (num_metrics, 2)) for arm, *row in selection.rows}
+    moments = {arm: np.reshape(row[-2 * len(metrics) :], (len(metrics), 2)) for arm, *row in selection.rows}
     figure = new_figure(3.4, width=11)
     ticks = list(dict.fromkeys(value for line in lines for value in line.values))
-    for place, (axes, metric) in enumerate(zip(figure.subplots(1, num_metrics), _METRICS, strict=True)):
+    for place, (axes, metric) in enumerate(zip(figure.subplots(1, len(metrics)), metrics, strict=True)):
         shown = {arm: metric.factor * of_arm[place] for arm, of_arm in moments.items()}
         x = _places(axes, ticks)
         for i, line in enumerate(lines):

@@ -54,8 +54,7 @@ def accuracy_note(summary: Summary) -> str:
 
 def headline_of(summary: Summary) -> Metric:
     """Returns the metric that is compared: the accuracy or, if no cell has one, the score of its task."""
-    names = {name for metrics in summary.values() for name, entry in metrics.items() if (entry or {}).get("n")}
-    return ACCURACY if ACCURACY.name in names else headline_in(names)
+    return headline_in({name for of_cell in summary.values() for name, of in of_cell.items() if (of or {}).get("n")})
 
 
 def accuracy_of(metrics: Mapping[str, Any]) -> str:

@@ -29,7 +29,7 @@ from fedjax_collapse.simulation.measurement import HEADLINES
 from fedjax_collapse.storage.round_arrays import merge_segments, write_segment
 
 ROOT = Path(__file__).resolve().parents[3]
-SHOWN = [plot for plot in PLOTS if not plot.optional]  # in a study without measurements of its own
+SHOWN = [plot for plot in PLOTS if not plot.optional or plot.name == "accuracy"]  # in a study of classification
 STRENGTH = {"fedavg": 0.35, "feddecorr": 1.0}  # of the features: how little they collapse
 
 
@@ -369,6 +369,21 @@ def test_a_measurement_is_drawn_and_tabulated_under_its_name(tmp_path):
     parsed = Page(write_report(study).read_text(encoding="utf-8"))
     assert parsed.tags.count("svg") == len(SHOWN) + 1 and "measurements" in parsed.ids
     assert "Measurements" in parsed.words and "<gap>" in parsed.words
+
+
+@pytest.mark.usefixtures("unrendered")
+def test_the_score_of_a_task_without_accuracy_is_drawn_in_its_place(tmp_path):
+    study = make_study(tmp_path / "s", rounds=2)
+
+    def scored(rows):
+        return [{"recall_at_5" if name == "accuracy" else name: value for name, value in row.items()} for row in rows]
+
+    for file in study.glob("*/*/metrics.jsonl"):
+        rewrite_rows(file, scored)
+    parsed = Page(write_report(study).read_text(encoding="utf-8"))
+    assert parsed.tags.count("svg") == len(SHOWN) and "score" in parsed.ids and "accuracy" not in parsed.ids
+    axes, *_ = headline(read_study(study)).axes
+    assert axes.get_title(loc="left") == "recall at 5 (%)" and len(axes.lines) == 8  # three seeds and their mean, twice
 
 
 @pytest.mark.usefixtures("unrendered")
