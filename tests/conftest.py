@@ -41,6 +41,11 @@ def pytest_collection_finish():
     gc.set_threshold(100_000, 20, 20)
 
 
+def long_where(long, values):
+    """The parameters of a test, of which those with these names are marked ``long``."""
+    return [pytest.param(value, marks=pytest.mark.long) if value in long else value for value in values]
+
+
 @pytest.fixture(autouse=True, scope="module")
 def clear_caches():
     """Compiled programs are dropped after every module: a process may hold only so many memory maps."""

@@ -56,6 +56,7 @@ TINY = {
     "wide_resnet": Tiny(nn.WideResNet, dict(width_multiplier=1.0, depth=10), least=dict(width_multiplier=1 / 4)),
 }
 
+LARGE = ("alexnet", "efficientnet_b0", "mobilenet_v2", "resnet50", "wide_resnet")  # which take long to compile
 KINDS = [name for name in TINY if name != "resnet32"]  # whose small form is ResNet-20's
 
 

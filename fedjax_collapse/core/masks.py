@@ -18,7 +18,7 @@ by it costs nothing in a compiled program. ``Model.mask(name)`` makes one:
 """
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -29,13 +29,13 @@ Paths = Sequence[tuple[str, ...]]
 FACTORS = ("lora_a", "lora_b")  # the params of an adapter that are trained
 
 
-def named(name: str, variables: Variables, named_layers: Callable[[], Mapping[str, Paths]]) -> Variables:
+def named(name: str, variables: Variables, named_layers: Mapping[str, Paths]) -> Variables:
     """Returns the mask of a named part.
 
     Args:
         name: the part, in the syntax above.
         variables: the network's variables, or their shapes.
-        named_layers: returns the paths of the layers that declare a part, by part.
+        named_layers: the paths of the layers that declare a part, by part.
 
     Raises:
         UserError: the network has no such part.
@@ -106,7 +106,7 @@ def _single(name, variables, named_layers):
         case "batch_norm":
             return _batch_norm(variables)
         case "head":
-            return _below(named_layers().get("head") or [("head",)], name, variables)
+            return _below(named_layers.get("head") or [("head",)], name, variables)
         case "body":
             return invert(_single("head", variables, named_layers))
         case "adapters":

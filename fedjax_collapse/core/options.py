@@ -91,7 +91,7 @@ def check_fields(record: Any, what: str = "") -> None:
         record: the dataclass or named tuple.
         what: its name in the message; by default the name of its class.
     """
-    for name, hint in hints(type(record)).items():
+    for name, hint in _hints_of_class(type(record)).items():
         if hasattr(record, name):
             check_value(f"{what or type(record).__name__}: {name}", getattr(record, name), hint)
     check_needed(record)
@@ -156,6 +156,9 @@ def hints(made: Callable) -> dict[str, Any]:
         if field.name in annotations and (choices := field.metadata.get("choices")):
             annotations[field.name] = Annotated[annotations[field.name], choices]
     return annotations
+
+
+_hints_of_class = functools.lru_cache(maxsize=256)(hints)  # reading annotations takes longer than all other checks
 
 
 def in_words(hint: Any) -> str:

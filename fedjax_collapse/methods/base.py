@@ -33,6 +33,7 @@ A new method is a new file with one class; no other file has to be edited.
 """
 
 import dataclasses
+import functools
 import inspect
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
@@ -475,10 +476,15 @@ class Method:
 
 def check_hooks(name: str, method: Method) -> None:
     """Raises UserError unless each hook that the method overrides takes the arguments that it is called with."""
-    for hook, declared in inspect.getmembers(Method, inspect.isfunction):
+    for hook, given in _arguments_of_hooks().items():
         if method.has(hook):
-            given = list(inspect.signature(declared).parameters)[1:]
             check_signature(f"method {name}: {hook}", getattr(method, hook), *given)
+
+
+@functools.cache
+def _arguments_of_hooks() -> dict[str, list[str]]:
+    declared = inspect.getmembers(Method, inspect.isfunction)
+    return {hook: list(inspect.signature(function).parameters)[1:] for hook, function in declared}
 
 
 class Regularizer(Method):

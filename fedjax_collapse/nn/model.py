@@ -174,9 +174,9 @@ class Model:
 
 @functools.lru_cache(maxsize=256)
 def _mask(model, name):
-    variables = _trace(model, functools.partial(_module_variables, model), jax.random.key(0))
+    variables, layers = _variables_and_layers(model)
     try:
-        return masks.named(name, variables, functools.partial(_named_layers, model))
+        return masks.named(name, variables, layers)
     except UserError as error:
         raise UserError(f"network {type(model.module).__name__}: {error}") from error
 
@@ -201,8 +201,9 @@ def _trace(model, function, *arguments):
     return user_code.call(what, jax.eval_shape, function, *arguments)
 
 
-def _named_layers(model) -> Mapping[str, list[tuple[str, ...]]]:
-    """Returns the paths of the layers that declare a part of the network, by part."""
+@functools.lru_cache(maxsize=256)
+def _variables_and_layers(model) -> tuple[Variables, Mapping[str, list[tuple[str, ...]]]]:
+    """Returns the shapes of the variables, and the paths of the layers that declare a part of the network, by part."""
     found: dict[str, list] = {}
 
     def notice(call, args, kwargs, context):
@@ -212,8 +213,8 @@ def _named_layers(model) -> Mapping[str, list[tuple[str, ...]]]:
         return call(*args, **kwargs)
 
     with flax.linen.intercept_methods(notice):
-        jax.eval_shape(functools.partial(_module_variables, model), jax.random.key(0))
-    return found
+        variables = _trace(model, functools.partial(_module_variables, model), jax.random.key(0))
+    return variables, found
 
 
 def _type_of(leaf):

@@ -17,6 +17,7 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.long
 def test_a_study_that_is_killed_goes_on_to_the_same_bits(tmp_path):
     """A short campaign, of a method with states at server and clients; the whole one is the script's."""
     command = [sys.executable, "tests/campaigns/kill_campaign.py", "--methods=scaffold", "--points=1", "--random=1"]

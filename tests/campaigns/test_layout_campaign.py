@@ -16,6 +16,7 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.long
 def test_one_and_two_processes_agree_and_go_on_from_each_other(tmp_path):
     """The whole campaign is the script's."""
     command = [sys.executable, "tests/campaigns/layout_campaign.py", "--cases=alone", "--layouts=1x1,2x2"]

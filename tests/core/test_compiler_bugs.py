@@ -96,6 +96,7 @@ print(*(name for name, bug in compiler_bugs.BUGS.items() if not ({is_late} or bu
 
 @pytest.mark.slow
 @pytest.mark.parametrize("is_late", [False, True])
+@pytest.mark.long
 def test_the_library_guards_itself_or_says_that_it_is_too_late(is_late):
     """In a fresh process, where all programs are right before JAX has started, and there is one warning after it."""
     environ = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}

@@ -17,10 +17,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from conftest import long_where
 from flax import linen
 from jax.extend.core import ClosedJaxpr
 from jax.interpreters.partial_eval import dce_jaxpr
-from tiny_networks import TINY, batch_of, tiny_model
+from tiny_networks import LARGE, TINY, batch_of, tiny_model
 
 from experiments.benchmarks.overheads import first_accepted
 from experiments.config.names import classes
@@ -330,7 +331,7 @@ def once_for_each(make: Callable[[Any], Programs]) -> Callable[[Any], Programs]:
     return made
 
 
-@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("name", long_where([f"network {name}" for name in LARGE], OPTIONS))
 def test_every_option_does_something(name):
     """Alone or beside another one; and no value of one is ignored in silence."""
     given = OPTIONS[name]

@@ -109,6 +109,7 @@ def test_layouts_and_storages_agree(float64, federation, network):
     assert lost.any() and (expected.clients["arrived"] == 1).any(axis=1).all()
 
 
+@pytest.mark.long
 def test_the_debug_loop(federation, network):
     algorithm = FedAvg(TRAINING.replace(steps=1))
     rule = LOST.replace(fraction=0.4)

@@ -7,10 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from conftest import assert_close, assert_same_bits
+from conftest import assert_close, assert_same_bits, long_where
 from tiny_networks import (
     FAST_COMPILATION,
     KINDS,
+    LARGE,
     NUM_CLASSES,
     TINY,
     batch_of,
@@ -98,7 +99,7 @@ def lowered_round(federation, model, variables):
     return jax.jit(_run_round, static_argnums=0).lower(rounds, *arguments), arguments
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", long_where(LARGE, KINDS))
 def test_a_federated_round(federation_of, name):
     """Finite, away from the start, without one convolution of XLA's, which are slow with a weight per client.
 

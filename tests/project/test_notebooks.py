@@ -208,6 +208,7 @@ def test_adapters():
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_throughput_of_100_clients():
     notebook = executed("throughput_100_clients")
     text = printed(notebook)

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from conftest import long_where
 
 pytestmark = pytest.mark.slow
 
@@ -17,7 +18,7 @@ CHECKERS = {
 }
 
 
-@pytest.mark.parametrize("checker", CHECKERS)
+@pytest.mark.parametrize("checker", long_where(["mypy"], CHECKERS))
 def test_a_script_is_checked(tmp_path, checker):
     """What is right passes; each wrong line, marked ``type: ignore``, is an error."""
     shutil.copy(SCRIPT, tmp_path)

@@ -124,6 +124,7 @@ def test_a_run_stops_and_says_where(federation, network, layout, tmp_path, monke
     assert [row["round"] for row in result.metrics] == [2, 4, 5]
 
 
+@pytest.mark.long
 def test_the_debug_layout_tells_the_same(federation, network, tmp_path):
     """It stops whatever ``on_nan`` is; without a folder the rounds before are run again from the start."""
     traced = diverged(federation, network, bombed(first_round=1), client_map=engine.Chunked(1))
@@ -138,6 +139,7 @@ def test_the_debug_layout_tells_the_same(federation, network, tmp_path):
         assert_close(traced.found[0].arrays[name], array, 1e-5)
 
 
+@pytest.mark.long
 def test_what_else_is_not_finite(federation, network):
     """A client's last step, what it sends, the server's step; and a term before any step."""
     training = TRAINING.replace(clip_norm=100.0)
@@ -228,6 +230,7 @@ def test_without_a_client_left_the_server_stays_as_it_is(federation, network, st
         run(federation, network, algorithm, on_nan="continue", rounds=3, storage=storage, folder=tmp_path)
 
 
+@pytest.mark.long
 def test_skipping_in_runs_that_go_together_and_in_parts_of_cohorts(federation, network):
     runs = [
         Run(federation, bombed(first, scaffold=Scaffold()), jax.random.key(int(first))) for first in (1.0, 0.0, 9.0)
@@ -356,6 +359,7 @@ def test_a_measurement_that_is_not_finite_is_of_one_that_dropped_out(federation,
     np.testing.assert_array_equal(skipped.clients["skipped_clients"], [[0, 0, 0, 1, 0]] * 2)
 
 
+@pytest.mark.long
 def test_measurements_of_a_model_that_is_too_large_are_nobodys_fault(federation, model):
     server = FedAvg(TRAINING, {"recalibrate": Recalibrate()}, jax.tree_util.Partial(optax.sgd, 3e38))
     error = diverged(federation, model, server, on_nan="skip_client", rounds=1)

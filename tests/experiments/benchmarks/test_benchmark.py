@@ -106,6 +106,7 @@ def test_every_workload_has_its_network_on_both_sides():
         assert networks.pytorch(workload.network, workload.input_shape).training
 
 
+@pytest.mark.long
 def test_growth_has_a_row_for_each_number_of_clients(monkeypatch, capsys):
     monkeypatch.setattr(growth, "ROUNDS", {8: 2, 24: 2})
     assert benchmark.main(["--growth=mlp100", "--repetitions=3"]) == 0

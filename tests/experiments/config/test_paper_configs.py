@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from conftest import long_where
 
 from experiments.benchmarks.compiling.hours import PUBLISHED
 from experiments.config import algorithms, build
@@ -185,7 +186,7 @@ def new_arms():
     return new
 
 
-@pytest.mark.parametrize("paper", PAPERS)
+@pytest.mark.parametrize("paper", long_where(["feddecorr"], PAPERS))
 def test_rounds_of_small_versions_are_traced(paper):
     """Every kind of value of every key, with data; what compiled rounds compute is tested method by method."""
     for path, arms in new_arms().items():
@@ -199,6 +200,7 @@ def test_rounds_of_small_versions_are_traced(paper):
 
 @pytest.mark.parametrize("path", [path for path in FILES if label(path) in PAGES], ids=label)
 @pytest.mark.usefixtures("unrendered")
+@pytest.mark.long
 def test_small_versions_run(path, tmp_path):
     """The first two arms of a table with a sweep and of one of a measurement; their pages name every cell."""
     config = small(path)

@@ -103,6 +103,7 @@ def wait_for_handler(process):
         time.sleep(0.01)
 
 
+@pytest.mark.long
 def test_a_full_disk(command, tmp_path):
     """Three hundred kilobytes hold metrics and no checkpoint; with room the same command continues."""
     disk = tmp_path / "study"
@@ -138,6 +139,7 @@ def test_no_output_at_all(monkeypatch):
     Console().note("to nobody")
 
 
+@pytest.mark.long
 def test_a_locale_of_ascii(command, tmp_path):
     """Its folders cannot have such names: a line says so before anything starts; where only the output is ASCII, it has
     escapes."""

@@ -160,6 +160,7 @@ def assert_agree(study, expected, tolerance=TOLERANCE):
             np.testing.assert_allclose(found[name], array, rtol=tolerance, atol=tolerance, err_msg=f"{run} {name}")
 
 
+@pytest.mark.long
 def test_four_processes_stop_together_and_one_goes_on(config, reference, tmp_path):
     """Other numbers of processes and devices: ``tests/campaigns/layout_campaign.py``."""
     study = tmp_path / "study"
@@ -193,6 +194,7 @@ def test_a_process_that_dies_ends_the_others(config, reference, tmp_path):
     assert_agree(study, reference(2, *ON_DISK), tolerance=0)
 
 
+@pytest.mark.long
 def test_a_divergence_is_traced_back_by_the_first_process(config, tmp_path):
     """To client and step; all processes tell it."""
     study = tmp_path / "study"

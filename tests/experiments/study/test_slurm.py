@@ -37,6 +37,7 @@ def start(tmp_path, monkeypatch):
     return lambda *arguments: small_studies.start(config, "--workdir=study", *arguments)
 
 
+@pytest.mark.long
 def test_a_job_for_each_run(start, capsys):
     """Each leaves its run; one that fails does not end the other, and the study has table and report."""
     pytest.importorskip("submitit")
