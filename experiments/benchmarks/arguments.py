@@ -18,7 +18,7 @@ METHODS = sorted(  # by their files, as the parent process does not import JAX
     for file in Path(find_spec("fedjax_collapse").origin).with_name("methods").glob("[!_]*.py")
     if file.stem != "base"
 )
-MODES = ("methods", "augmentations", "storage", "networks", "growth")  # measured instead of the workloads
+MODES = ("methods", "augmentations", "storage", "adapters", "networks", "growth")  # measured instead of the workloads
 _ONLY_FOR = {  # options that not every mode takes
     **dict.fromkeys(("figure", "profile", "turns", "variant", "device"), ("workloads",)),
     "scale": ("workloads", "methods", "augmentations", "storage"),
@@ -68,6 +68,7 @@ def command_line(description: str) -> Parser:
     parser.add_argument("--like", choices=list(WORKLOADS), help=_LIKE)
     modes.add_argument("--augmentations", action="store_true", help="the cost of each augmentation over none")
     modes.add_argument("--storage", action="store_true", help="rounds from a store on disk over rounds from memory")
+    modes.add_argument("--adapters", action="store_true", help="rounds of all weights over rounds of adapters alone")
     modes.add_argument("--networks", **_all_or_some(network_steps.NETWORKS, "local steps of"))
     rounds = "rounds of 10 to 1,000 clients with the networks of"
     modes.add_argument("--growth", **_all_or_some(growth.WORKLOADS, rounds))

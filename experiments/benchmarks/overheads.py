@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Sequence
 
 import jax
 
-from experiments.benchmarks import engine_rounds, storage_rounds
+from experiments.benchmarks import adapter_rounds, engine_rounds, storage_rounds
 from experiments.benchmarks.tables import Row, spread
 from experiments.benchmarks.workloads import SEED, WORKLOADS
 from experiments.config.names import classes
@@ -92,7 +92,7 @@ def measure(
     like: str | None = None,
 ) -> list[Row]:
     """A row for each of the ``methods``, ``augmentations`` or kinds of ``storage``: seconds of its rounds, and their
-    ratio to the first's.
+    ratio to the first's; of ``adapters`` two for each case.
 
     ``advance`` is called after every preparation and every round, with the number of all of them.
 
@@ -104,6 +104,13 @@ def measure(
         with storage_rounds.rounds(cores, scale) as runs:
             timed = _in_turns(runs, rounds, advance, storage_rounds.ROUNDS_AT_ONCE)
         return [{"storage": name} | row for name, row in timed.items()]
+    if kind == "adapters":
+        total = len(adapter_rounds.CASES) * 2 * (_WARM_UP + rounds)
+        return [
+            {"case": str(case), "trained": name} | row
+            for case, runs in adapter_rounds.rounds(cores)
+            for name, row in _in_turns(runs, rounds, lambda _: advance(total)).items()
+        ]
     if kind == "methods":
         timed = _interleaved(methods(names, like), rounds, cores, scale, advance, like)
         return [{"method": name} | row for name, row in timed.items()]

@@ -8,6 +8,7 @@
     fedjax-collapse benchmark --methods=ditto --like=fedavg20
     fedjax-collapse benchmark --augmentations
     fedjax-collapse benchmark --storage
+    fedjax-collapse benchmark --adapters
     fedjax-collapse benchmark --networks=resnet18,mobilenet_v2
     fedjax-collapse benchmark --growth
     fedjax-collapse benchmark --workloads=mlp100,cnn100,table6 --device=gpu
@@ -22,8 +23,9 @@ processes, they run alternately, with all cores.
 
 ``--variant`` is our engine with other environment variables, such as ``XLA_FLAGS``. ``--methods`` compares methods with
 federated averaging instead, all or those named, ``--augmentations`` every augmentation with none
-(``benchmarks/overheads.py``), and ``--storage`` a store on disk with memory (``benchmarks/storage_rounds.py``), all in
-interleaved rounds of one process. ``--networks`` compares a local step of each network and lowering with PyTorch
+(``benchmarks/overheads.py``), ``--storage`` a store on disk with memory (``benchmarks/storage_rounds.py``), and
+``--adapters`` low-rank adapters with all weights (``benchmarks/adapter_rounds.py``), all in interleaved rounds of one
+process. ``--networks`` compares a local step of each network and lowering with PyTorch
 (``benchmarks/network_steps.py``), and ``--growth`` rounds of 10, 100 and 1,000 clients (``benchmarks/growth.py``), both
 alternately, with all cores.
 """
@@ -135,7 +137,7 @@ def ways(asked: Namespace, systems: list[str]) -> list[tuple[Way, list[str]]]:
 
 
 def run_overheads(asked: Namespace) -> list[Row]:
-    """A row for each of the methods, augmentations or kinds of storage, all measured in one worker."""
+    """Rows of methods, augmentations, kinds of storage or adapters, all measured in one worker."""
     with tempfile.TemporaryDirectory() as folder:
         file, rounds = Path(folder, "measurement.json"), asked.rounds or _OVERHEAD_ROUNDS
         options = dict(kind=asked.mode, rounds=rounds, cores=machine.num_cores(), scale=asked.scale, file=str(file))

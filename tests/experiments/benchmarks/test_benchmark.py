@@ -24,6 +24,7 @@ sys.path.insert(0, str(ROOT))
 
 from experiments.benchmarks import (  # noqa: E402
     SYSTEMS,
+    adapter_rounds,
     arguments,
     environment,
     growth,
@@ -237,6 +238,14 @@ def test_storages_are_compared_with_the_host(monkeypatch):
     assert [row["storage"] for row in found] == ["host", "disk, cold"]
     assert found[0]["overhead"] == {"median": 1.0, "min": 1.0, "max": 1.0} and found[1]["overhead"]["median"] > 0
     assert tables.table("storage", found).splitlines()[-1].startswith("disk")
+
+
+def test_adapters_are_compared_with_all_weights(monkeypatch):
+    monkeypatch.setattr(adapter_rounds, "CASES", [adapter_rounds.Case("micro", 16, 2)])
+    found = overheads.measure("adapters", 5, jax.config.jax_num_cpu_devices)
+    assert [row["trained"] for row in found] == ["adapters", "all weights"]
+    assert found[0]["overhead"]["median"] == 1 and found[1]["overhead"]["median"] > 0
+    assert tables.table("adapters", found).splitlines()[-1].startswith("micro, 5 tokens, batch 2  all weights")
 
 
 def test_methods_are_timed_like_a_workload(monkeypatch):

@@ -1,0 +1,50 @@
+"""Rounds in which clients train low-rank adapters of a frozen ``vit``, and rounds in which they train all its weights.
+
+Twenty clients with two batches of synthetic images 32x32x3 each, one epoch of SGD with momentum, adapters of rank 8 of
+queries and values. The gradient with respect to a frozen weight is left out, a third of all products; what acts on
+every weight once a step, whatever its batch, as the optimizer does, is left out too.
+"""
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from experiments.benchmarks import engine_rounds
+from experiments.benchmarks.workloads import WORKLOADS
+from fedjax_collapse import FedAvg, LocalTraining, Model, nn
+from fedjax_collapse.nn.adapters import LoRA
+
+CLIENTS, BATCHES = 20, 2
+
+
+class Case(NamedTuple):
+    """A network and a batch: an image has ``(32 / patch) ** 2 + 1`` tokens."""
+
+    size: str
+    patch: int
+    batch_size: int
+
+    def __str__(self) -> str:
+        return f"{self.size}, {(32 // self.patch) ** 2 + 1} tokens, batch {self.batch_size}"
+
+
+CASES = [Case("mini", 4, size) for size in (25, 4, 1)] + [Case("Ti", 8, size) for size in (25, 4, 1)]
+
+
+def rounds(cores: int) -> Iterator[tuple[Case, dict[str, Callable[[], None]]]]:
+    """Yields, for each case, the functions that run a round with adapters and one of all weights, the former first."""
+    for case in CASES:
+        module, lora = nn.ViT(10, size=case.size, patch=case.patch), LoRA(8, 16.0, layers=("query", "value"))
+        trained = {"adapters": (lora, "base"), "all weights": (None, "none")}
+        yield case, {name: _rounds(case, cores, module, *how) for name, how in trained.items()}
+
+
+def _rounds(case, cores, module, adapters, freeze):
+    data = WORKLOADS["cnn100"].data(CLIENTS * BATCHES * case.batch_size)
+    parts = np.array_split(np.arange(len(data.labels)), CLIENTS)
+    training = LocalTraining(1, case.batch_size, learning_rate=0.01, momentum=0.9, freeze=freeze)
+    model = Model(module, (32, 32, 3), adapters=adapters)
+    prepared = engine_rounds.prepare(data, parts, FedAvg(training), model, engine_rounds.layout(cores))
+    return functools.partial(next, engine_rounds.rounds(*prepared))
