@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 from composed_algorithms import composed_algorithms, network_of
-from tiny_networks import TINY, least_model
+from conftest import long_where
+from tiny_networks import LARGE, TINY, least_model
 
 from experiments.benchmarks.compiling import programs, topologies
 from experiments.benchmarks.compiling.costs import COLLECTIVES, count_operations
@@ -64,7 +65,7 @@ def test_a_round_of_every_method(target):
 
 
 @pytest.mark.parametrize("target", [TPU, GPU])
-@pytest.mark.parametrize("network", sorted(TINY))
+@pytest.mark.parametrize("network", long_where(LARGE, sorted(TINY)))
 def test_a_round_of_every_network(target, network):
     model = least_model(network, num_classes=10)
     program = lowered(FEDAVG, model, engine.Chunked(2, topology(target).devices[:1]))
