@@ -56,7 +56,7 @@ def dense(**options):
     return Model(nn.MLP(10, hidden=(16,), **options), (4, 4, 1))
 
 
-@pytest.mark.parametrize("target", [TPU, GPU])
+@pytest.mark.parametrize("target", long_where([GPU], [TPU, GPU]))
 def test_a_round_of_every_method(target):
     """As many in one program as go together; listed here, as that starts JAX, and compilers are found before."""
     client_map = engine.Chunked(2, topology(target).devices[:1])
