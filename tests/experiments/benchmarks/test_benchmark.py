@@ -240,6 +240,7 @@ def test_storages_are_compared_with_the_host(monkeypatch):
     assert tables.table("storage", found).splitlines()[-1].startswith("disk")
 
 
+@pytest.mark.long
 def test_adapters_are_compared_with_all_weights(monkeypatch):
     monkeypatch.setattr(adapter_rounds, "CASES", [adapter_rounds.Case("micro", 16, 2)])
     found = overheads.measure("adapters", 5, jax.config.jax_num_cpu_devices)
