@@ -47,7 +47,7 @@ class FLoRA(Ranked):
     def check_among(self, methods: Mapping[str, Method]) -> None:
         super().check_among(methods)
         for name, method in methods.items():
-            if method.has("init_memory") and (method.has("correct") or method.has("upload")):
+            if method.has("init_memory") and method.has("correct"):
                 raise UserError(
                     f"FLoRA: {name} keeps, from round to round, what it adds to changes of adapters of a client, but "
                     "FLoRA merges them into the base and starts new ones; leave one of the two out"

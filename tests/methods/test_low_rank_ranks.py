@@ -239,7 +239,7 @@ def test_flora_needs_momentum_that_starts_anew():
         FedAvg(training, {"flora": FLoRA()}).check(network())
 
 
-@pytest.mark.parametrize("other", [Scaffold(), FedDyn(), FedDC(), TopK()])
+@pytest.mark.parametrize("other", [Scaffold(), FedDyn(), FedDC()])
 def test_flora_has_no_partner_that_remembers_changes_of_adapters(other):
     with pytest.raises(UserError, match=r"^FLoRA: other keeps, from round to round, .*; leave one of the two out$"):
         FedAvg(LocalTraining(), {"other": other, "flora": FLoRA()}).check(network())
@@ -314,6 +314,7 @@ def test_ranks_above_the_network_s_are_named(method):
     [
         ({"server_optimizer": constructor(optax.sgd, learning_rate=1.0)}, {}, "method it: .* no server optimizer"),
         ({}, {"clip": ClipUpdate()}, "methods it and clip: .* no method that changes uploads"),
+        ({}, {"top": TopK()}, "methods it and top: .* no method that changes uploads"),
     ],
 )
 def test_nothing_changes_adapters_that_are_made_at_the_server(options, others, expected):
