@@ -51,14 +51,12 @@ PLOTS = (
         f"The headline accuracy (see the note below the table) after each round, {ACCURACY.better} is better; "
         f"{_BAND}.{_LATE}",
         figures.accuracy,
-        optional=True,
     ),
     Plot(
         "score",
         "Score of the task",
         f"The score of a task that has no accuracy (see the note below the table) after each round; {_BAND}.{_LATE}",
         figures.score,
-        optional=True,
     ),
     Plot(
         "spectra",
@@ -233,7 +231,6 @@ OVERVIEW = (  # of all settings
         f"The headline accuracy after each round, a panel for each setting; {_BAND}.",
         figures.over_settings(ACCURACY.name),
         wide=True,
-        optional=True,
     ),
     Plot(
         "effective-rank",
@@ -243,3 +240,9 @@ OVERVIEW = (  # of all settings
         wide=True,
     ),
 )
+
+
+def plots_of(study: Study) -> list[Plot]:
+    """Returns ``PLOTS`` with one of accuracy and score of the task, the one by which the study is compared."""
+    absent = "score" if study.score == ACCURACY else "accuracy"
+    return [plot for plot in PLOTS if plot.name != absent]

@@ -14,7 +14,7 @@ import jinja2
 
 from experiments.config.cells import arms_of, merged
 from experiments.folder import NUMBERS, REPORT
-from experiments.results.contents import OVERVIEW, PLOTS, Plot
+from experiments.results.contents import OVERVIEW, Plot, plots_of
 from experiments.results.formats import name_of
 from experiments.results.plotting import drawing
 from experiments.results.plotting.arm_colours import colours_of
@@ -96,8 +96,12 @@ def render(study: Study, view: View = EVERYTHING, wait: Wait = unseen) -> dict[s
     """Returns the text of every file by its path in the study's folder; equal studies give equal text."""
     shared = Shared(drawing.themed)
     overview = OVERVIEW if len(study.settings) > 1 else ()
-    with wait(f"drawing the figures of {study.path}", len(overview) + len(study.settings) * len(PLOTS)) as advance:
-        sections = [_section(study, i, setting, view, shared, advance) for i, setting in enumerate(study.settings)]
+    parts = {setting: study.of_setting(setting) for setting in study.settings}
+    total = len(overview) + sum(len(plots_of(part)) for part in parts.values())
+    with wait(f"drawing the figures of {study.path}", total) as advance:
+        sections = [
+            _section(part, i, setting, view, shared, advance) for i, (setting, part) in enumerate(parts.items())
+        ]
         overview = _drawn(overview, study, "all-", NUMBERS, shared, advance)
     figures = [*overview, *(figure for section in sections for figure in section.figures)]
     page = _template().render(
@@ -215,12 +219,11 @@ def _template() -> jinja2.Template:
     return environment.get_template("page.html.jinja")
 
 
-def _section(study: Study, index: int, setting: str, view: View, shared: Shared, advance: Advance) -> Section:
-    part = study.of_setting(setting)
+def _section(part: Study, index: int, setting: str, view: View, shared: Shared, advance: Advance) -> Section:
     colours = {cell.arm: "#999999" for cell in part.summary}
     colours |= {arm: drawing.themed(colour) for arm, colour in colours_of(part).items()}
     folder = os.path.join(NUMBERS, os.fsdecode(setting.encode()))  # names on the disk are UTF-8
-    figures = _drawn(PLOTS, part, f"setting{index}-" if setting else "", folder, shared, advance)
+    figures = _drawn(plots_of(part), part, f"setting{index}-" if setting else "", folder, shared, advance)
     about = description(part) if setting else ""
     summary = with_best(part, view.of(part.summary))
     notes = accuracy_note(summary), local_note(summary), best_note(summary), chance_note(part)

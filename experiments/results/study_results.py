@@ -134,7 +134,7 @@ class Study:
     @property
     def score(self) -> Metric:
         """The metric that is compared: the accuracy or, if no run has one, the score of its task."""
-        return headline_in({name for run in self.runs for row in run.metrics for name in row})
+        return headline_in(self.table.heading)
 
     @property
     def rounds(self) -> int:

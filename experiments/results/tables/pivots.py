@@ -10,7 +10,7 @@ from experiments.results.metrics import ACCURACY, SECONDS, TO_TARGET, Metric, nu
 from experiments.results.study_results import Study, Summary
 from experiments.results.tables.best import best_note, with_best
 from experiments.results.tables.seconds import seconds_per_round
-from experiments.results.tables.table import show_moments, unlike_note
+from experiments.results.tables.table import headline_of, show_moments, unlike_note
 from experiments.results.tables.targets import rounds_to_target
 from experiments.results.tables.view import EVERYTHING, View
 
@@ -58,7 +58,7 @@ def pivots(study: Study, view: View = EVERYTHING) -> list[Pivot]:
         return []
     summary, first = (
         with_best(study, view.of(summary_for_paper(study))),
-        paper.metric if paper else study.score,
+        paper.metric if paper else headline_of(study.summary),
     )
     metrics = dict.fromkeys([*[first] * (not view.columns), *view.metrics(summary)]) if has_settings else [first]
     return [pivot(summary, metric, paper, means_of(study.config)) for metric in metrics]

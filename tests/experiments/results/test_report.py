@@ -29,7 +29,7 @@ from fedjax_collapse.simulation.measurement import HEADLINES
 from fedjax_collapse.storage.round_arrays import merge_segments, write_segment
 
 ROOT = Path(__file__).resolve().parents[3]
-SHOWN = [plot for plot in PLOTS if not plot.optional or plot.name == "accuracy"]  # in a study of classification
+SHOWN = [plot for plot in PLOTS if not plot.optional and plot.name != "score"]  # in a study of classification
 STRENGTH = {"fedavg": 0.35, "feddecorr": 1.0}  # of the features: how little they collapse
 
 
