@@ -50,7 +50,7 @@ class System(NamedTuple):
 
 _TORCH = {"torch": PYTORCH}
 OURS = "fedjax_collapse"
-ON_GPU = ("fedjax_collapse", "pytorch")
+ON_GPU = ("fedjax_collapse", "pytorch", "pfl")
 WITH_METHODS = ("fedjax_collapse", "fedjax_collapse-timed", "pytorch", "pytorch-threads")  # besides federated averaging
 SYSTEMS = {
     "fedjax_collapse": System("engine_rounds", "run", {}),

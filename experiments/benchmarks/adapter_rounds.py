@@ -33,18 +33,19 @@ class Case(NamedTuple):
 CASES = (Case("mini", 4, 8), Case("mini", 4, 1), Case("mini", 8, 8), Case("mini", 8, 1))
 
 
-def rounds(cores: int) -> Iterator[tuple[Case, dict[str, Callable[[], None]]]]:
+def rounds(cores: int, device: str = "cpu") -> Iterator[tuple[Case, dict[str, Callable[[], None]]]]:
     """Yields, for each case, the functions that run a round with adapters and one of all weights, the former first."""
     for case in CASES:
         module, lora = nn.ViT(10, size=case.size, patch=case.patch), LoRA(8, 16.0, layers=("query", "value"))
         trained = {"adapters": (lora, "base"), "all weights": (None, "none")}
-        yield case, {name: _rounds(case, cores, module, *how) for name, how in trained.items()}
+        yield case, {name: _rounds(case, cores, device, module, *how) for name, how in trained.items()}
 
 
-def _rounds(case, cores, module, adapters, freeze):
+def _rounds(case, cores, device, module, adapters, freeze):
     data = WORKLOADS["cnn100"].data(CLIENTS * BATCHES * case.batch_size)
     parts = np.array_split(np.arange(len(data.labels)), CLIENTS)
     training = LocalTraining(1, case.batch_size, learning_rate=0.01, momentum=0.9, freeze=freeze)
     model = Model(module, (32, 32, 3), adapters=adapters)
-    prepared = engine_rounds.prepare(data, parts, FedAvg(training), model, engine_rounds.layout(cores))
+    layout = engine_rounds.layout(*engine_rounds.default_layout(model, device, cores))
+    prepared = engine_rounds.prepare(data, parts, FedAvg(training), model, layout)
     return functools.partial(next, engine_rounds.rounds(*prepared))

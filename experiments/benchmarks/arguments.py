@@ -20,7 +20,8 @@ METHODS = sorted(  # by their files, as the parent process does not import JAX
 )
 MODES = ("methods", "augmentations", "storage", "adapters", "networks", "growth")  # measured instead of the workloads
 _ONLY_FOR = {  # options that not every mode takes
-    **dict.fromkeys(("figure", "profile", "turns", "variant", "device"), ("workloads",)),
+    **dict.fromkeys(("figure", "profile", "turns", "variant"), ("workloads",)),
+    "device": ("workloads", "methods", "adapters", "networks", "growth"),
     "scale": ("workloads", "methods", "augmentations", "storage"),
     "like": ("methods",),
 }

@@ -28,9 +28,7 @@ def run(workload: Workload, task: Task, setting: Setting, is_timed: bool = False
     ``is_timed``: with the lowerings that are fastest on the device, whichever it is.
     """
     model, is_on_gpu = workload.model(), setting.device == "gpu"
-    default = setting.cores, workload.clients_at_once
-    if is_on_gpu:
-        default = 1, engine.clients_at_once(Target("gpu"), model)
+    default = default_layout(model, setting.device, setting.cores, workload.clients_at_once)
     devices, clients_at_once = setting.layout or default
     if not is_on_gpu:
         jax.config.update("jax_num_cpu_devices", devices)
@@ -55,6 +53,11 @@ def run(workload: Workload, task: Task, setting: Setting, is_timed: bool = False
 
 
 timed = functools.partial(run, is_timed=True)
+
+
+def default_layout(model: Model, device: str, cores: int, clients_at_once: int = 1) -> tuple[int, int]:
+    """Returns a device for each core and this many clients at once on each; on a GPU, what the library chooses."""
+    return (1, engine.clients_at_once(Target("gpu"), model)) if device == "gpu" else (cores, clients_at_once)
 
 
 def layout(devices: int, clients_at_once: int = 1) -> engine.ClientMap:

@@ -90,6 +90,7 @@ def measure(
     advance: Callable[[int], None] = lambda total: None,
     names: Collection[str] | None = None,
     like: str | None = None,
+    device: str = "cpu",
 ) -> list[Row]:
     """A row for each of the ``methods``, ``augmentations`` or kinds of ``storage``: seconds of its rounds, and their
     ratio to the first's; of ``adapters`` two for each case.
@@ -108,11 +109,11 @@ def measure(
         total = len(adapter_rounds.CASES) * 2 * (_WARM_UP + rounds)
         return [
             {"case": str(case), "trained": name} | row
-            for case, runs in adapter_rounds.rounds(cores)
+            for case, runs in adapter_rounds.rounds(cores, device)
             for name, row in _in_turns(runs, rounds, lambda _: advance(total)).items()
         ]
     if kind == "methods":
-        timed = _interleaved(methods(names, like), rounds, cores, scale, advance, like)
+        timed = _interleaved(methods(names, like), rounds, cores, scale, advance, like, device)
         return [{"method": name} | row for name, row in timed.items()]
     algorithms = {name: FedAvg(AUGMENTED.replace(augmentation=chosen)) for name, chosen in augmentations().items()}
     images = AUGMENTED.epochs * round(scale * EXAMPLES)
@@ -122,12 +123,12 @@ def measure(
     ]
 
 
-def _interleaved(algorithms, rounds, cores, scale, advance, like=None):
+def _interleaved(algorithms, rounds, cores, scale, advance, like=None, device="cpu"):
     """The seconds of each algorithm's rounds, and their ratio to those of the first algorithm's adjacent rounds."""
     run_round = {}
     total = len(algorithms) * (1 + _WARM_UP + rounds)
     for name, algorithm in algorithms.items():
-        run_round[name] = _rounds(algorithm, cores, scale, like)
+        run_round[name] = _rounds(algorithm, cores, scale, like, device)
         advance(total)
     return _in_turns(run_round, rounds, lambda _: advance(total))
 
@@ -157,7 +158,7 @@ def _in_turns(run_round, rounds, advance, at_once=1):
     return rows
 
 
-def _rounds(algorithm, cores, scale, like=None):
+def _rounds(algorithm, cores, scale, like=None, device="cpu"):
     """Returns a function that runs the next round to its end."""
     workload, at_once, share = WORKLOADS[like or "cnn100"].scaled(scale), 1, 1.0
     if like:
@@ -168,7 +169,8 @@ def _rounds(algorithm, cores, scale, like=None):
         data = workload.data(round(scale * EXAMPLES))
         parts = partition.dirichlet(data.labels, CLIENTS, 0.5, SEED, min_size=1)
     model = accepted(algorithm, workload.model())
-    prepared = engine_rounds.prepare(data, parts, algorithm, model, engine_rounds.layout(cores, at_once), share)
+    layout = engine_rounds.layout(*engine_rounds.default_layout(model, device, cores, at_once))
+    prepared = engine_rounds.prepare(data, parts, algorithm, model, layout, share)
     return functools.partial(next, engine_rounds.rounds(*prepared))
 
 

@@ -17,6 +17,7 @@ from pfl.callback.base import TrainingProcessCallback
 from pfl.data.dataset import Dataset
 from pfl.data.federated_dataset import FederatedDataset
 from pfl.hyperparam import NNEvalHyperParams, NNTrainHyperParams
+from pfl.internal.ops.pytorch_ops import get_default_device
 from pfl.metrics import Metrics
 from pfl.model.pytorch import PyTorchModel
 
@@ -62,7 +63,8 @@ def run(workload: Workload, task: Task, setting: Setting) -> Iterator[Round]:
 
 
 def _clients(task):
-    inputs, labels = pytorch_loops.tensors(task)
+    device = get_default_device()  # of PFL_PYTORCH_DEVICE
+    inputs, labels = (tensor.to(device) for tensor in pytorch_loops.tensors(task))
     datasets = [Dataset((inputs[rows], labels[rows]), user_id=str(i)) for i, rows in enumerate(task.parts)]
     order = itertools.cycle(task.cohorts.ravel())
     return FederatedDataset(datasets.__getitem__, lambda: next(order))
@@ -77,7 +79,7 @@ class _Recorded(torch.nn.Module):
 
     def loss(self, inputs, labels):
         loss, count = pytorch_loops.loss_and_count(self.task, self.network(inputs), labels)
-        self.steps.append((loss.item(), count, len(labels)))
+        self.steps.append((loss.detach(), count, len(labels)))  # read at the end, so that no step waits for a GPU
         return loss
 
     def metrics(self, inputs, labels):
@@ -92,7 +94,8 @@ class _Report(TrainingProcessCallback):
         self.network, self.report, self.layout = network, report, layout
 
     def after_central_iteration(self, aggregate_metrics, model, *, central_iteration):
-        done = iter(self.network.steps)
+        losses, *counts = zip(*self.network.steps, strict=True)
+        done = iter(zip(torch.stack(losses).tolist(), *counts, strict=True))
         steps = [self.steps[client] for client in next(self.cohorts)]
         losses, counts, samples = zip(*(np.transpose(list(itertools.islice(done, n))) for n in steps), strict=True)
         self.network.steps.clear()

@@ -18,7 +18,7 @@ PAD = 0  # the label of a token that is no target
 
 def resident(workload: Workload, task: Task, setting: Setting) -> Iterator[Round]:
     """The fastest loop we can write by hand: one model that stays, its weights copied in, tensors sliced in memory."""
-    return _lanes(workload, task, lanes=1, threads=setting.cores, device=_device(setting))
+    return _lanes(workload, task, lanes=1, threads=setting.cores, device=place(setting.device))
 
 
 def threads(workload: Workload, task: Task, setting: Setting) -> Iterator[Round]:
@@ -56,9 +56,9 @@ def _train_copy(server, client, workload):
     return network, (total / counted, samples, steps)
 
 
-def _device(setting):
-    """Returns the device of the loop. On a GPU, float32 products are TF32, as in JAX."""
-    if setting.device == "cpu":
+def place(device: str) -> str:
+    """Returns PyTorch's name of a device. On a GPU, float32 products are TF32, as in JAX."""
+    if device == "cpu":
         return "cpu"
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     torch.backends.cudnn.benchmark = True

@@ -102,11 +102,12 @@ class Transformer(nn.Module):
     def represent(self, tokens: torch.Tensor) -> torch.Tensor:
         """Returns the features [batch, length, width]."""
         width, length = self.table.shape[1], tokens.shape[1]
-        exponents = (torch.arange(width) // 2 * 2).to(self.table.dtype) / width
-        angles, even = torch.arange(length)[:, None] / 10_000**exponents, torch.arange(width) % 2 == 0
+        numbers = torch.arange(max(width, length), device=tokens.device)
+        exponents = (numbers[:width] // 2 * 2).to(self.table.dtype) / width
+        angles, even = numbers[:length, None] / 10_000**exponents, numbers[:width] % 2 == 0
         vectors = nn.functional.embedding(tokens, self.table) * width**0.5
         vectors = vectors + torch.where(even, angles.sin(), angles.cos())
-        is_later = torch.ones(length, length).triu(1).bool()
+        is_later = torch.ones(length, length, device=tokens.device).triu(1).bool()
         for block in self.blocks:
             vectors = block(vectors, is_later)
         return vectors

@@ -32,9 +32,11 @@ def workload_row(
     }
 
 
-def network_row(network: str, system: str, found: Mapping[str, Any], ratios: Sequence[float] = ()) -> Row:
+def network_row(
+    network: str, system: str, found: Mapping[str, Any], ratios: Sequence[float] = (), device: str = "cpu"
+) -> Row:
     """Returns the row of a network on a system."""
-    steps = network_steps.CLIENTS * network_steps.STEPS
+    steps = network_steps.CLIENTS[device] * network_steps.STEPS
     seconds = [of_round / steps for of_round in found["seconds"]]
     return {
         "network": network,

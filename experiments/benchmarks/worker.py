@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TextIO, TypeVar
 
 import numpy as np
 
-from experiments.benchmarks import SYSTEMS, Round, Setting, growth, network_steps
+from experiments.benchmarks import OURS, SYSTEMS, Round, Setting, growth, network_steps
 from experiments.benchmarks.tasks import Task
 from experiments.benchmarks.workloads import WORKLOADS, make_task
 
@@ -36,7 +36,7 @@ class Measurement(NamedTuple):
     steps: int
     loss: float  # of a round of the same number in all systems
     layout: str
-    peak_memory_mib: float  # of this process
+    peak_memory_mib: float  # of this process, on a GPU of its arrays there
 
 
 def prepare(task: str, workload: str, rounds: int, scale: float = 1.0, clients: int = 0) -> None:
@@ -57,19 +57,20 @@ def measure_overheads(
     file: str,
     names: Sequence[str] | None = None,
     like: str | None = None,
+    device: str = "cpu",
 ) -> None:
     """Writes the costs of ``methods``, all or some, or ``augmentations`` to a JSON file; messages count its steps."""
     from experiments.benchmarks import overheads
 
     with _messages() as say:
-        rows = overheads.measure(kind, rounds, cores, scale, lambda total: say({"total": total}), names, like)
+        rows = overheads.measure(kind, rounds, cores, scale, lambda total: say({"total": total}), names, like, device)
     Path(file).write_text(json.dumps(rows))
 
 
-def time_network(network: str, system: str, cores: int) -> None:
+def time_network(network: str, system: str, cores: int, device: str = "cpu") -> None:
     """Serves rounds of one network on one system."""
     with _messages() as say:
-        serve(network_steps.rounds(network, system, cores), 1, sys.stdin, say)
+        serve(network_steps.rounds(network, system, cores, device), 1, sys.stdin, say)
         say({})
 
 
@@ -93,7 +94,7 @@ def time_system(
     setting = Setting(cores, Path(task), layout, device)
     with _messages() as say:
         running = SYSTEMS[system].load()(WORKLOADS[workload], Task.load(setting.task_file), setting)
-        measured = _measurement(serve(running, rounds, sys.stdin, say))
+        measured = _measurement(serve(running, rounds, sys.stdin, say), _peak_memory_mib(system, device))
         if profile and system == "fedjax_collapse":
             import jax
 
@@ -129,7 +130,7 @@ def serve(rounds: Iterator[T], number: int, orders: TextIO, say: Callable[[Mappi
     return found
 
 
-def _measurement(found: Round) -> dict[str, Any]:
+def _measurement(found: Round, peak_memory_mib: float) -> dict[str, Any]:
     losses, samples, steps = (np.ravel(np.asarray(x)) for x in found[:3])
     loss = float(np.average(losses, weights=samples))
     if not math.isfinite(loss):
@@ -140,12 +141,20 @@ def _measurement(found: Round) -> dict[str, Any]:
         steps=int(steps.sum()),
         loss=loss,
         layout=found.layout,
-        peak_memory_mib=_peak_memory_mib(),
+        peak_memory_mib=peak_memory_mib,
     )
 
 
-def _peak_memory_mib() -> float:
-    """Peak resident memory of this process; not ``ru_maxrss`` on Linux, which starts at the parent's."""
+def _peak_memory_mib(system: str, device: str) -> float:
+    """Peak memory on a GPU, or resident memory; not ``ru_maxrss`` on Linux, which starts at the parent's."""
+    if device == "gpu" and system != OURS:
+        import torch
+
+        return torch.cuda.max_memory_allocated() / 2**20
+    if device == "gpu":
+        import jax
+
+        return jax.devices()[0].memory_stats()["peak_bytes_in_use"] / 2**20
     status = Path("/proc/self/status")
     if status.exists():
         return next(int(line.split()[1]) for line in status.read_text().splitlines() if line.startswith("VmHWM")) / 1024

@@ -56,14 +56,17 @@ from experiments.study.waiting import wait
 _OVERHEAD_ROUNDS, _NETWORK_ROUNDS = 9, 5  # of each, by default
 _ENVIRONMENT = {
     "JAX_ENABLE_COMPILATION_CACHE": "false",  # it would hide the cost of a first start
-    "PFL_PYTORCH_DEVICE": "cpu",
     "FLWR_TELEMETRY_ENABLED": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
 _PLATFORM = {
-    "cpu": {"JAX_PLATFORMS": "cpu"},
-    "gpu": {"JAX_PLATFORMS": "cuda", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"},  # two systems share its memory
+    "cpu": {"JAX_PLATFORMS": "cpu", "PFL_PYTORCH_DEVICE": "cpu"},
+    "gpu": {  # two systems share its memory
+        "JAX_PLATFORMS": "cuda,cpu",
+        "PFL_PYTORCH_DEVICE": "cuda",
+        "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+    },
 }
 
 
@@ -141,7 +144,7 @@ def run_overheads(asked: Namespace) -> list[Row]:
     with tempfile.TemporaryDirectory() as folder:
         file, rounds = Path(folder, "measurement.json"), asked.rounds or _OVERHEAD_ROUNDS
         options = dict(kind=asked.mode, rounds=rounds, cores=machine.num_cores(), scale=asked.scale, file=str(file))
-        options |= dict(names=asked.methods, like=asked.like)
+        options |= dict(names=asked.methods, like=asked.like, device=asked.device)
         _worker(f"timing the {asked.mode}", "overheads", **options)
         return json.loads(file.read_text())
 
@@ -151,16 +154,17 @@ def run_networks(asked: Namespace) -> list[Row]:
     rows, rounds = [], asked.rounds or _NETWORK_ROUNDS
     for network in asked.networks:
         systems = [
-            *available(["pytorch", "pytorch-threads"]),
+            *available(["pytorch", "pytorch-threads"][: 1 if asked.device == "gpu" else None]),
             *(["auto"] if network in NOT_CONVOLUTIONAL else asked.lowerings),
         ]
 
         def start(system, inbox, network=network):
-            command = _command("network", network=network, system=system, cores=machine.num_cores())
+            options = dict(network=network, system=system, cores=machine.num_cores(), device=asked.device)
+            command = _command("network", **options)
             return _lane(asked, f"{network} {system}", rounds, inbox, command)
 
         for system, found, ratios in lanes.compare(systems, start, asked.repetitions):
-            rows.append(tables.network_row(network, system, found, ratios))
+            rows.append(tables.network_row(network, system, found, ratios, asked.device))
     return rows
 
 
@@ -234,9 +238,10 @@ def _environment(device):
 
 def _worker(title, command, **options):
     """Runs a worker to its end, counting its messages; raises ``lanes.Failed`` with the end of its stderr."""
+    environment = _environment(options.get("device", "cpu"))
     with tempfile.TemporaryFile("w+") as errors, wait(title) as advance:
         pipes = dict(stdout=subprocess.PIPE, stderr=errors, text=True)
-        with subprocess.Popen(_command(command, **options), env=_environment("cpu"), **pipes) as process:
+        with subprocess.Popen(_command(command, **options), env=environment, **pipes) as process:
             try:
                 for line in process.stdout:
                     advance(**json.loads(line))

@@ -10,6 +10,7 @@ import functools
 import math
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +26,7 @@ MIN_SPEEDUP = 0.9  # the largest fraction of the default lowering's time that re
 _SECONDS = 0.05  # the least duration of a timing
 _TIMINGS = 5  # of which the fastest counts
 Wait = Callable[[str, int], contextlib.AbstractContextManager[Callable[[], None]]]
-_HOPELESS = 3  # times the fastest time; a lowering that always took longer is not timed again
+_HOPELESS = 3  # times the fastest time of a step; a lowering that took longer in a whole timing is not timed again
 
 
 def with_timed_lowerings(
@@ -42,7 +43,8 @@ def with_timed_lowerings(
     they are found again for an equal layer, device, precision and version of JAX.
 
     Args:
-        model: the model; returned for this device's target, otherwise unchanged, if it has no convolutions.
+        model: the model; returned for this device's target, otherwise unchanged, if it has no convolutions, or if its
+            network has no field ``lowering`` to choose them by.
         batch_size: of each client.
         clients: the number of clients that train at once on the device.
         device: the device.
@@ -52,7 +54,7 @@ def with_timed_lowerings(
     """
     model = model.on(Target.of(device))
     used, chosen = convolutions(model, batch_size), []
-    if not used:
+    if not used or not hasattr(model.module, "lowering"):
         return model
     layers = {layer: rule for layer, rule in used if clients * batch_size * layer.work >= least_work}
     later = {layer for layer, _ in used[1:]}  # the inputs of the first layer, the images, need no gradient
@@ -79,15 +81,20 @@ def _cached_seconds(device, *arguments) -> dict[str, float]:
 
 
 def _measure(lowerings, device, *arguments):
-    """Returns the seconds of a step by each lowering, timed alternately so that other load affects all alike."""
-    compiled = {lowering: _compiled(lowering, device, *arguments) for lowering in lowerings}
+    """Returns the seconds of a step by each lowering, timed alternately so that other load affects all alike.
+
+    The first, single step only tells how many to take: to start a program on a GPU takes longer than many steps.
+    """
+    with ThreadPoolExecutor(len(lowerings)) as pool:
+        programs = pool.map(lambda lowering: _compiled(lowering, device, *arguments), lowerings)
+        compiled = dict(zip(lowerings, programs, strict=True))
     seconds = {lowering: compiled[lowering](1) for lowering in lowerings}
-    steps = {lowering: max(1, round(_SECONDS / seconds[lowering])) for lowering in lowerings}
-    for _ in range(_TIMINGS):
-        limit = _HOPELESS * min(seconds.values())
+    for timing in range(_TIMINGS):
+        limit = _HOPELESS * min(seconds.values()) if timing else math.inf
         for lowering in lowerings:
             if seconds[lowering] <= limit:
-                seconds[lowering] = min(seconds[lowering], compiled[lowering](steps[lowering]) / steps[lowering])
+                steps = max(1, round(_SECONDS / seconds[lowering]))
+                seconds[lowering] = min(seconds[lowering], compiled[lowering](steps) / steps)
     return seconds
 
 
@@ -106,7 +113,6 @@ def _compiled(lowering, device, layer, batch_size, clients, has_gradient):
         outputs, pull = jax.vjp(functools.partial(convolve, how=how), images, kernel)
         return jax.tree.map(lambda value, change: value - 1e-3 * change, (images, kernel), pull(outputs))
 
-    @jax.jit
     def run(steps, images, kernel):
         each = jax.vmap(step) if lead else step
         return jax.lax.fori_loop(0, steps, lambda _, carry: each(*carry), (images, kernel))
@@ -114,11 +120,12 @@ def _compiled(lowering, device, layer, batch_size, clients, has_gradient):
     images = jnp.full((*lead, batch_size, *layer.image), 1e-2, layer.dtype)
     kernel = jnp.full((*lead, *layer.kernel), 1e-2, layer.dtype)
     arguments = jax.device_put((images, kernel), device)
+    compiled = jax.jit(run).lower(1, *arguments).compile()
 
     def seconds_of(steps):
         start = time.perf_counter()
-        jax.block_until_ready(run(steps, *arguments))
+        jax.block_until_ready(compiled(steps, *arguments))
         return time.perf_counter() - start
 
-    seconds_of(1)  # compiles
+    seconds_of(1)  # the first run of a program may load libraries
     return seconds_of

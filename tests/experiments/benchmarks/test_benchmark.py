@@ -26,6 +26,7 @@ from experiments.benchmarks import (  # noqa: E402
     SYSTEMS,
     adapter_rounds,
     arguments,
+    engine_rounds,
     environment,
     growth,
     lanes,
@@ -161,7 +162,7 @@ def _replace_rounds_by_a_clock(monkeypatch, seconds_of):
     """The order of calls of rounds that take the algorithm's seconds, then twice as long, three times and so on."""
     clock, calls = [0.0], []
 
-    def rounds(algorithm, cores, scale, like):
+    def rounds(algorithm, cores, scale, like, device):
         def run():
             seconds = seconds_of(algorithm)
             calls.append(seconds)
@@ -486,8 +487,8 @@ def test_systems_whose_packages_are_missing_are_left_out(capsys):
         ("--augmentations --figure=x.svg", "--augmentations"),
         ("--workload=nope", "nope"),
         ("--device=tpu", "cpu"),
-        ("--device=gpu --systems=fedjax_collapse,pfl", "pfl runs on CPUs only"),
-        ("--device=gpu --methods", "--methods"),
+        ("--device=gpu --systems=fedjax_collapse,flower", "flower runs on CPUs only"),
+        ("--device=gpu --augmentations", "--augmentations"),
     ],
 )
 def test_wrong_argument_is_one_line_and_status_2(wrong, named, capsys):
@@ -496,6 +497,18 @@ def test_wrong_argument_is_one_line_and_status_2(wrong, named, capsys):
     assert error.value.code == 2
     printed = capsys.readouterr().err
     assert named in printed and printed.count("\n") == 1
+
+
+def test_a_gpu_has_one_device_and_the_librarys_clients_at_once(monkeypatch, capsys):
+    monkeypatch.setattr(arguments, "gpus", lambda: ["a GPU"])
+    assert arguments.parse(["--methods", "--device=gpu"], "").device == "gpu"
+    model = WORKLOADS["mlp100"].model()
+    assert engine_rounds.default_layout(model, "gpu", cores=16, clients_at_once=2) == (1, 10)
+    assert engine_rounds.default_layout(model, "cpu", cores=16, clients_at_once=2) == (16, 2)
+    monkeypatch.setattr(arguments, "gpus", list)
+    with pytest.raises(SystemExit):
+        arguments.parse(["--methods", "--device=gpu"], "")
+    assert "nvidia-smi finds no GPU" in capsys.readouterr().err
 
 
 def test_data_that_do_not_fit_into_memory_are_one_line_and_status_2(monkeypatch, capsys):

@@ -68,6 +68,7 @@ def test_ctrl_c_leaves_the_last_verdict(find, monkeypatch, capsys):
 def test_every_method_head_and_lowering_is_in_a_round():
     cases = self_test.cases()
     assert {name for case in cases for name in case.algorithm.methods} == names.classes("method").keys()
+    assert all(len(case.algorithm.methods) == 1 for case in cases if case.algorithm.having("perturb"))
     heads = {getattr(case.model.module, "head", None) for case in cases}
     assert set(names.classes("head").values()) <= heads
     lowerings = {lowering for case in cases for lowering in count_lowerings(case.model, 32)}
