@@ -23,7 +23,7 @@ _SECOND = {  # hooks of other methods by which data reach the server otherwise t
     "first_report": "collects reports before the first round",
     "dispatch": "makes the clients' states from those of all",
     "corrupt_uploads": "makes malicious uploads from those of others",
-    "combine_uploads": "replaces the mean, which a client changes by at most its clip,",
+    "combine_uploads": "replaces the mean of the clipped uploads by its own result",
 }
 NOT_COVERED = {  # what a run writes besides the server's model, and whose data it reveals
     "clients.npz": "losses and scores of each client in its rounds",

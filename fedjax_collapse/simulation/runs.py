@@ -210,7 +210,7 @@ def _check_on_disk(federation, algorithm, rule):
     if type(rule.sampler) is engine.Uniform and rule.cohort_size(num_clients) < num_clients:
         raise UserError(
             f"sampler Uniform with {where}: it permutes all clients on the device in every round; expected "
-            "engine.HostUniform (cohort.sampler=uniform_on_host), which draws the cohort only"
+            "engine.HostUniform (cohort.sampler=dict(name='uniform_on_host')), which draws the cohort only"
         )
 
 

@@ -247,7 +247,9 @@ def test_adapters_are_compared_with_all_weights(monkeypatch):
     found = overheads.measure("adapters", 5, jax.config.jax_num_cpu_devices)
     assert [row["trained"] for row in found] == ["adapters", "all weights"]
     assert found[0]["overhead"]["median"] == 1 and found[1]["overhead"]["median"] > 0
-    assert tables.table("adapters", found).splitlines()[-1].startswith("micro, 5 tokens, batch 2  all weights")
+    assert (
+        tables.table("adapters", found).splitlines()[-1].startswith("micro, 5 tokens, batch 2, 1 at once  all weights")
+    )
 
 
 def test_methods_are_timed_like_a_workload(monkeypatch):
