@@ -165,10 +165,12 @@ def _new_options(config, arguments):
                     break
                 check_key(f"config key in --config.{name}:", key, node if isinstance(node, ConfigDict) else ())
                 node = node[key]
-            if isinstance(node, ConfigDict) and not isinstance(_literal(text), dict):
-                raise UserError(
-                    f"--config.{name}={text}: expected --config.{name}.name={text}, or a dict(key=value, ...) in quotes"
-                )
+            else:
+                if isinstance(node, ConfigDict) and not isinstance(_literal(text), dict):
+                    raise UserError(
+                        f"--config.{name}={text}: expected --config.{name}.name={text}, or a dict(key=value, ...) in "
+                        "quotes"
+                    )
             if type(node) is int and isinstance(value := _literal(text), float):
                 new[argument] = path, value
     return new
