@@ -111,7 +111,7 @@ def test_values_may_be_written_as_in_a_config_file():
     for text in ("dict(krum=dict(attackers=2)", "dict(krum=max(1, 2))", "dict([])"):
         with pytest.raises(UserError, match=r"--config.methods=dict.*: expected a dict\(key=value"):
             launch.parse([QUICKSTART, f"--config.methods={text}"])
-    with pytest.raises(UserError, match="--config.network=mlp: expected --config.network.name=mlp, or a dict"):
+    with pytest.raises(UserError, match=r"--config.network=mlp: expected --config.network.name=mlp, or a dict"):
         launch.parse([QUICKSTART, "--config.network=mlp"])
 
 
