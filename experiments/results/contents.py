@@ -1,6 +1,6 @@
 """The figures of a report in their order, with captions."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from experiments.results.metrics import ACCURACY, EFFECTIVE_RANK, show_number
@@ -229,20 +229,27 @@ OVERVIEW = (  # of all settings
         "accuracy",
         "Accuracy",
         f"The headline accuracy after each round, a panel for each setting; {_BAND}.",
-        figures.over_settings(ACCURACY.name),
+        figures.over_settings(lambda study: [ACCURACY.name]),
+        wide=True,
+    ),
+    Plot(
+        "score",
+        "Score",
+        f"The score of a task that has no accuracy after each round, a panel for each setting; {_BAND}.",
+        figures.over_settings(figures.score_of),
         wide=True,
     ),
     Plot(
         "effective-rank",
         "Effective rank",
         f"Effective rank of the server model's features after each round, a panel for each setting; {_BAND}.",
-        figures.over_settings(EFFECTIVE_RANK.name),
+        figures.over_settings(lambda study: [EFFECTIVE_RANK.name]),
         wide=True,
     ),
 )
 
 
-def plots_of(study: Study) -> list[Plot]:
-    """Returns ``PLOTS`` with one of accuracy and score of the task, the one by which the study is compared."""
+def plots_of(study: Study, plots: Sequence[Plot] = PLOTS) -> list[Plot]:
+    """Returns the plots with one of accuracy and score of the task, the one by which the study is compared."""
     absent = "score" if study.score == ACCURACY else "accuracy"
-    return [plot for plot in PLOTS if plot.name != absent]
+    return [plot for plot in plots if plot.name != absent]

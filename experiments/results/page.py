@@ -95,7 +95,7 @@ def write_report(study: Study | Path | str, view: View = EVERYTHING, wait: Wait 
 def render(study: Study, view: View = EVERYTHING, wait: Wait = unseen) -> dict[str, str]:
     """Returns the text of every file by its path in the study's folder; equal studies give equal text."""
     shared = Shared(drawing.themed)
-    overview = OVERVIEW if len(study.settings) > 1 else ()
+    overview = plots_of(study, OVERVIEW) if len(study.settings) > 1 else []
     parts = {setting: study.of_setting(setting) for setting in study.settings}
     total = len(overview) + sum(len(plots_of(part)) for part in parts.values())
     with wait(f"drawing the figures of {study.path}", total) as advance:

@@ -1,4 +1,4 @@
-"""What decorrelation does to the accuracy of a study, in one sentence."""
+"""What decorrelation does to the score of a study, in one sentence."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from experiments.config.cells import CellName, arms_of, merged
-from experiments.results.metrics import ACCURACY, EFFECTIVE_RANK, Metric, number
+from experiments.results.metrics import EFFECTIVE_RANK, Metric, number
 from experiments.results.study_results import Run, Study
 from experiments.results.tables.paired import pairs
 
@@ -17,35 +17,36 @@ class Gain(NamedTuple):
     """What an arm gains over the base arm, run by run, after the last round."""
 
     arm: str
-    accuracy: np.ndarray  # [pairs] in points
+    score: np.ndarray  # [pairs] in points
     rank: np.ndarray  # [pairs] effective rank, NaN where it was not recorded
 
 
 def verdict(study: Study) -> str:
     """Returns the finding: the gain of the best arm with decorrelation over the first arm of plain federated averaging.
 
-    The best arm has the largest mean gain in accuracy, over pairs of runs with equal seed and partition. Decorrelation
-    "gives back" accuracy if accuracy and effective rank are higher in each of several seeds. The sentence is empty for
-    a study with settings, or without such arms or pairs.
+    The best arm has the largest mean gain in accuracy, or in the score of the task, over pairs of runs with equal seed
+    and partition. Decorrelation "gives back" accuracy if accuracy and effective rank are higher in each of several
+    seeds. The sentence is empty for a study with settings, with a score that is no percentage, or without such arms or
+    pairs.
     """
-    if study.config.get("settings"):
+    if study.config.get("settings") or study.score.unit != "%":
         return ""
     base, others = _arms(study)
-    found = [gain for gain in (_gain(study, arm, base) for arm in others) if len(gain.accuracy)]
+    found = [gain for gain in (_gain(study, arm, base) for arm in others) if len(gain.score)]
     if not found:
         return ""
-    arm, accuracy, rank = max(found, key=lambda gain: gain.accuracy.mean())
-    mean, up, seeds = accuracy.mean(), int(np.sum(accuracy > 0)), len(accuracy)
-    spread = f" ({_signed(accuracy.min())} to {_signed(accuracy.max())})" if seeds > 1 else ""
+    arm, score, rank = max(found, key=lambda gain: gain.score.mean())
+    mean, up, seeds, name = score.mean(), int(np.sum(score > 0)), len(score), study.score.quantity
+    spread = f" ({_signed(score.min())} to {_signed(score.max())})" if seeds > 1 else ""
     where = f"in {up} of {seeds} seeds{spread}" if seeds > 1 else "in the only seed"
     if mean <= 0:
         above = f"above it {where}" if seeds > 1 else where
-        return f"Decorrelation gains no accuracy: {arm} is {-mean:.1f} points below {base}, {above}"
+        return f"Decorrelation gains no {name}: {arm} is {-mean:.1f} points below {base}, {above}"
     if up < seeds or seeds == 1:
-        return f"{arm} is {mean:.1f} points of accuracy above {base}, {where}"
+        return f"{arm} is {mean:.1f} points of {name} above {base}, {where}"
     if np.all(rank > 0):
-        return f"Decorrelation ({arm}) gives back {mean:.1f} points of accuracy, {where}"
-    return f"{arm} gains {mean:.1f} points of accuracy over {base}, {where}, without a higher rank in each"
+        return f"Decorrelation ({arm}) gives back {mean:.1f} points of {name}, {where}"
+    return f"{arm} gains {mean:.1f} points of {name} over {base}, {where}, without a higher rank in each"
 
 
 def _arms(study: Study) -> tuple[str, list[str]]:
@@ -64,11 +65,11 @@ def _methods(values: Mapping[str, Any]) -> set[str]:
 
 
 def _gain(study: Study, arm: str, base: str) -> Gain:
-    """Returns the differences of the pairs whose accuracies are finite."""
+    """Returns the differences of the pairs whose scores are finite."""
     of_both = pairs(study, CellName("", arm), base)
-    accuracy, rank = (_differences(of_both, metric) for metric in (ACCURACY, EFFECTIVE_RANK))
-    finite = np.isfinite(accuracy)
-    return Gain(arm, accuracy[finite], rank[finite])
+    score, rank = (_differences(of_both, metric) for metric in (study.score, EFFECTIVE_RANK))
+    finite = np.isfinite(score)
+    return Gain(arm, score[finite], rank[finite])
 
 
 def _differences(of_both: list[tuple[Run, Run]], metric: Metric) -> np.ndarray:

@@ -76,11 +76,14 @@ def over_rounds(metrics_of: Callable[[Study], Sequence[str]]) -> Callable[..., "
     return figure
 
 
-def over_settings(metric: str) -> Callable[..., "Figure | None"]:
-    """Returns the figure of a metric per round, in a panel for each setting; an arm has one line style in all."""
+def over_settings(metrics_of: Callable[[Study], list[str]]) -> Callable[..., "Figure | None"]:
+    """Returns the figure of a metric per round, in a panel for each setting; an arm has one line style in all.
+
+    ``metrics_of`` returns the metric of a study in a list, which is empty if there is nothing to draw.
+    """
 
     def select(study: Study) -> Selection:
-        parts = {setting: curves(study.of_setting(setting), [metric]) for setting in study.settings}
+        parts = {setting: curves(study.of_setting(setting), metrics_of(study)) for setting in study.settings}
         return Selection(
             ("setting", *_CURVE), [(setting, *row) for setting, part in parts.items() for row in part.rows]
         )
@@ -89,7 +92,7 @@ def over_settings(metric: str) -> Callable[..., "Figure | None"]:
     def figure(study: Study, selection: Selection) -> "Figure":
         parts, columns = selection.by("setting"), min(4, len(study.settings))
         drawn = new_figure(0.6 + 2.1 * -(-len(study.settings) // columns), width=11)
-        lines = {}
+        lines, (metric,) = {}, metrics_of(study)
         grid = grid_of(drawn, len(study.settings), columns, metric_of(metric).axis)
         for axes, setting in zip(grid, study.settings, strict=True):
             lines |= draw_curves(axes, colours_of(study), parts.get(setting, Selection(_CURVE, ())), [metric])
@@ -99,8 +102,13 @@ def over_settings(metric: str) -> Callable[..., "Figure | None"]:
     return figure
 
 
+def score_of(study: Study) -> list[str]:
+    """Returns the score of a task that has no accuracy, in a list that is empty if it has one."""
+    return [study.score.name] if study.score != ACCURACY else []
+
+
 accuracy = over_rounds(lambda study: [ACCURACY.name])
-score = over_rounds(lambda study: [study.score.name] if study.score != ACCURACY else [])
+score = over_rounds(score_of)
 training_loss = over_rounds(lambda study: [TASK_LOSS.name])
 
 

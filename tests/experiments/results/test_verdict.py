@@ -68,6 +68,17 @@ def test_it_says_what_the_numbers_say(tmp_path, accuracies, ranks, sentence):
     assert verdict(study_of(tmp_path / "study", accuracies, ranks)) == sentence
 
 
+@pytest.mark.parametrize(
+    ("name", "sentence"), [("recall_at_5", "20.0 points of recall at 5, in"), ("squared_error", "")]
+)
+def test_a_task_without_accuracy_has_its_score(tmp_path, name, sentence):
+    study_of(path := tmp_path / "study", (0.6, 0.7, 0.8))
+    for file in path.rglob("metrics.jsonl"):
+        file.write_text(file.read_text().replace('"accuracy"', f'"{name}"'))
+    found = verdict(read_study(path))
+    assert sentence in found and bool(found) == bool(sentence)
+
+
 def test_without_decorrelation_or_a_plain_arm_there_is_none(tmp_path):
     study = study_of(tmp_path / "study", (0.6, 0.7, 0.8))
     for arms in ({"fedavg": {}}, {"feddecorr": {"methods": {"feddecorr": {}}}}, {"fedavg": None}):
