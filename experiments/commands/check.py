@@ -2,8 +2,9 @@
 
 Compares compiled rounds, for every kind of layer and every method, with the debug layout, which runs operation by
 operation, and runs programs that some compilers are known to miscompile. It uses the devices, versions and
-``XLA_FLAGS`` that a study started in the same way would use, and takes six minutes on two quiet cores. It prints a
-row per case and a verdict, which ``provenance.json`` of later studies contains until devices, versions or flags change.
+``XLA_FLAGS`` that a study started in the same way would use, and takes thirteen minutes of processor time, shared by
+two processes. It prints a row per case and a verdict, which ``provenance.json`` of later studies contains until
+devices, versions or flags change.
 Exit status: 0 if all is correct, 1 if something is not, 2 for wrong input.
 """
 
