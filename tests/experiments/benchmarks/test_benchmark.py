@@ -505,7 +505,7 @@ def test_a_gpu_has_one_device_and_the_librarys_clients_at_once(monkeypatch, caps
     monkeypatch.setattr(arguments, "gpus", lambda: ["a GPU"])
     assert arguments.parse(["--methods", "--device=gpu"], "").device == "gpu"
     model = WORKLOADS["mlp100"].model()
-    assert engine_rounds.default_layout(model, "gpu", cores=16, clients_at_once=2) == (1, 10)
+    assert engine_rounds.default_layout(model, "gpu", cores=16, clients_at_once=2) == (1, 100)
     assert engine_rounds.default_layout(model, "cpu", cores=16, clients_at_once=2) == (16, 2)
     monkeypatch.setattr(arguments, "gpus", list)
     with pytest.raises(SystemExit):

@@ -199,13 +199,14 @@ def test_layouts():
 
 
 def test_clients_at_once():
-    """One on a CPU, ten on a GPU, on a TPU ten of what is neither deep nor large."""
+    """One on a CPU; ten on a GPU, or a hundred of what is small and dense; on a TPU ten of what is small."""
+    dense = Model(nn.MLP(10), (8, 8, 1))
     deep, large = Model(nn.ResNet20(10), (32, 32, 3)), Model(nn.MLP(10, hidden=(2048, 2048)), (32, 32, 3))
     found = {
-        platform: [engine.clients_at_once(Target(platform), model) for model in (SMALL, deep, large)]
+        platform: [engine.clients_at_once(Target(platform), model) for model in (dense, SMALL, deep, large)]
         for platform in ("cpu", "gpu", "tpu")
     }
-    assert found == {"cpu": [1, 1, 1], "gpu": [10, 10, 10], "tpu": [10, 1, 1]}
+    assert found == {"cpu": [1, 1, 1, 1], "gpu": [100, 10, 10, 10], "tpu": [10, 10, 1, 1]}
 
 
 def test_unknown_option_names_the_nearest():
