@@ -71,8 +71,13 @@ _PLATFORM = {
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The exit status: 0, 1 if a system failed, 2 (from argparse) for wrong arguments, 130 if Ctrl-C ended it."""
+    """The exit status: 0, 1 if a system failed, 2 for wrong arguments and missing packages, 130 if Ctrl-C ended it."""
     asked = arguments.parse(argv, __doc__)
+    if asked.mode == "workloads":
+        asked.systems = available(asked.systems)
+        if not asked.systems and not asked.variants:
+            print("error: none of the systems can run here; install the packages named above", file=sys.stderr)
+            return 2
     run = {"workloads": run_workloads, "networks": run_networks, "growth": run_growth}.get(asked.mode, run_overheads)
     try:
         rows = run(asked)
@@ -99,9 +104,7 @@ def command_line() -> Parser:
 
 def run_workloads(asked: Namespace) -> list[Row]:
     """A row for each system of each workload, and one for each way in which the baseline was timed."""
-    systems, rows = [*available(asked.systems), *asked.variants], []
-    if not systems:
-        raise lanes.Failed("error: none of the systems can run here; install the packages named above")
+    systems, rows = [*asked.systems, *asked.variants], []
     with tempfile.TemporaryDirectory() as folder:
         for workload in asked.workloads:
             rounds, task = asked.rounds or WORKLOADS[workload].rounds, f"{folder}/{workload}.npz"

@@ -459,6 +459,12 @@ def test_systems_whose_packages_are_missing_are_left_out(capsys):
     assert not capsys.readouterr().err
 
 
+def test_without_any_system_that_can_run_the_status_is_2(monkeypatch, capsys):
+    monkeypatch.setattr(benchmark, "available", lambda systems: [])
+    assert benchmark.main(["--systems=flower"]) == 2
+    assert capsys.readouterr().err.startswith("error: none of the systems can run here")
+
+
 @pytest.mark.parametrize(
     "wrong, named",
     [
