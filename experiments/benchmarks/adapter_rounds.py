@@ -36,19 +36,29 @@ class Case(NamedTuple):
 CASES = tuple(Case("mini", patch, *batch) for patch in (4, 8) for batch in ((8,), (1,), (1, 5)))
 
 
+def cases(device: str) -> list[Case]:
+    """The cases, each once; on a GPU with the number of clients at once that the library chooses there."""
+    layouts = [engine_rounds.default_layout(_model(case), device, 1, case.clients_at_once) for case in CASES]
+    return list(dict.fromkeys(case._replace(clients_at_once=n) for case, (_, n) in zip(CASES, layouts, strict=True)))
+
+
 def rounds(cores: int, device: str = "cpu") -> Iterator[tuple[Case, dict[str, Callable[[], None]]]]:
     """Yields, for each case, the functions that run a round with adapters and one of all weights, the former first."""
-    for case in CASES:
-        module, lora = nn.ViT(10, size=case.size, patch=case.patch), LoRA(8, 16.0, layers=("query", "value"))
-        trained = {"adapters": (lora, "base"), "all weights": (None, "none")}
-        yield case, {name: _rounds(case, cores, device, module, *how) for name, how in trained.items()}
+    lora = LoRA(8, 16.0, layers=("query", "value"))
+    trained = {"adapters": (lora, "base"), "all weights": (None, "none")}
+    for case in cases(device):
+        yield case, {name: _rounds(case, cores, device, *how) for name, how in trained.items()}
 
 
-def _rounds(case, cores, device, module, adapters, freeze):
+def _model(case, adapters=None):
+    return Model(nn.ViT(10, size=case.size, patch=case.patch), (32, 32, 3), adapters=adapters)
+
+
+def _rounds(case, cores, device, adapters, freeze):
     data = WORKLOADS["cnn100"].data(CLIENTS * BATCHES * case.batch_size)
     parts = np.array_split(np.arange(len(data.labels)), CLIENTS)
     training = LocalTraining(1, case.batch_size, learning_rate=0.01, momentum=0.9, freeze=freeze)
-    model = Model(module, (32, 32, 3), adapters=adapters)
+    model = _model(case, adapters)
     clients_at_once = 1 if adapters is None else case.clients_at_once
     layout = engine_rounds.layout(*engine_rounds.default_layout(model, device, cores, clients_at_once))
     prepared = engine_rounds.prepare(data, parts, FedAvg(training), model, layout)

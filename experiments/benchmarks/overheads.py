@@ -106,7 +106,7 @@ def measure(
             timed = _in_turns(runs, rounds, advance, storage_rounds.ROUNDS_AT_ONCE)
         return [{"storage": name} | row for name, row in timed.items()]
     if kind == "adapters":
-        total = len(adapter_rounds.CASES) * 2 * (_WARM_UP + rounds)
+        total = len(adapter_rounds.cases(device)) * 2 * (_WARM_UP + rounds)
         return [
             {"case": str(case), "trained": name} | row
             for case, runs in adapter_rounds.rounds(cores, device)

@@ -17,7 +17,6 @@ from pfl.callback.base import TrainingProcessCallback
 from pfl.data.dataset import Dataset
 from pfl.data.federated_dataset import FederatedDataset
 from pfl.hyperparam import NNEvalHyperParams, NNTrainHyperParams
-from pfl.internal.ops.pytorch_ops import get_default_device
 from pfl.metrics import Metrics
 from pfl.model.pytorch import PyTorchModel
 
@@ -40,7 +39,7 @@ def run(workload: Workload, task: Task, setting: Setting) -> Iterator[Round]:
             lambda parameters, lr: torch.optim.SGD(parameters, lr, training.momentum),
             torch.optim.SGD(network.parameters(), 1.0),
         )
-        clients = _clients(task)
+        clients = _clients(task, pytorch_loops.place(setting.device))
         FederatedAveraging().run(
             NNAlgorithmParams(
                 central_num_iterations=MANY,
@@ -62,8 +61,7 @@ def run(workload: Workload, task: Task, setting: Setting) -> Iterator[Round]:
     return rounds_of(train)
 
 
-def _clients(task):
-    device = get_default_device()  # of PFL_PYTORCH_DEVICE
+def _clients(task, device):
     inputs, labels = (tensor.to(device) for tensor in pytorch_loops.tensors(task))
     datasets = [Dataset((inputs[rows], labels[rows]), user_id=str(i)) for i, rows in enumerate(task.parts)]
     order = itertools.cycle(task.cohorts.ravel())

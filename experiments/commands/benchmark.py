@@ -42,7 +42,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from experiments.benchmarks import OURS, SYSTEMS, arguments, growth, lanes, tables
+from experiments.benchmarks import ON_GPU, OURS, SYSTEMS, arguments, growth, lanes, tables
 from experiments.benchmarks.environment import environment
 from experiments.benchmarks.lanes import Lane
 from experiments.benchmarks.network_steps import NOT_CONVOLUTIONAL
@@ -157,7 +157,7 @@ def run_networks(asked: Namespace) -> list[Row]:
     rows, rounds = [], asked.rounds or _NETWORK_ROUNDS
     for network in asked.networks:
         systems = [
-            *available(["pytorch", "pytorch-threads"][: 1 if asked.device == "gpu" else None]),
+            *available([name for name in ("pytorch", "pytorch-threads") if asked.device == "cpu" or name in ON_GPU]),
             *(["auto"] if network in NOT_CONVOLUTIONAL else asked.lowerings),
         ]
 

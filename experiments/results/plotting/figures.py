@@ -83,7 +83,8 @@ def over_settings(metrics_of: Callable[[Study], list[str]]) -> Callable[..., "Fi
     """
 
     def select(study: Study) -> Selection:
-        parts = {setting: curves(study.of_setting(setting), metrics_of(study)) for setting in study.settings}
+        metrics = metrics_of(study)
+        parts = {setting: curves(study.of_setting(setting), metrics) for setting in study.settings}
         return Selection(
             ("setting", *_CURVE), [(setting, *row) for setting, part in parts.items() for row in part.rows]
         )

@@ -252,6 +252,14 @@ def test_adapters_are_compared_with_all_weights(monkeypatch):
     )
 
 
+def test_a_gpu_has_each_case_of_adapters_once():
+    """Its layout is the library's, in which cases that differ in the clients at once are the same."""
+    assert adapter_rounds.cases("cpu") == list(adapter_rounds.CASES)
+    found = adapter_rounds.cases("gpu")
+    assert [case[:3] for case in found] == list(dict.fromkeys(case[:3] for case in adapter_rounds.CASES))
+    assert {case.clients_at_once for case in found} == {10}
+
+
 def test_methods_are_timed_like_a_workload(monkeypatch):
     small = dataclasses.replace(WORKLOADS["ditto20"].scaled(0.1), network="mlp", training=Training(2, 5, 0.1, 0.5))
     monkeypatch.setitem(WORKLOADS, "ditto20", small)
