@@ -121,7 +121,8 @@ def layers() -> Iterator[Case]:
     modules = {
         "dense layers": nn.MLP(_CLASSES, hidden=(32, 32)),
         "patches, BatchNorm, max-pool": cnn(channels=(8, 16), norm="batch", lowering="patches"),
-        "winograd, GroupNorm": cnn(channels=(16,), norm="group", lowering="winograd"),
+        "Winograd F(2x2), GroupNorm": cnn(channels=(16,), norm="group", lowering="winograd2"),
+        "Winograd F(4x4)": cnn(channels=(8,), lowering="winograd4"),
         "strips": cnn(channels=(8,), lowering="strips"),
         "lax.conv, bfloat16": cnn(channels=(8,), lowering="xla", dtype="bfloat16"),
         "depthwise, excitation, dropout": nn.EfficientNetB0(

@@ -38,7 +38,7 @@ def really_timed(monkeypatch):
 def seconds(monkeypatch, tmp_path):
     """What each lowering takes; the test may change it. Also the list of what was timed."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    taken, timed = {"patches": 1.0, "strips": 1.0, "winograd": 1.0}, []
+    taken, timed = {"patches": 1.0, "strips": 1.0, "winograd2": 1.0, "winograd4": 1.0}, []
 
     def fake(lowering, device, layer, batch_size, clients, has_gradient):
         timed.append((layer.kernel, lowering, batch_size, clients, has_gradient))
@@ -54,15 +54,15 @@ def lowerings(model):
 
 def test_the_clearly_fastest_is_taken(seconds):
     taken, timed = seconds
-    assert lowerings(MODEL) == ["strips", "patches", "winograd"]
-    taken["winograd"] = 0.5
-    assert lowerings(with_timed_lowerings(MODEL, 16, 1, DEVICE)) == ["winograd"] * 3
+    assert lowerings(MODEL) == ["strips", "winograd4", "winograd4"]
+    taken["winograd2"] = 0.5
+    assert lowerings(with_timed_lowerings(MODEL, 16, 1, DEVICE)) == ["winograd2"] * 3
     assert {kernel[2]: has_gradient for kernel, *_, has_gradient in timed} == {3: False, 8: True, 32: True}
 
 
 def test_the_rule_stays_where_nothing_is_clearly_faster(seconds):
-    seconds[0].update(patches=0.95, winograd=0.93)
-    assert lowerings(with_timed_lowerings(MODEL, 16, 1, DEVICE)) == ["strips", "patches", "winograd"]
+    seconds[0].update(patches=0.95, winograd2=0.93)
+    assert lowerings(with_timed_lowerings(MODEL, 16, 1, DEVICE)) == ["strips", "winograd4", "winograd4"]
 
 
 def test_seconds_are_cached_by_layer_batch_and_clients(seconds, tmp_path):
@@ -77,26 +77,26 @@ def test_seconds_are_cached_by_layer_batch_and_clients(seconds, tmp_path):
     for _ in range(2):  # the second time nothing is timed
         with_timed_lowerings(MODEL, 16, 1, DEVICE, wait=wait)
     line = "timing lowerings of 3 convolutions, once on this machine"
-    assert shown == [(line, 3), 3, 6, 8, (line, 3), 8, 8, 8]
+    assert shown == [(line, 3), 4, 8, 11, (line, 3), 11, 11, 11]
     count = len(timed)
-    assert count == 3 + 3 + 2  # strips for few channels, winograd for 3x3
-    taken["winograd"] = 0.1
-    assert lowerings(with_timed_lowerings(MODEL, 16, 1, DEVICE)) == ["strips", "patches", "winograd"]
+    assert count == 4 + 4 + 3  # patches, two of Winograd, and strips for few channels
+    taken["winograd2"] = 0.1
+    assert lowerings(with_timed_lowerings(MODEL, 16, 1, DEVICE)) == ["strips", "winograd4", "winograd4"]
     assert len(timed) == count
-    assert lowerings(with_timed_lowerings(MODEL, 16, 5, DEVICE)) == ["winograd"] * 3
+    assert lowerings(with_timed_lowerings(MODEL, 16, 5, DEVICE)) == ["winograd2"] * 3
     assert len(timed) == 2 * count
     for damaged in tmp_path.rglob("*.json"):
         damaged.write_text("{")
-    assert lowerings(with_timed_lowerings(MODEL, 16, 1, DEVICE)) == ["winograd"] * 3
+    assert lowerings(with_timed_lowerings(MODEL, 16, 1, DEVICE)) == ["winograd2"] * 3
     assert len(timed) == 3 * count
 
 
 def test_a_cache_that_cannot_be_written_is_a_warning(seconds, tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    seconds[0]["winograd"] = 0.1
+    seconds[0]["winograd2"] = 0.1
     with pytest.warns(UserWarning, match="lowerings are not saved .*XDG_CACHE_HOME"):
-        assert lowerings(with_timed_lowerings(MODEL, 16, 1, DEVICE)) == ["winograd"] * 3
+        assert lowerings(with_timed_lowerings(MODEL, 16, 1, DEVICE)) == ["winograd2"] * 3
 
 
 def test_batches_of_any_size_and_other_layers(seconds):
@@ -105,7 +105,7 @@ def test_batches_of_any_size_and_other_layers(seconds):
     timed = with_timed_lowerings(MODEL, 16, 1, DEVICE)
     assert count_lowerings(timed, 64) == {"patches": 3}
     wider = MODEL.with_module(channels=(8, 32, 33), lowering=timed.module.lowering)
-    assert lowerings(wider) == ["patches", "patches", "winograd"]
+    assert lowerings(wider) == ["patches", "patches", "winograd4"]
     others = nn.MOONCNN(10, lowering=timed.module.lowering)
     assert lowerings(Model(others, (16, 16, 3))) == lowerings(Model(nn.MOONCNN(10), (16, 16, 3)))
 
@@ -172,19 +172,19 @@ def test_a_config_chooses(seconds, monkeypatch, lowering, worthwhile, expected):
 
 
 def test_what_disturbs_one_timing_disturbs_no_choice(seconds, monkeypatch):
-    taken, timed = {"patches": iter([1.0, 9.0, 0.5]), "winograd": iter([0.9, 0.8, 0.9])}, []
+    taken, timed = {"patches": iter([1.0, 9.0, 0.5]), "winograd4": iter([0.9, 0.8, 0.9])}, []
 
     def fake(lowering, *arguments):
         return lambda steps: timed.append(lowering) or next(taken[lowering])
 
     monkeypatch.setattr(timing, "_compiled", fake)
     monkeypatch.setattr(timing, "_TIMINGS", 2)
-    assert timing._measure(["patches", "winograd"], DEVICE) == {"patches": 0.5, "winograd": 0.8}
-    assert timed == ["patches", "winograd"] * 3
+    assert timing._measure(["patches", "winograd4"], DEVICE) == {"patches": 0.5, "winograd4": 0.8}
+    assert timed == ["patches", "winograd4"] * 3
 
 
 def test_the_hopeless_is_timed_once():
-    taken = {"patches": 1.0, "winograd": 4.0}
+    taken = {"patches": 1.0, "winograd4": 4.0}
     timed = []
 
     def fake(lowering, *arguments):
@@ -192,13 +192,13 @@ def test_the_hopeless_is_timed_once():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(timing, "_compiled", fake)
-        assert timing._measure(["patches", "winograd"], DEVICE) == taken
-    assert timed == ["patches", "winograd"] * 2 + ["patches"] * (timing._TIMINGS - 1)  # first a single step
+        assert timing._measure(["patches", "winograd4"], DEVICE) == taken
+    assert timed == ["patches", "winograd4"] * 2 + ["patches"] * (timing._TIMINGS - 1)  # first a single step
 
 
 def test_the_start_of_a_program_does_not_count(monkeypatch):
     """Measured on a GPU: it took as long as a dozen steps."""
-    start, step = {"patches": 3.4e-3, "winograd": 0.0}, {"patches": 2e-4, "winograd": 3e-4}
+    start, step = {"patches": 3.4e-3, "winograd4": 0.0}, {"patches": 2e-4, "winograd4": 3e-4}
     monkeypatch.setattr(timing, "_compiled", lambda name, *_: lambda steps: start[name] + steps * step[name])
-    found = timing._measure(["patches", "winograd"], DEVICE)
-    assert found["patches"] < 2.2e-4 and found["winograd"] == pytest.approx(3e-4)
+    found = timing._measure(["patches", "winograd4"], DEVICE)
+    assert found["patches"] < 2.2e-4 and found["winograd4"] == pytest.approx(3e-4)

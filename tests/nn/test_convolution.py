@@ -71,10 +71,23 @@ def test_shifted(size, stride, padding, extent, multiplier, clients, groups):
     compare_with_xla("shifted", size, stride, padding, extent, (1, multiplier), clients, groups)
 
 
+@pytest.mark.parametrize("tile", [2, 4])
 @settings(max_examples=3, deadline=None)
 @given(channels=st.tuples(st.integers(1, 3), st.integers(1, 4)), groups=st.integers(1, 2), **COMMON)
-def test_winograd(padding, extent, channels, clients, groups):
-    compare_with_xla("winograd", 3, 1, min(padding, 2), extent, channels, clients, groups)
+def test_winograd(tile, padding, extent, channels, clients, groups):
+    compare_with_xla(f"winograd{tile}", 3, 1, padding, extent, channels, clients, groups)
+
+
+@pytest.mark.parametrize(("lowering", "most"), [("winograd2", 3e-7), ("winograd4", 8e-7)])
+def test_winograd_in_32_bits(lowering, most):
+    """Errors of the outputs over their root mean square; with the points 1, -1, 2 and -2 F(4x4, 3x3) has 1e-6."""
+    rng = np.random.default_rng(0)
+    images, kernel = rng.random((4, 16, 16, 32), np.float32), rng.standard_normal((3, 3, 32, 16), np.float32)
+    outputs = convolve(images, kernel, Convolution(padding=1, lowering=lowering))
+    with jax.enable_x64(True):
+        exact = convolve(np.float64(images), np.float64(kernel), Convolution(padding=1, lowering="patches"))
+    error = np.sqrt(np.mean((outputs - exact) ** 2) / np.mean(exact**2))
+    assert error < most
 
 
 @settings(max_examples=5, deadline=None)
@@ -88,7 +101,7 @@ def test_strips(size, padding, extent, channels, clients, groups):
     compare_with_xla("strips", size, 1, min(padding, size - 1), extent, channels, clients, groups)
 
 
-@pytest.mark.parametrize("lowering", ["patches", "shifted", "strips", "winograd"])
+@pytest.mark.parametrize("lowering", ["patches", "shifted", "strips", "winograd2", "winograd4"])
 def test_chunks_of_the_batch(lowering, monkeypatch):
     """One example at a time where the cache is full at once."""
     monkeypatch.setattr(chunks, "CACHE_BYTES", 1)
@@ -111,19 +124,22 @@ def test_size_of_chunks(monkeypatch):
         assert seen[-1] == size
         np.testing.assert_array_equal(doubled, 2 * rows)
         np.testing.assert_array_equal(total["sum"], rows.sum(0))
+    for least, size in ((1, 4), (5, 6), (7, 12), (13, 12)):
+        chunks.in_chunks(double, (rows,), 10, Target(), least)
+        assert seen[-1] == size
 
 
 def test_auto_on_a_cpu_never_is_xla():
-    """Winograd for wide 3x3 convolutions of many pixels in 32 bits, strips for colours, shifted for one channel a
-    group, else patches."""
-    shape, same = (8, 8, 8, 32), Convolution(padding=1)
-    assert choose_lowering(shape, (3, 3, 32, 128), same) == "winograd"
-    assert choose_lowering(shape, (3, 3, 32, 129), same) == "patches"
-    assert choose_lowering(shape, (3, 3, 32, 31), same) == "patches"
+    """Winograd for 3x3 convolutions in 32 bits, in smaller tiles of fewer pixels, and not of the fewest; strips for
+    colours, shifted for one channel a group, else patches."""
+    shape, same = (16, 8, 8, 32), Convolution(padding=1)
+    assert choose_lowering(shape, (3, 3, 32, 128), same) == "winograd4"
+    assert choose_lowering((32, 4, 4, 32), (3, 3, 32, 128), same) == "winograd2"
+    assert choose_lowering((10, 2, 2, 32), (3, 3, 32, 128), same) == "patches"
     assert choose_lowering(shape, (3, 3, 32, 64), same, dtype="bfloat16") == "patches"
     assert choose_lowering(shape, (5, 5, 32, 64), same) == "patches"
     assert choose_lowering(shape, (3, 3, 32, 64), same._replace(stride=2)) == "patches"
-    assert choose_lowering(shape, (3, 3, 16, 64), same._replace(groups=2)) == "patches"
+    assert choose_lowering(shape, (3, 3, 16, 64), same._replace(groups=2)) == "winograd4"
     assert choose_lowering(shape, (3, 3, 1, 64), same._replace(stride=2, groups=32)) == "shifted"
     assert choose_lowering((8, 8, 8, 3), (3, 3, 3, 64), same) == "strips"
     assert choose_lowering((8, 8, 8, 3), (3, 3, 3, 64), same._replace(stride=2)) == "patches"
@@ -145,7 +161,11 @@ def test_auto_on_an_accelerator_is_xla(platform):
     [
         ((3, 3, 4, 4), dict(lowering="fft"), "lowering 'fft': expected one of auto, patches, shifted, strips"),
         ((3, 3, 4, 4), dict(lowering="strips", stride=2), "needs stride 1 and padding < kernel size 3, not 2, 1"),
-        ((3, 3, 4, 4), dict(lowering="winograd", stride=2), "needs kernel size 3, stride 1, padding <= 2, not 3, 2, 1"),
+        (
+            (3, 3, 4, 4),
+            dict(lowering="winograd4", stride=2),
+            "'winograd4' needs kernel size 3 and stride 1, not 3 and 2",
+        ),
         ((3, 3, 4, 4), dict(lowering="shifted"), "needs as many groups as input channels, not 1 groups of 4 channels"),
         ((3, 3, 1, 4), dict(groups=3), "convolution of 4 channels to 4 in 3 groups: both must be divisible"),
         ((3, 3, 2, 5), dict(groups=2), "convolution of 4 channels to 5 in 2 groups: both must be divisible"),

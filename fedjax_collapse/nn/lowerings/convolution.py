@@ -19,11 +19,13 @@ from fedjax_collapse.core.target import Target
 from fedjax_collapse.nn.lowerings.patches import convolve_patches
 from fedjax_collapse.nn.lowerings.shifted import convolve_shifted
 from fedjax_collapse.nn.lowerings.strips import convolve_strips
-from fedjax_collapse.nn.lowerings.winograd import MAX_PADDING, convolve_winograd, winograd_tiles
+from fedjax_collapse.nn.lowerings.winograd import convolve_winograd, winograd_tiles
 
 DType = jax.typing.DTypeLike
-LOWERINGS = ("auto", "patches", "shifted", "strips", "winograd", "xla")
-_MIN_WINOGRAD_CHANNELS = 32  # with fewer, the transforms cost more than the saved products
+LOWERINGS = ("auto", "patches", "shifted", "strips", "winograd2", "winograd4", "xla")
+_WINOGRAD = {"winograd2": 2, "winograd4": 4}  # outputs in a row of a tile
+_KERNEL_ROWS = 64  # as many rows of Winograd's products take as long as the transforms of a kernel
+_PATCH_COST = 1.5  # of a multiply-add, with the copies of patches, over Winograd's
 _MAX_STRIP_CHANNELS = 4  # with more, the additional products cost more than the saved copies
 
 
@@ -68,7 +70,8 @@ class Convolution(NamedTuple):
     corresponding group of input channels. Lowerings:
 
     * ``patches``: image patches times the kernel as a matrix;
-    * ``winograd``: F(2x2, 3x3), 2.25 times fewer multiplications, only for 3x3 kernels of stride 1 and padding <= 2;
+    * ``winograd2``, ``winograd4``: F(2x2, 3x3) and F(4x4, 3x3), 2.25 and 4 times fewer multiplications, only for 3x3
+      kernels of stride 1;
     * ``strips``: several outputs of a row at once, for few channels, only for stride 1 and padding < size;
     * ``shifted``: a sum of shifted images times one weight per channel, only for depthwise convolutions;
     * ``xla``: ``lax.conv_general_dilated``;
@@ -111,8 +114,8 @@ def convolve(images: jax.Array, kernel: jax.Array, how: Convolution) -> jax.Arra
         return convolve_shifted(images, kernel, how.stride, how.padding, how.target)
 
     def one_group(images, kernel):
-        if lowering == "winograd":
-            return convolve_winograd(images, kernel, how.padding, how.target)
+        if lowering in _WINOGRAD:
+            return convolve_winograd(images, kernel, how.padding, _WINOGRAD[lowering], how.target)
         if lowering == "strips":
             return convolve_strips(images, kernel, how.padding, how.target)
         return convolve_patches(images, kernel, how.stride, how.padding, how.target)
@@ -153,10 +156,12 @@ def choose_lowering(
         return "shifted"
     if channels <= _MAX_STRIP_CHANNELS and _strips_apply(size, how) and size > 1:
         return "strips"
-    wide = min(channels, features // groups) >= _MIN_WINOGRAD_CHANNELS
-    tiles = winograd_tiles(image_shape, padding)
-    many = tiles >= max(channels, features // groups)  # otherwise the kernel's transform is expensive
-    return "winograd" if _winograd_applies(size, how) and wide and many and _is_exact(dtype) else "patches"
+    if not _winograd_applies(size, how) or not _is_exact(dtype):
+        return "patches"
+    costs = {"patches": _PATCH_COST * size**2 * math.prod(image_shape[:3])}
+    for lowering, tile in _WINOGRAD.items():
+        costs[lowering] = (tile + 2) ** 2 * (winograd_tiles(image_shape, padding, tile) + _KERNEL_ROWS)
+    return min(costs, key=costs.get)
 
 
 def candidates(layer: Layer, target: Target) -> list[str]:
@@ -167,19 +172,19 @@ def candidates(layer: Layer, target: Target) -> list[str]:
         "patches": True,
         "shifted": channels == 1 and layer.groups > 1,
         "strips": _strips_apply(size, how) and size > 1 and channels <= 4 * _MAX_STRIP_CHANNELS,
-        "winograd": _winograd_applies(size, how) and _is_exact(layer.dtype),
+        **dict.fromkeys(_WINOGRAD, _winograd_applies(size, how) and _is_exact(layer.dtype)),
         "xla": not target.is_cpu,
     }
     return [lowering for lowering in LOWERINGS if applies.get(lowering)]
 
 
 def _is_exact(dtype):
-    """Returns whether Winograd's sums of up to 16 values are exact enough; they would round 16-bit images."""
+    """Returns whether Winograd's transforms are exact enough; they would round 16-bit images."""
     return jnp.finfo(dtype).bits >= 32
 
 
 def _winograd_applies(size, how):
-    return (size, how.stride) == (3, 1) and how.padding <= MAX_PADDING
+    return (size, how.stride) == (3, 1)
 
 
 def _strips_apply(size, how):
@@ -191,11 +196,8 @@ def _check_lowering(kernel_shape, how):
     (size, _, channels, _), (stride, padding, groups, lowering, _) = kernel_shape, how
     if lowering not in LOWERINGS:
         raise UserError(f"lowering {lowering!r}: expected one of {', '.join(LOWERINGS)}")
-    if lowering == "winograd" and not _winograd_applies(size, how):
-        raise UserError(
-            f"lowering 'winograd' needs kernel size 3, stride 1, padding <= {MAX_PADDING}, "
-            f"not {size}, {stride}, {padding}"
-        )
+    if lowering in _WINOGRAD and not _winograd_applies(size, how):
+        raise UserError(f"lowering {lowering!r} needs kernel size 3 and stride 1, not {size} and {stride}")
     if lowering == "strips" and not _strips_apply(size, how):
         raise UserError(f"lowering 'strips' needs stride 1 and padding < kernel size {size}, not {stride}, {padding}")
     if lowering == "shifted" and channels != 1:

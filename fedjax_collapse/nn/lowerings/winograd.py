@@ -1,103 +1,175 @@
-"""3x3 convolution of stride 1 as F(2x2, 3x3); Lavin & Gray, "Fast Algorithms for Convolutional Neural Networks" (2016).
+"""3x3 convolution of stride 1 as F(2x2, 3x3) or F(4x4, 3x3).
 
-Each tile of 4 x 4 pixels gives 2 x 2 outputs by 16 multiplications per channel instead of 36.
+A tile of (m + 2) x (m + 2) pixels gives m x m outputs by (m + 2)^2 multiplications per channel: 4 per output for m = 2
+and 2.25 for m = 4, instead of 9 (Lavin & Gray, "Fast Algorithms for Convolutional Neural Networks", 2016). Both
+gradients are products at the same points: that of the images by the transposed transforms, whose overlapping tiles are
+added. In 32-bit floats outputs of F(4x4) deviate by 5e-7 of their root mean square, three times as much as of F(2x2).
 """
 
 import functools
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from fedjax_collapse.core.target import Target
 from fedjax_collapse.nn.lowerings.chunks import in_chunks
 
-MAX_PADDING = 2  # the input gradient is a convolution with padding 2 - padding
+# of interpolation, and infinity: of those tried, the four with the smallest errors (1, -1, 2 and -2 have twice these)
+_POINTS = {2: (0, 1, -1), 4: (0, 5 / 8, -5 / 8, 3 / 2, -3 / 2)}
+_LEAST_ROWS = 128  # tiles in a chunk: products of fewer rows wait for the transformed kernel
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
-def convolve_winograd(images: jax.Array, kernel: jax.Array, padding: int, target: Target) -> jax.Array:
-    """Convolution [batch, height, width, in] * [3, 3, in, out] -> [batch, height', width', out]."""
-    weights = _transform_kernel(kernel)
+class _Transforms(NamedTuple):
+    """``outputs.T @ ((kernel @ k) * (images @ d))`` is the correlation of pixels d [m + 2] and weights k [3]."""
+
+    outputs: np.ndarray  # [m + 2, m]
+    kernel: np.ndarray  # [m + 2, 3]
+    images: np.ndarray  # [m + 2, m + 2]
+
+
+@functools.cache
+def _transforms(tile):
+    """Returns the transforms for ``tile`` outputs: Toom-Cook's polynomials at the points."""
+    points, size = _POINTS[tile], tile + 2
+    outputs, kernel, images = np.zeros((size, tile)), np.zeros((size, 3)), np.zeros((size, size))
+    for i, point in enumerate(points):
+        others = [other for other in points if other != point]
+        outputs[i] = np.power(point, range(tile), dtype=float)
+        kernel[i] = np.power(point, range(3), dtype=float) / np.prod(np.subtract(point, others))
+        images[i, :-1] = np.poly(others)[::-1]
+    outputs[-1, -1] = kernel[-1, -1] = 1
+    images[-1] = np.poly(points)[::-1]
+    return _Transforms(outputs, kernel, images)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
+def convolve_winograd(images: jax.Array, kernel: jax.Array, padding: int, tile: int, target: Target) -> jax.Array:
+    """Convolution [batch, height, width, in] * [3, 3, in, out] -> [batch, height', width', out].
+
+    ``tile`` is m, 2 or 4.
+    """
+    height, width = (extent + 2 * padding - 2 for extent in images.shape[1:3])
+    weights = _transform_kernel(kernel, tile)
 
     def chunk(images):
-        return _multiply(_transform_images(images, padding), weights, images.shape, padding), ()
+        products = jnp.einsum("ptc,pcf->ptf", _transform_images(images, padding, tile), weights)
+        outputs = _join(products, _transforms(tile).outputs, _tiles(images.shape, padding, tile), tile)
+        return outputs[:, :height, :width], ()
 
-    return in_chunks(chunk, (images,), _bytes_each(images, kernel), target)[0]
-
-
-def _forward(images, kernel, padding, target):
-    return convolve_winograd(images, kernel, padding, target), (images, kernel)
+    return _in_chunks(chunk, (images,), kernel, padding, tile, target)[0]
 
 
-def _backward(padding, target, residuals, gradient):
-    """Computes both gradients, also by products of transforms."""
+def _forward(images, kernel, padding, tile, target):
+    return convolve_winograd(images, kernel, padding, tile, target), (images, kernel)
+
+
+def _backward(padding, tile, target, residuals, gradient):
     images, kernel = residuals
-    weights = _transform_kernel(kernel[::-1, ::-1].swapaxes(2, 3))
+    height, width = images.shape[1:3]
+    weights = _transform_kernel(kernel, tile)
 
     def chunk(images, gradient):
-        products = jnp.einsum("ptc,ptf->pcf", _transform_images(images, padding), _transform_gradient(gradient))
-        opposite = MAX_PADDING - padding
-        return _multiply(_transform_images(gradient, opposite), weights, gradient.shape, opposite), products
+        of_outputs = _transform_gradient(gradient, tile)
+        products = jnp.einsum("ptc,ptf->pcf", _transform_images(images, padding, tile), of_outputs)
+        of_images = jnp.einsum("ptf,pcf->ptc", of_outputs, weights)
+        pixels = _join(of_images, _transforms(tile).images, _tiles(images.shape, padding, tile), tile)
+        return pixels[:, padding : padding + height, padding : padding + width], products
 
-    image_gradient, products = in_chunks(chunk, (images, gradient), _bytes_each(images, kernel), target)
-    products = products.reshape(4, 4, *products.shape[1:])
-    half = _apply_twice(lambda u: (u[0] + (u[1] + u[2]) / 2, (u[1] - u[2]) / 2, (u[1] + u[2]) / 2 + u[3]), products)
-    return image_gradient, jnp.stack([jnp.stack(row) for row in half])
+    image_gradient, products = _in_chunks(chunk, (images, gradient), kernel, padding, tile, target)
+    grid = products.reshape(tile + 2, tile + 2, *products.shape[1:])
+    return image_gradient, _apply_twice(_transforms(tile).kernel.T, grid)
 
 
 convolve_winograd.defvjp(_forward, _backward)
 
 
-def winograd_tiles(image_shape: tuple[int, ...], padding: int) -> int:
+def winograd_tiles(image_shape: tuple[int, ...], padding: int, tile: int) -> int:
     """Returns the number of tiles in a batch of images, which is the number of rows of the matrix products."""
-    rows, columns = (-(-(extent + 2 * padding - 2) // 2) for extent in image_shape[1:3])
-    return image_shape[0] * rows * columns
+    return image_shape[0] * int(np.prod(_tiles(image_shape, padding, tile)))
 
 
-def _bytes_each(images, kernel):
-    """Returns the size of one example's transform and its products, each four times the size of the image."""
-    return 4 * images.shape[1] * images.shape[2] * sum(kernel.shape[2:]) * images.dtype.itemsize
+def _tiles(image_shape, padding, tile):
+    """Returns the number of rows and of columns of an image's tiles."""
+    return [-(-(extent + 2 * padding - 2) // tile) for extent in image_shape[1:3]]
 
 
-def _transform_images(images, padding):
-    """Transforms each 4x4 tile, two pixels apart, to the 16 points, [16, tiles, channels]."""
-    ends = [(padding, padding + extent % 2) for extent in images.shape[1:3]]  # an odd row or column becomes half a tile
-    padded = lax.optimization_barrier(jnp.pad(images, ((0, 0), *ends, (0, 0))))
-    rows, columns = (extent // 2 - 1 for extent in padded.shape[1:3])
-    tiles = [[padded[:, i : i + 2 * rows : 2, j : j + 2 * columns : 2] for j in range(4)] for i in range(4)]
-    points = _apply_twice(lambda d: (d[0] - d[2], d[1] + d[2], d[2] - d[1], d[1] - d[3]), tiles)
-    return _flatten(points)
+def _in_chunks(chunk, arrays, kernel, padding, tile, target):
+    each = int(np.prod(_tiles(arrays[0].shape, padding, tile)))
+    bytes_each = each * (tile + 2) ** 2 * sum(kernel.shape[2:]) * kernel.dtype.itemsize
+    return in_chunks(chunk, arrays, bytes_each, target, least=-(-_LEAST_ROWS // each))
 
 
-def _transform_kernel(kernel):
-    """Transforms the kernel to the 16 points, [16, in, out]."""
-    points = _apply_twice(lambda g: (g[0], (g[0] + g[1] + g[2]) / 2, (g[0] - g[1] + g[2]) / 2, g[2]), kernel)
-    return jnp.stack([point for row in points for point in row])
+def _transform_images(images, padding, tile):
+    """[batch, height, width, channels] -> [(m + 2)^2 points, tiles, channels]."""
+    counts = _tiles(images.shape, padding, tile)
+    ends = [
+        (padding, count * tile + 2 - extent - padding) for count, extent in zip(counts, images.shape[1:3], strict=True)
+    ]
+    return _split(jnp.pad(images, ((0, 0), *ends, (0, 0))), _transforms(tile).images, counts, tile)
 
 
-def _transform_gradient(gradient):
-    """Transforms the gradient of the outputs to the 16 points, [16, tiles, features]."""
-    even = jnp.pad(gradient, ((0, 0), *((0, extent % 2) for extent in gradient.shape[1:3]), (0, 0)))
-    tiles = [[even[:, i::2, j::2] for j in range(2)] for i in range(2)]
-    return _flatten(_apply_twice(lambda g: (g[0], g[0] + g[1], g[0] - g[1], -g[1]), tiles))
+def _transform_gradient(gradient, tile):
+    """[batch, height', width', features] -> [(m + 2)^2 points, tiles, features]."""
+    counts = _tiles(gradient.shape, 1, tile)  # with a padding of 1 there are as many outputs as pixels
+    ends = [(0, count * tile - extent) for count, extent in zip(counts, gradient.shape[1:3], strict=True)]
+    return _split(jnp.pad(gradient, ((0, 0), *ends, (0, 0))), _transforms(tile).outputs, counts, tile)
 
 
-def _multiply(points, weights, image_shape, padding):
-    """Returns the convolution of images with transform ``points``."""
-    batch, height, width = image_shape[0], *(extent + 2 * padding - 2 for extent in image_shape[1:3])
-    rows, columns = -(-height // 2), -(-width // 2)
-    products = jnp.einsum("ptc,pcf->ptf", points, weights).reshape(4, 4, batch, rows, columns, -1)
-    tiles = _apply_twice(lambda m: (m[0] + m[1] + m[2], m[1] - m[2] - m[3]), products)
-    outputs = jnp.stack([jnp.stack(row, axis=3) for row in tiles], axis=2)  # [batch, rows, 2, columns, 2, features]
-    return outputs.reshape(batch, 2 * rows, 2 * columns, -1)[:, :height, :width]
+def _transform_kernel(kernel, tile):
+    """[3, 3, in, out] -> [(m + 2)^2 points, in, out]."""
+    return _apply_twice(_transforms(tile).kernel, kernel).reshape(-1, *kernel.shape[2:])
 
 
-def _flatten(points):
-    return jnp.stack([point.reshape(-1, point.shape[-1]) for row in points for point in row])
+def _split(pixels, matrix, counts, tile):
+    """Applies ``matrix`` [points, pixels] to rows and columns of tiles that are ``tile`` pixels apart.
+
+    Returns [points^2, tiles, channels]; as of the kernel, points of the columns come first.
+    """
+
+    def along(axis, values, count):
+        starts = range(matrix.shape[1])
+        pieces = [lax.slice_in_dim(values, i, i + tile * (count - 1) + 1, tile, axis) for i in starts]
+        return jnp.stack([_combine(weights, pieces) for weights in matrix])
+
+    points = along(3, along(1, pixels, counts[0]), counts[1])
+    return points.reshape(len(matrix) ** 2, -1, pixels.shape[-1])
 
 
-def _apply_twice(transform, grid):
-    """Applies a one-dimensional transform along the columns and then the rows of a grid of arrays."""
-    columns = [transform([row[j] for row in grid]) for j in range(len(grid[0]))]
-    return [transform([column[i] for column in columns]) for i in range(len(columns[0]))]
+def _join(points, matrix, counts, tile):
+    """Applies the transposed ``matrix`` to points; pixels of neighbouring tiles that overlap are added."""
+    size = len(matrix)
+
+    def along(axis, values):
+        pixels = [_combine(weights, values) for weights in matrix.T]
+        if len(pixels) > tile:  # the last two of a tile are the first two of the next
+            pixels = [
+                _shift(pixels[i], 0, axis) + _shift(pixels[i + tile], 1, axis)
+                if i + tile < len(pixels)
+                else _shift(pixels[i], 0, axis)
+                for i in range(tile)
+            ]
+        values = jnp.stack(pixels, axis + 1)
+        return values.reshape(*values.shape[:axis], -1, *values.shape[axis + 2 :])
+
+    columns = along(3, points.reshape(size, size, -1, *counts, points.shape[-1]))
+    return along(1, columns)
+
+
+def _shift(values, by, axis):
+    """Returns the values with one zero more along an axis, before them or behind."""
+    return jnp.pad(values, [(by, 1 - by) if a == axis else (0, 0) for a in range(values.ndim)])
+
+
+def _apply_twice(matrix, grid):
+    """Applies ``matrix`` to the first axis of the grid, then to the second, which becomes the first."""
+    first = jnp.stack([_combine(weights, grid) for weights in matrix])
+    return jnp.stack([_combine(weights, first.swapaxes(0, 1)) for weights in matrix])
+
+
+def _combine(weights, values):
+    """Returns the weighted sum of arrays."""
+    terms = zip(weights.tolist(), values, strict=True)
+    return functools.reduce(jnp.add, [v if weight == 1 else weight * v for weight, v in terms if weight])
