@@ -281,7 +281,7 @@ def test_the_smallest_image_is_large_enough(name):
 
 
 def test_lowerings_of_a_network():
-    """ResNet-18: strips for colours, patches for strided and 1x1, small tiles for the last stage, large for the rest."""
+    """ResNet-18: strips for colours, patches for strided and 1x1, small tiles for the last stage, else large."""
     model = Model(nn.ResNet18(10), (32, 32, 3))
     assert count_lowerings(model, batch_size=32) == {"patches": 6, "strips": 1, "winograd2": 3, "winograd4": 10}
     assert count_lowerings(Model(nn.MLP(10), (8, 8, 1)), batch_size=32) == {}

@@ -150,7 +150,7 @@ def choose_lowering(
         return how.lowering
     if not how.target.is_cpu:
         return "xla"
-    size, _, channels, features = kernel_shape
+    size, _, channels, _ = kernel_shape
     padding, groups = how.padding, how.groups
     if channels == 1 and groups > 1:
         return "shifted"
