@@ -1,5 +1,7 @@
 """Submits the runs of a study as Slurm jobs, through submitit: one job per run, which continues after a timeout."""
 
+import contextlib
+import io
 import os
 import uuid
 from pathlib import Path
@@ -32,13 +34,16 @@ class Job:
         return _submitit().helpers.DelayedSubmission(self, [*arguments, "--resume=auto"])
 
 
-def submit(work: Work, options: str) -> list:
+def submit(work: Work, options: str) -> tuple[list[str], bool]:
     """Submits one job for each run, as an array; their logs are in ``<workdir>.jobs``.
 
     Args:
         work: the study, and the launcher's arguments.
         options: of sbatch, by submitit's names, such as ``partition=gpu,timeout_min=60,array_parallelism=8``; after
             ``local`` those of processes on this machine, which are waited for.
+
+    Returns:
+        The jobs' numbers, and whether they have ended.
 
     Raises:
         UserError: submitit or Slurm is not installed, or an option is unknown.
@@ -51,13 +56,14 @@ def submit(work: Work, options: str) -> list:
     try:
         executor = submitit.AutoExecutor(f"{work.study.folder}{JOBS}", cluster=cluster)
         executor.update_parameters(**parameters)
-        jobs = executor.map_array(Job(), arguments)
+        with contextlib.redirect_stderr(io.StringIO()):  # where submitit prints what sbatch says, and raises it, too
+            jobs = executor.map_array(Job(), arguments)
     except (RuntimeError, NameError, AssertionError, ValueError, submitit.core.utils.FailedJobError) as error:
         raise UserError(f"--slurm={options}: {one_line(error)}") from error
     if cluster == _LOCAL:
         for job in jobs:
             job.wait()
-    return jobs
+    return [job.job_id for job in jobs], cluster == _LOCAL
 
 
 def _only(run: RunSpec) -> list[str]:

@@ -66,6 +66,25 @@ def test_what_is_wrong_is_one_line(start, capsys):
     assert start("--slurm=local", "--workers=2") == 2
 
 
+def test_submitted_or_rejected_by_slurm(start, tmp_path, monkeypatch, capfd):
+    """A job that waits is not asked for its state, and what ``sbatch`` has against it is said once."""
+    pytest.importorskip("submitit")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    for name, does in ("srun", ""), ("sacct", "echo asked >&2"), ("sbatch", "echo Submitted batch job 7"):
+        _write_script(tmp_path / name, does)
+    assert start("--slurm=partition=x") == 0
+    printed = capfd.readouterr()
+    assert "jobs 7_0, 7_1, logs in " in printed.out and printed.err == ""
+    _write_script(tmp_path / "sbatch", "echo no such partition >&2; exit 1")
+    assert start("--slurm=partition=x") == 2
+    assert capfd.readouterr().err == "error: --slurm=partition=x: no such partition\n"
+
+
+def _write_script(path, commands):
+    path.write_text(f"#!/bin/sh\n{commands}\n")
+    path.chmod(0o755)
+
+
 def test_without_submitit(monkeypatch):
     monkeypatch.setitem(sys.modules, "submitit", None)
     with pytest.raises(UserError, match=r'pip install "fedjax_collapse\[slurm\]"'):
