@@ -18,8 +18,8 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from experiments.configs import base
-from fedjax_collapse.data import sources
 from fedjax_collapse.core.records import UserError
+from fedjax_collapse.data import sources
 
 TFDS = ("mnist", "fashion_mnist", "cifar10", "cifar100")
 

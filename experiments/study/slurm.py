@@ -3,6 +3,7 @@
 import contextlib
 import io
 import os
+import signal
 import uuid
 from pathlib import Path
 from typing import Any
@@ -26,12 +27,33 @@ class Job:
         from experiments.startup import configure_devices
 
         configure_devices()
-        status = launch.main([*arguments, f"--share={uuid.uuid4().hex}"], should_stop=lambda: False)
+        exits = _exits_of_submitit()
+        status = launch.main([*arguments, f"--share={uuid.uuid4().hex}"], should_stop=lambda: bool(exits))
+        if exits:
+            raise exits[0]
         if status:
             raise RuntimeError(f"{' '.join(arguments)}: exit status {status}")
 
     def checkpoint(self, arguments: list[str]) -> Any:
         return _submitit().helpers.DelayedSubmission(self, [*arguments, "--resume=auto"])
+
+
+def _exits_of_submitit() -> list[SystemExit]:
+    """Returns a list that gets submitit's ``SystemExit`` once it has submitted this job again.
+
+    It is raised wherever the signal interrupts the program, and would look like a failure of the run. Here the run
+    first stops with a checkpoint, for which Slurm leaves ``KillWait`` (30 seconds by default).
+    """
+    exits, submit_again = [], signal.getsignal(signal.SIGUSR2)
+
+    def handle(number, frame):
+        try:
+            submit_again(number, frame)
+        except SystemExit as end:
+            exits.append(end)
+
+    signal.signal(signal.SIGUSR2, handle)
+    return exits
 
 
 def submit(work: Work, options: str) -> tuple[list[str], bool]:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 import small_studies
 from small_studies import write_config
 
+from experiments import launch, startup
 from experiments.config.resolving import StudySpec
 from experiments.study import slurm
 from experiments.study.workers import Work
@@ -55,6 +57,27 @@ def test_a_job_whose_time_is_over_is_submitted_again_to_resume():
     again = slurm.Job().checkpoint(["--arm=a"])
     assert isinstance(again, submitit.helpers.DelayedSubmission)
     assert isinstance(again.function, slurm.Job) and again.args == (["--arm=a", "--resume=auto"],)
+
+
+def test_a_run_stops_with_a_checkpoint_before_submitit_ends_the_job(monkeypatch):
+    """Its handler exits from within training, where that was taken for a failure of the run."""
+    asked = []
+
+    def main(arguments, should_stop):
+        asked.append(should_stop())
+        os.kill(os.getpid(), signal.SIGUSR2)
+        asked.append(should_stop())
+        return launch.STOPPED
+
+    monkeypatch.setattr(launch, "main", main)
+    monkeypatch.setattr(startup, "configure_devices", lambda: None)
+    before = signal.signal(signal.SIGUSR2, lambda number, frame: sys.exit(143))
+    try:
+        with pytest.raises(SystemExit, match="143"):
+            slurm.Job()([])
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+    assert asked == [False, True]
 
 
 def test_what_is_wrong_is_one_line(start, capsys):
