@@ -118,9 +118,9 @@ def _in_processes(options, arguments, study):
     if progress := overview(study.folder, {run.name: last_round(run.folder) for run in study.runs}):
         console.note(progress)
     if options.slurm:
-        jobs = submit(work, options.slurm)
-        console.note(f"jobs {', '.join(job.job_id for job in jobs)}: the last to end writes the report")
-        if not all(job.done() for job in jobs):
+        jobs, have_ended = submit(work, options.slurm)
+        console.note(f"jobs {', '.join(jobs)}, logs in {study.folder}{JOBS}: the last to end writes the report")
+        if not have_ended:
             return 0
         if not study.folder.exists():
             raise UserError(f"no job has started: see their logs in {study.folder}{JOBS}")

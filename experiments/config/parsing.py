@@ -23,6 +23,7 @@ _OPTIONS = (
     "cohort", "data", "partition", "own_tests", "finetuning", "network", "training", "methods", "server",
     "measurements", "privacy",
 )  # fmt: skip
+_WRAPPED = "Error whilst parsing config file"  # how ml_collections begins what it raises for a TypeError or ValueError
 _NAMED = ("arms", "settings")  # sections of the config whose keys are names
 
 
@@ -53,21 +54,15 @@ def parse(arguments: list[str]) -> Options:
     arguments = [_with_braces(argument) for argument in with_config_found(arguments)]
     find_own_modules(arguments)
     try:
-        unchanged, _ = _parse_flags([f"--config={config_argument(arguments)}"])
-        if not isinstance(unchanged.config, ConfigDict):
-            found = type(unchanged.config).__name__
-            raise UserError(f"{config_argument(arguments)}: get_config returned a {found}, expected a ConfigDict")
-        new = _new_options(unchanged.config, arguments)
+        new = _new_options(_unchanged(config_argument(arguments)), arguments)
         values, rest = _parse_flags([argument for argument in arguments if argument not in new])
         for path, value in new.values():
             _set_option(values.config, path, value)
         config = plain(values.config)
     except UserError:
         raise
-    except BaseException as error:  # from the command line, or from the code of the config file
-        if is_interrupt(error):
-            raise
-        raise UserError(one_line(error) if isinstance(error, Exception) else explain(error)) from error
+    except Exception as error:
+        raise UserError(one_line(error)) from error
     if rest:
         raise UserError(f"unexpected argument {rest[0]!r}: options start with --, and --config.key=value has no spaces")
     try:
@@ -78,6 +73,22 @@ def parse(arguments: list[str]) -> Options:
         raise UserError(f"--workers={values.workers}: expected a number of processes, 0 for none but this one")
     options = {name: values[name].value for name in Options._fields}
     return Options(**options | dict(config=config, seed=seed))
+
+
+def _unchanged(argument):
+    """Returns the config of ``--config=argument``; what its code raises becomes a UserError."""
+    try:
+        config = _parse_flags([f"--config={argument}"])[0].config
+        hasattr(config, "lock")  # raises an OSError of the code, which came instead of a config
+    except BaseException as error:
+        if is_interrupt(error):
+            raise
+        while isinstance(error, flags.IllegalFlagValueError) or str(error).startswith(_WRAPPED):
+            error = error.__context__
+        raise error if isinstance(error, UserError) else UserError(f"--config={argument}: {explain(error)}") from error
+    if not isinstance(config, ConfigDict):
+        raise UserError(f"{argument}: get_config returned a {type(config).__name__}, expected a ConfigDict")
+    return config
 
 
 def _parse_flags(arguments):

@@ -13,6 +13,7 @@ Synthetic images: not comparable with the papers' tables.
 from ml_collections import ConfigDict
 
 from experiments.configs import base
+from fedjax_collapse.core.records import UserError
 
 STUDIES = {  # number of classes, partition
     "dirichlet_10": (10, dict(name="dirichlet", alpha=0.05)),
@@ -24,7 +25,7 @@ STUDIES = {  # number of classes, partition
 
 def get_config(arg: str = "dirichlet_10") -> ConfigDict:
     if arg not in STUDIES:
-        raise ValueError(f"glyphs.py:{arg}: expected one of {', '.join(STUDIES)} behind the file name")
+        raise UserError(f"glyphs.py:{arg}: expected one of {', '.join(STUDIES)} behind the file name")
     num_classes, partition = STUDIES[arg]
     config = base.get_config()
     config.seeds, config.rounds, config.evaluate_every = (0, 1, 2), 15, 5

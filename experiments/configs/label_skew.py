@@ -13,6 +13,7 @@ Small data: not comparable with the papers' tables.
 from ml_collections import ConfigDict
 
 from experiments.configs import base
+from fedjax_collapse.core.records import UserError
 
 METHODS = {
     "fedavg": dict(),
@@ -55,5 +56,5 @@ def get_config(arg: str = "digits") -> ConfigDict:
         config.seeds, config.rounds, config.evaluate_every = (0,), 2, 1
         config.network.channels, config.training.epochs = (4, 16), 1
     else:
-        raise ValueError(f"label_skew.py:{arg}: expected digits, glyphs or smoke behind the file name")
+        raise UserError(f"label_skew.py:{arg}: expected digits, glyphs or smoke behind the file name")
     return config

@@ -14,6 +14,7 @@ Small data: not comparable with published tables.
 from ml_collections import ConfigDict
 
 from experiments.configs import base
+from fedjax_collapse.core.records import UserError
 
 METHODS = (
     "fedper", "fedrep", "lg_fedavg", "fedbabu", "fedrod", "feddbe", "ditto", "apfl", "pfedme", "per_fedavg",
@@ -31,7 +32,7 @@ DATA = {
 def get_config(arg: str = "offline") -> ConfigDict:
     if arg not in ("offline", "smoke", *DATA):
         expected = f"expected offline, {', '.join(DATA)} or smoke behind the file name"
-        raise ValueError(f"personal_collapse.py:{arg}: {expected}")
+        raise UserError(f"personal_collapse.py:{arg}: {expected}")
     config = base.get_config()
     config.seeds, config.clients, config.rounds = (0, 1, 2), 20, 20
     config.evaluate_every = config.checkpoint_every = config.rounds

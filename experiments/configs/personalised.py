@@ -10,11 +10,12 @@ A demonstration on small data: not comparable with published tables.
 from ml_collections import ConfigDict
 
 from experiments.configs import base
+from fedjax_collapse.core.records import UserError
 
 
 def get_config(arg: str = "") -> ConfigDict:
     if arg not in ("", "smoke"):
-        raise ValueError(f"personalised.py:{arg}: expected nothing or smoke behind the file name")
+        raise UserError(f"personalised.py:{arg}: expected nothing or smoke behind the file name")
     config = base.get_config()
     config.seeds, config.clients = (0, 1, 2), 20
     config.own_tests = dict(name="split", validation=0.1)

@@ -18,6 +18,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from experiments.configs import base
+from fedjax_collapse.core.records import UserError
 from fedjax_collapse.data import sources
 
 TFDS = ("mnist", "fashion_mnist", "cifar10", "cifar100")
@@ -36,7 +37,7 @@ def digits() -> sources.Source:
 def get_config(arg: str = "") -> ConfigDict:
     arg = arg or "digits"
     if arg not in ("digits", *TFDS):
-        raise ValueError(f"pfllib.py:{arg}: expected digits, {', '.join(TFDS)} behind the file name")
+        raise UserError(f"pfllib.py:{arg}: expected digits, {', '.join(TFDS)} behind the file name")
     config = base.get_config()
     config.seeds, config.clients = (0, 1, 2), 20
     config.rounds = 3 if arg == "digits" else 2000

@@ -12,6 +12,7 @@ A demonstration on small data: not comparable with the papers' tables.
 from ml_collections import ConfigDict
 
 from experiments.configs import base
+from fedjax_collapse.core.records import UserError
 
 ARMS = {
     "fedavg": dict(),
@@ -56,5 +57,5 @@ def get_config(arg: str = "") -> ConfigDict:
         if arg == "smoke":
             config.rounds, config.seeds = 2, (0,)
     elif arg:
-        raise ValueError(f"quickstart.py:{arg}: expected nothing, smoke, cnn or search behind the file name")
+        raise UserError(f"quickstart.py:{arg}: expected nothing, smoke, cnn or search behind the file name")
     return config

@@ -16,6 +16,7 @@ from ml_collections import ConfigDict
 from experiments.config.published import GLYPHS
 from experiments.configs import base
 from experiments.configs.label_skew import METHODS
+from fedjax_collapse.core.records import UserError
 
 LEFT_OUT = ("fedper", "fedrep", "lg_fedavg", "fedvls_feddecorr")  # scored on each client's own classes; two at once
 OTHERS = {
@@ -51,7 +52,7 @@ REGIMES = {  # partition.alpha, training.epochs, rounds
 
 def get_config(arg: str = "all") -> ConfigDict:
     if arg not in ("all", "smoke", *DATA):
-        raise ValueError(f"rank_and_accuracy.py:{arg}: expected all, {', '.join(DATA)} or smoke behind the file name")
+        raise UserError(f"rank_and_accuracy.py:{arg}: expected all, {', '.join(DATA)} or smoke behind the file name")
     config = base.get_config()
     config.seeds = (0, 1, 2)
     config.arms = {name: arm for name, arm in METHODS.items() if name not in LEFT_OUT} | OTHERS

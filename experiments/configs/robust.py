@@ -13,6 +13,7 @@ Small data: not comparable with published tables.
 from ml_collections import ConfigDict
 
 from experiments.configs import base
+from fedjax_collapse.core.records import UserError
 
 METHODS = {
     "fedavg": dict(),
@@ -31,7 +32,7 @@ ATTACKS = {
 
 def get_config(arg: str = "digits") -> ConfigDict:
     if arg not in ("digits", "smoke"):
-        raise ValueError(f"robust.py:{arg}: expected digits or smoke behind the file name")
+        raise UserError(f"robust.py:{arg}: expected digits or smoke behind the file name")
     config = base.get_config()
     config.seeds, config.clients, config.rounds = (0, 1, 2), 20, 15
     config.evaluate_every = config.checkpoint_every = config.rounds

@@ -112,7 +112,7 @@ def changed_layouts(study: StudySpec) -> list[str]:
         for cell in now
         if cell in resumed and (others := [layout for layout in earlier.get(cell, ()) if layout not in now[cell]])
     ]
-    if resumed and flags[-1] not in flags[:-1]:
+    if resumed and flags[-1] not in (flags[:-1] or flags):  # one start: this one is like the first
         sentences.append(
             f"resumed with XLA_FLAGS={flags[-1]!r}, started with {flags[0]!r}: rounding may differ from here on"
         )

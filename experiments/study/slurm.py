@@ -1,6 +1,9 @@
 """Submits the runs of a study as Slurm jobs, through submitit: one job per run, which continues after a timeout."""
 
+import contextlib
+import io
 import os
+import signal
 import uuid
 from pathlib import Path
 from typing import Any
@@ -24,7 +27,10 @@ class Job:
         from experiments.startup import configure_devices
 
         configure_devices()
-        status = launch.main([*arguments, f"--share={uuid.uuid4().hex}"], should_stop=lambda: False)
+        exits = _exits_of_submitit()
+        status = launch.main([*arguments, f"--share={uuid.uuid4().hex}"], should_stop=lambda: bool(exits))
+        if exits:
+            raise exits[0]
         if status:
             raise RuntimeError(f"{' '.join(arguments)}: exit status {status}")
 
@@ -32,13 +38,34 @@ class Job:
         return _submitit().helpers.DelayedSubmission(self, [*arguments, "--resume=auto"])
 
 
-def submit(work: Work, options: str) -> list:
+def _exits_of_submitit() -> list[SystemExit]:
+    """Returns a list that gets submitit's ``SystemExit`` once it has submitted this job again.
+
+    It is raised wherever the signal interrupts the program, and would look like a failure of the run. Here the run
+    first stops with a checkpoint, for which Slurm leaves ``KillWait`` (30 seconds by default).
+    """
+    exits, submit_again = [], signal.getsignal(signal.SIGUSR2)
+
+    def handle(number, frame):
+        try:
+            submit_again(number, frame)
+        except SystemExit as end:
+            exits.append(end)
+
+    signal.signal(signal.SIGUSR2, handle)
+    return exits
+
+
+def submit(work: Work, options: str) -> tuple[list[str], bool]:
     """Submits one job for each run, as an array; their logs are in ``<workdir>.jobs``.
 
     Args:
         work: the study, and the launcher's arguments.
         options: of sbatch, by submitit's names, such as ``partition=gpu,timeout_min=60,array_parallelism=8``; after
             ``local`` those of processes on this machine, which are waited for.
+
+    Returns:
+        The jobs' numbers, and whether they have ended.
 
     Raises:
         UserError: submitit or Slurm is not installed, or an option is unknown.
@@ -51,13 +78,14 @@ def submit(work: Work, options: str) -> list:
     try:
         executor = submitit.AutoExecutor(f"{work.study.folder}{JOBS}", cluster=cluster)
         executor.update_parameters(**parameters)
-        jobs = executor.map_array(Job(), arguments)
+        with contextlib.redirect_stderr(io.StringIO()):  # where submitit prints what sbatch says, and raises it, too
+            jobs = executor.map_array(Job(), arguments)
     except (RuntimeError, NameError, AssertionError, ValueError, submitit.core.utils.FailedJobError) as error:
         raise UserError(f"--slurm={options}: {one_line(error)}") from error
     if cluster == _LOCAL:
         for job in jobs:
             job.wait()
-    return jobs
+    return [job.job_id for job in jobs], cluster == _LOCAL
 
 
 def _only(run: RunSpec) -> list[str]:

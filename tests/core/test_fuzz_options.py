@@ -228,7 +228,11 @@ def test_what_is_right_works(file, line):
     [
         ("return None", "get_config returned a NoneType, expected a ConfigDict"),
         ("return config.to_dict()", "get_config returned a dict, expected a ConfigDict"),
-        ("sys.exit('bye')", "bye"),
+        ("sys.exit('bye')", "^--config=.*: SystemExit: bye$"),
+        ("1 / 0", "^--config=.*: ZeroDivisionError: division by zero$"),
+        ("int('x')", "^--config=.*: ValueError: invalid literal for int[^:]*: 'x'$"),
+        ("open('absent')", "^--config=.*: OSError: .*No such file or directory: 'absent'$"),
+        ("from fedjax_collapse import UserError; raise UserError('expected smoke')", "^expected smoke$"),
     ],
 )
 def test_config_files_that_return_something_else(file, line, message):

@@ -14,6 +14,7 @@ features allow. Behind the file name: nothing, ``head``, or ``smoke``, two round
 from ml_collections import ConfigDict
 
 from experiments.configs import base
+from fedjax_collapse.core.records import UserError
 
 LETTERS = dict(source="glyphs", num_classes=26, image_size=28, channels=1, domains=("clean", "textured"))
 DIGITS = dict(source="mnist5k", normalisation="half")  # that of the letters, whose pixels are from -1 to 1
@@ -23,7 +24,7 @@ BACKBONE, HEAD = "runs/letters.safetensors", "runs/digits_head.safetensors"
 
 def get_config(arg: str = "") -> ConfigDict:
     if arg not in ("", "head", "smoke"):
-        raise ValueError(f"pretrain.py:{arg}: expected nothing, head or smoke behind the file name")
+        raise UserError(f"pretrain.py:{arg}: expected nothing, head or smoke behind the file name")
     config = base.get_config()
     config.arms = dict(central=dict())
     config.clients, config.partition = 1, dict(name="iid")

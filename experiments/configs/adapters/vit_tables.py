@@ -13,6 +13,7 @@ from ml_collections import ConfigDict
 
 from experiments.config.published import by_setting
 from experiments.configs import base
+from fedjax_collapse.core.records import UserError
 
 VIT_B = dict(name="vit", size="B", patch=16, weights="vit_base_patch16_224_in21k.safetensors")
 DEIT_S = dict(name="vit", size="S", patch=16, weights="deit_small_patch16_224.safetensors")
@@ -123,7 +124,7 @@ PAPERS = {  # source, why it is not comparable, metric, and by arm a number for 
 
 def get_config(arg: str = "") -> ConfigDict:
     if arg not in STUDIES:
-        raise ValueError(f"vit_tables.py:{arg}: expected one of {', '.join(STUDIES)} behind the file name")
+        raise UserError(f"vit_tables.py:{arg}: expected one of {', '.join(STUDIES)} behind the file name")
     config = base.get_config()
     config.seeds, config.evaluate_every = (0, 1, 2), 5  # our choice
     for key, value in STUDIES[arg].items():

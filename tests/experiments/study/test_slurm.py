@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 import small_studies
 from small_studies import write_config
 
+from experiments import launch, startup
 from experiments.config.resolving import StudySpec
 from experiments.study import slurm
 from experiments.study.workers import Work
@@ -57,6 +59,27 @@ def test_a_job_whose_time_is_over_is_submitted_again_to_resume():
     assert isinstance(again.function, slurm.Job) and again.args == (["--arm=a", "--resume=auto"],)
 
 
+def test_a_run_stops_with_a_checkpoint_before_submitit_ends_the_job(monkeypatch):
+    """Its handler exits from within training, where that was taken for a failure of the run."""
+    asked = []
+
+    def main(arguments, should_stop):
+        asked.append(should_stop())
+        os.kill(os.getpid(), signal.SIGUSR2)
+        asked.append(should_stop())
+        return launch.STOPPED
+
+    monkeypatch.setattr(launch, "main", main)
+    monkeypatch.setattr(startup, "configure_devices", lambda: None)
+    before = signal.signal(signal.SIGUSR2, lambda number, frame: sys.exit(143))
+    try:
+        with pytest.raises(SystemExit, match="143"):
+            slurm.Job()([])
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+    assert asked == [False, True]
+
+
 def test_what_is_wrong_is_one_line(start, capsys):
     pytest.importorskip("submitit")
     for option, words in ("fast", "'fast', expected name=value"), ("partition=x", "--slurm=partition=x: "):
@@ -64,6 +87,25 @@ def test_what_is_wrong_is_one_line(start, capsys):
         error = capsys.readouterr().err
         assert words in error and error.count("\n") == 1
     assert start("--slurm=local", "--workers=2") == 2
+
+
+def test_submitted_or_rejected_by_slurm(start, tmp_path, monkeypatch, capfd):
+    """A job that waits is not asked for its state, and what ``sbatch`` has against it is said once."""
+    pytest.importorskip("submitit")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    for name, does in ("srun", ""), ("sacct", "echo asked >&2"), ("sbatch", "echo Submitted batch job 7"):
+        _write_script(tmp_path / name, does)
+    assert start("--slurm=partition=x") == 0
+    printed = capfd.readouterr()
+    assert "jobs 7_0, 7_1, logs in " in printed.out and printed.err == ""
+    _write_script(tmp_path / "sbatch", "echo no such partition >&2; exit 1")
+    assert start("--slurm=partition=x") == 2
+    assert capfd.readouterr().err == "error: --slurm=partition=x: no such partition\n"
+
+
+def _write_script(path, commands):
+    path.write_text(f"#!/bin/sh\n{commands}\n")
+    path.chmod(0o755)
 
 
 def test_without_submitit(monkeypatch):
