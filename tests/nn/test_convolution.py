@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fedjax_collapse import UserError
 from fedjax_collapse.core.target import Target
-from fedjax_collapse.nn.lowerings import chunks
+from fedjax_collapse.nn.lowerings import chunks, winograd
 from fedjax_collapse.nn.lowerings.convolution import Convolution, choose_lowering, convolve
 
 COMMON = dict(
@@ -104,6 +104,7 @@ def test_strips(size, padding, extent, channels, clients, groups):
 def test_chunks_of_the_batch(lowering, monkeypatch):
     """One example at a time where the cache is full at once."""
     monkeypatch.setattr(chunks, "CACHE_BYTES", 1)
+    monkeypatch.setattr(winograd, "_LEAST_ROWS", 1)
     groups, channels = (4, (1, 1)) if lowering == "shifted" else (1, (2, 3))
     compare_with_xla(lowering, 3, 1, 1, (5, 6), channels, 2, groups, batch=3)
 

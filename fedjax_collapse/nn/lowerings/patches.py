@@ -69,14 +69,9 @@ def _spread(gradient, kernel, padding):
     height, width, channels, features = kernel.shape
     products = gradient.reshape(-1, features) @ kernel.reshape(-1, features).T
     products = products.reshape(*gradient.shape[:3], height, width, channels)
-    in_rows = sum(_shifted(products[..., j, :], 2, j, width) for j in range(width))
-    images = sum(_shifted(in_rows[..., i, :], 1, i, height) for i in range(height))
+    in_rows = sum(shift(products[..., j, :], 2, j, width) for j in range(width))
+    images = sum(shift(in_rows[..., i, :], 1, i, height) for i in range(height))
     return images[:, padding : images.shape[1] - padding, padding : images.shape[2] - padding]
-
-
-def _shifted(values, axis, shift, size):
-    """Returns the values with ``shift`` zeros before them along an axis, and ``size - 1`` in total."""
-    return jnp.pad(values, [(shift, size - 1 - shift) if a == axis else (0, 0) for a in range(values.ndim)])
 
 
 def _pixels(images):
@@ -101,6 +96,11 @@ def windows(images: jax.Array, size: tuple[int, int], stride: int) -> list[jax.A
 def pad(images: jax.Array, padding: int, value: float = 0.0) -> jax.Array:
     """Pads images with ``value`` on all sides."""
     return jnp.pad(images, ((0, 0), (padding, padding), (padding, padding), (0, 0)), constant_values=value)
+
+
+def shift(values: jax.Array, axis: int, by: int, size: int) -> jax.Array:
+    """Returns the values with ``by`` zeros before them along an axis, and ``size - 1`` in total."""
+    return jnp.pad(values, [(by, size - 1 - by) if a == axis else (0, 0) for a in range(values.ndim)])
 
 
 def gradient_of_images(

@@ -7,6 +7,7 @@ added. In 32-bit floats outputs of F(4x4) deviate by 5e-7 of their root mean squ
 """
 
 import functools
+import math
 from typing import NamedTuple
 
 import jax
@@ -16,6 +17,7 @@ from jax import lax
 
 from fedjax_collapse.core.target import Target
 from fedjax_collapse.nn.lowerings.chunks import in_chunks
+from fedjax_collapse.nn.lowerings.patches import shift
 
 # of interpolation, and infinity: of those tried, the four with the smallest errors (1, -1, 2 and -2 have twice these)
 _POINTS = {2: (0, 1, -1), 4: (0, 5 / 8, -5 / 8, 3 / 2, -3 / 2)}
@@ -51,15 +53,16 @@ def convolve_winograd(images: jax.Array, kernel: jax.Array, padding: int, tile: 
 
     ``tile`` is m, 2 or 4.
     """
+    transforms, counts = _transforms(tile), _tiles(images.shape, padding, tile)
     height, width = (extent + 2 * padding - 2 for extent in images.shape[1:3])
     weights = _transform_kernel(kernel, tile)
 
     def chunk(images):
-        products = jnp.einsum("ptc,pcf->ptf", _transform_images(images, padding, tile), weights)
-        outputs = _join(products, _transforms(tile).outputs, _tiles(images.shape, padding, tile), tile)
+        points = _split(images, padding, transforms.images, counts, tile)
+        outputs = _join(jnp.einsum("ptc,pcf->ptf", points, weights), transforms.outputs, counts, tile)
         return outputs[:, :height, :width], ()
 
-    return _in_chunks(chunk, (images,), kernel, padding, tile, target)[0]
+    return _in_chunks(chunk, (images,), kernel, counts, tile, target)[0]
 
 
 def _forward(images, kernel, padding, tile, target):
@@ -68,19 +71,20 @@ def _forward(images, kernel, padding, tile, target):
 
 def _backward(padding, tile, target, residuals, gradient):
     images, kernel = residuals
-    height, width = images.shape[1:3]
+    transforms, counts = _transforms(tile), _tiles(images.shape, padding, tile)
+    rows, columns = (slice(padding, padding + extent) for extent in images.shape[1:3])
     weights = _transform_kernel(kernel, tile)
 
     def chunk(images, gradient):
-        of_outputs = _transform_gradient(gradient, tile)
-        products = jnp.einsum("ptc,ptf->pcf", _transform_images(images, padding, tile), of_outputs)
-        of_images = jnp.einsum("ptf,pcf->ptc", of_outputs, weights)
-        pixels = _join(of_images, _transforms(tile).images, _tiles(images.shape, padding, tile), tile)
-        return pixels[:, padding : padding + height, padding : padding + width], products
+        points = _split(images, padding, transforms.images, counts, tile)
+        of_outputs = _split(gradient, 0, transforms.outputs, counts, tile)
+        products = jnp.einsum("ptc,ptf->pcf", points, of_outputs)
+        pixels = _join(jnp.einsum("ptf,pcf->ptc", of_outputs, weights), transforms.images, counts, tile)
+        return pixels[:, rows, columns], products
 
-    image_gradient, products = _in_chunks(chunk, (images, gradient), kernel, padding, tile, target)
+    image_gradient, products = _in_chunks(chunk, (images, gradient), kernel, counts, tile, target)
     grid = products.reshape(tile + 2, tile + 2, *products.shape[1:])
-    return image_gradient, _apply_twice(_transforms(tile).kernel.T, grid)
+    return image_gradient, _apply_twice(transforms.kernel.T, grid)
 
 
 convolve_winograd.defvjp(_forward, _backward)
@@ -88,7 +92,7 @@ convolve_winograd.defvjp(_forward, _backward)
 
 def winograd_tiles(image_shape: tuple[int, ...], padding: int, tile: int) -> int:
     """Returns the number of tiles in a batch of images, which is the number of rows of the matrix products."""
-    return image_shape[0] * int(np.prod(_tiles(image_shape, padding, tile)))
+    return image_shape[0] * math.prod(_tiles(image_shape, padding, tile))
 
 
 def _tiles(image_shape, padding, tile):
@@ -96,26 +100,10 @@ def _tiles(image_shape, padding, tile):
     return [-(-(extent + 2 * padding - 2) // tile) for extent in image_shape[1:3]]
 
 
-def _in_chunks(chunk, arrays, kernel, padding, tile, target):
-    each = int(np.prod(_tiles(arrays[0].shape, padding, tile)))
+def _in_chunks(chunk, arrays, kernel, counts, tile, target):
+    each = math.prod(counts)
     bytes_each = each * (tile + 2) ** 2 * sum(kernel.shape[2:]) * kernel.dtype.itemsize
     return in_chunks(chunk, arrays, bytes_each, target, least=-(-_LEAST_ROWS // each))
-
-
-def _transform_images(images, padding, tile):
-    """[batch, height, width, channels] -> [(m + 2)^2 points, tiles, channels]."""
-    counts = _tiles(images.shape, padding, tile)
-    ends = [
-        (padding, count * tile + 2 - extent - padding) for count, extent in zip(counts, images.shape[1:3], strict=True)
-    ]
-    return _split(jnp.pad(images, ((0, 0), *ends, (0, 0))), _transforms(tile).images, counts, tile)
-
-
-def _transform_gradient(gradient, tile):
-    """[batch, height', width', features] -> [(m + 2)^2 points, tiles, features]."""
-    counts = _tiles(gradient.shape, 1, tile)  # with a padding of 1 there are as many outputs as pixels
-    ends = [(0, count * tile - extent) for count, extent in zip(counts, gradient.shape[1:3], strict=True)]
-    return _split(jnp.pad(gradient, ((0, 0), *ends, (0, 0))), _transforms(tile).outputs, counts, tile)
 
 
 def _transform_kernel(kernel, tile):
@@ -123,19 +111,22 @@ def _transform_kernel(kernel, tile):
     return _apply_twice(_transforms(tile).kernel, kernel).reshape(-1, *kernel.shape[2:])
 
 
-def _split(pixels, matrix, counts, tile):
+def _split(pixels, padding, matrix, counts, tile):
     """Applies ``matrix`` [points, pixels] to rows and columns of tiles that are ``tile`` pixels apart.
 
-    Returns [points^2, tiles, channels]; as of the kernel, points of the columns come first.
+    ``padding`` zeros are put before the first row and column, and behind the last as many as the tiles need. Returns
+    [points^2, tiles, channels]; as of the kernel, points of the columns come first.
     """
+    size = matrix.shape[1]
 
     def along(axis, values, count):
-        starts = range(matrix.shape[1])
-        pieces = [lax.slice_in_dim(values, i, i + tile * (count - 1) + 1, tile, axis) for i in starts]
+        pieces = [lax.slice_in_dim(values, i, i + tile * (count - 1) + 1, tile, axis) for i in range(size)]
         return jnp.stack([_combine(weights, pieces) for weights in matrix])
 
-    points = along(3, along(1, pixels, counts[0]), counts[1])
-    return points.reshape(len(matrix) ** 2, -1, pixels.shape[-1])
+    extents = zip(counts, pixels.shape[1:3], strict=True)
+    ends = [(padding, tile * (count - 1) + size - extent - padding) for count, extent in extents]
+    padded = jnp.pad(pixels, ((0, 0), *ends, (0, 0)))
+    return along(3, along(1, padded, counts[0]), counts[1]).reshape(len(matrix) ** 2, -1, pixels.shape[-1])
 
 
 def _join(points, matrix, counts, tile):
@@ -145,22 +136,14 @@ def _join(points, matrix, counts, tile):
     def along(axis, values):
         pixels = [_combine(weights, values) for weights in matrix.T]
         if len(pixels) > tile:  # the last two of a tile are the first two of the next
-            pixels = [
-                _shift(pixels[i], 0, axis) + _shift(pixels[i + tile], 1, axis)
-                if i + tile < len(pixels)
-                else _shift(pixels[i], 0, axis)
-                for i in range(tile)
-            ]
+            own = [shift(pixel, axis, 0, 2) for pixel in pixels[:tile]]
+            overlapping = [shift(pixel, axis, 1, 2) for pixel in pixels[tile:]]
+            pixels = [*map(jnp.add, own, overlapping), *own[len(overlapping) :]]
         values = jnp.stack(pixels, axis + 1)
         return values.reshape(*values.shape[:axis], -1, *values.shape[axis + 2 :])
 
     columns = along(3, points.reshape(size, size, -1, *counts, points.shape[-1]))
     return along(1, columns)
-
-
-def _shift(values, by, axis):
-    """Returns the values with one zero more along an axis, before them or behind."""
-    return jnp.pad(values, [(by, 1 - by) if a == axis else (0, 0) for a in range(values.ndim)])
 
 
 def _apply_twice(matrix, grid):
