@@ -14,8 +14,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import SingleDeviceSharding
 
 from fedjax_collapse.core.target import Target
+from fedjax_collapse.engine.memory import free_bytes, program_bytes, size_in_bytes
 from fedjax_collapse.nn.inspection import convolutions
 from fedjax_collapse.nn.lowerings.convolution import TimedLowerings, candidates, convolve
 from fedjax_collapse.nn.model import Model
@@ -83,11 +85,15 @@ def _cached_seconds(device, *arguments) -> dict[str, float]:
 def _measure(lowerings, device, *arguments):
     """Returns the seconds of a step by each lowering, timed alternately so that other load affects all alike.
 
-    The first, single step only tells how many to take: to start a program on a GPU takes longer than many steps.
+    A lowering that does not fit into the device's memory is left out. The first run of a program may load libraries,
+    and the first timed step only tells how many to take: to start a program on a GPU takes longer than many steps.
     """
+    free = free_bytes([device])
     with ThreadPoolExecutor(len(lowerings)) as pool:
-        programs = pool.map(lambda lowering: _compiled(lowering, device, *arguments), lowerings)
+        programs = pool.map(lambda lowering: _compiled(lowering, device, free, *arguments), lowerings)
         compiled = dict(zip(lowerings, programs, strict=True))
+    for first_run in compiled.values():
+        first_run(1)
     seconds = {lowering: compiled[lowering](1) for lowering in lowerings}
     for timing in range(_TIMINGS):
         limit = _HOPELESS * min(seconds.values()) if timing else math.inf
@@ -95,13 +101,14 @@ def _measure(lowerings, device, *arguments):
             if seconds[lowering] <= limit:
                 steps = max(1, round(_SECONDS / seconds[lowering]))
                 seconds[lowering] = min(seconds[lowering], compiled[lowering](steps) / steps)
-    return seconds
+    return {lowering: taken for lowering, taken in seconds.items() if taken < math.inf}
 
 
-def _compiled(lowering, device, layer, batch_size, clients, has_gradient):
+def _compiled(lowering, device, free, layer, batch_size, clients, has_gradient):
     """Returns a function that measures the seconds of a number of steps of the layer, forward and backward.
 
-    ``has_gradient`` tells whether the layer's inputs need a gradient too.
+    They are infinite if that needs more than the ``free`` bytes. ``has_gradient`` tells whether the layer's inputs need
+    a gradient too.
     """
     how = layer.convolution(lowering, Target.of(device))
     lead = () if clients == 1 else (clients,)
@@ -117,15 +124,16 @@ def _compiled(lowering, device, layer, batch_size, clients, has_gradient):
         each = jax.vmap(step) if lead else step
         return jax.lax.fori_loop(0, steps, lambda _, carry: each(*carry), (images, kernel))
 
-    images = jnp.full((*lead, batch_size, *layer.image), 1e-2, layer.dtype)
-    kernel = jnp.full((*lead, *layer.kernel), 1e-2, layer.dtype)
-    arguments = jax.device_put((images, kernel), device)
-    compiled = jax.jit(run).lower(1, *arguments).compile()
+    shapes = (*lead, batch_size, *layer.image), (*lead, *layer.kernel)
+    arguments = [jax.ShapeDtypeStruct(shape, layer.dtype, sharding=SingleDeviceSharding(device)) for shape in shapes]
+    compiled = functools.cache(jax.jit(run).lower(1, *arguments).compile)
+    if size_in_bytes(arguments) + program_bytes(compiled) > free:
+        return lambda steps: math.inf
 
     def seconds_of(steps):
+        images, kernel = jax.block_until_ready([jnp.full(shape, 1e-2, layer.dtype, device=device) for shape in shapes])
         start = time.perf_counter()
-        jax.block_until_ready(compiled(steps, *arguments))
+        jax.block_until_ready(compiled()(steps, images, kernel))
         return time.perf_counter() - start
 
-    seconds_of(1)  # the first run of a program may load libraries
     return seconds_of

@@ -40,7 +40,7 @@ def seconds(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     taken, timed = {"patches": 1.0, "strips": 1.0, "winograd2": 1.0, "winograd4": 1.0}, []
 
-    def fake(lowering, device, layer, batch_size, clients, has_gradient):
+    def fake(lowering, device, free, layer, batch_size, clients, has_gradient):
         timed.append((layer.kernel, lowering, batch_size, clients, has_gradient))
         return lambda steps: steps * taken[lowering]
 
@@ -172,7 +172,7 @@ def test_a_config_chooses(seconds, monkeypatch, lowering, worthwhile, expected):
 
 
 def test_what_disturbs_one_timing_disturbs_no_choice(seconds, monkeypatch):
-    taken, timed = {"patches": iter([1.0, 9.0, 0.5]), "winograd4": iter([0.9, 0.8, 0.9])}, []
+    taken, timed = {"patches": iter([0.1, 1.0, 9.0, 0.5]), "winograd4": iter([0.1, 0.9, 0.8, 0.9])}, []
 
     def fake(lowering, *arguments):
         return lambda steps: timed.append(lowering) or next(taken[lowering])
@@ -180,7 +180,7 @@ def test_what_disturbs_one_timing_disturbs_no_choice(seconds, monkeypatch):
     monkeypatch.setattr(timing, "_compiled", fake)
     monkeypatch.setattr(timing, "_TIMINGS", 2)
     assert timing._measure(["patches", "winograd4"], DEVICE) == {"patches": 0.5, "winograd4": 0.8}
-    assert timed == ["patches", "winograd4"] * 3
+    assert timed == ["patches", "winograd4"] * 4  # of which the first run does not count
 
 
 def test_the_hopeless_is_timed_once():
@@ -193,7 +193,7 @@ def test_the_hopeless_is_timed_once():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(timing, "_compiled", fake)
         assert timing._measure(["patches", "winograd4"], DEVICE) == taken
-    assert timed == ["patches", "winograd4"] * 2 + ["patches"] * (timing._TIMINGS - 1)  # first a single step
+    assert timed == ["patches", "winograd4"] * 3 + ["patches"] * (timing._TIMINGS - 1)  # first two single steps
 
 
 def test_the_start_of_a_program_does_not_count(monkeypatch):
@@ -202,3 +202,11 @@ def test_the_start_of_a_program_does_not_count(monkeypatch):
     monkeypatch.setattr(timing, "_compiled", lambda name, *_: lambda steps: start[name] + steps * step[name])
     found = timing._measure(["patches", "winograd4"], DEVICE)
     assert found["patches"] < 2.2e-4 and found["winograd4"] == pytest.approx(3e-4)
+
+
+@pytest.mark.parametrize("free, fitting", [(10**9, ["patches", "winograd2"]), (240_000, ["winograd2"]), (0, [])])
+def test_what_does_not_fit_into_memory_is_not_timed(monkeypatch, free, fitting):
+    layer = next(layer for layer, _ in convolutions(MODEL, 16) if layer.kernel == (3, 3, 32, 32))
+    monkeypatch.setattr(timing, "_SECONDS", 1e-4)
+    monkeypatch.setattr(timing, "free_bytes", lambda devices: free)
+    assert list(timing._measure(["patches", "winograd2"], DEVICE, layer, 2, 1, True)) == fitting

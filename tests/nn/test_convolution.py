@@ -150,10 +150,19 @@ def test_auto_on_a_cpu_never_is_xla():
         assert "conv_general" not in str(program(jnp.ones((2, *shape)), jnp.stack([kernel] * 2)))
 
 
-@pytest.mark.parametrize("platform", ["gpu", "tpu"])
-def test_auto_on_an_accelerator_is_xla(platform):
-    for kernel, groups in (((3, 3, 32, 128), 1), ((3, 3, 1, 32), 32), ((5, 5, 32, 6), 1)):
-        assert choose_lowering((8, 8, 8, 32), kernel, Convolution(1, 1, groups, target=Target(platform))) == "xla"
+def test_auto_on_accelerators():
+    """On a TPU always XLA; on a GPU where nothing like it was timed: more channels, groups, larger kernels, 16 bits."""
+    shape, timed, others = (8, 8, 8, 64), ((3, 3, 64, 128), 1), (((3, 3, 1, 64), 64), ((5, 5, 64, 6), 1))
+    for kernel, groups in (timed, *others):
+        on_gpu, on_tpu = (Convolution(1, 1, groups, target=Target(platform)) for platform in ("gpu", "tpu"))
+        assert choose_lowering(shape, kernel, on_tpu) == "xla"
+        assert (choose_lowering(shape, kernel, on_gpu) == "xla") == (kernel != timed[0])
+    how = Convolution(1, 1, target=Target("gpu"))
+    assert choose_lowering(shape, timed[0], how) == "patches"
+    assert choose_lowering((8, 8, 8, 16), (3, 3, 16, 32), how) == "strips"
+    assert choose_lowering((8, 8, 8, 16), (3, 3, 16, 32), how._replace(stride=2)) == "patches"
+    assert choose_lowering((8, 8, 8, 65), (3, 3, 65, 32), how) == "xla"
+    assert choose_lowering(shape, timed[0], how, "bfloat16") == "xla"
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,9 @@ from experiments.benchmarks.overheads import methods
 from experiments.commands import compile_for
 from fedjax_collapse import FedAvg, LocalTraining, Model, engine, nn
 from fedjax_collapse.core.records import UserError
+from fedjax_collapse.core.target import Target
 from fedjax_collapse.methods import Recalibrate
+from fedjax_collapse.nn.inspection import count_lowerings
 
 pytestmark = pytest.mark.slow
 
@@ -68,9 +70,12 @@ def test_a_round_of_every_method(target):
 @pytest.mark.parametrize("network", long_where(LARGE, sorted(TINY)))
 def test_a_round_of_every_network(target, network):
     model = least_model(network, num_classes=10)
-    program = lowered(FEDAVG, model, engine.Chunked(2, topology(target).devices[:1]))
-    if network not in ("mlp", "vit"):  # the lowering is the target's, though the process runs on a CPU
-        assert "stablehlo.convolution" in program.as_text()
+    device = topology(target).devices[0]
+    program = lowered(FEDAVG, model, engine.Chunked(2, (device,)))
+    # the lowerings are the target's, though the process runs on a CPU
+    chosen = count_lowerings(model.on(Target.of(device)), FEDAVG.training.batch_size)
+    assert ("stablehlo.convolution" in program.as_text()) == ("xla" in chosen)
+    assert target == GPU or set(chosen) <= {"xla"}
     if network not in AS_RESNET18:
         program.compile()
 
