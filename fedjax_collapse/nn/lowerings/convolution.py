@@ -138,7 +138,7 @@ def choose_lowering(
     """Returns the lowering that ``convolve`` uses: ``auto`` resolved for these shapes, or the given lowering.
 
     On a CPU ``auto`` is never ``xla``, which is slow there with different weights per client. On a TPU it is always
-    ``xla``, the fastest by the estimate of its compiler. On a GPU it is ``strips`` or ``patches``, 2 to 14 times as
+    ``xla``, the fastest by the estimate of its compiler. On a GPU it is ``strips`` or ``patches``, 2 to 15 times as
     fast as ``xla`` on an H200, for layers like those that were timed there, else ``xla``, whose program moves the
     fewest bytes (``docs/accelerators.md``).
 
