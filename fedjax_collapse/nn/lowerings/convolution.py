@@ -27,7 +27,7 @@ _WINOGRAD = {"winograd2": 2, "winograd4": 4}  # outputs in a row of a tile
 _KERNEL_ROWS = 64  # as many rows of Winograd's products take as long as the transforms of a kernel
 _PATCH_COST = 1.5  # of a multiply-add, with the copies of patches, over Winograd's
 _MAX_STRIP_CHANNELS = {"cpu": 4, "gpu": 16}  # with more, the additional products cost more than the saved copies
-_TIMED_ON_GPU = 3, 64  # the largest kernel and the most channels of a convolution that was timed there, in 32 bits
+_TIMED_ON_GPU = 3, 64  # size and largest number of channels of the convolutions that were timed there, in 32 bits
 
 
 class Layer(NamedTuple):
@@ -152,7 +152,7 @@ def choose_lowering(
         return how.lowering
     (size, _, channels, _), platform = kernel_shape, how.target.platform
     padding, groups = how.padding, how.groups
-    was_timed = groups == 1 and size <= _TIMED_ON_GPU[0] and channels <= _TIMED_ON_GPU[1] and _is_exact(dtype)
+    was_timed = groups == 1 and size == _TIMED_ON_GPU[0] and channels <= _TIMED_ON_GPU[1] and _is_exact(dtype)
     if platform == "tpu" or (platform == "gpu" and not was_timed):
         return "xla"
     if channels == 1 and groups > 1:
