@@ -152,7 +152,8 @@ def test_auto_on_a_cpu_never_is_xla():
 
 def test_auto_on_accelerators():
     """On a TPU always XLA; on a GPU where nothing like it was timed: more channels, groups, other kernels, 16 bits."""
-    shape, timed, others = (8, 8, 8, 64), ((3, 3, 64, 128), 1), (((3, 3, 1, 64), 64), ((5, 5, 64, 6), 1), ((1, 1, 64, 64), 1))
+    shape, timed = (8, 8, 8, 64), ((3, 3, 64, 128), 1)
+    others = ((3, 3, 1, 64), 64), ((5, 5, 64, 6), 1), ((1, 1, 64, 64), 1)
     for kernel, groups in (timed, *others):
         on_gpu, on_tpu = (Convolution(1, 1, groups, target=Target(platform)) for platform in ("gpu", "tpu"))
         assert choose_lowering(shape, kernel, on_tpu) == "xla"
