@@ -45,16 +45,34 @@ def sum_of_products(view: FinishView) -> dict[str, jax.Array]:
 
 
 class LowRank(Method):
-    """A method for networks with adapters, whose state at the server is the server's adapters, by layer."""
+    """A method for networks with adapters, whose state at the server is the server's adapters, by layer.
+
+    If it ``replaces_adapters``, by new ones or by others of nearly the same product, what was computed for the columns
+    of the old ones does not apply to those that clients start from.
+    """
 
     freeze = "base"
     needs_adapters = True
     sends_factors = True
+    replaces_adapters: ClassVar[bool] = False
+
+    def check_with(self, training: LocalTraining, private: str, model: Model) -> None:
+        if self.replaces_adapters and not training.momentum_reset:
+            raise UserError(
+                f"{type(self).__name__}: training.momentum_reset=False would move a client's adapters by the momentum "
+                "of those that the server replaced; expected momentum_reset=True"
+            )
 
     def check_among(self, methods: Mapping[str, Method]) -> None:
         found = [name for name, method in methods.items() if isinstance(method, LowRank) and method.has("aggregate")]
         if len(found) > 1:
             raise UserError(f"methods {' and '.join(found)}: each makes the server's adapters, expected at most one")
+        for name, method in methods.items():
+            if self.replaces_adapters and method.has("init_memory") and method.has("correct"):
+                raise UserError(
+                    f"{type(self).__name__}: {name} keeps, from round to round, what it adds to changes of adapters of "
+                    "a client, but the server replaces them; leave one of the two out"
+                )
 
     def init_shared(self, variables: Variables, shapes: Outputs) -> PyTree:
         return adapters(variables.params)
@@ -79,6 +97,7 @@ class Ranked(LowRank):
     received: ClassVar[str] = SCALE
 
     def check_with(self, training: LocalTraining, private: str, model: Model) -> None:
+        super().check_with(training, private, model)
         most = model.adapters.rank
         if self.ranks and max(self.ranks) > most:
             raise UserError(f"{type(self).__name__}: ranks {self.ranks}: expected at most {most}, the network's rank")

@@ -19,6 +19,7 @@ class FedSVD(LowRank):
     freeze = "base+lora_a"
     moved = "lora_a"
     sends_factors = False
+    replaces_adapters = True
 
     def aggregate(self, update: PyTree, shared: PyTree, report: PyTree) -> PyTree:
         new = {layer: closest(mean.product, mean) for layer, mean in mean_factors(update, shared).items()}

@@ -27,6 +27,7 @@ class FlexLoRA(Ranked):
     """
 
     roots: bool = option(False)
+    replaces_adapters = True
 
     def finish(self, view: FinishView) -> tuple[PyTree, PyTree]:
         return view.memory, sum_of_products(view)

@@ -11,18 +11,14 @@ A client sends r (d_in + d_out) numbers for each layer with adapters, and receiv
 released code the stack of all clients, (r_1 + ... + r_K) (d_in + d_out); no A or B of the server.
 """
 
-from collections.abc import Mapping
-
 import jax
 import jax.numpy as jnp
 from flax import struct
 
-from fedjax_collapse.core.records import PyTree, UserError, Variables
+from fedjax_collapse.core.records import PyTree, Variables
 from fedjax_collapse.methods._low_rank import Ranked, sum_of_products
-from fedjax_collapse.methods.base import ClientView, FinishView, Method
+from fedjax_collapse.methods.base import ClientView, FinishView
 from fedjax_collapse.nn.adapters import Adapter, adapters, added_to_kernels, with_adapters
-from fedjax_collapse.nn.model import Model
-from fedjax_collapse.training.local_training import LocalTraining
 
 
 @struct.dataclass
@@ -30,28 +26,12 @@ class FLoRA(Ranked):
     """The mean product, added to the base."""
 
     moved = "adapted"
+    replaces_adapters = True
 
     @property
     def changes_received(self) -> bool:
         """Whether clients start from other adapters than those that they receive."""
         return True
-
-    def check_with(self, training: LocalTraining, private: str, model: Model) -> None:
-        super().check_with(training, private, model)
-        if not training.momentum_reset:
-            raise UserError(
-                "FLoRA: training.momentum_reset=False would move a client's new adapters by the momentum of those that "
-                "were merged; expected momentum_reset=True"
-            )
-
-    def check_among(self, methods: Mapping[str, Method]) -> None:
-        super().check_among(methods)
-        for name, method in methods.items():
-            if method.has("init_memory") and method.has("correct"):
-                raise UserError(
-                    f"FLoRA: {name} keeps, from round to round, what it adds to changes of adapters of a client, but "
-                    "FLoRA merges them into the base and starts new ones; leave one of the two out"
-                )
 
     def receive(self, view: ClientView) -> tuple[Variables, PyTree]:
         variables, memory = super().receive(view)

@@ -29,6 +29,8 @@ class RaFLoRA(Ranked):
     A report has a matrix [in, out] for every layer and every one of the different ranks.
     """
 
+    replaces_adapters = True
+
     def finish(self, view: FinishView) -> tuple[PyTree, PyTree]:
         weight, levels = view.client.weight, self._levels(view.model.adapters.rank)
         held = jnp.where(jnp.asarray(levels) <= self.rank_of(view), weight, 0)

@@ -33,6 +33,7 @@ class RBLoRA(Ranked):
 
     ranks: tuple[Count, ...] = option(())
     balanced: str = option("factors", choices=("factors", "product"))
+    replaces_adapters = True
 
     def finish(self, view: FinishView) -> tuple[PyTree, PyTree]:
         weight = view.client.weight

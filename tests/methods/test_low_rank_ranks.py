@@ -34,6 +34,7 @@ from fedjax_collapse.methods import (
     ClipUpdate,
     FedDC,
     FedDyn,
+    FedSVD,
     FlexLoRA,
     FLoRA,
     HetLoRA,
@@ -233,16 +234,24 @@ def test_flora_draws_adapters_for_every_client_and_round():
     assert not np.isclose(*drawn).any()
 
 
-def test_flora_needs_momentum_that_starts_anew():
-    training = LocalTraining(momentum=0.5, momentum_reset=False, freeze="base")
-    with pytest.raises(UserError, match=r"^FLoRA: training.momentum_reset=False would move a client's new adapters by"):
-        FedAvg(training, {"flora": FLoRA()}).check(network())
+REPLACING = [FLoRA(), FlexLoRA(), FedSVD(), RaFLoRA(), RBLoRA()]
 
 
+@pytest.mark.parametrize("method", REPLACING)
+def test_no_momentum_of_adapters_that_were_replaced(method):
+    training = LocalTraining(momentum=0.5, momentum_reset=False)
+    with pytest.raises(
+        UserError, match=f"^{type(method).__name__}: training.momentum_reset=False would move a client's"
+    ):
+        FedAvg(training, {"replacing": method}).check(network())
+
+
+@pytest.mark.parametrize("method", REPLACING)
 @pytest.mark.parametrize("other", [Scaffold(), FedDyn(), FedDC()])
-def test_flora_has_no_partner_that_remembers_changes_of_adapters(other):
-    with pytest.raises(UserError, match=r"^FLoRA: other keeps, from round to round, .*; leave one of the two out$"):
-        FedAvg(LocalTraining(), {"other": other, "flora": FLoRA()}).check(network())
+def test_no_partner_that_remembers_changes_of_adapters_that_were_replaced(method, other):
+    expected = f"^{type(method).__name__}: other keeps, from round to round, .*; leave one of the two out$"
+    with pytest.raises(UserError, match=expected):
+        FedAvg(LocalTraining(), {"other": other, "replacing": method}).check(network())
 
 
 def test_flora_draws_adapters_for_every_layer():
@@ -306,7 +315,7 @@ def test_lora_fair_of_adapters_that_are_zero(monkeypatch, objective):
 def test_ranks_above_the_network_s_are_named(method):
     expected = rf"^{method.__name__}: ranks \(1, 3\): expected at most 2, the network's rank$"
     with pytest.raises(UserError, match=expected):
-        method((1, 3)).check_with(None, "none", network())
+        method((1, 3)).check_with(LocalTraining(), "none", network())
 
 
 @pytest.mark.parametrize(
