@@ -11,8 +11,6 @@ from jax import lax
 from fedjax_collapse.core.target import Target
 from fedjax_collapse.nn.lowerings.chunks import in_chunks
 
-_LARGER = 1.5  # pixels of images over those of outputs, from which their gradient is spread, not gathered, on a CPU
-
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
 def convolve_patches(images: jax.Array, kernel: jax.Array, stride: int, padding: int, target: Target) -> jax.Array:
@@ -31,7 +29,6 @@ def _forward(images, kernel, stride, padding, target):
 def _backward(stride, padding, target, residuals, gradient):
     images, kernel = residuals
     channels, features = kernel.shape[2:]
-    is_spread = target.is_cpu and stride == 1 and _pixels(images) >= _LARGER * _pixels(gradient)
 
     def chunk(images, gradient):
         flat = gradient.reshape(-1, features)
@@ -40,8 +37,6 @@ def _backward(stride, padding, target, residuals, gradient):
             kernel_gradient = jnp.stack([window.reshape(-1, channels).T @ flat for window in shifted])
         else:
             kernel_gradient = jnp.concatenate(shifted, axis=-1).reshape(len(flat), -1).T @ flat
-        if is_spread:
-            return _spread(gradient, kernel, padding), kernel_gradient
         image_gradient = gradient_of_images(
             _multiply_patches, gradient, kernel.swapaxes(2, 3), images.shape, stride, padding
         )
@@ -59,23 +54,6 @@ def _multiply_patches(images, kernel, stride=1):
     patches = shifted[0] if len(shifted) == 1 else jnp.concatenate(shifted, axis=-1)
     products = patches.reshape(-1, patches.shape[-1]) @ kernel.reshape(patches.shape[-1], -1)
     return products.reshape(*patches.shape[:3], -1)
-
-
-def _spread(gradient, kernel, padding):
-    """Returns the gradient of the images: the products of all outputs and weights, added where they belong.
-
-    They are added along rows of pixels first, and then along columns.
-    """
-    height, width, channels, features = kernel.shape
-    products = gradient.reshape(-1, features) @ kernel.reshape(-1, features).T
-    products = products.reshape(*gradient.shape[:3], height, width, channels)
-    in_rows = sum(shift(products[..., j, :], 2, j, width) for j in range(width))
-    images = sum(shift(in_rows[..., i, :], 1, i, height) for i in range(height))
-    return images[:, padding : images.shape[1] - padding, padding : images.shape[2] - padding]
-
-
-def _pixels(images):
-    return images.shape[1] * images.shape[2]
 
 
 def _bytes_each(images, kernel, stride):
@@ -96,11 +74,6 @@ def windows(images: jax.Array, size: tuple[int, int], stride: int) -> list[jax.A
 def pad(images: jax.Array, padding: int, value: float = 0.0) -> jax.Array:
     """Pads images with ``value`` on all sides."""
     return jnp.pad(images, ((0, 0), (padding, padding), (padding, padding), (0, 0)), constant_values=value)
-
-
-def shift(values: jax.Array, axis: int, by: int, size: int) -> jax.Array:
-    """Returns the values with ``by`` zeros before them along an axis, and ``size - 1`` in total."""
-    return jnp.pad(values, [(by, size - 1 - by) if a == axis else (0, 0) for a in range(values.ndim)])
 
 
 def gradient_of_images(
