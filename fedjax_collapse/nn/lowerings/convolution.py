@@ -153,7 +153,7 @@ def choose_lowering(
     (size, _, channels, _), platform = kernel_shape, how.target.platform
     padding, groups = how.padding, how.groups
     was_timed = groups == 1 and size == _TIMED_ON_GPU[0] and channels <= _TIMED_ON_GPU[1] and _is_exact(dtype)
-    if platform == "tpu" or (platform == "gpu" and not was_timed):
+    if not (how.target.is_cpu or (platform == "gpu" and was_timed)):
         return "xla"
     if channels == 1 and groups > 1:
         return "shifted"
