@@ -26,8 +26,8 @@ LOWERINGS = ("auto", "patches", "shifted", "strips", "winograd2", "winograd4", "
 _WINOGRAD = {"winograd2": 2, "winograd4": 4}  # outputs in a row of a tile
 _KERNEL_ROWS = 64  # as many rows of Winograd's products take as long as the transforms of a kernel
 _PATCH_COST = 1.5  # of a multiply-add, with the copies of patches, over Winograd's
-_MAX_STRIP_CHANNELS = {"cpu": 4, "gpu": 16}  # with more, the additional products cost more than the saved copies
-_TIMED_ON_GPU = 3, 64  # size and largest number of channels of the convolutions that were timed there, in 32 bits
+_MAX_STRIP_CHANNELS = 4  # with more, the additional products cost more than the saved copies
+_MAX_CHANNELS_ON_GPU = {"strips": 16, "patches": 64}  # of the 3x3 layers in 32 bits that were timed there
 
 
 class Layer(NamedTuple):
@@ -150,22 +150,31 @@ def choose_lowering(
     if how.lowering != "auto":
         _check_lowering(kernel_shape, how)
         return how.lowering
-    (size, _, channels, _), platform = kernel_shape, how.target.platform
-    padding, groups = how.padding, how.groups
-    was_timed = groups == 1 and size == _TIMED_ON_GPU[0] and channels <= _TIMED_ON_GPU[1] and _is_exact(dtype)
-    if not (how.target.is_cpu or (platform == "gpu" and was_timed)):
+    if how.target.platform == "gpu":
+        return _choose_on_gpu(kernel_shape, how, dtype)
+    if not how.target.is_cpu:
         return "xla"
+    size, _, channels, _ = kernel_shape
+    padding, groups = how.padding, how.groups
     if channels == 1 and groups > 1:
         return "shifted"
-    if channels <= _MAX_STRIP_CHANNELS[platform] and _strips_apply(size, how) and size > 1:
+    if channels <= _MAX_STRIP_CHANNELS and _strips_apply(size, how) and size > 1:
         return "strips"
-    if platform == "gpu" or not _winograd_applies(size, how) or not _is_exact(dtype):
+    if not _winograd_applies(size, how) or not _is_exact(dtype):
         return "patches"
     costs = {"patches": _PATCH_COST * size**2 * math.prod(image_shape[:3])}
     for lowering, tile in _WINOGRAD.items():
         tiles = winograd_tiles(image_shape, size, padding, tile)
         costs[lowering] = (tile + size - 1) ** 2 * (tiles + _KERNEL_ROWS)
     return min(costs, key=costs.get)
+
+
+def _choose_on_gpu(kernel_shape, how, dtype):
+    """Returns the rule's lowering for layers like those that were timed on a GPU, else ``xla``."""
+    size, _, channels, _ = kernel_shape
+    if size != 3 or how.groups > 1 or channels > _MAX_CHANNELS_ON_GPU["patches"] or not _is_exact(dtype):
+        return "xla"
+    return "strips" if channels <= _MAX_CHANNELS_ON_GPU["strips"] and _strips_apply(size, how) else "patches"
 
 
 def candidates(layer: Layer, target: Target) -> list[str]:
@@ -177,7 +186,7 @@ def candidates(layer: Layer, target: Target) -> list[str]:
     applies = {
         "patches": True,
         "shifted": channels == 1 and layer.groups > 1,
-        "strips": _strips_apply(size, how) and size > 1 and channels <= max(_MAX_STRIP_CHANNELS.values()),
+        "strips": _strips_apply(size, how) and size > 1 and channels <= 4 * _MAX_STRIP_CHANNELS,
         **dict.fromkeys(_WINOGRAD, is_winograd),
         "xla": not target.is_cpu,
     }
