@@ -16,6 +16,7 @@ from fedjax_collapse.core.records import PyTree, UserError
 from fedjax_collapse.core.target import Target
 from fedjax_collapse.nn.batch_norm import at_least_float32, count_values, normalize_batch
 from fedjax_collapse.nn.lowerings.convolution import Convolution, TimedLowerings, convolve
+from fedjax_collapse.nn.lowerings.products import multiply
 from fedjax_collapse.nn.lowerings.sums import add_bias
 from fedjax_collapse.nn.pooling import avg_pool as avg_pool
 from fedjax_collapse.nn.pooling import max_pool as max_pool
@@ -46,7 +47,7 @@ class Dense(nn.Module):
     """``inputs @ kernel + bias`` over the last axis, initialised as PyTorch's Linear.
 
     ``kernel_init`` does not affect the bias. ``part``: the name of a part of the network (``masks.py``), if any.
-    ``target``: if given, the gradient of the bias is summed in the way that is fast there (``lowerings/sums.py``).
+    ``target``: if given, gradients are computed as is fast there (``lowerings/products.py``, ``lowerings/sums.py``).
     """
 
     features: int
@@ -62,27 +63,25 @@ class Dense(nn.Module):
         channels = inputs.shape[-1]
         kernel = self.param("kernel", self.kernel_init(channels, self.features), (channels, self.features))
         outputs = self.multiply(*cast((inputs, kernel), self.dtype))
-        if not self.use_bias:
-            return outputs
-        bias = _bias(self, channels, self.bias_init)
-        return outputs + bias if self.target is None else add_bias(outputs, bias, self.target)
+        return _plus_bias(self, outputs, channels, self.bias_init) if self.use_bias else outputs
 
     @nn.nowrap
     def multiply(self, inputs: jax.Array, kernel: jax.Array) -> jax.Array:
         """Returns the product with a kernel [in, any number of features]."""
-        return inputs @ kernel
+        return multiply(inputs, kernel, self.target)
 
 
 class PatchEmbedding(nn.Module):
     """Convolution whose stride is its kernel's size, as one product: images [batch, height, width, in] to patches.
 
     These are [batch, height / size * width / size, features], row by row. The kernel has the shape and initialisation
-    of a ``Conv``.
+    of a ``Conv``. ``target``: as in ``Dense``.
     """
 
     features: int
     size: int
     dtype: str | None = None
+    target: Target | None = None
 
     @nn.compact
     def __call__(self, images: jax.Array) -> jax.Array:
@@ -91,14 +90,15 @@ class PatchEmbedding(nn.Module):
             raise UserError(f"images of {height}x{width} pixels: expected multiples of the patches' {size} pixels")
         fan_in = size * size * channels
         kernel = self.param("kernel", torch_uniform(fan_in), (size, size, channels, self.features))
-        return self.multiply(*cast((images, kernel), self.dtype)) + _bias(self, fan_in)
+        return _plus_bias(self, self.multiply(*cast((images, kernel), self.dtype)), fan_in)
 
     @nn.nowrap
     def multiply(self, images: jax.Array, kernel: jax.Array) -> jax.Array:
         """Returns the product with a kernel [size, size, in, any number of features]."""
         size, (batch, height, width, channels) = self.size, images.shape
         patches = images.reshape(batch, height // size, size, width // size, size, channels).swapaxes(2, 3)
-        return patches.reshape(batch, -1, size * size * channels) @ kernel.reshape(-1, kernel.shape[-1])
+        patches = patches.reshape(batch, -1, size * size * channels)
+        return multiply(patches, kernel.reshape(-1, kernel.shape[-1]), self.target)
 
 
 class Conv(nn.Module):
@@ -130,7 +130,7 @@ class Conv(nn.Module):
         fan_in, fan_out = size * size * channels, size * size * self.features // self.groups
         kernel = self.param("kernel", self.kernel_init(fan_in, fan_out), (size, size, channels, self.features))
         outputs = self.multiply(*cast((images, kernel), self.dtype))
-        return add_bias(outputs, _bias(self, fan_in), self.target) if self.use_bias else outputs
+        return _plus_bias(self, outputs, fan_in) if self.use_bias else outputs
 
     @nn.nowrap
     def multiply(self, images: jax.Array, kernel: jax.Array) -> jax.Array:
@@ -221,5 +221,6 @@ def cast(arrays: PyTree, dtype: str | None) -> PyTree:
     return arrays if dtype is None else jax.tree.map(lambda array: array.astype(dtype), arrays)
 
 
-def _bias(layer, fan_in, init=torch_uniform):
-    return cast(layer.param("bias", init(fan_in, layer.features), (layer.features,)), layer.dtype)
+def _plus_bias(layer, outputs, fan_in, init=torch_uniform):
+    bias = cast(layer.param("bias", init(fan_in, layer.features), (layer.features,)), layer.dtype)
+    return outputs + bias if layer.target is None else add_bias(outputs, bias, layer.target)

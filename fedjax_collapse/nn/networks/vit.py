@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from fedjax_collapse.core.options import Count, Positive
 from fedjax_collapse.core.records import UserError
+from fedjax_collapse.core.target import Target
 from fedjax_collapse.nn.batch_norm import at_least_float32
 from fedjax_collapse.nn.layers import Dense, LayerNorm, PatchEmbedding
 from fedjax_collapse.nn.network import Network, as_level, rematerialized
@@ -42,6 +43,7 @@ class ViT(Network):
         epsilon: of LayerNorm; 1e-6, but 1e-12 in Hugging Face's ViT.
         gelu: erf, or tanh, an approximation of it, as in the JAX codes.
         remat: whether activations are recomputed for the gradient, which saves memory and takes time.
+        target: the device for which the network is compiled, set by ``Model.on``.
     """
 
     num_classes: int
@@ -55,6 +57,7 @@ class ViT(Network):
     epsilon: Positive = 1e-6
     gelu: Annotated[str, ("erf", "tanh")] = "erf"
     remat: bool = False
+    target: Target = Target()
 
     @property
     def smallest_image(self) -> int:
@@ -71,16 +74,17 @@ class ViT(Network):
     def represent(self, images: jax.Array, mask: jax.Array, train: bool) -> jax.Array:
         width, depth, heads, mlp_width = self.dimensions()
         has_token, block = self.pool == "token", rematerialized(Block, self.remat)
-        tokens = PatchEmbedding(width, self.patch, self.dtype, name="patches")(images)
+        tokens = PatchEmbedding(width, self.patch, self.dtype, self.target, name="patches")(images)
         if has_token:
             token = self.param("token", nn.initializers.normal(1e-6), (width,))
             token = jnp.broadcast_to(token.astype(tokens.dtype), (len(tokens), 1, width))
             tokens = jnp.concatenate([token, tokens], axis=1)
         positions = self.param("positions", nn.initializers.normal(0.02), tokens.shape[1:])
         tokens = tokens + positions.astype(tokens.dtype)
+        options = heads, mlp_width, self.epsilon, self.gelu, self.dtype, self.target
         for index in range(depth):
-            options = dict(heads=heads, mlp_width=mlp_width, epsilon=self.epsilon, gelu=self.gelu, dtype=self.dtype)
-            tokens = block(**options, name=f"block_{index}")(tokens, mask, train)
+            read = 1 if has_token and index == depth - 1 else None
+            tokens = block(*options, read, name=f"block_{index}")(tokens, mask, train)
             as_level(self, tokens[:, 0] if has_token else tokens)
         tokens = LayerNorm(self.epsilon, name="norm")(tokens)
         return tokens[:, 0] if has_token else at_least_float32(tokens).mean(axis=1)
@@ -90,6 +94,7 @@ class Block(nn.Module):
     """Self-attention of heads, and an MLP of one hidden layer, each of normalised tokens and added to them.
 
     Tokens are [batch, tokens, width]. All weights are matrices [in, out]; those of the attention [width, width].
+    ``read``: the number of first tokens that are computed, as only these are read afterwards; None for all.
     """
 
     heads: int
@@ -97,28 +102,35 @@ class Block(nn.Module):
     epsilon: float
     gelu: str
     dtype: str | None
+    target: Target
+    read: int | None = None
 
     @nn.compact
     def __call__(self, tokens: jax.Array, mask: jax.Array, train: bool) -> jax.Array:
         del mask, train
 
         def dense(name, inputs, features):
-            return Dense(features, kernel_init=_normal, bias_init=_zeros, dtype=self.dtype, name=name)(inputs)
+            inits = dict(kernel_init=_normal, bias_init=_zeros)
+            return Dense(features, **inits, dtype=self.dtype, target=self.target, name=name)(inputs)
 
-        width = tokens.shape[-1]
+        width, read = tokens.shape[-1], slice(self.read)
         inputs = LayerNorm(self.epsilon, name="norm_1")(tokens)
-        query, key, value = (dense(name, inputs, width) for name in ("query", "key", "value"))
-        tokens = tokens + dense("out", attention(query, key, value, self.heads), width)
+        query = dense("query", inputs[:, read], width)
+        key, value = (dense(name, inputs, width) for name in ("key", "value"))
+        tokens = tokens[:, read] + dense("out", attention(query, key, value, self.heads), width)
         hidden = dense("mlp_1", LayerNorm(self.epsilon, name="norm_2")(tokens), self.mlp_width)
         return tokens + dense("mlp_2", jax.nn.gelu(hidden, approximate=self.gelu == "tanh"), width)
 
 
 def attention(query: jax.Array, key: jax.Array, value: jax.Array, heads: int) -> jax.Array:
-    """Returns values [batch, tokens, width], averaged with weights softmax(query . key / sqrt(width / heads))."""
+    """Returns values [batch, queries, width], averaged with weights softmax(query . key / sqrt(width / heads)).
+
+    Queries are [batch, queries, width], keys and values [batch, tokens, width].
+    """
     query, key, value = (part.reshape(*part.shape[:2], heads, -1) for part in (query, key, value))
     scores = jnp.einsum("bqhd,bkhd->bhqk", query, key) * query.shape[-1] ** -0.5
     weights = jax.nn.softmax(at_least_float32(scores), axis=-1).astype(value.dtype)
-    return jnp.einsum("bhqk,bkhd->bqhd", weights, value).reshape(*value.shape[:2], -1)
+    return jnp.einsum("bhqk,bkhd->bqhd", weights, value).reshape(*query.shape[:2], -1)
 
 
 def _normal(fan_in, fan_out):

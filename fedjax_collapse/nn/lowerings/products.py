@@ -1,0 +1,41 @@
+"""Products of rows with a matrix; on CPUs the gradient through a frozen matrix uses its transpose, made once a round.
+
+On CPUs a product with a transposed matrix repacks it every time, which with few rows costs as much as the product. A
+matrix that is not trained is the same in every step, so its transpose is computed before the loop of the steps.
+"""
+
+import jax
+
+from fedjax_collapse.core.target import Target
+
+
+def multiply(inputs: jax.Array, kernel: jax.Array, target: Target | None) -> jax.Array:
+    """Returns ``inputs @ kernel``, [..., in] and [in, out] -> [..., out]; without a target, with JAX's own gradient."""
+    if target is None or not target.is_cpu:
+        return inputs @ kernel
+    rows = inputs.reshape(-1, inputs.shape[-1])
+    return _multiply(rows, kernel).reshape(*inputs.shape[:-1], -1)
+
+
+@jax.custom_vjp
+def _multiply(inputs, kernel):
+    return inputs @ kernel
+
+
+def _forward(inputs, kernel):
+    """Returns the product, and what the gradient needs: inputs and kernel, or the transpose of a frozen kernel."""
+    outputs = inputs.value @ kernel.value
+    if kernel.perturbed:
+        return outputs, ((inputs.value, kernel.value), None)
+    # without the barrier, the compiler makes the transpose a part of the product again, and leaves it in the loop
+    return outputs, (None, jax.lax.optimization_barrier(kernel.value.T))
+
+
+def _backward(kept, gradient):
+    trained, transposed = kept
+    if trained is None:
+        return gradient @ transposed, None
+    return jax.vjp(jax.numpy.matmul, *trained)[1](gradient)
+
+
+_multiply.defvjp(_forward, _backward, symbolic_zeros=True)

@@ -1,0 +1,70 @@
+"""Products with trained and frozen matrices: values, gradients, and where the transposes of frozen ones are made."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from conftest import assert_close
+
+from fedjax_collapse.core.target import Target
+from fedjax_collapse.nn.lowerings.products import multiply
+
+RNG = np.random.default_rng(0)
+IN, OUT = 7, 5
+INPUTS = {"rows": RNG.normal(size=(3, 6, IN)), "tokens": RNG.normal(size=(3, 2, 4, IN))}  # of three clients
+KERNELS = RNG.normal(size=(3, IN, OUT))
+
+
+@pytest.mark.parametrize("platform", ["cpu", "gpu", None])
+@pytest.mark.parametrize("of", INPUTS)
+@pytest.mark.parametrize("trained", [(0,), (1,), (0, 1)])
+@pytest.mark.parametrize("shared", [False, True])
+def test_equals_matmul(float64, platform, of, trained, shared):
+    """At first and second order, with a kernel of all clients and with one of each."""
+    target = None if platform is None else Target(platform)
+    arguments = INPUTS[of], KERNELS[0] if shared else KERNELS
+
+    def derived(product):
+        def slope(*arguments):
+            return jax.grad(lambda *a: jnp.sum(product(*a) ** 3), trained)(*arguments)
+
+        def curvature(*arguments):
+            return jax.grad(lambda *a: sum(jnp.sum(s**2) for s in slope(*a)), trained)(*arguments)
+
+        in_axes = (0, None if shared else 0)
+        return [jax.jit(jax.vmap(each, in_axes))(*arguments) for each in (product, slope, curvature)]
+
+    assert_close(derived(lambda x, w: multiply(x, w, target)), derived(jnp.matmul), 1e-12)
+
+
+def loops_with(shape, kernel_is_trained, target):
+    """How many loops of a compiled program carry an array of that shape; it has two, of epochs and of steps."""
+    size, rate = shape[::-1], 0.01
+
+    def step(carry, frozen):
+        inputs, kernel = carry
+
+        def loss(inputs, kernel):
+            return jnp.sum(jnp.tanh(multiply(inputs, kernel if kernel_is_trained else frozen, target)))
+
+        return jax.tree.map(lambda x, g: x - rate * g, carry, jax.grad(loss, (0, 1))(inputs, kernel))
+
+    def train(inputs, kernel):
+        def epoch(_, carry):
+            return jax.lax.fori_loop(0, 3, lambda _, carry: step(carry, kernel), carry)
+
+        return jax.lax.fori_loop(0, 2, epoch, (inputs, kernel))
+
+    program = jax.jit(train).lower(jnp.ones((6, size[0])), jnp.ones(size)).compile().as_text()
+    loops = re.findall(r"= \((.*)\) while\(", program)
+    assert len(loops) == 2
+    return sum(f"f32[{shape[0]},{shape[1]}]" in loop for loop in loops)
+
+
+def test_the_transpose_of_a_frozen_kernel_is_made_once():
+    """On CPUs, before both loops; not that of a trained one, and not on other devices."""
+    assert loops_with((40, 24), False, Target()) == 2
+    assert loops_with((40, 24), True, Target()) == 0
+    assert loops_with((40, 24), False, Target("gpu")) == 0
