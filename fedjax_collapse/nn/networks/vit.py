@@ -29,7 +29,8 @@ class ViT(Network):
 
     Dosovitskiy et al., "An Image is Worth 16x16 Words" (ICLR 2021), without dropout. B/16 is
     ``size="B", patch=16`` for images of 224x224. Initial weights are timm's: N(0, 0.02) and biases of 0, but PyTorch's
-    default for the patches, and here for the classifier. Weights of a file: ``pretrained.py``.
+    default for the patches, and here for the classifier. Weights of a file: ``pretrained.py``. Of the last block only
+    the class token is computed, if it alone is read afterwards.
 
     Attributes:
         size: micro, mini, Ti, S or B: width, depth and heads, where they are not given.
