@@ -90,7 +90,7 @@ def command_line() -> Parser:
         "--option", type=_option, action="append", default=[], metavar="NAME=VALUE", help="of the networks; repeatable"
     )
     parser.add_argument("--image_size", type=_number, help="height and width, by default 32 where that suffices")
-    adapters = "low-rank adapters of the networks' layers, such as \"rank=8,layers=('query','value')\"; with --methods"
+    adapters = "low-rank adapters of the networks' layers, such as \"rank=8,layers=('query','value')\""
     parser.add_argument("--adapters", type=_arguments, metavar="NAME=VALUE,...", help=adapters)
     parser.add_argument("--clients", type=_numbers, default=[10], help="of a step side by side; of a round in all")
     parser.add_argument("--clients_at_once", type=_number, default=10, help="of a round or a study, on each device")

@@ -16,6 +16,7 @@ from experiments.benchmarks.network_steps import CLASSES, IMAGE_SIZE
 from experiments.benchmarks.tasks import Data
 from experiments.config import names
 from fedjax_collapse import FedAvg, LocalTraining, Model, engine
+from fedjax_collapse.core import masks
 from fedjax_collapse.core.records import Batch, Examples, Variables
 from fedjax_collapse.core.target import Target
 
@@ -42,12 +43,15 @@ def network(
 def step(model: Model, device: jax.Device, clients: int, batch_size: int) -> jax.stages.Lowered:
     """Returns one step of SGD with momentum of this many clients in parallel, each with its own weights and images.
 
-    Straight-line code, as inside the loop of a round: its compiler's estimates of operations can be summed.
+    With adapters, only these and the head are each client's own, and trained. Straight-line code, as inside the loop of
+    a round: its compiler's estimates of operations can be summed.
     """
+    fixed = model.mask("base" if model.adapters else "none").params
 
-    def one(variables, momentum, batch):
+    def one(variables, momentum, batch, frozen):
         def loss(params):
-            outputs, batch_stats = model.apply(variables._replace(params=params), batch, train=True)
+            whole = variables._replace(params=masks.fill(params, frozen))
+            outputs, batch_stats = model.apply(whole, batch, train=True)
             return model.task.loss(outputs, batch), batch_stats
 
         gradient, batch_stats = jax.grad(loss, has_aux=True)(variables.params)
@@ -55,19 +59,21 @@ def step(model: Model, device: jax.Device, clients: int, batch_size: int) -> jax
         params = jax.tree.map(jnp.add, variables.params, updates)
         return Variables(params, batch_stats), momentum
 
-    optimizer = _TRAINING.make_optimizer()
+    optimizer, lead = _TRAINING.make_optimizer(), () if clients == 1 else (clients,)
     variables = model.variable_shapes()
+    frozen = masks.without(masks.invert(fixed), variables.params)
+    variables = variables._replace(params=masks.without(fixed, variables.params))
     momentum = jax.eval_shape(optimizer.init, variables.params)
     images = jax.ShapeDtypeStruct((batch_size, *model.input_shape), jnp.float32)
     row = functools.partial(jax.ShapeDtypeStruct, (batch_size,))
-    arguments = variables, momentum, Batch(images, row(jnp.int32), row(bool))
-    lead = () if clients == 1 else (clients,)
+    batch = Batch(images, row(jnp.int32), row(bool))
 
-    def on_device(leaf):
-        return jax.ShapeDtypeStruct((*lead, *leaf.shape), leaf.dtype, sharding=SingleDeviceSharding(device))
+    def on_device(tree, lead=()):
+        sharding = SingleDeviceSharding(device)
+        return jax.tree.map(lambda leaf: leaf.update(shape=(*lead, *leaf.shape), sharding=sharding), tree)
 
-    program = jax.jit(jax.vmap(one) if lead else one, donate_argnums=(0, 1))
-    return program.lower(*jax.tree.map(on_device, arguments))
+    program = jax.jit(jax.vmap(one, (0, 0, 0, None)) if lead else one, donate_argnums=(0, 1))
+    return program.lower(*on_device((variables, momentum, batch), lead), on_device(frozen))
 
 
 def rounds(

@@ -1,15 +1,18 @@
 """``compile_for.py``: its command line, and how what a compiler says is read."""
 
+import dataclasses
 import importlib.util
 
 import jax
 import pytest
 
-from experiments.benchmarks.compiling import hours, topologies
+from experiments.benchmarks.compiling import hours, programs, topologies
 from experiments.benchmarks.compiling.costs import Cost, count_operations
 from experiments.commands import compile_for
 from fedjax_collapse import FedAvg
+from fedjax_collapse.core.target import Target
 from fedjax_collapse.methods import MOON
+from fedjax_collapse.nn.adapters import LoRA
 
 HLO = """
 HloModule jit_one
@@ -91,6 +94,16 @@ def test_the_work_of_a_published_run(config, cell, client_steps, step, monkeypat
     assert work.client_steps == client_steps and work.operations == 1.5
     name, size, classes, batch_size = step
     assert work.step == ((("name", name),), (size, size, 3), classes, batch_size)
+
+
+@pytest.mark.parametrize("adapters", [None, LoRA(2)])
+def test_a_step_with_adapters_shares_the_base(adapters):
+    """Only without adapters is there a matrix for each client; the head is each client's own in both."""
+    model = programs.network("vit", Target(), dict(size="micro", depth=1, patch=16))
+    model = dataclasses.replace(model, adapters=adapters)
+    step = programs.step(model, jax.devices()[0], clients=3, batch_size=2).as_text()
+    assert ("<64x256xf32>" in step) == (adapters is not None) and ("<3x64x256xf32>" in step) == (adapters is None)
+    assert "<3x64x10xf32>" in step
 
 
 def test_operations_of_a_method():
