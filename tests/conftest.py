@@ -23,7 +23,9 @@ import pytest
 from flax import struct
 from unrendered import svg as unrendered_svg
 
+from experiments.study.preparing import release_programs
 from fedjax_collapse import Federation, Model, Participation, engine, nn, partition, simulate
+from fedjax_collapse.engine import rounds as engine_rounds
 from fedjax_collapse.engine import timing
 
 jax.config.update("jax_num_cpu_devices", 8)
@@ -48,15 +50,21 @@ def long_where(long, values):
 
 @pytest.fixture(autouse=True, scope="module")
 def clear_caches():
-    """Compiled programs are dropped after every module: a process may hold only so many memory maps."""
+    """Compiled programs are dropped after a module once they are many: a process may hold only so many memory maps."""
     yield
-    jax.clear_caches()
+    release_programs()
 
 
 @pytest.fixture(autouse=True)
 def lowerings_by_rules(monkeypatch):
     """No convolution is timed: several tests run side by side, and what is fastest then is chance."""
     monkeypatch.setattr(timing, "_cached_seconds", lambda *arguments, **options: {})
+
+
+def forget_rounds():
+    """Drops the programs of rounds, as they contain what a test has replaced in the library."""
+    engine_rounds._run_rounds_compiled.clear_cache()
+    engine_rounds._with_first_reports.clear_cache()
 
 
 @pytest.fixture

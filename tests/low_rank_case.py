@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from conftest import forget_rounds
 
 from fedjax_collapse import FedAvg, Federation, LocalTraining, Model, engine
 from fedjax_collapse.core.records import Outputs, Variables
@@ -52,7 +53,7 @@ class Linear(nn.Module):
 def float64():
     with jax.enable_x64(True):
         yield
-    jax.clear_caches()
+    forget_rounds()
 
 
 def network(rank: int = 2, alpha: float | None = None, inputs: int = 3) -> Model:

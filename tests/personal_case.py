@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from conftest import forget_rounds
 
 from fedjax_collapse import FedAvg, Federation, LocalTraining, Model, engine
 from fedjax_collapse.core.records import Outputs, Variables
@@ -37,7 +38,7 @@ def in_order(monkeypatch):
     monkeypatch.setattr("fedjax_collapse.training.local.loop.shuffled_rows", lambda key, rows, size: rows)
     with jax.enable_x64(True):
         yield
-    jax.clear_caches()
+    forget_rounds()
 
 
 def federation(*clients) -> Federation:
