@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+import sys
 from importlib.metadata import version
 from pathlib import Path
 
@@ -23,11 +24,11 @@ import pytest
 from flax import struct
 from unrendered import svg as unrendered_svg
 
-from experiments.study.preparing import release_programs
 from fedjax_collapse import Federation, Model, Participation, engine, nn, partition, simulate
 from fedjax_collapse.engine import rounds as engine_rounds
 from fedjax_collapse.engine import timing
 
+sys.dont_write_bytecode = True  # of a config that is changed within a second, the bytecode would still be the old one
 jax.config.update("jax_num_cpu_devices", 8)
 # compiled programs are kept beside pytest's own cache, so that a second run of the tests starts fast
 jax.config.update("jax_compilation_cache_dir", str(Path(__file__).parents[1] / ".pytest_cache" / "jax"))
@@ -50,9 +51,9 @@ def long_where(long, values):
 
 @pytest.fixture(autouse=True, scope="module")
 def clear_caches():
-    """Compiled programs are dropped after a module once they are many: a process may hold only so many memory maps."""
+    """Compiled programs are dropped after every module: a process may hold only so many memory maps."""
     yield
-    release_programs()
+    jax.clear_caches()
 
 
 @pytest.fixture(autouse=True)
