@@ -196,7 +196,7 @@ def draw(curves: Sequence[Curve], base: str, beyond: int) -> "Figure":
             below.scatter(*np.reshape(points, (-1, 2)).T, s=12, alpha=0.7, linewidths=0, **look)
         above.set(title=label(setting), xlabel="round", yscale="log")
         whole_numbers(above.xaxis)
-        if any(math.isfinite(curve.gain) for curve in curves if curve.setting == setting):
+        if any(math.isfinite(c.gain) for c in curves if c.setting == setting and c.arm != base):
             below.axhline(0, **THRESHOLD, zorder=1)
             below.set(xlabel=f"energy beyond rank {beyond}, last round", xscale="log")
             below.xaxis.set_minor_formatter(NullFormatter())

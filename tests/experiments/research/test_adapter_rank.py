@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -62,6 +63,14 @@ def test_the_interval_of_gains():
     *_, fedit, a, b = table(curves, "fedit").splitlines()
     assert fedit.endswith("| 50.0 ± 0.0 |  |  |  |")
     assert a.endswith("| +3.0 | −3.6 to +9.6 | 3 of 3 |") and b.endswith("| −1.0 | - | 0 of 1 |")
+
+
+def test_a_setting_of_which_only_the_base_has_run(tmp_path):
+    study = write_study(tmp_path / "study")
+    for arm in ARMS[1:]:
+        shutil.rmtree(study / "shards" / arm)
+    assert main([str(study), f"--out={tmp_path / 'out'}"]) == 0
+    assert (tmp_path / "out" / "adapter_rank.svg").stat().st_size > 1000
 
 
 def test_the_command_writes_runs_and_figure(tmp_path, capsys):
