@@ -35,11 +35,13 @@ class FedNova(Method):
         return jax.tree.map(lambda direction: report * direction, update)
 
 
-def effective_steps(steps: jax.Array, momentum: Scalar) -> jax.Array:
+def effective_steps(steps: jax.Array, momentum: Scalar | None) -> jax.Array:
     """The 1-norm of the weights with which momentum SGD sums its gradients; the number of steps without momentum.
 
     ``(steps - momentum (1 - momentum^steps) / (1 - momentum)) / (1 - momentum)``.
     """
+    if momentum is None:
+        return steps
     return (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)
 
 

@@ -76,7 +76,7 @@ class PerFedAvg(Method):
     def personal(self, view: ClientView) -> Variables:
         return view.train(
             view.server, steps=self.steps, phases=(), learning_rate=self.alpha, schedule=None, optimizer=None,
-            momentum=0.0, weight_decay=0.0, clip_norm=None, drop_last=False,
+            momentum=None, weight_decay=0.0, clip_norm=None, drop_last=False,
         )  # fmt: skip
 
 

@@ -210,12 +210,14 @@ class FedAvg:
         return {name: method for name, method in self.having("measure").items() if method.measures_all() == by_all}
 
     def enabled(self) -> "FedAvg":
-        """Returns the algorithm without methods that have no effect; the results are the same, bit for bit.
+        """Returns the algorithm without methods that have no effect, and with a momentum of None where it is 0.
 
-        If they were left in, ``0 * term`` would make XLA fuse, and therefore round, other operations differently.
+        If they were left in, ``0 * term`` would make XLA fuse, and therefore round, other operations differently, and
+        SGD would carry a buffer for each param of a client.
         """
         enabled = {name: method for name, method in self.methods.items() if method.enabled()}
-        return dataclasses.replace(self, methods=enabled)
+        training = self.training.replace(momentum=None) if self.training.momentum == 0 else self.training
+        return dataclasses.replace(self, methods=enabled, training=training)
 
     @property
     def private_part(self) -> str:

@@ -13,6 +13,7 @@ from fedjax_collapse import (
     ClipUpdate,
     DeCov,
     FedAvg,
+    FedCM,
     FedDC,
     FedDyn,
     Federation,
@@ -342,3 +343,22 @@ def test_orthogonal_head(float64, federation):
 def test_wrong_values(algorithm, message):
     with pytest.raises(UserError, match=message):
         algorithm.check(SCALAR)
+
+
+@pytest.mark.parametrize("method", [FedNova(), FedCM(), Scaffold("fednova")], ids=lambda method: type(method).__name__)
+def test_without_momentum_no_buffer_is_carried(float64, federation, network, method):
+    """Rounds are as with a momentum of 0 that is traced, for which SGD has a buffer."""
+    algorithm = FedAvg(TRAINING.replace(momentum=0.0), {"it": method})
+    rounds = engine.Rounds(network, engine.Layout(engine.Vectorized(), cohort_size=5, max_rounds=2))
+    data, variables = engine.Data(federation.ownership), network.init(jax.random.key(0))
+
+    def run(algorithm):
+        algorithm = jax.tree.map(jnp.asarray, algorithm)
+        state = engine.init(algorithm, network, variables, 5, jax.random.key(1))
+        after = engine.run_rounds(rounds, algorithm, state, data, federation.train, 2).state.server
+        optimizer = jax.eval_shape(algorithm.training.make_optimizer().init, variables.params)
+        return after, jax.tree.map(lambda leaf: leaf.shape, optimizer)
+
+    (traced, of_traced), (without, nothing) = run(algorithm), run(algorithm.enabled())
+    assert_close(without, traced, 1e-13)
+    assert jax.tree.leaves(of_traced) and not jax.tree.leaves(nothing)
