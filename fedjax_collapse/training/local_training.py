@@ -38,7 +38,7 @@ class LocalTraining:
         epochs: passes over the client's data; a fraction is rounded up to whole steps.
         batch_size: examples in a batch.
         learning_rate: of all rounds, unless there is a ``schedule``.
-        momentum: of SGD. Methods see None where it is 0, and no buffer is stored.
+        momentum: of SGD; 0 is none, for which no buffer is stored (in ``view.training`` it is then None).
         weight_decay: added to the gradient, also with ``optimizer``.
         steps: the number of steps of every client, instead of ``epochs``.
         phases: used one after the other, instead of ``epochs``, each for a part of the network and with a fresh
