@@ -3,12 +3,14 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from conftest import assert_same_bits
 
-from fedjax_collapse.core.loops import differing_with, repeat
+from fedjax_collapse.core.loops import differing_with, repeat, repeat_for_all
 
 
-def test_a_loop_in_a_loop_is_batched_once():
+@pytest.mark.parametrize("repeat_epochs", [repeat, repeat_for_all])
+def test_a_loop_in_a_loop_is_batched_once(repeat_epochs):
     """JAX traces the inner body five times if the values that differ among clients are found one after the other."""
     batched = []
 
@@ -25,13 +27,28 @@ def test_a_loop_in_a_loop_is_batched_once():
         def epoch(index, total):
             return repeat(count - index, lambda step, total: add(total, 10 * index + step), total)
 
-        return repeat(count, epoch, jnp.zeros((), int))
+        return repeat_epochs(count, epoch, jnp.zeros((), int))
 
     counts = np.array([0, 2, 3, 1])
     expected = [sum(10 * index + step for index in range(n) for step in range(n - index)) for n in counts]
     assert jax.vmap(of_client)(counts).tolist() == expected
     assert batched == [[True, True]]
     assert [int(of_client(jnp.array(n))) for n in counts] == expected
+    runs = np.stack([counts, counts[::-1]])
+    assert jax.vmap(jax.vmap(of_client))(runs).tolist() == [expected, expected[::-1]]
+
+
+@pytest.mark.parametrize(("repeat_epochs", "chooses"), [(repeat, True), (repeat_for_all, False)])
+def test_no_carry_is_kept_for_clients_that_have_ended(repeat_epochs, chooses):
+    """Also where runs are batched around their clients."""
+
+    def of_client(count):
+        return repeat_epochs(count, lambda index, total: total + index, jnp.zeros(3, int))
+
+    for of_all, counts in ((jax.vmap(of_client), np.arange(4)), (jax.vmap(jax.vmap(of_client)), np.ones((2, 4), int))):
+        (loop,) = [eqn for eqn in jax.make_jaxpr(of_all)(counts).eqns if eqn.primitive.name == "while"]
+        (goes_on,) = loop.params["cond_jaxpr"].out_avals  # JAX chooses where it differs among clients
+        assert goes_on.shape == (counts.shape if chooses else ())
 
 
 def test_values_stay():

@@ -9,7 +9,7 @@ import optax
 
 from fedjax_collapse.core import masks
 from fedjax_collapse.core._jax_compat import is_traced
-from fedjax_collapse.core.loops import repeat
+from fedjax_collapse.core.loops import repeat, repeat_for_all
 from fedjax_collapse.core.randomness import Stream
 from fedjax_collapse.core.records import EPOCH, OPTIMIZER, Batch, Key, PyTree, Trained, Variables
 from fedjax_collapse.data.batches import (
@@ -121,7 +121,8 @@ class _Phase:
                         raise NotFinite(what, where, self.whole(carry[0][0]), batch)
                     return new
 
-            return repeat(jnp.minimum(per_epoch, steps - index * per_epoch), step, carry)
+            left = jnp.where(index < num_epochs, steps - index * per_epoch, 0)
+            return repeat(jnp.minimum(per_epoch, left), step, carry)
 
         (variables, carries), first = trained, jnp.zeros((), size.dtype)
         trained = variables._replace(params=masks.without(self.fixed, variables.params)), carries
@@ -135,7 +136,7 @@ class _Phase:
         else:
             optimizer_state = self.client.state.memory[OPTIMIZER]
         carry = (trained, optimizer_state, sums)
-        (variables, carries), optimizer_state, sums = repeat(num_epochs, epoch, carry)
+        (variables, carries), optimizer_state, sums = repeat_for_all(num_epochs, epoch, carry)
         trained = self.whole(variables), carries
         return trained, first_epoch + num_epochs, optimizer_state, sums
 
