@@ -47,7 +47,7 @@ def effective_steps(steps: jax.Array, momentum: Scalar | None) -> jax.Array:
 
 def check_momentum(method: str, training: LocalTraining) -> None:
     """Raises UserError if momentum does not start at zero in every round, as ``effective_steps`` assumes."""
-    if not training.momentum_reset and training.momentum != 0:
+    if not training.momentum_reset and training.momentum:
         raise UserError(
             f"{method}: its effective number of steps assumes that momentum starts at zero; set momentum_reset=True"
         )

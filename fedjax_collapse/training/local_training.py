@@ -38,7 +38,7 @@ class LocalTraining:
         epochs: passes over the client's data; a fraction is rounded up to whole steps.
         batch_size: examples in a batch.
         learning_rate: of all rounds, unless there is a ``schedule``.
-        momentum: of SGD; 0 is none, for which no buffer is stored (in ``view.training`` it is then None).
+        momentum: of SGD. None is 0 without a buffer; a run replaces 0 by it, so methods see None in ``view.training``.
         weight_decay: added to the gradient, also with ``optimizer``.
         steps: the number of steps of every client, instead of ``epochs``.
         phases: used one after the other, instead of ``epochs``, each for a part of the network and with a fresh
@@ -72,7 +72,7 @@ class LocalTraining:
     epochs: Positive = 1
     batch_size: Count = option(32)
     learning_rate: Positive = 0.01
-    momentum: Decay = 0.0
+    momentum: Decay | None = 0.0
     weight_decay: NonNegative = 0.0
     steps: Count | None = None
     phases: tuple[Phase, ...] = ()
@@ -93,7 +93,7 @@ class LocalTraining:
             check_fields(phase)
         if self.steps is not None and self.phases:
             raise UserError("LocalTraining: steps and phases are given; expected one of them")
-        if self.optimizer is not None and self.momentum != 0:
+        if self.optimizer is not None and self.momentum:
             raise UserError(
                 f"LocalTraining: momentum {self.momentum:g} is of SGD; give the optimizer its own, or momentum=0"
             )
@@ -101,7 +101,7 @@ class LocalTraining:
             raise UserError(
                 "LocalTraining: momentum_reset=False and phases are given; each phase has a fresh optimizer"
             )
-        if not self.momentum_reset and self.optimizer is None and self.momentum == 0:
+        if not self.momentum_reset and self.optimizer is None and not self.momentum:
             raise UserError(
                 "LocalTraining: momentum_reset=False, but momentum is 0; set momentum or momentum_reset=True"
             )
