@@ -121,7 +121,7 @@ class _Phase:
                         raise NotFinite(what, where, self.whole(carry[0][0]), batch)
                     return new
 
-            left = jnp.where(index < num_epochs, steps - index * per_epoch, 0)
+            left = jnp.where(index < num_epochs, steps - index * per_epoch, 0)  # other clients may have more epochs
             return repeat(jnp.minimum(per_epoch, left), step, carry)
 
         (variables, carries), first = trained, jnp.zeros((), size.dtype)
