@@ -39,6 +39,7 @@ from experiments.study import hosts
 from experiments.study.console import Console
 from experiments.study.failures import RunsFailed
 from experiments.study.lock import only_process_in
+from experiments.study.preparing import check_privacy
 from experiments.study.resuming import check_resume, done_runs
 from experiments.study.sinks import check_sinks
 from experiments.study.slurm import submit
@@ -113,6 +114,7 @@ def _check_processes(options, study):
 
 def _in_processes(options, arguments, study):
     """Runs a study whose runs are divided among workers, or are Slurm jobs, and returns the exit status."""
+    check_privacy(study.cells)
     work = Work([*arguments, f"--workdir={study.folder}", "--workers=0", "--slurm="], study)
     console = Console()
     if progress := overview(study.folder, {run.name: last_round(run.folder) for run in study.runs}):

@@ -1,5 +1,6 @@
 """Builds data, networks, schedules and layouts from a config; ``algorithms.py`` builds the algorithm."""
 
+import functools
 import inspect
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -20,6 +21,8 @@ from experiments.config.names import (
     network,
     without,
 )
+from experiments.config.plain_values import plain
+from experiments.configs import base
 from fedjax_collapse import FedAvg, Participation, engine
 from fedjax_collapse.analysis import measurements
 from fedjax_collapse.core import processes
@@ -320,6 +323,34 @@ def algorithm(config: Mapping[str, Any]) -> FedAvg:
         )
         return made.replace(methods={**made.methods, name: method.replace(noise_multiplier=needed)})
     raise UserError("privacy.epsilon: no method adds noise to the mean upload; expected methods.dp_fedavg")
+
+
+def check_privacy(config: Mapping[str, Any]) -> None:
+    """Raises UserError if a cell's privacy does not hold or cannot be accounted for; neither traces nor searches noise.
+
+    Also raises for a key that privacy rejects (``configs/base.py``) with another value than its default.
+    """
+    made = algorithms.algorithm(config)
+    if not (config["privacy"] or made.having("perturb")):
+        return
+    defaults = plain(base.get_config())
+    for path, key in base.KEYS.items():
+        here, default = (
+            functools.reduce(lambda of, part: of.get(part, {}), path.split("."), of) for of in (config, defaults)
+        )
+        if key.privacy == "rejected" and not key.accepted and here != default:
+            raise UserError(f"config.{path} {here!r}: not known to be private, expected its default, {default!r}")
+    if "epsilon" in config["privacy"]:  # the noise that it needs comes later, here any
+        some = {name: method.replace(noise_multiplier=1e-9) for name, method in made.having("perturb").items()}
+        made = made.replace(methods={**made.methods, **some})
+    planned, is_own = schedule(config).resolved(made), made.is_personal or config["own_tests"]["name"] != "shares"
+    if planned.privacy is not None:
+        planned.privacy.check()
+    guarantee.check(
+        planned.privacy, made.enabled(), planned.rule, planned.rounds, config["clients"],
+        on_nan=planned.on_nan, is_compiled=config["engine"]["layout"] != "loop",
+        stops_at_own=planned.stop_at_accuracy > 0 and is_own,
+    )  # fmt: skip
 
 
 def _sampler(config):

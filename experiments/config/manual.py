@@ -216,6 +216,18 @@ def as_markdown() -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def privacy_of_keys() -> str:
+    """Returns the lists of ``docs/privacy.md``: what each key means for a run with privacy."""
+
+    def listed(kind):
+        return {path: key.accepted for path, key in base.KEYS.items() if key.privacy == kind}
+
+    rejected = [f"| `{path}` | {accepted or 'its default'} |" for path, accepted in listed("rejected").items()]
+    others = [f"{kind}: {', '.join(f'`{path}`' for path in listed(kind))}." for kind in ("counted", "harmless")]
+    filled = [textwrap.fill(text, _PAGE_WIDTH, break_long_words=False, break_on_hyphens=False) for text in others]
+    return "\n".join(["| rejected | but accepted |", "|---|---|", *rejected, "", "\n\n".join(filled)])
+
+
 def _item(option, heading=""):
     """Returns an item of a list, with a link to the heading below which the options of the key's values are."""
     allowed = f"`{option.allowed}`".replace(" | ", "` or `") + ", " if option.allowed else ""

@@ -12,133 +12,229 @@ from ml_collections import ConfigDict, config_dict
 
 
 class Key(NamedTuple):
-    """A key of a config."""
+    """A key of a config.
+
+    ``privacy`` is what the key means for a run whose method adds noise to the mean upload:
+
+    * ``harmless``: no value lets clients' data reach the server in another way;
+    * ``counted``: epsilon depends on it, or is of one of its values;
+    * ``rejected``: with ``accepted``, the values that this does not name are an error of ``privacy/guarantee.py`` or of
+      the algorithm; without, all but the default are. A key for which nothing is said is rejected.
+    """
 
     default: Any | Callable[[], Any]  # or a function that makes a new one, of values that a config changes in place
     meaning: str  # with the unit; ``experiments/config/manual.py`` adds which values are valid
+    privacy: str = "rejected"
+    accepted: str = ""
 
 
 KEYS = {  # sections with dots
-    "rounds": Key(30, "rounds of a run"),
-    "seeds": Key((0,), "a run for each setting, arm and seed"),
-    "arms": Key(dict, "name -> the values in which this arm differs from the rest of the config"),
+    "rounds": Key(30, "rounds of a run", privacy="counted"),
+    "seeds": Key((0,), "a run for each setting, arm and seed", privacy="counted"),
+    "arms": Key(dict, "name -> the values in which this arm differs from the rest of the config", privacy="counted"),
     "settings": Key(
         dict,
         "name -> likewise, for all arms (data, partition, rounds, ...); the values of an arm override them, and what a "
         "setting has below arms for an arm of that name overrides both",
+        privacy="counted",
     ),
-    "means": Key(dict, "name -> settings, as a tuple: tables also have the mean over these settings, under that name"),
-    "sweep": Key(dict, 'key -> values: each arm that has the key, such as "training.learning_rate", is run with each'),
+    "means": Key(
+        dict,
+        "name -> settings, as a tuple: tables also have the mean over these settings, under that name",
+        privacy="harmless",
+    ),
+    "sweep": Key(
+        dict,
+        'key -> values: each arm that has the key, such as "training.learning_rate", is run with each',
+        privacy="counted",
+    ),
     "paper": Key(
         dict,
         "the table that this study is compared with: source, values={setting: {arm: number}} or {arm: number}, "
         "comparable=True, or False and why; metric: accuracy, best_accuracy or last10_accuracy in percent, or in their "
         "own units measured/MEASUREMENT/NUMBER, seconds_per_round, rounds_to_target (with target=ARM)",
+        privacy="harmless",
     ),
-    "clients": Key(10, "number of clients"),
-    "participation": Key(1.0, "fraction of the clients in a round, rounded down, at least one client"),
-    "cohort.sampler.name": Key("uniform", "how the clients of a round are drawn; further keys are its options"),
-    "cohort.dropout": Key(0.0, "probability that a client of the round does not return"),
-    "cohort.stragglers": Key(0.0, "probability that a client takes only a share of its local steps"),
-    "cohort.straggler_share": Key(0.5, "the share of the local steps that a straggler takes"),
+    "clients": Key(10, "number of clients", privacy="counted"),
+    "participation": Key(
+        1.0, "fraction of the clients in a round, rounded down, at least one client", privacy="counted"
+    ),
+    "cohort.sampler.name": Key(
+        "uniform",
+        "how the clients of a round are drawn; further keys are its options",
+        accepted="uniform, uniform_on_host and poisson, which are counted",
+    ),
+    "cohort.dropout": Key(
+        0.0,
+        "probability that a client of the round does not return",
+        accepted="with the sampler poisson, where it does not lower epsilon",
+    ),
+    "cohort.stragglers": Key(
+        0.0, "probability that a client takes only a share of its local steps", privacy="harmless"
+    ),
+    "cohort.straggler_share": Key(0.5, "the share of the local steps that a straggler takes", privacy="harmless"),
     "cohort.upload_loss": Key(
         0.0,
         "probability that a client trains, but its upload does not arrive; clock=dict(step_seconds=0.5, ...) is "
         "virtual time, with a deadline of uploads",
+        accepted="with the sampler poisson, where it does not lower epsilon; likewise a clock with a deadline",
     ),
-    "data.source": Key("digits", "the data set, after a colon with its first argument; further keys are its options"),
-    "partition.name": Key("dirichlet", "how examples are divided among clients; further keys are its options"),
-    "partition.alpha": Key(0.1, "concentration of the Dirichlet distribution; small is heterogeneous"),
+    "data.source": Key(
+        "digits",
+        "the data set, after a colon with its first argument; further keys are its options",
+        privacy="harmless",
+    ),
+    "partition.name": Key(
+        "dirichlet", "how examples are divided among clients; further keys are its options", privacy="harmless"
+    ),
+    "partition.alpha": Key(
+        0.1, "concentration of the Dirichlet distribution; small is heterogeneous", privacy="harmless"
+    ),
     "partition.seed": Key(
         lambda: config_dict.placeholder(int),
         "seed of the partition; None is the seed of the run, so that every seed of a study has another partition",
+        privacy="harmless",
     ),
     "own_tests.name": Key(
         "shares",
         "each client's own test rows: shares, a part of the common test set with its shares of classes, for models "
         "with private parts; split, a part of its own examples, of training and test data together, for all models; or "
         "given, by the source, as pfllib does",
+        privacy="harmless",
     ),
     "finetuning": Key(
         ConfigDict,
         "what each client trains before a test on its own rows, and then discards: epochs, part, learning_rate",
+        privacy="harmless",
     ),
     "network.name": Key(
         "small_cnn",
         'the network, or "my_module:MyClass"; further keys are its options, among them head (linear, etf, simplex, '
         'two_heads, shifted, or dict(name="etf", ...) with options) and lowering, of convolutions',
+        accepted="without BatchNorm, or with server.batch_norm=local",
     ),
     "network.weights": Key(
         "",
         "file of initial weights: a ViT's from timm, Hugging Face, torchvision (safetensors) or the JAX codes (npz), "
         "or any network's from save_weights; a classifier of other classes stays random",
+        privacy="harmless",
     ),
     "network.adapters": Key(
         ConfigDict,
         "low-rank adapters of the network's layers; all else but the head is then frozen: rank, alpha, layers, "
         "rank_stabilized, dropout, one_scale, init",
+        privacy="harmless",
     ),
     "training.epochs": Key(
-        5, "passes over the client's examples in a round; phases=(('head', 10), ('body', 1)) replaces it"
+        5,
+        "passes over the client's examples in a round; phases=(('head', 10), ('body', 1)) replaces it",
+        privacy="harmless",
     ),
-    "training.batch_size": Key(32, "examples in a batch"),
+    "training.batch_size": Key(32, "examples in a batch", privacy="harmless"),
     "training.learning_rate": Key(
-        0.01, "learning rate of the clients; schedule=dict(name='cosine') changes it over the rounds"
+        0.01,
+        "learning rate of the clients; schedule=dict(name='cosine') changes it over the rounds",
+        privacy="harmless",
     ),
-    "training.momentum": Key(0.9, "momentum of SGD; 0 where optimizer=dict(name='adam', ...) replaces SGD"),
-    "training.weight_decay": Key(1e-5, "factor of the params that is added to the gradient"),
-    "training.augmentation": Key("none", "augmentation of training images, by name, or a function of your own"),
+    "training.momentum": Key(
+        0.9, "momentum of SGD; 0 where optimizer=dict(name='adam', ...) replaces SGD", privacy="harmless"
+    ),
+    "training.weight_decay": Key(1e-5, "factor of the params that is added to the gradient", privacy="harmless"),
+    "training.augmentation": Key(
+        "none", "augmentation of training images, by name, or a function of your own", privacy="harmless"
+    ),
     "methods": Key(
         ConfigDict,
         'name -> options, in which name="my_module:MyClass" may be the class; uploads pass through them in this order; '
         "none is federated averaging",
+        accepted="methods that change local training or the uploads before the clip; dp_fedavg is counted",
     ),
-    "server.optimizer.name": Key("none", "optimizer of the server; further keys are its options; none takes the mean"),
-    "server.optimized": Key("params", "what the optimizer acts on: params, or all, with BatchNorm's statistics"),
-    "server.weighting": Key("default", "weights of the clients; by default what the methods say, else by size"),
+    "server.optimizer.name": Key(
+        "none", "optimizer of the server; further keys are its options; none takes the mean", privacy="harmless"
+    ),
+    "server.optimized": Key(
+        "params", "what the optimizer acts on: params, or all, with BatchNorm's statistics", privacy="harmless"
+    ),
+    "server.weighting": Key(
+        "default", "weights of the clients; by default what the methods say, else by size", accepted="expected"
+    ),
     "server.batch_norm": Key(
         "average",
         "BatchNorm is averaged like the rest of the network, local to each client (FedBN), or recalibrate: running "
         "statistics are measured on the new model after every round",
+        accepted="local, or any but recalibrate for a network without BatchNorm",
     ),
     "privacy": Key(
         ConfigDict,
         "what the privacy of a run with methods.dp_fedavg is accounted for: delta, population, accountant, neighbours; "
         "epsilon in place of the method's noise_multiplier, which is then computed before the start",
+        privacy="counted",
     ),
-    "private": Key("none", "the part of the network that every client keeps for itself, such as head or batch_norm"),
+    "private": Key(
+        "none",
+        "the part of the network that every client keeps for itself, such as head or batch_norm",
+        privacy="harmless",
+    ),
     "keep_trained": Key(
         False,
         "whether each client keeps its model at the end of its last round, which own tests score as stage trained",
+        privacy="harmless",
     ),
     "head": Key(
-        "random", 'initial weights of the classifier: random, or orthogonal, for a frozen one (training.freeze="head")'
+        "random",
+        'initial weights of the classifier: random, or orthogonal, for a frozen one (training.freeze="head")',
+        privacy="harmless",
     ),
-    "on_nan": Key("stop", "what to do when a loss is not finite: end the run, leave the client out, or continue"),
-    "evaluate_every": Key(1, "rounds from one evaluation on the test set to the next"),
-    "watch": Key("one", 'whose local models are measured: one client of the round, all, or identities such as "0,3"'),
+    "on_nan": Key(
+        lambda: config_dict.placeholder(str),
+        "what to do when a loss is not finite: end the run, which is the default, leave the client out, or continue, "
+        "which is the default and the only choice with methods.dp_fedavg",
+        accepted="continue: an upload that is not finite counts as 0, and gets the same noise",
+    ),
+    "evaluate_every": Key(1, "rounds from one evaluation on the test set to the next", privacy="harmless"),
+    "watch": Key(
+        "one",
+        'whose local models are measured: one client of the round, all, or identities such as "0,3"',
+        privacy="harmless",
+    ),
     "measurements": Key(
         ConfigDict,
         'name -> a function of fedjax_collapse/analysis/measurements.py, or "my_module:function" of a view; or None',
+        privacy="harmless",
     ),
     "measure_every": Key(
-        1, "rounds from one measurement to the next, at least from one evaluation, and after the last"
+        1,
+        "rounds from one measurement to the next, at least from one evaluation, and after the last",
+        privacy="harmless",
     ),
-    "stop_at_accuracy": Key(0.0, "a run ends after the evaluation whose accuracy reaches it; 0 is never"),
-    "checkpoint_every": Key(10, "rounds from one checkpoint to the next"),
-    "save_local": Key("", "keep the models of watched clients before the server's step: last or all evaluated rounds"),
+    "stop_at_accuracy": Key(
+        0.0,
+        "a run ends after the evaluation whose accuracy reaches it; 0 is never",
+        accepted="for accuracy of the server's model on the common test set, which is taken as public",
+    ),
+    "checkpoint_every": Key(10, "rounds from one checkpoint to the next", privacy="harmless"),
+    "save_local": Key(
+        "",
+        "keep the models of watched clients before the server's step: last or all evaluated rounds",
+        privacy="harmless",
+    ),
     "engine.layout": Key(
-        "auto", "how clients are laid out on devices: timed measures layouts once and stores the fastest; loop debugs"
+        "auto",
+        "how clients are laid out on devices: timed measures layouts once and stores the fastest; loop debugs",
+        accepted="all but loop, which stops at a client that is not finite",
     ),
-    "engine.clients_at_once": Key(0, "clients trained in parallel on each device; 0 chooses"),
-    "engine.devices": Key(0, "number of devices; 0 is all"),
+    "engine.clients_at_once": Key(0, "clients trained in parallel on each device; 0 chooses", privacy="harmless"),
+    "engine.devices": Key(0, "number of devices; 0 is all", privacy="harmless"),
     "engine.runs": Key(
-        "auto", "whether runs that differ only in numbers are trained together or separate; auto takes the faster"
+        "auto",
+        "whether runs that differ only in numbers are trained together or separate; auto takes the faster",
+        privacy="harmless",
     ),
     "engine.storage": Key(
         "auto",
         "where examples and client states are stored; auto: on the device if they fit, on disk with "
         "data.source=store:<folder>",
+        privacy="harmless",
     ),
 }
 

@@ -84,10 +84,9 @@ def untraced_plan(config: Mapping[str, Any], federation: Federation) -> Plan:
     Raises:
         UserError: the config is invalid.
     """
-    model = build.model(config, federation)
-    return Plan(
-        model, build.algorithm(config), build.schedule(config), build.client_map(config, model), config["engine"]
-    )
+    model, algorithm = build.model(config, federation), build.algorithm(config)
+    schedule = build.schedule(config).resolved(algorithm)
+    return Plan(model, algorithm, schedule, build.client_map(config, model), config["engine"])
 
 
 def _with_fastest_lowerings(plan, lowering, wait):
@@ -111,7 +110,8 @@ def make_groups(
     alike: dict = {}
     for spec in runs:
         plan = plans[spec.cell.name]
-        run = Run(federations[spec.cell.name][spec.seed], plan.algorithm, jax.random.key(spec.seed), spec.folder)
+        federation, key = federations[spec.cell.name][spec.seed], jax.random.key(spec.seed)
+        run = Run(federation, plan.algorithm, key, spec.folder, name=str(spec.name))
         schedule, options = repr(describe(plan.schedule)), repr(sorted(plan.engine.items()))
         common = plan.model, schedule, plan.client_map, options, structure(run)
         alike.setdefault(common, (plan, {}))[1][spec.name] = run
@@ -132,8 +132,9 @@ def train_group(group: Group, console: Console, should_stop: Callable[[], bool],
         take(rows, timings)
         for name, row in zip(group.runs, rows, strict=True):
             if plan.schedule.on_nan == "continue" and not math.isfinite(row["train/task_loss"]):
-                hint = "--config.on_nan=stop names client, step and term"
-                console.note(f"{name}, round {row['round']}: the loss is not finite; {hint}")
+                is_private = plan.algorithm.having("perturb")  # on_nan=stop would be rejected
+                hint = "" if is_private else "; --config.on_nan=stop names client, step and term"
+                console.note(f"{name}, round {row['round']}: the loss is not finite{hint}")
 
     hardware = Hardware(group.client_map, group.run_map, plan.engine["storage"])
     callbacks = Callbacks(listener, console.announce, should_stop)

@@ -99,9 +99,38 @@ def hashes_of(federations: Federations) -> dict[str, dict[str, dict[str, str]]]:
     }
 
 
-def plan_of(cell: Cell, federation: Federation, wait: Wait | None = unseen) -> Plan:
-    """Returns the cell's plan, untraced if ``wait`` is None, which shows what takes long; errors name the cell."""
+def check_privacy(cells: Iterable[Cell]) -> None:
+    """Raises UserError if the privacy of one of the cells does not hold or cannot be accounted for; traces nothing.
+
+    The noise that each epsilon needs is searched for once all are checked, which may take a minute.
+    """
+    cells = tuple(cells)
+    searched = [cell for cell in cells if "epsilon" in cell.values["privacy"]]
+    for check, checked in ((build.check_privacy, cells), (build.algorithm, searched)):
+        for cell in checked:
+            with _named(cell):
+                check(cell.values)
+
+
+def check_private_networks(cells: Iterable[Cell], federations: Federations, seed: int) -> None:
+    """Raises UserError if the network of a private cell has what the noise does not cover, before a round is traced."""
+    for cell in cells:
+        if cell.values["privacy"]:
+            plan = plan_of(cell, federations[cell.name][seed], None)
+            with _named(cell):
+                plan.algorithm.check(plan.model)
+
+
+@contextlib.contextmanager
+def _named(cell):
+    """Adds the cell's name to a UserError."""
     try:
-        return make_plan(cell.values, federation, wait) if wait else untraced_plan(cell.values, federation)
+        yield
     except UserError as error:
         raise UserError(f"{cell}: {error}") from error
+
+
+def plan_of(cell: Cell, federation: Federation, wait: Wait | None = unseen) -> Plan:
+    """Returns the cell's plan, untraced if ``wait`` is None, which shows what takes long; errors name the cell."""
+    with _named(cell):
+        return make_plan(cell.values, federation, wait) if wait else untraced_plan(cell.values, federation)

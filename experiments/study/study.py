@@ -16,7 +16,15 @@ from experiments.study.console import Console
 from experiments.study.failures import RunsFailed, forget_failure, is_of_the_disk, write_failure
 from experiments.study.groups import Group, Plan, make_groups, train_group
 from experiments.study.lock import one_at_a_time, taken
-from experiments.study.preparing import Examples, by_setting, hashes_of, plan_of, release_programs
+from experiments.study.preparing import (
+    Examples,
+    by_setting,
+    check_privacy,
+    check_private_networks,
+    hashes_of,
+    plan_of,
+    release_programs,
+)
 from experiments.study.provenance import provenance, record_start, versions
 from experiments.study.resuming import changed_layouts, check_resume, check_unchanged, done_runs, set_aside
 from experiments.study.sinks import Sinks
@@ -119,8 +127,9 @@ def _prepared(study, examples, resume, wait, should_stop, done):
         federations = examples.of(setting)
         hashes.update(hashes_of(federations))
         processes.check_alike(lambda: _common_values(study, runs, hashes))
-        trained, untraced = {run.cell.name for run in runs if run.name not in done}, {}
-        for cell in {run.cell.name: run.cell for run in runs}.values():
+        trained, untraced = _cells(runs, done), {}
+        check_private_networks(trained.values(), federations, study.seeds[0])
+        for cell in _cells(runs).values():
             if _must_stop(should_stop):
                 raise _Stopped
             federation = federations[cell.name][study.seeds[0]]
@@ -133,11 +142,17 @@ def _prepared(study, examples, resume, wait, should_stop, done):
         known = plans | untraced
         processes.broadcast_from_first(lambda: check_unchanged(study.folder, known, federations, replaced, untraced))
 
-    number = len({run.cell.name for run in study.runs})
+    number = len(_cells(study.runs))
+    check_privacy(_cells(study.runs, done).values())
     with wait(f"preparing {len(study.runs)} runs: reading data, tracing {number} programs", number) as advance:
         for setting, runs in by_setting(study.runs).items():
             prepare(setting, runs, advance)
     return plans, hashes
+
+
+def _cells(runs, done=()):
+    """Returns the cells of the runs that are not done, by name."""
+    return {run.cell.name: run.cell for run in runs if run.name not in done}
 
 
 def _common_values(study, runs, hashes):

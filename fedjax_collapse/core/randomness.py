@@ -6,7 +6,7 @@ are drawn depend neither on the layout of clients nor on where a run was resumed
     key of the run, split into
         variables              the initial model
             HEAD               the head, if the model initialises it separately
-        rounds
+        rounds                 with noise on the mean upload, of the run's name and description as well
             AVAILABILITY       the hour at which each client's day begins
             SPEEDS             how fast each client computes
             FIRST_REPORTS      of the clients before the first round; below it as below CLIENTS
@@ -29,6 +29,7 @@ are drawn depend neither on the layout of clients nor on where a run was resumed
 """
 
 import enum
+import hashlib
 import zlib
 
 import jax
@@ -59,6 +60,14 @@ class Stream(enum.Enum):
         """Returns the key of the stream, given the key of its scope."""
         _, number = self.value
         return jax.random.fold_in(of_scope, number)
+
+
+def key_of_run(key: Key, identity: str) -> Key:
+    """Returns the key of a run's rounds that no run of another identity has."""
+    digest = hashlib.sha256(identity.encode()).digest()
+    for start in (0, 4):
+        key = jax.random.fold_in(key, int.from_bytes(digest[start : start + 4], "little"))
+    return key
 
 
 def method_key(key: Key, name: str) -> Key:

@@ -426,7 +426,8 @@ class Method:
     def noise(self, expected: float) -> Noise:
         """Returns what is accounted for of ``perturb``, for an expected number of clients in a round.
 
-        Called outside compiled code. Raises UserError if the noise cannot be accounted for.
+        Called outside compiled code. Raises UserError if the noise cannot be accounted for. A class that inherits it is
+        rejected, since it may change what the noise is for.
         """
         raise NotImplementedError
 

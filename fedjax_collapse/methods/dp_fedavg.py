@@ -6,10 +6,13 @@ McMahan et al., "Learning Differentially Private Recurrent Language Models" (201
 the denominator is the same whoever comes. With ``quantile`` the clip follows a quantile of the norms (Andrew et al.,
 "Differentially Private Learning with Adaptive Clipping", 2021), from one more bit of each client:
 
-    b = (sum_k [||u_k|| <= C] + N(0, s^2)) / m;   C <- C exp(-clip_rate (b - quantile));   z <- (z^-2 - (2 s)^-2)^-1/2
+    b = (sum_k ([||u_k|| <= C] - 1/2) + N(0, s^2)) / m + 1/2
+    C <- C exp(-clip_rate (b - quantile));   z <- (z^-2 - (2 s)^-2)^-1/2
 
-so that both releases together are as private as the sum alone with noise z. A round's noise is of the clip C with which
-its uploads were clipped.
+so that both releases together are as private as the sum alone with noise z. The bits are centred, as in the paper: a
+client that is added or removed changes their sum by 1/2, which is half of what one that is replaced does, as for the
+uploads. (A sum of bits 0 or 1 would change by 1 in both cases, and spend more than the formula says for a client that
+is added or removed.) A round's noise is of the clip C with which its uploads were clipped.
 
 With ``noise_cohort_size`` M, a cohort of m clients stands for one of M: the noise on the mean is that of M clients,
 z C / M, as in pfl-research. The epsilon of such a run is of a federation that was not trained, and tables say so.
@@ -87,7 +90,7 @@ class DPFedAvg(Method):
         return () if self.quantile is None else jnp.asarray(self.clip, jnp.result_type(float))
 
     def init_memory(self, variables: Variables, shapes: Outputs) -> PyTree:
-        return () if self.quantile is None else jnp.zeros(())  # the bit, from ``upload`` to ``finish``
+        return () if self.quantile is None else jnp.zeros(())  # the centred bit, from ``upload`` to ``finish``
 
     def upload(self, update: PyTree, view: FinishView) -> tuple[PyTree, PyTree]:
         """An upload that is not finite counts as 0; leaving the client out would tell the others of it."""
@@ -95,7 +98,9 @@ class DPFedAvg(Method):
         norm, is_finite = root(squared), jnp.isfinite(squared)  # the root of NaN is 0
         scale = jnp.minimum(1, clip / jnp.maximum(norm, jnp.finfo(norm.dtype).tiny))
         sent = jax.tree.map(lambda leaf: jnp.where(is_finite, scale * leaf, 0).astype(leaf.dtype), update)
-        return sent, view.memory if self.quantile is None else (is_finite & (norm <= clip)).astype(view.memory.dtype)
+        if self.quantile is None:
+            return sent, view.memory
+        return sent, (is_finite & (norm <= clip)).astype(view.memory.dtype) - 0.5
 
     def finish(self, view: FinishView) -> tuple[PyTree, PyTree]:
         return view.memory, () if self.quantile is None else view.memory
@@ -118,7 +123,7 @@ class DPFedAvg(Method):
         if self.quantile is None:
             return update, shared
         bit_noise = self._bit_noise(noisy) / noisy * jax.random.normal(key_bits, (), clip.dtype)
-        within = view.report / view.expected + bit_noise
+        within = view.report / view.expected + 0.5 + bit_noise
         return update, (clip * jnp.exp(-self.clip_rate * (within - self.quantile))).astype(clip.dtype)
 
     def _correlated(self, normal, past):

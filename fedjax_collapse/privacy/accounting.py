@@ -94,7 +94,7 @@ def epsilon(mechanism: Mechanism, noise_multiplier: float, delta: float, account
     Raises:
         UserError: a value is invalid, the accountant does not know the mechanism, or ``dp-accounting`` is missing.
     """
-    _check(mechanism, delta, accountant)
+    check(mechanism, delta, accountant)
     check_value("privacy: noise_multiplier", noise_multiplier, NonNegative)
     return _epsilon(mechanism, float(noise_multiplier), delta, accountant) if noise_multiplier else math.inf
 
@@ -104,12 +104,13 @@ def noise_multiplier(mechanism: Mechanism, epsilon: float, delta: float, account
 
     With PLD this takes up to minutes. Raises what ``epsilon`` raises.
     """
-    _check(mechanism, delta, accountant)
+    check(mechanism, delta, accountant)
     check_value("privacy: epsilon", epsilon, Positive)
     return _noise_multiplier(mechanism, float(epsilon), delta, accountant)
 
 
-def _check(mechanism, delta, accountant):
+def check(mechanism: Mechanism, delta: float, accountant: str) -> None:
+    """Raises UserError if a value is invalid or the accountant does not know the mechanism; computes nothing."""
     mechanism.check()
     check_value("privacy: delta", delta, Annotated[float, Fraction.__metadata__[0]])
     if not 0 < delta < 1:
@@ -122,6 +123,7 @@ def _check(mechanism, delta, accountant):
         raise UserError("privacy: accountant rdp: it does not know cohorts with a limit of places, expected pld")
     if accountant == "rdp" and sampling == "poisson" and mechanism.neighbours == "replace":
         raise UserError("privacy: accountant rdp: it does not know Poisson sampling with neighbours='replace'")
+    _library()
 
 
 @functools.lru_cache(maxsize=256)
@@ -182,7 +184,7 @@ def _event(mechanism, accountant, noise_multiplier):
     if mechanism.sampling == "without_replacement":
         noise = dp.SampledWithoutReplacementDpEvent(mechanism.population, int(mechanism.cohort), noise)
     elif mechanism.sampling == "poisson" and mechanism.places is not None:
-        of_group = mechanism.population // mechanism.bands
+        of_group = math.ceil(mechanism.population / mechanism.bands)  # the largest, of which most are dropped
         noise = dp.TruncatedSubsampledGaussianDpEvent(of_group, q, mechanism.places, noise_multiplier)
     elif mechanism.sampling == "poisson" and q < 1:
         noise = dp.PoissonSampledDpEvent(q, noise)

@@ -1,7 +1,9 @@
 """The guarantee of a run whose method perturbs the mean upload: what would break it, its epsilon, what it leaves out.
 
 Rejected is what lets one client change more than its own clipped upload, or reach the server by another way: weights
-by size, reports of other methods, a second pass of the cohort, draws that depend on sizes or on what clients return.
+by size, reports of other methods, a second pass of the cohort, draws that depend on sizes or on what clients return,
+and an end of the run that depends on them. Accounted for are only rules and noise that are known here: of a subclass
+that changes them, what it inherits says nothing.
 """
 
 import dataclasses
@@ -10,7 +12,7 @@ from typing import Annotated, Any
 
 from fedjax_collapse.core.options import Count, Interval, check_fields, option
 from fedjax_collapse.core.records import UserError
-from fedjax_collapse.engine.participation import Participation
+from fedjax_collapse.engine.participation import Clock, Participation
 from fedjax_collapse.engine.samplers import HostUniform, Poisson, Uniform
 from fedjax_collapse.privacy import accounting
 from fedjax_collapse.privacy.accounting import ACCOUNTANTS, NEIGHBOURS, Mechanism
@@ -25,6 +27,7 @@ _SECOND = {  # hooks of other methods by which data reach the server otherwise t
     "corrupt_uploads": "makes malicious uploads from those of others",
     "combine_uploads": "replaces the mean of the clipped uploads by its own result",
 }
+_ON_NAN = {"stop": "ends the run and names a client", "skip_client": "repeats a round"}
 NOT_COVERED = {  # what a run writes besides the server's model, and whose data it reveals
     "clients.npz": "losses and scores of each client in its rounds",
     "metrics.jsonl": "means of these over a cohort (train/), the watched clients' models (R, local_), own tests (own/)",
@@ -72,19 +75,39 @@ class Privacy:
             )
 
 
-def check(algorithm: FedAvg, rule: Participation, num_clients: int, skips: bool = False) -> None:
+def check(
+    privacy: Privacy | None,
+    algorithm: FedAvg,
+    rule: Participation,
+    rounds: int,
+    num_clients: int,
+    *,
+    on_nan: str = "continue",
+    is_compiled: bool = True,
+    stops_at_own: bool = False,
+) -> None:
     """Raises UserError if something breaks the guarantee of the method that perturbs the mean upload, if there is one.
 
-    Reports of other methods are found when a round is traced (``training/server.py``).
+    With ``privacy``, also if it cannot be accounted for. Computes and traces nothing. Reports that are only found by
+    tracing a round are rejected there (``training/server.py``).
 
     Args:
+        privacy: what is accounted for, if anything.
         algorithm: the algorithm.
         rule: the rules of participation.
+        rounds: the number of rounds.
         num_clients: the number of clients.
-        skips: whether clients that diverge are left out.
+        on_nan: what happens to clients that diverge; see ``Schedule``.
+        is_compiled: False for the debug layout, which stops at a client that diverges.
+        stops_at_own: whether the run ends at an accuracy on the clients' own rows, or of their own models.
     """
     for name, method in algorithm.having("perturb").items():
         what = f"method {name}"
+        if "noise" not in vars(type(method)):
+            raise UserError(
+                f"{what}: {type(method).__name__} inherits its noise, which is accounted for, from a class whose "
+                f"uploads it may change; expected that class itself, or a method noise of its own"
+            )
         if algorithm.weights_by != "expected":
             raise UserError(
                 f"{what}: weights of clients {algorithm.weights_by!r} depend on the other clients and are not bounded; "
@@ -95,10 +118,25 @@ def check(algorithm: FedAvg, rule: Participation, num_clients: int, skips: bool 
         for hook, action in _SECOND.items():
             for other in algorithm.having(hook):
                 raise UserError(f"methods {name} and {other}: {other} {action}, which the noise does not cover")
-        if skips:
+        for other, report in algorithm.methods.items():
+            if other != name and _sends_report(report):
+                raise UserError(
+                    f"methods {name} and {other}: clients also send a report of {other}, which the noise does not "
+                    "cover; choose one of them"
+                )
+        if on_nan != "continue":
             raise UserError(
-                f"{what}: on_nan 'skip_client' repeats a round depending on the clients' data; choose stop or "
-                "continue: an upload that is not finite counts as 0"
+                f"{what}: on_nan {on_nan!r} {_ON_NAN[on_nan]} depending on the clients' data; expected continue, the "
+                "default with this method: an upload that is not finite counts as 0"
+            )
+        if not is_compiled:
+            raise UserError(
+                f"{what}: the debug layout (engine.layout loop) ends the run at a client that is not finite, depending "
+                "on its data; choose another one"
+            )
+        if stops_at_own:
+            raise UserError(
+                f"{what}: stop_at_accuracy ends the run depending on the clients' own rows or models; leave it out"
             )
         _check_rule(what, rule)
         bands, groups = method.noise(rule.expected_size(num_clients)).bands, _groups(rule)
@@ -107,16 +145,36 @@ def check(algorithm: FedAvg, rule: Participation, num_clients: int, skips: bool 
                 f"{what}: bands {bands}: a client may take part in one of them only; expected cohort.sampler poisson "
                 f"with groups={bands}, got {groups}"
             )
+    if privacy is not None:
+        found = mechanism(privacy, algorithm, rule, rounds, num_clients)
+        accounting.check(found, privacy.delta, accountant_of(privacy, found))
+        if not _method(algorithm).noise(rule.expected_size(num_clients)).multiplier:
+            raise UserError("privacy: noise_multiplier 0: there is no epsilon without noise; leave privacy out")
+
+
+def _sends_report(method):
+    """Returns whether clients report to the server, as far as can be seen without tracing.
+
+    ``finish`` returns a new memory and a report; without a memory, only the latter can be its purpose.
+    """
+    has_memory = method.has("init_memory") or method.has("init_memory_among")
+    return method.has("combine") or (method.has("finish") and not has_memory)
 
 
 def _check_rule(what, rule):
     """Raises UserError for rules of participation by which a client changes who else takes part."""
     sampler = type(rule.sampler)
-    if sampler not in (Uniform, HostUniform, Poisson) or type(rule).draw is not Participation.draw:
+    if sampler not in (Uniform, HostUniform, Poisson):
         raise UserError(
             f"{what}: sampler {sampler.__name__} has no known amplification; expected Uniform or Poisson, in a config "
             "uniform or poisson"
         )
+    for own, known in ((rule, Participation), (rule.clock, Clock)):
+        if own is not None and type(own) is not known:
+            raise UserError(
+                f"{what}: {type(own).__name__} may change who takes part, which the accounting does not know; expected "
+                f"{known.__name__} itself"
+            )
     for option_, is_given in (
         ("dropout", rule.dropout is not None),
         ("upload_loss", rule.upload_loss is not None),
@@ -171,7 +229,7 @@ def noise_needed(
 def statement(
     privacy: Privacy | None, algorithm: FedAvg, rule: Participation, rounds: int, num_clients: int
 ) -> tuple[dict[str, float], dict[str, Any]]:
-    """Returns the epsilon of all rounds by the name of its metric, and what a run's folder says of its privacy.
+    """Returns the epsilon of ``rounds`` rounds by the name of its metric, and what a run's folder says of its privacy.
 
     Both are empty for a run in which no method perturbs the mean upload, the former also without ``privacy``.
     """
@@ -185,8 +243,6 @@ def statement(
         return {}, {"guarantee": "not accounted for: the run has no privacy=dict(delta=..., population=...)", **says}
     found, expected = mechanism(privacy, algorithm, rule, rounds, num_clients), rule.expected_size(num_clients)
     accountant, noise = accountant_of(privacy, found), _method(algorithm).noise(expected)
-    if not noise.multiplier:
-        raise UserError("privacy: noise_multiplier 0: there is no epsilon without noise; leave privacy out")
     epsilon = accounting.epsilon(found, noise.multiplier, privacy.delta, accountant)
     name, as_if = f"{EPSILON}{privacy.delta:g}", ""
     if _is_as_if(noise.cohort, expected, privacy.population, num_clients):
@@ -198,7 +254,8 @@ def statement(
     differ = {"replace": "one client replaced by another", "add_or_remove": "one client added or removed"}
     guarantee = (
         f"{as_if}({epsilon:.4g}, {privacy.delta:g})-differential privacy for federations with "
-        f"{differ[found.neighbours]}, of the server's models of all {rounds} rounds and of what is computed from them"
+        f"{differ[found.neighbours]}, of the server's models of all {rounds} rounds of this run and of what is "
+        "computed from them; what several runs with the same clients spend adds up"
     )
     accounted = dataclasses.asdict(found) | {"noise_multiplier": noise.multiplier, "accountant": accountant}
     spent = {"epsilon": epsilon, "delta": privacy.delta, "as_if": bool(as_if)}

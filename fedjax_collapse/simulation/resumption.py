@@ -18,6 +18,11 @@ def rounds_kept(folder: Path | str) -> tuple[int, ...]:
     return Checkpoints(Path(folder) / "checkpoints").rounds or (0,)
 
 
+def rounds_released(folder: Path) -> int:
+    """Returns the last round that the folder has results of, whether or not the run can continue from there."""
+    return max(*rounds_kept(folder), History.last_round(folder))
+
+
 def common_round(kept: Iterable[Sequence[int]]) -> int:
     """Returns the last round for which all runs have a checkpoint; 0 if there is none."""
     return max(_common(kept), default=0)

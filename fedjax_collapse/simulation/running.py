@@ -13,6 +13,7 @@ import numpy as np
 
 from fedjax_collapse import engine
 from fedjax_collapse.core import masks, processes
+from fedjax_collapse.core.options import check_fields
 from fedjax_collapse.core.records import ClientState, UserError, Variables
 from fedjax_collapse.engine import Advance, RoundRecord, State
 from fedjax_collapse.nn.model import Model
@@ -28,12 +29,12 @@ from fedjax_collapse.simulation.measurement import (
     virtual_time,
 )
 from fedjax_collapse.simulation.own_tests import by_stage, personal_model
-from fedjax_collapse.simulation.resumption import make_folder, newest_whole
+from fedjax_collapse.simulation.resumption import make_folder, newest_whole, rounds_released
 from fedjax_collapse.simulation.runs import Hardware, Row, Run, Schedule, check, description, initialize
 from fedjax_collapse.simulation.stopwatch import Stopwatch
 from fedjax_collapse.storage.checkpoint import Checkpoints
 from fedjax_collapse.storage.client_states import StoredStates, check_space
-from fedjax_collapse.storage.fingerprint import claim
+from fedjax_collapse.storage.fingerprint import claim, name_in
 from fedjax_collapse.storage.history import History, write_json, write_npz
 from fedjax_collapse.storage.local_models import save_local_models
 from fedjax_collapse.training import server
@@ -86,6 +87,30 @@ def _call(functions):
         function()
 
 
+def _named(runs, schedule):
+    """Returns the runs; those whose method perturbs the mean upload with the name that their folder has stored.
+
+    Raises:
+        UserError: a run is accounted for, but has neither a name nor a folder.
+    """
+
+    def named(run):
+        check_fields(run, "simulate")
+        if not run.algorithm.having("perturb"):
+            return run
+        folder = processes.broadcast_from_first(lambda: run.folder and str(Path(run.folder).absolute()))
+        name = processes.broadcast_from_first(lambda: name_in(Path(folder)) if folder else None)
+        name = name or run.name or (Path(folder).name if folder else "")
+        if schedule.privacy is not None and not name:
+            raise UserError(
+                "simulate: name is missing; expected one for a run with privacy that has no folder, to tell its noise "
+                "from that of other runs"
+            )
+        return run._replace(name=name)
+
+    return [named(run) for run in runs]
+
+
 def _has_own_tests(run):
     return run.algorithm.is_personal or run.federation.tests is not None
 
@@ -94,12 +119,13 @@ class RunLoop:
     """The loop over rounds: the runs' program, their histories, their checkpoints."""
 
     def __init__(self, runs: Sequence[Run], model: Model, schedule: Schedule, hardware: Hardware):
+        runs = _named(runs, schedule)
         for run in runs[1:]:
             run.algorithm.check()
         rounds = check(runs[0], model, schedule, hardware)
         if hardware.run_map is not None:
             engine.check_at_once("run_map", hardware.run_map, len(runs), "the runs")
-        self.runs, self.model, self.schedule = runs, rounds.model, schedule
+        self.runs, self.model, self.schedule = runs, rounds.model, schedule.resolved(runs[0].algorithm)
         self.tests = [run.federation.own_tests() if _has_own_tests(run) else None for run in runs]
         self.headlines = [headline_of(run.algorithm, run.federation) for run in runs]
         self.sizes = [np.asarray(run.algorithm.trained_sizes(run.federation.ownership.sizes)) for run in runs]
@@ -107,7 +133,7 @@ class RunLoop:
         self.algorithms, states, data = zip(*initial, strict=True)
         stored, states = self._in_files(states)
         self.stores: list[Checkpoints | None] = [None] * len(runs)
-        self.spent, self.statements = zip(*(self._privacy(run) for run in runs), strict=True)
+        self.spent: list[dict[str, float]] = [{} for _ in runs]
         states, self.histories = self._open_in_first(states)
         self.done, self.last = int(states[0].round), 0
         self.stored = stored(self.done) if stored else None
@@ -149,12 +175,13 @@ class RunLoop:
 
         return open_at, [state._replace(clients=ClientState({}, {}))]
 
-    def _privacy(self, run):
-        """Returns the epsilon of a run, by the name of its metric, and what its folder says of its privacy, if any."""
-        schedule = self.schedule
-        return guarantee.statement(
-            schedule.privacy, run.algorithm, schedule.rule, schedule.rounds, run.federation.num_clients
-        )
+    def _privacy(self, run, done):
+        """Returns the epsilon of a run, by the name of its metric, and what its folder says of its privacy, if any.
+
+        ``done``: the number of rounds that the folder has results of, which count, too.
+        """
+        schedule, rounds = self.schedule, max(self.schedule.rounds, done)
+        return guarantee.statement(schedule.privacy, run.algorithm, schedule.rule, rounds, run.federation.num_clients)
 
     def _open_in_first(self, states):
         """Returns what ``_open`` returns.
@@ -165,10 +192,10 @@ class RunLoop:
         histories, opened = [History() for _ in self.runs], list(states)
 
         def open_folders():
-            opened[:], histories[:] = self._open(states)
-            return [(history.rows[-1:], _as_lists(history.unevaluated)) for history in histories]
+            opened[:], histories[:], spent = self._open(states)
+            return [(history.rows[-1:], _as_lists(history.unevaluated)) for history in histories], spent
 
-        needed = processes.broadcast_from_first(open_folders)
+        needed, self.spent = processes.broadcast_from_first(open_folders)
         for history, (rows, unevaluated) in () if processes.is_first() else zip(histories, needed, strict=True):
             history.rows.extend(rows)
             if unevaluated:
@@ -176,7 +203,10 @@ class RunLoop:
         return processes.broadcast_arrays(opened), histories
 
     def _open(self, states):
-        """Returns what each run resumes from: the last undamaged checkpoint that all of them have, or a fresh start."""
+        """Returns what each run resumes from: the last undamaged checkpoint that all of them have, or a fresh start.
+
+        Also returns the epsilon of each run.
+        """
         folders = [None if run.folder is None else Path(run.folder) for run in self.runs]
         for folder in filter(None, folders):
             make_folder(folder)
@@ -186,8 +216,10 @@ class RunLoop:
             for run, folder, store in zip(self.runs, folders, self.stores, strict=True)
             if folder
         }
+        released = [rounds_released(folder) if folder else 0 for folder in folders]
+        spent, statements = zip(*map(self._privacy, self.runs, released), strict=True)
         claim(claims)
-        for folder, says in zip(folders, self.statements, strict=True):
+        for folder, says in zip(folders, statements, strict=True):
             if folder and says:
                 write_json(folder / PRIVACY, says)
         done, states, histories = newest_whole(folders, self.stores, states, self.schedule.measure_every)
@@ -195,7 +227,7 @@ class RunLoop:
             store.forget_after(done)
         for history in histories:
             history.cut()
-        return states, histories
+        return states, histories, list(spent)
 
     def _remembered_divergences(self):
         """Returns, by run, the divergences that earlier starts have found, unless ``on_nan`` is ``continue``."""

@@ -1,6 +1,7 @@
 """What defines a run: its data and algorithm, its schedule and its hardware; and checks that these fit together."""
 
 import dataclasses
+import json
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from fedjax_collapse import engine
 from fedjax_collapse.core import compiler_bugs, user_code
 from fedjax_collapse.core.hashing import digest
 from fedjax_collapse.core.options import Count, Fraction, check_fields, check_key, check_value
+from fedjax_collapse.core.randomness import key_of_run
 from fedjax_collapse.core.records import Key, UserError, Variables
 from fedjax_collapse.core.source_code import source_hashes
 from fedjax_collapse.data.augment import output_shape
@@ -23,15 +25,16 @@ from fedjax_collapse.nn.model import Model
 from fedjax_collapse.nn.padding import check_padding
 from fedjax_collapse.privacy import guarantee
 from fedjax_collapse.privacy.guarantee import Privacy
-from fedjax_collapse.simulation.measurement import Measurement
+from fedjax_collapse.simulation.measurement import Measurement, headline_of
 from fedjax_collapse.simulation.own_tests import Finetuning
-from fedjax_collapse.storage.fingerprint import describe
+from fedjax_collapse.storage.fingerprint import NAME, describe
 from fedjax_collapse.storage.local_models import SAVED
 from fedjax_collapse.training.algorithm import FedAvg
 from fedjax_collapse.training.memory_check import check_memory
 
 Row = Mapping[str, Any]
 ON_NAN = ("stop", "skip_client", "continue")
+_OBSERVED = ("evaluate_every", "watch", "measurements", "measure_every", "finetuning")  # of ``description``
 
 
 class Run(NamedTuple):
@@ -42,6 +45,7 @@ class Run(NamedTuple):
     key: Key
     folder: Path | str | None = None
     variables: Variables | None = None
+    name: str = ""  # tells the noise of private runs apart; see ``simulate``
 
 
 class Schedule(NamedTuple):
@@ -54,7 +58,7 @@ class Schedule(NamedTuple):
     watch: str | tuple[int, ...] = "one"
     measurements: tuple[tuple[str, Measurement], ...] = ()
     measure_every: Count = 1
-    on_nan: Annotated[str, ON_NAN] = "stop"
+    on_nan: Annotated[str | None, (*ON_NAN, None)] = None
     stop_at_accuracy: Fraction = 0.0
     save_local: Annotated[str, SAVED] = ""
     finetuning: Finetuning | None = None
@@ -69,6 +73,14 @@ class Schedule(NamedTuple):
             raise UserError(
                 f"save_local {self.save_local!r} keeps the models of watched clients: set watch to 'all' or identities"
             )
+
+    def resolved(self, algorithm: FedAvg) -> "Schedule":
+        """Returns the schedule with ``on_nan`` given: to stop, or to continue if a method perturbs the mean upload.
+
+        An end that depends on clients' data would not be private; ``perturb`` counts uploads that are not finite as 0.
+        """
+        usual = "continue" if algorithm.having("perturb") else "stop"
+        return self._replace(on_nan=usual) if self.on_nan is None else self
 
     def keeps_local(self, row: Row) -> bool:
         """Returns whether the local models are kept at the evaluation with this row of metrics."""
@@ -151,6 +163,7 @@ def check(run: Run, model: Model, schedule: Schedule, hardware: Hardware = Hardw
     model.check_inputs(federation.input_shape, output_shape(training.augmentation, federation.input_shape))
     model.task.check(model.initial_shapes(), federation.num_classes, federation.num_targets)
     schedule.check()
+    schedule = schedule.resolved(algorithm)
     if schedule.finetuning is not None:
         if federation.tests is None:
             raise UserError("finetuning: the clients have no test rows of their own; give the federation tests")
@@ -159,7 +172,11 @@ def check(run: Run, model: Model, schedule: Schedule, hardware: Hardware = Hardw
         raise UserError(f"stop_at_accuracy: the task is scored by {model.task.metric}, expected accuracy")
     if schedule.stop_at_accuracy and hardware.run_map is not None:
         raise UserError("with stop_at_accuracy runs end at different rounds: choose engine.runs=separate")
-    guarantee.check(algorithm, schedule.rule, federation.num_clients, schedule.on_nan == "skip_client")
+    guarantee.check(
+        schedule.privacy, algorithm.enabled(), schedule.rule, schedule.rounds, federation.num_clients,
+        on_nan=schedule.on_nan, is_compiled=client_map.is_compiled,
+        stops_at_own=schedule.stop_at_accuracy > 0 and headline_of(algorithm, federation) in ("own", "personal"),
+    )  # fmt: skip
     schedule.rule.check(federation.num_clients, algorithm.weights_by)
     if federation.store is not None:
         _check_on_disk(federation, algorithm, schedule.rule)
@@ -233,10 +250,27 @@ def initialize(run: Run, model: Model, schedule: Schedule) -> tuple[FedAvg, Stat
     """
     algorithm = jax.tree.map(jnp.asarray, run.algorithm.enabled())
     key_init, key_rounds = jax.random.split(run.key)
+    if algorithm.having("perturb"):
+        key_rounds = key_of_run(key_rounds, _identity(run, model, schedule))
     variables = model.init(key_init) if run.variables is None else run.variables
     state = engine.init(algorithm, model, variables, run.federation.num_clients, key_rounds)
     participation = jax.tree.map(jnp.asarray, schedule.rule)
     return algorithm, state, Data(run.federation.ownership, participation)
+
+
+def _identity(run, model, schedule):
+    """Returns a text that equal runs have in common, and no others: equal noise in different runs would cancel.
+
+    Besides the name it has everything that a run's numbers depend on, but for what affects no more than rounding and
+    what is only observed.
+    """
+    described = {key: value for key, value in description(run, model, schedule).items() if key not in _OBSERVED}
+    described["model"] = {key: _without_lowering(part) for key, part in described["model"].items()}
+    return json.dumps(described, sort_keys=True)
+
+
+def _without_lowering(part):
+    return {key: value for key, value in part.items() if key != "lowering"} if isinstance(part, Mapping) else part
 
 
 def description(run: Run, model: Model, schedule: Schedule) -> dict[str, Any]:
@@ -246,6 +280,8 @@ def description(run: Run, model: Model, schedule: Schedule) -> dict[str, Any]:
     unusual |= {"measure_every": schedule.measure_every} if schedule.measure_every > 1 else {}
     if code := source_hashes(run.algorithm, model, schedule):
         unusual["code"] = code
+    if run.algorithm.having("perturb"):
+        unusual[NAME] = run.name
     return unusual | {
         "algorithm": describe(run.algorithm),
         "model": describe(model),

@@ -46,6 +46,7 @@ class Options(TypedDict, total=False):
     client_map: ClientMap
     storage: str
     folder: Path | str
+    name: str
     listener: Callable[[Row, Row], None]
     should_stop: Callable[[], bool]
 
@@ -73,19 +74,24 @@ def simulate(
         measure_every: rounds between measurements, rounded up to evaluations; default 1. The last round is always
             measured.
         on_nan: what to do if a loss or a model is not finite: ``stop`` the run and report round, client, step and term
-            (default); ``skip_client``, repeating the round as if the client had dropped out; or ``continue``.
+            (default); ``skip_client``, repeating the round as if the client had dropped out; or ``continue``, which is
+            the default, and the only choice, if a method adds noise to the mean upload (``DPFedAvg``).
         stop_at_accuracy: the run ends after the evaluation that reaches this accuracy; default 0, never.
         save_local: whether ``folder`` keeps the models of the watched clients after their training, before the server's
             step: "" (default), never; ``last``, of the last evaluation; ``all``, of every evaluation.
         finetuning: what every client trains before it is tested on its own rows (``Federation.from_split``), and then
             discards (``own_tests.Finetuning``); default none.
         privacy: what is accounted for if a method adds noise to the mean upload (``DPFedAvg``): epsilon stands in all
-            rows of metrics, and ``privacy.json`` in the folder says what it covers; default none, no accounting.
+            rows of metrics, and ``privacy.json`` in the folder says what it covers; default none, no accounting. Needs
+            a ``folder`` or a ``name``.
         client_map: the layout of clients; by default one after another. Fewer train at once if memory is short.
         storage: where examples and client states are stored: ``device``; ``host``, from where cohorts are sent;
             ``disk``, for ``Federation.from_store``; or ``auto`` (default), the device if there is room.
         folder: where metrics and checkpoints are written; a second call continues from there, to the same bits. Default
             none: nothing is written.
+        name: of the run, if a method adds noise to the mean upload: runs of other names, or that differ in anything
+            else but length and what is observed, have independent cohorts and noise. By default that of the folder,
+            which stores it, so that a folder can be moved.
         listener: called with the rows of metrics and timing after every evaluation.
         should_stop: called after every evaluation, and every few seconds if rounds between two of them take longer;
             True writes a checkpoint and returns, and so does Ctrl-C.

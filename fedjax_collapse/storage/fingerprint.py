@@ -19,6 +19,7 @@ from fedjax_collapse.storage.history import write_json
 _FILE = "run.json"
 _LEFT_OUT = ("parent", "name", "target", "timed")  # added by Linen, or affecting no more than rounding
 _NEW = ("normalization", "domains", "code")  # not described by earlier versions
+NAME = "name"  # of a private run, which a moved folder keeps
 _SHOWN = 3  # the number of differences in a message
 
 
@@ -79,6 +80,14 @@ def claim(runs: Mapping[Path, tuple[Mapping[str, Any], bool]]) -> None:
         write_json(folder / _FILE, description)
 
 
+def name_in(folder: Path) -> str | None:
+    """Returns the name that the run in the folder was started with; None if it has none, or none that can be read."""
+    try:
+        return json.loads(files.read(folder / _FILE)).get(NAME)
+    except (OSError, ValueError, AttributeError):
+        return None
+
+
 def check_same(
     folder: Path,
     description: Mapping[str, Any],
@@ -109,7 +118,7 @@ def check_same(
     names = [name for name in {**here, **there} if here.get(name) != there.get(name)]
     usual = tuple(_usual(description))  # options that the folder's version did not know yet and the run does not use
     names = [name for name in names if name in there or not f"{name}.".startswith(usual)]
-    names = [name for name in names if not name.startswith(besides)]
+    names = [name for name in names if not name.startswith(besides) and name != NAME]
     if names:
         changes = [_change(name, there.get(name, "absent"), here.get(name, "absent")) for name in names[:_SHOWN]]
         more = f"; and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""

@@ -25,7 +25,7 @@ from fedjax_collapse.storage.round_arrays import (
     write_segment,
 )
 from fedjax_collapse.storage.round_arrays import write_npz as write_npz
-from fedjax_collapse.storage.rows import Rows
+from fedjax_collapse.storage.rows import Rows, last_row
 from fedjax_collapse.storage.rows import write_json as write_json
 
 KINDS = ("clients", "spectra", "measurements", "own_tests")
@@ -195,6 +195,11 @@ class History:
                 raise Damaged(f"{folder / name}: differs from what was written up to round {round}")
         history._keep_timing(written)
         return history
+
+    @staticmethod
+    def last_round(folder: Path) -> int:
+        """Returns the round of the last row of metrics in a folder; 0 without one that can be read."""
+        return last_row(folder / _METRICS).get("round", 0)
 
     def _keep_timing(self, written):
         """Selects the times of evaluated rounds; warns if they differ from what was written."""

@@ -2,21 +2,29 @@
 
 import dataclasses
 import json
+import math
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 from conftest import run_at_once
+from flax import struct
+from scipy.optimize import brentq
+from scipy.stats import norm
 from small_studies import start, write_config
 
 from experiments.config import build
 from experiments.config.plain_values import plain
-from experiments.configs import base
+from experiments.config.resolving import resolve_arm
+from experiments.configs import base, private
 from experiments.results.metrics import metric_of
 from fedjax_collapse import (
     DPFedAvg,
     FedAvg,
     LocalTraining,
     Model,
+    NoiseView,
     Participation,
     Privacy,
     UserError,
@@ -32,6 +40,30 @@ POISSON = Participation(0.6, engine.Poisson())
 PRIVATE = FedAvg(TRAINING, {"dp": DPFedAvg()})
 CLOCK = engine.Clock(1.0, deadline=2.0)
 FIXED = r"at least one client is counted, which depends on the others; expected the sampler poisson"
+
+
+@struct.dataclass
+class EveryRound(Participation):
+    """All clients in every round, whatever the fraction says."""
+
+    def in_round(self, key, round, num_clients):
+        return Participation(1.0)
+
+
+@struct.dataclass
+class Waiting(engine.Clock):
+    """The slowest client makes all uploads late."""
+
+    def seconds(self, key, steps):
+        return jnp.full(steps.shape, steps.max(initial=0))
+
+
+@struct.dataclass
+class Unclipped(DPFedAvg):
+    """Says of its noise what the clip makes true."""
+
+    def upload(self, update, view):
+        return update, view.memory
 
 
 def beside(**others):
@@ -54,6 +86,13 @@ def beside(**others):
             "methods dp and top: the latter changes uploads once clipped; put dp last",
         ),
         (PRIVATE, dict(on_nan="skip_client"), "method dp: on_nan 'skip_client' repeats a round"),
+        (PRIVATE, dict(on_nan="stop"), "method dp: on_nan 'stop' ends the run and names a client depending on the"),
+        (PRIVATE, dict(client_map=engine.Loop()), "method dp: the debug layout (engine.layout loop) ends the run at a"),
+        (PRIVATE.replace(private="head"), dict(stop_at_accuracy=0.5), "method dp: stop_at_accuracy ends the run"),
+        (PRIVATE, dict(participation=EveryRound(0.2)), "method dp: EveryRound may change who takes part"),
+        (PRIVATE, dict(participation=Participation(0.6, engine.Poisson(), clock=Waiting(1.0))), "dp: Waiting may chan"),
+        (FedAvg(TRAINING, {"dp": Unclipped()}), {}, "method dp: Unclipped inherits its noise, which is accounted for"),
+        (PRIVATE, dict(privacy=Privacy(1e-5, 5), name=None), "simulate: name is missing; expected one for a run with privacy"),
         (PRIVATE, dict(participation=Participation(0.5, engine.Available(0.5))), "dp: sampler Available has no known"),
         (PRIVATE, dict(participation=Participation(0.6, dropout=0.1)), f"method dp: cohort.dropout: {FIXED}"),
         (PRIVATE, dict(participation=Participation(0.6, upload_loss=0.1)), f"method dp: cohort.upload_loss: {FIXED}"),
@@ -68,17 +107,58 @@ def beside(**others):
         (FedAvg(TRAINING), dict(privacy=Privacy(1e-5, 5)), "privacy: no method adds noise to the mean upload"),
         (beside(ditto=methods.Ditto(), moon=methods.MOON(), feddecorr=methods.FedDecorr()), {}, ""),
         (PRIVATE, dict(participation=dataclasses.replace(POISSON, dropout=0.1, upload_loss=0.1, clock=CLOCK)), ""),
+        (PRIVATE, dict(on_nan="continue", stop_at_accuracy=0.5), ""),
     ],
 )  # fmt: skip
-def test_what_breaks_the_guarantee(federation, network, algorithm, options, message):
-    """Before anything is compiled."""
-    options = dict(participation=POISSON if algorithm.methods else 1.0, should_stop=lambda: True) | options
+def test_what_breaks_the_guarantee(federation, network, monkeypatch, algorithm, options, message):
+    """Before a round is traced."""
+    options = dict(participation=POISSON if algorithm.methods else 1.0, name="run", should_stop=lambda: True) | options
     if not message:
         run_at_once(federation, network, algorithm, **options)
         return
+    monkeypatch.setattr(engine, "trace", None)
     with pytest.raises(UserError) as error:
         run_at_once(federation, network, algorithm, **options)
     assert message in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(("z", "expected"), [(1.0, 3.139), (1.9, 1.438)])
+def test_a_clip_that_follows_a_quantile_spends_what_is_printed(z, expected):
+    """By the closed formula of two Gaussian releases (Balle and Wang, 2018), of what one more client sends.
+
+    With bits of 0 or 1 the truth would be 4.452 and 3.191.
+    """
+    pytest.importorskip("dp_accounting")
+    method, delta = DPFedAvg(clip=2.0, noise_multiplier=z, quantile=0.5, bit_noise=1.0), 1e-3
+
+    class View:
+        shared, memory = jnp.asarray(2.0), jnp.zeros(())
+
+    def released(update, report, key):
+        view = NoiseView(View.shared, report, jnp.asarray(20.0), jnp.array(0), key)
+        noisy, clip = method.perturb({"w": update}, view)
+        return 20 * noisy["w"], 20 * jnp.log(clip / 2) / -0.2  # the sums, but for constants
+
+    shifts = []
+    for size in (0.5, 100.0):  # within the clip, and not
+        sent, memory = method.upload({"w": jnp.full(4, size)}, View)
+        own = jax.tree.map(jnp.subtract, *(released(update, report, jax.random.key(0)) for update, report in (
+            (sent["w"] / 20, memory), (jnp.zeros(4), jnp.zeros(())))))  # fmt: skip
+        shifts.append([float(jnp.linalg.norm(own[0])), abs(float(own[1]))])
+    draws = jax.vmap(released, (None, None, 0))(
+        jnp.zeros(4), jnp.zeros(()), jax.random.split(jax.random.key(1), 20_000)
+    )
+    deviations = [float(np.std(draw)) for draw in draws]
+    mu = max(
+        math.hypot(*(shift / deviation for shift, deviation in zip(own, deviations, strict=True))) for own in shifts
+    )
+
+    def excess(epsilon):
+        return norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * norm.cdf(-mu / 2 - epsilon / mu) - delta
+
+    everyone = FedAvg(methods={"dp": method}), Participation(1.0), 1, 20
+    ((_, printed),) = guarantee.statement(Privacy(delta, 20), *everyone)[0].items()
+    assert printed == pytest.approx(expected, abs=1e-3) and brentq(excess, 0, 20) == pytest.approx(printed, rel=0.03)
 
 
 def test_running_statistics(federation, model):
@@ -132,11 +212,50 @@ def test_rows_and_folder(federation, network, tmp_path):
     pytest.importorskip("dp_accounting")
     options = dict(participation=Participation(0.6), privacy=Privacy(1e-3, 5, accountant="rdp"), folder=tmp_path)
     algorithm = PRIVATE.replace(private="head")
-    result = simulate(federation, network, algorithm, rounds=2, key=jax.random.key(0), **options)
-    says = json.loads((tmp_path / "privacy.json").read_text())
+
+    def run(rounds):
+        result = simulate(federation, network, algorithm, rounds=rounds, key=jax.random.key(0), **options)
+        return result, json.loads((tmp_path / "privacy.json").read_text())
+
+    result, says = run(2)
     assert [row["epsilon/0.001"] for row in result.metrics] == [says["epsilon"]] * 2
     assert {"clients.npz", "partition.npz", "final.npz"} <= says["not_covered"].keys()
     assert says["mechanism"]["accountant"] == "rdp"
+    assert run(1)[1] == says and run(3)[1]["epsilon"] > says["epsilon"]  # rounds that were done count
+
+
+def test_an_upload_that_is_not_finite_is_noise(federation, network):
+    """The run continues, with a model that is."""
+    algorithm = FedAvg(TRAINING.replace(learning_rate=1e30), {"dp": DPFedAvg(0.1, 1e-3)})
+    result = run_at_once(federation, network, algorithm, participation=POISSON, rounds=2, name="loud")
+    assert result.rounds_done == 2 and not np.all(np.isfinite(result.clients["task_loss"]))
+    assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(result.variables))
+
+
+def test_noise_is_of_the_run(federation, network, tmp_path):
+    """Runs of other names, and of other options, have no noise in common; a folder that was moved keeps its own."""
+    silent = TRAINING.replace(learning_rate=1e-12)  # what changes the model is noise
+
+    def run(rounds=1, training=silent, key=0, **options):
+        algorithm = FedAvg(training, {"dp": DPFedAvg(0.1, 1.0)})
+        options = dict(participation=POISSON, variables=network.init(jax.random.key(5))) | options
+        result = run_at_once(federation, network, algorithm, rounds, key=jax.random.key(key), **options)
+        return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(result.variables)])
+
+    start, first = run(rounds=1, name="a", training=silent.replace(batch_size=4)), run(name="a")
+    others = run(name="b"), run(name="a", key=1), run(name="a", training=silent.replace(learning_rate=2e-12)), start
+    initial = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(network.init(jax.random.key(5)))])
+    np.testing.assert_array_equal(run(name="a", measure_every=2), first)
+    for other in others:
+        assert abs(np.corrcoef(first - initial, other - initial)[0, 1]) < 0.15
+    here, there = tmp_path / "here", tmp_path / "there"
+    run(folder=here)
+    assert json.loads((here / "run.json").read_text())["name"] == "here"
+    here.rename(there)
+    (there / "checkpoints").rename(tmp_path / "lost")  # it starts again
+    moved = run(2, folder=there)
+    np.testing.assert_array_equal(moved, run(2, folder=here))
+    assert json.loads((there / "run.json").read_text())["name"] == "here"
 
 
 def test_a_study(tmp_path, capsys):
@@ -154,9 +273,31 @@ def test_a_study(tmp_path, capsys):
     )
     assert "ε at δ = 0.001" in heading and (plain.split()[1], private.split()[1]) == ("-", "8.999")
     says = json.loads((tmp_path / "study" / "private" / "seed0" / "privacy.json").read_text())
+    assert json.loads((tmp_path / "study" / "private" / "seed0" / "run.json").read_text())["name"] == "private seed 0"
     assert 8.99 < says["epsilon"] <= 9 and not (tmp_path / "study" / "plain" / "seed0" / "privacy.json").exists()
     summary = json.loads((tmp_path / "study" / "summary.json").read_text())
     assert summary["private"]["epsilon/0.001"]["mean"] == says["epsilon"]
+
+
+@pytest.mark.parametrize("privacy", ["delta=1e-3", "delta=1e-3, population=9_999", "epsilon=1.0, delta=1e-3"])
+def test_all_arms_are_validated_first(tmp_path, capsys, monkeypatch, privacy):
+    """One line, before a round of any arm is traced."""
+    monkeypatch.setattr("experiments.study.groups.check", None)
+    config = write_config(
+        tmp_path,
+        f"config.arms = dict(plain=dict(), private=dict(methods=dict(dp_fedavg=dict()), privacy=dict({privacy})))",
+    )
+    assert start(config, "--workdir", str(tmp_path / "study")) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: arm private: privacy: ") and error.count("\n") == 1
+    assert not (tmp_path / "study").exists()
+
+
+@pytest.mark.parametrize("arm", ["", "smoke"])
+def test_the_config_of_the_docs(arm):
+    config = plain(private.get_config(arm))
+    for name in config["arms"]:
+        build.check_privacy(resolve_arm(config, name))
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,8 @@ class PlainDPFedAvg(PlainFedAvg):
         norms = [float(torch.linalg.vector_norm(update)) for update in updates]
         clipped = [update * min(1, self.clip / norm) for update, norm in zip(updates, norms, strict=True)]
         noisy = sum(clipped) + self.noise * self.clip * self.normals
-        within = (sum(norm <= self.clip for norm in norms) + self.bit_noise * self.bits) / self.clients
+        bits = sum((norm <= self.clip) - 0.5 for norm in norms)
+        within = (bits + self.bit_noise * self.bits) / self.clients + 0.5
         self.clip *= float(torch.exp(torch.tensor(-self.rate * (within - self.quantile))))
         return received + noisy / self.clients
 
