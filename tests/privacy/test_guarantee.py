@@ -92,7 +92,7 @@ def beside(**others):
         (PRIVATE, dict(participation=EveryRound(0.2)), "method dp: EveryRound may change who takes part"),
         (PRIVATE, dict(participation=Participation(0.6, engine.Poisson(), clock=Waiting(1.0))), "dp: Waiting may chan"),
         (FedAvg(TRAINING, {"dp": Unclipped()}), {}, "method dp: Unclipped inherits its noise, which is accounted for"),
-        (PRIVATE, dict(privacy=Privacy(1e-5, 5), name=None), "simulate: name is missing; expected one for a run with privacy"),
+        (PRIVATE, dict(privacy=Privacy(1e-5, 5), name=None), "simulate: name is missing; expected one"),
         (PRIVATE, dict(participation=Participation(0.5, engine.Available(0.5))), "dp: sampler Available has no known"),
         (PRIVATE, dict(participation=Participation(0.6, dropout=0.1)), f"method dp: cohort.dropout: {FIXED}"),
         (PRIVATE, dict(participation=Participation(0.6, upload_loss=0.1)), f"method dp: cohort.upload_loss: {FIXED}"),

@@ -1,0 +1,203 @@
+"""Changes the library in places that a seed chooses, and finds out whether the tests notice.
+
+    python tests/campaigns/mutation_campaign.py [--number=40] [--seed=0] [--processes=2] [--list]
+
+A place is a function and an expression in it, whatever its line: two versions of the library with the same functions
+have the same places. One operation is changed to its opposite there, in a copy of this clone, and tests are run until
+one fails: the test files that import the changed module directly; what has the module's name in the conformance of
+methods and in the rounds beside PyTorch; then both of them as a whole. Exit status: 0, or 1 if a change was not
+noticed. At most one place is of each file.
+"""
+
+import argparse
+import ast
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[2]
+ROOMS = ("losses", "methods", "training", "engine", "privacy", "analysis")
+LEFT_OUT = ("engine/timing.py",)  # affects no result
+GENERAL = ("tests/methods/test_conformance.py", "tests/training/test_round_reference.py")
+_LONGEST = 1800  # seconds that the tests of a change may take; a loop without end is noticed, too
+_OPPOSITES = {
+    ast.Add: "-", ast.Sub: "+", ast.Mult: "/", ast.Div: "*", ast.Lt: ">=", ast.LtE: ">", ast.Gt: "<=", ast.GtE: "<",
+    ast.Eq: "!=", ast.NotEq: "==", ast.And: "or", ast.Or: "and",
+}  # fmt: skip
+_FUNCTIONS = {"minimum": "maximum", "maximum": "minimum", "min": "max", "max": "min", "any": "all", "all": "any"}
+
+
+class Mutation(NamedTuple):
+    """A change of one expression."""
+
+    file: str  # from the root
+    function: str
+    before: str  # the expression, as ``ast.unparse`` writes it
+    after: str
+    start: int  # characters of the file that ``after`` replaces
+    end: int
+
+    def __str__(self) -> str:
+        return f"{self.file}, {self.function}: {self.before} -> {self.after}"
+
+    @property
+    def module(self) -> str:
+        return self.file.removesuffix(".py").replace("/", ".")
+
+
+def mutations(root: Path) -> list[Mutation]:
+    """Returns every mutation of the rooms."""
+    files = sorted(file for room in ROOMS for file in (root / "fedjax_collapse" / room).rglob("*.py"))
+    return [found for file in files if not str(file).endswith(LEFT_OUT) for found in _of_file(root, file)]
+
+
+def chosen(found: Sequence[Mutation], number: int, seed: int) -> list[Mutation]:
+    """Returns the first so many, in an order that depends on the seed and on each place alone, one of each file."""
+
+    def order(mutation):
+        return hashlib.sha256(f"{seed}, {mutation}".encode()).digest()
+
+    by_file: dict[str, Mutation] = {}
+    for mutation in sorted(found, key=order):
+        by_file.setdefault(mutation.file, mutation)
+    return list(by_file.values())[:number]
+
+
+def _of_file(root, file) -> Iterator[Mutation]:
+    source = file.read_text(encoding="utf-8")
+    starts = [0]  # of lines, in bytes, as the columns of a tree are
+    for line in source.encode().splitlines(keepends=True):
+        starts.append(starts[-1] + len(line))
+    for name, node in _expressions(ast.parse(source), ""):
+        if (changed := _opposite(node)) is not None:
+            start, end = starts[node.lineno - 1] + node.col_offset, starts[node.end_lineno - 1] + node.end_col_offset
+            yield Mutation(str(file.relative_to(root)), name, ast.unparse(node), changed, start, end)
+
+
+def _expressions(tree, name):
+    """Yields the expressions in functions, with the function's name; without annotations, defaults, and errors."""
+    for child in ast.iter_child_nodes(tree):
+        if isinstance(child, (ast.FunctionDef, ast.ClassDef)):
+            for statement in child.body:
+                yield from _expressions(ast.Module([statement], []), f"{name}.{child.name}".strip("."))
+        elif not isinstance(child, (ast.Raise, ast.Assert, ast.JoinedStr, ast.AnnAssign)):
+            if name and isinstance(child, ast.expr):
+                yield name, child
+            yield from _expressions(child, name)
+
+
+def _opposite(node):
+    """Returns the text of the changed expression; None if there is nothing to change."""
+    if isinstance(node, ast.BinOp) and type(node.op) in _OPPOSITES:
+        return f"(({ast.unparse(node.left)}) {_OPPOSITES[type(node.op)]} ({ast.unparse(node.right)}))"
+    if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _OPPOSITES:
+        left, right = ast.unparse(node.left), ast.unparse(node.comparators[0])
+        return f"(({left}) {_OPPOSITES[type(node.ops[0])]} ({right}))"
+    if isinstance(node, ast.BoolOp):
+        return "(" + f" {_OPPOSITES[type(node.op)]} ".join(f"({ast.unparse(value)})" for value in node.values) + ")"
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.USub, ast.Not)):
+        return f"({ast.unparse(node.operand)})"
+    if isinstance(node, ast.Call):
+        called = ast.unparse(node.func)
+        module, _, name = called.rpartition(".")
+        if name in _FUNCTIONS and module in ("", "jnp", "np"):
+            arguments = ast.unparse(node)[len(called) :]
+            return f"{module}{'.' * bool(module)}{_FUNCTIONS[name]}{arguments}"
+    return None
+
+
+def importing(root: Path, module: str) -> list[str]:
+    """Returns the test files that import a module directly."""
+    parent, _, name = module.rpartition(".")
+    patterns = rf"^\s*from {re.escape(module)} import ", rf"^\s*import {re.escape(module)}\b"
+    inside = rf"^\s*from {re.escape(parent)} import (\([^)]*|[^\n]*)\b{name}\b"
+    files = sorted((root / "tests").rglob("test_*.py"))
+    found = [file for file in files if any(re.search(p, file.read_text(), re.M) for p in (*patterns, inside))]
+    return [str(file.relative_to(root)) for file in found]
+
+
+def is_noticed(mutation: Mutation, copy: Path) -> tuple[str | None, float]:
+    """Returns the first test that fails, None if all pass, and how many seconds it took."""
+    started, path = time.monotonic(), copy / mutation.file
+    original = path.read_bytes()
+    path.write_bytes(original[: mutation.start] + mutation.after.encode() + original[mutation.end :])
+    name = mutation.module.rpartition(".")[2].strip("_")
+    steps = [[*GENERAL, "-k", name], list(GENERAL)]
+    if files := importing(copy, mutation.module):
+        steps.insert(0, files)
+    try:
+        for arguments in steps:
+            left = max(1.0, started + _LONGEST - time.monotonic())
+            if (failed := _first_failure(arguments, copy, left)) is not None:
+                return failed, time.monotonic() - started
+    finally:
+        path.write_bytes(original)
+    return None, time.monotonic() - started
+
+
+def _first_failure(arguments, copy, seconds):
+    command = [sys.executable, "-m", "pytest", "-x", "-m", "not long", "-p", "no:randomly", *arguments]
+    environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
+    try:
+        run = subprocess.run(
+            command, cwd=copy, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            timeout=seconds, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return "no end"
+    if run.returncode in (0, 5):  # 5: no test is selected
+        return None
+    lines = [line for line in run.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    return lines[0].split(" - ")[0] if lines else f"exit status {run.returncode}"
+
+
+def make_copy(folder: Path) -> Path:
+    """Returns a copy of this clone's tracked files, with what its tests have compiled."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for name in filter(None, listed.split("\0")):
+        if (ROOT / name).exists():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, folder / name)
+    if (cache := ROOT / ".pytest_cache" / "jax").is_dir():
+        shutil.copytree(cache, folder / ".pytest_cache" / "jax")
+    return folder
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--number", type=int, default=40, help="how many places")
+    parser.add_argument("--seed", type=int, default=0, help="which ones")
+    parser.add_argument("--processes", type=int, default=2, help="how many are tried side by side")
+    parser.add_argument("--list", action="store_true", help="only show them")
+    options = parser.parse_args(arguments)
+    places = chosen(mutations(ROOT), options.number, options.seed)
+    if options.list:
+        print(*places, sep="\n")
+        return 0
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(options.processes) as pool:
+        copies = [make_copy(Path(folder) / str(i)) for i in range(options.processes)]
+        free = list(copies)
+
+        def attempt(mutation):
+            copy = free.pop()
+            failed, seconds = is_noticed(mutation, copy)
+            free.append(copy)
+            print(f"{seconds:5.0f} s  {failed or 'NOT NOTICED'}  |  {mutation}", flush=True)
+            return failed
+
+        noticed = list(pool.map(attempt, places))
+    print(f"{sum(map(bool, noticed))} of {len(places)} noticed")
+    return 0 if all(noticed) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
