@@ -19,7 +19,7 @@ import optax
 import pytest
 from conftest import long_where
 from flax import linen
-from jax.extend.core import ClosedJaxpr
+from jax.extend.core import ClosedJaxpr, Literal
 from jax.interpreters.partial_eval import dce_jaxpr
 from tiny_networks import LARGE, TINY, batch_of, tiny_model
 
@@ -159,9 +159,21 @@ def what_they_do(*traced: ClosedJaxpr) -> Programs:
     text, used = [], set()
     for each in traced:
         needed, is_used = dce_jaxpr(each.jaxpr, [True] * len(each.jaxpr.outvars))
-        text += [re.sub("0x[0-9a-f]+", "", str(needed)), *(np.asarray(value).tobytes().hex() for value in each.consts)]
+        arrays = [*each.consts, *_arrays(needed)]
+        text += [re.sub("0x[0-9a-f]+", "", str(needed)), *(np.asarray(value).tobytes().hex() for value in arrays)]
         used |= set(itertools.compress(each.jaxpr.debug_info.arg_names, is_used))
     return Programs("\n".join(text), used)
+
+
+def _arrays(jaxpr):
+    """The arrays in a program, which JAX 0.12 writes where they are used, and shows without their numbers."""
+    for equation in jaxpr.eqns:
+        yield from (given.val for given in equation.invars if isinstance(given, Literal) and np.ndim(given.val))
+        inner = jax.tree.leaves(list(equation.params.values()), is_leaf=lambda each: isinstance(each, ClosedJaxpr))
+        for each in inner:
+            if isinstance(each, ClosedJaxpr):
+                yield from each.consts
+                yield from _arrays(each.jaxpr)
 
 
 def of_network(name: str, module: linen.Module, adapters: LoRA | None = None) -> Programs:
