@@ -94,13 +94,15 @@ def _named(runs, schedule):
         UserError: a run is accounted for, but has neither a name nor a folder.
     """
 
+    def name_of(run):  # in the first process, which alone has folders
+        folder = run.folder and Path(run.folder).absolute()
+        return (folder and name_in(folder)) or run.name or (folder.name if folder else "")
+
     def named(run):
         check_fields(run, "simulate")
         if not run.algorithm.having("perturb"):
             return run
-        folder = processes.broadcast_from_first(lambda: run.folder and str(Path(run.folder).absolute()))
-        name = processes.broadcast_from_first(lambda: name_in(Path(folder)) if folder else None)
-        name = name or run.name or (Path(folder).name if folder else "")
+        name = processes.broadcast_from_first(lambda: name_of(run))
         if schedule.privacy is not None and not name:
             raise UserError(
                 "simulate: name is missing; expected one for a run with privacy that has no folder, to tell its noise "
