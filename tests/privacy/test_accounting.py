@@ -68,6 +68,14 @@ def test_correlated_noise():
     assert epsilon(mechanism, 0.8, 1e-6) == pytest.approx(5.60, abs=0.01)
 
 
+def test_a_limit_is_of_the_largest_group():
+    """Seven clients in three groups: one of these has three clients for two places, as all have of nine clients."""
+    of_seven, of_nine = (Mechanism(count, count / 6, 3, places=2, bands=3) for count in (7, 9))
+    assert (
+        epsilon(of_seven, 1.0, 1e-2) == epsilon(of_nine, 1.0, 1e-2) > epsilon(Mechanism(9, 1.5, 3, bands=3), 1.0, 1e-2)
+    )
+
+
 @pytest.mark.parametrize(
     ("cohort", "population", "rounds", "rdp"),
     [
