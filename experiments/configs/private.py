@@ -1,5 +1,5 @@
-"""What differential privacy of clients costs: accuracy and effective rank of federated averaging on digits, in two
-minutes on two cores.
+"""What differential privacy of clients costs: accuracy and effective rank of federated averaging on digits, in a minute
+on two cores.
 
     fedjax-collapse launch --config=private
 
