@@ -7,6 +7,7 @@ from collections.abc import Container, Sequence
 from typing import Any, NamedTuple
 
 from fedjax_collapse.core.records import MEASURED
+from fedjax_collapse.privacy import guarantee
 from fedjax_collapse.privacy.guarantee import AS_IF, EPSILON
 
 PHASES = ("compile", "train", "evaluate")  # of a round; their seconds are in timing.jsonl
@@ -35,7 +36,8 @@ class Metric(NamedTuple):
 
     def show(self, value: Any, missing: str = "-") -> str:
         """Formats a stored number in the metric's unit."""
-        return show_number(self.factor * number(value), self.format, missing)
+        shown = guarantee.rounded_up(number(value)) if is_privacy(self.name) else self.factor * number(value)
+        return show_number(shown, self.format, missing)
 
     def say(self, values: Sequence[Any], spread: bool = False) -> str:
         """Formats the mean of stored numbers with the metric's name and, if ``spread``, their standard deviation."""

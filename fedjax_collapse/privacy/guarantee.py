@@ -138,6 +138,8 @@ def check(
             raise UserError(
                 f"{what}: stop_at_accuracy ends the run depending on the clients' own rows or models; leave it out"
             )
+        if type(algorithm) is not FedAvg:
+            raise UserError(f"{what}: {type(algorithm).__name__} may send more than FedAvg; expected FedAvg itself")
         _check_rule(what, rule)
         bands, groups = method.noise(rule.expected_size(num_clients)).bands, _groups(rule)
         if bands > groups:
@@ -253,13 +255,21 @@ def statement(
         )
     differ = {"replace": "one client replaced by another", "add_or_remove": "one client added or removed"}
     guarantee = (
-        f"{as_if}({epsilon:.4g}, {privacy.delta:g})-differential privacy for federations with "
+        f"{as_if}({rounded_up(epsilon):.4g}, {privacy.delta:g})-differential privacy for federations with "
         f"{differ[found.neighbours]}, of the server's models of all {rounds} rounds of this run and of what is "
         "computed from them; what several runs with the same clients spend adds up"
     )
     accounted = dataclasses.asdict(found) | {"noise_multiplier": noise.multiplier, "accountant": accountant}
     spent = {"epsilon": epsilon, "delta": privacy.delta, "as_if": bool(as_if)}
     return {name: epsilon}, {"guarantee": guarantee, **spent, "mechanism": accounted, **says}
+
+
+def rounded_up(epsilon: float) -> float:
+    """Returns epsilon with the four digits that are shown of it, no smaller than it is."""
+    if not 0 < epsilon < math.inf:
+        return epsilon
+    step = 10.0 ** (math.floor(math.log10(epsilon)) - 3)
+    return float(f"{math.ceil(epsilon / step) * step:.4g}")
 
 
 def _groups(rule):

@@ -58,6 +58,10 @@ class Waiting(engine.Clock):
         return jnp.full(steps.shape, steps.max(initial=0))
 
 
+class Louder(FedAvg):
+    """Something of it might be sent unclipped."""
+
+
 @struct.dataclass
 class Unclipped(DPFedAvg):
     """Says of its noise what the clip makes true."""
@@ -91,6 +95,7 @@ def beside(**others):
         (PRIVATE.replace(private="head"), dict(stop_at_accuracy=0.5), "method dp: stop_at_accuracy ends the run"),
         (PRIVATE, dict(participation=EveryRound(0.2)), "method dp: EveryRound may change who takes part"),
         (PRIVATE, dict(participation=Participation(0.6, engine.Poisson(), clock=Waiting(1.0))), "dp: Waiting may chan"),
+        (Louder(TRAINING, {"dp": DPFedAvg()}), {}, "method dp: Louder may send more than FedAvg; expected FedAvg its"),
         (FedAvg(TRAINING, {"dp": Unclipped()}), {}, "method dp: Unclipped inherits its noise, which is accounted for"),
         (PRIVATE, dict(privacy=Privacy(1e-5, 5), name=None), "simulate: name is missing; expected one"),
         (PRIVATE, dict(participation=Participation(0.5, engine.Available(0.5))), "dp: sampler Available has no known"),
@@ -205,6 +210,17 @@ def test_names_of_epsilon():
     assert metric_of(name).heading == "ε at δ = 0.001 as if 20 of 90"
     assert guarantee.statement(None, *run)[1]["guarantee"].startswith("not accounted for")
     assert guarantee.statement(None, FedAvg(), *run[1:]) == ({}, {})
+
+
+@pytest.mark.parametrize("found", [3.99928, 130.812, 0.0123411, 9.0, 2950.0001])
+def test_what_is_printed_is_not_below_what_is_spent(found, monkeypatch):
+    monkeypatch.setattr(guarantee.accounting, "epsilon", lambda *arguments: found)
+    run = FedAvg(methods={"dp": DPFedAvg()}), Participation(0.6), 3, 5
+    row, says = guarantee.statement(Privacy(1e-3, 5), *run)
+    assert [*row.values()] == [says["epsilon"]] == [found]
+    text = metric_of("epsilon/0.001").show(found)
+    assert found <= float(text) <= found * 1.001
+    assert says["guarantee"].startswith(f"({text}, 0.001)-differential privacy")
 
 
 def test_rows_and_folder(federation, network, tmp_path):
