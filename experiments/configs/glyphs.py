@@ -25,7 +25,7 @@ STUDIES = {  # number of classes, partition
 
 def get_config(arg: str = "dirichlet_10") -> ConfigDict:
     if arg not in STUDIES:
-        raise UserError(f"glyphs.py:{arg}: expected one of {', '.join(STUDIES)} behind the file name")
+        raise UserError(f"glyphs.py:{arg}: expected one of {', '.join(STUDIES)} after the file name")
     num_classes, partition = STUDIES[arg]
     config = base.get_config()
     config.seeds, config.rounds, config.evaluate_every = (0, 1, 2), 15, 5

@@ -56,5 +56,5 @@ def get_config(arg: str = "digits") -> ConfigDict:
         config.seeds, config.rounds, config.evaluate_every = (0,), 2, 1
         config.network.channels, config.training.epochs = (4, 16), 1
     else:
-        raise UserError(f"label_skew.py:{arg}: expected digits, glyphs or smoke behind the file name")
+        raise UserError(f"label_skew.py:{arg}: expected digits, glyphs or smoke after the file name")
     return config

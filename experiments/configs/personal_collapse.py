@@ -31,7 +31,7 @@ DATA = {
 
 def get_config(arg: str = "offline") -> ConfigDict:
     if arg not in ("offline", "smoke", *DATA):
-        expected = f"expected offline, {', '.join(DATA)} or smoke behind the file name"
+        expected = f"expected offline, {', '.join(DATA)} or smoke after the file name"
         raise UserError(f"personal_collapse.py:{arg}: {expected}")
     config = base.get_config()
     config.seeds, config.clients, config.rounds = (0, 1, 2), 20, 20

@@ -3,7 +3,7 @@
     python experiments/launch.py --config=experiments/configs/personalised.py
 
 Twenty clients, Dirichlet 0.1; training and test data are pooled, and every client keeps a quarter of its examples for
-its test and a tenth for validation. ``smoke`` behind the file name: two rounds of one seed.
+its test and a tenth for validation. ``smoke`` after the file name: two rounds of one seed.
 A demonstration on small data: not comparable with published tables.
 """
 
@@ -15,7 +15,7 @@ from fedjax_collapse.core.records import UserError
 
 def get_config(arg: str = "") -> ConfigDict:
     if arg not in ("", "smoke"):
-        raise UserError(f"personalised.py:{arg}: expected nothing or smoke behind the file name")
+        raise UserError(f"personalised.py:{arg}: expected nothing or smoke after the file name")
     config = base.get_config()
     config.seeds, config.clients = (0, 1, 2), 20
     config.own_tests = dict(name="split", validation=0.1)

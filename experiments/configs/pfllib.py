@@ -37,7 +37,7 @@ def digits() -> sources.Source:
 def get_config(arg: str = "") -> ConfigDict:
     arg = arg or "digits"
     if arg not in ("digits", *TFDS):
-        raise UserError(f"pfllib.py:{arg}: expected digits, {', '.join(TFDS)} behind the file name")
+        raise UserError(f"pfllib.py:{arg}: expected digits, {', '.join(TFDS)} after the file name")
     config = base.get_config()
     config.seeds, config.clients = (0, 1, 2), 20
     config.rounds = 3 if arg == "digits" else 2000

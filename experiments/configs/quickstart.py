@@ -57,5 +57,5 @@ def get_config(arg: str = "") -> ConfigDict:
         if arg == "smoke":
             config.rounds, config.seeds = 2, (0,)
     elif arg:
-        raise UserError(f"quickstart.py:{arg}: expected nothing, smoke, cnn or search behind the file name")
+        raise UserError(f"quickstart.py:{arg}: expected nothing, smoke, cnn or search after the file name")
     return config

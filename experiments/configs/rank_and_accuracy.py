@@ -52,7 +52,7 @@ REGIMES = {  # partition.alpha, training.epochs, rounds
 
 def get_config(arg: str = "all") -> ConfigDict:
     if arg not in ("all", "smoke", *DATA):
-        raise UserError(f"rank_and_accuracy.py:{arg}: expected all, {', '.join(DATA)} or smoke behind the file name")
+        raise UserError(f"rank_and_accuracy.py:{arg}: expected all, {', '.join(DATA)} or smoke after the file name")
     config = base.get_config()
     config.seeds = (0, 1, 2)
     config.arms = {name: arm for name, arm in METHODS.items() if name not in LEFT_OUT} | OTHERS

@@ -32,7 +32,7 @@ ATTACKS = {
 
 def get_config(arg: str = "digits") -> ConfigDict:
     if arg not in ("digits", "smoke"):
-        raise UserError(f"robust.py:{arg}: expected digits or smoke behind the file name")
+        raise UserError(f"robust.py:{arg}: expected digits or smoke after the file name")
     config = base.get_config()
     config.seeds, config.clients, config.rounds = (0, 1, 2), 20, 15
     config.evaluate_every = config.checkpoint_every = config.rounds

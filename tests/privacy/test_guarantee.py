@@ -16,8 +16,7 @@ from small_studies import start, write_config
 
 from experiments.config import build
 from experiments.config.plain_values import plain
-from experiments.config.resolving import resolve_arm
-from experiments.configs import base, private
+from experiments.configs import base
 from experiments.results.metrics import metric_of
 from fedjax_collapse import (
     DPFedAvg,
@@ -307,13 +306,6 @@ def test_all_arms_are_validated_first(tmp_path, capsys, monkeypatch, privacy):
     error = capsys.readouterr().err
     assert error.startswith("error: arm private: privacy: ") and error.count("\n") == 1
     assert not (tmp_path / "study").exists()
-
-
-@pytest.mark.parametrize("arm", ["", "smoke"])
-def test_the_config_of_the_docs(arm):
-    config = plain(private.get_config(arm))
-    for name in config["arms"]:
-        build.check_privacy(resolve_arm(config, name))
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ BACKBONE, HEAD = "runs/letters.safetensors", "runs/digits_head.safetensors"
 
 def get_config(arg: str = "") -> ConfigDict:
     if arg not in ("", "head", "smoke"):
-        raise UserError(f"pretrain.py:{arg}: expected nothing, head or smoke behind the file name")
+        raise UserError(f"pretrain.py:{arg}: expected nothing, head or smoke after the file name")
     config = base.get_config()
     config.arms = dict(central=dict())
     config.clients, config.partition = 1, dict(name="iid")

@@ -55,7 +55,7 @@ RATES["lr 0.2, 24 steps"] = dict(training=dict(learning_rate=0.2, steps=24, batc
 
 def get_config(arg: str = "all") -> ConfigDict:
     if arg not in ("all", "smoke", *DATA):
-        raise UserError(f"rank_collapse.py:{arg}: expected all, {', '.join(DATA)} or smoke behind the file name")
+        raise UserError(f"rank_collapse.py:{arg}: expected all, {', '.join(DATA)} or smoke after the file name")
     config = base.get_config()
     config.seeds, config.clients, config.rounds, config.checkpoint_every = (0, 1, 2, 3, 4), len(RANKS), 10, 10
     config.data, config.network = DIGITS, dict(**VIT, weights=HEAD, adapters=ADAPTERS)

@@ -124,7 +124,7 @@ PAPERS = {  # source, why it is not comparable, metric, and by arm a number for 
 
 def get_config(arg: str = "") -> ConfigDict:
     if arg not in STUDIES:
-        raise UserError(f"vit_tables.py:{arg}: expected one of {', '.join(STUDIES)} behind the file name")
+        raise UserError(f"vit_tables.py:{arg}: expected one of {', '.join(STUDIES)} after the file name")
     config = base.get_config()
     config.seeds, config.evaluate_every = (0, 1, 2), 5  # our choice
     for key, value in STUDIES[arg].items():

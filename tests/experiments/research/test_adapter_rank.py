@@ -92,11 +92,14 @@ def test_the_study_of_rank_collapse():
     assert list(study.config["settings"]) == [
         f"{p}-lr {rate}" for p in rank_collapse.DATA for rate in ("0.5", "1", "0.2, 24 steps")
     ]
+    made = set()
     for cell in study.cells:
         algorithm = algorithms.algorithm(cell.values)
         assert algorithm.training.freeze.startswith("base")
-        adapters = build.model(_without_weights(cell.values), _stand_in(10, (28, 28, 1))).adapters
-        assert adapters.scale(2) == adapters.scale(adapters.rank) == 1
+        if repr(cell.values["network"]) not in made:
+            made.add(repr(cell.values["network"]))
+            adapters = build.model(_without_weights(cell.values), _stand_in(10, (28, 28, 1))).adapters
+            assert adapters.scale(2) == adapters.scale(adapters.rank) == 1
         for method in algorithm.methods.values():
             ranks = getattr(method, "ranks", rank_collapse.RANKS)
             assert ranks == rank_collapse.RANKS and len(ranks) == cell.values["clients"]

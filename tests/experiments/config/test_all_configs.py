@@ -1,0 +1,46 @@
+"""Every config of the project, with every word that may follow its name, is resolved and checked; no data is read.
+
+Those of published tables and figures are in ``test_paper_configs.py``.
+"""
+
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+from experiments.config import build
+from experiments.config.config_files import CONFIGS, config_files
+from experiments.config.resolving import resolve
+from fedjax_collapse import UserError
+
+FILES = [
+    str(file.relative_to(CONFIGS).with_suffix(""))
+    for file in config_files()
+    if file.parent.name not in ("feddecorr", "fedmr", "feduv")
+]
+
+
+def config_of(name, variant):
+    return importlib.import_module(f"experiments.configs.{name.replace('/', '.')}").get_config(variant)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_variant_is_valid_and_another_one_is_answered(name):
+    """What the methods, the training, the schedule and the privacy of all cells are made of."""
+    with pytest.raises(UserError) as error:
+        config_of(name, "anything")
+    message = str(error.value)
+    assert message.startswith(f"{Path(name).name}") and "\n" not in message
+    variants = ["quickstart:smoke", "private"]  # of ``collapse_panel``, which may be followed by another config
+    if name != "collapse_panel":
+        listed = re.search(r"anything: expected (?:one of )?(.*) after the file name", message)[1]
+        variants = [variant.replace("nothing", "") for variant in re.split(", | or ", listed)]
+    for variant in variants:
+        made = set()
+        for cell in resolve(config_of(name, variant), Path()).cells:
+            key = repr([cell.values[part] for part in ("rounds", "training", "methods", "server", "privacy", "cohort")])
+            if key not in made:
+                made.add(key)
+                build.check_privacy(cell.values)
+                build.schedule(cell.values)
