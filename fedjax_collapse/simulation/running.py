@@ -100,6 +100,7 @@ def _named(runs, schedule):
 
     def named(run):
         check_fields(run, "simulate")
+        run.algorithm.check()
         if not run.algorithm.having("perturb"):
             return run
         name = processes.broadcast_from_first(lambda: name_of(run))
@@ -122,8 +123,6 @@ class RunLoop:
 
     def __init__(self, runs: Sequence[Run], model: Model, schedule: Schedule, hardware: Hardware):
         runs = _named(runs, schedule)
-        for run in runs[1:]:
-            run.algorithm.check()
         rounds = check(runs[0], model, schedule, hardware)
         if hardware.run_map is not None:
             engine.check_at_once("run_map", hardware.run_map, len(runs), "the runs")
@@ -194,8 +193,8 @@ class RunLoop:
         histories, opened = [History() for _ in self.runs], list(states)
 
         def open_folders():
-            opened[:], histories[:], spent = self._open(states)
-            return [(history.rows[-1:], _as_lists(history.unevaluated)) for history in histories], spent
+            opened[:], histories[:] = self._open(states)
+            return [(history.rows[-1:], _as_lists(history.unevaluated)) for history in histories], self.spent
 
         needed, self.spent = processes.broadcast_from_first(open_folders)
         for history, (rows, unevaluated) in () if processes.is_first() else zip(histories, needed, strict=True):
@@ -205,10 +204,7 @@ class RunLoop:
         return processes.broadcast_arrays(opened), histories
 
     def _open(self, states):
-        """Returns what each run resumes from: the last undamaged checkpoint that all of them have, or a fresh start.
-
-        Also returns the epsilon of each run.
-        """
+        """Returns what each run resumes from: the last undamaged checkpoint that all of them have, or a fresh start."""
         folders = [None if run.folder is None else Path(run.folder) for run in self.runs]
         for folder in filter(None, folders):
             make_folder(folder)
@@ -219,7 +215,7 @@ class RunLoop:
             if folder
         }
         released = [rounds_released(folder) if folder else 0 for folder in folders]
-        spent, statements = zip(*map(self._privacy, self.runs, released), strict=True)
+        self.spent, statements = map(list, zip(*map(self._privacy, self.runs, released), strict=True))
         claim(claims)
         for folder, says in zip(folders, statements, strict=True):
             if folder and says:
@@ -229,7 +225,7 @@ class RunLoop:
             store.forget_after(done)
         for history in histories:
             history.cut()
-        return states, histories, list(spent)
+        return states, histories
 
     def _remembered_divergences(self):
         """Returns, by run, the divergences that earlier starts have found, unless ``on_nan`` is ``continue``."""
