@@ -4,16 +4,15 @@
 
 A place is a function and an expression in it, whatever its line: two versions of the library with the same functions
 have the same places. One operation is changed to its opposite there, in a copy of this clone, and tests are run until
-one fails: the test files that import the changed module directly; what has the module's name in the conformance of
-methods and in the rounds beside PyTorch; then both of them as a whole. Exit status: 0, or 1 if a change was not
-noticed. At most one place is of each file.
+one fails: the test files that import the changed module, or a name that it defines; what has the module's name in the
+conformance of methods and in the rounds beside PyTorch; then both of them as a whole. Exit status: 0, or 1 if a change
+was not noticed. At most one place is of each file.
 """
 
 import argparse
 import ast
 import hashlib
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -51,10 +50,6 @@ class Mutation(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.file}, {self.function}: {self.before} -> {self.after}"
-
-    @property
-    def module(self) -> str:
-        return self.file.removesuffix(".py").replace("/", ".")
 
 
 def mutations(root: Path) -> list[Mutation]:
@@ -119,14 +114,22 @@ def _opposite(node):
     return None
 
 
-def importing(root: Path, module: str) -> list[str]:
-    """Returns the test files that import a module directly."""
-    parent, _, name = module.rpartition(".")
-    patterns = rf"^\s*from {re.escape(module)} import ", rf"^\s*import {re.escape(module)}\b"
-    inside = rf"^\s*from {re.escape(parent)} import (\([^)]*|[^\n]*)\b{name}\b"
-    files = sorted((root / "tests").rglob("test_*.py"))
-    found = [file for file in files if any(re.search(p, file.read_text(), re.M) for p in (*patterns, inside))]
-    return [str(file.relative_to(root)) for file in found]
+def importing(root: Path, file: str) -> list[str]:
+    """Returns the test files that import a module, or a name that it defines from the package that has it."""
+    tree = ast.parse((root / file).read_text(encoding="utf-8"))
+    defined = {node.name for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+    names, room = {Path(file).stem, *defined}, Path(file).parts[1]  # such as losses
+
+    def uses(test):
+        tree = ast.parse(test.read_text(encoding="utf-8"))
+        imported = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module]
+        ours = [node for node in imported if node.module.startswith("fedjax_collapse")]
+        if any(alias.name in names for node in ours for alias in node.names):
+            return True
+        attributes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr in defined]
+        return any(isinstance(node.value, ast.Name) and node.value.id == room for node in attributes)
+
+    return [str(test.relative_to(root)) for test in sorted((root / "tests").rglob("test_*.py")) if uses(test)]
 
 
 def is_noticed(mutation: Mutation, copy: Path) -> tuple[str | None, float]:
@@ -134,9 +137,9 @@ def is_noticed(mutation: Mutation, copy: Path) -> tuple[str | None, float]:
     started, path = time.monotonic(), copy / mutation.file
     original = path.read_bytes()
     path.write_bytes(original[: mutation.start] + mutation.after.encode() + original[mutation.end :])
-    name = mutation.module.rpartition(".")[2].strip("_")
+    name = path.stem.strip("_")
     steps = [[*GENERAL, "-k", name], list(GENERAL)]
-    if files := importing(copy, mutation.module):
+    if files := importing(copy, mutation.file):
         steps.insert(0, files)
     try:
         for arguments in steps:
