@@ -4,9 +4,9 @@
 
 A place is a function and an expression in it, whatever its line: two versions of the library with the same functions
 have the same places. One operation is changed to its opposite there, in a copy of this clone, and tests are run until
-one fails: the test files that import the changed module, or a name that it defines; what has the module's name in the
-conformance of methods and in the rounds beside PyTorch; then both of them as a whole. Exit status: 0, or 1 if a change
-was not noticed. At most one place is of each file.
+one fails: the test files of the same folder that import the changed module, or a name that it defines; what has the
+module's name in the conformance of methods and in the rounds beside PyTorch; the other such files; then all of
+conformance and of the rounds. Exit status: 0, or 1 if a change was not noticed. At most one place is of each file.
 """
 
 import argparse
@@ -138,9 +138,9 @@ def is_noticed(mutation: Mutation, copy: Path) -> tuple[str | None, float]:
     original = path.read_bytes()
     path.write_bytes(original[: mutation.start] + mutation.after.encode() + original[mutation.end :])
     name = path.stem.strip("_")
-    steps = [[*GENERAL, "-k", name], list(GENERAL)]
-    if files := importing(copy, mutation.file):
-        steps.insert(0, files)
+    files, room = importing(copy, mutation.file), f"tests/{path.relative_to(copy).parts[1]}/"
+    near, far = ([file for file in files if file.startswith(room) == is_near] for is_near in (True, False))
+    steps = filter(None, [near, [*GENERAL, "-k", name], far, list(GENERAL)])
     try:
         for arguments in steps:
             left = max(1.0, started + _LONGEST - time.monotonic())
